@@ -17,8 +17,7 @@ from tests.store import postgres_control
 from tests.store.host import Host
 from veilmq.engines.examination import Finding
 from veilmq.store.postgres import PostgresEngine, PostgresOptions
-from veilmq.store.postgres.doctor import invariants
-from veilmq.store.postgres.migrate import migrate
+from veilmq.store.postgres.schema import invariants, migrate
 from veilmq.testing import RunningServer, VirtualClock
 from veilmq.testing.running_server import Follow
 

@@ -15,8 +15,6 @@ from veilmq.store.sqlite.copy_source import FolderSource
 from veilmq.store.sqlite.copy_target import FolderTarget
 from veilmq.store.sqlite.folder import FolderError, FolderLock, database_of
 
-_POSTGRES = "veilmq.store.postgres"
-
 
 async def copy_store(source: str, target: str, *, clock: StoreClock, told: Told | None = None) -> int:
     """Copy the stopped store ``source`` to ``target``, which has nothing: folders, or URLs (``postgresql://…``).
@@ -34,7 +32,7 @@ async def copy_store(source: str, target: str, *, clock: StoreClock, told: Told 
             if not _is_url(source):
                 return _copy_folder(stack, Path(source), Path(target), told)
             databases = [await _held(stack, each) for each in (source, target)]
-            return int(await _of_postgres("copy_tables").copy_tables(*databases, told=told))
+            return int(await _postgres().copy_tables(*databases, told=told))
     except (FolderError, VeilmqError) as error:
         raise CopyRefused(str(error)) from error
 
@@ -66,13 +64,13 @@ _TO_SEVERAL = (
 
 async def _source(stack: AsyncExitStack, place: str, clock: StoreClock) -> Any:
     if _is_url(place):
-        return await _of_postgres("copy_source").DatabaseSource.open(await _held(stack, place))
+        return await _postgres().DatabaseSource.open(await _held(stack, place))
     return stack.enter_context(FolderSource(Path(place), clock=clock))
 
 
 async def _target(stack: AsyncExitStack, place: str) -> Any:
     if _is_url(place):
-        return _of_postgres("copy_target").DatabaseTarget(await _held(stack, place))
+        return _postgres().DatabaseTarget(await _held(stack, place))
     return stack.enter_context(FolderTarget(Path(place)))
 
 
@@ -90,9 +88,9 @@ async def _held(stack: AsyncExitStack, place: str) -> Any:
         raise CopyRefused(
             f"{store_urls.without_passwords(place)} is not the URL of one database (postgresql://…)."
         ) from error
-    return await stack.enter_async_context(_of_postgres("copy_lock").CopyLock(url))
+    return await stack.enter_async_context(_postgres().CopyLock(url))
 
 
-def _of_postgres(module: str) -> Any:
+def _postgres() -> Any:
     postgres_parts("copy")
-    return import_module(f"{_POSTGRES}.{module}")
+    return import_module("veilmq.store.postgres.copying")

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import Veilmq
 from tests.store.postgres_host import connected
 from veilmq.engines.store import StoreError
-from veilmq.store.postgres.migrate import all_scripts
+from veilmq.store.postgres.schema import all_scripts
 from veilmq.testing import RunningServer
 
 SECRET = "s3cret"

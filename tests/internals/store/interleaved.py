@@ -22,10 +22,9 @@ from veilmq.core.topics import ListSubscriptions, ListTopics
 from veilmq.store.claim_endings import ClaimStep
 from veilmq.store.cold import COLD, READS, STEPS
 from veilmq.store.moves import MoveStep
-from veilmq.store.postgres.database_clock import DatabaseClock
-from veilmq.store.postgres.doctor import _queries
-from veilmq.store.postgres.machine import Machine
-from veilmq.store.postgres.options import PostgresOptions
+from veilmq.store.postgres.database import DatabaseClock, PostgresOptions
+from veilmq.store.postgres.engine import Machine
+from veilmq.store.postgres.schema import _queries
 from veilmq.store.publications import PublicationStep
 from veilmq.testing import VirtualClock
 
@@ -91,7 +90,7 @@ class Node:
     async def do(self, command: Command) -> Any:
         """Return the result of a command; raises its error."""
         if isinstance(command, (Sweep, Number)):
-            numbers = self.machine.background.events._numbers
+            numbers = self.machine.events._numbers
             work = self.machine.cold.sweep if isinstance(command, Sweep) else numbers.number
             async with self._database.connection() as connection:
                 return await work(connection)

@@ -31,7 +31,7 @@ from veilmq.core.forwards import Forward, ForwardEntry
 from veilmq.core.limits import PURGE_PAUSE_S, SECOND_MS
 from veilmq.core.looks import LookAtLeases
 from veilmq.store.moves import MoveStep
-from veilmq.store.postgres.options import PostgresOptions
+from veilmq.store.postgres.database import PostgresOptions
 
 PAUSE_MS = PURGE_PAUSE_S * SECOND_MS
 

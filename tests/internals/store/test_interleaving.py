@@ -16,7 +16,7 @@ from tests.internals.store.interleaved import World, conserved
 from tests.internals.store.interleaved_calls import FAMILIES
 from tests.internals.store.interleaving import Driver, Run, connected, explore
 from tests.store.postgres_host import empty, making_database, prepare
-from veilmq.store.postgres.transaction import PostgresTransaction
+from veilmq.store.postgres.transaction import _Transaction
 
 WHOLE = os.environ.get("PROVE") == "whole"
 RUNS_WHOLE = 30
@@ -214,16 +214,16 @@ def test_a_lock_that_is_missing_shows(
 
 def without(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have transactions lock nothing of this kind."""
-    lock = PostgresTransaction.lock
+    lock = _Transaction.lock
 
-    async def no_lock(tx: PostgresTransaction, wanted: str, *key: Any) -> bool:
+    async def no_lock(tx: _Transaction, wanted: str, *key: Any) -> bool:
         return wanted == kind or await lock(tx, wanted, *key)
 
-    monkeypatch.setattr(PostgresTransaction, "lock", no_lock)
+    monkeypatch.setattr(_Transaction, "lock", no_lock)
     for name in ("locked", "unlocked"):
-        rows = getattr(PostgresTransaction, name)
+        rows = getattr(_Transaction, name)
 
-        async def no_rows(tx: PostgresTransaction, query: str, *values: Any, rows: Any = rows) -> Any:
+        async def no_rows(tx: _Transaction, query: str, *values: Any, rows: Any = rows) -> Any:
             return await (tx.rows(query, *values) if query == kind else rows(tx, query, *values))
 
-        monkeypatch.setattr(PostgresTransaction, name, no_rows)
+        monkeypatch.setattr(_Transaction, name, no_rows)

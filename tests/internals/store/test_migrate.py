@@ -20,7 +20,7 @@ from veilmq.core.publications import ListWriters, Publish
 from veilmq.core.results import MoveStatus, ReceiptState
 from veilmq.core.topics import push_queue
 from veilmq.store.postgres import PostgresOptions
-from veilmq.store.postgres.migrate import SchemaRefused, Script, all_scripts, look, migrate, require
+from veilmq.store.postgres.schema import SchemaRefused, Script, all_scripts, look, migrate, require
 from veilmq.testing import VirtualClock
 
 OURS = all_scripts()

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.internals.store.format_19 import restore
 from tests.store.postgres_host import connected, making_database
-from veilmq.store.postgres.migrate import migrate
+from veilmq.store.postgres.schema import migrate
 
 VACUUMED_AS_OTHERS_ARE = {"part"}
 """Begins with a partition, but has one row for each."""

@@ -1,11 +1,10 @@
 """The store on PostgreSQL: any number of nodes, none of which keeps anything."""
 
+from veilmq.store.postgres.database import PostgresOptions
 from veilmq.store.postgres.databases import Listed, add, examine_together, known_urls, listing, remove
-from veilmq.store.postgres.durability import Durability
 from veilmq.store.postgres.engine import PostgresEngine
-from veilmq.store.postgres.opening import examination, open_store, upgrade
-from veilmq.store.postgres.options import PostgresOptions
-from veilmq.store.postgres.shards import Shards
+from veilmq.store.postgres.schema import Durability
+from veilmq.store.postgres.store import Shards, examination, open_store, upgrade
 
 __all__ = [
     "Durability",

@@ -7,7 +7,7 @@ and the database there says so.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from hashlib import blake2s
 from typing import Any, TypeVar
@@ -20,17 +20,20 @@ from veilmq.core.ports import Done
 from veilmq.engines.store import StoreError
 from veilmq.engines.store_urls import bare, without_passwords
 from veilmq.store.postgres import databases
-from veilmq.store.postgres.breaker import Breaker
-from veilmq.store.postgres.catalog import SQL, Queue
-from veilmq.store.postgres.coalescing import COLLISIONS, COLLISIONS_MAX
-from veilmq.store.postgres.database import Database
-from veilmq.store.postgres.database_clock import DatabaseClock, MachineClock
+from veilmq.store.postgres.database import (
+    IN_DOUBT,
+    UNREACHABLE,
+    Breaker,
+    Database,
+    DatabaseClock,
+    MachineClock,
+    PostgresOptions,
+    sentence,
+)
 from veilmq.store.postgres.databases import Identity
 from veilmq.store.postgres.engine import PostgresEngine
-from veilmq.store.postgres.failures import IN_DOUBT, UNREACHABLE, sentence
-from veilmq.store.postgres.options import PostgresOptions
-from veilmq.store.postgres.outbox import Arrived, Batch, Fate, Placed, Transit, arrive
-from veilmq.store.postgres.watches import wake_groups
+from veilmq.store.postgres.outbox import Arrived, Batch, Placed, Transit, arrive
+from veilmq.store.postgres.queues import COLLISIONS, COLLISIONS_MAX, SQL, Queue, wake_groups
 
 log = logging.getLogger(__name__)
 
@@ -40,30 +43,16 @@ T = TypeVar("T")
 class Shard:
     """The database at ``place``; everything that is asked of it is refused as long as it is not open."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        place: int,
-        clock: MachineClock,
-        options: PostgresOptions,
-        opened: Callable[["Shard"], None],
-        start: Callable[[Coroutine[Any, Any, None]], None],
-    ) -> None:
-        """``opened`` is called when the engine is there; ``start`` makes a task of the store."""
+    def __init__(self, cluster: "Cluster", place: int, url: str) -> None:
         self.url = url
         self.place = place
         self.engine: PostgresEngine | None = None
         """``None`` until the database could be reached once."""
-        self.home: Identity | None = None
-        """What the store is; to be known before the engine is opened."""
-        self.clock = DatabaseClock(clock)
+        self.clock = DatabaseClock(cluster.clock)
         """That of the database, as far as this node knows it."""
-        self._options = options
-        self._opened = opened
-        self._start = start
+        self._cluster = cluster
         self._database: Database | None = None
-        self._breaker = Breaker(clock=clock)
+        self._breaker = Breaker(clock=cluster.clock)
         self._opening = asyncio.Lock()
         self._closed = False
 
@@ -81,31 +70,32 @@ class Shard:
     async def connect(self) -> Database:
         """Return the database; raises what keeps it from being reached, or used."""
         if self._database is None:
-            self._database = await Database.open(self.url, options=self._options, clock=self.clock.machine)
+            self._database = await Database.open(self.url, options=self._cluster.options, clock=self.clock.machine)
         return self._database
 
     async def open(self) -> None:
-        """Open the engine, as one of the store that ``home`` says; raises ``StoreError``, and what ``connect`` does."""
+        """Open the engine, as one of the store; raises ``StoreError``, and what ``connect`` does."""
         async with self._opening:
             if self.engine is not None or self._closed:
                 return
-            assert self.home is not None, "the store is known before its databases are opened"
+            home = self._cluster.identity
+            assert home is not None, "the store is known before its databases are opened"
             database = await self.connect()
             async with database.connection() as connection:
                 if self.place:
-                    await databases.join(connection, self.home, self.place)
+                    await databases.join(connection, home, self.place)
                 else:
-                    reason = databases.objection(await databases.found(connection), store=self.home.store, place=0)
+                    reason = databases.objection(await databases.found(connection), store=home.store, place=0)
                     if reason:
                         raise StoreError(reason)
             self.engine = PostgresEngine(
                 database=database,
-                options=self._options,
+                options=self._cluster.options,
                 clock=self.clock,
-                receipt_key=_key_at(self.place, self.home.receipt_key),
-                token_key=self.home.token_key,
+                receipt_key=_key_at(self.place, home.receipt_key),
+                token_key=home.token_key,
             )
-        self._opened(self)
+        self._cluster.opened(self)
 
     def opened(self) -> PostgresEngine:
         """Return the engine; raises ``StoreUnavailable`` where it is not there yet, and tries again to open it."""
@@ -156,7 +146,7 @@ class Shard:
             self._breaker.check()
         except StoreUnavailable:
             return
-        self._start(self.open_late())
+        self._cluster.start(self.open_late())
 
     async def open_late(self) -> None:
         """Open the engine if that is possible now; a log line says why not."""
@@ -178,12 +168,12 @@ _PAGE = 500
 _TRIES_MAX = 5
 
 
-class Placement:
-    """The places of queues, as one node knows them."""
+class Directory:
+    """The places of queues as one node knows them, and the way there (``outbox.Directory``)."""
 
-    def __init__(self, shards: Mapping[int, Shard]) -> None:
-        """``shards`` are all by their places, the home at 0; they may change."""
-        self._shards = shards
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+        self._shards = cluster.shards
         self._known: dict[str, int] = {}
 
     def known(self, name: str) -> int | None:
@@ -277,34 +267,17 @@ class Placement:
         self._known[name] = place
         return place
 
-
-async def _is_up(shard: Shard) -> bool:
-    try:
-        return bool(await shard.ask(lambda connection: connection.fetchval("SELECT true")))
-    except StoreUnavailable:
-        return False
-
-
-class Directory:
-    """``outbox.Directory`` of one node."""
-
-    def __init__(self, *, shards: Mapping[int, Shard], removed: Collection[int], placement: Placement) -> None:
-        """``shards`` are all by their places, the home at 0, and ``removed`` places of others; both may change."""
-        self._shards = shards
-        self._removed = removed
-        self._placement = placement
-
-    # Queues.
+    # Queues, and messages that arrive.
 
     async def find(self, name: str) -> Placed | None:
         """Return the queue of that full name; raises ``StoreUnavailable`` where nobody can tell."""
-        place = self._placement.known(name)
+        place = self.known(name)
         if place is not None:
             queue = await self._queue_at(place, name)
             if queue is not None:
                 return Placed(place, queue)
-            self._placement.forget(name)
-        found = await self._placement.place_of(name)
+            self.forget(name)
+        found = await self.place_of(name)
         if found is None or found == place:
             return None
         queue = await self._queue_at(found, name)
@@ -327,12 +300,10 @@ class Directory:
                 return True
         return False
 
-    # Messages.
-
     async def arrive(self, transit: Transit, from_place: int, batch: Batch) -> Arrived:
         """Have a batch stored at its target, and wake who waits there; raises ``StoreUnavailable``."""
-        if transit.place in self._removed:
-            return Arrived(Fate.QUEUE_GONE)
+        if transit.place in self._cluster.removed:
+            return Arrived(None)
         engine = self._engine_at(transit.place)
         for _ in range(COLLISIONS_MAX):
             try:
@@ -346,7 +317,7 @@ class Directory:
         if arrived.is_changed:
             engine.machine.catalog.forget(transit.target)
             engine.machine.watches.changed(transit.target, arrived.due_ms)
-        elif arrived.fate is Fate.ARRIVED and arrived.queue is not None:
+        elif arrived.queue is not None:
             await self.wake(transit.place, arrived.queue, arrived.due_ms)
         return arrived
 
@@ -363,6 +334,13 @@ class Directory:
             await wake_groups(connection, queue, engine.machine.watches)
 
         await self._shards[place].ask(rouse)
+
+
+async def _is_up(shard: Shard) -> bool:
+    try:
+        return bool(await shard.ask(lambda connection: connection.fetchval("SELECT true")))
+    except StoreUnavailable:
+        return False
 
 
 REFRESH_MS = 10_000
@@ -382,12 +360,11 @@ class Cluster:
         dropped: Callable[[Shard], None],
         start: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """``opened`` is called with each that takes part, ``dropped`` with each that does no more."""
-        self._machine = clock
-        self._options = options
-        self._opened = opened
+        self.clock = clock
+        self.options = options
+        self.opened = opened
+        self.start = start
         self._dropped = dropped
-        self._start = start
         self._given = dict(enumerate(urls))
         self._refreshing: asyncio.Task[None] | None = None
         self.identity: Identity | None = None
@@ -408,7 +385,6 @@ class Cluster:
             self._take(databases.last_known(self.home.url))
             self.identity = await self._identity_elsewhere(failure)
         for shard in list(self.shards.values()):
-            shard.home = self.identity
             if await _failure(shard) is None:
                 with _named(shard):
                     await shard.open()
@@ -444,15 +420,7 @@ class Cluster:
 
     def _add(self, place: int, url: str) -> Shard:
         if place not in self.shards:
-            shard = self.shards[place] = Shard(
-                url,
-                place=place,
-                clock=self._machine,
-                options=self._options,
-                opened=self._opened,
-                start=self._start,
-            )
-            shard.home = self.identity
+            self.shards[place] = Shard(self, place, url)
         return self.shards[place]
 
     def _take(self, members: Sequence[databases.Member]) -> None:

@@ -1,25 +1,300 @@
-"""The connections of a node to one PostgreSQL server, each set up for short statements on indexed rows.
+"""The connections of a node to one PostgreSQL server: how they are had and given back, what fails, and what time it is.
 
-Plans are pinned: statistics of an empty table would have the planner scan it when it is full (measured: 2.4 times the
-cost).
+Connections are set up for short statements on indexed rows. Plans are pinned: statistics of an empty table would have
+the planner scan it when it is full (measured: 2.4 times the cost). A connection goes back as it came, so nothing is
+reset, which would cost a round trip each time. One whose command got no answer in time is ended, with all others of the
+pool: the next one may find another server at that address.
+
+After a failure to connect, commands fail at once for a while, which doubles with each failure in a row; then one
+command tries, and the others wait for what it finds.
+
+The database's clock says what is visible. A node's clock is that of its machine and what that differs by, as far as
+answers of the database tell: its instant was read between the sending of a statement and the coming of the answer.
 """
 
 import logging
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self, cast
 
 import asyncpg
 
-from veilmq.core.ports import Clock
+from veilmq.core import limits
+from veilmq.core.errors import InternalError, OutcomeUnknown, StoreFull, StoreUnavailable, VeilmqError
+from veilmq.core.ports import Clock, MaySend, Timer
+from veilmq.core.routing import ATTRIBUTE_DEFAULT
 from veilmq.engines.figures import Figure, counter, gauge
 from veilmq.engines.store_urls import without_passwords
-from veilmq.store.postgres.breaker import Breaker
-from veilmq.store.postgres.durability import RELAXED, SQL, Durability, Promise
-from veilmq.store.postgres.migrate import migrate, require
-from veilmq.store.postgres.options import PostgresOptions
-from veilmq.store.postgres.pool import CONNECT_S, Pool, Turn
+from veilmq.store.postgres.schema import RELAXED, SQL, Durability, Promise, migrate, require
 
 log = logging.getLogger(__name__)
+
+IN_DOUBT = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # the server has said that it ends the connection, and is about to
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+)
+"""What leaves open whether a statement was carried out: the connection ended before the answer came."""
+
+ELSEWHERE = (asyncpg.ReadOnlySQLTransactionError, asyncpg.TargetServerAttributeNotMatched)
+"""What says that the server is a standby now: the primary is another one, perhaps at the same address."""
+
+FULL = (asyncpg.TooManyConnectionsError,)
+"""What says that the server has no connection to spare."""
+
+UNREACHABLE = (
+    *IN_DOUBT,
+    *ELSEWHERE,
+    *FULL,
+    asyncpg.CannotConnectNowError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+)
+"""What ends an attempt to connect: the server is down, starting, full, or not to be had otherwise."""
+
+_NOTHING_DONE = (
+    *ELSEWHERE,
+    *FULL,
+    asyncpg.QueryCanceledError,  # the statement took too long
+    asyncpg.LockNotAvailableError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.TransactionTimeoutError,
+    asyncpg.OutOfMemoryError,
+)
+
+OF_ALL = (VeilmqError, *IN_DOUBT, *_NOTHING_DONE)
+"""What is no single command's fault, of those that travel together."""
+
+
+def sentence(error: BaseException) -> str:
+    """Return the reason for a person, on one line and without a password; some errors of sockets have no text."""
+    text = without_passwords(" ".join(str(error).split())) or type(error).__name__
+    return text if text.endswith(".") else f"{text}."
+
+
+def told(error: BaseException, what: str) -> VeilmqError:
+    """Return what whoever asked for ``what`` is answered after ``error``; what is our fault is in the log."""
+    if isinstance(error, VeilmqError):
+        return error
+    if isinstance(error, asyncpg.DiskFullError):
+        return StoreFull()
+    if isinstance(error, _NOTHING_DONE):
+        log.warning("the database gave up on %s: %s", what, error)
+        return StoreUnavailable()
+    if isinstance(error, IN_DOUBT):
+        log.warning("the connection to the database was lost in %s", what)
+        return OutcomeUnknown()
+    log.error("a command failed: %s", what, exc_info=error)
+    return InternalError()
+
+
+_PAUSE_MS_MIN = 100
+_PAUSE_MS_MAX = 5_000
+
+
+class Breaker:
+    """Whether it is worth asking for a connection."""
+
+    def __init__(self, *, clock: Clock) -> None:
+        self._clock = clock
+        self._pause_ms = 0
+        self._rests_until_ms = 0
+        self.failures = 0
+        """How often there was no connection to be had."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last attempt to get a connection failed."""
+        return self._pause_ms > 0
+
+    def check(self) -> None:
+        """Raise ``StoreUnavailable`` unless it is worth it; who may try keeps others from it for as long as a pause."""
+        if not self._pause_ms:
+            return
+        if self._clock.now_ms() < self._rests_until_ms:
+            raise StoreUnavailable
+        self._rests_until_ms = self._clock.now_ms() + _PAUSE_MS_MAX
+
+    def failed(self) -> None:
+        """Take note that there was no connection to be had."""
+        self.failures += 1
+        self._pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS_MIN, 2 * self._pause_ms))
+        self._rests_until_ms = self._clock.now_ms() + self._pause_ms
+
+    def worked(self) -> None:
+        """Take note that there was one."""
+        self._pause_ms = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresOptions:
+    """Where ``migrates`` is true, a node upgrades the schema when it starts, unless older ones could not go on.
+
+    ``connections`` is how many a node keeps to its server, beside those that listen and sweep.
+
+    With the durability ``STANDARD`` it keeps as many again, for what may be undone. A command waits ``acquire_s`` for
+    one of them, and a statement may take ``statement_s``; both are then told to try again. ``silence_s`` later a server
+    that has not said even that is given up.
+
+    ``coalesced_max`` bounds the messages that travel together in one statement. The quotas are of queues that set none
+    of their own; a queue rests for ``purge_pause_s`` after a purge, and the name of a deleted one for
+    ``queue_name_pause_s`` (0: not at all). A queue's settings are looked up again after ``fresh_s`` even if no node
+    told of a change. The janitor deletes up to ``sweep_rows`` rows at once.
+    Of one queue up to ``claimed_max`` messages may be claimed; one transaction binds, deletes or gives back up to
+    ``claim_slice_rows`` of them.
+    ``may_send`` decides whether move tasks go on (``None``: they do).
+    ``event_log`` is what queues log that do not say it themselves, ``routing_attribute`` the message attribute whose
+    text events have as their key, ``events_waiting_max`` how many events may wait to be exported.
+    Quotas of in-flight messages up to ``in_flight_counted_max`` are counted at each receive, larger ones now and then.
+
+    Nodes wake each other's long polls by notices where ``listens`` is true. Every ``round_s`` a node looks by itself at
+    what is waited for there, five times as often where no notices arrive.
+    """
+
+    migrates: bool = True
+    connections: int = 8
+    durability: Durability = Durability.STRICT
+    acquire_s: float = 5.0
+    statement_s: float = 30.0
+    silence_s: float = 5.0
+    coalesced_max: int = 100
+    in_flight_max: int = limits.IN_FLIGHT.default
+    fifo_in_flight_max: int = limits.FIFO_IN_FLIGHT.default
+    purge_pause_s: int = limits.PURGE_PAUSE_S
+    queue_name_pause_s: int = limits.QUEUE_NAME_PAUSE_S
+    fresh_s: float = 5.0
+    sweep_rows: int = 1_000
+    in_flight_counted_max: int = 1_000
+    may_send: MaySend | None = None
+    event_log: str = "off"
+    routing_attribute: str = ATTRIBUTE_DEFAULT
+    events_waiting_max: int = limits.EVENTS_WAITING_MAX
+    claimed_max: int = limits.CLAIMED.default
+    claim_slice_rows: int = 1_000
+    listens: bool = True
+    round_s: float = 1.0
+
+
+CONNECT_S = 5.0
+_RETURN_S = 5.0
+
+Prepare = Callable[["asyncpg.Connection[Any]"], Awaitable[None]]
+
+
+class _Pool:
+    """Up to ``connections`` of the options, opened when they are needed."""
+
+    def __init__(self, pool: "asyncpg.Pool[Any]", *, options: PostgresOptions, breaker: Breaker) -> None:
+        self._pool = pool
+        self._options = options
+        self._breaker = breaker
+        self.on_lost: Callable[[], None] | None = None
+        """Called when a connection has ended."""
+        self.afterwards: dict[int, Callable[[], None]] = {}
+        """What is called once a connection, by its ``id``, is given back."""
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        settings: Mapping[str, str],
+        prepare: Prepare | None,
+        options: PostgresOptions,
+        breaker: Breaker,
+    ) -> Self:
+        pool = await asyncpg.create_pool(
+            url,
+            min_size=0,
+            max_size=options.connections,
+            timeout=CONNECT_S,
+            command_timeout=options.statement_s + options.silence_s,
+            server_settings=dict(settings),
+            init=cast(Any, prepare),
+            reset=_leave,
+        )
+        return cls(pool, options=options, breaker=breaker)
+
+    def connection(self) -> "_Turn":
+        return _Turn(self)
+
+    async def acquire(self) -> Any:
+        self._breaker.check()
+        try:
+            # A timeout costs a task, and is not needed where a connection lies ready.
+            timeout_s = None if self._pool.get_idle_size() else self._options.acquire_s
+            connection = await self._pool.acquire(timeout=timeout_s)
+        except UNREACHABLE as error:
+            if not self._is_exhausted(error):
+                self._breaker.failed()
+            log.warning("no connection to the database: %s", str(error) or type(error).__name__)
+            raise StoreUnavailable from error
+        self._breaker.worked()
+        return connection
+
+    async def release(self, connection: Any, error: BaseException | None) -> None:
+        if isinstance(error, (*IN_DOUBT, *ELSEWHERE)):
+            self._tell()
+        if isinstance(error, (TimeoutError, *ELSEWHERE)):
+            self._breaker.failed()
+            connection.terminate()
+            await self._pool.expire_connections()
+        try:
+            await self._pool.release(connection, timeout=_RETURN_S)
+        except (*IN_DOUBT, asyncpg.PostgresError) as lost:
+            log.warning("a connection to the database was lost between two commands: %s", lost)
+        if self.afterwards and (call := self.afterwards.pop(id(connection), None)) is not None:
+            call()
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        size = self._pool.get_size()
+        return size - self._pool.get_idle_size(), size, self._options.connections
+
+    def _tell(self) -> None:
+        if self.on_lost is not None:
+            self.on_lost()
+
+    def _is_exhausted(self, error: BaseException) -> bool:
+        if isinstance(error, FULL):
+            return self._pool.get_size() > 0
+        return self._pool.get_size() == self._options.connections and not self._pool.get_idle_size()
+
+    async def close(self) -> None:
+        try:
+            await self._pool.close()
+        except IN_DOUBT:
+            self._pool.terminate()
+
+
+class _Turn:
+    """A connection for the time of a ``with`` statement."""
+
+    __slots__ = ("_connection", "_pool")
+
+    def __init__(self, pool: _Pool) -> None:
+        self._pool = pool
+        self._connection: Any = None
+
+    async def __aenter__(self) -> Any:
+        self._connection = await self._pool.acquire()
+        return self._connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._pool.release(self._connection, error)
+
+
+async def _leave(connection: Any) -> None:
+    """Leave the session as it is."""
+
 
 SETTINGS = {
     "application_name": "veilmq",
@@ -43,9 +318,8 @@ class Database:
     """What a node has to do with one server."""
 
     def __init__(
-        self, url: str, *, options: PostgresOptions, breaker: Breaker, durable: Pool, relaxed: Pool | None
+        self, url: str, *, options: PostgresOptions, breaker: Breaker, durable: _Pool, relaxed: _Pool | None
     ) -> None:
-        """Use ``open``. ``relaxed`` connections are there where the options allow what they do."""
         self._url = url
         self._options = options
         self._breaker = breaker
@@ -63,11 +337,11 @@ class Database:
         """Connect to ``url`` (``postgresql://…``) and bring its schema up to date; say what commits are worth there."""
         breaker = Breaker(clock=clock)
         settings = _settings(options)
-        durable = await Pool.open(url, settings=settings, prepare=_be_durable, options=options, breaker=breaker)
+        durable = await _Pool.open(url, settings=settings, prepare=_be_durable, options=options, breaker=breaker)
         relaxed = None
         if options.durability is Durability.STANDARD:
             settings |= RELAXED
-            relaxed = await Pool.open(url, settings=settings, prepare=None, options=options, breaker=breaker)
+            relaxed = await _Pool.open(url, settings=settings, prepare=None, options=options, breaker=breaker)
         database = cls(url, options=options, breaker=breaker, durable=durable, relaxed=relaxed)
         connection = await database._connect(patience_s=None)  # an upgrade takes its time
         try:
@@ -85,11 +359,11 @@ class Database:
         """Whether ``relaxed`` is another thing than ``connection``."""
         return self._relaxed is not None
 
-    def connection(self) -> Turn:
+    def connection(self) -> _Turn:
         """Return a context that has a connection, whose commits are durable; entering raises ``StoreUnavailable``."""
         return self._durable.connection()
 
-    def relaxed(self) -> Turn:
+    def relaxed(self) -> _Turn:
         """Return one whose commits a crash of the database may undo, where the options allow that."""
         return self._durable.connection() if self._relaxed is None else self._relaxed.connection()
 
@@ -139,7 +413,7 @@ class Database:
             await pool.close()
 
     @property
-    def _pools(self) -> list[Pool]:
+    def _pools(self) -> list[_Pool]:
         return [pool for pool in (self._durable, self._relaxed) if pool is not None]
 
     def _lost(self) -> None:
@@ -158,3 +432,44 @@ async def _be_durable(connection: Any) -> None:
 
 def _settings(options: PostgresOptions) -> dict[str, str]:
     return {**SETTINGS, "statement_timeout": f"{options.statement_s * 1_000:.0f}ms"}
+
+
+_ROUNDING_MS = 1
+
+
+class MachineClock(Clock, Protocol):
+    """The clocks of a node's machine."""
+
+    def boot_ms(self) -> int:
+        """Return milliseconds that follow no step of the wall clock."""
+
+    def wall_ms(self) -> int:
+        """Return the wall clock, steps and all."""
+
+
+class DatabaseClock:
+    """``core.ports.Clock``; until it has seen an answer it is that of the machine."""
+
+    def __init__(self, machine: MachineClock) -> None:
+        self.machine = machine
+        self._ahead_ms = 0
+        self._last_ms = 0
+
+    def now_ms(self) -> int:
+        """Return the present instant of the database; never less than before."""
+        self._last_ms = max(self._last_ms, self.machine.now_ms() + self._ahead_ms)
+        return self._last_ms
+
+    def shown_ms(self, at_ms: int | None = None) -> int:
+        """Return the same: the database's clock is shown as it is."""
+        return self.now_ms() if at_ms is None else at_ms
+
+    def call_at(self, at_ms: int, callback: Callable[[], object]) -> Timer:
+        """Call ``callback`` when ``now_ms()`` is ``at_ms``, as far as is known now."""
+        return self.machine.call_at(at_ms - self._ahead_ms, callback)
+
+    def saw(self, database_ms: int, *, sent_ms: int) -> None:
+        """Take note of an instant that the database has just told, asked at ``sent_ms`` of the machine's clock."""
+        at_most_ms = database_ms - sent_ms + _ROUNDING_MS
+        at_least_ms = database_ms - self.machine.now_ms() - _ROUNDING_MS
+        self._ahead_ms = min(max(self._ahead_ms, at_least_ms), at_most_ms)

@@ -22,9 +22,9 @@ from veilmq.engines.examination import Finding
 from veilmq.engines.named_sql import load
 from veilmq.engines.store import StoreError
 from veilmq.engines.store_urls import bare, without_passwords
-from veilmq.store.postgres.catalog import SQL
-from veilmq.store.postgres.failures import sentence
-from veilmq.store.postgres.migrate import SchemaRefused, migrate, require
+from veilmq.store.postgres.database import sentence
+from veilmq.store.postgres.queues import SQL
+from veilmq.store.postgres.schema import SchemaRefused, migrate, require
 
 _ID_BYTES = 16
 _ID, _PLACE = "store", "store_place"

@@ -1,15 +1,17 @@
-"""The engine on PostgreSQL: commands in, statements out, answers when they are durable.
+"""One database as a node has it open: commands in, statements out, answers when they are durable.
 
-Nothing is kept here but what can be looked up again. Commands on messages travel together, those of one kind on one
-queue (``lines``); everything else is rare and goes alone.
+The database is the state. Commands on messages travel together, those of one kind on one queue (``queues.Coalescer``);
+everything else is rare and goes alone.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
+from operator import attrgetter
 from os import urandom
 from typing import Any, Self
 
+from veilmq.core import commands
 from veilmq.core.commands import Command
 from veilmq.core.errors import ShuttingDown
 from veilmq.core.ports import Done, Wake
@@ -17,19 +19,88 @@ from veilmq.core.receipts import KEY_BYTES, ReceiptBook
 from veilmq.engines.execute import execute
 from veilmq.engines.figures import Figure
 from veilmq.engines.store import STANDBY, UNREACHABLE, Survey
-from veilmq.store.cold import READS
-from veilmq.store.postgres.catalog import SQL
-from veilmq.store.postgres.coalescing import Coalescer, Measured
-from veilmq.store.postgres.database import Database
-from veilmq.store.postgres.database_clock import DatabaseClock, MachineClock
-from veilmq.store.postgres.failures import IN_DOUBT, told
-from veilmq.store.postgres.machine import Alone, Machine
-from veilmq.store.postgres.options import PostgresOptions
+from veilmq.store import claim_endings, moves, publications
+from veilmq.store.cold import COLD, READS, Cold
+from veilmq.store.postgres.database import IN_DOUBT, Database, DatabaseClock, MachineClock, PostgresOptions, told
+from veilmq.store.postgres.events import EventExport, EventNumbers
+from veilmq.store.postgres.messages import Receipts, Sends
+from veilmq.store.postgres.node import Node, Start
+from veilmq.store.postgres.nodes import Nodes, Rounds
+from veilmq.store.postgres.queues import SQL, Coalescer, Measured, Work
+from veilmq.store.postgres.receives import Receives
+from veilmq.store.postgres.sweeps import ClockGuard, Janitor, Mover
+from veilmq.store.postgres.transaction import ColdCommands
 from veilmq.store.queue_commands import SurveyQueues
 
 _PROBE_S = 2.0
 _RECEIPT_KEY = "receipt_key"
 _TOKEN_KEY = "token_key"
+
+
+Alone = Callable[[Any], Awaitable[Any]]
+"""Carries out one command: returns its result, or raises ``VeilmqError``."""
+
+Together = tuple[Work, Callable[[Any], int]]
+"""Carries commands of one kind on one queue out together; and how many messages one of them brings."""
+
+
+class Machine(Node):
+    """What a node can do: ``together`` and ``alone`` have an entry for each type of command.
+
+    The others are its workers, of which each says how exactly one node at a time does its work.
+    """
+
+    def __init__(
+        self, *, database: Database, options: PostgresOptions, clock: DatabaseClock, book: ReceiptBook, start: Start
+    ) -> None:
+        super().__init__(database=database, options=options, clock=clock, book=book, start=start)
+        sends, receives, receipts = Sends(self), Receives(self), Receipts(self)
+        self.together: dict[type[Command], Together] = {
+            commands.Send: (sends.send, lambda command: len(command.messages)),
+            commands.Receive: (receives.receive, attrgetter("count")),
+            commands.Delete: (receipts.delete, lambda command: len(command.receipts)),
+            commands.ChangeVisibility: (receipts.change, lambda command: len(command.changes)),
+        }
+        self.cold = cold = ColdCommands(self)
+        self.mover = self._worker(moves.step, moves.MoveStep)
+        self.publisher = self._worker(publications.step, publications.PublicationStep, pause_ms_min=1)
+        self.claimant = self._worker(claim_endings.step, claim_endings.ClaimStep, pause_ms_min=1)
+        self.janitor = Janitor(self, sweep=cold.sweep)
+        self.rounds = Rounds(self)
+        self.watches.elsewhere = self.nodes = Nodes(self, rounds=self.rounds, look_for_moves=self.mover.look)
+        cold.schedulers[moves.MoveStep] = self.nodes.moves_changed
+        self.clock_guard = ClockGuard(self, name=self.nodes.name)
+        self._clock_look = Mover(step=self.clock_guard.look, clock=clock, start=start)
+        self.events = EventExport(
+            database=database, numbers=EventNumbers(options=options), clock=clock, running=cold.running
+        )
+        self.alone: dict[type[Command], Alone] = {
+            **{kind: cold.running(run, changes=kind not in READS) for kind, run in COLD.items()},
+            **self.events.handlers,
+        }
+
+    def _worker(self, step: Cold, kind: type[Command], **pause: int) -> Mover:
+        """Return what does slices of such work, and has them done after a transaction that schedules it."""
+        work = partial(self.cold.running(step, changes=True), kind())
+        mover = Mover(step=work, clock=self.clock, start=self.start, **pause)
+        self.cold.schedulers[kind] = mover.look
+        return mover
+
+    def begin(self) -> None:
+        """Begin with the work that goes on by itself; commands need not wait for it."""
+        if self.options.listens:
+            self.nodes.open()
+        for worker in (self.mover, self.publisher, self.claimant, self._clock_look):
+            worker.look()
+        self.janitor.look_later()
+
+    async def stop(self) -> None:
+        """End that work, and leave all turns to others."""
+        for worker in (self.mover, self.publisher, self.claimant, self._clock_look, self.rounds):
+            worker.stop()
+        await self.nodes.stop()
+        await self.janitor.stop()
+        self.events.stop()
 
 
 class PostgresEngine:
@@ -44,7 +115,6 @@ class PostgresEngine:
         receipt_key: bytes,
         token_key: bytes,
     ) -> None:
-        """Use ``open``."""
         self.token_key = token_key
         self.clock = clock
         self._database = database
@@ -167,19 +237,18 @@ class PostgresEngine:
 
     def warnings(self) -> list[str]:
         """Return what is wrong although requests are answered."""
-        return self.machine.background.clock_guard.warnings()
+        return self.machine.clock_guard.warnings()
 
     async def trust_clock(self) -> str:
         """Take the present time for right; see ``engines.store.Store``."""
         try:
-            return await self.machine.background.clock_guard.trust()
+            return await self.machine.clock_guard.trust()
         except Exception as error:
             raise told(error, "trust in the clock") from error
 
     def figures(self) -> list[Figure]:
         """Return what this node tells of itself and of its way to the database."""
-        background = self.machine.background
-        of_node = background.nodes.figures() + background.clock_guard.figures()
+        of_node = self.machine.nodes.figures() + self.machine.clock_guard.figures()
         return [*self._database.figures(), *self._measured.figures(), *of_node]
 
     async def survey(self, names_max: int) -> Survey:

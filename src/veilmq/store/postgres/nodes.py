@@ -1,10 +1,14 @@
-"""The other nodes: what this one tells them, and what it hears from them.
+"""Waiters for messages, at this node and at others: who is woken when, and what nodes notify each other of.
 
-Who waits at one node for what arrives at another is woken by a notice. A node tells which queues are awaited there,
-when the first begins to wait and every ten seconds; so only what somebody waits for is told. The first notice goes at
-once, the next one ten milliseconds later, with all that has come up meanwhile. Nothing depends on any of it, as every
-node makes its own ``rounds``, so each may be lost; and the end of a delay or of a lease needs no notice, as who waits
-knows the instant.
+A node looks by itself at all queues that have waiters there, in one statement for each kind (``Rounds``). That
+makes up for every notice that was lost, and for all of them where none arrives: with a pooler between node and
+server that passes none on, rounds are five times as frequent. While nothing waits there are none. Their answers also
+tell what the database's clock says. (Measured: 51 µs for one queue, 3.7 ms for a thousand.)
+
+A waiter at one node is woken for what arrives at another by a notice. A node announces which queues are awaited there,
+when the first waiter comes and every ten seconds; so only what is waited for is notified. The first notice goes at
+once, the next one ten milliseconds later, with all that has come up meanwhile. Nothing depends on any of it; and the
+end of a delay or of a lease needs no notice, as waiters know the instant.
 
 A notice never travels in the transaction that it is about: a commit with a NOTIFY waits for every other one (measured:
 431 sends a second where there were 3,229). It follows a durable commit, and is not made durable itself. It goes over a
@@ -13,20 +17,112 @@ connection of the node's own; when that ends another one is made, after a pause 
 
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from secrets import token_hex
 from typing import Any
 
 import asyncpg
 import msgspec
 
+from veilmq.core.errors import QueueNotFound, StoreUnavailable
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Timer
 from veilmq.engines.figures import Figure, counter, gauge
-from veilmq.store.postgres.catalog import Catalog
-from veilmq.store.postgres.database import Database
-from veilmq.store.postgres.failures import UNREACHABLE
-from veilmq.store.postgres.watches import SQL, Rounds, Watches
+from veilmq.engines.named_sql import load
+from veilmq.store.postgres.database import IN_DOUBT, UNREACHABLE
+from veilmq.store.postgres.node import Node
+from veilmq.store.postgres.queues import Queue, retention_ms
+
+SQL = load("veilmq.store.postgres", "wakeups.sql")
+
+log = logging.getLogger(__name__)
+
+_DEAF_FACTOR = 5
+
+
+class Rounds:
+    """The rounds of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._interval_ms = int(node.options.round_s * SECOND_MS)
+        self._timer: Timer | None = None
+        self._at_ms: int | None = None
+        self._stopped = False
+        self.hears = False
+        """Whether notices of other nodes arrive."""
+
+    @property
+    def interval_ms(self) -> int:
+        """Return the time from one round to the next."""
+        return self._interval_ms if self.hears else self._interval_ms // _DEAF_FACTOR
+
+    def look(self, after_ms: int | None = None) -> None:
+        """Have a round then, or in its time, unless one comes before."""
+        if self._stopped:
+            return
+        at_ms = self._node.clock.now_ms() + (self.interval_ms if after_ms is None else after_ms)
+        if self._at_ms is not None and self._at_ms <= at_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._at_ms = at_ms
+        self._timer = self._node.clock.call_at(at_ms, self._look)
+
+    def stop(self) -> None:
+        """Have no more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._at_ms = None
+        names = self._node.watches.here
+        if names:
+            self._node.start(self._work(names))
+
+    async def _work(self, names: list[str]) -> None:
+        try:
+            await self._ask(names)
+        except (*IN_DOUBT, asyncpg.PostgresError, StoreUnavailable):
+            log.debug("a look at what is waited for failed, and is repeated", exc_info=True)
+        except Exception:  # nobody else would have the next one
+            log.exception("a look at what is waited for failed, and is repeated")
+        self.look()
+
+    async def _ask(self, names: list[str]) -> None:
+        async with self._node.database.connection() as connection:
+            known = [await self._known(connection, name) for name in names]
+            queues = sorted((queue for queue in known if queue is not None), key=_kind)
+            for fifo, alike in groupby(queues, key=_kind):
+                await self._ask_of(connection, list(alike), "awaited_groups" if fifo else "awaited")
+
+    async def _known(self, connection: Any, name: str) -> Queue | None:
+        """Return the queue, whatever its age here: the statement tells whether its partition is in use."""
+        try:
+            return self._node.catalog.seen(name) or await self._node.catalog.sure(connection, name)
+        except QueueNotFound:
+            self._node.watches.wake_here(name, 0)
+            return None
+
+    async def _ask_of(self, connection: Any, queues: list[Queue], statement: str) -> None:
+        partitions = [queue.partition for queue in queues]
+        sent_ms = self._node.clock.machine.now_ms()
+        rows = await connection.fetch(SQL[statement], partitions, [retention_ms(queue) for queue in queues])
+        self._node.clock.saw(rows[0]["now"], sent_ms=sent_ms)
+        for row in rows:
+            queue = queues[row["place"] - 1]
+            if not row["is_used"]:  # it was purged or deleted
+                self._node.catalog.forget(queue.name)
+                self._node.watches.wake_here(queue.name, row["now"])
+            elif row["visible_at"] is not None:
+                self._node.watches.wake_here(queue.name, max(row["now"], row["visible_at"]))
+
+
+def _kind(queue: Queue) -> bool:
+    return queue.settings.fifo
+
 
 BYTES_MAX = 7_500
 _BYTES_PER_ENTRY = 24  # beside the name: an instant and what JSON puts around it
@@ -98,7 +194,6 @@ class Interests:
     """The queues that each other node awaits, and those where one found no place for another message in flight."""
 
     def __init__(self, *, clock: Clock) -> None:
-        """``clock`` says when an interest is old."""
         self._clock = clock
         self._until_ms: dict[str, dict[str, int]] = {}
         self._full: set[str] = set()
@@ -150,9 +245,6 @@ class Interests:
         self._full.clear()
 
 
-log = logging.getLogger(__name__)
-
-
 _NAME = "veilmq"
 _ANSWER_S = 5.0
 _PAUSE_MS_MIN = 100
@@ -160,15 +252,13 @@ _PAUSE_MS_MAX = 5_000
 _FAILURES = (*UNREACHABLE, asyncpg.PostgresError)
 
 
-class Channel:
+class _Channel:
     """One node's part in what nodes tell each other."""
 
     def __init__(
         self,
+        node: Node,
         *,
-        database: Database,
-        clock: Clock,
-        start: Callable[[Coroutine[Any, Any, None]], None],
         opened: Callable[[], None],
         lost: Callable[[], None],
         heard: Callable[[str], None],
@@ -176,9 +266,7 @@ class Channel:
         """``opened`` is called when there is a connection, the first or another one, and
         ``lost`` when it has ended; ``heard`` with each notice.
         """
-        self._database = database
-        self._clock = clock
-        self._start = start
+        self._node = node
         self._opened = opened
         self._lost = lost
         self._heard = heard
@@ -189,12 +277,10 @@ class Channel:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection."""
         return self._connection is not None
 
     def begin(self) -> None:
-        """Connect, and go on doing so."""
-        self._start(self._open())
+        self._node.start(self._open())
 
     async def tell(self, texts: list[str]) -> None:
         """Have all nodes hear ``texts``, this one too; if that fails they hear nothing."""
@@ -207,7 +293,6 @@ class Channel:
             connection.terminate()  # which is heard of like any other end of it
 
     async def stop(self) -> None:
-        """End the connection."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -218,7 +303,7 @@ class Channel:
 
     async def _open(self) -> None:
         try:
-            connection = await self._database.connect()
+            connection = await self._node.database.connect()
         except _FAILURES:
             self._open_later()
             return
@@ -252,7 +337,7 @@ class Channel:
         if self._stopped:
             return
         self._pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS_MIN, 2 * self._pause_ms))
-        self._timer = self._clock.call_at(self._clock.now_ms() + self._pause_ms, self.begin)
+        self._timer = self._node.clock.call_at(self._node.clock.now_ms() + self._pause_ms, self.begin)
 
 
 REST_MS = 10
@@ -264,31 +349,16 @@ _NODE_BYTES = 4
 
 
 class Nodes:
-    """``watches.OtherNodes``, for one node."""
+    """``queues.OtherNodes``, for one node."""
 
-    def __init__(
-        self,
-        *,
-        database: Database,
-        catalog: Catalog,
-        watches: Watches,
-        rounds: Rounds,
-        clock: Clock,
-        start: Callable[[Coroutine[Any, Any, None]], None],
-        look_for_moves: Callable[[], None],
-    ) -> None:
-        """``catalog`` and ``watches`` are this node's; ``look_for_moves`` is called when there may be a move task."""
+    def __init__(self, node: Node, *, rounds: Rounds, look_for_moves: Callable[[], None]) -> None:
         self.name = token_hex(_NODE_BYTES)
-        self.interests = Interests(clock=clock)
-        self.catalog = catalog
-        self._watches = watches
+        self.interests = Interests(clock=node.clock)
+        self.catalog = node.catalog
+        self._node = node
         self._rounds = rounds
-        self._clock = clock
-        self._start = start
         self._look_for_moves = look_for_moves
-        self._channel = Channel(
-            database=database, clock=clock, start=start, opened=self._opened, lost=self._lost, heard=self._hear
-        )
+        self._channel = _Channel(node, opened=self._opened, lost=self._lost, heard=self._hear)
         self._pending: dict[tuple[str, str], Any] = {}
         self._announced: set[str] = set()
         self._is_out = False
@@ -373,10 +443,10 @@ class Nodes:
     def _send_later(self, after_ms: int = 0) -> None:
         if self._is_out or self._timer is not None:
             return
-        now_ms = self._clock.now_ms()
+        now_ms = self._node.clock.now_ms()
         at_ms = max(now_ms + after_ms, self._rests_until_ms)
         if at_ms > now_ms:
-            self._timer = self._clock.call_at(at_ms, self._ring)
+            self._timer = self._node.clock.call_at(at_ms, self._ring)
         else:
             self._begin_to_send()
 
@@ -386,7 +456,7 @@ class Nodes:
 
     def _begin_to_send(self) -> None:
         self._is_out = True
-        self._start(self._send())
+        self._node.start(self._send())
 
     async def _send(self) -> None:
         told, self._pending = self._pending, {}
@@ -394,7 +464,7 @@ class Nodes:
         if texts:
             await self._channel.tell(texts)
             self._told += len(texts)
-        self._rests_until_ms = self._clock.now_ms() + REST_MS
+        self._rests_until_ms = self._node.clock.now_ms() + REST_MS
         self._is_out = False
         if self._pending:
             self._send_later()
@@ -426,9 +496,9 @@ class Nodes:
         self._note(notice)
         for queue in notice.changed:
             self.catalog.forget(queue)
-            self._watches.wake_here(queue, 0)
+            self._node.watches.wake_here(queue, 0)
         for queue, due_ms in notice.due_ms.items():
-            self._watches.wake_here(queue, due_ms)
+            self._node.watches.wake_here(queue, due_ms)
         if notice.moves:
             self._look_for_moves()
         if notice.hello:
@@ -448,7 +518,7 @@ class Nodes:
 
     def _announce(self) -> None:
         """Say what is awaited here, and what is so no more."""
-        here = set(self._watches.here)
+        here = set(self._node.watches.here)
         for queue in self._announced - here:
             self._say("awaited", queue, False)
         for queue in here:
@@ -456,7 +526,7 @@ class Nodes:
         self._announced = here
 
     def _refresh_later(self) -> None:
-        self._refreshing = self._clock.call_at(self._clock.now_ms() + REFRESH_MS, self._refresh)
+        self._refreshing = self._node.clock.call_at(self._node.clock.now_ms() + REFRESH_MS, self._refresh)
 
     def _refresh(self) -> None:
         """Do so every ten seconds; who does not hear himself hears nobody."""

@@ -15,13 +15,12 @@ counts on from there. Ids of messages would not do: a message may come back to a
 """
 
 import asyncio
-import enum
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 from os import urandom
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -33,11 +32,10 @@ from veilmq.core.ports import Clock, Timer
 from veilmq.core.redrive import SLICE_BYTES, SLICE_MESSAGES
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.named_sql import load
-from veilmq.store.postgres.catalog import Queue, queue_of
-from veilmq.store.postgres.coalescing import COLLISIONS, COLLISIONS_MAX, STANDARD
-from veilmq.store.postgres.database import Database
-from veilmq.store.postgres.failures import IN_DOUBT
-from veilmq.store.postgres.sends import Positions, key_of
+from veilmq.store.postgres.database import IN_DOUBT
+from veilmq.store.postgres.messages import key_of
+from veilmq.store.postgres.node import Node, Positions, Start
+from veilmq.store.postgres.queues import COLLISIONS, COLLISIONS_MAX, STANDARD, Queue, queue_of
 
 OUTBOX = load("veilmq.store.postgres", "outbox.sql")
 
@@ -47,86 +45,6 @@ class Placed(NamedTuple):
 
     place: int
     queue: Queue
-
-
-class Directory(Protocol):
-    """Knows the queues of all databases of a store, and reaches them."""
-
-    async def find(self, name: str) -> Placed | None:
-        """Return the queue of that full name; raises ``StoreUnavailable`` where nobody can tell."""
-
-    async def has_sources(self, name: str) -> bool:
-        """Tell whether the queue is the dead-letter queue of one at any place; raises ``StoreUnavailable``."""
-
-    async def arrive(self, transit: "Transit", from_place: int, batch: "Batch") -> "Arrived":
-        """Have a batch stored at its target, and wake who waits there; raises ``StoreUnavailable``."""
-
-    async def wake(self, place: int, queue: Queue, due_ms: int = 0) -> None:
-        """Wake who waits for ``queue`` at ``place``, which has something at ``due_ms``."""
-
-
-class Transits:
-    """``catalog.Elsewhere`` of the database at ``place``."""
-
-    def __init__(
-        self,
-        *,
-        place: int,
-        directory: Directory,
-        afterwards: Callable[[Any, Callable[[], None]], None],
-        look: Callable[[], None],
-    ) -> None:
-        """``look`` is called when there may be something in the outbox: ``afterwards``, when a connection is back."""
-        self._place = place
-        self._directory = directory
-        self._afterwards = afterwards
-        self._look = look
-
-    async def settings(self, name: str) -> QueueSettings | None:
-        """Return the settings of a queue elsewhere; ``None`` when there is none; raises ``StoreUnavailable``."""
-        found = await self._directory.find(name)
-        return None if found is None else found.queue.settings
-
-    async def has_sources(self, name: str) -> bool:
-        """Tell whether any queue's dead-letter queue it is; raises ``StoreUnavailable``."""
-        return await self._directory.has_sources(name)
-
-    async def target(self, connection: Any, name: str, source: tuple[int, str]) -> Queue | None:
-        """Return a queue elsewhere as its transit stands for it, to which messages of ``source`` can be moved.
-
-        ``source`` is number and name, 0 and the name for a topic. The transit is made in the connection's transaction.
-        While the other database cannot be reached, the queue is as it was last; raises ``StoreUnavailable`` if it was
-        never met.
-        """
-        try:
-            found = await self._directory.find(name)
-        except StoreUnavailable:
-            return await self._last_known(connection, name, source)
-        if found is None or found.place == self._place:
-            return None
-        queue = found.queue
-        partition = await self._partition(connection, found, source)
-        self._afterwards(connection, self._look)
-        return _as_away(partition, queue)
-
-    async def _partition(self, connection: Any, found: Placed, source: tuple[int, str]) -> int:
-        queue = found.queue
-        settings = msgspec.json.encode(queue.settings)
-        row = await connection.fetchrow(OUTBOX["find_transit"], source[0], found.place, queue.number)
-        if row is not None and row["settings"] == settings:
-            return int(row["qp"])
-        made = await connection.fetchval(
-            OUTBOX["make_transit"], *source, found.place, queue.number, queue.name, settings
-        )
-        return int(made)
-
-    async def _last_known(self, connection: Any, name: str, source: tuple[int, str]) -> Queue:
-        row = await connection.fetchrow(OUTBOX["known_transit"], source[0], name)
-        if row is None:
-            raise StoreUnavailable
-        settings = msgspec.json.decode(row["settings"], type=QueueSettings)
-        self._afterwards(connection, self._look)
-        return _as_away(row["qp"], Queue(row["target_id"], name, settings, 0, 0, 0, 0))
 
 
 def _as_away(partition: int, queue: Queue) -> Queue:
@@ -171,21 +89,14 @@ class Batch(NamedTuple):
     messages: list[Carried]
 
 
-class Fate(enum.Enum):
-    """What became of a batch at its target."""
-
-    ARRIVED = "arrived"
-    QUEUE_GONE = "queue gone"
-
-
 class Arrived(NamedTuple):
-    """``queue`` is where the batch came to, visible from ``due_ms`` on; ``last_number`` is of another one that has.
+    """``queue`` is where the batch came to, visible from ``due_ms`` on; ``None`` where the queue is gone.
 
-    A queue ``is_changed`` that has messages of another priority than ever before, or with groups.
+    ``last_number`` is of another batch that has arrived. A queue ``is_changed`` that has messages of another priority
+    than ever before, or with groups.
     """
 
-    fate: Fate
-    queue: Queue | None = None
+    queue: Queue | None
     due_ms: int = 0
     last_number: int | None = None
     is_changed: bool = False
@@ -230,15 +141,15 @@ async def arrive(connection: Any, transit: Transit, from_place: int, batch: Batc
     """
     row = await connection.fetchrow(OUTBOX["lock_end"], transit.target)
     if row is None or row["queue_id"] != transit.target_id:
-        return Arrived(Fate.QUEUE_GONE)
+        return Arrived(None)
     queue = queue_of(row)
     whence = queue.origin, from_place, transit.partition
     if await connection.fetchval(OUTBOX["note_arrival"], *whence, batch.number, batch.token) is None:
         number, token = await connection.fetchrow(OUTBOX["arrived"], *whence)
         is_ours = (number, token) == (batch.number, batch.token)
-        return Arrived(Fate.ARRIVED, queue, last_number=None if is_ours else number)
+        return Arrived(queue, last_number=None if is_ours else number)
     due_ms, is_changed = await _store(connection, queue, batch.messages, positions)
-    return Arrived(Fate.ARRIVED, queue, due_ms, is_changed=is_changed)
+    return Arrived(queue, due_ms, is_changed=is_changed)
 
 
 async def _store(connection: Any, queue: Queue, messages: list[Carried], positions: Positions) -> tuple[int, bool]:
@@ -319,25 +230,16 @@ _FAILED = (*IN_DOUBT, asyncpg.PostgresError, VeilmqError)
 
 
 class Carrier:
-    """Carries what is in the outbox of the database at ``place``."""
+    """Carries what is in the outbox of the database at ``place``; what its node knows of queues elsewhere."""
 
-    def __init__(
-        self,
-        *,
-        place: int,
-        database: Database,
-        positions: Positions,
-        destinations: Directory,
-        clock: Clock,
-        start: Callable[[Coroutine[Any, Any, None]], None],
-    ) -> None:
-        """``positions`` are the node's for that database; ``start`` makes a task of the store."""
+    def __init__(self, place: int, *, node: Node, directory: Any, clock: Clock, start: Start) -> None:
+        """``directory`` is ``cluster.Directory``; ``start`` makes a task of the store."""
         self._place = place
-        self._database = database
-        self._destinations = destinations
+        self._database = node.database
+        self._positions = node.positions
+        self._directory = directory
         self._clock = clock
         self._start = start
-        self._positions = positions
         self._timer: Timer | None = None
         self._is_out = False
         self._again = False
@@ -347,6 +249,56 @@ class Carrier:
         """How many messages have arrived."""
         self.failures = 0
         """How often one way or the other was not free."""
+
+    # Queues elsewhere, as ``queues.Catalog`` needs them.
+
+    async def settings(self, name: str) -> QueueSettings | None:
+        """Return the settings of a queue elsewhere; ``None`` when there is none; raises ``StoreUnavailable``."""
+        found: Placed | None = await self._directory.find(name)
+        return None if found is None else found.queue.settings
+
+    async def has_sources(self, name: str) -> bool:
+        """Tell whether any queue's dead-letter queue it is; raises ``StoreUnavailable``."""
+        return bool(await self._directory.has_sources(name))
+
+    async def target(self, connection: Any, name: str, source: tuple[int, str]) -> Queue | None:
+        """Return a queue elsewhere as its transit stands for it, to which messages of ``source`` can be moved.
+
+        ``source`` is number and name, 0 and the name for a topic. The transit is made in the connection's transaction.
+        While the other database cannot be reached, the queue is as it was last; raises ``StoreUnavailable`` if it was
+        never met.
+        """
+        try:
+            found: Placed | None = await self._directory.find(name)
+        except StoreUnavailable:
+            return await self._last_known(connection, name, source)
+        if found is None or found.place == self._place:
+            return None
+        queue = found.queue
+        partition = await self._partition(connection, found, source)
+        self._database.afterwards(connection, self.look)
+        return _as_away(partition, queue)
+
+    async def _partition(self, connection: Any, found: Placed, source: tuple[int, str]) -> int:
+        queue = found.queue
+        settings = msgspec.json.encode(queue.settings)
+        row = await connection.fetchrow(OUTBOX["find_transit"], source[0], found.place, queue.number)
+        if row is not None and row["settings"] == settings:
+            return int(row["qp"])
+        made = await connection.fetchval(
+            OUTBOX["make_transit"], *source, found.place, queue.number, queue.name, settings
+        )
+        return int(made)
+
+    async def _last_known(self, connection: Any, name: str, source: tuple[int, str]) -> Queue:
+        row = await connection.fetchrow(OUTBOX["known_transit"], source[0], name)
+        if row is None:
+            raise StoreUnavailable
+        settings = msgspec.json.decode(row["settings"], type=QueueSettings)
+        self._database.afterwards(connection, self.look)
+        return _as_away(row["qp"], Queue(row["target_id"], name, settings, 0, 0, 0, 0))
+
+    # What carries.
 
     def look(self) -> None:
         """Carry what is there now; what comes while the carrier is out goes in its next round."""
@@ -423,8 +375,8 @@ class Carrier:
     async def _carry(self, transit: Transit) -> None:
         batch = await self._take(transit, None)
         while batch is not None:
-            arrived = await self._destinations.arrive(transit, self._place, batch)
-            if arrived.fate is Fate.QUEUE_GONE:
+            arrived: Arrived = await self._directory.arrive(transit, self._place, batch)
+            if arrived.queue is None:
                 await self._give_back(transit)
                 return
             if arrived.last_number is not None:
@@ -462,5 +414,5 @@ class Carrier:
             )
         if messages and queue is not None:
             log.warning("%s messages for %s, which is gone, are in %s again", messages, transit.target, queue.name)
-            await self._destinations.wake(self._place, queue)
+            await self._directory.wake(self._place, queue)
         return bool(messages)

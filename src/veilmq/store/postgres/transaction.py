@@ -1,42 +1,316 @@
-"""The port of ``store.transaction`` on one connection of PostgreSQL. Waiters are told after the commit."""
+"""The port of ``store.transaction`` on one connection of PostgreSQL, and what runs cold commands in such transactions.
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+A transaction that was in the way of another one's is repeated, at most ``COLLISIONS_MAX`` times. Waiters are woken
+after the commit. Messages of claims stay where they are, and say of which claim and shard they are: what binds has the
+lock of the source's row, and holds a purge off; a slice of an end has the lock of the claim's row.
+"""
+
+from asyncio import get_running_loop
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache, partial
+from random import getrandbits
+from typing import Any, NamedTuple
 
 import msgspec
+from asyncpg import ReadOnlySQLTransactionError
 
+from veilmq.core.claims import ClaimedMessage
 from veilmq.core.commands import Command, NewMessage
-from veilmq.core.ids import IdSource
-from veilmq.core.limits import PRIORITY
+from veilmq.core.errors import InternalError
+from veilmq.core.limits import (
+    CLAIM_SHARDS_MAX,
+    DEAD_LETTER_BYTES_PER_RECEIVE,
+    DEAD_LETTERS_PER_RECEIVE,
+    PRIORITY,
+    STORED_BYTES_MAX,
+)
 from veilmq.core.looks import MessageState
-from veilmq.core.receipts import Receipt, ReceiptBook
+from veilmq.core.receipts import Receipt
 from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.engines.named_sql import load
-from veilmq.store.claimed import ClaimTransaction
-from veilmq.store.postgres import inspection
-from veilmq.store.postgres.catalog import SQL as QUEUES
-from veilmq.store.postgres.catalog import Catalog, Queue
-from veilmq.store.postgres.claimed import ClaimsAtNode, PostgresClaimed
-from veilmq.store.postgres.coalescing import (
+from veilmq.store import housekeeping
+from veilmq.store.claimed import (
+    ACKNOWLEDGED,
+    Backlog,
+    BoundClaim,
+    ClaimedMessages,
+    ClaimTransaction,
+    Part,
+    Wish,
+    filled,
+    placed,
+    shards_of_groups,
+)
+from veilmq.store.cold import SNAPSHOTS, Cold
+from veilmq.store.postgres.messages import FifoStoring, StandardStoring, key_of
+from veilmq.store.postgres.node import FAIR, LANE, Node
+from veilmq.store.postgres.outbox import OUTBOX
+from veilmq.store.postgres.queues import (
+    COLLISIONS,
+    COLLISIONS_MAX,
     FIFO,
+    GENERATION_BITS,
     STANDARD,
     PartitionRetired,
+    Queue,
+    hold,
+    next_group_ms,
+    next_visible_ms,
     retention_ms,
     sql,
 )
-from veilmq.store.postgres.counts import InFlight, Totals
-from veilmq.store.postgres.database import Database
-from veilmq.store.postgres.event_log import EventLog
-from veilmq.store.postgres.fair import LANE, FairQueues
-from veilmq.store.postgres.options import PostgresOptions
-from veilmq.store.postgres.outbox import OUTBOX
-from veilmq.store.postgres.sends import FifoStoring, Positions, StandardStoring, key_of
-from veilmq.store.postgres.sweeper import Sweeper, settle_late
-from veilmq.store.postgres.taking import properties_of
-from veilmq.store.postgres.watches import Watches, next_group_ms
-from veilmq.store.transaction import Chosen, Leased, QueueRow, Row, StoredMessage, Waiting
+from veilmq.store.postgres.queues import SQL as QUEUES
+from veilmq.store.postgres.receives import properties_of, target_of
+from veilmq.store.postgres.sweeps import Sweeper, settle_late
+from veilmq.store.queues import FIFO_PRIORITY
+from veilmq.store.transaction import Chosen, Leased, QueueRow, Row, StoredMessage, Transaction, Waiting
+
+CLAIMS = load("veilmq.store.postgres", "claims.sql")
+
+LONG_S = 0.1
+_COSTS_KEPT = 50
+_KNOWN_MAX = 10_000
+
+
+class _Ready:
+    """How many messages of each queue are visible, for heartbeats.
+
+    A count looks at each of them. Readers beat several times a minute and take the number for what it is, a hint; so
+    what took long to count is told again for fifty times as long. Who opens a source, or lists them, is told what is
+    true.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[float, Backlog]] = {}
+
+    async def lately(self, connection: Any, queue: Queue) -> Backlog:
+        """Return how many messages are visible, or were when that was last counted."""
+        began_s = get_running_loop().time()
+        known = self._known.get(queue.partition)
+        if known is not None and began_s < known[0]:
+            return known[1]
+        counted = await count(connection, queue)
+        cost_s = get_running_loop().time() - began_s
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        if cost_s > LONG_S:
+            self._known[queue.partition] = began_s + _COSTS_KEPT * cost_s, counted
+        return counted
+
+
+async def count(connection: Any, queue: Queue) -> Backlog:
+    """Count what of ``queue`` is visible."""
+    counted = sql(queue)["count"] if queue.settings.fifo else CLAIMS["ready"]
+    row = await connection.fetchrow(counted, queue.partition, retention_ms(queue))
+    return Backlog(row["visible"], row["oldest_sent_at"])
+
+
+_SLICES_MAX = 16
+_PREFETCHED = 100  # rows; their bodies may be large
+_ENDINGS = {
+    (True, False): "delete_some",
+    (True, True): "delete_some_fifo",
+    (False, False): "give_back_some",
+    (False, True): "give_back_some_fifo",
+}
+
+
+class _Chosen(NamedTuple):
+    """What a slice takes: positions of living and of dead messages, and whether it ended before its time."""
+
+    living: list[int]
+    dead: list[int]
+    is_cut: bool
+
+
+class _Claimed(ClaimedMessages):
+    """What claims do with messages in one transaction."""
+
+    def __init__(self, tx: Transaction, connection: Any, cold: "ColdCommands") -> None:
+        self._tx = tx
+        self._connection = connection
+        self._node = node = cold.node
+        self._ready = cold.ready
+        self._rows = node.options.claim_slice_rows
+        self.claimed_max = node.options.claimed_max
+
+    async def bind(self, queue: QueueRow, claim: BoundClaim, wish: Wish) -> Part:
+        """Bind a slice; raises what is among ``COLLISIONS`` when the transaction is to be repeated."""
+        assert isinstance(queue, Queue)
+        await hold(self._connection, queue)
+        count = min(wish.messages, self._rows)
+        if wish.bytes is not None:
+            rows_max = _SLICES_MAX * (wish.bytes // STORED_BYTES_MAX)
+            of = "claim_bytes_fifo" if queue.settings.fifo else "claim_bytes"
+            bytes_left = wish.bytes - int(await self._connection.fetchval(CLAIMS[of], queue.partition, claim.id))
+            wish = wish._replace(bytes=bytes_left)
+            if queue.settings.fifo:  # which are bound without being looked at: as many as fit, however long
+                count = min(count, bytes_left // STORED_BYTES_MAX) if claim.messages < rows_max else 0
+        if count <= 0:
+            return Part(0, claim.shards, claim.filled, more=False)
+        target = await target_of(self._connection, self._node.catalog, queue)
+        bind = self._bind_fifo if queue.settings.fifo else self._bind_standard
+        return await bind(queue, claim, wish, count, target)
+
+    async def _bind_standard(
+        self, queue: Queue, claim: BoundClaim, wish: Wish, count: int, target: Queue | None
+    ) -> Part:
+        connection, log = self._connection, self._node.log
+        rows = await connection.fetch(CLAIMS["choose"], queue.partition, count, retention_ms(queue))
+        rows, is_full = _fitting(rows, wish.bytes)
+        chosen = _chosen(rows, 0 if target is None else queue.settings.receives_max)
+        if target is not None:
+            await log.note(connection, queue, "die", chosen.dead)
+        if target is not None and not await self._send_dead(queue, target, chosen.dead):
+            chosen = _chosen(rows, 0)  # where it was purged or deleted just now, they are delivered once more
+        await log.note(connection, queue, "supersede", chosen.living)
+        messages = len(chosen.living)
+        if queue.has_groups:
+            keys = {row["seq"]: row["seq"] if row["group_key"] is None else row["group_key"] for row in rows}
+            total = claim.shards or shards_of_groups(len(rows), more=len(rows) == count, wish=wish)
+            shards, grown = [keys[seq] % total for seq in chosen.living], (total, 0)
+        else:
+            pieces = placed(messages, claim, wish.shard_messages)
+            shards, grown = [shard for shard, of_it in pieces for _ in range(of_it)], filled(pieces, claim)
+        generation = getrandbits(GENERATION_BITS)
+        await connection.execute(CLAIMS["bind"], queue.partition, claim.id, chosen.living, shards, generation)
+        self._node.totals.received[queue.number] += messages
+        more = not is_full and (len(rows) == count or chosen.is_cut) and messages < wish.messages
+        return Part(messages, *grown, more=more)
+
+    async def _bind_fifo(self, queue: Queue, claim: BoundClaim, wish: Wish, count: int, target: Queue | None) -> Part:
+        bound, shards, letters = await self._connection.fetchrow(
+            CLAIMS["bind_fifo"],
+            queue.partition,
+            claim.id,
+            count,
+            wish.messages,
+            claim.shards,
+            wish.shard_messages,
+            getrandbits(GENERATION_BITS),
+            retention_ms(queue),
+            queue.settings.receives_max,
+            None if target is None else target.partition,
+            queue.name,
+            0 if target is None else self._node.positions.take(DEAD_LETTERS_PER_RECEIVE),
+            DEAD_LETTERS_PER_RECEIVE,
+            *self._node.log.terms(queue),
+        )
+        self._node.totals.received[queue.number] += bound
+        if target is not None and letters:
+            self._tx.notify(target.name)
+        more = (bound == count or letters == DEAD_LETTERS_PER_RECEIVE) and bound < wish.messages
+        return Part(bound, min(shards, CLAIM_SHARDS_MAX), 0, more=more)
+
+    async def _send_dead(self, queue: Queue, target: Queue, dead: list[int]) -> int:
+        if not dead:
+            return 0
+        counter = self._node.positions.take(len(dead) + 1)
+        terms = (queue.partition, target.partition, dead, counter, queue.name)
+        moved = await self._connection.fetch(CLAIMS["send_dead"], *terms)
+        if moved:
+            priorities = sorted({row["priority"] for row in moved})
+            await self._connection.execute(STANDARD["add_priorities"], target.partition, priorities)
+            self._tx.notify(target.name)
+        return len(moved)
+
+    async def read(
+        self, queue: QueueRow, claim: BoundClaim, shard: int, seq: int, count: int, bytes_max: int
+    ) -> Sequence[tuple[int, ClaimedMessage]]:
+        assert isinstance(queue, Queue)
+        statement = CLAIMS["read_fifo" if queue.settings.fifo else "read"]
+        terms = (claim.partition, claim.id, shard, seq, count)
+        page: list[tuple[int, ClaimedMessage]] = []
+        async for row in self._connection.cursor(statement, *terms, prefetch=_PREFETCHED):
+            shown = ClaimedMessage(
+                row["id"],
+                row["body"],
+                properties_of(queue, row),
+                row["sent_at"],
+                claim.bound_at_ms,
+                row["receive_count"],
+                row["seq"] if queue.settings.fifo else None,
+            )
+            page.append((row["seq"], shown))
+            bytes_max -= len(shown.body) + len(shown.properties)
+            if bytes_max <= 0:
+                break
+        return page
+
+    async def find(self, queue: QueueRow, claim: BoundClaim, message: bytes) -> int | None:
+        find = CLAIMS["find_fifo" if queue.settings.fifo else "find"]
+        position: int | None = await self._connection.fetchval(find, claim.partition, claim.id, message)
+        return position
+
+    async def evict(self, queue: QueueRow, claim: BoundClaim, seq: int, target: QueueRow) -> None:
+        assert isinstance(queue, Queue)
+        assert isinstance(target, Queue)
+        if queue.settings.fifo:
+            await hold(self._connection, target)
+            counter = self._node.positions.take(1)
+            terms = (queue.partition, target.partition, seq, queue.name, counter, retention_ms(queue))
+            await self._connection.execute(CLAIMS["evict_fifo"], *terms)
+            self._tx.notify(target.name)
+        elif not await self._send_dead(queue, target, [seq]):
+            raise PartitionRetired
+        self._tx.notify(queue.name)
+
+    async def end(self, queue: QueueRow | None, claim: BoundClaim) -> bool:
+        """Delete a slice of an acknowledged claim, or give one back; the janitor deletes what is in a retired one."""
+        if queue is None or queue.partition != claim.partition:
+            return False
+        assert isinstance(queue, Queue)
+        is_deleted, is_fifo = claim.state == ACKNOWLEDGED, queue.settings.fifo
+        terms = [claim.partition, claim.id, self._rows]
+        if is_fifo or not is_deleted:
+            terms.append(retention_ms(queue))
+        done = int(await self._connection.fetchval(CLAIMS[_ENDINGS[is_deleted, is_fifo]], *terms))
+        if is_deleted:
+            self._node.totals.deleted[queue.number] += done
+        self._tx.notify(queue.name)
+        return done >= self._rows
+
+    async def backlog(self, queue: QueueRow, *, lately: bool) -> Backlog:
+        assert isinstance(queue, Queue)
+        return await (self._ready.lately if lately else count)(self._connection, queue)
+
+    async def next_visible_ms(self, queue: QueueRow) -> int | None:
+        assert isinstance(queue, Queue)
+        return await next_visible_ms(self._connection, queue)
+
+
+def _fitting(rows: Sequence[Any], bytes_left: int | None) -> tuple[Sequence[Any], bool]:
+    """Return the rows that so many bytes have room for, and whether they end there."""
+    for place, row in enumerate(rows if bytes_left is not None else ()):
+        bytes_left -= row["size_bytes"]
+        if bytes_left < 0:
+            return rows[:place], True
+    return rows, False
+
+
+def _chosen(rows: Sequence[Any], receives_max: int) -> _Chosen:
+    """Divide what could be taken; dead are those that were received ``receives_max`` times, if that is not 0."""
+    living: list[int] = []
+    dead: list[int] = []
+    bytes_left = DEAD_LETTER_BYTES_PER_RECEIVE
+    for row in rows:
+        if not receives_max or row["receive_count"] < receives_max:
+            living.append(row["seq"])
+        elif len(dead) == DEAD_LETTERS_PER_RECEIVE or bytes_left <= 0:
+            return _Chosen(living, dead, is_cut=True)
+        else:
+            dead.append(row["seq"])
+            bytes_left -= row["size_bytes"]
+    return _Chosen(living, dead, is_cut=False)
+
+
+_INSPECTING = {
+    None: "look",
+    MessageState.VISIBLE: "look_visible",
+    MessageState.IN_FLIGHT: "look_in_flight",
+    MessageState.DELAYED: "look_delayed",
+}
 
 SQL = {
     **QUEUES,
@@ -45,56 +319,13 @@ SQL = {
 }
 
 
-class Parts:
-    """What all transactions of a node share."""
-
-    def __init__(
-        self,
-        *,
-        database: Database,
-        catalog: Catalog,
-        watches: Watches,
-        positions: Positions,
-        totals: Totals,
-        options: PostgresOptions,
-        fair: FairQueues,
-        book: ReceiptBook,
-        in_flight: InFlight,
-    ) -> None:
-        """All are the node's."""
-        self.database = database
-        self.log = EventLog(options=options)
-        self.may_send = options.may_send
-        self.options = options
-        self.sweeper = Sweeper(options=options, watches=watches)
-        self.schedulers: dict[type[Command], Callable[[], object]] = {}
-        """What has slices of each kind of work in the background done."""
-        self.positions = positions
-        self.catalog = catalog
-        self.watches = watches
-        self.totals = totals
-        self.standard = StandardStoring(positions=positions, totals=totals, fair=fair)
-        self.fifo = FifoStoring(positions=positions, totals=totals)
-        self.fair = fair
-        self.book = book
-        self._in_flight = in_flight
-        self.claims = ClaimsAtNode(catalog=catalog, positions=positions, options=options, totals=totals)
-        self.ids = IdSource()
-
-    def deleted(self, queue: Queue, seqs: list[int], now_ms: int) -> None:
-        """Take note of messages in flight that were deleted."""
-        self.totals.deleted[queue.number] += len(seqs)
-        self._in_flight.freed(queue, len(seqs), now_ms)
-        self.fair.ended(queue, seqs, now_ms)
-
-
-class PostgresTransaction(ClaimTransaction):
+class _Transaction(ClaimTransaction):
     """A transaction on one connection; statements of a command that only reads have one each."""
 
-    def __init__(self, connection: Any, parts: Parts) -> None:
-        """``parts`` are those of the node."""
+    def __init__(self, connection: Any, cold: "ColdCommands") -> None:
         self._connection = connection
-        self._parts = parts
+        self._cold = cold
+        self._node = node = cold.node
         self._after: list[Callable[[], object]] = []
         self._due_ms: dict[str, int] = {}
         self._changed: set[str] = set()
@@ -103,76 +334,64 @@ class PostgresTransaction(ClaimTransaction):
         self._groups_of: dict[str, Queue] = {}
         self.known: list[str] = []
         """The queues that were taken for what the node knew of them."""
-        self.ids = parts.ids
-        self.may_send = parts.may_send
-        self.book = parts.book
-        self.options = parts.options
-        self.claimed = PostgresClaimed(self, connection, parts.claims)
+        self.ids = node.ids
+        self.may_send = node.options.may_send
+        self.book = node.book
+        self.options = node.options
+        self.claimed = _Claimed(self, connection, cold)
 
-    async def rows(self, query: str, *values: Any) -> Sequence[Row]:
-        """Return the rows of a named query."""
-        rows: list[Row] = await self._connection.fetch(SQL[query], *values)
+    async def rows(self, query: str, *values: Any) -> list[Row]:
+        return await self._fetch(SQL[query], *values)
+
+    async def _fetch(self, statement: str, *values: Any) -> list[Any]:
+        rows: list[Any] = await self._connection.fetch(statement, *values)
         return rows
 
     async def run(self, query: str, *values: Any) -> None:
-        """Run a named query that changes something."""
         await self._connection.execute(SQL[query], *values)
 
     async def many(self, query: str, rows: Sequence[Row]) -> None:
-        """Run a named query that changes something, once for each of ``rows``."""
         await self._connection.executemany(SQL[query], rows)
 
-    async def locked(self, query: str, *values: Any) -> Sequence[Row]:
-        """Return the rows of a named query once no other transaction has them locked, and lock them until the end."""
-        rows: list[Row] = await self._connection.fetch(f"{SQL[query]} FOR UPDATE", *values)
-        return rows
+    async def locked(self, query: str, *values: Any) -> list[Row]:
+        return await self._fetch(f"{SQL[query]} FOR UPDATE", *values)
 
-    async def unlocked(self, query: str, *values: Any) -> Sequence[Row]:
-        """Return those rows of a named query that no other transaction has locked, and lock them until the end."""
-        rows: list[Row] = await self._connection.fetch(f"{SQL[query]} FOR UPDATE SKIP LOCKED", *values)
-        return rows
+    async def unlocked(self, query: str, *values: Any) -> list[Row]:
+        return await self._fetch(f"{SQL[query]} FOR UPDATE SKIP LOCKED", *values)
 
     async def lock(self, kind: str, *key: Any) -> bool:
-        """Wait for the row of ``lock_<kind>``, and keep it until the end; tell whether there is one."""
-        return bool(await self._connection.fetch(SQL[f"lock_{kind}"], *key))
+        return bool(await self._fetch(SQL[f"lock_{kind}"], *key))
 
     async def now(self) -> int:
-        """Return the present instant of the database."""
-        now_ms: int = await self._connection.fetchval(SQL["now"])
-        return now_ms
+        return int(await self._connection.fetchval(SQL["now"]))
 
     def shown(self, at_ms: int) -> int:
-        """Return the instant itself: the database's clock is the one that users see."""
         return at_ms
 
     async def find(self, name: str) -> Queue | None:
-        """Look up the queue of that full name."""
-        return await self._parts.catalog.find(self._connection, name)
+        return await self._node.catalog.find(self._connection, name)
 
     async def target(self, name: str, source: tuple[int, str]) -> Queue | None:
-        """Return the queue as the node knows it, or look it up, here and in the other databases."""
-        queue = self._parts.catalog.known(name)
+        """Return the queue as the node knows it, or look it up."""
+        queue = self._node.catalog.known(name)
         if queue is None:
-            return await self._parts.catalog.target(self._connection, name, source)
+            return await self._node.catalog.target(self._connection, name, source)
         self.known.append(name)
         return queue
 
     async def settings(self, name: str) -> QueueSettings | None:
-        """Return the settings of a queue, in whichever database it is."""
-        return await self._parts.catalog.settings(self._connection, name)
+        return await self._node.catalog.settings(self._connection, name)
 
     async def has_sources(self, name: str) -> bool:
-        """Tell whether it is the dead-letter queue of any queue, in whichever database."""
-        elsewhere = self._parts.catalog.elsewhere
-        if await self._connection.fetch(QUEUES["queue_sources"], name, "", 1):
+        elsewhere = self._node.catalog.elsewhere
+        if await self._fetch(QUEUES["queue_sources"], name, "", 1):
             return True
-        return elsewhere is not None and await elsewhere.has_sources(name)
+        return elsewhere is not None and bool(await elsewhere.has_sources(name))
 
     async def counts(self, queue: QueueRow) -> QueueCounts:
-        """Count the messages of a queue by state."""
         assert isinstance(queue, Queue)
         row = await self._connection.fetchrow(sql(queue)["count"], queue.partition, retention_ms(queue))
-        totals = self._parts.totals
+        totals = self._node.totals
         return QueueCounts(
             visible=row["visible"],
             in_flight=row["in_flight"],
@@ -185,33 +404,29 @@ class PostgresTransaction(ClaimTransaction):
         )
 
     async def retire(self, queue: QueueRow, *, is_deleted: bool) -> None:
-        """Retire the partition of a queue."""
-        assert isinstance(queue, Queue)
         await self.run("retire_part", queue.partition, await self.now())
         if is_deleted:
             await self._connection.execute(OUTBOX["forget_arrivals"], queue.origin)
-            self.after(lambda: self._parts.totals.forget(queue.number))
+            self.after(lambda: self._node.totals.forget(queue.number))
 
     async def change(self, queue: QueueRow, settings: QueueSettings, modified_at_ms: int) -> None:
-        """Give a queue other settings; the first groups follow a new delay now, and the others by the janitor."""
+        """The first groups follow a new delay now, and the others by the janitor."""
         assert isinstance(queue, Queue)
         if settings.retention_s > queue.settings.retention_s:
-            await self._parts.sweeper.end_what_has_ended(self._connection, queue)
+            await self._cold.sweeper.end_what_has_ended(self._connection, queue)
         await self.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
         if settings.fifo and settings.delay_s != queue.settings.delay_s:
             await settle_late(self._connection, queue)
         self.changed(queue)
 
     def changed(self, queue: QueueRow) -> None:
-        """Have every node look the queue up again after the commit."""
         self._changed.add(queue.name)
-        self.after(lambda: self._parts.catalog.forget(queue.name))
+        self.after(lambda: self._node.catalog.forget(queue.name))
 
     def need_room(self) -> None:
         """Do nothing: a full disk of the database fails the statement."""
 
     async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
-        """Store messages that were checked as if they were sent now; waiters hear of them."""
         assert isinstance(queue, Queue)
         is_named = queue.settings.fifo and not queue.away  # one that is away tells repeated ones apart itself
         keys = [key_of(each.group or "", each.dedup_id or "", queue) if is_named else None for each in messages]
@@ -223,9 +438,9 @@ class PostgresTransaction(ClaimTransaction):
         """Return the stored row of each message; a FIFO queue remembers them under their keys."""
         terms = self._connection, queue, list(messages)
         if queue.settings.fifo:
-            rows = await self._parts.fifo.insert(*terms, keys, list(ids))
+            rows = await self._cold.fifo.insert(*terms, keys, list(ids))
         else:
-            rows = await self._parts.standard.insert(*terms, list(ids))
+            rows = await self._cold.standard.insert(*terms, list(ids))
         if not rows:
             raise PartitionRetired
         if queue.settings.fifo:
@@ -236,9 +451,9 @@ class PostgresTransaction(ClaimTransaction):
         return rows
 
     async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:
-        """Return the first visible messages of a queue, locked; of a FIFO queue, their groups are."""
+        """Lock the messages; of a FIFO queue, their groups."""
         assert isinstance(queue, Queue)
-        rows = await self._connection.fetch(sql(queue)["choose"], queue.partition, count, retention_ms(queue))
+        rows = await self._fetch(sql(queue)["choose"], queue.partition, count, retention_ms(queue))
         messages: list[Waiting] = []
         for row in rows:
             if bytes_max <= 0:
@@ -248,48 +463,46 @@ class PostgresTransaction(ClaimTransaction):
         return Chosen(messages, more=len(rows) == count or len(messages) < len(rows))
 
     async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
-        """Move chosen messages to another queue of the type as new ones, visible at once; waiters hear of them."""
         assert isinstance(queue, Queue)
         assert isinstance(target, Queue)
-        connection, seqs = self._connection, [each.seq for each in messages]
-        await self._parts.log.note(connection, queue, "supersede", seqs)
+        seqs = [each.seq for each in messages]
+        await self._node.log.note(self._connection, queue, "supersede", seqs)
         terms = (queue.partition, target.partition, seqs, [self.ids.next() for _ in seqs])
-        counter = self._parts.positions.take(len(seqs) + 1)
+        counter = self._node.positions.take(len(seqs) + 1)
         if queue.settings.fifo:
             properties = [properties_of(queue, each.row) or None for each in messages]
-            moved = await connection.fetch(FIFO["move_on"], *terms, properties, counter, retention_ms(queue))
+            moved = await self._fetch(FIFO["move_on"], *terms, properties, counter, retention_ms(queue))
             self._groups_of[target.name] = target
         else:
-            moved = await connection.fetch(STANDARD["move_on"], *terms, counter)
+            moved = await self._fetch(STANDARD["move_on"], *terms, counter)
             priorities = sorted({row["priority"] for row in moved})
-            await connection.execute(STANDARD["add_priorities"], target.partition, priorities)
+            await self._connection.execute(STANDARD["add_priorities"], target.partition, priorities)
             self._due_ms[target.name] = 0
         if not moved:
             raise PartitionRetired
         return len(moved)
 
     async def leased(self, queue: QueueRow, seqs: Sequence[int]) -> list[Leased]:
-        """Return those of some messages that are in a queue, locked; of a FIFO queue, their groups are."""
+        """Lock the messages; of a FIFO queue, their groups."""
         assert isinstance(queue, Queue)
         if queue.settings.fifo:
             await self._connection.execute(FIFO["lock"], queue.partition, seqs)
-        rows = await self._connection.fetch(sql(queue)["found"], queue.partition, seqs, retention_ms(queue))
+        rows = await self._fetch(sql(queue)["found"], queue.partition, seqs, retention_ms(queue))
         return [_leased(queue, row) for row in rows]
 
     async def delete(self, queue: QueueRow, messages: Sequence[Leased]) -> None:
-        """Delete messages in flight, which are locked."""
         assert isinstance(queue, Queue)
         seqs = [each.receipt.position for each in messages]
-        await self._parts.log.note(self._connection, queue, "delete", seqs)
+        await self._node.log.note(self._connection, queue, "delete", seqs)
         await self._connection.execute(sql(queue)["remove"], queue.partition, seqs, retention_ms(queue))
-        self.after(partial(self._parts.deleted, queue, seqs, messages[0].looked_at_ms))
+        self.after(partial(self._node.deleted, queue, seqs, messages[0].looked_at_ms))
         if queue.settings.fifo:
             self._groups_of[queue.name] = queue
 
     async def bury(
         self, queue: QueueRow, target: QueueRow, messages: Sequence[Leased], new: Sequence[NewMessage]
     ) -> list[SentMessage]:
-        """Move messages in flight to another queue of the type as dead letters, which are nobody's duplicates."""
+        """What is buried is no duplicate of anything."""
         assert isinstance(target, Queue)
         was = [each.row for each in messages]
         rows = await self._insert(target, new, [each.id for each in messages], [None] * len(new))
@@ -302,66 +515,89 @@ class PostgresTransaction(ClaimTransaction):
             [row["first_received_at"] for row in was],
             [row["sent_at"] for row in was],
         )
-        self._parts.totals.stored(target, -len(rows))  # moved, not sent
+        self._node.totals.stored(target, -len(rows))  # moved, not sent
         await self.delete(queue, messages)
         return _sent(target, rows)
 
     async def inspect(
         self, queue: QueueRow, state: MessageState | None, count: int, passed_max: int
     ) -> list[StoredMessage]:
-        """Find the first ``count`` messages, or those in ``state``."""
-        return await inspection.find(self._connection, queue, state, count, passed_max)
+        assert isinstance(queue, Queue)
+        first = () if state is None else (passed_max + count,)
+        return await self._stored(queue, sql(queue)[_INSPECTING[state]], count, retention_ms(queue), *first)
 
     async def inspect_at(self, queue: QueueRow, seqs: Sequence[int]) -> list[StoredMessage]:
-        """Find those of the messages ``seqs`` that are in the queue and were received."""
-        return await inspection.received_at(self._connection, queue, seqs)
+        assert isinstance(queue, Queue)
+        return await self._stored(queue, sql(queue)["received_at"], seqs, retention_ms(queue))
 
     async def offered(self, queue: QueueRow, count: int) -> list[StoredMessage]:
-        """Find what a receive of ``count`` would take, in its order."""
-        return await inspection.offered(self._connection, queue, count, self._parts.fair)
+        assert isinstance(queue, Queue)
+        if queue.settings.fifo or not self._node.fair.has(queue):
+            return await self._stored(queue, sql(queue)["peek"], count, retention_ms(queue))
+        noisy = await self._node.fair.noisy(self._connection, queue, judge=False)
+        return await self._stored(queue, FAIR["peek"], count, retention_ms(queue), noisy)
+
+    async def _stored(self, queue: Queue, statement: str, *terms: Any) -> list[StoredMessage]:
+        found = [
+            StoredMessage(*row)
+            for row in await self._fetch(_stored(statement, fifo=queue.settings.fifo), queue.partition, *terms)
+        ]
+        return [
+            each._replace(properties=properties_of(queue, each._asdict())) if each.source else each for each in found
+        ]
 
     async def bodies(self, queue: QueueRow, seqs: Sequence[int]) -> Mapping[int, str]:
-        """Return the bodies of messages by seq."""
         assert isinstance(queue, Queue)
-        return dict(await self._connection.fetch(sql(queue)["bodies"], queue.partition, seqs))
+        return dict(await self._fetch(sql(queue)["bodies"], queue.partition, seqs))
 
     def after(self, call: Callable[[], object]) -> None:
-        """Make ``call`` after the commit."""
         self._after.append(call)
 
     def schedule(self, step: type[Command]) -> None:
-        """Have slices of that work in the background done after the commit."""
-        self.after(self._parts.schedulers[step])
+        self.after(self._cold.schedulers[step])
 
     def notify(self, name: str) -> None:
-        """Have the watch on a queue, here and at other nodes, look at it after the commit."""
         self._notified.add(name)
 
     async def end(self) -> None:
-        """Do what follows the commit, and find out what there is to tell."""
+        """Do what follows the commit, and find out what waiters there are to wake."""
         for call in self._after:
             call()
-        watches = self._parts.watches
         if self._changed or self._notified:
             self._now_ms = await self.now()
         for name in self._notified:
-            queue = self._parts.catalog.seen(name)
+            queue = self._node.catalog.seen(name)
             if queue is not None and queue.settings.fifo and not queue.away:
                 self._groups_of[name] = queue
             else:
                 self._due_ms[name] = self._now_ms
         for queue in self._groups_of.values():
-            due_ms = await next_group_ms(self._connection, queue, watches)
+            due_ms = await next_group_ms(self._connection, queue, self._node.watches)
             if due_ms is not None:
                 self._due_ms[queue.name] = due_ms
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         """Wake the waiters, here and at other nodes."""
-        watches = self._parts.watches
         for name in self._changed:
-            watches.changed(name, self._now_ms)
+            self._node.watches.changed(name, self._now_ms)
         for name, due_ms in self._due_ms.items():
-            watches.wake(name, due_ms)
+            self._node.watches.wake(name, due_ms)
+
+
+@cache
+def _stored(statement: str, *, fifo: bool) -> str:
+    """Return the statement with the columns of ``StoredMessage`` alone. (No body is read to know how long it is.)"""
+    priority, due = f"priority % {LANE}", "visible_at"
+    if fifo:
+        delay = "(SELECT delay FROM mq.part WHERE qp = $1)"
+        priority, due = f"{FIFO_PRIORITY}", f"mq.due(visible_at, sent_at, receive_count, {delay})"
+    return f"""
+        SELECT seq, id, coalesce(properties, ''), octet_length(body), {priority}, source, sent_at, {due}, receive_count,
+            receives_before, generation, epoch, received_at, first_received_at, coalesce(log, 0), claim IS NOT NULL,
+            mq.now_ms()
+        FROM ({statement}
+        ) AS found
+    """
 
 
 def _leased(queue: Queue, row: Any) -> Leased:
@@ -381,3 +617,63 @@ def _sent(queue: Queue, rows: list[Any]) -> list[SentMessage]:
     """Return the answers of rows that were stored; what goes to another database is numbered there."""
     has_sequence = queue.settings.fifo and not queue.away
     return [SentMessage(id=row["id"], sequence=row["seq"] if has_sequence else None) for row in rows]
+
+
+class ColdCommands:
+    """Runs cold commands at one node."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.sweeper = Sweeper(node)
+        self.schedulers: dict[type[Command], Callable[[], object]] = {}
+        """What has slices of each kind of work in the background done."""
+        self.standard = StandardStoring(node)
+        self.fifo = FifoStoring(node)
+        self.ready = _Ready()
+
+    async def sweep(self, connection: Any) -> None:
+        """Do all that the janitor has to do, on its connection."""
+        await housekeeping.forget_cooldowns(_Transaction(connection, self))
+        await self.sweeper.sweep(connection)
+
+    def running(self, cold: Cold, *, changes: bool) -> Callable[[Any], Awaitable[Any]]:
+        """Return the handler that runs a cold command, in a transaction if it ``changes`` something."""
+
+        async def handle(command: Any) -> Any:
+            async with self.node.database.connection() as connection:
+                if changes:
+                    answer, wake = await self._change(connection, cold, command)
+                elif type(command) not in SNAPSHOTS:
+                    return await cold(_Transaction(connection, self), command)
+                else:
+                    try:
+                        async with connection.transaction(isolation="repeatable_read", readonly=True):
+                            return await cold(_Transaction(connection, self), command)
+                    except ReadOnlySQLTransactionError:
+                        # A collision repeats it: still all of it sees one instant.
+                        answer, wake = await self._change(connection, cold, command, isolation="repeatable_read")
+            # Behind the answer: a poll that is asked again passes by what the command has changed, as its policy.
+            get_running_loop().call_soon(wake)
+            return answer
+
+        return handle
+
+    async def _change(
+        self, connection: Any, cold: Cold, command: Any, isolation: str | None = None
+    ) -> tuple[Any, Callable[[], None]]:
+        """Return the answer, and what wakes the waiters."""
+        for _ in range(COLLISIONS_MAX):
+            tx = _Transaction(connection, self)
+            try:
+                async with connection.transaction(isolation=isolation):
+                    answer = await cold(tx, command)
+            except COLLISIONS:
+                self.node.positions.jump()
+                continue
+            except PartitionRetired:  # what the node knew of a queue was old
+                for name in tx.known:
+                    self.node.catalog.forget(name)
+                continue
+            await tx.end()
+            return answer, tx.wake
+        raise InternalError

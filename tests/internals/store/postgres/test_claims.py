@@ -14,8 +14,8 @@ from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
 from veilmq.core import claims, commands
 from veilmq.core.errors import ClaimLost, EpochFenced, OutcomeUnknown, PurgeInProgress, StoreUnavailable
 from veilmq.engines.execute import execute
-from veilmq.store.postgres import PostgresEngine, counts
-from veilmq.store.postgres.mover import LOOK_MS
+from veilmq.store.postgres import PostgresEngine, transaction
+from veilmq.store.postgres.sweeps import LOOK_MS
 
 SLICE = 8
 NODES = 3
@@ -94,7 +94,7 @@ def test_what_a_dead_node_left_to_be_done_is_done(nodes: TwoNodes, ending: Any, 
     nodes.host.do(OPEN)
     while nodes.host.do(claim(100)).more:
         pass
-    nodes.first.machine.background.claimant.stop()
+    nodes.first.machine.claimant.stop()
     nodes.host.do(ending)
     table = "fifo_msg" if fifo else "msg"
     claimed = f"SELECT count(*) FROM mq.{table} WHERE claim IS NOT NULL"
@@ -111,7 +111,7 @@ def test_a_hold_ends_though_the_node_is_gone_that_served_it(nodes: TwoNodes) -> 
     fill(nodes.host, 3, fifo=False)
     nodes.host.do(OPEN)
     nodes.host.do(claim(3))
-    nodes.first.machine.background.claimant.stop()
+    nodes.first.machine.claimant.stop()
     nodes.advance(3_600_000)
     with pytest.raises(ClaimLost):
         nodes.do_there(READ)
@@ -145,8 +145,8 @@ def test_what_takes_long_to_count_is_told_again(
     nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch, long_s: float, *, fifo: bool
 ) -> None:
     """By heartbeats, for some time; a list tells what is true."""
-    monkeypatch.setattr(counts, "LONG_S", long_s)
-    monkeypatch.setattr(counts, "_COSTS_KEPT", 1_000_000)
+    monkeypatch.setattr(transaction, "LONG_S", long_s)
+    monkeypatch.setattr(transaction, "_COSTS_KEPT", 1_000_000)
     fill(nodes.host, 3, fifo=fifo)
     nodes.host.do(OPEN)
     beat = claims.Heartbeat(queue=QUEUE, source="s", epoch=1)

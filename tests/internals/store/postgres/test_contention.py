@@ -15,7 +15,7 @@ from veilmq.core.commands import Command, NewMessage, VisibilityChange
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.results import ReceiptState
 from veilmq.engines.execute import execute
-from veilmq.store.postgres.fair import keys_of
+from veilmq.store.postgres.node import keys_of
 
 PATIENCE_S = 60
 

@@ -13,7 +13,7 @@ from veilmq.core import commands
 from veilmq.core.forwards import Forward, ForwardEntry
 from veilmq.core.results import ReceivedMessage
 from veilmq.store.postgres.database import Database
-from veilmq.store.postgres.durability import Durability, Promise
+from veilmq.store.postgres.schema import Durability, Promise
 
 FIFO = "000000000000/jobs.fifo"
 DEAD = "000000000000/dead"

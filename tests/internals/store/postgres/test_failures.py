@@ -16,9 +16,7 @@ from veilmq.core.commands import Command
 from veilmq.core.errors import InternalError, OutcomeUnknown, StoreFull, StoreUnavailable
 from veilmq.core.results import QueueView, ReceiptState
 from veilmq.engines.execute import execute
-from veilmq.store.postgres.breaker import Breaker
-from veilmq.store.postgres.database import Database
-from veilmq.store.postgres.failures import told
+from veilmq.store.postgres.database import Breaker, Database, told
 from veilmq.testing import VirtualClock
 
 SEND = commands.Send(queue=QUEUE, messages=(message("a"),))

@@ -10,7 +10,7 @@ from tests.internals.store.postgres.two_nodes import TwoNodes, two_nodes
 from tests.store.host import QUEUE, Host, message
 from tests.store.postgres_host import PostgresHost, connected, hosting_postgres
 from veilmq.core import commands, results
-from veilmq.store.postgres.fair import keys_of
+from veilmq.store.postgres.node import keys_of
 
 NOISY, QUIET = "noisy", "quiet"
 BATCH = 100

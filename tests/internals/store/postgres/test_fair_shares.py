@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from veilmq.store.postgres.fair import FairShares, Flight
+from veilmq.store.postgres.node import FairShares, Flight
 
 NOISY = 7
 HOUR_MS = 3_600_000

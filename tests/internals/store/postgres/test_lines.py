@@ -11,7 +11,7 @@ from tests.store.host import QUEUE
 from tests.store.postgres_host import hosting_postgres
 from veilmq.core.commands import Receive
 from veilmq.core.errors import QueueNotFound
-from veilmq.store.postgres.coalescing import Coalescer
+from veilmq.store.postgres.queues import Coalescer
 
 
 class Asked:

@@ -10,10 +10,10 @@ from tests.store.host import QUEUE, Host
 from tests.store.postgres_host import PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
 from veilmq.engines.execute import execute
-from veilmq.store.postgres import low_water as low_water_module
-from veilmq.store.postgres.coalescing import STANDARD
+from veilmq.store.postgres import node as node_module
 from veilmq.store.postgres.database import SETTINGS
-from veilmq.store.postgres.low_water import BEGINNING, LowWater
+from veilmq.store.postgres.node import LowWater
+from veilmq.store.postgres.queues import BEGINNING, STANDARD
 from veilmq.testing import VirtualClock
 
 COUNTERS = count(1)
@@ -23,7 +23,7 @@ COUNTERS = count(1)
 def timeless(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Have no look take any time, but for what is added to the only member."""
     s = [1_000.0]
-    monkeypatch.setattr(low_water_module, "stopwatch_s", lambda: s[0])
+    monkeypatch.setattr(node_module, "stopwatch_s", lambda: s[0])
     return s
 
 

@@ -20,7 +20,7 @@ from veilmq.core import commands
 from veilmq.engines.named_sql import load
 from veilmq.store.named_queries import shared
 from veilmq.store.postgres.database import SETTINGS
-from veilmq.store.postgres.event_log import logged
+from veilmq.store.postgres.events import logged
 
 pytestmark = pytest.mark.usefixtures("tables")
 

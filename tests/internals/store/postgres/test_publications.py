@@ -14,7 +14,7 @@ from veilmq.core.errors import QueueNotFound
 from veilmq.core.publications import ListWriters, Publish, Published, Stage, Staged
 from veilmq.engines.execute import execute
 from veilmq.engines.staging import PIECE_MESSAGES
-from veilmq.store.postgres.mover import LOOK_MS
+from veilmq.store.postgres.sweeps import LOOK_MS
 from veilmq.store.publications import CLIENT_MS
 
 MANY = 4 * PIECE_MESSAGES
@@ -59,7 +59,7 @@ def test_what_a_dead_node_had_decided_enters(nodes: TwoNodes) -> None:
     """Its connections end between two slices, and it does no more."""
     nodes.host.do(stage())
     assert nodes.host.do(PUBLISH).more
-    nodes.first.machine.background.publisher.stop()
+    nodes.first.machine.publisher.stop()
     for _ in range(MANY // PIECE_MESSAGES + 2):
         nodes.advance(LOOK_MS)
     check_all_came(nodes)
@@ -89,7 +89,7 @@ def test_nodes_that_publish_at_one_time_keep_the_rate_together(nodes: TwoNodes) 
     """Whoever comes second finds that the next slice is not due yet."""
     nodes.host.do(stage())
     for node in (nodes.first, nodes.other):
-        node.machine.background.publisher.stop()
+        node.machine.publisher.stop()
     publish = Publish(queue=QUEUE, writer="w", batch=0, attempts=(("a", MANY),), messages_per_s_max=20)
 
     async def work() -> None:

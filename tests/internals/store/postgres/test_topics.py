@@ -30,7 +30,7 @@ from veilmq.engines.execute import execute
 from veilmq.server.pushing.pusher import LEASE_S, Pusher
 from veilmq.server.topic_counts import TopicCounts
 from veilmq.store.postgres import PostgresEngine
-from veilmq.store.postgres.watches import wake_groups
+from veilmq.store.postgres.queues import wake_groups
 
 TOPIC = "000000000000/news"
 FIFO = "000000000000/jobs.fifo"

@@ -15,8 +15,8 @@ from tests.store.test_moves import finish, kill, latest, start
 from veilmq.core import commands
 from veilmq.core.results import MoveStatus
 from veilmq.store.postgres.database import SETTINGS
-from veilmq.store.postgres.janitor import LOOK_MS
-from veilmq.store.postgres.mover import LOOK_MS as LOOK_FOR_MOVES_MS
+from veilmq.store.postgres.sweeps import LOOK_MS
+from veilmq.store.postgres.sweeps import LOOK_MS as LOOK_FOR_MOVES_MS
 
 ESTIMATED = replace(RESTLESS, in_flight_max=2, in_flight_counted_max=0)
 _WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
@@ -53,7 +53,7 @@ def end_in_its_work(nodes: TwoNodes, table: str, *, time_ms: int = 0, command: c
 
 def sweepers(nodes: TwoNodes) -> int:
     """Return how many nodes have the janitor's turn."""
-    return sum(node.machine.background.janitor.has_turn for node in (nodes.first, nodes.other))
+    return sum(node.machine.janitor.has_turn for node in (nodes.first, nodes.other))
 
 
 def test_a_janitor_that_is_cut_off_leaves_its_turn(nodes: TwoNodes) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from veilmq.store.postgres.watches import Watches
+from veilmq.store.postgres.queues import Watches
 
 
 @pytest.fixture

@@ -34,16 +34,14 @@ class TwoNodes:
         self._heard: list[Notice] = []
         self._calls = 0
         host.run(self._listen())
-        self.until(
-            lambda: {each.machine.background.nodes.listens for each in (self.first, self.other)} == {options.listens}
-        )
+        self.until(lambda: {each.machine.nodes.listens for each in (self.first, self.other)} == {options.listens})
         self.advance(REST_MS)
 
     def watch(self, queue: str = QUEUE) -> None:
         """Wait for `queue` at the second node, and have the first one hear of that."""
         self.other.watch(queue, self.woken_ms.append)
         self.advance(REST_MS)
-        self.until(lambda: self.first.machine.background.nodes.interests.has(queue))
+        self.until(lambda: self.first.machine.nodes.interests.has(queue))
         self.advance(SOON_MS)  # the look that follows finds nothing new
         self.woken_ms.clear()
 
@@ -70,11 +68,11 @@ class TwoNodes:
         """Return what the first node has told since the last call, once all of it has arrived."""
         mark = f"mark/{self._calls}"
         self._calls += 1
-        self.host.in_loop(lambda: self.first.machine.background.nodes.changed(mark))
+        self.host.in_loop(lambda: self.first.machine.nodes.changed(mark))
         self.advance(REST_MS)
         self.until(lambda: any(mark in notice.changed for notice in self._heard))
         heard, self._heard = self._heard, []
-        return [notice for notice in heard if notice.node == self.first.machine.background.nodes.name]
+        return [notice for notice in heard if notice.node == self.first.machine.nodes.name]
 
     def end_notices(self) -> None:
         """Have the server end the connections on which nodes listen."""

@@ -8,8 +8,9 @@ one. A database that is added or removed meanwhile is noticed within seconds, or
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Self
 
 import asyncpg
 
@@ -19,7 +20,6 @@ from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable, Ve
 from veilmq.core.events import (
     CountEvents,
     EventCounts,
-    EventPage,
     EventRange,
     ForgetEvents,
     Forgotten,
@@ -28,16 +28,17 @@ from veilmq.core.events import (
 )
 from veilmq.core.ports import Done, Timer, Wake
 from veilmq.core.results import QueuePage, QueueView
+from veilmq.engines.examination import Report
 from veilmq.engines.execute import execute
 from veilmq.engines.figures import Figure, by_database
-from veilmq.engines.store import NOTHING_HELD_BACK, Survey
-from veilmq.store.postgres.catalog import SQL
-from veilmq.store.postgres.cluster import REFRESH_MS, Cluster, Directory, Placement, Shard
-from veilmq.store.postgres.database_clock import MachineClock
+from veilmq.engines.store import NOTHING_HELD_BACK, StoreError, Survey
+from veilmq.engines.store_urls import without_passwords
+from veilmq.store.postgres.cluster import REFRESH_MS, Cluster, Directory, Shard
+from veilmq.store.postgres.database import IN_DOUBT, MachineClock, PostgresOptions, sentence, told
 from veilmq.store.postgres.engine import PostgresEngine
-from veilmq.store.postgres.failures import IN_DOUBT, told
-from veilmq.store.postgres.options import PostgresOptions
-from veilmq.store.postgres.outbox import Carrier, Transits
+from veilmq.store.postgres.outbox import Carrier
+from veilmq.store.postgres.queues import SQL
+from veilmq.store.postgres.schema import Durability, SchemaRefused, examine, look, migrate
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,6 @@ class Shards:
     """``engines.store.Store`` on several databases. Every method belongs to the event loop's thread."""
 
     def __init__(self, urls: Sequence[str], *, clock: MachineClock, options: PostgresOptions) -> None:
-        """Use ``open``."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._watched: dict[str, Wake] = {}
@@ -66,13 +66,12 @@ class Shards:
         )
         self.shards = self._cluster.shards
         """All databases by their places, the home at 0."""
-        self._placement = Placement(self.shards)
-        self._directory = Directory(shards=self.shards, removed=self._cluster.removed, placement=self._placement)
+        self._directory = Directory(self._cluster)
         self._of_all: dict[type[Command], Callable[[Any], Awaitable[Any]]] = {
             commands.CreateQueue: self._create,
             commands.ListQueues: self._list,
             commands.ListDeadLetterSources: self._list_sources,
-            **ShardEvents(self.shards).handlers,
+            **_Exports(self.shards).handlers,
         }
         self._home = self._cluster.home
         self.clock = self._home.clock
@@ -97,26 +96,19 @@ class Shards:
 
     def _opened(self, shard: Shard) -> None:
         """Have a database take part."""
-        engine, database = shard.engine, shard.database
+        engine = shard.engine
         assert engine is not None, "it was opened"
         carrier = self.carriers[shard.place] = Carrier(
-            place=shard.place,
-            database=database,
-            positions=engine.machine.positions,
-            destinations=self._directory,
-            clock=self.clock,
-            start=self._start,
+            shard.place, node=engine.machine, directory=self._directory, clock=self.clock, start=self._start
         )
-        engine.machine.catalog.elsewhere = Transits(
-            place=shard.place, directory=self._directory, afterwards=database.afterwards, look=carrier.look
-        )
+        engine.machine.catalog.elsewhere = carrier
         for queue, wake in self._watched.items():
             engine.watch(queue, wake)
         carrier.look()
 
     def _dropped(self, shard: Shard) -> None:
         """Have a database take part no more."""
-        self._placement.clear()
+        self._directory.clear()
         carrier = self.carriers.pop(shard.place, None)
         if carrier is not None:
             carrier.stop()
@@ -144,7 +136,7 @@ class Shards:
             self._home.submit(command, done)
             return
         asked = _Asked(self, command, name, done)
-        place = 0 if len(self.shards) == 1 else self._placement.known(name)
+        place = 0 if len(self.shards) == 1 else self._directory.known(name)
         shard = None if place is None else self.shards.get(place)
         if shard is None:
             self._find(asked)
@@ -154,7 +146,7 @@ class Shards:
 
     def not_there(self, asked: "_Asked", error: QueueNotFound) -> None:
         """Look for the queue of a command again, which is not where it was; answer ``error`` if it is nowhere else."""
-        self._placement.forget(asked.name)
+        self._directory.forget(asked.name)
         asked.error = error
         self._find(asked)
 
@@ -164,7 +156,7 @@ class Shards:
 
     async def _submit_where_it_is(self, asked: "_Asked") -> None:
         try:
-            place = await self._placement.place_of(asked.name)
+            place = await self._directory.place_of(asked.name)
             shard = None if place is None or place == asked.place else await self._cluster.at(place)
         except Exception as error:  # noqa: BLE001 - whoever asked is told
             asked.error, place, shard = told(error, "a look for a queue"), None, None
@@ -194,7 +186,7 @@ class Shards:
     def watch(self, queue: str, wake: Wake) -> None:
         """Call ``wake`` when ``queue`` may have a message, wherever it is; see ``core.ports.Engine``."""
         self._watched[queue] = wake
-        place = self._placement.known(queue)
+        place = self._directory.known(queue)
         for engine in self._engines(place):
             engine.watch(queue, wake)
 
@@ -210,7 +202,7 @@ class Shards:
             async with self._home.connection() as connection:
                 if await connection.fetchval("SELECT pg_try_advisory_lock($1)", _TURN):
                     try:
-                        await self._placement.sweep(connection)
+                        await self._directory.sweep(connection)
                     finally:
                         await connection.execute("SELECT pg_advisory_unlock($1)", _TURN)
         except (*IN_DOUBT, asyncpg.PostgresError, StoreUnavailable) as error:
@@ -229,7 +221,7 @@ class Shards:
     # Commands that concern more than one database.
 
     async def _create(self, command: commands.CreateQueue) -> QueueView:
-        async with self._creating, self._placement.held(command.queue) as place:
+        async with self._creating, self._directory.held(command.queue) as place:
             view: QueueView = await execute((await self._cluster.at(place)).opened(), command)
             return view
 
@@ -358,21 +350,20 @@ class _Asked:
         return hash(self.done)
 
 
-class ShardEvents:
-    """The commands of whoever exports events, one range after the other."""
+class _Exports:
+    """The commands that export events, of one database after the other."""
 
     def __init__(self, shards: Mapping[int, Shard]) -> None:
-        """``shards`` are all databases by their places; they may change."""
         self._shards = shards
         self._place = 0
         self.handlers: dict[type[Command], Callable[[Any], Awaitable[Any]]] = {
-            PlanExport: self.plan,
-            ReadEvents: self.read,
-            ForgetEvents: self.forget,
-            CountEvents: self.count,
+            PlanExport: self._plan,
+            ReadEvents: self._read,
+            ForgetEvents: self._forget,
+            CountEvents: self._count,
         }
 
-    async def plan(self, command: PlanExport) -> EventRange | None:
+    async def _plan(self, command: PlanExport) -> EventRange | None:
         """Choose the next range, of the database whose turn it is or of the next one that has any.
 
         One that is down is passed over; raises ``StoreUnavailable`` if it may be the only one that has any.
@@ -391,20 +382,17 @@ class ShardEvents:
             raise failure
         return None
 
-    async def read(self, command: ReadEvents) -> EventPage:
-        """Read events of the database whose range was planned."""
-        page: EventPage = await execute(self._planned(), command)
-        return page
+    async def _read(self, command: ReadEvents) -> Any:
+        return await execute(self._planned(), command)
 
-    async def forget(self, command: ForgetEvents) -> Forgotten:
+    async def _forget(self, command: ForgetEvents) -> Forgotten:
         """Take it that they are exported; then it is the next one's turn."""
         forgotten: Forgotten = await execute(self._planned(), command)
         if not forgotten.more:
             self._place += 1
         return forgotten
 
-    async def count(self, command: CountEvents) -> EventCounts:
-        """Tell how many there are in all; raises ``StoreUnavailable`` while a database is down."""
+    async def _count(self, command: CountEvents) -> EventCounts:
         counts: list[EventCounts] = [await execute(shard.opened(), command) for shard in list(self._shards.values())]
         return EventCounts(
             recorded=sum(each.recorded for each in counts),
@@ -417,3 +405,53 @@ class ShardEvents:
         if shard is None:
             raise StoreUnavailable
         return shard.opened()
+
+
+_CONNECT_S = 5.0
+
+
+async def open_store(urls: Sequence[str], *, clock: MachineClock, options: PostgresOptions) -> Shards:
+    """Return the store whose home is the first of ``urls``; raises ``StoreError``, which has no password.
+
+    The others, in the order of their places, are made known to the home.
+    """
+    with _said(urls[0]):
+        return await Shards.open(urls, clock=clock, options=options)
+
+
+class Upgrade(NamedTuple):
+    """The database (without a password), the number of its format before, and the names of the upgrades."""
+
+    place: str
+    found: int
+    upgrades: list[str]
+
+
+async def upgrade(url: str, *, apply: bool) -> Upgrade:
+    """Bring the schema up to date, or only tell what that would be; raises ``StoreError``."""
+    with _said(url):
+        connection = await asyncpg.connect(url, timeout=_CONNECT_S)
+        try:
+            found, pending = await look(connection)
+            applied = await migrate(connection) if apply else pending
+        finally:
+            await connection.close()
+    return Upgrade(without_passwords(url), found, [script.name for script in applied])
+
+
+async def examination(url: str, *, durability: str) -> tuple[str, Report]:
+    """Return the database (without a password) and what the doctor says about it; raises ``StoreError``."""
+    with _said(url):
+        return without_passwords(url), await examine(url, durability=Durability(durability))
+
+
+@contextmanager
+def _said(url: str) -> Iterator[None]:
+    try:
+        yield
+    except SchemaRefused as error:
+        raise StoreError(f"{without_passwords(url)}: {error}") from error
+    except asyncpg.ReadOnlySQLTransactionError as error:
+        raise StoreError(f"{without_passwords(url)} is a standby, which keeps nothing: name the primary.") from error
+    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError, VeilmqError) as error:
+        raise StoreError(f"{without_passwords(url)} cannot be used: {sentence(error)}") from error

@@ -1,0 +1,438 @@
+"""Copies of a stopped store: a database as their source and as their target.
+
+A copy holds one transaction at each server; no node is at work there, and none begins before it has ended. What did not
+come to its end is undone by the server.
+
+From database to database every table is copied as it is, so that nothing has to be known of what it means. Receipts act
+on the copy, claims and publications go on there; counters go on behind the source's. What a crash may empty (unlogged
+tables) is left out. From another kind of store, messages that a receipt may name keep their position as their ``seq``,
+and so do those of FIFO queues, which are in order; all others get one of their time of coming, unless theirs is one.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import asyncpg
+
+from veilmq.core import properties
+from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
+from veilmq.engines.copying import (
+    SLICE,
+    CopiedAcceptance,
+    CopiedMessage,
+    CopiedQueue,
+    CopyRefused,
+    Remembered,
+    TableSource,
+    Told,
+)
+from veilmq.engines.named_sql import load
+from veilmq.engines.store_urls import without_passwords
+from veilmq.store.named_queries import shared
+from veilmq.store.postgres.database import sentence
+from veilmq.store.postgres.node import COUNTER_BITS, LANE
+from veilmq.store.postgres.schema import SchemaRefused, invariants, migrate, require
+
+SQL = {**shared(), **load("veilmq.store.postgres", "copies.sql")}
+
+_CONNECT_S = 5.0
+_SETTINGS = {"application_name": "veilmq copy", "jit": "off", "lock_timeout": "10s", "search_path": "mq"}
+TROUBLE = (OSError, asyncpg.InterfaceError, asyncpg.PostgresError, TimeoutError)
+"""What ends a copy: the connection is lost, or the server refuses something."""
+
+
+class CopyLock:
+    """The one transaction of a copy at one server; what did not come to its end is undone by the server."""
+
+    def __init__(self, url: str) -> None:
+        self.place = without_passwords(url)
+        self._url = url
+        self._connection: Any = None
+        self._transaction: Any = None
+
+    async def __aenter__(self) -> Self:
+        """Connect; raises ``CopyRefused`` where that is not possible."""
+        try:
+            self._connection = await asyncpg.connect(self._url, timeout=_CONNECT_S, server_settings=_SETTINGS)
+        except (*TROUBLE, ValueError) as error:
+            raise CopyRefused(f"{self.place} cannot be used: {sentence(error)}") from error
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the connection, and with it what was not committed."""
+        self._connection.terminate()
+        if isinstance(error, TROUBLE):
+            raise self.failed(error) from error
+
+    def failed(self, error: BaseException) -> CopyRefused:
+        """Return what a person is told of ``error``, which this server has raised."""
+        return CopyRefused(f"{self.place} failed, and nothing was copied: {sentence(error)}")
+
+    @property
+    def connection(self) -> Any:
+        """The connection, whose transaction is the copy."""
+        return self._connection
+
+    async def require(self) -> None:
+        """Raise ``CopyRefused`` unless the schema is of this version."""
+        try:
+            await require(self._connection)
+        except SchemaRefused as error:
+            raise CopyRefused(f"{self.place}: {error}") from error
+
+    async def migrate(self) -> None:
+        """Make the schema, or upgrade it; raises ``CopyRefused``."""
+        try:
+            await migrate(self._connection)
+        except SchemaRefused as error:
+            raise CopyRefused(f"{self.place}: {error}") from error
+
+    async def hold(self) -> None:
+        """Begin the transaction; raises ``CopyRefused`` when a node is connected."""
+        self._transaction = self._connection.transaction(isolation="repeatable_read")
+        await self._connection.execute("SET statement_timeout = 0")
+        await self._connection.execute("SET idle_in_transaction_session_timeout = 0")
+        await self._transaction.start()
+        await self._connection.execute(SQL["hold"])
+        await self.check_alone()
+
+    async def check_alone(self) -> None:
+        """Raise ``CopyRefused`` when a node is connected, other than one that waits for the end of the copy.
+
+        One that had lost its connections for a while, and was not seen when the copy began, may be back at its end.
+        """
+        await self._connection.execute(SQL["look_again"])
+        nodes = await self._connection.fetchval(SQL["nodes"])
+        if nodes:
+            raise CopyRefused(
+                f"{self.place} has {nodes} connections of veilmq: stop all servers that use it, and copy again."
+            )
+
+    async def without_triggers(self) -> None:
+        """Have triggers rest until ``commit``: what they would add is added as it is."""
+        for (table,) in await self._connection.fetch(SQL["triggered"]):
+            await self._connection.execute(f"ALTER TABLE mq.{table} DISABLE TRIGGER USER")
+
+    async def commit(self) -> None:
+        """Make what was done durable, and have it looked through for the planner."""
+        for (table,) in await self._connection.fetch(SQL["triggered"]):
+            await self._connection.execute(f"ALTER TABLE mq.{table} ENABLE TRIGGER USER")
+        await self._transaction.commit()
+        with suppress(*TROUBLE):  # autovacuum does it too, and what was copied is there
+            await self._connection.execute("ANALYZE")
+
+
+class DatabaseSource(TableSource):
+    """``engines.copying.Source`` of a database."""
+
+    SQL = SQL
+    COPIED = frozenset(
+        {"accepted", "fifo_msg", "move", "msg", "pause", "queue", "setting", "subscription", "topic"}
+        | {"attempt", "clock", "event_state", "expired_receipt", "fair_turn", "fifo_group", "piece"}
+    )
+    UNLESS_ENDED: ClassVar[Mapping[str, str]] = {
+        **TableSource.UNLESS_ENDED,
+        "part": "log_queue IS NOT NULL AND (EXISTS (SELECT FROM msg WHERE msg.qp = part.qp) "
+        "OR EXISTS (SELECT FROM fifo_msg WHERE fifo_msg.qp = part.qp))",
+    }
+
+    def __init__(self, lock: CopyLock, *, now_ms: int) -> None:
+        self._lock = lock
+        self.now_ms = now_ms
+
+    @classmethod
+    async def open(cls, lock: CopyLock) -> "DatabaseSource":
+        """Begin to read; raises ``CopyRefused``, also for a schema of another version."""
+        await lock.require()
+        await lock.hold()
+        if await lock.connection.fetchval(SQL["is_one_of_several"]):
+            raise CopyRefused(
+                f"{lock.place} is one of several databases of a store: a data folder takes none of them. Copy each "
+                "to a database of its own."
+            )
+        return cls(lock, now_ms=await lock.connection.fetchval(SQL["now"]))
+
+    async def fetch(self, text: str, *values: Any) -> Sequence[Any]:
+        """Return the rows of a statement."""
+        rows: list[Any] = await self._lock.connection.fetch(text, *values)
+        return rows
+
+    async def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
+        """See ``Source``."""
+        until_ms = queue.retained_ms(self.now_ms)
+        statement, read = (SQL["fifo"], _message) if queue.settings.fifo else (SQL["standard"], _fair_message)
+        found: list[CopiedMessage] = []
+        async for row in self._lock.connection.cursor(statement, queue.number, until_ms, prefetch=SLICE):
+            found.append(read(row))
+            if len(found) == SLICE:
+                yield found
+                found = []
+        yield found
+
+    async def accepted(self) -> list[CopiedAcceptance]:
+        """See ``Source``."""
+        return [
+            CopiedAcceptance(queue, key, message_id, sequence, expires_at - DEDUPLICATION_S * SECOND_MS)
+            for queue, key, message_id, sequence, expires_at in await self.fetch(SQL["accepted"])
+        ]
+
+    async def remembered(self) -> Remembered:
+        """See ``Source``; also the last moment to see that somebody has been at work meanwhile."""
+        await self._lock.check_alone()
+        return await super().remembered()
+
+
+def _message(row: Any) -> CopiedMessage:
+    return CopiedMessage(*row)
+
+
+def _fair_message(row: Any) -> CopiedMessage:
+    """Return a message of a standard queue, whose row has a hash of its group; the name is among the properties."""
+    message = CopiedMessage(*row)
+    if message.group is None:
+        return message
+    return message._replace(group=properties.decode(message.properties).group or f"group {message.group}")
+
+
+_COUNTERS = (1 << COUNTER_BITS) - 1
+_COLUMNS = (
+    "qp", "seq", "visible_at", "sent_at", "first_received_at", "received_at", "receive_count", "generation", "epoch",
+    "id", "properties", "source", "receives_before", "log", "body",
+)  # fmt: skip
+_MOVE = (
+    "number", "id", "queue_id", "source", "destination", "moves_per_s_max", "status", "moved", "to_move", "started_at",
+    "next_at", "failure", "starter",
+)  # fmt: skip
+_TOPIC = ("topic_id", "name", "settings", "created_at", "modified_at")
+_SUBSCRIPTION = ("topic_id", "name", "content", "pushed", "created_at", "modified_at")
+_CLOCKS_MS = 60 * SECOND_MS
+
+
+class DatabaseTarget:
+    """``engines.copying.Target`` of a database without queues."""
+
+    def __init__(self, lock: CopyLock) -> None:
+        self._lock = lock
+        self._partitions: dict[int, int] = {}
+        self._fifo: dict[int, int] = {}  # the retention of each
+        self._counter = 0
+        self._last_instant_ms = 0
+
+    async def begin(self, values: dict[str, bytes], *, now_ms: int, last_queue: int) -> None:
+        """See ``Target``; makes the schema, or upgrades it."""
+        connection = self._lock.connection
+        await self._lock.migrate()
+        await self._lock.hold()
+        await refuse_used(self._lock)
+        await self._lock.without_triggers()
+        self._last_instant_ms = now_ms + _CLOCKS_MS
+        if abs(await connection.fetchval(SQL["now"]) - now_ms) > _CLOCKS_MS:
+            raise CopyRefused(
+                f"The clock of {self._lock.place} is more than a minute from that of the store that is copied: set it "
+                "right first, since leases and delays end by it."
+            )
+        for name, value in values.items():
+            await connection.execute(SQL["put_setting"], name, value)
+        if last_queue:
+            await connection.execute(SQL["number_behind"], "mq.queue", "queue_id", last_queue)
+
+    async def add_queue(self, queue: CopiedQueue) -> None:
+        """See ``Target``."""
+        connection = self._lock.connection
+        delay_ms = queue.settings.delay_s * SECOND_MS if queue.settings.fifo else 0
+        partition = await connection.fetchval(SQL["add_part"], queue.number, delay_ms)
+        told = queue.number, queue.name, queue.encoded, queue.created_at_ms, queue.modified_at_ms, partition
+        await connection.execute(SQL["add_queue"], *told)
+        self._partitions[queue.number] = partition
+        if queue.settings.fifo:
+            self._fifo[queue.number] = queue.settings.retention_s * SECOND_MS
+
+    async def add_messages(self, queue: CopiedQueue, messages: Sequence[CopiedMessage]) -> None:
+        """See ``Target``."""
+        connection = self._lock.connection
+        partition = self._partitions[queue.number]
+        if queue.settings.fifo:
+            records = [(*self._row(partition, each, each.position), each.group) for each in messages]
+            await self._copy("fifo_msg", (*_COLUMNS, "group_id"), records)
+            return
+        groups = [None if each.group is None else _key_of(each.group) for each in messages]
+        priorities = [each.priority + (each.group is not None) * LANE for each in messages]
+        await connection.execute(SQL["add_priorities"], partition, sorted(set(priorities)))
+        records = [
+            (*self._row(partition, each, self._seq(each)), priority, group)
+            for each, priority, group in zip(messages, priorities, groups, strict=True)
+        ]
+        await self._copy("msg", (*_COLUMNS, "priority", "group_key"), records)
+
+    async def _copy(self, table: str, columns: Sequence[str], records: Sequence[Any]) -> None:
+        await self._lock.connection.copy_records_to_table(table, schema_name="mq", columns=columns, records=records)
+
+    def _seq(self, message: CopiedMessage) -> int:
+        if message.has_history or message.position >> COUNTER_BITS == message.sent_at_ms:
+            return message.position
+        self._counter += 1
+        return (message.came_at_ms << COUNTER_BITS) | (self._counter & _COUNTERS)
+
+    def _row(self, partition: int, message: CopiedMessage, seq: int) -> tuple[Any, ...]:
+        if message.position >> COUNTER_BITS > self._last_instant_ms:
+            raise CopyRefused(
+                f"A position of the store ({message.position}) is of an instant to come: its clock was set back, or "
+                "it is not sound."
+            )
+        return (
+            partition,
+            seq,
+            message.visible_at_ms,
+            message.sent_at_ms,
+            message.first_received_at_ms,
+            message.received_at_ms,
+            message.receive_count,
+            message.generation,
+            message.epoch,
+            message.id,
+            message.properties or None,
+            message.source,
+            message.receives_before,
+            message.log or None,
+            message.body,
+        )
+
+    async def remember(self, remembered: Remembered) -> None:
+        """See ``Target``. What only its key tells the queue of is remembered for each: it is another's in none."""
+        await self._copy("accepted", ("qp", "key", "expires_at", "seq", "id"), self._acceptances(remembered.accepted))
+        await self._copy("move", _MOVE, remembered.moves)
+        await self._copy("pause", ("kind", "name", "begun_at"), remembered.pauses)
+        await self._copy("topic", _TOPIC, remembered.topics)
+        await self._copy("subscription", _SUBSCRIPTION, remembered.subscriptions)
+        for table, column, rows in (
+            ("mq.move", "number", remembered.moves),
+            ("mq.topic", "topic_id", remembered.topics),
+        ):
+            if rows:
+                last = max(each.number for each in rows)
+                await self._lock.connection.execute(SQL["number_behind"], table, column, last)
+
+    def _acceptances(self, accepted: Sequence[CopiedAcceptance]) -> list[Any]:
+        latest = {each.key: each for each in accepted}  # a key may have been accepted again
+        return [
+            (self._partitions[queue], key, each.accepted_at_ms + DEDUPLICATION_S * SECOND_MS, each.sequence, each.id)
+            for key, each in latest.items()
+            for queue in (self._fifo if each.queue is None else [each.queue])
+        ]
+
+    async def finish(self) -> None:
+        """See ``Target``."""
+        for number, partition in self._partitions.items():
+            if number in self._fifo:
+                await self._lock.connection.execute(SQL["add_groups"], partition, self._fifo[number])
+            else:
+                await self._lock.connection.execute(SQL["add_turns"], partition)
+        broken = [finding.check for finding in await invariants(self._lock.connection) if not finding.ok]
+        if broken:
+            raise CopyRefused(f"The copy was not kept, because it breaks this: {'; '.join(broken)}.")
+        await self._lock.commit()
+
+
+def _key_of(group: str) -> int:
+    """Return the number of a group, as ``store.postgres.fair`` has it."""
+    return int.from_bytes(blake2b(group.encode(), digest_size=8).digest()) >> 1
+
+
+async def refuse_used(lock: CopyLock) -> None:
+    """Raise ``CopyRefused`` unless there is nothing in the store of ``lock``, which is none of several databases."""
+    if await lock.connection.fetchval(SQL["is_used"]):
+        raise CopyRefused(
+            f"{lock.place} has queues, topics or settings of accounts, or what is left of some, or is one of several "
+            "databases of a store: name an empty one, and copy again."
+        )
+
+
+_EVERY_STORES = ("setting", "event_state")
+"""What every store has from the beginning."""
+_OF_MESSAGES = ("msg", "fifo_msg")
+_PARTS_AHEAD = 16
+_END = b""
+
+
+async def copy_tables(source: CopyLock, target: CopyLock, *, told: Told | None = None) -> int:
+    """Copy all that is in ``source``; return how many messages there were. Raises ``CopyRefused``.
+
+    ``told`` hears of messages once their table is copied.
+    """
+    await source.require()
+    await target.migrate()
+    await source.hold()
+    await target.hold()
+    await refuse_used(target)
+    formats = [await each.connection.fetchval(SQL["format"]) for each in (source, target)]
+    if formats[0] != formats[1]:
+        raise CopyRefused(
+            f"{source.place} and {target.place} have other formats: run `veilmq migrate` on both, and copy again."
+        )
+    await target.without_triggers()
+    tables = [name for (name,) in await source.connection.fetch(SQL["copied_tables"])]
+    for name in _EVERY_STORES:
+        await target.connection.execute(f"DELETE FROM mq.{name}")
+    in_all = await source.connection.fetchval(SQL["copied_count"])
+    messages = 0
+    for table in tables:
+        rows = await _copy_table(source, target, table)
+        messages += rows if table in _OF_MESSAGES else 0
+        if told is not None:
+            told(messages, max(messages, in_all))
+    await target.connection.execute(SQL["forget_urls"])
+    await _copy_numbers(source.connection, target.connection)
+    await source.check_alone()
+    await target.commit()
+    return messages
+
+
+async def _copy_table(source: CopyLock, target: CopyLock, table: str) -> int:
+    columns = [name for (name,) in await source.connection.fetch(SQL["columns"], f"mq.{table}")]
+    terms: dict[str, Any] = {"schema_name": "mq", "columns": columns, "format": "binary"}
+    parts: asyncio.Queue[bytes] = asyncio.Queue(_PARTS_AHEAD)
+
+    async def read() -> None:
+        with _failing(source):
+            await source.connection.copy_from_table(table, output=parts.put, **terms)
+        await parts.put(_END)
+
+    async def arriving() -> AsyncIterator[bytes]:
+        while (part := await parts.get()) != _END:
+            yield part
+
+    async def write() -> str:
+        with _failing(target):
+            own = "qp > 0" if "qp" in columns else None  # every store has the rows of mq.fill
+            status: str = await target.connection.copy_to_table(table, source=arriving(), where=own, **terms)
+            return status
+
+    try:
+        async with asyncio.TaskGroup() as both:
+            both.create_task(read())
+            copied = both.create_task(write())
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+    return int(copied.result().rsplit(" ", 1)[-1])
+
+
+@contextmanager
+def _failing(lock: CopyLock) -> Iterator[None]:
+    """Say of which of the two servers an error is."""
+    try:
+        yield
+    except TROUBLE as error:
+        raise lock.failed(error) from error
+
+
+async def _copy_numbers(source: Any, target: Any) -> None:
+    for table, column, sequence in await source.fetch(SQL["sequences"]):
+        last = await source.fetchval("SELECT pg_sequence_last_value($1::text::regclass)", sequence)
+        if last is not None:
+            await target.execute(SQL["number_behind"], f"mq.{table}", column, last)

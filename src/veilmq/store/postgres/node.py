@@ -1,0 +1,653 @@
+"""What one node keeps in memory of queues, and may lose: positions, low-water marks, quotas, totals, fairness.
+
+**Positions.** A seq is an instant in milliseconds, which the database knows, and a counter of the node, so that of two
+messages of the same millisecond the later one has the higher seq. Where two nodes have given the same, the later one
+jumps and tries again.
+
+**Low-water marks.** What was deleted or hidden leaves entries behind in a partition's index as long as some transaction
+is open, so a receive from the beginning gets slower with every message that is consumed meanwhile. What becomes visible
+does so at the present instant or later; so once a receive has taken messages, nothing of their priority can be before
+the last of them, but for what was committed late, or given back by a node that failed. Looks begin behind that message,
+now and then a little before it, and once a second, and whenever nothing is found, at the beginning. While a transaction
+is open for long, even those few become dear: they are had for a tenth of the time at the most.
+
+**Quotas.** A small quota is counted at each receive, and exact. Up to a large one, one node counts now and then for all
+(at most a fiftieth of the time), and each adds what it gave since and subtracts what it deleted: between two counts a
+quota may be passed by what other nodes give in that time.
+
+**Fair queues** are standard queues with messages that name a group; others cost nothing. A node follows what it gave
+out itself, exactly. What other nodes gave, and what became of it, it learns from which messages are in flight, once a
+second at the most, and no more than a fiftieth of the time. ``core.fairness`` judges.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+from heapq import heappop, heappush
+from random import getrandbits
+from typing import Any, NamedTuple
+
+from veilmq.core.commands import NewMessage
+from veilmq.core.errors import QueueNotFound
+from veilmq.core.fairness import Fairness
+from veilmq.core.ids import IdSource
+from veilmq.core.limits import PRIORITY, SECOND_MS
+from veilmq.core.ports import Clock
+from veilmq.core.receipts import ReceiptBook
+from veilmq.engines.clock import stopwatch_s
+from veilmq.engines.named_sql import load
+from veilmq.store.postgres.database import Database, DatabaseClock, PostgresOptions
+from veilmq.store.postgres.events import EventLog
+from veilmq.store.postgres.queues import (
+    BEGINNING,
+    STANDARD,
+    Catalog,
+    PartitionRetired,
+    Queue,
+    Watches,
+    retention_ms,
+    sql,
+)
+
+COUNTER_BITS = 20
+
+
+class Positions:
+    """The counter of one node."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self.jump()
+
+    def take(self, messages: int) -> int:
+        """Return the first of so many numbers; the statement has them go round."""
+        first, self._next = self._next, self._next + messages
+        return first
+
+    def jump(self) -> None:
+        """Go on anywhere else, in the lower half: a counter that goes round gives a low number after a high one."""
+        self._next = getrandbits(COUNTER_BITS - 1)
+
+
+_LATE_MS = 50
+_LOOKS_PER_NEAR_ONE = 16
+_WHOLE_LOOK_MS = SECOND_MS
+_DEAR_S = 0.02
+_DEAR_FACTOR = 8
+_DEAR_LOOKS = 2  # once may be chance: a busy machine
+_COSTS_PER_WHOLE_LOOK = 10
+_PARTITIONS_MAX = 10_000
+_LANES = PRIORITY.maximum
+
+
+@dataclass(slots=True)
+class _Marks:
+    """The last message that was taken of each priority, and which kind of look is due.
+
+    From ``whole_at_ms`` on the next look is from the beginning; none is before ``again_at_s`` of the stopwatch, however
+    little is found. The present look began at ``began_s``; one that was not from the beginning took ``usual_s``, and
+    the last ``dear_looks`` from there took far longer.
+    """
+
+    whole_at_ms: int = 0
+    again_at_s: float = 0.0
+    looks: int = 0
+    is_whole: bool = False
+    began_s: float = 0.0
+    usual_s: float | None = None
+    dear_looks: int = 0
+    last: list[int] = field(default_factory=lambda: list(BEGINNING))
+
+
+class LowWater:
+    """The marks of one node. Standard queues alone have them: a group may come up by an instant that is long past."""
+
+    def __init__(self, *, clock: Clock) -> None:
+        self._clock = clock
+        self._marks: dict[int, _Marks] = {}
+
+    def of(self, partition: int) -> list[int]:
+        """Return behind what to look for messages of each priority, in the form of ``BEGINNING``."""
+        marks = self._marks.get(partition)
+        if marks is None:
+            if len(self._marks) >= _PARTITIONS_MAX:
+                self._marks.clear()
+            marks = self._marks[partition] = _Marks()
+        marks.began_s = stopwatch_s()
+        marks.is_whole = self._clock.now_ms() >= marks.whole_at_ms and marks.began_s >= marks.again_at_s
+        if marks.is_whole:
+            marks.whole_at_ms = self._clock.now_ms() + _WHOLE_LOOK_MS
+            return BEGINNING
+        marks.looks += 1
+        return _near(marks.last) if marks.looks % _LOOKS_PER_NEAR_ONE == 0 else marks.last
+
+    def instead(self, partition: int) -> list[int] | None:
+        """Return the beginning, for a look that found nothing and began elsewhere; ``None`` for no other look."""
+        marks = self._marks.get(partition)
+        if marks is None or marks.is_whole:
+            return None
+        _end(marks)
+        marks.began_s = stopwatch_s()
+        marks.is_whole = marks.began_s >= marks.again_at_s
+        return BEGINNING if marks.is_whole else None
+
+    def found(self, partition: int, rows: list[Any]) -> None:
+        """Take note of what the look took, and of what it cost."""
+        marks = self._marks.get(partition)
+        if marks is None:
+            return
+        _end(marks)
+        for priority in {row["priority"] for row in rows}:
+            instant, position, now_ms = max(
+                (row["was_visible_at"], row["seq"], row["now"]) for row in rows if row["priority"] == priority
+            )
+            marks.last[priority - 1] = instant
+            marks.last[_LANES + priority - 1] = position if instant < now_ms else -1
+
+    def known(self, partition: int) -> tuple[list[int], int | None]:
+        """Return behind what anything is, and in how many ms there may be a look at what is not; ``None``: at once."""
+        marks = self._marks.get(partition)
+        if marks is None:
+            return BEGINNING, None
+        left_s = marks.again_at_s - stopwatch_s()
+        return marks.last, int(left_s * SECOND_MS) + 1 if left_s > 0 else None
+
+    def clear(self) -> None:
+        """Look from the beginning everywhere: after a failover, the clock may be another one."""
+        self._marks.clear()
+
+
+def _end(marks: _Marks) -> None:
+    """Take note of what the look cost that ends."""
+    cost_s = stopwatch_s() - marks.began_s
+    if not marks.is_whole:
+        marks.usual_s = cost_s
+        return
+    marks.is_whole = False
+    is_dear = marks.usual_s is not None and cost_s >= max(_DEAR_S, _DEAR_FACTOR * marks.usual_s)
+    marks.dear_looks = marks.dear_looks + 1 if is_dear else 0
+    marks.again_at_s = stopwatch_s() + _COSTS_PER_WHOLE_LOOK * cost_s if marks.dear_looks >= _DEAR_LOOKS else 0.0
+
+
+def _near(last: list[int]) -> list[int]:
+    return [max(0, instant - _LATE_MS) for instant in last[:_LANES]] + BEGINNING[_LANES:]
+
+
+_INTERVAL_MS = SECOND_MS
+_INTERVAL_MS_WHILE_FREE = 10 * SECOND_MS
+_COSTS_PER_INTERVAL = 50
+_KNOWN_MAX = 10_000
+
+
+@dataclass(slots=True)
+class _Counted:
+    """What this node takes for the number in flight at the instant ``at_ms`` of its clock.
+
+    From ``again_ms`` on there may be another count, at ``due_ms`` by the database's clock; ``own`` is the node's own
+    part since that was counted.
+    """
+
+    in_flight: int
+    at_ms: int
+    again_ms: int
+    due_ms: int
+    own: int = 0
+
+    def is_fresh(self, now_ms: int, quota: int) -> bool:
+        """Tell whether that is good enough."""
+        if 2 * (self.in_flight + self.own) < quota:
+            return now_ms < max(self.again_ms, self.at_ms + _INTERVAL_MS_WHILE_FREE)
+        return now_ms < self.again_ms
+
+
+class InFlight:
+    """The quotas of in-flight messages, as one node knows them."""
+
+    def __init__(self, *, options: PostgresOptions, clock: Clock, watches: Watches) -> None:
+        self._options = options
+        self._clock = clock
+        self._watches = watches
+        self._known: dict[int, _Counted] = {}
+        self._full: set[int] = set()
+
+    async def places(self, connection: Any, queue: Queue, wanted: int) -> tuple[int, int | None]:
+        """Return how many more may be in flight, up to ``wanted``; and, for none, when to look for a place."""
+        quota = _quota(queue, self._options)
+        if quota <= self._options.in_flight_counted_max:
+            row = await self._count(connection, queue, quota)
+            places, due_ms = quota - row["in_flight"], row["due"]
+        else:
+            known = await self._fresh(connection, queue, quota)
+            places, due_ms = quota - known.in_flight - known.own, known.due_ms
+        if places <= 0:
+            self._full.add(queue.partition)
+            self._watches.found_full(queue.name)
+            return 0, due_ms
+        self._full.discard(queue.partition)
+        return min(places, wanted), None
+
+    def given(self, queue: Queue, messages: int) -> None:
+        """Take note of what this node gave out."""
+        known = self._known.get(queue.partition)
+        if known is not None:
+            known.own += messages
+
+    def freed(self, queue: Queue, messages: int, now_ms: int) -> None:
+        """Take note of what is no longer in flight, and tell whoever found no place."""
+        self.given(queue, -messages)
+        if queue.partition in self._full:
+            self._full.discard(queue.partition)
+            self._watches.wake(queue.name, now_ms)
+        else:
+            self._watches.freed(queue.name, now_ms)
+
+    async def _fresh(self, connection: Any, queue: Queue, quota: int) -> _Counted:
+        before = self._known.get(queue.partition)
+        if before is not None and before.is_fresh(self._clock.now_ms(), quota):
+            return before
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        own = 0 if before is None else max(0, before.own)
+        known = self._known[queue.partition] = await self._learn(connection, queue, quota, own)
+        return known
+
+    async def _learn(self, connection: Any, queue: Queue, quota: int, own: int) -> _Counted:
+        """Count if it is time to; else read what another node counted, who did not see all of our ``own`` part."""
+        if await connection.fetchval(STANDARD["claim_count"], queue.partition, _INTERVAL_MS) is None:
+            row = await connection.fetchrow(STANDARD["counted"], queue.partition)
+            if row is not None and row["counted"] is not None:
+                return self._as_known(row, own)
+        began_s = stopwatch_s()
+        counted = (await self._count(connection, queue, quota))["in_flight"]
+        cost_ms = int((stopwatch_s() - began_s) * SECOND_MS)
+        interval_ms = max(_INTERVAL_MS, _COSTS_PER_INTERVAL * cost_ms)
+        row = await connection.fetchrow(STANDARD["note_count"], queue.partition, counted, interval_ms)
+        return self._as_known(row, 0)
+
+    def _as_known(self, row: Any, own: int) -> _Counted:
+        left_ms = max(0, row["next_at"] - row["now"])
+        now_ms = self._clock.now_ms()
+        return _Counted(row["counted"], now_ms, now_ms + left_ms, row["next_at"], own)
+
+    async def _count(self, connection: Any, queue: Queue, quota: int) -> Any:
+        return await connection.fetchrow(sql(queue)["in_flight"], queue.partition, quota, retention_ms(queue))
+
+
+def _quota(queue: Queue, options: PostgresOptions) -> int:
+    if queue.settings.in_flight_max is not None:
+        return queue.settings.in_flight_max
+    return options.fifo_in_flight_max if queue.settings.fifo else options.in_flight_max
+
+
+class Totals:
+    """What has passed through each queue at one node, since that began, by the number of the queue.
+
+    Each node counts what it does itself, in memory, once the statement that did it has come back; the numbers of a
+    store are the sums over its nodes. (A transaction that is repeated afterwards may be counted twice.)
+    """
+
+    def __init__(self) -> None:
+        self.sent: Counter[int] = Counter()
+        self.received: Counter[int] = Counter()
+        self.redelivered: Counter[int] = Counter()
+        self.deleted: Counter[int] = Counter()
+
+    def stored(self, queue: Queue, messages: int) -> None:
+        """Count what was sent; what is on its way to another database is not in the queue yet."""
+        if not queue.away:
+            self.sent[queue.number] += messages
+
+    def forget(self, number: int) -> None:
+        """Let go of a queue that was deleted; its number is never given again."""
+        for counter in (self.sent, self.received, self.redelivered, self.deleted):
+            counter.pop(number, None)
+
+
+FAIR = load("veilmq.store.postgres", "fair.sql")
+
+LANE = 100
+"""What is added to the priority of a message with a group where it is stored."""
+
+_FLIGHTS_READ_MAX = 3_000
+_HIDDEN_READ_MAX = 20_000
+_LANDINGS_SPARE = 1_000
+_QUEUES_MAX = 10_000
+
+
+class Flight(NamedTuple):
+    """A message in flight since an instant; it lands when it is visible, or kept no longer.
+
+    Without a group it counts among the others.
+    """
+
+    visible_at_ms: int
+    group: int | None
+    since_ms: int
+    kept_until_ms: int
+
+    @property
+    def lands_at_ms(self) -> int:
+        """When it lands by itself."""
+        return min(self.visible_at_ms, self.kept_until_ms)
+
+
+class FairShares:
+    """The groups of one partition. Instants are of the database's clock."""
+
+    __slots__ = ("_alone", "_fairness", "_flights", "_landings", "_suspects", "_touched")
+
+    def __init__(self) -> None:
+        self._fairness = Fairness()
+        self._flights: dict[int, Flight] = {}
+        self._landings: list[tuple[int, int]] = []  # when, and the position; some are of earlier deadlines
+        self._alone = 0
+        self._suspects: set[int] = set()
+        self._touched: set[int] | None = None  # positions of which something was heard during a look
+
+    # What happens.
+
+    def sent(self, group: int, now_ms: int) -> None:
+        """Note that the group sent a message; one that took much and was silent may be noisy again by that."""
+        self._fairness.sent(group, now_ms)
+        self._suspect(group, now_ms)
+
+    def heard(self, group: int, sent_at_ms: int) -> None:
+        """Note when the group last sent through any node, if that is news."""
+        self._fairness.heard(group, sent_at_ms)
+
+    def take_off(self, position: int, flight: Flight, now_ms: int) -> None:
+        """Count a message in flight; ``now_ms`` is when that was seen."""
+        self.pass_time(now_ms)
+        self.land(position, now_ms)
+        self._touch(position)
+        self._flights[position] = flight
+        self._await_landing(position, flight)
+        if flight.group is None:
+            self._alone += 1
+            return
+        self._fairness.received(flight.group, now_ms)
+        if self._fairness.has_many(flight.group):
+            self._suspects.add(flight.group)
+
+    def move(self, position: int, visible_at_ms: int) -> bool:
+        """Note another deadline; tell whether the message was known to be in flight."""
+        self._touch(position)
+        flight = self._flights.get(position)
+        if flight is None:
+            return False
+        flight = self._flights[position] = flight._replace(visible_at_ms=visible_at_ms)
+        self._await_landing(position, flight)
+        return True
+
+    def land(self, position: int, now_ms: int) -> None:
+        """Count a message out, if it is known to be in flight."""
+        self._touch(position)
+        flight = self._flights.pop(position, None)
+        if flight is None:
+            return
+        if flight.group is None:
+            self._alone -= 1
+            return
+        self._fairness.ended(flight.group, max(0, now_ms - flight.since_ms), now_ms)
+        self._suspect(flight.group, now_ms)
+
+    def pass_time(self, now_ms: int) -> None:
+        """Count out what has become visible since."""
+        while self._landings and self._landings[0][0] <= now_ms:
+            lands_at_ms, position = heappop(self._landings)
+            flight = self._flights.get(position)
+            if flight is not None and flight.lands_at_ms == lands_at_ms:
+                self.land(position, lands_at_ms)
+
+    def _await_landing(self, position: int, flight: Flight) -> None:
+        if len(self._landings) > 2 * len(self._flights) + _LANDINGS_SPARE:  # most of them have landed before
+            self._landings = sorted((each.lands_at_ms, at) for at, each in self._flights.items())
+        else:
+            heappush(self._landings, (flight.lands_at_ms, position))
+
+    def drained(self, group: int) -> None:
+        """Note that nothing of the group waits any more."""
+        self._fairness.drained(group)
+
+    def begin_look(self) -> None:
+        """From now on it is seen what is in flight; of what is heard meanwhile, that is the later news."""
+        self._touched = set()
+
+    def correct(self, found: Mapping[int, Flight], now_ms: int, *, whole: bool) -> None:
+        """Take over what was seen in flight, by positions; ``whole`` tells that these are all."""
+        touched, self._touched = self._touched or set(), None
+        self.pass_time(now_ms)
+        for position in found.keys() - touched:
+            flight = found[position]
+            known = self._flights.get(position)
+            if known is None or known.since_ms < flight.since_ms:
+                self.take_off(position, flight, now_ms)
+            elif known.visible_at_ms != flight.visible_at_ms:
+                self.move(position, flight.visible_at_ms)
+        if whole:
+            for position in self._flights.keys() - found.keys() - touched:
+                self.land(position, now_ms)
+
+    def _touch(self, position: int) -> None:
+        if self._touched is not None:
+            self._touched.add(position)
+
+    # Who is noisy.
+
+    def _suspect(self, group: int, now_ms: int) -> None:
+        if self._fairness.would_be_noisy(group, self._alone, now_ms):
+            self._suspects.add(group)
+
+    @property
+    def suspects(self) -> list[int]:
+        """The groups that are noisy, or may be soon."""
+        return list(self._suspects)
+
+    def noisy(self, now_ms: int) -> list[int]:
+        """Judge who is noisy now: the group that comes first among them first."""
+        self.pass_time(now_ms)
+        noisy = [group for group in self._suspects if self._fairness.is_noisy(group, self._alone, now_ms)]
+        self._suspects = {*noisy, *filter(self._fairness.has_many, self._suspects)}
+        return sorted(noisy, key=self._need)
+
+    def would_be_noisy(self, now_ms: int) -> list[int]:
+        """Tell the same without a judgement."""
+        self.pass_time(now_ms)
+        noisy = [group for group in self._suspects if self._fairness.would_be_noisy(group, self._alone, now_ms)]
+        return sorted(noisy, key=self._need)
+
+    def _need(self, group: int) -> tuple[int, int]:
+        return self._fairness.in_flight(group), group
+
+
+@dataclass(slots=True)
+class _KnownShares:
+    """What is known of one partition; from ``look_at_ms`` of the node's clock on there may be another look."""
+
+    shares: FairShares = field(default_factory=FairShares)
+    look_at_ms: int = 0
+
+
+class FairQueues:
+    """What one node knows of its fair queues."""
+
+    def __init__(self, *, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead_ms = 0  # the database's clock, of this node's
+        self._known: dict[int, _KnownShares] = {}
+
+    def has(self, queue: Queue) -> bool:
+        """Tell whether messages of ``queue`` are known to name groups."""
+        return queue.partition in self._known or queue.has_groups
+
+    def meet(self, queue: Queue) -> None:
+        """Note that messages of ``queue`` name groups."""
+        if not self.has(queue):
+            self._of(queue)
+
+    async def noisy(self, connection: Any, queue: Queue, *, judge: bool = True) -> list[int]:
+        """Return the noisy groups, the one that comes first among them first."""
+        shares = await self.current(connection, queue)
+        return shares.noisy(self._now_ms()) if judge else shares.would_be_noisy(self._now_ms())
+
+    async def current(self, connection: Any, queue: Queue) -> FairShares:
+        """Return who takes how much, after a look at what other nodes do if one is due."""
+        known = self._of(queue)
+        now_ms = self._clock.now_ms()
+        if now_ms >= known.look_at_ms:
+            began_s = stopwatch_s()
+            known.look_at_ms = now_ms + _INTERVAL_MS  # nobody else looks meanwhile
+            await self._look(connection, queue, known.shares)
+            cost_ms = int((stopwatch_s() - began_s) * SECOND_MS)
+            known.look_at_ms = now_ms + max(_INTERVAL_MS, _COSTS_PER_INTERVAL * cost_ms)
+        return known.shares
+
+    async def _look(self, connection: Any, queue: Queue, shares: FairShares) -> None:
+        kept_ms = retention_ms(queue)
+        shares.begin_look()
+        rows = await connection.fetch(FAIR["flights"], queue.partition, _FLIGHTS_READ_MAX, _HIDDEN_READ_MAX, kept_ms)
+        self._hear(rows)
+        found = {row["seq"]: _flight(queue, row, row["received_at"]) for row in rows}
+        shares.correct(found, self._now_ms(), whole=len(rows) < _FLIGHTS_READ_MAX)
+        if shares.suspects:
+            for row in await connection.fetch(FAIR["turns"], queue.partition, shares.suspects, kept_ms):
+                shares.heard(row["group_key"], row["sent_at"])
+                if not row["has_any"]:
+                    shares.drained(row["group_key"])
+
+    # What this node does.
+
+    def sent(self, queue: Queue, groups: Sequence[int | None], rows: Sequence[Any]) -> None:
+        """Note what was stored."""
+        shares = self._of(queue).shares
+        for group, row in zip(groups, rows, strict=True):
+            if group is not None:
+                shares.sent(group, row["sent_at"])
+
+    def received(self, queue: Queue, rows: Sequence[Any]) -> None:
+        """Note what was given out, as it is hidden now."""
+        if not rows or "group_key" not in rows[0] or not self.has(queue):
+            return  # of a queue that was just found to be fair, the next look will tell
+        self._hear(rows)
+        shares = self._of(queue).shares
+        for row in rows:
+            shares.take_off(row["seq"], _flight(queue, row, row["now"]), row["now"])
+
+    def drained(self, queue: Queue, rows: Iterable[Any]) -> None:
+        """Note which of the groups that had to wait have nothing to give any more."""
+        for group in {row["group_key"] for row in rows if row["is_drained"]}:
+            self._of(queue).shares.drained(group)
+
+    def ended(self, queue: Queue, positions: Iterable[int], now_ms: int) -> None:
+        """Note messages that are gone."""
+        if self.has(queue):
+            shares = self._of(queue).shares
+            shares.pass_time(now_ms)
+            for position in positions:
+                shares.land(position, now_ms)
+
+    def moved(self, queue: Queue, row: Any) -> None:
+        """Note another deadline of a message, which is processed from now on if it was visible."""
+        if row["group_key"] is not None:
+            self.meet(queue)
+        if not self.has(queue):
+            return
+        shares = self._of(queue).shares
+        shares.pass_time(row["now"])
+        if not shares.move(row["seq"], row["until"]) and row["receive_count"] and row["visible_at"] <= row["now"]:
+            flight = Flight(row["until"], row["group_key"], row["now"], row["sent_at"] + retention_ms(queue))
+            shares.take_off(row["seq"], flight, row["now"])
+
+    def _of(self, queue: Queue) -> _KnownShares:
+        known = self._known.get(queue.partition)
+        if known is None:
+            if len(self._known) >= _QUEUES_MAX:
+                self._known.clear()
+            known = self._known[queue.partition] = _KnownShares()
+        return known
+
+    def _hear(self, rows: Sequence[Any]) -> None:
+        if rows:
+            self._ahead_ms = rows[0]["now"] - self._clock.now_ms()
+
+    def _now_ms(self) -> int:
+        return self._clock.now_ms() + self._ahead_ms
+
+
+def keys_of(new: Iterable[NewMessage]) -> list[int | None]:
+    """Return the number of each message's group."""
+    return [None if each.group is None else _key_of(each.group) for each in new]
+
+
+def _flight(queue: Queue, row: Any, since_ms: int) -> Flight:
+    return Flight(row["visible_at"], row["group_key"], since_ms, row["sent_at"] + retention_ms(queue))
+
+
+@lru_cache(maxsize=16_384)  # senders name the same groups again and again
+def _key_of(group: str) -> int:
+    """Return the number of a group, a hash: two groups that have one number count as one group, and no more."""
+    return int.from_bytes(blake2b(group.encode(), digest_size=8).digest()) >> 1
+
+
+Start = Callable[[Coroutine[Any, Any, None]], None]
+"""Makes a task of the engine."""
+
+WorkOnQueue = Callable[[Any, Queue, Sequence[Any]], Awaitable[list[Any]]]
+"""Carries commands out together on one connection; may raise ``PartitionRetired``."""
+
+
+class Node:
+    """What the parts of one node share."""
+
+    def __init__(
+        self, *, database: Database, options: PostgresOptions, clock: DatabaseClock, book: ReceiptBook, start: Start
+    ) -> None:
+        self.database = database
+        self.options = options
+        self.clock = clock
+        self.book = book
+        self.start = start
+        self.ids = IdSource()
+        self.catalog = Catalog(fresh_s=options.fresh_s)
+        self.watches = Watches()
+        self.positions = Positions()
+        self.totals = Totals()
+        self.log = EventLog(options=options)
+        self.fair = FairQueues(clock=clock)
+        self.low_water = LowWater(clock=clock)
+        database.on_lost.append(self.low_water.clear)
+        self.in_flight = InFlight(options=options, clock=clock, watches=self.watches)
+
+    async def on_queue(self, work: WorkOnQueue, together: Sequence[Any], *, relaxed: bool = False) -> list[Any]:
+        """Return the answers of ``work`` to ``together``, commands on one queue; raises ``QueueNotFound``.
+
+        ``relaxed`` work may be undone by a crash of the database, where the node runs so and the queue is a standard
+        one.
+        """
+        name = together[0].queue
+        for _ in range(2):
+            try:
+                turn = self.database.connection()
+                if relaxed and self.database.relaxes and not (await self._known(name)).settings.fifo:
+                    turn = self.database.relaxed()
+                async with turn as connection:
+                    return await work(connection, await self.catalog.queue(connection, name), together)
+            except PartitionRetired:
+                self.catalog.forget(name)
+        raise QueueNotFound(name)
+
+    async def _known(self, name: str) -> Queue:
+        """Return a queue whose type says which connection its commands take."""
+        queue = self.catalog.known(name)
+        if queue is None:
+            async with self.database.connection() as connection:
+                queue = await self.catalog.sure(connection, name)
+        return queue
+
+    def deleted(self, queue: Queue, seqs: list[int], now_ms: int) -> None:
+        """Take note of messages in flight that were deleted."""
+        self.totals.deleted[queue.number] += len(seqs)
+        self.in_flight.freed(queue, len(seqs), now_ms)
+        self.fair.ended(queue, seqs, now_ms)

@@ -1,0 +1,360 @@
+"""Work that a node does by itself: slices in the background, the janitor, and the guard of the database's clock.
+
+A node that begins work in the background looks at once, every other one now and then: that is how it goes on when a
+node has died.
+
+One node at a time is the janitor: it holds an advisory lock on the connection on which it works. It deletes messages
+past their retention, what purged and deleted queues had, and what is remembered for a while only. Nothing depends on
+when that happens, as every statement looks at retention by itself. A slice is a statement and a transaction of its own,
+with a pause behind each full one.
+
+A step of the database's clock must not delete what waits. Retention is reckoned from an instant at most an hour after
+the last one that a node confirmed (``mq.retention_now()``). A node confirms an instant to which its own boot clock has
+come as well. Where the clock stepped by more than an hour, and the node's wall clock does not say the same, the node
+writes that it doubts the clock: then no node confirms, and retention ends nothing, until an operator trusts the clock
+or the step is undone.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any, NamedTuple
+
+import asyncpg
+
+from veilmq.core.limits import ATTEMPT_S, RETENTION_S, SECOND_MS
+from veilmq.core.ports import Clock, Done, Timer
+from veilmq.engines.figures import Figure, gauge
+from veilmq.engines.named_sql import load
+from veilmq.engines.store import NOTHING_HELD_BACK
+from veilmq.store.background import Scheduler
+from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S
+from veilmq.store.named_queries import shared
+from veilmq.store.postgres.events import SQL as EVENTS
+from veilmq.store.postgres.events import EventNumbers, logged
+from veilmq.store.postgres.node import Node
+from veilmq.store.postgres.queues import COLLISIONS, Queue, queue_of, retention_ms
+from veilmq.store.postgres.queues import SQL as QUEUES
+
+log = logging.getLogger(__name__)
+
+LOOK_MS = 10 * SECOND_MS
+"""How often a node looks that knows of no work."""
+_BUSY_MS = 10  # while another node is at it
+
+
+class Mover(Scheduler):
+    """Has ``step`` done whenever a slice is due."""
+
+    def __init__(
+        self,
+        *,
+        step: Callable[[], Awaitable[int | None]],
+        clock: Clock,
+        start: Callable[[Coroutine[Any, Any, None]], None],
+        pause_ms_min: int = _BUSY_MS,
+    ) -> None:
+
+        async def work(done: Done) -> None:
+            due: int | Exception | None
+            try:
+                due = await step()
+            except COLLISIONS:
+                due = 0
+            except Exception as error:
+                log.warning("work in the background was interrupted, and goes on later", exc_info=True)
+                due = error
+            done(due)
+
+        super().__init__(
+            step=lambda done: start(work(done)), clock=clock, pause_ms_min=pause_ms_min, look_ms_max=LOOK_MS
+        )
+
+
+JANITOR_MS = RETENTION_S.minimum * SECOND_MS
+"""How often each node looks: often enough for every retention."""
+
+_CLOSE_S = 5.0
+
+_TURN = 0x7665696C6D72  # the key of the lock, beside that of migrations
+
+
+class Janitor:
+    """Sweeps when it is time, if this node has the turn."""
+
+    def __init__(self, node: Node, *, sweep: Callable[[Any], Awaitable[None]]) -> None:
+        self._node = node
+        self._sweep = sweep
+        self._connection: asyncpg.Connection[Any] | None = None
+        self._timer: Timer | None = None
+        self._stopped = False
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether this node is the one that sweeps."""
+        return self._connection is not None and not self._connection.is_closed()
+
+    def look_later(self) -> None:
+        """Look in a while."""
+        if not self._stopped:
+            self._timer = self._node.clock.call_at(self._node.clock.now_ms() + JANITOR_MS, self._look)
+
+    async def stop(self) -> None:
+        """Do no more, and leave the turn to others."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._leave()
+
+    def _look(self) -> None:
+        self._node.start(self._work())
+
+    async def _work(self) -> None:
+        try:
+            if await self._take_turn():
+                await self._sweep(self._connection)
+        except Exception:  # whatever it is, the turn must not stay with somebody who does nothing
+            if not self._stopped:
+                log.warning("the janitor was interrupted, and goes on later", exc_info=True)
+            await self._leave()
+        if self._stopped:  # while this was connecting
+            await self._leave()
+        self.look_later()
+
+    async def _take_turn(self) -> bool:
+        if self.has_turn:
+            return True
+        connection = await self._node.database.connect()
+        try:
+            if await connection.fetchval("SELECT pg_try_advisory_lock($1)", _TURN):
+                self._connection = connection
+            else:
+                await connection.close(timeout=_CLOSE_S)
+        except BaseException:
+            connection.terminate()
+            raise
+        return self.has_turn
+
+    async def _leave(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+
+SQL = {**shared(), **load("veilmq.store.postgres", "sweeps.sql")}
+
+_SQL_LOGGED = logged(SQL)
+_LOGGED = {"drop_messages", "drop_fifo_messages"}
+
+_PAUSE_S = 0.01
+_PAGE = 100
+_GROUPS_PER_SLICE = 100  # some 15 ms
+_RETIRED_MS = 300 * SECOND_MS  # far longer than a statement may take
+
+_OF_PART = ("drop_messages", "drop_fifo_messages", "drop_expired", "drop_groups", "drop_turns", "forget_accepted")
+
+
+class Sweeper:
+    """Sweeps a whole store, on one connection."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._rows = node.options.sweep_rows
+        self._numbers = EventNumbers(options=node.options)
+
+    async def sweep(self, connection: Any) -> None:
+        """Delete whatever is due."""
+        async for partition, *of_log in _pages(connection, "parts"):
+            await self._sweep_retired(connection, partition, tuple(of_log) if of_log[0] is not None else ())
+        async for row in _pages(connection, "queues_behind"):
+            await self.sweep_queue(connection, queue_of(row))
+        await self._numbers.number(connection)
+
+    async def _sweep_retired(self, connection: Any, partition: int, of_log: tuple[Any, ...]) -> None:
+        for name in _OF_PART:
+            needed = of_log if name in _LOGGED else ()
+            await self._all(connection, name, partition, self._rows, of_log=needed)
+        await self._forget_attempts(connection, partition)
+        if await connection.fetchval(SQL["drop_part"], partition, _RETIRED_MS) is not None:
+            await connection.execute(SQL["drop_throttle"], partition)
+            await connection.execute(SQL["drop_count"], partition)
+
+    async def sweep_queue(self, connection: Any, queue: Queue) -> None:
+        """Delete what is due in a queue."""
+        of_log = (queue.origin, queue.name) if self._node.log.has(queue) else ()
+        await self._forget_expired(connection, queue)
+        if queue.settings.fifo:
+            await self._settle_late(connection, queue)
+            if self._node.log.has(queue):
+                await self._all(connection, "end_fifo", queue.partition, retention_ms(queue), self._rows, of_log=of_log)
+            deleted = await self._all(connection, "sweep_fifo", queue.partition, retention_ms(queue), self._rows)
+            await self._all(connection, "forget_accepted", queue.origin, self._rows)
+            await self._forget_attempts(connection, queue.origin)
+        else:
+            ended_before = await connection.fetchval(SQL["ended_before"], queue.partition)
+            terms = (queue.partition, retention_ms(queue), self._rows)
+            deleted = await self._all(connection, "sweep", *terms, of_log=of_log)
+            deleted += await self._all(connection, "sweep_moved", *terms, of_log=of_log)
+            await self._all(connection, "sweep_turns", queue.partition, self._rows)
+            if ended_before is not None:
+                await connection.execute(SQL["forget_ended"], queue.partition, ended_before)
+        if deleted:
+            self._node.watches.wake(queue.name, 0)
+
+    async def end_what_has_ended(self, connection: Any, queue: Queue) -> None:
+        """Have what the retention has ended stay so under a longer one: messages of groups are deleted at once."""
+        if queue.settings.fifo:
+            await self.sweep_queue(connection, queue)
+        else:
+            await connection.execute(QUEUES["end_what_has_ended"], queue.partition, retention_ms(queue))
+
+    async def _settle_late(self, connection: Any, queue: Queue) -> None:
+        """Have the groups follow a new delay."""
+        late = await connection.fetchval(SQL["late"], queue.partition)
+        if late is not None:
+            last: Any = (0, 0)
+            while last is not None:
+                last = await settle_late(connection, queue, *last)
+                await asyncio.sleep(_PAUSE_S)
+            await connection.execute(SQL["settled"], queue.partition, late)
+            self._node.watches.wake(queue.name, 0)
+
+    async def _forget_expired(self, connection: Any, queue: Queue) -> None:
+        while True:
+            terms = (queue.origin, self._rows, EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX)
+            if await connection.fetchval(EVENTS["forget_expired"], *terms) < self._rows:
+                return
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _forget_attempts(self, connection: Any, partition: int) -> None:
+        await self._all(connection, "forget_attempts", partition, self._rows, ATTEMPT_S * SECOND_MS)
+
+    async def _all(self, connection: Any, name: str, *terms: Any, of_log: tuple[Any, ...] = ()) -> int:
+        """Have a statement done until it finds no more; return how many rows it has deleted.
+
+        It writes the ends of receipts where it is given what the log needs of them.
+        """
+        statement = _SQL_LOGGED[name] if of_log else SQL[name]
+        terms += of_log
+        deleted = 0
+        while True:
+            rows: int = await connection.fetchval(statement, *terms)
+            deleted += rows
+            if rows < self._rows:
+                return deleted
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def settle_late(connection: Any, queue: Queue, at_ms: int = 0, head: int = 0) -> Any:
+    """Have some groups follow a new delay, behind one; return the last of them where there may be more."""
+    return await connection.fetchrow(
+        SQL["settle_late"], queue.partition, retention_ms(queue), at_ms, head, _GROUPS_PER_SLICE
+    )
+
+
+async def _pages(connection: Any, name: str) -> AsyncIterator[Sequence[Any]]:
+    """Yield the rows that ``name`` selects, whose first column rises."""
+    after = 0
+    while rows := await connection.fetch(SQL[name], after, _PAGE):
+        for row in rows:
+            yield row
+        after = rows[-1][0]
+
+
+STEP_MS = 3_600 * SECOND_MS
+"""How far a clock may be from what is expected; the same hour stands in ``mq.retention_now()``."""
+
+_CONFIRMED_AGAIN_MS = 300 * SECOND_MS  # so that many nodes write one row seldom
+
+
+class Seen(NamedTuple):
+    """The database's clock beside the boot clock of the node's machine, at one instant."""
+
+    database_ms: int
+    boot_ms: int
+
+
+class ClockGuard:
+    """What one node makes of the database's clock."""
+
+    def __init__(self, node: Node, *, name: str) -> None:
+        self._node = node
+        self._name = name
+        self._good: Seen | None = None
+        self._trusts = 0
+        self._suspects = False  # the last look found a step; a second one makes sure
+        self._doubted_by_ms: int | None = None
+
+    async def look(self) -> None:
+        """Confirm the database's clock, or doubt it."""
+        async with self._node.database.connection() as connection:
+            row = await connection.fetchrow(SQL["clock"])
+            seen = Seen(row["now"], self._node.clock.machine.boot_ms())
+            if row["trusts"] != self._trusts:
+                self._trusts, self._good = row["trusts"], None
+            confirmed_ms = seen.database_ms if row["confirmed_at"] is None else row["confirmed_at"]
+            doubter, suspects = row["doubted_by"], False
+            if abs(self._step_ms(seen, confirmed_ms)) <= STEP_MS:
+                is_ours = doubter in (None, self._name) or self._knows_from_before(seen, confirmed_ms)
+                confirms = is_ours and (doubter is not None or self._is_old(row["confirmed_at"], seen))
+                self._good, is_doubted = seen, not is_ours
+            elif abs(seen.database_ms - self._node.clock.machine.wall_ms()) <= STEP_MS:
+                confirms = doubter == self._name
+                self._good, is_doubted = seen, doubter not in (None, self._name)
+            else:
+                confirms, is_doubted = False, doubter is not None or self._suspects
+                if doubter is None and self._suspects:
+                    await connection.execute(SQL["doubt_clock"], self._name, confirmed_ms)
+                suspects = True
+            if confirms:
+                await connection.execute(SQL["confirm_clock"], doubter)
+                confirmed_ms = seen.database_ms
+        self._suspects = suspects
+        self._hold(seen.database_ms - confirmed_ms, is_doubted=is_doubted)
+
+    def _step_ms(self, seen: Seen, confirmed_ms: int) -> int:
+        """Return how far the clock is from where this node expects it: where its boot clock has come since."""
+        if self._good is None:
+            return seen.database_ms - confirmed_ms
+        return seen.database_ms - self._good.database_ms - (seen.boot_ms - self._good.boot_ms)
+
+    def _knows_from_before(self, seen: Seen, confirmed_ms: int) -> bool:
+        """Tell whether this node may end the doubts of another: it knows the time from before the step."""
+        known_ms = seen.database_ms if self._good is None else min(self._good.database_ms, seen.database_ms)
+        return known_ms <= confirmed_ms + STEP_MS
+
+    @staticmethod
+    def _is_old(confirmed_at_ms: int | None, seen: Seen) -> bool:
+        return confirmed_at_ms is None or abs(seen.database_ms - confirmed_at_ms) > _CONFIRMED_AGAIN_MS
+
+    def _hold(self, ahead_ms: int, *, is_doubted: bool) -> None:
+        """Have messages kept longer by what no node has confirmed."""
+        if is_doubted and self._doubted_by_ms is None:
+            log.warning(
+                "the database's clock is doubted: it is %d s from the last confirmed instant", ahead_ms // 1_000
+            )
+        self._doubted_by_ms = ahead_ms if is_doubted else None
+        self._node.catalog.keep_longer(ahead_ms if is_doubted or ahead_ms > STEP_MS else 0)
+
+    async def trust(self) -> str:
+        """Confirm the present instant, as an operator says that it is right; return what that changed."""
+        was_doubted = self._doubted_by_ms is not None
+        async with self._node.database.connection() as connection:
+            await connection.execute(SQL["trust_clock"])
+        await self.look()
+        return "The database's clock is trusted: retention deletes again." if was_doubted else NOTHING_HELD_BACK
+
+    def warnings(self) -> list[str]:
+        """Return what is wrong although requests are answered."""
+        if self._doubted_by_ms is None:
+            return []
+        hours = self._doubted_by_ms / STEP_MS
+        text = (
+            f"The clock of the database is doubted: it is {hours:+.1f} h from the last confirmed instant, and retention"
+        )
+        return [f"{text} deletes nothing. Set the clock right, or, if it is right, run veilmq clock trust."]
+
+    def figures(self) -> list[Figure]:
+        """Return whether the clock is doubted."""
+        is_doubted = self._doubted_by_ms is not None
+        return [gauge("store_clock_doubted", "1 while retention deletes nothing, as a clock is doubted.", is_doubted)]
