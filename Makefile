@@ -6,7 +6,7 @@ BIN := .venv/bin
 ARGS ?=
 WORKERS ?= 2
 
-FAST := $(addprefix tests/,client consumer server store $(addprefix internals/,client consumer core engines events forwarding server store wire))
+FAST := $(addprefix tests/,client consumer server store $(addprefix internals/,client consumer core events forwarding server store wire))
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 
@@ -125,8 +125,8 @@ prove-tune: setup ## learned timeouts at full size, against a truth that is know
 prove-incremental: setup-bucket ## a run of tune with 100, 1,000 and 10,000 old files and 10 new ones: time, bytes, requests to S3
 	@PROVE=whole $(PYTEST) tests/internals/proofs/test_tune_incremental.py -s --timeout 3600 $(ARGS)
 
-prove-models: setup ## the engines beside their naive models, twenty times as many examples (half an hour)
-	@PROVE=whole $(PYTEST) tests/store tests/internals/engines -k "agrees_with_the_model" --timeout 7200 $(ARGS)
+prove-models: setup ## the stores beside their naive models, twenty times as many examples (half an hour)
+	@PROVE=whole $(PYTEST) tests/store tests/internals/store -k "agrees_with_the_model" --timeout 7200 $(ARGS)
 
 prove-leases: setup ## a day of a consumer with 1,000 messages in work, in virtual time: what each renewal policy costs and loses
 	@PROVE=whole $(PYTEST) tests/proofs/test_leases.py -s --timeout 3600 $(ARGS)

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.servers import CHECKOUT
 from veilmq.core.commands import Command, CreateQueue, Delete, NewMessage, Receive, Send
-from veilmq.engines.clock import SystemClock
+from veilmq.store.clock import SystemClock
 from veilmq.store.sqlite import SqliteStore
 from veilmq.store.sqlite.options import EngineOptions
 

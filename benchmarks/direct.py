@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from veilmq.core import commands
 from veilmq.core.commands import NewMessage
 from veilmq.core.results import Received
-from veilmq.engines.clock import SystemClock
-from veilmq.engines.execute import execute
+from veilmq.store.clock import SystemClock
+from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresEngine, PostgresOptions
 
 BODY = "x" * 256

@@ -19,11 +19,11 @@ from typing import Any, cast
 
 from veilmq.core.commands import Command
 from veilmq.core.ports import Done, Wake
-from veilmq.engines.clock import SystemClock
 from veilmq.server.connections import Connections
 from veilmq.server.dispatch import Dispatcher
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
+from veilmq.store.clock import SystemClock
 from veilmq.store.sqlite.batch import Batch, Entry
 from veilmq.store.sqlite.database import Database
 from veilmq.store.sqlite.folder import open_connection

@@ -9,7 +9,7 @@ from tests.conftest import EVERYTHING, stores_of
 from tests.store.host import Host
 from tests.store.stores import Store, on_postgres, on_shards, on_sqlite
 
-SUITES = (Path(__file__).parent, Path(__file__).parents[1] / "internals" / "engines")
+SUITES = (Path(__file__).parent, Path(__file__).parents[1] / "internals" / "store")
 
 ON_SHARDS = {
     "test_dead_letters",

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tests.store.host import Host
 from tests.store.postgres_host import PostgresHost, set_clock
-from veilmq.engines.copying import CopyRefused
 from veilmq.server.copying import copy_store
+from veilmq.store.copying import CopyRefused
 from veilmq.store.sqlite.options import EngineOptions
 from veilmq.testing import VirtualClock
 

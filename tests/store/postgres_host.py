@@ -15,7 +15,7 @@ import asyncpg
 
 from tests.store import postgres_control
 from tests.store.host import Host
-from veilmq.engines.examination import Finding
+from veilmq.store.port import Finding
 from veilmq.store.postgres import PostgresEngine, PostgresOptions
 from veilmq.store.postgres.schema import invariants, migrate
 from veilmq.testing import RunningServer, VirtualClock

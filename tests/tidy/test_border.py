@@ -121,7 +121,7 @@ def test_internals_are_of_a_package() -> None:
         ("from veilmq.core.commands import Send", False),
         ("from veilmq.consumer import intake", True),
         ("from veilmq.consumer.intake import Intake", True),
-        ("from veilmq import engines", True),
+        ("from veilmq import store", True),
         ("import veilmq.server.dispatch", True),
         ("from tests.internals.wire import asking", True),
     ],

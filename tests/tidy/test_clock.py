@@ -1,8 +1,8 @@
-"""Time is an argument: rules, engines and consumers read no clock, in Python or in SQL; three files alone do.
+"""Time is an argument: rules, stores and consumers read no clock, in Python or in SQL; three files alone do.
 
-Commands carry no time; the engine's one `Clock` (engines/clock.py) stamps them, or, where many nodes share a database,
+Commands carry no time; the store's one `Clock` (store/clock.py) stamps them, or, where many nodes share a database,
 the one function of its clock. A consumer reckons with durations and
-has a clock of its own (consumer/clock.py), since it knows no engine. Tests put virtual ones in: a clock read anywhere
+has a clock of its own (consumer/clock.py), since it knows no store. Tests put virtual ones in: a clock read anywhere
 else would be a moment that no test can choose.
 """
 
@@ -14,9 +14,9 @@ import pytest
 
 from tests.tidy.tree import SRC, Module, module, modules, queries, words
 
-TIMELESS = ("core", "engines", "consumer")
+TIMELESS = ("core", "store", "consumer")
 CLOCKS = (
-    "src/veilmq/engines/clock.py",
+    "src/veilmq/store/clock.py",
     "src/veilmq/store/postgres/functions.sql",
     "src/veilmq/consumer/clock.py",
 )
@@ -74,8 +74,8 @@ def file_readings(query: Module) -> Iterator[str]:
             yield f"{query.path}:{line}: SQL reads {match[0]}; bind now_ms"
 
 
-def test_rules_engines_and_consumers_read_no_clock() -> None:
-    """Nothing under core, engines and consumer but the clock modules reads a clock."""
+def test_rules_stores_and_consumers_read_no_clock() -> None:
+    """Nothing under core, store and consumer but the clock modules reads a clock."""
     found: list[str] = []
     for part in TIMELESS:
         for source in modules(under=SRC / "veilmq" / part):

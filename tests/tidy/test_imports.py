@@ -27,7 +27,7 @@ def lint_imports(*, source: Path, folder: Path) -> subprocess.CompletedProcess[s
 def made_up_package(folder: Path, files: dict[str, str]) -> Path:
     """Write a package `veilmq` with `files` (path → text) and our contracts into `folder`."""
     shutil.copy(ROOT / "pyproject.toml", folder)
-    named = ("core", "consumer", "engines", "events")
+    named = ("core", "consumer", "store", "events")
     needed = {"__init__.py": ""} | {f"{part}/__init__.py": "" for part in named}
     for path, text in (needed | files).items():
         file = folder / "veilmq" / path
@@ -50,11 +50,11 @@ def test_the_contracts_can_be_kept(tmp_path: Path) -> None:
 
 
 def test_an_import_upwards_breaks_a_contract(tmp_path: Path) -> None:
-    """Wire that imports an engine is found."""
-    files = {"engines/__init__.py": "", "wire/__init__.py": "import veilmq.engines\n"}
+    """Wire that imports the store is found."""
+    files = {"store/__init__.py": "", "wire/__init__.py": "import veilmq.store\n"}
     done = lint_imports(source=tmp_path, folder=made_up_package(tmp_path, files))
     assert done.returncode == 1
-    assert "veilmq.wire is not allowed to import veilmq.engines" in done.stdout
+    assert "veilmq.wire is not allowed to import veilmq.store" in done.stdout
 
 
 def test_input_and_output_in_core_break_a_contract(tmp_path: Path) -> None:
@@ -64,12 +64,12 @@ def test_input_and_output_in_core_break_a_contract(tmp_path: Path) -> None:
     assert "veilmq.core is not allowed to import socket" in done.stdout
 
 
-def test_a_consumer_that_meets_an_engine_breaks_a_contract(tmp_path: Path) -> None:
-    """Consumer that imports an engine is found."""
-    files = {"consumer/leak.py": "import veilmq.engines\n"}
+def test_a_consumer_that_meets_the_store_breaks_a_contract(tmp_path: Path) -> None:
+    """Consumer that imports the store is found."""
+    files = {"consumer/leak.py": "import veilmq.store\n"}
     done = lint_imports(source=tmp_path, folder=made_up_package(tmp_path, files))
     assert done.returncode == 1
-    assert "veilmq.consumer is not allowed to import veilmq.engines" in done.stdout
+    assert "veilmq.consumer is not allowed to import veilmq.store" in done.stdout
 
 
 def test_a_package_without_a_place_breaks_a_contract(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ import ast
 from importlib.resources import files
 
 from tests.tidy.tree import SRC, modules
-from veilmq.engines.named_sql import load
-from veilmq.store.named_queries import shared
+from veilmq.store.named_queries import load, shared
 
 ASKING = {"locked", "many", "row", "rows", "run", "value"}
 """The methods of a transaction that take the name of a query."""

@@ -25,10 +25,10 @@ def copy(*, source: From, to: To, json: Json = False) -> None:
     All of it or nothing; the source stays as it is.
     """
     with needs_extra("server", command="copy"):
-        from veilmq.engines.clock import SystemClock
-        from veilmq.engines.copying import CopyRefused
-        from veilmq.engines.store import StoreError
         from veilmq.server.copying import copy_store
+        from veilmq.store.clock import SystemClock
+        from veilmq.store.copying import CopyRefused
+        from veilmq.store.port import StoreError
     try:
         with progress("copied", unit="messages") as told:
             messages = asyncio.run(copy_store(source, to, clock=SystemClock(), told=told))

@@ -9,7 +9,7 @@ from veilmq.cli.options import Json
 from veilmq.cli.printing import print_aligned, print_json
 from veilmq.cli.settings_options import Config, option_of, read_settings
 from veilmq.cli.store_option import databases, done
-from veilmq.engines import store_urls
+from veilmq.store.urls import split_urls
 
 Store = Annotated[list[str] | None, option_of("store")]
 Url = Annotated[str, Parameter(help="URL of an empty database, without a password.")]
@@ -24,7 +24,7 @@ def add(url: Url, /, *, store: Store = None, config: Config = None, json: Json =
     """
     parts, home = _home(store, config, command="database add")
     try:
-        (added,) = store_urls.split(url)
+        (added,) = split_urls(url)
     except ValueError as error:
         raise UsageError(f"{error} is not the URL of one database (postgresql://…).") from error
     _print([done(lambda: parts.add(home, added))], json=json)

@@ -12,7 +12,7 @@ from veilmq.cli.options import Json
 from veilmq.cli.printing import print_aligned, print_json
 from veilmq.cli.settings_options import Config, option_of, read_settings
 from veilmq.cli.store_option import Databases, databases, done
-from veilmq.engines.store_urls import without_passwords
+from veilmq.store.urls import without_passwords
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from veilmq.cli.extras import needs_extra
 from veilmq.cli.failures import CommandFailed
-from veilmq.engines import store_urls
 from veilmq.server.settings import ServerSettings
+from veilmq.store.urls import split_urls
 
 T = TypeVar("T")
 
@@ -28,17 +28,17 @@ def databases(settings: ServerSettings, *, command: str) -> Databases:
     """Return the databases of ``settings``, which name some; raises ``CommandFailed`` where the driver is missing."""
     assert settings.store is not None
     with needs_extra("server", command=command):
-        from veilmq.engines.store import StoreError
         from veilmq.server.opening import postgres_parts
+        from veilmq.store.port import StoreError
     try:
-        return Databases(postgres_parts(f"veilmq {command}"), store_urls.split(settings.store))
+        return Databases(postgres_parts(f"veilmq {command}"), split_urls(settings.store))
     except StoreError as error:
         raise CommandFailed(str(error)) from error
 
 
 def done(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Return what ``work`` returns; raises ``CommandFailed`` where a database cannot be reached or used."""
-    from veilmq.engines.store import StoreError  # what ``databases`` has found
+    from veilmq.store.port import StoreError  # what ``databases`` has found
 
     try:
         return asyncio.run(work())

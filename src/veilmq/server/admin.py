@@ -22,8 +22,6 @@ from veilmq.console.audit import AuditLogError
 from veilmq.core import limits
 from veilmq.core.errors import VeilmqError
 from veilmq.core.events import CountEvents, EventCounts
-from veilmq.engines.execute import execute
-from veilmq.engines.store import Store
 from veilmq.events.failures import EventsError
 from veilmq.server.admin_callers import CallerUnknown
 from veilmq.server.admin_guard import AdminGuard
@@ -40,6 +38,7 @@ from veilmq.server.queue_counts import SHOWN_MAX, QueueCountBook
 from veilmq.server.security import Security
 from veilmq.server.shutdown import Shutdown
 from veilmq.server.topic_counts import TopicCounts
+from veilmq.store.port import Store, execute
 
 T = TypeVar("T")
 

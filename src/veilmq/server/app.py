@@ -22,8 +22,6 @@ from typing import NamedTuple, TextIO
 
 from veilmq.core.browsing import BrowseQueues
 from veilmq.core.commands import Command
-from veilmq.engines.clock import StoreClock, wall_s
-from veilmq.engines.store import Store, StoreError
 from veilmq.events.failures import EventsError
 from veilmq.server import security
 from veilmq.server.admin import Admin
@@ -47,6 +45,8 @@ from veilmq.server.security import Security, secure
 from veilmq.server.settings import ServerSettings
 from veilmq.server.shutdown import Shutdown
 from veilmq.server.topic_service import TopicService, push_identity
+from veilmq.store.clock import StoreClock, wall_s
+from veilmq.store.port import Store, StoreError
 
 log = logging.getLogger(__name__)
 

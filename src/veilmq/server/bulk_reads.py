@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage, ClaimPage
 from veilmq.core.ports import Done, Engine
-from veilmq.engines.execute import execute
 from veilmq.server.answering import Answering
+from veilmq.store.port import execute
 from veilmq.wire.v1.reads import BulkRead, Gathered, Writer
 
 READS_AT_ONCE = 8

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from veilmq.core.commands import NewMessage
 from veilmq.core.ports import Done, Engine
 from veilmq.core.publications import Staged
-from veilmq.engines.execute import execute
 from veilmq.server.answering import Answering
+from veilmq.store.port import execute
 from veilmq.wire.v1.outgoing import Pieces
 from veilmq.wire.v1.staging import BulkStage
 

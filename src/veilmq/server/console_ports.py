@@ -15,10 +15,6 @@ from veilmq.console.ports import Ports
 from veilmq.console.shown_settings import ShownSetting
 from veilmq.core.errors import VeilmqError
 from veilmq.core.events import CountEvents, EventCounts
-from veilmq.engines import store_urls
-from veilmq.engines.execute import execute
-from veilmq.engines.figures import Figure, Series
-from veilmq.engines.store import Store
 from veilmq.server.authentication import Authentication
 from veilmq.server.connections import Connections
 from veilmq.server.event_exports import EventExports
@@ -27,6 +23,8 @@ from veilmq.server.obstacles import obstacles
 from veilmq.server.past_receipts import PastReceipts
 from veilmq.server.security import Security
 from veilmq.server.settings import MEMORY, SETTINGS, ServerSettings, Setting
+from veilmq.store.port import Figure, Series, Store, execute
+from veilmq.store.urls import without_passwords
 
 _MILLISECOND_S = 0.001
 _SECRET_OPTION = re.compile(r"(?<=[?&])([^=&\s]*(?:key|pass|secret|sig|token)[^=&\s]*)=[^&\s]*", re.IGNORECASE)
@@ -130,7 +128,7 @@ def _shown(row: Setting, settings: ServerSettings) -> ShownSetting:
 def _written(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return _SECRET_OPTION.sub(r"\1=***", store_urls.without_passwords(str(value)))
+    return _SECRET_OPTION.sub(r"\1=***", without_passwords(str(value)))
 
 
 def keys_of(authentication: Authentication, wall_s: Callable[[], float]) -> Callable[[str], list[ShownKey]]:

@@ -21,12 +21,12 @@ from veilmq.console.auditing import Auditing
 from veilmq.console.live import Live
 from veilmq.console.ports import Ports
 from veilmq.console.sign_ins import SignIns
-from veilmq.engines.store import Store
 from veilmq.server.admin_api import AdminApi
 from veilmq.server.admin_callers import AdminCallers
 from veilmq.server.authentication import Authentication
 from veilmq.server.console_ports import ConsolePorts
 from veilmq.server.settings import ServerSettings
+from veilmq.store.port import Store
 
 MISSING = "The console needs more than this install has: pip install 'veilmq[console]'.\n"
 

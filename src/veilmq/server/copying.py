@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from veilmq.core.errors import VeilmqError
-from veilmq.engines import store_urls
-from veilmq.engines.clock import StoreClock
-from veilmq.engines.copying import CopyRefused, Told, copy
 from veilmq.server.opening import postgres_parts
+from veilmq.store.clock import StoreClock
+from veilmq.store.copying import CopyRefused, Told, copy
 from veilmq.store.sqlite.backup import back_up
 from veilmq.store.sqlite.copy_source import FolderSource
 from veilmq.store.sqlite.copy_target import FolderTarget
 from veilmq.store.sqlite.folder import FolderError, FolderLock, database_of
+from veilmq.store.urls import split_urls, without_passwords
 
 
 async def copy_store(source: str, target: str, *, clock: StoreClock, told: Told | None = None) -> int:
@@ -45,7 +45,7 @@ def _refuse_several(source: str, target: str) -> None:
     """Raise ``CopyRefused`` where several databases are named as one store, and say what to do instead."""
     for place, advice in ((source, _FROM_SEVERAL), (target, _TO_SEVERAL)):
         try:
-            names = [store_urls.without_passwords(url) for url in store_urls.split(place)]
+            names = [without_passwords(url) for url in split_urls(place)]
         except ValueError:  # a folder, or what is refused as no URL
             continue
         if names[1:]:
@@ -83,11 +83,9 @@ def _copy_folder(stack: AsyncExitStack, source: Path, target: Path, told: Told |
 
 async def _held(stack: AsyncExitStack, place: str) -> Any:
     try:
-        (url,) = store_urls.split(place)
+        (url,) = split_urls(place)
     except ValueError as error:
-        raise CopyRefused(
-            f"{store_urls.without_passwords(place)} is not the URL of one database (postgresql://…)."
-        ) from error
+        raise CopyRefused(f"{without_passwords(place)} is not the URL of one database (postgresql://…).") from error
     return await stack.enter_async_context(_postgres().CopyLock(url))
 
 

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from veilmq.core.events import EventCounts
 from veilmq.core.ports import Clock, Engine
-from veilmq.engines.execute import execute
 from veilmq.events.failures import EventsError
 from veilmq.server.settings import ServerSettings
 from veilmq.server.shutdown import Shutdown
+from veilmq.store.port import execute
 
 
 class EventExports(Protocol):

@@ -6,7 +6,7 @@ A request costs one look into a table, one search among the bounds and two addit
 
 from collections.abc import Iterable
 
-from veilmq.engines.figures import Series
+from veilmq.store.port import Series
 
 
 class Metrics:

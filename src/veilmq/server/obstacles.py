@@ -1,7 +1,7 @@
 """Why no requests should be sent to a server."""
 
-from veilmq.engines.store import Store
 from veilmq.server.connections import Connections
+from veilmq.store.port import Store
 
 DRAINING = "The server is draining: it is about to stop."
 

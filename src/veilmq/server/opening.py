@@ -8,14 +8,14 @@ from importlib import import_module
 from typing import Any
 
 from veilmq.core.ports import MaySend
-from veilmq.engines import store_urls
-from veilmq.engines.clock import StoreClock, SystemClock, stopwatch_s
-from veilmq.engines.copying import Told
-from veilmq.engines.store import Store, StoreError
 from veilmq.server.event_exports import log_of
 from veilmq.server.settings import ServerSettings
+from veilmq.store.clock import StoreClock, SystemClock, stopwatch_s
+from veilmq.store.copying import Told
+from veilmq.store.port import Store, StoreError
 from veilmq.store.sqlite import SqliteStore, conversion
 from veilmq.store.sqlite.options import EngineOptions
+from veilmq.store.urls import split_urls
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ async def open_store(
         if settings.data is not None and conversion.is_old(settings.data):
             await asyncio.to_thread(conversion.convert, settings.data, told=_tell_seldom())
         return SqliteStore.open(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
-    urls = store_urls.split(settings.store)
+    urls = split_urls(settings.store)
     postgres = postgres_parts("store (--store)")
     store: Store = await postgres.open_store(
         urls, clock=clock or SystemClock(), options=replace(postgres_options(settings), may_send=may_send)

@@ -12,10 +12,10 @@ from prometheus_client.registry import Collector
 
 from veilmq.core.events import EventCounts
 from veilmq.core.limits import SECOND_MS
-from veilmq.engines.figures import LATENCY_BOUNDS_S, Figure, Series
 from veilmq.server.metrics import Metrics
 from veilmq.server.queue_counts import Counted
 from veilmq.server.topic_counts import TopicCounts
+from veilmq.store.port import LATENCY_BOUNDS_S, Figure, Series
 
 _BOUNDS = (*(str(bound) for bound in LATENCY_BOUNDS_S), "+Inf")
 _NAMESPACE = "veilmq"

@@ -24,9 +24,9 @@ from veilmq.core.errors import QueueNotFound, VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Done, Engine, Timer
 from veilmq.core.results import QueuePage, QueueView
-from veilmq.engines.execute import execute
 from veilmq.server.answering import Answering
 from veilmq.server.queue_record import VALUES, QueueRecord
+from veilmq.store.port import execute
 
 COUNTED_TOGETHER = 16
 """How many counts go to the engine at once: a fraction of a millisecond."""

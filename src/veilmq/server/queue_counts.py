@@ -14,7 +14,7 @@ from veilmq.core.commands import ShowQueue
 from veilmq.core.ports import Engine
 from veilmq.core.publications import ListWriters
 from veilmq.core.results import QueueCounts, QueueView
-from veilmq.engines.execute import execute
+from veilmq.store.port import execute
 
 COUNTED_TOGETHER = 32
 COUNTED_MAX = 1_000

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from veilmq.core.limits import Range
-from veilmq.engines import store_urls
 from veilmq.server.addresses import Addresses
 from veilmq.server.pushing.allow_list import AllowList
+from veilmq.store.urls import split_urls
 
 SettingValue = str | int | bool | Path | None
 """A setting's value once it was read."""
@@ -216,7 +216,7 @@ class Stores:
         if raw is None:
             return None
         if isinstance(raw, list) and all(isinstance(each, str) for each in raw):
-            raw = store_urls.join(tuple(raw))
+            raw = ",".join(raw)
         if not isinstance(raw, str):
             raise ValueError(self.allowed)
-        return store_urls.join(store_urls.split(raw))
+        return ",".join(split_urls(raw))

@@ -13,7 +13,6 @@ from typing import Any, cast
 from veilmq.core import limits
 from veilmq.core.limits import Range
 from veilmq.core.routing import ATTRIBUTE_DEFAULT
-from veilmq.engines import store_urls
 from veilmq.server.setting_kinds import (
     Choice,
     File,
@@ -30,6 +29,7 @@ from veilmq.server.setting_kinds import (
     Url,
     WholeNumber,
 )
+from veilmq.store.urls import without_passwords
 from veilmq.wire.sqs.context import REGION_PATTERN
 
 ENVIRONMENT_PREFIX = "VEILMQ_"
@@ -62,7 +62,7 @@ class SettingError(ValueError):
 
     def __init__(self, name: str, *, problem: str, origin: str = "", value: object = None) -> None:
         """``origin`` says where the value came from, empty when a program gave it; ``problem`` what to do."""
-        shown = f"{name} = {store_urls.without_passwords(str(value))!r}" if value is not None else name
+        shown = f"{name} = {without_passwords(str(value))!r}" if value is not None else name
         super().__init__(f"{shown} ({origin}): {problem}" if origin else f"{shown}: {problem}")
         self.name = name
         self.problem = problem

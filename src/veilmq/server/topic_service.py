@@ -12,7 +12,6 @@ from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
 from veilmq.core.ports import Clock, Engine
 from veilmq.core.topics import PublishToTopic, Subscribe
-from veilmq.engines.store import Store, StoreError
 from veilmq.server.dispatch import Ask, Page
 from veilmq.server.pushing.allow_list import AllowList
 from veilmq.server.pushing.attempts import Attempts
@@ -24,6 +23,7 @@ from veilmq.server.settings import ServerSettings
 from veilmq.server.shutdown import Shutdown
 from veilmq.server.topic_counts import TopicCounts
 from veilmq.server.topic_publishing import TopicPublishing
+from veilmq.store.port import Store, StoreError
 
 CERTIFICATE_PATH = "/push-certificate.pem"
 """Where the server gives its certificate to whoever asks."""

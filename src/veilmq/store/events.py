@@ -23,14 +23,12 @@ from veilmq.core.events import (
 )
 from veilmq.core.routing import key_of
 from veilmq.core.settings import QueueSettings
-from veilmq.engines import held
 from veilmq.store.transaction import QueueRow, Transaction
 
 EXPIRED_KEPT_S = 86_400
 EXPIRED_KEPT_MAX = 1_000_000
 """How long, and how many, receipts that expired are kept for a delete that comes late."""
 
-_KEYS_MAX = 4_096
 _REMEMBERED_BYTES_MAX = 1_000  # of the properties of a message: larger ones are looked into each time
 
 _NODE = "event_node"
@@ -40,6 +38,50 @@ _FORGOTTEN_PER_COMMAND = 500  # batches: a few milliseconds
 
 Event = tuple[Any, ...]
 """The fields of a ``ReceiptClosed`` in their order, the outcome also as its value."""
+
+
+# What the end of a receipt has to know of its receive, packed into one number: the column ``log`` of leases, 0 where
+# nothing is logged. ``waited_ms (29 bits) | extensions (16) | batch position (8) | batch size (8) | closed (1) | logged
+# (1)``: what is rare stands high, so that most numbers take four bytes on the disk.
+
+_LOGGED = 1
+LOG_CLOSED = 2
+"""The end of the receipt is recorded: the lease lives on where the message was released, or a late delete refused."""
+_STATE = _LOGGED | LOG_CLOSED
+_SIZE_AT, _POSITION_AT, _EXTENSIONS_AT, _WAITED_AT = 2, 10, 18, 34
+_BYTE = 0xFF
+_EXTENSION = 1 << _EXTENSIONS_AT
+_EXTENSIONS_MAX = 0xFFFF
+_WAITED_MAX = (1 << 29) - 1
+
+
+def log_begun(batch_size: int, waited_ms: int) -> int:
+    """Return the log of the first of the leases that a receive has just begun."""
+    return _LOGGED | min(batch_size, _BYTE) << _SIZE_AT | min(waited_ms, _WAITED_MAX) << _WAITED_AT
+
+
+def log_placed(begun: int, batch_position: int) -> int:
+    """Return the log of another one of them, by the first one's."""
+    return begun | min(batch_position, _BYTE) << _POSITION_AT
+
+
+def log_is_open(log: int) -> bool:
+    """Tell whether the receipt is logged and its end not recorded yet."""
+    return log & _STATE == _LOGGED
+
+
+def log_extended(log: int) -> int:
+    """Return the log after one more move of the deadline."""
+    is_most = log >> _EXTENSIONS_AT & _EXTENSIONS_MAX == _EXTENSIONS_MAX
+    return log if not log or is_most else log + _EXTENSION
+
+
+def read_log(log: int) -> tuple[int, int, int, int]:
+    """Return how often the deadline was moved, size of the batch, place in it, and how long the receive waited."""
+    size, position = log >> _SIZE_AT & _BYTE, log >> _POSITION_AT & _BYTE
+    if log < _EXTENSION:  # nothing stands above
+        return 0, size, position, 0
+    return log >> _EXTENSIONS_AT & _EXTENSIONS_MAX, size, position, log >> _WAITED_AT
 
 
 # What is logged.
@@ -78,8 +120,8 @@ def event_of(
     outcome: Outcome | str,
     closed_at_ms: int,
 ) -> Event:
-    """Return the event of a receipt of a message of ``size`` bytes; ``log`` is for ``engines.held``."""
-    extensions, batch_size, batch_position, _ = held.read(log)
+    """Return the event of a receipt of a message of ``size`` bytes; ``log`` is that of its lease."""
+    extensions, batch_size, batch_position, _ = read_log(log)
     return (
         queue,
         key,
@@ -104,14 +146,10 @@ def routing_key(properties: bytes, attribute: str) -> str:
     """Return the routing key of a message with these properties: the text of its ``attribute``."""
     if not properties:
         return ""
-    if len(properties) > _REMEMBERED_BYTES_MAX:
-        return key_of(properties, attribute)
-    return _remembered_key(properties, attribute)
+    return (key_of if len(properties) > _REMEMBERED_BYTES_MAX else _remembered_key)(properties, attribute)
 
 
-@lru_cache(maxsize=_KEYS_MAX)
-def _remembered_key(properties: bytes, attribute: str) -> str:
-    return key_of(properties, attribute)
+_remembered_key = lru_cache(maxsize=4_096)(key_of)
 
 
 async def note_retired(tx: Transaction, queue: QueueRow) -> None:
@@ -133,23 +171,17 @@ async def plan_export(tx: Transaction, command: PlanExport) -> EventRange | None
         if last < first:
             return None
         await tx.run("plan_events", last)
-    return EventRange(node=await _node(tx), first=first, last=last)
+    node = await tx.value("setting", _NODE)
+    if node is None:
+        node = urandom(_NODE_BYTES)
+        await tx.run("put_setting", _NODE, node)
+    return EventRange(node=node.hex(), first=first, last=last)
 
 
 async def _state(tx: Transaction) -> tuple[int, int, int, int]:
     """Return how many events were recorded, planned, exported and dropped."""
-    state = await tx.row("event_state")
-    assert state is not None, "there is one row"
-    recorded, planned, exported, dropped = state
+    ((recorded, planned, exported, dropped),) = await tx.rows("event_state")
     return recorded, planned, exported, dropped
-
-
-async def _node(tx: Transaction) -> str:
-    node: bytes | None = await tx.value("setting", _NODE)
-    if node is None:
-        node = urandom(_NODE_BYTES)
-        await tx.run("put_setting", _NODE, node)
-    return node.hex()
 
 
 async def read_events(tx: Transaction, command: ReadEvents) -> EventPage:

@@ -22,7 +22,7 @@ from veilmq.core.looks import (
     SeenMessage,
 )
 from veilmq.core.properties import decode
-from veilmq.engines import held
+from veilmq.store.events import read_log
 from veilmq.store.queues import SEQ_SHIFT
 from veilmq.store.transaction import QueueRow, StoredMessage, Transaction
 
@@ -134,7 +134,7 @@ def _hidden_until_ms(each: StoredMessage) -> int | None:
 
 def _received_at_ms(each: StoredMessage) -> int:
     """Return when the message was given: a wait before that is known for the first receive, and with an event log."""
-    *_, waited_ms = held.read(each.log)
+    *_, waited_ms = read_log(each.log)
     return max(each.received_at_ms + waited_ms, each.first_received_at_ms or 0)
 
 
@@ -146,7 +146,7 @@ def _lease(each: StoredMessage) -> SeenLease:
         received_at_ms=_received_at_ms(each),
         visible_at_ms=each.looked_at_ms if each.is_claimed else each.visible_at_ms,
         receive_count=each.receive_count,
-        extensions=held.read(each.log)[0] if each.log else None,
+        extensions=read_log(each.log)[0] if each.log else None,
         group=decode(each.properties).group,
     )
 

@@ -1,15 +1,22 @@
-"""The queries that both dialects share, by name: those of ``store/queries``."""
+"""SQL in files of its own: each query stands under a line ``-- name: the_name`` and is fetched by that name."""
 
+import re
 from importlib.resources import files
 
-from veilmq.engines.named_sql import load
+_NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+
+
+def load(package: str, file: str) -> dict[str, str]:
+    """Return the queries of ``file`` in ``package`` by name; comments and layout stay in the text."""
+    _, *parts = _NAME.split(files(package).joinpath(file).read_text(encoding="utf-8"))
+    return {name: text.strip().rstrip(";") for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def shared() -> dict[str, str]:
-    """Return the shared queries by name; tables have no schema, parameters are ``$1``, ``$2``, …."""
+    """Return the queries of both dialects by name; tables have no schema, parameters are ``$1``, ``$2``, …."""
     found: dict[str, str] = {}
     for entry in files("veilmq.store").joinpath("queries").iterdir():
-        for name, text in load("veilmq.store", f"queries/{entry.name}").items():
-            assert name not in found, f"two queries are named {name}"
-            found[name] = text
+        queries = load("veilmq.store", f"queries/{entry.name}")
+        assert not found.keys() & queries.keys(), f"{entry.name}: a name has two queries"
+        found |= queries
     return found

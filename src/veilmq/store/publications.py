@@ -1,6 +1,7 @@
 """Publications: what writers stage, the decision that it counts, and its way into the queue.
 
-Staged messages stand in tables of their own, in pieces (``engines.staging``): no receive, count or send looks at them.
+Staged messages stand in tables of their own: no receive, count or send looks at them. They stand in pieces, each of
+one row and so many as one slice moves, so staging costs a row for some hundred of them and dropping it one deletion.
 Publishing decides, in a transaction that locks the writer: its last batch is raised, which guards against a second
 time, and what was staged for it is handed to a row of ``publication``, with the stages named in their order. From then
 on the rest happens by itself, a slice at a time, each in one transaction: pieces of the named stages become messages of
@@ -13,18 +14,23 @@ away. Dropping alone (an abandoned batch, a silent writer, a deleted queue) is a
 A slice locks its publication, and commands lock the queue, so purge and deletion wait for both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from veilmq.core.commands import Command
-from veilmq.core.errors import StageMissing
+import msgspec
+from msgspec.structs import replace
+
+from veilmq.core import fifo
+from veilmq.core.commands import Command, NewMessage
+from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, MessageTooLong, StageMissing, StageRefused
 from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
 from veilmq.core.publications import Abandon, ListWriters, Publish, Published, Stage, Staged, WriterView
-from veilmq.engines import staging
+from veilmq.core.settings import QueueSettings
 from veilmq.store.transaction import QueueRow, Row, Transaction
 
-SLICE_MESSAGES = staging.PIECE_MESSAGES
-_SLICE_BYTES = staging.PIECE_BYTES
+PIECE_MESSAGES = 500
+"""Of a piece, and of a slice."""
+_PIECE_BYTES = 262_144
 _SLICES_PER_S = 10  # of one with a rate
 _DROPPED_PIECES = 16
 _DROPPED_STAGES = 500
@@ -75,8 +81,8 @@ class _Publication(NamedTuple):
     def slice_messages(self) -> int:
         """Return how many messages a slice may have: with a rate, about a tenth of a second's worth."""
         if self.messages_per_s_max is None:
-            return SLICE_MESSAGES
-        return min(SLICE_MESSAGES, max(1, self.messages_per_s_max // _SLICES_PER_S))
+            return PIECE_MESSAGES
+        return min(PIECE_MESSAGES, max(1, self.messages_per_s_max // _SLICES_PER_S))
 
     def pause_ms(self, messages: int, pause_ms: int) -> int:
         """Return how long the next slice waits after one of so many messages: ``pause_ms``, or what the rate says."""
@@ -91,7 +97,7 @@ async def stage(tx: Transaction, command: Stage) -> Staged:
     """Keep the messages, all of them or none."""
     queue = await tx.queue(command.queue, lock="queue_shared")
     tx.need_room()
-    staging.check(command.messages, queue.settings)
+    messages = _accepted(command.messages, queue.settings)
     now_ms = await tx.now()
     await tx.run("see_writer", queue.origin, command.writer, now_ms, now_ms - _SEEN_MS)
     key = "writer_shared", queue.origin, command.writer
@@ -100,13 +106,13 @@ async def stage(tx: Transaction, command: Stage) -> Staged:
         return Staged(messages=0, again=True)
     row = await tx.row("put_stage", writer.number, command.batch, command.attempt, command.part)
     assert row is not None, "it was there, or is now"
-    number, messages, is_there = row
+    number, staged, is_there = row
     if is_there:
-        return Staged(messages=messages, again=True)
-    pieces = enumerate(staging.pieces(command.messages, queue.settings))
-    await tx.many("insert_piece", [(number, command.part, place, *piece) for place, piece in pieces])
-    await tx.run("add_to_stage", number, len(command.messages))
-    return Staged(messages=messages + len(command.messages))
+        return Staged(messages=staged, again=True)
+    pieces = enumerate(_pieces(messages))
+    await tx.many("insert_piece", [(number, command.part, place, len(each), _pack(each)) for place, each in pieces])
+    await tx.run("add_to_stage", number, len(messages))
+    return Staged(messages=staged + len(messages))
 
 
 async def publish(tx: Transaction, command: Publish) -> Published:
@@ -158,6 +164,79 @@ async def list_writers(tx: Transaction, command: ListWriters) -> list[WriterView
         for name, batch, messages, duplicates, seen_at_ms, staged in await tx.rows(
             "writers_of", queue.origin, command.count
         )
+    ]
+
+
+# Staged messages.
+
+
+def _accepted(messages: Sequence[NewMessage], settings: QueueSettings) -> list[NewMessage]:
+    """Return messages as they are kept; raises ``StageRefused`` for the first one that the queue would not take.
+
+    One of a FIFO queue has its deduplication id, made of its content where the queue says so at this moment.
+    """
+    accepted = []
+    for index, new in enumerate(messages):
+        try:
+            if settings.fifo:
+                fifo.group_of(new, settings)
+                dedup_id = fifo.id_of(new, settings)
+                accepted.append(replace(new, dedup_id=dedup_id) if new.dedup_id is None else new)
+            elif new.size_bytes <= settings.message_bytes_max:
+                accepted.append(new)
+            else:
+                raise MessageTooLong(settings.message_bytes_max)
+        except (MessageTooLong, GroupMissing, DeduplicationIdMissing) as reason:
+            raise StageRefused(index, reason) from reason
+    return accepted
+
+
+def _pieces(messages: Sequence[NewMessage]) -> Iterator[Sequence[NewMessage]]:
+    start = size = 0
+    for end, new in enumerate(messages):
+        size_bytes = len(new.body) + len(new.properties)
+        size += size_bytes
+        if end > start and (size > _PIECE_BYTES or end - start == PIECE_MESSAGES):
+            yield messages[start:end]
+            start, size = end, size_bytes
+    if messages:
+        yield messages[start:]
+
+
+class _Kept(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """A message of a piece: what it may be was checked before, so it has no size."""
+
+    body: str
+    properties: bytes
+    delay_s: int | None
+    priority: int
+    group: str | None
+    dedup_id: str | None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[_Kept]).decode
+
+
+def _pack(messages: Sequence[NewMessage]) -> bytes:
+    """Return the content of a piece."""
+    return _encode(
+        [_Kept(new.body, new.properties, new.delay_s, new.priority, new.group, new.dedup_id) for new in messages]
+    )
+
+
+def _unpack(content: bytes) -> list[NewMessage]:
+    return [
+        NewMessage(
+            body=kept.body,
+            size_bytes=0,
+            properties=kept.properties,
+            delay_s=kept.delay_s,
+            priority=kept.priority,
+            group=kept.group,
+            dedup_id=kept.dedup_id,
+        )
+        for kept in _decode(content)
     ]
 
 
@@ -284,8 +363,7 @@ async def _advance_first(tx: Transaction, queue: QueueRow, writer: _Writer, now_
 async def _advance(tx: Transaction, publication: _Publication, now_ms: int) -> None:
     """Do a slice: messages enter, or what was not named is dropped, and the publication ends with it."""
     number, ends = publication.number, publication.stages == _NO_STAGES
-    name = None if ends else await tx.value("queue_of_origin", publication.origin)
-    queue = None if name is None else await tx.find(name)
+    queue = None if ends else await tx.of_origin(publication.origin)
     if queue is not None:
         await _enter(tx, publication, queue, now_ms, _PAUSE_MS)
     elif await tx.rows("drop_pieces", number, _DROPPED_PIECES) or await tx.rows("drop_stages", number, _DROPPED_STAGES):
@@ -299,17 +377,17 @@ async def _enter(tx: Transaction, publication: _Publication, queue: QueueRow, no
     stages = [int(stage) for stage in publication.stages[1:-1].split(",")]
     left = publication.slice_messages
     entered = duplicates = size = 0
-    while stages and left > 0 and size < _SLICE_BYTES:
+    while stages and left > 0 and size < _PIECE_BYTES:
         row = await tx.row("first_piece", stages[0])
         if row is None:
             del stages[0]
             continue
         part, place, content, is_last = row
-        messages = staging.unpack(content)
+        messages = _unpack(content)
         new, rest = messages[:left], messages[left:]
         # First, so that its room is there for the messages on a full disk.
         if rest:
-            await tx.run("put_piece", stages[0], part, place, len(rest), staging.pack(rest))
+            await tx.run("put_piece", stages[0], part, place, len(rest), _pack(rest))
         else:
             await tx.run("delete_piece", stages[0], part, place)
         ids = [tx.ids.next() for _ in new]

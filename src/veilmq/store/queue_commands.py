@@ -16,8 +16,8 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.core.results import QueuePage, QueueView
 from veilmq.core.settings import QueueSettings
 from veilmq.core.settings_rules import purged, settled, tagged
-from veilmq.engines.store import Survey
 from veilmq.store import claim_endings, events, moves, publications
+from veilmq.store.port import Survey
 from veilmq.store.transaction import LAST, QueueRow, Transaction
 
 PURGED = "purged"

@@ -125,7 +125,7 @@ class StoredMessage(NamedTuple):
 
     ``visible_at_ms`` is when it is or was visible, a delay of the queue included. ``receive_count`` and what follows a
     receive are of this queue, ``receives_before`` of the queue ``source`` that a dead letter came from, and
-    ``first_received_at_ms`` of the first receive in either. ``log`` is as in ``engines.held``.
+    ``first_received_at_ms`` of the first receive in either. ``log`` is as in ``events``.
     """
 
     seq: int
@@ -226,6 +226,11 @@ class Transaction(ABC):
         if found is None:
             raise QueueNotFound(name)
         return found
+
+    async def of_origin(self, origin: int) -> QueueRow | None:
+        """Return the queue of that origin, unless it was deleted."""
+        name = await self.value("queue_of_origin", origin)
+        return None if name is None else await self.find(name)
 
     @abstractmethod
     async def target(self, name: str, source: tuple[int, str]) -> QueueRow | None:

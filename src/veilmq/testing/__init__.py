@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 from veilmq.core.looks import MessageState, SeenMessage
-from veilmq.engines.clock import SystemClock
+from veilmq.store.clock import SystemClock
 from veilmq.testing.stepped_clock import SteppedClock
 from veilmq.testing.virtual_clock import VirtualClock
 

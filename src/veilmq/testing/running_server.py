@@ -23,12 +23,12 @@ from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.settings import SettingValue
-from veilmq.engines.clock import StoreClock, wall_s
-from veilmq.engines.execute import execute
 from veilmq.server.app import Bound, serve
 from veilmq.server.event_loop import loop_factory
 from veilmq.server.http_request import Handler, Request
 from veilmq.server.settings import ServerSettings
+from veilmq.store.clock import StoreClock, wall_s
+from veilmq.store.port import execute
 from veilmq.testing.running_queue import RunningQueue
 from veilmq.testing.script import Script
 from veilmq.testing.virtual_clock import VirtualClock

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable
 
 from veilmq.core.limits import SECOND_MS
-from veilmq.engines.clock import StoreClock
+from veilmq.store.clock import StoreClock
 
 START_MS = 1_700_000_000_000
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import Veilmq
 from tests.store.postgres_host import connected
-from veilmq.engines.store import StoreError
+from veilmq.store.port import StoreError
 from veilmq.store.postgres.schema import all_scripts
 from veilmq.testing import RunningServer
 

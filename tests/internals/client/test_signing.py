@@ -11,7 +11,7 @@ from tests.server.keys import FRIEND, REGION, SECRETS, TOKEN, written
 from veilmq.client import ClientError, HttpQueueClient, SigningKey
 from veilmq.client.signing import Signer, key_of
 from veilmq.core.commands import VisibilityChange
-from veilmq.engines.clock import wall_s
+from veilmq.store.clock import wall_s
 from veilmq.testing import RunningServer
 from veilmq.wire.sqs import sigv4
 from veilmq.wire.sqs.callers import AccessKey, caller

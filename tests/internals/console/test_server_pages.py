@@ -9,9 +9,9 @@ from tests.console.visitor import Visitor
 from tests.server.keys import OWNER, SECRETS, written
 from veilmq.client import HttpQueueClient
 from veilmq.client.claims import Claims
-from veilmq.engines.store import FULL
 from veilmq.server.console_ports import shown_settings
 from veilmq.server.settings import SETTINGS, ServerSettings
+from veilmq.store.port import FULL
 from veilmq.testing import RunningServer
 
 CAROL = ("AKIDCAROL", SECRETS["AKIDCAROL"])

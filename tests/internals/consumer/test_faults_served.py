@@ -15,7 +15,7 @@ from tests.internals.consumer.slow_client import SlowClient
 from tests.server.keys import REGION, SECRETS, written
 from veilmq.client import HttpQueueClient, NewMessage, SigningKey
 from veilmq.consumer import Consumer, Context, Fixed, LeaseLost, LeaseState, Running
-from veilmq.engines.clock import wall_s
+from veilmq.store.clock import wall_s
 from veilmq.testing import faults
 from veilmq.testing.faults import Fault
 from veilmq.wire.sqs import sigv4

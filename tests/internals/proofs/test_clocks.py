@@ -251,6 +251,6 @@ def _starts(prefix: list[str]) -> bool:
 
 
 def _synchronised() -> bool:
-    from veilmq.engines.clock import kernel_synchronised  # noqa: PLC0415
+    from veilmq.store.clock import kernel_synchronised  # noqa: PLC0415
 
     return kernel_synchronised()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from veilmq.engines.store import FAILED, FULL
 from veilmq.server.obstacles import DRAINING
+from veilmq.store.port import FAILED, FULL
 from veilmq.testing import RunningServer
 
 

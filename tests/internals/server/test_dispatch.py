@@ -11,13 +11,13 @@ import pytest
 from veilmq.core.commands import Command
 from veilmq.core.errors import InternalError
 from veilmq.core.ports import Done, Wake
-from veilmq.engines.figures import LATENCY_BOUNDS_S
 from veilmq.server import origin
 from veilmq.server.dispatch import Dispatcher, Exchange
 from veilmq.server.http_request import Date, Pending, Request
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.protocols import SQS_JSON, SQS_QUERY, Protocol
+from veilmq.store.port import LATENCY_BOUNDS_S
 from veilmq.testing import RunningServer, VirtualClock
 from veilmq.wire.sqs.call import Call
 from veilmq.wire.sqs.context import RequestContext

@@ -23,8 +23,8 @@ from veilmq.core.errors import InternalError, QueueNotFound, ReceivesThrottled
 from veilmq.core.limits import HTTP_BYTES
 from veilmq.core.ports import Done
 from veilmq.core.results import Received
-from veilmq.engines.execute import execute
 from veilmq.server.longpoll import LongPolls, Permit, Poll
+from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import VirtualClock
 

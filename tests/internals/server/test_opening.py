@@ -12,7 +12,7 @@ import pytest
 from tests.internals.store.known import unpack
 from tests.proofs.served import StartNode, starting_nodes
 from tests.server.keys import client
-from veilmq.engines.store import StoreError
+from veilmq.store.port import StoreError
 from veilmq.testing import RunningServer
 
 SECRET = "s3cret"

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from tests.internals.server.test_admin import get
 from tests.server.keys import client
-from veilmq.engines.store import STANDBY, UNREACHABLE, StoreError
+from veilmq.store.port import STANDBY, UNREACHABLE, StoreError
 from veilmq.testing import RunningServer, SystemClock
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 

@@ -24,12 +24,12 @@ from veilmq.core.push_urls import read_push_url
 from veilmq.core.results import Received, ReceivedMessage
 from veilmq.core.retries import retry_delay_s
 from veilmq.core.topics import PUSHES, ListPushes, Subscription
-from veilmq.engines.execute import execute
 from veilmq.server.pushing.attempts import Attempts
 from veilmq.server.pushing.line import Line
 from veilmq.server.pushing.receivers import Receiver
 from veilmq.server.seldom import Seldom
 from veilmq.server.topic_counts import PushOutcome, TopicCounts
+from veilmq.store.port import execute
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,7 @@ import asyncpg
 from veilmq.core.commands import Command
 from veilmq.core.errors import StoreUnavailable, VeilmqError
 from veilmq.core.ports import Done
-from veilmq.engines.store import StoreError
-from veilmq.engines.store_urls import bare, without_passwords
+from veilmq.store.port import StoreError
 from veilmq.store.postgres import databases
 from veilmq.store.postgres.database import (
     IN_DOUBT,
@@ -34,6 +33,7 @@ from veilmq.store.postgres.databases import Identity
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.outbox import Arrived, Batch, Placed, Transit, arrive
 from veilmq.store.postgres.queues import COLLISIONS, COLLISIONS_MAX, SQL, Queue, wake_groups
+from veilmq.store.urls import bare, without_passwords
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
--- Copies of a stopped store (engines/copying.py): reading one, and filling another. Nobody else is at work meanwhile.
+-- Copies of a stopped store (store/copying.py): reading one, and filling another. Nobody else is at work meanwhile.
 
 -- name: hold
 -- Whoever starts a node asks for the keys, and waits here until the copy is over.

@@ -20,7 +20,7 @@ import asyncpg
 
 from veilmq.core import properties
 from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
-from veilmq.engines.copying import (
+from veilmq.store.copying import (
     SLICE,
     CopiedAcceptance,
     CopiedMessage,
@@ -30,12 +30,11 @@ from veilmq.engines.copying import (
     TableSource,
     Told,
 )
-from veilmq.engines.named_sql import load
-from veilmq.engines.store_urls import without_passwords
-from veilmq.store.named_queries import shared
+from veilmq.store.named_queries import load, shared
 from veilmq.store.postgres.database import sentence
 from veilmq.store.postgres.node import COUNTER_BITS, LANE
 from veilmq.store.postgres.schema import SchemaRefused, invariants, migrate, require
+from veilmq.store.urls import without_passwords
 
 SQL = {**shared(), **load("veilmq.store.postgres", "copies.sql")}
 
@@ -129,7 +128,7 @@ class CopyLock:
 
 
 class DatabaseSource(TableSource):
-    """``engines.copying.Source`` of a database."""
+    """``store.copying.Source`` of a database."""
 
     SQL = SQL
     COPIED = frozenset(
@@ -215,7 +214,7 @@ _CLOCKS_MS = 60 * SECOND_MS
 
 
 class DatabaseTarget:
-    """``engines.copying.Target`` of a database without queues."""
+    """``store.copying.Target`` of a database without queues."""
 
     def __init__(self, lock: CopyLock) -> None:
         self._lock = lock

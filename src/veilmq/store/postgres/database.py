@@ -24,9 +24,9 @@ from veilmq.core import limits
 from veilmq.core.errors import InternalError, OutcomeUnknown, StoreFull, StoreUnavailable, VeilmqError
 from veilmq.core.ports import Clock, MaySend, Timer
 from veilmq.core.routing import ATTRIBUTE_DEFAULT
-from veilmq.engines.figures import Figure, counter, gauge
-from veilmq.engines.store_urls import without_passwords
+from veilmq.store.port import Figure, counter, gauge
 from veilmq.store.postgres.schema import RELAXED, SQL, Durability, Promise, migrate, require
+from veilmq.store.urls import without_passwords
 
 log = logging.getLogger(__name__)
 

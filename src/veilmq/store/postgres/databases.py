@@ -18,13 +18,12 @@ import asyncpg
 import msgspec
 
 from veilmq.core.receipts import KEY_BYTES
-from veilmq.engines.examination import Finding
-from veilmq.engines.named_sql import load
-from veilmq.engines.store import StoreError
-from veilmq.engines.store_urls import bare, without_passwords
+from veilmq.store.named_queries import load
+from veilmq.store.port import Finding, StoreError
 from veilmq.store.postgres.database import sentence
 from veilmq.store.postgres.queues import SQL
 from veilmq.store.postgres.schema import SchemaRefused, migrate, require
+from veilmq.store.urls import bare, without_passwords
 
 _ID_BYTES = 16
 _ID, _PLACE = "store", "store_place"

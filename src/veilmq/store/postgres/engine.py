@@ -16,11 +16,9 @@ from veilmq.core.commands import Command
 from veilmq.core.errors import ShuttingDown
 from veilmq.core.ports import Done, Wake
 from veilmq.core.receipts import KEY_BYTES, ReceiptBook
-from veilmq.engines.execute import execute
-from veilmq.engines.figures import Figure
-from veilmq.engines.store import STANDBY, UNREACHABLE, Survey
 from veilmq.store import claim_endings, moves, publications
 from veilmq.store.cold import COLD, READS, Cold
+from veilmq.store.port import STANDBY, UNREACHABLE, Figure, Survey, execute
 from veilmq.store.postgres.database import IN_DOUBT, Database, DatabaseClock, MachineClock, PostgresOptions, told
 from veilmq.store.postgres.events import EventExport, EventNumbers
 from veilmq.store.postgres.messages import Receipts, Sends
@@ -104,7 +102,7 @@ class Machine(Node):
 
 
 class PostgresEngine:
-    """``engines.store.Store`` on a server of PostgreSQL. Every method belongs to the event loop's thread."""
+    """``store.port.Store`` on a server of PostgreSQL. Every method belongs to the event loop's thread."""
 
     def __init__(
         self,
@@ -224,7 +222,7 @@ class PostgresEngine:
 
     @property
     def kept(self) -> str:
-        """Where messages are kept; see ``engines.store.Store``."""
+        """Where messages are kept; see ``store.port.Store``."""
         return f"in PostgreSQL, {self._database.place}"
 
     async def obstacles(self) -> list[str]:
@@ -240,7 +238,7 @@ class PostgresEngine:
         return self.machine.clock_guard.warnings()
 
     async def trust_clock(self) -> str:
-        """Take the present time for right; see ``engines.store.Store``."""
+        """Take the present time for right; see ``store.port.Store``."""
         try:
             return await self.machine.clock_guard.trust()
         except Exception as error:

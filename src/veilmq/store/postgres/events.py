@@ -2,7 +2,7 @@
 
 On a logged queue a statement is another one than elsewhere, where nothing is paid: it has the lines behind "log:" in
 the files of statements, and writes an event for each receipt that it ends (``mq.outcomes``). What an event says of the
-receive stands with the message (``engines.held``). Receipts that ended without a deletion are kept for a day, for the
+receive stands with the message (``store.events``). Receipts that ended without a deletion are kept for a day, for the
 delete that may come late.
 
 Events that are committed are taken away, a slice at a time, numbered, and stored as one batch, under the lock of one
@@ -40,10 +40,9 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Timer
 from veilmq.core.receipts import Receipt
 from veilmq.core.results import ReceiptState
-from veilmq.engines import held
-from veilmq.engines.named_sql import load
 from veilmq.store import events
-from veilmq.store.events import Event, event_of, is_logged, routing_key
+from veilmq.store.events import Event, event_of, is_logged, log_begun, log_placed, routing_key
+from veilmq.store.named_queries import load
 from veilmq.store.postgres.database import Database, PostgresOptions
 from veilmq.store.postgres.queues import FIFO, STANDARD, PartitionRetired, Queue, retention_ms
 
@@ -94,8 +93,8 @@ class EventLog:
         logs = []
         for place, (first, end) in zip(range(len(rows)), zip(*places_of(shares), strict=True), strict=False):
             waited_ms = max(0, rows[place]["now"] - rows[place]["received_at"])
-            begun = held.begun(min(end, len(rows)) - first, waited_ms)
-            logs.append(held.placed(begun, place - first))
+            begun = log_begun(min(end, len(rows)) - first, waited_ms)
+            logs.append(log_placed(begun, place - first))
         seqs = [row["seq"] for row in rows]
         await connection.execute(_STANDARD_LOGGED["log"], queue.partition, seqs, logs)
 

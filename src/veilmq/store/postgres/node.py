@@ -36,8 +36,8 @@ from veilmq.core.ids import IdSource
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.ports import Clock
 from veilmq.core.receipts import ReceiptBook
-from veilmq.engines.clock import stopwatch_s
-from veilmq.engines.named_sql import load
+from veilmq.store.clock import stopwatch_s
+from veilmq.store.named_queries import load
 from veilmq.store.postgres.database import Database, DatabaseClock, PostgresOptions
 from veilmq.store.postgres.events import EventLog
 from veilmq.store.postgres.queues import (

@@ -28,8 +28,8 @@ import msgspec
 from veilmq.core.errors import QueueNotFound, StoreUnavailable
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Timer
-from veilmq.engines.figures import Figure, counter, gauge
-from veilmq.engines.named_sql import load
+from veilmq.store.named_queries import load
+from veilmq.store.port import Figure, counter, gauge
 from veilmq.store.postgres.database import IN_DOUBT, UNREACHABLE
 from veilmq.store.postgres.node import Node
 from veilmq.store.postgres.queues import Queue, retention_ms

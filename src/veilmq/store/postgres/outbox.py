@@ -31,7 +31,7 @@ from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
 from veilmq.core.ports import Clock, Timer
 from veilmq.core.redrive import SLICE_BYTES, SLICE_MESSAGES
 from veilmq.core.settings import QueueSettings
-from veilmq.engines.named_sql import load
+from veilmq.store.named_queries import load
 from veilmq.store.postgres.database import IN_DOUBT
 from veilmq.store.postgres.messages import key_of
 from veilmq.store.postgres.node import Node, Positions, Start

@@ -26,10 +26,9 @@ from veilmq.core.errors import QueueNotFound
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.ports import Done, Wake
 from veilmq.core.settings import QueueSettings
-from veilmq.engines.clock import stopwatch_s
-from veilmq.engines.figures import Figure, Series
-from veilmq.engines.named_sql import load
-from veilmq.store.named_queries import shared
+from veilmq.store.clock import stopwatch_s
+from veilmq.store.named_queries import load, shared
+from veilmq.store.port import Figure, Series
 from veilmq.store.postgres.database import OF_ALL, told
 
 SQL = {**shared(), **load("veilmq.store.postgres", "queues.sql")}

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple, Self
 import asyncpg
 
 from veilmq.core.errors import VeilmqError
-from veilmq.engines.examination import Finding, Report
-from veilmq.engines.named_sql import load
+from veilmq.store.named_queries import load
+from veilmq.store.port import Finding, Report
 
 _SCRIPT = re.compile(r"(\d{3})_\w+\.sql")
 _ENDS = re.compile(r"^-- ends: (\d{3})$", re.MULTILINE)

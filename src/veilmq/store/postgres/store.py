@@ -28,17 +28,14 @@ from veilmq.core.events import (
 )
 from veilmq.core.ports import Done, Timer, Wake
 from veilmq.core.results import QueuePage, QueueView
-from veilmq.engines.examination import Report
-from veilmq.engines.execute import execute
-from veilmq.engines.figures import Figure, by_database
-from veilmq.engines.store import NOTHING_HELD_BACK, StoreError, Survey
-from veilmq.engines.store_urls import without_passwords
+from veilmq.store.port import NOTHING_HELD_BACK, Figure, Report, StoreError, Survey, by_database, execute
 from veilmq.store.postgres.cluster import REFRESH_MS, Cluster, Directory, Shard
 from veilmq.store.postgres.database import IN_DOUBT, MachineClock, PostgresOptions, sentence, told
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.outbox import Carrier
 from veilmq.store.postgres.queues import SQL
 from veilmq.store.postgres.schema import Durability, SchemaRefused, examine, look, migrate
+from veilmq.store.urls import without_passwords
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +47,7 @@ _NAMED_BY_SOURCE = (commands.StartMove, commands.CancelMove, commands.ListMoves)
 
 
 class Shards:
-    """``engines.store.Store`` on several databases. Every method belongs to the event loop's thread."""
+    """``store.port.Store`` on several databases. Every method belongs to the event loop's thread."""
 
     def __init__(self, urls: Sequence[str], *, clock: MachineClock, options: PostgresOptions) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -243,7 +240,7 @@ class Shards:
         names = sorted(name for rows in found for (name,) in rows)
         return QueuePage(names=names[: command.count], more=len(names) > command.count)
 
-    # ``engines.store.Store``.
+    # ``store.port.Store``.
 
     @property
     def kept(self) -> str:
@@ -260,7 +257,7 @@ class Shards:
         return list(dict.fromkeys(text for engine in self._engines() for text in engine.warnings()))
 
     async def trust_clock(self) -> str:
-        """Take the present time of all databases that are open for right; see ``engines.store.Store``."""
+        """Take the present time of all databases that are open for right; see ``store.port.Store``."""
         texts = [await engine.trust_clock() for engine in self._engines()]
         return next((text for text in texts if text != NOTHING_HELD_BACK), NOTHING_HELD_BACK)
 

@@ -24,12 +24,10 @@ import asyncpg
 
 from veilmq.core.limits import ATTEMPT_S, RETENTION_S, SECOND_MS
 from veilmq.core.ports import Clock, Done, Timer
-from veilmq.engines.figures import Figure, gauge
-from veilmq.engines.named_sql import load
-from veilmq.engines.store import NOTHING_HELD_BACK
 from veilmq.store.background import Scheduler
 from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S
-from veilmq.store.named_queries import shared
+from veilmq.store.named_queries import load, shared
+from veilmq.store.port import NOTHING_HELD_BACK, Figure, gauge
 from veilmq.store.postgres.events import SQL as EVENTS
 from veilmq.store.postgres.events import EventNumbers, logged
 from veilmq.store.postgres.node import Node

@@ -28,7 +28,6 @@ from veilmq.core.looks import MessageState
 from veilmq.core.receipts import Receipt
 from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
-from veilmq.engines.named_sql import load
 from veilmq.store import housekeeping
 from veilmq.store.claimed import (
     ACKNOWLEDGED,
@@ -43,6 +42,7 @@ from veilmq.store.claimed import (
     shards_of_groups,
 )
 from veilmq.store.cold import SNAPSHOTS, Cold
+from veilmq.store.named_queries import load
 from veilmq.store.postgres.messages import FifoStoring, StandardStoring, key_of
 from veilmq.store.postgres.node import FAIR, LANE, Node
 from veilmq.store.postgres.outbox import OUTBOX

@@ -1,4 +1,4 @@
--- Copies of a stopped store (engines/copying.py): what both dialects read with one text.
+-- Copies of a stopped store (store/copying.py): what both dialects read with one text.
 
 -- name: copied_queues
 SELECT queue_id, name, settings, created_at, modified_at FROM queue ORDER BY queue_id;

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import apsw
 
-from veilmq.engines.copying import Told
+from veilmq.store.copying import Told
 from veilmq.store.sqlite.folder import DATABASE_NAME, FolderError, check_format, database_of
 from veilmq.store.sqlite.unfinished import Unfinished
 

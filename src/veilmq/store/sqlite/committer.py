@@ -15,7 +15,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Event, Thread
 
-from veilmq.engines.clock import stopwatch_s
+from veilmq.store.clock import stopwatch_s
 from veilmq.store.sqlite.database import Database
 from veilmq.store.sqlite.space import Space
 

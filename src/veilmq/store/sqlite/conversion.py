@@ -11,7 +11,7 @@ from pathlib import Path
 
 import apsw
 
-from veilmq.engines.copying import Told
+from veilmq.store.copying import Told
 from veilmq.store.sqlite.conversion_target import ConversionTarget
 from veilmq.store.sqlite.folder import DATABASE_NAME, OLD_NAME, FolderError, FolderLock
 from veilmq.store.sqlite.statements import SQL

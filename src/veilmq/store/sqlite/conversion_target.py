@@ -15,9 +15,9 @@ from veilmq.core import properties
 from veilmq.core.claims import ClaimState
 from veilmq.core.limits import BATCH_BYTES_MAX
 from veilmq.core.settings import QueueSettings
-from veilmq.engines import held
-from veilmq.engines.copying import SLICE, CopiedAttempt, CopiedMessage, CopiedQueue, Told
-from veilmq.engines.named_sql import load
+from veilmq.store.copying import SLICE, CopiedAttempt, CopiedMessage, CopiedQueue, Told
+from veilmq.store.events import log_is_open
+from veilmq.store.named_queries import load
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT
 from veilmq.store.sqlite.copy_target import FolderTarget, receives_of
 from veilmq.store.sqlite.fair import GROUPED
@@ -164,7 +164,7 @@ class ConversionTarget(FolderTarget):
             self._last_seq = self._taken_seq = 0
             for rows in self._rows(lane):
                 for each in (_stored(row, priority, fifo=fifo).message for row in rows):
-                    if not held.is_open(each.log):
+                    if not log_is_open(each.log):
                         continue
                     seq = self._numbered(number, each, fifo=fifo)
                     group = self._add(partition, each, seq, fifo=fifo)

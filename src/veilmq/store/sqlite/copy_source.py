@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 
 from veilmq.core import properties
 from veilmq.core.limits import DEDUPLICATION_S, PRIORITY, SECOND_MS
-from veilmq.engines.clock import StoreClock
-from veilmq.engines.copying import SLICE, CopiedAcceptance, CopiedMessage, CopiedQueue, Row, TableSource
+from veilmq.store.clock import StoreClock
+from veilmq.store.copying import SLICE, CopiedAcceptance, CopiedMessage, CopiedQueue, Row, TableSource
 from veilmq.store.queues import SEQ_SHIFT
 from veilmq.store.sqlite.folder import FolderLock, database_of, open_connection
 from veilmq.store.sqlite.options import EngineOptions
@@ -21,7 +21,7 @@ _ENTRY = Struct(">16s16sQQ")  # as accepted.py writes them
 
 
 class FolderSource(TableSource):
-    """``engines.copying.Source`` of a data folder; as a context manager it holds the folder's lock."""
+    """``store.copying.Source`` of a data folder; as a context manager it holds the folder's lock."""
 
     SQL = SQL
     COPIED = frozenset(

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import msgspec
 
-from veilmq.engines.copying import SLICE, CopiedAttempt, CopiedMessage, CopiedQueue, Remembered
+from veilmq.store.copying import SLICE, CopiedAttempt, CopiedMessage, CopiedQueue, Remembered
 from veilmq.store.queues import SEQ_SHIFT
 from veilmq.store.sqlite import groups
 from veilmq.store.sqlite.attempts import Given, put
@@ -28,7 +28,7 @@ from veilmq.store.sqlite.unfinished import Unfinished
 
 
 class FolderTarget:
-    """``engines.copying.Target`` of a folder that does not exist yet; as a context manager it removes what it left."""
+    """``store.copying.Target`` of a folder that does not exist yet; as a context manager it removes what it left."""
 
     def __init__(self, folder: Path) -> None:
         """Raises ``FolderError`` where ``folder`` exists."""

@@ -10,7 +10,7 @@ import logging
 
 import apsw
 
-from veilmq.engines.clock import stopwatch_s
+from veilmq.store.clock import stopwatch_s
 from veilmq.store.sqlite.options import EngineOptions
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 import apsw
 
-from veilmq.engines.examination import Finding, Report
+from veilmq.store.port import Finding, Report
 from veilmq.store.sqlite.folder import FolderError, check_format, database_of, is_in_use
 
 _CHECK = re.compile(r"^-- name: (.+)$", re.MULTILINE)

@@ -2,7 +2,7 @@
 
 A logged queue has a ``Logged`` (``Queue.log``); one that is not has ``None`` there, and pays one comparison. Events
 are collected in memory and written as one row with the batch. What an event says of the receive stands beside the
-message's deadline, in the column ``log`` (``engines.held``). The leases that receives give are remembered for a while,
+message's deadline, in the column ``log`` (``store.events``). The leases that receives give are remembered for a while,
 until anything but their receipt touches them: the delete that is usual reads nothing.
 
 A receipt that ended without a deletion is kept for a day (``expired_receipt``), with its event: the late delete that
@@ -22,8 +22,20 @@ import msgspec
 from veilmq.core.events import Outcome, ReceiptClosed, encode
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.receipts import Receipt
-from veilmq.engines import held
-from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S, Event, Logged, event_of, routing_key
+from veilmq.store.events import (
+    EXPIRED_KEPT_MAX,
+    EXPIRED_KEPT_S,
+    LOG_CLOSED,
+    Event,
+    Logged,
+    event_of,
+    log_begun,
+    log_extended,
+    log_is_open,
+    log_placed,
+    read_log,
+    routing_key,
+)
 from veilmq.store.queues import SEQ_SHIFT, Queue
 from veilmq.store.sqlite.accepted import Staged
 from veilmq.store.sqlite.options import EngineOptions
@@ -130,7 +142,7 @@ class EventLog:
         leases = [list(row) for row in self._executemany(query, [(partition, seq) for seq in seqs])]
         for lease in leases:
             lease[_KEY] = routing_key(lease[_KEY], self._options.routing_attribute)
-            *_, waited_ms = held.read(lease[_LOG])
+            *_, waited_ms = read_log(lease[_LOG])
             lease.append((lease[_RECEIVED_FROM] or 0) + waited_ms)
         return leases
 
@@ -170,7 +182,7 @@ class EventLog:
         again = [row[0] for row in rows if row[2]]
         if again:
             self.end(queue.log, queue.partition, again, now_ms, fifo=queue.fifo)
-        begun = held.begun(len(rows), now_ms - requested_at_ms)
+        begun = log_begun(len(rows), now_ms - requested_at_ms)
         leases: dict[int, Lease] = {}
         for place, row in enumerate(rows):
             seq, _, receive_count, epoch, _, message_id, body, properties, source, _, _, group, _ = row
@@ -178,7 +190,7 @@ class EventLog:
             key = routing_key(properties, self._options.routing_attribute)
             group_hash = self._hash(queue.partition, group) if queue.fifo else group
             sent_at_ms = seq >> SEQ_SHIFT if source is None and not queue.shares else None
-            log = held.placed(begun, place)
+            log = log_placed(begun, place)
             since = receive_count + 1, 0, (epoch or 0) + 1, requested_at_ms
             leases[seq] = [seq, 0, *since, group, None, log, group_hash, size, message_id, key, sent_at_ms, now_ms]
         return leases
@@ -199,7 +211,7 @@ class EventLog:
         """
         leases = self.find(partition, seqs, fifo=fifo)
         for lease in leases:
-            if held.is_open(lease[_LOG]):
+            if log_is_open(lease[_LOG]):
                 event = self._expire(logged, lease)
                 self._expired[lease[_SEQ], lease[_GENERATION]] = now_ms, encode(event)
         return leases
@@ -215,10 +227,10 @@ class EventLog:
         """Take note that the deadline of a lease, still the old one, is about to be moved; the caller keeps it."""
         assert queue.log is not None
         if not released:
-            lease[_LOG] = held.extended(lease[_LOG])
-        elif held.is_open(lease[_LOG]):
+            lease[_LOG] = log_extended(lease[_LOG])
+        elif log_is_open(lease[_LOG]):
             self._note(queue.log, lease, Outcome.NACKED, now_ms)
-            lease[_LOG] |= held.CLOSED
+            lease[_LOG] |= LOG_CLOSED
 
     def deleted_as_received(self, logged: Logged, seqs: Iterable[Row], now_ms: int) -> None:
         """Take note of messages (seq alone) that were deleted by the receipts of their remembered leases."""
@@ -233,13 +245,13 @@ class EventLog:
         logged = queue.log
         assert logged is not None
         if lease is not None and lease[_GENERATION] == receipt.generation:
-            if held.is_open(lease[_LOG]) and (acts or lease[_EPOCH] == receipt.epoch):
+            if log_is_open(lease[_LOG]) and (acts or lease[_EPOCH] == receipt.epoch):
                 self._delete(logged, lease, now_ms)
                 if not acts:
-                    lease[_LOG] |= held.CLOSED
+                    lease[_LOG] |= LOG_CLOSED
                     self.keep(queue.partition, [lease], fifo=queue.fifo)
             return
-        if acts and lease is not None and held.is_open(lease[_LOG]):  # an earlier receipt deletes
+        if acts and lease is not None and log_is_open(lease[_LOG]):  # an earlier receipt deletes
             if now_ms < lease[_VISIBLE_AT]:
                 self._note(logged, lease, Outcome.DELETED_BY_EARLIER, now_ms)
             else:
@@ -267,8 +279,8 @@ class EventLog:
             places.append((queue.partition, queue.log))
         for partition, logged in places:
             for lease in self.find(partition, [receipt.position], fifo=queue.fifo):
-                if lease[_GENERATION] == receipt.generation and held.is_open(lease[_LOG]):
-                    lease[_LOG] |= held.CLOSED
+                if lease[_GENERATION] == receipt.generation and log_is_open(lease[_LOG]):
+                    lease[_LOG] |= LOG_CLOSED
                     self.keep(partition, [lease], fifo=queue.fifo)
                     return self._expire(logged, lease)
         return None

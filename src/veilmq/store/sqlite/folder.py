@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 from filelock import FileLock, Timeout
 
-from veilmq.engines.store import StoreError
+from veilmq.store.port import StoreError
 from veilmq.store.sqlite.options import EngineOptions
 
 APPLICATION_ID = 0x7665696D

@@ -2,8 +2,7 @@
 
 import re
 
-from veilmq.engines.named_sql import load
-from veilmq.store.named_queries import shared
+from veilmq.store.named_queries import load, shared
 
 _PLACE = re.compile(r"\$(\d+)")
 

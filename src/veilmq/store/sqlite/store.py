@@ -23,12 +23,10 @@ from veilmq.core.commands import Command, ListQueues
 from veilmq.core.errors import OutcomeUnknown, ShuttingDown, VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Done, Wake
-from veilmq.engines.clock import StoreClock, stopwatch_s
-from veilmq.engines.execute import execute
-from veilmq.engines.figures import Figure, gauge
-from veilmq.engines.store import FAILED, FULL, NOTHING_HELD_BACK, Survey
 from veilmq.store.background import Scheduler, Sweep
+from veilmq.store.clock import StoreClock, stopwatch_s
 from veilmq.store.cold import STEPS
+from veilmq.store.port import FAILED, FULL, NOTHING_HELD_BACK, Figure, Survey, execute, gauge
 from veilmq.store.queue_commands import SurveyQueues
 from veilmq.store.sqlite.batch import Batch, Entry
 from veilmq.store.sqlite.committer import Committer, ThreadCommitter
@@ -55,7 +53,7 @@ _UNTIL = {
 
 
 class SqliteStore:
-    """``engines.store.Store`` on one machine. Every method belongs to the event loop's thread."""
+    """``store.port.Store`` on one machine. Every method belongs to the event loop's thread."""
 
     def __init__(
         self,
@@ -210,7 +208,7 @@ class SqliteStore:
 
     @property
     def kept(self) -> str:
-        """Where messages are kept; see ``engines.store.Store``."""
+        """Where messages are kept; see ``store.port.Store``."""
         return "in memory only, gone when the server stops" if self._folder is None else f"in {self._folder.resolve()}"
 
     async def obstacles(self) -> list[str]:
@@ -226,7 +224,7 @@ class SqliteStore:
         return [f"{_span(held_ms)} {_HELD_BACK}{_UNTIL[doubt.synchronised]}", *long_log]
 
     async def trust_clock(self) -> str:
-        """Take the present time for right; see ``engines.store.Store``."""
+        """Take the present time for right; see ``store.port.Store``."""
         if self.clock.doubt is None:
             return NOTHING_HELD_BACK
         applied_ms = self.clock.trust()

@@ -11,10 +11,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from veilmq.engines.store import StoreError
 from veilmq.server.pushing import identity
 from veilmq.server.pushing.failures import PushError
 from veilmq.server.settings import ServerSettings, SettingError
+from veilmq.store.port import StoreError
 from veilmq.testing import RunningServer
 
 NOW_S = 1_700_000_000.0

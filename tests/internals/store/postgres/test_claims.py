@@ -13,7 +13,7 @@ from tests.store.host import QUEUE, message
 from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
 from veilmq.core import claims, commands
 from veilmq.core.errors import ClaimLost, EpochFenced, OutcomeUnknown, PurgeInProgress, StoreUnavailable
-from veilmq.engines.execute import execute
+from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresEngine, transaction
 from veilmq.store.postgres.sweeps import LOOK_MS
 

@@ -14,7 +14,7 @@ from veilmq.core import commands
 from veilmq.core.commands import Command, NewMessage, VisibilityChange
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.results import ReceiptState
-from veilmq.engines.execute import execute
+from veilmq.store.port import execute
 from veilmq.store.postgres.node import keys_of
 
 PATIENCE_S = 60

@@ -14,7 +14,7 @@ from tests.store.host import QUEUE
 from tests.store.postgres_host import PostgresHost, connected
 from veilmq.core.claims import OpenSource
 from veilmq.core.settings import QueueSettings
-from veilmq.engines.copying import CopiedMessage, CopiedQueue, CopyRefused
+from veilmq.store.copying import CopiedMessage, CopiedQueue, CopyRefused
 from veilmq.store.postgres.copying import CopyLock, DatabaseSource, DatabaseTarget
 
 JOBS = CopiedQueue(1, QUEUE, QueueSettings(), b"{}", 0, 0)

@@ -13,12 +13,11 @@ from tests.store.postgres_host import RESTLESS, connected, making_database, prep
 from tests.store.shards_host import ShardsHost, hosting_shards
 from veilmq.core import commands
 from veilmq.core.errors import StoreUnavailable
-from veilmq.engines.execute import execute
-from veilmq.engines.store import StoreError
-from veilmq.engines.store_urls import bare
+from veilmq.store.port import StoreError, execute
 from veilmq.store.postgres import Shards, databases
 from veilmq.store.postgres.cluster import REFRESH_MS
 from veilmq.store.postgres.outbox import CLAIM_MS, LOOK_MS
+from veilmq.store.urls import bare
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 
 LATER = "000000000000/later"

@@ -15,7 +15,7 @@ from veilmq.core import commands
 from veilmq.core.commands import Command
 from veilmq.core.errors import InternalError, OutcomeUnknown, StoreFull, StoreUnavailable
 from veilmq.core.results import QueueView, ReceiptState
-from veilmq.engines.execute import execute
+from veilmq.store.port import execute
 from veilmq.store.postgres.database import Breaker, Database, told
 from veilmq.testing import VirtualClock
 

@@ -10,7 +10,7 @@ from tests.store.host import QUEUE, message
 from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
 from veilmq.core import commands, results
 from veilmq.core.commands import VisibilityChange
-from veilmq.engines.execute import execute
+from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresEngine
 
 MESSAGES = 600

@@ -7,7 +7,7 @@ import pytest
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import PostgresHost, hosting_postgres
 from veilmq.core import commands, results
-from veilmq.engines.execute import execute
+from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresEngine, PostgresOptions
 
 QUOTA = 5

@@ -16,7 +16,7 @@ from veilmq.core import commands
 from veilmq.core.commands import Command
 from veilmq.core.errors import OutcomeUnknown, StoreUnavailable
 from veilmq.core.results import SentMessage
-from veilmq.engines.execute import execute
+from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresEngine, PostgresOptions
 
 SEND = commands.Send(queue=QUEUE, messages=(message("a"),))

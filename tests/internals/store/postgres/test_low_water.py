@@ -9,7 +9,7 @@ from tests.internals.store.postgres.entries import entries_read
 from tests.store.host import QUEUE, Host
 from tests.store.postgres_host import PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
-from veilmq.engines.execute import execute
+from veilmq.store.port import execute
 from veilmq.store.postgres import node as node_module
 from veilmq.store.postgres.database import SETTINGS
 from veilmq.store.postgres.node import LowWater

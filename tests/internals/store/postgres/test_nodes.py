@@ -13,7 +13,7 @@ from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
 from veilmq.core import commands
 from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
 from veilmq.core.results import ReceiptState, ReceivedMessage, SentMessage
-from veilmq.engines.execute import execute
+from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresEngine
 
 NODES = PRODUCERS = CONSUMERS = 3

@@ -6,8 +6,7 @@ from importlib.resources import files
 
 import pytest
 
-from veilmq.engines.named_sql import load
-from veilmq.store.named_queries import shared
+from veilmq.store.named_queries import load, shared
 
 PACKAGE = "veilmq.store.postgres"
 FILES = [entry.name for entry in files(PACKAGE).iterdir() if entry.name.endswith(".sql")]

@@ -17,8 +17,7 @@ from tests.internals.store.postgres.entries import entries_read
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
-from veilmq.engines.named_sql import load
-from veilmq.store.named_queries import shared
+from veilmq.store.named_queries import load, shared
 from veilmq.store.postgres.database import SETTINGS
 from veilmq.store.postgres.events import logged
 

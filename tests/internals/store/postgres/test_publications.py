@@ -12,10 +12,9 @@ from tests.store.host import QUEUE, message
 from veilmq.core.commands import DeleteQueue, PurgeQueue
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.publications import ListWriters, Publish, Published, Stage, Staged
-from veilmq.engines.execute import execute
-from veilmq.engines.staging import PIECE_MESSAGES
+from veilmq.store.port import execute
 from veilmq.store.postgres.sweeps import LOOK_MS
-from veilmq.store.publications import CLIENT_MS
+from veilmq.store.publications import CLIENT_MS, PIECE_MESSAGES
 
 MANY = 4 * PIECE_MESSAGES
 BODIES = [str(number) for number in range(MANY)]

@@ -15,8 +15,7 @@ from veilmq.core import commands
 from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
 from veilmq.core.errors import OutcomeUnknown, QueueNotFound, ReceiptInvalid, StoreUnavailable
 from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents, decode
-from veilmq.engines.execute import execute
-from veilmq.engines.store import StoreError
+from veilmq.store.port import StoreError, execute
 from veilmq.store.postgres import Shards
 from veilmq.store.postgres.cluster import REFRESH_MS
 from veilmq.store.postgres.outbox import CLAIM_MS, LOOK_MS

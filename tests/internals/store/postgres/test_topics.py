@@ -26,9 +26,9 @@ from veilmq.core.topics import (
     Unsubscribe,
     push_queue,
 )
-from veilmq.engines.execute import execute
 from veilmq.server.pushing.pusher import LEASE_S, Pusher
 from veilmq.server.topic_counts import TopicCounts
+from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresEngine
 from veilmq.store.postgres.queues import wake_groups
 

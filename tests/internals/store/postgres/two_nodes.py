@@ -10,7 +10,7 @@ import asyncpg
 from tests.store.host import QUEUE
 from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
 from veilmq.core.commands import Command
-from veilmq.engines.execute import execute
+from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresEngine, PostgresOptions
 from veilmq.store.postgres.nodes import REST_MS, SOON_MS, Notice, unpacked
 

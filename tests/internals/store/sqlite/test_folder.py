@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tests.internals.engines.power import Disk, Log, RecordingVFS
+from tests.internals.store.power import Disk, Log, RecordingVFS
 from veilmq.store.sqlite import folder
 from veilmq.store.sqlite.database import Database
 from veilmq.store.sqlite.folder import DATABASE_NAME, FolderError, FolderLock, open_connection

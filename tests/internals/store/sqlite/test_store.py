@@ -11,8 +11,8 @@ import pytest
 
 from veilmq.core.commands import Command, CreateQueue, NewMessage, Receive, Send
 from veilmq.core.errors import OutcomeUnknown, ShuttingDown, StoreFull
-from veilmq.engines.clock import SystemClock
-from veilmq.engines.execute import execute
+from veilmq.store.clock import SystemClock
+from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.store.sqlite.batch import Batch
 from veilmq.store.sqlite.database import Database

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from veilmq.engines.clock import SystemClock, kernel_synchronised
+from veilmq.store.clock import SystemClock, kernel_synchronised
 
 _MS = 1_000_000
 _START_MS = 1_700_000_000_000

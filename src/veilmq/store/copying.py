@@ -69,7 +69,7 @@ class CopiedMessage(NamedTuple):
     ``position`` is what receipts name. ``came_at_ms`` is when it came to the queue, ``sent_at_ms`` from where its
     retention counts: the first sending of a dead letter of a standard queue. A dead letter has a ``source`` and was
     received ``receives_before`` times, first at ``first_received_at_ms``; of others that is the first receive here.
-    ``group`` is the name of its message group, ``log`` what an event will say of its receive (``engines.held``).
+    ``group`` is the name of its message group, ``log`` what an event will say of its receive (``store.events``).
     """
 
     position: int

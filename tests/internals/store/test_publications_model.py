@@ -18,7 +18,6 @@ from tests.store.postgres_host import PostgresHost
 from veilmq.core import commands
 from veilmq.core.errors import StageMissing
 from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
-from veilmq.engines import staging
 from veilmq.store import publications
 
 WRITERS = st.sampled_from(("w", "x"))
@@ -151,6 +150,5 @@ class PublicationsAndModel(ModelFrame):
 @pytest.mark.timeout(600)
 def test_publications_agree_with_the_model(monkeypatch: pytest.MonkeyPatch, model_url: str | None) -> None:
     """At random, and reproducibly; pieces and slices have two messages."""
-    monkeypatch.setattr(staging, "PIECE_MESSAGES", 2)
-    monkeypatch.setattr(publications, "SLICE_MESSAGES", 2)
+    monkeypatch.setattr(publications, "PIECE_MESSAGES", 2)
     run_model(PublicationsAndModel, examples=25, steps=30, url=model_url, examples_there=6)

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.internals.engines.power import Change, Disk, record
+from tests.internals.store.power import Change, Disk, record
 from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.publications import ListWriters, Publish, Stage
-from veilmq.engines import staging
 from veilmq.store import publications
 
 SEED = 20_240_229
@@ -26,8 +25,7 @@ BODIES = [f"{number} {LONG if number % 3 else ''}" for number in range(TOTAL)]
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces and slices of two messages."""
-    monkeypatch.setattr(staging, "PIECE_MESSAGES", 2)
-    monkeypatch.setattr(publications, "SLICE_MESSAGES", 2)
+    monkeypatch.setattr(publications, "PIECE_MESSAGES", 2)
 
 
 def write(host: Host) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.internals.engines.power import Log, check, counted, outages, record
-from tests.internals.engines.test_moves_power import LONG, SEED
+from tests.internals.store.power import Log, check, counted, outages, record
+from tests.internals.store.test_moves_power import LONG, SEED
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
 from veilmq.core.topics import CreateTopic, Notification, PublishToTopic, Subscribe, Subscription, push_queue

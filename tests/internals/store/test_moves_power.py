@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.internals.engines.power import Log, check, counted, outages, record, rows
+from tests.internals.store.power import Log, check, counted, outages, record, rows
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
 

@@ -16,7 +16,7 @@ _PASSWORD = re.compile(r"(?<=://)([^:@/\s]*):\S*@")  # up to the last @, whateve
 _PASSWORD_OPTION = re.compile(r"(?<=[?&])((?:ssl)?password)=[^&\s]*")
 
 
-def split(text: str) -> tuple[str, ...]:
+def split_urls(text: str) -> tuple[str, ...]:
     """Return the URLs in ``text``, in order; raises ``ValueError`` for anything else."""
     urls = tuple(_BETWEEN.split(text.strip().rstrip(",")))
     if not all(_URL.fullmatch(url) and _has_ports(url) for url in urls):
@@ -38,11 +38,6 @@ def _has_ports(url: str) -> bool:
 
 def _is_port(text: str) -> bool:
     return re.fullmatch("[0-9]{1,5}", text) is not None and 1 <= int(text) <= _PORT_MAX
-
-
-def join(urls: tuple[str, ...]) -> str:
-    """Return what ``split`` makes ``urls`` of."""
-    return ",".join(urls)
 
 
 def bare(url: str) -> str:

@@ -16,8 +16,8 @@ from typing import Any
 import apsw
 import pytest
 
-from tests.internals.engines.power import Change, Disk, Log, Note, RecordingVFS, Sync, Write
-from tests.internals.engines.power_script import SCENES, World
+from tests.internals.store.power import Change, Disk, Log, Note, RecordingVFS, Sync, Write
+from tests.internals.store.power_script import SCENES, World
 from tests.store.host import HOT, RESTLESS, Host
 from veilmq.core import commands
 from veilmq.core.looks import LookAtLeases, LookAtQueue
