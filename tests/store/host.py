@@ -14,7 +14,7 @@ from veilmq.core.commands import Command, NewMessage, VisibilityChange
 from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
 from veilmq.core.properties import Attribute, Properties, encode
 from veilmq.core.settings import SettingValue
-from veilmq.store.background import Sweep
+from veilmq.store.cold import Sweep
 from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.store.sqlite.doctor import examine

@@ -1,14 +1,26 @@
-"""Claims: the commands of ``core.claims``.
+"""Claims: sources, the messages that are bound to them, and how claims end; the commands of ``core.claims``.
 
 A command on a source locks its row, so that commands on one source have an order, whichever node they come to; reading
-locks nothing. A claim is bound in slices by as many commands, and ends in slices (``claim_endings``).
+locks nothing. A claim is bound in slices by as many commands.
+
+How a claim ends is decided at once: messages of acknowledged ones are deleted, those of lost or released ones return.
+They follow in slices, each in a transaction that has the claim's row. The first slice is the command's own, so that
+small claims end with it; the others go on by themselves (``ClaimStep``).
+
+What is bound counts as received once more, and no receipt from before acts on it. It is in flight, but takes no place
+of the quota of receives, and no retention ends it.
 """
 
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from veilmq.core import claims, limits, redrive
-from veilmq.core.claims import ClaimState, ClaimView, SourceView
+from veilmq.core.claims import ClaimedMessage, ClaimState, ClaimView, SourceView
+from veilmq.core.commands import Command
 from veilmq.core.errors import (
+    ClaimAcknowledged,
     ClaimGap,
     ClaimLost,
     ClaimReleased,
@@ -20,35 +32,275 @@ from veilmq.core.errors import (
     ShardNotFound,
     SourceNotFound,
 )
-from veilmq.core.limits import SECOND_MS
-from veilmq.store.claim_endings import ClaimStep, advance_of, detach, end, expired
-from veilmq.store.claim_sources import Source, claim_of, put, source_of, with_claims
-from veilmq.store.claimed import ACKNOWLEDGED, Backlog, BoundClaim, ClaimTransaction, Part, Wish
-from veilmq.store.transaction import QueueRow
+from veilmq.core.limits import CLAIM_SHARDS_MAX, SECOND_MS, SOURCE_SILENCE_S
+from veilmq.store.transaction import QueueRow, Row, Transaction
 
+ACKNOWLEDGED = "acknowledged"
+"""The state of a claim whose messages are being deleted: commands see its number only."""
+
+_BINDING, _OPEN, _LOST, _RELEASED = (
+    each.value for each in (ClaimState.BINDING, ClaimState.OPEN, ClaimState.LOST, ClaimState.RELEASED)
+)
 _CURSOR = re.compile(r"(?:u([0-9]{1,19}))?")
 _SEQ_MAX = (1 << 63) - 1  # the highest number of both databases; no message stands there
+_SILENCE_MS = SOURCE_SILENCE_S * SECOND_MS
+_PAUSE_MS = 5
 
 
-async def _source(tx: ClaimTransaction, queue: QueueRow, name: str) -> Source:
-    """Lock the source and return it as it is now; raises ``SourceNotFound``."""
+class ClaimStep(Command, frozen=True, kw_only=True):
+    """Do one slice of what claims do by themselves. Answers in how many ms the next one is due, ``None`` for never."""
+
+
+# What a dialect does with messages.
+
+
+class BoundClaim(NamedTuple):
+    """A row of ``claim``; ``partition`` has its messages, ``filled`` are those in the last shard of a standard queue's.
+
+    ``origin`` is that of its queue. A claim without a source is forgotten when it has ended.
+    """
+
+    id: int
+    origin: int
+    partition: int
+    source: str | None
+    number: int
+    state: str
+    messages: int
+    shards: int
+    filled: int
+    bound_at_ms: int
+    is_ending: bool
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its messages are bound to its source."""
+        return self.state in (_BINDING, _OPEN)
+
+
+class Wish(NamedTuple):
+    """Up to so many more messages, in shards of so many, and so many bytes of all that the claim has."""
+
+    messages: int
+    shard_messages: int
+    bytes: int | None
+
+
+class Part(NamedTuple):
+    """What a slice has bound: so many messages; how many shards the claim has then, and messages in the last one.
+
+    ``more`` tells whether there may be more of what is wished, ``expires`` whether messages past their retention, which
+    go by slices, may hide it.
+    """
+
+    messages: int
+    shards: int
+    filled: int
+    more: bool
+    expires: bool = False
+
+
+class Backlog(NamedTuple):
+    """How many messages of a queue are visible, and when the oldest of all was sent."""
+
+    visible: int
+    oldest_sent_at_ms: int | None
+
+
+class ClaimedMessages(ABC):
+    """What claims do with messages, in an open transaction; waiters hear of what becomes visible."""
+
+    claimed_max: int
+    """How many messages of a queue may be claimed."""
+
+    @abstractmethod
+    async def bind(self, queue: QueueRow, claim: BoundClaim, wish: Wish) -> Part:
+        """Bind a slice of the visible messages, in the order of receives; dead letters move as in a receive."""
+
+    @abstractmethod
+    async def read(
+        self, queue: QueueRow, claim: BoundClaim, shard: int, seq: int, count: int, bytes_max: int
+    ) -> Sequence[tuple[int, ClaimedMessage]]:
+        """Return up to ``count`` messages of a shard from ``seq`` on, each behind its seq, in order.
+
+        The one that brings bodies and properties to ``bytes_max`` is the last.
+        """
+
+    @abstractmethod
+    async def find(self, queue: QueueRow, claim: BoundClaim, message: bytes) -> int | None:
+        """Return the seq of the message of that id, if the claim has it; looks at all that the claim has."""
+
+    @abstractmethod
+    async def evict(self, queue: QueueRow, claim: BoundClaim, seq: int, target: QueueRow) -> None:
+        """Move a message of the claim to ``target`` as a dead letter."""
+
+    @abstractmethod
+    async def end(self, queue: QueueRow | None, claim: BoundClaim) -> bool:
+        """Delete a slice of an acknowledged claim, or give one back; tell whether there may be more.
+
+        What has passed its retention is deleted either way, and so is what is in a partition that is retired. ``queue``
+        is ``None`` when it was deleted.
+        """
+
+    @abstractmethod
+    async def backlog(self, queue: QueueRow, *, lately: bool) -> Backlog:
+        """Count what waits; ``lately``: what was counted a while ago will do where counting takes long."""
+
+    @abstractmethod
+    async def next_visible_ms(self, queue: QueueRow) -> int | None:
+        """Return the instant from which a message is visible; ``None`` when none comes by itself."""
+
+
+class ClaimTransaction(Transaction):
+    """A transaction that can do so."""
+
+    claimed: ClaimedMessages
+
+
+def placed(messages: int, claim: BoundClaim, shard_messages: int) -> list[tuple[int, int]]:
+    """Return how many of the next messages go to which shard.
+
+    The last one gets what it has room for, and new ones share the rest evenly. Of ``CLAIM_SHARDS_MAX`` the last one
+    takes all that comes.
+    """
+    parts_max = CLAIM_SHARDS_MAX - claim.shards
+    room = max(0, shard_messages - claim.filled) if parts_max else messages
+    first = min(messages, room) if claim.shards else 0
+    rest = messages - first
+    parts = min(parts_max, -(-rest // shard_messages))
+    pieces = [(claim.shards - 1, first)] if first else []
+    return pieces + [(claim.shards + each, (each + 1) * rest // parts - each * rest // parts) for each in range(parts)]
+
+
+def filled(pieces: list[tuple[int, int]], claim: BoundClaim) -> tuple[int, int]:
+    """Return how many shards the claim has with what was ``placed``, and how many messages its last one has."""
+    if not pieces:
+        return claim.shards, claim.filled
+    shard, messages = pieces[-1]
+    return shard + 1, messages + (claim.filled if shard == claim.shards - 1 else 0)
+
+
+def shards_of_groups(found: int, *, more: bool, wish: Wish) -> int:
+    """Return among how many shards groups are divided, once and for all: without ``more``, what was found is all."""
+    messages = wish.messages if more else found
+    return min(CLAIM_SHARDS_MAX, max(1, -(-messages // wish.shard_messages)))
+
+
+# Sources.
+
+
+class Source(NamedTuple):
+    """What a source was at ``now_ms``, with its claims by their numbers, in order; then its row."""
+
+    now_ms: int
+    claims: dict[int, BoundClaim]
+    origin: int
+    name: str
+    consumer: str
+    epoch: int
+    acknowledged: int
+    last: int
+    hold_ms: int
+    lease_ms: int
+    beat_at_ms: int
+
+    @property
+    def held(self) -> list[BoundClaim]:
+        """Its open claims."""
+        return [each for each in self.claims.values() if each.is_held]
+
+    @property
+    def passed(self) -> list[BoundClaim]:
+        """The lost and released claims that the last acknowledgement passed over."""
+        return [each for each in self.claims.values() if each.number <= self.acknowledged]
+
+    @property
+    def hold_until_ms(self) -> int:
+        """When its messages go back to the queue."""
+        return self.beat_at_ms + self.hold_ms
+
+    @property
+    def hold_has_ended(self) -> bool:
+        """Whether its open claims are lost."""
+        return self.now_ms >= self.hold_until_ms and bool(self.held)
+
+    def ended(self, claims: Iterable[BoundClaim], state: str) -> "Source":
+        """Return what it is when ``claims``, which are open, have ended in that state."""
+        return self._replace(
+            claims=self.claims | {each.number: each._replace(state=state, is_ending=True) for each in claims}
+        )
+
+    def as_seen(self) -> "Source":
+        """Return what readers see of it: its claims are lost once its hold has ended, though that is not written."""
+        return self.ended(self.held, _LOST) if self.hold_has_ended else self
+
+    def open_claim(self, number: int) -> BoundClaim:
+        """Return the claim of that number; raises the reason why there is no open one."""
+        if number <= self.acknowledged:
+            raise ClaimAcknowledged(number, self.acknowledged)
+        found = self.claims.get(number)
+        if found is not None and found.is_held:
+            return found
+        raise ClaimReleased(number) if found is not None and found.state == _RELEASED else ClaimLost(number)
+
+    def view(self, backlog: Backlog) -> SourceView:
+        """Return what commands answer."""
+        lease_until_ms = self.beat_at_ms + self.lease_ms
+        return SourceView(
+            source=self.name,
+            consumer=self.consumer,
+            epoch=self.epoch,
+            acknowledged=self.acknowledged,
+            last=self.last,
+            alive=self.now_ms < lease_until_ms,
+            lease_until_ms=lease_until_ms,
+            hold_until_ms=self.hold_until_ms,
+            claims=[
+                ClaimView(
+                    number=each.number,
+                    state=ClaimState(each.state),
+                    messages=each.messages,
+                    shards=each.shards,
+                    bound_at_ms=each.bound_at_ms,
+                )
+                for each in self.claims.values()
+                if each.number > self.acknowledged
+            ],
+            ready=backlog.visible,
+            oldest_sent_at_ms=backlog.oldest_sent_at_ms,
+        )
+
+
+async def _with_claims(tx: Transaction, row: Row, now_ms: int) -> Source:
+    """Return the source of a row, with its claims as they are now."""
+    bound = [BoundClaim(*each) for each in await tx.rows("claims_of", row[0], row[1])]
+    return Source(now_ms, {each.number: each for each in bound}, *row)
+
+
+async def _source(
+    tx: ClaimTransaction, queue_name: str, name: str, epoch: int | None = None
+) -> tuple[QueueRow, Source]:
+    """Lock a source, and return its queue and what it is now.
+
+    Raises ``QueueNotFound``, ``SourceNotFound``, and ``EpochFenced`` if its epoch is another one.
+    """
+    queue = await tx.queue(queue_name)
     rows = await tx.locked("source", queue.origin, name)
     if not rows:
         raise SourceNotFound(name)
-    return await expired(tx, queue, await with_claims(tx, rows[0], await tx.now()))
-
-
-async def _fenced(tx: ClaimTransaction, queue: QueueRow, name: str, epoch: int) -> Source:
-    """Do the same if that is its epoch; raises ``EpochFenced``."""
-    source = await _source(tx, queue, name)
-    if epoch != source.epoch:
+    source = await _expired(tx, queue, await _with_claims(tx, rows[0], await tx.now()))
+    if epoch is not None and epoch != source.epoch:
         raise EpochFenced(epoch, source.epoch)
-    return source
+    return queue, source
 
 
-async def _beat(
-    tx: ClaimTransaction, source: Source, *, hold_s: int | None = None, lease_s: int | None = None
-) -> Source:
+async def _put(tx: Transaction, source: Source) -> None:
+    """Write a source, whose row is locked; its hold is looked at when it ends."""
+    _, _, *columns = source
+    await tx.run("put_source", *columns, source.hold_until_ms)
+
+
+async def _beat(tx: ClaimTransaction, source: Source, hold_s: int | None = None, lease_s: int | None = None) -> Source:
     """Renew lease and hold, of other lengths where they are given; write the source."""
     if hold_s is not None:  # it may end before what was arranged
         tx.schedule(ClaimStep)
@@ -57,12 +309,12 @@ async def _beat(
         lease_ms=source.lease_ms if lease_s is None else lease_s * SECOND_MS,
         beat_at_ms=source.now_ms,
     )
-    await put(tx, source)
+    await _put(tx, source)
     return source
 
 
 async def _view(tx: ClaimTransaction, queue: QueueRow, source: Source, *, lately: bool = False) -> SourceView:
-    return _seen(source, await tx.claimed.backlog(queue, lately=lately))
+    return source.view(await tx.claimed.backlog(queue, lately=lately))
 
 
 # The commands of readers.
@@ -76,31 +328,28 @@ async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> Sourc
     now_ms = await tx.now()
     if all(name != command.source for _, name, *_ in rows):
         rows += await tx.rows("insert_source", queue.origin, command.source, now_ms)
-    found = [await expired(tx, queue, await with_claims(tx, row, now_ms)) for row in rows]
+    found = [await _expired(tx, queue, await _with_claims(tx, row, now_ms)) for row in rows]
     rivals = [each for each in found if each.name != command.source]
     taken = next((rival for rival in rivals if rival.held), None)
     if taken is not None and not command.takeover:
         raise ConsumerTaken(command.consumer, taken.name)
     for rival in rivals:
-        await put(tx, rival._replace(epoch=rival.epoch + 1, consumer=""))
-        await end(tx, queue, rival, rival.held, ClaimState.RELEASED.value)
+        await _put(tx, rival._replace(epoch=rival.epoch + 1, consumer=""))
+        await _end(tx, queue, rival, rival.held, _RELEASED)
     (ours,) = (each for each in found if each.name == command.source)
     ours = ours._replace(epoch=ours.epoch + 1, consumer=command.consumer)
-    return await _view(tx, queue, await _beat(tx, ours, hold_s=command.hold_s, lease_s=command.lease_s))
+    return await _view(tx, queue, await _beat(tx, ours, command.hold_s, command.lease_s))
 
 
 async def heartbeat(tx: ClaimTransaction, command: claims.Heartbeat) -> SourceView:
     """Renew lease and hold."""
-    queue = await tx.queue(command.queue)
-    source = await _fenced(tx, queue, command.source, command.epoch)
-    source = await _beat(tx, source, hold_s=command.hold_s, lease_s=command.lease_s)
-    return await _view(tx, queue, source, lately=True)
+    queue, source = await _source(tx, command.queue, command.source, command.epoch)
+    return await _view(tx, queue, await _beat(tx, source, command.hold_s, command.lease_s), lately=True)
 
 
 async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
     """Bind, go on binding, or return what was bound."""
-    queue = await tx.queue(command.queue)
-    source = await _fenced(tx, queue, command.source, command.epoch)
+    queue, source = await _source(tx, command.queue, command.source, command.epoch)
     number = command.number
     if number > source.last + 1:
         raise ClaimGap(number, source.last)
@@ -110,19 +359,19 @@ async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
     else:
         if source.last in source.claims:
             await _whole(tx, source.claims[source.last])
-        row = await tx.row("insert_claim", queue.origin, queue.partition, source.name, number, source.now_ms)
-        assert row is not None, "it is there with its insertion"
-        bound = claim_of(row)
-    more, places = False, 0
-    if bound.state == ClaimState.BINDING.value:
+        (row,) = await tx.rows("insert_claim", queue.origin, queue.partition, source.name, number, source.now_ms)
+        bound = BoundClaim(*row)
+    more = False
+    if bound.state == _BINDING:
         places = max(0, tx.claimed.claimed_max - await tx.value("claimed", queue.origin))
         part = await _bind(tx, queue, bound, command, places)
-        bound, more = bound._replace(messages=bound.messages + part.messages, shards=part.shards), part.more
+        more = part.more
+        bound = bound._replace(messages=bound.messages + part.messages, shards=part.shards, filled=part.filled)
         if not again and not bound.messages:
             await tx.run("drop_claim", bound.id)
             return await _nothing(tx, queue, number, places, expires=part.expires)
-        bound = await _grown(tx, bound._replace(filled=part.filled), more=more)
-    await _beat(tx, source._replace(last=number if not again else source.last))
+        bound = await _written(tx, bound) if more else await _whole(tx, bound)
+    await _beat(tx, source._replace(last=max(number, source.last)))
     return claims.Bound(number=number, messages=bound.messages, shards=bound.shards, more=more, again=again)
 
 
@@ -130,43 +379,45 @@ async def _bind(tx: ClaimTransaction, queue: QueueRow, bound: BoundClaim, comman
     wanted = min(command.messages_max - bound.messages, places)
     if wanted <= 0:
         return Part(0, bound.shards, bound.filled, more=False)
-    shard_messages = max(command.shard_messages, -(-command.messages_max // limits.CLAIM_SHARDS_MAX))
+    shard_messages = max(command.shard_messages, -(-command.messages_max // CLAIM_SHARDS_MAX))
     return await tx.claimed.bind(queue, bound, Wish(wanted, shard_messages, command.bytes_max))
 
 
-async def _grown(tx: ClaimTransaction, bound: BoundClaim, *, more: bool) -> BoundClaim:
-    """Write a claim that has grown; without ``more`` it is whole."""
-    if not more:
-        bound = bound._replace(state=ClaimState.OPEN.value, shards=max(1, bound.shards))
+async def _written(tx: ClaimTransaction, bound: BoundClaim) -> BoundClaim:
     await tx.run("put_claim", bound.id, bound.state, bound.messages, bound.shards, bound.filled)
     return bound
 
 
 async def _whole(tx: ClaimTransaction, bound: BoundClaim) -> BoundClaim:
-    """Have a claim that is being bound whole with what it has."""
-    return await _grown(tx, bound, more=False) if bound.state == ClaimState.BINDING.value else bound
+    """Have a claim that is being bound whole with what it has; another one stays as it is."""
+    if bound.state != _BINDING:
+        return bound
+    return await _written(tx, bound._replace(state=_OPEN, shards=max(1, bound.shards)))
 
 
 async def _nothing(tx: ClaimTransaction, queue: QueueRow, number: int, places: int, *, expires: bool) -> claims.Bound:
-    if expires or (queue.settings.fifo and await advance_of(tx, queue)):  # all groups may be blocked by that claim
-        return claims.Bound(number=number, messages=0, shards=0, more=True)
-    due_ms = await tx.claimed.next_visible_ms(queue) if places else None  # else the end of a claim notifies
-    return claims.Bound(number=number, messages=0, shards=0, next_due_ms=due_ms)
+    more, due_ms = expires, None
+    if not more and queue.settings.fifo:  # all groups may be blocked by a claim that ends
+        for row in await tx.locked("ending_claim_of", queue.origin):
+            await _advance(tx, queue, BoundClaim(*row))
+            more = True
+    if not more and places:  # else the end of a claim notifies
+        due_ms = await tx.claimed.next_visible_ms(queue)
+    return claims.Bound(number=number, messages=0, shards=0, more=more, next_due_ms=due_ms)
 
 
 async def acknowledge(tx: ClaimTransaction, command: claims.AcknowledgeClaims) -> claims.Acknowledged:
     """Delete a prefix; the claims that were passed over are kept until the next one, for an answer that is lost."""
-    queue = await tx.queue(command.queue)
-    source = await _fenced(tx, queue, command.source, command.epoch)
+    queue, source = await _source(tx, command.queue, command.source, command.epoch)
     number = command.number
     if number > source.last:
         raise ClaimGap(number, source.last)
     if number > source.acknowledged:
-        await detach(tx, source, source.passed)
+        await _detach(tx, source, source.passed)
         source = source._replace(acknowledged=number)
-        await put(tx, source)
+        await _put(tx, source)
         covered = [each for each in source.held if each.number <= number]
-        source = await end(tx, queue, source, covered, ACKNOWLEDGED)
+        source = await _end(tx, queue, source, covered, ACKNOWLEDGED)
     lost = [each.number for each in source.passed] if number == source.acknowledged else []
     return claims.Acknowledged(acknowledged=source.acknowledged, lost=lost)
 
@@ -175,7 +426,7 @@ async def read(tx: ClaimTransaction, command: claims.ReadClaim) -> claims.ClaimP
     """Return messages of a claim; one that is not whole is whole as it is from then on."""
     queue = await tx.queue(command.queue)
     bound = await _readable(tx, queue, command)
-    if bound.state == ClaimState.BINDING.value:
+    if bound.state == _BINDING:
         await tx.locked("source", queue.origin, command.source)
         bound = await _whole(tx, await _readable(tx, queue, command))
     if not 0 <= command.shard < bound.shards:
@@ -196,8 +447,7 @@ async def _readable(tx: ClaimTransaction, queue: QueueRow, command: claims.ReadC
     row = await tx.row("source", queue.origin, command.source)
     if row is None:
         raise ClaimLost(command.number)
-    source = await with_claims(tx, row, await tx.now())
-    return (source.as_expired() if source.hold_has_ended else source).open_claim(command.number)
+    return (await _with_claims(tx, row, await tx.now())).as_seen().open_claim(command.number)
 
 
 # The commands of operators.
@@ -207,49 +457,47 @@ async def list_sources(tx: ClaimTransaction, command: claims.ListSources) -> lis
     """Return the sources, those with open claims first."""
     queue = await tx.queue(command.queue)
     now_ms = await tx.now()
-    rows = await tx.rows("sources", queue.origin, now_ms, command.count)
-    bound: dict[str | None, list[BoundClaim]] = {name: [] for _, name, *_ in rows}
-    for row in await tx.rows("claims_of_queue", queue.origin) if rows else ():
-        each = claim_of(row)
-        bound.setdefault(each.source, []).append(each)
-    backlog = await tx.claimed.backlog(queue, lately=False) if rows else Backlog(0, None)
-    sources = [source_of(row, bound[row[1]], now_ms) for row in rows]
-    return [_seen(each.as_expired() if each.hold_has_ended else each, backlog) for each in sources]
+    sources = {
+        row[1]: Source(now_ms, {}, *row) for row in await tx.rows("sources", queue.origin, now_ms, command.count)
+    }
+    if not sources:
+        return []
+    for row in await tx.rows("claims_of_queue", queue.origin):
+        each = BoundClaim(*row)
+        if each.source in sources:
+            sources[each.source].claims[each.number] = each
+    backlog = await tx.claimed.backlog(queue, lately=False)
+    return [each.as_seen().view(backlog) for each in sources.values()]
 
 
 async def release(tx: ClaimTransaction, command: claims.ReleaseClaim) -> SourceView:
     """Give the messages of a claim back."""
-    queue = await tx.queue(command.queue)
-    source = await _source(tx, queue, command.source)
+    queue, source = await _source(tx, command.queue, command.source)
     try:
         bound = source.open_claim(command.number)
     except ClaimReleased:
         return await _view(tx, queue, source)
-    source = await end(tx, queue, source, [bound], ClaimState.RELEASED.value)
-    return await _view(tx, queue, source)
+    return await _view(tx, queue, await _end(tx, queue, source, [bound], _RELEASED))
 
 
 async def close_source(tx: ClaimTransaction, command: claims.CloseSource) -> None:
     """Give everything back and forget the source."""
-    queue = await tx.queue(command.queue)
-    source = await _source(tx, queue, command.source)
-    source = await end(tx, queue, source, source.held, ClaimState.RELEASED.value)
-    await detach(tx, source, list(source.claims.values()))
-    await tx.run("delete_source", queue.origin, source.name)
+    queue, source = await _source(tx, command.queue, command.source)
+    source = await _end(tx, queue, source, source.held, _RELEASED)
+    await _detach(tx, source, list(source.claims.values()))
+    await tx.run("delete_source", source.origin, source.name)
 
 
 async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceView:
     """Move one message to the dead-letter queue."""
-    queue = await tx.queue(command.queue)
-    source = await _source(tx, queue, command.source)
+    queue, source = await _source(tx, command.queue, command.source)
     bound = source.open_claim(command.number)
     seq = await tx.claimed.find(queue, bound, command.message)
     if seq is None:
         raise MessageNotClaimed(command.number)
     await tx.claimed.evict(queue, bound, seq, await _dead_letter_queue(tx, queue))
-    bound = bound._replace(messages=bound.messages - 1)
-    await tx.run("put_claim", bound.id, bound.state, bound.messages, bound.shards, bound.filled)
-    return await _view(tx, queue, source._replace(claims={**source.claims, bound.number: bound}))
+    source.claims[bound.number] = await _written(tx, bound._replace(messages=bound.messages - 1))
+    return await _view(tx, queue, source)
 
 
 async def _dead_letter_queue(tx: ClaimTransaction, queue: QueueRow) -> QueueRow:
@@ -263,28 +511,109 @@ async def _dead_letter_queue(tx: ClaimTransaction, queue: QueueRow) -> QueueRow:
     return target
 
 
-def _seen(source: Source, backlog: Backlog) -> SourceView:
-    lease_until_ms = source.beat_at_ms + source.lease_ms
-    return SourceView(
-        source=source.name,
-        consumer=source.consumer,
-        epoch=source.epoch,
-        acknowledged=source.acknowledged,
-        last=source.last,
-        alive=source.now_ms < lease_until_ms,
-        lease_until_ms=lease_until_ms,
-        hold_until_ms=source.hold_until_ms,
-        claims=[
-            ClaimView(
-                number=each.number,
-                state=ClaimState(each.state),
-                messages=each.messages,
-                shards=each.shards,
-                bound_at_ms=each.bound_at_ms,
-            )
-            for each in source.claims.values()
-            if each.number > source.acknowledged
-        ],
-        ready=backlog.visible,
-        oldest_sent_at_ms=backlog.oldest_sent_at_ms,
-    )
+# Ends, in a transaction that has locked the source.
+
+
+async def _end(
+    tx: ClaimTransaction, queue: QueueRow, source: Source, claims: Sequence[BoundClaim], state: str
+) -> Source:
+    """End claims in that state, all that are open from the first to the last; return the source as it is then.
+
+    A first slice of the first one is done at once. The source forgets those that are acknowledged.
+    """
+    if not claims:
+        return source
+    first, last = claims[0].number, claims[-1].number
+    await tx.run("end_claims", source.origin, source.name, first, last, state)
+    tx.schedule(ClaimStep)
+    source = source.ended(claims, state)
+    begun = source.claims[first]
+    if state == ACKNOWLEDGED:
+        begun = begun._replace(source=None)
+        source = source._replace(claims={each: bound for each, bound in source.claims.items() if bound.state != state})
+    await _advance(tx, queue, begun)
+    return source
+
+
+async def _expired(tx: ClaimTransaction, queue: QueueRow, source: Source) -> Source:
+    """Return the source as it is, its claims lost if its hold has ended."""
+    return await _end(tx, queue, source, source.held, _LOST) if source.hold_has_ended else source
+
+
+async def _detach(tx: Transaction, source: Source, claims: Sequence[BoundClaim]) -> None:
+    """Part claims from their source, all from the first to the last; each is forgotten once it has ended."""
+    if claims:
+        first, last = claims[0].number, claims[-1].number
+        for claim_id, is_ending in await tx.rows("detach_claims", source.origin, source.name, first, last):
+            if not is_ending:
+                await tx.run("drop_claim", claim_id)
+
+
+async def _advance(tx: ClaimTransaction, queue: QueueRow | None, claim: BoundClaim) -> None:
+    """Do a slice for a claim, whose row is locked."""
+    if not await tx.claimed.end(queue, claim):
+        await tx.run("drop_claim" if claim.source is None else "finish_claim", claim.id)
+
+
+# Ends with the partition of a queue.
+
+
+async def lock_sources(tx: Transaction, queue: QueueRow) -> None:
+    """Have the sources of a queue wait whose partition is about to be retired."""
+    await tx.locked("source_names", queue.origin)
+
+
+async def lose_all(tx: Transaction, queue: QueueRow) -> None:
+    """Have the open claims of a queue lost whose partition is retired; their messages are deleted in slices."""
+    await tx.run("lose_claims", queue.origin)
+    tx.schedule(ClaimStep)
+
+
+async def forget_all(tx: Transaction, queue: QueueRow) -> None:
+    """Forget all sources of a queue that is deleted."""
+    await lose_all(tx, queue)
+    for query in ("detach_all_claims", "delete_ended_claims", "delete_sources"):
+        await tx.run(query, queue.origin)
+
+
+# Ends by themselves.
+
+
+async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
+    """See which hold has ended, or do a slice; return in how many ms there is more to do, ``None`` for never.
+
+    Raises ``StoreFull`` where messages should come back: that takes room. What is acknowledged is deleted before.
+    """
+    now_ms = await tx.now()
+    ending = [BoundClaim(*row) for row in await tx.unlocked("ending_claim")]
+    if not ending or ending[0].state != ACKNOWLEDGED:
+        for row in await tx.unlocked("due_source", now_ms):
+            if await _look(tx, await _with_claims(tx, row, now_ms)):
+                ending = []
+    for bound in ending:
+        queue = await tx.of_origin(bound.origin)
+        if queue is not None and queue.partition == bound.partition and bound.state != ACKNOWLEDGED:
+            tx.need_room()
+        await _advance(tx, queue, bound)
+    ((look_at_ms, is_ending),) = await tx.rows("claims_due")
+    if is_ending or look_at_ms is None:
+        return _PAUSE_MS if is_ending else None
+    return look_at_ms - now_ms if look_at_ms > now_ms else _PAUSE_MS
+
+
+async def _look(tx: ClaimTransaction, source: Source) -> bool:
+    """See whether the hold of a source has ended, or its time; tell whether that was a slice of work."""
+    forgotten_ms = source.beat_at_ms + _SILENCE_MS
+    if not source.held and source.now_ms >= forgotten_ms:
+        await _detach(tx, source, list(source.claims.values()))
+        await tx.run("delete_source", source.origin, source.name)
+        return False
+    is_due = source.hold_has_ended
+    if is_due:
+        tx.need_room()
+        queue = await tx.of_origin(source.origin)
+        assert queue is not None, "the sources of a queue are forgotten with it"
+        await _end(tx, queue, source, source.held, _LOST)
+    look_at_ms = source.hold_until_ms if source.held and not is_due else forgotten_ms
+    await tx.run("look_later", source.origin, source.name, look_at_ms)
+    return is_due

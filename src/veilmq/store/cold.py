@@ -1,6 +1,11 @@
-"""The cold commands that both dialects share: the function of each, and which of them only read."""
+"""The cold commands of both dialects by type, and those of them that go on by themselves, a slice at a time.
+
+Nothing is kept here that a restart would have to bring back: a store has a look at each kind of work when it opens, and
+a command that makes some says so through ``Transaction.schedule``.
+"""
 
 from collections.abc import Callable, Coroutine, Mapping
+from math import inf
 from typing import Any
 
 from veilmq.core import claims as claim_commands
@@ -10,65 +15,61 @@ from veilmq.core.account_settings import SetAccount, ShowAccount
 from veilmq.core.commands import Command
 from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents
 from veilmq.core.forwards import Forward
+from veilmq.core.limits import SECOND_MS
 from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek
+from veilmq.core.ports import Clock, Done, Timer
 from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
-from veilmq.store import (
-    accounts,
-    claim_endings,
-    claims,
-    events,
-    forwards,
-    looks,
-    moves,
-    publications,
-    queue_commands,
-    topics,
-)
+from veilmq.store import claims, events, forwards, looks, moves, publications, queue_commands, topics
 
 Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 """A cold command: called with a ``Transaction`` and the command, returns the result or raises a ``VeilmqError``."""
 
+_READS: Mapping[type[Command], Cold] = {
+    commands.ShowQueue: queue_commands.show_queue,
+    commands.ListQueues: queue_commands.list_queues,
+    commands.ListDeadLetterSources: queue_commands.list_sources,
+    queue_commands.SurveyQueues: queue_commands.survey,
+    ShowAccount: queue_commands.show_account,
+    commands.ListMoves: moves.list_moves,
+    LookAtQueue: looks.look,
+    LookAtLeases: looks.look_at_leases,
+    Peek: looks.peek,
+    claim_commands.ReadClaim: claims.read,
+    claim_commands.ListSources: claims.list_sources,
+    topic_commands.ShowTopic: topics.show_topic,
+    topic_commands.ListTopics: topics.list_topics,
+    topic_commands.ShowSubscription: topics.show_subscription,
+    topic_commands.ListSubscriptions: topics.list_subscriptions,
+    topic_commands.ListPushes: topics.list_pushes,
+    ListWriters: publications.list_writers,
+}
+
 COLD: Mapping[type[Command], Cold] = {
+    **_READS,
     commands.CreateQueue: queue_commands.create_queue,
     commands.DeleteQueue: queue_commands.delete_queue,
     commands.PurgeQueue: queue_commands.purge_queue,
     commands.SetQueue: queue_commands.set_queue,
     commands.EditQueue: queue_commands.edit_queue,
     commands.TagQueue: queue_commands.tag_queue,
-    commands.ShowQueue: queue_commands.show_queue,
-    commands.ListQueues: queue_commands.list_queues,
-    commands.ListDeadLetterSources: queue_commands.list_sources,
-    queue_commands.SurveyQueues: queue_commands.survey,
-    ShowAccount: accounts.show_account,
-    SetAccount: accounts.set_account,
+    SetAccount: queue_commands.set_account,
     commands.StartMove: moves.start,
     commands.CancelMove: moves.cancel,
-    commands.ListMoves: moves.list_moves,
     moves.MoveStep: moves.step,
-    LookAtQueue: looks.look,
-    LookAtLeases: looks.look_at_leases,
-    Peek: looks.peek,
     claim_commands.OpenSource: claims.open_source,
     claim_commands.Claim: claims.claim,
     claim_commands.Heartbeat: claims.heartbeat,
     claim_commands.AcknowledgeClaims: claims.acknowledge,
-    claim_commands.ReadClaim: claims.read,
     claim_commands.ReleaseClaim: claims.release,
     claim_commands.EvictMessage: claims.evict,
-    claim_commands.ListSources: claims.list_sources,
     claim_commands.CloseSource: claims.close_source,
-    claim_endings.ClaimStep: claim_endings.step,
+    claims.ClaimStep: claims.step,
     topic_commands.CreateTopic: topics.create_topic,
     topic_commands.SetTopic: topics.set_topic,
     topic_commands.DeleteTopic: topics.delete_topic,
-    topic_commands.ShowTopic: topics.show_topic,
-    topic_commands.ListTopics: topics.list_topics,
     topic_commands.Subscribe: topics.subscribe,
     topic_commands.SetSubscription: topics.set_subscription,
     topic_commands.Unsubscribe: topics.unsubscribe,
-    topic_commands.ShowSubscription: topics.show_subscription,
-    topic_commands.ListSubscriptions: topics.list_subscriptions,
-    topic_commands.ListPushes: topics.list_pushes,
     topic_commands.PublishToTopic: topics.publish,
     Forward: forwards.forward,
     PlanExport: events.plan_export,
@@ -78,34 +79,10 @@ COLD: Mapping[type[Command], Cold] = {
     Stage: publications.stage,
     Publish: publications.publish,
     Abandon: publications.abandon,
-    ListWriters: publications.list_writers,
     publications.PublicationStep: publications.step,
 }
 
-STEPS: tuple[type[Command], ...] = (moves.MoveStep, publications.PublicationStep, claim_endings.ClaimStep)
-"""Those that do a slice of what goes on by itself, and return in how many ms the next one is due (``background``)."""
-
-READS: frozenset[type[Command]] = frozenset(
-    {
-        commands.ShowQueue,
-        commands.ListQueues,
-        commands.ListDeadLetterSources,
-        queue_commands.SurveyQueues,
-        commands.ListMoves,
-        LookAtQueue,
-        LookAtLeases,
-        Peek,
-        ShowAccount,
-        claim_commands.ReadClaim,
-        claim_commands.ListSources,
-        topic_commands.ShowTopic,
-        topic_commands.ListTopics,
-        topic_commands.ShowSubscription,
-        topic_commands.ListSubscriptions,
-        topic_commands.ListPushes,
-        ListWriters,
-    }
-)
+READS = frozenset(_READS)
 """What changes nothing, so that it may be asked once more when an answer was lost."""
 
 SNAPSHOTS: frozenset[type[Command]] = frozenset({claim_commands.ReadClaim, claim_commands.ListSources})
@@ -113,3 +90,58 @@ SNAPSHOTS: frozenset[type[Command]] = frozenset({claim_commands.ReadClaim, claim
 
 One that finds something to change after all does so, as it was begun or as a command that changes something.
 """
+
+STEPS: tuple[type[Command], ...] = (moves.MoveStep, publications.PublicationStep, claims.ClaimStep)
+"""Those that do a slice of what goes on by itself, and return in how many ms the next one is due (``Scheduler``)."""
+
+_PAUSE_MS_AFTER_ERROR = SECOND_MS
+
+
+class Sweep(Command, frozen=True, kw_only=True):
+    """Do a slice of the janitor's work; answers in how many ms the next one is due."""
+
+
+class Scheduler:
+    """Begins ``step`` whenever a slice is due, one at a time."""
+
+    def __init__(
+        self, *, step: Callable[[Done], object], clock: Clock, pause_ms_min: int = 0, look_ms_max: float = inf
+    ) -> None:
+        """``step`` does a slice, and calls what it is given with the ms until the next one, ``None`` or an error.
+
+        A slice follows another one after ``pause_ms_min`` at the earliest, and after ``look_ms_max`` in any case.
+        """
+        self._step = step
+        self._clock = clock
+        self._pause_ms_min = pause_ms_min
+        self._look_ms_max = look_ms_max
+        self._at_ms = inf  # when the next slice is due
+        self._timer: Timer | None = None
+        self._busy = False
+        self._stopped = False
+
+    def look(self, after_ms: float = 0) -> None:
+        """Have a slice done after that time, or earlier if one is arranged for then."""
+        self._at_ms = min(self._at_ms, self._clock.now_ms() + after_ms)
+        self._arm()
+
+    def stop(self) -> None:
+        """Begin no more."""
+        self._stopped = True
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._busy and not self._stopped and self._at_ms < inf:
+            self._timer = self._clock.call_at(int(self._at_ms), self._begin)
+
+    def _begin(self) -> None:
+        self._timer, self._at_ms, self._busy = None, inf, True
+        self._step(self._ended)
+
+    def _ended(self, due: Any) -> None:
+        self._busy = False
+        after_ms = inf if due is None else _PAUSE_MS_AFTER_ERROR if isinstance(due, Exception) else due
+        self.look(min(self._look_ms_max, max(self._pause_ms_min, after_ms)))

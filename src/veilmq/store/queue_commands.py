@@ -1,38 +1,28 @@
-"""The commands on queues, and the cooldowns that follow a purge and a deletion.
+"""The commands on queues and accounts, and the cooldowns that follow a purge and a deletion.
 
 A command that changes a queue locks its row. Purge and deletion retire the partition at a cost that does not depend on
 its messages, which the janitor deletes; a purged queue goes on with a new one.
 """
 
-from collections.abc import Awaitable, Callable
-
 import msgspec
 from msgspec.structs import replace
 
 from veilmq.core import commands, redrive
+from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
 from veilmq.core.commands import Command
 from veilmq.core.errors import PurgeInProgress, QueueDeletedRecently, QueueExists
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.results import QueuePage, QueueView
 from veilmq.core.settings import QueueSettings
 from veilmq.core.settings_rules import purged, settled, tagged
-from veilmq.store import claim_endings, events, moves, publications
+from veilmq.store import claims, events, moves, publications
 from veilmq.store.port import Survey
 from veilmq.store.transaction import LAST, QueueRow, Transaction
 
-PURGED = "purged"
-DELETED = "deleted"
+_PURGED, _DELETED = "purged", "deleted"
 """The kinds of cooldowns: of a queue, and of a name."""
-
-Hook = Callable[[Transaction, QueueRow], Awaitable[None]]
-"""What another feature does with a queue that is purged or deleted, whose row is locked."""
-
-BEFORE_RETIREMENT: tuple[Hook, ...] = (claim_endings.lock_sources, publications.empty)
-"""What holds off other transactions before the partition is retired, in the order of locks."""
-ON_PURGE: tuple[Hook, ...] = (events.note_retired, claim_endings.lose_all)
-"""What follows when the partition of a purged queue was retired, in the same transaction."""
-ON_DELETION: tuple[Hook, ...] = (events.note_retired, moves.forget, publications.forget, claim_endings.forget_all)
-"""The same of a queue that is about to be deleted."""
+_FORGOTTEN_COOLDOWNS = 1_000
+_read_account = msgspec.json.Decoder(AccountSettings).decode
 
 
 class SurveyQueues(Command, frozen=True, kw_only=True):
@@ -66,7 +56,7 @@ async def create_queue(tx: Transaction, command: commands.CreateQueue) -> QueueV
             continue
         pause_s = tx.options.queue_name_pause_s
         # Behind the insertion, which waits for a deletion that is under way.
-        if not command.at_once and await _rests(tx, DELETED, command.queue, pause_s):
+        if not command.at_once and await _rests(tx, _DELETED, command.queue, pause_s):
             raise QueueDeletedRecently(command.queue, pause_s)
         return replace(_view(await tx.queue(command.queue)), is_new=True)
     setting = queue.settings.first_difference(command.settings)
@@ -94,17 +84,16 @@ async def _check_dead_letters(tx: Transaction, name: str, settings: QueueSetting
 async def delete_queue(tx: Transaction, command: commands.DeleteQueue) -> None:
     """Remove the queue, whose name rests."""
     await remove(tx, await tx.queue(command.queue, lock="queue"))
-    await tx.run("end_cooldown", PURGED, command.queue)
-    await tx.run("begin_cooldown", DELETED, command.queue, await tx.now())
+    await tx.run("end_cooldown", _PURGED, command.queue)
+    await tx.run("begin_cooldown", _DELETED, command.queue, await tx.now())
 
 
 async def remove(tx: Transaction, queue: QueueRow) -> None:
     """Remove a queue, whose row is locked, and its messages."""
-    for hook in BEFORE_RETIREMENT:
-        await hook(tx, queue)
-    await tx.retire(queue, is_deleted=True)
-    for hook in ON_DELETION:
-        await hook(tx, queue)
+    await _retire(tx, queue, is_deleted=True)
+    await moves.forget(tx, queue)
+    await publications.forget(tx, queue)
+    await claims.forget_all(tx, queue)
     await tx.run("delete_queue", queue.number)
     tx.changed(queue)
 
@@ -113,23 +102,35 @@ async def purge_queue(tx: Transaction, command: commands.PurgeQueue) -> None:
     """Delete all messages: the queue goes on with a new partition."""
     queue = await tx.queue(command.queue, lock="queue")
     pause_s = tx.options.purge_pause_s
-    if await _rests(tx, PURGED, queue.name, pause_s):
+    if await _rests(tx, _PURGED, queue.name, pause_s):
         raise PurgeInProgress(queue.name, pause_s)
-    await tx.run("begin_cooldown", PURGED, queue.name, await tx.now())
-    for hook in BEFORE_RETIREMENT:
-        await hook(tx, queue)
-    await tx.retire(queue, is_deleted=False)
-    for hook in ON_PURGE:
-        await hook(tx, queue)
+    await tx.run("begin_cooldown", _PURGED, queue.name, await tx.now())
+    await _retire(tx, queue, is_deleted=False)
+    await claims.lose_all(tx, queue)
     await tx.run("place_queue", queue.number, await tx.value("insert_part", queue.number))
     tx.changed(queue)
     if queue.settings.fifo:
         await tx.change(queue, purged(queue.settings), queue.modified_at_ms)
 
 
+async def _retire(tx: Transaction, queue: QueueRow, *, is_deleted: bool) -> None:
+    """Retire the partition of a queue once other transactions are held off, in the order of locks."""
+    await claims.lock_sources(tx, queue)
+    await publications.empty(tx, queue)
+    await tx.retire(queue, is_deleted=is_deleted)
+    await events.note_retired(tx, queue)
+
+
 async def _rests(tx: Transaction, kind: str, name: str, pause_s: int) -> bool:
     begun_at_ms = await tx.value("cooldown", kind, name)
     return begun_at_ms is not None and await tx.now() < begun_at_ms + pause_s * SECOND_MS
+
+
+async def forget_cooldowns(tx: Transaction) -> None:
+    """Delete a slice of the cooldowns that are over; for the janitor."""
+    now_ms = await tx.now()
+    for kind, pause_s in ((_PURGED, tx.options.purge_pause_s), (_DELETED, tx.options.queue_name_pause_s)):
+        await tx.run("forget_cooldowns", kind, now_ms - pause_s * SECOND_MS, _FORGOTTEN_COOLDOWNS)
 
 
 # Settings.
@@ -192,3 +193,17 @@ async def survey(tx: Transaction, command: SurveyQueues) -> Survey:
     """Return the first queues by name, and how many there are."""
     rows = await tx.rows("queue_names", "", "", LAST, command.names_max)
     return Survey([name for (name,) in rows], await tx.value("count_queues"))
+
+
+# Accounts: those that have set anything have a value of the store each.
+
+
+async def show_account(tx: Transaction, command: ShowAccount) -> AccountSettings:
+    """Return what the account has set; all is as at first where it has set nothing."""
+    kept = await tx.value("setting", f"account {command.account}")
+    return AccountSettings() if kept is None else _read_account(kept)
+
+
+async def set_account(tx: Transaction, command: SetAccount) -> None:
+    """Put other settings in place of the account's."""
+    await tx.run("put_setting", f"account {command.account}", msgspec.json.encode(command.settings))

@@ -1,26 +1,56 @@
 """A queue as a store has it in memory: its settings, its totals, and what it needs to answer quickly.
 
-All of it is a cache of rows: a store may drop it after any batch and read it again. What is lost with it, and nobody is
-promised, is the throttle's memory of the last second and the counters since start.
+All of it is a cache of rows: a store may drop it after any batch and read it again. What is lost with it, and is
+promised to none, is the throttle's last second and the counters since start.
 ``in_flight`` and ``delayed`` count the messages hidden at ``counted_at_ms``.
 """
 
+from collections import deque
 from typing import Any
 
 import msgspec
 
+from veilmq.core.errors import ReceivesThrottled
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.ports import Wake
 from veilmq.core.routing import RoutingTable, read_table
 from veilmq.core.settings import QueueSettings
 from veilmq.store.events import Logged
-from veilmq.store.throttle import Throttle, throttle_of
 
 NEVER_MS = (1 << 62) - 1
 """An instant that never comes."""
 
 SEQ_SHIFT = 20
 """A seq is the millisecond of sending, and so many bits for the messages of one millisecond."""
+
+FIFO_PRIORITY = PRIORITY.default
+"""All messages of a FIFO queue have one priority: a group has one order."""
+
+
+class Throttle:
+    """Lets no more than so many receives pass in any second, counted by the millisecond in which they came.
+
+    What is refused does not count: a client that receives too often gets as many as the queue allows, and not none.
+    """
+
+    __slots__ = ("_counts", "_passed", "per_s_max")
+
+    def __init__(self, *, per_s_max: int) -> None:
+        """Begin as if none had come."""
+        self.per_s_max = per_s_max
+        self._counts: deque[tuple[int, int]] = deque()  # instant and how many, the oldest first
+        self._passed = 0
+
+    def admit(self, now_ms: int) -> None:
+        """Count a receive; raises ``ReceivesThrottled`` when it is one too many."""
+        counts = self._counts
+        while counts and counts[0][0] <= now_ms - SECOND_MS:
+            self._passed -= counts.popleft()[1]
+        if self._passed >= self.per_s_max:
+            raise ReceivesThrottled(self.per_s_max)
+        before = counts.pop()[1] if counts and counts[-1][0] == now_ms else 0
+        counts.append((now_ms, before + 1))
+        self._passed += 1
 
 
 class Queue:
@@ -100,7 +130,9 @@ class Queue:
         self.delay_ms = settings.delay_s * SECOND_MS
         self.retention_ms = settings.retention_s * SECOND_MS
         self.rules: RoutingTable | None = read_table(settings.visibility_rules) if settings.visibility_rules else None
-        self.throttle = throttle_of(settings, self.throttle)
+        per_s_max = settings.receives_per_s_max
+        if self.throttle is None or self.throttle.per_s_max != per_s_max:
+            self.throttle = Throttle(per_s_max=per_s_max) if per_s_max else None
         self.in_flight_max = 0
         self.expires_at_ms = 0
 
@@ -152,7 +184,3 @@ class Queue:
         if self.at_limit:
             self.at_limit = False
             self.notify(now_ms)
-
-
-FIFO_PRIORITY = PRIORITY.default
-"""All messages of a FIFO queue have one priority: a group has one order."""

@@ -19,7 +19,7 @@ from veilmq.core.publications import ListWriters
 from veilmq.core.receipts import ReceiptBook
 from veilmq.core.settings import SettingValue
 from veilmq.core.topics import ListSubscriptions, ListTopics
-from veilmq.store.claim_endings import ClaimStep
+from veilmq.store.claims import ClaimStep
 from veilmq.store.cold import COLD, READS, STEPS
 from veilmq.store.moves import MoveStep
 from veilmq.store.postgres.database import DatabaseClock, PostgresOptions

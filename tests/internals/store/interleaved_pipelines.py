@@ -9,7 +9,7 @@ from veilmq.core.commands import Receive
 from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
 from veilmq.core.looks import LookAtQueue
 from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
-from veilmq.store.claim_endings import ClaimStep
+from veilmq.store.claims import ClaimStep
 from veilmq.store.postgres.database import PostgresOptions
 from veilmq.store.publications import PublicationStep
 

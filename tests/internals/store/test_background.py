@@ -3,7 +3,7 @@
 from typing import Any
 
 from veilmq.core.errors import InternalError
-from veilmq.store.background import Scheduler
+from veilmq.store.cold import Scheduler
 from veilmq.testing import VirtualClock
 
 

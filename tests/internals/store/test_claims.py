@@ -26,7 +26,7 @@ from tests.store.test_full_disk import fill as fill_up
 from veilmq.core import claims, commands
 from veilmq.core.claims import ClaimState
 from veilmq.core.errors import ConsumerTaken, InternalError, StoreFull
-from veilmq.store.claim_endings import ClaimStep
+from veilmq.store.claims import ClaimStep
 from veilmq.store.sqlite import totals
 from veilmq.store.sqlite.batch import HANDLERS, Batch
 

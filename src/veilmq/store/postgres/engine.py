@@ -16,7 +16,7 @@ from veilmq.core.commands import Command
 from veilmq.core.errors import ShuttingDown
 from veilmq.core.ports import Done, Wake
 from veilmq.core.receipts import KEY_BYTES, ReceiptBook
-from veilmq.store import claim_endings, moves, publications
+from veilmq.store import claims, moves, publications
 from veilmq.store.cold import COLD, READS, Cold
 from veilmq.store.port import STANDBY, UNREACHABLE, Figure, Survey, execute
 from veilmq.store.postgres.database import IN_DOUBT, Database, DatabaseClock, MachineClock, PostgresOptions, told
@@ -62,7 +62,7 @@ class Machine(Node):
         self.cold = cold = ColdCommands(self)
         self.mover = self._worker(moves.step, moves.MoveStep)
         self.publisher = self._worker(publications.step, publications.PublicationStep, pause_ms_min=1)
-        self.claimant = self._worker(claim_endings.step, claim_endings.ClaimStep, pause_ms_min=1)
+        self.claimant = self._worker(claims.step, claims.ClaimStep, pause_ms_min=1)
         self.janitor = Janitor(self, sweep=cold.sweep)
         self.rounds = Rounds(self)
         self.watches.elsewhere = self.nodes = Nodes(self, rounds=self.rounds, look_for_moves=self.mover.look)

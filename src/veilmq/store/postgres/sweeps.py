@@ -24,7 +24,7 @@ import asyncpg
 
 from veilmq.core.limits import ATTEMPT_S, RETENTION_S, SECOND_MS
 from veilmq.core.ports import Clock, Done, Timer
-from veilmq.store.background import Scheduler
+from veilmq.store.cold import Scheduler
 from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S
 from veilmq.store.named_queries import load, shared
 from veilmq.store.port import NOTHING_HELD_BACK, Figure, gauge

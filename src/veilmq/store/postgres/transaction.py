@@ -28,8 +28,7 @@ from veilmq.core.looks import MessageState
 from veilmq.core.receipts import Receipt
 from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
-from veilmq.store import housekeeping
-from veilmq.store.claimed import (
+from veilmq.store.claims import (
     ACKNOWLEDGED,
     Backlog,
     BoundClaim,
@@ -63,6 +62,7 @@ from veilmq.store.postgres.queues import (
 from veilmq.store.postgres.queues import SQL as QUEUES
 from veilmq.store.postgres.receives import properties_of, target_of
 from veilmq.store.postgres.sweeps import Sweeper, settle_late
+from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import FIFO_PRIORITY
 from veilmq.store.transaction import Chosen, Leased, QueueRow, Row, StoredMessage, Transaction, Waiting
 
@@ -633,7 +633,7 @@ class ColdCommands:
 
     async def sweep(self, connection: Any) -> None:
         """Do all that the janitor has to do, on its connection."""
-        await housekeeping.forget_cooldowns(_Transaction(connection, self))
+        await forget_cooldowns(_Transaction(connection, self))
         await self.sweeper.sweep(connection)
 
     def running(self, cold: Cold, *, changes: bool) -> Callable[[Any], Awaitable[Any]]:

@@ -32,8 +32,8 @@ from veilmq.core.forwards import Forward
 from veilmq.core.limits import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, BATCH_ROW_BYTES
 from veilmq.core.ports import Done
 from veilmq.core.publications import Publish, Stage
-from veilmq.store.background import Sweep
 from veilmq.store.clock import stopwatch_s
+from veilmq.store.cold import Sweep
 from veilmq.store.publications import PublicationStep
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite import fifo, janitor, standard, transaction

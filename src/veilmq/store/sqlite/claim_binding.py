@@ -13,7 +13,7 @@ from random import getrandbits
 from typing import NamedTuple
 
 from veilmq.core.limits import BATCH_ROW_BYTES
-from veilmq.store.claimed import BoundClaim, Part, Wish, filled, placed, shards_of_groups
+from veilmq.store.claims import BoundClaim, Part, Wish, filled, placed, shards_of_groups
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fair, groups, ready
 from veilmq.store.sqlite.fair import GROUPED

@@ -12,7 +12,7 @@ from random import getrandbits
 from veilmq.core.claims import ClaimedMessage
 from veilmq.core.errors import CursorInvalid
 from veilmq.core.limits import BATCH_ROW_BYTES, RETENTION_S, SECOND_MS
-from veilmq.store.claimed import ACKNOWLEDGED, Backlog, BoundClaim, ClaimedMessages, Part, Wish
+from veilmq.store.claims import ACKNOWLEDGED, Backlog, BoundClaim, ClaimedMessages, Part, Wish
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fair, groups, moving, standard, totals
 from veilmq.store.sqlite.claim_binding import GENERATION_BITS, bind

@@ -6,9 +6,9 @@ it; nothing is delivered late because of the janitor, since every command looks 
 """
 
 from veilmq.core.limits import ATTEMPT_S, DEDUPLICATION_S, PRIORITY, RETENTION_S, SECOND_MS
-from veilmq.store import housekeeping
-from veilmq.store.background import Sweep
+from veilmq.store.cold import Sweep
 from veilmq.store.events import EXPIRED_KEPT_S, Logged
+from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT
 from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.sqlite.totals import delete_below, settle_time
@@ -41,7 +41,7 @@ def sweep(session: Session, command: Sweep, now_ms: int) -> int:
     session.run("old_attempts", now_ms - ATTEMPT_S * SECOND_MS, _ROWS_PER_SWEEP)
     named_s_max = RETENTION_S.maximum + EXPIRED_KEPT_S  # by the receipt of a late delete
     session.run("old_renumbered", (now_ms - named_s_max * SECOND_MS) << SEQ_SHIFT, _ROWS_PER_SWEEP)
-    end(housekeeping.forget_cooldowns(SqliteTransaction(session, now_ms)))
+    end(forget_cooldowns(SqliteTransaction(session, now_ms)))
     old = session.rows("old_accepted", _ROWS_PER_SWEEP, now_ms - DEDUPLICATION_S * SECOND_MS)
     if old:
         session.run("delete_accepted", old[-1][0])

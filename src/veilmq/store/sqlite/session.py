@@ -18,7 +18,7 @@ from veilmq.core.ids import IdSource
 from veilmq.core.limits import PRIORITY
 from veilmq.core.ports import Wake
 from veilmq.core.receipts import KEY_BYTES, Receipt, ReceiptBook
-from veilmq.store.background import Scheduler
+from veilmq.store.cold import Scheduler
 from veilmq.store.events import Logged, is_logged
 from veilmq.store.queues import SEQ_SHIFT, Queue
 from veilmq.store.sqlite.accepted import Accepted, Staged

@@ -23,9 +23,8 @@ from veilmq.core.commands import Command, ListQueues
 from veilmq.core.errors import OutcomeUnknown, ShuttingDown, VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Done, Wake
-from veilmq.store.background import Scheduler, Sweep
 from veilmq.store.clock import StoreClock, stopwatch_s
-from veilmq.store.cold import STEPS
+from veilmq.store.cold import STEPS, Scheduler, Sweep
 from veilmq.store.port import FAILED, FULL, NOTHING_HELD_BACK, Figure, Survey, execute, gauge
 from veilmq.store.queue_commands import SurveyQueues
 from veilmq.store.sqlite.batch import Batch, Entry

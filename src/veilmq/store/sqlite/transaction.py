@@ -13,9 +13,8 @@ from veilmq.core.looks import MessageState
 from veilmq.core.receipts import Receipt
 from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
-from veilmq.store.background import Sweep
-from veilmq.store.claimed import ClaimTransaction
-from veilmq.store.cold import COLD, READS, Cold
+from veilmq.store.claims import ClaimTransaction
+from veilmq.store.cold import COLD, READS, Cold, Sweep
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite import fair, fifo, groups, inspection, moving, standard, totals
 from veilmq.store.sqlite.claimed import SqliteClaimed

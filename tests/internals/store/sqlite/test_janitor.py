@@ -13,7 +13,7 @@ from veilmq.core.claims import Claim, OpenSource
 from veilmq.core.commands import DeleteQueue, PurgeQueue, Receive, Send, SetQueue
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.results import ReceiptState
-from veilmq.store.background import Sweep
+from veilmq.store.cold import Sweep
 
 TABLES = ("message", "ready", "visibility", "ordered", "ordered_run", "message_group", "fair_group", "claimed")
 """Those that have rows for messages."""
