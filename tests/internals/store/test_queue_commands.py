@@ -1,7 +1,8 @@
-"""Queues in both dialects: hooks, listings by what is set, cooldowns that are over, and what an error leaves alone."""
+"""Queues in both dialects: what follows a purge, listings by what is set, cooldowns that are over, and errors."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.store.stores import Store, on_postgres, on_sqlite
 from veilmq.core import commands
 from veilmq.core.errors import PurgeInProgress, QueueExists, SettingsConflict
 from veilmq.core.results import QueueView
-from veilmq.store import queue_commands
+from veilmq.store import claims, publications
 from veilmq.store.postgres import PostgresEngine
 from veilmq.store.transaction import QueueRow, Transaction
 
@@ -39,32 +40,40 @@ PURGE, DELETE = commands.PurgeQueue(queue=QUEUE), commands.DeleteQueue(queue=QUE
 
 
 @pytest.mark.parametrize(
-    ("hooks", "command"),
-    [("BEFORE_RETIREMENT", PURGE), ("BEFORE_RETIREMENT", DELETE), ("ON_PURGE", PURGE), ("ON_DELETION", DELETE)],
+    ("feature", "hook", "command"),
+    [
+        (claims, "lock_sources", PURGE),
+        (publications, "empty", DELETE),
+        (claims, "lose_all", PURGE),
+        (claims, "forget_all", DELETE),
+    ],
     ids=["before-purge", "before-deletion", "purge", "deletion"],
 )
-def test_hooks_are_part_of_a_purge_and_a_deletion(
-    host: Host, monkeypatch: pytest.MonkeyPatch, hooks: str, command: commands.Command
+def test_what_follows_is_part_of_a_purge_and_a_deletion(
+    host: Host, monkeypatch: pytest.MonkeyPatch, feature: ModuleType, hook: str, command: commands.Command
 ) -> None:
-    """In their order; the error of one undoes what was written before."""
+    """An error there undoes what was written before, the retired partition included."""
     met: list[Any] = []
+    follow = getattr(feature, hook)
 
-    async def first(tx: Transaction, queue: QueueRow) -> None:
+    async def refuse(tx: Transaction, queue: QueueRow) -> None:
+        await follow(tx, queue)
         met.append((queue.name, queue.partition == queue.origin))
-        await tx.run("put_setting", "hook", b"first")
-
-    async def second(tx: Transaction, queue: QueueRow) -> None:
-        met.append(await tx.value("setting", "hook"))
+        await tx.run("put_setting", "hook", b"written")
         raise SettingsConflict("hook", "No.")
 
+    async def read(tx: Transaction, queue: QueueRow) -> None:
+        await follow(tx, queue)
+        met.append(await tx.value("setting", "hook"))
+
     host.send("a")
-    monkeypatch.setattr(queue_commands, hooks, (first, second))
+    monkeypatch.setattr(feature, hook, refuse)
     with pytest.raises(SettingsConflict):
         host.do(command)
-    assert (met, host.counts()) == ([(QUEUE, True), b"first"], (1, 0, 0))
-    monkeypatch.setattr(queue_commands, hooks, (first,))
+    assert (met, host.counts()) == ([(QUEUE, True)], (1, 0, 0))
+    monkeypatch.setattr(feature, hook, read)
     host.do(command)
-    assert met[2:] == [(QUEUE, True)]
+    assert met[1:] == [None]
 
 
 def test_sources_are_those_that_are_set_now(host: Host) -> None:

@@ -19,7 +19,7 @@ from veilmq.store.port import StoreError, execute
 from veilmq.store.postgres import Shards
 from veilmq.store.postgres.cluster import REFRESH_MS
 from veilmq.store.postgres.outbox import CLAIM_MS, LOOK_MS
-from veilmq.store.postgres.sweeps import LOOK_MS as JANITOR_MS
+from veilmq.store.postgres.sweeps import JANITOR_MS
 from veilmq.testing import VirtualClock
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 

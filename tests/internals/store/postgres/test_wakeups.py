@@ -14,7 +14,7 @@ from tests.store.test_moves import kill, start
 from veilmq.core import commands
 from veilmq.core.errors import QueueNotFound
 from veilmq.store.postgres.nodes import REFRESH_MS, REST_MS, SOON_MS
-from veilmq.store.postgres.sweeps import LOOK_MS
+from veilmq.store.postgres.sweeps import JANITOR_MS as LOOK_MS
 
 DEAF = replace(RESTLESS, listens=False)
 
