@@ -50,19 +50,23 @@ async def _counted(tx: Transaction, queue: QueueRow) -> QueueView:
 async def create_queue(tx: Transaction, command: commands.CreateQueue) -> QueueView:
     """Add the queue, or find it as it was asked for."""
     while (queue := await tx.find(command.queue)) is None:
+        await _check_name(tx, command)
         settings = replace(settled(None, {**command.defaults, **command.settings}), tags=tagged({}, command.tags))
         await _check_dead_letters(tx, command.queue, settings)
-        if not await add(tx, command.queue, settings):
-            continue
-        pause_s = tx.options.queue_name_pause_s
-        # Behind the insertion, which waits for a deletion that is under way.
-        if not command.at_once and await _rests(tx, _DELETED, command.queue, pause_s):
-            raise QueueDeletedRecently(command.queue, pause_s)
-        return replace(_view(await tx.queue(command.queue)), is_new=True)
+        if await add(tx, command.queue, settings):
+            await _check_name(tx, command)  # again: the insertion has waited for a deletion that was under way
+            return replace(_view(await tx.queue(command.queue)), is_new=True)
     setting = queue.settings.first_difference(command.settings)
     if setting is not None:
         raise QueueExists(command.queue, setting)
     return _view(queue)
+
+
+async def _check_name(tx: Transaction, command: commands.CreateQueue) -> None:
+    """Raise ``QueueDeletedRecently`` while the name rests."""
+    pause_s = tx.options.queue_name_pause_s
+    if not command.at_once and await _rests(tx, _DELETED, command.queue, pause_s):
+        raise QueueDeletedRecently(command.queue, pause_s)
 
 
 async def add(tx: Transaction, name: str, settings: QueueSettings) -> bool:

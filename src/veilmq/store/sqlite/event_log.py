@@ -159,7 +159,7 @@ class EventLog:
     def knows(self, receipt: Receipt) -> bool:
         """Tell whether the lease that a receipt names is remembered."""
         lease = self._remembered.get(receipt.position)
-        return lease is not None and lease[_GENERATION] == receipt.generation
+        return lease is not None and (lease[_GENERATION], lease[_EPOCH], lease[_VISIBLE_AT]) == receipt[2:]
 
     def keep(self, partition: int, leases: Collection[Lease], *, fifo: bool) -> None:
         """Write what the leases say of their receipts now."""

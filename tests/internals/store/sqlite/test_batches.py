@@ -8,9 +8,10 @@ import apsw
 import pytest
 
 from tests.store.host import QUEUE, Host, hosting, message
-from veilmq.core.commands import Command, CreateQueue, NewMessage, Receive, Send, ShowQueue
-from veilmq.core.errors import InternalError, StoreFull
+from veilmq.core.commands import Command, CreateQueue, DeleteQueue, NewMessage, Receive, Send, ShowQueue
+from veilmq.core.errors import InternalError, QueueDeletedRecently, StoreFull
 from veilmq.core.topics import CreateTopic, PublishToTopic, Subscribe, Subscription
+from veilmq.store.sqlite.options import EngineOptions
 from veilmq.store.sqlite.session import Session
 
 TOPIC = "000000000000/news"
@@ -155,3 +156,15 @@ def test_a_full_disk_that_somebody_reads_is_refused_and_not_tried_for_ever(host:
     (refused,) = host.do_together(send("x" * 300_000))
     assert isinstance(refused, StoreFull)
     reader.close()
+
+
+def test_a_name_that_rests_is_refused_without_a_write(tmp_path: Path) -> None:
+    """A client that tries again and again must not have what is cached of all queues dropped each time."""
+    with hosting(tmp_path / "store", options=EngineOptions()) as host:
+        host.create()
+        host.create("a/other")
+        host.do(DeleteQueue(queue="a/other"))
+        cached = host.engine._session.find(QUEUE)
+        with pytest.raises(QueueDeletedRecently):
+            host.do(CreateQueue(queue="a/other"))
+        assert host.engine._session.find(QUEUE) is cached
