@@ -116,9 +116,11 @@ class PostgresServer:
         """End all its processes at once, as a machine does that loses its power."""
         process, self._process = self._process, None
         assert process is not None, "it does not run"
-        for pid in (process.pid, *_children(process.pid)):
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+        process.send_signal(signal.SIGSTOP)  # it begins no further one
+        while children := _children(process.pid):  # until then their memory is in use, and no other server starts
+            for pid in children:
                 os.kill(pid, signal.SIGKILL)
+        process.kill()
         process.wait()
 
     def hold_back(self) -> None:
@@ -166,11 +168,10 @@ class PostgresServer:
 
     def _run(self, program: str, *arguments: str) -> str:
         command = [str(self._programs / program), *arguments]
-        done: subprocess.CompletedProcess[str]
         done = subprocess.run(command, capture_output=True, text=True, timeout=START_S_MAX, check=False, **_runner())
         if done.returncode:
             raise PostgresFailed(f"{program} failed: {done.stderr.strip()}")
-        return done.stdout
+        return str(done.stdout)
 
     def _tries(self, program: str, *arguments: str) -> bool:
         command = [str(self._programs / program), *arguments]
@@ -237,13 +238,12 @@ def _open_to_others(*folders: Path) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    command = ["ps", "-o", "pid=", "--ppid", str(pid)]
+    command = ["ps", "-o", "pid=,stat=", "--ppid", str(pid)]
     found = subprocess.run(command, capture_output=True, text=True, timeout=START_S_MAX, check=False)
-    return [int(each) for each in found.stdout.split()]
+    return [int(line.split()[0]) for line in found.stdout.splitlines() if " Z" not in line]
 
 
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        return int(probe.getsockname()[1])
