@@ -151,6 +151,32 @@ def test_a_receive_with_timeout_0_blocks_nothing_and_repeats_nothing_within_an_a
     assert {message.receive_count for message in again} == {2}
 
 
+def test_a_shorter_retention_frees_the_groups_of_messages_that_it_ends(fifo: Host) -> None:
+    """At once, whether they are in flight, or came back."""
+    send(fifo, "a1", "b1", "c1")
+    receive(fifo, 2, timeout_s=600)
+    (last,) = receive(fifo, 1, timeout_s=600)
+    fifo.change(last.receipt, 1)
+    fifo.advance(61_000)
+    send(fifo, "a2", "b2", "c2")
+    fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    assert fifo.counts() == (3, 0, 0)
+    assert fifo.due_ms() == fifo.clock.now_ms()
+    assert sorted(each.body for each in receive(fifo)) == ["a2", "b2", "c2"]
+
+
+def test_a_peek_passes_over_groups_whose_messages_retention_has_ended(kept: Host) -> None:
+    """They stand before the others until the janitor comes."""
+    kept.create(fifo=True, retention_s=60)
+    send(kept, *"abcdef")
+    kept.advance(59_000)
+    send(kept, "g1")
+    kept.reopen()  # whose janitor comes later
+    kept.advance(1_000)
+    assert [each.body for each in kept.do(Peek(queue=QUEUE, count=3)).messages] == ["g1"]
+    assert bodies(receive(kept, 3)) == "g1"
+
+
 def test_a_delayed_message_does_not_block_its_group(fifo: Host) -> None:
     """It takes its place in the order when its delay ends."""
     send(fifo, "a1", delay_s=5)

@@ -15,7 +15,7 @@ SELECT seq, visible_at FROM mq.fifo_hide($1, $2::bigint[], $3::bigint[], $4, $5)
 -- What a receive of $2 would take of groups that have nothing in flight, in its order.
 SELECT ready.* FROM (
     SELECT group_id, eligible_at, head FROM mq.fifo_group WHERE qp = $1 AND eligible_at <= mq.now_ms()
-    ORDER BY eligible_at, head LIMIT $2
+    ORDER BY eligible_at, head LIMIT $2 + 1000 -- so many may have nothing any more, as for a receive
 ) AS free, LATERAL (
     SELECT * FROM mq.fifo_msg
     WHERE qp = $1 AND group_id = free.group_id AND sent_at > mq.now_ms() - $3
@@ -29,7 +29,7 @@ ORDER BY free.eligible_at, free.head, ready.seq LIMIT $2
 -- As a receive of $2 would, for another purpose: locks the groups, and changes nothing.
 SELECT ready.* FROM (
     SELECT group_id, eligible_at, head FROM mq.fifo_group WHERE qp = $1 AND eligible_at <= mq.now_ms()
-    ORDER BY eligible_at, head LIMIT $2
+    ORDER BY eligible_at, head LIMIT $2 + 1000
     FOR UPDATE SKIP LOCKED
 ) AS free, LATERAL (
     SELECT seq, id, source, properties, octet_length(body) + coalesce(octet_length(properties), 0) AS size_bytes

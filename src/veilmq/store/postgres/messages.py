@@ -276,7 +276,8 @@ class Receipts:
                 self._node.fair.ended(queue, [row["seq"] for row in freed], freed[0]["now"])
             useless = _useless(turn, queue, found)
             self._node.totals.deleted[queue.number] += len(turn) - sum(map(len, useless.values()))
-            await self._node.log.late(connection, queue, useless, earlier=_earlier(turn, found))
+            earlier = [each.receipt for each in turn if answers[each.at][each.place] is ReceiptState.EARLIER]
+            await self._node.log.late(connection, queue, useless, earlier=earlier)
         if asked and queue.settings.fifo:
             await wake_groups(connection, queue, self._node.watches)
         return answers
@@ -345,19 +346,16 @@ class Receipts:
         if not queue.settings.fifo:
             self._node.fair.moved(queue, row)
             self._node.watches.wake(queue.name, row["until"])
-        return LeaseChange(
-            state=state,
-            visible_at_ms=row["until"],
-            hidden_for_ms=asked.timeout_s * SECOND_MS,
-            receipt=self._renewed(queue, asked.receipt, row) if asked.command.renew_receipt else None,
-        )
+        receipt, until_ms = None, row["until"]
+        if asked.command.renew_receipt:
+            old = asked.receipt
+            receipt = self._node.book.issue(queue.number, old.position, old.generation, row["epoch"], until_ms)
+        hidden_for_ms = asked.timeout_s * SECOND_MS
+        return LeaseChange(state=state, visible_at_ms=until_ms, hidden_for_ms=hidden_for_ms, receipt=receipt)
 
     def _note_freed(self, queue: Queue, rows: list[Any]) -> None:
         if rows:
             self._node.in_flight.freed(queue, len(rows), rows[0]["now"])
-
-    def _renewed(self, queue: Queue, receipt: Receipt, row: Any) -> str:
-        return self._node.book.issue(queue.number, receipt.position, receipt.generation, row["epoch"], row["until"])
 
 
 async def _until_met(once: Callable[[Sequence[_Asked]], Awaitable[list[Any]]], turn: Sequence[_Asked]) -> list[Any]:
@@ -418,11 +416,6 @@ def _useless(turn: Sequence[_Asked], queue: Queue, found: dict[int, Any]) -> dic
         if not visibility.receipt_acts(state, only_live=_only_live(each.command, queue)):
             useless.setdefault(state, []).append(each.receipt)
     return useless
-
-
-def _earlier(turn: Sequence[_Asked], found: dict[int, Any]) -> list[Receipt]:
-    """Return the receipts that acted although a later receive superseded them."""
-    return [each.receipt for each in turn if _state(found.get(each.receipt.position)) is ReceiptState.EARLIER]
 
 
 def _frees(row: Any) -> bool:

@@ -401,15 +401,12 @@ class Receives:
     async def _take(self, connection: Any, queue: Queue, count: int, terms: _Terms, shares: list[int]) -> list[Any]:
         taking: _StandardTaking | _FifoTaking = self._fifo if queue.settings.fifo else self._standard
         take: Take = partial(taking.take, connection, queue, count, terms, shares)
-        with self._node.watches.held():  # dead letters leave in a transaction
-            return await self._taken(connection, queue, terms, take)
-
-    async def _taken(self, connection: Any, queue: Queue, terms: _Terms, take: Take) -> list[Any]:
         if terms.ruled:
             take = partial(take_by_class, connection, queue, take, terms.bound_ms)
-        if terms.attempt_id is None:
-            return await take()
-        return await _repeat_or_take(connection, queue, terms.attempt_id, terms, take)
+        with self._node.watches.held():  # dead letters leave in a transaction
+            if terms.attempt_id is None:
+                return await take()
+            return await _repeat_or_take(connection, queue, terms.attempt_id, terms, take)
 
     async def _next_visible_ms(self, connection: Any, queue: Queue) -> int | None:
         if self._node.fair.has(queue):  # which goes by turns, not by marks

@@ -206,6 +206,13 @@ class Sweeper:
         else:
             await connection.execute(QUEUES["end_what_has_ended"], queue.partition, retention_ms(queue))
 
+    async def free_groups(self, connection: Any, queue: Queue) -> None:
+        """Delete the first messages that a shorter retention has ended, so that they block their groups no more."""
+        terms = queue.partition, retention_ms(queue), self._rows
+        if self._node.log.has(queue):
+            await connection.fetchval(_SQL_LOGGED["end_fifo"], *terms, queue.origin, queue.name)
+        await connection.fetchval(SQL["sweep_fifo"], *terms)
+
     async def _settle_late(self, connection: Any, queue: Queue) -> None:
         """Have the groups follow a new delay."""
         late = await connection.fetchval(SQL["late"], queue.partition)

@@ -410,13 +410,15 @@ class _Transaction(ClaimTransaction):
             self.after(lambda: self._node.totals.forget(queue.number))
 
     async def change(self, queue: QueueRow, settings: QueueSettings, modified_at_ms: int) -> None:
-        """The first groups follow a new delay now, and the others by the janitor."""
+        """The first groups follow a new delay or a shorter retention now, and the others by the janitor."""
         assert isinstance(queue, Queue)
         if settings.retention_s > queue.settings.retention_s:
             await self._cold.sweeper.end_what_has_ended(self._connection, queue)
         await self.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
         if settings.fifo and settings.delay_s != queue.settings.delay_s:
             await settle_late(self._connection, queue)
+        if settings.fifo and settings.retention_s < queue.settings.retention_s:
+            await self._cold.sweeper.free_groups(self._connection, queue._replace(settings=settings))
         self.changed(queue)
 
     def changed(self, queue: QueueRow) -> None:
