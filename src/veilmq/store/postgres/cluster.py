@@ -424,7 +424,8 @@ class Cluster:
         return self.shards[place]
 
     def _take(self, members: Sequence[databases.Member]) -> None:
-        """Have the databases be those of ``members``."""
+        """Have the databases be those of ``members``; raises ``StoreError`` for one without a known URL."""
+        unknown: list[int] = []
         for member in members:
             shard = self.shards.get(member.place)
             if shard is not None and (member.removed or _has_moved(shard, member, self._given)):
@@ -434,12 +435,14 @@ class Cluster:
             if member.removed:
                 self.removed.add(member.place)
             elif shard is None and member.url is None:
-                raise StoreError(
-                    f"{self.home.name} does not know the URL of database {member.place + 1} of its store: start a "
-                    "server with the URLs of all once, in their order, or add it with `veilmq database add`."
-                )
+                unknown.append(member.place + 1)
             elif shard is None and member.url is not None:
                 self._add(member.place, member.url)
+        if unknown:
+            raise StoreError(
+                f"{self.home.name} does not know the URL of database {unknown[0]} of its store: start a "
+                "server with the URLs of all once, in their order, or add it with `veilmq database add`."
+            )
 
     async def refresh(self) -> None:
         """Look which databases there are, and open those that are new."""
