@@ -33,12 +33,11 @@ from veilmq.store.copying import (
 from veilmq.store.named_queries import load, shared
 from veilmq.store.postgres.database import sentence
 from veilmq.store.postgres.node import COUNTER_BITS, LANE
-from veilmq.store.postgres.schema import SchemaRefused, invariants, migrate, require
+from veilmq.store.postgres.schema import CONNECT_S, SchemaRefused, invariants, migrate, require
 from veilmq.store.urls import without_passwords
 
 SQL = {**shared(), **load("veilmq.store.postgres", "copies.sql")}
 
-_CONNECT_S = 5.0
 _SETTINGS = {"application_name": "veilmq copy", "jit": "off", "lock_timeout": "10s", "search_path": "mq"}
 TROUBLE = (OSError, asyncpg.InterfaceError, asyncpg.PostgresError, TimeoutError)
 """What ends a copy: the connection is lost, or the server refuses something."""
@@ -56,7 +55,7 @@ class CopyLock:
     async def __aenter__(self) -> Self:
         """Connect; raises ``CopyRefused`` where that is not possible."""
         try:
-            self._connection = await asyncpg.connect(self._url, timeout=_CONNECT_S, server_settings=_SETTINGS)
+            self._connection = await asyncpg.connect(self._url, timeout=CONNECT_S, server_settings=_SETTINGS)
         except (*TROUBLE, ValueError) as error:
             raise CopyRefused(f"{self.place} cannot be used: {sentence(error)}") from error
         return self

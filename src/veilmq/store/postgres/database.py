@@ -25,7 +25,7 @@ from veilmq.core.errors import InternalError, OutcomeUnknown, StoreFull, StoreUn
 from veilmq.core.ports import Clock, MaySend, Timer
 from veilmq.core.routing import ATTRIBUTE_DEFAULT
 from veilmq.store.port import Figure, counter, gauge
-from veilmq.store.postgres.schema import RELAXED, SQL, Durability, Promise, migrate, require
+from veilmq.store.postgres.schema import CONNECT_S, RELAXED, SQL, Durability, Promise, migrate, require
 from veilmq.store.urls import without_passwords
 
 log = logging.getLogger(__name__)
@@ -181,7 +181,6 @@ class PostgresOptions:
     round_s: float = 1.0
 
 
-CONNECT_S = 5.0
 _RETURN_S = 5.0
 
 Prepare = Callable[["asyncpg.Connection[Any]"], Awaitable[None]]

@@ -22,7 +22,7 @@ from veilmq.store.named_queries import load
 from veilmq.store.port import Finding, StoreError
 from veilmq.store.postgres.database import sentence
 from veilmq.store.postgres.queues import SQL
-from veilmq.store.postgres.schema import SchemaRefused, migrate, require
+from veilmq.store.postgres.schema import CONNECT_S, SchemaRefused, migrate, require
 from veilmq.store.urls import bare, without_passwords
 
 _ID_BYTES = 16
@@ -96,7 +96,6 @@ log = logging.getLogger(__name__)
 
 SHARDS = load("veilmq.store.postgres", "shards.sql")
 
-CONNECT_S = 5.0
 Prepare = Callable[[Any], Awaitable[Any]]
 _REFUSED = (OSError, TimeoutError, ValueError, asyncpg.InterfaceError, asyncpg.PostgresError)
 

@@ -234,12 +234,13 @@ class Promise:
 
 _PART = re.compile(r"^-- (check|fact): (.+)$", re.MULTILINE)
 _VERSION_MIN = 150_000
-_CONNECT_S = 5.0
+CONNECT_S = 5.0
+"""How long to wait for a connection."""
 
 
 async def examine(url: str, *, durability: Durability) -> Report:
     """Check the database; ``durability`` is that of the servers. Raises ``SchemaRefused`` and what ``asyncpg`` does."""
-    connection = await asyncpg.connect(url, timeout=_CONNECT_S)
+    connection = await asyncpg.connect(url, timeout=CONNECT_S)
     try:
         findings = await _settings(connection, durability)
         schema = await look(connection)

@@ -26,7 +26,7 @@ from veilmq.core.events import (
     PlanExport,
     ReadEvents,
 )
-from veilmq.core.ports import Done, Timer, Wake
+from veilmq.core.ports import Done, Wake
 from veilmq.core.results import QueuePage, QueueView
 from veilmq.store.port import NOTHING_HELD_BACK, Figure, Report, StoreError, Survey, by_database, execute
 from veilmq.store.postgres.cluster import REFRESH_MS, Cluster, Directory, Shard
@@ -34,7 +34,8 @@ from veilmq.store.postgres.database import IN_DOUBT, MachineClock, PostgresOptio
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.outbox import Carrier
 from veilmq.store.postgres.queues import SQL
-from veilmq.store.postgres.schema import Durability, SchemaRefused, examine, look, migrate
+from veilmq.store.postgres.schema import CONNECT_S, Durability, SchemaRefused, examine, look, migrate
+from veilmq.store.postgres.sweeps import Mover
 from veilmq.store.urls import without_passwords
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,6 @@ class Shards:
         self._watched: dict[str, Wake] = {}
         self._finding: list[_Asked] = []
         self._creating = asyncio.Lock()
-        self._timers: dict[Callable[[], Coroutine[Any, Any, None]], Timer] = {}
         self.carriers: dict[int, Carrier] = {}
         """Those that are at work, by the places from which they carry."""
         self._cluster = Cluster(
@@ -73,6 +73,10 @@ class Shards:
         self._home = self._cluster.home
         self.clock = self._home.clock
         """That of the home: the clocks of all databases are taken to agree."""
+        self._workers = {
+            Mover(step=step, clock=self.clock, start=self._start, look_ms_max=every_ms): every_ms
+            for step, every_ms in ((self._cluster.refresh, REFRESH_MS), (self.sweep_places, SWEEP_MS))
+        }
 
     @classmethod
     async def open(cls, urls: Sequence[str], *, clock: MachineClock, options: PostgresOptions | None = None) -> Self:
@@ -87,8 +91,8 @@ class Shards:
         except BaseException:
             await store.close()
             raise
-        store._repeat(store._cluster.refresh, REFRESH_MS)
-        store._repeat(store.sweep_places, SWEEP_MS)
+        for worker, every_ms in store._workers.items():
+            worker.look(every_ms)
         return store
 
     def _opened(self, shard: Shard) -> None:
@@ -205,16 +209,6 @@ class Shards:
         except (*IN_DOUBT, asyncpg.PostgresError, StoreUnavailable) as error:
             log.warning("places of queues that are gone are forgotten later: %s", error)
 
-    def _repeat(self, work: Callable[[], Coroutine[Any, Any, None]], every_ms: int) -> None:
-        """Do ``work`` again and again, each time so long after it was done."""
-
-        async def done() -> None:
-            await work()
-            if not self._closing:
-                self._repeat(work, every_ms)
-
-        self._timers[work] = self.clock.call_at(self.clock.now_ms() + every_ms, lambda: self._start(done()))
-
     # Commands that concern more than one database.
 
     async def _create(self, command: commands.CreateQueue) -> QueueView:
@@ -298,8 +292,8 @@ class Shards:
     async def close(self) -> None:
         """Answer what was submitted, and end all connections."""
         self._closing = True
-        for timer in self._timers.values():
-            timer.cancel()
+        for worker in self._workers:
+            worker.stop()
         for carrier in self.carriers.values():
             carrier.stop()
         await self.answered()
@@ -404,9 +398,6 @@ class _Exports:
         return shard.opened()
 
 
-_CONNECT_S = 5.0
-
-
 async def open_store(urls: Sequence[str], *, clock: MachineClock, options: PostgresOptions) -> Shards:
     """Return the store whose home is the first of ``urls``; raises ``StoreError``, which has no password.
 
@@ -427,7 +418,7 @@ class Upgrade(NamedTuple):
 async def upgrade(url: str, *, apply: bool) -> Upgrade:
     """Bring the schema up to date, or only tell what that would be; raises ``StoreError``."""
     with _said(url):
-        connection = await asyncpg.connect(url, timeout=_CONNECT_S)
+        connection = await asyncpg.connect(url, timeout=CONNECT_S)
         try:
             found, pending = await look(connection)
             applied = await migrate(connection) if apply else pending

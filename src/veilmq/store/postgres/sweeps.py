@@ -51,6 +51,7 @@ class Mover(Scheduler):
         clock: Clock,
         start: Callable[[Coroutine[Any, Any, None]], None],
         pause_ms_min: int = _BUSY_MS,
+        look_ms_max: int = LOOK_MS,
     ) -> None:
 
         async def work(done: Done) -> None:
@@ -65,7 +66,7 @@ class Mover(Scheduler):
             done(due)
 
         super().__init__(
-            step=lambda done: start(work(done)), clock=clock, pause_ms_min=pause_ms_min, look_ms_max=LOOK_MS
+            step=lambda done: start(work(done)), clock=clock, pause_ms_min=pause_ms_min, look_ms_max=look_ms_max
         )
 
 
