@@ -110,7 +110,7 @@ class Edit:
     def package(self) -> str:
         """Return the package that the file is in."""
         parts = Path(self.file).relative_to(SOURCE).parts
-        return "/".join(parts[:2]) if parts[0] == "engines" and len(parts) > 2 else parts[0]
+        return "/".join(parts[:2]) if parts[0] == "store" and len(parts) > 2 else parts[0]
 
 
 @dataclass(frozen=True)
