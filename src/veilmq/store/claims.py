@@ -16,22 +16,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from veilmq.core import claims, limits, redrive
+import msgspec
+
+from veilmq.core import claims, errors, limits, redrive
 from veilmq.core.claims import ClaimedMessage, ClaimState, ClaimView, SourceView
 from veilmq.core.commands import Command
-from veilmq.core.errors import (
-    ClaimAcknowledged,
-    ClaimGap,
-    ClaimLost,
-    ClaimReleased,
-    ConsumerTaken,
-    CursorInvalid,
-    DeadLetterQueueRefused,
-    EpochFenced,
-    MessageNotClaimed,
-    ShardNotFound,
-    SourceNotFound,
-)
 from veilmq.core.limits import CLAIM_SHARDS_MAX, SECOND_MS, SOURCE_SILENCE_S
 from veilmq.store.transaction import QueueRow, Row, Transaction
 
@@ -89,7 +78,7 @@ class Wish(NamedTuple):
 class Part(NamedTuple):
     """What a slice has bound: so many messages; how many shards the claim has then, and messages in the last one.
 
-    ``more`` tells whether there may be more of what is wished, ``expires`` whether messages past their retention, which
+    ``more``: there may be more of what is wished; ``expires``: messages past their retention, which
     go by slices, may hide it.
     """
 
@@ -108,7 +97,7 @@ class Backlog(NamedTuple):
 
 
 class ClaimedMessages(ABC):
-    """What claims do with messages, in an open transaction; waiters hear of what becomes visible."""
+    """What claims do with messages, in an open transaction; waiters are notified of what becomes visible."""
 
     claimed_max: int
     """How many messages of a queue may be claimed."""
@@ -136,7 +125,7 @@ class ClaimedMessages(ABC):
 
     @abstractmethod
     async def end(self, queue: QueueRow | None, claim: BoundClaim) -> bool:
-        """Delete a slice of an acknowledged claim, or give one back; tell whether there may be more.
+        """Delete a slice of an acknowledged claim, or give one back; return whether there may be more.
 
         What has passed its retention is deleted either way, and so is what is in a partition that is retired. ``queue``
         is ``None`` when it was deleted.
@@ -237,11 +226,13 @@ class Source(NamedTuple):
     def open_claim(self, number: int) -> BoundClaim:
         """Return the claim of that number; raises the reason why there is no open one."""
         if number <= self.acknowledged:
-            raise ClaimAcknowledged(number, self.acknowledged)
+            raise errors.ClaimAcknowledged(number, self.acknowledged)
         found = self.claims.get(number)
         if found is not None and found.is_held:
             return found
-        raise ClaimReleased(number) if found is not None and found.state == _RELEASED else ClaimLost(number)
+        raise (
+            errors.ClaimReleased(number) if found is not None and found.state == _RELEASED else errors.ClaimLost(number)
+        )
 
     def view(self, backlog: Backlog) -> SourceView:
         """Return what commands answer."""
@@ -256,13 +247,7 @@ class Source(NamedTuple):
             lease_until_ms=lease_until_ms,
             hold_until_ms=self.hold_until_ms,
             claims=[
-                ClaimView(
-                    number=each.number,
-                    state=ClaimState(each.state),
-                    messages=each.messages,
-                    shards=each.shards,
-                    bound_at_ms=each.bound_at_ms,
-                )
+                msgspec.convert(each._asdict(), ClaimView)
                 for each in self.claims.values()
                 if each.number > self.acknowledged
             ],
@@ -287,10 +272,10 @@ async def _source(
     queue = await tx.queue(queue_name)
     rows = await tx.locked("source", queue.origin, name)
     if not rows:
-        raise SourceNotFound(name)
+        raise errors.SourceNotFound(name)
     source = await _expired(tx, queue, await _with_claims(tx, rows[0], await tx.now()))
     if epoch is not None and epoch != source.epoch:
-        raise EpochFenced(epoch, source.epoch)
+        raise errors.EpochFenced(epoch, source.epoch)
     return queue, source
 
 
@@ -332,7 +317,7 @@ async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> Sourc
     rivals = [each for each in found if each.name != command.source]
     taken = next((rival for rival in rivals if rival.held), None)
     if taken is not None and not command.takeover:
-        raise ConsumerTaken(command.consumer, taken.name)
+        raise errors.ConsumerTaken(command.consumer, taken.name)
     for rival in rivals:
         await _put(tx, rival._replace(epoch=rival.epoch + 1, consumer=""))
         await _end(tx, queue, rival, rival.held, _RELEASED)
@@ -352,7 +337,7 @@ async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
     queue, source = await _source(tx, command.queue, command.source, command.epoch)
     number = command.number
     if number > source.last + 1:
-        raise ClaimGap(number, source.last)
+        raise errors.ClaimGap(number, source.last)
     again = number <= source.last
     if again:
         bound = source.open_claim(number)
@@ -411,7 +396,7 @@ async def acknowledge(tx: ClaimTransaction, command: claims.AcknowledgeClaims) -
     queue, source = await _source(tx, command.queue, command.source, command.epoch)
     number = command.number
     if number > source.last:
-        raise ClaimGap(number, source.last)
+        raise errors.ClaimGap(number, source.last)
     if number > source.acknowledged:
         await _detach(tx, source, source.passed)
         source = source._replace(acknowledged=number)
@@ -430,10 +415,10 @@ async def read(tx: ClaimTransaction, command: claims.ReadClaim) -> claims.ClaimP
         await tx.locked("source", queue.origin, command.source)
         bound = await _whole(tx, await _readable(tx, queue, command))
     if not 0 <= command.shard < bound.shards:
-        raise ShardNotFound(command.shard, bound.shards)
+        raise errors.ShardNotFound(command.shard, bound.shards)
     found = _CURSOR.fullmatch(command.cursor)
     if found is None or (seq := int(found[1] or 0)) > _SEQ_MAX:
-        raise CursorInvalid
+        raise errors.CursorInvalid
     count = max(1, min(command.messages_max, limits.CLAIM_PAGE_MESSAGES))
     page = await tx.claimed.read(queue, bound, command.shard, seq, count, limits.CLAIM_PAGE_BYTES)
     messages = [message for _, message in page]
@@ -446,7 +431,7 @@ async def _readable(tx: ClaimTransaction, queue: QueueRow, command: claims.ReadC
     """Return the claim as it is; raises the reason why there is no open one."""
     row = await tx.row("source", queue.origin, command.source)
     if row is None:
-        raise ClaimLost(command.number)
+        raise errors.ClaimLost(command.number)
     return (await _with_claims(tx, row, await tx.now())).as_seen().open_claim(command.number)
 
 
@@ -475,7 +460,7 @@ async def release(tx: ClaimTransaction, command: claims.ReleaseClaim) -> SourceV
     queue, source = await _source(tx, command.queue, command.source)
     try:
         bound = source.open_claim(command.number)
-    except ClaimReleased:
+    except errors.ClaimReleased:
         return await _view(tx, queue, source)
     return await _view(tx, queue, await _end(tx, queue, source, [bound], _RELEASED))
 
@@ -494,7 +479,7 @@ async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceVie
     bound = source.open_claim(command.number)
     seq = await tx.claimed.find(queue, bound, command.message)
     if seq is None:
-        raise MessageNotClaimed(command.number)
+        raise errors.MessageNotClaimed(command.number)
     await tx.claimed.evict(queue, bound, seq, await _dead_letter_queue(tx, queue))
     source.claims[bound.number] = await _written(tx, bound._replace(messages=bound.messages - 1))
     return await _view(tx, queue, source)
@@ -503,11 +488,11 @@ async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceVie
 async def _dead_letter_queue(tx: ClaimTransaction, queue: QueueRow) -> QueueRow:
     name = queue.settings.dead_letter_queue
     if not name:
-        raise DeadLetterQueueRefused("", f"The queue {queue.name} has no dead-letter queue; give it one first.")
+        raise errors.DeadLetterQueueRefused("", f"The queue {queue.name} has no dead-letter queue; give it one first.")
     target = await tx.target(name, (queue.number, queue.name))
     why = redrive.refusal(queue.name, queue.settings, name, None if target is None else target.settings)
     if target is None or why is not None:
-        raise DeadLetterQueueRefused(name, why or "")
+        raise errors.DeadLetterQueueRefused(name, why or "")
     return target
 
 
@@ -602,7 +587,7 @@ async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
 
 
 async def _look(tx: ClaimTransaction, source: Source) -> bool:
-    """See whether the hold of a source has ended, or its time; tell whether that was a slice of work."""
+    """See whether the hold of a source has ended, or its time; return whether that was a slice of work."""
     forgotten_ms = source.beat_at_ms + _SILENCE_MS
     if not source.held and source.now_ms >= forgotten_ms:
         await _detach(tx, source, list(source.claims.values()))

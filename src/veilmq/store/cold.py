@@ -83,7 +83,7 @@ COLD: Mapping[type[Command], Cold] = {
 }
 
 READS = frozenset(_READS)
-"""What changes nothing, so that it may be asked once more when an answer was lost."""
+"""What changes nothing, so that it may be repeated when an answer was lost."""
 
 SNAPSHOTS: frozenset[type[Command]] = frozenset({claim_commands.ReadClaim, claim_commands.ListSources})
 """Those of them whose statements must all see the store as it is at one instant.

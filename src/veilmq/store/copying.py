@@ -1,6 +1,6 @@
 """A copy of a stopped store in another one: what both kinds of store say of their content, and the way it takes.
 
-A source tells queues, messages and what is remembered of them; a target takes them in that order, all or nothing: what
+A source yields queues, messages and what is remembered of them; a target takes them in that order, all or nothing: what
 was interrupted left nothing. A message keeps its id, its times, its counts and its place in the order, and the number
 that receipts name: receipts issued before act after the copy.
 """
@@ -18,30 +18,25 @@ SLICE = 1_000
 """Messages that travel together."""
 
 Told = Callable[[int, int], None]
-"""Is told after each slice: messages that are copied, and messages in all."""
+"""Called after each slice with the messages that are copied, and messages in all."""
 
 Row = TypeVar("Row")
 
+_read_settings = msgspec.json.Decoder(QueueSettings).decode
 _CLOSE = "close the readers with `veilmq claims close`"
 _EXPORT = "export the event log with `veilmq events flush`"
-_SWEEP = "let a server go on for a minute or two, until what was purged or deleted is removed and the event log has it"
 _REMEDIES = {
     "claim": _CLOSE,
     "event": _EXPORT,
     "event_batch": _EXPORT,
-    "logged_lane": _SWEEP,
-    "part": _SWEEP,
+    "part": "let a server go on for a minute or two, until what was purged or deleted is removed and the event log "
+    "has it",
     "publication": "let the server finish what was published",
     "source": _CLOSE,
     "stage": "publish what was staged, or delete the queue",
     "writer": "wait until the writers have been silent for so long that they are forgotten, or delete their queues",
 }
 """What to do about rows of a table that no copy to another kind of store takes along."""
-
-
-def obstacle(table: str, rows: int) -> str:
-    """Say that there are ``rows`` in the way, and what to do about them."""
-    return f"The store has {rows} of {table}: {_REMEDIES.get(table, 'remove them')}."
 
 
 class CopyRefused(Exception):
@@ -97,7 +92,7 @@ class CopiedMessage(NamedTuple):
 
 
 class CopiedAcceptance(NamedTuple):
-    """What was accepted lately under a key; ``queue`` is ``None`` where only the key tells whose it is."""
+    """What was accepted lately under a key; ``queue`` is ``None`` where only the key says whose it is."""
 
     queue: int | None
     key: bytes
@@ -176,37 +171,11 @@ class Remembered(NamedTuple):
     attempts: Sequence[CopiedAttempt] = ()
 
 
-class Source(Protocol):
-    """A stopped store that is read; nobody changes it meanwhile."""
+class Source(ABC):
+    """A stopped store that is read; nothing changes it meanwhile. Queries have the same columns in both dialects."""
 
     now_ms: int
     """The instant at which it is read."""
-
-    async def obstacles(self) -> list[str]:
-        """Return what it has that no copy takes along, and what to do about each; nothing when it can be copied."""
-
-    async def queues(self) -> list[CopiedQueue]:
-        """Return all queues, by number."""
-
-    async def last_queue(self) -> int:
-        """Return the highest number that a queue ever had."""
-
-    async def count(self) -> int:
-        """Return about how many messages there are."""
-
-    def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
-        """Yield the messages within their retention, in slices, in the order in which they came."""
-
-    async def remembered(self) -> Remembered:
-        """Return what else there is; of what was accepted, as long as duplicates count."""
-
-    async def values(self) -> dict[str, bytes]:
-        """Return the store's own values that go along: keys, and settings of accounts."""
-
-
-class TableSource(ABC):
-    """What is the same in the sources of both dialects: named queries, with the same columns in each."""
-
     SQL: ClassVar[Mapping[str, str]]
     COPIED: ClassVar[frozenset[str]]
     """The tables whose rows go along, and those that are made anew, or of no use in another store."""
@@ -218,6 +187,10 @@ class TableSource(ABC):
         """Return the rows of a statement."""
 
     @abstractmethod
+    def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
+        """Yield the messages within their retention, in slices, in the order in which they came."""
+
+    @abstractmethod
     async def accepted(self) -> list[CopiedAcceptance]:
         """Return what was accepted, as long as duplicates count."""
 
@@ -226,35 +199,35 @@ class TableSource(ABC):
         return row
 
     async def obstacles(self) -> list[str]:
-        """See ``Source``."""
-        told = []
+        """Return what it has that no copy takes along, and what to do about each; nothing when it can be copied."""
+        obstacles = []
         for (table,) in await self.fetch(self.SQL["copied_tables"]):
             if table not in self.COPIED:
                 which = self.UNLESS_ENDED.get(table, "true")
                 ((count,),) = await self.fetch(f"SELECT count(*) FROM {table} WHERE {which}")
                 if count:
-                    told.append(obstacle(table, count))
-        return told
+                    obstacles.append(f"The store has {count} of {table}: {_REMEDIES.get(table, 'remove them')}.")
+        return obstacles
 
     async def queues(self) -> list[CopiedQueue]:
-        """See ``Source``."""
+        """Return all queues, by number."""
         return [
             self.shown(CopiedQueue(number, name, _read_settings(settings), settings, *times))
             for number, name, settings, *times in await self.fetch(self.SQL["copied_queues"])
         ]
 
     async def last_queue(self) -> int:
-        """See ``Source``."""
+        """Return the highest number that a queue ever had."""
         ((number,),) = await self.fetch(self.SQL["last_queue"])
         return int(number)
 
     async def count(self) -> int:
-        """See ``Source``."""
+        """Return about how many messages there are."""
         ((count,),) = await self.fetch(self.SQL["copied_count"])
         return int(count)
 
     async def remembered(self) -> Remembered:
-        """See ``Source``."""
+        """Return what else there is; of what was accepted, as long as duplicates count."""
         fetch, queries, shown = self.fetch, self.SQL, self.shown
         return Remembered(
             accepted=await self.accepted(),
@@ -268,11 +241,8 @@ class TableSource(ABC):
         )
 
     async def values(self) -> dict[str, bytes]:
-        """See ``Source``."""
+        """Return the store's own values that go along: keys, and settings of accounts."""
         return dict(await self.fetch(self.SQL["copied_values"]))
-
-
-_read_settings = msgspec.json.Decoder(QueueSettings).decode
 
 
 class Target(Protocol):

@@ -1,26 +1,15 @@
 """The event log, as far as both dialects have it in common: what an event says, which queues are logged, the export.
 
-What was planned is a number in the store, written before anybody acts on it, and stays until the range is forgotten: an
-export begun again after a crash gets the same range with the same events, and puts the same files in the same places.
-That a range is exported is written at once, its rows are removed in slices afterwards.
+What was planned is a number in the store, written before anything acts on it, and stays until the range is forgotten:
+an export begun again after a crash gets the same range with the same events, and puts the same files in the same
+places. That a range is exported is written at once, its rows are removed in slices afterwards.
 """
 
 from functools import lru_cache
 from os import urandom
 from typing import Any, NamedTuple
 
-from veilmq.core.events import (
-    CountEvents,
-    EventCounts,
-    EventPage,
-    EventRange,
-    ExportedElsewhere,
-    ForgetEvents,
-    Forgotten,
-    Outcome,
-    PlanExport,
-    ReadEvents,
-)
+from veilmq.core import events
 from veilmq.core.routing import key_of
 from veilmq.core.settings import QueueSettings
 from veilmq.store.transaction import QueueRow, Transaction
@@ -117,7 +106,7 @@ def event_of(
     visible_at_ms: int,
     receive_count: int,
     log: int,
-    outcome: Outcome | str,
+    outcome: events.Outcome | str,
     closed_at_ms: int,
 ) -> Event:
     """Return the event of a receipt of a message of ``size`` bytes; ``log`` is that of its lease."""
@@ -161,7 +150,7 @@ async def note_retired(tx: Transaction, queue: QueueRow) -> None:
 # The export.
 
 
-async def plan_export(tx: Transaction, command: PlanExport) -> EventRange | None:
+async def plan_export(tx: Transaction, command: events.PlanExport) -> events.EventRange | None:
     """Choose the next range, or return the one that was chosen before."""
     await tx.lock("event_state")
     _, last, exported, _ = await _state(tx)
@@ -175,7 +164,7 @@ async def plan_export(tx: Transaction, command: PlanExport) -> EventRange | None
     if node is None:
         node = urandom(_NODE_BYTES)
         await tx.run("put_setting", _NODE, node)
-    return EventRange(node=node.hex(), first=first, last=last)
+    return events.EventRange(node=node.hex(), first=first, last=last)
 
 
 async def _state(tx: Transaction) -> tuple[int, int, int, int]:
@@ -184,31 +173,31 @@ async def _state(tx: Transaction) -> tuple[int, int, int, int]:
     return recorded, planned, exported, dropped
 
 
-async def read_events(tx: Transaction, command: ReadEvents) -> EventPage:
+async def read_events(tx: Transaction, command: events.ReadEvents) -> events.EventPage:
     """Read some batches of a range; raises ``ExportedElsewhere`` when another node has exported it meanwhile."""
     batches: list[tuple[int, bytes]] = []
     left, following = command.bytes_max, command.first
     while following <= command.last and left > 0:
         rows = await tx.rows("event_batches", following, command.last, _READ_AT_ONCE)
         if not rows or rows[0][0] != following:
-            raise ExportedElsewhere  # the first ones are forgotten first
-        for number, events, encoded in rows:
+            raise events.ExportedElsewhere  # the first ones are forgotten first
+        for number, count, encoded in rows:
             batches.append((number, encoded))
-            following = number + events
+            following = number + count
             left -= len(encoded)
             if left <= 0:
                 break
-    return EventPage(batches=batches, next=following)
+    return events.EventPage(batches=batches, next=following)
 
 
-async def forget_events(tx: Transaction, command: ForgetEvents) -> Forgotten:
+async def forget_events(tx: Transaction, command: events.ForgetEvents) -> events.Forgotten:
     """Note that a range is exported, and remove a slice of what is."""
     await tx.run("export_events", command.last)
     gone = await tx.rows("forget_events", _FORGOTTEN_PER_COMMAND)
-    return Forgotten(more=len(gone) == _FORGOTTEN_PER_COMMAND)
+    return events.Forgotten(more=len(gone) == _FORGOTTEN_PER_COMMAND)
 
 
-async def count_events(tx: Transaction, command: CountEvents) -> EventCounts:
+async def count_events(tx: Transaction, command: events.CountEvents) -> events.EventCounts:
     """Return how many events there are."""
     recorded, _, exported, dropped = await _state(tx)
-    return EventCounts(recorded=recorded, exported=exported, dropped=dropped)
+    return events.EventCounts(recorded=recorded, exported=exported, dropped=dropped)

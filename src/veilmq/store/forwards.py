@@ -3,7 +3,6 @@
 What could refuse a message is looked at first; then those of each target are stored there, in the order of the command.
 """
 
-from collections.abc import Iterator
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -11,17 +10,9 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from veilmq.core import properties, visibility
+from veilmq.core import errors, properties, visibility
 from veilmq.core.commands import NewMessage
-from veilmq.core.errors import (
-    DestinationRefused,
-    GroupHeld,
-    QueueNotFound,
-    ReceiptEnded,
-    ReceiptInvalid,
-    VeilmqError,
-)
-from veilmq.core.forwards import Forward, Forwarded, ForwardEntry, as_dead_letter, as_sent, refusal
+from veilmq.core.forwards import Forward, Forwarded, as_dead_letter, as_sent, refusal
 from veilmq.core.receipts import Receipt
 from veilmq.core.results import ReceiptState
 from veilmq.store.transaction import Leased, QueueRow, Transaction
@@ -45,7 +36,15 @@ async def forward(tx: Transaction, command: Forward) -> Answers:
     intake = await tx.queue(command.queue)
     tx.need_room()
     answers: Answers = [None] * len(command.entries)
-    receipts = dict(_read(tx, intake, command, answers))
+    receipts: dict[int, Receipt] = {}
+    for place, entry in enumerate(command.entries):
+        try:
+            receipt = tx.book.read(entry.receipt)
+            if receipt.queue != intake.number:
+                raise errors.ReceiptInvalid
+            receipts[place] = receipt
+        except errors.ReceiptInvalid as error:
+            answers[place] = error
     going = await _going(tx, intake, command, receipts, answers)
     for target in {each.target.number: each.target for each in going}.values():
         here = [each for each in going if each.target.number == target.number]
@@ -54,18 +53,6 @@ async def forward(tx: Transaction, command: Forward) -> Answers:
     if sent := [each.message for each in going if not each.is_dead]:
         await tx.delete(intake, sent)
     return answers
-
-
-def _read(tx: Transaction, intake: QueueRow, command: Forward, answers: Answers) -> Iterator[tuple[int, Receipt]]:
-    """Yield the places of genuine receipts with what they say; put the error of others among ``answers``."""
-    for place, entry in enumerate(command.entries):
-        try:
-            receipt = tx.book.read(entry.receipt)
-            if receipt.queue != intake.number:
-                raise ReceiptInvalid
-            yield place, receipt
-        except ReceiptInvalid as error:
-            answers[place] = error
 
 
 async def _going(
@@ -80,23 +67,25 @@ async def _going(
     for place, receipt in receipts.items():
         message = found.get(receipt.position)
         if message is None:
-            answers[place] = ReceiptEnded(ReceiptState.GONE)
+            answers[place] = errors.ReceiptEnded(ReceiptState.GONE)
             continue
         if not message.receive_count:
-            answers[place] = ReceiptInvalid()  # it is of a delayed message, which is nobody's to work on
+            answers[place] = errors.ReceiptInvalid()  # it is of a delayed message, which no consumer has
             continue
         group = properties.decode(message.properties).group if intake.settings.fifo else None
         try:
             if group in held:
-                raise GroupHeld
+                raise errors.GroupHeld
             _check_live(receipt, message)
             entry = command.entries[place]
             if entry.target not in targets:
                 targets[entry.target] = await _target(tx, intake, entry.target)
             target = targets[entry.target]
-            going.append(_Going(place, message, target, _as_new(message, target, entry), entry.reasons is not None))
+            terms = message.body, message.properties, message.priority, target.settings
+            new = as_sent(*terms) if entry.reasons is None else as_dead_letter(*terms, entry.reasons)
+            going.append(_Going(place, message, target, new, entry.reasons is not None))
             del found[receipt.position]
-        except VeilmqError as error:
+        except errors.VeilmqError as error:
             answers[place] = error
             if group is not None:
                 held.add(group)
@@ -111,23 +100,18 @@ def _check_live(receipt: Receipt, message: Leased) -> None:
         now_ms=message.looked_at_ms,
     )
     if state is not ReceiptState.LIVE:
-        raise ReceiptEnded(state)
+        raise errors.ReceiptEnded(state)
 
 
 async def _target(tx: Transaction, intake: QueueRow, name: str) -> QueueRow:
     """Look the target up, whatever is known of it."""
     target = await tx.find(name) or await tx.target(name, (intake.number, intake.name))
     if target is None:
-        raise QueueNotFound(name)
+        raise errors.QueueNotFound(name)
     why = refusal(intake.name, intake.settings, name, target.settings)
     if why is not None:
-        raise DestinationRefused(name, why)
+        raise errors.DestinationRefused(name, why)
     return target
-
-
-def _as_new(message: Leased, target: QueueRow, entry: ForwardEntry) -> NewMessage:
-    terms = message.body, message.properties, message.priority, target.settings
-    return as_sent(*terms) if entry.reasons is None else as_dead_letter(*terms, entry.reasons)
 
 
 async def _arrive(

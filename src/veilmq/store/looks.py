@@ -7,27 +7,17 @@ which of them are shown, and how. Bodies are read of these alone.
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 
-from veilmq.core import redrive
+from veilmq.core import looks, redrive
 from veilmq.core.errors import StoreFull, StoreUnavailable
 from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE
-from veilmq.core.looks import (
-    LOOKED_AT_MAX,
-    LookAtLeases,
-    LookAtQueue,
-    MessageState,
-    Peek,
-    Peeked,
-    PeekedMessage,
-    SeenLease,
-    SeenMessage,
-)
+from veilmq.core.looks import LOOKED_AT_MAX
 from veilmq.core.properties import decode
 from veilmq.store.events import read_log
 from veilmq.store.queues import SEQ_SHIFT
 from veilmq.store.transaction import QueueRow, StoredMessage, Transaction
 
 
-async def look(tx: Transaction, command: LookAtQueue) -> list[SeenMessage]:
+async def look(tx: Transaction, command: looks.LookAtQueue) -> list[looks.SeenMessage]:
     """Show what there is, in the order of sending, or what is in one state."""
     queue = await tx.queue(command.queue)
     found = await tx.inspect(queue, command.state, command.count, LOOKED_AT_MAX)
@@ -39,23 +29,24 @@ async def look(tx: Transaction, command: LookAtQueue) -> list[SeenMessage]:
     return [_seen(tx, queue, each, body, with_receipt=command.receipts) for each, body in shown]
 
 
-async def look_at_leases(tx: Transaction, command: LookAtLeases) -> list[SeenLease]:
+async def look_at_leases(tx: Transaction, command: looks.LookAtLeases) -> list[looks.SeenLease]:
     """Show the leases that end first."""
     queue = await tx.queue(command.queue)
-    found = await tx.inspect(queue, MessageState.IN_FLIGHT, command.count, LOOKED_AT_MAX)
+    found = await tx.inspect(queue, looks.MessageState.IN_FLIGHT, command.count, LOOKED_AT_MAX)
     leases = sorted([each for each in found if not each.is_claimed], key=_visibility)
-    others = sorted({*command.also} - {each.seq for each in leases})
-    return [_lease(each) for each in (*leases, *(await tx.inspect_at(queue, others) if others else ()))]
+    if others := sorted({*command.also} - {each.seq for each in leases}):
+        leases += await tx.inspect_at(queue, others)
+    return [_lease(each) for each in leases]
 
 
-async def peek(tx: Transaction, command: Peek) -> Peeked:
+async def peek(tx: Transaction, command: looks.Peek) -> looks.Peeked:
     """Show the first visible messages; the quota of messages in flight does not count."""
     queue = await tx.queue(command.queue)
     receives_max = await _receives_max(tx, queue)
     count = command.count + DEAD_LETTERS_PER_RECEIVE if receives_max else command.count
     living = _living(await tx.offered(queue, count), receives_max)
     shown = await _with_bodies(tx, queue, list(islice(living, command.count)), command.bytes_max)
-    return Peeked(messages=[_peeked(*each) for each in shown], smq_base64=queue.settings.smq_base64)
+    return looks.Peeked(messages=[_peeked(*each) for each in shown], smq_base64=queue.settings.smq_base64)
 
 
 def _visibility(each: StoredMessage) -> tuple[bool, int, int]:
@@ -103,13 +94,13 @@ def _living(found: Iterable[StoredMessage], receives_max: int) -> Iterator[Store
 # Results.
 
 
-def _seen(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, with_receipt: bool) -> SeenMessage:
+def _seen(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, with_receipt: bool) -> looks.SeenMessage:
     state = each.state
     is_received = each.receive_count > 0 and not each.is_claimed
     receipt = None
-    if with_receipt and is_received and state is MessageState.IN_FLIGHT:
+    if with_receipt and is_received and state is looks.MessageState.IN_FLIGHT:
         receipt = tx.book.issue(queue.number, each.seq, each.generation, each.epoch, each.visible_at_ms)
-    return SeenMessage(
+    return looks.SeenMessage(
         id=each.id,
         body=body,
         properties=each.properties,
@@ -138,8 +129,8 @@ def _received_at_ms(each: StoredMessage) -> int:
     return max(each.received_at_ms + waited_ms, each.first_received_at_ms or 0)
 
 
-def _lease(each: StoredMessage) -> SeenLease:
-    return SeenLease(
+def _lease(each: StoredMessage) -> looks.SeenLease:
+    return looks.SeenLease(
         message_id=each.id,
         position=each.seq,
         generation=each.generation,
@@ -151,8 +142,8 @@ def _lease(each: StoredMessage) -> SeenLease:
     )
 
 
-def _peeked(each: StoredMessage, body: str) -> PeekedMessage:
-    return PeekedMessage(
+def _peeked(each: StoredMessage, body: str) -> looks.PeekedMessage:
+    return looks.PeekedMessage(
         id=each.id,
         body=body,
         properties=each.properties,

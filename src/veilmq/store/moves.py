@@ -1,7 +1,7 @@
 """Move tasks: dead letters on their way back, a slice at a time.
 
 A task is a row, which a slice locks. It moves some messages and writes the progress in one transaction, so a crash at
-any moment neither loses nor doubles a message nor miscounts; whoever opens the store next goes on.
+any moment neither loses nor doubles a message nor miscounts; the next start goes on.
 
 What a task moves are the messages visible when a slice comes to them, in the order in which they would be received, and
 not more than were visible when it began: a message that dies again at once, and comes back to the dead-letter queue,
@@ -11,19 +11,11 @@ cannot keep the task going for ever. It ends when it has moved so many, or when 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from veilmq.core import redrive
+from veilmq.core import errors, redrive
 from veilmq.core.commands import CancelMove, Command, ListMoves, StartMove
-from veilmq.core.errors import (
-    DestinationRefused,
-    MoveTaskNotFound,
-    MoveTaskRunning,
-    NotADeadLetterQueue,
-    QueueNotFound,
-    StoreUnavailable,
-)
 from veilmq.core.limits import MOVE_TASKS_KEPT
 from veilmq.core.results import MoveStatus, MoveTask
-from veilmq.store.transaction import QueueRow, Row, Transaction, Waiting
+from veilmq.store.transaction import QueueRow, Transaction, Waiting, made_of
 
 _AWAY_MS = 10_000
 """How long a task rests whose next message goes to a database that cannot be reached: the others go on."""
@@ -50,7 +42,7 @@ class _Task(NamedTuple):
 class _Part(NamedTuple):
     """What a slice moves to which queue, in order; and why the next message cannot go.
 
-    ``is_away``: where that one goes cannot be told yet.
+    ``is_away``: where that one goes is not known yet.
     """
 
     messages: list[tuple[Waiting, QueueRow]]
@@ -65,30 +57,22 @@ async def start(tx: Transaction, command: StartMove) -> MoveTask:
     """Begin a task; its first slice follows at once."""
     source = await tx.queue(command.source, lock="queue_shared")
     if not await tx.has_sources(source.name):
-        raise NotADeadLetterQueue(source.name)
+        raise errors.NotADeadLetterQueue(source.name)
     if command.destination is not None:
         theirs = await tx.settings(command.destination)
         if theirs is None:
-            raise QueueNotFound(command.destination)
+            raise errors.QueueNotFound(command.destination)
         why = redrive.destination_refusal(source.name, source.settings, command.destination, theirs)
         if why is not None:
-            raise DestinationRefused(command.destination, why)
-    row = await tx.row(
-        "insert_move",
-        source.number,
-        tx.ids.next(),
-        source.name,
-        command.destination,
-        command.moves_per_s_max,
-        (await tx.counts(source)).visible,
-        await tx.now(),
-        command.starter,
-    )
+            raise errors.DestinationRefused(command.destination, why)
+    terms = source.number, tx.ids.next(), source.name, command.destination, command.moves_per_s_max
+    visible = (await tx.counts(source)).visible
+    row = await tx.row("insert_move", *terms, visible, await tx.now(), command.starter)
     if row is None:
-        raise MoveTaskRunning(source.name)
+        raise errors.MoveTaskRunning(source.name)
     await tx.run("delete_older_moves", source.number, MOVE_TASKS_KEPT)
     tx.schedule(MoveStep)
-    return _task(row)
+    return made_of(row, MoveTask)
 
 
 async def cancel(tx: Transaction, command: CancelMove) -> MoveTask:
@@ -96,34 +80,19 @@ async def cancel(tx: Transaction, command: CancelMove) -> MoveTask:
     source = await tx.queue(command.source)
     row = await tx.row("cancel_move", source.number, command.task)
     if row is None:
-        raise MoveTaskNotFound
-    return _task(row)
+        raise errors.MoveTaskNotFound
+    return made_of(row, MoveTask)
 
 
 async def list_moves(tx: Transaction, command: ListMoves) -> list[MoveTask]:
     """Return the latest tasks of a queue, newest first."""
     source = await tx.queue(command.source)
-    return [_task(row) for row in await tx.rows("moves_of", source.number, command.count)]
+    return [made_of(row, MoveTask) for row in await tx.rows("moves_of", source.number, command.count)]
 
 
 async def forget(tx: Transaction, queue: QueueRow) -> None:
     """Delete the tasks of a queue that is deleted."""
     await tx.run("delete_moves", queue.number)
-
-
-def _task(row: Row) -> MoveTask:
-    task_id, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, failure = row
-    return MoveTask(
-        id=task_id,
-        source=source,
-        destination=destination,
-        moves_per_s_max=moves_per_s_max,
-        status=MoveStatus(status),
-        messages_moved=moved,
-        messages_to_move=to_move,
-        started_at_ms=started_at_ms,
-        failure=failure,
-    )
 
 
 # The work.
@@ -177,18 +146,14 @@ async def _part(tx: Transaction, task: _Task, source: QueueRow, messages: Sequen
             try:
                 # Looked up whatever is known of it: its policy may have changed, or it may be a new queue.
                 known[name] = await tx.find(name) or await tx.target(name, (source.number, source.name))
-            except StoreUnavailable:
+            except errors.StoreUnavailable:
                 return _Part(going, is_away=True)
-            if not _is_allowed(tx, task, known[name]):
+            found = known[name]
+            may_send, starter = tx.may_send, task.starter
+            if found and may_send and starter is not None and not may_send(starter, found.name, found.settings.policy):
                 return _Part(going, redrive.NOT_ALLOWED)
         target = known[name]
         if target is None or target.number == source.number or target.settings.fifo != source.settings.fifo:
             return _Part(going, redrive.QUEUE_MISSING)
         going.append((message, target))
     return _Part(going)
-
-
-def _is_allowed(tx: Transaction, task: _Task, target: QueueRow | None) -> bool:
-    if tx.may_send is None or task.starter is None or target is None:
-        return True
-    return tx.may_send(task.starter, target.name, target.settings.policy)

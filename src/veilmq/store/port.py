@@ -1,4 +1,4 @@
-"""What a server asks of an open store: commands, what is wrong with it, its figures.
+"""What a server needs of an open store: commands, what is wrong with it, its figures.
 
 This is all that a server knows of where its messages are kept; the one place that knows which kinds of store there are
 opens one (``server/opening.py``).
@@ -146,7 +146,7 @@ class Survey(NamedTuple):
 
 
 class Store(Engine, Protocol):
-    """An open engine, and what its server asks of it beyond commands."""
+    """An open engine, and what its server needs of it beyond commands."""
 
     @property
     def clock(self) -> Clock:

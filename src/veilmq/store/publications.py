@@ -15,18 +15,18 @@ A slice locks its publication, and commands lock the queue, so purge and deletio
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from veilmq.core import fifo
+from veilmq.core import fifo, publications
 from veilmq.core.commands import Command, NewMessage
 from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, MessageTooLong, StageMissing, StageRefused
 from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
-from veilmq.core.publications import Abandon, ListWriters, Publish, Published, Stage, Staged, WriterView
 from veilmq.core.settings import QueueSettings
-from veilmq.store.transaction import QueueRow, Row, Transaction
+from veilmq.store.transaction import QueueRow, Row, Transaction, made_of
 
 PIECE_MESSAGES = 500
 """Of a piece, and of a slice."""
@@ -39,7 +39,7 @@ _DECIDED_WITH_SLICE = 100  # stages; deciding on more of them is work enough for
 _PAUSE_MS = 10
 CLIENT_MS = 100
 """For so long the next slice is left to the client that publishes."""
-_SEEN_MS = 3_600 * SECOND_MS  # how stale the note may be of when a writer was heard of
+_SEEN_MS = 3_600 * SECOND_MS  # how stale the note may be of when a writer was seen
 _SILENCE_MS = WRITER_SILENCE_S * SECOND_MS
 _FIRST_BATCH = 0
 _ALL_BATCHES = (_FIRST_BATCH, (1 << 63) - 1)
@@ -93,33 +93,33 @@ class _Publication(NamedTuple):
 # The commands.
 
 
-async def stage(tx: Transaction, command: Stage) -> Staged:
+async def stage(tx: Transaction, command: publications.Stage) -> publications.Staged:
     """Keep the messages, all of them or none."""
     queue = await tx.queue(command.queue, lock="queue_shared")
     tx.need_room()
     messages = _accepted(command.messages, queue.settings)
     now_ms = await tx.now()
     await tx.run("see_writer", queue.origin, command.writer, now_ms, now_ms - _SEEN_MS)
-    key = "writer_shared", queue.origin, command.writer
-    writer = await _locked(tx, *key) or await _added(tx, *key)
+    key = queue.origin, command.writer, "writer_shared"
+    writer = await _find(tx, *key) or await _added(tx, *key)
     if writer.has_published(command.batch):
-        return Staged(messages=0, again=True)
+        return publications.Staged(messages=0, again=True)
     row = await tx.row("put_stage", writer.number, command.batch, command.attempt, command.part)
     assert row is not None, "it was there, or is now"
     number, staged, is_there = row
     if is_there:
-        return Staged(messages=staged, again=True)
+        return publications.Staged(messages=staged, again=True)
     pieces = enumerate(_pieces(messages))
     await tx.many("insert_piece", [(number, command.part, place, len(each), _pack(each)) for place, each in pieces])
     await tx.run("add_to_stage", number, len(messages))
-    return Staged(messages=staged + len(messages))
+    return publications.Staged(messages=staged + len(messages))
 
 
-async def publish(tx: Transaction, command: Publish) -> Published:
+async def publish(tx: Transaction, command: publications.Publish) -> publications.Published:
     """Decide, unless it was, and do a slice."""
     queue = await tx.queue(command.queue, lock="queue_shared")
-    key = "writer", queue.origin, command.writer
-    writer = await _locked(tx, *key)
+    key = queue.origin, command.writer, "writer"
+    writer = await _find(tx, *key)
     if writer is None:
         _named((), command)  # before anything is written
         writer = await _added(tx, *key)
@@ -128,7 +128,10 @@ async def publish(tx: Transaction, command: Publish) -> Published:
     stages: list[int] = []
     if not again:
         stages = _named(await tx.rows("stages_of", writer.number, command.batch), command)
-        await _decide(tx, queue, writer, command, stages, now_ms)
+        messages = sum(dict(command.attempts).values())
+        await tx.run("publish_batch", writer.number, command.batch, messages, now_ms)
+        terms = _text(stages), command.messages_per_s_max
+        await _hand_over(tx, queue.origin, writer.number, (_FIRST_BATCH, command.batch), now_ms, *terms)
     is_taken = len(stages) <= _DECIDED_WITH_SLICE and not await _advance_first(tx, queue, writer, now_ms)
     writer = await _find(tx, queue.origin, command.writer) or writer
     first = await _entering(tx, writer)
@@ -137,7 +140,7 @@ async def publish(tx: Transaction, command: Publish) -> Published:
     if first is not None:
         due_ms = now_ms + (_PAUSE_MS if is_taken else 0)
         due_ms = due_ms if first.messages_per_s_max is None else max(due_ms, first.next_at_ms)
-    return Published(
+    return publications.Published(
         messages=writer.messages if is_last else 0,
         duplicates=writer.duplicates if is_last else 0,
         again=again,
@@ -146,25 +149,19 @@ async def publish(tx: Transaction, command: Publish) -> Published:
     )
 
 
-async def abandon(tx: Transaction, command: Abandon) -> None:
+async def abandon(tx: Transaction, command: publications.Abandon) -> None:
     """Have what is staged for the batch dropped."""
     queue = await tx.queue(command.queue, lock="queue_shared")
-    writer = await _locked(tx, "writer", queue.origin, command.writer)
+    writer = await _find(tx, queue.origin, command.writer, "writer")
     if writer is not None:
-        await _drop(tx, queue.origin, writer.number, (command.batch, command.batch), await tx.now())
+        await _hand_over(tx, queue.origin, writer.number, (command.batch, command.batch), await tx.now())
 
 
-async def list_writers(tx: Transaction, command: ListWriters) -> list[WriterView]:
+async def list_writers(tx: Transaction, command: publications.ListWriters) -> list[publications.WriterView]:
     """Return the writers of a queue."""
     queue = await tx.queue(command.queue)
-    return [
-        WriterView(
-            writer=name, batch=batch, messages=messages, duplicates=duplicates, staged=staged, seen_at_ms=seen_at_ms
-        )
-        for name, batch, messages, duplicates, seen_at_ms, staged in await tx.rows(
-            "writers_of", queue.origin, command.count
-        )
-    ]
+    rows = await tx.rows("writers_of", queue.origin, command.count)
+    return [made_of(row, publications.WriterView) for row in rows]
 
 
 # Staged messages.
@@ -203,65 +200,49 @@ def _pieces(messages: Sequence[NewMessage]) -> Iterator[Sequence[NewMessage]]:
         yield messages[start:]
 
 
-class _Kept(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """A message of a piece: what it may be was checked before, so it has no size."""
-
-    body: str
-    properties: bytes
-    delay_s: int | None
-    priority: int
-    group: str | None
-    dedup_id: str | None
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[_Kept]).decode
+# A message of a piece has no size: what it may be was checked before.
+_columns = attrgetter("body", "properties", "delay_s", "priority", "group", "dedup_id")
+_decode = msgspec.msgpack.Decoder(list[tuple[str, bytes, int | None, int, str | None, str | None]]).decode
 
 
 def _pack(messages: Sequence[NewMessage]) -> bytes:
     """Return the content of a piece."""
-    return _encode(
-        [_Kept(new.body, new.properties, new.delay_s, new.priority, new.group, new.dedup_id) for new in messages]
-    )
+    return msgspec.msgpack.encode([_columns(new) for new in messages])
 
 
 def _unpack(content: bytes) -> list[NewMessage]:
     return [
         NewMessage(
-            body=kept.body,
+            body=body,
             size_bytes=0,
-            properties=kept.properties,
-            delay_s=kept.delay_s,
-            priority=kept.priority,
-            group=kept.group,
-            dedup_id=kept.dedup_id,
+            properties=properties,
+            delay_s=delay_s,
+            priority=priority,
+            group=group,
+            dedup_id=dedup_id,
         )
-        for kept in _decode(content)
+        for body, properties, delay_s, priority, group, dedup_id in _decode(content)
     ]
 
 
 # Writers.
 
 
-async def _find(tx: Transaction, origin: int, name: str) -> _Writer | None:
-    row = await tx.row("writer", origin, name)
+async def _find(tx: Transaction, origin: int, name: str, lock: str | None = None) -> _Writer | None:
+    row = await tx.row("writer", origin, name) if lock is None or await tx.lock(lock, origin, name) else None
     return None if row is None else _Writer(*row)
 
 
-async def _locked(tx: Transaction, lock: str, origin: int, name: str) -> _Writer | None:
-    return await _find(tx, origin, name) if await tx.lock(lock, origin, name) else None
-
-
-async def _added(tx: Transaction, lock: str, origin: int, name: str) -> _Writer:
+async def _added(tx: Transaction, origin: int, name: str, lock: str) -> _Writer:
     """Add a writer, unless another transaction was faster, and lock it."""
     await tx.run("add_writer", origin, name, await tx.now())
     tx.schedule(PublicationStep)
-    writer = await _locked(tx, lock, origin, name)
+    writer = await _find(tx, origin, name, lock)
     assert writer is not None, "it was added"
     return writer
 
 
-def _named(rows: Sequence[Row], command: Publish) -> list[int]:
+def _named(rows: Sequence[Row], command: publications.Publish) -> list[int]:
     """Return the stages that the command names, of those in ``rows``; raises ``StageMissing``."""
     there = {attempt: (number, messages) for attempt, number, messages in rows}
     stages = []
@@ -290,31 +271,24 @@ async def forget(tx: Transaction, queue: QueueRow) -> None:
     writers = await tx.rows("delete_writers_of", queue.origin)
     now_ms = await tx.now() if writers else 0
     for (writer,) in writers:
-        await _drop(tx, queue.origin, writer, _ALL_BATCHES, now_ms)
+        await _hand_over(tx, queue.origin, writer, _ALL_BATCHES, now_ms)
 
 
 # What is decided.
 
 
-async def _decide(
-    tx: Transaction, queue: QueueRow, writer: _Writer, command: Publish, stages: list[int], now_ms: int
+async def _hand_over(
+    tx: Transaction,
+    origin: int,
+    writer: int,
+    batches: tuple[int, int],
+    now_ms: int,
+    stages: str = _NO_STAGES,
+    messages_per_s_max: int | None = None,
 ) -> None:
-    """Have ``stages`` enter the queue, and the rest of what the writer has staged up to the batch dropped."""
-    messages = sum(dict(command.attempts).values())
-    await tx.run("publish_batch", writer.number, command.batch, messages, now_ms)
-    terms = queue.origin, writer.number, command.batch, _text(stages), command.messages_per_s_max, now_ms
-    await _hand_over(tx, terms, (_FIRST_BATCH, command.batch))
-
-
-async def _drop(tx: Transaction, origin: int, writer: int, batches: tuple[int, int], now_ms: int) -> None:
-    """Have what a writer has staged for ``batches``, first to last, dropped."""
-    await _hand_over(tx, (origin, writer, batches[0], _NO_STAGES, None, now_ms), batches)
-
-
-async def _hand_over(tx: Transaction, terms: tuple[Any, ...], batches: tuple[int, int]) -> None:
-    """Add a publication, and give it what its writer has staged for ``batches``."""
-    number = await tx.value("insert_publication", *terms)
-    if await tx.rows("hand_over", number, terms[1], *batches):
+    """Have ``stages`` enter the queue, and drop the rest of what a writer has staged for ``batches``, first to last."""
+    number = await tx.value("insert_publication", origin, writer, batches[1], stages, messages_per_s_max, now_ms)
+    if await tx.rows("hand_over", number, writer, *batches):
         tx.schedule(PublicationStep)
     else:
         await tx.run("end_publication", number)
@@ -331,7 +305,7 @@ async def step(tx: Transaction, command: PublicationStep) -> int | None:
     """Forget writers that fell silent, and do a slice of the publication that has waited longest for it."""
     now_ms = await tx.now()
     for writer, origin in await tx.unlocked("silent_writers", now_ms - _SILENCE_MS, _FORGOTTEN_WRITERS):
-        await _drop(tx, origin, writer, _ALL_BATCHES, now_ms)
+        await _hand_over(tx, origin, writer, _ALL_BATCHES, now_ms)
         await tx.run("delete_writer", writer)
     due = [_Publication(*row) for row in await tx.unlocked("due_publication", now_ms)]
     for publication in due:

@@ -48,7 +48,7 @@ async def _counted(tx: Transaction, queue: QueueRow) -> QueueView:
 
 
 async def create_queue(tx: Transaction, command: commands.CreateQueue) -> QueueView:
-    """Add the queue, or find it as it was asked for."""
+    """Add the queue, or find it with the settings of the command."""
     while (queue := await tx.find(command.queue)) is None:
         await _check_name(tx, command)
         settings = replace(settled(None, {**command.defaults, **command.settings}), tags=tagged({}, command.tags))

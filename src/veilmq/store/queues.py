@@ -1,7 +1,7 @@
 """A queue as a store has it in memory: its settings, its totals, and what it needs to answer quickly.
 
-All of it is a cache of rows: a store may drop it after any batch and read it again. What is lost with it, and is
-promised to none, is the throttle's last second and the counters since start.
+All of it is a cache of rows: a store may drop it after any batch and read it again. Only the throttle's last second and
+the counters since start are lost with it, which nothing promises.
 ``in_flight`` and ``delayed`` count the messages hidden at ``counted_at_ms``.
 """
 
@@ -57,39 +57,11 @@ class Queue:
     """One queue; ``number`` is never given twice, ``partition`` holds its messages since the last purge."""
 
     __slots__ = (
-        "at_limit",
-        "claims",
-        "counted_at_ms",
-        "created_at_ms",
-        "delay_ms",
-        "delayed",
-        "deleted",
-        "expires_at_ms",
-        "fair",
-        "fifo",
-        "floor_seq",
-        "hidden_until_ms",
-        "in_flight",
-        "in_flight_max",
-        "lanes",
-        "log",
-        "messages",
-        "modified_at_ms",
-        "name",
-        "number",
-        "origin",
-        "partition",
-        "received",
-        "redelivered",
-        "retention_ms",
-        "rules",
-        "sent",
-        "settings",
-        "shares",
-        "throttle",
-        "touched",
-        "wake",
-    )
+        "at_limit", "claims", "counted_at_ms", "created_at_ms", "delay_ms", "delayed", "deleted",
+        "expires_at_ms", "fair", "fifo", "floor_seq", "hidden_until_ms", "in_flight", "in_flight_max", "lanes",
+        "log", "messages", "modified_at_ms", "name", "number", "origin", "partition", "received", "redelivered",
+        "retention_ms", "rules", "sent", "settings", "shares", "throttle", "touched", "wake",
+    )  # fmt: skip
 
     def __init__(
         self, row: tuple[int, str, bytes, int, int, int, int, int, int, int, int, int, int], wake: Wake | None

@@ -13,7 +13,9 @@ A query is named. One text serves both dialects where it can (``store/queries``)
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from veilmq.core.commands import Command, NewMessage, SendTerms
 from veilmq.core.errors import QueueNotFound
@@ -30,9 +32,16 @@ Row = Sequence[Any]
 LAST = chr(0x10FFFF)
 """Sorts behind every name with the same beginning."""
 
+Made = TypeVar("Made", bound=msgspec.Struct)
+
+
+def made_of(row: Row, kind: type[Made]) -> Made:
+    """Return the value of that kind of a row that has its fields in their order."""
+    return msgspec.convert(dict(zip(kind.__struct_fields__, row, strict=True)), kind)
+
 
 class Options(Protocol):
-    """What cold commands need to know of a store's options."""
+    """Options of a store that cold commands read."""
 
     @property
     def purge_pause_s(self) -> int:
@@ -52,7 +61,7 @@ class QueueRow(Protocol):
 
     @property
     def number(self) -> int:
-        """Return what tells it from any queue before or after it of the same name."""
+        """Return the number, which no other queue ever has."""
 
     @property
     def name(self) -> str:
@@ -101,7 +110,7 @@ class Chosen(NamedTuple):
 class Leased(NamedTuple):
     """A message with its latest receipt, as it was at ``looked_at_ms``; ``row`` is the dialect's.
 
-    One with ``receive_count`` 0 is delayed. ``properties`` are as a receive tells them.
+    One with ``receive_count`` 0 is delayed. ``properties`` are as a receive returns them.
     """
 
     receipt: Receipt
@@ -123,9 +132,9 @@ class Given(SendTerms, frozen=True, kw_only=True, gc=False):
 class StoredMessage(NamedTuple):
     """A message of a queue as it is at ``looked_at_ms``, without its body.
 
-    ``visible_at_ms`` is when it is or was visible, a delay of the queue included. ``receive_count`` and what follows a
-    receive are of this queue, ``receives_before`` of the queue ``source`` that a dead letter came from, and
-    ``first_received_at_ms`` of the first receive in either. ``log`` is as in ``events``.
+    ``visible_at_ms`` includes a delay of the queue. ``receive_count`` and what follows a receive are of this queue,
+    ``receives_before`` of the queue ``source`` that a dead letter came from, and ``first_received_at_ms`` of the first
+    receive in either. ``log`` is as in ``events``.
     """
 
     seq: int
@@ -203,8 +212,7 @@ class Transaction(ABC):
 
     async def row(self, query: str, *values: Any) -> Row | None:
         """Return the first row of a named query."""
-        rows = await self.rows(query, *values)
-        return rows[0] if rows else None
+        return next(iter(await self.rows(query, *values)), None)
 
     async def value(self, query: str, *values: Any) -> Any:
         """Return the first column of the first row of a named query; ``None`` where there is no row."""
@@ -276,10 +284,10 @@ class Transaction(ABC):
 
     @abstractmethod
     async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
-        """Store messages that were checked as if they were sent now; waiters hear of them.
+        """Store messages that were checked as if they were sent now; waiters are notified.
 
         Each has an id of 16 bytes, and in a FIFO queue its deduplication id; a message that repeats another one is not
-        stored, and answered as that one was. ``queue`` may be in another database: then it tells repeated ones apart
+        stored, and answered as that one was. ``queue`` may be in another database: then repeated ones are known
         by their ids.
         """
 
@@ -292,7 +300,7 @@ class Transaction(ABC):
 
     @abstractmethod
     async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
-        """Move chosen messages to another queue of the type as new ones, visible at once; waiters hear of them.
+        """Move chosen messages to another queue of the type as new ones, visible at once; waiters are notified.
 
         They have an id of their own there, were sent now, and were never received. Returns how many were moved: all
         that are still there.
@@ -307,7 +315,7 @@ class Transaction(ABC):
 
     @abstractmethod
     async def delete(self, queue: QueueRow, messages: Sequence[Leased]) -> None:
-        """Delete messages in flight as their receipts do; waiters hear of what becomes free."""
+        """Delete messages in flight as their receipts do; waiters are notified of what becomes free."""
 
     @abstractmethod
     async def bury(
@@ -316,7 +324,7 @@ class Transaction(ABC):
         """Do so, and make them dead letters of ``queue`` in another queue of its type, visible at once.
 
         They keep their ids, their receives count on, and in a standard queue they keep their age; ``new`` says what
-        else they are. Waiters hear of them.
+        else they are. Waiters are notified.
         """
 
     # Inspection: nothing changes by it.

@@ -32,8 +32,8 @@ def _has_ports(url: str) -> bool:
         return False
     hosts = [_HOST.fullmatch(host) for host in parts.netloc.rpartition("@")[2].split(",")]
     ports = [host["port"] for host in hosts if host is not None]
-    asked = [port for each in parse_qs(parts.query).get("port", ()) for port in each.split(",")]
-    return len(ports) == len(hosts) and all(_is_port(port) for port in (*ports, *asked) if port)
+    optional = [port for each in parse_qs(parts.query).get("port", ()) for port in each.split(",")]
+    return len(ports) == len(hosts) and all(_is_port(port) for port in (*ports, *optional) if port)
 
 
 def _is_port(text: str) -> bool:

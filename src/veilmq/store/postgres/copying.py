@@ -27,7 +27,7 @@ from veilmq.store.copying import (
     CopiedQueue,
     CopyRefused,
     Remembered,
-    TableSource,
+    Source,
     Told,
 )
 from veilmq.store.named_queries import load, shared
@@ -126,7 +126,7 @@ class CopyLock:
             await self._connection.execute("ANALYZE")
 
 
-class DatabaseSource(TableSource):
+class DatabaseSource(Source):
     """``store.copying.Source`` of a database."""
 
     SQL = SQL
@@ -135,7 +135,7 @@ class DatabaseSource(TableSource):
         | {"attempt", "clock", "event_state", "expired_receipt", "fair_turn", "fifo_group", "piece"}
     )
     UNLESS_ENDED: ClassVar[Mapping[str, str]] = {
-        **TableSource.UNLESS_ENDED,
+        **Source.UNLESS_ENDED,
         "part": "log_queue IS NOT NULL AND (EXISTS (SELECT FROM msg WHERE msg.qp = part.qp) "
         "OR EXISTS (SELECT FROM fifo_msg WHERE fifo_msg.qp = part.qp))",
     }

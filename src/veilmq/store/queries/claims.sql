@@ -10,7 +10,7 @@ SELECT qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at FROM 
 WHERE qp = $1 AND (name = $2 OR (consumer = $3 AND $3 <> '')) ORDER BY name;
 
 -- name: sources
--- Those with open claims at $2 first, then those that were heard of last.
+-- Those with open claims at $2 first, then those with the latest beat.
 SELECT qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at FROM source
 WHERE qp = $1
 ORDER BY beat_at + hold <= $2 OR NOT EXISTS (

@@ -3,7 +3,7 @@
 -- Writers.
 
 -- name: see_writer
--- Takes note that the writer was heard of at $3, unless that was noted after $4.
+-- Takes note that the writer was seen at $3, unless that was noted after $4.
 UPDATE writer SET seen_at = $3 WHERE qp = $1 AND name = $2 AND seen_at <= $4;
 
 -- name: add_writer
@@ -15,10 +15,10 @@ SELECT writer_id, batch, messages, duplicates FROM writer WHERE qp = $1 AND name
 
 -- name: writers_of
 -- The latest first, with what each has staged and not published.
-SELECT name, batch, messages, duplicates, seen_at, (
+SELECT name, batch, messages, duplicates, (
     SELECT CAST(coalesce(sum(stage.messages), 0) AS bigint) FROM stage
     WHERE stage.writer_id = writer.writer_id AND publication IS NULL
-)
+), seen_at
 FROM writer WHERE qp = $1 ORDER BY seen_at DESC, writer_id DESC LIMIT $2;
 
 -- name: publish_batch

@@ -1,4 +1,4 @@
--- Topics and subscriptions: rare, but for topic and subscriptions, which every publication asks.
+-- Topics and subscriptions: rare, but for topic and subscriptions, which every publication reads.
 
 -- name: topic
 SELECT topic_id, name, settings, created_at, modified_at FROM topic WHERE name = $1;

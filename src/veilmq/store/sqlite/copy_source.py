@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from veilmq.core import properties
 from veilmq.core.limits import DEDUPLICATION_S, PRIORITY, SECOND_MS
 from veilmq.store.clock import StoreClock
-from veilmq.store.copying import SLICE, CopiedAcceptance, CopiedMessage, CopiedQueue, Row, TableSource
+from veilmq.store.copying import SLICE, CopiedAcceptance, CopiedMessage, CopiedQueue, Row, Source
 from veilmq.store.queues import SEQ_SHIFT
 from veilmq.store.sqlite.folder import FolderLock, database_of, open_connection
 from veilmq.store.sqlite.options import EngineOptions
@@ -20,7 +20,7 @@ from veilmq.store.sqlite.statements import SQL
 _ENTRY = Struct(">16s16sQQ")  # as accepted.py writes them
 
 
-class FolderSource(TableSource):
+class FolderSource(Source):
     """``store.copying.Source`` of a data folder; as a context manager it holds the folder's lock."""
 
     SQL = SQL
@@ -30,7 +30,7 @@ class FolderSource(TableSource):
         | {"claimed", "claimed_run", "event_state", "expired_receipt", "visibility"}
     )
     UNLESS_ENDED: ClassVar[Mapping[str, str]] = {
-        **TableSource.UNLESS_ENDED,
+        **Source.UNLESS_ENDED,
         "part": "log_queue IS NOT NULL AND (EXISTS (SELECT 1 FROM visibility WHERE partition = qp) "
         "OR EXISTS (SELECT 1 FROM ordered WHERE partition = qp))",
     }
