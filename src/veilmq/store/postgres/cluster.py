@@ -7,8 +7,8 @@ and the database there says so.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from hashlib import blake2s
 from typing import Any, TypeVar
 
@@ -29,8 +29,9 @@ from veilmq.store.postgres.database import (
     PostgresOptions,
     sentence,
 )
-from veilmq.store.postgres.databases import Identity
+from veilmq.store.postgres.databases import SHARDS, Identity
 from veilmq.store.postgres.engine import PostgresEngine
+from veilmq.store.postgres.node import Start
 from veilmq.store.postgres.outbox import Arrived, Batch, Placed, Transit, arrive
 from veilmq.store.postgres.queues import COLLISIONS, COLLISIONS_MAX, SQL, Queue, wake_groups
 from veilmq.store.urls import bare, without_passwords
@@ -140,13 +141,10 @@ class Shard:
 
     def _try_again(self) -> None:
         """Try to open the engine in the background, unless that was tried just now."""
-        if self._closed or self._opening.locked():
-            return
-        try:
-            self._breaker.check()
-        except StoreUnavailable:
-            return
-        self._cluster.start(self.open_late())
+        with suppress(StoreUnavailable):
+            if not self._closed and not self._opening.locked():
+                self._breaker.check()
+                self._cluster.start(self.open_late())
 
     async def open_late(self) -> None:
         """Open the engine if that is possible now; a log line says why not."""
@@ -191,19 +189,17 @@ class Directory:
     async def place_of(self, name: str) -> int | None:
         """Look up the place of a queue; ``None`` for one that never was; raises ``StoreUnavailable``."""
         try:
-            place = await self._home.ask(lambda connection: connection.fetchval(databases.SHARDS["locate"], name))
+            place = await self._cluster.home.ask(lambda connection: connection.fetchval(SHARDS["locate"], name))
         except StoreUnavailable:
             place = await self._place_without_home(name)
         return None if place is None else self._note(name, place)
 
     async def _place_without_home(self, name: str) -> int:
-        """Ask the others: a queue that one of them has is there; of any other queue only the home can tell."""
+        """Return where another database has the queue; of any other queue only the home can tell."""
         for shard in [each for each in self._shards.values() if each.place]:
-            try:
-                if await shard.ask(lambda connection: connection.fetchval(databases.SHARDS["has_queue"], name)):
+            with suppress(StoreUnavailable):
+                if await shard.ask(lambda connection: connection.fetchval(SHARDS["has_queue"], name)):
                     return shard.place
-            except StoreUnavailable:
-                continue
         raise StoreUnavailable
 
     @asynccontextmanager
@@ -215,51 +211,47 @@ class Directory:
         for _ in range(_TRIES_MAX):
             if await self.place_of(name) is None:
                 await self._reserve(name)
-            async with self._home.connection() as connection, connection.transaction():
-                place = await connection.fetchval(databases.SHARDS["hold_place"], name)
+            async with self._cluster.home.connection() as connection, connection.transaction():
+                place = await connection.fetchval(SHARDS["hold_place"], name)
                 if place is not None:
                     yield self._note(name, place)
                     return
                 # It was at the home before there were others.
-                await connection.execute(databases.SHARDS["reserve"], name, 0)
+                await connection.execute(SHARDS["reserve"], name, 0)
         raise StoreUnavailable
 
     async def _reserve(self, name: str) -> None:
-        async with self._home.connection() as connection:
-            loads = dict(await connection.fetch(databases.SHARDS["loads"]))
+        async with self._cluster.home.connection() as connection:
+            loads = dict(await connection.fetch(SHARDS["loads"]))
             for shard in sorted(self._shards.values(), key=lambda shard: (loads.get(shard.place, 0), shard.place)):
-                if await _is_up(shard):
-                    await connection.execute(databases.SHARDS["reserve"], name, shard.place)
-                    return
+                try:
+                    await shard.ask(lambda connection: connection.fetchval("SELECT true"))
+                except StoreUnavailable:
+                    continue
+                await connection.execute(SHARDS["reserve"], name, shard.place)
+                return
         raise StoreUnavailable
 
     async def sweep(self, connection: Any) -> None:
         """Forget the places of queues that are gone; ``connection`` is to the home."""
         for shard in list(self._shards.values()):
             after = ""
-            while rows := await connection.fetch(databases.SHARDS["placed"], shard.place, after, _PAGE):
+            while rows := await connection.fetch(SHARDS["placed"], shard.place, after, _PAGE):
                 names = [name for (name,) in rows]
                 for name in await self._unused(shard, names):
-                    await self._drop(connection, shard, name)
+                    async with connection.transaction():
+                        held = await connection.fetchval(SHARDS["take_place"], name, shard.place)
+                        if held is not None and await self._unused(shard, [name]):
+                            await connection.execute(SHARDS["drop_place"], name)
+                            self.forget(name)
                 after = names[-1]
-
-    async def _drop(self, connection: Any, shard: Shard, name: str) -> None:
-        async with connection.transaction():
-            held = await connection.fetchval(databases.SHARDS["take_place"], name, shard.place)
-            if held is not None and await self._unused(shard, [name]):
-                await connection.execute(databases.SHARDS["drop_place"], name)
-                self.forget(name)
 
     async def _unused(self, shard: Shard, names: list[str]) -> list[str]:
         try:
-            rows = await shard.ask(lambda connection: connection.fetch(databases.SHARDS["unused"], names))
+            rows = await shard.ask(lambda connection: connection.fetch(SHARDS["unused"], names))
         except StoreUnavailable:
             return []
         return [name for (name,) in rows]
-
-    @property
-    def _home(self) -> Shard:
-        return self._shards[0]
 
     def _note(self, name: str, place: int) -> int:
         if len(self._known) >= _KNOWN_MAX:
@@ -326,21 +318,11 @@ class Directory:
         engine = self._shards[place].engine
         if engine is None:
             return
-        if not queue.settings.fifo:
-            engine.machine.watches.wake(queue.name, due_ms)
-            return
-
-        async def rouse(connection: Any) -> None:
-            await wake_groups(connection, queue, engine.machine.watches)
-
-        await self._shards[place].ask(rouse)
-
-
-async def _is_up(shard: Shard) -> bool:
-    try:
-        return bool(await shard.ask(lambda connection: connection.fetchval("SELECT true")))
-    except StoreUnavailable:
-        return False
+        watches = engine.machine.watches
+        if queue.settings.fifo:
+            await self._shards[place].ask(lambda connection: wake_groups(connection, queue, watches))
+        else:
+            watches.wake(queue.name, due_ms)
 
 
 REFRESH_MS = 10_000
@@ -358,7 +340,7 @@ class Cluster:
         options: PostgresOptions,
         opened: Callable[[Shard], None],
         dropped: Callable[[Shard], None],
-        start: Callable[[Coroutine[Any, Any, None]], None],
+        start: Start,
     ) -> None:
         self.clock = clock
         self.options = options
@@ -428,7 +410,11 @@ class Cluster:
         unknown: list[int] = []
         for member in members:
             shard = self.shards.get(member.place)
-            if shard is not None and (member.removed or _has_moved(shard, member, self._given)):
+            # Where the home knows another URL than this node, one that the settings give counts more.
+            has_moved = (
+                shard is not None and member.url not in (None, bare(shard.url)) and member.place not in self._given
+            )
+            if shard is not None and (member.removed or has_moved):
                 del self.shards[member.place]
                 self._dropped(shard)
                 shard = None
@@ -471,11 +457,6 @@ class Cluster:
         return self.shards[place]
 
 
-def _has_moved(shard: Shard, member: databases.Member, given: Mapping[int, str]) -> bool:
-    """Tell whether the home knows another URL of a database; one that the settings give counts more."""
-    return member.place not in given and member.url is not None and bare(shard.url) != member.url
-
-
 async def _failure(shard: Shard) -> BaseException | None:
     """Return why the database cannot be reached, if so; raises ``StoreError`` for one that can, and cannot be used."""
     try:
@@ -491,7 +472,7 @@ async def _fits(shard: Shard, home: Identity) -> bool:
     """Tell whether a database knows that it has its place; raises ``StoreError`` where it cannot have it."""
     async with (await shard.connect()).connection() as connection:
         ours = await databases.read(connection)
-        if ours is None and not await connection.fetchval(databases.SHARDS["is_empty"]):
+        if ours is None and not await connection.fetchval(SHARDS["is_empty"]):
             raise StoreError(f"it has queues of its own, so it cannot be number {shard.place + 1} of another store.")
     reason = databases.objection(ours, store=home.store, place=shard.place)
     if reason:

@@ -10,9 +10,8 @@ and so do those of FIFO queues, which are in order; all others get one of their 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from hashlib import blake2b
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -32,7 +31,7 @@ from veilmq.store.copying import (
 )
 from veilmq.store.named_queries import load, shared
 from veilmq.store.postgres.database import sentence
-from veilmq.store.postgres.node import COUNTER_BITS, LANE
+from veilmq.store.postgres.node import COUNTER_BITS, LANE, group_key
 from veilmq.store.postgres.schema import CONNECT_S, SchemaRefused, invariants, migrate, require
 from veilmq.store.urls import without_passwords
 
@@ -49,13 +48,14 @@ class CopyLock:
     def __init__(self, url: str) -> None:
         self.place = without_passwords(url)
         self._url = url
-        self._connection: Any = None
+        self.connection: Any = None
+        """The connection, whose transaction is the copy."""
         self._transaction: Any = None
 
     async def __aenter__(self) -> Self:
         """Connect; raises ``CopyRefused`` where that is not possible."""
         try:
-            self._connection = await asyncpg.connect(self._url, timeout=CONNECT_S, server_settings=_SETTINGS)
+            self.connection = await asyncpg.connect(self._url, timeout=CONNECT_S, server_settings=_SETTINGS)
         except (*TROUBLE, ValueError) as error:
             raise CopyRefused(f"{self.place} cannot be used: {sentence(error)}") from error
         return self
@@ -64,7 +64,7 @@ class CopyLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the connection, and with it what was not committed."""
-        self._connection.terminate()
+        self.connection.terminate()
         if isinstance(error, TROUBLE):
             raise self.failed(error) from error
 
@@ -72,32 +72,20 @@ class CopyLock:
         """Return what a person is told of ``error``, which this server has raised."""
         return CopyRefused(f"{self.place} failed, and nothing was copied: {sentence(error)}")
 
-    @property
-    def connection(self) -> Any:
-        """The connection, whose transaction is the copy."""
-        return self._connection
-
-    async def require(self) -> None:
-        """Raise ``CopyRefused`` unless the schema is of this version."""
+    async def prepare(self, schema: Callable[[Any], Awaitable[Any]]) -> None:
+        """Have the schema be of this version (``require``, or ``migrate``); raises ``CopyRefused``."""
         try:
-            await require(self._connection)
-        except SchemaRefused as error:
-            raise CopyRefused(f"{self.place}: {error}") from error
-
-    async def migrate(self) -> None:
-        """Make the schema, or upgrade it; raises ``CopyRefused``."""
-        try:
-            await migrate(self._connection)
+            await schema(self.connection)
         except SchemaRefused as error:
             raise CopyRefused(f"{self.place}: {error}") from error
 
     async def hold(self) -> None:
         """Begin the transaction; raises ``CopyRefused`` when a node is connected."""
-        self._transaction = self._connection.transaction(isolation="repeatable_read")
-        await self._connection.execute("SET statement_timeout = 0")
-        await self._connection.execute("SET idle_in_transaction_session_timeout = 0")
+        self._transaction = self.connection.transaction(isolation="repeatable_read")
+        await self.connection.execute("SET statement_timeout = 0")
+        await self.connection.execute("SET idle_in_transaction_session_timeout = 0")
         await self._transaction.start()
-        await self._connection.execute(SQL["hold"])
+        await self.connection.execute(SQL["hold"])
         await self.check_alone()
 
     async def check_alone(self) -> None:
@@ -105,8 +93,8 @@ class CopyLock:
 
         One that had lost its connections for a while, and was not seen when the copy began, may be back at its end.
         """
-        await self._connection.execute(SQL["look_again"])
-        nodes = await self._connection.fetchval(SQL["nodes"])
+        await self.connection.execute(SQL["look_again"])
+        nodes = await self.connection.fetchval(SQL["nodes"])
         if nodes:
             raise CopyRefused(
                 f"{self.place} has {nodes} connections of veilmq: stop all servers that use it, and copy again."
@@ -114,16 +102,16 @@ class CopyLock:
 
     async def without_triggers(self) -> None:
         """Have triggers rest until ``commit``: what they would add is added as it is."""
-        for (table,) in await self._connection.fetch(SQL["triggered"]):
-            await self._connection.execute(f"ALTER TABLE mq.{table} DISABLE TRIGGER USER")
+        for (table,) in await self.connection.fetch(SQL["triggered"]):
+            await self.connection.execute(f"ALTER TABLE mq.{table} DISABLE TRIGGER USER")
 
     async def commit(self) -> None:
         """Make what was done durable, and have it looked through for the planner."""
-        for (table,) in await self._connection.fetch(SQL["triggered"]):
-            await self._connection.execute(f"ALTER TABLE mq.{table} ENABLE TRIGGER USER")
+        for (table,) in await self.connection.fetch(SQL["triggered"]):
+            await self.connection.execute(f"ALTER TABLE mq.{table} ENABLE TRIGGER USER")
         await self._transaction.commit()
         with suppress(*TROUBLE):  # autovacuum does it too, and what was copied is there
-            await self._connection.execute("ANALYZE")
+            await self.connection.execute("ANALYZE")
 
 
 class DatabaseSource(Source):
@@ -147,7 +135,7 @@ class DatabaseSource(Source):
     @classmethod
     async def open(cls, lock: CopyLock) -> "DatabaseSource":
         """Begin to read; raises ``CopyRefused``, also for a schema of another version."""
-        await lock.require()
+        await lock.prepare(require)
         await lock.hold()
         if await lock.connection.fetchval(SQL["is_one_of_several"]):
             raise CopyRefused(
@@ -225,9 +213,9 @@ class DatabaseTarget:
     async def begin(self, values: dict[str, bytes], *, now_ms: int, last_queue: int) -> None:
         """See ``Target``; makes the schema, or upgrades it."""
         connection = self._lock.connection
-        await self._lock.migrate()
+        await self._lock.prepare(migrate)
         await self._lock.hold()
-        await refuse_used(self._lock)
+        await _refuse_used(self._lock)
         await self._lock.without_triggers()
         self._last_instant_ms = now_ms + _CLOCKS_MS
         if abs(await connection.fetchval(SQL["now"]) - now_ms) > _CLOCKS_MS:
@@ -259,7 +247,7 @@ class DatabaseTarget:
             records = [(*self._row(partition, each, each.position), each.group) for each in messages]
             await self._copy("fifo_msg", (*_COLUMNS, "group_id"), records)
             return
-        groups = [None if each.group is None else _key_of(each.group) for each in messages]
+        groups = [None if each.group is None else group_key(each.group) for each in messages]
         priorities = [each.priority + (each.group is not None) * LANE for each in messages]
         await connection.execute(SQL["add_priorities"], partition, sorted(set(priorities)))
         records = [
@@ -337,12 +325,7 @@ class DatabaseTarget:
         await self._lock.commit()
 
 
-def _key_of(group: str) -> int:
-    """Return the number of a group, as ``store.postgres.fair`` has it."""
-    return int.from_bytes(blake2b(group.encode(), digest_size=8).digest()) >> 1
-
-
-async def refuse_used(lock: CopyLock) -> None:
+async def _refuse_used(lock: CopyLock) -> None:
     """Raise ``CopyRefused`` unless there is nothing in the store of ``lock``, which is none of several databases."""
     if await lock.connection.fetchval(SQL["is_used"]):
         raise CopyRefused(
@@ -363,11 +346,11 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, told: Told | None =
 
     ``told`` hears of messages once their table is copied.
     """
-    await source.require()
-    await target.migrate()
+    await source.prepare(require)
+    await target.prepare(migrate)
     await source.hold()
     await target.hold()
-    await refuse_used(target)
+    await _refuse_used(target)
     formats = [await each.connection.fetchval(SQL["format"]) for each in (source, target)]
     if formats[0] != formats[1]:
         raise CopyRefused(
@@ -385,7 +368,10 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, told: Told | None =
         if told is not None:
             told(messages, max(messages, in_all))
     await target.connection.execute(SQL["forget_urls"])
-    await _copy_numbers(source.connection, target.connection)
+    for table, column, sequence in await source.connection.fetch(SQL["sequences"]):
+        last = await source.connection.fetchval("SELECT pg_sequence_last_value($1::text::regclass)", sequence)
+        if last is not None:
+            await target.connection.execute(SQL["number_behind"], f"mq.{table}", column, last)
     await source.check_alone()
     await target.commit()
     return messages
@@ -427,10 +413,3 @@ def _failing(lock: CopyLock) -> Iterator[None]:
         yield
     except TROUBLE as error:
         raise lock.failed(error) from error
-
-
-async def _copy_numbers(source: Any, target: Any) -> None:
-    for table, column, sequence in await source.fetch(SQL["sequences"]):
-        last = await source.fetchval("SELECT pg_sequence_last_value($1::text::regclass)", sequence)
-        if last is not None:
-            await target.execute(SQL["number_behind"], f"mq.{table}", column, last)

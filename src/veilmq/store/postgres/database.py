@@ -13,10 +13,10 @@ answers of the database tell: its instant was read between the sending of a stat
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self, cast
+from typing import Any, Protocol, Self
 
 import asyncpg
 
@@ -183,93 +183,66 @@ class PostgresOptions:
 
 _RETURN_S = 5.0
 
-Prepare = Callable[["asyncpg.Connection[Any]"], Awaitable[None]]
-
 
 class _Pool:
-    """Up to ``connections`` of the options, opened when they are needed."""
+    """Up to ``connections`` of the options, opened when they are needed; ``prepare`` is called with each."""
 
-    def __init__(self, pool: "asyncpg.Pool[Any]", *, options: PostgresOptions, breaker: Breaker) -> None:
-        self._pool = pool
-        self._options = options
-        self._breaker = breaker
-        self.on_lost: Callable[[], None] | None = None
-        """Called when a connection has ended."""
-        self.afterwards: dict[int, Callable[[], None]] = {}
-        """What is called once a connection, by its ``id``, is given back."""
-
-    @classmethod
-    async def open(
-        cls,
-        url: str,
-        *,
-        settings: Mapping[str, str],
-        prepare: Prepare | None,
-        options: PostgresOptions,
-        breaker: Breaker,
-    ) -> Self:
-        pool = await asyncpg.create_pool(
-            url,
+    def __init__(self, database: "Database", settings: dict[str, str], prepare: Any = None) -> None:
+        options = database.options
+        self._database = database
+        self._connections_max = options.connections
+        self._acquire_s = options.acquire_s
+        self.pool: asyncpg.Pool[Any] = asyncpg.create_pool(
+            database.url,
             min_size=0,
             max_size=options.connections,
             timeout=CONNECT_S,
             command_timeout=options.statement_s + options.silence_s,
-            server_settings=dict(settings),
-            init=cast(Any, prepare),
+            server_settings=settings,
+            init=prepare,
             reset=_leave,
         )
-        return cls(pool, options=options, breaker=breaker)
-
-    def connection(self) -> "_Turn":
-        return _Turn(self)
 
     async def acquire(self) -> Any:
-        self._breaker.check()
+        breaker, pool = self._database.breaker, self.pool
+        breaker.check()
         try:
             # A timeout costs a task, and is not needed where a connection lies ready.
-            timeout_s = None if self._pool.get_idle_size() else self._options.acquire_s
-            connection = await self._pool.acquire(timeout=timeout_s)
+            connection = await pool.acquire(timeout=None if pool.get_idle_size() else self._acquire_s)
         except UNREACHABLE as error:
-            if not self._is_exhausted(error):
-                self._breaker.failed()
+            # Where the server or this pool has connections, and none to spare, it was reached.
+            if isinstance(error, FULL):
+                is_exhausted = pool.get_size() > 0
+            else:
+                is_exhausted = pool.get_size() == self._connections_max and not pool.get_idle_size()
+            if not is_exhausted:
+                breaker.failed()
             log.warning("no connection to the database: %s", str(error) or type(error).__name__)
             raise StoreUnavailable from error
-        self._breaker.worked()
+        breaker.worked()
         return connection
 
     async def release(self, connection: Any, error: BaseException | None) -> None:
+        database = self._database
         if isinstance(error, (*IN_DOUBT, *ELSEWHERE)):
-            self._tell()
+            for lost in database.on_lost:
+                lost()
         if isinstance(error, (TimeoutError, *ELSEWHERE)):
-            self._breaker.failed()
+            database.breaker.failed()
             connection.terminate()
-            await self._pool.expire_connections()
+            await self.pool.expire_connections()
         try:
-            await self._pool.release(connection, timeout=_RETURN_S)
-        except (*IN_DOUBT, asyncpg.PostgresError) as lost:
-            log.warning("a connection to the database was lost between two commands: %s", lost)
-        if self.afterwards and (call := self.afterwards.pop(id(connection), None)) is not None:
+            await self.pool.release(connection, timeout=_RETURN_S)
+        except (*IN_DOUBT, asyncpg.PostgresError) as failure:
+            log.warning("a connection to the database was lost between two commands: %s", failure)
+        if database.calls and (call := database.calls.pop(id(connection), None)) is not None:
             call()
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        size = self._pool.get_size()
-        return size - self._pool.get_idle_size(), size, self._options.connections
-
-    def _tell(self) -> None:
-        if self.on_lost is not None:
-            self.on_lost()
-
-    def _is_exhausted(self, error: BaseException) -> bool:
-        if isinstance(error, FULL):
-            return self._pool.get_size() > 0
-        return self._pool.get_size() == self._options.connections and not self._pool.get_idle_size()
 
     async def close(self) -> None:
         try:
-            await self._pool.close()
+            await self.pool.close()
         except IN_DOUBT:
-            self._pool.terminate()
+            self.pool.terminate()
 
 
 class _Turn:
@@ -316,39 +289,35 @@ SETTINGS = {
 class Database:
     """What a node has to do with one server."""
 
-    def __init__(
-        self, url: str, *, options: PostgresOptions, breaker: Breaker, durable: _Pool, relaxed: _Pool | None
-    ) -> None:
-        self._url = url
-        self._options = options
-        self._breaker = breaker
-        self._durable = durable
-        self._relaxed = relaxed
+    def __init__(self, url: str, *, options: PostgresOptions, clock: Clock) -> None:
+        self.url = url
+        self.options = options
+        self.breaker = Breaker(clock=clock)
         self.on_lost: list[Callable[[], None]] = []
         """Called when a connection has ended: the next one may be to another server, whose clock differs."""
-        self._afterwards: dict[int, Callable[[], None]] = {}
-        for pool in self._pools:
-            pool.on_lost = self._lost
-            pool.afterwards = self._afterwards
+        self.calls: dict[int, Callable[[], None]] = {}
+        """What is called once a connection, by its ``id``, is given back."""
+        self._settings = {**SETTINGS, "statement_timeout": f"{options.statement_s * 1_000:.0f}ms"}
+        self._durable = _Pool(self, self._settings, _be_durable)
+        self._relaxed = _Pool(self, self._settings | RELAXED) if options.durability is Durability.STANDARD else None
+        self._pools = [pool for pool in (self._durable, self._relaxed) if pool is not None]
 
     @classmethod
     async def open(cls, url: str, *, options: PostgresOptions, clock: Clock) -> Self:
         """Connect to ``url`` (``postgresql://…``) and bring its schema up to date; say what commits are worth there."""
-        breaker = Breaker(clock=clock)
-        settings = _settings(options)
-        durable = await _Pool.open(url, settings=settings, prepare=_be_durable, options=options, breaker=breaker)
-        relaxed = None
-        if options.durability is Durability.STANDARD:
-            settings |= RELAXED
-            relaxed = await _Pool.open(url, settings=settings, prepare=None, options=options, breaker=breaker)
-        database = cls(url, options=options, breaker=breaker, durable=durable, relaxed=relaxed)
+        database = cls(url, options=options, clock=clock)
+        for each in database._pools:
+            await each.pool
         connection = await database._connect(patience_s=None)  # an upgrade takes its time
         try:
             if options.migrates:
                 await migrate(connection, ending_older_nodes=False)
             else:
                 await require(connection)
-            database._say(await Promise.of(connection, options.durability))
+            promise = await Promise.of(connection, options.durability)
+            log.info("%s: durability %s", database.place, promise)
+            for doubt in promise.doubts:
+                log.warning("%s: %s", database.place, doubt)
         finally:
             await connection.close()
         return database
@@ -360,31 +329,31 @@ class Database:
 
     def connection(self) -> _Turn:
         """Return a context that has a connection, whose commits are durable; entering raises ``StoreUnavailable``."""
-        return self._durable.connection()
+        return _Turn(self._durable)
 
     def relaxed(self) -> _Turn:
         """Return one whose commits a crash of the database may undo, where the options allow that."""
-        return self._durable.connection() if self._relaxed is None else self._relaxed.connection()
+        return _Turn(self._relaxed or self._durable)
 
     def afterwards(self, connection: Any, call: Callable[[], None]) -> None:
         """Make ``call`` once ``connection`` is given back, when its transaction has ended in whichever way."""
-        self._afterwards[id(connection)] = call
+        self.calls[id(connection)] = call
 
     @property
     def place(self) -> str:
         """Return the URL, without a password."""
-        return without_passwords(self._url)
+        return without_passwords(self.url)
 
     async def connect(self) -> "asyncpg.Connection[Any]":
         """Return a durable connection beside the pools', for whoever keeps one; it is theirs to close.
 
         It waits for an answer as long as those of the pools do, then raises ``TimeoutError``.
         """
-        return await self._connect(patience_s=self._options.statement_s + self._options.silence_s)
+        return await self._connect(patience_s=self.options.statement_s + self.options.silence_s)
 
     async def _connect(self, *, patience_s: float | None) -> "asyncpg.Connection[Any]":
         connection = await asyncpg.connect(
-            self._url, timeout=CONNECT_S, command_timeout=patience_s, server_settings=_settings(self._options)
+            self.url, timeout=CONNECT_S, command_timeout=patience_s, server_settings=self._settings
         )
         try:
             await _be_durable(connection)
@@ -395,12 +364,14 @@ class Database:
 
     def figures(self) -> list[Figure]:
         """Return how the server can be reached, and what of the pools is in use."""
-        in_use, opened, allowed = map(sum, zip(*(pool.sizes for pool in self._pools), strict=True))
+        opened = sum(each.pool.get_size() for each in self._pools)
+        in_use = opened - sum(each.pool.get_idle_size() for each in self._pools)
+        allowed = len(self._pools) * self.options.connections
         return [
             gauge(
-                "store_reachable", "1 unless the last attempt to reach the database failed.", not self._breaker.is_open
+                "store_reachable", "1 unless the last attempt to reach the database failed.", not self.breaker.is_open
             ),
-            counter("store_connection_failures", "Attempts to reach the database that failed.", self._breaker.failures),
+            counter("store_connection_failures", "Attempts to reach the database that failed.", self.breaker.failures),
             gauge("store_connections_in_use", "Connections to the database that are at work.", in_use),
             gauge("store_connections_open", "Connections to the database that are open.", opened),
             gauge("store_connections_max", "Connections to the database that may be open.", allowed),
@@ -411,26 +382,9 @@ class Database:
         for pool in self._pools:
             await pool.close()
 
-    @property
-    def _pools(self) -> list[_Pool]:
-        return [pool for pool in (self._durable, self._relaxed) if pool is not None]
-
-    def _lost(self) -> None:
-        for tell in self.on_lost:
-            tell()
-
-    def _say(self, promise: Promise) -> None:
-        log.info("%s: durability %s", self.place, promise)
-        for doubt in promise.doubts:
-            log.warning("%s: %s", self.place, doubt)
-
 
 async def _be_durable(connection: Any) -> None:
     await connection.execute(SQL["be_durable"])
-
-
-def _settings(options: PostgresOptions) -> dict[str, str]:
-    return {**SETTINGS, "statement_timeout": f"{options.statement_s * 1_000:.0f}ms"}
 
 
 _ROUNDING_MS = 1

@@ -25,6 +25,9 @@ from veilmq.store.postgres.queues import SQL
 from veilmq.store.postgres.schema import CONNECT_S, SchemaRefused, migrate, require
 from veilmq.store.urls import bare, without_passwords
 
+log = logging.getLogger(__name__)
+SHARDS = load("veilmq.store.postgres", "shards.sql")
+
 _ID_BYTES = 16
 _ID, _PLACE = "store", "store_place"
 _RECEIPT_KEY, _TOKEN_KEY = "receipt_key", "token_key"
@@ -91,10 +94,6 @@ async def leave(connection: Any) -> None:
     """Have a database be of no store."""
     await connection.execute(SHARDS["leave"])
 
-
-log = logging.getLogger(__name__)
-
-SHARDS = load("veilmq.store.postgres", "shards.sql")
 
 Prepare = Callable[[Any], Awaitable[Any]]
 _REFUSED = (OSError, TimeoutError, ValueError, asyncpg.InterfaceError, asyncpg.PostgresError)

@@ -180,18 +180,15 @@ class PostgresEngine:
     async def _do(self, work: Alone, command: Command, done: Done) -> None:
         try:
             with self._measured.taking(type(command)):
-                answer = await self._answer(work, command)
+                try:
+                    answer = await work(command)
+                except IN_DOUBT:
+                    if type(command) not in READS:
+                        raise
+                    answer = await work(command)  # it changes nothing, so it may be asked again
             done(answer)
-        except Exception as error:  # noqa: BLE001 - whoever asked is told, and a fault of ours is in the log
+        except Exception as error:  # noqa: BLE001 - the caller is answered, and a fault of ours is in the log
             done(told(error, type(command).__name__))
-
-    async def _answer(self, work: Alone, command: Command) -> Any:
-        try:
-            return await work(command)
-        except IN_DOUBT:
-            if type(command) not in READS:
-                raise
-        return await work(command)  # it changes nothing, so it may be asked again
 
     def _start(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

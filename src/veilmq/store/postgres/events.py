@@ -26,12 +26,8 @@ from veilmq.core.commands import Command
 from veilmq.core.errors import ShuttingDown
 from veilmq.core.events import (
     CountEvents,
-    EventCounts,
-    EventPage,
-    EventRange,
     ExportedElsewhere,
     ForgetEvents,
-    Forgotten,
     PlanExport,
     ReadEvents,
     encode,
@@ -45,6 +41,8 @@ from veilmq.store.events import Event, event_of, is_logged, log_begun, log_place
 from veilmq.store.named_queries import load
 from veilmq.store.postgres.database import Database, PostgresOptions
 from veilmq.store.postgres.queues import FIFO, STANDARD, PartitionRetired, Queue, retention_ms
+
+log = logging.getLogger(__name__)
 
 _WITHOUT = re.compile(r"^.*-- no log\n", re.MULTILINE)
 
@@ -167,8 +165,6 @@ def _columns(receipts: Sequence[Receipt]) -> tuple[list[int], list[int]]:
     return [position for position, _ in ordered], [generation for _, generation in ordered]
 
 
-log = logging.getLogger(__name__)
-
 SLICE_EVENTS = 1_000
 
 
@@ -244,53 +240,42 @@ class EventExport:
         self._database = database
         self._numbers = numbers
         self._clock = clock
-        self._plan = running(events.plan_export, changes=True)
-        self._read = running(events.read_events, changes=False)
-        self._forget = running(events.forget_events, changes=True)
-        self._count = running(events.count_events, changes=False)
+        self._running = running
         self._turn: asyncpg.Connection[Any] | None = None
         self._stopped = False
         self._timer: Timer | None = None
         self.handlers: dict[type[Command], Callable[[Any], Awaitable[Any]]] = {
-            PlanExport: self.plan,
-            ReadEvents: self.read,
-            ForgetEvents: self.forget,
-            CountEvents: self.count,
+            PlanExport: self._plan,
+            ReadEvents: self._read,
+            ForgetEvents: self._forget,
+            CountEvents: self._count,
         }
 
-    @property
-    def has_turn(self) -> bool:
-        """Whether this node is the one that exports."""
-        return self._turn is not None and not self._turn.is_closed()
-
-    async def plan(self, command: PlanExport) -> EventRange | None:
+    async def _plan(self, command: PlanExport) -> Any:
         """Choose the next range, or return the one that was chosen before, once this node has the turn."""
         await self._take_turn()
         await self._number(min(SLICE_EVENTS, max(1, command.events_max)))
-        planned: EventRange | None = await self._plan(command)
+        planned = await self._running(events.plan_export, changes=True)(command)
         if planned is None:
             self._leave_turn()
         return planned
 
-    async def read(self, command: ReadEvents) -> EventPage:
+    async def _read(self, command: ReadEvents) -> Any:
         """Read some batches of a range; raises ``ExportedElsewhere`` when another node has exported it meanwhile."""
         self._stay()
-        page: EventPage = await self._read(command)
-        return page
+        return await self._running(events.read_events, changes=False)(command)
 
-    async def forget(self, command: ForgetEvents) -> Forgotten:
+    async def _forget(self, command: ForgetEvents) -> Any:
         """Note that a range is exported, and remove a slice of what is."""
         self._stay()
-        forgotten: Forgotten = await self._forget(command)
+        forgotten = await self._running(events.forget_events, changes=True)(command)
         if not forgotten.more:
             self._leave_turn()
         return forgotten
 
-    async def count(self, command: CountEvents) -> EventCounts:
-        """Return how many events there are."""
+    async def _count(self, command: CountEvents) -> Any:
         await self._number(SLICE_EVENTS)
-        counts: EventCounts = await self._count(command)
-        return counts
+        return await self._running(events.count_events, changes=False)(command)
 
     async def _number(self, slice_events: int) -> None:
         async with self._database.connection() as connection:
@@ -305,7 +290,7 @@ class EventExport:
 
     async def _take_turn(self) -> None:
         """Wait until no other node exports; raises ``ExportedElsewhere`` when that takes too long."""
-        if not self.has_turn:
+        if self._turn is None or self._turn.is_closed():
             connection = await self._database.connect()
             try:
                 await connection.execute(f"SET lock_timeout = '{_TURN_S_MAX}s'")

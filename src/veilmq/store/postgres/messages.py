@@ -27,104 +27,22 @@ from veilmq.store.postgres.queues import (
 _COUNTERS = 1 << COUNTER_BITS
 _AT_ONCE_MS = -1  # of what no delay hides in a FIFO queue
 
-Check = Callable[[NewMessage, Send, Queue], NewMessage]
 
+async def insert(
+    node: Node, connection: Any, queue: Queue, new: list[NewMessage], keys: list[bytes | None], ids: list[bytes]
+) -> list[Any]:
+    """Return the stored row of each message, in their order; none where the partition was retired.
 
-class StandardStoring:
-    """Stores messages of standard queues for one node."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def check(self, new: NewMessage, command: Send, queue: Queue) -> NewMessage:
-        """Return ``new`` if its queue takes it; raises ``MessageTooLong``."""
-        if new.size_bytes > queue.settings.message_bytes_max:
-            raise MessageTooLong(queue.settings.message_bytes_max)
-        return new
-
-    async def store(
-        self, connection: Any, queue: Queue, asked: list[tuple[NewMessage, Send]], ids: list[bytes]
-    ) -> list[Any]:
-        """Return the stored row of each message, in their order; none where the partition was retired.
-
-        Inserts with other counters where another node has sent with the same in the same millisecond.
-        """
-        for _ in range(COLLISIONS_MAX):
-            try:
-                return await self.insert(connection, queue, [each for each, _ in asked], ids)
-            except COLLISIONS:
-                self._node.positions.jump()
-        raise InternalError
-
-    async def insert(self, connection: Any, queue: Queue, new: list[NewMessage], ids: list[bytes]) -> list[Any]:
-        """Do so once; raises what is among ``COLLISIONS``."""
-        groups = keys_of(new)
-        priorities = [
-            each.priority if group is None else LANE + each.priority for each, group in zip(new, groups, strict=True)
-        ]
-        added = sorted(set(priorities) - {PRIORITY.default})
-        if added:
-            await connection.execute(STANDARD["add_priorities"], queue.partition, added)
-        is_fair = any(group is not None for group in groups)
-        first = self._node.positions.take(len(new))
-        rows = await connection.fetch(
-            (FAIR if is_fair else STANDARD)["send"],
-            queue.partition,
-            [number % _COUNTERS for number in range(first, first + len(new))],
-            priorities,
-            [(queue.settings.delay_s if each.delay_s is None else each.delay_s) * SECOND_MS for each in new],
-            ids,
-            [each.properties or None for each in new],
-            [each.body for each in new],
-            *([groups] if is_fair else []),
-        )
-        if not rows:
-            return []
-        self._node.totals.stored(queue, len(rows))
-        by_id = {row["id"]: row for row in rows}
-        stored = [by_id[each] for each in ids]
-        if is_fair:
-            self._node.fair.sent(queue, groups, stored)
-        return stored
-
-
-class FifoStoring:
-    """Stores messages of FIFO queues for one node."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def check(self, new: NewMessage, command: Send, queue: Queue) -> NewMessage:
-        """Return ``new`` if its queue takes it; raises what is wrong with it."""
-        fifo.group_of(new, queue.settings)
-        _key(new, command, queue)
-        return new
-
-    async def store(
-        self, connection: Any, queue: Queue, asked: list[tuple[NewMessage, Send]], ids: list[bytes]
-    ) -> list[Any]:
-        """Return the row of each message, or of that whose duplicate it is; none where the partition was retired.
-
-        Nodes that send the same ids in another order at one time may be in each other's way: one of them tries again.
-        """
-        new = [_delayed(each, command, queue) for each, command in asked]
-        keys = [_key(each, command, queue) for each, command in asked]
-        for _ in range(COLLISIONS_MAX):
-            try:
-                return await self.insert(connection, queue, new, keys, ids)
-            except COLLISIONS:
-                self._node.positions.jump()
-        raise InternalError
-
-    async def insert(
-        self, connection: Any, queue: Queue, new: list[NewMessage], keys: list[bytes | None], ids: list[bytes]
-    ) -> list[Any]:
-        """Do so once, each remembered under its key; raises what is among ``COLLISIONS``."""
+    A FIFO queue remembers each under its key, and the row of a duplicate is that of the first. Raises what is among
+    ``COLLISIONS``: where another node has sent with the same counter in the same millisecond, or the same ids in
+    another order.
+    """
+    if queue.settings.fifo:
         rows: list[Any] = await connection.fetch(
             FIFO["send"],
             queue.partition,
             queue.origin,
-            self._node.positions.take(len(new)),
+            node.positions.take(len(new)),
             DEDUPLICATION_S * SECOND_MS,
             [each.group for each in new],
             keys,
@@ -133,8 +51,36 @@ class FifoStoring:
             [each.body for each in new],
             [None if each.delay_s is None else each.delay_s * SECOND_MS or _AT_ONCE_MS for each in new],
         )
-        self._node.totals.stored(queue, sum(row["id"] == own for row, own in zip(rows, ids, strict=False)))
+        node.totals.stored(queue, sum(row["id"] == own for row, own in zip(rows, ids, strict=False)))
         return rows
+    groups = keys_of(new)
+    priorities = [
+        each.priority if group is None else LANE + each.priority for each, group in zip(new, groups, strict=True)
+    ]
+    added = sorted(set(priorities) - {PRIORITY.default})
+    if added:
+        await connection.execute(STANDARD["add_priorities"], queue.partition, added)
+    is_fair = any(group is not None for group in groups)
+    first = node.positions.take(len(new))
+    rows = await connection.fetch(
+        (FAIR if is_fair else STANDARD)["send"],
+        queue.partition,
+        [number % _COUNTERS for number in range(first, first + len(new))],
+        priorities,
+        [(queue.settings.delay_s if each.delay_s is None else each.delay_s) * SECOND_MS for each in new],
+        ids,
+        [each.properties or None for each in new],
+        [each.body for each in new],
+        *([groups] if is_fair else []),
+    )
+    if not rows:
+        return []
+    node.totals.stored(queue, len(rows))
+    by_id = {row["id"]: row for row in rows}
+    stored = [by_id[each] for each in ids]
+    if is_fair:
+        node.fair.sent(queue, groups, stored)
+    return stored
 
 
 def _delayed(new: NewMessage, command: Send, queue: Queue) -> NewMessage:
@@ -163,16 +109,13 @@ class Sends:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._standard = StandardStoring(node)
-        self._fifo = FifoStoring(node)
 
     async def send(self, together: Sequence[Send]) -> list[Any]:
         """Store the messages of all commands, each that its queue takes."""
         return await self._node.on_queue(self._send, together)
 
     async def _send(self, connection: Any, queue: Queue, together: Sequence[Send]) -> list[Any]:
-        storing: StandardStoring | FifoStoring = self._fifo if queue.settings.fifo else self._standard
-        taken = [_taken(command, queue, storing.check) for command in together]
+        taken = [_taken(command, queue) for command in together]
         new = [
             (each, command)
             for answers, command in zip(taken, together, strict=True)
@@ -180,7 +123,7 @@ class Sends:
             for each in answers
             if isinstance(each, NewMessage)
         ]
-        rows = iter(await self._store(connection, queue, new, storing) if new else ())
+        rows = iter(await self._store(connection, queue, new) if new else ())
         return [
             answers
             if isinstance(answers, VeilmqError)
@@ -188,11 +131,21 @@ class Sends:
             for command, answers in zip(together, taken, strict=True)
         ]
 
-    async def _store(
-        self, connection: Any, queue: Queue, new: list[tuple[NewMessage, Send]], storing: StandardStoring | FifoStoring
-    ) -> list[Any]:
+    async def _store(self, connection: Any, queue: Queue, asked: list[tuple[NewMessage, Send]]) -> list[Any]:
         """Return the stored row of each message, in their order."""
-        rows = await storing.store(connection, queue, new, [self._node.ids.next() for _ in new])
+        new, keys = [each for each, _ in asked], []
+        if queue.settings.fifo:
+            new = [_delayed(each, command, queue) for each, command in asked]
+            keys = [_key(each, command, queue) for each, command in asked]
+        ids = [self._node.ids.next() for _ in asked]
+        for _ in range(COLLISIONS_MAX):
+            try:
+                rows = await insert(self._node, connection, queue, new, keys, ids)
+                break
+            except COLLISIONS:
+                self._node.positions.jump()
+        else:
+            raise InternalError
         if not rows:
             raise PartitionRetired
         if queue.settings.fifo:
@@ -209,25 +162,29 @@ class Sends:
         return SentMessage(id=row["id"], sequence=sequence, receipt=receipt)
 
 
-def _taken(command: Send, queue: Queue, check: Check) -> Sequence[NewMessage | VeilmqError] | VeilmqError:
+def _taken(command: Send, queue: Queue) -> Sequence[NewMessage | VeilmqError] | VeilmqError:
     """Return for each message what is to be stored, or why it is not; for all that go together, why none is."""
     if queue.settings.fifo and command.terms is None:
         try:
             fifo.check_together(command.messages, queue.settings)
         except VeilmqError as error:
             return error
-    taken = [_checked(new, command, queue, check) for new in command.messages]
+    taken = [_checked(new, command, queue) for new in command.messages]
     if command.terms is None or not command.terms.together:
         return taken
     return next((each for each in taken if isinstance(each, VeilmqError)), taken)
 
 
-def _checked(new: NewMessage, command: Send, queue: Queue, check: Check) -> NewMessage | VeilmqError:
+def _checked(new: NewMessage, command: Send, queue: Queue) -> NewMessage | VeilmqError:
     try:
-        checked = check(new, command, queue)
+        if queue.settings.fifo:
+            fifo.group_of(new, queue.settings)
+            _key(new, command, queue)
+        elif new.size_bytes > queue.settings.message_bytes_max:
+            raise MessageTooLong(queue.settings.message_bytes_max)
         if command.terms is None or command.terms.decode is None or not queue.settings.smq_base64:
-            return checked
-        return command.terms.decode(checked)
+            return new
+        return command.terms.decode(new)
     except VeilmqError as error:
         return error
 
@@ -276,7 +233,9 @@ class Receipts:
                 self._node.fair.ended(queue, [row["seq"] for row in freed], freed[0]["now"])
             useless = _useless(turn, queue, found)
             self._node.totals.deleted[queue.number] += len(turn) - sum(map(len, useless.values()))
-            earlier = [each.receipt for each in turn if answers[each.at][each.place] is ReceiptState.EARLIER]
+            earlier = [
+                each.receipt for each in turn if _state(found.get(each.receipt.position)) is ReceiptState.EARLIER
+            ]
             await self._node.log.late(connection, queue, useless, earlier=earlier)
         if asked and queue.settings.fifo:
             await wake_groups(connection, queue, self._node.watches)
@@ -346,12 +305,16 @@ class Receipts:
         if not queue.settings.fifo:
             self._node.fair.moved(queue, row)
             self._node.watches.wake(queue.name, row["until"])
-        receipt, until_ms = None, row["until"]
+        renewed = None
         if asked.command.renew_receipt:
-            old = asked.receipt
-            receipt = self._node.book.issue(queue.number, old.position, old.generation, row["epoch"], until_ms)
-        hidden_for_ms = asked.timeout_s * SECOND_MS
-        return LeaseChange(state=state, visible_at_ms=until_ms, hidden_for_ms=hidden_for_ms, receipt=receipt)
+            at = asked.receipt
+            renewed = self._node.book.issue(queue.number, at.position, at.generation, row["epoch"], row["until"])
+        return LeaseChange(
+            state=state,
+            visible_at_ms=row["until"],
+            hidden_for_ms=asked.timeout_s * SECOND_MS,
+            receipt=renewed,
+        )
 
     def _note_freed(self, queue: Queue, rows: list[Any]) -> None:
         if rows:

@@ -51,6 +51,8 @@ from veilmq.store.postgres.queues import (
     sql,
 )
 
+FAIR = load("veilmq.store.postgres", "fair.sql")
+
 COUNTER_BITS = 20
 
 
@@ -121,7 +123,9 @@ class LowWater:
             marks.whole_at_ms = self._clock.now_ms() + _WHOLE_LOOK_MS
             return BEGINNING
         marks.looks += 1
-        return _near(marks.last) if marks.looks % _LOOKS_PER_NEAR_ONE == 0 else marks.last
+        if marks.looks % _LOOKS_PER_NEAR_ONE:
+            return marks.last
+        return [max(0, instant - _LATE_MS) for instant in marks.last[:_LANES]] + BEGINNING[_LANES:]
 
     def instead(self, partition: int) -> list[int] | None:
         """Return the beginning, for a look that found nothing and began elsewhere; ``None`` for no other look."""
@@ -171,10 +175,6 @@ def _end(marks: _Marks) -> None:
     marks.again_at_s = stopwatch_s() + _COSTS_PER_WHOLE_LOOK * cost_s if marks.dear_looks >= _DEAR_LOOKS else 0.0
 
 
-def _near(last: list[int]) -> list[int]:
-    return [max(0, instant - _LATE_MS) for instant in last[:_LANES]] + BEGINNING[_LANES:]
-
-
 _INTERVAL_MS = SECOND_MS
 _INTERVAL_MS_WHILE_FREE = 10 * SECOND_MS
 _COSTS_PER_INTERVAL = 50
@@ -214,7 +214,9 @@ class InFlight:
 
     async def places(self, connection: Any, queue: Queue, wanted: int) -> tuple[int, int | None]:
         """Return how many more may be in flight, up to ``wanted``; and, for none, when to look for a place."""
-        quota = _quota(queue, self._options)
+        quota = queue.settings.in_flight_max
+        if quota is None:
+            quota = self._options.fifo_in_flight_max if queue.settings.fifo else self._options.in_flight_max
         if quota <= self._options.in_flight_counted_max:
             row = await self._count(connection, queue, quota)
             places, due_ms = quota - row["in_flight"], row["due"]
@@ -275,12 +277,6 @@ class InFlight:
         return await connection.fetchrow(sql(queue)["in_flight"], queue.partition, quota, retention_ms(queue))
 
 
-def _quota(queue: Queue, options: PostgresOptions) -> int:
-    if queue.settings.in_flight_max is not None:
-        return queue.settings.in_flight_max
-    return options.fifo_in_flight_max if queue.settings.fifo else options.in_flight_max
-
-
 class Totals:
     """What has passed through each queue at one node, since that began, by the number of the queue.
 
@@ -304,8 +300,6 @@ class Totals:
         for counter in (self.sent, self.received, self.redelivered, self.deleted):
             counter.pop(number, None)
 
-
-FAIR = load("veilmq.store.postgres", "fair.sql")
 
 LANE = 100
 """What is added to the priority of a message with a group where it is stored."""
@@ -578,7 +572,7 @@ class FairQueues:
 
 def keys_of(new: Iterable[NewMessage]) -> list[int | None]:
     """Return the number of each message's group."""
-    return [None if each.group is None else _key_of(each.group) for each in new]
+    return [None if each.group is None else group_key(each.group) for each in new]
 
 
 def _flight(queue: Queue, row: Any, since_ms: int) -> Flight:
@@ -586,7 +580,7 @@ def _flight(queue: Queue, row: Any, since_ms: int) -> Flight:
 
 
 @lru_cache(maxsize=16_384)  # senders name the same groups again and again
-def _key_of(group: str) -> int:
+def group_key(group: str) -> int:
     """Return the number of a group, a hash: two groups that have one number count as one group, and no more."""
     return int.from_bytes(blake2b(group.encode(), digest_size=8).digest()) >> 1
 

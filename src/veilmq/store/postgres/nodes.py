@@ -18,7 +18,6 @@ connection of the node's own; when that ends another one is made, after a pause 
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
 from secrets import token_hex
 from typing import Any
 
@@ -94,9 +93,10 @@ class Rounds:
     async def _ask(self, names: list[str]) -> None:
         async with self._node.database.connection() as connection:
             known = [await self._known(connection, name) for name in names]
-            queues = sorted((queue for queue in known if queue is not None), key=_kind)
-            for fifo, alike in groupby(queues, key=_kind):
-                await self._ask_of(connection, list(alike), "awaited_groups" if fifo else "awaited")
+            for statement, is_fifo in (("awaited", False), ("awaited_groups", True)):
+                queues = [queue for queue in known if queue is not None and queue.settings.fifo is is_fifo]
+                if queues:
+                    await self._ask_of(connection, queues, statement)
 
     async def _known(self, connection: Any, name: str) -> Queue | None:
         """Return the queue, whatever its age here: the statement tells whether its partition is in use."""
@@ -118,10 +118,6 @@ class Rounds:
                 self._node.watches.wake_here(queue.name, row["now"])
             elif row["visible_at"] is not None:
                 self._node.watches.wake_here(queue.name, max(row["now"], row["visible_at"]))
-
-
-def _kind(queue: Queue) -> bool:
-    return queue.settings.fifo
 
 
 BYTES_MAX = 7_500
@@ -252,94 +248,6 @@ _PAUSE_MS_MAX = 5_000
 _FAILURES = (*UNREACHABLE, asyncpg.PostgresError)
 
 
-class _Channel:
-    """One node's part in what nodes tell each other."""
-
-    def __init__(
-        self,
-        node: Node,
-        *,
-        opened: Callable[[], None],
-        lost: Callable[[], None],
-        heard: Callable[[str], None],
-    ) -> None:
-        """``opened`` is called when there is a connection, the first or another one, and
-        ``lost`` when it has ended; ``heard`` with each notice.
-        """
-        self._node = node
-        self._opened = opened
-        self._lost = lost
-        self._heard = heard
-        self._connection: asyncpg.Connection[Any] | None = None
-        self._pause_ms = 0
-        self._timer: Timer | None = None
-        self._stopped = False
-
-    @property
-    def is_open(self) -> bool:
-        return self._connection is not None
-
-    def begin(self) -> None:
-        self._node.start(self._open())
-
-    async def tell(self, texts: list[str]) -> None:
-        """Have all nodes hear ``texts``, this one too; if that fails they hear nothing."""
-        connection = self._connection
-        if connection is None:
-            return
-        try:
-            await connection.execute(SQL["notify"], texts, timeout=_ANSWER_S)
-        except _FAILURES:
-            connection.terminate()  # which is heard of like any other end of it
-
-    async def stop(self) -> None:
-        self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(*_FAILURES):
-                await connection.close(timeout=_ANSWER_S)
-
-    async def _open(self) -> None:
-        try:
-            connection = await self._node.database.connect()
-        except _FAILURES:
-            self._open_later()
-            return
-        try:
-            await connection.execute(SQL["relax"])
-            await connection.add_listener(_NAME, self._hear)
-        except _FAILURES:
-            connection.terminate()
-            self._open_later()
-            return
-        connection.add_termination_listener(self._ended)
-        if self._stopped or connection.is_closed():
-            connection.terminate()
-            self._open_later()
-            return
-        self._connection = connection
-        self._pause_ms = 0
-        self._opened()
-
-    def _hear(self, connection: Any, pid: int, name: str, text: Any) -> None:
-        self._heard(text)
-
-    def _ended(self, connection: Any) -> None:
-        if connection is self._connection:
-            self._connection = None
-            log.warning("the connection for notices of other nodes has ended; looking for another one")
-            self._lost()
-            self._open_later()
-
-    def _open_later(self) -> None:
-        if self._stopped:
-            return
-        self._pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS_MIN, 2 * self._pause_ms))
-        self._timer = self._node.clock.call_at(self._node.clock.now_ms() + self._pause_ms, self.begin)
-
-
 REST_MS = 10
 """How long after one notice a node sends the next."""
 SOON_MS = 50
@@ -358,7 +266,10 @@ class Nodes:
         self._node = node
         self._rounds = rounds
         self._look_for_moves = look_for_moves
-        self._channel = _Channel(node, opened=self._opened, lost=self._lost, heard=self._hear)
+        self._connection: asyncpg.Connection[Any] | None = None
+        self._pause_ms = 0
+        self._connecting: Timer | None = None
+        self._stopped = False
         self._pending: dict[tuple[str, str], Any] = {}
         self._announced: set[str] = set()
         self._is_out = False
@@ -366,44 +277,92 @@ class Nodes:
         self._refreshing: Timer | None = None
         self._rests_until_ms = 0
         self._echoed = False
-        self._told = 0
-        self._heard = 0
+        self._sent = 0
+        self._received = 0
 
     @property
     def listens(self) -> bool:
         """Whether there is a connection on which notices may come."""
-        return self._channel.is_open
+        return self._connection is not None
 
     def figures(self) -> list[Figure]:
         """Return what came and went."""
         arrive = self.listens and self._rounds.hears
         return [
             gauge("store_notices_arrive", "1 while notices of other servers arrive.", arrive),
-            counter("store_notices_told", "Notices told to other servers.", self._told),
-            counter("store_notices_heard", "Notices heard of other servers.", self._heard),
+            counter("store_notices_told", "Notices told to other servers.", self._sent),
+            counter("store_notices_heard", "Notices heard of other servers.", self._received),
         ]
 
     def open(self) -> None:
         """Begin to listen."""
-        self._channel.begin()
-        self._refresh_later()
+        self._node.start(self._connect())
+        self._refreshing = self._node.clock.call_at(self._node.clock.now_ms() + REFRESH_MS, self._refresh)
 
     async def stop(self) -> None:
         """Say what is left to say, and listen no more."""
-        for timer in (self._timer, self._refreshing):
+        self._stopped = True
+        for timer in (self._timer, self._refreshing, self._connecting):
             if timer is not None:
                 timer.cancel()
         for queue in self._announced:
             self._pending["awaited", queue] = False
         if not self._is_out:
             await self._send()
-        await self._channel.stop()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(*_FAILURES):
+                await connection.close(timeout=_ANSWER_S)
+
+    # The connection, which is made again when it has ended.
+
+    async def _connect(self) -> None:
+        try:
+            connection = await self._node.database.connect()
+        except _FAILURES:
+            self._connect_later()
+            return
+        try:
+            await connection.execute(SQL["relax"])
+            await connection.add_listener(_NAME, self._hear)
+        except _FAILURES:
+            connection.terminate()
+            self._connect_later()
+            return
+        connection.add_termination_listener(self._ended)
+        if self._stopped or connection.is_closed():
+            connection.terminate()
+            self._connect_later()
+            return
+        self._connection = connection
+        self._pause_ms = 0
+        # What was said while there was no connection is not known: ask for it, and look at everything.
+        self.interests.clear()
+        self.catalog.clear()
+        self._rounds.hears = True
+        self._say("hello", "", True)
+        self._announce()
+        self._rounds.look(0)
+
+    def _ended(self, connection: Any) -> None:
+        if connection is self._connection:
+            self._connection = None
+            log.warning("the connection for notices of other nodes has ended; looking for another one")
+            self._rounds.hears = False
+            self._rounds.look()
+            self._connect_later()
+
+    def _connect_later(self) -> None:
+        if not self._stopped:
+            self._pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS_MIN, 2 * self._pause_ms))
+            at_ms = self._node.clock.now_ms() + self._pause_ms
+            self._connecting = self._node.clock.call_at(at_ms, lambda: self._node.start(self._connect()))
 
     # What this node has to say.
 
     def begin(self, queue: str) -> None:
         """Say that somebody waits here; look once more, for what came before others could hear of that."""
-        if queue in self._announced or not self._channel.is_open:
+        if queue in self._announced or self._connection is None:
             self._rounds.look()
             return
         self._announced.add(queue)
@@ -436,7 +395,7 @@ class Nodes:
         self._say("moves", "", True)
 
     def _say(self, field: str, queue: str, value: Any, *, after_ms: int = 0) -> None:
-        if self._channel.is_open:
+        if self._connection is not None:
             self._pending[field, queue] = value
             self._send_later(after_ms)
 
@@ -446,24 +405,25 @@ class Nodes:
         now_ms = self._node.clock.now_ms()
         at_ms = max(now_ms + after_ms, self._rests_until_ms)
         if at_ms > now_ms:
-            self._timer = self._node.clock.call_at(at_ms, self._ring)
+            self._timer = self._node.clock.call_at(at_ms, self._begin_to_send)
         else:
             self._begin_to_send()
 
-    def _ring(self) -> None:
-        self._timer = None
-        self._begin_to_send()
-
     def _begin_to_send(self) -> None:
+        self._timer = None
         self._is_out = True
         self._node.start(self._send())
 
     async def _send(self) -> None:
         told, self._pending = self._pending, {}
         texts = packed(self.name, [(*entry, value) for entry, value in told.items()])
-        if texts:
-            await self._channel.tell(texts)
-            self._told += len(texts)
+        connection = self._connection
+        if texts and connection is not None:
+            try:
+                await connection.execute(SQL["notify"], texts, timeout=_ANSWER_S)
+            except _FAILURES:
+                connection.terminate()  # which is noticed like any other end of it
+        self._sent += len(texts)
         self._rests_until_ms = self._node.clock.now_ms() + REST_MS
         self._is_out = False
         if self._pending:
@@ -471,20 +431,7 @@ class Nodes:
 
     # What it hears.
 
-    def _opened(self) -> None:
-        """Ask and look at everything: nobody knows what was said while this node did not listen."""
-        self.interests.clear()
-        self.catalog.clear()
-        self._rounds.hears = True
-        self._say("hello", "", True)
-        self._announce()
-        self._rounds.look(0)
-
-    def _lost(self) -> None:
-        self._rounds.hears = False
-        self._rounds.look()
-
-    def _hear(self, text: str) -> None:
+    def _hear(self, connection: Any, pid: int, name: str, text: Any) -> None:
         notice = unpacked(text)
         if notice is None:
             return
@@ -492,8 +439,15 @@ class Nodes:
             self._echoed = True
             self._rounds.hears = True
             return
-        self._heard += 1
-        self._note(notice)
+        self._received += 1
+        for queue, is_awaited in notice.awaited.items():
+            if is_awaited:
+                self.interests.note(notice.node, queue)
+            else:
+                self.interests.drop(notice.node, queue)
+        for queue in notice.full:
+            self.interests.note(notice.node, queue)
+            self.interests.fill(queue)
         for queue in notice.changed:
             self.catalog.forget(queue)
             self._node.watches.wake_here(queue, 0)
@@ -503,16 +457,6 @@ class Nodes:
             self._look_for_moves()
         if notice.hello:
             self._announce()
-
-    def _note(self, notice: Notice) -> None:
-        for queue, is_awaited in notice.awaited.items():
-            if is_awaited:
-                self.interests.note(notice.node, queue)
-            else:
-                self.interests.drop(notice.node, queue)
-        for queue in notice.full:
-            self.interests.note(notice.node, queue)
-            self.interests.fill(queue)
 
     # What it repeats.
 
@@ -525,13 +469,10 @@ class Nodes:
             self._say("awaited", queue, True)
         self._announced = here
 
-    def _refresh_later(self) -> None:
-        self._refreshing = self._node.clock.call_at(self._node.clock.now_ms() + REFRESH_MS, self._refresh)
-
     def _refresh(self) -> None:
-        """Do so every ten seconds; who does not hear himself hears nobody."""
+        """Do so every ten seconds; a node that does not hear itself hears no other."""
         self._rounds.hears, self._echoed = self._echoed, False
         self.interests.look()
         self._announce()
         self._say("alive", "", True)
-        self._refresh_later()
+        self._refreshing = self._node.clock.call_at(self._node.clock.now_ms() + REFRESH_MS, self._refresh)

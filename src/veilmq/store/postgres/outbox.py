@@ -37,6 +37,8 @@ from veilmq.store.postgres.messages import key_of
 from veilmq.store.postgres.node import Node, Positions, Start
 from veilmq.store.postgres.queues import COLLISIONS, COLLISIONS_MAX, STANDARD, Queue, queue_of
 
+log = logging.getLogger(__name__)
+
 OUTBOX = load("veilmq.store.postgres", "outbox.sql")
 
 
@@ -159,7 +161,8 @@ async def _store(connection: Any, queue: Queue, messages: list[Carried], positio
     counter = positions.take(len(messages) + 1)
     come = f"[{','.join(each.whole for each in messages)}]"
     if queue.settings.fifo:
-        keys = [_key(each, queue) for each in messages]
+        # What was forwarded or published is remembered by its id, a dead letter is not.
+        keys = [None if each.source else key_of(each.group or "", str(UUID(bytes=each.id)), queue) for each in messages]
         terms = queue.partition, queue.origin, come, keys, DEDUPLICATION_S * SECOND_MS, counter
         await connection.execute(OUTBOX["fifo_arrive"], *terms)
         return 0, False
@@ -167,11 +170,6 @@ async def _store(connection: Any, queue: Queue, messages: list[Carried], positio
     status = await connection.execute(STANDARD["add_priorities"], queue.partition, priorities)
     rows = await connection.fetch(OUTBOX["arrive"], queue.partition, come, counter)
     return min(int(row["visible_at"]) for row in rows), status == "UPDATE 1"
-
-
-def _key(message: Carried, queue: Queue) -> bytes | None:
-    """Return under what a message is remembered: one that was forwarded or published by its id, a dead letter not."""
-    return None if message.source else key_of(message.group or "", str(UUID(bytes=message.id)), queue)
 
 
 async def give_back(connection: Any, transit: Transit, positions: Positions) -> tuple[Queue | None, int]:
@@ -218,8 +216,6 @@ async def forget_ended(connection: Any) -> None:
 def _of(transit: Transit, name: str) -> str:
     return f"fifo_{name}" if transit.fifo else name
 
-
-log = logging.getLogger(__name__)
 
 LOOK_MS = 10 * SECOND_MS
 """How often a node looks that has put nothing there."""

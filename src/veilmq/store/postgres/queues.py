@@ -31,6 +31,10 @@ from veilmq.store.named_queries import load, shared
 from veilmq.store.port import Figure, Series
 from veilmq.store.postgres.database import OF_ALL, told
 
+log = logging.getLogger(__name__)
+STANDARD = load("veilmq.store.postgres", "messages.sql")
+FIFO = load("veilmq.store.postgres", "fifo.sql")
+
 SQL = {**shared(), **load("veilmq.store.postgres", "queues.sql")}
 
 
@@ -140,11 +144,6 @@ def queue_of(row: Any) -> Queue:
     queue = Queue(number, name, decoded, created_at_ms, modified_at_ms, partition, origin)
     return queue._replace(has_groups=True) if has_groups == [True] else queue
 
-
-log = logging.getLogger(__name__)
-
-STANDARD = load("veilmq.store.postgres", "messages.sql")
-FIFO = load("veilmq.store.postgres", "fifo.sql")
 
 GENERATION_BITS = 32
 _LANES = PRIORITY.maximum
@@ -329,10 +328,6 @@ class Watches:
     def here(self) -> list[str]:
         """Return for which queues somebody waits at this node."""
         return list(self._wakes)
-
-    def is_here(self, queue: str) -> bool:
-        """Tell whether somebody waits for ``queue`` at this node."""
-        return queue in self._wakes
 
     def has(self, queue: str) -> bool:
         """Tell whether somebody waits for ``queue`` anywhere."""

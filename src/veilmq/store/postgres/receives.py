@@ -97,13 +97,13 @@ class _Terms(NamedTuple):
         return self.lease_ms_max or None
 
 
-async def take_by_class(connection: Any, queue: Queue, take: Take, bound_ms: int | None) -> list[Any]:
+async def _take_by_class(connection: Any, queue: Queue, take: Take, bound_ms: int | None) -> list[Any]:
     """Return the rows of what ``take`` leases, hidden for the timeout of each message's class."""
     async with connection.transaction():
-        return await hide_by_class(connection, queue, await take(), bound_ms)
+        return await _hide_by_class(connection, queue, await take(), bound_ms)
 
 
-async def hide_by_class(connection: Any, queue: Queue, rows: list[Any], bound_ms: int | None) -> list[Any]:
+async def _hide_by_class(connection: Any, queue: Queue, rows: list[Any], bound_ms: int | None) -> list[Any]:
     """Hide messages that were leased in this transaction; return their rows with the deadlines that hold.
 
     None is later than ``bound_ms`` from when the message was asked for, if that is given.
@@ -190,13 +190,125 @@ class _Asked(NamedTuple):
     noisy: list[int] | None = None
 
 
-class _StandardTaking:
-    """Leases messages; those that are dead leave in the same transaction."""
+def properties_of(queue: Queue, row: Any) -> bytes:
+    """Return the properties of a message as its receiver sees them."""
+    return _told_apart(row) if queue.settings.fifo and row["source"] else row["properties"] or b""
+
+
+def _told_apart(row: Any) -> bytes:
+    """Return the properties of a dead letter with its id in place of the deduplication id that its sender gave.
+
+    SQS Developer Guide, "Using dead-letter queues": two messages that shared a deduplication id are told apart.
+    """
+    sent = properties.decode(row["properties"] or b"")
+    return properties.encode(replace(sent, dedup_id=str(UUID(bytes=row["id"]))))
+
+
+_ALONE = (VeilmqError, QueryCanceledError, *COLLISIONS)
+"""What ends one claim, of several on a connection: what those before it have leased is given to who asked for it."""
+
+
+_KEY_BYTES = 16
+
+
+class Receives:
+    """The command ``Receive``."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    async def take(self, connection: Any, queue: Queue, count: int, terms: _Terms, shares: Sequence[int]) -> list[Any]:
+    async def receive(self, together: Sequence[Receive]) -> list[Any]:
+        """Lease what is visible, up to the number that each asks for."""
+        return await self._node.on_queue(self._receive, together, relaxed=True)
+
+    async def _receive(self, connection: Any, queue: Queue, together: Sequence[Receive]) -> list[Any]:
+        too_many = await _refused(connection, queue, together)
+        served = [command for place, command in enumerate(together) if place not in too_many] if too_many else together
+        received = iter(await self._served(connection, queue, served))
+        return [
+            ReceivesThrottled(queue.settings.receives_per_s_max) if place in too_many else next(received)
+            for place in range(len(together))
+        ]
+
+    async def _served(self, connection: Any, queue: Queue, together: Sequence[Receive]) -> list[Any]:
+        wanted = sum(command.count for command in together)
+        places, place_due_ms = await self._node.in_flight.places(connection, queue, wanted)
+        given: dict[int, list[ReceivedMessage]] = {}
+        now_ms: int | None = None
+        failed: VeilmqError | None = None
+        asking = sorted(
+            (_terms(command, queue, place), place) for place, command in enumerate(together) if command.count
+        )
+        for terms, alike in groupby(asking, key=itemgetter(0)):
+            group = [place for _, place in alike]
+            shares = [together[at].count for at in group]
+            count = min(places, sum(shares))
+            try:
+                rows = await self._take(connection, queue, count, terms, shares) if count or terms.attempt_id else []
+            except _ALONE as error:
+                if not any(given.values()):
+                    raise
+                failed = told(error, "Receive")
+                break
+            new = [row for row in rows if "issued_visible_at" not in row]  # a repeated attempt has its places
+            self._node.totals.received[queue.number] += len(new)
+            self._node.totals.redelivered[queue.number] += sum(row["receive_count"] > 1 for row in new)
+            places -= len(new)
+            self._node.fair.received(queue, rows)
+            self._node.in_flight.given(queue, sum(row["visible_at"] > row["now"] for row in new))
+            for at in group:
+                # An attempt is repeated as a whole, whatever count its repetition names; nothing else is in its group.
+                share = together[at].count if terms.attempt_id is None else len(rows)
+                given[at] = [self._message(queue, row) for row in rows[:share]]
+                now_ms = rows[0]["now"] if rows else now_ms
+                rows = rows[share:]
+        due_ms = now_ms
+        if due_ms is None:
+            due_ms = await self._next_visible_ms(connection, queue) if place_due_ms is None else place_due_ms
+        over_limit = place_due_ms is not None and not queue.settings.fifo
+        return [
+            _received(given.get(at, []), due_ms, queue, over_limit) if failed is None or at in given else failed
+            for at in range(len(together))
+        ]
+
+    async def _take(self, connection: Any, queue: Queue, count: int, terms: _Terms, shares: list[int]) -> list[Any]:
+        taking = self._take_fifo if queue.settings.fifo else self._take_standard
+        take: Take = partial(taking, connection, queue, count, terms, shares)
+        if terms.ruled:
+            take = partial(_take_by_class, connection, queue, take, terms.bound_ms)
+        with self._node.watches.held():  # dead letters leave in a transaction
+            if terms.attempt_id is None:
+                return await take()
+            return await _repeat_or_take(connection, queue, terms.attempt_id, terms, take)
+
+    async def _next_visible_ms(self, connection: Any, queue: Queue) -> int | None:
+        if self._node.fair.has(queue):  # which goes by turns, not by marks
+            return await next_visible_ms(connection, queue)
+        return await next_visible_ms(connection, queue, *self._node.low_water.known(queue.partition))
+
+    def _message(self, queue: Queue, row: Any) -> ReceivedMessage:
+        says_ms = row.get("issued_visible_at", row["visible_at"])
+        receipt = self._node.book.issue(queue.number, row["seq"], row["generation"], row["epoch"], says_ms)
+        is_fifo = queue.settings.fifo
+        return ReceivedMessage(
+            id=row["id"],
+            receipt=receipt,
+            body=row["body"],
+            properties=properties_of(queue, row),
+            sent_at_ms=row["sent_at"],
+            first_received_at_ms=row["first_received_at"],
+            receive_count=row["receive_count"] + row["receives_before"],
+            visible_at_ms=row["visible_at"],
+            priority=PRIORITY.default if is_fifo else row["priority"] % LANE,
+            sequence=row["seq"] if is_fifo else None,
+            source=row["source"],
+        )
+
+    # Standard queues: what is dead leaves in the same transaction.
+
+    async def _take_standard(
+        self, connection: Any, queue: Queue, count: int, terms: _Terms, shares: Sequence[int]
+    ) -> list[Any]:
         """Return the rows of up to ``count`` messages, leased, of which each receive gets its share, in order."""
         if not queue.settings.receives_max:
             return await self._claim(connection, queue, count, _Asked(terms, shares))
@@ -272,25 +384,24 @@ class _StandardTaking:
         )
         return rows
 
+    # FIFO queues: what is dead leaves in the same statement.
 
-class _FifoTaking:
-    """Leases messages; those that are dead leave in the same statement."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    async def take(self, connection: Any, queue: Queue, count: int, terms: _Terms, shares: Sequence[int]) -> list[Any]:
+    async def _take_fifo(
+        self, connection: Any, queue: Queue, count: int, terms: _Terms, shares: Sequence[int]
+    ) -> list[Any]:
         """Return the rows of up to ``count`` messages, leased: groups as they came up, each in order.
 
         There is one share: no two receives go together.
         """
         target = await target_of(connection, self._node.catalog, queue)
-        rows = await self._claim(connection, queue, count, terms, target)
+        rows = await self._claim_fifo(connection, queue, count, terms, target)
         if target is not None and any(row["seq"] is None for row in rows):
             self._node.watches.wake(target.name, rows[0]["now"])
         return sorted((row for row in rows if row["seq"] is not None), key=itemgetter("turn", "seq"))
 
-    async def _claim(self, connection: Any, queue: Queue, count: int, terms: _Terms, target: Queue | None) -> list[Any]:
+    async def _claim_fifo(
+        self, connection: Any, queue: Queue, count: int, terms: _Terms, target: Queue | None
+    ) -> list[Any]:
         """Lease; begin again where a dead letter would have had the position that another node has just given."""
         for _ in range(COLLISIONS_MAX):
             try:
@@ -313,123 +424,6 @@ class _FifoTaking:
             except COLLISIONS:
                 continue
         raise InternalError
-
-
-def properties_of(queue: Queue, row: Any) -> bytes:
-    """Return the properties of a message as its receiver sees them."""
-    return told_apart(row) if queue.settings.fifo and row["source"] else row["properties"] or b""
-
-
-def told_apart(row: Any) -> bytes:
-    """Return the properties of a dead letter with its id in place of the deduplication id that its sender gave.
-
-    SQS Developer Guide, "Using dead-letter queues": two messages that shared a deduplication id are told apart.
-    """
-    sent = properties.decode(row["properties"] or b"")
-    return properties.encode(replace(sent, dedup_id=str(UUID(bytes=row["id"]))))
-
-
-_ALONE = (VeilmqError, QueryCanceledError, *COLLISIONS)
-"""What ends one claim, of several on a connection: what those before it have leased is given to who asked for it."""
-
-
-_KEY_BYTES = 16
-
-
-class Receives:
-    """The command ``Receive``."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._standard = _StandardTaking(node)
-        self._fifo = _FifoTaking(node)
-
-    async def receive(self, together: Sequence[Receive]) -> list[Any]:
-        """Lease what is visible, up to the number that each asks for."""
-        return await self._node.on_queue(self._receive, together, relaxed=True)
-
-    async def _receive(self, connection: Any, queue: Queue, together: Sequence[Receive]) -> list[Any]:
-        too_many = await _refused(connection, queue, together)
-        served = [command for place, command in enumerate(together) if place not in too_many] if too_many else together
-        received = iter(await self._served(connection, queue, served))
-        return [
-            ReceivesThrottled(queue.settings.receives_per_s_max) if place in too_many else next(received)
-            for place in range(len(together))
-        ]
-
-    async def _served(self, connection: Any, queue: Queue, together: Sequence[Receive]) -> list[Any]:
-        wanted = sum(command.count for command in together)
-        places, place_due_ms = await self._node.in_flight.places(connection, queue, wanted)
-        given: dict[int, list[ReceivedMessage]] = {}
-        now_ms: int | None = None
-        failed: VeilmqError | None = None
-        asking = sorted(
-            (_terms(command, queue, place), place) for place, command in enumerate(together) if command.count
-        )
-        for terms, alike in groupby(asking, key=itemgetter(0)):
-            group = [place for _, place in alike]
-            shares = [together[at].count for at in group]
-            count = min(places, sum(shares))
-            try:
-                rows = await self._take(connection, queue, count, terms, shares) if count or terms.attempt_id else []
-            except _ALONE as error:
-                if not any(given.values()):
-                    raise
-                failed = told(error, "Receive")
-                break
-            new = [row for row in rows if "issued_visible_at" not in row]  # a repeated attempt has its places
-            self._node.totals.received[queue.number] += len(new)
-            self._node.totals.redelivered[queue.number] += sum(row["receive_count"] > 1 for row in new)
-            places -= len(new)
-            self._node.fair.received(queue, rows)
-            self._node.in_flight.given(queue, sum(row["visible_at"] > row["now"] for row in new))
-            for at in group:
-                # An attempt is repeated as a whole, whatever count its repetition names; nothing else is in its group.
-                share = together[at].count if terms.attempt_id is None else len(rows)
-                given[at] = [self._message(queue, row) for row in rows[:share]]
-                now_ms = rows[0]["now"] if rows else now_ms
-                rows = rows[share:]
-        due_ms = now_ms
-        if due_ms is None:
-            due_ms = await self._next_visible_ms(connection, queue) if place_due_ms is None else place_due_ms
-        over_limit = place_due_ms is not None and not queue.settings.fifo
-        return [
-            _received(given.get(at, []), due_ms, queue, over_limit) if failed is None or at in given else failed
-            for at in range(len(together))
-        ]
-
-    async def _take(self, connection: Any, queue: Queue, count: int, terms: _Terms, shares: list[int]) -> list[Any]:
-        taking: _StandardTaking | _FifoTaking = self._fifo if queue.settings.fifo else self._standard
-        take: Take = partial(taking.take, connection, queue, count, terms, shares)
-        if terms.ruled:
-            take = partial(take_by_class, connection, queue, take, terms.bound_ms)
-        with self._node.watches.held():  # dead letters leave in a transaction
-            if terms.attempt_id is None:
-                return await take()
-            return await _repeat_or_take(connection, queue, terms.attempt_id, terms, take)
-
-    async def _next_visible_ms(self, connection: Any, queue: Queue) -> int | None:
-        if self._node.fair.has(queue):  # which goes by turns, not by marks
-            return await next_visible_ms(connection, queue)
-        return await next_visible_ms(connection, queue, *self._node.low_water.known(queue.partition))
-
-    def _message(self, queue: Queue, row: Any) -> ReceivedMessage:
-        says_ms = row.get("issued_visible_at", row["visible_at"])
-        receipt = self._node.book.issue(queue.number, row["seq"], row["generation"], row["epoch"], says_ms)
-        is_fifo = queue.settings.fifo
-        return ReceivedMessage(
-            id=row["id"],
-            receipt=receipt,
-            body=row["body"],
-            properties=properties_of(queue, row),
-            sent_at_ms=row["sent_at"],
-            first_received_at_ms=row["first_received_at"],
-            receive_count=row["receive_count"] + row["receives_before"],
-            visible_at_ms=row["visible_at"],
-            priority=PRIORITY.default if is_fifo else row["priority"] % LANE,
-            sequence=row["seq"] if is_fifo else None,
-            source=row["source"],
-        )
 
 
 def _terms(command: Receive, queue: Queue, place: int) -> _Terms:
@@ -499,7 +493,7 @@ async def _repeat(connection: Any, queue: Queue, attempt: Any, terms: _Terms) ->
         retention_ms(queue),
     )
     if terms.ruled:
-        rows = await hide_by_class(connection, queue, rows, terms.bound_ms)
+        rows = await _hide_by_class(connection, queue, rows, terms.bound_ms)
     found = {row["seq"]: row for row in rows}
     if not found:
         return []

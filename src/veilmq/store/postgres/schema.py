@@ -32,6 +32,8 @@ from veilmq.core.errors import VeilmqError
 from veilmq.store.named_queries import load
 from veilmq.store.port import Finding, Report
 
+SQL = load("veilmq.store.postgres", "durability.sql")
+
 _SCRIPT = re.compile(r"(\d{3})_\w+\.sql")
 _ENDS = re.compile(r"^-- ends: (\d{3})$", re.MULTILINE)
 _TURN = 0x7665696C6D71  # "veilmq", the key of the advisory lock
@@ -166,8 +168,6 @@ def _text(file: str) -> str:
     return files(__package__).joinpath(file).read_text(encoding="utf-8")
 
 
-SQL = load("veilmq.store.postgres", "durability.sql")
-
 RELAXED = {"synchronous_commit": "off"}
 """The settings of relaxed connections, beside those that all have."""
 
@@ -246,7 +246,9 @@ async def examine(url: str, *, durability: Durability) -> Report:
         schema = await look(connection)
         if not schema.found:
             return Report([*findings, Finding("there is a schema", ok=False, detail=_MIGRATE)], {})
-        findings.append(_schema(schema.found, len(schema.pending)))
+        known = all_scripts()[-1].number
+        lacks = f"it has {schema.found}, this version needs {known}: {_MIGRATE}" if schema.pending else ""
+        findings.append(Finding("the schema has all that this version needs", ok=not lacks, detail=lacks))
         async with connection.transaction(isolation="repeatable_read", readonly=True):
             findings += await invariants(connection)
             facts = {name: await connection.fetchval(query) for name, query in _queries("fact")}
@@ -257,12 +259,6 @@ async def examine(url: str, *, durability: Durability) -> Report:
 
 
 _MIGRATE = "run `veilmq migrate`, or start a server"
-
-
-def _schema(found: int, pending: int) -> Finding:
-    known = all_scripts()[-1].number
-    detail = f"it has {found}, this version needs {known}: {_MIGRATE}" if pending else ""
-    return Finding("the schema has all that this version needs", ok=not pending, detail=detail)
 
 
 async def _settings(connection: Any, durability: Durability) -> list[Finding]:
@@ -282,13 +278,12 @@ async def _settings(connection: Any, durability: Durability) -> list[Finding]:
 
 async def invariants(connection: Any) -> list[Finding]:
     """Return whether what the database has agrees with itself."""
-    return [await _invariant(connection, name, query) for name, query in _queries("check")]
-
-
-async def _invariant(connection: Any, check: str, query: str) -> Finding:
-    count, example = await connection.fetchrow(query)
-    detail = f"{count} rows break this, the first at {example}" if count else ""
-    return Finding(check=check, ok=not count, detail=detail)
+    findings = []
+    for check, query in _queries("check"):
+        count, example = await connection.fetchrow(query)
+        detail = f"{count} rows break this, the first at {example}" if count else ""
+        findings.append(Finding(check=check, ok=not count, detail=detail))
+    return findings
 
 
 def _queries(kind: str) -> list[tuple[str, str]]:

@@ -260,12 +260,10 @@ class Shards:
         told = [(shard.place, shard.engine.figures()) for shard in self.shards.values() if shard.engine is not None]
         if len(self.shards) == 1:
             return told[0][1]
-        return [*by_database(told), *self._of_carriers()]
-
-    def _of_carriers(self) -> list[Figure]:
         carried = {str(place + 1): float(carrier.carried) for place, carrier in self.carriers.items()}
         failures = {str(place + 1): float(carrier.failures) for place, carrier in self.carriers.items()}
         return [
+            *by_database(told),
             Figure("store_outbox_carried", "Messages carried to other databases.", "counter", carried, "database"),
             Figure("store_outbox_failures", "Times that some could not be carried.", "counter", failures, "database"),
         ]

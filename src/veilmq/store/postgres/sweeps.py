@@ -17,7 +17,7 @@ or the step is undone.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import asyncpg
@@ -30,7 +30,7 @@ from veilmq.store.named_queries import load, shared
 from veilmq.store.port import NOTHING_HELD_BACK, Figure, gauge
 from veilmq.store.postgres.events import SQL as EVENTS
 from veilmq.store.postgres.events import EventNumbers, logged
-from veilmq.store.postgres.node import Node
+from veilmq.store.postgres.node import Node, Start
 from veilmq.store.postgres.queues import COLLISIONS, Queue, queue_of, retention_ms
 from veilmq.store.postgres.queues import SQL as QUEUES
 
@@ -49,7 +49,7 @@ class Mover(Scheduler):
         *,
         step: Callable[[], Awaitable[int | None]],
         clock: Clock,
-        start: Callable[[Coroutine[Any, Any, None]], None],
+        start: Start,
         pause_ms_min: int = _BUSY_MS,
         look_ms_max: int = LOOK_MS,
     ) -> None:
@@ -96,7 +96,9 @@ class Janitor:
     def look_later(self) -> None:
         """Look in a while."""
         if not self._stopped:
-            self._timer = self._node.clock.call_at(self._node.clock.now_ms() + JANITOR_MS, self._look)
+            self._timer = self._node.clock.call_at(
+                self._node.clock.now_ms() + JANITOR_MS, lambda: self._node.start(self._work())
+            )
 
     async def stop(self) -> None:
         """Do no more, and leave the turn to others."""
@@ -104,9 +106,6 @@ class Janitor:
         if self._timer is not None:
             self._timer.cancel()
         await self._leave()
-
-    def _look(self) -> None:
-        self._node.start(self._work())
 
     async def _work(self) -> None:
         try:
@@ -140,7 +139,7 @@ class Janitor:
             connection.terminate()
 
 
-SQL = {**shared(), **load("veilmq.store.postgres", "sweeps.sql")}
+SQL = {**shared(), **load("veilmq.store.postgres", "sweeps.sql"), "forget_expired": EVENTS["forget_expired"]}
 
 _SQL_LOGGED = logged(SQL)
 _LOGGED = {"drop_messages", "drop_fifo_messages"}
@@ -173,7 +172,7 @@ class Sweeper:
         for name in _OF_PART:
             needed = of_log if name in _LOGGED else ()
             await self._all(connection, name, partition, self._rows, of_log=needed)
-        await self._forget_attempts(connection, partition)
+        await self._all(connection, "forget_attempts", partition, self._rows, ATTEMPT_S * SECOND_MS)
         if await connection.fetchval(SQL["drop_part"], partition, _RETIRED_MS) is not None:
             await connection.execute(SQL["drop_throttle"], partition)
             await connection.execute(SQL["drop_count"], partition)
@@ -181,14 +180,15 @@ class Sweeper:
     async def sweep_queue(self, connection: Any, queue: Queue) -> None:
         """Delete what is due in a queue."""
         of_log = (queue.origin, queue.name) if self._node.log.has(queue) else ()
-        await self._forget_expired(connection, queue)
+        expired = EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX
+        await self._all(connection, "forget_expired", queue.origin, self._rows, *expired)
         if queue.settings.fifo:
             await self._settle_late(connection, queue)
             if self._node.log.has(queue):
                 await self._all(connection, "end_fifo", queue.partition, retention_ms(queue), self._rows, of_log=of_log)
             deleted = await self._all(connection, "sweep_fifo", queue.partition, retention_ms(queue), self._rows)
             await self._all(connection, "forget_accepted", queue.origin, self._rows)
-            await self._forget_attempts(connection, queue.origin)
+            await self._all(connection, "forget_attempts", queue.origin, self._rows, ATTEMPT_S * SECOND_MS)
         else:
             ended_before = await connection.fetchval(SQL["ended_before"], queue.partition)
             terms = (queue.partition, retention_ms(queue), self._rows)
@@ -224,16 +224,6 @@ class Sweeper:
                 await asyncio.sleep(_PAUSE_S)
             await connection.execute(SQL["settled"], queue.partition, late)
             self._node.watches.wake(queue.name, 0)
-
-    async def _forget_expired(self, connection: Any, queue: Queue) -> None:
-        while True:
-            terms = (queue.origin, self._rows, EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX)
-            if await connection.fetchval(EVENTS["forget_expired"], *terms) < self._rows:
-                return
-            await asyncio.sleep(_PAUSE_S)
-
-    async def _forget_attempts(self, connection: Any, partition: int) -> None:
-        await self._all(connection, "forget_attempts", partition, self._rows, ATTEMPT_S * SECOND_MS)
 
     async def _all(self, connection: Any, name: str, *terms: Any, of_log: tuple[Any, ...] = ()) -> int:
         """Have a statement done until it finds no more; return how many rows it has deleted.
@@ -273,7 +263,7 @@ STEP_MS = 3_600 * SECOND_MS
 _CONFIRMED_AGAIN_MS = 300 * SECOND_MS  # so that many nodes write one row seldom
 
 
-class Seen(NamedTuple):
+class _Seen(NamedTuple):
     """The database's clock beside the boot clock of the node's machine, at one instant."""
 
     database_ms: int
@@ -286,7 +276,7 @@ class ClockGuard:
     def __init__(self, node: Node, *, name: str) -> None:
         self._node = node
         self._name = name
-        self._good: Seen | None = None
+        self._good: _Seen | None = None
         self._trusts = 0
         self._suspects = False  # the last look found a step; a second one makes sure
         self._doubted_by_ms: int | None = None
@@ -295,7 +285,7 @@ class ClockGuard:
         """Confirm the database's clock, or doubt it."""
         async with self._node.database.connection() as connection:
             row = await connection.fetchrow(SQL["clock"])
-            seen = Seen(row["now"], self._node.clock.machine.boot_ms())
+            seen = _Seen(row["now"], self._node.clock.machine.boot_ms())
             if row["trusts"] != self._trusts:
                 self._trusts, self._good = row["trusts"], None
             confirmed_ms = seen.database_ms if row["confirmed_at"] is None else row["confirmed_at"]
@@ -318,19 +308,19 @@ class ClockGuard:
         self._suspects = suspects
         self._hold(seen.database_ms - confirmed_ms, is_doubted=is_doubted)
 
-    def _step_ms(self, seen: Seen, confirmed_ms: int) -> int:
+    def _step_ms(self, seen: _Seen, confirmed_ms: int) -> int:
         """Return how far the clock is from where this node expects it: where its boot clock has come since."""
         if self._good is None:
             return seen.database_ms - confirmed_ms
         return seen.database_ms - self._good.database_ms - (seen.boot_ms - self._good.boot_ms)
 
-    def _knows_from_before(self, seen: Seen, confirmed_ms: int) -> bool:
+    def _knows_from_before(self, seen: _Seen, confirmed_ms: int) -> bool:
         """Tell whether this node may end the doubts of another: it knows the time from before the step."""
         known_ms = seen.database_ms if self._good is None else min(self._good.database_ms, seen.database_ms)
         return known_ms <= confirmed_ms + STEP_MS
 
     @staticmethod
-    def _is_old(confirmed_at_ms: int | None, seen: Seen) -> bool:
+    def _is_old(confirmed_at_ms: int | None, seen: _Seen) -> bool:
         return confirmed_at_ms is None or abs(seen.database_ms - confirmed_at_ms) > _CONFIRMED_AGAIN_MS
 
     def _hold(self, ahead_ms: int, *, is_doubted: bool) -> None:

@@ -42,7 +42,7 @@ from veilmq.store.claims import (
 )
 from veilmq.store.cold import SNAPSHOTS, Cold
 from veilmq.store.named_queries import load
-from veilmq.store.postgres.messages import FifoStoring, StandardStoring, key_of
+from veilmq.store.postgres.messages import insert, key_of
 from veilmq.store.postgres.node import FAIR, LANE, Node
 from veilmq.store.postgres.outbox import OUTBOX
 from veilmq.store.postgres.queues import (
@@ -315,7 +315,6 @@ _INSPECTING = {
 SQL = {
     **QUEUES,
     **load("veilmq.store.postgres", "cold.sql"),
-    **load("veilmq.store.postgres", "publications.sql"),
 }
 
 
@@ -438,11 +437,7 @@ class _Transaction(ClaimTransaction):
         self, queue: Queue, messages: Sequence[NewMessage], ids: Sequence[bytes], keys: list[bytes | None]
     ) -> list[Any]:
         """Return the stored row of each message; a FIFO queue remembers them under their keys."""
-        terms = self._connection, queue, list(messages)
-        if queue.settings.fifo:
-            rows = await self._cold.fifo.insert(*terms, keys, list(ids))
-        else:
-            rows = await self._cold.standard.insert(*terms, list(ids))
+        rows = await insert(self._node, self._connection, queue, list(messages), keys, list(ids))
         if not rows:
             raise PartitionRetired
         if queue.settings.fifo:
@@ -629,8 +624,6 @@ class ColdCommands:
         self.sweeper = Sweeper(node)
         self.schedulers: dict[type[Command], Callable[[], object]] = {}
         """What has slices of each kind of work in the background done."""
-        self.standard = StandardStoring(node)
-        self.fifo = FifoStoring(node)
         self.ready = _Ready()
 
     async def sweep(self, connection: Any) -> None:
