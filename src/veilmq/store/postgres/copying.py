@@ -12,6 +12,7 @@ and so do those of FIFO queues, which are in order; all others get one of their 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -69,7 +70,7 @@ class CopyLock:
             raise self.failed(error) from error
 
     def failed(self, error: BaseException) -> CopyRefused:
-        """Return what a person is told of ``error``, which this server has raised."""
+        """Return ``error``, which this server has raised, for a person."""
         return CopyRefused(f"{self.place} failed, and nothing was copied: {sentence(error)}")
 
     async def prepare(self, schema: Callable[[Any], Awaitable[Any]]) -> None:
@@ -198,6 +199,17 @@ _MOVE = (
 _TOPIC = ("topic_id", "name", "settings", "created_at", "modified_at")
 _SUBSCRIPTION = ("topic_id", "name", "content", "pushed", "created_at", "modified_at")
 _CLOCKS_MS = 60 * SECOND_MS
+_LEASE = attrgetter(
+    "visible_at_ms",
+    "sent_at_ms",
+    "first_received_at_ms",
+    "received_at_ms",
+    "receive_count",
+    "generation",
+    "epoch",
+    "id",
+)
+"""The values of a row from ``visible_at`` to ``id``."""
 
 
 class DatabaseTarget:
@@ -233,8 +245,8 @@ class DatabaseTarget:
         connection = self._lock.connection
         delay_ms = queue.settings.delay_s * SECOND_MS if queue.settings.fifo else 0
         partition = await connection.fetchval(SQL["add_part"], queue.number, delay_ms)
-        told = queue.number, queue.name, queue.encoded, queue.created_at_ms, queue.modified_at_ms, partition
-        await connection.execute(SQL["add_queue"], *told)
+        row = queue.number, queue.name, queue.encoded, queue.created_at_ms, queue.modified_at_ms, partition
+        await connection.execute(SQL["add_queue"], *row)
         self._partitions[queue.number] = partition
         if queue.settings.fifo:
             self._fifo[queue.number] = queue.settings.retention_s * SECOND_MS
@@ -272,21 +284,8 @@ class DatabaseTarget:
                 "it is not sound."
             )
         return (
-            partition,
-            seq,
-            message.visible_at_ms,
-            message.sent_at_ms,
-            message.first_received_at_ms,
-            message.received_at_ms,
-            message.receive_count,
-            message.generation,
-            message.epoch,
-            message.id,
-            message.properties or None,
-            message.source,
-            message.receives_before,
-            message.log or None,
-            message.body,
+            *(partition, seq, *_LEASE(message), message.properties or None, message.source),
+            *(message.receives_before, message.log or None, message.body),
         )
 
     async def remember(self, remembered: Remembered) -> None:

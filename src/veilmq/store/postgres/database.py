@@ -78,8 +78,8 @@ def sentence(error: BaseException) -> str:
     return text if text.endswith(".") else f"{text}."
 
 
-def told(error: BaseException, what: str) -> VeilmqError:
-    """Return what whoever asked for ``what`` is answered after ``error``; what is our fault is in the log."""
+def failure_of(error: BaseException, what: str) -> VeilmqError:
+    """Return the error that ``what`` is answered with after ``error``; what is our fault is in the log."""
     if isinstance(error, VeilmqError):
         return error
     if isinstance(error, asyncpg.DiskFullError):
@@ -139,13 +139,13 @@ class PostgresOptions:
     ``connections`` is how many a node keeps to its server, beside those that listen and sweep.
 
     With the durability ``STANDARD`` it keeps as many again, for what may be undone. A command waits ``acquire_s`` for
-    one of them, and a statement may take ``statement_s``; both are then told to try again. ``silence_s`` later a server
-    that has not said even that is given up.
+    one of them, and a statement may take ``statement_s``; after either the client is to try again. A server that
+    has said nothing ``silence_s`` later is given up.
 
     ``coalesced_max`` bounds the messages that travel together in one statement. The quotas are of queues that set none
     of their own; a queue rests for ``purge_pause_s`` after a purge, and the name of a deleted one for
-    ``queue_name_pause_s`` (0: not at all). A queue's settings are looked up again after ``fresh_s`` even if no node
-    told of a change. The janitor deletes up to ``sweep_rows`` rows at once.
+    ``queue_name_pause_s`` (0: not at all). A queue's settings are looked up again after ``fresh_s`` even if no
+    node notified of a change. The janitor deletes up to ``sweep_rows`` rows at once.
     Of one queue up to ``claimed_max`` messages may be claimed; one transaction binds, deletes or gives back up to
     ``claim_slice_rows`` of them.
     ``may_send`` decides whether move tasks go on (``None``: they do).
@@ -422,7 +422,7 @@ class DatabaseClock:
         return self.machine.call_at(at_ms - self._ahead_ms, callback)
 
     def saw(self, database_ms: int, *, sent_ms: int) -> None:
-        """Take note of an instant that the database has just told, asked at ``sent_ms`` of the machine's clock."""
+        """Take note of an instant that the database has sent; the machine's was ``sent_ms`` when it was asked for."""
         at_most_ms = database_ms - sent_ms + _ROUNDING_MS
         at_least_ms = database_ms - self.machine.now_ms() - _ROUNDING_MS
         self._ahead_ms = min(max(self._ahead_ms, at_least_ms), at_most_ms)

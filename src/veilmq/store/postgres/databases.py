@@ -193,9 +193,7 @@ class Listed(NamedTuple):
 async def listing(home_url: str) -> list[Listed]:
     """Return all databases of the store, the home first."""
     async with _connected(home_url) as home:
-        found = [
-            Listed(1, without_passwords(home_url), await home.fetchval(SHARDS["queues_there"])),
-        ]
+        found = [Listed(1, without_passwords(home_url), await home.fetchval(SHARDS["queues_there"]))]
         kept = [member for member in await members(home) if not member.removed]
     return [*found, *[await _listed(member) for member in kept]]
 
@@ -225,10 +223,7 @@ async def add(home_url: str, url: str) -> Listed:
     Raises ``StoreError`` for one that has queues of its own or is of another store, and where servers could not connect
     without the password that ``url`` has.
     """
-    async with (
-        _connected(home_url) as home,
-        _connected(bare(url), prepare=migrate, lost=bare(url) != url) as other,
-    ):
+    async with _connected(home_url) as home, _connected(bare(url), prepare=migrate, lost=bare(url) != url) as other:
         store = await found(home)
         async with locked(home):
             place = await _place_for(home, store, other, bare(url))

@@ -19,14 +19,13 @@ from veilmq.core.receipts import KEY_BYTES, ReceiptBook
 from veilmq.store import claims, moves, publications
 from veilmq.store.cold import COLD, READS, Cold
 from veilmq.store.port import STANDBY, UNREACHABLE, Figure, Survey, execute
-from veilmq.store.postgres.database import IN_DOUBT, Database, DatabaseClock, MachineClock, PostgresOptions, told
-from veilmq.store.postgres.events import EventExport, EventNumbers
+from veilmq.store.postgres.background import ClockGuard, EventExport, Janitor, Mover
+from veilmq.store.postgres.database import IN_DOUBT, Database, DatabaseClock, MachineClock, PostgresOptions, failure_of
 from veilmq.store.postgres.messages import Receipts, Sends
 from veilmq.store.postgres.node import Node, Start
 from veilmq.store.postgres.nodes import Nodes, Rounds
 from veilmq.store.postgres.queues import SQL, Coalescer, Measured, Work
 from veilmq.store.postgres.receives import Receives
-from veilmq.store.postgres.sweeps import ClockGuard, Janitor, Mover
 from veilmq.store.postgres.transaction import ColdCommands
 from veilmq.store.queue_commands import SurveyQueues
 
@@ -69,9 +68,7 @@ class Machine(Node):
         cold.schedulers[moves.MoveStep] = self.nodes.moves_changed
         self.clock_guard = ClockGuard(self, name=self.nodes.name)
         self._clock_look = Mover(step=self.clock_guard.look, clock=clock, start=start)
-        self.events = EventExport(
-            database=database, numbers=EventNumbers(options=options), clock=clock, running=cold.running
-        )
+        self.events = EventExport(self, cold.running)
         self.alone: dict[type[Command], Alone] = {
             **{kind: cold.running(run, changes=kind not in READS) for kind, run in COLD.items()},
             **self.events.handlers,
@@ -149,11 +146,7 @@ class PostgresEngine:
             await database.close()
             raise
         return cls(
-            database=database,
-            options=options,
-            clock=DatabaseClock(clock),
-            receipt_key=receipt_key,
-            token_key=token_key,
+            database=database, options=options, clock=DatabaseClock(clock), receipt_key=receipt_key, token_key=token_key
         )
 
     def submit(self, command: Command, done: Done) -> None:
@@ -188,7 +181,7 @@ class PostgresEngine:
                     answer = await work(command)  # it changes nothing, so it may be asked again
             done(answer)
         except Exception as error:  # noqa: BLE001 - the caller is answered, and a fault of ours is in the log
-            done(told(error, type(command).__name__))
+            done(failure_of(error, type(command).__name__))
 
     def _start(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -239,7 +232,7 @@ class PostgresEngine:
         try:
             return await self.machine.clock_guard.trust()
         except Exception as error:
-            raise told(error, "trust in the clock") from error
+            raise failure_of(error, "trust in the clock") from error
 
     def figures(self) -> list[Figure]:
         """Return what this node tells of itself and of its way to the database."""
@@ -259,7 +252,7 @@ class PostgresEngine:
                 content: bytes = await connection.fetchval(SQL["kept_key"], name, make()) if kept is None else kept
                 return content
         except Exception as error:
-            raise told(error, "a secret") from error
+            raise failure_of(error, "a secret") from error
 
     async def answered(self) -> None:
         """Return when nothing waits and nothing is under way."""

@@ -310,10 +310,7 @@ class Receipts:
             at = asked.receipt
             renewed = self._node.book.issue(queue.number, at.position, at.generation, row["epoch"], row["until"])
         return LeaseChange(
-            state=state,
-            visible_at_ms=row["until"],
-            hidden_for_ms=asked.timeout_s * SECOND_MS,
-            receipt=renewed,
+            state=state, visible_at_ms=row["until"], hidden_for_ms=asked.timeout_s * SECOND_MS, receipt=renewed
         )
 
     def _note_freed(self, queue: Queue, rows: list[Any]) -> None:

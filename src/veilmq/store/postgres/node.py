@@ -39,11 +39,11 @@ from veilmq.core.receipts import ReceiptBook
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.named_queries import load
 from veilmq.store.postgres.database import Database, DatabaseClock, PostgresOptions
-from veilmq.store.postgres.events import EventLog
 from veilmq.store.postgres.queues import (
     BEGINNING,
     STANDARD,
     Catalog,
+    EventLog,
     PartitionRetired,
     Queue,
     Watches,

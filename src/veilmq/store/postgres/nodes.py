@@ -148,9 +148,9 @@ _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Notice)
 
 
-def packed(node: str, told: Iterable[tuple[str, str, Any]]) -> list[str]:
-    """Return the texts of as few notices as have room for ``told``: field, queue and value of each entry."""
-    return [_encode(Notice(node=node, **fields)).decode() for fields in _parts(told)]
+def packed(node: str, entries: Iterable[tuple[str, str, Any]]) -> list[str]:
+    """Return the texts of as few notices as have room for ``entries``: field, queue and value of each entry."""
+    return [_encode(Notice(node=node, **fields)).decode() for fields in _parts(entries)]
 
 
 def unpacked(text: str) -> Notice | None:
@@ -161,10 +161,10 @@ def unpacked(text: str) -> Notice | None:
         return None
 
 
-def _parts(told: Iterable[tuple[str, str, Any]]) -> Iterator[dict[str, Any]]:
+def _parts(entries: Iterable[tuple[str, str, Any]]) -> Iterator[dict[str, Any]]:
     fields: dict[str, Any] = {}
     left = BYTES_MAX
-    for field, queue, value in told:
+    for field, queue, value in entries:
         size_bytes = len(_encode(queue)) + _BYTES_PER_ENTRY
         if size_bytes > left:
             yield fields
@@ -225,7 +225,7 @@ class Interests:
         return queue in self._full and self.has(queue)
 
     def give_place(self, queue: str) -> bool:
-        """Do so for one that is told of a place now, and says so again if it finds none."""
+        """Do so for one that is notified of a place now, and says so again if it finds none."""
         was_full = self.is_full(queue)
         self._full.discard(queue)
         return was_full
@@ -257,7 +257,7 @@ _NODE_BYTES = 4
 
 
 class Nodes:
-    """``queues.OtherNodes``, for one node."""
+    """What one node knows of the others, and notifies them of."""
 
     def __init__(self, node: Node, *, rounds: Rounds, look_for_moves: Callable[[], None]) -> None:
         self.name = token_hex(_NODE_BYTES)
@@ -415,8 +415,8 @@ class Nodes:
         self._node.start(self._send())
 
     async def _send(self) -> None:
-        told, self._pending = self._pending, {}
-        texts = packed(self.name, [(*entry, value) for entry, value in told.items()])
+        entries, self._pending = self._pending, {}
+        texts = packed(self.name, [(*entry, value) for entry, value in entries.items()])
         connection = self._connection
         if texts and connection is not None:
             try:

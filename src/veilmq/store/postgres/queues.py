@@ -7,16 +7,22 @@ stores nothing (``PartitionRetired``); then the queue is looked up again, and th
 A coalescer has the commands of one kind on one queue. While one of its statements is under way the next ones gather,
 and go out together when it is back; so under light load a command travels alone and at once, under heavy load a hundred
 share a round trip. (Measured: four to seven times less work for the database.)
+
+On a logged queue a statement is another one than elsewhere, where nothing is paid: it has the lines behind "log:" in
+the files of statements, and writes an event for each receipt that it ends (``mq.outcomes``). What an event says of the
+receive stands with the message (``store.events``). Receipts that ended without a deletion are kept for a day, for the
+delete that may come late.
 """
 
 import asyncio
 import logging
+import re
 from asyncio import get_running_loop
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 from asyncpg import DeadlockDetectedError, SerializationError, UniqueViolationError
@@ -25,15 +31,19 @@ from veilmq.core.commands import Command
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.ports import Done, Wake
+from veilmq.core.receipts import Receipt
+from veilmq.core.results import ReceiptState
 from veilmq.core.settings import QueueSettings
 from veilmq.store.clock import stopwatch_s
+from veilmq.store.events import is_logged, log_begun, log_placed
 from veilmq.store.named_queries import load, shared
 from veilmq.store.port import Figure, Series
-from veilmq.store.postgres.database import OF_ALL, told
+from veilmq.store.postgres.database import OF_ALL, PostgresOptions, failure_of
 
 log = logging.getLogger(__name__)
 STANDARD = load("veilmq.store.postgres", "messages.sql")
 FIFO = load("veilmq.store.postgres", "fifo.sql")
+EVENTS = load("veilmq.store.postgres", "events.sql")
 
 SQL = {**shared(), **load("veilmq.store.postgres", "queues.sql")}
 
@@ -145,6 +155,7 @@ def queue_of(row: Any) -> Queue:
     return queue._replace(has_groups=True) if has_groups == [True] else queue
 
 
+_WITHOUT = re.compile(r"^.*-- no log\n", re.MULTILINE)
 GENERATION_BITS = 32
 _LANES = PRIORITY.maximum
 BEGINNING = [0] * _LANES + [-1] * _LANES
@@ -204,9 +215,9 @@ class Coalescer:
     async def _answers(self, together: list[Command]) -> list[Any]:
         try:
             return await self._work(together)
-        except Exception as error:  # noqa: BLE001 - whoever asked is told, and a fault of ours is in the log
+        except Exception as error:  # noqa: BLE001 - the callers are answered, and a fault of ours is in the log
             if len(together) == 1 or isinstance(error, OF_ALL):
-                return [told(error, type(together[0]).__name__)] * len(together)
+                return [failure_of(error, type(together[0]).__name__)] * len(together)
         # One of them is at fault: each alone, so that the others do not pay for it.
         return [answer for command in together for answer in await self._answers([command])]
 
@@ -229,6 +240,122 @@ async def hold(connection: Any, queue: Queue) -> None:
     """Hold off a purge until the end of the transaction; raises ``PartitionRetired``."""
     if await connection.fetchrow(STANDARD["hold"], queue.partition) is None:
         raise PartitionRetired
+
+
+def logged(statements: dict[str, str]) -> dict[str, str]:
+    """Return the statements as they are for logged queues."""
+    return {name: _WITHOUT.sub("", text).replace("-- log: ", "") for name, text in statements.items()}
+
+
+_STANDARD_LOGGED = logged(STANDARD)
+
+
+class EventLog:
+    """Which queues are logged by one node, and how."""
+
+    def __init__(self, *, options: PostgresOptions) -> None:
+        self._default = options.event_log
+
+    def has(self, queue: Queue) -> bool:
+        """Tell whether the receipts of ``queue`` are logged."""
+        return is_logged(queue.settings, self._default)
+
+    def sql(self, queue: Queue) -> dict[str, str]:
+        """Return the statements on messages of ``queue``, whose last terms are then its ``terms``."""
+        if queue.settings.fifo:
+            return FIFO
+        return _STANDARD_LOGGED if self.has(queue) else STANDARD
+
+    def terms(self, queue: Queue) -> tuple[Any, ...]:
+        """Return the last terms of a statement: those of the log."""
+        if self.has(queue):
+            return queue.origin, queue.name
+        return (queue.origin, None) if queue.settings.fifo else ()
+
+    def check_moved(self, queue: Queue, living: Sequence[Any]) -> None:
+        """Raise ``PartitionRetired`` where a dead letter, of which that is written, could not be moved."""
+        if self.has(queue) and any(row["receive_count"] > queue.settings.receives_max for row in living):
+            raise PartitionRetired
+
+    async def place(self, connection: Any, queue: Queue, rows: Sequence[Any], shares: Sequence[int]) -> None:
+        """Say anew of messages that a receive took in several steps which place each has in its share."""
+        if not self.has(queue):
+            return
+        logs = []
+        for place, (first, end) in zip(range(len(rows)), zip(*places_of(shares), strict=True), strict=False):
+            waited_ms = max(0, rows[place]["now"] - rows[place]["received_at"])
+            begun = log_begun(min(end, len(rows)) - first, waited_ms)
+            logs.append(log_placed(begun, place - first))
+        seqs = [row["seq"] for row in rows]
+        await connection.execute(_STANDARD_LOGGED["log"], queue.partition, seqs, logs)
+
+    async def note(self, connection: Any, queue: Queue, how: str, seqs: list[int]) -> None:
+        """Write the ends of receipts, if ``queue`` is logged; ``how`` is for ``mq.outcomes``."""
+        if seqs and self.has(queue):
+            await connection.execute(self.sql(queue)["note"], queue.partition, how, seqs, queue.origin, queue.name)
+
+    async def late(
+        self,
+        connection: Any,
+        queue: Queue,
+        useless: Mapping[ReceiptState, Sequence[Receipt]],
+        *,
+        earlier: Sequence[Receipt],
+    ) -> None:
+        """Write what deletes that do nothing tell of their receipts, which are given by what they were.
+
+        ``earlier`` are superseded ones that did delete.
+        """
+        if not (useless or earlier) or not self.has(queue):
+            return
+        expired = useless.get(ReceiptState.EXPIRED, ())
+        ended = await self._end(connection, queue, queue.partition, expired)
+        superseded = [each for each in expired if each.position not in ended]  # by a receive since they were looked at
+        await self._correct(connection, queue, [*superseded, *useless.get(ReceiptState.SUPERSEDED, ()), *earlier])
+        left = await self._correct(connection, queue, useless.get(ReceiptState.GONE, ()))
+        if left:  # what ended them may not have been seen by anybody yet
+            rows = await connection.fetch(EVENTS["retired_parts"], queue.number)
+            for partition in (queue.partition, *(number for (number,) in rows)):
+                ended = await self._end(connection, queue, partition, left)
+                left = [each for each in left if each.position not in ended]
+
+    async def _correct(self, connection: Any, queue: Queue, gone: Sequence[Receipt]) -> list[Receipt]:
+        """Correct the ends that are written; return the receipts that have none."""
+        if not gone:
+            return []
+        rows = await connection.fetch(EVENTS["correct"], queue.origin, *_columns(gone))
+        corrected = {seq for (seq,) in rows}
+        return [each for each in gone if each.position not in corrected]
+
+    async def _end(self, connection: Any, queue: Queue, partition: int, receipts: Sequence[Receipt]) -> set[int]:
+        """Write the late ends of those that are open; return their positions."""
+        if not receipts:
+            return set()
+        rows = await connection.fetch(
+            self.sql(queue)["end_receipts"],
+            partition,
+            *_columns(receipts),
+            retention_ms(queue),
+            queue.origin,
+            queue.name,
+        )
+        return {seq for (seq,) in rows}
+
+
+def places_of(shares: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return where the share begins and ends to which each place belongs."""
+    firsts: list[int] = []
+    ends: list[int] = []
+    for share in shares:
+        first = len(firsts)
+        firsts += [first] * share
+        ends += [first + share] * share
+    return firsts, ends
+
+
+def _columns(receipts: Sequence[Receipt]) -> tuple[list[int], list[int]]:
+    ordered = sorted({(each.position, each.generation) for each in receipts})
+    return [position for position, _ in ordered], [generation for _, generation in ordered]
 
 
 class Measured:
@@ -284,35 +411,13 @@ class Measured:
 _held: ContextVar[dict[str, int] | None] = ContextVar("held", default=None)
 
 
-class OtherNodes(Protocol):
-    """What the watches of one node know of the other nodes."""
-
-    def begin(self, queue: str) -> None:
-        """Hear that somebody waits for ``queue`` here."""
-
-    def awaits(self, queue: str) -> bool:
-        """Tell whether another node waits for ``queue``."""
-
-    def tell(self, queue: str, due_ms: int) -> None:
-        """Have them hear of a message, or a place for one, at ``due_ms``."""
-
-    def changed(self, queue: str) -> None:
-        """Have them hear that what they know of ``queue`` is old."""
-
-    def found_full(self, queue: str) -> None:
-        """Have them hear that there was no place for another message in flight."""
-
-    def lacks_a_place(self, queue: str) -> bool:
-        """Tell whether another node waits for a place in ``queue``."""
-
-
 class Watches:
     """The watches of one node; see ``core.ports.Engine``."""
 
     def __init__(self) -> None:
         self._wakes: dict[str, Wake] = {}
-        self.elsewhere: OtherNodes | None = None
-        """The other nodes, where there may be any."""
+        self.elsewhere: Any = None
+        """The other nodes, where there may be any: ``nodes.Nodes``."""
 
     def begin(self, queue: str, wake: Wake) -> None:
         """Have ``wake`` called when ``queue`` may have a message."""
@@ -331,12 +436,12 @@ class Watches:
 
     def has(self, queue: str) -> bool:
         """Tell whether somebody waits for ``queue`` anywhere."""
-        return queue in self._wakes or (self.elsewhere is not None and self.elsewhere.awaits(queue))
+        return queue in self._wakes or bool(self.elsewhere is not None and self.elsewhere.awaits(queue))
 
     def wake(self, queue: str, due_ms: int) -> None:
-        """Tell whoever waits, here or elsewhere, that there is, or may be, a message at ``due_ms``.
+        """Wake the waiters, here and elsewhere, for a message that is, or may be, there at ``due_ms``.
 
-        What it is about must be committed, as who is told looks at once; before that, see ``held``.
+        What it is about must be committed, as waiters receive at once; before that, see ``held``.
         """
         held = _held.get()
         if held is not None:

@@ -41,8 +41,7 @@ from veilmq.core.limits import (
 )
 from veilmq.core.results import Received, ReceivedMessage
 from veilmq.core.routing import read_table
-from veilmq.store.postgres.database import told
-from veilmq.store.postgres.events import logged, places_of
+from veilmq.store.postgres.database import failure_of
 from veilmq.store.postgres.node import FAIR, LANE, Node
 from veilmq.store.postgres.queues import (
     BEGINNING,
@@ -53,7 +52,9 @@ from veilmq.store.postgres.queues import (
     STANDARD,
     Catalog,
     Queue,
+    logged,
     next_visible_ms,
+    places_of,
     retention_ms,
     sql,
 )
@@ -113,12 +114,7 @@ async def _hide_by_class(connection: Any, queue: Queue, rows: list[Any], bound_m
     table = _read_table(queue.settings.visibility_rules)
     timeouts_ms = [table.timeout_s(row["properties"] or b"", row["receive_count"] - 1) * SECOND_MS for row in rows]
     hidden = await connection.fetch(
-        sql(queue)["hide"],
-        queue.partition,
-        [row["seq"] for row in rows],
-        timeouts_ms,
-        bound_ms,
-        retention_ms(queue),
+        sql(queue)["hide"], queue.partition, [row["seq"] for row in rows], timeouts_ms, bound_ms, retention_ms(queue)
     )
     until_ms = dict(hidden)
     return [{**row, "visible_at": until_ms[row["seq"]]} for row in rows]
@@ -248,7 +244,7 @@ class Receives:
             except _ALONE as error:
                 if not any(given.values()):
                     raise
-                failed = told(error, "Receive")
+                failed = failure_of(error, "Receive")
                 break
             new = [row for row in rows if "issued_visible_at" not in row]  # a repeated attempt has its places
             self._node.totals.received[queue.number] += len(new)

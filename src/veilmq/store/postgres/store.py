@@ -17,25 +17,17 @@ import asyncpg
 from veilmq.core import commands
 from veilmq.core.commands import Command
 from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable, VeilmqError
-from veilmq.core.events import (
-    CountEvents,
-    EventCounts,
-    EventRange,
-    ForgetEvents,
-    Forgotten,
-    PlanExport,
-    ReadEvents,
-)
+from veilmq.core.events import CountEvents, EventCounts, EventRange, ForgetEvents, Forgotten, PlanExport, ReadEvents
 from veilmq.core.ports import Done, Wake
 from veilmq.core.results import QueuePage, QueueView
 from veilmq.store.port import NOTHING_HELD_BACK, Figure, Report, StoreError, Survey, by_database, execute
 from veilmq.store.postgres.cluster import REFRESH_MS, Cluster, Directory, Shard
-from veilmq.store.postgres.database import IN_DOUBT, MachineClock, PostgresOptions, sentence, told
+from veilmq.store.postgres.database import IN_DOUBT, MachineClock, PostgresOptions, failure_of, sentence
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.outbox import Carrier
 from veilmq.store.postgres.queues import SQL
 from veilmq.store.postgres.schema import CONNECT_S, Durability, SchemaRefused, examine, look, migrate
-from veilmq.store.postgres.sweeps import Mover
+from veilmq.store.postgres.background import Mover
 from veilmq.store.urls import without_passwords
 
 log = logging.getLogger(__name__)
@@ -43,7 +35,7 @@ log = logging.getLogger(__name__)
 SWEEP_MS = 600_000
 """How often a node looks for places of queues that are gone."""
 
-_TURN = 0x7665696C6D7A  # the key of the lock of whoever does
+_TURN = 0x7665696C6D7A  # the key of the lock of the one that does
 _NAMED_BY_SOURCE = (commands.StartMove, commands.CancelMove, commands.ListMoves)
 
 
@@ -159,8 +151,8 @@ class Shards:
         try:
             place = await self._directory.place_of(asked.name)
             shard = None if place is None or place == asked.place else await self._cluster.at(place)
-        except Exception as error:  # noqa: BLE001 - whoever asked is told
-            asked.error, place, shard = told(error, "a look for a queue"), None, None
+        except Exception as error:  # noqa: BLE001 - the caller is answered
+            asked.error, place, shard = failure_of(error, "a look for a queue"), None, None
         if asked not in self._finding:  # its client has gone
             return
         self._finding.remove(asked)
@@ -175,8 +167,8 @@ class Shards:
     async def _do(self, work: Callable[[Any], Awaitable[Any]], command: Command, done: Done) -> None:
         try:
             done(await work(command))
-        except Exception as error:  # noqa: BLE001 - whoever asked is told, and a fault of ours is in the log
-            done(told(error, type(command).__name__))
+        except Exception as error:  # noqa: BLE001 - the caller is answered, and a fault of ours is in the log
+            done(failure_of(error, type(command).__name__))
 
     def withdraw(self, done: Done) -> None:
         """Drop the command submitted with ``done`` if it has not been begun."""
@@ -257,13 +249,13 @@ class Shards:
 
     def figures(self) -> Sequence[Figure]:
         """Return what the database tells; of several each, by its number, and what is carried from one to another."""
-        told = [(shard.place, shard.engine.figures()) for shard in self.shards.values() if shard.engine is not None]
+        figures = [(shard.place, shard.engine.figures()) for shard in self.shards.values() if shard.engine is not None]
         if len(self.shards) == 1:
-            return told[0][1]
+            return figures[0][1]
         carried = {str(place + 1): float(carrier.carried) for place, carrier in self.carriers.items()}
         failures = {str(place + 1): float(carrier.failures) for place, carrier in self.carriers.items()}
         return [
-            *by_database(told),
+            *by_database(figures),
             Figure("store_outbox_carried", "Messages carried to other databases.", "counter", carried, "database"),
             Figure("store_outbox_failures", "Times that some could not be carried.", "counter", failures, "database"),
         ]

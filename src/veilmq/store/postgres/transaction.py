@@ -42,6 +42,7 @@ from veilmq.store.claims import (
 )
 from veilmq.store.cold import SNAPSHOTS, Cold
 from veilmq.store.named_queries import load
+from veilmq.store.postgres.background import Sweeper, settle_late
 from veilmq.store.postgres.messages import insert, key_of
 from veilmq.store.postgres.node import FAIR, LANE, Node
 from veilmq.store.postgres.outbox import OUTBOX
@@ -61,7 +62,6 @@ from veilmq.store.postgres.queues import (
 )
 from veilmq.store.postgres.queues import SQL as QUEUES
 from veilmq.store.postgres.receives import properties_of, target_of
-from veilmq.store.postgres.sweeps import Sweeper, settle_late
 from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import FIFO_PRIORITY
 from veilmq.store.transaction import Chosen, Leased, QueueRow, Row, StoredMessage, Transaction, Waiting
@@ -77,8 +77,7 @@ class _Ready:
     """How many messages of each queue are visible, for heartbeats.
 
     A count looks at each of them. Readers beat several times a minute and take the number for what it is, a hint; so
-    what took long to count is told again for fifty times as long. Who opens a source, or lists them, is told what is
-    true.
+    what took long to count is given again for fifty times as long. Opening a source, and listing them, counts.
     """
 
     def __init__(self) -> None:
@@ -312,10 +311,7 @@ _INSPECTING = {
     MessageState.DELAYED: "look_delayed",
 }
 
-SQL = {
-    **QUEUES,
-    **load("veilmq.store.postgres", "cold.sql"),
-}
+SQL = {**QUEUES, **load("veilmq.store.postgres", "cold.sql")}
 
 
 class _Transaction(ClaimTransaction):

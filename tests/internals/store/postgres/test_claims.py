@@ -15,7 +15,7 @@ from veilmq.core import claims, commands
 from veilmq.core.errors import ClaimLost, EpochFenced, OutcomeUnknown, PurgeInProgress, StoreUnavailable
 from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresEngine, transaction
-from veilmq.store.postgres.sweeps import LOOK_MS
+from veilmq.store.postgres.background import LOOK_MS
 
 SLICE = 8
 NODES = 3

@@ -31,7 +31,7 @@ from veilmq.events.exporter import Exporter
 from veilmq.events.target import Target, open_target
 from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresEngine
-from veilmq.store.postgres.events import EventLog
+from veilmq.store.postgres.queues import EventLog
 
 LOGGED = replace(RESTLESS, event_log="closed")
 HOUR_MS = 3_600_000
@@ -276,7 +276,7 @@ def test_a_range_that_another_node_has_exported_is_not_read_as_an_empty_one(
 
 
 def test_who_waits_too_long_for_the_turn_is_told_so(host: PostgresHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("veilmq.store.postgres.events._TURN_S_MAX", 0.05)
+    monkeypatch.setattr("veilmq.store.postgres.background._EXPORT_TURN_S_MAX", 0.05)
     cycle(host, 1)
 
     async def work() -> None:

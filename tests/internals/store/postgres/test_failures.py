@@ -16,7 +16,7 @@ from veilmq.core.commands import Command
 from veilmq.core.errors import InternalError, OutcomeUnknown, StoreFull, StoreUnavailable
 from veilmq.core.results import QueueView, ReceiptState
 from veilmq.store.port import execute
-from veilmq.store.postgres.database import Breaker, Database, told
+from veilmq.store.postgres.database import Breaker, Database, failure_of
 from veilmq.testing import VirtualClock
 
 SEND = commands.Send(queue=QUEUE, messages=(message("a"),))
@@ -228,7 +228,7 @@ def test_what_was_in_each_others_way_is_repeated(host: PostgresHost) -> None:
 )
 def test_what_an_error_means(error: Exception, answer: type) -> None:
     """To whoever asked."""
-    assert type(told(error, "Send")) is answer
+    assert type(failure_of(error, "Send")) is answer
 
 
 def test_the_breaker_rests_longer_each_time() -> None:

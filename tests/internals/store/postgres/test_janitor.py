@@ -13,7 +13,7 @@ from tests.store.host import QUEUE, message
 from tests.store.postgres_host import OF_QUEUES, RESTLESS, PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
 from veilmq.store.postgres import PostgresEngine, PostgresOptions
-from veilmq.store.postgres.sweeps import JANITOR_MS as LOOK_MS
+from veilmq.store.postgres.background import JANITOR_MS as LOOK_MS
 
 SMALL = PostgresOptions(purge_pause_s=0, queue_name_pause_s=0, sweep_rows=2)
 HASTY = replace(SMALL, statement_s=1, silence_s=1, listens=False)

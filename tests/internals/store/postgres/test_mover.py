@@ -15,7 +15,7 @@ from veilmq.core import commands
 from veilmq.core.errors import InternalError, StoreUnavailable
 from veilmq.core.results import MoveStatus
 from veilmq.store.postgres import PostgresEngine
-from veilmq.store.postgres.sweeps import LOOK_MS, Mover
+from veilmq.store.postgres.background import LOOK_MS, Mover
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.store.postgres_host import PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
 from veilmq.store.named_queries import load, shared
 from veilmq.store.postgres.database import SETTINGS
-from veilmq.store.postgres.events import logged
+from veilmq.store.postgres.queues import logged
 
 pytestmark = pytest.mark.usefixtures("tables")
 

@@ -13,7 +13,7 @@ from veilmq.core.commands import DeleteQueue, PurgeQueue
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.publications import ListWriters, Publish, Published, Stage, Staged
 from veilmq.store.port import execute
-from veilmq.store.postgres.sweeps import LOOK_MS
+from veilmq.store.postgres.background import LOOK_MS
 from veilmq.store.publications import CLIENT_MS, PIECE_MESSAGES
 
 MANY = 4 * PIECE_MESSAGES

@@ -17,9 +17,9 @@ from veilmq.core.errors import OutcomeUnknown, QueueNotFound, ReceiptInvalid, St
 from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents, decode
 from veilmq.store.port import StoreError, execute
 from veilmq.store.postgres import Shards
+from veilmq.store.postgres.background import JANITOR_MS
 from veilmq.store.postgres.cluster import REFRESH_MS
 from veilmq.store.postgres.outbox import CLAIM_MS, LOOK_MS
-from veilmq.store.postgres.sweeps import JANITOR_MS
 from veilmq.testing import VirtualClock
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 

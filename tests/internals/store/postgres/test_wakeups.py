@@ -13,8 +13,8 @@ from tests.store.test_dead_letters import DEAD, pair
 from tests.store.test_moves import kill, start
 from veilmq.core import commands
 from veilmq.core.errors import QueueNotFound
+from veilmq.store.postgres.background import JANITOR_MS as LOOK_MS
 from veilmq.store.postgres.nodes import REFRESH_MS, REST_MS, SOON_MS
-from veilmq.store.postgres.sweeps import JANITOR_MS as LOOK_MS
 
 DEAF = replace(RESTLESS, listens=False)
 

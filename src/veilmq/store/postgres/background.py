@@ -1,4 +1,4 @@
-"""Work that a node does by itself: slices in the background, the janitor, and the guard of the database's clock.
+"""Work that one node at a time does: slices in the background, the janitor, numbers of events and their export.
 
 A node that begins work in the background looks at once, every other one now and then: that is how it goes on when a
 node has died.
@@ -7,6 +7,15 @@ One node at a time is the janitor: it holds an advisory lock on the connection o
 past their retention, what purged and deleted queues had, and what is remembered for a while only. Nothing depends on
 when that happens, as every statement looks at retention by itself. A slice is a statement and a transaction of its own,
 with a pause behind each full one.
+
+Events that are committed are taken away, a slice at a time, numbered, and stored as one batch, under the lock of one
+row; so numbers rise without a gap. No event stands before one that it follows: what wrote the later one had seen the
+earlier one, so it was there to be taken, and has the lower place in its table. Where too many wait to be exported the
+newest are dropped and counted.
+
+One node at a time exports: it holds an advisory lock, on a connection of its own, from the plan of a range until it is
+forgotten; others wait for it. When the node or its connection ends, the lock ends with it; when it does nothing for a
+while, it lets go of it. The next one finds the range that was planned, and makes the same files of it.
 
 A step of the database's clock must not delete what waits. Retention is reckoned from an instant at most an hour after
 the last one that a node confirmed (``mq.retention_now()``). A node confirms an instant to which its own boot clock has
@@ -22,16 +31,19 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
+from veilmq.core.commands import Command
+from veilmq.core.errors import ShuttingDown
+from veilmq.core.events import CountEvents, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents, encode
 from veilmq.core.limits import ATTEMPT_S, RETENTION_S, SECOND_MS
 from veilmq.core.ports import Clock, Done, Timer
+from veilmq.store import events
 from veilmq.store.cold import Scheduler
-from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S
+from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S, Event, event_of, routing_key
 from veilmq.store.named_queries import load, shared
 from veilmq.store.port import NOTHING_HELD_BACK, Figure, gauge
-from veilmq.store.postgres.events import SQL as EVENTS
-from veilmq.store.postgres.events import EventNumbers, logged
+from veilmq.store.postgres.database import PostgresOptions
 from veilmq.store.postgres.node import Node, Start
-from veilmq.store.postgres.queues import COLLISIONS, Queue, queue_of, retention_ms
+from veilmq.store.postgres.queues import COLLISIONS, EVENTS, Queue, logged, queue_of, retention_ms
 from veilmq.store.postgres.queues import SQL as QUEUES
 
 log = logging.getLogger(__name__)
@@ -354,3 +366,158 @@ class ClockGuard:
         """Return whether the clock is doubted."""
         is_doubted = self._doubted_by_ms is not None
         return [gauge("store_clock_doubted", "1 while retention deletes nothing, as a clock is doubted.", is_doubted)]
+
+
+SLICE_EVENTS = 1_000
+
+
+class EventNumbers:
+    """Numbers the events of one store."""
+
+    def __init__(self, *, options: PostgresOptions) -> None:
+        self._options = options
+
+    async def number(self, connection: Any, slice_events: int = SLICE_EVENTS) -> None:
+        """Number all events that are committed."""
+        await connection.execute(EVENTS["state"])
+        while await self._slice(connection, slice_events) == slice_events:
+            pass
+
+    async def _slice(self, connection: Any, slice_events: int) -> int:
+        async with connection.transaction():
+            state = await connection.fetchrow(EVENTS["lock_state"])
+            rows = sorted(await connection.fetch(EVENTS["take"], slice_events), key=lambda row: row["number"])
+            if not rows:
+                return 0
+            room = max(0, self._options.events_waiting_max - (state["recorded"] - state["exported"]))
+            kept, dropped = rows[:room], rows[room:]
+            if kept:
+                encoded = encode([self._event(row) for row in kept])
+                await connection.execute(EVENTS["insert_batch"], state["recorded"] + 1, len(kept), encoded)
+            if dropped:
+                await self._drop(connection, dropped, is_first=not state["dropped"])
+            await connection.execute(EVENTS["number"], len(kept), len(dropped))
+        return len(rows)
+
+    async def _drop(self, connection: Any, dropped: list[Any], *, is_first: bool) -> None:
+        if is_first:
+            log.warning("events are dropped: too many wait to be exported")
+        numbers: dict[int, list[int]] = {}
+        for row in dropped:
+            if row["outcome"] == "expired":
+                numbers.setdefault(row["qp"], []).append(row["number"])
+        for origin, of_queue in numbers.items():
+            await connection.execute(EVENTS["drop_expired"], origin, of_queue)
+
+    def _event(self, row: Any) -> Event:
+        return event_of(
+            queue=row["queue"],
+            key=routing_key(row["properties"], self._options.routing_attribute),
+            group_hash=row["group_hash"],
+            size=row["size"],
+            message_id=row["id"],
+            generation=row["generation"],
+            sent_at_ms=row["came_at"],
+            received_at_ms=row["received_at"],
+            visible_at_ms=row["visible_at"],
+            receive_count=row["receive_count"],
+            log=row["log"],
+            outcome=row["outcome"],
+            closed_at_ms=row["closed_at"],
+        )
+
+
+_EXPORT_TURN = 0x7665696C6D73  # the key of the lock, beside those of migrations and the janitor
+_EXPORT_TURN_S_MAX = 20  # how long another one is waited for
+_IDLE_MS_MAX = 60 * SECOND_MS
+
+
+Running = Callable[..., Callable[[Any], Awaitable[Any]]]
+"""Makes a handler of a cold command; see ``transaction.ColdCommands.running``."""
+
+
+class EventExport:
+    """The commands of whoever exports events."""
+
+    def __init__(self, node: Node, running: Running) -> None:
+        self._node = node
+        self._numbers = EventNumbers(options=node.options)
+        self._running = running
+        self._turn: asyncpg.Connection[Any] | None = None
+        self._stopped = False
+        self._timer: Timer | None = None
+        self.handlers: dict[type[Command], Callable[[Any], Awaitable[Any]]] = {
+            PlanExport: self._plan,
+            ReadEvents: self._read,
+            ForgetEvents: self._forget,
+            CountEvents: self._count,
+        }
+
+    async def _plan(self, command: PlanExport) -> Any:
+        """Choose the next range, or return the one that was chosen before, once this node has the turn."""
+        await self._take_turn()
+        await self._number(min(SLICE_EVENTS, max(1, command.events_max)))
+        planned = await self._running(events.plan_export, changes=True)(command)
+        if planned is None:
+            self._leave_turn()
+        return planned
+
+    async def _read(self, command: ReadEvents) -> Any:
+        """Read some batches of a range; raises ``ExportedElsewhere`` when another node has exported it meanwhile."""
+        self._stay()
+        return await self._running(events.read_events, changes=False)(command)
+
+    async def _forget(self, command: ForgetEvents) -> Any:
+        """Note that a range is exported, and remove a slice of what is."""
+        self._stay()
+        forgotten = await self._running(events.forget_events, changes=True)(command)
+        if not forgotten.more:
+            self._leave_turn()
+        return forgotten
+
+    async def _count(self, command: CountEvents) -> Any:
+        await self._number(SLICE_EVENTS)
+        return await self._running(events.count_events, changes=False)(command)
+
+    async def _number(self, slice_events: int) -> None:
+        async with self._node.database.connection() as connection:
+            await self._numbers.number(connection, slice_events)
+
+    def stop(self) -> None:
+        """Leave the turn to others, and take no more."""
+        self._stopped = True
+        self._leave_turn()
+
+    # The turn.
+
+    async def _take_turn(self) -> None:
+        """Wait until no other node exports; raises ``ExportedElsewhere`` when that takes too long."""
+        if self._turn is None or self._turn.is_closed():
+            connection = await self._node.database.connect()
+            try:
+                await connection.execute(f"SET lock_timeout = '{_EXPORT_TURN_S_MAX}s'")
+                await connection.execute("SELECT pg_advisory_lock($1)", _EXPORT_TURN)
+            except asyncpg.LockNotAvailableError:
+                connection.terminate()
+                raise ExportedElsewhere from None
+            except BaseException:
+                connection.terminate()
+                raise
+            if self._stopped:
+                connection.terminate()
+                raise ShuttingDown
+            self._turn = connection
+        self._stay()
+
+    def _stay(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._node.clock.call_at(self._node.clock.now_ms() + _IDLE_MS_MAX, self._leave_turn)
+
+    def _leave_turn(self) -> None:
+        turn, self._turn = self._turn, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if turn is not None:
+            turn.terminate()
