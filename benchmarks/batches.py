@@ -19,7 +19,7 @@ from benchmarks.servers import CHECKOUT
 from veilmq.core.commands import Command, CreateQueue, Delete, NewMessage, Receive, Send
 from veilmq.store.clock import SystemClock
 from veilmq.store.sqlite import SqliteStore
-from veilmq.store.sqlite.options import EngineOptions
+from veilmq.store.sqlite.database import EngineOptions
 
 KINDS = ("send", "send-ten", "cycle", "fifo", "fifo-steps")
 COMMANDS = 64
@@ -108,7 +108,7 @@ class Load:
 
 async def measure(kind: str, batches: int, folder: Path) -> str:
     """Run so many batches on an empty store; return the figures."""
-    store = SqliteStore.open(folder, clock=SystemClock(), options=OPTIONS)
+    store = SqliteStore(folder, clock=SystemClock(), options=OPTIONS)
     load = Load(kind, store)
     await load.ask([CreateQueue(queue=QUEUE, settings={"fifo": True} if kind.startswith("fifo") else {})])
     for _ in range(WARM_UP):

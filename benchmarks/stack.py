@@ -25,11 +25,8 @@ from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.store.clock import SystemClock
 from veilmq.store.sqlite.batch import Batch, Entry
-from veilmq.store.sqlite.database import Database
-from veilmq.store.sqlite.folder import open_connection
-from veilmq.store.sqlite.options import EngineOptions
+from veilmq.store.sqlite.database import Database, EngineOptions, open_connection
 from veilmq.store.sqlite.session import Session
-from veilmq.store.sqlite.space import Space
 
 CONNECTIONS = 64
 STEPS = ("parse, decode", "apply, write rows", "commit", "encode, reply")
@@ -47,9 +44,8 @@ class SteppedEngine:
         """Open a store in ``folder``."""
         options = EngineOptions()
         connection = open_connection(folder, options)
-        self.database = Database(connection, options=options)
-        space = Space(folder=folder, database=self.database, options=options)
-        self.session = Session(connection, options=options, space=space)
+        self.database = Database(connection, folder, options=options)
+        self.session = Session(connection, options=options, database=self.database)
         self.batch = Batch(self.session, self.database)
         self.pending: deque[Entry] = deque()
 

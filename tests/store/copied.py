@@ -7,7 +7,7 @@ from tests.store.host import Host
 from tests.store.postgres_host import PostgresHost, set_clock
 from veilmq.server.copying import copy_store
 from veilmq.store.copying import CopyRefused
-from veilmq.store.sqlite.options import EngineOptions
+from veilmq.store.sqlite.database import EngineOptions
 from veilmq.testing import VirtualClock
 
 __all__ = ["CopyRefused", "copied", "moved_to_database", "moved_to_folder", "place_of"]

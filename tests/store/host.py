@@ -17,8 +17,8 @@ from veilmq.core.settings import SettingValue
 from veilmq.store.cold import Sweep
 from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore
-from veilmq.store.sqlite.doctor import examine
-from veilmq.store.sqlite.options import EngineOptions
+from veilmq.store.sqlite.copying import examine
+from veilmq.store.sqlite.database import EngineOptions
 from veilmq.testing import VirtualClock
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class Host:
         self.engine = self._runner.run(self._open())
 
     async def _open(self) -> SqliteStore:
-        return SqliteStore.open(self.folder, clock=self.clock, options=self._options, on_fatal=self.failures.append)
+        return SqliteStore(self.folder, clock=self.clock, options=self._options, on_fatal=self.failures.append)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what `work` returns, run in the engine's event loop."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.store.host import RESTLESS, Host, hosting
 from veilmq.core.events import CountEvents, EventCounts, EventPage, PlanExport, ReadEvents, ReceiptClosed, decode
 from veilmq.core.properties import Attribute, Properties, encode
-from veilmq.store.sqlite.options import EngineOptions
+from veilmq.store.sqlite.database import EngineOptions
 
 LOGGED = replace(RESTLESS, event_log="closed")
 

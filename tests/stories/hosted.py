@@ -6,7 +6,7 @@ from typing import Any
 from tests.store.host import Host, hosting
 from tests.store.postgres_host import hosting_postgres
 from veilmq.store.postgres import PostgresOptions
-from veilmq.store.sqlite.options import EngineOptions
+from veilmq.store.sqlite.database import EngineOptions
 
 Place = dict[str, Any]
 """What a `RunningServer` takes to be on some store; the fixture `place` makes it."""

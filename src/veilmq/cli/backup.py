@@ -37,8 +37,8 @@ def backup(
             "its databases at one time; name a data folder with --data, or copy a stopped store with veilmq copy."
         )
     with needs_extra("server", command="backup"):
-        from veilmq.store.sqlite.backup import back_up
-        from veilmq.store.sqlite.folder import FolderError
+        from veilmq.store.sqlite.copying import back_up
+        from veilmq.store.sqlite.database import FolderError
     folder = data_folder(data, config)
     try:
         with progress("copied", unit="pages") as told:

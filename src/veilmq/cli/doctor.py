@@ -89,8 +89,8 @@ def _document(examination: Examination) -> dict[str, Any]:
 def _folder(data: str | None, config: Path | None) -> Examination:
     folder = data_folder(data, config)
     with needs_extra("server", command="doctor"):
-        from veilmq.store.sqlite.doctor import examine
-        from veilmq.store.sqlite.folder import FolderError
+        from veilmq.store.sqlite.copying import examine
+        from veilmq.store.sqlite.database import FolderError
     try:
         report = examine(folder)
     except FolderError as error:

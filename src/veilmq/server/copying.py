@@ -9,10 +9,8 @@ from veilmq.core.errors import VeilmqError
 from veilmq.server.opening import postgres_parts
 from veilmq.store.clock import StoreClock
 from veilmq.store.copying import CopyRefused, Told, copy
-from veilmq.store.sqlite.backup import back_up
-from veilmq.store.sqlite.copy_source import FolderSource
-from veilmq.store.sqlite.copy_target import FolderTarget
-from veilmq.store.sqlite.folder import FolderError, FolderLock, database_of
+from veilmq.store.sqlite.copying import FolderSource, FolderTarget, back_up
+from veilmq.store.sqlite.database import FolderError, FolderLock, database_of
 from veilmq.store.urls import split_urls, without_passwords
 
 

@@ -14,7 +14,7 @@ from veilmq.store.clock import StoreClock, SystemClock, stopwatch_s
 from veilmq.store.copying import Told
 from veilmq.store.port import Store, StoreError
 from veilmq.store.sqlite import SqliteStore, conversion
-from veilmq.store.sqlite.options import EngineOptions
+from veilmq.store.sqlite.database import EngineOptions
 from veilmq.store.urls import split_urls
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ async def open_store(
         options = replace(sqlite_options(settings), may_send=may_send)
         if settings.data is not None and conversion.is_old(settings.data):
             await asyncio.to_thread(conversion.convert, settings.data, told=_tell_seldom())
-        return SqliteStore.open(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
+        return SqliteStore(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
     urls = split_urls(settings.store)
     postgres = postgres_parts("store (--store)")
     store: Store = await postgres.open_store(

@@ -21,7 +21,7 @@ from veilmq.server.app import StoreFailedError, announce, program_as_started
 from veilmq.server.listener import BindError
 from veilmq.server.opening import sqlite_options
 from veilmq.server.settings import ServerSettings, SettingError
-from veilmq.store.sqlite.folder import FolderError
+from veilmq.store.sqlite.database import FolderError
 from veilmq.testing import RunningServer
 
 pytestmark = pytest.mark.slow

@@ -60,7 +60,7 @@ class House:
 @asynccontextmanager
 async def housed(keys: Path | None = None) -> AsyncIterator[tuple[House, SqliteStore]]:
     """Give a house with a queue."""
-    engine = SqliteStore.open(None, clock=VirtualClock())
+    engine = SqliteStore(None, clock=VirtualClock())
     try:
         await execute(engine, CreateQueue(queue=QUEUE))
         yield House(engine, keys=keys), engine

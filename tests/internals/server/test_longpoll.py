@@ -52,7 +52,7 @@ class Bench:
         """Made in the event loop."""
         self.clock = VirtualClock()
         self.start_ms = self.clock.now_ms()
-        self.engine = Faulty.open(None, clock=self.clock, options=RESTLESS)
+        self.engine = Faulty(None, clock=self.clock, options=RESTLESS)
         self.polls = LongPolls(engine=self.engine, clock=self.clock)
         self.heard: list[tuple[str, int, Any]] = []
 

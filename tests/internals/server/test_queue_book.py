@@ -87,7 +87,7 @@ def run(story: Callable[[World], Awaitable[None]], *, queues: int = QUEUES) -> N
 
     async def tell() -> None:
         clock = VirtualClock()
-        engine = Counting.open(None, clock=clock)
+        engine = Counting(None, clock=clock)
         engine.counted = []
         for number in range(queues):
             await execute(engine, CreateQueue(queue=f"a/q{number:03}"))

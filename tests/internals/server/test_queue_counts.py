@@ -52,7 +52,7 @@ def run(story: Callable[[Counting, QueueCountBook], Awaitable[None]]) -> None:
     """Tell ``story`` with many queues."""
 
     async def tell() -> None:
-        engine = Counting.open(None, clock=VirtualClock())
+        engine = Counting(None, clock=VirtualClock())
         for number in range(QUEUES):
             await execute(engine, CreateQueue(queue=f"a/q{number:03}"))
         await story(engine, QueueCountBook(engine))

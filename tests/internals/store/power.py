@@ -20,8 +20,7 @@ from typing import Any
 import apsw
 
 from tests.store.host import Host, hosting
-from veilmq.store.sqlite.folder import DATABASE_NAME
-from veilmq.store.sqlite.options import EngineOptions
+from veilmq.store.sqlite.database import DATABASE_NAME, EngineOptions
 
 SECTOR_BYTES = 512
 

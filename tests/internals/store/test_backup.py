@@ -7,8 +7,8 @@ import apsw
 import pytest
 
 from tests.store.host import hosting
-from veilmq.store.sqlite.backup import back_up
-from veilmq.store.sqlite.folder import DATABASE_NAME, FolderError
+from veilmq.store.sqlite.copying import back_up
+from veilmq.store.sqlite.database import DATABASE_NAME, FolderError
 
 BODIES = ["x" * 100_000] * 60  # more pages than one step copies
 

@@ -27,7 +27,7 @@ from veilmq.core import claims, commands
 from veilmq.core.claims import ClaimState
 from veilmq.core.errors import ConsumerTaken, InternalError, StoreFull
 from veilmq.store.claims import ClaimStep
-from veilmq.store.sqlite import totals
+from veilmq.store.sqlite import settling
 from veilmq.store.sqlite.batch import HANDLERS, Batch
 
 KINDS = pytest.mark.parametrize("kind", ["fresh", "returned", "fair", "fifo"])
@@ -155,7 +155,7 @@ def test_a_claim_passes_over_what_retention_has_ended(host: Host, monkeypatch: p
         new = tuple(message(name, group="g", dedup_id=f"{name} {number}") for number in range(count))
         host.do(commands.Send(queue=QUEUE, messages=new))
         host.advance(30_000)
-    monkeypatch.setattr(totals, "_SWEPT_AT_ONCE", 1)
+    monkeypatch.setattr(settling, "_SWEPT_AT_ONCE", 1)
     open_source(host)
     assert claim(host).messages == 1
     assert [each.body for each in read(host)] == ["young"]

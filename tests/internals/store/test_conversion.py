@@ -19,8 +19,7 @@ from veilmq.core.claims import ClaimState, ListSources, ReadClaim
 from veilmq.core.errors import CursorInvalid
 from veilmq.core.results import ReceiptState
 from veilmq.store.sqlite import conversion
-from veilmq.store.sqlite.folder import FolderError
-from veilmq.store.sqlite.options import EngineOptions
+from veilmq.store.sqlite.database import EngineOptions, FolderError
 from veilmq.testing import VirtualClock
 
 OLD, NEW, ASIDE = "veilmq.db", "store.db", "veilmq.db.before-store"

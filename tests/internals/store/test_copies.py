@@ -15,8 +15,8 @@ from veilmq.core.settings import QueueSettings
 from veilmq.server.copying import copy_store
 from veilmq.store.copying import CopiedMessage, CopiedQueue, Remembered
 from veilmq.store.events import EXPIRED_KEPT_S
-from veilmq.store.sqlite.copy_target import FolderTarget
-from veilmq.store.sqlite.folder import FolderError
+from veilmq.store.sqlite.copying import FolderTarget
+from veilmq.store.sqlite.database import FolderError
 from veilmq.testing import VirtualClock
 
 KEY = bytes(KEY_BYTES)

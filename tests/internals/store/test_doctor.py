@@ -11,8 +11,8 @@ from veilmq.core.claims import Claim, OpenSource
 from veilmq.core.commands import NewMessage, PurgeQueue, Send
 from veilmq.core.publications import Stage
 from veilmq.core.topics import CreateTopic, Subscribe, Subscription
-from veilmq.store.sqlite.doctor import examine
-from veilmq.store.sqlite.folder import DATABASE_NAME, FolderError
+from veilmq.store.sqlite.copying import examine
+from veilmq.store.sqlite.database import DATABASE_NAME, FolderError
 
 DEAD, FIFO, FAIR = "000000000000/dead", "000000000000/ordered", "000000000000/fair"
 CLAIMED, ORDERED, TOPIC = "000000000000/claimed", "000000000000/ordered-claimed", "000000000000/news"

@@ -14,7 +14,7 @@ from veilmq.core.errors import InternalError, StoreFull, VeilmqError
 from veilmq.core.events import CountEvents, EventCounts
 from veilmq.core.properties import Attribute, Properties, encode
 from veilmq.store import events
-from veilmq.store.sqlite import event_log, totals
+from veilmq.store.sqlite import event_log, settling
 from veilmq.store.sqlite.batch import HANDLERS
 from veilmq.store.sqlite.transaction import driven
 from veilmq.store.transaction import Transaction
@@ -58,7 +58,7 @@ def test_a_late_delete_of_an_earlier_receipt_does_not_end_the_one_that_retention
     """Its message is out of reach, and not swept yet."""
     host.do(SetQueue(queue=QUEUE, settings={"retention_s": 60}))
     host.stop()
-    monkeypatch.setattr(totals, "_sweep", lambda *_: [])
+    monkeypatch.setattr(settling, "_sweep", lambda *_: [])
     host.send("a")
     first = host.receive_one(timeout_s=1).receipt
     host.advance(2_000)
@@ -263,8 +263,8 @@ def test_a_nearly_full_disk_takes_no_events(host: Host, monkeypatch: pytest.Monk
     host.send("a")
     late = host.receive_one(timeout_s=1).receipt
     host.advance(2_000)
-    monkeypatch.setattr(host.engine._session.space, "_is_short", lambda: True)
-    host.engine._session.space.look()
+    monkeypatch.setattr(host.engine._session.database, "_is_short", lambda: True)
+    host.engine._session.database.look()
     again = host.receive_one().receipt
     host.delete(late)
     host.delete(again)

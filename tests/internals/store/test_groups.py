@@ -7,7 +7,7 @@ import pytest
 from tests.store.host import QUEUE, Host, message
 from veilmq.core.commands import Send
 from veilmq.core.looks import Peek
-from veilmq.store.sqlite import groups, totals
+from veilmq.store.sqlite import fifo, settling
 
 
 @pytest.mark.parametrize("passed_max", [150, 60])
@@ -22,8 +22,8 @@ def test_groups_past_their_retention_are_passed_over(
     host.advance(59_999)
     new = [message(f"{group} lives", group=group, dedup_id=f"living {group}") for group in ("0", "149", "z")]
     host.do(Send(queue=QUEUE, messages=tuple(new)))
-    monkeypatch.setattr(totals, "_SWEPT_AT_ONCE", 4)
-    monkeypatch.setattr(groups, "EXPIRED_PASSED_MAX", passed_max)
+    monkeypatch.setattr(settling, "_SWEPT_AT_ONCE", 4)
+    monkeypatch.setattr(fifo, "EXPIRED_PASSED_MAX", passed_max)
     host.stop()
     host.advance(1)
     given: list[str] = []

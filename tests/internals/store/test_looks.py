@@ -121,7 +121,7 @@ def test_a_dead_letter_for_which_there_is_no_room_is_shown(host: Host, monkeypat
     host.send("a")
     host.receive(1, timeout_s=0)
     assert host.do(PEEK).messages == []
-    space = host.engine._session.space
+    space = host.engine._session.database
     monkeypatch.setattr(space, "is_short", True)
     monkeypatch.setattr(space, "look_again", lambda now_ms: True)
     assert [each.body for each in host.do(PEEK).messages] == ["a"]

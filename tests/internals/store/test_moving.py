@@ -13,7 +13,7 @@ from veilmq.core.commands import Command, Receive, Send
 from veilmq.core.errors import InternalError
 from veilmq.core.results import MoveStatus
 from veilmq.store.moves import MoveStep
-from veilmq.store.sqlite import totals
+from veilmq.store.sqlite import settling
 from veilmq.store.sqlite.batch import HANDLERS
 from veilmq.store.sqlite.transaction import driven
 from veilmq.store.transaction import Transaction
@@ -70,7 +70,7 @@ def test_messages_past_their_retention_are_never_moved_however_many(
         host.do(Send(queue=source, messages=(message(f"old {number}", group="g", dedup_id=str(number)),)))
     host.advance(59_995)
     host.do(Send(queue=source, messages=(message("young", group="g", dedup_id="young"),)))
-    monkeypatch.setattr(totals, "_SWEPT_AT_ONCE", 1)
+    monkeypatch.setattr(settling, "_SWEPT_AT_ONCE", 1)
     host.stop()
     host.advance(5)
     start(host, target, source=source)

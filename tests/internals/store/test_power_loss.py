@@ -23,7 +23,7 @@ from veilmq.core import commands
 from veilmq.core.looks import LookAtLeases, LookAtQueue
 from veilmq.core.results import ReceiptState
 from veilmq.store.cold import COLD, READS, STEPS
-from veilmq.store.sqlite.folder import DATABASE_NAME
+from veilmq.store.sqlite.database import DATABASE_NAME
 from veilmq.testing import VirtualClock
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

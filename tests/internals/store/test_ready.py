@@ -7,7 +7,7 @@ import pytest
 
 from tests.store.host import QUEUE, Host, message
 from veilmq.core.commands import PurgeQueue, Receive, Send
-from veilmq.store.sqlite import standard, totals
+from veilmq.store.sqlite import settling, standard
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_messages_past_their_retention_before_those_that_are_taken(host: Host, m
     host.send("a", "b", "c")
     host.advance(59_000)
     host.send("d", "e")
-    monkeypatch.setattr(totals, "_SWEPT_AT_ONCE", 1)
+    monkeypatch.setattr(settling, "_SWEPT_AT_ONCE", 1)
     host.advance(1_000)
     assert bodies(host, 1) == ["d"]
     host.check()
@@ -83,7 +83,7 @@ def test_a_receive_passes_over_so_many_messages_past_their_retention(
     host.receive(30, timeout_s=0)
     host.advance(59_000)
     host.send("lives")
-    monkeypatch.setattr(totals, "_SWEPT_AT_ONCE", 2)
+    monkeypatch.setattr(settling, "_SWEPT_AT_ONCE", 2)
     monkeypatch.setattr(standard, "EXPIRED_PASSED_MAX", 10)
     host.stop()
     host.advance(1_000)

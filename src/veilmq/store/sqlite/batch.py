@@ -7,7 +7,7 @@ when what its connection sent before is answered: behind a receive stand deletes
 sends, which it does not see (``standard.Taker``).
 
 Every other command is a barrier: what came before it is applied first. Once sends or receives of one queue have filled
-half of the batch's bytes, the rest of them waits for the next batch, and what is asked of other queues passes. Receives
+half of the batch's bytes, the rest of them waits for the next batch, and commands on other queues pass. Receives
 that a watch submits while the batch is applied come before all that are in it.
 
 When something fails before the commit, the transaction is rolled back, the caches are dropped, and the commands are
@@ -18,14 +18,18 @@ import logging
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import chain
 from math import inf
 from operator import itemgetter
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import apsw
+from msgspec import Struct
+from msgspec.structs import replace
 
 from veilmq.core import commands
+from veilmq.core.claims import ClaimPage
 from veilmq.core.commands import Command
 from veilmq.core.errors import InternalError, QueueNotFound, StoreFull, VeilmqError
 from veilmq.core.forwards import Forward
@@ -36,13 +40,11 @@ from veilmq.store.clock import stopwatch_s
 from veilmq.store.cold import Sweep
 from veilmq.store.publications import PublicationStep
 from veilmq.store.queues import Queue
-from veilmq.store.sqlite import fifo, janitor, standard, transaction
+from veilmq.store.sqlite import fifo, standard, transaction
 from veilmq.store.sqlite.database import Database
-from veilmq.store.sqlite.giving import LATER, Taker, rounds
 from veilmq.store.sqlite.session import Session
-from veilmq.store.sqlite.settling import settle
-from veilmq.store.sqlite.shown_times import ShownTimes
-from veilmq.store.sqlite.totals import settle_time
+from veilmq.store.sqlite.settling import settle, settle_time, sink_of
+from veilmq.store.sqlite.standard import LATER, Taker, rounds
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +52,10 @@ Entry = tuple[Command, Done]
 Handler = Callable[[Session, Any, int], object]
 """Applies a command that is not hot: called with the session, the command and the present instant."""
 
-_SEND, _RECEIVE, _DELETE, _CHANGE = commands.Send, commands.Receive, commands.Delete, commands.ChangeVisibility
-
-
-HANDLERS: dict[type[Command], Handler] = {Sweep: janitor.sweep, **transaction.HANDLERS}
-_HOT = frozenset((_SEND, _RECEIVE, _DELETE, _CHANGE))
-_QUEUE_BYTES_MAX = BATCH_BYTES_MAX // 2  # then what is asked of other queues passes
+_SEND, _RECEIVE = commands.Send, commands.Receive
+_HOT = frozenset((_SEND, _RECEIVE, commands.Delete, commands.ChangeVisibility))
+HANDLERS: dict[type[Command], Handler] = {Sweep: transaction.sweep, **transaction.HANDLERS}
+_QUEUE_BYTES_MAX = BATCH_BYTES_MAX // 2  # then commands on other queues pass
 _NEED_ROOM = (_SEND, commands.CreateQueue, Forward, Stage, Publish, PublicationStep)
 
 
@@ -70,15 +70,13 @@ class _Work:
         self.receives: list[tuple[int, commands.Receive]] = []
         self.after: list[tuple[int, Any]] = []
         self.firsts: list[int] = []
-        self.bytes = 0
-        """How many bytes the sends have."""
+        self.bytes = 0  # of the sends
 
 
 class Batch:
     """The commands of one transaction and their answers; used again for the next one."""
 
     def __init__(self, session: Session, database: Database) -> None:
-        """Begin empty."""
         self._session = session
         self._database = database
         self._entries: list[Entry] = []
@@ -88,7 +86,7 @@ class Batch:
         self._refused: list[Entry] = []
         self._one_by_one = False
         self._leaves = False  # whether a command is left to the next batch
-        self._shown = ShownTimes()
+        self._ahead_ms = 0
         self.applying = False
 
     def insert(self, entry: Entry) -> None:
@@ -103,7 +101,7 @@ class Batch:
         Users see ``now_ms`` as ``ahead_ms`` more. ``mark`` is the clock's, written if anything else is, or ``alone``.
         """
         session = self._session
-        self._shown.ahead_ms = session.ahead_ms = ahead_ms
+        self._ahead_ms = session.ahead_ms = ahead_ms
         self._gather(entries)
         connection = session.connection
         changes_before = connection.total_changes()
@@ -249,8 +247,7 @@ class Batch:
 
     def _send(self, queue: Queue, sends: list[tuple[int, commands.Send]], now_ms: int) -> list[int]:
         """Store the messages of ``sends``; return the first seq that each of them could use, none where all fail."""
-        space = self._session.space
-        if space.is_short and space.look_again(now_ms):
+        if self._database.is_short and self._database.look_again(now_ms):
             for slot, _ in sends:
                 self._answers[slot] = StoreFull()
             return []
@@ -273,7 +270,8 @@ class Batch:
         for place, round_ in enumerate(rounds(queue, takers, now_ms, self._answers)):
             if place:
                 session.flush()
-            receive(session, queue, round_, now_ms, self._answers)
+            sink = sink_of(session, queue, now_ms) if queue.settings.receives_max else None
+            receive(session, queue, round_, now_ms, self._answers, sink)
         self._leaves = self._leaves or session.bytes_left <= 0
         session.bytes_left += others
 
@@ -307,7 +305,7 @@ class Batch:
 
     def _blame(self, error: Exception) -> VeilmqError:
         if isinstance(error, apsw.FullError):
-            self._session.space.run_out()
+            self._database.run_out()
             return StoreFull()
         log.error("a command failed and changed nothing", exc_info=error)
         return InternalError()
@@ -322,7 +320,7 @@ class Batch:
         self._woken = []
         self._entries, self._answers = [], []
         if is_full:
-            self._session.space.run_out()
+            self._database.run_out()
             refused = again if self._one_by_one else [entry for entry in again if isinstance(entry[0], _NEED_ROOM)]
             self._refused += refused
             again = [] if self._one_by_one else [entry for entry in again if not isinstance(entry[0], _NEED_ROOM)]
@@ -338,13 +336,13 @@ class Batch:
         """
         if self._outcomes is None:
             results = self._answers
-            if self._shown.ahead_ms:
-                results = [self._shown(answer) for answer in results]
+            if self._ahead_ms:
+                results = [_shown(answer, self._ahead_ms) for answer in results]
             refused = [(done, StoreFull()) for _, done in self._refused]
             self._outcomes = chain(zip(map(itemgetter(1), self._entries), results, strict=True), refused)
             self._entries, self._answers, self._refused = [], [], []
             self._one_by_one = False
-            self._session.space.end_batch()
+            self._database.end_batch()
         for done, answer in self._outcomes:
             try:
                 done(answer)
@@ -374,3 +372,36 @@ def _takers(work: _Work, firsts: list[int]) -> list[Taker]:
         at = bisect_left(send_slots, slot)
         takers.append(Taker(slot, command, firsts[at]) if at < len(firsts) else Taker(slot, command))
     return takers
+
+
+# Shown times.
+
+_INSTANTS = ("_at_ms", "_until_ms")
+
+
+def _shown(result: Any, ahead_ms: int) -> Any:
+    """Return a result with its instants as users see them: the fields whose names end in ``_INSTANTS``.
+
+    A page of a claim is left as it is: what a claim has must be the same whenever it is read, so it was made with the
+    difference of the claim's binding.
+    """
+    if isinstance(result, list):
+        return [_shown(each, ahead_ms) for each in result]
+    if not isinstance(result, Struct) or type(result) is ClaimPage:
+        return result
+    instants, inside = _fields(type(result))
+    changed: dict[str, Any] = {name: _shown(getattr(result, name), ahead_ms) for name in inside}
+    changed |= {name: at_ms + ahead_ms for name in instants if (at_ms := getattr(result, name))}  # 0 is none, too
+    return replace(result, **changed) if changed else result
+
+
+@cache
+def _fields(kind: type) -> tuple[list[str], list[str]]:
+    """Return the fields of a type of results that are instants, and those that have results inside."""
+    hints = get_type_hints(kind)
+    inside = [
+        name
+        for name, hint in hints.items()
+        if any(isinstance(each, type) and issubclass(each, Struct) for each in (hint, *get_args(hint)))
+    ]
+    return [name for name in hints if name.endswith(_INSTANTS)], inside

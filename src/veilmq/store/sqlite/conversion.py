@@ -3,27 +3,49 @@
 The new database is made under another name, and checked and synced before it takes its own, by one rename; a second one
 sets the old database aside, where it stays until an operator removes it. A start that finds the old database alone
 begins anew, whatever an earlier attempt left; one that finds both has the second rename left to do.
+
+Instants stay as they stand, since the clock's mark goes along, and nothing is dropped but what has no use left: purged
+messages whose receipts are not logged. What retention has ended is taken over, for the janitor to end it.
 """
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from hashlib import blake2b
+from itertools import groupby
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import apsw
+import msgspec
 
-from veilmq.store.copying import Told
-from veilmq.store.sqlite.conversion_target import ConversionTarget
-from veilmq.store.sqlite.folder import DATABASE_NAME, OLD_NAME, FolderError, FolderLock
-from veilmq.store.sqlite.statements import SQL
+from veilmq.core import properties
+from veilmq.core.claims import ClaimState
+from veilmq.core.limits import BATCH_BYTES_MAX
+from veilmq.core.settings import QueueSettings
+from veilmq.store.copying import SLICE, CopiedAttempt, CopiedMessage, CopiedQueue, Told
+from veilmq.store.events import log_is_open
+from veilmq.store.named_queries import load
+from veilmq.store.queues import NEVER_MS, SEQ_SHIFT
+from veilmq.store.sqlite.copying import FolderTarget, receives_of, sync
+from veilmq.store.sqlite.database import DATABASE_NAME, OLD_NAME, SQL, FolderError, FolderLock
+from veilmq.store.sqlite.fair import GROUPED
+from veilmq.store.sqlite.session import Row
 from veilmq.store.sqlite.transaction import end
-from veilmq.store.sqlite.unfinished import sync
 
 SET_ASIDE = f"{OLD_NAME}.before-store"
+OLD = load("veilmq.store.sqlite", "conversion.sql")
 
 _OLD_APPLICATION_ID = 0x7665696C
 _OLD_FORMAT = 12
 _SPARE_BYTES = 16 << 20
 _INSTANT = "SELECT value FROM meta WHERE name = 'last_instant_ms'"
+_KEYS = ("receipt_key", "token_key")
+_NODE, _NODE_BYTES = "event_node", 4  # the first bytes of a longer key
+_ACCOUNT = "account "
+_LANE_SHIFT = 41  # a position was a number of 63 bits: its lane, and its place in that
+_OF_GROUPS = -1  # in place of a shard: the group of each message tells
 
 
 def is_old(folder: Path) -> bool:
@@ -61,14 +83,11 @@ def _look_at(folder: Path) -> None:
     """Raise ``FolderError`` unless the old database can be converted; have all of it in one file."""
     path = folder / OLD_NAME
     try:
-        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
-        try:
+        with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             _check_format(connection, path)
             _check_space(connection, folder)
             ((busy, _, _),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        finally:
-            connection.close()
     except apsw.Error as error:
         raise FolderError(f"{path} cannot be read: {error}. If it is damaged, restore it from a copy.") from error
     if busy:
@@ -111,11 +130,8 @@ def _check_converted(folder: Path) -> None:
     """Raise ``FolderError`` where the old database was used again after its conversion."""
     instants = []
     for name, query in ((OLD_NAME, _INSTANT), (DATABASE_NAME, SQL["progress"])):
-        connection = apsw.Connection(str(folder / name), flags=apsw.SQLITE_OPEN_READWRITE)
-        try:
+        with closing(apsw.Connection(str(folder / name), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
             instants.append(next(iter(connection.execute(query)), (0,))[0])
-        finally:
-            connection.close()
     if instants[0] > instants[1]:
         raise FolderError(
             f"{folder} has {OLD_NAME} and {DATABASE_NAME}, and the first one was changed after its conversion: "
@@ -130,3 +146,200 @@ def _set_aside(folder: Path) -> None:
     for left in ("-wal", "-shm"):  # empty: it was moved into the database
         (folder / f"{OLD_NAME}{left}").unlink(missing_ok=True)
     sync(folder)
+
+
+class _Attempt(msgspec.Struct, frozen=True, array_like=True):
+    """A receive attempt: the deadlines that receipts say, and those in force, as one for all messages or a list."""
+
+    issued_visible_at_ms: int | list[int]
+    visible_at_ms: int | list[int]
+    given: list[tuple[int, int, int]]  # position, generation, epoch
+
+
+_attempt_of = msgspec.msgpack.Decoder(_Attempt).decode
+
+
+class _Stored(NamedTuple):
+    """A message, and the claim that has it: its number, ``None`` without one, its state and shards, the shard."""
+
+    message: CopiedMessage
+    group_key: int | None
+    claim: int | None
+    state: str
+    shards: int
+    shard: int
+
+    def shard_of(self, group: int | None) -> int:
+        """Return the shard that has it, ``group`` being the number of its group here.
+
+        Nothing was read yet of a claim that is being bound, and what it gets from now on goes by that number.
+        """
+        if self.shard != _OF_GROUPS or group is None or self.group_key is None:
+            return self.shard
+        return (group if self.state == ClaimState.BINDING.value else self.group_key) % max(1, self.shards)
+
+
+class ConversionTarget(FolderTarget):
+    """The new database beside the old one; as a context manager it removes what was not finished."""
+
+    def _old(self, query: str, *values: Any) -> list[Row]:
+        return self._connection.execute(OLD[query], values).fetchall()
+
+    async def take_over(self, told: Told | None) -> None:
+        """Take everything over, and give the new database its name."""
+        self._connection.execute("ATTACH ? AS old", (str(self._unfinished.folder.with_name(OLD_NAME)),))
+        facts: dict[str, Any] = dict(self._old("facts"))
+        values = {name: value for name, value in facts.items() if name in _KEYS or name.startswith(_ACCOUNT)}
+        if _NODE in facts:
+            values[_NODE] = facts[_NODE][:_NODE_BYTES]
+        ((last_queue,),) = self._old("last_queue")
+        await self.begin(values, now_ms=facts.get("last_instant_ms", 0), last_queue=last_queue)
+        ((in_all,),) = self._old("in_all")
+        converted = 0
+        for number, name, encoded, *times in self._old("queues"):
+            queue = CopiedQueue(number, name, msgspec.json.decode(encoded, type=QueueSettings), encoded, *times)
+            await self.add_queue(queue)
+            for slice_ in self._slices(queue):
+                for is_claimed, together in groupby(slice_, key=lambda each: each.claim is not None):
+                    if is_claimed:
+                        self._add_claimed(queue, list(together))
+                    else:
+                        await self.add_messages(queue, [each.message for each in together])
+                converted += len(slice_)
+                if told is not None:
+                    told(converted, in_all)
+        self._add_purged()
+        self._add_the_rest(facts)
+        await self.finish()
+
+    # Messages.
+
+    def _slices(self, queue: CopiedQueue) -> Iterator[list[_Stored]]:
+        """Yield the messages of a queue, lane by lane; its floor is behind what retention has ended."""
+        ours = self._session.queue(queue.name)
+        for lane, priority in self._old("lanes", queue.number):
+            ((ended_to_ms,),) = self._old("ended_to", lane)
+            if ended_to_ms is not None:
+                ours.floor_seq = max(ours.floor_seq, (ended_to_ms + 1) << SEQ_SHIFT)
+            for rows in self._rows(lane):
+                yield [_stored(row, priority, fifo=queue.settings.fifo) for row in rows]
+
+    def _rows(self, lane: int) -> Iterator[list[Row]]:
+        """Yield the rows of a lane, as many at a time as memory has room for."""
+        rows: list[Row] = []
+        bytes_left = BATCH_BYTES_MAX
+        for row in self._connection.execute(OLD["messages"], (lane,)):
+            rows.append(row)
+            bytes_left -= len(row[2])  # the body
+            if len(rows) == SLICE or bytes_left <= 0:
+                yield rows
+                rows, bytes_left = [], BATCH_BYTES_MAX
+        yield rows
+
+    def _add_claimed(self, queue: CopiedQueue, slice_: list[_Stored]) -> None:
+        """Add messages of claims, which their queue does not count."""
+        partition, fifo = self._session.queue(queue.name).partition, queue.settings.fifo
+        runs: list[list[Any]] = []  # lane, claim, shard, first and last seq
+        singles: list[Row] = []
+        for stored in slice_:
+            claim = stored.claim
+            is_leased = stored.message.receive_count > 0
+            each = stored.message._replace(visible_at_ms=NEVER_MS) if is_leased else stored.message
+            seq = self._numbered(queue.number, each, fifo=fifo)
+            group = self._add(partition, each, seq, fifo=fifo)
+            shard = stored.shard_of(group)
+            lane = each.priority + (0 if group is None or fifo else GROUPED)
+            if is_leased:
+                first_at_ms = receives_of(each)[4]
+                place = partition, seq, lane, group, each.receive_count, each.epoch, first_at_ms, claim, shard
+                singles.append(place)
+            elif runs and runs[-1][:3] == [lane, claim, shard] and runs[-1][4] == seq - 1:
+                runs[-1][4] = seq
+            else:
+                runs.append([lane, claim, shard, seq, seq])
+        self._session.flush()
+        self._connection.executemany(OLD["add_claimed"], singles)
+        self._connection.executemany(
+            OLD["add_claimed_run"],
+            [(partition, last, first, lane, claim, shard) for lane, claim, shard, first, last in runs],
+        )
+
+    def _add_purged(self) -> None:
+        """Add messages of purged queues of whose receipts no event says yet how they ended."""
+        session = self._session
+        for lane, priority, fifo, name, ended_at_ms in self._old("purged"):
+            home = self._old("home", name)
+            number, origin = home[0] if home else (0, 0)
+            ((partition,),) = session.rows("insert_part", number)
+            self._connection.execute(OLD["retire"], (partition, ended_at_ms, name, origin))
+            self._last_seq = self._taken_seq = 0
+            for rows in self._rows(lane):
+                for each in (_stored(row, priority, fifo=fifo).message for row in rows):
+                    if not log_is_open(each.log):
+                        continue
+                    seq = self._numbered(number, each, fifo=fifo)
+                    group = self._add(partition, each, seq, fifo=fifo)
+                    if fifo:
+                        session.stage(SQL["insert_ordered_run"], [(partition, seq, seq, 1)])
+                    else:
+                        place = partition, seq, priority + (0 if group is None else GROUPED), each.visible_at_ms, group
+                        session.stage(SQL["add_visibility"], [(*place, *receives_of(each))])
+                session.flush()
+
+    # Everything else.
+
+    def _add_the_rest(self, facts: dict[str, Any]) -> None:
+        session, execute = self._session, self._connection.execute
+        list(execute(OLD["take_over"]))
+        for key, taken, attempted_at_ms in self._old("attempts"):
+            attempt = _attempt_of(taken)
+            times = attempt.issued_visible_at_ms, attempt.visible_at_ms
+            both_ms = [[ms] * len(attempt.given) if isinstance(ms, int) else ms for ms in times]
+            given = [(*receipt, *at_ms) for receipt, *at_ms in zip(attempt.given, *both_ms, strict=True)]
+            for (queue,) in self._old("queue_at", given[0][0] >> _LANE_SHIFT):  # nothing of what was purged since
+                self._remember_attempt(CopiedAttempt(queue, key, given, attempted_at_ms))
+        for number, queue, writer, batch, encoded, *terms in self._old("publications"):
+            stages = ",".join(map(str, msgspec.msgpack.decode(encoded)))
+            execute(OLD["add_publication"], (number, queue, writer, batch, f"{{{stages}}}", *terms))
+        state = [facts.get(f"events_{name}", 0) for name in ("planned_to", "exported_to", "dropped")]
+        execute(OLD["put_event_state"], state)
+        session.run("put_progress", self._now_ms, session.last_seq)
+        session.run("put_mark", facts.get("clock_mark"))
+
+
+def _stored(row: Row, priority: int, *, fifo: bool) -> _Stored:
+    """Return a message of ``messages``."""
+    position, message_id, body, encoded, came_at, first_sent_at, source, before, first_before, group_key, *rest = row
+    visible_at, count, generation, epoch, received_at, first_here, log, claim, state, shards, shard = rest
+    if visible_at is None:
+        visible_at = came_at
+    elif fifo and not count and visible_at == came_at:
+        visible_at -= 1  # due all the same, and it does not follow the delay of its queue
+    message = CopiedMessage(
+        position=position,
+        id=message_id,
+        body=body,
+        properties=encoded,
+        priority=priority,
+        came_at_ms=came_at,
+        sent_at_ms=came_at if first_sent_at is None else first_sent_at,
+        visible_at_ms=visible_at,
+        receive_count=count or 0,
+        generation=generation or 0,
+        epoch=epoch or 0,
+        received_at_ms=received_at or 0,
+        first_received_at_ms=first_before if source is not None else first_here or None,
+        source=source,
+        receives_before=before or 0,
+        group=None if group_key is None else _group(group_key, encoded),
+        log=log or 0,
+    )
+    return _Stored(message, group_key, claim, state, shards or 0, shard or 0)
+
+
+def _group(group_key: int, encoded: bytes) -> str:
+    """Return the name of a group, of which the old store has a hash; the sender's is among the properties."""
+    name = properties.decode(encoded).group
+    if name is not None and int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) >> 1 == group_key:
+        return name
+    return f"group {group_key:x}"

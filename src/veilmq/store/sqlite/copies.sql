@@ -1,4 +1,4 @@
--- Copies of a stopped store (store/copying.py): reading one, and filling another.
+-- Copies of a stopped store (engines/copying.py): reading one, and filling another.
 
 -- name: copied_tables
 SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name;

@@ -1,20 +1,47 @@
-"""The database of a data folder: one connection, its transaction, its log and its space.
+"""The database of a data folder: its lock and its format, one connection, the write-ahead log, and room on the disk.
 
-Write-ahead log, ``synchronous=FULL``: a commit is one sync. The log is moved into the database when it is long, by the
-commit that finds it so, in place of SQLite's own checkpoints. Another process that reads (a backup, the sqlite3 shell)
-keeps what it sees in the log, which then grows; moving it is tried again once a second, since each try costs the more
-the longer the log is.
+A folder belongs to one process at a time. A newer format is refused.
+
+``synchronous=FULL``: a commit is one sync. The log is moved into the database when it is long, by the commit that finds
+it so, in place of SQLite's own checkpoints. Another process that reads (a backup, the sqlite3 shell) keeps what it sees
+in the log, which then grows; moving it is tried again once a second, since each try costs the more the longer the log
+is.
+
+Sends are refused before room runs out, so that what is stored can still be received and deleted. The disk is inspected
+after every commit, in the thread that committed: that costs about a microsecond. While room is short, a send that is
+refused and the janitor inspect it again, at most once a second: nothing else may be committing.
 """
 
+import fcntl
 import logging
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
 
 import apsw
+from filelock import FileLock, Timeout
 
+from veilmq.core import limits
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.ports import MaySend
+from veilmq.core.routing import ATTRIBUTE_DEFAULT
 from veilmq.store.clock import stopwatch_s
-from veilmq.store.sqlite.options import EngineOptions
+from veilmq.store.named_queries import load, shared
+from veilmq.store.port import StoreError
 
 log = logging.getLogger(__name__)
 
+APPLICATION_ID = 0x7665696D
+DATABASE_NAME = "store.db"
+OLD_NAME = "veilmq.db"
+"""The database of the engine before, which ``conversion`` takes over."""
+
+_FORMAT = 1
+_LOCK_NAME = "veilmq.lock"
 _BUSY_MS_MAX = 2_000
 _SOME_LOG = 1  # pages: the file may take room, of an earlier run or because it is written anew, but has nothing to move
 _PAGE_BYTES = 4_096
@@ -23,6 +50,10 @@ _LONG_LOG = 4  # times the length at which the log is moved
 _MOVE_AGAIN_S = 1.0
 _LOG_PAGES_MIN = 250
 _LOG_PAGES_MAX = 4_000
+_PAGES_RESERVE_DIVISOR = 8
+_ROOM_AGAIN_BYTES = 1_048_576
+_FREE_PAGES_KEPT = 4_096
+_PAGES_PER_SLICE = 500
 
 LONG_LOG = (
     "The write-ahead log is too long: another process that reads the database keeps it, or the disk is full. End what "
@@ -37,25 +68,215 @@ _PRAGMAS: dict[str, str | int] = {
     "temp_store": "MEMORY",
 }
 
+SQL = {
+    **{name: re.sub(r"\$(\d+)", r"?\1", text) for name, text in shared().items()},
+    **load("veilmq.store.sqlite", "queries.sql"),
+    **load("veilmq.store.sqlite", "copies.sql"),
+}
+"""The statements by name: those that both dialects share, and those of this one."""
+
+BARE = {name: text.replace("m.body, m.properties", "NULL, NULL") for name, text in SQL.items()}
+"""The same for a caller that needs no contents: of a long body the database reads all pages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What can be tuned in the store on SQLite; the defaults suit one machine.
+
+    Below ``free_space_reserve_bytes`` of free disk, sends are refused. ``vfs`` names an apsw VFS to open the database
+    with, and ``database_pages_max`` bounds its size. ``claimed_max`` is how many messages of a queue may be claimed at
+    once, ``claim_slice_rows`` bounds the work that a command does for claims. ``in_flight_max``,
+    ``fifo_in_flight_max`` and ``event_log`` are for queues that set none of their own; a queue rests for
+    ``purge_pause_s`` after a purge, the name of a deleted one for ``queue_name_pause_s``. ``may_send`` decides whether
+    move tasks go on (``None``: they do). The text of the message attribute ``routing_attribute`` is the key of events,
+    of which ``events_waiting_max`` may wait to be exported.
+    """
+
+    free_space_reserve_bytes: int = limits.FREE_SPACE_RESERVE_BYTES
+    in_flight_max: int = limits.IN_FLIGHT.default
+    fifo_in_flight_max: int = limits.FIFO_IN_FLIGHT.default
+    claimed_max: int = limits.CLAIMED.default
+    claim_slice_rows: int = limits.CLAIM_SLICE_ROWS
+    purge_pause_s: int = limits.PURGE_PAUSE_S
+    queue_name_pause_s: int = limits.QUEUE_NAME_PAUSE_S
+    may_send: MaySend | None = None
+    event_log: str = "off"
+    routing_attribute: str = ATTRIBUTE_DEFAULT
+    events_waiting_max: int = limits.EVENTS_WAITING_MAX
+    vfs: str | None = None
+    database_pages_max: int | None = None
+
+
+# The folder.
+
+
+class FolderError(StoreError):
+    """The data folder cannot be used; the text says why and what to do."""
+
+
+class FolderLock:
+    """The right to use a data folder, held until ``release``."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make the folder if need be and lock it; raises ``FolderError`` when another process has it."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise FolderError(f"The data folder {folder} cannot be made: {error.strerror}.") from error
+        self._lock = FileLock(folder / _LOCK_NAME, timeout=0)
+        self._owner = folder / "veilmq.pid"
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise FolderError(
+                f"The data folder {folder} is in use by process {self._pid()}: stop it, or choose another folder with "
+                "--data."
+            ) from None
+        except OSError as error:
+            raise FolderError(f"The data folder {folder} cannot be written: {error.strerror}.") from error
+        with suppress(OSError):  # only a hint for people, and the disk may be full
+            self._owner.write_text(f"{os.getpid()}\n", encoding="ascii")
+
+    def _pid(self) -> str:
+        try:
+            return self._owner.read_text(encoding="ascii").strip()
+        except OSError:
+            return "unknown"
+
+    def release(self) -> None:
+        """Let others have the folder."""
+        self._owner.unlink(missing_ok=True)
+        self._lock.release()
+
+
+def is_in_use(folder: Path) -> bool:
+    """Tell whether a process has the folder; nothing in it is changed."""
+    try:
+        lock = os.open(folder / _LOCK_NAME, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(lock)
+
+
+def open_connection(folder: Path | None, options: EngineOptions) -> apsw.Connection:
+    """Open the folder's database, or one in memory; raises ``FolderError``."""
+    where = ":memory:" if folder is None else str(folder / DATABASE_NAME)
+    try:
+        if folder is not None:
+            os.close(os.open(where, os.O_RDWR | os.O_CREAT, 0o600))  # messages and the receipts' key are private
+        connection = apsw.Connection(where, vfs=options.vfs, statementcachesize=256)
+    except (OSError, apsw.Error) as error:
+        raise FolderError(f"{where} cannot be opened: {error}. Check the folder's rights and its disk.") from error
+    try:
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else a new value may have a statement parsed anew
+        _bring_up(connection, where)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, apsw.NotADBError):
+            raise FolderError(_foreign(where)) from None
+        if isinstance(error, apsw.Error):
+            raise FolderError(
+                f"{where} cannot be used: {error}. `veilmq doctor` says what is wrong with it."
+            ) from error
+        raise
+    return connection
+
+
+def _bring_up(connection: apsw.Connection, where: str) -> None:
+    """Make the tables of a new database in one transaction; raises ``FolderError`` for what is not ours or newer."""
+    if connection.execute("SELECT count(*) FROM sqlite_schema").get:
+        check_format(connection, where)
+        return
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect only before the first table
+    with connection:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        list(connection.execute(files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")))
+        connection.execute(f"PRAGMA user_version = {_FORMAT}")
+
+
+def check_format(connection: apsw.Connection, where: str) -> None:
+    """Raise ``FolderError`` unless the database is veilmq's and not newer than this version."""
+    if connection.pragma("application_id") != APPLICATION_ID:
+        raise FolderError(_foreign(where))
+    version = connection.pragma("user_version")
+    if version > _FORMAT:
+        raise FolderError(
+            f"{where} has format {version}, and this version of veilmq knows up to {_FORMAT}: install a newer one."
+        )
+
+
+def _foreign(where: str) -> str:
+    return f"{where} is not a veilmq database: choose another folder with --data."
+
+
+def database_of(folder: Path, option: str = "--data") -> Path:
+    """Return the path of the database of a folder that ``option`` names; raises ``FolderError`` where there is none."""
+    path = folder / DATABASE_NAME
+    if path.is_file():
+        return path
+    if (folder / OLD_NAME).is_file():
+        raise FolderError(
+            f"{folder} has {OLD_NAME}, which an earlier version made: start veilmq serve with it, which converts it."
+        )
+    raise FolderError(f"{folder} has no {DATABASE_NAME}: name a data folder with {option}.")
+
+
+def kept_file(path: Path, make: Callable[[], bytes]) -> bytes:
+    """Return what is in the file at ``path``, for its owner alone, made whole with what ``make`` gives if need be.
+
+    Raises ``FolderError``.
+    """
+    unfinished = path.with_suffix(".new")
+    try:
+        if path.exists():
+            return path.read_bytes()
+        content = make()
+        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.rename(path)
+    except OSError as error:
+        raise FolderError(f"{path} cannot be read or written: {error.strerror}.") from None
+    return content
+
+
+# The open database.
+
 
 class Database:
-    """One connection. Used by one thread at a time: ``commit`` may run in another."""
+    """One connection, used by one thread at a time: ``commit`` and ``look`` may run in another."""
 
-    def __init__(self, connection: apsw.Connection, *, options: EngineOptions) -> None:
-        """``connection`` has the current format (see ``folder``)."""
+    def __init__(self, connection: apsw.Connection, folder: Path | None, *, options: EngineOptions) -> None:
+        """``connection`` has the current format; ``folder`` lies on the file system that counts, if any does."""
         self._connection = connection
         for name, value in _PRAGMAS.items():
             connection.pragma(name, value)
         connection.set_busy_timeout(_BUSY_MS_MAX)
         connection.set_wal_hook(self._note_log)
-        self._log_pages_max = _log_pages_max(options)
+        self._folder = folder
+        self._reserve_bytes = options.free_space_reserve_bytes
+        # Moving the log takes up to as much room again, which a nearly full disk must still have.
+        self._log_pages_max = max(_LOG_PAGES_MIN, min(_LOG_PAGES_MAX, self._reserve_bytes // 4 // _PAGE_BYTES))
         self._log_pages = _SOME_LOG
         self._gave_back = False
         self._move_again_s = 0.0
-        self.log_is_long = False
-        """Whether the log has become much longer than it should be, as it could not be moved."""
-        if options.database_pages_max is not None:
-            connection.pragma("max_page_count", options.database_pages_max)
+        self.log_is_long = False  # much longer than it should be, as it could not be moved
+        self._pages_max = options.database_pages_max
+        if self._pages_max is not None:
+            connection.pragma("max_page_count", self._pages_max)
+        self._look_again_ms = 0
+        self._ran_out = False  # since then it takes more than no room at all, even with a reserve of 0
+        self._in_batch = False
+        self.is_short = False
+        """Whether there is so little room that no new messages are taken."""
 
     def begin(self) -> apsw.Connection:
         """Open the batch's transaction unless it is open; return the connection for a statement."""
@@ -72,9 +293,9 @@ class Database:
 
     @property
     def moves_log(self) -> bool:
-        """Whether the next commit moves the write-ahead log into the database, which takes some milliseconds.
+        """Whether the next commit moves the log into the database, which takes some milliseconds.
 
-        It does when the log is long, and when pages were given back: the file shrinks when the log is moved into it.
+        It does when the log is long, and when pages were given back: the file shrinks by that.
         """
         is_due = self._gave_back or self._log_pages >= self._log_pages_max
         return is_due and (not self._move_again_s or stopwatch_s() >= self._move_again_s)
@@ -109,56 +330,85 @@ class Database:
         self._log_pages = pages
         return apsw.SQLITE_OK
 
-    # Space.
-
-    def headroom_pages(self, pages_max: int) -> int:
-        """Return how many pages may still be used of ``pages_max``."""
-        used = self._pragma("page_count") - self._pragma("freelist_count")
-        return pages_max - used
-
-    def free_pages(self) -> int:
-        """Return how many pages of the file hold nothing."""
-        return self._pragma("freelist_count")
-
-    def shorten_log(self) -> bool:
-        """Move the write-ahead log into the database; tell whether that gave any room back. Waits for no reader."""
-        pages = self._log_pages
-        self._connection.set_busy_timeout(0)
-        try:
-            ((busy, _, _),) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except (apsw.FullError, apsw.BusyError):
-            return False
-        finally:
-            self._connection.set_busy_timeout(_BUSY_MS_MAX)
-        if busy:  # somebody reads what is still in the log
-            return False
-        self._log_was_moved(0)
-        return pages > 0
-
-    def free_bytes(self) -> int:
-        """Return the size of the pages of the file that hold nothing."""
-        return self.free_pages() * self._pragma("page_size")
-
-    def give_back(self, pages: int) -> None:
-        """Return up to ``pages`` empty pages to the disk, with the open transaction."""
-        list(self.begin().execute(f"PRAGMA incremental_vacuum({pages})"))
-        self._gave_back = True
-
-    def _pragma(self, name: str) -> int:
-        value: int = self._connection.pragma(name)
-        return value
-
     def close(self) -> None:
         """Check the log into the database and close."""
         self._connection.close()
 
+    # Room.
 
-def _log_pages_max(options: EngineOptions) -> int:
-    """Return how long the log may become before it is moved into the database.
+    def run_out(self) -> None:
+        """Note that a batch found no room, whatever the numbers say; they count again when it has ended."""
+        if not self.is_short:
+            log.warning("the disk is full: sends are refused until there is room")
+        self.is_short = self._ran_out = self._in_batch = True
 
-    Moving it takes up to as much room again, which a nearly full disk must still have: a quarter of the reserve.
-    """
-    return max(_LOG_PAGES_MIN, min(_LOG_PAGES_MAX, options.free_space_reserve_bytes // 4 // _PAGE_BYTES))
+    def end_batch(self) -> None:
+        """Let the numbers count again."""
+        self._in_batch = False
+
+    def look_again(self, now_ms: int) -> bool:
+        """Tell whether room is short; where it was, look anew if that is a second ago."""
+        if self.is_short and now_ms >= self._look_again_ms and not self._in_batch:
+            self._look_again_ms = now_ms + SECOND_MS
+            self.is_short = self._is_short()
+        return self.is_short
+
+    def look(self) -> None:
+        """Inspect the disk; when room has just become short, the log is moved while there is room for that."""
+        was_short = self.is_short
+        self.is_short = self._is_short()
+        if self.is_short and not was_short:
+            self._shorten_log()
+
+    def give_back(self, pages_max: int = _PAGES_PER_SLICE, kept: int = _FREE_PAGES_KEPT) -> bool:
+        """Return empty pages to the disk with the open transaction, ``kept`` of them not; tell whether any were."""
+        pages = self._pragma("freelist_count") - kept
+        if pages > 0:
+            list(self.begin().execute(f"PRAGMA incremental_vacuum({min(pages, pages_max)})"))
+            self._gave_back = True
+        return pages > 0
+
+    def _is_short(self) -> bool:
+        try:
+            is_short = self._disk_is_short() or self._database_is_short()
+        except (OSError, apsw.Error):
+            log.exception("the room on the disk cannot be told")
+            return self.is_short
+        self._ran_out = self._ran_out and is_short
+        return is_short
+
+    def _disk_is_short(self) -> bool:
+        if self._folder is None:
+            return False
+        reserve_bytes = max(self._reserve_bytes, _ROOM_AGAIN_BYTES) if self._ran_out else self._reserve_bytes
+        disk = os.statvfs(self._folder)
+        free_bytes = disk.f_bavail * disk.f_frsize
+        if free_bytes >= reserve_bytes:
+            return False
+        # What draining has freed inside the file is room too: the file does not shrink at once, and not to nothing.
+        return free_bytes + self._pragma("freelist_count") * self._pragma("page_size") < reserve_bytes
+
+    def _database_is_short(self) -> bool:
+        if self._pages_max is None:
+            return False
+        used = self._pragma("page_count") - self._pragma("freelist_count")
+        return self._pages_max - used < self._pages_max // _PAGES_RESERVE_DIVISOR
+
+    def _shorten_log(self) -> None:
+        """Move all of the log and cut its file; waits for no reader."""
+        self._connection.set_busy_timeout(0)
+        try:
+            ((busy, _, _),) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except (apsw.FullError, apsw.BusyError):
+            return
+        finally:
+            self._connection.set_busy_timeout(_BUSY_MS_MAX)
+        if not busy:  # else another process reads what is still in the log
+            self._log_was_moved(0)
+
+    def _pragma(self, name: str) -> int:
+        value: int = self._connection.pragma(name)
+        return value
 
 
 def ran_out_of_room(error: Exception) -> bool:

@@ -13,7 +13,7 @@ else goes on.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import apsw
@@ -37,10 +37,7 @@ from veilmq.store.events import (
     routing_key,
 )
 from veilmq.store.queues import SEQ_SHIFT, Queue
-from veilmq.store.sqlite.accepted import Staged
-from veilmq.store.sqlite.options import EngineOptions
-from veilmq.store.sqlite.space import Space
-from veilmq.store.sqlite.statements import SQL
+from veilmq.store.sqlite.database import SQL, Database, EngineOptions
 
 log = logging.getLogger(__name__)
 
@@ -69,61 +66,34 @@ class EventLog:
     What reads leases finds them as they are in the database: the caller has flushed what is staged of their queue.
     """
 
-    __slots__ = (
-        "_ahead",
-        "_changed",
-        "_execute",
-        "_executemany",
-        "_expired",
-        "_hashes",
-        "_options",
-        "_remembered",
-        "_space",
-        "_staged",
-    )
-
-    def __init__(
-        self,
-        connection: apsw.Connection,
-        *,
-        options: EngineOptions,
-        space: Space,
-        changed: Callable[[Staged], None],
-        ahead: Callable[[], int],
-    ) -> None:
-        """``changed`` is called when the first event after a write is staged.
-
-        ``ahead`` returns by how many ms the instants that users see are ahead of the store's.
-        """
+    def __init__(self, connection: apsw.Connection, *, options: EngineOptions, database: Database) -> None:
         self._execute = connection.execute
         self._executemany = connection.executemany
         self._options = options
-        self._space = space
-        self._changed = changed
-        self._ahead = ahead
+        self._database = database
         self.forget()
 
     def forget(self) -> None:
         """Drop what is staged, and what is remembered."""
-        self._staged: list[Event] = []
+        self.staged: list[Event] = []
+        """The events that the batch has still to write, with instants of the store."""
         self._expired: dict[tuple[int, int], tuple[int, bytes]] = {}
         self._remembered: dict[int, Lease] = {}
         self._hashes: dict[tuple[int, int], int | None] = {}
 
-    def write(self) -> None:
-        """Write the events that are staged, and the receipts that a late delete may ask for, or neither.
+    def write(self, ahead_ms: int) -> None:
+        """Write the events that are staged, and the receipts that a late delete may name, or neither.
 
         Events have the instants that users see; what is kept for a late delete is store time.
         """
-        events, expired = self._staged, self._expired
-        self._staged, self._expired = [], {}
+        events, expired = self.staged, self._expired
+        self.staged, self._expired = [], {}
         recorded, _, exported, dropped = self._execute(SQL["event_state"]).get
-        if self._space.is_short or recorded - exported >= self._options.events_waiting_max:
+        if self._database.is_short or recorded - exported >= self._options.events_waiting_max:
             if not dropped:
                 log.warning("events are dropped: too many wait to be exported, or the disk is nearly full")
             self._execute(SQL["drop_events"], (len(events),))
             return
-        ahead_ms = self._ahead()
         encoded = encode([_shown(event, ahead_ms) for event in events] if ahead_ms else events)
         self._execute(SQL["insert_event_batch"], (recorded + 1, len(events), encoded))
         self._executemany(SQL["insert_expired"], [(*key, *kept) for key, kept in expired.items()])
@@ -165,11 +135,10 @@ class EventLog:
         """Write what the leases say of their receipts now."""
         for lease in leases:
             self._remembered.pop(lease[_SEQ], None)
-        rows = [(lease[_LOG], partition, lease[_GROUP], lease[_SEQ]) for lease in leases]
-        if fifo:
-            self._executemany(SQL["ordered_set_log"], rows)
-        else:
-            self._executemany(SQL["standard_set_log"], [(number, place, seq) for number, place, _, seq in rows])
+        rows: list[Row] = [(lease[_LOG], partition, lease[_GROUP], lease[_SEQ]) for lease in leases]
+        if not fifo:
+            rows = [(lease[_LOG], partition, lease[_SEQ]) for lease in leases]
+        self._executemany(SQL["ordered_set_log" if fifo else "standard_set_log"], rows)
 
     # What happens to receipts.
 
@@ -299,7 +268,7 @@ class EventLog:
         late = list(expired)
         late[_CLOSED_AT], late[_OUTCOME] = now_ms, Outcome.LATE_DELETED
         late[_HELD] = now_ms - expired[_RECEIVED_AT]
-        self._stage(tuple(late))
+        self.staged.append(tuple(late))
 
     def _expire(self, logged: Logged, lease: Lease) -> Event:
         end_ms = min(lease[_VISIBLE_AT], logged.end_ms(lease[_SEQ] >> SEQ_SHIFT))
@@ -323,13 +292,8 @@ class EventLog:
             outcome=outcome,
             closed_at_ms=closed_at_ms,
         )
-        self._stage(event)
+        self.staged.append(event)
         return event
-
-    def _stage(self, event: Event) -> None:
-        if not self._staged:
-            self._changed(self)
-        self._staged.append(event)
 
 
 def _shown(event: Event, ahead_ms: int) -> Event:

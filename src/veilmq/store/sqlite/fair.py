@@ -9,6 +9,7 @@ Who works on how much is kept in memory alone. After a restart the first receive
 flight again, what ends last if that is very much, and processing times are learned anew.
 """
 
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Any
@@ -16,9 +17,8 @@ from typing import Any
 from veilmq.core.fairness import Fairness
 from veilmq.core.limits import PRIORITY
 from veilmq.store.queues import Queue
-from veilmq.store.sqlite import ready
+from veilmq.store.sqlite.database import SQL
 from veilmq.store.sqlite.session import Row, Session, group_hash
-from veilmq.store.sqlite.statements import SQL
 
 GROUPED = PRIORITY.maximum
 """What is added to a priority in the lane of grouped messages."""
@@ -33,24 +33,16 @@ Group = tuple[int, int]
 
 
 class Sharing:
-    """Who works on what in one queue: accounts by lane, and the messages of groups in flight."""
+    """The accounts of one queue by lane, and the messages of groups in flight."""
 
-    __slots__ = ("_accounts", "_ends", "flights", "queue", "touched")
+    __slots__ = ("_ends", "accounts", "flights", "queue", "touched")
 
     def __init__(self, queue: Queue) -> None:
-        """Begin with nothing in flight."""
         self.queue = queue
-        self._accounts: dict[int, Fairness] = {}
+        self.accounts: defaultdict[int, Fairness] = defaultdict(Fairness)
         self._ends: list[tuple[int, int]] = []  # when flights end, also some that have ended otherwise
         self.flights: dict[int, tuple[Group, int, int]] = {}  # by seq: group, end, and since when
         self.touched: set[Group] = set()
-
-    def account(self, lane: int) -> Fairness:
-        """Return the account of a lane."""
-        account = self._accounts.get(lane)
-        if account is None:
-            account = self._accounts[lane] = Fairness()
-        return account
 
     def look(self, now_ms: int) -> None:
         """Count out what became visible again."""
@@ -62,7 +54,7 @@ class Sharing:
 
     def take_off(self, seq: int, group: Group, end_ms: int, since_ms: int, now_ms: int) -> None:
         """Count a message in flight."""
-        self.account(group[0]).received(group[1], now_ms)
+        self.accounts[group[0]].received(group[1], now_ms)
         self.flights[seq] = group, end_ms, since_ms
         heappush(self._ends, (end_ms, seq))
 
@@ -80,11 +72,11 @@ class Sharing:
         flight = self.flights.pop(seq, None)
         if flight is not None:
             (lane, group), _, since_ms = flight
-            self.account(lane).ended(group, at_ms - since_ms, at_ms)
+            self.accounts[lane].ended(group, at_ms - since_ms, at_ms)
 
     def is_noisy(self, group: Group, now_ms: int, *, judges: bool) -> bool:
         """Tell whether a group has to let others go first; one that ``judges`` makes it so."""
-        account, others = self.account(group[0]), max(0, self.queue.in_flight - len(self.flights))
+        account, others = self.accounts[group[0]], max(0, self.queue.in_flight - len(self.flights))
         return (account.is_noisy if judges else account.would_be_noisy)(group[1], others, now_ms)
 
 
@@ -93,20 +85,16 @@ def sharing_of(session: Session, queue: Queue) -> Sharing:
 
     It begins before a receipt changes that: what a message ends with has to have been counted.
     """
-    sharing: Any = queue.fair
-    if sharing is None:
-        sharing = queue.fair = Sharing(queue)
-        now_ms = queue.counted_at_ms
-        for lane in queue.lanes:
-            if lane > GROUPED:
-                rows = session.rows("fair_flights", queue.partition, lane, now_ms, _FLIGHTS_READ_MAX)
-                for seq, visible_at_ms, group, received_at_ms in rows:
-                    sharing.take_off(seq, (lane, group), visible_at_ms, received_at_ms, now_ms)
-    found: Sharing = sharing
-    return found
-
-
-# Sending.
+    if isinstance(queue.fair, Sharing):
+        return queue.fair
+    sharing = queue.fair = Sharing(queue)
+    now_ms = queue.counted_at_ms
+    for lane in queue.lanes:
+        if lane > GROUPED:
+            rows = session.rows("fair_flights", queue.partition, lane, now_ms, _FLIGHTS_READ_MAX)
+            for seq, visible_at_ms, group, received_at_ms in rows:
+                sharing.take_off(seq, (lane, group), visible_at_ms, received_at_ms, now_ms)
+    return sharing
 
 
 def sent(session: Session, queue: Queue, name: str, priority: int, now_ms: int) -> tuple[int, int]:
@@ -115,7 +103,7 @@ def sent(session: Session, queue: Queue, name: str, priority: int, now_ms: int) 
     sharing: Any = queue.fair
     lane, group = GROUPED + priority, group_hash(session.group_numbers.key, name)
     if sharing is not None:
-        sharing.account(lane).sent(group, now_ms)
+        sharing.accounts[lane].sent(group, now_ms)
     return lane, group
 
 
@@ -123,9 +111,6 @@ def admit(session: Session, rows: list[Row]) -> None:
     """Bring the first messages of groups up to those that arrived, whose rows are inserted."""
     arrived = [(partition, lane, group, at_ms, seq) for partition, seq, lane, at_ms, group in rows if group is not None]
     session.stage(_ADMIT, arrived)
-
-
-# Receiving.
 
 
 def in_order(
@@ -150,7 +135,7 @@ def _of_priority(
     heads: list[tuple[int, int, Row, Iterator[Row]]] = []  # the next message of each source, by visibility
     groups = execute(_GROUPS, (queue.partition, lane, now_ms))
     _push(heads, execute(sql["standard_take"], (queue.partition, priority, now_ms, -1)))
-    _push(heads, ready.waiting_in(session, queue, priority, -1, now_ms, sql))
+    _push(heads, execute(sql["ready_take"], (queue.floor(now_ms), queue.partition, priority, -1)))
     group_head = next(groups, None)
     while heads or group_head is not None:
         if group_head is not None and (not heads or group_head[:2] < heads[0][:2]):
@@ -164,7 +149,7 @@ def _of_priority(
         _, _, row, source = heappop(heads)
         yield row
         _push(heads, source)
-    account = sharing.account(lane)
+    account = sharing.accounts[lane]
     for group in sorted(noisy, key=lambda group: (account.in_flight(group), group)):
         yield from execute(sql["fair_of_group"], (queue.partition, lane, group, now_ms))
 
@@ -176,7 +161,7 @@ def _push(heads: list[tuple[int, int, Row, Iterator[Row]]], source: Iterator[Row
 
 
 def touch(session: Session, queue: Queue, rows: Iterable[Row]) -> None:
-    """Take note of messages that leave their groups: ``taken`` finds the next ones."""
+    """Note messages that leave their groups: ``taken`` finds the next ones."""
     sharing_of(session, queue).touched.update([(row[_LANE], row[_GROUP]) for row in rows if row[_GROUP] is not None])
 
 
@@ -206,10 +191,7 @@ def refile(session: Session, queue: Queue, groups: Iterable[Group], now_ms: int)
         else:
             session.run("put_fair_group", queue.partition, lane, group, *row)
         if sharing is not None and (row is None or row[0] > now_ms or row[1] in sharing.flights):
-            sharing.account(lane).drained(group)  # what is visible and still a flight was just given for 0 s
-
-
-# Receipts, and the end of retention.
+            sharing.accounts[lane].drained(group)  # what is visible and still a flight was just given for 0 s
 
 
 def ended(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]], now_ms: int) -> None:

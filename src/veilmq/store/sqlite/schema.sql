@@ -76,7 +76,7 @@ CREATE TABLE ready (
 
 -- What changes of each other message in a standard queue. lane is its priority, and 16 more for messages of groups (grp).
 -- Receipts find it by its key, receives by the index, which says of what is hidden whether it was received. log is what
--- the end of the receipt has to know of its receive (store/events.py), 0 where that is not logged.
+-- the end of the receipt has to know of its receive (engines/held.py), 0 where that is not logged.
 CREATE TABLE visibility (
     partition INTEGER NOT NULL,
     seq INTEGER NOT NULL,

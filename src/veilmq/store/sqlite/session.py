@@ -1,14 +1,16 @@
 """The session: one connection, the caches above it, and what every operation of a batch shares.
 
 An operation reads and writes through the session, inside the batch's open transaction. ``forget`` drops every cache:
-the next operation reads what the database has.
+the next operation reads what the database has. The deduplication log is here, too: what it has in memory is an index.
 """
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from mmap import mmap
 from os import urandom
-from typing import Any
+from struct import Struct
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -21,11 +23,8 @@ from veilmq.core.receipts import KEY_BYTES, Receipt, ReceiptBook
 from veilmq.store.cold import Scheduler
 from veilmq.store.events import Logged, is_logged
 from veilmq.store.queues import SEQ_SHIFT, Queue
-from veilmq.store.sqlite.accepted import Accepted, Staged
+from veilmq.store.sqlite.database import SQL, Database, EngineOptions
 from veilmq.store.sqlite.event_log import EventLog
-from veilmq.store.sqlite.options import EngineOptions
-from veilmq.store.sqlite.space import Space
-from veilmq.store.sqlite.statements import SQL
 
 _PUT_TOTALS = SQL["put_totals"]
 _PUT_PROGRESS = SQL["put_progress"]
@@ -36,19 +35,26 @@ _DELETE_RUN = SQL["delete_ordered_run"]
 _NUMBERS_REMEMBERED_MAX = 65_536
 _FIRST_NUMBER: tuple[int, int] = (0, 0)
 
+ENTRY = Struct(">16s16sQQ")
+"""Of the deduplication log: key, message id, sequence number, number of the entry before in the chain."""
+_HASH = Struct(">I")  # the first bytes of a key
+_HASH_OF_ENTRY = Struct(f">I{ENTRY.size - _HASH.size}x")
+_SHIFT = 11  # the hash is the first 21 bits: like the entries it is a part of the format, since chains are stored
+_SLOTS = 1 << (32 - _SHIFT)
+_ENTRIES_PER_ROW = 64  # then a row fits on a page
+
 Row = tuple[Any, ...]
 
 
 class Session:
     """What the operations of one store share."""
 
-    def __init__(self, connection: apsw.Connection, *, options: EngineOptions, space: Space) -> None:
-        """``connection`` has the tables; ``space`` tells when the disk is nearly full."""
+    def __init__(self, connection: apsw.Connection, *, options: EngineOptions, database: Database) -> None:
         self.connection = connection
         self.execute = connection.execute
         self.executemany = connection.executemany
         self.options = options
-        self.space = space
+        self.database = database
         self.wakes: dict[str, Wake] = {}
         self.schedulers: dict[type[Command], Scheduler] = {}
         self.ids = IdSource()
@@ -56,19 +62,12 @@ class Session:
         key, is_copy = self.kept_key("receipt_key"), self.row("any_renumbered") is not None
         self.book = _RenumberingBook(self.execute, key=key) if is_copy else ReceiptBook(keys=[key])
         self.group_numbers = GroupNumbers(self.execute, key=self.kept_key("group_key"))
-        self.swept_to = 0
-        """The number of the queue that the janitor looked at last."""
-        self.ahead_ms = 0
-        """How far the instants that users see are ahead of the store's."""
-        self.bytes_left = 0
-        """How many more bytes of bodies the batch may read."""
-        self.write_bytes_left = 0
-        """How many more bytes it may write; the command that goes beyond is its last one that writes."""
-        self._staged: list[Staged] = []
-        self.accepted = Accepted(connection, changed=self._staged.append)
-        self.events = EventLog(
-            connection, options=options, space=space, changed=self._staged.append, ahead=lambda: self.ahead_ms
-        )
+        self.swept_to = 0  # the number of the queue that the janitor inspected last
+        self.ahead_ms = 0  # how far the instants that users see are ahead of the store's
+        self.bytes_left = 0  # of bodies that the batch may still read
+        self.write_bytes_left = 0  # that it may still write; the command that goes beyond is its last one that writes
+        self.accepted = Accepted(connection)
+        self.events = EventLog(connection, options=options, database=database)
         self.forget()
 
     def forget(self) -> None:
@@ -78,8 +77,7 @@ class Session:
         self.events.forget()
         self._ended: list[Row] = []
         self._left: dict[int, list[Row]] = {}
-        self.group_of: dict[int, int] = {}
-        """The groups of messages that were received lately, by seq."""
+        self.group_of: dict[int, int] = {}  # of messages that were received lately, by seq
         self.queues: dict[str, Queue] = {}
         self._touched: list[Queue] = []
         ((_, self.last_seq, _),) = self.execute(SQL["progress"])
@@ -87,7 +85,7 @@ class Session:
     # The batch.
 
     def touch(self, queue: Queue) -> None:
-        """Have the totals of ``queue`` written with the batch."""
+        """Write the totals of ``queue`` with the batch."""
         if not queue.touched:
             queue.touched = True
             self._touched.append(queue)
@@ -118,27 +116,21 @@ class Session:
         """Write what the batch has gathered so far; tell whether that were totals."""
         self.flush()
         self.settle_ended()
-        if self._staged:
-            for table in self._staged:
-                table.write()
-            self._staged.clear()
-        if self._touched:
-            self.executemany(
-                _PUT_TOTALS,
-                [
-                    (q.messages, q.in_flight, q.delayed, q.counted_at_ms, q.floor_seq, self.last_seq, q.partition)
-                    for q in self._touched
-                ],
-            )
-            for queue in self._touched:
-                queue.touched = False
-            self._touched = []
-            return True
-        return False
+        if self.accepted.staged:
+            self.accepted.write()
+        if self.events.staged:
+            self.events.write(self.ahead_ms)
+        touched, self._touched = self._touched, []
+        rows: list[Row] = []
+        for q in touched:
+            q.touched = False
+            rows.append((q.messages, q.in_flight, q.delayed, q.counted_at_ms, q.floor_seq, self.last_seq, q.partition))
+        if rows:
+            self.executemany(_PUT_TOTALS, rows)
+        return bool(rows)
 
     def roll_back(self) -> None:
         """Forget a batch that failed."""
-        self._staged.clear()
         self.accepted.forget()
         if self.connection.in_transaction:
             self.execute("ROLLBACK")
@@ -146,12 +138,11 @@ class Session:
 
     def has_written(self, changes_before: int) -> bool:
         """Tell whether anything was written since ``write``, when the connection had made so many changes."""
-        waits = self._writes or self._staged or self._touched or self._ended or self._left
+        waits = self._writes or self.accepted.staged or self.events.staged or self._touched or self._ended or self._left
         return bool(waits) or self.connection.total_changes() > changes_before
 
     def undo(self, accepted: int) -> None:
         """Forget a command that was rolled back; the log has ``accepted`` entries of the batch before it."""
-        self._staged.clear()
         self.accepted.forget(accepted)
         self.forget()
 
@@ -186,10 +177,9 @@ class Session:
     def kept_key(self, name: str) -> bytes:
         """Return the secret ``name`` of the store, made where there is none."""
         row = self.row("setting", name)
+        key: bytes = urandom(KEY_BYTES) if row is None else row[0]
         if row is None:
-            row = (urandom(KEY_BYTES),)
-            self.run("put_setting", name, row[0])
-        key: bytes = row[0]
+            self.run("put_setting", name, key)
         return key
 
     # Queues.
@@ -293,14 +283,13 @@ class Session:
 
 
 class GroupNumbers:
-    """The numbers of message groups, with a cache of those that were asked for lately.
+    """The numbers of message groups, with a cache of those that were used lately.
 
     A group has the number of its first message, found by a hash of its name; in standard queues its hash is its number.
     The janitor removes the numbers of groups without messages.
     """
 
     def __init__(self, execute: Callable[..., Any], *, key: bytes) -> None:
-        """``execute`` is that of the store's connection; ``key`` is the secret of the hashes."""
         self._execute = execute
         self.key = key
         self._swept_to = _FIRST_NUMBER
@@ -323,9 +312,10 @@ class GroupNumbers:
     def of_hash(self, partition: int, name_hash: int, seq: int) -> int:
         """Return the same of a group whose name is known by its hash."""
         row = self._execute(SQL["group_number"], (partition, name_hash)).fetchone()
-        if row is None:
-            self._execute(SQL["insert_group_number"], (partition, name_hash, seq))
-        return seq if row is None else int(row[0])
+        if row is not None:
+            return int(row[0])
+        self._execute(SQL["insert_group_number"], (partition, name_hash, seq))
+        return seq
 
     def sweep(self, count: int) -> bool:
         """Remove the numbers of groups without messages from a slice of all; tell whether to go on with the next one.
@@ -350,11 +340,7 @@ def group_hash(key: bytes, group: str) -> int:
 
 
 class _RenumberingBook(ReceiptBook):
-    """A book of a copy, which reads receipts of the store that it was copied from, too.
-
-    They name a message by its position there. Where that could not become its seq, ``renumbered`` has both, as long as
-    a receipt can be of use.
-    """
+    """A book of a copy: receipts of the store that it was copied from name positions there; ``renumbered`` has both."""
 
     __slots__ = ("_execute",)
 
@@ -367,3 +353,101 @@ class _RenumberingBook(ReceiptBook):
         receipt = super().read(text)
         row = self._execute(SQL["renumbered"], (receipt.queue, receipt.position)).fetchone()
         return receipt if row is None else receipt._replace(position=row[0])
+
+
+# The deduplication log.
+
+
+class Acceptance(NamedTuple):
+    """The message that was accepted with a key, and when."""
+
+    id: bytes
+    sequence: int
+    accepted_at_ms: int
+
+
+class Accepted:
+    """What FIFO queues accepted lately, found by deduplication key: a log in the order of time, and chains through it.
+
+    Keys are hashes, so a table ordered by them would be written to at another page with each message. Here the entries
+    of a batch are appended as one row, and go with it when they are five minutes old. An entry is found through its
+    chain: a hash of the key names a slot, which has the number of the latest entry of that hash, and each entry has the
+    number of the one before it. Nearly all messages are no duplicates, and nearly always the slot says so without
+    reading: it is empty, or what it leads to is no longer there. Entries are numbered from 1 on.
+
+    The slots, of a fixed number, are in memory alone; they are filled when the log is opened, which takes half a second
+    for each million entries.
+    """
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._slots = memoryview(mmap(-1, 8 * _SLOTS)).cast("Q")  # takes no memory before it is written to
+        self.staged: list[bytes] = []
+        """The entries that the batch has still to write."""
+        self._undo: list[tuple[int, int]] = []  # slots of the batch, and what they had before
+        self._at_ms = 0
+        self._first = self._next = 1  # the numbers of the first entry that is kept, and of the next one
+        for number, entries in connection.execute(SQL["all_accepted"]):
+            if self._next == 1:
+                self._first = number
+            for at, (key,) in enumerate(_HASH_OF_ENTRY.iter_unpack(entries), number):
+                self._slots[key >> _SHIFT] = at
+            self._next = at + 1
+        self._written = self._next  # entries from here on are staged
+
+    def find(self, key: bytes) -> Acceptance | None:
+        """Return the last message that was accepted with ``key``, ``None`` when there was none in five minutes."""
+        number = self._slots[_HASH.unpack_from(key)[0] >> _SHIFT]
+        while number >= self._first:
+            found, message_id, sequence, before, accepted_at_ms = self._entry(number)
+            if found == key:
+                return Acceptance(message_id, sequence, accepted_at_ms)
+            number = before
+        return None
+
+    def _entry(self, number: int) -> tuple[bytes, bytes, int, int, int]:
+        if number >= self._written:
+            return *ENTRY.unpack(self.staged[number - self._written]), self._at_ms
+        first, accepted_at_ms, entries = self._connection.execute(SQL["accepted_row"], (number,)).get
+        return *ENTRY.unpack_from(entries, (number - first) * ENTRY.size), accepted_at_ms
+
+    def add(self, key: bytes, message_id: bytes, sequence: int, now_ms: int) -> None:
+        """Take note of a message; all of a batch have one instant."""
+        self._at_ms = now_ms
+        slot = _HASH.unpack_from(key)[0] >> _SHIFT
+        before = self._slots[slot]
+        self._undo.append((slot, before))
+        self.staged.append(ENTRY.pack(key, message_id, sequence, before))
+        self._slots[slot] = self._next
+        self._next += 1
+
+    def write(self) -> None:
+        """Append what is staged to the log, in the open transaction."""
+        staged, self.staged = self.staged, []
+        starts = range(0, len(staged), _ENTRIES_PER_ROW)
+        rows = [(self._written + at, self._at_ms, b"".join(staged[at : at + _ENTRIES_PER_ROW])) for at in starts]
+        self._connection.executemany(SQL["insert_accepted"], rows)
+        self._written = self._next
+
+    def keep(self) -> None:
+        """Take note that the batch is durable."""
+        self._undo = []
+
+    @property
+    def count(self) -> int:
+        """Return how many entries the batch has so far."""
+        return len(self._undo)
+
+    def forget(self, kept: int = 0) -> None:
+        """Take back the entries of the batch, staged or written, but the first ``kept`` ones, which are written."""
+        undone = self._undo[kept:]
+        for slot, before in reversed(undone):
+            self._slots[slot] = before
+        self._next -= len(undone)
+        self._written = self._next
+        self.staged, self._undo = [], self._undo[:kept]
+
+    def cut(self) -> None:
+        """Take note that the first rows were deleted; nothing may be staged."""
+        first = self._connection.execute(SQL["first_accepted"]).fetchone()
+        self._first = self._next if first is None else first[0]

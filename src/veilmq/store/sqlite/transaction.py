@@ -1,6 +1,12 @@
-"""Cold commands on SQLite: the port of ``store.transaction`` on the open batch, and what drives them to their end."""
+"""Cold commands on SQLite: the port of ``store.transaction`` on the open batch, and the janitor.
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+A cold command is driven inside the batch, in a savepoint if it changes something.
+"""
+
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -8,27 +14,34 @@ import msgspec
 from veilmq.core import commands
 from veilmq.core.commands import Command, NewMessage
 from veilmq.core.errors import StoreFull, VeilmqError
-from veilmq.core.limits import BATCH_ROW_BYTES, PRIORITY
-from veilmq.core.looks import MessageState
+from veilmq.core.limits import ATTEMPT_S, BATCH_ROW_BYTES, DEDUPLICATION_S, PRIORITY, RETENTION_S, SECOND_MS
+from veilmq.core.looks import LOOKED_AT_MAX, MessageState
 from veilmq.core.receipts import Receipt
 from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.store.claims import ClaimTransaction
 from veilmq.store.cold import COLD, READS, Cold, Sweep
-from veilmq.store.queues import Queue
-from veilmq.store.sqlite import fair, fifo, groups, inspection, moving, standard, totals
-from veilmq.store.sqlite.claimed import SqliteClaimed
+from veilmq.store.events import EXPIRED_KEPT_S, Logged
+from veilmq.store.queue_commands import forget_cooldowns
+from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
+from veilmq.store.sqlite import fair, fifo, standard
+from veilmq.store.sqlite.claims import SqliteClaimed
+from veilmq.store.sqlite.database import BARE, SQL
 from veilmq.store.sqlite.session import Session
-from veilmq.store.sqlite.settling import end_leases, settle
-from veilmq.store.sqlite.statements import SQL
+from veilmq.store.sqlite.settling import bury, counts, delete_below, end_leases, send_on, settle, settle_time
 from veilmq.store.transaction import Chosen, Given, Leased, QueueRow, Row, StoredMessage, Waiting
+
+_ROWS_PER_SWEEP = 1_000
+_QUEUES_PER_SWEEP = 200
+_PARTITION_ROWS = 5  # what a look at a partition takes, in rows
+_PAUSE_MS = 10
+_LOOK_MS = RETENTION_S.minimum * SECOND_MS
 
 
 class SqliteTransaction(ClaimTransaction):
     """The open transaction of a batch, at the instant of its commands. No method suspends."""
 
     def __init__(self, session: Session, now_ms: int) -> None:
-        """``session`` has the batch."""
         self._session = session
         self._now_ms = now_ms
         self.ids = session.ids
@@ -50,13 +63,7 @@ class SqliteTransaction(ClaimTransaction):
         self._session.many(query, [tuple(row) for row in rows])
         self._session.write_bytes_left -= sum(len(each) for row in rows for each in row if isinstance(each, bytes))
 
-    async def locked(self, query: str, *values: Any) -> Sequence[Row]:
-        """Return the rows of a named query: no other transaction is open."""
-        return self._session.rows(query, *values)
-
-    async def unlocked(self, query: str, *values: Any) -> Sequence[Row]:
-        """Return the rows of a named query: no other transaction is open."""
-        return self._session.rows(query, *values)
+    locked = unlocked = rows  # no other transaction is open
 
     async def lock(self, kind: str, *key: Any) -> bool:
         """Do nothing: no other transaction is open."""
@@ -90,7 +97,7 @@ class SqliteTransaction(ClaimTransaction):
     async def counts(self, queue: QueueRow) -> QueueCounts:
         """Count the messages of a queue by state."""
         assert isinstance(queue, Queue)
-        return totals.counts(self._session, queue, self._now_ms)
+        return counts(self._session, queue, self._now_ms)
 
     async def retire(self, queue: QueueRow, *, is_deleted: bool) -> None:
         """Retire the partition of a queue."""
@@ -101,7 +108,7 @@ class SqliteTransaction(ClaimTransaction):
         """Give a queue other settings: what the old retention has ended is below its floor from now on."""
         assert isinstance(queue, Queue)
         session, now_ms = self._session, self._now_ms
-        totals.settle_time(session, queue, now_ms)
+        settle_time(session, queue, now_ms)
         queue.floor_seq = queue.floor(now_ms)
         session.touch(queue)
         session.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
@@ -115,12 +122,12 @@ class SqliteTransaction(ClaimTransaction):
             return
         queue.free_place(self._now_ms)
         if queue.fifo:
-            groups.notify(self._session, queue, self._now_ms, 1)
+            fifo.notify(self._session, queue, self._now_ms, 1)
 
     def need_room(self) -> None:
         """Raise ``StoreFull`` where the disk is nearly full."""
-        space = self._session.space
-        if space.is_short and space.look_again(self._now_ms):
+        database = self._session.database
+        if database.is_short and database.look_again(self._now_ms):
             raise StoreFull
 
     async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
@@ -157,9 +164,9 @@ class SqliteTransaction(ClaimTransaction):
         session, now_ms = self._session, self._now_ms
         source, goal = session.queue(queue.name), self._settled(target)
         rows = [each.row for each in messages]
-        moving.send_on(session, source, goal, rows, now_ms)
+        send_on(session, source, goal, rows, now_ms)
         if source.fifo:
-            groups.refile(session, source, {row[11] for row in rows})
+            fifo.refile(session, source, {row[11] for row in rows})
         elif source.shares:
             fair.taken(session, source, now_ms)
         goal.notify(now_ms)
@@ -201,36 +208,16 @@ class SqliteTransaction(ClaimTransaction):
         source, goal = session.queue(queue.name), session.queue(target.name)
         end_leases(session, source, [each.receipt for each in messages], now_ms)
         rows = [(*each.row[:7], its.properties, *each.row[8:]) for each, its in zip(messages, new, strict=True)]
-        seqs = moving.bury(session, source, goal, rows, now_ms)
+        seqs = bury(session, source, goal, rows, now_ms)
         if source.fifo:
-            groups.refile(session, source, {row[11] for row in rows})
-            groups.notify(session, source, now_ms, 1)
+            fifo.refile(session, source, {row[11] for row in rows})
+            fifo.notify(session, source, now_ms, 1)
         elif source.shares:
             fair.ended(session, source, [(row[0], row[1], row[11]) for row in rows], now_ms)
         goal.notify(now_ms)
         return [
             SentMessage(id=row[5], sequence=seq if goal.fifo else None) for row, seq in zip(rows, seqs, strict=True)
         ]
-
-    async def inspect(
-        self, queue: QueueRow, state: MessageState | None, count: int, passed_max: int
-    ) -> list[StoredMessage]:
-        """Find the first ``count`` messages, or those in ``state``."""
-        ours = self._settled(queue)
-        found = inspection.find(self._session, ours, state, count, passed_max, self._now_ms)
-        return inspection.stored(self._session, ours, found, self._now_ms)
-
-    async def inspect_at(self, queue: QueueRow, seqs: Sequence[int]) -> list[StoredMessage]:
-        """Find those of the messages ``seqs`` that are in the queue and were received."""
-        ours = self._settled(queue)
-        found = [(seq, None) for seq in seqs if seq >= ours.floor(self._now_ms)]
-        return [each for each in inspection.stored(self._session, ours, found, self._now_ms) if each.receive_count > 0]
-
-    async def offered(self, queue: QueueRow, count: int) -> list[StoredMessage]:
-        """Find what a receive of ``count`` would take, in its order."""
-        ours = self._settled(queue)
-        found = inspection.offered(self._session, ours, count, self._now_ms)
-        return inspection.stored(self._session, ours, found, self._now_ms)
 
     async def bodies(self, queue: QueueRow, seqs: Sequence[int]) -> Mapping[int, str]:
         """Return the bodies of messages by seq."""
@@ -239,7 +226,7 @@ class SqliteTransaction(ClaimTransaction):
     def _settled(self, queue: QueueRow) -> Queue:
         """Return the queue at the present instant, without a slice of what is past its retention."""
         ours = self._session.queue(queue.name)
-        totals.settle_time(self._session, ours, self._now_ms)
+        settle_time(self._session, ours, self._now_ms)
         return ours
 
     def after(self, call: Callable[[], object]) -> None:
@@ -255,6 +242,96 @@ class SqliteTransaction(ClaimTransaction):
         wake = self._session.wakes.get(name)
         if wake is not None:
             wake(self._now_ms)
+
+    # Inspection: messages are found by seq and lane (one of the ready list has no row that has it), and read without
+    # their bodies. What claims have comes behind what else is in flight, past its retention too.
+
+    async def inspect(
+        self, queue: QueueRow, state: MessageState | None, count: int, passed_max: int
+    ) -> list[StoredMessage]:
+        """Find the first ``count`` messages, or those in ``state``."""
+        ours = self._settled(queue)
+        found = self._unclaimed(ours, state, count, passed_max)
+        if ours.claims and state in (None, MessageState.IN_FLIGHT):
+            found += self._session.rows("claimed_from", ours.partition, count)
+            if state is None:
+                found.sort(key=itemgetter(0))
+        return self._stored(ours, found[:count])
+
+    async def inspect_at(self, queue: QueueRow, seqs: Sequence[int]) -> list[StoredMessage]:
+        """Find those of the messages ``seqs`` that are in the queue and were received."""
+        ours = self._settled(queue)
+        found: list[Any] = [(seq, None) for seq in seqs if seq >= ours.floor(self._now_ms)]
+        return [each for each in self._stored(ours, found) if each.receive_count > 0]
+
+    async def offered(self, queue: QueueRow, count: int) -> list[StoredMessage]:
+        """Find what a receive of ``count`` would take, in its order."""
+        session, ours, now_ms = self._session, self._settled(queue), self._now_ms
+        if ours.fifo:
+            rows = self._of_groups(ours, count)
+        else:
+            rows = standard.in_order(session, ours, now_ms, BARE, judges=False)
+        return self._stored(ours, _first(rows, ours.floor(now_ms), count, LOOKED_AT_MAX))
+
+    def _stored(self, queue: Queue, found: Iterable[Any]) -> list[StoredMessage]:
+        query = SQL["ordered_stored" if queue.fifo else "standard_stored"]
+        places = [(queue.partition, seq, queue.delay_ms if queue.fifo else lane) for seq, lane in found]
+        return [StoredMessage._make((*row, self._now_ms)) for row in self._session.executemany(query, places)]
+
+    def _unclaimed(self, queue: Queue, state: MessageState | None, count: int, passed_max: int) -> list[Any]:
+        session, now_ms = self._session, self._now_ms
+        floor, first = queue.floor(now_ms), passed_max + count
+        if state is None:
+            if queue.fifo:
+                return self._ordered(queue, floor, NEVER_MS, count, count)
+            waiting = [standard.waiting_in(session, queue, lane, count, now_ms, BARE) for lane in queue.lanes]
+            returned = session.rows("standard_from", queue.partition, floor, count)
+            return _first(merge(returned, *waiting, key=itemgetter(0)), floor, count, count)
+        if state is MessageState.VISIBLE:
+            if queue.fifo:
+                return self._ordered(queue, floor, now_ms, first, count)
+            lanes = [standard.visible(session, queue, lane, first, now_ms, BARE) for lane in queue.lanes]
+            return _first(merge(*lanes, key=standard.by_visibility), floor, count, first)
+        hidden = self._hidden_in_groups if queue.fifo else self._hidden_in_lanes
+        found = hidden(queue, first, state is MessageState.IN_FLIGHT, floor, count)
+        return [row[1:] for row in sorted(found)[:count]]
+
+    def _ordered(
+        self, queue: Queue, floor: int, until_ms: int, first: int, count: int, *, floating: bool = False
+    ) -> list[Any]:
+        """Return messages of a FIFO queue in order: of the ``first`` ones those visible at ``until_ms``."""
+        terms = queue.partition, floor, queue.delay_ms, until_ms, first, floating, count
+        return self._session.rows("ordered_from", *terms)
+
+    def _hidden_in_lanes(self, queue: Queue, first: int, is_received: bool, floor: int, count: int) -> list[Any]:
+        rows, terms = self._session.rows, (self._now_ms, first, is_received, floor, count)
+        return [row for lane in queue.lanes for row in rows("standard_hidden", queue.partition, lane, *terms)]
+
+    def _hidden_in_groups(self, queue: Queue, first: int, is_received: bool, floor: int, count: int) -> list[Any]:
+        rows, now_ms = self._session.rows, self._now_ms
+        if is_received:
+            found: list[Any] = rows("ordered_in_flight", queue.partition, now_ms, first, floor, count)
+        else:
+            unended = (now_ms - queue.delay_ms + 1) << SEQ_SHIFT
+            waiting = self._ordered(queue, max(floor, unended), NEVER_MS, first, count, floating=True)
+            found = [((row[0] >> SEQ_SHIFT) + queue.delay_ms, *row) for row in waiting]
+        until_ms = found[-1][0] if len(found) == count else NEVER_MS  # what is behind does not count
+        terms = now_ms, until_ms, first, is_received, floor, count
+        return found + rows("ordered_hidden_apart", queue.partition, *terms)
+
+    def _of_groups(self, queue: Queue, count: int) -> Iterator[Any]:
+        """Yield what groups have that are able to give, one after the other."""
+        session, now_ms, left = self._session, self._now_ms, count
+        for group in fifo.ready(session, queue, count, now_ms):
+            place = queue.partition, group, queue.floor(now_ms), left + fifo.PASSED_OVER_MAX
+            for row in session.execute(BARE["ordered_take"], (*place, queue.delay_ms, now_ms, left)):
+                yield row
+                left -= 1
+
+
+def _first(rows: Iterable[Any], floor: int, count: int, first: int) -> list[Any]:
+    """Return up to ``count`` messages that are within their retention, of the ``first`` ones."""
+    return list(islice((row[:2] for row in islice(rows, first) if row[0] >= floor), count))
 
 
 def driven(cold: Cold, *, changes: bool) -> Callable[[Session, Any, int], object]:
@@ -292,3 +369,62 @@ def end(running: Coroutine[Any, Any, Any]) -> Any:
 
 
 HANDLERS = {kind: driven(cold, changes=kind not in READS) for kind, cold in COLD.items()}
+
+
+# The janitor.
+
+
+def sweep(session: Session, command: Sweep, now_ms: int) -> int:
+    """Do a slice of the janitor's work: what retention, purges and deletions have put out of reach; empty pages.
+
+    Between two slices is a pause, so it never keeps the writer for longer than a slice (a thousand rows: a few
+    milliseconds, the most that is allowed being 20). Retention is at least a minute, so a look a minute misses no end
+    of it; nothing is delivered late because of the janitor, since every command reckons with retention by itself.
+    """
+    session.database.look_again(now_ms)
+    left = _ROWS_PER_SWEEP
+    while left > 0 and (retired := session.row("retired_part")) is not None:
+        left -= _PARTITION_ROWS + _sweep_partition(session, retired, left, now_ms)
+    inspected = session.rows("queues_behind", session.swept_to, _QUEUES_PER_SWEEP if left > 0 else 0)
+    for number, name, *_ in inspected:
+        queue = session.queue(name)
+        messages = queue.messages
+        settle_time(session, queue, now_ms)
+        left -= messages - queue.messages
+        if left <= 0:
+            break
+        session.swept_to = number
+    if len(inspected) < _QUEUES_PER_SWEEP and left > 0:
+        session.swept_to = 0
+    session.run("old_attempts", now_ms - ATTEMPT_S * SECOND_MS, _ROWS_PER_SWEEP)
+    named_s_max = RETENTION_S.maximum + EXPIRED_KEPT_S  # by the receipt of a late delete
+    session.run("old_renumbered", (now_ms - named_s_max * SECOND_MS) << SEQ_SHIFT, _ROWS_PER_SWEEP)
+    end(forget_cooldowns(SqliteTransaction(session, now_ms)))
+    old = session.rows("old_accepted", _ROWS_PER_SWEEP, now_ms - DEDUPLICATION_S * SECOND_MS)
+    if old:
+        session.run("delete_accepted", old[-1][0])
+        session.accepted.cut()
+    session.flush()  # groups have the rows that say whether they have messages
+    many_groups = session.group_numbers.sweep(_ROWS_PER_SWEEP // 2)
+    many_expired = session.events.sweep(_ROWS_PER_SWEEP // 4, now_ms)
+    gave_back = session.database.give_back()
+    more = many_groups or many_expired or gave_back or left <= 0 or session.swept_to > 0
+    return _PAUSE_MS if more or session.row("retired_part") is not None else _LOOK_MS
+
+
+def _sweep_partition(session: Session, retired: Row, rows_max: int, now_ms: int) -> int:
+    """Delete a slice of a retired partition, and its row with the last one; return how many rows that were."""
+    count, (partition, logged_queue, retired_at_ms) = 0, retired
+    log = None if logged_queue is None else Logged(logged_queue, 0, retired_at_ms)
+    for is_fifo, lanes in ((False, range(PRIORITY.maximum + 1)), (True, ())):
+        rows = delete_below(session, partition, lanes, NEVER_MS, rows_max - count, log, now_ms, is_fifo=is_fifo)
+        count += len(rows)
+    if count:
+        return count  # an event of a message has its group, whose number goes after the cursor
+    before = session.connection.total_changes()
+    session.run("delete_cursors_of", partition, rows_max)
+    session.run("delete_fair_groups_of", partition, rows_max)
+    if not any(session.row(f"any_{kind}_of", partition) for kind in ("cursor", "fair_group")):
+        session.run("delete_part", partition)
+        session.run("put_progress", now_ms, session.last_seq)
+    return session.connection.total_changes() - before

@@ -1,17 +1,14 @@
 """What was accepted lately is found by its key, whatever shares its chain, staged, on disk and after a start."""
 
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from veilmq.store.sqlite.accepted import Accepted
-from veilmq.store.sqlite.folder import open_connection
-from veilmq.store.sqlite.options import EngineOptions
-from veilmq.store.sqlite.statements import SQL
+from veilmq.store.sqlite.database import SQL, EngineOptions, open_connection
+from veilmq.store.sqlite.session import Accepted
 
 
 class Book:
@@ -20,8 +17,7 @@ class Book:
     def __init__(self, folder: Path | None = None) -> None:
         """Open it, with the database."""
         self.connection: apsw.Connection = open_connection(folder, EngineOptions())
-        self.staged: list[Any] = []
-        self.accepted = Accepted(self.connection, changed=self.staged.append)
+        self.accepted = Accepted(self.connection)
 
     def add(self, number: int, *, chain: int = 0, now_ms: int = 1_000) -> None:
         """Take note of a message; those of one `chain` share a slot."""
@@ -29,8 +25,7 @@ class Book:
 
     def write(self) -> None:
         """Write what is staged."""
-        if self.staged:
-            self.staged.clear()
+        if self.accepted.staged:
             self.accepted.write()
 
     def keep(self) -> None:
@@ -122,7 +117,6 @@ def test_a_batch_that_is_rolled_back_leaves_nothing(batches: list[tuple[int, boo
         else:
             book.connection.execute("ROLLBACK")
             book.accepted.forget()
-        book.staged.clear()
         kept.update(range(number, number + count))
         number += size
         for each in range(number):

@@ -4,9 +4,8 @@ import asyncio
 import threading
 from typing import cast
 
-from veilmq.store.sqlite.committer import ThreadCommitter
 from veilmq.store.sqlite.database import Database
-from veilmq.store.sqlite.space import Space
+from veilmq.store.sqlite.store import Committer
 
 
 class Disk:
@@ -25,10 +24,10 @@ class Disk:
         self.threads.append(threading.current_thread())
 
     def look(self) -> None:
-        """Stand in for the space, which has enough."""
+        """Find room enough."""
 
 
-async def in_place(disk: Disk, committer: ThreadCommitter, done: asyncio.Queue[object], commits: int) -> int:
+async def in_place(disk: Disk, committer: Committer, done: asyncio.Queue[object], commits: int) -> int:
     """Make so many commits; return how many were made in the event loop's thread."""
     disk.threads.clear()
     for _ in range(commits):
@@ -40,12 +39,7 @@ async def in_place(disk: Disk, committer: ThreadCommitter, done: asyncio.Queue[o
 def test_the_usual_length_of_a_sync_decides() -> None:
     async def run() -> None:
         disk, done = Disk(), asyncio.Queue[object]()
-        committer = ThreadCommitter(
-            database=cast(Database, disk),
-            space=cast(Space, disk),
-            committed=done.put_nowait,
-            stopwatch=lambda: disk.now_s,
-        )
+        committer = Committer(cast(Database, disk), done.put_nowait, in_thread=True, stopwatch=lambda: disk.now_s)
         assert await in_place(disk, committer, done, 100) == 100
         disk.sync_s = 0.02
         assert await in_place(disk, committer, done, 300) <= 2, "a slow disk keeps the loop for one sync in many"

@@ -9,10 +9,15 @@ import apsw
 import pytest
 
 from tests.internals.store.power import Disk, Log, RecordingVFS
-from veilmq.store.sqlite import folder
-from veilmq.store.sqlite.database import Database
-from veilmq.store.sqlite.folder import DATABASE_NAME, FolderError, FolderLock, open_connection
-from veilmq.store.sqlite.options import EngineOptions
+from veilmq.store.sqlite import database as folders
+from veilmq.store.sqlite.database import (
+    DATABASE_NAME,
+    Database,
+    EngineOptions,
+    FolderError,
+    FolderLock,
+    open_connection,
+)
 
 
 def test_a_second_opening_changes_nothing(tmp_path: Path) -> None:
@@ -62,7 +67,7 @@ def test_what_is_newer_or_not_ours_is_left_alone(tmp_path: Path, kind: str) -> N
 
 def test_one_process_a_folder_and_the_lock_dies_with_its_process(tmp_path: Path) -> None:
     script = (
-        f"import sys; from pathlib import Path; from {folder.__name__} import FolderLock\n"
+        f"import sys; from pathlib import Path; from {folders.__name__} import FolderLock\n"
         "lock = FolderLock(Path(sys.argv[1])); print('locked', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -87,7 +92,7 @@ def test_every_pragma_is_in_force(tmp_path: Path) -> None:
     """Whatever SQLite's defaults are: a commit is one sync, and waits for it (2: FULL; of temporary tables: MEMORY)."""
     options = EngineOptions(database_pages_max=5_000)
     connection = open_connection(tmp_path, options)
-    database = Database(connection, options=options)
+    database = Database(connection, tmp_path, options=options)
     wanted = {
         "journal_mode": "wal",
         "synchronous": 2,
@@ -103,7 +108,7 @@ def test_every_pragma_is_in_force(tmp_path: Path) -> None:
 
 def test_the_log_is_moved_once_when_it_is_long_and_when_pages_were_given_back(tmp_path: Path) -> None:
     options = EngineOptions(free_space_reserve_bytes=0)  # the shortest log
-    database = Database(open_connection(tmp_path, options), options=options)
+    database = Database(open_connection(tmp_path, options), tmp_path, options=options)
     moving = []
     for number in range(200):
         database.begin().execute("INSERT INTO setting VALUES (?, ?)", (f"{number}", bytes(20_000)))
@@ -111,8 +116,10 @@ def test_the_log_is_moved_once_when_it_is_long_and_when_pages_were_given_back(tm
         database.commit()
     assert True in moving
     assert (True, True) not in pairwise(moving), "not again at the next commit"
+    database.begin().execute("DELETE FROM setting")
+    database.commit()
     moving = [database.moves_log]
-    database.give_back(1)
+    assert database.give_back(1, kept=0)
     moving.append(database.moves_log)
     database.commit()
     moving.append(database.moves_log)

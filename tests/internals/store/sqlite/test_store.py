@@ -28,7 +28,7 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 async def opened(folder: Path, fatal: list[BaseException] | None = None) -> SqliteStore:
     """Return a store with a queue."""
-    store = SqliteStore.open(folder, clock=SystemClock(), on_fatal=None if fatal is None else fatal.append)
+    store = SqliteStore(folder, clock=SystemClock(), on_fatal=None if fatal is None else fatal.append)
     await execute(store, CreateQueue(queue=QUEUE))
     return store
 
@@ -112,7 +112,7 @@ def test_time_goes_on_from_the_mark_that_the_last_batch_and_the_end_left(tmp_pat
 
     async def at(now_ms: int, wall_ms: int) -> SqliteStore:
         clock = SystemClock(wall_ns=lambda: wall_ms * 1_000_000, boot_ns=lambda: now_ms * 1_000_000, boot_id="one")
-        return SqliteStore.open(tmp_path, clock=clock)
+        return SqliteStore(tmp_path, clock=clock)
 
     async def work() -> None:
         seen = []

@@ -1,0 +1,541 @@
+"""Data folders as a whole: the doctor that checks one, its backup, and copies from and to other kinds of store.
+
+What was interrupted, or breaks an invariant, leaves nothing that looks like a data folder.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import groupby, islice
+from operator import attrgetter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import apsw
+import msgspec
+
+from veilmq.core import properties
+from veilmq.core.limits import DEDUPLICATION_S, PRIORITY, SECOND_MS
+from veilmq.store.clock import StoreClock
+from veilmq.store.copying import (
+    SLICE,
+    CopiedAcceptance,
+    CopiedAttempt,
+    CopiedMessage,
+    CopiedQueue,
+    Remembered,
+    Row,
+    Source,
+    Told,
+)
+from veilmq.store.port import Finding, Report
+from veilmq.store.queues import SEQ_SHIFT
+from veilmq.store.sqlite import fifo
+from veilmq.store.sqlite.database import (
+    DATABASE_NAME,
+    SQL,
+    EngineOptions,
+    FolderError,
+    FolderLock,
+    check_format,
+    database_of,
+    is_in_use,
+    open_connection,
+)
+from veilmq.store.sqlite.fair import GROUPED
+from veilmq.store.sqlite.fifo import Taken, put_attempt
+from veilmq.store.sqlite.session import ENTRY, Session, group_hash
+
+_CHECK = re.compile(r"^-- name: (.+)$", re.MULTILINE)
+_PAGES_PER_STEP = 1_000
+_OURS = ("veilmq.", DATABASE_NAME)  # the lock, the process, the database with its log
+_UNFINISHED = ".new"
+
+
+# The doctor.
+
+
+def examine(folder: Path) -> Report:
+    """Check every invariant of a data folder, and change nothing; raises ``FolderError`` without a veilmq database.
+
+    It may run beside a server: it reads one snapshot. What it checks stands in ``doctor.sql``, one query an invariant,
+    behind the views that they share; SQLite's own check of the file comes first.
+
+    The folder of a server that was killed has a write-ahead log, or a rollback journal, that belongs to the database.
+    It is read along with it, and everything stays as it is: the next start recovers it, not the doctor.
+    """
+    path = database_of(folder)
+    while True:
+        in_use, before = is_in_use(folder), _state(path)
+        try:
+            with _opened(path, in_use=in_use) as connection:
+                check_format(connection, str(path))
+                connection.execute("BEGIN")  # one snapshot for all checks
+                report = _examine(connection)
+        except apsw.Error as error:
+            if in_use or _state(path) == before:
+                raise FolderError(f"{path} cannot be read as a database: {error}. Restore it from a copy.") from error
+        else:
+            if in_use or _state(path) == before:  # else a server has begun to write meanwhile
+                return report
+
+
+def _beside(path: Path) -> tuple[Path, Path]:
+    return path.with_name(f"{path.name}-journal"), path.with_name(f"{path.name}-wal")
+
+
+def _state(path: Path) -> list[tuple[int, int] | None]:
+    files_there = [file.stat() if file.is_file() else None for file in (path, *_beside(path))]
+    return [None if found is None else (found.st_size, found.st_mtime_ns) for found in files_there]
+
+
+@contextmanager
+def _opened(path: Path, *, in_use: bool) -> Iterator[apsw.Connection]:
+    """Open the database so that nothing in its folder is made, changed or removed."""
+    journal, log = _beside(path)
+    if not in_use and journal.is_file() and journal.stat().st_size:
+        with _copied(path, journal, log) as copy, closing(apsw.Connection(str(copy))) as connection:
+            yield connection
+        return
+    how = "mode=ro" if in_use else "mode=ro&immutable=1"
+    if not in_use and log.is_file() and log.stat().st_size:
+        how = "mode=ro&vfs=unix-none"  # no other process is there, and a reader cannot have the lock that is needed
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    with closing(apsw.Connection(f"{path.absolute().as_uri()}?{how}", flags=flags)) as connection:
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        if not in_use:
+            connection.pragma("locking_mode", "EXCLUSIVE")  # the index of the log in memory, instead of a file
+        yield connection
+
+
+@contextmanager
+def _copied(path: Path, *others: Path) -> Iterator[Path]:
+    """Copy the database to where a journal can be rolled back; one has a journal only until its first start is done."""
+    with TemporaryDirectory(prefix="veilmq-doctor-") as folder:
+        try:
+            for file in (path, *others):
+                if file.is_file():
+                    shutil.copy(file, folder)
+        except OSError as error:
+            raise FolderError(
+                f"{path} has a journal to roll back, which needs a copy in {folder}: {error.strerror}. "
+                f"Name a folder with enough space in TMPDIR."
+            ) from error
+        yield Path(folder) / path.name
+
+
+def _examine(connection: apsw.Connection) -> Report:
+    views, *checks = _CHECK.split(files(__package__).joinpath("doctor.sql").read_text(encoding="utf-8"))
+    list(connection.execute(views))
+    problems = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(10)")]
+    ok = problems == ["ok"]
+    findings = [Finding(check="the database file is sound", ok=ok, detail="" if ok else "; ".join(problems))]
+    for check, query in zip(checks[::2], checks[1::2], strict=True):
+        ((count, example),) = connection.execute(query)
+        detail = f"{count} rows break this, the first at {example}" if count else ""
+        findings.append(Finding(check=check, ok=not count, detail=detail))
+    return Report(findings=findings, facts=_facts(connection))
+
+
+def _facts(connection: apsw.Connection) -> dict[str, str | int]:
+    counts = {f"{table}s": connection.execute(f"SELECT count(*) FROM {table}").get for table in ("queue", "message")}
+    page_bytes = connection.pragma("page_size")
+    return {
+        "format": connection.pragma("user_version"),
+        **counts,
+        "database_bytes": connection.pragma("page_count") * page_bytes,
+        "free_bytes": connection.pragma("freelist_count") * page_bytes,
+    }
+
+
+# What is made takes its name at the end.
+
+
+class Unfinished:
+    """A data folder in the making: ``PLACE.unfinished`` becomes ``PLACE`` when it is whole, checked and synced."""
+
+    def __init__(self, place: Path) -> None:
+        """Make the folder, without what an attempt that was killed left; raises ``FolderError`` if ``place`` exists.
+
+        A ``place`` that ends in ``.db`` becomes the database alone.
+        """
+        if place.exists() or place.is_symlink():
+            raise FolderError(f"{place} exists, and nothing is replaced: name a new one with --to.")
+        self._place = place
+        self.folder = place.with_name(f"{place.name}.unfinished")
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise FolderError(f"{self.folder} cannot be made: {error}. Check the disk and the rights.") from error
+        self.database = self.folder / DATABASE_NAME
+
+    def check(self) -> dict[str, str | int]:
+        """Return what it holds, by name; raises ``FolderError`` when it breaks an invariant."""
+        report = examine(self.folder)
+        broken = [finding.check for finding in report.findings if not finding.ok]
+        if broken:
+            raise FolderError(
+                f"The copy was not kept, because it breaks this: {'; '.join(broken)}. See what `veilmq doctor` says of "
+                "the store that it is of."
+            )
+        return report.facts
+
+    def name(self) -> None:
+        """Make it durable, and give it its name."""
+        for left in ("-wal", "-shm"):  # of the reader that checked it
+            self.database.with_name(f"{DATABASE_NAME}{left}").unlink(missing_ok=True)
+        for each in (*self.folder.iterdir(), self.folder):
+            sync(each)
+        (self.database if self._place.suffix == ".db" else self.folder).rename(self._place)
+        sync(self._place.parent)
+
+    def remove(self) -> None:
+        """Remove what has not taken its name."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# Backup.
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What was written: where, how many bytes, and what it holds by name, as the doctor tells it."""
+
+    path: str
+    database_bytes: int
+    facts: dict[str, str | int]
+
+
+def back_up(folder: Path, to: Path, *, told: Told | None = None) -> Backup:
+    """Copy the store in ``folder``, whether or not it is served, to ``to``, which must not exist.
+
+    ``to`` becomes a folder for ``serve --data``, or, where it ends in ``.db``, the one file that such a folder needs
+    under the name ``store.db``, without what a server keeps beside it. ``told`` is called after each step with the
+    pages that are copied and the pages in all. The copy is checked before it takes its name. Raises ``FolderError``
+    when there is no store, the target exists, its disk is full, or the copy is not sound; nothing is left then.
+
+    The reader keeps one transaction from the first page to the last, so the copy is the store as it was between two
+    batches. The server goes on; its write-ahead log grows until the reader is done.
+    """
+    source = database_of(folder)
+    unfinished = Unfinished(to)
+    try:
+        _copy(source, unfinished.database, told)
+        facts = unfinished.check()
+        _copy_files(folder, unfinished.folder)
+        unfinished.name()
+    except (OSError, apsw.Error) as error:
+        raise FolderError(f"{folder} cannot be copied to {to}: {error}. Check both disks and rights.") from error
+    finally:
+        unfinished.remove()
+    return Backup(path=str(to), database_bytes=int(facts["database_bytes"]), facts=facts)
+
+
+def _copy(source: Path, target: Path, told: Told | None) -> None:
+    os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # messages and the receipts' key are private
+    with (
+        closing(apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)) as reader,
+        closing(apsw.Connection(str(target))) as writer,
+    ):
+        check_format(reader, str(source))
+        reader.execute("BEGIN")
+        reader.pragma("schema_version")  # the snapshot is taken by the first read
+        with writer.backup("main", reader, "main") as backup:
+            while not backup.done:
+                backup.step(_PAGES_PER_STEP)
+                if told is not None:
+                    told(backup.page_count - backup.remaining, backup.page_count)
+
+
+def _copy_files(folder: Path, to: Path) -> None:
+    """Copy what else is kept there, such as the key that signs pushes; what is being written has another name."""
+    for path in folder.iterdir():
+        if path.is_file() and not path.name.startswith(_OURS) and path.suffix != _UNFINISHED:
+            shutil.copy2(path, to)
+
+
+# Copies.
+
+
+class FolderSource(Source):
+    """``store.copying.Source`` of a data folder; as a context manager it holds the folder's lock."""
+
+    SQL = SQL
+    COPIED = frozenset(
+        {"accepted", "message", "move", "ordered", "pause", "queue", "ready", "setting", "subscription", "topic"}
+        | {"attempt", "fair_group", "message_group", "ordered_run", "piece", "progress", "renumbered"}
+        | {"claimed", "claimed_run", "event_state", "expired_receipt", "visibility"}
+    )
+    UNLESS_ENDED: ClassVar[Mapping[str, str]] = {
+        **Source.UNLESS_ENDED,
+        "part": "log_queue IS NOT NULL AND (EXISTS (SELECT 1 FROM visibility WHERE partition = qp) "
+        "OR EXISTS (SELECT 1 FROM ordered WHERE partition = qp))",
+    }
+
+    def __init__(self, folder: Path, *, clock: StoreClock) -> None:
+        """``clock`` goes on where that of the store stopped; what is read has shown times, which others keep."""
+        database_of(folder, "--from")
+        self._lock = FolderLock(folder)
+        try:
+            self._connection = open_connection(folder, EngineOptions())
+        except BaseException:
+            self._lock.release()
+            raise
+        ((floor_ms, _, mark),) = self._connection.execute(SQL["progress"])
+        clock.resume(mark, floor_ms=floor_ms)
+        self._now_ms = clock.now_ms()
+        self._ahead_ms = clock.ahead_ms(self._now_ms)
+        self.now_ms = self._now_ms + self._ahead_ms
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._connection.close()
+        finally:
+            self._lock.release()
+
+    async def fetch(self, text: str, *values: Any) -> Sequence[Any]:
+        """Return the rows of a statement."""
+        return self._connection.execute(text, values).fetchall()
+
+    def shown(self, row: Row) -> Row:
+        """Return a row with its instants as users see them."""
+        return _later(row, self._ahead_ms) if self._ahead_ms else row
+
+    async def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
+        """See ``Source``; of a standard queue those that were received, delayed or have a group first."""
+        ((partition, floor_seq),) = await self.fetch(SQL["copied_floor"], queue.number)
+        floor_seq = max(floor_seq, (queue.retained_ms(self._now_ms) + 1) << SEQ_SHIFT)
+        fifo = queue.settings.fifo
+        rows = self._connection.execute(SQL["copied_ordered" if fifo else "copied_standard"], (partition, floor_seq))
+        while slice_ := [self.shown(_message(row)) for row in islice(rows, SLICE)]:
+            yield slice_ if fifo else [self._placed(each) for each in slice_]
+
+    def _placed(self, message: CopiedMessage) -> CopiedMessage:
+        """Return a message with a position of its shown time, unless a receipt may name it."""
+        if message.has_history:
+            return message
+        return message._replace(position=message.position + (self._ahead_ms << SEQ_SHIFT))
+
+    async def accepted(self) -> list[CopiedAcceptance]:
+        """Return what is in the one log of all queues, whose keys are hashes."""
+        rows = await self.fetch(SQL["copied_accepted"], self._now_ms - DEDUPLICATION_S * SECOND_MS)
+        return [
+            self.shown(CopiedAcceptance(None, key, message_id, sequence, accepted_at_ms))
+            for accepted_at_ms, entries in rows
+            for key, message_id, sequence, _ in ENTRY.iter_unpack(entries)
+        ]
+
+
+def _message(row: Any) -> CopiedMessage:
+    seq, message_id, body, encoded, lane, visible_at, count, generation, epoch, *rest = row
+    received_at, first_here, log, source, before, first_before, moved_at, group = rest
+    sent_at_ms = seq >> SEQ_SHIFT
+    return CopiedMessage(
+        position=seq,
+        id=message_id,
+        body=body,
+        properties=encoded,
+        priority=lane if lane <= PRIORITY.maximum else lane - PRIORITY.maximum,
+        came_at_ms=moved_at or sent_at_ms,
+        sent_at_ms=sent_at_ms,
+        visible_at_ms=visible_at,
+        receive_count=count,
+        generation=generation,
+        epoch=epoch,
+        received_at_ms=received_at or 0,
+        first_received_at_ms=first_here if source is None else first_before,
+        source=source,
+        receives_before=before or 0,
+        group=None if group is None else properties.decode(encoded).group or f"group {group}",
+        log=log,
+    )
+
+
+def _later(row: Row, ahead_ms: int) -> Row:
+    """Return a row, a named tuple, with its instants ``ahead_ms`` later; 0 is none, as ``None`` is."""
+    fields: Any = row
+    names = [name for name in fields._fields if name.endswith(("_at_ms", "_until_ms")) and getattr(row, name)]
+    later: Row = fields._replace(**{name: getattr(row, name) + ahead_ms for name in names})
+    return later
+
+
+class FolderTarget:
+    """``store.copying.Target`` of a folder that does not exist yet; as a context manager it removes what it left.
+
+    Rows are written as the operations would have left them. A message keeps its position as its seq where that is one
+    of the instant of its sending, as positions on PostgreSQL are, and no other message has it. Elsewhere it gets the
+    next free one, and receipts find it by what ``renumbered`` has.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ``FolderError`` where ``folder`` exists."""
+        self._unfinished = Unfinished(folder)
+        try:
+            self._connection = open_connection(self._unfinished.folder, EngineOptions())
+        except FolderError:
+            self._unfinished.remove()
+            raise
+        for name in ("journal_mode", "synchronous"):
+            self._connection.pragma(name, "OFF")  # what is interrupted is removed
+        self._session: Session
+        self._now_ms = 0
+        self._last_seq = self._taken_seq = 0  # of the queue that is being filled; none in between has a message
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+        self._unfinished.remove()
+
+    async def begin(self, values: dict[str, bytes], *, now_ms: int, last_queue: int) -> None:
+        """See ``Target``."""
+        self._now_ms = now_ms
+        self._connection.execute("BEGIN")
+        self._connection.executemany(SQL["put_setting"], values.items())
+        self._connection.execute(SQL["number_behind"], (last_queue,))
+        database: Any = None  # its log and its room do not matter here
+        self._session = Session(self._connection, options=EngineOptions(), database=database)
+
+    async def add_queue(self, queue: CopiedQueue) -> None:
+        """See ``Target``."""
+        ((partition,),) = self._session.rows("insert_part", queue.number)
+        encoded = msgspec.json.encode(queue.settings)  # an earlier version wrote fewer of them
+        times = queue.created_at_ms, queue.modified_at_ms
+        self._session.run("add_queue", queue.number, queue.name, encoded, *times, partition)
+        self._session.queue(queue.name).counted_at_ms = self._now_ms
+        self._last_seq = self._taken_seq = 0
+
+    async def add_messages(self, queue: CopiedQueue, messages: Sequence[CopiedMessage]) -> None:
+        """See ``Target``."""
+        session, filled = self._session, self._session.queue(queue.name)
+        runs: list[list[int]] = []  # lane, first and last seq
+        for each in messages:
+            seq = self._numbered(queue.number, each, fifo=filled.fifo)
+            group = self._add(filled.partition, each, seq, fifo=filled.fifo)
+            filled.hide(each.visible_at_ms, received=each.receive_count > 0)
+            if not filled.fifo and (group is not None or _is_leased(each)):
+                lane = each.priority + (0 if group is None else GROUPED)
+                row = (filled.partition, seq, lane, each.visible_at_ms, group, *receives_of(each))
+                session.stage(SQL["add_visibility"], [row])
+            elif runs and runs[-1][0] == each.priority and runs[-1][2] == seq - 1:
+                runs[-1][2] = seq
+            else:
+                runs.append([each.priority, seq, seq])
+        if filled.fifo:
+            rows: list[Any] = [(filled.partition, last, first, last - first + 1) for _, first, last in runs]
+            session.many("insert_ordered_run", rows)
+        else:
+            session.many("insert_ready", [(filled.partition, lane, last, first) for lane, first, last in runs])
+        filled.messages += len(messages)
+        session.touch(filled)
+
+    def _numbered(self, queue: int, message: CopiedMessage, *, fifo: bool) -> int:
+        """Return the seq of a message, by which its receipts find it."""
+        seq = self._last_seq = self._seq(message, fifo=fifo)
+        self._session.last_seq = max(self._session.last_seq, seq)
+        if seq != message.position and message.has_history:
+            self._session.stage(SQL["renumber"], [(seq, queue, message.position)])
+        return seq
+
+    def _seq(self, message: CopiedMessage, *, fifo: bool) -> int:
+        """Return the seq of a message: of its sending, free, and in a FIFO queue behind the one before."""
+        sent_at_ms = message.sent_at_ms
+        seq = message.position if message.position >> SEQ_SHIFT == sent_at_ms else sent_at_ms << SEQ_SHIFT
+        if fifo or self._last_seq >> SEQ_SHIFT == sent_at_ms:
+            seq = max(seq, self._last_seq + 1)
+        if not self._last_seq < seq < self._taken_seq:
+            ((seq, self._taken_seq),) = self._session.rows("free_seq", seq)
+        return seq
+
+    def _add(self, partition: int, message: CopiedMessage, seq: int, *, fifo: bool) -> int | None:
+        """Add a message, and to a FIFO queue its place; return the number of its group."""
+        session, group = self._session, None
+        if message.group is not None and fifo:
+            group = session.group_numbers.number(partition, message.group, seq)
+            visible_at_ms = message.visible_at_ms if message.has_history else None
+            session.stage(SQL["add_ordered"], [(partition, group, seq, visible_at_ms, *receives_of(message))])
+        elif message.group is not None:
+            group = group_hash(session.group_numbers.key, message.group)
+        past: Any = (None, None, None, None)
+        if message.source is not None:
+            moved_at_ms = None if message.came_at_ms == message.sent_at_ms else message.came_at_ms
+            past = message.source, message.receives_before, message.first_received_at_ms, moved_at_ms
+        row = (seq, group, message.id, message.properties, message.body, *past)
+        session.stage(SQL["add_message"], [row])
+        return group
+
+    async def remember(self, remembered: Remembered) -> None:
+        """See ``Target``."""
+        session = self._session
+        for accepted_at_ms, together in groupby(remembered.accepted, key=attrgetter("accepted_at_ms")):
+            for each in together:
+                session.accepted.add(each.key, each.id, each.sequence, accepted_at_ms)
+            session.write()
+            session.accepted.keep()
+        session.many("add_move", remembered.moves)
+        session.many("begin_cooldown", remembered.pauses)
+        session.many("add_topic", remembered.topics)
+        session.many("add_subscription", remembered.subscriptions)
+        for attempt in remembered.attempts:
+            self._remember_attempt(attempt)
+
+    def _remember_attempt(self, attempt: CopiedAttempt) -> None:
+        given = []
+        for position, *rest in attempt.given:
+            row = self._session.row("renumbered", attempt.queue, position)
+            given.append(Taken(position if row is None else row[0], *rest))
+        put_attempt(self._session, attempt.key, given, attempt.attempted_at_ms)
+
+    async def finish(self) -> None:
+        """See ``Target``; raises ``FolderError`` when the doctor finds fault with it."""
+        session = self._session
+        for queue in session.queues.values():
+            session.run("add_group_cursors", queue.partition)
+            found = [group for (group,) in session.rows("groups_of_cursors", queue.partition)]
+            for start in range(0, len(found), SLICE):
+                fifo.refile(session, queue, found[start : start + SLICE])
+        session.run("add_fair_groups")
+        session.finish(self._now_ms)
+        self._connection.execute("COMMIT")
+        self._connection.close()
+        self._unfinished.check()
+        self._unfinished.name()
+
+
+def _is_leased(message: CopiedMessage) -> bool:
+    """Tell whether a message of a standard queue has a row of its own beside the ready list."""
+    return message.has_history or message.visible_at_ms != message.sent_at_ms
+
+
+def receives_of(message: CopiedMessage) -> tuple[Any, ...]:
+    """Return what its row has of the receives of a message; its first one here, for a dead letter that is not known."""
+    if not message.receive_count:
+        return 0, 0, message.epoch, None, None, message.log
+    first_here_ms = message.received_at_ms if message.source is not None else message.first_received_at_ms
+    times = message.received_at_ms, first_here_ms
+    return message.receive_count, message.generation, message.epoch, *times, message.log
