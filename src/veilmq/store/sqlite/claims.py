@@ -69,7 +69,7 @@ class SqliteClaimed(ClaimedMessages):
         """Return up to ``count`` messages of a shard from ``seq`` on."""
         if 0 < seq < (claim.bound_at_ms - RETENTION_S.maximum * SECOND_MS) << SEQ_SHIFT:
             raise CursorInvalid  # it is of the store that this one was converted from; reading begins anew
-        ((ahead_ms,),) = self._session.rows("claim_ahead", claim.id)
+        ((_, ahead_ms),) = self._session.rows("claim_terms", claim.id)
         cursors = [
             self._session.execute(SQL[query], (claim.id, shard, seq, count))
             for query in ("read_claimed_runs", "read_claimed")
@@ -161,7 +161,7 @@ class _Binding:
         self._now_ms = now_ms
         self._wanted = wish.messages
         self._effort_left = session.options.claim_slice_rows
-        ((has_bytes,),) = session.rows("claim_bytes", claim.id)
+        ((has_bytes, _),) = session.rows("claim_terms", claim.id)
         self._bytes_left = None if wish.bytes is None else 0 if has_bytes is None else wish.bytes - has_bytes
         self._floor = queue.floor(now_ms)
         self._expires = now_ms >= queue.expires_at_ms

@@ -258,9 +258,9 @@ class ConversionTarget(FolderTarget):
             else:
                 runs.append([lane, claim, shard, seq, seq])
         self._session.flush()
-        self._connection.executemany(OLD["add_claimed"], singles)
+        self._connection.executemany(SQL["insert_claimed"], singles)
         self._connection.executemany(
-            OLD["add_claimed_run"],
+            SQL["insert_claimed_run"],
             [(partition, last, first, lane, claim, shard) for lane, claim, shard, first, last in runs],
         )
 

@@ -49,13 +49,6 @@ SELECT queue_id, origin FROM main.queue WHERE name = ?;
 -- name: retire
 UPDATE main.part SET retired = 1, retired_at = ?2, log_queue = ?3, log_origin = ?4 WHERE qp = ?1;
 
--- name: add_claimed_run
-INSERT INTO main.claimed_run (partition, last_seq, first_seq, lane, claim_id, shard) VALUES (?, ?, ?, ?, ?, ?);
-
--- name: add_claimed
-INSERT INTO main.claimed (partition, seq, lane, grp, receive_count, epoch, first_received_at, claim_id, shard)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
-
 -- name: attempts
 SELECT key, taken, attempted_at_ms FROM old.attempt;
 

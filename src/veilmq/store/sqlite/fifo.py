@@ -480,7 +480,7 @@ def _cursor(session: Session, partition: int, group: int, received_before: int, 
 
 def next_message_ms(session: Session, queue: Queue, now_ms: int) -> int:
     """Return when the next group gives a message, whatever the in-flight limit says; ``NEVER_MS``: none does."""
-    fixed = session.row("first_fixed", queue.partition)
+    fixed = session.row("group_ends_after", queue.partition, -1, 1)
     floating = session.row("first_floating", queue.partition)
     due_ms = NEVER_MS if fixed is None else int(fixed[0])
     if floating is not None and floating[0] is not None:

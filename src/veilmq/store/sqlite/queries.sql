@@ -1,5 +1,3 @@
--- Queues.
-
 -- name: queue_by_name
 SELECT q.queue_id, q.name, q.settings, q.created_at, q.modified_at, q.origin, p.qp, p.messages, p.in_flight, p.delayed,
        p.counted_at, p.floor_seq, EXISTS (SELECT 1 FROM claim WHERE part = p.qp)
@@ -28,8 +26,6 @@ SELECT min(lane) FROM (
     SELECT min(lane) AS lane FROM visibility INDEXED BY visible WHERE partition = ?1 AND lane > ?2
     UNION ALL SELECT min(lane) FROM ready WHERE partition = ?1 AND lane > ?2
 );
-
--- The store's own values.
 
 -- name: progress
 SELECT
@@ -124,7 +120,6 @@ SET log = 0, visible_at = ?, receive_count = receive_count + 1, generation = ?, 
 WHERE partition = ? AND seq = ?;
 
 -- name: standard_delete_as_received
--- The row, if it is as the receipt has it.
 DELETE FROM visibility WHERE partition = ? AND seq = ? AND visible_at = ? AND generation = ? AND epoch = ?;
 
 -- name: standard_find
@@ -166,29 +161,20 @@ UPDATE message
 SET seq = ?, grp = ?, id = ?, properties = ?, source = ?, receives_before = ?, first_received_at_ms = ?, moved_at_ms = NULL
 WHERE seq = ?;
 
--- name: standard_first_visible
-SELECT visible_at FROM visibility INDEXED BY visible WHERE partition = ? AND lane = ? ORDER BY visible_at LIMIT 1;
-
 -- name: standard_count_due
 SELECT count(*), coalesce(sum(receive_count > 0), 0) FROM visibility INDEXED BY visible
 WHERE partition = ? AND lane = ? AND visible_at > ? AND visible_at <= ?;
 
--- name: standard_next_hidden
-SELECT visible_at FROM visibility INDEXED BY visible
-WHERE partition = ? AND lane = ? AND visible_at > ? ORDER BY visible_at LIMIT 1;
-
 -- name: standard_ends_after
--- Leases and delays in the order of their ends: the first lease is what a queue at its quota waits for.
+-- Leases and delays in the order of their ends.
 SELECT visible_at, receive_count FROM visibility INDEXED BY visible
-WHERE partition = ? AND lane = ? AND visible_at > ? ORDER BY visible_at LIMIT 1000;
+WHERE partition = ? AND lane = ? AND visible_at > ? ORDER BY visible_at LIMIT ?;
 
 -- name: standard_oldest
 SELECT seq FROM visibility WHERE partition = ? ORDER BY seq LIMIT 1;
 
 -- name: standard_below
 SELECT seq, visible_at, receive_count, grp, lane FROM visibility WHERE partition = ? AND seq < ? ORDER BY seq LIMIT ?;
-
--- Message groups of standard queues.
 
 -- name: admit_fair_group
 INSERT INTO fair_group (partition, lane, grp, head_at, head_seq) VALUES (?, ?, ?, ?, ?)
@@ -226,9 +212,6 @@ DELETE FROM fair_group WHERE (partition, lane, grp) IN (
     SELECT partition, lane, grp FROM fair_group WHERE partition = ? LIMIT ?
 );
 
--- name: any_fair_group_of
-SELECT 1 FROM fair_group WHERE partition = ? LIMIT 1;
-
 -- Messages of FIFO queues.
 
 -- name: ordered_insert
@@ -238,7 +221,6 @@ INSERT INTO ordered (partition, grp, seq, visible_at, apart) VALUES (?1, ?2, ?3,
 INSERT INTO ordered_run (partition, last_seq, first_seq, messages) VALUES (?, ?, ?, ?);
 
 -- name: ordered_run
--- The run of a message.
 SELECT last_seq, messages FROM ordered_run WHERE partition = ? AND last_seq >= ? ORDER BY last_seq LIMIT 1;
 
 -- name: shrink_ordered_run
@@ -265,7 +247,6 @@ SET log = 0, visible_at = ?, receive_count = receive_count + 1, generation = ?, 
 WHERE partition = ? AND grp = ? AND seq = ?;
 
 -- name: ordered_find
--- By what a receipt says: the message knows its group.
 SELECT o.seq, o.visible_at, o.receive_count, o.generation, o.epoch, o.received_at, o.grp, o.first_received_at
 FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq
 WHERE m.seq = ?2;
@@ -282,7 +263,6 @@ WHERE m.seq = ?2;
 SELECT seq, grp FROM message WHERE seq = ?;
 
 -- name: ordered_delete_as_received
--- The row, if it is as the receipt has it.
 DELETE FROM ordered
 WHERE partition = ? AND grp = ? AND seq = ? AND visible_at = ? AND generation = ? AND epoch = ?;
 
@@ -296,7 +276,6 @@ UPDATE ordered SET visible_at = ?, epoch = ? WHERE partition = ? AND grp = ? AND
 UPDATE ordered SET apart = ? WHERE partition = ? AND grp = ? AND seq = ?;
 
 -- name: end_group
--- The cursor of a group without messages.
 DELETE FROM ordered
 WHERE partition = ?1 AND grp = ?2 AND seq = 0
     AND NOT EXISTS (SELECT 1 FROM ordered WHERE partition = ?1 AND grp = ?2 AND seq > 0);
@@ -308,7 +287,6 @@ WHERE c.partition = ? AND c.grp = ? AND c.seq = 0
 ORDER BY o.seq LIMIT 1;
 
 -- name: ordered_of_group
--- The messages of a group, in order.
 SELECT seq, visible_at, receive_count, apart FROM ordered WHERE partition = ? AND grp = ? AND seq > 0 ORDER BY seq;
 
 -- name: ordered_move
@@ -338,11 +316,11 @@ SELECT min(at) FROM (
 
 -- name: ordered_ends_after
 SELECT visible_at, receive_count FROM ordered INDEXED BY ordered_apart
-WHERE partition = ? AND apart = 1 AND visible_at > ? ORDER BY visible_at LIMIT 1000;
+WHERE partition = ? AND apart = 1 AND visible_at > ? ORDER BY visible_at LIMIT ?;
 
 -- name: group_ends_after
 SELECT fixed_at, in_flight FROM ordered INDEXED BY group_due
-WHERE partition = ? AND seq = 0 AND fixed_at > ? ORDER BY fixed_at LIMIT 1000;
+WHERE partition = ? AND seq = 0 AND fixed_at > ? ORDER BY fixed_at LIMIT ?;
 
 -- name: ordered_oldest
 -- A run has messages, or it is deleted.
@@ -365,8 +343,6 @@ SELECT count(*)
 FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AND r.last_seq
     CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
 WHERE r.partition = ?1 AND r.last_seq >= ?2 AND o.visible_at IS NULL;
-
--- Inspection: messages are found by their seqs, and then read one by one.
 
 -- name: standard_from
 SELECT seq, lane FROM visibility WHERE partition = ? AND seq >= ? ORDER BY seq LIMIT ?;
@@ -470,10 +446,6 @@ SELECT floating_seq, grp FROM ordered INDEXED BY group_also_floating
 WHERE partition = ?1 AND seq = 0 AND fixed_at IS NOT NULL AND floating_seq < ?2
 ORDER BY 1 LIMIT ?3;
 
--- name: first_fixed
-SELECT fixed_at FROM ordered INDEXED BY group_due
-WHERE partition = ? AND seq = 0 AND fixed_at IS NOT NULL ORDER BY fixed_at LIMIT 1;
-
 -- name: first_floating
 SELECT min(seq) FROM (
     SELECT min(head_seq) AS seq FROM ordered INDEXED BY group_due
@@ -506,11 +478,6 @@ DELETE FROM message_group WHERE partition = ? AND hash = ?;
 DELETE FROM ordered WHERE (partition, grp, seq) IN (
     SELECT partition, grp, seq FROM ordered INDEXED BY group_due WHERE partition = ? AND seq = 0 LIMIT ?
 );
-
--- name: any_cursor_of
-SELECT 1 FROM ordered INDEXED BY group_due WHERE partition = ? AND seq = 0 LIMIT 1;
-
--- The event log.
 
 -- name: standard_logged
 -- A row as standard_find has it, and what an event says of it.
@@ -557,8 +524,6 @@ DELETE FROM expired_receipt WHERE number IN (
     WHERE seen_at <= ? OR number <= (SELECT max(number) FROM expired_receipt) - ?
 ) RETURNING 1;
 
--- Receive attempts.
-
 -- name: attempt
 SELECT taken, attempted_at_ms FROM attempt WHERE key = ?;
 
@@ -571,8 +536,6 @@ DELETE FROM attempt WHERE key IN (SELECT key FROM attempt WHERE attempted_at_ms 
 -- name: message_row
 SELECT id, body, properties, source, receives_before, first_received_at_ms FROM message WHERE seq = ?;
 
--- The deduplication log.
-
 -- name: insert_accepted
 INSERT INTO accepted (number, accepted_at_ms, entries) VALUES (?, ?, ?);
 
@@ -580,7 +543,6 @@ INSERT INTO accepted (number, accepted_at_ms, entries) VALUES (?, ?, ?);
 SELECT number, entries FROM accepted ORDER BY number;
 
 -- name: accepted_row
--- The row that has the entry of that number.
 SELECT number, accepted_at_ms, entries FROM accepted WHERE number <= ? ORDER BY number DESC LIMIT 1;
 
 -- name: first_accepted
@@ -591,8 +553,6 @@ SELECT number FROM (SELECT number, accepted_at_ms FROM accepted ORDER BY number 
 
 -- name: delete_accepted
 DELETE FROM accepted WHERE number <= ?;
-
--- Publications: all else of theirs is in store/queries.
 
 -- name: insert_publication
 INSERT INTO publication (qp, writer_id, batch, stages, messages_per_s_max, next_at)
@@ -633,8 +593,8 @@ INSERT INTO claimed_run (partition, last_seq, first_seq, lane, claim_id, shard) 
 INSERT INTO claimed (partition, seq, lane, grp, receive_count, epoch, first_received_at, claim_id, shard)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: claim_bytes
-SELECT bytes FROM claim WHERE claim_id = ?;
+-- name: claim_terms
+SELECT bytes, ahead FROM claim WHERE claim_id = ?;
 
 -- name: grow_claim
 UPDATE claim SET remaining = remaining + ?, bytes = bytes + ?, ahead = ? WHERE claim_id = ?;
@@ -670,9 +630,6 @@ SELECT seq, lane FROM (
     )
 )
 ORDER BY seq LIMIT ?2;
-
--- name: claim_ahead
-SELECT ahead FROM claim WHERE claim_id = ?;
 
 -- name: read_claimed_runs
 SELECT m.seq, m.id, m.body, m.properties, 1 + coalesce(m.receives_before, 0)
@@ -719,7 +676,6 @@ INSERT INTO visibility (partition, seq, lane, visible_at, receive_count, generat
 SELECT ?1, seq, ?2, ?3, 1, ?4, 1, ?5, ?5 FROM message WHERE seq BETWEEN ?6 AND ?7;
 
 -- name: claimed_of
--- With the size of the body.
 SELECT c.seq, c.lane, c.grp, c.receive_count, c.epoch, c.first_received_at, octet_length(m.body)
 FROM claimed c INDEXED BY claimed_of CROSS JOIN message m ON m.seq = c.seq
 WHERE c.claim_id = ? ORDER BY c.shard, c.seq LIMIT ?;

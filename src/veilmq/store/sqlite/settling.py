@@ -416,7 +416,7 @@ def _next_hidden_ms(session: Session, queue: Queue, after_ms: int) -> int:
     if queue.fifo:
         ((next_ms,),) = session.rows("ordered_next_hidden", queue.partition, after_ms)
         return NEVER_MS if next_ms is None else int(next_ms)
-    rows = [session.row("standard_next_hidden", queue.partition, lane, after_ms) for lane in queue.lanes]
+    rows = [session.row("standard_ends_after", queue.partition, lane, after_ms, 1) for lane in queue.lanes]
     return min([row[0] for row in rows if row is not None], default=NEVER_MS)
 
 

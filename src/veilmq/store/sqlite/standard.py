@@ -58,6 +58,8 @@ Answers = list[Any]
 LATER = object()
 """The answer of a command that the batch has no room for: the next one takes it."""
 
+_ENDS_READ = 1_000  # until the first lease among delays
+
 by_visibility = itemgetter(12, 0)  # of rows that are offered: visible_at and seq
 
 
@@ -286,7 +288,7 @@ def _next_place_ms(session: Session, queue: Queue, now_ms: int) -> int:
         asks = [("ordered_ends_after", ()), ("group_ends_after", ())]
     first_ms = NEVER_MS
     for query, lane in asks:
-        ends = session.rows(query, queue.partition, *lane, now_ms)
+        ends = session.rows(query, queue.partition, *lane, now_ms, _ENDS_READ)
         leases = (end_ms for end_ms, receive_count in ends if receive_count)
         first_ms = min(first_ms, next(leases, ends[-1][0] if ends else NEVER_MS))
     return first_ms
@@ -507,7 +509,7 @@ def next_message_ms(session: Session, queue: Queue, now_ms: int) -> int:
     for lane in queue.lanes:
         if session.row("ready_first", queue.partition, lane) is not None:
             return now_ms
-        row = session.row("standard_first_visible", queue.partition, lane)
+        row = session.row("standard_ends_after", queue.partition, lane, -1, 1)
         if row is not None and row[0] < first_ms:
             first_ms = row[0]
             if first_ms <= now_ms:

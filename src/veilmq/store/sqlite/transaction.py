@@ -424,7 +424,7 @@ def _sweep_partition(session: Session, retired: Row, rows_max: int, now_ms: int)
     before = session.connection.total_changes()
     session.run("delete_cursors_of", partition, rows_max)
     session.run("delete_fair_groups_of", partition, rows_max)
-    if not any(session.row(f"any_{kind}_of", partition) for kind in ("cursor", "fair_group")):
+    if session.connection.total_changes() == before:
         session.run("delete_part", partition)
         session.run("put_progress", now_ms, session.last_seq)
     return session.connection.total_changes() - before
