@@ -1,5 +1,3 @@
--- Copies of a stopped store (engines/copying.py): reading one, and filling another.
-
 -- name: copied_tables
 SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name;
 

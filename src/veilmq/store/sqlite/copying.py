@@ -14,7 +14,6 @@ from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import apsw
@@ -140,18 +139,15 @@ def _examine(connection: apsw.Connection) -> Report:
         ((count, example),) = connection.execute(query)
         detail = f"{count} rows break this, the first at {example}" if count else ""
         findings.append(Finding(check=check, ok=not count, detail=detail))
-    return Report(findings=findings, facts=_facts(connection))
-
-
-def _facts(connection: apsw.Connection) -> dict[str, str | int]:
-    counts = {f"{table}s": connection.execute(f"SELECT count(*) FROM {table}").get for table in ("queue", "message")}
     page_bytes = connection.pragma("page_size")
-    return {
+    facts: dict[str, str | int] = {
         "format": connection.pragma("user_version"),
-        **counts,
+        "queues": connection.execute("SELECT count(*) FROM queue").get,
+        "messages": connection.execute("SELECT count(*) FROM message").get,
         "database_bytes": connection.pragma("page_count") * page_bytes,
         "free_bytes": connection.pragma("freelist_count") * page_bytes,
     }
+    return Report(findings=findings, facts=facts)
 
 
 # What is made takes its name at the end.
@@ -307,9 +303,7 @@ class FolderSource(Source):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._connection.close()
         finally:
@@ -406,9 +400,7 @@ class FolderTarget:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._connection.close()
         self._unfinished.remove()
 
@@ -438,7 +430,7 @@ class FolderTarget:
             seq = self._numbered(queue.number, each, fifo=filled.fifo)
             group = self._add(filled.partition, each, seq, fifo=filled.fifo)
             filled.hide(each.visible_at_ms, received=each.receive_count > 0)
-            if not filled.fifo and (group is not None or _is_leased(each)):
+            if not filled.fifo and (group is not None or each.has_history or each.visible_at_ms != each.sent_at_ms):
                 lane = each.priority + (0 if group is None else GROUPED)
                 row = (filled.partition, seq, lane, each.visible_at_ms, group, *receives_of(each))
                 session.stage(SQL["add_visibility"], [row])
@@ -525,11 +517,6 @@ class FolderTarget:
         self._connection.close()
         self._unfinished.check()
         self._unfinished.name()
-
-
-def _is_leased(message: CopiedMessage) -> bool:
-    """Tell whether a message of a standard queue has a row of its own beside the ready list."""
-    return message.has_history or message.visible_at_ms != message.sent_at_ms
 
 
 def receives_of(message: CopiedMessage) -> tuple[Any, ...]:

@@ -17,9 +17,7 @@ SELECT qp, retired_at FROM part INDEXED BY part_retired WHERE retired AND log_qu
 DELETE FROM part WHERE qp = ?;
 
 -- name: put_totals
-UPDATE part
-SET messages = ?, in_flight = ?, delayed = ?, counted_at = ?, floor_seq = ?, last_seq = ?
-WHERE qp = ?;
+UPDATE part SET messages = ?, in_flight = ?, delayed = ?, counted_at = ?, floor_seq = ?, last_seq = ? WHERE qp = ?;
 
 -- name: first_lane_after
 SELECT min(lane) FROM (
@@ -86,8 +84,7 @@ ORDER BY r.last_seq LIMIT ?4;
 
 -- name: split_ready
 -- What stands before a message becomes a run of its own.
-INSERT INTO ready (partition, lane, last_seq, first_seq)
-SELECT partition, lane, ?3 - 1, first_seq
+INSERT INTO ready (partition, lane, last_seq, first_seq) SELECT partition, lane, ?3 - 1, first_seq
 FROM (SELECT * FROM ready WHERE partition = ?1 AND lane = ?2 AND last_seq >= ?3 ORDER BY last_seq LIMIT 1)
 WHERE first_seq < ?3;
 
@@ -152,8 +149,7 @@ SET partition = ?, visible_at = ?, receive_count = 0, generation = 0, epoch = 0,
 WHERE partition = ? AND seq = ?;
 
 -- name: carry_message
-UPDATE message
-SET properties = ?, source = ?, receives_before = ?, first_received_at_ms = ?, moved_at_ms = ?
+UPDATE message SET properties = ?, source = ?, receives_before = ?, first_received_at_ms = ?, moved_at_ms = ?
 WHERE seq = ?;
 
 -- name: renumber_message
@@ -248,8 +244,7 @@ WHERE partition = ? AND grp = ? AND seq = ?;
 
 -- name: ordered_find
 SELECT o.seq, o.visible_at, o.receive_count, o.generation, o.epoch, o.received_at, o.grp, o.first_received_at
-FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq
-WHERE m.seq = ?2;
+FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq WHERE m.seq = ?2;
 
 -- name: ordered_leased
 -- As ordered_take, and the generation.
@@ -263,8 +258,7 @@ WHERE m.seq = ?2;
 SELECT seq, grp FROM message WHERE seq = ?;
 
 -- name: ordered_delete_as_received
-DELETE FROM ordered
-WHERE partition = ? AND grp = ? AND seq = ? AND visible_at = ? AND generation = ? AND epoch = ?;
+DELETE FROM ordered WHERE partition = ? AND grp = ? AND seq = ? AND visible_at = ? AND generation = ? AND epoch = ?;
 
 -- name: ordered_delete
 DELETE FROM ordered WHERE partition = ? AND grp = ? AND seq = ?;
@@ -283,8 +277,7 @@ WHERE partition = ?1 AND grp = ?2 AND seq = 0
 -- name: ordered_first_of_group
 SELECT c.grp, c.received_to, c.own_to, o.seq, o.visible_at
 FROM ordered c CROSS JOIN ordered o ON o.partition = c.partition AND o.grp = c.grp AND o.seq > 0
-WHERE c.partition = ? AND c.grp = ? AND c.seq = 0
-ORDER BY o.seq LIMIT 1;
+WHERE c.partition = ? AND c.grp = ? AND c.seq = 0 ORDER BY o.seq LIMIT 1;
 
 -- name: ordered_of_group
 SELECT seq, visible_at, receive_count, apart FROM ordered WHERE partition = ? AND grp = ? AND seq > 0 ORDER BY seq;
@@ -416,8 +409,7 @@ WHERE partition = ? AND grp = ? AND seq = 0;
 -- name: admit_group
 -- A message that follows the queue's delay; while one that was received blocks the group, nothing changes.
 INSERT INTO ordered (partition, grp, seq, head_seq, floating_seq, received_to, own_to, in_flight)
-VALUES (?, ?, 0, ?3, ?3, 0, 0, 0)
-ON CONFLICT (partition, grp, seq) DO UPDATE SET floating_seq = excluded.floating_seq
+VALUES (?, ?, 0, ?3, ?3, 0, 0, 0) ON CONFLICT (partition, grp, seq) DO UPDATE SET floating_seq = excluded.floating_seq
 WHERE received_to = 0 AND floating_seq IS NULL;
 
 -- name: admit_own
@@ -426,8 +418,7 @@ INSERT INTO ordered (partition, grp, seq, head_seq, received_to, own_to, in_flig
 ON CONFLICT (partition, grp, seq) DO UPDATE SET own_to = excluded.own_to;
 
 -- name: block_group
-UPDATE ordered
-SET fixed_at = ?, head_seq = ?, floating_seq = NULL, received_to = max(received_to, ?), in_flight = ?
+UPDATE ordered SET fixed_at = ?, head_seq = ?, floating_seq = NULL, received_to = max(received_to, ?), in_flight = ?
 WHERE partition = ? AND grp = ? AND seq = 0;
 
 -- name: put_group_cursor
@@ -443,8 +434,7 @@ SELECT head_seq, grp FROM ordered INDEXED BY group_due
 WHERE partition = ?1 AND seq = 0 AND fixed_at IS NULL AND head_seq < ?2
 UNION ALL
 SELECT floating_seq, grp FROM ordered INDEXED BY group_also_floating
-WHERE partition = ?1 AND seq = 0 AND fixed_at IS NOT NULL AND floating_seq < ?2
-ORDER BY 1 LIMIT ?3;
+WHERE partition = ?1 AND seq = 0 AND fixed_at IS NOT NULL AND floating_seq < ?2 ORDER BY 1 LIMIT ?3;
 
 -- name: first_floating
 SELECT min(seq) FROM (

@@ -41,16 +41,14 @@ CREATE TABLE ready (
 CREATE TABLE visibility (
     partition INTEGER NOT NULL, seq INTEGER NOT NULL, lane INTEGER NOT NULL, visible_at INTEGER NOT NULL, grp INTEGER,
     receive_count INTEGER NOT NULL, generation INTEGER NOT NULL, epoch INTEGER NOT NULL, received_at INTEGER,
-    first_received_at INTEGER, log INTEGER NOT NULL DEFAULT 0,
-    PRIMARY KEY (partition, seq)
+    first_received_at INTEGER, log INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (partition, seq)
 ) WITHOUT ROWID;
 CREATE INDEX visible ON visibility (partition, lane, visible_at, seq, receive_count);
 CREATE INDEX visible_of_group ON visibility (partition, lane, grp, visible_at, seq) WHERE grp IS NOT NULL;
 
 CREATE TABLE fair_group (
     partition INTEGER NOT NULL, lane INTEGER NOT NULL, grp INTEGER NOT NULL, head_at INTEGER NOT NULL,
-    head_seq INTEGER NOT NULL,
-    PRIMARY KEY (partition, lane, grp)
+    head_seq INTEGER NOT NULL, PRIMARY KEY (partition, lane, grp)
 ) WITHOUT ROWID;
 CREATE INDEX fair_head ON fair_group (partition, lane, head_at, head_seq);
 
@@ -75,8 +73,7 @@ CREATE TABLE ordered_run (
 
 -- The number of a group is the seq of its first message, so what is busy at a time lies together.
 CREATE TABLE message_group (
-    partition INTEGER NOT NULL, hash INTEGER NOT NULL, number INTEGER NOT NULL,
-    PRIMARY KEY (partition, hash)
+    partition INTEGER NOT NULL, hash INTEGER NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (partition, hash)
 ) WITHOUT ROWID;
 CREATE INDEX message_group_number ON message_group (partition, number);
 
@@ -86,8 +83,7 @@ CREATE TABLE attempt (key BLOB PRIMARY KEY, taken BLOB NOT NULL, attempted_at_ms
 CREATE INDEX attempt_age ON attempt (attempted_at_ms);
 
 CREATE TABLE pause (
-    kind TEXT NOT NULL, name TEXT NOT NULL, begun_at INTEGER NOT NULL,
-    PRIMARY KEY (kind, name)
+    kind TEXT NOT NULL, name TEXT NOT NULL, begun_at INTEGER NOT NULL, PRIMARY KEY (kind, name)
 ) WITHOUT ROWID;
 CREATE INDEX pause_age ON pause (kind, begun_at);
 
@@ -112,8 +108,7 @@ CREATE TABLE topic (
 );
 CREATE TABLE subscription (
     topic_id INTEGER NOT NULL, name TEXT NOT NULL, content BLOB NOT NULL, pushed INTEGER NOT NULL,
-    created_at INTEGER NOT NULL, modified_at INTEGER NOT NULL,
-    PRIMARY KEY (topic_id, name)
+    created_at INTEGER NOT NULL, modified_at INTEGER NOT NULL, PRIMARY KEY (topic_id, name)
 ) WITHOUT ROWID;
 CREATE INDEX subscription_pushed ON subscription (topic_id, name) WHERE pushed;
 
@@ -142,8 +137,7 @@ CREATE INDEX stage_publication ON stage (publication) WHERE publication IS NOT N
 
 CREATE TABLE piece (
     stage_id INTEGER NOT NULL, part INTEGER NOT NULL, place INTEGER NOT NULL, messages INTEGER NOT NULL,
-    content BLOB NOT NULL,
-    PRIMARY KEY (stage_id, part, place)
+    content BLOB NOT NULL, PRIMARY KEY (stage_id, part, place)
 );
 
 CREATE TABLE publication (
@@ -155,8 +149,7 @@ CREATE INDEX publication_of_writer ON publication (writer_id, number);
 CREATE TABLE source (
     qp INTEGER NOT NULL, name TEXT NOT NULL, consumer TEXT NOT NULL DEFAULT '', epoch INTEGER NOT NULL DEFAULT 0,
     acknowledged INTEGER NOT NULL DEFAULT 0, last INTEGER NOT NULL DEFAULT 0, hold INTEGER NOT NULL DEFAULT 0,
-    lease INTEGER NOT NULL DEFAULT 0, beat_at INTEGER NOT NULL, look_at INTEGER NOT NULL,
-    PRIMARY KEY (qp, name)
+    lease INTEGER NOT NULL DEFAULT 0, beat_at INTEGER NOT NULL, look_at INTEGER NOT NULL, PRIMARY KEY (qp, name)
 ) WITHOUT ROWID;
 CREATE INDEX source_look ON source (look_at);
 
@@ -172,20 +165,17 @@ CREATE INDEX claim_part ON claim (part, state, remaining);
 
 CREATE TABLE claimed_run (
     partition INTEGER NOT NULL, last_seq INTEGER NOT NULL, first_seq INTEGER NOT NULL, lane INTEGER NOT NULL,
-    claim_id INTEGER NOT NULL, shard INTEGER NOT NULL,
-    PRIMARY KEY (partition, last_seq)
+    claim_id INTEGER NOT NULL, shard INTEGER NOT NULL, PRIMARY KEY (partition, last_seq)
 ) WITHOUT ROWID;
 CREATE INDEX claimed_run_of ON claimed_run (claim_id, shard, last_seq);
 
 CREATE TABLE claimed (
     partition INTEGER NOT NULL, seq INTEGER NOT NULL, lane INTEGER NOT NULL, grp INTEGER,
     receive_count INTEGER NOT NULL, epoch INTEGER NOT NULL, first_received_at INTEGER NOT NULL,
-    claim_id INTEGER NOT NULL, shard INTEGER NOT NULL,
-    PRIMARY KEY (partition, seq)
+    claim_id INTEGER NOT NULL, shard INTEGER NOT NULL, PRIMARY KEY (partition, seq)
 ) WITHOUT ROWID;
 CREATE INDEX claimed_of ON claimed (claim_id, shard, seq);
 
 CREATE TABLE renumbered (
-    seq INTEGER PRIMARY KEY, queue_id INTEGER NOT NULL, position INTEGER NOT NULL,
-    UNIQUE (queue_id, position)
+    seq INTEGER PRIMARY KEY, queue_id INTEGER NOT NULL, position INTEGER NOT NULL, UNIQUE (queue_id, position)
 );

@@ -4,6 +4,7 @@ An operation reads and writes through the session, inside the batch's open trans
 the next operation reads what the database has. The deduplication log is here, too: what it has in memory is an index.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
@@ -76,7 +77,7 @@ class Session:
         self.group_numbers.forget()
         self.events.forget()
         self._ended: list[Row] = []
-        self._left: dict[int, list[Row]] = {}
+        self._left: defaultdict[int, list[Row]] = defaultdict(list)
         self.group_of: dict[int, int] = {}  # of messages that were received lately, by seq
         self.queues: dict[str, Queue] = {}
         self._touched: list[Queue] = []
@@ -95,10 +96,8 @@ class Session:
 
         Nothing reads the rows of another queue, so they wait until the batch reads its own again, or ends.
         """
-        staged = self._writes.get(query)
-        if staged is None:
-            self._writes[query] = rows
-        else:
+        staged = self._writes.setdefault(query, rows)
+        if staged is not rows:
             staged += rows
 
     def flush(self) -> None:
@@ -247,11 +246,7 @@ class Session:
 
     def left(self, partition: int, seqs: list[Row]) -> None:
         """Have messages of a FIFO queue counted out of their runs at the end of the batch."""
-        left = self._left.get(partition)
-        if left is None:
-            self._left[partition] = [*seqs]
-        else:
-            left += seqs
+        self._left[partition] += seqs
 
     def settle_ended(self) -> None:
         """Write what ``ended`` and ``left`` have gathered."""
@@ -259,27 +254,26 @@ class Session:
             ended, self._ended = self._ended, []
             self.executemany(_DELETE_MESSAGE, ended)
         if self._left:
-            left, self._left = self._left, {}
+            left, self._left = self._left, defaultdict(list)
             for partition, seqs in left.items():
                 self._shrink_runs(partition, seqs)
 
     def _shrink_runs(self, partition: int, seqs: list[Row]) -> None:
         """Count messages out of their runs; a run without any is deleted."""
-        last_seq, left, gone = -1, 0, 0
+        last_seq = -1
+        runs: list[list[int]] = []  # last seq, messages, and how many of them have left
         for (seq,) in sorted(seqs):
             if seq > last_seq:
-                self._shrink_run(partition, last_seq, left, gone)
                 found = self.row("ordered_run", partition, seq)
                 assert found is not None, "a message belongs to a run"
-                (last_seq, left), gone = found, 0
-            gone += 1
-        self._shrink_run(partition, last_seq, left, gone)
-
-    def _shrink_run(self, partition: int, last_seq: int, left: int, gone: int) -> None:
-        if gone and gone == left:
-            self.execute(_DELETE_RUN, (partition, last_seq))
-        elif gone:
-            self.execute(_SHRINK_RUN, (gone, partition, last_seq))
+                last_seq = found[0]
+                runs.append([*found, 0])
+            runs[-1][2] += 1
+        for last_seq, left, gone in runs:
+            if gone == left:
+                self.execute(_DELETE_RUN, (partition, last_seq))
+            else:
+                self.execute(_SHRINK_RUN, (gone, partition, last_seq))
 
 
 class GroupNumbers:

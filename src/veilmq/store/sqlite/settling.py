@@ -358,12 +358,11 @@ def settle_time(session: Session, queue: Queue, now_ms: int) -> None:
     rows = _sweep(session, queue, now_ms, _SWEPT_AT_ONCE)
     if not rows:
         return
-    if queue.fifo:
-        fifo.refile(session, queue, {row[3] for row in rows})
-    elif queue.shares:
+    if queue.shares:
         fair.ended(session, queue, [(row[0], row[4], row[3]) for row in rows], now_ms)
     queue.free_place(now_ms)
     if queue.fifo:
+        fifo.refile(session, queue, {row[3] for row in rows})
         fifo.notify(session, queue, now_ms, 1)
 
 
