@@ -21,13 +21,13 @@ from veilmq.core.events import CountEvents, EventCounts, EventRange, ForgetEvent
 from veilmq.core.ports import Done, Wake
 from veilmq.core.results import QueuePage, QueueView
 from veilmq.store.port import NOTHING_HELD_BACK, Figure, Report, StoreError, Survey, by_database, execute
+from veilmq.store.postgres.background import Mover
 from veilmq.store.postgres.cluster import REFRESH_MS, Cluster, Directory, Shard
 from veilmq.store.postgres.database import IN_DOUBT, MachineClock, PostgresOptions, failure_of, sentence
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.outbox import Carrier
 from veilmq.store.postgres.queues import SQL
 from veilmq.store.postgres.schema import CONNECT_S, Durability, SchemaRefused, examine, look, migrate
-from veilmq.store.postgres.background import Mover
 from veilmq.store.urls import without_passwords
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from tests.store.host import QUEUE, Host, hosting, message
 from veilmq.core.commands import Command, CreateQueue, DeleteQueue, NewMessage, Receive, Send, ShowQueue
 from veilmq.core.errors import InternalError, QueueDeletedRecently, StoreFull
 from veilmq.core.topics import CreateTopic, PublishToTopic, Subscribe, Subscription
-from veilmq.store.sqlite.options import EngineOptions
+from veilmq.store.sqlite.database import EngineOptions
 from veilmq.store.sqlite.session import Session
 
 TOPIC = "000000000000/news"
