@@ -76,7 +76,7 @@ def _copy_folder(stack: AsyncExitStack, source: Path, target: Path, told: Told |
     """Copy a folder as it is; return how many messages there are."""
     database_of(source, "--from")
     stack.callback(FolderLock(source).release)
-    return int(back_up(source, target, told=told).facts["messages"])
+    return int(back_up(source, target, told=told)["messages"])
 
 
 async def _held(stack: AsyncExitStack, place: str) -> Any:

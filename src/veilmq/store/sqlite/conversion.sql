@@ -25,11 +25,14 @@ FROM old.lane JOIN old.message
 WHERE lane.number = ?;
 
 -- name: messages
--- Those of a lane, in order, with what is known of their receives and of the claim that has them.
+-- Those of a lane, in order, with the columns of CopiedMessage (the group is its hash) and the claim that has them. In a FIFO
+-- queue (?3) a message with a delay of its own is visible just before it was sent: it does not follow that of the queue.
 SELECT
-    m.position, m.id, m.body, m.properties, m.sent_at_ms, m.first_sent_at_ms, m.source, m.receives_before,
-    m.first_received_at_ms, m.group_key, l.visible_at_ms, l.receive_count, l.generation, l.epoch, l.received_at_ms,
-    l.first_received_at_ms, l.log, c.id, c.state, c.shards, r.shard
+    m.position, m.id, m.body, m.properties, ?2, m.sent_at_ms, coalesce(m.first_sent_at_ms, m.sent_at_ms),
+    coalesce(l.visible_at_ms - (?3 AND l.receive_count = 0 AND l.visible_at_ms = m.sent_at_ms), m.sent_at_ms),
+    coalesce(l.receive_count, 0), coalesce(l.generation, 0), coalesce(l.epoch, 0), coalesce(l.received_at_ms, 0),
+    iif(m.source IS NULL, nullif(l.first_received_at_ms, 0), m.first_received_at_ms), m.source,
+    coalesce(m.receives_before, 0), m.group_key, coalesce(l.log, 0), c.id, c.state, coalesce(c.shards, 0), coalesce(r.shard, 0)
 FROM old.message m
     LEFT JOIN old.lease l ON l.position = m.position
     LEFT JOIN old.claim_range r
