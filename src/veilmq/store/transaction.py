@@ -11,7 +11,6 @@ the database it changes through ``Transaction.after``.
 A query is named. One text serves both dialects where it can (``store/queries``); its parameters are ``$1``, ``$2``, ….
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -163,7 +162,7 @@ class StoredMessage(NamedTuple):
         return MessageState.IN_FLIGHT if self.receive_count or self.is_claimed else MessageState.DELAYED
 
 
-class Transaction(ABC):
+class Transaction(Protocol):
     """An open transaction of a store."""
 
     ids: IdSource
@@ -174,27 +173,21 @@ class Transaction(ABC):
 
     # Rows.
 
-    @abstractmethod
     async def rows(self, query: str, *values: Any) -> Sequence[Row]:
         """Return the rows of a named query."""
 
-    @abstractmethod
     async def run(self, query: str, *values: Any) -> None:
         """Run a named query that changes something."""
 
-    @abstractmethod
     async def many(self, query: str, rows: Sequence[Row]) -> None:
         """Run a named query that changes something, once for each of ``rows``."""
 
-    @abstractmethod
     async def locked(self, query: str, *values: Any) -> Sequence[Row]:
         """Return the rows of a named query once no other transaction has them locked, and lock them until the end."""
 
-    @abstractmethod
     async def unlocked(self, query: str, *values: Any) -> Sequence[Row]:
         """Return those rows of a named query that no other transaction has locked, and lock them until the end."""
 
-    @abstractmethod
     async def lock(self, kind: str, *key: Any) -> bool:
         """Wait until no other transaction has this row, and keep it until the end: query ``lock_<kind>``.
 
@@ -202,11 +195,9 @@ class Transaction(ABC):
         found afterwards is not locked.
         """
 
-    @abstractmethod
     async def now(self) -> int:
         """Return the present instant of the store, in ms."""
 
-    @abstractmethod
     def shown(self, at_ms: int) -> int:
         """Return an instant of the store as users see it."""
 
@@ -221,7 +212,6 @@ class Transaction(ABC):
 
     # Queues.
 
-    @abstractmethod
     async def find(self, name: str) -> QueueRow | None:
         """Look up the queue of that full name; one that is in another database of the store is not found."""
 
@@ -240,7 +230,6 @@ class Transaction(ABC):
         name = await self.value("queue_of_origin", origin)
         return None if name is None else await self.find(name)
 
-    @abstractmethod
     async def target(self, name: str, source: tuple[int, str]) -> QueueRow | None:
         """Return the queue to which messages go, in whichever database it is.
 
@@ -248,23 +237,18 @@ class Transaction(ABC):
         ``StoreUnavailable`` where that is not known.
         """
 
-    @abstractmethod
     async def settings(self, name: str) -> QueueSettings | None:
         """Return the settings of a queue, in whichever database it is; raises ``StoreUnavailable``."""
 
-    @abstractmethod
     async def has_sources(self, name: str) -> bool:
         """Tell whether it is the dead-letter queue of any queue, in whichever database; raises ``StoreUnavailable``."""
 
-    @abstractmethod
     async def counts(self, queue: QueueRow) -> QueueCounts:
         """Count the messages of a queue by state."""
 
-    @abstractmethod
     async def retire(self, queue: QueueRow, *, is_deleted: bool) -> None:
         """Retire the partition of a queue, whose row is locked; ``is_deleted``: the queue is about to be deleted."""
 
-    @abstractmethod
     async def change(self, queue: QueueRow, settings: QueueSettings, modified_at_ms: int) -> None:
         """Give a queue, whose row is locked, other settings.
 
@@ -272,17 +256,14 @@ class Transaction(ABC):
         a delay of their own follow the new delay.
         """
 
-    @abstractmethod
     def changed(self, queue: QueueRow) -> None:
         """Have every node read the row of a queue again, which was changed or deleted, and waiters receive again."""
 
     # Messages.
 
-    @abstractmethod
     def need_room(self) -> None:
         """Raise ``StoreFull`` where the disk is nearly full."""
 
-    @abstractmethod
     async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
         """Store messages that were checked as if they were sent now; waiters are notified.
 
@@ -291,14 +272,12 @@ class Transaction(ABC):
         by their ids.
         """
 
-    @abstractmethod
     async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:
         """Return the first visible messages of a queue, up to ``count``, and no more once they take ``bytes_max``.
 
         No other transaction receives or changes them until the end of this one. They are left as they are.
         """
 
-    @abstractmethod
     async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
         """Move chosen messages to another queue of the type as new ones, visible at once; waiters are notified.
 
@@ -306,18 +285,15 @@ class Transaction(ABC):
         that are still there.
         """
 
-    @abstractmethod
     async def leased(self, queue: QueueRow, seqs: Sequence[int]) -> list[Leased]:
         """Return those of some messages (in order) that are in a queue and were received or have a delay of their own.
 
         No other transaction receives, changes or deletes them until the end of this one.
         """
 
-    @abstractmethod
     async def delete(self, queue: QueueRow, messages: Sequence[Leased]) -> None:
         """Delete messages in flight as their receipts do; waiters are notified of what becomes free."""
 
-    @abstractmethod
     async def bury(
         self, queue: QueueRow, target: QueueRow, messages: Sequence[Leased], new: Sequence[NewMessage]
     ) -> list[SentMessage]:
@@ -329,7 +305,6 @@ class Transaction(ABC):
 
     # Inspection: nothing changes by it.
 
-    @abstractmethod
     async def inspect(
         self, queue: QueueRow, state: MessageState | None, count: int, passed_max: int
     ) -> Sequence[StoredMessage]:
@@ -339,28 +314,22 @@ class Transaction(ABC):
         that were sent first. Of messages in other states at most ``passed_max`` are passed over.
         """
 
-    @abstractmethod
     async def inspect_at(self, queue: QueueRow, seqs: Sequence[int]) -> Sequence[StoredMessage]:
         """Find those of the messages ``seqs`` that are in the queue and were received, in this order."""
 
-    @abstractmethod
     async def offered(self, queue: QueueRow, count: int) -> Sequence[StoredMessage]:
         """Find what a receive of ``count`` would take of a queue without limits, in its order; dead letters too."""
 
-    @abstractmethod
     async def bodies(self, queue: QueueRow, seqs: Sequence[int]) -> Mapping[int, str]:
         """Return the bodies of messages of the queue by seq, without those that are gone."""
 
     # What follows.
 
-    @abstractmethod
     def after(self, call: Callable[[], object]) -> None:
         """Make ``call`` when the transaction is committed, or on SQLite is bound to be."""
 
-    @abstractmethod
     def schedule(self, step: type[Command]) -> None:
         """Have slices of that work in the background done when the transaction is committed (``store.cold.STEPS``)."""
 
-    @abstractmethod
     def notify(self, name: str) -> None:
         """Have the watch on a queue, here and at other nodes, look at it when the transaction is committed."""
