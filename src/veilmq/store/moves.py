@@ -149,7 +149,7 @@ async def _part(tx: Transaction, task: _Task, source: QueueRow, messages: Sequen
             except errors.StoreUnavailable:
                 return _Part(going, is_away=True)
             found = known[name]
-            may_send, starter = tx.may_send, task.starter
+            may_send, starter = tx.options.may_send, task.starter
             if found and may_send and starter is not None and not may_send(starter, found.name, found.settings.policy):
                 return _Part(going, redrive.NOT_ALLOWED)
         target = known[name]

@@ -12,10 +12,12 @@ A query is named. One text serves both dialects where it can (``store/queries``)
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from veilmq.core import limits
 from veilmq.core.commands import Command, NewMessage, SendTerms
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.ids import IdSource
@@ -23,6 +25,7 @@ from veilmq.core.looks import MessageState
 from veilmq.core.ports import MaySend
 from veilmq.core.receipts import Receipt, ReceiptBook
 from veilmq.core.results import QueueCounts, SentMessage
+from veilmq.core.routing import ATTRIBUTE_DEFAULT
 from veilmq.core.settings import QueueSettings
 
 Row = Sequence[Any]
@@ -39,20 +42,27 @@ def made_of(row: Row, kind: type[Made]) -> Made:
     return msgspec.convert(dict(zip(kind.__struct_fields__, row, strict=True)), kind)
 
 
-class Options(Protocol):
-    """Options of a store that cold commands read."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What can be tuned in a store of either dialect.
 
-    @property
-    def purge_pause_s(self) -> int:
-        """Return how long a queue rests after a purge."""
+    ``in_flight_max``, ``fifo_in_flight_max`` and ``event_log`` are for queues that set none of their own. A queue rests
+    for ``purge_pause_s`` after a purge, the name of a deleted one for ``queue_name_pause_s``. ``claimed_max`` messages of
+    a queue may be claimed, and ``claim_slice_rows`` bounds what one transaction does for claims. ``may_send`` decides
+    whether move tasks go on (``None``: they do). The text of the message attribute ``routing_attribute`` is the key of
+    events, of which ``events_waiting_max`` may wait to be exported.
+    """
 
-    @property
-    def queue_name_pause_s(self) -> int:
-        """Return how long the name of a deleted queue rests."""
-
-    @property
-    def event_log(self) -> str:
-        """Return what queues log that do not say it themselves."""
+    in_flight_max: int = limits.IN_FLIGHT.default
+    fifo_in_flight_max: int = limits.FIFO_IN_FLIGHT.default
+    purge_pause_s: int = limits.PURGE_PAUSE_S
+    queue_name_pause_s: int = limits.QUEUE_NAME_PAUSE_S
+    claimed_max: int = limits.CLAIMED.default
+    claim_slice_rows: int = limits.CLAIM_SLICE_ROWS
+    may_send: MaySend | None = None
+    event_log: str = "off"
+    routing_attribute: str = ATTRIBUTE_DEFAULT
+    events_waiting_max: int = limits.EVENTS_WAITING_MAX
 
 
 class QueueRow(Protocol):
@@ -166,8 +176,6 @@ class Transaction(Protocol):
     """An open transaction of a store."""
 
     ids: IdSource
-    may_send: MaySend | None
-    """Whether work in the background goes on for a principal; ``None``: it does."""
     book: ReceiptBook
     options: Options
 

@@ -330,7 +330,6 @@ class _Transaction(ClaimTransaction):
         self.known: list[str] = []
         """The queues that were taken for what the node knew of them."""
         self.ids = node.ids
-        self.may_send = node.options.may_send
         self.book = node.book
         self.options = node.options
         self.claimed = _Claimed(self, connection, cold)

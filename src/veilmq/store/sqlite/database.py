@@ -27,11 +27,10 @@ from filelock import FileLock, Timeout
 
 from veilmq.core import limits
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.ports import MaySend
-from veilmq.core.routing import ATTRIBUTE_DEFAULT
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.named_queries import load, shared
 from veilmq.store.port import StoreError
+from veilmq.store.transaction import Options
 
 log = logging.getLogger(__name__)
 
@@ -80,29 +79,14 @@ BARE = {name: text.replace("m.body, m.properties", "NULL, NULL") for name, text 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
+class EngineOptions(Options):
     """What can be tuned in the store on SQLite; the defaults suit one machine.
 
     Below ``free_space_reserve_bytes`` of free disk, sends are refused. ``vfs`` names an apsw VFS to open the database
-    with, and ``database_pages_max`` bounds its size. ``claimed_max`` is how many messages of a queue may be claimed at
-    once, ``claim_slice_rows`` bounds the work that a command does for claims. ``in_flight_max``,
-    ``fifo_in_flight_max`` and ``event_log`` are for queues that set none of their own; a queue rests for
-    ``purge_pause_s`` after a purge, the name of a deleted one for ``queue_name_pause_s``. ``may_send`` decides whether
-    move tasks go on (``None``: they do). The text of the message attribute ``routing_attribute`` is the key of events,
-    of which ``events_waiting_max`` may wait to be exported.
+    with, and ``database_pages_max`` bounds its size.
     """
 
     free_space_reserve_bytes: int = limits.FREE_SPACE_RESERVE_BYTES
-    in_flight_max: int = limits.IN_FLIGHT.default
-    fifo_in_flight_max: int = limits.FIFO_IN_FLIGHT.default
-    claimed_max: int = limits.CLAIMED.default
-    claim_slice_rows: int = limits.CLAIM_SLICE_ROWS
-    purge_pause_s: int = limits.PURGE_PAUSE_S
-    queue_name_pause_s: int = limits.QUEUE_NAME_PAUSE_S
-    may_send: MaySend | None = None
-    event_log: str = "off"
-    routing_attribute: str = ATTRIBUTE_DEFAULT
-    events_waiting_max: int = limits.EVENTS_WAITING_MAX
     vfs: str | None = None
     database_pages_max: int | None = None
 
