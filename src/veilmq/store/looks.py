@@ -5,6 +5,7 @@ which of them are shown, and how. Bodies are read of these alone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate, islice
 
 from veilmq.core import looks, redrive
@@ -69,16 +70,13 @@ async def _with_bodies(
 
 async def _receives_max(tx: Transaction, queue: QueueRow) -> int:
     """Return how often a message is received before a receive moves it to the dead-letter queue; 0 if none does."""
-    settings = queue.settings
-    if not settings.receives_max:
-        return 0
-    target = settings.dead_letter_queue
-    try:
-        tx.need_room()
-        refusal = redrive.refusal(queue.name, settings, target, await tx.settings(target))
-    except (StoreFull, StoreUnavailable):  # it stays where it is
-        return 0
-    return settings.receives_max if refusal is None else 0
+    settings, target = queue.settings, queue.settings.dead_letter_queue
+    if settings.receives_max:
+        with suppress(StoreFull, StoreUnavailable):  # it stays where it is
+            tx.need_room()
+            if redrive.refusal(queue.name, settings, target, await tx.settings(target)) is None:
+                return settings.receives_max
+    return 0
 
 
 def _living(found: Iterable[StoredMessage], receives_max: int) -> Iterator[StoredMessage]:
@@ -100,6 +98,9 @@ def _seen(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, w
     receipt = None
     if with_receipt and is_received and state is looks.MessageState.IN_FLIGHT:
         receipt = tx.book.issue(queue.number, each.seq, each.generation, each.epoch, each.visible_at_ms)
+    # A message is or was hidden if it was received or came delayed; a dead letter comes to its queue visible.
+    came_at_ms = max(each.sent_at_ms, each.seq >> SEQ_SHIFT) if each.source is None else each.looked_at_ms
+    was_hidden = is_received or (not each.is_claimed and each.visible_at_ms > came_at_ms)
     return looks.SeenMessage(
         id=each.id,
         body=body,
@@ -107,20 +108,13 @@ def _seen(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, w
         sent_at_ms=each.sent_at_ms,
         receive_count=each.receive_count + each.receives_before,
         state=state,
-        visible_at_ms=_hidden_until_ms(each),
+        visible_at_ms=each.visible_at_ms if was_hidden else None,
         received_at_ms=_received_at_ms(each) if is_received else None,
         first_received_at_ms=None if each.is_claimed else each.first_received_at_ms,
         group=decode(each.properties).group,
         priority=each.priority,
         receipt=receipt,
     )
-
-
-def _hidden_until_ms(each: StoredMessage) -> int | None:
-    """Return when the last hiding ends or ended, if there was one; a dead letter comes to its queue visible."""
-    came_at_ms = max(each.sent_at_ms, each.seq >> SEQ_SHIFT) if each.source is None else each.looked_at_ms
-    is_or_was = not each.is_claimed and (each.receive_count or each.visible_at_ms > came_at_ms)
-    return each.visible_at_ms if is_or_was else None
 
 
 def _received_at_ms(each: StoredMessage) -> int:

@@ -47,8 +47,8 @@ class Options:
     """What can be tuned in a store of either dialect.
 
     ``in_flight_max``, ``fifo_in_flight_max`` and ``event_log`` are for queues that set none of their own. A queue rests
-    for ``purge_pause_s`` after a purge, the name of a deleted one for ``queue_name_pause_s``. ``claimed_max`` messages of
-    a queue may be claimed, and ``claim_slice_rows`` bounds what one transaction does for claims. ``may_send`` decides
+    for ``purge_pause_s`` after a purge, the name of a deleted one for ``queue_name_pause_s``. ``claimed_max`` messages
+    of a queue may be claimed, ``claim_slice_rows`` bounds what one transaction does for claims. ``may_send`` decides
     whether move tasks go on (``None``: they do). The text of the message attribute ``routing_attribute`` is the key of
     events, of which ``events_waiting_max`` may wait to be exported.
     """
@@ -199,8 +199,7 @@ class Transaction(Protocol):
     async def lock(self, kind: str, *key: Any) -> bool:
         """Wait until no other transaction has this row, and keep it until the end: query ``lock_<kind>``.
 
-        What was read of it before is to be read again. ``False``: there is no such row on PostgreSQL, and one that is
-        found afterwards is not locked.
+        What was read of it before is to be read again. ``False``: there is no such row on PostgreSQL.
         """
 
     async def now(self) -> int:

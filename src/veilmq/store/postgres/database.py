@@ -142,8 +142,8 @@ class PostgresOptions(Options):
     has said nothing ``silence_s`` later is given up.
 
     ``coalesced_max`` bounds the messages that travel together in one statement. A queue's settings are looked up again
-    after ``fresh_s`` even if no node notified of a change. The janitor deletes up to ``sweep_rows`` rows at once. Quotas
-    of in-flight messages up to ``in_flight_counted_max`` are counted at each receive, larger ones now and then.
+    after ``fresh_s`` even if no node notified of a change. The janitor deletes up to ``sweep_rows`` rows at once.
+    Quotas of in-flight messages up to ``in_flight_counted_max`` are counted at each receive, larger ones now and then.
 
     Nodes wake each other's long polls by notices where ``listens`` is true. Every ``round_s`` a node looks by itself at
     what is waited for there, five times as often where no notices arrive.

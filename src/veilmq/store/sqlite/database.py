@@ -112,20 +112,16 @@ class FolderLock:
         try:
             self._lock.acquire()
         except Timeout:
+            pid = "unknown"
+            with suppress(OSError):
+                pid = self._owner.read_text(encoding="ascii").strip()
             raise FolderError(
-                f"The data folder {folder} is in use by process {self._pid()}: stop it, or choose another folder with "
-                "--data."
+                f"The data folder {folder} is in use by process {pid}: stop it, or choose another folder with --data."
             ) from None
         except OSError as error:
             raise FolderError(f"The data folder {folder} cannot be written: {error.strerror}.") from error
         with suppress(OSError):  # only a hint for people, and the disk may be full
             self._owner.write_text(f"{os.getpid()}\n", encoding="ascii")
-
-    def _pid(self) -> str:
-        try:
-            return self._owner.read_text(encoding="ascii").strip()
-        except OSError:
-            return "unknown"
 
     def release(self) -> None:
         """Let others have the folder."""
@@ -136,17 +132,11 @@ class FolderLock:
 def is_in_use(folder: Path) -> bool:
     """Tell whether a process has the folder; nothing in it is changed."""
     try:
-        lock = os.open(folder / _LOCK_NAME, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(lock)
+        with (folder / _LOCK_NAME).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (FileNotFoundError, BlockingIOError) as error:
+        return isinstance(error, BlockingIOError)
+    return False
 
 
 def open_connection(folder: Path | None, options: EngineOptions) -> apsw.Connection:
@@ -354,7 +344,11 @@ class Database:
 
     def _is_short(self) -> bool:
         try:
-            is_short = self._disk_is_short() or self._database_is_short()
+            is_short = self._disk_is_short() or (
+                self._pages_max is not None
+                and self._pages_max - self._pragma("page_count") + self._pragma("freelist_count")
+                < self._pages_max // _PAGES_RESERVE_DIVISOR
+            )
         except (OSError, apsw.Error):
             log.exception("the room on the disk cannot be told")
             return self.is_short
@@ -371,12 +365,6 @@ class Database:
             return False
         # What draining has freed inside the file is room too: the file does not shrink at once, and not to nothing.
         return free_bytes + self._pragma("freelist_count") * self._pragma("page_size") < reserve_bytes
-
-    def _database_is_short(self) -> bool:
-        if self._pages_max is None:
-            return False
-        used = self._pragma("page_count") - self._pragma("freelist_count")
-        return self._pages_max - used < self._pages_max // _PAGES_RESERVE_DIVISOR
 
     def _shorten_log(self) -> None:
         """Move all of the log and cut its file; waits for no reader."""

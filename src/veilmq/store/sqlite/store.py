@@ -278,7 +278,7 @@ class SqliteStore:
 
     async def obstacles(self) -> list[str]:
         """Return why no requests should be sent here."""
-        return [text for text, holds in {FAILED: self.has_failed, FULL: self.is_short_of_space}.items() if holds]
+        return [text for text, holds in {FAILED: self.has_failed, FULL: self._database.is_short}.items() if holds]
 
     def warnings(self) -> list[str]:
         """Return what is wrong although requests are answered."""
@@ -312,11 +312,6 @@ class SqliteStore:
     async def answered(self) -> None:
         """Return when what was submitted so far has been answered, which is done in order."""
         await execute(self, ListQueues(account=""))
-
-    @property
-    def is_short_of_space(self) -> bool:
-        """Whether sends are refused because the disk is nearly full."""
-        return self._database.is_short
 
     @property
     def has_failed(self) -> bool:
