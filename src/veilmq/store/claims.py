@@ -99,9 +99,6 @@ class Backlog(NamedTuple):
 class ClaimedMessages(Protocol):
     """What claims do with messages, in an open transaction; waiters are notified of what becomes visible."""
 
-    claimed_max: int
-    """How many messages of a queue may be claimed."""
-
     async def bind(self, queue: QueueRow, claim: BoundClaim, wish: Wish) -> Part:
         """Bind a slice of the visible messages, in the order of receives; dead letters move as in a receive."""
 
@@ -184,7 +181,6 @@ class _Source:
 
     @classmethod
     async def of(cls, tx: ClaimTransaction, row: Row, now_ms: int) -> "_Source":
-        """Return the source of a row, with its claims."""
         source = cls(tx, row, now_ms)
         for each in await tx.rows("claims_of", source.origin, source.name):
             bound = BoundClaim(*each)
@@ -193,7 +189,6 @@ class _Source:
 
     @property
     def held(self) -> list[BoundClaim]:
-        """Its open claims."""
         return [each for each in self.claims.values() if each.is_held]
 
     @property
@@ -203,12 +198,10 @@ class _Source:
 
     @property
     def hold_until_ms(self) -> int:
-        """When its messages go back to the queue."""
         return self.beat_at_ms + self.hold_ms
 
     @property
     def hold_has_ended(self) -> bool:
-        """Whether its open claims are lost."""
         return self.now_ms >= self.hold_until_ms and bool(self.held)
 
     def as_seen(self) -> "_Source":
@@ -231,7 +224,6 @@ class _Source:
         return found
 
     def view(self, backlog: Backlog) -> SourceView:
-        """Return what commands answer."""
         lease_until_ms = self.beat_at_ms + self.lease_ms
         claims = [each for each in self.claims.values() if each.number > self.acknowledged]
         return SourceView(
@@ -249,14 +241,13 @@ class _Source:
         )
 
     async def shown(self, queue: QueueRow, *, lately: bool = False) -> SourceView:
-        """Return the same, with what waits in its queue."""
         return self.view(await self.tx.claimed.backlog(queue, lately=lately))
 
     async def put(self) -> None:
         """Write it; its hold is looked at when it ends."""
+        columns = self.origin, self.name, self.consumer, self.epoch, self.acknowledged, self.last
         times = self.hold_ms, self.lease_ms, self.beat_at_ms, self.hold_until_ms
-        key = self.origin, self.name
-        await self.tx.run("put_source", *key, self.consumer, self.epoch, self.acknowledged, self.last, *times)
+        await self.tx.run("put_source", *columns, *times)
 
     async def beat(self, hold_s: int | None = None, lease_s: int | None = None) -> None:
         """Renew lease and hold, of other lengths where they are given; write it."""
@@ -374,7 +365,7 @@ async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
         bound = BoundClaim(*row)
     more = False
     if bound.state == _BINDING:
-        places = max(0, tx.claimed.claimed_max - await tx.value("claimed", queue.origin))
+        places = max(0, tx.options.claimed_max - await tx.value("claimed", queue.origin))
         part = Part(0, bound.shards, bound.filled, more=False)
         if (wanted := min(command.messages_max - bound.messages, places)) > 0:
             shard_messages = max(command.shard_messages, -(-command.messages_max // CLAIM_SHARDS_MAX))
@@ -405,7 +396,7 @@ async def _whole(tx: ClaimTransaction, bound: BoundClaim) -> BoundClaim:
 async def _nothing(tx: ClaimTransaction, queue: QueueRow, number: int, places: int, *, expires: bool) -> claims.Bound:
     more, due_ms = expires, None
     if not more and queue.settings.fifo:  # all groups may be blocked by a claim that ends
-        for row in await tx.locked("ending_claim_of", queue.origin):
+        for row in await tx.locked("ending_claim", queue.origin):
             await _advance(tx, queue, BoundClaim(*row))
             more = True
     if not more and places:  # else the end of a claim notifies
@@ -467,7 +458,7 @@ async def list_sources(tx: ClaimTransaction, command: claims.ListSources) -> lis
     }
     if not sources:
         return []
-    for row in await tx.rows("claims_of_queue", queue.origin):
+    for row in await tx.rows("claims_of", queue.origin, None):
         each = BoundClaim(*row)
         if each.source in sources:
             sources[each.source].claims[each.number] = each
@@ -528,7 +519,7 @@ async def lock_sources(tx: Transaction, queue: QueueRow) -> None:
 
 async def lose_all(tx: Transaction, queue: QueueRow) -> None:
     """Have the open claims of a queue lost whose partition is retired; their messages are deleted in slices."""
-    await tx.run("lose_claims", queue.origin)
+    await tx.run("end_claims", queue.origin, None, 0, _SEQ_MAX, _LOST)
     tx.schedule(ClaimStep)
 
 
@@ -548,7 +539,7 @@ async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
     Raises ``StoreFull`` where messages should come back: that takes room. What is acknowledged is deleted before.
     """
     now_ms = await tx.now()
-    ending = [BoundClaim(*row) for row in await tx.unlocked("ending_claim")]
+    ending = [BoundClaim(*row) for row in await tx.unlocked("ending_claim", None)]
     if not ending or ending[0].state != ACKNOWLEDGED:
         for row in await tx.unlocked("due_source", now_ms):
             if await _look(tx, await _Source.of(tx, row, now_ms)):

@@ -205,7 +205,6 @@ class SystemClock(StoreClock):
         boot_id: str | None = None,
         is_synchronised: Callable[[], bool] = kernel_synchronised,
     ) -> None:
-        """Read them once."""
         self._wall_ns = wall_ns
         self._boot_ns = boot_ns or partial(time.clock_gettime_ns, _BOOT_CLOCK)
         self._is_synchronised = is_synchronised

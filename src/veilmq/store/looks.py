@@ -37,7 +37,19 @@ async def look_at_leases(tx: Transaction, command: looks.LookAtLeases) -> list[l
     leases = sorted([each for each in found if not each.is_claimed], key=_visibility)
     if others := sorted({*command.also} - {each.seq for each in leases}):
         leases += await tx.inspect_at(queue, others)
-    return [_lease(each) for each in leases]
+    return [
+        looks.SeenLease(
+            message_id=each.id,
+            position=each.seq,
+            generation=each.generation,
+            received_at_ms=_received_at_ms(each),
+            visible_at_ms=each.looked_at_ms if each.is_claimed else each.visible_at_ms,
+            receive_count=each.receive_count,
+            extensions=read_log(each.log)[0] if each.log else None,
+            group=decode(each.properties).group,
+        )
+        for each in leases
+    ]
 
 
 async def peek(tx: Transaction, command: looks.Peek) -> looks.Peeked:
@@ -46,8 +58,20 @@ async def peek(tx: Transaction, command: looks.Peek) -> looks.Peeked:
     receives_max = await _receives_max(tx, queue)
     count = command.count + DEAD_LETTERS_PER_RECEIVE if receives_max else command.count
     living = _living(await tx.offered(queue, count), receives_max)
-    shown = await _with_bodies(tx, queue, list(islice(living, command.count)), command.bytes_max)
-    return looks.Peeked(messages=[_peeked(*each) for each in shown], smq_base64=queue.settings.smq_base64)
+    messages = [
+        looks.PeekedMessage(
+            id=each.id,
+            body=body,
+            properties=each.properties,
+            sent_at_ms=each.sent_at_ms,
+            first_received_at_ms=each.first_received_at_ms,
+            receive_count=each.receive_count + each.receives_before,
+            priority=each.priority,
+            source=each.source,
+        )
+        for each, body in await _with_bodies(tx, queue, list(islice(living, command.count)), command.bytes_max)
+    ]
+    return looks.Peeked(messages=messages, smq_base64=queue.settings.smq_base64)
 
 
 def _visibility(each: StoredMessage) -> tuple[bool, int, int]:
@@ -89,9 +113,6 @@ def _living(found: Iterable[StoredMessage], receives_max: int) -> Iterator[Store
             return
 
 
-# Results.
-
-
 def _seen(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, with_receipt: bool) -> looks.SeenMessage:
     state = each.state
     is_received = each.receive_count > 0 and not each.is_claimed
@@ -121,29 +142,3 @@ def _received_at_ms(each: StoredMessage) -> int:
     """Return when the message was given: a wait before that is known for the first receive, and with an event log."""
     *_, waited_ms = read_log(each.log)
     return max(each.received_at_ms + waited_ms, each.first_received_at_ms or 0)
-
-
-def _lease(each: StoredMessage) -> looks.SeenLease:
-    return looks.SeenLease(
-        message_id=each.id,
-        position=each.seq,
-        generation=each.generation,
-        received_at_ms=_received_at_ms(each),
-        visible_at_ms=each.looked_at_ms if each.is_claimed else each.visible_at_ms,
-        receive_count=each.receive_count,
-        extensions=read_log(each.log)[0] if each.log else None,
-        group=decode(each.properties).group,
-    )
-
-
-def _peeked(each: StoredMessage, body: str) -> looks.PeekedMessage:
-    return looks.PeekedMessage(
-        id=each.id,
-        body=body,
-        properties=each.properties,
-        sent_at_ms=each.sent_at_ms,
-        first_received_at_ms=each.first_received_at_ms,
-        receive_count=each.receive_count + each.receives_before,
-        priority=each.priority,
-        source=each.source,
-    )

@@ -190,7 +190,6 @@ _decode = msgspec.msgpack.Decoder(list[tuple[str, bytes, int | None, int, str | 
 
 
 def _pack(messages: Sequence[NewMessage]) -> bytes:
-    """Return the content of a piece."""
     return msgspec.msgpack.encode([_columns(new) for new in messages])
 
 

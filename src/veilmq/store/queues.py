@@ -39,7 +39,6 @@ class Throttle:
     __slots__ = ("_counts", "_passed", "per_s_max")
 
     def __init__(self, *, per_s_max: int) -> None:
-        """Begin as if none had come."""
         self.per_s_max = per_s_max
         self._counts: deque[tuple[int, int]] = deque()  # instant and how many, the oldest first
         self._passed = 0

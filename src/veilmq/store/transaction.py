@@ -5,13 +5,12 @@ A cold command (everything but send, receive, delete and change) is written once
 
 On SQLite nothing suspends, and nothing comes between: the function is driven to its end inside the batch. On PostgreSQL
 it waits at each statement, other transactions go on meanwhile, and what two of them may not do at a time is guarded by
-``lock``. There a function may be called again when two transactions were in each other's way: what it keeps outside
-the database it changes through ``Transaction.after``.
+``lock``. There a function may be called again when two transactions were in each other's way.
 
 A query is named. One text serves both dialects where it can (``store/queries``); its parameters are ``$1``, ``$2``, ….
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -98,14 +97,12 @@ class QueueRow(Protocol):
 
 
 class Waiting(NamedTuple):
-    """A visible message: what a cold command may look at, and ``row``, which is the dialect's.
-
-    ``source`` is the queue that a dead letter comes from, ``size_bytes`` what body and properties take.
-    """
+    """A visible message; ``source`` is the queue that a dead letter comes from, ``row`` is the dialect's."""
 
     seq: int
     source: str | None
     size_bytes: int
+    """What body and properties take."""
     row: Any
 
 
@@ -217,10 +214,10 @@ class Transaction(Protocol):
         rows = await self.rows(query, *values)
         return rows[0][0] if rows else None
 
-    # Queues.
+    # Queues. What may be in another database of the store raises ``StoreUnavailable`` where that cannot be reached.
 
     async def find(self, name: str) -> QueueRow | None:
-        """Look up the queue of that full name; one that is in another database of the store is not found."""
+        """Look up the queue of that full name in this database."""
 
     async def queue(self, name: str, *, lock: str | None = None) -> QueueRow:
         """Look up the queue of that full name, and ``lock`` its row before; raises ``QueueNotFound``.
@@ -240,15 +237,14 @@ class Transaction(Protocol):
     async def target(self, name: str, source: tuple[int, str]) -> QueueRow | None:
         """Return the queue to which messages go, in whichever database it is.
 
-        ``source`` is number and name of the queue that they leave, 0 and its name for a topic. Raises
-        ``StoreUnavailable`` where that is not known.
+        ``source`` is number and name of the queue that they leave, 0 and its name for a topic.
         """
 
     async def settings(self, name: str) -> QueueSettings | None:
-        """Return the settings of a queue, in whichever database it is; raises ``StoreUnavailable``."""
+        """Return the settings of a queue, in whichever database it is."""
 
     async def has_sources(self, name: str) -> bool:
-        """Tell whether it is the dead-letter queue of any queue, in whichever database; raises ``StoreUnavailable``."""
+        """Tell whether it is the dead-letter queue of any queue, in whichever database."""
 
     async def counts(self, queue: QueueRow) -> QueueCounts:
         """Count the messages of a queue by state."""
@@ -266,13 +262,14 @@ class Transaction(Protocol):
     def changed(self, queue: QueueRow) -> None:
         """Have every node read the row of a queue again, which was changed or deleted, and waiters receive again."""
 
-    # Messages.
+    # Messages; waiters are notified of what becomes visible or free. Until the end of the transaction no other one
+    # receives, changes or deletes what it has chosen or leased.
 
     def need_room(self) -> None:
         """Raise ``StoreFull`` where the disk is nearly full."""
 
     async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
-        """Store messages that were checked as if they were sent now; waiters are notified.
+        """Store messages that were checked as if they were sent now.
 
         Each has an id of 16 bytes, and in a FIFO queue its deduplication id; a message that repeats another one is not
         stored, and answered as that one was. ``queue`` may be in another database: then repeated ones are known
@@ -280,26 +277,20 @@ class Transaction(Protocol):
         """
 
     async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:
-        """Return the first visible messages of a queue, up to ``count``, and no more once they take ``bytes_max``.
-
-        No other transaction receives or changes them until the end of this one. They are left as they are.
-        """
+        """Return the first visible messages of a queue, up to ``count``, and no more once they take ``bytes_max``."""
 
     async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
-        """Move chosen messages to another queue of the type as new ones, visible at once; waiters are notified.
+        """Move chosen messages to another queue of the type as new ones, visible at once.
 
         They have an id of their own there, were sent now, and were never received. Returns how many were moved: all
         that are still there.
         """
 
     async def leased(self, queue: QueueRow, seqs: Sequence[int]) -> list[Leased]:
-        """Return those of some messages (in order) that are in a queue and were received or have a delay of their own.
-
-        No other transaction receives, changes or deletes them until the end of this one.
-        """
+        """Return those of some messages (in order) that are in a queue and were received or have their own delay."""
 
     async def delete(self, queue: QueueRow, messages: Sequence[Leased]) -> None:
-        """Delete messages in flight as their receipts do; waiters are notified of what becomes free."""
+        """Delete messages in flight as their receipts do."""
 
     async def bury(
         self, queue: QueueRow, target: QueueRow, messages: Sequence[Leased], new: Sequence[NewMessage]
@@ -307,7 +298,7 @@ class Transaction(Protocol):
         """Do so, and make them dead letters of ``queue`` in another queue of its type, visible at once.
 
         They keep their ids, their receives count on, and in a standard queue they keep their age; ``new`` says what
-        else they are. Waiters are notified.
+        else they are.
         """
 
     # Inspection: nothing changes by it.
@@ -330,13 +321,10 @@ class Transaction(Protocol):
     async def bodies(self, queue: QueueRow, seqs: Sequence[int]) -> Mapping[int, str]:
         """Return the bodies of messages of the queue by seq, without those that are gone."""
 
-    # What follows.
-
-    def after(self, call: Callable[[], object]) -> None:
-        """Make ``call`` when the transaction is committed, or on SQLite is bound to be."""
+    # What follows when the transaction is committed, or on SQLite is bound to be.
 
     def schedule(self, step: type[Command]) -> None:
-        """Have slices of that work in the background done when the transaction is committed (``store.cold.STEPS``)."""
+        """Have slices of that work in the background done (``store.cold.STEPS``)."""
 
     def notify(self, name: str) -> None:
-        """Have the watch on a queue, here and at other nodes, look at it when the transaction is committed."""
+        """Have the watch on a queue, here and at other nodes, look at it."""

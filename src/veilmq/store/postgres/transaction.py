@@ -132,7 +132,6 @@ class _Claimed(ClaimedMessages):
         self._node = node = cold.node
         self._ready = cold.ready
         self._rows = node.options.claim_slice_rows
-        self.claimed_max = node.options.claimed_max
 
     async def bind(self, queue: QueueRow, claim: BoundClaim, wish: Wish) -> Part:
         """Bind a slice; raises what is among ``COLLISIONS`` when the transaction is to be repeated."""

@@ -61,8 +61,7 @@ def convert(folder: Path, *, told: Told | None = None) -> None:
     ``told`` is called with the messages that are converted and the messages in all. Raises ``FolderError``, which
     leaves the old database as it was, for a folder that is in use, of another format, or without enough space.
     """
-    lock = FolderLock(folder)
-    try:
+    with FolderLock(folder):
         if (folder / SET_ASIDE).exists():
             raise FolderError(
                 f"{folder} has {OLD_NAME} and {SET_ASIDE}, and nothing is replaced: move the latter away."
@@ -77,8 +76,6 @@ def convert(folder: Path, *, told: Told | None = None) -> None:
             except (OSError, apsw.Error, FolderError) as error:
                 raise FolderError(f"{folder / OLD_NAME} was not converted, nothing is changed: {error}") from error
         _set_aside(folder)
-    finally:
-        lock.release()
 
 
 def _look_at(folder: Path) -> None:
@@ -173,7 +170,6 @@ class _Stored(NamedTuple):
 
     @classmethod
     def of(cls, row: Row) -> "_Stored":
-        """Return the message of a row of ``messages``."""
         message = CopiedMessage(*row[:_MESSAGE_COLUMNS])
         key: Any = message.group
         if key is not None:

@@ -85,9 +85,19 @@ def _state(path: Path) -> list[tuple[str, int, int]]:
 def _opened(path: Path, *, in_use: bool) -> Iterator[apsw.Connection]:
     """Open the database so that nothing in its folder is made, changed or removed."""
     journal, log = _beside(path)
-    if not in_use and journal.is_file() and journal.stat().st_size:
-        with _copied(path, journal, log) as copy, closing(apsw.Connection(str(copy))) as connection:
-            yield connection
+    if not in_use and journal.is_file() and journal.stat().st_size:  # it has one until its first start is done
+        with TemporaryDirectory(prefix="veilmq-doctor-") as folder:
+            try:
+                for file in (path, journal, log):
+                    if file.is_file():
+                        shutil.copy(file, folder)
+            except OSError as error:
+                raise FolderError(
+                    f"{path} has a journal to roll back, which needs a copy in {folder}: {error.strerror}. "
+                    f"Name a folder with enough space in TMPDIR."
+                ) from error
+            with closing(apsw.Connection(str(Path(folder) / path.name))) as connection:
+                yield connection
         return
     how = "mode=ro" if in_use else "mode=ro&immutable=1"
     if not in_use and log.is_file() and log.stat().st_size:
@@ -98,22 +108,6 @@ def _opened(path: Path, *, in_use: bool) -> Iterator[apsw.Connection]:
         if not in_use:
             connection.pragma("locking_mode", "EXCLUSIVE")  # the index of the log in memory, instead of a file
         yield connection
-
-
-@contextmanager
-def _copied(path: Path, *others: Path) -> Iterator[Path]:
-    """Copy the database to where a journal can be rolled back; one has a journal only until its first start is done."""
-    with TemporaryDirectory(prefix="veilmq-doctor-") as folder:
-        try:
-            for file in (path, *others):
-                if file.is_file():
-                    shutil.copy(file, folder)
-        except OSError as error:
-            raise FolderError(
-                f"{path} has a journal to roll back, which needs a copy in {folder}: {error.strerror}. "
-                f"Name a folder with enough space in TMPDIR."
-            ) from error
-        yield Path(folder) / path.name
 
 
 def _examine(connection: apsw.Connection) -> Report:
@@ -245,7 +239,7 @@ def _copy(source: Path, target: Path, told: Told | None) -> None:
 
 
 class FolderSource(Source):
-    """``store.copying.Source`` of a data folder; as a context manager it holds the folder's lock."""
+    """``store.copying.Source`` of a data folder."""
 
     SQL = SQL
     COPIED = frozenset(
@@ -259,29 +253,22 @@ class FolderSource(Source):
         "OR EXISTS (SELECT 1 FROM ordered WHERE partition = qp))",
     }
 
-    def __init__(self, folder: Path, *, clock: StoreClock) -> None:
-        """``clock`` goes on where that of the store stopped; what is read has shown times, which others keep."""
+    @classmethod
+    @contextmanager
+    def opened(cls, folder: Path, *, clock: StoreClock) -> Iterator["FolderSource"]:
+        """Have the folder locked and open."""
         database_of(folder, "--from")
-        self._lock = FolderLock(folder)
-        try:
-            self._connection = open_connection(folder, EngineOptions())
-        except BaseException:
-            self._lock.release()
-            raise
+        with FolderLock(folder), closing(open_connection(folder, EngineOptions())) as connection:
+            yield cls(connection, clock)
+
+    def __init__(self, connection: apsw.Connection, clock: StoreClock) -> None:
+        """``clock`` goes on where that of the store stopped; what is read has shown times, which others keep."""
+        self._connection = connection
         ((floor_ms, _, mark),) = self._connection.execute(SQL["progress"])
         clock.resume(mark, floor_ms=floor_ms)
         self._now_ms = clock.now_ms()
         self.ahead_ms = clock.ahead_ms(self._now_ms)
         self.now_ms = self._now_ms + self.ahead_ms
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._connection.close()
-        finally:
-            self._lock.release()
 
     async def fetch(self, text: str, *values: Any) -> Sequence[Any]:
         """See ``Source``."""

@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Self
 
 import apsw
 from filelock import FileLock, Timeout
@@ -122,6 +123,12 @@ class FolderLock:
             raise FolderError(f"The data folder {folder} cannot be written: {error.strerror}.") from error
         with suppress(OSError):  # only a hint for people, and the disk may be full
             self._owner.write_text(f"{os.getpid()}\n", encoding="ascii")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Let others have the folder."""

@@ -195,9 +195,6 @@ class _Transaction(ClaimTransaction):
         settle_time(self._session, ours, self._now_ms)
         return ours
 
-    def after(self, call: Callable[[], object]) -> None:
-        call()  # the batch is committed with this command, or its caches are dropped
-
     def schedule(self, step: type[Command]) -> None:
         self._session.schedulers[step].look()
 
