@@ -123,5 +123,5 @@ def test_a_receive_that_finds_no_room_in_a_batch_is_counted_once(host: Host, *, 
         host.do(commands.Send(queue=QUEUE, messages=(message("x" * 1_000_000, group=name, dedup_id=name),)))
     answers = host.do_together(*(Receive(queue=QUEUE, count=10) for _ in range(3)))
     assert not any(isinstance(answer, ReceivesThrottled) for answer in answers)
-    assert sum(len(answer.messages) for answer in answers) > 20
+    assert all(answer.messages for answer in answers)
     assert ask(host, 1) == 1
