@@ -128,6 +128,9 @@ prove-incremental: setup-bucket ## a run of tune with 100, 1,000 and 10,000 old 
 prove-models: setup ## the stores beside their naive models, twenty times as many examples (half an hour)
 	@PROVE=whole $(PYTEST) tests/store tests/internals/store -k "agrees_with_the_model" --timeout 7200 $(ARGS)
 
+prove-interleaving: setup ## PostgreSQL: two calls of each cold command switched at their statements, up to twice, and what comes out beside serial runs
+	@PROVE=whole $(PYTEST) tests/internals/store/test_interleaving.py --timeout 3600 $(ARGS)
+
 prove-leases: setup ## a day of a consumer with 1,000 messages in work, in virtual time: what each renewal policy costs and loses
 	@PROVE=whole $(PYTEST) tests/proofs/test_leases.py -s --timeout 3600 $(ARGS)
 

@@ -112,3 +112,16 @@ def test_an_attempt_counts_once_each_time_it_is_asked(host: Host) -> None:
         host.do(attempt)
     host.advance(1)
     assert host.due_ms() == due_ms
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_receive_that_finds_no_room_in_a_batch_is_counted_once(host: Host, *, fifo: bool) -> None:
+    """Its messages are so large that a later batch serves it."""
+    host.create(receives_per_s_max=3, fifo=fifo)
+    for number in range(60):
+        name = str(number) if fifo else None
+        host.do(commands.Send(queue=QUEUE, messages=(message("x" * 1_000_000, group=name, dedup_id=name),)))
+    answers = host.do_together(*(Receive(queue=QUEUE, count=10) for _ in range(3)))
+    assert not any(isinstance(answer, ReceivesThrottled) for answer in answers)
+    assert all(answer.messages for answer in answers)
+    assert ask(host, 1) == 1

@@ -54,6 +54,13 @@ class Throttle:
         counts.append((now_ms, before + 1))
         self._passed += 1
 
+    def take_back(self) -> None:
+        """Forget the receive that was counted last: it is left to a later batch, which counts it."""
+        at_ms, count = self._counts.pop()
+        if count > 1:
+            self._counts.append((at_ms, count - 1))
+        self._passed -= 1
+
 
 class Queue:
     """One queue; ``number`` is never given twice, ``partition`` holds its messages since the last purge."""

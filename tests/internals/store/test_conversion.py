@@ -240,6 +240,17 @@ def test_an_old_database_that_was_used_after_its_conversion_is_not_set_aside(tmp
         conversion.convert(folder)
 
 
+@pytest.mark.parametrize("damaged", [OLD, NEW])
+def test_a_damaged_database_is_named(tmp_path: Path, damaged: str) -> None:
+    """Also where it is found beside the other one, after a conversion."""
+    folder, _ = filled(tmp_path)
+    conversion.convert(folder)
+    (folder / ASIDE).rename(folder / OLD)
+    (folder / damaged).write_bytes(b"no database" * 1_000)
+    with pytest.raises(FolderError, match=f"{damaged} cannot be read"):
+        conversion.convert(folder)
+
+
 def test_an_old_database_that_was_set_aside_is_not_replaced(tmp_path: Path) -> None:
     """It is the operator's to remove."""
     folder, _ = filled(tmp_path)

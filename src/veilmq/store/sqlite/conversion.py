@@ -28,8 +28,8 @@ from veilmq.store.copying import SLICE, CopiedMessage, CopiedQueue, Told
 from veilmq.store.events import log_is_open
 from veilmq.store.named_queries import load
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT
-from veilmq.store.sqlite.copying import FolderTarget, receives_of, sync
-from veilmq.store.sqlite.database import DATABASE_NAME, OLD_NAME, SQL, FolderError, FolderLock
+from veilmq.store.sqlite.copying import FolderTarget, receives_of
+from veilmq.store.sqlite.database import DATABASE_NAME, OLD_NAME, SQL, FolderError, FolderLock, sync
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.fifo import Taken, put_attempt
 from veilmq.store.sqlite.session import Row
@@ -88,9 +88,13 @@ def _look_at(folder: Path) -> None:
             _check_space(connection, folder)
             ((busy, _, _),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except apsw.Error as error:
-        raise FolderError(f"{path} cannot be read: {error}. If it is damaged, restore it from a copy.") from error
+        raise _unreadable(path, error) from error
     if busy:
         raise FolderError(f"{path} is read by another process: end it, and start again.")
+
+
+def _unreadable(path: Path, error: apsw.Error) -> FolderError:
+    return FolderError(f"{path} cannot be read: {error}. If it is damaged, restore it from a copy.")
 
 
 def _check_format(connection: apsw.Connection, path: Path) -> None:
@@ -129,8 +133,11 @@ def _check_converted(folder: Path) -> None:
     """Raise ``FolderError`` where the old database was used again after its conversion."""
     instants = []
     for name, query in ((OLD_NAME, _INSTANT), (DATABASE_NAME, SQL["progress"])):
-        with closing(apsw.Connection(str(folder / name), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
-            instants.append(next(iter(connection.execute(query)), (0,))[0])
+        try:
+            with closing(apsw.Connection(str(folder / name), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
+                instants.append(next(iter(connection.execute(query)), (0,))[0])
+        except apsw.Error as error:
+            raise _unreadable(folder / name, error) from error
     if instants[0] > instants[1]:
         raise FolderError(
             f"{folder} has {OLD_NAME} and {DATABASE_NAME}, and the first one was changed after its conversion: "

@@ -34,6 +34,7 @@ from veilmq.store.sqlite.database import (
     database_of,
     is_in_use,
     open_connection,
+    sync,
 )
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.session import ENTRY, Session, group_hash
@@ -178,15 +179,6 @@ class Unfinished:
     def remove(self) -> None:
         """Remove what has not taken its name."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 # Backup.

@@ -209,6 +209,15 @@ def database_of(folder: Path, option: str = "--data") -> Path:
     raise FolderError(f"{folder} has no {DATABASE_NAME}: name a data folder with {option}.")
 
 
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def kept_file(path: Path, make: Callable[[], bytes]) -> bytes:
     """Return what is in the file at ``path``, for its owner alone, made whole with what ``make`` gives if need be.
 
@@ -224,6 +233,7 @@ def kept_file(path: Path, make: Callable[[], bytes]) -> bytes:
             file.flush()
             os.fsync(file.fileno())
         unfinished.rename(path)
+        sync(path.parent)
     except OSError as error:
         raise FolderError(f"{path} cannot be read or written: {error.strerror}.") from None
     return content

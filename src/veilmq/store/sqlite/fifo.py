@@ -39,6 +39,7 @@ from veilmq.store.sqlite.standard import (
     Taker,
     checked,
     next_due,
+    put_off,
 )
 from veilmq.store.transaction import Given
 
@@ -214,7 +215,7 @@ def _receive(
     blocks: dict[int, list[int]] = {}
     for taker, share in zip(takers, choice.shares, strict=True):
         if is_cut and not share and taker.command.count and giving.places > 0:
-            answers[taker.slot] = LATER
+            put_off(queue, taker, answers)
             continue
         for row, visible_at_ms in zip(share, giving.give(taker, share), strict=True):
             block = blocks.get(row[11])

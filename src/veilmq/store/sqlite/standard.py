@@ -100,6 +100,13 @@ def rounds(queue: Queue, takers: list[Taker], now_ms: int, answers: Answers) -> 
     return found
 
 
+def put_off(queue: Queue, taker: Taker, answers: Answers) -> None:
+    """Leave a receive to the next batch, which counts it anew."""
+    answers[taker.slot] = LATER
+    if queue.throttle is not None and taker.command.requested_at_ms is None:
+        queue.throttle.take_back()
+
+
 class DeadLetterSink:
     """Where a receive of one queue sends its dead letters (``settling.sink_of``): so many, and so many bytes of them.
 
@@ -431,7 +438,7 @@ def receive(
         else:
             start += len(mine)
         if not mine and count > 0 and session.bytes_left <= 0:
-            answers[taker.slot] = LATER
+            put_off(queue, taker, answers)
             continue
         left -= len(mine)
         deadlines = giving.give(taker, mine)
