@@ -11,7 +11,7 @@ messages whose receipts are not logged. What retention has ended is taken over, 
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from hashlib import blake2b
 from itertools import groupby
 from pathlib import Path
@@ -78,34 +78,32 @@ def convert(folder: Path, *, told: Told | None = None) -> None:
         _set_aside(folder)
 
 
+@contextmanager
+def _opened(path: Path) -> Iterator[apsw.Connection]:
+    try:
+        with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
+            yield connection
+    except apsw.Error as error:
+        raise FolderError(f"{path} cannot be read: {error}. If it is damaged, restore it from a copy.") from error
+
+
 def _look_at(folder: Path) -> None:
     """Raise ``FolderError`` unless the old database can be converted; have all of it in one file."""
     path = folder / OLD_NAME
-    try:
-        with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            _check_format(connection, path)
-            _check_space(connection, folder)
-            ((busy, _, _),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    except apsw.Error as error:
-        raise _unreadable(path, error) from error
+    with _opened(path) as connection:
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        if connection.pragma("application_id") != _OLD_APPLICATION_ID:
+            raise FolderError(f"{path} is not a veilmq database: choose another folder with --data.")
+        version = connection.pragma("user_version")
+        if version != _OLD_FORMAT:
+            raise FolderError(
+                f"{path} has format {version}, and only format {_OLD_FORMAT} is converted: "
+                "open it with the last version before this one first."
+            )
+        _check_space(connection, folder)
+        ((busy, _, _),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     if busy:
         raise FolderError(f"{path} is read by another process: end it, and start again.")
-
-
-def _unreadable(path: Path, error: apsw.Error) -> FolderError:
-    return FolderError(f"{path} cannot be read: {error}. If it is damaged, restore it from a copy.")
-
-
-def _check_format(connection: apsw.Connection, path: Path) -> None:
-    if connection.pragma("application_id") != _OLD_APPLICATION_ID:
-        raise FolderError(f"{path} is not a veilmq database: choose another folder with --data.")
-    version = connection.pragma("user_version")
-    if version != _OLD_FORMAT:
-        raise FolderError(
-            f"{path} has format {version}, and only format {_OLD_FORMAT} is converted: "
-            "open it with the last version before this one first."
-        )
 
 
 def _check_space(connection: apsw.Connection, folder: Path) -> None:
@@ -133,11 +131,8 @@ def _check_converted(folder: Path) -> None:
     """Raise ``FolderError`` where the old database was used again after its conversion."""
     instants = []
     for name, query in ((OLD_NAME, _INSTANT), (DATABASE_NAME, SQL["progress"])):
-        try:
-            with closing(apsw.Connection(str(folder / name), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
-                instants.append(next(iter(connection.execute(query)), (0,))[0])
-        except apsw.Error as error:
-            raise _unreadable(folder / name, error) from error
+        with _opened(folder / name) as connection:
+            instants.append(next(iter(connection.execute(query)), (0,))[0])
     if instants[0] > instants[1]:
         raise FolderError(
             f"{folder} has {OLD_NAME} and {DATABASE_NAME}, and the first one was changed after its conversion: "

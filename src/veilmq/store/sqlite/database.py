@@ -269,18 +269,21 @@ class Database:
         self.is_short = False
         """Whether there is so little room that no new messages are taken."""
 
-    def begin(self) -> apsw.Connection:
-        """Open the batch's transaction unless it is open; return the connection for a statement."""
-        if not self._connection.in_transaction:
-            self._connection.execute("BEGIN IMMEDIATE")
-        return self._connection
-
     def commit(self) -> None:
         """Make the batch durable: returns after its sync. Blocks, without the GIL."""
         moves_log = self.moves_log
         self._connection.execute("COMMIT")
-        if moves_log:
-            self._move_log()
+        if not moves_log:
+            return
+        self._gave_back = False
+        _, pages, moved = self._checkpoint("PASSIVE")
+        if moved == pages:
+            self._log_was_moved(_SOME_LOG)  # the next commit begins it anew
+            return
+        self._move_again_s = stopwatch_s() + _MOVE_AGAIN_S
+        if pages > _LONG_LOG * self._log_pages_max and not self.log_is_long:
+            self.log_is_long = True
+            log.warning("%s It has %d MB.", LONG_LOG, pages * _FRAME_BYTES // 1_000_000)
 
     @property
     def moves_log(self) -> bool:
@@ -296,19 +299,13 @@ class Database:
         """Return the size of what is in the write-ahead log and not moved."""
         return 0 if self._log_pages == _SOME_LOG else self._log_pages * _FRAME_BYTES
 
-    def _move_log(self) -> None:
-        self._gave_back = False
+    def _checkpoint(self, how: str) -> tuple[int, int, int]:
+        """Move the log; return whether that was hindered, the pages that it had, and how many of them are moved."""
         try:
-            ((_, pages, moved),) = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            ((is_busy, pages, moved),) = self._connection.execute(f"PRAGMA wal_checkpoint({how})")
         except (apsw.FullError, apsw.BusyError):  # the batch is durable all the same
-            pages, moved = self._log_pages, 0
-        if moved == pages:
-            self._log_was_moved(_SOME_LOG)  # the next commit begins it anew
-            return
-        self._move_again_s = stopwatch_s() + _MOVE_AGAIN_S
-        if pages > _LONG_LOG * self._log_pages_max and not self.log_is_long:
-            self.log_is_long = True
-            log.warning("%s It has %d MB.", LONG_LOG, pages * _FRAME_BYTES // 1_000_000)
+            return 1, self._log_pages, 0
+        return is_busy, pages, moved
 
     def _log_was_moved(self, pages: int) -> None:
         self._log_pages = pages
@@ -346,16 +343,19 @@ class Database:
 
     def look(self) -> None:
         """Inspect the disk; when room has just become short, the log is moved while there is room for that."""
-        was_short = self.is_short
-        self.is_short = self._is_short()
-        if self.is_short and not was_short:
-            self._shorten_log()
+        was_short, self.is_short = self.is_short, self._is_short()
+        if self.is_short and not was_short:  # all of the log, whose file is cut; waits for no reader
+            self._connection.set_busy_timeout(0)
+            is_busy, _, _ = self._checkpoint("TRUNCATE")
+            self._connection.set_busy_timeout(_BUSY_MS_MAX)
+            if not is_busy:  # else another process reads what is still in the log
+                self._log_was_moved(0)
 
     def give_back(self, pages_max: int = _PAGES_PER_SLICE, kept: int = _FREE_PAGES_KEPT) -> bool:
         """Return empty pages to the disk with the open transaction, ``kept`` of them not; tell whether any were."""
         pages = self._pragma("freelist_count") - kept
         if pages > 0:
-            list(self.begin().execute(f"PRAGMA incremental_vacuum({min(pages, pages_max)})"))
+            list(self._connection.execute(f"PRAGMA incremental_vacuum({min(pages, pages_max)})"))
             self._gave_back = True
         return pages > 0
 
@@ -382,18 +382,6 @@ class Database:
             return False
         # What draining has freed inside the file is room too: the file does not shrink at once, and not to nothing.
         return free_bytes + self._pragma("freelist_count") * self._pragma("page_size") < reserve_bytes
-
-    def _shorten_log(self) -> None:
-        """Move all of the log and cut its file; waits for no reader."""
-        self._connection.set_busy_timeout(0)
-        try:
-            ((busy, _, _),) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except (apsw.FullError, apsw.BusyError):
-            return
-        finally:
-            self._connection.set_busy_timeout(_BUSY_MS_MAX)
-        if not busy:  # else another process reads what is still in the log
-            self._log_was_moved(0)
 
     def _pragma(self, name: str) -> int:
         value: int = self._connection.pragma(name)

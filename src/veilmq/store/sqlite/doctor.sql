@@ -109,16 +109,15 @@ SELECT grp FROM (SELECT partition, lane, grp FROM fair_group EXCEPT SELECT parti
 WHERE partition IN living;
 
 -- name: every ordered group has its cursor
-SELECT seq FROM ordered WHERE partition IN living
-    AND NOT EXISTS (SELECT 1 FROM ordered AS c WHERE c.partition = ordered.partition AND c.grp = ordered.grp AND c.seq = 0);
+SELECT seq FROM ordered
+WHERE partition IN living AND (partition, grp) NOT IN (SELECT partition, grp FROM ordered WHERE seq = 0);
 
 -- name: every ordered group has its number
 SELECT grp FROM cursor WHERE (partition, grp) NOT IN (SELECT partition, number FROM message_group);
 
 -- name: every cursor has messages, and its head is one of them
-SELECT grp FROM cursor WHERE NOT EXISTS (
-    SELECT 1 FROM ordered WHERE partition = cursor.partition AND grp = cursor.grp AND seq = cursor.head_seq AND seq > 0
-);
+SELECT grp FROM cursor
+WHERE (partition, grp, coalesce(head_seq, 0)) NOT IN (SELECT partition, grp, seq FROM ordered WHERE seq > 0);
 
 -- name: every cursor knows the last message that was received
 SELECT grp FROM cursor WHERE received_to <> last_received;
@@ -131,14 +130,14 @@ SELECT grp FROM of_cursor WHERE seq = first_seq AND leased_to IS NULL
     AND iif(visible_at IS NULL, floating_seq IS NOT seq, fixed_at IS NULL OR fixed_at > visible_at);
 
 -- name: every cursor names instants and messages of its group
-SELECT grp FROM cursor
-WHERE (fixed_at IS NOT NULL AND NOT EXISTS (
-    SELECT 1 FROM ordered
-    WHERE partition = cursor.partition AND grp = cursor.grp AND seq > 0 AND visible_at = cursor.fixed_at
-)) OR (floating_seq IS NOT NULL AND NOT EXISTS (
-    SELECT 1 FROM ordered
-    WHERE partition = cursor.partition AND grp = cursor.grp AND seq = cursor.floating_seq AND seq > 0 AND visible_at IS NULL
-)) OR (fixed_at IS NULL AND head_seq IS NOT floating_seq);
+SELECT grp FROM cursor WHERE fixed_at IS NULL AND head_seq IS NOT floating_seq
+UNION ALL
+SELECT grp FROM cursor WHERE fixed_at IS NOT NULL AND (partition, grp, fixed_at) NOT IN (
+    SELECT partition, grp, visible_at FROM ordered WHERE seq > 0 AND visible_at IS NOT NULL
+)
+UNION ALL
+SELECT grp FROM cursor WHERE floating_seq IS NOT NULL
+    AND (partition, grp, floating_seq) NOT IN (SELECT partition, grp, seq FROM ordered WHERE seq > 0 AND visible_at IS NULL);
 
 -- name: every cursor counts what is hidden until its group goes on
 SELECT grp FROM cursor WHERE fixed_at > counted_at AND fixed_at < 4611686018427387903 AND in_flight <> together;
@@ -158,8 +157,8 @@ HAVING count(held.seq) <> remaining OR remaining > messages
 SELECT seq FROM held WHERE claim_id NOT IN (SELECT claim_id FROM claim);
 
 -- name: every claim under way has its source
-SELECT claim_id FROM claim WHERE state IN ('binding', 'open')
-    AND NOT EXISTS (SELECT 1 FROM source WHERE source.qp = claim.qp AND source.name = claim.source);
+SELECT claim_id FROM claim
+WHERE state IN ('binding', 'open') AND (qp, coalesce(source, '')) NOT IN (SELECT qp, name FROM source);
 
 -- name: what is claimed of a FIFO queue is hidden for ever, and nothing else is
 SELECT coalesce(o.seq, c.seq)
@@ -171,16 +170,11 @@ WHERE o.seq IS NULL OR c.seq IS NULL;
 SELECT seq FROM message WHERE seq > max((SELECT last_seq FROM progress), (SELECT coalesce(max(last_seq), 0) FROM part));
 
 -- name: the deduplication log has no gap
-SELECT number FROM accepted AS each
-WHERE length(entries) % 48 <> 0 OR (
-    EXISTS (SELECT 1 FROM accepted WHERE number > each.number)
-    AND NOT EXISTS (SELECT 1 FROM accepted WHERE number = each.number + length(each.entries) / 48)
-);
+SELECT number FROM (SELECT *, lead(number) OVER (ORDER BY number) AS next FROM accepted)
+WHERE length(entries) % 48 <> 0 OR next <> number + length(entries) / 48;
 
 -- name: events are numbered without a gap
-SELECT number FROM event_batch AS each
-WHERE EXISTS (SELECT 1 FROM event_batch WHERE number > each.number)
-    AND NOT EXISTS (SELECT 1 FROM event_batch WHERE number = each.number + each.events);
+SELECT number FROM (SELECT *, lead(number) OVER (ORDER BY number) AS next FROM event_batch) WHERE next <> number + events;
 
 -- name: a receipt that expired is kept once
 SELECT min(number) FROM expired_receipt GROUP BY seq, generation HAVING count(*) > 1;
