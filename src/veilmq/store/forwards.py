@@ -69,7 +69,13 @@ async def _going(tx: Transaction, intake: QueueRow, command: Forward, answers: l
         try:
             if group in held:
                 raise errors.GroupHeld
-            _check_live(receipt, message)
+            state = visibility.receipt_state(
+                current=(receipt.generation, receipt.epoch) == (message.receipt.generation, message.receipt.epoch),
+                visible_at_ms=message.receipt.visible_at_ms,
+                now_ms=message.looked_at_ms,
+            )
+            if state is not ReceiptState.LIVE:
+                raise errors.ReceiptEnded(state)
             entry = command.entries[place]
             if entry.target not in targets:
                 targets[entry.target] = await _target(tx, intake, entry.target)
@@ -83,17 +89,6 @@ async def _going(tx: Transaction, intake: QueueRow, command: Forward, answers: l
             if group is not None:
                 held.add(group)
     return going
-
-
-def _check_live(receipt: Receipt, message: Leased) -> None:
-    latest = message.receipt
-    state = visibility.receipt_state(
-        current=(receipt.generation, receipt.epoch) == (latest.generation, latest.epoch),
-        visible_at_ms=latest.visible_at_ms,
-        now_ms=message.looked_at_ms,
-    )
-    if state is not ReceiptState.LIVE:
-        raise errors.ReceiptEnded(state)
 
 
 async def _target(tx: Transaction, intake: QueueRow, name: str) -> QueueRow:

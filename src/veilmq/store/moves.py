@@ -106,12 +106,12 @@ async def _advance(tx: Transaction, task: _Task, now_ms: int) -> int | None:
         return None
     left = task.to_move - task.moved
     count = min(redrive.moved_at_once(task.moves_per_s_max), left)
-    chosen = await tx.choose(source, count, redrive.SLICE_BYTES)
-    going, failure, is_away = await _going(tx, task, source, chosen.messages)
+    chosen, more = await tx.choose(source, count, redrive.SLICE_BYTES)
+    going, failure, is_away = await _going(tx, task, source, chosen)
     moved = 0
     for target in {target.number: target for _, target in going}.values():
         moved += await tx.move(source, target, [each for each, to in going if to.number == target.number])
-    is_over = moved >= left or (len(going) == len(chosen.messages) and not chosen.more)
+    is_over = moved >= left or (len(going) == len(chosen) and not more)
     status = MoveStatus.FAILED if failure else MoveStatus.COMPLETED if is_over else MoveStatus.RUNNING
     next_at_ms = now_ms + (_AWAY_MS if is_away else redrive.pause_ms(task.moves_per_s_max, moved))
     await tx.run("update_move", task.number, moved, next_at_ms, status.value, failure)

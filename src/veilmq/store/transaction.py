@@ -106,13 +106,6 @@ class Waiting(NamedTuple):
     row: Any
 
 
-class Chosen(NamedTuple):
-    """Visible messages in the order of receives, and whether there may be more that are visible."""
-
-    messages: list[Waiting]
-    more: bool
-
-
 class Leased(NamedTuple):
     """A message with its latest receipt, as it was at ``looked_at_ms``; ``row`` is the dialect's.
 
@@ -276,8 +269,11 @@ class Transaction(Protocol):
         by their ids.
         """
 
-    async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:
-        """Return the first visible messages of a queue, up to ``count``, and no more once they take ``bytes_max``."""
+    async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> tuple[list[Waiting], bool]:
+        """Return the first visible messages of a queue in the order of receives, and whether there may be more.
+
+        They are up to ``count``, and no more once they take ``bytes_max``.
+        """
 
     async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
         """Move chosen messages to another queue of the type as new ones, visible at once.

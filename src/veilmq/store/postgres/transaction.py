@@ -64,7 +64,7 @@ from veilmq.store.postgres.queues import SQL as QUEUES
 from veilmq.store.postgres.receives import properties_of, target_of
 from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import FIFO_PRIORITY
-from veilmq.store.transaction import Chosen, Leased, QueueRow, Row, StoredMessage, Transaction, Waiting
+from veilmq.store.transaction import Leased, QueueRow, Row, StoredMessage, Transaction, Waiting
 
 CLAIMS = load("veilmq.store.postgres", "claims.sql")
 
@@ -441,7 +441,7 @@ class _Transaction(ClaimTransaction):
             self._due_ms[queue.name] = min(due_ms, self._due_ms.get(queue.name, due_ms))
         return rows
 
-    async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:
+    async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> tuple[list[Waiting], bool]:
         """Lock the messages; of a FIFO queue, their groups."""
         assert isinstance(queue, Queue)
         rows = await self._fetch(sql(queue)["choose"], queue.partition, count, retention_ms(queue))
@@ -451,7 +451,7 @@ class _Transaction(ClaimTransaction):
                 break
             messages.append(Waiting(row["seq"], row["source"], row["size_bytes"], row))
             bytes_max -= row["size_bytes"]
-        return Chosen(messages, more=len(rows) == count or len(messages) < len(rows))
+        return messages, len(rows) == count or len(messages) < len(rows)
 
     async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
         assert isinstance(queue, Queue)

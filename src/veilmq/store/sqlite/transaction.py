@@ -29,7 +29,7 @@ from veilmq.store.sqlite.claims import SqliteClaimed
 from veilmq.store.sqlite.database import BARE, SQL
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import bury, counts, delete_below, end_leases, send_on, settle, settle_time
-from veilmq.store.transaction import Chosen, Given, Leased, QueueRow, Row, StoredMessage, Waiting
+from veilmq.store.transaction import Given, Leased, QueueRow, Row, StoredMessage, Waiting
 
 _ROWS_PER_SWEEP = 1_000
 _QUEUES_PER_SWEEP = 200
@@ -122,11 +122,11 @@ class _Transaction(ClaimTransaction):
         session.write_bytes_left -= sum(len(new.body) + len(new.properties) + BATCH_ROW_BYTES for new in messages)
         return sent
 
-    async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:
+    async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> tuple[list[Waiting], bool]:
         """Choose none while messages past their retention are being deleted."""
         session, ours, now_ms = self._session, self._settled(queue), self._now_ms
         if now_ms >= ours.expires_at_ms:
-            return Chosen([], more=True)
+            return [], True
         if ours.fifo:
             rows = fifo.offered(session, ours, count, now_ms)
         else:
@@ -137,7 +137,7 @@ class _Transaction(ClaimTransaction):
                 break
             messages.append(Waiting(row[0], row[8], len(row[6]) + len(row[7]), row))
             bytes_max -= messages[-1].size_bytes
-        return Chosen(messages, more=len(rows) == count or len(messages) < len(rows) or session.bytes_left <= 0)
+        return messages, len(rows) == count or len(messages) < len(rows) or session.bytes_left <= 0
 
     async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
         session, now_ms = self._session, self._now_ms
