@@ -42,10 +42,10 @@ def backup(
     folder = data_folder(data, config)
     try:
         with progress("copied", unit="pages") as told:
-            made = back_up(folder, to, told=told)
+            facts = back_up(folder, to, told=told)
     except FolderError as error:
         raise CommandFailed(str(error)) from error
     if json:
-        print_json(made)
+        print_json({"path": str(to), "database_bytes": facts["database_bytes"], "facts": facts})
     else:
-        print_aligned([("backup", made.path), *made.facts.items()])
+        print_aligned([("backup", to), *facts.items()])

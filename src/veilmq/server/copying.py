@@ -63,7 +63,7 @@ _TO_SEVERAL = (
 async def _source(stack: AsyncExitStack, place: str, clock: StoreClock) -> Any:
     if _is_url(place):
         return await _postgres().DatabaseSource.open(await _held(stack, place))
-    return stack.enter_context(FolderSource(Path(place), clock=clock))
+    return stack.enter_context(FolderSource.opened(Path(place), clock=clock))
 
 
 async def _target(stack: AsyncExitStack, place: str) -> Any:
@@ -75,8 +75,8 @@ async def _target(stack: AsyncExitStack, place: str) -> Any:
 def _copy_folder(stack: AsyncExitStack, source: Path, target: Path, told: Told | None) -> int:
     """Copy a folder as it is; return how many messages there are."""
     database_of(source, "--from")
-    stack.callback(FolderLock(source).release)
-    return int(back_up(source, target, told=told).facts["messages"])
+    stack.enter_context(FolderLock(source))
+    return int(back_up(source, target, told=told)["messages"])
 
 
 async def _held(stack: AsyncExitStack, place: str) -> Any:

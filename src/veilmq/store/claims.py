@@ -12,9 +12,9 @@ of the quota of receives, and no retention ends it.
 """
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -96,17 +96,12 @@ class Backlog(NamedTuple):
     oldest_sent_at_ms: int | None
 
 
-class ClaimedMessages(ABC):
+class ClaimedMessages(Protocol):
     """What claims do with messages, in an open transaction; waiters are notified of what becomes visible."""
 
-    claimed_max: int
-    """How many messages of a queue may be claimed."""
-
-    @abstractmethod
     async def bind(self, queue: QueueRow, claim: BoundClaim, wish: Wish) -> Part:
         """Bind a slice of the visible messages, in the order of receives; dead letters move as in a receive."""
 
-    @abstractmethod
     async def read(
         self, queue: QueueRow, claim: BoundClaim, shard: int, seq: int, count: int, bytes_max: int
     ) -> Sequence[tuple[int, ClaimedMessage]]:
@@ -115,15 +110,12 @@ class ClaimedMessages(ABC):
         The one that brings bodies and properties to ``bytes_max`` is the last.
         """
 
-    @abstractmethod
     async def find(self, queue: QueueRow, claim: BoundClaim, message: bytes) -> int | None:
         """Return the seq of the message of that id, if the claim has it; looks at all that the claim has."""
 
-    @abstractmethod
     async def evict(self, queue: QueueRow, claim: BoundClaim, seq: int, target: QueueRow) -> None:
         """Move a message of the claim to ``target`` as a dead letter."""
 
-    @abstractmethod
     async def end(self, queue: QueueRow | None, claim: BoundClaim) -> bool:
         """Delete a slice of an acknowledged claim, or give one back; return whether there may be more.
 
@@ -131,16 +123,14 @@ class ClaimedMessages(ABC):
         is ``None`` when it was deleted.
         """
 
-    @abstractmethod
     async def backlog(self, queue: QueueRow, *, lately: bool) -> Backlog:
         """Count what waits; ``lately``: what was counted a while ago will do where counting takes long."""
 
-    @abstractmethod
     async def next_visible_ms(self, queue: QueueRow) -> int | None:
         """Return the instant from which a message is visible; ``None`` when none comes by itself."""
 
 
-class ClaimTransaction(Transaction):
+class ClaimTransaction(Transaction, Protocol):
     """A transaction that can do so."""
 
     claimed: ClaimedMessages
@@ -178,24 +168,27 @@ def shards_of_groups(found: int, *, more: bool, wish: Wish) -> int:
 # Sources.
 
 
-class Source(NamedTuple):
-    """What a source was at ``now_ms``, with its claims by their numbers, in order; then its row."""
+class _Source:
+    """A source as it is at ``now_ms``, with its claims by their numbers, in order; a change locks its row first."""
 
-    now_ms: int
-    claims: dict[int, BoundClaim]
-    origin: int
-    name: str
-    consumer: str
-    epoch: int
-    acknowledged: int
-    last: int
-    hold_ms: int
-    lease_ms: int
-    beat_at_ms: int
+    def __init__(self, tx: ClaimTransaction, row: Row, now_ms: int) -> None:
+        self.tx = tx
+        self.now_ms = now_ms
+        self.claims: dict[int, BoundClaim] = {}
+        self.origin, self.name, self.consumer, self.epoch, self.acknowledged, self.last = row[:6]
+        times: Sequence[int] = row[6:]
+        self.hold_ms, self.lease_ms, self.beat_at_ms = times
+
+    @classmethod
+    async def of(cls, tx: ClaimTransaction, row: Row, now_ms: int) -> "_Source":
+        source = cls(tx, row, now_ms)
+        for each in await tx.rows("claims_of", source.origin, source.name):
+            bound = BoundClaim(*each)
+            source.claims[bound.number] = bound
+        return source
 
     @property
     def held(self) -> list[BoundClaim]:
-        """Its open claims."""
         return [each for each in self.claims.values() if each.is_held]
 
     @property
@@ -205,38 +198,34 @@ class Source(NamedTuple):
 
     @property
     def hold_until_ms(self) -> int:
-        """When its messages go back to the queue."""
         return self.beat_at_ms + self.hold_ms
 
     @property
     def hold_has_ended(self) -> bool:
-        """Whether its open claims are lost."""
         return self.now_ms >= self.hold_until_ms and bool(self.held)
 
-    def ended(self, claims: Iterable[BoundClaim], state: str) -> "Source":
-        """Return what it is when ``claims``, which are open, have ended in that state."""
-        return self._replace(
-            claims=self.claims | {each.number: each._replace(state=state, is_ending=True) for each in claims}
-        )
-
-    def as_seen(self) -> "Source":
+    def as_seen(self) -> "_Source":
         """Return what readers see of it: its claims are lost once its hold has ended, though that is not written."""
-        return self.ended(self.held, _LOST) if self.hold_has_ended else self
+        if self.hold_has_ended:
+            self._note_ended(self.held, _LOST)
+        return self
+
+    def _note_ended(self, claims: Iterable[BoundClaim], state: str) -> None:
+        self.claims |= {each.number: each._replace(state=state, is_ending=True) for each in claims}
 
     def open_claim(self, number: int) -> BoundClaim:
         """Return the claim of that number; raises the reason why there is no open one."""
         if number <= self.acknowledged:
             raise errors.ClaimAcknowledged(number, self.acknowledged)
         found = self.claims.get(number)
-        if found is not None and found.is_held:
-            return found
-        raise (
-            errors.ClaimReleased(number) if found is not None and found.state == _RELEASED else errors.ClaimLost(number)
-        )
+        if found is None or not found.is_held:
+            is_released = found is not None and found.state == _RELEASED
+            raise (errors.ClaimReleased if is_released else errors.ClaimLost)(number)
+        return found
 
     def view(self, backlog: Backlog) -> SourceView:
-        """Return what commands answer."""
         lease_until_ms = self.beat_at_ms + self.lease_ms
+        claims = [each for each in self.claims.values() if each.number > self.acknowledged]
         return SourceView(
             source=self.name,
             consumer=self.consumer,
@@ -246,25 +235,69 @@ class Source(NamedTuple):
             alive=self.now_ms < lease_until_ms,
             lease_until_ms=lease_until_ms,
             hold_until_ms=self.hold_until_ms,
-            claims=[
-                msgspec.convert(each._asdict(), ClaimView)
-                for each in self.claims.values()
-                if each.number > self.acknowledged
-            ],
+            claims=[msgspec.convert(each._asdict(), ClaimView) for each in claims],
             ready=backlog.visible,
             oldest_sent_at_ms=backlog.oldest_sent_at_ms,
         )
 
+    async def shown(self, queue: QueueRow, *, lately: bool = False) -> SourceView:
+        return self.view(await self.tx.claimed.backlog(queue, lately=lately))
 
-async def _with_claims(tx: Transaction, row: Row, now_ms: int) -> Source:
-    """Return the source of a row, with its claims as they are now."""
-    bound = [BoundClaim(*each) for each in await tx.rows("claims_of", row[0], row[1])]
-    return Source(now_ms, {each.number: each for each in bound}, *row)
+    async def put(self) -> None:
+        """Write it; its hold is looked at when it ends."""
+        columns = self.origin, self.name, self.consumer, self.epoch, self.acknowledged, self.last
+        times = self.hold_ms, self.lease_ms, self.beat_at_ms, self.hold_until_ms
+        await self.tx.run("put_source", *columns, *times)
+
+    async def beat(self, hold_s: int | None = None, lease_s: int | None = None) -> None:
+        """Renew lease and hold, of other lengths where they are given; write it."""
+        if hold_s is not None:
+            self.hold_ms = hold_s * SECOND_MS
+            self.tx.schedule(ClaimStep)  # it may end before what was arranged
+        if lease_s is not None:
+            self.lease_ms = lease_s * SECOND_MS
+        self.beat_at_ms = self.now_ms
+        await self.put()
+
+    async def end(self, queue: QueueRow, claims: Sequence[BoundClaim], state: str) -> None:
+        """End claims in that state, all that are open from the first to the last.
+
+        A first slice of the first one is done at once. The source forgets those that are acknowledged.
+        """
+        if not claims:
+            return
+        first, last = claims[0].number, claims[-1].number
+        await self.tx.run("end_claims", self.origin, self.name, first, last, state)
+        self.tx.schedule(ClaimStep)
+        self._note_ended(claims, state)
+        begun = self.claims[first]
+        if state == ACKNOWLEDGED:
+            begun = begun._replace(source=None)
+            self.claims = {number: each for number, each in self.claims.items() if each.state != state}
+        await _advance(self.tx, queue, begun)
+
+    async def expire(self, queue: QueueRow) -> None:
+        """Have its claims lost if its hold has ended."""
+        if self.hold_has_ended:
+            await self.end(queue, self.held, _LOST)
+
+    async def detach(self, claims: Sequence[BoundClaim]) -> None:
+        """Part claims from it, all from the first to the last; each is forgotten once it has ended."""
+        if claims:
+            numbers = claims[0].number, claims[-1].number
+            for claim_id, is_ending in await self.tx.rows("detach_claims", self.origin, self.name, *numbers):
+                if not is_ending:
+                    await self.tx.run("drop_claim", claim_id)
+
+    async def forget(self) -> None:
+        """Delete it; it has no open claim."""
+        await self.detach(list(self.claims.values()))
+        await self.tx.run("delete_source", self.origin, self.name)
 
 
 async def _source(
     tx: ClaimTransaction, queue_name: str, name: str, epoch: int | None = None
-) -> tuple[QueueRow, Source]:
+) -> tuple[QueueRow, _Source]:
     """Lock a source, and return its queue and what it is now.
 
     Raises ``QueueNotFound``, ``SourceNotFound``, and ``EpochFenced`` if its epoch is another one.
@@ -273,33 +306,11 @@ async def _source(
     rows = await tx.locked("source", queue.origin, name)
     if not rows:
         raise errors.SourceNotFound(name)
-    source = await _expired(tx, queue, await _with_claims(tx, rows[0], await tx.now()))
+    source = await _Source.of(tx, rows[0], await tx.now())
+    await source.expire(queue)
     if epoch is not None and epoch != source.epoch:
         raise errors.EpochFenced(epoch, source.epoch)
     return queue, source
-
-
-async def _put(tx: Transaction, source: Source) -> None:
-    """Write a source, whose row is locked; its hold is looked at when it ends."""
-    _, _, *columns = source
-    await tx.run("put_source", *columns, source.hold_until_ms)
-
-
-async def _beat(tx: ClaimTransaction, source: Source, hold_s: int | None = None, lease_s: int | None = None) -> Source:
-    """Renew lease and hold, of other lengths where they are given; write the source."""
-    if hold_s is not None:  # it may end before what was arranged
-        tx.schedule(ClaimStep)
-    source = source._replace(
-        hold_ms=source.hold_ms if hold_s is None else hold_s * SECOND_MS,
-        lease_ms=source.lease_ms if lease_s is None else lease_s * SECOND_MS,
-        beat_at_ms=source.now_ms,
-    )
-    await _put(tx, source)
-    return source
-
-
-async def _view(tx: ClaimTransaction, queue: QueueRow, source: Source, *, lately: bool = False) -> SourceView:
-    return source.view(await tx.claimed.backlog(queue, lately=lately))
 
 
 # The commands of readers.
@@ -313,23 +324,29 @@ async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> Sourc
     now_ms = await tx.now()
     if all(name != command.source for _, name, *_ in rows):
         rows += await tx.rows("insert_source", queue.origin, command.source, now_ms)
-    found = [await _expired(tx, queue, await _with_claims(tx, row, now_ms)) for row in rows]
-    rivals = [each for each in found if each.name != command.source]
-    taken = next((rival for rival in rivals if rival.held), None)
+    found = {row[1]: await _Source.of(tx, row, now_ms) for row in rows}
+    for each in found.values():
+        await each.expire(queue)
+    ours = found.pop(command.source)
+    taken = next((rival for rival in found.values() if rival.held), None)
     if taken is not None and not command.takeover:
         raise errors.ConsumerTaken(command.consumer, taken.name)
-    for rival in rivals:
-        await _put(tx, rival._replace(epoch=rival.epoch + 1, consumer=""))
-        await _end(tx, queue, rival, rival.held, _RELEASED)
-    (ours,) = (each for each in found if each.name == command.source)
-    ours = ours._replace(epoch=ours.epoch + 1, consumer=command.consumer)
-    return await _view(tx, queue, await _beat(tx, ours, command.hold_s, command.lease_s))
+    for rival in found.values():
+        rival.epoch += 1
+        rival.consumer = ""
+        await rival.put()
+        await rival.end(queue, rival.held, _RELEASED)
+    ours.epoch += 1
+    ours.consumer = command.consumer
+    await ours.beat(command.hold_s, command.lease_s)
+    return await ours.shown(queue)
 
 
 async def heartbeat(tx: ClaimTransaction, command: claims.Heartbeat) -> SourceView:
     """Renew lease and hold."""
     queue, source = await _source(tx, command.queue, command.source, command.epoch)
-    return await _view(tx, queue, await _beat(tx, source, command.hold_s, command.lease_s), lately=True)
+    await source.beat(command.hold_s, command.lease_s)
+    return await source.shown(queue, lately=True)
 
 
 async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
@@ -348,24 +365,20 @@ async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
         bound = BoundClaim(*row)
     more = False
     if bound.state == _BINDING:
-        places = max(0, tx.claimed.claimed_max - await tx.value("claimed", queue.origin))
-        part = await _bind(tx, queue, bound, command, places)
+        places = max(0, tx.options.claimed_max - await tx.value("claimed", queue.origin))
+        part = Part(0, bound.shards, bound.filled, more=False)
+        if (wanted := min(command.messages_max - bound.messages, places)) > 0:
+            shard_messages = max(command.shard_messages, -(-command.messages_max // CLAIM_SHARDS_MAX))
+            part = await tx.claimed.bind(queue, bound, Wish(wanted, shard_messages, command.bytes_max))
         more = part.more
         bound = bound._replace(messages=bound.messages + part.messages, shards=part.shards, filled=part.filled)
         if not again and not bound.messages:
             await tx.run("drop_claim", bound.id)
             return await _nothing(tx, queue, number, places, expires=part.expires)
         bound = await _written(tx, bound) if more else await _whole(tx, bound)
-    await _beat(tx, source._replace(last=max(number, source.last)))
+    source.last = max(number, source.last)
+    await source.beat()
     return claims.Bound(number=number, messages=bound.messages, shards=bound.shards, more=more, again=again)
-
-
-async def _bind(tx: ClaimTransaction, queue: QueueRow, bound: BoundClaim, command: claims.Claim, places: int) -> Part:
-    wanted = min(command.messages_max - bound.messages, places)
-    if wanted <= 0:
-        return Part(0, bound.shards, bound.filled, more=False)
-    shard_messages = max(command.shard_messages, -(-command.messages_max // CLAIM_SHARDS_MAX))
-    return await tx.claimed.bind(queue, bound, Wish(wanted, shard_messages, command.bytes_max))
 
 
 async def _written(tx: ClaimTransaction, bound: BoundClaim) -> BoundClaim:
@@ -383,7 +396,7 @@ async def _whole(tx: ClaimTransaction, bound: BoundClaim) -> BoundClaim:
 async def _nothing(tx: ClaimTransaction, queue: QueueRow, number: int, places: int, *, expires: bool) -> claims.Bound:
     more, due_ms = expires, None
     if not more and queue.settings.fifo:  # all groups may be blocked by a claim that ends
-        for row in await tx.locked("ending_claim_of", queue.origin):
+        for row in await tx.locked("ending_claim", queue.origin):
             await _advance(tx, queue, BoundClaim(*row))
             more = True
     if not more and places:  # else the end of a claim notifies
@@ -398,11 +411,10 @@ async def acknowledge(tx: ClaimTransaction, command: claims.AcknowledgeClaims) -
     if number > source.last:
         raise errors.ClaimGap(number, source.last)
     if number > source.acknowledged:
-        await _detach(tx, source, source.passed)
-        source = source._replace(acknowledged=number)
-        await _put(tx, source)
-        covered = [each for each in source.held if each.number <= number]
-        source = await _end(tx, queue, source, covered, ACKNOWLEDGED)
+        await source.detach(source.passed)
+        source.acknowledged = number
+        await source.put()
+        await source.end(queue, [each for each in source.held if each.number <= number], ACKNOWLEDGED)
     lost = [each.number for each in source.passed] if number == source.acknowledged else []
     return claims.Acknowledged(acknowledged=source.acknowledged, lost=lost)
 
@@ -423,8 +435,7 @@ async def read(tx: ClaimTransaction, command: claims.ReadClaim) -> claims.ClaimP
     page = await tx.claimed.read(queue, bound, command.shard, seq, count, limits.CLAIM_PAGE_BYTES)
     messages = [message for _, message in page]
     is_full = sum(len(each.body) + len(each.properties) for each in messages) >= limits.CLAIM_PAGE_BYTES
-    cursor = f"u{page[-1][0] + 1}" if is_full or len(page) == count else ""
-    return claims.ClaimPage(messages=messages, cursor=cursor)
+    return claims.ClaimPage(messages=messages, cursor=f"u{page[-1][0] + 1}" if is_full or len(page) == count else "")
 
 
 async def _readable(tx: ClaimTransaction, queue: QueueRow, command: claims.ReadClaim) -> BoundClaim:
@@ -432,7 +443,7 @@ async def _readable(tx: ClaimTransaction, queue: QueueRow, command: claims.ReadC
     row = await tx.row("source", queue.origin, command.source)
     if row is None:
         raise errors.ClaimLost(command.number)
-    return (await _with_claims(tx, row, await tx.now())).as_seen().open_claim(command.number)
+    return (await _Source.of(tx, row, await tx.now())).as_seen().open_claim(command.number)
 
 
 # The commands of operators.
@@ -443,34 +454,31 @@ async def list_sources(tx: ClaimTransaction, command: claims.ListSources) -> lis
     queue = await tx.queue(command.queue)
     now_ms = await tx.now()
     sources = {
-        row[1]: Source(now_ms, {}, *row) for row in await tx.rows("sources", queue.origin, now_ms, command.count)
+        row[1]: _Source(tx, row, now_ms) for row in await tx.rows("sources", queue.origin, now_ms, command.count)
     }
     if not sources:
         return []
-    for row in await tx.rows("claims_of_queue", queue.origin):
+    for row in await tx.rows("claims_of", queue.origin, None):
         each = BoundClaim(*row)
         if each.source in sources:
             sources[each.source].claims[each.number] = each
     backlog = await tx.claimed.backlog(queue, lately=False)
-    return [each.as_seen().view(backlog) for each in sources.values()]
+    return [source.as_seen().view(backlog) for source in sources.values()]
 
 
 async def release(tx: ClaimTransaction, command: claims.ReleaseClaim) -> SourceView:
     """Give the messages of a claim back."""
     queue, source = await _source(tx, command.queue, command.source)
-    try:
-        bound = source.open_claim(command.number)
-    except errors.ClaimReleased:
-        return await _view(tx, queue, source)
-    return await _view(tx, queue, await _end(tx, queue, source, [bound], _RELEASED))
+    with suppress(errors.ClaimReleased):
+        await source.end(queue, [source.open_claim(command.number)], _RELEASED)
+    return await source.shown(queue)
 
 
 async def close_source(tx: ClaimTransaction, command: claims.CloseSource) -> None:
     """Give everything back and forget the source."""
     queue, source = await _source(tx, command.queue, command.source)
-    source = await _end(tx, queue, source, source.held, _RELEASED)
-    await _detach(tx, source, list(source.claims.values()))
-    await tx.run("delete_source", source.origin, source.name)
+    await source.end(queue, source.held, _RELEASED)
+    await source.forget()
 
 
 async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceView:
@@ -480,12 +488,6 @@ async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceVie
     seq = await tx.claimed.find(queue, bound, command.message)
     if seq is None:
         raise errors.MessageNotClaimed(command.number)
-    await tx.claimed.evict(queue, bound, seq, await _dead_letter_queue(tx, queue))
-    source.claims[bound.number] = await _written(tx, bound._replace(messages=bound.messages - 1))
-    return await _view(tx, queue, source)
-
-
-async def _dead_letter_queue(tx: ClaimTransaction, queue: QueueRow) -> QueueRow:
     name = queue.settings.dead_letter_queue
     if not name:
         raise errors.DeadLetterQueueRefused("", f"The queue {queue.name} has no dead-letter queue; give it one first.")
@@ -493,45 +495,12 @@ async def _dead_letter_queue(tx: ClaimTransaction, queue: QueueRow) -> QueueRow:
     why = redrive.refusal(queue.name, queue.settings, name, None if target is None else target.settings)
     if target is None or why is not None:
         raise errors.DeadLetterQueueRefused(name, why or "")
-    return target
+    await tx.claimed.evict(queue, bound, seq, target)
+    source.claims[bound.number] = await _written(tx, bound._replace(messages=bound.messages - 1))
+    return await source.shown(queue)
 
 
 # Ends, in a transaction that has locked the source.
-
-
-async def _end(
-    tx: ClaimTransaction, queue: QueueRow, source: Source, claims: Sequence[BoundClaim], state: str
-) -> Source:
-    """End claims in that state, all that are open from the first to the last; return the source as it is then.
-
-    A first slice of the first one is done at once. The source forgets those that are acknowledged.
-    """
-    if not claims:
-        return source
-    first, last = claims[0].number, claims[-1].number
-    await tx.run("end_claims", source.origin, source.name, first, last, state)
-    tx.schedule(ClaimStep)
-    source = source.ended(claims, state)
-    begun = source.claims[first]
-    if state == ACKNOWLEDGED:
-        begun = begun._replace(source=None)
-        source = source._replace(claims={each: bound for each, bound in source.claims.items() if bound.state != state})
-    await _advance(tx, queue, begun)
-    return source
-
-
-async def _expired(tx: ClaimTransaction, queue: QueueRow, source: Source) -> Source:
-    """Return the source as it is, its claims lost if its hold has ended."""
-    return await _end(tx, queue, source, source.held, _LOST) if source.hold_has_ended else source
-
-
-async def _detach(tx: Transaction, source: Source, claims: Sequence[BoundClaim]) -> None:
-    """Part claims from their source, all from the first to the last; each is forgotten once it has ended."""
-    if claims:
-        first, last = claims[0].number, claims[-1].number
-        for claim_id, is_ending in await tx.rows("detach_claims", source.origin, source.name, first, last):
-            if not is_ending:
-                await tx.run("drop_claim", claim_id)
 
 
 async def _advance(tx: ClaimTransaction, queue: QueueRow | None, claim: BoundClaim) -> None:
@@ -550,7 +519,7 @@ async def lock_sources(tx: Transaction, queue: QueueRow) -> None:
 
 async def lose_all(tx: Transaction, queue: QueueRow) -> None:
     """Have the open claims of a queue lost whose partition is retired; their messages are deleted in slices."""
-    await tx.run("lose_claims", queue.origin)
+    await tx.run("end_claims", queue.origin, None, 0, _SEQ_MAX, _LOST)
     tx.schedule(ClaimStep)
 
 
@@ -570,10 +539,10 @@ async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
     Raises ``StoreFull`` where messages should come back: that takes room. What is acknowledged is deleted before.
     """
     now_ms = await tx.now()
-    ending = [BoundClaim(*row) for row in await tx.unlocked("ending_claim")]
+    ending = [BoundClaim(*row) for row in await tx.unlocked("ending_claim", None)]
     if not ending or ending[0].state != ACKNOWLEDGED:
         for row in await tx.unlocked("due_source", now_ms):
-            if await _look(tx, await _with_claims(tx, row, now_ms)):
+            if await _look(tx, await _Source.of(tx, row, now_ms)):
                 ending = []
     for bound in ending:
         queue = await tx.of_origin(bound.origin)
@@ -586,19 +555,18 @@ async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
     return look_at_ms - now_ms if look_at_ms > now_ms else _PAUSE_MS
 
 
-async def _look(tx: ClaimTransaction, source: Source) -> bool:
+async def _look(tx: ClaimTransaction, source: _Source) -> bool:
     """See whether the hold of a source has ended, or its time; return whether that was a slice of work."""
     forgotten_ms = source.beat_at_ms + _SILENCE_MS
     if not source.held and source.now_ms >= forgotten_ms:
-        await _detach(tx, source, list(source.claims.values()))
-        await tx.run("delete_source", source.origin, source.name)
+        await source.forget()
         return False
     is_due = source.hold_has_ended
+    look_at_ms = source.hold_until_ms if source.held and not is_due else forgotten_ms
     if is_due:
         tx.need_room()
         queue = await tx.of_origin(source.origin)
         assert queue is not None, "the sources of a queue are forgotten with it"
-        await _end(tx, queue, source, source.held, _LOST)
-    look_at_ms = source.hold_until_ms if source.held and not is_due else forgotten_ms
+        await source.expire(queue)
     await tx.run("look_later", source.origin, source.name, look_at_ms)
     return is_due

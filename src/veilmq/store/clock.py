@@ -15,7 +15,8 @@ import ctypes
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -52,23 +53,19 @@ def wall_s() -> float:
 def kernel_synchronised() -> bool:
     """Return whether the kernel calls its clock synchronised; False where it does not say."""
     read = _adjtimex()
-    if read is None:
-        return False
     timex = ctypes.create_string_buffer(_TIMEX_BYTES)
-    if read(timex) < 0:
+    if read is None or read(timex) < 0:
         return False
     return not ctypes.c_int.from_buffer(timex, _STATUS_OFFSET).value & _UNSYNCHRONISED
 
 
 @cache
 def _adjtimex() -> Any:
-    if ctypes.sizeof(ctypes.c_long) != ctypes.sizeof(ctypes.c_int64):
-        return None
-    try:
-        library = ctypes.CDLL(None)
-    except OSError:
-        return None
-    return getattr(library, "adjtimex", None) or getattr(library, "ntp_adjtime", None)
+    if ctypes.sizeof(ctypes.c_long) == ctypes.sizeof(ctypes.c_int64):
+        with suppress(OSError):
+            library = ctypes.CDLL(None)
+            return getattr(library, "adjtimex", None) or getattr(library, "ntp_adjtime", None)
+    return None
 
 
 class Since(msgspec.Struct, frozen=True):
@@ -148,25 +145,21 @@ class StoreClock(ABC):
         """Return the present ``Mark``, encoded."""
         boot_ms = self.boot_ms()
         store_ms = boot_ms + self._offset_ms
-        return msgspec.json.encode(
-            Mark(
-                boot_id=self.boot_id,
-                boot_ms=boot_ms,
-                wall_ms=self.wall_ms(),
-                store_ms=store_ms,
-                synchronised=self.is_synchronised(),
-                ahead_ms=self.ahead_ms(store_ms),
-                doubt=self.doubt,
-            )
+        mark = Mark(
+            boot_id=self.boot_id,
+            boot_ms=boot_ms,
+            wall_ms=self.wall_ms(),
+            store_ms=store_ms,
+            synchronised=self.is_synchronised(),
+            ahead_ms=self.ahead_ms(store_ms),
+            doubt=self.doubt,
         )
+        return msgspec.json.encode(mark)
 
     def resume(self, mark: bytes | None, *, floor_ms: int) -> None:
         """Go on from ``mark``; without one from the wall clock. Not before ``floor_ms``, the newest instant stored."""
-        boot_ms = self.boot_ms()
-        if mark is None:
-            store_ms, self._ahead_ms, self.doubt = self.wall_ms(), 0, None
-        else:
-            store_ms = self._resumed_ms(_decode(mark), boot_ms)
+        boot_ms, self._ahead_ms, self.doubt = self.boot_ms(), 0, None
+        store_ms = self.wall_ms() if mark is None else self._resumed_ms(_decode(mark), boot_ms)
         self._offset_ms = max(store_ms, floor_ms) - boot_ms
         self.settle()
 
@@ -190,9 +183,8 @@ class StoreClock(ABC):
 
     def settle(self) -> int:
         """Apply what is held back if the clock is synchronised and was at the mark; return how much that was."""
-        if self.doubt is None or not (self.doubt.synchronised and self.is_synchronised()):
-            return 0
-        return self.trust()
+        is_trusted = self.doubt is not None and self.doubt.synchronised and self.is_synchronised()
+        return self.trust() if is_trusted else 0
 
     def trust(self) -> int:
         """Apply what is held back, doubt the clock no longer, and return how much that was."""
@@ -213,11 +205,12 @@ class SystemClock(StoreClock):
         boot_id: str | None = None,
         is_synchronised: Callable[[], bool] = kernel_synchronised,
     ) -> None:
-        """Read them once."""
         self._wall_ns = wall_ns
-        self._boot_ns = boot_ns or _boot_ns
+        self._boot_ns = boot_ns or partial(time.clock_gettime_ns, _BOOT_CLOCK)
         self._is_synchronised = is_synchronised
-        self.boot_id = _boot_id() if boot_id is None else boot_id
+        if boot_id is None and _BOOT_ID.is_file():
+            boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
+        self.boot_id = boot_id or ""
         super().__init__(boot_ms=self.boot_ms(), wall_ms=self.wall_ms())
 
     def now_ms(self) -> int:
@@ -239,17 +232,6 @@ class SystemClock(StoreClock):
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> Timer:
         """Call ``callback`` once ``now_ms() >= at_ms``, in the running event loop."""
         return _Alarm(clock=self, at_ms=at_ms, callback=callback)
-
-
-def _boot_ns() -> int:
-    return time.clock_gettime_ns(_BOOT_CLOCK)
-
-
-def _boot_id() -> str:
-    try:
-        return _BOOT_ID.read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 class _Alarm:

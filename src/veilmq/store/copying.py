@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from veilmq.core import properties
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.settings import QueueSettings
 
@@ -19,6 +20,15 @@ SLICE = 1_000
 
 Told = Callable[[int, int], None]
 """Called after each slice with the messages that are copied, and messages in all."""
+
+TABLES: Mapping[str, Sequence[str]] = {
+    "move": ("number", "id", "queue_id", "source", "destination", "moves_per_s_max", "status", "moved", "to_move",
+             "started_at", "next_at", "failure", "starter"),
+    "pause": ("kind", "name", "begun_at"),
+    "topic": ("topic_id", "name", "settings", "created_at", "modified_at"),
+    "subscription": ("topic_id", "name", "content", "pushed", "created_at", "modified_at"),
+}  # fmt: skip
+"""Tables that are copied as they are, with their columns, which both dialects have; instants end in ``_at``."""
 
 Row = TypeVar("Row")
 
@@ -59,7 +69,7 @@ class CopiedQueue(NamedTuple):
 
 
 class CopiedMessage(NamedTuple):
-    """A message and what is known of its receives.
+    """A message and what is known of its receives, in the order of columns of the queries that read it.
 
     ``position`` is what receipts name. ``came_at_ms`` is when it came to the queue, ``sent_at_ms`` from where its
     retention counts: the first sending of a dead letter of a standard queue. A dead letter has a ``source`` and was
@@ -85,6 +95,12 @@ class CopiedMessage(NamedTuple):
     group: str | None = None
     log: int = 0
 
+    def named(self) -> "CopiedMessage":
+        """Return the message of a row that has a number of its group: the name is among the properties."""
+        if self.group is None:
+            return self
+        return self._replace(group=properties.decode(self.properties).group or f"group {self.group}")
+
     @property
     def has_history(self) -> bool:
         """Whether a receipt may name it, or it is or was hidden."""
@@ -101,81 +117,13 @@ class CopiedAcceptance(NamedTuple):
     accepted_at_ms: int
 
 
-class CopiedAttempt(NamedTuple):
-    """What a receive with an attempt id gave, under the key that ``queue`` has for the id.
-
-    Of each message: its position, generation and epoch, the deadline of its receipt, and the one in force.
-    """
-
-    queue: int
-    key: bytes
-    given: list[tuple[int, int, int, int, int]]
-    attempted_at_ms: int
-
-
-class CopiedMove(NamedTuple):
-    """A move task; ``queue`` is the number of its source."""
-
-    number: int
-    id: bytes
-    queue: int
-    source: str
-    destination: str | None
-    moves_per_s_max: int | None
-    status: str
-    moved: int
-    to_move: int
-    started_at_ms: int
-    next_at_ms: int
-    failure: str | None
-    starter: str | None
-
-
-class CopiedPause(NamedTuple):
-    """Since when a name rests; ``kind`` says what of."""
-
-    kind: str
-    name: str
-    began_at_ms: int
-
-
-class CopiedTopic(NamedTuple):
-    """A topic; ``encoded`` are its settings as both stores keep them."""
-
-    number: int
-    name: str
-    encoded: bytes
-    created_at_ms: int
-    modified_at_ms: int
-
-
-class CopiedSubscription(NamedTuple):
-    """A subscription of the topic of that number; one that ``is_pushed`` has a queue of its own, among the queues."""
-
-    topic: int
-    name: str
-    encoded: bytes
-    is_pushed: bool
-    created_at_ms: int
-    modified_at_ms: int
-
-
-class Remembered(NamedTuple):
-    """What a store has beside queues and their messages, each in its order."""
-
-    accepted: list[CopiedAcceptance]
-    moves: list[CopiedMove]
-    pauses: list[CopiedPause]
-    topics: list[CopiedTopic]
-    subscriptions: list[CopiedSubscription]
-    attempts: Sequence[CopiedAttempt] = ()
-
-
 class Source(ABC):
     """A stopped store that is read; nothing changes it meanwhile. Queries have the same columns in both dialects."""
 
     now_ms: int
     """The instant at which it is read."""
+    ahead_ms = 0
+    """How far the instants that users see, which are copied, are ahead of those that it has."""
     SQL: ClassVar[Mapping[str, str]]
     COPIED: ClassVar[frozenset[str]]
     """The tables whose rows go along, and those that are made anew, or of no use in another store."""
@@ -194,15 +142,25 @@ class Source(ABC):
     async def accepted(self) -> list[CopiedAcceptance]:
         """Return what was accepted, as long as duplicates count."""
 
+    async def number(self, query: str) -> int:
+        """Return the number that a named query gives."""
+        ((number,),) = await self.fetch(self.SQL[query])
+        return int(number)
+
     def shown(self, row: Row) -> Row:
-        """Return a row with its instants as users see them."""
-        return row
+        """Return a row, a named tuple, with its instants as users see them; 0 is none, as ``None`` is."""
+        if not self.ahead_ms:
+            return row
+        fields: Any = row
+        names = [name for name in fields._fields if name.endswith(("_at_ms", "_until_ms")) and getattr(row, name)]
+        later: Row = fields._replace(**{name: getattr(row, name) + self.ahead_ms for name in names})
+        return later
 
     async def obstacles(self) -> list[str]:
         """Return what it has that no copy takes along, and what to do about each; nothing when it can be copied."""
         obstacles = []
         for (table,) in await self.fetch(self.SQL["copied_tables"]):
-            if table not in self.COPIED:
+            if table not in self.COPIED and table not in TABLES:
                 which = self.UNLESS_ENDED.get(table, "true")
                 ((count,),) = await self.fetch(f"SELECT count(*) FROM {table} WHERE {which}")
                 if count:
@@ -211,38 +169,22 @@ class Source(ABC):
 
     async def queues(self) -> list[CopiedQueue]:
         """Return all queues, by number."""
+        rows = await self.fetch("SELECT queue_id, name, settings, created_at, modified_at FROM queue ORDER BY queue_id")
         return [
-            self.shown(CopiedQueue(number, name, _read_settings(settings), settings, *times))
-            for number, name, settings, *times in await self.fetch(self.SQL["copied_queues"])
+            self.shown(CopiedQueue(number, name, _read_settings(encoded), encoded, *times))
+            for number, name, encoded, *times in rows
         ]
 
-    async def last_queue(self) -> int:
-        """Return the highest number that a queue ever had."""
-        ((number,),) = await self.fetch(self.SQL["last_queue"])
-        return int(number)
+    async def rows(self, table: str) -> list[tuple[Any, ...]]:
+        """Return the rows of one of ``TABLES``."""
+        columns = TABLES[table]
+        rows = await self.fetch(f"SELECT {', '.join(columns)} FROM {table} ORDER BY 1, 2")
+        return [tuple(map(self._shown_value, columns, row)) for row in rows]
 
-    async def count(self) -> int:
-        """Return about how many messages there are."""
-        ((count,),) = await self.fetch(self.SQL["copied_count"])
-        return int(count)
-
-    async def remembered(self) -> Remembered:
-        """Return what else there is; of what was accepted, as long as duplicates count."""
-        fetch, queries, shown = self.fetch, self.SQL, self.shown
-        return Remembered(
-            accepted=await self.accepted(),
-            moves=[shown(CopiedMove(*row)) for row in await fetch(queries["copied_moves"])],
-            pauses=[shown(CopiedPause(*row)) for row in await fetch(queries["copied_pauses"])],
-            topics=[shown(CopiedTopic(*row)) for row in await fetch(queries["copied_topics"])],
-            subscriptions=[
-                shown(CopiedSubscription(topic, name, encoded, bool(is_pushed), *times))
-                for topic, name, encoded, is_pushed, *times in await fetch(queries["copied_subscriptions"])
-            ],
-        )
-
-    async def values(self) -> dict[str, bytes]:
-        """Return the store's own values that go along: keys, and settings of accounts."""
-        return dict(await self.fetch(self.SQL["copied_values"]))
+    def _shown_value(self, column: str, value: Any) -> Any:
+        if column == "pushed":  # a number in SQLite
+            return bool(value)
+        return value + self.ahead_ms if value and column.endswith("_at") else value
 
 
 class Target(Protocol):
@@ -257,8 +199,11 @@ class Target(Protocol):
     async def add_messages(self, queue: CopiedQueue, messages: Sequence[CopiedMessage]) -> None:
         """Add messages behind those that were added before."""
 
-    async def remember(self, remembered: Remembered) -> None:
-        """Add what is remembered, once all queues are there."""
+    async def accept(self, accepted: Sequence[CopiedAcceptance]) -> None:
+        """Remember what was accepted, once all queues are there."""
+
+    async def add_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Add the rows of one of ``TABLES``."""
 
     async def finish(self) -> None:
         """Check it, and make it the store."""
@@ -269,8 +214,9 @@ async def copy(source: Source, target: Target, *, told: Told | None = None) -> i
     obstacles = await source.obstacles()
     if obstacles:
         raise CopyRefused(" ".join(["Nothing was copied.", *obstacles]))
-    messages, in_all, values = 0, await source.count(), await source.values()
-    await target.begin(values, now_ms=source.now_ms, last_queue=await source.last_queue())
+    messages, in_all = 0, await source.number("copied_count")  # about so many
+    values = dict(await source.fetch(source.SQL["copied_values"]))
+    await target.begin(values, now_ms=source.now_ms, last_queue=await source.number("last_queue"))
     for queue in await source.queues():
         await target.add_queue(queue)
         async for each in source.messages(queue):
@@ -278,6 +224,8 @@ async def copy(source: Source, target: Target, *, told: Told | None = None) -> i
             messages += len(each)
             if told is not None:
                 told(messages, max(messages, in_all))
-    await target.remember(await source.remembered())
+    await target.accept(await source.accepted())
+    for table in TABLES:
+        await target.add_rows(table, await source.rows(table))
     await target.finish()
     return messages

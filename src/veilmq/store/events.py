@@ -153,7 +153,7 @@ async def note_retired(tx: Transaction, queue: QueueRow) -> None:
 async def plan_export(tx: Transaction, command: events.PlanExport) -> events.EventRange | None:
     """Choose the next range, or return the one that was chosen before."""
     await tx.lock("event_state")
-    _, last, exported, _ = await _state(tx)
+    ((_, last, exported, _),) = await tx.rows("event_state")
     first = exported + 1
     if last < first:
         last = await tx.value("events_planned_to", first + max(1, command.events_max)) or 0
@@ -167,12 +167,6 @@ async def plan_export(tx: Transaction, command: events.PlanExport) -> events.Eve
     return events.EventRange(node=node.hex(), first=first, last=last)
 
 
-async def _state(tx: Transaction) -> tuple[int, int, int, int]:
-    """Return how many events were recorded, planned, exported and dropped."""
-    ((recorded, planned, exported, dropped),) = await tx.rows("event_state")
-    return recorded, planned, exported, dropped
-
-
 async def read_events(tx: Transaction, command: events.ReadEvents) -> events.EventPage:
     """Read some batches of a range; raises ``ExportedElsewhere`` when another node has exported it meanwhile."""
     batches: list[tuple[int, bytes]] = []
@@ -182,11 +176,10 @@ async def read_events(tx: Transaction, command: events.ReadEvents) -> events.Eve
         if not rows or rows[0][0] != following:
             raise events.ExportedElsewhere  # the first ones are forgotten first
         for number, count, encoded in rows:
-            batches.append((number, encoded))
-            following = number + count
-            left -= len(encoded)
-            if left <= 0:
-                break
+            if left > 0:
+                batches.append((number, encoded))
+                following = number + count
+                left -= len(encoded)
     return events.EventPage(batches=batches, next=following)
 
 
@@ -199,5 +192,5 @@ async def forget_events(tx: Transaction, command: events.ForgetEvents) -> events
 
 async def count_events(tx: Transaction, command: events.CountEvents) -> events.EventCounts:
     """Return how many events there are."""
-    recorded, _, exported, dropped = await _state(tx)
+    ((recorded, _, exported, dropped),) = await tx.rows("event_state")
     return events.EventCounts(recorded=recorded, exported=exported, dropped=dropped)

@@ -3,6 +3,7 @@
 What could refuse a message is looked at first; then those of each target are stored there, in the order of the command.
 """
 
+from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -17,9 +18,6 @@ from veilmq.core.receipts import Receipt
 from veilmq.core.results import ReceiptState
 from veilmq.store.transaction import Leased, QueueRow, Transaction
 
-Answers = list[Any]
-"""A ``Forwarded`` or an error for each entry."""
-
 
 class _Going(NamedTuple):
     """A message that is forwarded: the place of its answer, what it was, and what is sent to ``target``."""
@@ -31,21 +29,12 @@ class _Going(NamedTuple):
     is_dead: bool
 
 
-async def forward(tx: Transaction, command: Forward) -> Answers:
-    """Move the message of each live receipt; raises ``StoreFull``."""
+async def forward(tx: Transaction, command: Forward) -> list[Any]:
+    """Move the message of each live receipt; return a ``Forwarded`` or an error for each; raises ``StoreFull``."""
     intake = await tx.queue(command.queue)
     tx.need_room()
-    answers: Answers = [None] * len(command.entries)
-    receipts: dict[int, Receipt] = {}
-    for place, entry in enumerate(command.entries):
-        try:
-            receipt = tx.book.read(entry.receipt)
-            if receipt.queue != intake.number:
-                raise errors.ReceiptInvalid
-            receipts[place] = receipt
-        except errors.ReceiptInvalid as error:
-            answers[place] = error
-    going = await _going(tx, intake, command, receipts, answers)
+    answers: list[Any] = [None] * len(command.entries)
+    going = await _going(tx, intake, command, answers)
     for target in {each.target.number: each.target for each in going}.values():
         here = [each for each in going if each.target.number == target.number]
         for is_dead, run in groupby(here, attrgetter("is_dead")):
@@ -55,10 +44,15 @@ async def forward(tx: Transaction, command: Forward) -> Answers:
     return answers
 
 
-async def _going(
-    tx: Transaction, intake: QueueRow, command: Forward, receipts: dict[int, Receipt], answers: Answers
-) -> list[_Going]:
+async def _going(tx: Transaction, intake: QueueRow, command: Forward, answers: list[Any]) -> list[_Going]:
     """Return what is forwarded, in order; put the error of each other entry among ``answers``."""
+    receipts: dict[int, Receipt] = {}
+    for place, entry in enumerate(command.entries):
+        answers[place] = errors.ReceiptInvalid()
+        with suppress(errors.ReceiptInvalid):
+            receipt = tx.book.read(entry.receipt)
+            if receipt.queue == intake.number:
+                receipts[place] = receipt
     leased = await tx.leased(intake, sorted({receipt.position for receipt in receipts.values()}))
     found = {each.receipt.position: each for each in leased}
     going: list[_Going] = []
@@ -69,14 +63,19 @@ async def _going(
         if message is None:
             answers[place] = errors.ReceiptEnded(ReceiptState.GONE)
             continue
-        if not message.receive_count:
-            answers[place] = errors.ReceiptInvalid()  # it is of a delayed message, which no consumer has
+        if not message.receive_count:  # it is delayed, and no consumer has it: the receipt is invalid
             continue
         group = properties.decode(message.properties).group if intake.settings.fifo else None
         try:
             if group in held:
                 raise errors.GroupHeld
-            _check_live(receipt, message)
+            state = visibility.receipt_state(
+                current=(receipt.generation, receipt.epoch) == (message.receipt.generation, message.receipt.epoch),
+                visible_at_ms=message.receipt.visible_at_ms,
+                now_ms=message.looked_at_ms,
+            )
+            if state is not ReceiptState.LIVE:
+                raise errors.ReceiptEnded(state)
             entry = command.entries[place]
             if entry.target not in targets:
                 targets[entry.target] = await _target(tx, intake, entry.target)
@@ -92,17 +91,6 @@ async def _going(
     return going
 
 
-def _check_live(receipt: Receipt, message: Leased) -> None:
-    latest = message.receipt
-    state = visibility.receipt_state(
-        current=(receipt.generation, receipt.epoch) == (latest.generation, latest.epoch),
-        visible_at_ms=latest.visible_at_ms,
-        now_ms=message.looked_at_ms,
-    )
-    if state is not ReceiptState.LIVE:
-        raise errors.ReceiptEnded(state)
-
-
 async def _target(tx: Transaction, intake: QueueRow, name: str) -> QueueRow:
     """Look the target up, whatever is known of it."""
     target = await tx.find(name) or await tx.target(name, (intake.number, intake.name))
@@ -115,7 +103,7 @@ async def _target(tx: Transaction, intake: QueueRow, name: str) -> QueueRow:
 
 
 async def _arrive(
-    tx: Transaction, intake: QueueRow, target: QueueRow, here: list[_Going], answers: Answers, *, is_dead: bool
+    tx: Transaction, intake: QueueRow, target: QueueRow, here: list[_Going], answers: list[Any], *, is_dead: bool
 ) -> None:
     """Store messages in their target; those that die there leave the intake by that."""
     messages = [each.message for each in here]
@@ -125,5 +113,4 @@ async def _arrive(
         new = [replace(each.new, dedup_id=str(UUID(bytes=each.message.id))) for each in here]
         sent = await tx.store(target, new, [each.id for each in messages])
     for (place, message, *_), stored in zip(here, sent, strict=True):
-        duplicate = stored.id != message.id
-        answers[place] = Forwarded(id=stored.id, sequence=stored.sequence, duplicate=duplicate)
+        answers[place] = Forwarded(id=stored.id, sequence=stored.sequence, duplicate=stored.id != message.id)

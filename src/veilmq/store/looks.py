@@ -5,6 +5,7 @@ which of them are shown, and how. Bodies are read of these alone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate, islice
 
 from veilmq.core import looks, redrive
@@ -36,7 +37,19 @@ async def look_at_leases(tx: Transaction, command: looks.LookAtLeases) -> list[l
     leases = sorted([each for each in found if not each.is_claimed], key=_visibility)
     if others := sorted({*command.also} - {each.seq for each in leases}):
         leases += await tx.inspect_at(queue, others)
-    return [_lease(each) for each in leases]
+    return [
+        looks.SeenLease(
+            message_id=each.id,
+            position=each.seq,
+            generation=each.generation,
+            received_at_ms=_received_at_ms(each),
+            visible_at_ms=each.looked_at_ms if each.is_claimed else each.visible_at_ms,
+            receive_count=each.receive_count,
+            extensions=read_log(each.log)[0] if each.log else None,
+            group=decode(each.properties).group,
+        )
+        for each in leases
+    ]
 
 
 async def peek(tx: Transaction, command: looks.Peek) -> looks.Peeked:
@@ -45,8 +58,20 @@ async def peek(tx: Transaction, command: looks.Peek) -> looks.Peeked:
     receives_max = await _receives_max(tx, queue)
     count = command.count + DEAD_LETTERS_PER_RECEIVE if receives_max else command.count
     living = _living(await tx.offered(queue, count), receives_max)
-    shown = await _with_bodies(tx, queue, list(islice(living, command.count)), command.bytes_max)
-    return looks.Peeked(messages=[_peeked(*each) for each in shown], smq_base64=queue.settings.smq_base64)
+    messages = [
+        looks.PeekedMessage(
+            id=each.id,
+            body=body,
+            properties=each.properties,
+            sent_at_ms=each.sent_at_ms,
+            first_received_at_ms=each.first_received_at_ms,
+            receive_count=each.receive_count + each.receives_before,
+            priority=each.priority,
+            source=each.source,
+        )
+        for each, body in await _with_bodies(tx, queue, list(islice(living, command.count)), command.bytes_max)
+    ]
+    return looks.Peeked(messages=messages, smq_base64=queue.settings.smq_base64)
 
 
 def _visibility(each: StoredMessage) -> tuple[bool, int, int]:
@@ -69,16 +94,13 @@ async def _with_bodies(
 
 async def _receives_max(tx: Transaction, queue: QueueRow) -> int:
     """Return how often a message is received before a receive moves it to the dead-letter queue; 0 if none does."""
-    settings = queue.settings
-    if not settings.receives_max:
-        return 0
-    target = settings.dead_letter_queue
-    try:
-        tx.need_room()
-        refusal = redrive.refusal(queue.name, settings, target, await tx.settings(target))
-    except (StoreFull, StoreUnavailable):  # it stays where it is
-        return 0
-    return settings.receives_max if refusal is None else 0
+    settings, target = queue.settings, queue.settings.dead_letter_queue
+    if settings.receives_max:
+        with suppress(StoreFull, StoreUnavailable):  # it stays where it is
+            tx.need_room()
+            if redrive.refusal(queue.name, settings, target, await tx.settings(target)) is None:
+                return settings.receives_max
+    return 0
 
 
 def _living(found: Iterable[StoredMessage], receives_max: int) -> Iterator[StoredMessage]:
@@ -91,15 +113,15 @@ def _living(found: Iterable[StoredMessage], receives_max: int) -> Iterator[Store
             return
 
 
-# Results.
-
-
 def _seen(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, with_receipt: bool) -> looks.SeenMessage:
     state = each.state
     is_received = each.receive_count > 0 and not each.is_claimed
     receipt = None
     if with_receipt and is_received and state is looks.MessageState.IN_FLIGHT:
         receipt = tx.book.issue(queue.number, each.seq, each.generation, each.epoch, each.visible_at_ms)
+    # A message is or was hidden if it was received or came delayed; a dead letter comes to its queue visible.
+    came_at_ms = max(each.sent_at_ms, each.seq >> SEQ_SHIFT) if each.source is None else each.looked_at_ms
+    was_hidden = is_received or (not each.is_claimed and each.visible_at_ms > came_at_ms)
     return looks.SeenMessage(
         id=each.id,
         body=body,
@@ -107,7 +129,7 @@ def _seen(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, w
         sent_at_ms=each.sent_at_ms,
         receive_count=each.receive_count + each.receives_before,
         state=state,
-        visible_at_ms=_hidden_until_ms(each),
+        visible_at_ms=each.visible_at_ms if was_hidden else None,
         received_at_ms=_received_at_ms(each) if is_received else None,
         first_received_at_ms=None if each.is_claimed else each.first_received_at_ms,
         group=decode(each.properties).group,
@@ -116,40 +138,7 @@ def _seen(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, w
     )
 
 
-def _hidden_until_ms(each: StoredMessage) -> int | None:
-    """Return when the last hiding ends or ended, if there was one; a dead letter comes to its queue visible."""
-    came_at_ms = max(each.sent_at_ms, each.seq >> SEQ_SHIFT) if each.source is None else each.looked_at_ms
-    is_or_was = not each.is_claimed and (each.receive_count or each.visible_at_ms > came_at_ms)
-    return each.visible_at_ms if is_or_was else None
-
-
 def _received_at_ms(each: StoredMessage) -> int:
     """Return when the message was given: a wait before that is known for the first receive, and with an event log."""
     *_, waited_ms = read_log(each.log)
     return max(each.received_at_ms + waited_ms, each.first_received_at_ms or 0)
-
-
-def _lease(each: StoredMessage) -> looks.SeenLease:
-    return looks.SeenLease(
-        message_id=each.id,
-        position=each.seq,
-        generation=each.generation,
-        received_at_ms=_received_at_ms(each),
-        visible_at_ms=each.looked_at_ms if each.is_claimed else each.visible_at_ms,
-        receive_count=each.receive_count,
-        extensions=read_log(each.log)[0] if each.log else None,
-        group=decode(each.properties).group,
-    )
-
-
-def _peeked(each: StoredMessage, body: str) -> looks.PeekedMessage:
-    return looks.PeekedMessage(
-        id=each.id,
-        body=body,
-        properties=each.properties,
-        sent_at_ms=each.sent_at_ms,
-        first_received_at_ms=each.first_received_at_ms,
-        receive_count=each.receive_count + each.receives_before,
-        priority=each.priority,
-        source=each.source,
-    )

@@ -39,17 +39,6 @@ class _Task(NamedTuple):
     others_at_ms: int | None
 
 
-class _Part(NamedTuple):
-    """What a slice moves to which queue, in order; and why the next message cannot go.
-
-    ``is_away``: where that one goes is not known yet.
-    """
-
-    messages: list[tuple[Waiting, QueueRow]]
-    failure: str | None = None
-    is_away: bool = False
-
-
 # The commands.
 
 
@@ -90,11 +79,6 @@ async def list_moves(tx: Transaction, command: ListMoves) -> list[MoveTask]:
     return [made_of(row, MoveTask) for row in await tx.rows("moves_of", source.number, command.count)]
 
 
-async def forget(tx: Transaction, queue: QueueRow) -> None:
-    """Delete the tasks of a queue that is deleted."""
-    await tx.run("delete_moves", queue.number)
-
-
 # The work.
 
 
@@ -122,38 +106,40 @@ async def _advance(tx: Transaction, task: _Task, now_ms: int) -> int | None:
         return None
     left = task.to_move - task.moved
     count = min(redrive.moved_at_once(task.moves_per_s_max), left)
-    chosen = await tx.choose(source, count, redrive.SLICE_BYTES)
-    part = await _part(tx, task, source, chosen.messages)
+    chosen, more = await tx.choose(source, count, redrive.SLICE_BYTES)
+    going, failure, is_away = await _going(tx, task, source, chosen)
     moved = 0
-    for target in {target.number: target for _, target in part.messages}.values():
-        moved += await tx.move(source, target, [each for each, to in part.messages if to.number == target.number])
-    is_over = moved >= left or (len(part.messages) == len(chosen.messages) and not chosen.more)
-    status = MoveStatus.FAILED if part.failure else MoveStatus.COMPLETED if is_over else MoveStatus.RUNNING
-    next_at_ms = now_ms + (_AWAY_MS if part.is_away else redrive.pause_ms(task.moves_per_s_max, moved))
-    await tx.run("update_move", task.number, moved, next_at_ms, status.value, part.failure)
+    for target in {target.number: target for _, target in going}.values():
+        moved += await tx.move(source, target, [each for each, to in going if to.number == target.number])
+    is_over = moved >= left or (len(going) == len(chosen) and not more)
+    status = MoveStatus.FAILED if failure else MoveStatus.COMPLETED if is_over else MoveStatus.RUNNING
+    next_at_ms = now_ms + (_AWAY_MS if is_away else redrive.pause_ms(task.moves_per_s_max, moved))
+    await tx.run("update_move", task.number, moved, next_at_ms, status.value, failure)
     return next_at_ms if status is MoveStatus.RUNNING else None
 
 
-async def _part(tx: Transaction, task: _Task, source: QueueRow, messages: Sequence[Waiting]) -> _Part:
-    """Return what of ``messages`` goes where."""
+async def _going(
+    tx: Transaction, task: _Task, source: QueueRow, messages: Sequence[Waiting]
+) -> tuple[list[tuple[Waiting, QueueRow]], str | None, bool]:
+    """Return what of ``messages`` goes where, in order; why the next one cannot go; whether that is not known yet."""
     going: list[tuple[Waiting, QueueRow]] = []
     known: dict[str, QueueRow | None] = {}
     for message in messages:
         name = task.destination or message.source
         if name is None:
-            return _Part(going, redrive.SOURCE_UNKNOWN)
+            return going, redrive.SOURCE_UNKNOWN, False
         if name not in known:
             try:
                 # Looked up whatever is known of it: its policy may have changed, or it may be a new queue.
                 known[name] = await tx.find(name) or await tx.target(name, (source.number, source.name))
             except errors.StoreUnavailable:
-                return _Part(going, is_away=True)
+                return going, None, True
             found = known[name]
-            may_send, starter = tx.may_send, task.starter
+            may_send, starter = tx.options.may_send, task.starter
             if found and may_send and starter is not None and not may_send(starter, found.name, found.settings.policy):
-                return _Part(going, redrive.NOT_ALLOWED)
+                return going, redrive.NOT_ALLOWED, False
         target = known[name]
         if target is None or target.number == source.number or target.settings.fifo != source.settings.fifo:
-            return _Part(going, redrive.QUEUE_MISSING)
+            return going, redrive.QUEUE_MISSING, False
         going.append((message, target))
-    return _Part(going)
+    return going, None, False

@@ -54,7 +54,6 @@ class Series:
     __slots__ = ("buckets", "seconds")
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.buckets = [0] * (len(LATENCY_BOUNDS_S) + 1)
         self.seconds = 0.0
 
@@ -68,7 +67,6 @@ class Series:
         return self + Series()
 
     def __add__(self, other: "Series") -> "Series":
-        """Return the durations of both."""
         both = Series()
         both.buckets = [sum(pair) for pair in zip(self.buckets, other.buckets, strict=True)]
         both.seconds = self.seconds + other.seconds

@@ -16,7 +16,7 @@ A slice locks its publication, and commands lock the queue, so purge and deletio
 
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -77,18 +77,6 @@ class _Publication(NamedTuple):
     messages_per_s_max: int | None
     next_at_ms: int
 
-    @property
-    def slice_messages(self) -> int:
-        """Return how many messages a slice may have: with a rate, about a tenth of a second's worth."""
-        if self.messages_per_s_max is None:
-            return PIECE_MESSAGES
-        return min(PIECE_MESSAGES, max(1, self.messages_per_s_max // _SLICES_PER_S))
-
-    def pause_ms(self, messages: int, pause_ms: int) -> int:
-        """Return how long the next slice waits after one of so many messages: ``pause_ms``, or what the rate says."""
-        rate = self.messages_per_s_max
-        return pause_ms if rate is None else max(_PAUSE_MS, -(-messages * SECOND_MS // rate))
-
 
 # The commands.
 
@@ -104,9 +92,9 @@ async def stage(tx: Transaction, command: publications.Stage) -> publications.St
     writer = await _find(tx, *key) or await _added(tx, *key)
     if writer.has_published(command.batch):
         return publications.Staged(messages=0, again=True)
-    row = await tx.row("put_stage", writer.number, command.batch, command.attempt, command.part)
-    assert row is not None, "it was there, or is now"
-    number, staged, is_there = row
+    ((number, staged, is_there),) = await tx.rows(
+        "put_stage", writer.number, command.batch, command.attempt, command.part
+    )
     if is_there:
         return publications.Staged(messages=staged, again=True)
     pieces = enumerate(_pieces(messages))
@@ -131,21 +119,17 @@ async def publish(tx: Transaction, command: publications.Publish) -> publication
         messages = sum(dict(command.attempts).values())
         await tx.run("publish_batch", writer.number, command.batch, messages, now_ms)
         terms = _text(stages), command.messages_per_s_max
-        await _hand_over(tx, queue.origin, writer.number, (_FIRST_BATCH, command.batch), now_ms, *terms)
+        await _hand_over(tx, queue.origin, writer.number, (_FIRST_BATCH, command.batch), now_ms, terms)
     is_taken = len(stages) <= _DECIDED_WITH_SLICE and not await _advance_first(tx, queue, writer, now_ms)
     writer = await _find(tx, queue.origin, command.writer) or writer
     first = await _entering(tx, writer)
-    is_last = writer.batch == command.batch
     due_ms = None
     if first is not None:
         due_ms = now_ms + (_PAUSE_MS if is_taken else 0)
         due_ms = due_ms if first.messages_per_s_max is None else max(due_ms, first.next_at_ms)
+    messages, duplicates = (writer.messages, writer.duplicates) if writer.batch == command.batch else (0, 0)
     return publications.Published(
-        messages=writer.messages if is_last else 0,
-        duplicates=writer.duplicates if is_last else 0,
-        again=again,
-        more=first is not None,
-        next_due_ms=due_ms,
+        messages=messages, duplicates=duplicates, again=again, more=first is not None, next_due_ms=due_ms
     )
 
 
@@ -200,29 +184,19 @@ def _pieces(messages: Sequence[NewMessage]) -> Iterator[Sequence[NewMessage]]:
         yield messages[start:]
 
 
-# A message of a piece has no size: what it may be was checked before.
-_columns = attrgetter("body", "properties", "delay_s", "priority", "group", "dedup_id")
+_FIELDS = ("body", "properties", "delay_s", "priority", "group", "dedup_id")
+_columns = attrgetter(*_FIELDS)
 _decode = msgspec.msgpack.Decoder(list[tuple[str, bytes, int | None, int, str | None, str | None]]).decode
 
 
 def _pack(messages: Sequence[NewMessage]) -> bytes:
-    """Return the content of a piece."""
     return msgspec.msgpack.encode([_columns(new) for new in messages])
 
 
 def _unpack(content: bytes) -> list[NewMessage]:
-    return [
-        NewMessage(
-            body=body,
-            size_bytes=0,
-            properties=properties,
-            delay_s=delay_s,
-            priority=priority,
-            group=group,
-            dedup_id=dedup_id,
-        )
-        for body, properties, delay_s, priority, group, dedup_id in _decode(content)
-    ]
+    """Return the messages of a piece, without a size: what it may be was checked before."""
+    rows: Any = _decode(content)
+    return [NewMessage(size_bytes=0, **dict(zip(_FIELDS, row, strict=True))) for row in rows]
 
 
 # Writers.
@@ -278,16 +252,13 @@ async def forget(tx: Transaction, queue: QueueRow) -> None:
 
 
 async def _hand_over(
-    tx: Transaction,
-    origin: int,
-    writer: int,
-    batches: tuple[int, int],
-    now_ms: int,
-    stages: str = _NO_STAGES,
-    messages_per_s_max: int | None = None,
+    tx: Transaction, origin: int, writer: int, batches: tuple[int, int], now_ms: int, terms: Row = (_NO_STAGES, None)
 ) -> None:
-    """Have ``stages`` enter the queue, and drop the rest of what a writer has staged for ``batches``, first to last."""
-    number = await tx.value("insert_publication", origin, writer, batches[1], stages, messages_per_s_max, now_ms)
+    """Have stages enter the queue, and drop the rest of what a writer has staged for ``batches``, first to last.
+
+    ``terms`` are these stages, as a text, and how many messages of them may enter in a second.
+    """
+    number = await tx.value("insert_publication", origin, writer, batches[1], *terms, now_ms)
     if await tx.rows("hand_over", number, writer, *batches):
         tx.schedule(PublicationStep)
     else:
@@ -307,9 +278,9 @@ async def step(tx: Transaction, command: PublicationStep) -> int | None:
     for writer, origin in await tx.unlocked("silent_writers", now_ms - _SILENCE_MS, _FORGOTTEN_WRITERS):
         await _hand_over(tx, origin, writer, _ALL_BATCHES, now_ms)
         await tx.run("delete_writer", writer)
-    due = [_Publication(*row) for row in await tx.unlocked("due_publication", now_ms)]
-    for publication in due:
-        await _advance(tx, publication, now_ms)
+    due = await tx.unlocked("due_publication", now_ms)
+    for row in due:
+        await _advance(tx, _Publication(*row), now_ms)
     next_at_ms: int | None = await tx.value("next_slice", _SILENCE_MS)
     if next_at_ms is None:
         return None
@@ -347,9 +318,9 @@ async def _advance(tx: Transaction, publication: _Publication, now_ms: int) -> N
 
 
 async def _enter(tx: Transaction, publication: _Publication, queue: QueueRow, now_ms: int, pause_ms: int) -> None:
-    """Let the next messages enter, so many as a slice may; what is left is due for ``step`` in ``pause_ms``."""
-    stages = [int(stage) for stage in publication.stages[1:-1].split(",")]
-    left = publication.slice_messages
+    """Let a slice of messages enter; what is left is due for ``step`` in ``pause_ms``, or as the rate says."""
+    stages, rate = [int(stage) for stage in publication.stages[1:-1].split(",")], publication.messages_per_s_max
+    left = PIECE_MESSAGES if rate is None else min(PIECE_MESSAGES, max(1, rate // _SLICES_PER_S))
     entered = duplicates = size = 0
     while stages and left > 0 and size < _PIECE_BYTES:
         row = await tx.row("first_piece", stages[0])
@@ -370,7 +341,8 @@ async def _enter(tx: Transaction, publication: _Publication, queue: QueueRow, no
         entered, left, size = entered + len(new), left - len(new), size + len(content)
         if is_last and not rest:
             del stages[0]
-    next_at_ms = now_ms + publication.pause_ms(entered, pause_ms)
-    await tx.run("put_publication", publication.number, _text(stages), next_at_ms)
+    if rate is not None:
+        pause_ms = max(_PAUSE_MS, -(-entered * SECOND_MS // rate))
+    await tx.run("put_publication", publication.number, _text(stages), now_ms + pause_ms)
     if duplicates:
         await tx.run("count_duplicates", publication.writer, publication.batch, duplicates)

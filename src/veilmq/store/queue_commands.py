@@ -4,6 +4,8 @@ A command that changes a queue locks its row. Purge and deletion retire the part
 its messages, which the janitor deletes; a purged queue goes on with a new one.
 """
 
+from typing import Any
+
 import msgspec
 from msgspec.structs import replace
 
@@ -12,10 +14,10 @@ from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccoun
 from veilmq.core.commands import Command
 from veilmq.core.errors import PurgeInProgress, QueueDeletedRecently, QueueExists
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.results import QueuePage, QueueView
+from veilmq.core.results import QueueCounts, QueuePage, QueueView
 from veilmq.core.settings import QueueSettings
 from veilmq.core.settings_rules import purged, settled, tagged
-from veilmq.store import claims, events, moves, publications
+from veilmq.store import claims, events, publications
 from veilmq.store.port import Survey
 from veilmq.store.transaction import LAST, QueueRow, Transaction
 
@@ -31,17 +33,9 @@ class SurveyQueues(Command, frozen=True, kw_only=True):
     names_max: int
 
 
-def _view(queue: QueueRow) -> QueueView:
-    return QueueView(
-        queue=queue.name,
-        settings=queue.settings,
-        created_at_ms=queue.created_at_ms,
-        modified_at_ms=queue.modified_at_ms,
-    )
-
-
-async def _counted(tx: Transaction, queue: QueueRow) -> QueueView:
-    return replace(_view(queue), counts=await tx.counts(queue))
+def _view(queue: QueueRow, counts: QueueCounts | None = None) -> QueueView:
+    times: Any = {"created_at_ms": queue.created_at_ms, "modified_at_ms": queue.modified_at_ms}
+    return QueueView(queue=queue.name, settings=queue.settings, **times, counts=counts)
 
 
 # Creation and deletion.
@@ -95,7 +89,7 @@ async def delete_queue(tx: Transaction, command: commands.DeleteQueue) -> None:
 async def remove(tx: Transaction, queue: QueueRow) -> None:
     """Remove a queue, whose row is locked, and its messages."""
     await _retire(tx, queue, is_deleted=True)
-    await moves.forget(tx, queue)
+    await tx.run("delete_moves", queue.number)
     await publications.forget(tx, queue)
     await claims.forget_all(tx, queue)
     await tx.run("delete_queue", queue.number)
@@ -169,7 +163,7 @@ async def tag_queue(tx: Transaction, command: commands.TagQueue) -> None:
 async def show_queue(tx: Transaction, command: commands.ShowQueue) -> QueueView:
     """Return what the queue is, and how many messages are in which state."""
     queue = await tx.queue(command.queue)
-    return await _counted(tx, queue) if command.counts else _view(queue)
+    return _view(queue, await tx.counts(queue) if command.counts else None)
 
 
 async def list_queues(tx: Transaction, command: commands.ListQueues) -> QueuePage:
@@ -182,7 +176,7 @@ async def list_queues(tx: Transaction, command: commands.ListQueues) -> QueuePag
     return QueuePage(
         names=[name.removeprefix(account) for name in names],
         more=len(rows) > command.count,
-        views=[await _counted(tx, queue) for queue in found if queue is not None],
+        views=[_view(queue, await tx.counts(queue)) for queue in found if queue is not None],
     )
 
 

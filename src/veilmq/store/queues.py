@@ -6,6 +6,7 @@ the counters since start are lost with it, which nothing promises.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +17,8 @@ from veilmq.core.ports import Wake
 from veilmq.core.routing import RoutingTable, read_table
 from veilmq.core.settings import QueueSettings
 from veilmq.store.events import Logged
+
+_read_settings = msgspec.json.Decoder(QueueSettings).decode
 
 NEVER_MS = (1 << 62) - 1
 """An instant that never comes."""
@@ -36,7 +39,6 @@ class Throttle:
     __slots__ = ("_counts", "_passed", "per_s_max")
 
     def __init__(self, *, per_s_max: int) -> None:
-        """Begin as if none had come."""
         self.per_s_max = per_s_max
         self._counts: deque[tuple[int, int]] = deque()  # instant and how many, the oldest first
         self._passed = 0
@@ -70,13 +72,12 @@ class Queue:
         "retention_ms", "rules", "sent", "settings", "shares", "throttle", "touched", "wake",
     )  # fmt: skip
 
-    def __init__(
-        self, row: tuple[int, str, bytes, int, int, int, int, int, int, int, int, int, int], wake: Wake | None
-    ) -> None:
+    def __init__(self, row: Sequence[Any], wake: Wake | None) -> None:
         """``row`` has number, name, settings, its times, origin, partition, totals, and whether there are claims."""
         self.number, self.name, settings, self.created_at_ms, self.modified_at_ms, self.origin = row[:6]
-        self.partition, self.messages, self.in_flight, self.delayed, self.counted_at_ms, self.floor_seq = row[6:12]
-        self.claims = bool(row[12])
+        totals: Sequence[int] = row[6:]
+        self.partition, self.messages, self.in_flight, self.delayed, self.counted_at_ms, self.floor_seq, claims = totals
+        self.claims = bool(claims)
         """Whether any message may be claimed; what is claimed is not among ``messages``."""
         self.wake = wake
         self.log: Logged | None = None
@@ -93,18 +94,24 @@ class Queue:
         self.at_limit = True
         """Whether the last receive hit the in-flight limit; true at first, as older waiters may be blocked."""
         self.sent = self.received = self.deleted = self.redelivered = 0
-        self.follow(msgspec.json.decode(settings, type=QueueSettings))
+        self._follow(settings)
 
-    def reload(self, row: tuple[Any, ...], now_ms: int) -> None:
+    def reload(self, row: Sequence[Any], now_ms: int) -> None:
         """Follow the row, which was changed; what is in a partition is as it was."""
         _, _, settings, _, self.modified_at_ms, _, partition, *_ = row
         if partition != self.partition:
-            self.empty(partition, now_ms)
-        self.follow(msgspec.json.decode(settings, type=QueueSettings))
+            self.partition = partition
+            self.messages = self.in_flight = self.delayed = self.floor_seq = 0
+            self.counted_at_ms = now_ms
+            self.hidden_until_ms = NEVER_MS
+            self.lanes = ()
+            self.fair = None
+            self.shares = self.claims = False
+        self._follow(settings)
 
-    def follow(self, settings: QueueSettings) -> None:
+    def _follow(self, encoded: bytes) -> None:
         """Take new settings; the caller sets ``in_flight_max`` and ``log``."""
-        self.settings = settings
+        self.settings = settings = _read_settings(encoded)
         self.fifo = settings.fifo
         self.delay_ms = settings.delay_s * SECOND_MS
         self.retention_ms = settings.retention_s * SECOND_MS
@@ -114,16 +121,6 @@ class Queue:
             self.throttle = Throttle(per_s_max=per_s_max) if per_s_max else None
         self.in_flight_max = 0
         self.expires_at_ms = 0
-
-    def empty(self, partition: int, now_ms: int) -> None:
-        """Go on with a new partition."""
-        self.partition = partition
-        self.messages = self.in_flight = self.delayed = self.floor_seq = 0
-        self.counted_at_ms = now_ms
-        self.hidden_until_ms = self.expires_at_ms = NEVER_MS
-        self.lanes = ()
-        self.fair = None
-        self.shares = self.claims = False
 
     def floor(self, now_ms: int) -> int:
         """Return the lowest seq within its retention; none is below 1."""

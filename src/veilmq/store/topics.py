@@ -7,7 +7,6 @@ A message that is published becomes one in the queue of every subscription that 
 is found out which queues there are and which of them take it, then it is stored in all of these.
 """
 
-from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -28,38 +27,28 @@ _read_settings = msgspec.json.Decoder(topics.TopicSettings).decode
 _read_subscription = msgspec.json.Decoder(topics.Subscription).decode
 
 
-class Topic(NamedTuple):
-    """A row of ``topic``."""
-
-    number: int
-    name: str
-    settings: topics.TopicSettings
-    created_at_ms: int
-    modified_at_ms: int
+def _topic(row: Row) -> tuple[int, topics.TopicView]:
+    """Return the number of the topic of a row, and what it is, without a count of messages."""
+    number, name, settings, created_at_ms, modified_at_ms = row
+    times = {"created_at_ms": created_at_ms, "modified_at_ms": modified_at_ms}
+    return number, topics.TopicView(topic=name, settings=_read_settings(settings), **times)
 
 
-def _topic(row: Row) -> Topic:
-    number, name, settings, *times = row
-    return Topic(number, name, _read_settings(settings), *times)
-
-
-async def _find(tx: Transaction, name: str, *, lock: bool = False) -> Topic:
+async def _find(tx: Transaction, name: str, *, lock: bool = False) -> tuple[int, topics.TopicView]:
     row = await tx.row("topic", name) if not lock or await tx.lock("topic", name) else None
     if row is None:
         raise topic_errors.TopicNotFound(name)
     return _topic(row)
 
 
-async def _subscriptions(tx: Transaction, topic: Topic) -> list[topics.Subscription]:
-    rows = await tx.rows("subscriptions", topic.number, "", "", LAST, SMQ_SUBSCRIPTIONS_MAX)
+async def _subscriptions(tx: Transaction, number: int) -> list[topics.Subscription]:
+    rows = await tx.rows("subscriptions", number, "", "", LAST, SMQ_SUBSCRIPTIONS_MAX)
     return [_read_subscription(content) for content, *_ in rows]
 
 
 def _subscribed(row: Row) -> topics.SubscriptionView:
-    content, created_at_ms, modified_at_ms = row
-    return topics.SubscriptionView(
-        subscription=_read_subscription(content), created_at_ms=created_at_ms, modified_at_ms=modified_at_ms
-    )
+    subscription = _read_subscription(row[0])
+    return topics.SubscriptionView(subscription=subscription, created_at_ms=row[1], modified_at_ms=row[2])
 
 
 # Topics.
@@ -72,33 +61,33 @@ async def create_topic(tx: Transaction, command: topics.CreateTopic) -> topics.T
         settings = msgspec.json.encode(topics.TopicSettings().changed(command.settings))
         row = await tx.row("insert_topic", command.topic, settings, await tx.now())
         if row is not None:
-            return replace(await _view(tx, _topic(row)), is_new=True)
-    topic = _topic(row)
+            return replace(await _counted(tx, *_topic(row)), is_new=True)
+    number, topic = _topic(row)
     setting = topic.settings.first_difference(command.settings)
     if setting is not None:
         raise topic_errors.TopicExists(command.topic, setting)
-    return await _view(tx, topic)
+    return await _counted(tx, number, topic)
 
 
 async def set_topic(tx: Transaction, command: topics.SetTopic) -> None:
     """Change settings."""
-    topic = await _find(tx, command.topic, lock=True)
+    number, topic = await _find(tx, command.topic, lock=True)
     settings = topic.settings.changed(command.settings)
-    await tx.run("update_topic", topic.number, msgspec.json.encode(settings), await tx.now())
+    await tx.run("update_topic", number, msgspec.json.encode(settings), await tx.now())
 
 
 async def delete_topic(tx: Transaction, command: topics.DeleteTopic) -> None:
     """Remove the topic, its subscriptions and their own queues."""
-    topic = await _find(tx, command.topic, lock=True)
-    for each in await _subscriptions(tx, topic):
+    number, _ = await _find(tx, command.topic, lock=True)
+    for each in await _subscriptions(tx, number):
         await _end(tx, each)
-    await tx.run("delete_subscriptions", topic.number)
-    await tx.run("delete_topic", topic.number)
+    await tx.run("delete_subscriptions", number)
+    await tx.run("delete_topic", number)
 
 
 async def show_topic(tx: Transaction, command: topics.ShowTopic) -> topics.TopicView:
     """Return what the topic is."""
-    return await _view(tx, await _find(tx, command.topic))
+    return await _counted(tx, *await _find(tx, command.topic))
 
 
 async def list_topics(tx: Transaction, command: topics.ListTopics) -> topics.TopicPage:
@@ -106,25 +95,19 @@ async def list_topics(tx: Transaction, command: topics.ListTopics) -> topics.Top
     account = f"{command.account}/"
     prefix = account + command.prefix
     rows = await tx.rows("topics", prefix, account + command.after, prefix + LAST, command.count + 1)
-    page = [await _view(tx, _topic(row)) for row in rows[: command.count]]
+    page = [await _counted(tx, *_topic(row)) for row in rows[: command.count]]
     return topics.TopicPage(topics=page, more=len(rows) > command.count)
 
 
-async def _view(tx: Transaction, topic: Topic) -> topics.TopicView:
+async def _counted(tx: Transaction, number: int, topic: topics.TopicView) -> topics.TopicView:
     """Return the topic with the count of what waits to be pushed."""
     waiting = 0
-    for each in await _subscriptions(tx, topic):
-        queue = await tx.find(topics.push_queue(topic.name, each.name)) if each.push_url else None
+    for each in await _subscriptions(tx, number):
+        queue = await tx.find(topics.push_queue(topic.topic, each.name)) if each.push_url else None
         if queue is not None:
             counts = await tx.counts(queue)
             waiting += counts.visible + counts.in_flight + counts.delayed
-    return topics.TopicView(
-        topic=topic.name,
-        settings=topic.settings,
-        created_at_ms=topic.created_at_ms,
-        modified_at_ms=topic.modified_at_ms,
-        messages=waiting,
-    )
+    return replace(topic, messages=waiting)
 
 
 # Subscriptions.
@@ -133,51 +116,52 @@ async def _view(tx: Transaction, topic: Topic) -> topics.TopicView:
 async def subscribe(tx: Transaction, command: topics.Subscribe) -> topics.SubscriptionView:
     """Add the subscription, with a queue of its own if it is pushed, or find the same one."""
     wanted = command.subscription
-    topic = await _find(tx, wanted.topic, lock=True)
-    row = await tx.row("subscription", topic.number, wanted.name)
+    number, _ = await _find(tx, wanted.topic, lock=True)
+    row = await tx.row("subscription", number, wanted.name)
     if row is not None:
         existing = _subscribed(row)
         for field in topics.Subscription.__struct_fields__:
             if getattr(existing.subscription, field) != getattr(wanted, field):
                 raise topic_errors.SubscriptionExists(wanted.topic, wanted.name, field)
         return existing
-    if await tx.value("count_subscriptions", topic.number) >= SMQ_SUBSCRIPTIONS_MAX:
+    if await tx.value("count_subscriptions", number) >= SMQ_SUBSCRIPTIONS_MAX:
         raise topic_errors.TooManySubscriptions(SMQ_SUBSCRIPTIONS_MAX)
     tx.need_room()
     if wanted.push_url:
-        await queue_commands.add(tx, topics.push_queue(topic.name, wanted.name), PUSH_SETTINGS)
+        await queue_commands.add(tx, topics.push_queue(wanted.topic, wanted.name), PUSH_SETTINGS)
     elif await tx.settings(wanted.queue) is None:
         raise QueueNotFound(wanted.queue)
     now_ms, pushed = await tx.now(), bool(wanted.push_url)
-    await tx.run("insert_subscription", topic.number, wanted.name, msgspec.json.encode(wanted), pushed, now_ms)
+    await tx.run("insert_subscription", number, wanted.name, msgspec.json.encode(wanted), pushed, now_ms)
     _changed(tx, wanted)
     return topics.SubscriptionView(subscription=wanted, created_at_ms=now_ms, modified_at_ms=now_ms, is_new=True)
 
 
 async def set_subscription(tx: Transaction, command: topics.SetSubscription) -> None:
     """Change the strategy."""
-    topic = await _find(tx, command.topic, lock=True)
-    changed = replace((await _subscription(tx, topic, command.name)).subscription, strategy=command.strategy)
-    await tx.run("update_subscription", topic.number, command.name, msgspec.json.encode(changed), await tx.now())
+    number, view = await _subscription(tx, command.topic, command.name, lock=True)
+    changed = replace(view.subscription, strategy=command.strategy)
+    await tx.run("update_subscription", number, command.name, msgspec.json.encode(changed), await tx.now())
     _changed(tx, changed)
 
 
 async def unsubscribe(tx: Transaction, command: topics.Unsubscribe) -> None:
     """Remove the subscription, and its own queue."""
-    topic = await _find(tx, command.topic, lock=True)
-    await _end(tx, (await _subscription(tx, topic, command.name)).subscription)
-    await tx.run("delete_subscription", topic.number, command.name)
+    number, view = await _subscription(tx, command.topic, command.name, lock=True)
+    await _end(tx, view.subscription)
+    await tx.run("delete_subscription", number, command.name)
 
 
 async def show_subscription(tx: Transaction, command: topics.ShowSubscription) -> topics.SubscriptionView:
     """Return what the subscription is."""
-    return await _subscription(tx, await _find(tx, command.topic), command.name)
+    _, view = await _subscription(tx, command.topic, command.name)
+    return view
 
 
 async def list_subscriptions(tx: Transaction, command: topics.ListSubscriptions) -> topics.SubscriptionPage:
     """Return one page of subscriptions."""
-    topic, prefix = await _find(tx, command.topic), command.prefix
-    rows = await tx.rows("subscriptions", topic.number, prefix, command.after, prefix + LAST, command.count + 1)
+    (number, _), prefix = await _find(tx, command.topic), command.prefix
+    rows = await tx.rows("subscriptions", number, prefix, command.after, prefix + LAST, command.count + 1)
     found = [_subscribed(row) for row in rows[: command.count]]
     return topics.SubscriptionPage(subscriptions=found, more=len(rows) > command.count)
 
@@ -187,11 +171,15 @@ async def list_pushes(tx: Transaction, command: topics.ListPushes) -> list[topic
     return [_read_subscription(content) for (content,) in await tx.rows("pushes")]
 
 
-async def _subscription(tx: Transaction, topic: Topic, name: str) -> topics.SubscriptionView:
-    row = await tx.row("subscription", topic.number, name)
+async def _subscription(
+    tx: Transaction, topic: str, name: str, *, lock: bool = False
+) -> tuple[int, topics.SubscriptionView]:
+    """Return the number of a topic, and one of its subscriptions."""
+    number, _ = await _find(tx, topic, lock=lock)
+    row = await tx.row("subscription", number, name)
     if row is None:
-        raise topic_errors.SubscriptionNotFound(topic.name, name)
-    return _subscribed(row)
+        raise topic_errors.SubscriptionNotFound(topic, name)
+    return number, _subscribed(row)
 
 
 async def _end(tx: Transaction, subscription: topics.Subscription) -> None:
@@ -215,22 +203,22 @@ def _changed(tx: Transaction, subscription: topics.Subscription) -> None:
 
 async def publish(tx: Transaction, command: topics.PublishToTopic) -> topics.PublishedMessage:
     """Store the message in the queue of each subscription that wants its tag."""
-    topic = await _find(tx, command.topic)
+    number, topic = await _find(tx, command.topic)
     if command.size_bytes > topic.settings.message_bytes_max:
         raise MessageTooLong(topic.settings.message_bytes_max)
     tx.need_room()
     message_id, published_at_ms = tx.ids.next(), tx.shown(await tx.now())
     deliveries: list[tuple[QueueRow, NewMessage]] = []
     undeliverable: list[tuple[str, VeilmqError]] = []
-    subscriptions = await _subscriptions(tx, topic)
+    subscriptions = await _subscriptions(tx, number)
     if not subscriptions:
-        await _find(tx, topic.name)  # they may have gone with the topic since it was looked up
+        await _find(tx, topic.topic)  # they may have gone with the topic since it was looked up
     for each in subscriptions:
         if not each.wants(command.tag):
             continue
-        name = each.queue or topics.push_queue(topic.name, each.name)
+        name = each.queue or topics.push_queue(topic.topic, each.name)
         try:
-            queue = await tx.target(name, (0, topic.name))
+            queue = await tx.target(name, (0, topic.topic))
             if queue is None:
                 raise QueueNotFound(name)
             new = command.make(topics.Notification(subscription=each, id=message_id, published_at_ms=published_at_ms))

@@ -5,18 +5,18 @@ A cold command (everything but send, receive, delete and change) is written once
 
 On SQLite nothing suspends, and nothing comes between: the function is driven to its end inside the batch. On PostgreSQL
 it waits at each statement, other transactions go on meanwhile, and what two of them may not do at a time is guarded by
-``lock``. There a function may be called again when two transactions were in each other's way: what it keeps outside
-the database it changes through ``Transaction.after``.
+``lock``. There a function may be called again when two transactions were in each other's way.
 
 A query is named. One text serves both dialects where it can (``store/queries``); its parameters are ``$1``, ``$2``, ….
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from veilmq.core import limits
 from veilmq.core.commands import Command, NewMessage, SendTerms
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.ids import IdSource
@@ -24,6 +24,7 @@ from veilmq.core.looks import MessageState
 from veilmq.core.ports import MaySend
 from veilmq.core.receipts import Receipt, ReceiptBook
 from veilmq.core.results import QueueCounts, SentMessage
+from veilmq.core.routing import ATTRIBUTE_DEFAULT
 from veilmq.core.settings import QueueSettings
 
 Row = Sequence[Any]
@@ -40,20 +41,27 @@ def made_of(row: Row, kind: type[Made]) -> Made:
     return msgspec.convert(dict(zip(kind.__struct_fields__, row, strict=True)), kind)
 
 
-class Options(Protocol):
-    """Options of a store that cold commands read."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What can be tuned in a store of either dialect.
 
-    @property
-    def purge_pause_s(self) -> int:
-        """Return how long a queue rests after a purge."""
+    ``in_flight_max``, ``fifo_in_flight_max`` and ``event_log`` are for queues that set none of their own. A queue rests
+    for ``purge_pause_s`` after a purge, the name of a deleted one for ``queue_name_pause_s``. ``claimed_max`` messages
+    of a queue may be claimed, ``claim_slice_rows`` bounds what one transaction does for claims. ``may_send`` decides
+    whether move tasks go on (``None``: they do). The text of the message attribute ``routing_attribute`` is the key of
+    events, of which ``events_waiting_max`` may wait to be exported.
+    """
 
-    @property
-    def queue_name_pause_s(self) -> int:
-        """Return how long the name of a deleted queue rests."""
-
-    @property
-    def event_log(self) -> str:
-        """Return what queues log that do not say it themselves."""
+    in_flight_max: int = limits.IN_FLIGHT.default
+    fifo_in_flight_max: int = limits.FIFO_IN_FLIGHT.default
+    purge_pause_s: int = limits.PURGE_PAUSE_S
+    queue_name_pause_s: int = limits.QUEUE_NAME_PAUSE_S
+    claimed_max: int = limits.CLAIMED.default
+    claim_slice_rows: int = limits.CLAIM_SLICE_ROWS
+    may_send: MaySend | None = None
+    event_log: str = "off"
+    routing_attribute: str = ATTRIBUTE_DEFAULT
+    events_waiting_max: int = limits.EVENTS_WAITING_MAX
 
 
 class QueueRow(Protocol):
@@ -89,22 +97,13 @@ class QueueRow(Protocol):
 
 
 class Waiting(NamedTuple):
-    """A visible message: what a cold command may look at, and ``row``, which is the dialect's.
-
-    ``source`` is the queue that a dead letter comes from, ``size_bytes`` what body and properties take.
-    """
+    """A visible message; ``source`` is the queue that a dead letter comes from, ``row`` is the dialect's."""
 
     seq: int
     source: str | None
     size_bytes: int
+    """What body and properties take."""
     row: Any
-
-
-class Chosen(NamedTuple):
-    """Visible messages in the order of receives, and whether there may be more that are visible."""
-
-    messages: list[Waiting]
-    more: bool
 
 
 class Leased(NamedTuple):
@@ -163,50 +162,39 @@ class StoredMessage(NamedTuple):
         return MessageState.IN_FLIGHT if self.receive_count or self.is_claimed else MessageState.DELAYED
 
 
-class Transaction(ABC):
+class Transaction(Protocol):
     """An open transaction of a store."""
 
     ids: IdSource
-    may_send: MaySend | None
-    """Whether work in the background goes on for a principal; ``None``: it does."""
     book: ReceiptBook
     options: Options
 
     # Rows.
 
-    @abstractmethod
     async def rows(self, query: str, *values: Any) -> Sequence[Row]:
         """Return the rows of a named query."""
 
-    @abstractmethod
     async def run(self, query: str, *values: Any) -> None:
         """Run a named query that changes something."""
 
-    @abstractmethod
     async def many(self, query: str, rows: Sequence[Row]) -> None:
         """Run a named query that changes something, once for each of ``rows``."""
 
-    @abstractmethod
     async def locked(self, query: str, *values: Any) -> Sequence[Row]:
         """Return the rows of a named query once no other transaction has them locked, and lock them until the end."""
 
-    @abstractmethod
     async def unlocked(self, query: str, *values: Any) -> Sequence[Row]:
         """Return those rows of a named query that no other transaction has locked, and lock them until the end."""
 
-    @abstractmethod
     async def lock(self, kind: str, *key: Any) -> bool:
         """Wait until no other transaction has this row, and keep it until the end: query ``lock_<kind>``.
 
-        What was read of it before is to be read again. ``False``: there is no such row on PostgreSQL, and one that is
-        found afterwards is not locked.
+        What was read of it before is to be read again. ``False``: there is no such row on PostgreSQL.
         """
 
-    @abstractmethod
     async def now(self) -> int:
         """Return the present instant of the store, in ms."""
 
-    @abstractmethod
     def shown(self, at_ms: int) -> int:
         """Return an instant of the store as users see it."""
 
@@ -219,11 +207,10 @@ class Transaction(ABC):
         rows = await self.rows(query, *values)
         return rows[0][0] if rows else None
 
-    # Queues.
+    # Queues. What may be in another database of the store raises ``StoreUnavailable`` where that cannot be reached.
 
-    @abstractmethod
     async def find(self, name: str) -> QueueRow | None:
-        """Look up the queue of that full name; one that is in another database of the store is not found."""
+        """Look up the queue of that full name in this database."""
 
     async def queue(self, name: str, *, lock: str | None = None) -> QueueRow:
         """Look up the queue of that full name, and ``lock`` its row before; raises ``QueueNotFound``.
@@ -240,31 +227,24 @@ class Transaction(ABC):
         name = await self.value("queue_of_origin", origin)
         return None if name is None else await self.find(name)
 
-    @abstractmethod
     async def target(self, name: str, source: tuple[int, str]) -> QueueRow | None:
         """Return the queue to which messages go, in whichever database it is.
 
-        ``source`` is number and name of the queue that they leave, 0 and its name for a topic. Raises
-        ``StoreUnavailable`` where that is not known.
+        ``source`` is number and name of the queue that they leave, 0 and its name for a topic.
         """
 
-    @abstractmethod
     async def settings(self, name: str) -> QueueSettings | None:
-        """Return the settings of a queue, in whichever database it is; raises ``StoreUnavailable``."""
+        """Return the settings of a queue, in whichever database it is."""
 
-    @abstractmethod
     async def has_sources(self, name: str) -> bool:
-        """Tell whether it is the dead-letter queue of any queue, in whichever database; raises ``StoreUnavailable``."""
+        """Tell whether it is the dead-letter queue of any queue, in whichever database."""
 
-    @abstractmethod
     async def counts(self, queue: QueueRow) -> QueueCounts:
         """Count the messages of a queue by state."""
 
-    @abstractmethod
     async def retire(self, queue: QueueRow, *, is_deleted: bool) -> None:
         """Retire the partition of a queue, whose row is locked; ``is_deleted``: the queue is about to be deleted."""
 
-    @abstractmethod
     async def change(self, queue: QueueRow, settings: QueueSettings, modified_at_ms: int) -> None:
         """Give a queue, whose row is locked, other settings.
 
@@ -272,64 +252,53 @@ class Transaction(ABC):
         a delay of their own follow the new delay.
         """
 
-    @abstractmethod
     def changed(self, queue: QueueRow) -> None:
         """Have every node read the row of a queue again, which was changed or deleted, and waiters receive again."""
 
-    # Messages.
+    # Messages; waiters are notified of what becomes visible or free. Until the end of the transaction no other one
+    # receives, changes or deletes what it has chosen or leased.
 
-    @abstractmethod
     def need_room(self) -> None:
         """Raise ``StoreFull`` where the disk is nearly full."""
 
-    @abstractmethod
     async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
-        """Store messages that were checked as if they were sent now; waiters are notified.
+        """Store messages that were checked as if they were sent now.
 
         Each has an id of 16 bytes, and in a FIFO queue its deduplication id; a message that repeats another one is not
         stored, and answered as that one was. ``queue`` may be in another database: then repeated ones are known
         by their ids.
         """
 
-    @abstractmethod
-    async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:
-        """Return the first visible messages of a queue, up to ``count``, and no more once they take ``bytes_max``.
+    async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> tuple[list[Waiting], bool]:
+        """Return the first visible messages of a queue in the order of receives, and whether there may be more.
 
-        No other transaction receives or changes them until the end of this one. They are left as they are.
+        They are up to ``count``, and no more once they take ``bytes_max``.
         """
 
-    @abstractmethod
     async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
-        """Move chosen messages to another queue of the type as new ones, visible at once; waiters are notified.
+        """Move chosen messages to another queue of the type as new ones, visible at once.
 
         They have an id of their own there, were sent now, and were never received. Returns how many were moved: all
         that are still there.
         """
 
-    @abstractmethod
     async def leased(self, queue: QueueRow, seqs: Sequence[int]) -> list[Leased]:
-        """Return those of some messages (in order) that are in a queue and were received or have a delay of their own.
+        """Return those of some messages (in order) that are in a queue and were received or have their own delay."""
 
-        No other transaction receives, changes or deletes them until the end of this one.
-        """
-
-    @abstractmethod
     async def delete(self, queue: QueueRow, messages: Sequence[Leased]) -> None:
-        """Delete messages in flight as their receipts do; waiters are notified of what becomes free."""
+        """Delete messages in flight as their receipts do."""
 
-    @abstractmethod
     async def bury(
         self, queue: QueueRow, target: QueueRow, messages: Sequence[Leased], new: Sequence[NewMessage]
     ) -> list[SentMessage]:
         """Do so, and make them dead letters of ``queue`` in another queue of its type, visible at once.
 
         They keep their ids, their receives count on, and in a standard queue they keep their age; ``new`` says what
-        else they are. Waiters are notified.
+        else they are.
         """
 
     # Inspection: nothing changes by it.
 
-    @abstractmethod
     async def inspect(
         self, queue: QueueRow, state: MessageState | None, count: int, passed_max: int
     ) -> Sequence[StoredMessage]:
@@ -339,28 +308,19 @@ class Transaction(ABC):
         that were sent first. Of messages in other states at most ``passed_max`` are passed over.
         """
 
-    @abstractmethod
     async def inspect_at(self, queue: QueueRow, seqs: Sequence[int]) -> Sequence[StoredMessage]:
         """Find those of the messages ``seqs`` that are in the queue and were received, in this order."""
 
-    @abstractmethod
     async def offered(self, queue: QueueRow, count: int) -> Sequence[StoredMessage]:
         """Find what a receive of ``count`` would take of a queue without limits, in its order; dead letters too."""
 
-    @abstractmethod
     async def bodies(self, queue: QueueRow, seqs: Sequence[int]) -> Mapping[int, str]:
         """Return the bodies of messages of the queue by seq, without those that are gone."""
 
-    # What follows.
+    # What follows when the transaction is committed, or on SQLite is bound to be.
 
-    @abstractmethod
-    def after(self, call: Callable[[], object]) -> None:
-        """Make ``call`` when the transaction is committed, or on SQLite is bound to be."""
-
-    @abstractmethod
     def schedule(self, step: type[Command]) -> None:
-        """Have slices of that work in the background done when the transaction is committed (``store.cold.STEPS``)."""
+        """Have slices of that work in the background done (``store.cold.STEPS``)."""
 
-    @abstractmethod
     def notify(self, name: str) -> None:
-        """Have the watch on a queue, here and at other nodes, look at it when the transaction is committed."""
+        """Have the watch on a queue, here and at other nodes, look at it."""

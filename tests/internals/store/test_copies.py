@@ -13,7 +13,7 @@ from veilmq.core.receipts import KEY_BYTES, ReceiptBook
 from veilmq.core.results import ReceiptState
 from veilmq.core.settings import QueueSettings
 from veilmq.server.copying import copy_store
-from veilmq.store.copying import CopiedMessage, CopiedQueue, Remembered
+from veilmq.store.copying import CopiedMessage, CopiedQueue
 from veilmq.store.events import EXPIRED_KEPT_S
 from veilmq.store.sqlite.copying import FolderTarget
 from veilmq.store.sqlite.database import FolderError
@@ -42,7 +42,6 @@ async def fill(target: FolderTarget, **queues: list[CopiedMessage]) -> None:
         queue = CopiedQueue(number, FIFO if settings.fifo else f"000000000000/{name}", settings, b"{}", 0, 0)
         await target.add_queue(queue)
         await target.add_messages(queue, messages)
-    await target.remember(Remembered([], [], [], [], []))
 
 
 def filled(folder: Path, **queues: list[CopiedMessage]) -> None:

@@ -41,9 +41,9 @@ def test_any_of_the_messages_that_were_chosen_can_move(host: Host, monkeypatch: 
 
     async def change(tx: Transaction, command: Change) -> Any:
         source, target = await tx.queue(QUEUE), await tx.queue(OTHER)
-        chosen = await tx.choose(source, 10, BYTES_MAX)
-        assert [each.size_bytes for each in chosen.messages] == [1] * 8
-        return await tx.move(source, target, [each for each in chosen.messages if each.row[6] in "bcfg"])
+        chosen, _ = await tx.choose(source, 10, BYTES_MAX)
+        assert [each.size_bytes for each in chosen] == [1] * 8
+        return await tx.move(source, target, [each for each in chosen if each.row[6] in "bcfg"])
 
     monkeypatch.setitem(HANDLERS, Change, driven(change, changes=True))  # type: ignore[misc]
     host.send("a", "b", "c", "d")

@@ -18,18 +18,8 @@ from typing import Any, ClassVar, Self
 
 import asyncpg
 
-from veilmq.core import properties
 from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
-from veilmq.store.copying import (
-    SLICE,
-    CopiedAcceptance,
-    CopiedMessage,
-    CopiedQueue,
-    CopyRefused,
-    Remembered,
-    Source,
-    Told,
-)
+from veilmq.store.copying import SLICE, TABLES, CopiedAcceptance, CopiedMessage, CopiedQueue, CopyRefused, Source, Told
 from veilmq.store.named_queries import load, shared
 from veilmq.store.postgres.database import sentence
 from veilmq.store.postgres.node import COUNTER_BITS, LANE, group_key
@@ -120,7 +110,7 @@ class DatabaseSource(Source):
 
     SQL = SQL
     COPIED = frozenset(
-        {"accepted", "fifo_msg", "move", "msg", "pause", "queue", "setting", "subscription", "topic"}
+        {"accepted", "fifo_msg", "msg", "queue", "setting"}
         | {"attempt", "clock", "event_state", "expired_receipt", "fair_turn", "fifo_group", "piece"}
     )
     UNLESS_ENDED: ClassVar[Mapping[str, str]] = {
@@ -153,38 +143,22 @@ class DatabaseSource(Source):
     async def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
         """See ``Source``."""
         until_ms = queue.retained_ms(self.now_ms)
-        statement, read = (SQL["fifo"], _message) if queue.settings.fifo else (SQL["standard"], _fair_message)
+        statement, fifo = SQL["fifo" if queue.settings.fifo else "standard"], queue.settings.fifo
         found: list[CopiedMessage] = []
         async for row in self._lock.connection.cursor(statement, queue.number, until_ms, prefetch=SLICE):
-            found.append(read(row))
+            found.append(CopiedMessage(*row) if fifo else CopiedMessage(*row).named())
             if len(found) == SLICE:
                 yield found
                 found = []
         yield found
 
     async def accepted(self) -> list[CopiedAcceptance]:
-        """See ``Source``."""
+        """See ``Source``; also the last moment to see that somebody has been at work meanwhile."""
+        await self._lock.check_alone()
         return [
             CopiedAcceptance(queue, key, message_id, sequence, expires_at - DEDUPLICATION_S * SECOND_MS)
             for queue, key, message_id, sequence, expires_at in await self.fetch(SQL["accepted"])
         ]
-
-    async def remembered(self) -> Remembered:
-        """See ``Source``; also the last moment to see that somebody has been at work meanwhile."""
-        await self._lock.check_alone()
-        return await super().remembered()
-
-
-def _message(row: Any) -> CopiedMessage:
-    return CopiedMessage(*row)
-
-
-def _fair_message(row: Any) -> CopiedMessage:
-    """Return a message of a standard queue, whose row has a hash of its group; the name is among the properties."""
-    message = CopiedMessage(*row)
-    if message.group is None:
-        return message
-    return message._replace(group=properties.decode(message.properties).group or f"group {message.group}")
 
 
 _COUNTERS = (1 << COUNTER_BITS) - 1
@@ -192,12 +166,6 @@ _COLUMNS = (
     "qp", "seq", "visible_at", "sent_at", "first_received_at", "received_at", "receive_count", "generation", "epoch",
     "id", "properties", "source", "receives_before", "log", "body",
 )  # fmt: skip
-_MOVE = (
-    "number", "id", "queue_id", "source", "destination", "moves_per_s_max", "status", "moved", "to_move", "started_at",
-    "next_at", "failure", "starter",
-)  # fmt: skip
-_TOPIC = ("topic_id", "name", "settings", "created_at", "modified_at")
-_SUBSCRIPTION = ("topic_id", "name", "content", "pushed", "created_at", "modified_at")
 _CLOCKS_MS = 60 * SECOND_MS
 _LEASE = attrgetter(
     "visible_at_ms",
@@ -288,20 +256,16 @@ class DatabaseTarget:
             *(message.receives_before, message.log or None, message.body),
         )
 
-    async def remember(self, remembered: Remembered) -> None:
+    async def accept(self, accepted: Sequence[CopiedAcceptance]) -> None:
         """See ``Target``. What only its key tells the queue of is remembered for each: it is another's in none."""
-        await self._copy("accepted", ("qp", "key", "expires_at", "seq", "id"), self._acceptances(remembered.accepted))
-        await self._copy("move", _MOVE, remembered.moves)
-        await self._copy("pause", ("kind", "name", "begun_at"), remembered.pauses)
-        await self._copy("topic", _TOPIC, remembered.topics)
-        await self._copy("subscription", _SUBSCRIPTION, remembered.subscriptions)
-        for table, column, rows in (
-            ("mq.move", "number", remembered.moves),
-            ("mq.topic", "topic_id", remembered.topics),
-        ):
-            if rows:
-                last = max(each.number for each in rows)
-                await self._lock.connection.execute(SQL["number_behind"], table, column, last)
+        await self._copy("accepted", ("qp", "key", "expires_at", "seq", "id"), self._acceptances(accepted))
+
+    async def add_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """See ``Target``."""
+        await self._copy(table, TABLES[table], rows)
+        if rows and table in ("move", "topic"):  # which are numbered
+            last = max(row[0] for row in rows)
+            await self._lock.connection.execute(SQL["number_behind"], f"mq.{table}", TABLES[table][0], last)
 
     def _acceptances(self, accepted: Sequence[CopiedAcceptance]) -> list[Any]:
         latest = {each.key: each for each in accepted}  # a key may have been accepted again

@@ -20,12 +20,11 @@ from typing import Any, Protocol, Self
 
 import asyncpg
 
-from veilmq.core import limits
 from veilmq.core.errors import InternalError, OutcomeUnknown, StoreFull, StoreUnavailable, VeilmqError
-from veilmq.core.ports import Clock, MaySend, Timer
-from veilmq.core.routing import ATTRIBUTE_DEFAULT
+from veilmq.core.ports import Clock, Timer
 from veilmq.store.port import Figure, counter, gauge
 from veilmq.store.postgres.schema import CONNECT_S, RELAXED, SQL, Durability, Promise, migrate, require
+from veilmq.store.transaction import Options
 from veilmq.store.urls import without_passwords
 
 log = logging.getLogger(__name__)
@@ -133,7 +132,7 @@ class Breaker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresOptions:
+class PostgresOptions(Options):
     """Where ``migrates`` is true, a node upgrades the schema when it starts, unless older ones could not go on.
 
     ``connections`` is how many a node keeps to its server, beside those that listen and sweep.
@@ -142,15 +141,8 @@ class PostgresOptions:
     one of them, and a statement may take ``statement_s``; after either the client is to try again. A server that
     has said nothing ``silence_s`` later is given up.
 
-    ``coalesced_max`` bounds the messages that travel together in one statement. The quotas are of queues that set none
-    of their own; a queue rests for ``purge_pause_s`` after a purge, and the name of a deleted one for
-    ``queue_name_pause_s`` (0: not at all). A queue's settings are looked up again after ``fresh_s`` even if no
-    node notified of a change. The janitor deletes up to ``sweep_rows`` rows at once.
-    Of one queue up to ``claimed_max`` messages may be claimed; one transaction binds, deletes or gives back up to
-    ``claim_slice_rows`` of them.
-    ``may_send`` decides whether move tasks go on (``None``: they do).
-    ``event_log`` is what queues log that do not say it themselves, ``routing_attribute`` the message attribute whose
-    text events have as their key, ``events_waiting_max`` how many events may wait to be exported.
+    ``coalesced_max`` bounds the messages that travel together in one statement. A queue's settings are looked up again
+    after ``fresh_s`` even if no node notified of a change. The janitor deletes up to ``sweep_rows`` rows at once.
     Quotas of in-flight messages up to ``in_flight_counted_max`` are counted at each receive, larger ones now and then.
 
     Nodes wake each other's long polls by notices where ``listens`` is true. Every ``round_s`` a node looks by itself at
@@ -164,18 +156,9 @@ class PostgresOptions:
     statement_s: float = 30.0
     silence_s: float = 5.0
     coalesced_max: int = 100
-    in_flight_max: int = limits.IN_FLIGHT.default
-    fifo_in_flight_max: int = limits.FIFO_IN_FLIGHT.default
-    purge_pause_s: int = limits.PURGE_PAUSE_S
-    queue_name_pause_s: int = limits.QUEUE_NAME_PAUSE_S
     fresh_s: float = 5.0
     sweep_rows: int = 1_000
     in_flight_counted_max: int = 1_000
-    may_send: MaySend | None = None
-    event_log: str = "off"
-    routing_attribute: str = ATTRIBUTE_DEFAULT
-    events_waiting_max: int = limits.EVENTS_WAITING_MAX
-    claimed_max: int = limits.CLAIMED.default
     claim_slice_rows: int = 1_000
     listens: bool = True
     round_s: float = 1.0

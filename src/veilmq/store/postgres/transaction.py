@@ -64,7 +64,7 @@ from veilmq.store.postgres.queues import SQL as QUEUES
 from veilmq.store.postgres.receives import properties_of, target_of
 from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import FIFO_PRIORITY
-from veilmq.store.transaction import Chosen, Leased, QueueRow, Row, StoredMessage, Transaction, Waiting
+from veilmq.store.transaction import Leased, QueueRow, Row, StoredMessage, Transaction, Waiting
 
 CLAIMS = load("veilmq.store.postgres", "claims.sql")
 
@@ -132,7 +132,6 @@ class _Claimed(ClaimedMessages):
         self._node = node = cold.node
         self._ready = cold.ready
         self._rows = node.options.claim_slice_rows
-        self.claimed_max = node.options.claimed_max
 
     async def bind(self, queue: QueueRow, claim: BoundClaim, wish: Wish) -> Part:
         """Bind a slice; raises what is among ``COLLISIONS`` when the transaction is to be repeated."""
@@ -330,7 +329,6 @@ class _Transaction(ClaimTransaction):
         self.known: list[str] = []
         """The queues that were taken for what the node knew of them."""
         self.ids = node.ids
-        self.may_send = node.options.may_send
         self.book = node.book
         self.options = node.options
         self.claimed = _Claimed(self, connection, cold)
@@ -443,7 +441,7 @@ class _Transaction(ClaimTransaction):
             self._due_ms[queue.name] = min(due_ms, self._due_ms.get(queue.name, due_ms))
         return rows
 
-    async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> Chosen:
+    async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> tuple[list[Waiting], bool]:
         """Lock the messages; of a FIFO queue, their groups."""
         assert isinstance(queue, Queue)
         rows = await self._fetch(sql(queue)["choose"], queue.partition, count, retention_ms(queue))
@@ -453,7 +451,7 @@ class _Transaction(ClaimTransaction):
                 break
             messages.append(Waiting(row["seq"], row["source"], row["size_bytes"], row))
             bytes_max -= row["size_bytes"]
-        return Chosen(messages, more=len(rows) == count or len(messages) < len(rows))
+        return messages, len(rows) == count or len(messages) < len(rows)
 
     async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
         assert isinstance(queue, Queue)

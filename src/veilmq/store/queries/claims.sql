@@ -11,12 +11,10 @@ WHERE qp = $1 AND (name = $2 OR (consumer = $3 AND $3 <> '')) ORDER BY name;
 
 -- name: sources
 -- Those with open claims at $2 first, then those with the latest beat.
-SELECT qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at FROM source
-WHERE qp = $1
+SELECT qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at FROM source WHERE qp = $1
 ORDER BY beat_at + hold <= $2 OR NOT EXISTS (
-        SELECT 1 FROM claim WHERE claim.qp = $1 AND claim.source = source.name AND claim.state IN ('binding', 'open')
-    ), beat_at DESC, name
-LIMIT $3;
+    SELECT 1 FROM claim WHERE claim.qp = $1 AND claim.source = source.name AND claim.state IN ('binding', 'open')
+), beat_at DESC, name LIMIT $3;
 
 -- name: source_names
 SELECT name FROM source WHERE qp = $1 ORDER BY name;
@@ -44,12 +42,9 @@ SELECT qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at FROM 
 WHERE look_at <= $1 ORDER BY look_at LIMIT 1;
 
 -- name: claims_of
+-- Those of the source $2, of all without one.
 SELECT claim_id, qp, part, source, number, state, messages, shards, filled, bound_at, is_ending FROM claim
-WHERE qp = $1 AND source = $2 ORDER BY number;
-
--- name: claims_of_queue
-SELECT claim_id, qp, part, source, number, state, messages, shards, filled, bound_at, is_ending FROM claim
-WHERE qp = $1 AND source IS NOT NULL ORDER BY number;
+WHERE qp = $1 AND source = coalesce($2, source) ORDER BY number;
 
 -- name: insert_claim
 INSERT INTO claim (qp, part, source, number, state, bound_at) VALUES ($1, $2, $3, $4, 'binding', $5)
@@ -63,9 +58,9 @@ UPDATE claim SET state = $2, messages = $3, shards = $4, filled = $5 WHERE claim
 SELECT coalesce(sum(messages), 0) FROM claim WHERE qp = $1 AND state IN ('binding', 'open');
 
 -- name: end_claims
--- Those that are open from number $3 to $4; their source forgets those that are acknowledged.
+-- Those that are open from number $3 to $4, of all sources without $2; their source forgets those that are acknowledged.
 UPDATE claim SET state = $5, is_ending = true, source = CASE WHEN $5 = 'acknowledged' THEN NULL ELSE source END
-WHERE qp = $1 AND source = $2 AND number BETWEEN $3 AND $4 AND state IN ('binding', 'open');
+WHERE qp = $1 AND source = coalesce($2, source) AND number BETWEEN $3 AND $4 AND state IN ('binding', 'open');
 
 -- name: finish_claim
 UPDATE claim SET is_ending = false WHERE claim_id = $1;
@@ -76,9 +71,6 @@ DELETE FROM claim WHERE claim_id = $1;
 -- name: detach_claims
 UPDATE claim SET source = NULL WHERE qp = $1 AND source = $2 AND number BETWEEN $3 AND $4 RETURNING claim_id, is_ending;
 
--- name: lose_claims
-UPDATE claim SET state = 'lost', is_ending = true WHERE qp = $1 AND state IN ('binding', 'open');
-
 -- name: detach_all_claims
 UPDATE claim SET source = NULL WHERE qp = $1;
 
@@ -86,13 +78,9 @@ UPDATE claim SET source = NULL WHERE qp = $1;
 DELETE FROM claim WHERE qp = $1 AND NOT is_ending;
 
 -- name: ending_claim
--- What is acknowledged first: its end makes room.
+-- Of the queue $1, of all without one; what is acknowledged first: its end makes room.
 SELECT claim_id, qp, part, source, number, state, messages, shards, filled, bound_at, is_ending FROM claim
-WHERE is_ending ORDER BY state <> 'acknowledged', claim_id LIMIT 1;
-
--- name: ending_claim_of
-SELECT claim_id, qp, part, source, number, state, messages, shards, filled, bound_at, is_ending FROM claim
-WHERE qp = $1 AND is_ending ORDER BY claim_id LIMIT 1;
+WHERE is_ending AND qp = coalesce($1, qp) ORDER BY state <> 'acknowledged', claim_id LIMIT 1;
 
 -- name: claims_due
 -- When a source is to be looked at, and whether a claim ends.

@@ -1,6 +1,5 @@
--- Publications: writers, what they have staged, and what is decided and has not entered its queue yet.
-
--- Writers.
+-- Publications: writers, what they have staged, and what is decided and has not entered its queue yet, with stages as a
+-- text, '{7,9}'.
 
 -- name: see_writer
 -- Takes note that the writer was seen at $3, unless that was noted after $4.
@@ -18,8 +17,7 @@ SELECT writer_id, batch, messages, duplicates FROM writer WHERE qp = $1 AND name
 SELECT name, batch, messages, duplicates, (
     SELECT CAST(coalesce(sum(stage.messages), 0) AS bigint) FROM stage
     WHERE stage.writer_id = writer.writer_id AND publication IS NULL
-), seen_at
-FROM writer WHERE qp = $1 ORDER BY seen_at DESC, writer_id DESC LIMIT $2;
+), seen_at FROM writer WHERE qp = $1 ORDER BY seen_at DESC, writer_id DESC LIMIT $2;
 
 -- name: publish_batch
 UPDATE writer SET batch = $2, messages = $3, duplicates = 0, seen_at = $4 WHERE writer_id = $1;
@@ -35,8 +33,6 @@ DELETE FROM writer WHERE writer_id = $1;
 
 -- name: delete_writers_of
 DELETE FROM writer WHERE qp = $1 RETURNING writer_id;
-
--- Stages.
 
 -- name: put_stage
 -- The stage, made if need be; how many messages it has, and whether the part $4 is there.
@@ -60,10 +56,8 @@ UPDATE stage SET publication = $1 WHERE writer_id = $2 AND batch BETWEEN $3 AND 
 -- name: first_piece
 -- And whether it is the last one.
 SELECT part, place, content, NOT EXISTS (
-    SELECT 1 FROM piece AS next
-    WHERE next.stage_id = piece.stage_id AND (next.part, next.place) > (piece.part, piece.place)
-)
-FROM piece WHERE stage_id = $1 ORDER BY part, place LIMIT 1;
+    SELECT 1 FROM piece AS next WHERE next.stage_id = $1 AND (next.part, next.place) > (piece.part, piece.place)
+) FROM piece WHERE stage_id = $1 ORDER BY part, place LIMIT 1;
 
 -- name: put_piece
 UPDATE piece SET messages = $4, content = $5 WHERE stage_id = $1 AND part = $2 AND place = $3;
@@ -80,8 +74,6 @@ DELETE FROM piece WHERE (stage_id, part, place) IN (
 
 -- name: drop_stages
 DELETE FROM stage WHERE stage_id IN (SELECT stage_id FROM stage WHERE publication = $1 LIMIT $2) RETURNING 1;
-
--- What is decided. Stages are read as a text, '{7,9}'.
 
 -- name: end_publication
 DELETE FROM publication WHERE number = $1;
@@ -105,14 +97,12 @@ SELECT number, qp, writer_id, batch, CAST(stages AS text), messages_per_s_max, n
 WHERE next_at <= $1 AND (stages = '{}' OR NOT EXISTS (
     SELECT 1 FROM publication AS before
     WHERE before.writer_id = mine.writer_id AND before.number < mine.number AND before.stages <> '{}'
-))
-ORDER BY next_at LIMIT 1;
+)) ORDER BY next_at LIMIT 1;
 
 -- name: next_slice
 -- When there is something to do; writers are silent for $1 ms before they are forgotten.
 SELECT min(at) FROM (
-    SELECT min(next_at) AS at FROM publication AS mine
-    WHERE stages = '{}' OR NOT EXISTS (
+    SELECT min(next_at) AS at FROM publication AS mine WHERE stages = '{}' OR NOT EXISTS (
         SELECT 1 FROM publication AS before
         WHERE before.writer_id = mine.writer_id AND before.number < mine.number AND before.stages <> '{}'
     )

@@ -16,8 +16,7 @@ SELECT name FROM queue WHERE origin = $1;
 -- name: insert_queue
 -- Nothing is inserted where the name exists: another transaction was faster. The partition follows.
 INSERT INTO queue (name, settings, created_at, modified_at, qp, origin) VALUES ($1, $2, $3, $3, 0, 0)
-ON CONFLICT (name) DO NOTHING
-RETURNING queue_id;
+ON CONFLICT (name) DO NOTHING RETURNING queue_id;
 
 -- name: insert_part
 INSERT INTO part (queue_id) VALUES ($1) RETURNING qp;

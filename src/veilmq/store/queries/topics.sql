@@ -9,8 +9,7 @@ WHERE name >= $1 AND name > $2 AND name < $3 ORDER BY name LIMIT $4;
 
 -- name: insert_topic
 -- Nothing is inserted where the name exists: another transaction was faster.
-INSERT INTO topic (name, settings, created_at, modified_at) VALUES ($1, $2, $3, $3)
-ON CONFLICT (name) DO NOTHING
+INSERT INTO topic (name, settings, created_at, modified_at) VALUES ($1, $2, $3, $3) ON CONFLICT (name) DO NOTHING
 RETURNING topic_id, name, settings, created_at, modified_at;
 
 -- name: update_topic

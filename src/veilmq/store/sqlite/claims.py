@@ -53,7 +53,6 @@ class SqliteClaimed(ClaimedMessages):
     def __init__(self, session: Session, now_ms: int) -> None:
         self._session = session
         self._now_ms = now_ms
-        self.claimed_max = session.options.claimed_max
 
     def _queue(self, queue: QueueRow) -> Queue:
         assert isinstance(queue, Queue), "it was looked up here"

@@ -11,7 +11,7 @@ messages whose receipts are not logged. What retention has ended is taken over, 
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from hashlib import blake2b
 from itertools import groupby
 from pathlib import Path
@@ -24,13 +24,14 @@ from veilmq.core import properties
 from veilmq.core.claims import ClaimState
 from veilmq.core.limits import BATCH_BYTES_MAX
 from veilmq.core.settings import QueueSettings
-from veilmq.store.copying import SLICE, CopiedAttempt, CopiedMessage, CopiedQueue, Told
+from veilmq.store.copying import SLICE, CopiedMessage, CopiedQueue, Told
 from veilmq.store.events import log_is_open
 from veilmq.store.named_queries import load
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT
 from veilmq.store.sqlite.copying import FolderTarget, receives_of
 from veilmq.store.sqlite.database import DATABASE_NAME, OLD_NAME, SQL, FolderError, FolderLock, sync
 from veilmq.store.sqlite.fair import GROUPED
+from veilmq.store.sqlite.fifo import Taken, put_attempt
 from veilmq.store.sqlite.session import Row
 from veilmq.store.sqlite.transaction import end
 
@@ -46,6 +47,7 @@ _NODE, _NODE_BYTES = "event_node", 4  # the first bytes of a longer key
 _ACCOUNT = "account "
 _LANE_SHIFT = 41  # a position was a number of 63 bits: its lane, and its place in that
 _OF_GROUPS = -1  # in place of a shard: the group of each message tells
+_MESSAGE_COLUMNS = len(CopiedMessage._fields)
 
 
 def is_old(folder: Path) -> bool:
@@ -59,8 +61,7 @@ def convert(folder: Path, *, told: Told | None = None) -> None:
     ``told`` is called with the messages that are converted and the messages in all. Raises ``FolderError``, which
     leaves the old database as it was, for a folder that is in use, of another format, or without enough space.
     """
-    lock = FolderLock(folder)
-    try:
+    with FolderLock(folder):
         if (folder / SET_ASIDE).exists():
             raise FolderError(
                 f"{folder} has {OLD_NAME} and {SET_ASIDE}, and nothing is replaced: move the latter away."
@@ -75,38 +76,34 @@ def convert(folder: Path, *, told: Told | None = None) -> None:
             except (OSError, apsw.Error, FolderError) as error:
                 raise FolderError(f"{folder / OLD_NAME} was not converted, nothing is changed: {error}") from error
         _set_aside(folder)
-    finally:
-        lock.release()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[apsw.Connection]:
+    try:
+        with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
+            yield connection
+    except apsw.Error as error:
+        raise FolderError(f"{path} cannot be read: {error}. If it is damaged, restore it from a copy.") from error
 
 
 def _look_at(folder: Path) -> None:
     """Raise ``FolderError`` unless the old database can be converted; have all of it in one file."""
     path = folder / OLD_NAME
-    try:
-        with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            _check_format(connection, path)
-            _check_space(connection, folder)
-            ((busy, _, _),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    except apsw.Error as error:
-        raise _unreadable(path, error) from error
+    with _opened(path) as connection:
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        if connection.pragma("application_id") != _OLD_APPLICATION_ID:
+            raise FolderError(f"{path} is not a veilmq database: choose another folder with --data.")
+        version = connection.pragma("user_version")
+        if version != _OLD_FORMAT:
+            raise FolderError(
+                f"{path} has format {version}, and only format {_OLD_FORMAT} is converted: "
+                "open it with the last version before this one first."
+            )
+        _check_space(connection, folder)
+        ((busy, _, _),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     if busy:
         raise FolderError(f"{path} is read by another process: end it, and start again.")
-
-
-def _unreadable(path: Path, error: apsw.Error) -> FolderError:
-    return FolderError(f"{path} cannot be read: {error}. If it is damaged, restore it from a copy.")
-
-
-def _check_format(connection: apsw.Connection, path: Path) -> None:
-    if connection.pragma("application_id") != _OLD_APPLICATION_ID:
-        raise FolderError(f"{path} is not a veilmq database: choose another folder with --data.")
-    version = connection.pragma("user_version")
-    if version != _OLD_FORMAT:
-        raise FolderError(
-            f"{path} has format {version}, and only format {_OLD_FORMAT} is converted: "
-            "open it with the last version before this one first."
-        )
 
 
 def _check_space(connection: apsw.Connection, folder: Path) -> None:
@@ -134,11 +131,8 @@ def _check_converted(folder: Path) -> None:
     """Raise ``FolderError`` where the old database was used again after its conversion."""
     instants = []
     for name, query in ((OLD_NAME, _INSTANT), (DATABASE_NAME, SQL["progress"])):
-        try:
-            with closing(apsw.Connection(str(folder / name), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
-                instants.append(next(iter(connection.execute(query)), (0,))[0])
-        except apsw.Error as error:
-            raise _unreadable(folder / name, error) from error
+        with _opened(folder / name) as connection:
+            instants.append(next(iter(connection.execute(query)), (0,))[0])
     if instants[0] > instants[1]:
         raise FolderError(
             f"{folder} has {OLD_NAME} and {DATABASE_NAME}, and the first one was changed after its conversion: "
@@ -175,6 +169,18 @@ class _Stored(NamedTuple):
     state: str
     shards: int
     shard: int
+
+    @classmethod
+    def of(cls, row: Row) -> "_Stored":
+        message = CopiedMessage(*row[:_MESSAGE_COLUMNS])
+        key: Any = message.group
+        if key is not None:
+            # The sender's name of the group is among the properties; the key is its hash.
+            name = properties.decode(message.properties).group
+            if name is None or int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) >> 1 != key:
+                name = f"group {key:x}"
+            message = message._replace(group=name)
+        return cls(message, key, *row[_MESSAGE_COLUMNS:])
 
     def shard_of(self, group: int | None) -> int:
         """Return the shard that has it, ``group`` being the number of its group here.
@@ -228,20 +234,19 @@ class ConversionTarget(FolderTarget):
             ((ended_to_ms,),) = self._old("ended_to", lane)
             if ended_to_ms is not None:
                 ours.floor_seq = max(ours.floor_seq, (ended_to_ms + 1) << SEQ_SHIFT)
-            for rows in self._rows(lane):
-                yield [_stored(row, priority, fifo=queue.settings.fifo) for row in rows]
+            yield from self._rows(lane, priority, fifo=queue.settings.fifo)
 
-    def _rows(self, lane: int) -> Iterator[list[Row]]:
-        """Yield the rows of a lane, as many at a time as memory has room for."""
-        rows: list[Row] = []
+    def _rows(self, lane: int, priority: int, *, fifo: bool) -> Iterator[list[_Stored]]:
+        """Yield the messages of a lane, as many at a time as memory has room for."""
+        slice_: list[_Stored] = []
         bytes_left = BATCH_BYTES_MAX
-        for row in self._connection.execute(OLD["messages"], (lane,)):
-            rows.append(row)
-            bytes_left -= len(row[2])  # the body
-            if len(rows) == SLICE or bytes_left <= 0:
-                yield rows
-                rows, bytes_left = [], BATCH_BYTES_MAX
-        yield rows
+        for row in self._connection.execute(OLD["messages"], (lane, priority, fifo)):
+            slice_.append(_Stored.of(row))
+            bytes_left -= len(slice_[-1].message.body)
+            if len(slice_) == SLICE or bytes_left <= 0:
+                yield slice_
+                slice_, bytes_left = [], BATCH_BYTES_MAX
+        yield slice_
 
     def _add_claimed(self, queue: CopiedQueue, slice_: list[_Stored]) -> None:
         """Add messages of claims, which their queue does not count."""
@@ -252,24 +257,21 @@ class ConversionTarget(FolderTarget):
             claim = stored.claim
             is_leased = stored.message.receive_count > 0
             each = stored.message._replace(visible_at_ms=NEVER_MS) if is_leased else stored.message
-            seq = self._numbered(queue.number, each, fifo=fifo)
-            group = self._add(partition, each, seq, fifo=fifo)
+            seq, group = self._add(queue.number, partition, each, fifo=fifo)
             shard = stored.shard_of(group)
             lane = each.priority + (0 if group is None or fifo else GROUPED)
             if is_leased:
                 first_at_ms = receives_of(each)[4]
-                place = partition, seq, lane, group, each.receive_count, each.epoch, first_at_ms, claim, shard
-                singles.append(place)
+                receives = each.receive_count, each.epoch, first_at_ms
+                singles.append((partition, seq, lane, group, *receives, claim, shard))
             elif runs and runs[-1][:3] == [lane, claim, shard] and runs[-1][4] == seq - 1:
                 runs[-1][4] = seq
             else:
                 runs.append([lane, claim, shard, seq, seq])
         self._session.flush()
         self._connection.executemany(SQL["insert_claimed"], singles)
-        self._connection.executemany(
-            SQL["insert_claimed_run"],
-            [(partition, last, first, lane, claim, shard) for lane, claim, shard, first, last in runs],
-        )
+        rows = [(partition, last, first, lane, claim, shard) for lane, claim, shard, first, last in runs]
+        self._connection.executemany(SQL["insert_claimed_run"], rows)
 
     def _add_purged(self) -> None:
         """Add messages of purged queues of whose receipts no event says yet how they ended."""
@@ -280,12 +282,9 @@ class ConversionTarget(FolderTarget):
             ((partition,),) = session.rows("insert_part", number)
             self._connection.execute(OLD["retire"], (partition, ended_at_ms, name, origin))
             self._last_seq = self._taken_seq = 0
-            for rows in self._rows(lane):
-                for each in (_stored(row, priority, fifo=fifo).message for row in rows):
-                    if not log_is_open(each.log):
-                        continue
-                    seq = self._numbered(number, each, fifo=fifo)
-                    group = self._add(partition, each, seq, fifo=fifo)
+            for slice_ in self._rows(lane, priority, fifo=fifo):
+                for each in (stored.message for stored in slice_ if log_is_open(stored.message.log)):
+                    seq, group = self._add(number, partition, each, fifo=fifo)
                     if fifo:
                         session.stage(SQL["insert_ordered_run"], [(partition, seq, seq, 1)])
                     else:
@@ -304,7 +303,9 @@ class ConversionTarget(FolderTarget):
             both_ms = [[ms] * len(attempt.given) if isinstance(ms, int) else ms for ms in times]
             given = [(*receipt, *at_ms) for receipt, *at_ms in zip(attempt.given, *both_ms, strict=True)]
             for (queue,) in self._old("queue_at", given[0][0] >> _LANE_SHIFT):  # nothing of what was purged since
-                self._remember_attempt(CopiedAttempt(queue, key, given, attempted_at_ms))
+                seqs = [session.row("renumbered", queue, position) or (position,) for position, *_ in given]
+                taken_here = [Taken(seq, *rest) for (seq,), (_, *rest) in zip(seqs, given, strict=True)]
+                put_attempt(session, key, taken_here, attempted_at_ms)
         for number, queue, writer, batch, encoded, *terms in self._old("publications"):
             stages = ",".join(map(str, msgspec.msgpack.decode(encoded)))
             execute(OLD["add_publication"], (number, queue, writer, batch, f"{{{stages}}}", *terms))
@@ -312,41 +313,3 @@ class ConversionTarget(FolderTarget):
         execute(OLD["put_event_state"], state)
         session.run("put_progress", self._now_ms, session.last_seq)
         session.run("put_mark", facts.get("clock_mark"))
-
-
-def _stored(row: Row, priority: int, *, fifo: bool) -> _Stored:
-    """Return a message of ``messages``."""
-    position, message_id, body, encoded, came_at, first_sent_at, source, before, first_before, group_key, *rest = row
-    visible_at, count, generation, epoch, received_at, first_here, log, claim, state, shards, shard = rest
-    if visible_at is None:
-        visible_at = came_at
-    elif fifo and not count and visible_at == came_at:
-        visible_at -= 1  # due all the same, and it does not follow the delay of its queue
-    message = CopiedMessage(
-        position=position,
-        id=message_id,
-        body=body,
-        properties=encoded,
-        priority=priority,
-        came_at_ms=came_at,
-        sent_at_ms=came_at if first_sent_at is None else first_sent_at,
-        visible_at_ms=visible_at,
-        receive_count=count or 0,
-        generation=generation or 0,
-        epoch=epoch or 0,
-        received_at_ms=received_at or 0,
-        first_received_at_ms=first_before if source is not None else first_here or None,
-        source=source,
-        receives_before=before or 0,
-        group=None if group_key is None else _group(group_key, encoded),
-        log=log or 0,
-    )
-    return _Stored(message, group_key, claim, state, shards or 0, shard or 0)
-
-
-def _group(group_key: int, encoded: bytes) -> str:
-    """Return the name of a group, of which the old store has a hash; the sender's is among the properties."""
-    name = properties.decode(encoded).group
-    if name is not None and int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) >> 1 == group_key:
-        return name
-    return f"group {group_key:x}"

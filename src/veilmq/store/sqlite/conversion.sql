@@ -18,25 +18,26 @@ SELECT number, priority FROM old.lane WHERE queue = ? ORDER BY priority, sequenc
 
 -- name: ended_to
 -- The last instant of sending of what retention has ended in a lane, and nothing has deleted yet.
-SELECT max(coalesce(first_sent_at_ms, sent_at_ms))
-FROM old.lane JOIN old.message
+SELECT max(coalesce(first_sent_at_ms, sent_at_ms)) FROM old.lane JOIN old.message
     ON position BETWEEN lane.number << 41 AND direct_floor - 1
     OR position BETWEEN (lane.number << 41) + (1 << 40) AND delayed_floor - 1
 WHERE lane.number = ?;
 
 -- name: messages
--- Those of a lane, in order, with what is known of their receives and of the claim that has them.
+-- Those of a lane, in order, with the columns of CopiedMessage (the group is its hash) and the claim that has them. In a FIFO
+-- queue (?3) a message with a delay of its own is visible just before it was sent: it does not follow that of the queue.
 SELECT
-    m.position, m.id, m.body, m.properties, m.sent_at_ms, m.first_sent_at_ms, m.source, m.receives_before,
-    m.first_received_at_ms, m.group_key, l.visible_at_ms, l.receive_count, l.generation, l.epoch, l.received_at_ms,
-    l.first_received_at_ms, l.log, c.id, c.state, c.shards, r.shard
+    m.position, m.id, m.body, m.properties, ?2, m.sent_at_ms, coalesce(m.first_sent_at_ms, m.sent_at_ms),
+    coalesce(l.visible_at_ms - (?3 AND l.receive_count = 0 AND l.visible_at_ms = m.sent_at_ms), m.sent_at_ms),
+    coalesce(l.receive_count, 0), coalesce(l.generation, 0), coalesce(l.epoch, 0), coalesce(l.received_at_ms, 0),
+    iif(m.source IS NULL, nullif(l.first_received_at_ms, 0), m.first_received_at_ms), m.source,
+    coalesce(m.receives_before, 0), m.group_key, coalesce(l.log, 0), c.id, c.state, coalesce(c.shards, 0), coalesce(r.shard, 0)
 FROM old.message m
     LEFT JOIN old.lease l ON l.position = m.position
     LEFT JOIN old.claim_range r
         ON r.first = (SELECT max(first) FROM old.claim_range WHERE first <= m.position) AND r.last >= m.position
     LEFT JOIN old.claim c ON c.id = r.claim
-WHERE m.position BETWEEN ?1 << 41 AND ((?1 + 1) << 41) - 1
-ORDER BY m.position;
+WHERE m.position BETWEEN ?1 << 41 AND ((?1 + 1) << 41) - 1 ORDER BY m.position;
 
 -- name: purged
 -- Purged lanes whose messages may have receipts of which the event log is to say how they ended.
@@ -66,61 +67,46 @@ VALUES (?1, coalesce((SELECT origin FROM main.queue WHERE queue_id = ?2), 0), ?3
 -- What is the same in both formats but for its columns. A claim without a source goes when it has ended; numbers of lost
 -- claims that the last acknowledgement passed over become claims that have ended. Receipts that have expired name seqs where
 -- their message is there, and the positions that they have where it is gone.
-INSERT INTO main.accepted (number, accepted_at_ms, entries) SELECT number, accepted_at_ms, entries FROM old.accepted;
-INSERT INTO main.pause (kind, name, begun_at) SELECT kind, name, began_at_ms FROM old.pause;
-INSERT INTO main.topic (topic_id, name, settings, created_at, modified_at)
-SELECT number, name, settings, created_at_ms, modified_at_ms FROM old.topic;
-INSERT INTO main.subscription (topic_id, name, content, pushed, created_at, modified_at)
+INSERT INTO main.accepted SELECT number, accepted_at_ms, entries FROM old.accepted;
+INSERT INTO main.pause SELECT kind, name, began_at_ms FROM old.pause;
+INSERT INTO main.topic SELECT number, name, settings, created_at_ms, modified_at_ms FROM old.topic;
+INSERT INTO main.subscription
 SELECT topic, name, content, push_queue IS NOT NULL, created_at_ms, modified_at_ms FROM old.subscription;
 INSERT INTO main.move
-    (number, id, queue_id, source, destination, moves_per_s_max, status, moved, to_move, started_at, next_at, failure, starter)
 SELECT
     number, id, queue, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, next_at_ms, failure, starter
 FROM old.move_task;
-INSERT INTO main.writer (writer_id, qp, name, batch, messages, duplicates, seen_at)
+INSERT INTO main.writer
 SELECT number, origin, w.name, batch, messages, duplicates, seen_at_ms
 FROM old.writer w JOIN main.queue q ON q.queue_id = w.queue;
-INSERT INTO main.stage (stage_id, writer_id, batch, attempt, messages, publication)
-SELECT number, writer, batch, attempt, messages, publication FROM old.stage;
-INSERT INTO main.piece (stage_id, part, place, messages, content)
-SELECT stage, part, place, messages, content FROM old.piece;
-INSERT INTO main.source (qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at, look_at)
+INSERT INTO main.stage SELECT number, writer, batch, attempt, messages, publication FROM old.stage;
+INSERT INTO main.piece SELECT stage, part, place, messages, content FROM old.piece;
+INSERT INTO main.source
 SELECT origin, s.name, consumer, epoch, acknowledged, last, hold_s * 1000, lease_s * 1000, beat_at_ms, beat_at_ms
 FROM old.source s JOIN main.queue q ON q.queue_id = s.queue;
 INSERT INTO main.claim
-    (claim_id, qp, part, source, number, state, messages, shards, filled, bound_at, is_ending, remaining, bytes, ahead)
 SELECT
-    id, origin, qp, source, number, state, messages, max(shards, state = 'binding'), filled, bound_at_ms,
+    id, origin, qp, reader, number, state, messages, max(shards, state = 'binding'), filled, bound_at_ms,
     state NOT IN ('binding', 'open'), remaining, NULL, ahead_ms
 FROM (
-    SELECT
-        c.*, q.origin, q.qp, s.name AS source,
-        (SELECT coalesce(sum(r.messages), 0)
-         FROM old.claim_range r JOIN old.lane l ON l.number = r.first >> 41
-         WHERE r.claim = c.id AND l.queue IS NOT NULL) AS remaining
-    FROM (
-        SELECT
-            id, iif(state <> 'acknowledged', source, NULL) AS reader, queue, number, state, messages, shards, filled,
-            bound_at_ms, ahead_ms
-        FROM old.claim
-    ) c
-        JOIN main.queue q ON q.queue_id = c.queue LEFT JOIN old.source s ON s.number = c.reader
-) WHERE remaining > 0 OR source IS NOT NULL;
+    SELECT c.*, q.origin, q.qp, s.name AS reader, (
+        SELECT coalesce(sum(r.messages), 0) FROM old.claim_range r JOIN old.lane l ON l.number = r.first >> 41
+        WHERE r.claim = c.id AND l.queue IS NOT NULL
+    ) AS remaining
+    FROM old.claim c JOIN main.queue q ON q.queue_id = c.queue
+        LEFT JOIN old.source s ON s.number = c.source AND c.state <> 'acknowledged'
+) WHERE remaining > 0 OR reader IS NOT NULL;
 UPDATE main.claim SET is_ending = 0 WHERE remaining = 0;
 INSERT INTO main.claim (qp, part, source, number, state, shards, bound_at)
 SELECT origin, qp, s.name, each.value, 'lost', 1, beat_at_ms
 FROM old.source s JOIN main.queue q ON q.queue_id = s.queue CROSS JOIN json_each(s.lost) AS each
 WHERE NOT EXISTS (SELECT 1 FROM main.claim c WHERE c.qp = q.origin AND c.source = s.name AND c.number = each.value);
-INSERT INTO main.event_batch (number, events, encoded) SELECT number, events, encoded FROM old.event_batch;
-INSERT INTO main.expired_receipt (number, seq, generation, seen_at, event)
-SELECT number, coalesce(seq, expired.position), generation, seen_at_ms, event
-FROM (
-    SELECT e.*, coalesce(l.queue, q.queue_id) AS home
-    FROM old.expired_receipt e
-        LEFT JOIN old.lane l ON l.number = e.position >> 41
-        LEFT JOIN old.logged_lane g ON g.lane = l.number
-        LEFT JOIN main.queue q ON q.name = g.queue
-) AS expired LEFT JOIN main.renumbered r ON r.queue_id = home AND r.position = expired.position;
+INSERT INTO main.event_batch SELECT number, events, encoded FROM old.event_batch;
+INSERT INTO main.expired_receipt
+SELECT e.number, coalesce(r.seq, e.position), generation, seen_at_ms, event
+FROM old.expired_receipt e LEFT JOIN old.lane l ON l.number = e.position >> 41 LEFT JOIN old.logged_lane g ON g.lane = l.number
+    LEFT JOIN main.queue q ON q.name = g.queue
+    LEFT JOIN main.renumbered r ON r.queue_id = coalesce(l.queue, q.queue_id) AND r.position = e.position;
 DELETE FROM main.sqlite_sequence WHERE name IN ('topic', 'move', 'writer', 'stage', 'publication');
 INSERT INTO main.sqlite_sequence (name, seq)
 SELECT iif(name = 'move_task', 'move', name), seq FROM old.sqlite_sequence

@@ -12,30 +12,28 @@ SELECT coalesce(sum(messages), 0) FROM part WHERE NOT retired;
 SELECT qp, floor_seq FROM queue JOIN part USING (qp) WHERE queue.queue_id = ?;
 
 -- name: copied_standard
--- The messages of a partition from a seq on.
+-- The messages of a partition from a seq on, with the columns of CopiedMessage; the group is its number.
 SELECT
-    m.seq, m.id, m.body, m.properties, v.lane, v.visible_at, v.receive_count, v.generation, v.epoch, v.received_at,
-    v.first_received_at, v.log, m.source, m.receives_before, m.first_received_at_ms, m.moved_at_ms, v.grp
-FROM visibility v CROSS JOIN message m ON m.seq = v.seq
-WHERE v.partition = ?1 AND v.seq >= ?2
+    m.seq, m.id, m.body, m.properties, iif(v.lane > 16, v.lane - 16, v.lane), coalesce(m.moved_at_ms, m.seq >> 20),
+    m.seq >> 20, v.visible_at, v.receive_count, v.generation, v.epoch, coalesce(v.received_at, 0),
+    iif(m.source IS NULL, v.first_received_at, m.first_received_at_ms), m.source, coalesce(m.receives_before, 0), v.grp, v.log
+FROM visibility v CROSS JOIN message m ON m.seq = v.seq WHERE v.partition = ?1 AND v.seq >= ?2
 UNION ALL
 SELECT
-    m.seq, m.id, m.body, m.properties, r.lane, m.seq >> 20, 0, 0, 0, NULL,
-    NULL, 0, m.source, m.receives_before, m.first_received_at_ms, m.moved_at_ms, NULL
-FROM ready r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AND r.last_seq
-WHERE r.partition = ?1;
+    m.seq, m.id, m.body, m.properties, r.lane, coalesce(m.moved_at_ms, m.seq >> 20), m.seq >> 20, m.seq >> 20, 0, 0, 0, 0,
+    m.first_received_at_ms, m.source, coalesce(m.receives_before, 0), NULL, 0
+FROM ready r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AND r.last_seq WHERE r.partition = ?1;
 
 -- name: copied_ordered
 -- The same of a FIFO queue, in order. What follows the queue's delay is visible when it was sent; what does not, just before.
 SELECT
-    m.seq, m.id, m.body, m.properties, 8,
-    coalesce(o.visible_at - (o.receive_count = 0 AND o.visible_at = m.seq >> 20), m.seq >> 20),
-    o.receive_count, o.generation, o.epoch, o.received_at,
-    o.first_received_at, o.log, m.source, m.receives_before, m.first_received_at_ms, NULL, o.grp
+    m.seq, m.id, m.body, m.properties, 8, m.seq >> 20, m.seq >> 20,
+    coalesce(o.visible_at - (o.receive_count = 0 AND o.visible_at = m.seq >> 20), m.seq >> 20), o.receive_count, o.generation,
+    o.epoch, coalesce(o.received_at, 0), iif(m.source IS NULL, o.first_received_at, m.first_received_at_ms), m.source,
+    coalesce(m.receives_before, 0), o.grp, o.log
 FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AND r.last_seq
     CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
-WHERE r.partition = ?1
-ORDER BY r.last_seq;
+WHERE r.partition = ?1 ORDER BY r.last_seq;
 
 -- name: copied_accepted
 SELECT accepted_at_ms, entries FROM accepted WHERE accepted_at_ms > ? ORDER BY number;
@@ -91,17 +89,6 @@ SELECT partition, lane, grp, visible_at, seq FROM (
     SELECT *, row_number() OVER (PARTITION BY partition, lane, grp ORDER BY visible_at, seq) AS place
     FROM visibility WHERE grp IS NOT NULL
 ) WHERE place = 1;
-
--- name: add_move
-INSERT INTO move
-    (number, id, queue_id, source, destination, moves_per_s_max, status, moved, to_move, started_at, next_at, failure, starter)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
-
--- name: add_topic
-INSERT INTO topic (topic_id, name, settings, created_at, modified_at) VALUES (?, ?, ?, ?, ?);
-
--- name: add_subscription
-INSERT INTO subscription (topic_id, name, content, pushed, created_at, modified_at) VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: renumbered
 SELECT seq FROM renumbered WHERE queue_id = ? AND position = ?;

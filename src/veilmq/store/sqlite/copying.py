@@ -8,7 +8,6 @@ import re
 import shutil
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from importlib.resources import files
 from itertools import groupby, islice
 from operator import attrgetter
@@ -19,20 +18,9 @@ from typing import Any, ClassVar, Self
 import apsw
 import msgspec
 
-from veilmq.core import properties
-from veilmq.core.limits import DEDUPLICATION_S, PRIORITY, SECOND_MS
+from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
 from veilmq.store.clock import StoreClock
-from veilmq.store.copying import (
-    SLICE,
-    CopiedAcceptance,
-    CopiedAttempt,
-    CopiedMessage,
-    CopiedQueue,
-    Remembered,
-    Row,
-    Source,
-    Told,
-)
+from veilmq.store.copying import SLICE, TABLES, CopiedAcceptance, CopiedMessage, CopiedQueue, Source, Told
 from veilmq.store.port import Finding, Report
 from veilmq.store.queues import SEQ_SHIFT
 from veilmq.store.sqlite import fifo
@@ -49,7 +37,6 @@ from veilmq.store.sqlite.database import (
     sync,
 )
 from veilmq.store.sqlite.fair import GROUPED
-from veilmq.store.sqlite.fifo import Taken, put_attempt
 from veilmq.store.sqlite.session import ENTRY, Session, group_hash
 
 _CHECK = re.compile(r"^-- name: (.+)$", re.MULTILINE)
@@ -90,18 +77,28 @@ def _beside(path: Path) -> tuple[Path, Path]:
     return path.with_name(f"{path.name}-journal"), path.with_name(f"{path.name}-wal")
 
 
-def _state(path: Path) -> list[tuple[int, int] | None]:
-    files_there = [file.stat() if file.is_file() else None for file in (path, *_beside(path))]
-    return [None if found is None else (found.st_size, found.st_mtime_ns) for found in files_there]
+def _state(path: Path) -> list[tuple[str, int, int]]:
+    there = [(each.name, each.stat()) for each in (path, *_beside(path)) if each.is_file()]
+    return [(name, found.st_size, found.st_mtime_ns) for name, found in there]
 
 
 @contextmanager
 def _opened(path: Path, *, in_use: bool) -> Iterator[apsw.Connection]:
     """Open the database so that nothing in its folder is made, changed or removed."""
     journal, log = _beside(path)
-    if not in_use and journal.is_file() and journal.stat().st_size:
-        with _copied(path, journal, log) as copy, closing(apsw.Connection(str(copy))) as connection:
-            yield connection
+    if not in_use and journal.is_file() and journal.stat().st_size:  # it has one until its first start is done
+        with TemporaryDirectory(prefix="veilmq-doctor-") as folder:
+            try:
+                for file in (path, journal, log):
+                    if file.is_file():
+                        shutil.copy(file, folder)
+            except OSError as error:
+                raise FolderError(
+                    f"{path} has a journal to roll back, which needs a copy in {folder}: {error.strerror}. "
+                    f"Name a folder with enough space in TMPDIR."
+                ) from error
+            with closing(apsw.Connection(str(Path(folder) / path.name))) as connection:
+                yield connection
         return
     how = "mode=ro" if in_use else "mode=ro&immutable=1"
     if not in_use and log.is_file() and log.stat().st_size:
@@ -114,22 +111,6 @@ def _opened(path: Path, *, in_use: bool) -> Iterator[apsw.Connection]:
         yield connection
 
 
-@contextmanager
-def _copied(path: Path, *others: Path) -> Iterator[Path]:
-    """Copy the database to where a journal can be rolled back; one has a journal only until its first start is done."""
-    with TemporaryDirectory(prefix="veilmq-doctor-") as folder:
-        try:
-            for file in (path, *others):
-                if file.is_file():
-                    shutil.copy(file, folder)
-        except OSError as error:
-            raise FolderError(
-                f"{path} has a journal to roll back, which needs a copy in {folder}: {error.strerror}. "
-                f"Name a folder with enough space in TMPDIR."
-            ) from error
-        yield Path(folder) / path.name
-
-
 def _examine(connection: apsw.Connection) -> Report:
     views, *checks = _CHECK.split(files(__package__).joinpath("doctor.sql").read_text(encoding="utf-8"))
     list(connection.execute(views))
@@ -137,7 +118,8 @@ def _examine(connection: apsw.Connection) -> Report:
     ok = problems == ["ok"]
     findings = [Finding(check="the database file is sound", ok=ok, detail="" if ok else "; ".join(problems))]
     for check, query in zip(checks[::2], checks[1::2], strict=True):
-        ((count, example),) = connection.execute(query)
+        counting = f"WITH found (broken) AS ({query.strip().rstrip(';')}) SELECT count(*), min(broken) FROM found"
+        ((count, example),) = connection.execute(counting)
         detail = f"{count} rows break this, the first at {example}" if count else ""
         findings.append(Finding(check=check, ok=not count, detail=detail))
     page_bytes = connection.pragma("page_size")
@@ -202,17 +184,8 @@ class Unfinished:
 # Backup.
 
 
-@dataclass(frozen=True, slots=True)
-class Backup:
-    """What was written: where, how many bytes, and what it holds by name, as the doctor tells it."""
-
-    path: str
-    database_bytes: int
-    facts: dict[str, str | int]
-
-
-def back_up(folder: Path, to: Path, *, told: Told | None = None) -> Backup:
-    """Copy the store in ``folder``, whether or not it is served, to ``to``, which must not exist.
+def back_up(folder: Path, to: Path, *, told: Told | None = None) -> dict[str, str | int]:
+    """Copy the store in ``folder``, whether or not it is served, to ``to``; return what it holds, as the doctor does.
 
     ``to`` becomes a folder for ``serve --data``, or, where it ends in ``.db``, the one file that such a folder needs
     under the name ``store.db``, without what a server keeps beside it. ``told`` is called after each step with the
@@ -227,13 +200,15 @@ def back_up(folder: Path, to: Path, *, told: Told | None = None) -> Backup:
     try:
         _copy(source, unfinished.database, told)
         facts = unfinished.check()
-        _copy_files(folder, unfinished.folder)
+        for path in folder.iterdir():  # what else is kept there, such as the key that signs pushes
+            if path.is_file() and not path.name.startswith(_OURS) and path.suffix != _UNFINISHED:
+                shutil.copy2(path, unfinished.folder)
         unfinished.name()
     except (OSError, apsw.Error) as error:
         raise FolderError(f"{folder} cannot be copied to {to}: {error}. Check both disks and rights.") from error
     finally:
         unfinished.remove()
-    return Backup(path=str(to), database_bytes=int(facts["database_bytes"]), facts=facts)
+    return facts
 
 
 def _copy(source: Path, target: Path, told: Told | None) -> None:
@@ -252,24 +227,17 @@ def _copy(source: Path, target: Path, told: Told | None) -> None:
                     told(backup.page_count - backup.remaining, backup.page_count)
 
 
-def _copy_files(folder: Path, to: Path) -> None:
-    """Copy what else is kept there, such as the key that signs pushes; what is being written has another name."""
-    for path in folder.iterdir():
-        if path.is_file() and not path.name.startswith(_OURS) and path.suffix != _UNFINISHED:
-            shutil.copy2(path, to)
-
-
 # Copies.
 
 
 class FolderSource(Source):
-    """``store.copying.Source`` of a data folder; as a context manager it holds the folder's lock."""
+    """``store.copying.Source`` of a data folder."""
 
     SQL = SQL
     COPIED = frozenset(
-        {"accepted", "message", "move", "ordered", "pause", "queue", "ready", "setting", "subscription", "topic"}
-        | {"attempt", "fair_group", "message_group", "ordered_run", "piece", "progress", "renumbered"}
-        | {"claimed", "claimed_run", "event_state", "expired_receipt", "visibility"}
+        {"accepted", "message", "ordered", "queue", "ready", "setting", "attempt", "fair_group", "message_group"}
+        | {"ordered_run", "piece", "progress", "renumbered", "claimed", "claimed_run", "event_state"}
+        | {"expired_receipt", "visibility"}
     )
     UNLESS_ENDED: ClassVar[Mapping[str, str]] = {
         **Source.UNLESS_ENDED,
@@ -277,94 +245,51 @@ class FolderSource(Source):
         "OR EXISTS (SELECT 1 FROM ordered WHERE partition = qp))",
     }
 
-    def __init__(self, folder: Path, *, clock: StoreClock) -> None:
-        """``clock`` goes on where that of the store stopped; what is read has shown times, which others keep."""
+    @classmethod
+    @contextmanager
+    def opened(cls, folder: Path, *, clock: StoreClock) -> Iterator["FolderSource"]:
+        """Have the folder locked and open."""
         database_of(folder, "--from")
-        self._lock = FolderLock(folder)
-        try:
-            self._connection = open_connection(folder, EngineOptions())
-        except BaseException:
-            self._lock.release()
-            raise
+        with FolderLock(folder), closing(open_connection(folder, EngineOptions())) as connection:
+            yield cls(connection, clock)
+
+    def __init__(self, connection: apsw.Connection, clock: StoreClock) -> None:
+        """``clock`` goes on where that of the store stopped; what is read has shown times, which others keep."""
+        self._connection = connection
         ((floor_ms, _, mark),) = self._connection.execute(SQL["progress"])
         clock.resume(mark, floor_ms=floor_ms)
         self._now_ms = clock.now_ms()
-        self._ahead_ms = clock.ahead_ms(self._now_ms)
-        self.now_ms = self._now_ms + self._ahead_ms
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._connection.close()
-        finally:
-            self._lock.release()
+        self.ahead_ms = clock.ahead_ms(self._now_ms)
+        self.now_ms = self._now_ms + self.ahead_ms
 
     async def fetch(self, text: str, *values: Any) -> Sequence[Any]:
-        """Return the rows of a statement."""
+        """See ``Source``."""
         return self._connection.execute(text, values).fetchall()
-
-    def shown(self, row: Row) -> Row:
-        """Return a row with its instants as users see them."""
-        return _later(row, self._ahead_ms) if self._ahead_ms else row
 
     async def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
         """See ``Source``; of a standard queue those that were received, delayed or have a group first."""
         ((partition, floor_seq),) = await self.fetch(SQL["copied_floor"], queue.number)
         floor_seq = max(floor_seq, (queue.retained_ms(self._now_ms) + 1) << SEQ_SHIFT)
-        fifo = queue.settings.fifo
-        rows = self._connection.execute(SQL["copied_ordered" if fifo else "copied_standard"], (partition, floor_seq))
-        while slice_ := [self.shown(_message(row)) for row in islice(rows, SLICE)]:
-            yield slice_ if fifo else [self._placed(each) for each in slice_]
+        query = SQL["copied_ordered" if queue.settings.fifo else "copied_standard"]
+        rows = self._connection.execute(query, (partition, floor_seq))
+        while slice_ := [self._shown(CopiedMessage(*row), queue) for row in islice(rows, SLICE)]:
+            yield slice_
 
-    def _placed(self, message: CopiedMessage) -> CopiedMessage:
-        """Return a message with a position of its shown time, unless a receipt may name it."""
-        if message.has_history:
+    def _shown(self, message: CopiedMessage, queue: CopiedQueue) -> CopiedMessage:
+        """Return a message as users see it: with a position of its shown time, unless a receipt may name it."""
+        message = self.shown(message.named())
+        if queue.settings.fifo or message.has_history:
             return message
-        return message._replace(position=message.position + (self._ahead_ms << SEQ_SHIFT))
+        return message._replace(position=message.position + (self.ahead_ms << SEQ_SHIFT))
 
     async def accepted(self) -> list[CopiedAcceptance]:
-        """Return what is in the one log of all queues, whose keys are hashes."""
+        """See ``Source``; there is one log of all queues, whose keys are hashes."""
         rows = await self.fetch(SQL["copied_accepted"], self._now_ms - DEDUPLICATION_S * SECOND_MS)
         return [
-            self.shown(CopiedAcceptance(None, key, message_id, sequence, accepted_at_ms))
+            CopiedAcceptance(None, key, message_id, sequence, accepted_at_ms + self.ahead_ms)
             for accepted_at_ms, entries in rows
             for key, message_id, sequence, _ in ENTRY.iter_unpack(entries)
         ]
-
-
-def _message(row: Any) -> CopiedMessage:
-    seq, message_id, body, encoded, lane, visible_at, count, generation, epoch, *rest = row
-    received_at, first_here, log, source, before, first_before, moved_at, group = rest
-    sent_at_ms = seq >> SEQ_SHIFT
-    return CopiedMessage(
-        position=seq,
-        id=message_id,
-        body=body,
-        properties=encoded,
-        priority=lane if lane <= PRIORITY.maximum else lane - PRIORITY.maximum,
-        came_at_ms=moved_at or sent_at_ms,
-        sent_at_ms=sent_at_ms,
-        visible_at_ms=visible_at,
-        receive_count=count,
-        generation=generation,
-        epoch=epoch,
-        received_at_ms=received_at or 0,
-        first_received_at_ms=first_here if source is None else first_before,
-        source=source,
-        receives_before=before or 0,
-        group=None if group is None else properties.decode(encoded).group or f"group {group}",
-        log=log,
-    )
-
-
-def _later(row: Row, ahead_ms: int) -> Row:
-    """Return a row, a named tuple, with its instants ``ahead_ms`` later; 0 is none, as ``None`` is."""
-    fields: Any = row
-    names = [name for name in fields._fields if name.endswith(("_at_ms", "_until_ms")) and getattr(row, name)]
-    later: Row = fields._replace(**{name: getattr(row, name) + ahead_ms for name in names})
-    return later
 
 
 class FolderTarget:
@@ -419,8 +344,7 @@ class FolderTarget:
         session, filled = self._session, self._session.queue(queue.name)
         runs: list[list[int]] = []  # lane, first and last seq
         for each in messages:
-            seq = self._numbered(queue.number, each, fifo=filled.fifo)
-            group = self._add(filled.partition, each, seq, fifo=filled.fifo)
+            seq, group = self._add(queue.number, filled.partition, each, fifo=filled.fifo)
             filled.hide(each.visible_at_ms, received=each.receive_count > 0)
             if not filled.fifo and (group is not None or each.has_history or each.visible_at_ms != each.sent_at_ms):
                 lane = each.priority + (0 if group is None else GROUPED)
@@ -438,13 +362,25 @@ class FolderTarget:
         filled.messages += len(messages)
         session.touch(filled)
 
-    def _numbered(self, queue: int, message: CopiedMessage, *, fifo: bool) -> int:
-        """Return the seq of a message, by which its receipts find it."""
+    def _add(self, queue: int, partition: int, message: CopiedMessage, *, fifo: bool) -> tuple[int, int | None]:
+        """Add a message, and to a FIFO queue its place; return its seq, and the number of its group."""
+        session, group = self._session, None
         seq = self._last_seq = self._seq(message, fifo=fifo)
-        self._session.last_seq = max(self._session.last_seq, seq)
-        if seq != message.position and message.has_history:
-            self._session.stage(SQL["renumber"], [(seq, queue, message.position)])
-        return seq
+        session.last_seq = max(session.last_seq, seq)
+        if seq != message.position and message.has_history:  # its receipts find it by that
+            session.stage(SQL["renumber"], [(seq, queue, message.position)])
+        if message.group is not None and fifo:
+            group = session.group_numbers.number(partition, message.group, seq)
+            visible_at_ms = message.visible_at_ms if message.has_history else None
+            session.stage(SQL["add_ordered"], [(partition, group, seq, visible_at_ms, *receives_of(message))])
+        elif message.group is not None:
+            group = group_hash(session.group_numbers.key, message.group)
+        past: Any = (None, None, None, None)
+        if message.source is not None:
+            moved_at_ms = None if message.came_at_ms == message.sent_at_ms else message.came_at_ms
+            past = message.source, message.receives_before, message.first_received_at_ms, moved_at_ms
+        session.stage(SQL["add_message"], [(seq, group, message.id, message.properties, message.body, *past)])
+        return seq, group
 
     def _seq(self, message: CopiedMessage, *, fifo: bool) -> int:
         """Return the seq of a message: of its sending, free, and in a FIFO queue behind the one before."""
@@ -456,44 +392,20 @@ class FolderTarget:
             ((seq, self._taken_seq),) = self._session.rows("free_seq", seq)
         return seq
 
-    def _add(self, partition: int, message: CopiedMessage, seq: int, *, fifo: bool) -> int | None:
-        """Add a message, and to a FIFO queue its place; return the number of its group."""
-        session, group = self._session, None
-        if message.group is not None and fifo:
-            group = session.group_numbers.number(partition, message.group, seq)
-            visible_at_ms = message.visible_at_ms if message.has_history else None
-            session.stage(SQL["add_ordered"], [(partition, group, seq, visible_at_ms, *receives_of(message))])
-        elif message.group is not None:
-            group = group_hash(session.group_numbers.key, message.group)
-        past: Any = (None, None, None, None)
-        if message.source is not None:
-            moved_at_ms = None if message.came_at_ms == message.sent_at_ms else message.came_at_ms
-            past = message.source, message.receives_before, message.first_received_at_ms, moved_at_ms
-        row = (seq, group, message.id, message.properties, message.body, *past)
-        session.stage(SQL["add_message"], [row])
-        return group
-
-    async def remember(self, remembered: Remembered) -> None:
+    async def accept(self, accepted: Sequence[CopiedAcceptance]) -> None:
         """See ``Target``."""
-        session = self._session
-        for accepted_at_ms, together in groupby(remembered.accepted, key=attrgetter("accepted_at_ms")):
+        log = self._session.accepted
+        for accepted_at_ms, together in groupby(accepted, key=attrgetter("accepted_at_ms")):
             for each in together:
-                session.accepted.add(each.key, each.id, each.sequence, accepted_at_ms)
-            session.write()
-            session.accepted.keep()
-        session.many("add_move", remembered.moves)
-        session.many("begin_cooldown", remembered.pauses)
-        session.many("add_topic", remembered.topics)
-        session.many("add_subscription", remembered.subscriptions)
-        for attempt in remembered.attempts:
-            self._remember_attempt(attempt)
+                log.add(each.key, each.id, each.sequence, accepted_at_ms)
+            log.write()
+            log.keep()
 
-    def _remember_attempt(self, attempt: CopiedAttempt) -> None:
-        given = []
-        for position, *rest in attempt.given:
-            row = self._session.row("renumbered", attempt.queue, position)
-            given.append(Taken(position if row is None else row[0], *rest))
-        put_attempt(self._session, attempt.key, given, attempt.attempted_at_ms)
+    async def add_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """See ``Target``."""
+        columns = TABLES[table]
+        places = ", ".join("?" * len(columns))
+        self._connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})", rows)
 
     async def finish(self) -> None:
         """See ``Target``; raises ``FolderError`` when the doctor finds fault with it."""

@@ -21,17 +21,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Self
 
 import apsw
 from filelock import FileLock, Timeout
 
 from veilmq.core import limits
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.ports import MaySend
-from veilmq.core.routing import ATTRIBUTE_DEFAULT
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.named_queries import load, shared
 from veilmq.store.port import StoreError
+from veilmq.store.transaction import Options
 
 log = logging.getLogger(__name__)
 
@@ -80,29 +80,14 @@ BARE = {name: text.replace("m.body, m.properties", "NULL, NULL") for name, text 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
+class EngineOptions(Options):
     """What can be tuned in the store on SQLite; the defaults suit one machine.
 
     Below ``free_space_reserve_bytes`` of free disk, sends are refused. ``vfs`` names an apsw VFS to open the database
-    with, and ``database_pages_max`` bounds its size. ``claimed_max`` is how many messages of a queue may be claimed at
-    once, ``claim_slice_rows`` bounds the work that a command does for claims. ``in_flight_max``,
-    ``fifo_in_flight_max`` and ``event_log`` are for queues that set none of their own; a queue rests for
-    ``purge_pause_s`` after a purge, the name of a deleted one for ``queue_name_pause_s``. ``may_send`` decides whether
-    move tasks go on (``None``: they do). The text of the message attribute ``routing_attribute`` is the key of events,
-    of which ``events_waiting_max`` may wait to be exported.
+    with, and ``database_pages_max`` bounds its size.
     """
 
     free_space_reserve_bytes: int = limits.FREE_SPACE_RESERVE_BYTES
-    in_flight_max: int = limits.IN_FLIGHT.default
-    fifo_in_flight_max: int = limits.FIFO_IN_FLIGHT.default
-    claimed_max: int = limits.CLAIMED.default
-    claim_slice_rows: int = limits.CLAIM_SLICE_ROWS
-    purge_pause_s: int = limits.PURGE_PAUSE_S
-    queue_name_pause_s: int = limits.QUEUE_NAME_PAUSE_S
-    may_send: MaySend | None = None
-    event_log: str = "off"
-    routing_attribute: str = ATTRIBUTE_DEFAULT
-    events_waiting_max: int = limits.EVENTS_WAITING_MAX
     vfs: str | None = None
     database_pages_max: int | None = None
 
@@ -128,20 +113,22 @@ class FolderLock:
         try:
             self._lock.acquire()
         except Timeout:
+            pid = "unknown"
+            with suppress(OSError):
+                pid = self._owner.read_text(encoding="ascii").strip()
             raise FolderError(
-                f"The data folder {folder} is in use by process {self._pid()}: stop it, or choose another folder with "
-                "--data."
+                f"The data folder {folder} is in use by process {pid}: stop it, or choose another folder with --data."
             ) from None
         except OSError as error:
             raise FolderError(f"The data folder {folder} cannot be written: {error.strerror}.") from error
         with suppress(OSError):  # only a hint for people, and the disk may be full
             self._owner.write_text(f"{os.getpid()}\n", encoding="ascii")
 
-    def _pid(self) -> str:
-        try:
-            return self._owner.read_text(encoding="ascii").strip()
-        except OSError:
-            return "unknown"
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Let others have the folder."""
@@ -152,17 +139,11 @@ class FolderLock:
 def is_in_use(folder: Path) -> bool:
     """Tell whether a process has the folder; nothing in it is changed."""
     try:
-        lock = os.open(folder / _LOCK_NAME, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(lock)
+        with (folder / _LOCK_NAME).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (FileNotFoundError, BlockingIOError) as error:
+        return isinstance(error, BlockingIOError)
+    return False
 
 
 def open_connection(folder: Path | None, options: EngineOptions) -> apsw.Connection:
@@ -288,18 +269,21 @@ class Database:
         self.is_short = False
         """Whether there is so little room that no new messages are taken."""
 
-    def begin(self) -> apsw.Connection:
-        """Open the batch's transaction unless it is open; return the connection for a statement."""
-        if not self._connection.in_transaction:
-            self._connection.execute("BEGIN IMMEDIATE")
-        return self._connection
-
     def commit(self) -> None:
         """Make the batch durable: returns after its sync. Blocks, without the GIL."""
         moves_log = self.moves_log
         self._connection.execute("COMMIT")
-        if moves_log:
-            self._move_log()
+        if not moves_log:
+            return
+        self._gave_back = False
+        _, pages, moved = self._checkpoint("PASSIVE")
+        if moved == pages:
+            self._log_was_moved(_SOME_LOG)  # the next commit begins it anew
+            return
+        self._move_again_s = stopwatch_s() + _MOVE_AGAIN_S
+        if pages > _LONG_LOG * self._log_pages_max and not self.log_is_long:
+            self.log_is_long = True
+            log.warning("%s It has %d MB.", LONG_LOG, pages * _FRAME_BYTES // 1_000_000)
 
     @property
     def moves_log(self) -> bool:
@@ -315,19 +299,13 @@ class Database:
         """Return the size of what is in the write-ahead log and not moved."""
         return 0 if self._log_pages == _SOME_LOG else self._log_pages * _FRAME_BYTES
 
-    def _move_log(self) -> None:
-        self._gave_back = False
+    def _checkpoint(self, how: str) -> tuple[int, int, int]:
+        """Move the log; return whether that was hindered, the pages that it had, and how many of them are moved."""
         try:
-            ((_, pages, moved),) = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            ((is_busy, pages, moved),) = self._connection.execute(f"PRAGMA wal_checkpoint({how})")
         except (apsw.FullError, apsw.BusyError):  # the batch is durable all the same
-            pages, moved = self._log_pages, 0
-        if moved == pages:
-            self._log_was_moved(_SOME_LOG)  # the next commit begins it anew
-            return
-        self._move_again_s = stopwatch_s() + _MOVE_AGAIN_S
-        if pages > _LONG_LOG * self._log_pages_max and not self.log_is_long:
-            self.log_is_long = True
-            log.warning("%s It has %d MB.", LONG_LOG, pages * _FRAME_BYTES // 1_000_000)
+            return 1, self._log_pages, 0
+        return is_busy, pages, moved
 
     def _log_was_moved(self, pages: int) -> None:
         self._log_pages = pages
@@ -365,22 +343,29 @@ class Database:
 
     def look(self) -> None:
         """Inspect the disk; when room has just become short, the log is moved while there is room for that."""
-        was_short = self.is_short
-        self.is_short = self._is_short()
-        if self.is_short and not was_short:
-            self._shorten_log()
+        was_short, self.is_short = self.is_short, self._is_short()
+        if self.is_short and not was_short:  # all of the log, whose file is cut; waits for no reader
+            self._connection.set_busy_timeout(0)
+            is_busy, _, _ = self._checkpoint("TRUNCATE")
+            self._connection.set_busy_timeout(_BUSY_MS_MAX)
+            if not is_busy:  # else another process reads what is still in the log
+                self._log_was_moved(0)
 
     def give_back(self, pages_max: int = _PAGES_PER_SLICE, kept: int = _FREE_PAGES_KEPT) -> bool:
         """Return empty pages to the disk with the open transaction, ``kept`` of them not; tell whether any were."""
         pages = self._pragma("freelist_count") - kept
         if pages > 0:
-            list(self.begin().execute(f"PRAGMA incremental_vacuum({min(pages, pages_max)})"))
+            list(self._connection.execute(f"PRAGMA incremental_vacuum({min(pages, pages_max)})"))
             self._gave_back = True
         return pages > 0
 
     def _is_short(self) -> bool:
         try:
-            is_short = self._disk_is_short() or self._database_is_short()
+            is_short = self._disk_is_short() or (
+                self._pages_max is not None
+                and self._pages_max - self._pragma("page_count") + self._pragma("freelist_count")
+                < self._pages_max // _PAGES_RESERVE_DIVISOR
+            )
         except (OSError, apsw.Error):
             log.exception("the room on the disk cannot be told")
             return self.is_short
@@ -397,24 +382,6 @@ class Database:
             return False
         # What draining has freed inside the file is room too: the file does not shrink at once, and not to nothing.
         return free_bytes + self._pragma("freelist_count") * self._pragma("page_size") < reserve_bytes
-
-    def _database_is_short(self) -> bool:
-        if self._pages_max is None:
-            return False
-        used = self._pragma("page_count") - self._pragma("freelist_count")
-        return self._pages_max - used < self._pages_max // _PAGES_RESERVE_DIVISOR
-
-    def _shorten_log(self) -> None:
-        """Move all of the log and cut its file; waits for no reader."""
-        self._connection.set_busy_timeout(0)
-        try:
-            ((busy, _, _),) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except (apsw.FullError, apsw.BusyError):
-            return
-        finally:
-            self._connection.set_busy_timeout(_BUSY_MS_MAX)
-        if not busy:  # else another process reads what is still in the log
-            self._log_was_moved(0)
 
     def _pragma(self, name: str) -> int:
         value: int = self._connection.pragma(name)

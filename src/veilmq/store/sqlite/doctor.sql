@@ -1,5 +1,5 @@
--- The invariants of the store, each as a query that finds what breaks it: a count and one example. A retired partition
--- is on its way out: only what the janitor needs to find its messages is checked of it.
+-- The invariants of the store, each as a query that finds what breaks it. A retired partition is on its way out: only what
+-- the janitor needs to find its messages is checked of it.
 
 -- The place in its queue of each message that is not claimed; grp and visible_at as its row has them.
 CREATE TEMP VIEW placed AS
@@ -17,59 +17,57 @@ SELECT partition, seq, claim_id FROM claimed
 UNION ALL
 SELECT r.partition, m.seq, r.claim_id FROM claimed_run r CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND r.last_seq;
 
+CREATE TEMP VIEW living AS SELECT qp FROM part WHERE NOT retired;
+
 -- The cursors of ordered groups, each beside what its messages say.
 CREATE TEMP VIEW cursor AS
 SELECT
     c.partition, c.grp, c.fixed_at, c.head_seq, c.floating_seq, c.received_to, c.own_to, c.in_flight, p.counted_at,
-    min(o.seq) AS first_seq,
-    coalesce(max(o.seq) FILTER (WHERE o.receive_count > 0), 0) AS last_received,
+    min(o.seq) AS first_seq, coalesce(max(o.seq) FILTER (WHERE o.receive_count > 0), 0) AS last_received,
     max(o.visible_at) FILTER (WHERE o.receive_count > 0) AS leased_to,
     count(*) FILTER (WHERE o.receive_count > 0 AND NOT o.apart AND o.visible_at = c.fixed_at) AS together
 FROM part p CROSS JOIN ordered c ON c.partition = p.qp AND c.seq = 0
     LEFT JOIN ordered o ON o.partition = c.partition AND o.grp = c.grp AND o.seq > 0
-WHERE NOT p.retired
-GROUP BY c.partition, c.grp;
+WHERE NOT p.retired GROUP BY c.partition, c.grp;
+
+-- The same with each of these messages.
+CREATE TEMP VIEW of_cursor AS
+SELECT c.*, o.seq, o.visible_at, o.receive_count, o.apart
+FROM cursor c CROSS JOIN ordered o ON o.partition = c.partition AND o.grp = c.grp AND o.seq > 0;
 
 -- name: every queue has its partition
-SELECT count(*), min(name) FROM queue
-WHERE NOT EXISTS (SELECT 1 FROM part WHERE part.qp = queue.qp AND part.queue_id = queue.queue_id AND NOT retired);
+SELECT name FROM queue WHERE (qp, queue_id) NOT IN (SELECT qp, queue_id FROM part WHERE NOT retired);
 
 -- name: every partition is that of its queue, or retired
-SELECT count(*), min(qp) FROM part
-WHERE NOT retired AND NOT EXISTS (SELECT 1 FROM queue WHERE queue.qp = part.qp AND queue.queue_id = part.queue_id);
+SELECT qp FROM part WHERE NOT retired AND (qp, queue_id) NOT IN (SELECT qp, queue_id FROM queue);
 
 -- name: every message has a place in a queue
-SELECT count(*), min(seq) FROM (SELECT seq FROM message EXCEPT SELECT seq FROM placed EXCEPT SELECT seq FROM held);
+SELECT seq FROM message EXCEPT SELECT seq FROM placed EXCEPT SELECT seq FROM held;
 
 -- name: every place in a queue has its message
-SELECT count(*), min(seq) FROM (SELECT seq FROM placed UNION SELECT seq FROM held EXCEPT SELECT seq FROM message);
+SELECT seq FROM placed UNION SELECT seq FROM held EXCEPT SELECT seq FROM message;
 
 -- name: no message has two places
-SELECT count(*), min(seq) FROM (
-    SELECT seq FROM (SELECT seq FROM placed UNION ALL SELECT seq FROM held) GROUP BY seq HAVING count(*) > 1
-);
+SELECT seq FROM (SELECT seq FROM placed UNION ALL SELECT seq FROM held) GROUP BY seq HAVING count(*) > 1;
 
 -- name: every place is in a partition
-SELECT count(*), min(partition) FROM (
-    SELECT partition FROM placed UNION SELECT partition FROM ordered_run UNION SELECT partition FROM ready
-    UNION SELECT partition FROM fair_group
-) WHERE partition NOT IN (SELECT qp FROM part);
+SELECT partition FROM placed UNION SELECT partition FROM ordered_run UNION SELECT partition FROM ready
+UNION SELECT partition FROM fair_group EXCEPT SELECT qp FROM part;
 
 -- name: every row names the group of its message, and so does its lane
-SELECT count(*), min(seq) FROM placed CROSS JOIN message USING (seq)
+SELECT seq FROM placed CROSS JOIN message USING (seq)
 WHERE placed.grp IS NOT message.grp OR lane NOT BETWEEN 1 AND 32 OR (lane > 16) <> (placed.grp IS NOT NULL);
 
 -- name: messages of FIFO queues are ordered, and no others
-SELECT count(*), min(placed.seq)
-FROM queue CROSS JOIN placed ON placed.partition = queue.qp
+SELECT placed.seq FROM queue CROSS JOIN placed ON placed.partition = queue.qp
 WHERE (placed.lane IS NULL) <> coalesce(json_extract(CAST(queue.settings AS TEXT), '$.fifo'), 0);
 
 -- name: every run of the ready list has all of its messages
-SELECT count(*), min(last_seq) FROM ready
+SELECT last_seq FROM ready
 WHERE last_seq - first_seq + 1 <> (SELECT count(*) FROM message WHERE seq BETWEEN first_seq AND last_seq);
 
 -- name: every ordered message is of a run
-SELECT count(*), min(seq) FROM ordered
+SELECT seq FROM ordered
 WHERE seq > 0 AND visible_at IS NOT 4611686018427387903 AND NOT EXISTS (
     SELECT 1 FROM ordered_run WHERE partition = ordered.partition AND first_seq <= seq AND last_seq = (
         SELECT min(last_seq) FROM ordered_run WHERE partition = ordered.partition AND last_seq >= seq
@@ -77,166 +75,129 @@ WHERE seq > 0 AND visible_at IS NOT 4611686018427387903 AND NOT EXISTS (
 );
 
 -- name: every ordered run has as many messages as it says, but for claimed ones
-SELECT count(*), min(last_seq) FROM ordered_run AS r
+SELECT last_seq FROM ordered_run AS r
 WHERE messages < 1 OR messages <> (
     SELECT count(*) FROM message AS m LEFT JOIN ordered AS o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
     WHERE m.seq BETWEEN r.first_seq AND r.last_seq AND o.visible_at IS NOT 4611686018427387903
 );
 
 -- name: the totals agree with the rows
-SELECT count(*), min(qp) FROM (
-    SELECT
-        qp, messages, in_flight, delayed, count(seq) AS counted,
-        count(*) FILTER (WHERE visible_at > counted_at AND receive_count > 0) AS leased,
-        count(*) FILTER (WHERE visible_at > counted_at AND receive_count = 0) AS waiting
-    FROM part LEFT JOIN placed ON partition = qp WHERE NOT retired GROUP BY qp
-) WHERE messages <> counted OR in_flight <> leased OR delayed <> waiting;
+SELECT qp FROM part LEFT JOIN placed ON partition = qp WHERE NOT retired GROUP BY qp
+HAVING messages <> count(seq) OR in_flight <> count(*) FILTER (WHERE visible_at > counted_at AND receive_count > 0)
+    OR delayed <> count(*) FILTER (WHERE visible_at > counted_at AND receive_count = 0);
 
 -- name: every received message has its count, its epoch and its times
-SELECT count(*), min(seq) FROM placed
+SELECT seq FROM placed
 WHERE (receive_count > 0) <> (received_at IS NOT NULL) OR (receive_count > 0) <> (first_received_at IS NOT NULL)
     OR (receive_count > 0 AND (visible_at IS NULL OR epoch < receive_count));
 
 -- name: every dead letter has its source, its receives and its first receive
-SELECT count(*), min(seq) FROM message
+SELECT seq FROM message
 WHERE (source IS NULL) <> (receives_before IS NULL) OR (source IS NULL) <> (first_received_at_ms IS NULL);
 
 -- name: every group of a standard queue has its first message
-SELECT count(*), min(grp) FROM (
+SELECT grp FROM (
     SELECT partition, lane, grp, visible_at, seq FROM (
         SELECT *, row_number() OVER (PARTITION BY partition, lane, grp ORDER BY visible_at, seq) AS place
         FROM visibility WHERE grp IS NOT NULL
     ) WHERE place = 1
     EXCEPT SELECT partition, lane, grp, head_at, head_seq FROM fair_group
-) WHERE partition IN (SELECT qp FROM part WHERE NOT retired);
+) WHERE partition IN living;
 
 -- name: every group that is known in a standard queue has a message
-SELECT count(*), min(grp) FROM fair_group AS known
-WHERE partition IN (SELECT qp FROM part WHERE NOT retired) AND NOT EXISTS (
-    SELECT 1 FROM visibility WHERE partition = known.partition AND lane = known.lane AND grp = known.grp
-);
+SELECT grp FROM (SELECT partition, lane, grp FROM fair_group EXCEPT SELECT partition, lane, grp FROM visibility)
+WHERE partition IN living;
 
 -- name: every ordered group has its cursor
-SELECT count(*), min(seq) FROM ordered
-WHERE partition IN (SELECT qp FROM part WHERE NOT retired)
-    AND NOT EXISTS (SELECT 1 FROM ordered AS c WHERE c.partition = ordered.partition AND c.grp = ordered.grp AND c.seq = 0);
+SELECT seq FROM ordered
+WHERE partition IN living AND (partition, grp) NOT IN (SELECT partition, grp FROM ordered WHERE seq = 0);
 
 -- name: every ordered group has its number
-SELECT count(*), min(grp) FROM cursor
-WHERE NOT EXISTS (SELECT 1 FROM message_group WHERE partition = cursor.partition AND number = cursor.grp);
+SELECT grp FROM cursor WHERE (partition, grp) NOT IN (SELECT partition, number FROM message_group);
 
 -- name: every cursor has messages, and its head is one of them
-SELECT count(*), min(grp) FROM cursor
-WHERE NOT EXISTS (SELECT 1 FROM ordered WHERE partition = cursor.partition AND grp = cursor.grp AND seq = cursor.head_seq AND seq > 0);
+SELECT grp FROM cursor
+WHERE (partition, grp, coalesce(head_seq, 0)) NOT IN (SELECT partition, grp, seq FROM ordered WHERE seq > 0);
 
 -- name: every cursor knows the last message that was received
-SELECT count(*), min(grp) FROM cursor WHERE received_to <> last_received;
+SELECT grp FROM cursor WHERE received_to <> last_received;
 
 -- name: a group with a received message goes on at the end of its leases
-SELECT count(*), min(grp) FROM cursor
-WHERE leased_to IS NOT NULL AND (fixed_at IS NOT leased_to OR floating_seq IS NOT NULL);
+SELECT grp FROM cursor WHERE leased_to IS NOT NULL AND (fixed_at IS NOT leased_to OR floating_seq IS NOT NULL);
 
 -- name: a group without one goes on no later than its first message is due
-SELECT count(*), min(cursor.grp) FROM cursor CROSS JOIN ordered AS o
-    ON o.partition = cursor.partition AND o.grp = cursor.grp AND o.seq = first_seq
-WHERE leased_to IS NULL AND CASE
-    WHEN o.visible_at IS NULL THEN cursor.floating_seq IS NOT o.seq
-    ELSE cursor.fixed_at IS NULL OR cursor.fixed_at > o.visible_at
-END;
+SELECT grp FROM of_cursor WHERE seq = first_seq AND leased_to IS NULL
+    AND iif(visible_at IS NULL, floating_seq IS NOT seq, fixed_at IS NULL OR fixed_at > visible_at);
 
 -- name: every cursor names instants and messages of its group
-SELECT count(*), min(grp) FROM cursor
-WHERE (fixed_at IS NOT NULL AND NOT EXISTS (
-    SELECT 1 FROM ordered
-    WHERE partition = cursor.partition AND grp = cursor.grp AND seq > 0 AND visible_at = cursor.fixed_at
-)) OR (floating_seq IS NOT NULL AND NOT EXISTS (
-    SELECT 1 FROM ordered
-    WHERE partition = cursor.partition AND grp = cursor.grp AND seq = cursor.floating_seq AND seq > 0 AND visible_at IS NULL
-)) OR (fixed_at IS NULL AND head_seq IS NOT floating_seq);
+SELECT grp FROM cursor WHERE fixed_at IS NULL AND head_seq IS NOT floating_seq
+UNION ALL
+SELECT grp FROM cursor WHERE fixed_at IS NOT NULL AND (partition, grp, fixed_at) NOT IN (
+    SELECT partition, grp, visible_at FROM ordered WHERE seq > 0 AND visible_at IS NOT NULL
+)
+UNION ALL
+SELECT grp FROM cursor WHERE floating_seq IS NOT NULL
+    AND (partition, grp, floating_seq) NOT IN (SELECT partition, grp, seq FROM ordered WHERE seq > 0 AND visible_at IS NULL);
 
 -- name: every cursor counts what is hidden until its group goes on
-SELECT count(*), min(grp) FROM cursor
-WHERE fixed_at > counted_at AND fixed_at < 4611686018427387903 AND in_flight <> together;
+SELECT grp FROM cursor WHERE fixed_at > counted_at AND fixed_at < 4611686018427387903 AND in_flight <> together;
 
 -- name: every other hidden message of a group is apart
-SELECT count(*), min(o.seq) FROM cursor CROSS JOIN ordered AS o
-    ON o.partition = cursor.partition AND o.grp = cursor.grp AND o.seq > 0
-WHERE o.visible_at > counted_at AND NOT o.apart AND (o.receive_count = 0 OR o.visible_at <> cursor.fixed_at);
+SELECT seq FROM of_cursor WHERE visible_at > counted_at AND NOT apart AND (receive_count = 0 OR visible_at <> fixed_at);
 
 -- name: every cursor knows how far messages have delays of their own
-SELECT count(*), min(o.seq) FROM cursor CROSS JOIN ordered AS o
-    ON o.partition = cursor.partition AND o.grp = cursor.grp AND o.seq > cursor.own_to
-WHERE o.visible_at IS NOT NULL AND o.receive_count = 0;
+SELECT seq FROM of_cursor WHERE seq > own_to AND visible_at IS NOT NULL AND receive_count = 0;
 
 -- name: every claim has all of its messages
-SELECT count(*), min(claim_id) FROM (
-    SELECT claim.*, count(held.seq) AS counted FROM claim LEFT JOIN held USING (claim_id) GROUP BY claim_id
-) WHERE counted <> remaining OR remaining > messages
+SELECT claim_id FROM claim LEFT JOIN held USING (claim_id) GROUP BY claim_id
+HAVING count(held.seq) <> remaining OR remaining > messages
     OR (NOT is_ending AND remaining <> iif(state IN ('binding', 'open'), messages, 0));
 
 -- name: every claimed message is of a claim
-SELECT count(*), min(seq) FROM held WHERE claim_id NOT IN (SELECT claim_id FROM claim);
+SELECT seq FROM held WHERE claim_id NOT IN (SELECT claim_id FROM claim);
 
 -- name: every claim under way has its source
-SELECT count(*), min(claim_id) FROM claim
-WHERE state IN ('binding', 'open')
-    AND NOT EXISTS (SELECT 1 FROM source WHERE source.qp = claim.qp AND source.name = claim.source);
+SELECT claim_id FROM claim
+WHERE state IN ('binding', 'open') AND (qp, coalesce(source, '')) NOT IN (SELECT qp, name FROM source);
 
 -- name: what is claimed of a FIFO queue is hidden for ever, and nothing else is
-SELECT count(*), min(seq) FROM (
-    SELECT partition, grp, seq FROM ordered WHERE seq > 0 AND visible_at = 4611686018427387903
-    EXCEPT SELECT partition, grp, seq FROM claimed
-    UNION ALL
-    SELECT * FROM (
-        SELECT partition, grp, seq FROM claimed WHERE grp IS NOT NULL AND lane <= 16
-        EXCEPT SELECT partition, grp, seq FROM ordered WHERE visible_at = 4611686018427387903
-    )
-);
+SELECT coalesce(o.seq, c.seq)
+FROM (SELECT partition, grp, seq FROM ordered WHERE seq > 0 AND visible_at = 4611686018427387903) AS o
+    FULL JOIN (SELECT partition, grp, seq FROM claimed WHERE grp IS NOT NULL AND lane <= 16) AS c USING (partition, grp, seq)
+WHERE o.seq IS NULL OR c.seq IS NULL;
 
 -- name: no seq is behind the last one
-SELECT count(*), min(seq) FROM message
-WHERE seq > (SELECT max(last_seq) FROM (SELECT last_seq FROM progress UNION ALL SELECT last_seq FROM part));
+SELECT seq FROM message WHERE seq > max((SELECT last_seq FROM progress), (SELECT coalesce(max(last_seq), 0) FROM part));
 
 -- name: the deduplication log has no gap
-SELECT count(*), min(number) FROM accepted AS each
-WHERE length(entries) % 48 <> 0 OR (
-    EXISTS (SELECT 1 FROM accepted WHERE number > each.number)
-    AND NOT EXISTS (SELECT 1 FROM accepted WHERE number = each.number + length(each.entries) / 48)
-);
+SELECT number FROM (SELECT *, lead(number) OVER (ORDER BY number) AS next FROM accepted)
+WHERE length(entries) % 48 <> 0 OR next <> number + length(entries) / 48;
 
 -- name: events are numbered without a gap
-SELECT count(*), min(number) FROM event_batch AS each
-WHERE EXISTS (SELECT 1 FROM event_batch WHERE number > each.number)
-    AND NOT EXISTS (SELECT 1 FROM event_batch WHERE number = each.number + each.events);
+SELECT number FROM (SELECT *, lead(number) OVER (ORDER BY number) AS next FROM event_batch) WHERE next <> number + events;
 
 -- name: a receipt that expired is kept once
-SELECT count(*), min(number) FROM (
-    SELECT min(number) AS number FROM expired_receipt GROUP BY seq, generation HAVING count(*) > 1
-);
+SELECT min(number) FROM expired_receipt GROUP BY seq, generation HAVING count(*) > 1;
 
 -- name: everything staged has a writer, and as many messages as it says
-SELECT count(*), min(stage_id) FROM stage
+SELECT stage_id FROM stage
 WHERE publication IS NULL AND (
     writer_id NOT IN (SELECT writer_id FROM writer)
     OR messages <> (SELECT coalesce(sum(piece.messages), 0) FROM piece WHERE piece.stage_id = stage.stage_id)
 );
 
 -- name: every piece is of a stage
-SELECT count(*), min(stage_id) FROM piece WHERE stage_id NOT IN (SELECT stage_id FROM stage);
+SELECT stage_id FROM piece WHERE stage_id NOT IN (SELECT stage_id FROM stage);
 
 -- name: everything decided is there until it has entered
-SELECT count(*), min(number) FROM publication
-WHERE EXISTS (
-    SELECT 1 FROM json_each('[' || trim(stages, '{}') || ']') AS named
-    WHERE NOT EXISTS (SELECT 1 FROM stage WHERE stage_id = named.value AND stage.publication = number)
-);
+SELECT number FROM publication CROSS JOIN json_each('[' || trim(stages, '{}') || ']') AS named
+WHERE (number, named.value) NOT IN (SELECT publication, stage_id FROM stage WHERE publication IS NOT NULL);
 
 -- name: every move task is of a queue, and has moved no more than it was to move
-SELECT count(*), min(number) FROM move
-WHERE queue_id NOT IN (SELECT queue_id FROM queue) OR moved NOT BETWEEN 0 AND to_move;
+SELECT number FROM move WHERE queue_id NOT IN (SELECT queue_id FROM queue) OR moved NOT BETWEEN 0 AND to_move;
 
 -- name: every subscription is of a topic, and has the queue that it is pushed from
-SELECT count(*), min(s.name) FROM subscription AS s LEFT JOIN topic AS t USING (topic_id)
+SELECT s.name FROM subscription AS s LEFT JOIN topic AS t USING (topic_id)
 WHERE t.name IS NULL OR (s.pushed AND NOT EXISTS (
     SELECT 1 FROM queue
     WHERE name = substr(t.name, 1, instr(t.name, '/') - 1) || '~push/' || substr(t.name, instr(t.name, '/') + 1) || '~' || s.name

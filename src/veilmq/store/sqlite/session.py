@@ -27,12 +27,6 @@ from veilmq.store.queues import SEQ_SHIFT, Queue
 from veilmq.store.sqlite.database import SQL, Database, EngineOptions
 from veilmq.store.sqlite.event_log import EventLog
 
-_PUT_TOTALS = SQL["put_totals"]
-_PUT_PROGRESS = SQL["put_progress"]
-_DELETE_MESSAGE = SQL["delete_message"]
-_SHRINK_RUN = SQL["shrink_ordered_run"]
-_DELETE_RUN = SQL["delete_ordered_run"]
-
 _NUMBERS_REMEMBERED_MAX = 65_536
 _FIRST_NUMBER: tuple[int, int] = (0, 0)
 
@@ -109,7 +103,7 @@ class Session:
     def finish(self, now_ms: int) -> None:
         """Write what the batch has gathered, and how far time and seqs have come."""
         if not self.write():
-            self.execute(_PUT_PROGRESS, (now_ms, self.last_seq))
+            self.execute(SQL["put_progress"], (now_ms, self.last_seq))
 
     def write(self) -> bool:
         """Write what the batch has gathered so far; tell whether that were totals."""
@@ -125,7 +119,7 @@ class Session:
             q.touched = False
             rows.append((q.messages, q.in_flight, q.delayed, q.counted_at_ms, q.floor_seq, self.last_seq, q.partition))
         if rows:
-            self.executemany(_PUT_TOTALS, rows)
+            self.executemany(SQL["put_totals"], rows)
         return bool(rows)
 
     def roll_back(self) -> None:
@@ -162,9 +156,7 @@ class Session:
 
     def run(self, query: str, *values: Any) -> None:
         """Run a named query that changes something."""
-        if self._writes:
-            self.flush()
-        self.execute(SQL[query], values)
+        self.rows(query, *values)
 
     def many(self, query: str, rows: Sequence[Row]) -> None:
         """Run a named query that changes something, once for each of ``rows``."""
@@ -190,7 +182,7 @@ class Session:
 
     def queue(self, name: str) -> Queue:
         """Return the queue of that full name; raises ``QueueNotFound``."""
-        queue = self.queues.get(name) or self._load(name)
+        queue = self.find(name)
         if queue is None:
             raise QueueNotFound(name)
         return queue
@@ -200,19 +192,17 @@ class Session:
         if row is None:
             return None
         queue = self.queues[name] = Queue(row, self.wakes.get(name))
-        self.apply_options(queue)
+        self._apply_options(queue)
         lane = -1
         while not queue.fifo:
-            found = self.row("first_lane_after", queue.partition, lane)
-            assert found is not None, "an aggregate has a row"
-            if found[0] is None:
+            ((lane,),) = self.rows("first_lane_after", queue.partition, lane)
+            if lane is None:
                 break
-            lane = found[0]
             queue.lanes += (lane,)
             queue.shares = queue.shares or lane > PRIORITY.maximum
         return queue
 
-    def apply_options(self, queue: Queue) -> None:
+    def _apply_options(self, queue: Queue) -> None:
         """Put the in-flight limit and the log in force, which the queue may leave to the store's options."""
         own, options = queue.settings.in_flight_max, self.options
         theirs = options.fifo_in_flight_max if queue.fifo else options.in_flight_max
@@ -228,7 +218,7 @@ class Session:
                 self._touched.remove(queue)
             return False
         queue.reload(row, now_ms)
-        self.apply_options(queue)
+        self._apply_options(queue)
         return True
 
     # Seqs.
@@ -252,7 +242,7 @@ class Session:
         """Write what ``ended`` and ``left`` have gathered."""
         if self._ended:
             ended, self._ended = self._ended, []
-            self.executemany(_DELETE_MESSAGE, ended)
+            self.executemany(SQL["delete_message"], ended)
         if self._left:
             left, self._left = self._left, defaultdict(list)
             for partition, seqs in left.items():
@@ -260,20 +250,17 @@ class Session:
 
     def _shrink_runs(self, partition: int, seqs: list[Row]) -> None:
         """Count messages out of their runs; a run without any is deleted."""
-        last_seq = -1
-        runs: list[list[int]] = []  # last seq, messages, and how many of them have left
+        runs = [[-1, 0, 0]]  # last seq, messages, and how many of them have left
         for (seq,) in sorted(seqs):
-            if seq > last_seq:
-                found = self.row("ordered_run", partition, seq)
-                assert found is not None, "a message belongs to a run"
-                last_seq = found[0]
+            if seq > runs[-1][0]:
+                (found,) = self.rows("ordered_run", partition, seq)
                 runs.append([*found, 0])
             runs[-1][2] += 1
-        for last_seq, left, gone in runs:
+        for last_seq, left, gone in runs[1:]:
             if gone == left:
-                self.execute(_DELETE_RUN, (partition, last_seq))
+                self.execute(SQL["delete_ordered_run"], (partition, last_seq))
             else:
-                self.execute(_SHRINK_RUN, (gone, partition, last_seq))
+                self.execute(SQL["shrink_ordered_run"], (gone, partition, last_seq))
 
 
 class GroupNumbers:
@@ -299,8 +286,7 @@ class GroupNumbers:
         if number is None:
             if len(self._numbers) >= _NUMBERS_REMEMBERED_MAX:
                 self._numbers.clear()
-            number = self.of_hash(partition, group_hash(self.key, name), seq)
-            self._numbers[partition, name] = number
+            number = self._numbers[partition, name] = self.of_hash(partition, group_hash(self.key, name), seq)
         return number
 
     def of_hash(self, partition: int, name_hash: int, seq: int) -> int:

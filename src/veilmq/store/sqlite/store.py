@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Thread
-from typing import Any
+from typing import Any, cast
 
 import apsw
 
@@ -102,13 +102,13 @@ class Committer:
         """Make the batch durable; ``committed`` follows, before or after this returns."""
         if self._thread is None:
             self._committed(self._try())
-        elif self._database.moves_log:
-            self._hand_over()
-        elif self._usual_s < _QUICK_S or self._commits_to_look <= 0:
+        elif not self._database.moves_log and (self._usual_s < _QUICK_S or self._commits_to_look <= 0):
             self._committed(self._timed_try())
         else:
             self._commits_to_look -= 1
-            self._hand_over()
+            self._ended.clear()
+            self._work.put(True)
+            self._giving = self._loop.call_later(_GIVES_AFTER_S, self._give_gil)
 
     def close(self) -> None:
         """End the thread; nothing is under way."""
@@ -123,11 +123,6 @@ class Committer:
         except BaseException as error:  # noqa: BLE001 - the engine decides what it means, in its own thread
             return error
         return None
-
-    def _hand_over(self) -> None:
-        self._ended.clear()
-        self._work.put(True)
-        self._giving = self._loop.call_later(_GIVES_AFTER_S, self._give_gil)
 
     def _give_gil(self) -> None:
         if not self._ended.wait(_GIVEN_S_MAX):
@@ -221,24 +216,21 @@ class SqliteStore:
 
     def withdraw(self, done: Done) -> None:
         """Drop the command submitted with ``done`` if it has not been begun; its client has gone."""
-        for entry in self._pending:
-            if entry[1] == done:
-                self._pending.remove(entry)
-                return
+        entry = next((each for each in self._pending if each[1] == done), None)
+        if entry is not None:
+            self._pending.remove(entry)
 
     def watch(self, queue: str, wake: Wake) -> None:
         """Call ``wake`` whenever ``queue`` may have a message; see ``core.ports.Engine``."""
         self._session.wakes[queue] = wake
-        found = self._session.queues.get(queue)
-        if found is not None:
-            found.wake = wake
+        if queue in self._session.queues:
+            self._session.queues[queue].wake = wake
 
     def unwatch(self, queue: str) -> None:
         """End the watch on ``queue``."""
         self._session.wakes.pop(queue, None)
-        found = self._session.queues.get(queue)
-        if found is not None:
-            found.wake = None
+        if queue in self._session.queues:
+            self._session.queues[queue].wake = None
 
     async def close(self) -> None:
         """Finish what was submitted, refuse what comes, and let go of the folder."""
@@ -251,7 +243,9 @@ class SqliteStore:
             self._closed = True
             self._committer.close()
             try:
-                self._mark_end()
+                if not self.has_failed:
+                    with suppress(apsw.Error):  # a full disk has an earlier mark
+                        self._session.run("put_mark", self.clock.mark())
                 self._database.close()
             finally:
                 if self._lock is not None:
@@ -271,18 +265,11 @@ class SqliteStore:
 
         self.submit(step, answered)
 
-    def _mark_end(self) -> None:
-        """Leave the clock's mark, so that the next start goes on from here; a full disk has an earlier one."""
-        if not self.has_failed:
-            with suppress(apsw.Error):
-                self._session.run("put_mark", self.clock.mark())
-
     # What an operator asks.
 
     async def survey(self, names_max: int) -> Survey:
         """Return the first ``names_max`` queues by name, and how many there are."""
-        survey: Survey = await execute(self, SurveyQueues(names_max=names_max))
-        return survey
+        return cast(Survey, await execute(self, SurveyQueues(names_max=names_max)))
 
     @property
     def kept(self) -> str:
@@ -291,15 +278,15 @@ class SqliteStore:
 
     async def obstacles(self) -> list[str]:
         """Return why no requests should be sent here."""
-        return [text for text, holds in {FAILED: self.has_failed, FULL: self.is_short_of_space}.items() if holds]
+        return [text for text, holds in {FAILED: self.has_failed, FULL: self._database.is_short}.items() if holds]
 
     def warnings(self) -> list[str]:
         """Return what is wrong although requests are answered."""
-        long_log = [LONG_LOG] if self._database.log_is_long else []
+        warnings = [LONG_LOG] if self._database.log_is_long else []
         held_ms, doubt = self.clock.held_back_ms(), self.clock.doubt
-        if doubt is None or not held_ms:
-            return long_log
-        return [f"{_span(held_ms)} {_HELD_BACK}{_UNTIL[doubt.synchronised]}", *long_log]
+        if doubt is not None and held_ms:
+            warnings.insert(0, f"{_span(held_ms)} {_HELD_BACK}{_UNTIL[doubt.synchronised]}")
+        return warnings
 
     async def trust_clock(self) -> str:
         """Take the present time for right; see ``store.port.Store``."""
@@ -325,11 +312,6 @@ class SqliteStore:
     async def answered(self) -> None:
         """Return when what was submitted so far has been answered, which is done in order."""
         await execute(self, ListQueues(account=""))
-
-    @property
-    def is_short_of_space(self) -> bool:
-        """Whether sends are refused because the disk is nearly full."""
-        return self._database.is_short
 
     @property
     def has_failed(self) -> bool:
@@ -382,17 +364,14 @@ class SqliteStore:
             self._session.accepted.keep()
             self._deliver()
         elif isinstance(error, Exception) and ran_out_of_room(error):
-            self._try_again()
+            try:
+                self._batch.roll_back(self._pending, is_full=True)
+            except Exception as worse:  # noqa: BLE001 - not even the way back worked
+                self._fail(worse)
+            else:
+                self._arrange()
         else:
             self._fail(error)
-
-    def _try_again(self) -> None:
-        try:
-            self._batch.roll_back(self._pending, is_full=True)
-        except Exception as worse:  # noqa: BLE001 - not even the way back worked
-            self._fail(worse)
-        else:
-            self._arrange()
 
     def _deliver(self) -> None:
         if not self._batch.deliver(stopwatch_s() + _DELIVERY_S_MAX):

@@ -108,17 +108,21 @@ def test_every_pragma_is_in_force(tmp_path: Path) -> None:
 
 def test_the_log_is_moved_once_when_it_is_long_and_when_pages_were_given_back(tmp_path: Path) -> None:
     options = EngineOptions(free_space_reserve_bytes=0)  # the shortest log
-    database = Database(open_connection(tmp_path, options), tmp_path, options=options)
+    connection = open_connection(tmp_path, options)
+    database = Database(connection, tmp_path, options=options)
     moving = []
     for number in range(200):
-        database.begin().execute("INSERT INTO setting VALUES (?, ?)", (f"{number}", bytes(20_000)))
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("INSERT INTO setting VALUES (?, ?)", (f"{number}", bytes(20_000)))
         moving.append(database.moves_log)
         database.commit()
     assert True in moving
     assert (True, True) not in pairwise(moving), "not again at the next commit"
-    database.begin().execute("DELETE FROM setting")
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("DELETE FROM setting")
     database.commit()
     moving = [database.moves_log]
+    connection.execute("BEGIN IMMEDIATE")
     assert database.give_back(1, kept=0)
     moving.append(database.moves_log)
     database.commit()
