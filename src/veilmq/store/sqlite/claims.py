@@ -157,23 +157,73 @@ class _Binding:
         self._expires = now_ms >= queue.expires_at_ms
         self._is_full = False  # the next message is too long for the claim
         self._taken: list[_Taken] = []
+        self._blocks: list[Row] = []  # of groups of a FIFO queue that gave something
+        self._unsettled: set[int] = set()  # those that are to be filed anew
         self._messages = 0
         self._bytes = 0
         self._sink = sink_of(session, queue, now_ms) if queue.settings.receives_max else None
 
     def bind(self) -> Part:
         """Bind the slice."""
-        session, queue = self._session, self._queue
-        shards, grown = self._bind_ordered() if queue.fifo else self._bind_standard()
+        session, queue, claim = self._session, self._queue, self._claim
+        if queue.fifo:
+            self._choose_groups()
+        else:
+            for priority in fair.priorities(queue):
+                if self._goes_on:
+                    self._choose(priority)
+        dead = [] if self._sink is None else self._sink.move()
+        if queue.fifo or queue.shares:
+            shards = claim.shards or shards_of_groups(self._messages, more=self._more, wish=self._wish)
+            self._write(self._by_group(shards), dead)
+            grown = shards, 0
+        else:
+            pieces = placed(self._messages, claim, self._wish.shard_messages)
+            self._write(self._in_turn(pieces), dead)
+            grown = filled(pieces, claim)
         if self._messages:
             queue.messages -= self._messages
             queue.received += self._messages
             queue.claims = True
             session.touch(queue)
             size_bytes = None if self._bytes_left is None else self._bytes
-            session.run("grow_claim", self._messages, size_bytes, session.ahead_ms, self._claim.id)
+            session.run("grow_claim", self._messages, size_bytes, session.ahead_ms, claim.id)
         session.write_bytes_left -= (session.options.claim_slice_rows - self._effort_left) * BATCH_ROW_BYTES
-        return Part(self._messages, shards, grown, more=self._more, expires=self._expires)
+        return Part(self._messages, *grown, more=self._more, expires=self._expires)
+
+    def _write(self, in_shards: _Placed, dead: list[Row]) -> None:
+        """Write what was taken; the receipts of what was received before end."""
+        session, queue, claim, now_ms = self._session, self._queue, self._claim, self._now_ms
+        partition = queue.partition
+        if queue.log is not None:
+            received = [seq for seq, _, _, row in self._taken if row is not None and row[_RECEIVE_COUNT]]
+            session.events.end(queue.log, partition, received, now_ms, fifo=queue.fifo)
+        runs: list[Row] = []
+        rows: list[Row] = []
+        for shard, start, end, (_, _, lane, row) in in_shards:
+            if row is None:
+                runs.append((partition, end, start, lane, claim.id, shard))
+            else:
+                seq, _, receive_count, epoch, first_at_ms, group, *_ = row
+                first_at_ms = now_ms if first_at_ms is None else first_at_ms
+                counts = receive_count + 1, epoch + 1
+                rows.append((partition, seq, lane, group, *counts, first_at_ms, claim.id, shard))
+        if runs:
+            standard.cut(session, queue, [(run[3], seq) for run in runs for seq in (run[2], run[1])], now_ms)
+        session.many("insert_claimed_run", runs)
+        session.many("insert_claimed", rows)
+        if queue.fifo:
+            generation = getrandbits(GENERATION_BITS) or 1
+            leases = [(0, NEVER_MS, generation, now_ms, now_ms, partition, row[3], row[1]) for row in rows]
+            session.many("ordered_mark", leases)
+            session.many("block_group", self._blocks)
+            session.left(partition, [(row[1],) for row in rows])
+            fifo.refile(session, queue, self._unsettled.union([row[11] for row in dead]))
+            return
+        session.many("standard_delete", [(partition, None, row[1]) for row in rows])
+        if queue.shares:
+            gone = [row[1:4] for row in rows] + [(row[0], row[1], row[11]) for row in dead]
+            fair.ended(session, queue, gone, now_ms)
 
     @property
     def _goes_on(self) -> bool:
@@ -230,51 +280,6 @@ class _Binding:
             self._wanted -= messages
             self._bytes += size_bytes
 
-    def _end_receipts(self) -> None:
-        """Have the event log know that what was received before is bound."""
-        queue = self._queue
-        if queue.log is not None:
-            received = [seq for seq, _, _, row in self._taken if row is not None and row[_RECEIVE_COUNT]]
-            self._session.events.end(queue.log, queue.partition, received, self._now_ms, fifo=queue.fifo)
-
-    def _row(self, row: Row, shard: int) -> Row:
-        """Return the row in ``claimed`` of a message."""
-        seq, lane, receive_count, epoch, first_at_ms, group, *_ = row
-        first_at_ms = self._now_ms if first_at_ms is None else first_at_ms
-        return self._queue.partition, seq, lane, group, receive_count + 1, epoch + 1, first_at_ms, self._claim.id, shard
-
-    # Standard queues.
-
-    def _bind_standard(self) -> tuple[int, int]:
-        session, queue, claim, now_ms = self._session, self._queue, self._claim, self._now_ms
-        for priority in fair.priorities(queue):
-            if self._goes_on:
-                self._choose(priority)
-        dead = [] if self._sink is None else self._sink.move()
-        if queue.shares:
-            shards = claim.shards or shards_of_groups(self._messages, more=self._more, wish=self._wish)
-            in_shards, grown = self._by_group(shards), (shards, 0)
-        else:
-            pieces = placed(self._messages, claim, self._wish.shard_messages)
-            in_shards, grown = self._in_turn(pieces), filled(pieces, claim)
-        self._end_receipts()
-        runs: list[Row] = []
-        rows: list[Row] = []
-        for shard, first, last, (_, _, lane, row) in in_shards:
-            if row is None:
-                runs.append((queue.partition, last, first, lane, claim.id, shard))
-            else:
-                rows.append(self._row(row, shard))
-        if runs:
-            standard.cut(session, queue, [(run[3], seq) for run in runs for seq in (run[2], run[1])], now_ms)
-        session.many("insert_claimed_run", runs)
-        session.many("standard_delete", [(row[0], None, row[1]) for row in rows])
-        session.many("insert_claimed", rows)
-        if queue.shares:
-            gone = [row[1:4] for row in rows] + [(row[0], row[1], row[11]) for row in dead]
-            fair.ended(session, queue, gone, now_ms)
-        return grown
-
     def _choose(self, priority: int) -> None:
         """Take the visible messages of a priority in the order of visibility."""
         rows, partition = self._session.rows, self._queue.partition
@@ -324,38 +329,22 @@ class _Binding:
                 first = start + part * messages // parts
                 yield (start + part) % shards, first, start + (part + 1) * messages // parts - 1, each
 
-    # FIFO queues.
-
-    def _bind_ordered(self) -> tuple[int, int]:
-        session, queue, now_ms, taken = self._session, self._queue, self._now_ms, self._taken
-        blocks: list[Row] = []
-        unsettled: set[int] = set()
-        for group in fifo.ready(session, queue, self._groups_left, now_ms):
+    def _choose_groups(self) -> None:
+        """Take what groups of a FIFO queue give."""
+        session, queue, taken = self._session, self._queue, self._taken
+        for group in fifo.ready(session, queue, self._groups_left, self._now_ms):
             if not self._goes_on:
                 break
             start = len(taken)
-            terms = (now_ms, self._bytes_left is not None, queue.delay_ms, self._groups_left, self._floor)
+            terms = (self._now_ms, self._bytes_left is not None, queue.delay_ms, self._groups_left, self._floor)
             for row in session.rows("ordered_claimable", queue.partition, group, *terms):
                 if self._goes_on:
                     self._take(row)
-            if len(taken) > start:
-                mine = taken[start:]
-                blocks.append((NEVER_MS, mine[0][0], mine[-1][0], len(mine), queue.partition, group))
+            mine = taken[start:]
+            if mine:
+                self._blocks.append((NEVER_MS, mine[0][0], mine[-1][0], len(mine), queue.partition, group))
             else:
-                unsettled.add(group)
-        if self._sink is not None:
-            unsettled |= {row[11] for row in self._sink.move()}
-        shards = self._claim.shards or shards_of_groups(self._messages, more=self._more, wish=self._wish)
-        rows = [self._row(row, row[_GROUP] % shards) for _, _, _, row in taken if row]
-        generation = getrandbits(GENERATION_BITS) or 1
-        session.many("insert_claimed", rows)
-        self._end_receipts()
-        leases = [(0, NEVER_MS, generation, now_ms, now_ms, queue.partition, row[3], row[1]) for row in rows]
-        session.many("ordered_mark", leases)
-        session.many("block_group", blocks)
-        session.left(queue.partition, [(row[1],) for row in rows])
-        fifo.refile(session, queue, unsettled)
-        return shards, 0
+                self._unsettled.add(group)
 
     @property
     def _groups_left(self) -> int:
