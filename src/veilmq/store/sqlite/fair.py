@@ -51,19 +51,14 @@ class Sharing:
                 self.land(seq, end_ms)
 
     def take_off(self, seq: int, group: Group, end_ms: int, since_ms: int, now_ms: int) -> None:
-        """Count a message in flight."""
-        self.accounts[group[0]].received(group[1], now_ms)
-        self.flights[seq] = group, end_ms, since_ms
-        heappush(self._ends, (end_ms, seq))
-
-    def prolong(self, seq: int, end_ms: int) -> bool:
-        """Change when a message lands; tell whether it is in flight."""
+        """Count a message in flight until ``end_ms``, unless it is already: then it lands at another time."""
         flight = self.flights.get(seq)
         if flight is None:
-            return False
-        self.flights[seq] = flight[0], end_ms, flight[2]
+            self.accounts[group[0]].received(group[1], now_ms)
+        else:
+            since_ms = flight[2]
+        self.flights[seq] = group, end_ms, since_ms
         heappush(self._ends, (end_ms, seq))
-        return True
 
     def land(self, seq: int, at_ms: int) -> None:
         """Count a message out, if it is in flight."""
@@ -71,11 +66,6 @@ class Sharing:
         if flight is not None:
             (lane, group), _, since_ms = flight
             self.accounts[lane].ended(group, at_ms - since_ms, at_ms)
-
-    def is_noisy(self, group: Group, now_ms: int, *, judges: bool) -> bool:
-        """Tell whether a group has to let others go first; one that ``judges`` makes it so."""
-        account, others = self.accounts[group[0]], max(0, self.queue.in_flight - len(self.flights))
-        return (account.is_noisy if judges else account.would_be_noisy)(group[1], others, now_ms)
 
 
 def priorities(queue: Queue) -> list[int]:
@@ -125,9 +115,10 @@ def in_order(
     """
     sharing = sharing_of(session, queue)
     sharing.look(now_ms)
-    partition, execute = queue.partition, session.execute
+    partition, execute, others = queue.partition, session.execute, max(0, queue.in_flight - len(sharing.flights))
     for priority in priorities(queue):
         lane = GROUPED + priority
+        account = sharing.accounts[lane]
         noisy: list[int] = []
         heads: list[tuple[int, int, Row, Iterator[Row]]] = []  # the next message of each source, by visibility
         groups = execute(SQL["fair_groups"], (partition, lane, now_ms))
@@ -141,12 +132,12 @@ def in_order(
                 _push(heads, source)
                 continue
             group = group_head[2]
-            if sharing.is_noisy((lane, group), now_ms, judges=judges):
+            if (account.is_noisy if judges else account.would_be_noisy)(group, others, now_ms):
                 noisy.append(group)
             else:
                 _push(heads, execute(sql["fair_of_group"], (partition, lane, group, now_ms)))
             group_head = next(groups, None)
-        for _, group in sorted([(sharing.accounts[lane].in_flight(group), group) for group in noisy]):
+        for _, group in sorted([(account.in_flight(group), group) for group in noisy]):
             yield from execute(sql["fair_of_group"], (partition, lane, group, now_ms))
 
 
@@ -207,7 +198,7 @@ def changed(session: Session, queue: Queue, rows: Iterable[Any], now_ms: int) ->
         if group is None:
             continue
         groups.add((lane, group))
-        if receive_count and not sharing.prolong(seq, visible_at_ms):
+        if receive_count:
             sharing.take_off(seq, (lane, group), visible_at_ms, now_ms, now_ms)
     sharing.look(now_ms)  # those that are visible at once have something to give
     refile(session, queue, groups, now_ms)

@@ -1,17 +1,13 @@
 """FIFO queues: send and receive, for all commands of one queue in a batch at once, and the cursors of groups.
 
-Each group gives its messages in the order of their sending. While one that was received is hidden, its group gives
-nothing. So a receive looks for groups, not for messages, and takes from one after the other: each group that has any
-has a cursor, the row of ``ordered`` before its messages. ``fixed_at`` is the latest deadline of what the group has
-received; without such a message, the first instant at which a delay of a message's own ends. A message without a delay
-of its own follows the queue's: ``floating_seq`` is the first of them, and the delay is added when the row is read, so
-that a change of it costs nothing. Either may come first once the delay changes, so a cursor has both whatever the delay
-is; ``own_to`` says how far into the group there may be a message with a delay of its own.
+Each group gives its messages in the order of their sending; while one that was received is hidden, it gives nothing. So
+a receive looks for groups, not for messages, by their cursors, the rows of ``ordered`` before their messages. A message
+without a delay of its own follows the queue's, which is added when the row is read, so that a change of it costs
+nothing: a cursor has the first such message and the first end of another delay, as either may come first.
 
-Messages that a group has in flight are counted with it, as they are hidden until one instant, ``fixed_at``; those that
-became visible earlier, by a change or a rule, are ``apart``, and so are messages with a delay of their own.
-
-A delayed message does not block its group: it is passed over, up to ``PASSED_OVER_MAX`` of them.
+Messages that a group has in flight are counted with it, as they are hidden until one instant; those that became visible
+earlier, by a change or a rule, are ``apart``, and so are messages with a delay of their own. A delayed message does not
+block its group: it is passed over, up to ``PASSED_OVER_MAX`` of them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -311,23 +307,10 @@ def ready(session: Session, queue: Queue, count: int, now_ms: int) -> list[int]:
 def refile(session: Session, queue: Queue, groups: Iterable[int]) -> None:
     """Find anew from when each of ``groups`` gives its next message; a group without messages loses its cursor."""
     session.flush()
-    partition = queue.partition
+    partition, changes = queue.partition, session.connection.changes
+    left: list[Row] = []
     put: list[Row] = []
     apart: list[Row] = []
-    left = _not_ended(session, partition, groups)
-    for group, received_before, own_to, seq, visible_at_ms in session.executemany(SQL["ordered_first_of_group"], left):
-        if visible_at_ms is None and seq > received_before and seq > own_to:
-            put.append((partition, group, None, seq, seq, 0, 0, 0))
-        else:
-            put.append((partition, group, *_cursor(session, partition, group, received_before, own_to, apart)))
-    session.many("ordered_set_apart", apart)
-    session.many("put_group_cursor", put)
-
-
-def _not_ended(session: Session, partition: int, groups: Iterable[int]) -> list[Row]:
-    """Delete the cursors of groups without messages; return the keys of the other groups."""
-    changes = session.connection.changes
-    left: list[Row] = []
 
     def keys() -> Iterator[Row]:
         for group in groups:
@@ -337,7 +320,13 @@ def _not_ended(session: Session, partition: int, groups: Iterable[int]) -> list[
                 left.append(key)
 
     session.executemany(SQL["end_group"], keys())
-    return left
+    for group, received_before, own_to, seq, visible_at_ms in session.executemany(SQL["ordered_first_of_group"], left):
+        if visible_at_ms is None and seq > received_before and seq > own_to:
+            put.append((partition, group, None, seq, seq, 0, 0, 0))
+        else:
+            put.append((partition, group, *_cursor(session, partition, group, received_before, own_to, apart)))
+    session.many("ordered_set_apart", apart)
+    session.many("put_group_cursor", put)
 
 
 def _cursor(session: Session, partition: int, group: int, received_before: int, own_to: int, apart: list[Row]) -> Row:

@@ -194,9 +194,8 @@ SELECT seq, visible_at, grp, received_at FROM visibility INDEXED BY visible
 WHERE partition = ? AND lane = ? AND visible_at > ? AND receive_count > 0 ORDER BY visible_at DESC LIMIT ?;
 
 -- name: delete_fair_groups_of
-DELETE FROM fair_group WHERE (partition, lane, grp) IN (
-    SELECT partition, lane, grp FROM fair_group WHERE partition = ? LIMIT ?
-);
+DELETE FROM fair_group
+WHERE partition = ?1 AND (lane, grp) IN (SELECT lane, grp FROM fair_group WHERE partition = ?1 LIMIT ?2);
 
 -- Messages of FIFO queues.
 
@@ -289,12 +288,9 @@ FROM (
 
 -- name: ordered_next_hidden
 -- Or an instant before, at which nothing becomes visible.
-SELECT min(at) FROM (
-    SELECT min(visible_at) AS at FROM ordered INDEXED BY ordered_apart
-    WHERE partition = ?1 AND apart = 1 AND visible_at > ?2
-    UNION ALL
-    SELECT min(fixed_at) FROM ordered INDEXED BY group_due WHERE partition = ?1 AND seq = 0 AND fixed_at > ?2
-);
+SELECT visible_at FROM ordered INDEXED BY ordered_apart WHERE partition = ?1 AND apart = 1 AND visible_at > ?2
+UNION ALL SELECT fixed_at FROM ordered INDEXED BY group_due WHERE partition = ?1 AND seq = 0 AND fixed_at > ?2
+ORDER BY 1 LIMIT 1;
 
 -- name: ordered_ends_after
 SELECT visible_at, receive_count FROM ordered INDEXED BY ordered_apart
@@ -421,15 +417,6 @@ UNION ALL
 SELECT floating_seq, grp FROM ordered INDEXED BY group_also_floating
 WHERE partition = ?1 AND seq = 0 AND fixed_at IS NOT NULL AND floating_seq < ?2 ORDER BY 1 LIMIT ?3;
 
--- name: first_floating
-SELECT min(seq) FROM (
-    SELECT min(head_seq) AS seq FROM ordered INDEXED BY group_due
-    WHERE partition = ?1 AND seq = 0 AND fixed_at IS NULL
-    UNION ALL
-    SELECT min(floating_seq) FROM ordered INDEXED BY group_also_floating
-    WHERE partition = ?1 AND seq = 0 AND fixed_at IS NOT NULL AND floating_seq IS NOT NULL
-);
-
 -- name: group_number
 SELECT number FROM message_group WHERE partition = ? AND hash = ?;
 
@@ -450,9 +437,8 @@ FROM message_group g WHERE (g.partition, g.hash) > (?, ?) ORDER BY g.partition, 
 DELETE FROM message_group WHERE partition = ? AND hash = ?;
 
 -- name: delete_cursors_of
-DELETE FROM ordered WHERE (partition, grp, seq) IN (
-    SELECT partition, grp, seq FROM ordered INDEXED BY group_due WHERE partition = ? AND seq = 0 LIMIT ?
-);
+DELETE FROM ordered WHERE partition = ?1 AND seq = 0
+    AND grp IN (SELECT grp FROM ordered INDEXED BY group_due WHERE partition = ?1 AND seq = 0 LIMIT ?2);
 
 -- name: standard_logged
 -- A row as standard_find has it, and what an event says of it.
@@ -591,20 +577,18 @@ SELECT min(seq) FROM (
 
 -- name: claimed_from
 -- What is claimed, or is being given back, in the order of sending.
-SELECT seq, lane FROM (
-    SELECT * FROM (
-        SELECT m.seq, r.lane FROM claimed_run r CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND r.last_seq
-        WHERE r.partition = ?1 AND r.claim_id NOT IN (SELECT claim_id FROM claim WHERE part = ?1 AND state = 'acknowledged')
-        ORDER BY r.last_seq LIMIT ?2
-    )
-    UNION ALL
-    SELECT * FROM (
-        SELECT seq, lane FROM claimed
-        WHERE partition = ?1 AND claim_id NOT IN (SELECT claim_id FROM claim WHERE part = ?1 AND state = 'acknowledged')
-        ORDER BY seq LIMIT ?2
-    )
+SELECT * FROM (
+    SELECT m.seq, r.lane FROM claimed_run r CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND r.last_seq
+    WHERE r.partition = ?1 AND r.claim_id NOT IN (SELECT claim_id FROM claim WHERE part = ?1 AND state = 'acknowledged')
+    ORDER BY r.last_seq LIMIT ?2
 )
-ORDER BY seq LIMIT ?2;
+UNION ALL
+SELECT * FROM (
+    SELECT seq, lane FROM claimed
+    WHERE partition = ?1 AND claim_id NOT IN (SELECT claim_id FROM claim WHERE part = ?1 AND state = 'acknowledged')
+    ORDER BY seq LIMIT ?2
+)
+ORDER BY 1 LIMIT ?2;
 
 -- name: read_claimed_runs
 SELECT m.seq, m.id, m.body, m.properties, 1 + coalesce(m.receives_before, 0)

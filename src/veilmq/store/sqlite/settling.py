@@ -5,15 +5,14 @@ statement for all queues of a kind deletes the rows that are as the receipts hav
 queues, the groups of the messages. Everything else reads the rows of all receipts first, applies the commands to them
 in order, and writes what has become of them.
 
-Time: totals are exact and cost nothing that grows with the queue. Commands keep them up, and what the passing of time
-alone makes visible is counted out here, which reads the index only once something hidden can have become visible.
+Time: commands keep totals up, and what the passing of time alone makes visible is counted out here, which reads the
+index only once something hidden can have become visible.
 
 Moves, in the transaction of the command that moves. A dead letter of a standard queue keeps its row and its seq, and so
-the time at which it was sent and its retention. Any other message gets a seq of its own, behind all that its new queue
-has: a dead letter of a FIFO queue, and what is sent on as a new message, with another id and without a past. All are
-visible at once where they come to; what is left of their groups in the queue that they leave is the caller's to file
-anew. Where the dead-letter queue cannot take a message (gone, its permission withdrawn, the disk nearly full), the
-message stays and is delivered once more.
+the time at which it was sent. Any other message gets a seq behind all that its new queue has: a dead letter of a FIFO
+queue, and what is sent on as a new message, with another id and without a past. All are visible at once where they come
+to; what is left of their groups in the queue that they leave is the caller's to file anew. Where the dead-letter queue
+cannot take a message (gone, its permission withdrawn, the disk nearly full), it stays and is delivered once more.
 """
 
 from collections.abc import Iterable, Iterator
@@ -340,19 +339,18 @@ def _oldest(session: Session, queue: Queue) -> int | None:
 
 def _count_due(session: Session, queue: Queue, after_ms: int, until_ms: int) -> None:
     """Count out what became visible in (after, until], and note when the next hidden message does."""
-    next_ms: list[int | None] = []
+    counted: list[Row] = []
+    following: list[Row] = []
     if queue.fifo:
-        counted = session.rows("ordered_count_due", queue.partition, after_ms, until_ms)
-        next_ms += session.row("ordered_next_hidden", queue.partition, until_ms) or ()
-    else:
-        counted = []
-        for lane in queue.lanes:
-            counted += session.rows("standard_count_due", queue.partition, lane, after_ms, until_ms)
-            next_ms += [row[0] for row in session.rows("standard_ends_after", queue.partition, lane, until_ms, 1)]
+        counted += session.rows("ordered_count_due", queue.partition, after_ms, until_ms)
+        following += session.rows("ordered_next_hidden", queue.partition, until_ms)
+    for lane in queue.lanes:
+        counted += session.rows("standard_count_due", queue.partition, lane, after_ms, until_ms)
+        following += session.rows("standard_ends_after", queue.partition, lane, until_ms, 1)
     for due, received in counted:
         queue.in_flight -= received
         queue.delayed -= due - received
-    queue.hidden_until_ms = min([at_ms for at_ms in next_ms if at_ms is not None], default=NEVER_MS)
+    queue.hidden_until_ms = min([row[0] for row in following], default=NEVER_MS)
 
 
 def _sweep(session: Session, queue: Queue, now_ms: int, rows_max: int) -> list[Row]:

@@ -263,8 +263,7 @@ def next_message_ms(session: Session, queue: Queue, now_ms: int) -> int:
     if queue.fifo:
         for fixed_at_ms, _ in session.rows("group_ends_after", queue.partition, -1, 1):
             first_ms = fixed_at_ms
-        ((floating_seq,),) = session.rows("first_floating", queue.partition)
-        if floating_seq is not None:
+        for floating_seq, _ in session.rows("groups_floating", queue.partition, SEES_ALL - 1, 1):
             first_ms = min(first_ms, (floating_seq >> SEQ_SHIFT) + queue.delay_ms)
         return max(now_ms, first_ms)
     for lane in queue.lanes:
