@@ -94,7 +94,6 @@ def is_logged(settings: QueueSettings, default: str) -> bool:
 
 
 def event_of(
-    *,
     queue: str,
     key: str,
     group_hash: int | None,

@@ -126,12 +126,6 @@ class Queue:
         """Return the lowest seq within its retention; none is below 1."""
         return max(1, self.floor_seq, (now_ms - self.retention_ms + 1) << SEQ_SHIFT)
 
-    def add_sent(self, count: int, now_ms: int) -> None:
-        """Count messages that were just sent."""
-        self.messages += count
-        self.sent += count
-        self.expires_at_ms = min(self.expires_at_ms, now_ms + self.retention_ms)
-
     def hide(self, visible_at_ms: int, *, received: bool) -> None:
         """Count a message that is hidden until ``visible_at_ms``; the totals are of the present instant."""
         if visible_at_ms > self.counted_at_ms:

@@ -44,7 +44,7 @@ from veilmq.store.sqlite import fifo, standard, transaction
 from veilmq.store.sqlite.database import Database
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import settle, settle_time, sink_of
-from veilmq.store.sqlite.standard import LATER, Taker, rounds
+from veilmq.store.sqlite.standard import LATER, SEES_ALL, Taker, rounds
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,13 @@ class Batch:
         """
         session = self._session
         self._ahead_ms = session.ahead_ms = ahead_ms
-        self._gather(entries)
+        session.bytes_left = session.write_bytes_left = BATCH_BYTES_MAX
+        if len(entries) <= BATCH_COMMANDS_MAX:
+            self._entries = list(entries)
+            entries.clear()
+        else:
+            self._entries = [entries.popleft() for _ in range(BATCH_COMMANDS_MAX)]
+        self._answers = [None] * len(self._entries)
         connection = session.connection
         changes_before = connection.total_changes()
         self.applying = True
@@ -112,7 +118,8 @@ class Batch:
                 self._apply_one_by_one(now_ms)
             else:
                 self._apply(0, len(self._entries), now_ms)
-            self._put_back(entries)
+            if self._leaves:
+                self._put_back(entries)
             if connection.total_changes() == changes_before and not alone and not self._database.moves_log:
                 session.execute("COMMIT")
                 return False
@@ -130,25 +137,13 @@ class Batch:
             self.applying = False
         return True
 
-    def _gather(self, entries: deque[Entry]) -> None:
-        """Take the commands of the batch."""
-        if len(entries) <= BATCH_COMMANDS_MAX:
-            self._entries = list(entries)
-            entries.clear()
-        else:
-            self._entries = [entries.popleft() for _ in range(BATCH_COMMANDS_MAX)]
-        self._answers = [None] * len(self._entries)
-        self._session.bytes_left = self._session.write_bytes_left = BATCH_BYTES_MAX
-
     def _put_back(self, entries: deque[Entry]) -> None:
         """Leave commands for which there was no room to the next batch."""
-        if not self._leaves:
-            return
-        answers, self._leaves = self._answers, False
-        later = [entry for entry, answer in zip(self._entries, answers, strict=True) if answer is LATER]
-        kept = [pair for pair in zip(self._entries, answers, strict=True) if pair[1] is not LATER]
-        self._entries, self._answers = [pair[0] for pair in kept], [pair[1] for pair in kept]
-        entries.extendleft(reversed(later))
+        self._leaves = False
+        pairs = list(zip(self._entries, self._answers, strict=True))
+        entries.extendleft([entry for entry, answer in reversed(pairs) if answer is LATER])
+        kept = [pair for pair in pairs if pair[1] is not LATER]
+        self._entries, self._answers = [entry for entry, _ in kept], [answer for _, answer in kept]
 
     def _apply(self, start: int, end: int, now_ms: int) -> None:
         """Apply the commands of these places, and what watches submit meanwhile; what is beyond the bytes is left."""
@@ -210,12 +205,8 @@ class Batch:
         return start
 
     def _handle(self, command: Command, now_ms: int) -> object:
-        handler = HANDLERS.get(type(command))
-        if handler is None:
-            log.error("%s is not there yet in this store", type(command).__name__)
-            return InternalError()
         try:
-            return handler(self._session, command, now_ms)
+            return HANDLERS[type(command)](self._session, command, now_ms)
         except VeilmqError as error:
             return error
 
@@ -261,7 +252,7 @@ class Batch:
         if self._woken:
             start = self._take_woken(queue.name)
             woken = [Taker(slot, command) for slot, (command, _) in enumerate(self._entries[start:], start)]  # type: ignore[arg-type]
-        takers = woken + _takers(work, work.firsts) if work.receives else woken
+        takers = woken + _takers(work) if work.receives else woken
         if not takers:
             return
         session = self._session
@@ -317,13 +308,12 @@ class Batch:
         """
         self._session.roll_back()
         again = [*self._entries, *self._woken]
-        self._woken = []
-        self._entries, self._answers = [], []
+        self._entries, self._answers, self._woken = [], [], []
         if is_full:
             self._database.run_out()
-            refused = again if self._one_by_one else [entry for entry in again if isinstance(entry[0], _NEED_ROOM)]
+            refused = [entry for entry in again if self._one_by_one or isinstance(entry[0], _NEED_ROOM)]
             self._refused += refused
-            again = [] if self._one_by_one else [entry for entry in again if not isinstance(entry[0], _NEED_ROOM)]
+            again = [entry for entry in again if entry not in refused]
         entries.extendleft(reversed(again))
         self._one_by_one = True
 
@@ -361,17 +351,14 @@ class Batch:
         self.deliver()
 
 
-def _takers(work: _Work, firsts: list[int]) -> list[Taker]:
+def _takers(work: _Work) -> list[Taker]:
     """Return the receives of a queue, each with the first seq that was sent behind it."""
     receives = work.receives
-    if not firsts or work.sends[-1][0] < receives[0][0]:
+    if not work.firsts or work.sends[-1][0] < receives[0][0]:
         return [Taker(slot, command) for slot, command in receives]
     send_slots = [slot for slot, _ in work.sends]
-    takers: list[Taker] = []
-    for slot, command in receives:
-        at = bisect_left(send_slots, slot)
-        takers.append(Taker(slot, command, firsts[at]) if at < len(firsts) else Taker(slot, command))
-    return takers
+    bounds = [*work.firsts, SEES_ALL]
+    return [Taker(slot, command, bounds[bisect_left(send_slots, slot)]) for slot, command in receives]
 
 
 # Shown times.

@@ -6,12 +6,11 @@ the hot path sees a claimed message, and its queue does not count it. In a FIFO 
 and blocks its group. What comes back has a row in ``visibility``, as a message that was received once more.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import merge
 from itertools import chain
 from operator import itemgetter
 from random import getrandbits
-from typing import NamedTuple
 
 from veilmq.core.claims import ClaimedMessage
 from veilmq.core.errors import CursorInvalid
@@ -30,6 +29,7 @@ from veilmq.store.claims import (
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fair, fifo, standard
 from veilmq.store.sqlite.database import SQL
+from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.sqlite.settling import bury, counts, settle_time, sink_of
@@ -44,7 +44,12 @@ _BOUND_GROUPED_EFFORT = 12
 _RETURNED_EFFORT = 2
 _RETURNED_GROUPED_EFFORT = 7
 _BYTES_PER_EFFORT = 16_384  # of a body that is deleted
-_SEQ, _LANE, _RECEIVE_COUNT, _EPOCH, _FIRST_AT, _GROUP, _VISIBLE_AT, _BYTES = range(8)
+_SEQ, _LANE, _RECEIVE_COUNT, _EPOCH, _FIRST_AT, _GROUP, _VISIBLE_AT, _BYTES = range(8)  # of what is claimable
+
+_Taken = tuple[int, int, int, Row | None]
+"""Messages that a slice takes: first and last seq and lane of a piece of a run, or one message with its row."""
+_Placed = Iterable[tuple[int, int, int, _Taken]]
+"""What was taken, behind its shard, first and last seq."""
 
 
 class SqliteClaimed(ClaimedMessages):
@@ -69,10 +74,8 @@ class SqliteClaimed(ClaimedMessages):
         if 0 < seq < (claim.bound_at_ms - RETENTION_S.maximum * SECOND_MS) << SEQ_SHIFT:
             raise CursorInvalid  # it is of the store that this one was converted from; reading begins anew
         ((_, ahead_ms),) = self._session.rows("claim_terms", claim.id)
-        cursors = [
-            self._session.execute(SQL[query], (claim.id, shard, seq, count))
-            for query in ("read_claimed_runs", "read_claimed")
-        ]
+        queries = SQL["read_claimed_runs"], SQL["read_claimed"]
+        cursors = [self._session.execute(query, (claim.id, shard, seq, count)) for query in queries]
         page: list[tuple[int, ClaimedMessage]] = []
         for at, message_id, body, properties, receive_count in merge(*cursors):
             sequence = at if queue.settings.fifo else None
@@ -99,8 +102,7 @@ class SqliteClaimed(ClaimedMessages):
         session.run("delete_claimed", ours.partition, seq)
         session.run("shrink_claim", 1, claim.id)
         _return(session, ours, claim, [row], now_ms)
-        offered = session.rows("ordered_leased" if ours.fifo else "standard_leased", ours.partition, seq)
-        bury(session, ours, theirs, offered, now_ms)
+        bury(session, ours, theirs, session.rows(f"{KIND[ours.fifo]}_leased", ours.partition, seq), now_ms)
         theirs.notify(now_ms)
         _refile(session, ours, [row], now_ms)
 
@@ -109,11 +111,8 @@ class SqliteClaimed(ClaimedMessages):
         session, partition = self._session, claim.partition
         ((first, last, lane, shard),) = session.rows("claimed_run_at", partition, seq)
         session.run("delete_claimed_run", partition, last)
-        pieces = [(first, seq - 1), (seq + 1, last)]
-        session.many(
-            "insert_claimed_run",
-            [(partition, end, start, lane, claim.id, shard) for start, end in pieces if start <= end],
-        )
+        pieces = [(partition, seq - 1, first, lane, claim.id, shard), (partition, last, seq + 1, lane, claim.id, shard)]
+        session.many("insert_claimed_run", [piece for piece in pieces if piece[2] <= piece[1]])
         return seq, lane, None, 1, 1, claim.bound_at_ms
 
     async def end(self, queue: QueueRow | None, claim: BoundClaim) -> bool:
@@ -132,20 +131,11 @@ class SqliteClaimed(ClaimedMessages):
     async def next_visible_ms(self, queue: QueueRow) -> int | None:
         """Return the instant from which a message is visible."""
         ours = self._queue(queue)
-        due_ms = (fifo if ours.fifo else standard).next_message_ms(self._session, ours, self._now_ms)
+        due_ms = standard.next_message_ms(self._session, ours, self._now_ms)
         return None if due_ms >= NEVER_MS else due_ms
 
 
 # Binding.
-
-
-class _Taken(NamedTuple):
-    """Messages that a slice takes: a piece of a run of the ready list, or one message with its row."""
-
-    first: int
-    last: int
-    lane: int
-    row: Row | None = None
 
 
 class _Binding:
@@ -166,24 +156,73 @@ class _Binding:
         self._expires = now_ms >= queue.expires_at_ms
         self._is_full = False  # the next message is too long for the claim
         self._taken: list[_Taken] = []
+        self._blocks: list[Row] = []  # of groups of a FIFO queue that gave something
+        self._unsettled: set[int] = set()  # those that are to be filed anew
         self._messages = 0
         self._bytes = 0
         self._sink = sink_of(session, queue, now_ms) if queue.settings.receives_max else None
-        self._dead: list[Row] = []
 
     def bind(self) -> Part:
         """Bind the slice."""
-        session, queue = self._session, self._queue
-        shards, grown = self._bind_ordered() if queue.fifo else self._bind_standard()
+        session, queue, claim = self._session, self._queue, self._claim
+        if queue.fifo:
+            self._choose_groups()
+        else:
+            for priority in fair.priorities(queue):
+                if self._goes_on:
+                    self._choose(priority)
+        dead = [] if self._sink is None else self._sink.move()
+        if queue.fifo or queue.shares:
+            shards = claim.shards or shards_of_groups(self._messages, more=self._more, wish=self._wish)
+            self._write(self._by_group(shards), dead)
+            grown = shards, 0
+        else:
+            pieces = placed(self._messages, claim, self._wish.shard_messages)
+            self._write(self._in_turn(pieces), dead)
+            grown = filled(pieces, claim)
         if self._messages:
             queue.messages -= self._messages
             queue.received += self._messages
             queue.claims = True
             session.touch(queue)
             size_bytes = None if self._bytes_left is None else self._bytes
-            session.run("grow_claim", self._messages, size_bytes, session.ahead_ms, self._claim.id)
+            session.run("grow_claim", self._messages, size_bytes, session.ahead_ms, claim.id)
         session.write_bytes_left -= (session.options.claim_slice_rows - self._effort_left) * BATCH_ROW_BYTES
-        return Part(self._messages, shards, grown, more=self._more, expires=self._expires)
+        return Part(self._messages, *grown, more=self._more, expires=self._expires)
+
+    def _write(self, in_shards: _Placed, dead: list[Row]) -> None:
+        """Write what was taken; the receipts of what was received before end."""
+        session, queue, claim, now_ms = self._session, self._queue, self._claim, self._now_ms
+        partition = queue.partition
+        if queue.log is not None:
+            received = [seq for seq, _, _, row in self._taken if row is not None and row[_RECEIVE_COUNT]]
+            session.events.end(queue.log, partition, received, now_ms, fifo=queue.fifo)
+        runs: list[Row] = []
+        rows: list[Row] = []
+        for shard, start, end, (_, _, lane, row) in in_shards:
+            if row is None:
+                runs.append((partition, end, start, lane, claim.id, shard))
+            else:
+                seq, _, receive_count, epoch, first_at_ms, group, *_ = row
+                first_at_ms = now_ms if first_at_ms is None else first_at_ms
+                counts = receive_count + 1, epoch + 1
+                rows.append((partition, seq, lane, group, *counts, first_at_ms, claim.id, shard))
+        if runs:
+            standard.cut(session, queue, [(run[3], seq) for run in runs for seq in (run[2], run[1])], now_ms)
+        session.many("insert_claimed_run", runs)
+        session.many("insert_claimed", rows)
+        if queue.fifo:
+            generation = getrandbits(GENERATION_BITS) or 1
+            leases = [(0, NEVER_MS, generation, now_ms, now_ms, partition, row[3], row[1]) for row in rows]
+            session.many("ordered_mark", leases)
+            session.many("block_group", self._blocks)
+            session.left(partition, [(row[1],) for row in rows])
+            fifo.refile(session, queue, self._unsettled.union([row[11] for row in dead]))
+            return
+        session.many("standard_delete", [(partition, None, row[1]) for row in rows])
+        if queue.shares:
+            gone = [row[1:4] for row in rows] + [(row[0], row[1], row[11]) for row in dead]
+            fair.ended(session, queue, gone, now_ms)
 
     @property
     def _goes_on(self) -> bool:
@@ -199,7 +238,7 @@ class _Binding:
         if row[_SEQ] >= self._floor and (self._sink is None or not self._is_dead(row)):
             self._count(1, row[_BYTES] or 0)
             if not self._is_full:
-                self._taken.append(_Taken(row[_SEQ], row[_SEQ], row[_LANE], row))
+                self._taken.append((row[_SEQ], row[_SEQ], row[_LANE], row))
         self._effort_left -= _BOUND_EFFORT if row[_GROUP] is None else _BOUND_GROUPED_EFFORT
 
     def _is_dead(self, row: Row) -> bool:
@@ -209,11 +248,8 @@ class _Binding:
         if self._sink.is_over:
             self._effort_left = 0
             return True
-        query = "ordered_leased" if self._queue.fifo else "standard_leased"
-        (offered,) = self._session.rows(query, self._queue.partition, row[_SEQ])
-        self._sink.takes(offered)
-        self._dead.append(offered)
-        return True
+        (offered,) = self._session.rows(f"{KIND[self._queue.fifo]}_leased", self._queue.partition, row[_SEQ])
+        return self._sink.takes(offered)
 
     def _take_run(self, lane: int, first: int, last: int) -> int:
         """Take messages of the ready list from ``first`` on; return the first one that is left."""
@@ -232,7 +268,7 @@ class _Binding:
                 last = seq
             self._effort_left -= (last - first + 1) // _MEASURED_PER_EFFORT
         if last >= first:
-            self._taken.append(_Taken(first, last, lane))
+            self._taken.append((first, last, lane, None))
         return last + 1
 
     def _count(self, messages: int, size_bytes: int) -> None:
@@ -242,58 +278,6 @@ class _Binding:
             self._messages += messages
             self._wanted -= messages
             self._bytes += size_bytes
-
-    def _bury(self) -> list[Row]:
-        """Move the dead letters; return them, whose groups are to be filed anew."""
-        if self._sink is not None and self._dead:
-            self._sink.move(self._dead)
-            self._sink.notify(self._now_ms)
-        return self._dead
-
-    def _end_receipts(self) -> None:
-        """Have the event log know that what was received before is bound."""
-        queue = self._queue
-        if queue.log is not None:
-            received = [each.first for each in self._taken if each.row is not None and each.row[_RECEIVE_COUNT]]
-            self._session.events.end(queue.log, queue.partition, received, self._now_ms, fifo=queue.fifo)
-
-    def _row(self, row: Row, shard: int) -> Row:
-        """Return the row in ``claimed`` of a message."""
-        seq, lane, receive_count, epoch, first_at_ms, group, *_ = row
-        first_at_ms = self._now_ms if first_at_ms is None else first_at_ms
-        return self._queue.partition, seq, lane, group, receive_count + 1, epoch + 1, first_at_ms, self._claim.id, shard
-
-    # Standard queues.
-
-    def _bind_standard(self) -> tuple[int, int]:
-        session, queue, claim, now_ms = self._session, self._queue, self._claim, self._now_ms
-        for priority in sorted({lane if lane <= GROUPED else lane - GROUPED for lane in queue.lanes}):
-            if self._goes_on:
-                self._choose(priority)
-        dead = self._bury()
-        if queue.shares:
-            shards = claim.shards or shards_of_groups(self._messages, more=self._more, wish=self._wish)
-            placed_in, grown = self._by_group(shards), (shards, 0)
-        else:
-            pieces = placed(self._messages, claim, self._wish.shard_messages)
-            placed_in, grown = self._in_turn(pieces), filled(pieces, claim)
-        self._end_receipts()
-        runs: list[Row] = []
-        rows: list[Row] = []
-        for shard, first, last, (_, _, lane, row) in placed_in:
-            if row is None:
-                runs.append((queue.partition, last, first, lane, claim.id, shard))
-            else:
-                rows.append(self._row(row, shard))
-        if runs:
-            standard.cut(session, queue, [(run[3], seq) for run in runs for seq in (run[2], run[1])], now_ms)
-        session.many("insert_claimed_run", runs)
-        session.many("standard_delete", [row[:2] for row in rows])
-        session.many("insert_claimed", rows)
-        if queue.shares:
-            gone = [row[1:4] for row in rows] + [(row[0], row[1], row[11]) for row in dead]
-            fair.ended(session, queue, gone, now_ms)
-        return grown
 
     def _choose(self, priority: int) -> None:
         """Take the visible messages of a priority in the order of visibility."""
@@ -317,64 +301,49 @@ class _Binding:
             if row is not None:
                 self._take(row)
 
-    def _in_turn(self, pieces: list[tuple[int, int]]) -> Iterator[tuple[int, int, int, _Taken]]:
-        """Yield what was taken behind its shard, first and last seq: runs are cut where a shard is full."""
+    def _in_turn(self, pieces: list[tuple[int, int]]) -> _Placed:
+        """Yield what was taken in turn: runs are cut where a shard is full."""
         places = iter(pieces)
         shard = left = 0
         for each in self._taken:
-            first = each.first
-            while first <= each.last:
+            first, end, _, _ = each
+            while first <= end:
                 if not left:
                     shard, left = next(places)
-                last = min(each.last, first + left - 1)
+                last = min(end, first + left - 1)
                 yield shard, first, last, each
                 left -= last - first + 1
                 first = last + 1
 
-    def _by_group(self, shards: int) -> Iterator[tuple[int, int, int, _Taken]]:
-        """Yield the same where messages of a group go by it, and runs are divided among all shards."""
+    def _by_group(self, shards: int) -> _Placed:
+        """Yield messages of a group where it belongs, and runs divided among all shards."""
         for each in self._taken:
-            messages = each.last - each.first + 1
-            if each.row is not None and each.row[_GROUP] is not None:
-                yield each.row[_GROUP] % shards, each.first, each.last, each
+            start, end, _, row = each
+            if row is not None and row[_GROUP] is not None:
+                yield row[_GROUP] % shards, start, end, each
                 continue
+            messages = end - start + 1
             parts = min(shards, messages)
             for part in range(parts):
-                first = each.first + part * messages // parts
-                yield (each.first + part) % shards, first, each.first + (part + 1) * messages // parts - 1, each
+                first = start + part * messages // parts
+                yield (start + part) % shards, first, start + (part + 1) * messages // parts - 1, each
 
-    # FIFO queues.
-
-    def _bind_ordered(self) -> tuple[int, int]:
-        session, queue, now_ms, taken = self._session, self._queue, self._now_ms, self._taken
-        blocks: list[Row] = []
-        unsettled: set[int] = set()
-        for group in fifo.ready(session, queue, self._groups_left, now_ms):
+    def _choose_groups(self) -> None:
+        """Take what groups of a FIFO queue give."""
+        session, queue, taken = self._session, self._queue, self._taken
+        for group in fifo.ready(session, queue, self._groups_left, self._now_ms):
             if not self._goes_on:
                 break
             start = len(taken)
-            terms = (now_ms, self._bytes_left is not None, queue.delay_ms, self._groups_left, self._floor)
+            terms = (self._now_ms, self._bytes_left is not None, queue.delay_ms, self._groups_left, self._floor)
             for row in session.rows("ordered_claimable", queue.partition, group, *terms):
                 if self._goes_on:
                     self._take(row)
-            if len(taken) > start:
-                blocks.append(
-                    (NEVER_MS, taken[start].first, taken[-1].first, len(taken) - start, queue.partition, group)
-                )
+            mine = taken[start:]
+            if mine:
+                self._blocks.append((NEVER_MS, mine[0][0], mine[-1][0], len(mine), queue.partition, group))
             else:
-                unsettled.add(group)
-        unsettled |= {row[11] for row in self._bury()}
-        shards = self._claim.shards or shards_of_groups(self._messages, more=self._more, wish=self._wish)
-        rows = [self._row(each.row, each.row[_GROUP] % shards) for each in taken if each.row]
-        generation = getrandbits(GENERATION_BITS) or 1
-        session.many("insert_claimed", rows)
-        self._end_receipts()
-        leases = [(NEVER_MS, generation, now_ms, now_ms, queue.partition, row[3], row[1]) for row in rows]
-        session.many("ordered_mark", leases)
-        session.many("block_group", blocks)
-        session.left(queue.partition, [(row[1],) for row in rows])
-        fifo.refile(session, queue, unsettled)
-        return shards, 0
+                self._unsettled.add(group)
 
     @property
     def _groups_left(self) -> int:
@@ -418,7 +387,17 @@ class _Ending:
     def _end_run(self, first: int, last: int, lane: int) -> int:
         """End messages of a run from its front; return how many."""
         session, partition, bound_at_ms = self._session, self._claim.partition, self._claim.bound_at_ms
-        end = self._weighed(first, last)
+        self._effort_left -= _RUN_EFFORT
+        end = first
+        if self._deletes:  # large messages weigh more
+            for seq, size_bytes in session.rows("message_sizes", first, last, max(1, self._effort_left)):
+                end = seq
+                self._effort_left -= 1 + size_bytes // _BYTES_PER_EFFORT
+                if self._effort_left <= 0:
+                    break
+        else:
+            end = min(last, first + max(1, self._effort_left // _RETURNED_EFFORT) - 1)
+            self._effort_left -= (end - first + 1) * _RETURNED_EFFORT
         kept = min(max(first, self._floor), end + 1)
         if kept > first:
             session.run("delete_messages", first, kept - 1)
@@ -431,21 +410,6 @@ class _Ending:
         else:
             session.run("delete_claimed_run", partition, last)
         return end - first + 1
-
-    def _weighed(self, first: int, last: int) -> int:
-        """Return where a slice that begins with ``first`` ends: large messages weigh more where they are deleted."""
-        self._effort_left -= _RUN_EFFORT
-        if not self._deletes:
-            end = min(last, first + max(1, self._effort_left // _RETURNED_EFFORT) - 1)
-            self._effort_left -= (end - first + 1) * _RETURNED_EFFORT
-            return end
-        end = first
-        for seq, size_bytes in self._session.rows("message_sizes", first, last, max(1, self._effort_left)):
-            end = seq
-            self._effort_left -= 1 + size_bytes // _BYTES_PER_EFFORT
-            if self._effort_left <= 0:
-                break
-        return end
 
     def _end_singles(self) -> int:
         """End messages with rows of their own; return how many."""
@@ -476,13 +440,8 @@ def _return(session: Session, queue: Queue, claim: BoundClaim, rows: list[Row], 
         _count_into_runs(session, partition, sorted(row[0] for row in rows))
     else:
         generation = getrandbits(GENERATION_BITS) or 1
-        session.many(
-            "return_claimed",
-            [
-                (partition, seq, lane, now_ms, group, receive_count, generation, epoch, claim.bound_at_ms, first_at_ms)
-                for seq, lane, group, receive_count, epoch, first_at_ms in rows
-            ],
-        )
+        fences = generation, claim.bound_at_ms
+        session.many("return_claimed", [(partition, now_ms, *fences, *row) for row in rows])
     for seq, lane, *_ in rows:
         _count_in(queue, lane, seq, 1)
     session.touch(queue)
@@ -500,16 +459,13 @@ def _count_in(queue: Queue, lane: int, first: int, messages: int) -> None:
 def _count_into_runs(session: Session, partition: int, seqs: list[int]) -> None:
     """Count messages of a FIFO queue into the runs that have their seqs; what is in none begins runs of its own."""
     session.settle_ended()
-    new: list[list[int]] = []
+    new: list[tuple[int, int]] = []
     for seq in seqs:
         session.run("grow_ordered_run", partition, seq)
-        if session.connection.changes():
-            continue
-        if new and new[-1][1] == seq - 1:
-            new[-1][1] = seq
-        else:
-            new.append([seq, seq])
-    session.many("insert_ordered_run", [(partition, last, first, last - first + 1) for first, last in new])
+        if not session.connection.changes():
+            new.append((0, seq))
+    runs = standard.runs_of(new)
+    session.many("insert_ordered_run", [(partition, last, first, last - first + 1) for _, first, last in runs])
 
 
 def _refile(session: Session, queue: Queue, rows: Iterable[Row], now_ms: int) -> None:

@@ -48,6 +48,8 @@ _INSTANTS = [place for place, name in enumerate(_FIELDS) if name.endswith("_at_m
 
 _SEQ, _VISIBLE_AT, _GENERATION, _EPOCH, _RECEIVED_FROM, _GROUP, _LOG = 0, 1, 3, 4, 5, 6, 8  # of a lease
 _KEY, _SENT_AT, _GIVEN_AT = 12, 13, 14
+KIND = {False: "standard", True: "ordered"}
+"""What names of statements begin with that both kinds of queues have, by whether it is a FIFO queue."""
 _REMEMBERED_MAX = 65_536
 
 _decode = msgspec.msgpack.Decoder(tuple).decode
@@ -100,20 +102,18 @@ class EventLog:
 
     def sweep(self, rows_max: int, now_ms: int) -> bool:
         """Forget some of the receipts kept for too long, or behind too many others; tell whether there may be more."""
-        until_ms = now_ms - EXPIRED_KEPT_S * SECOND_MS
-        gone = self._execute(SQL["forget_expired"], (rows_max, until_ms, EXPIRED_KEPT_MAX)).fetchall()
-        return len(gone) == rows_max
+        terms = rows_max, now_ms - EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX
+        return len(self._execute(SQL["forget_expired"], terms).fetchall()) == rows_max
 
     # Leases.
 
     def find(self, partition: int, seqs: Iterable[int], *, fifo: bool) -> list[Lease]:
         """Return the leases of the messages that are there."""
-        query = SQL["ordered_logged" if fifo else "standard_logged"]
+        query = SQL[f"{KIND[fifo]}_logged"]
         leases = [list(row) for row in self._executemany(query, [(partition, seq) for seq in seqs])]
         for lease in leases:
             lease[_KEY] = routing_key(lease[_KEY], self._options.routing_attribute)
-            *_, waited_ms = read_log(lease[_LOG])
-            lease.append((lease[_RECEIVED_FROM] or 0) + waited_ms)
+            lease.append((lease[_RECEIVED_FROM] or 0) + read_log(lease[_LOG])[-1])
         return leases
 
     def remember(self, lease: Lease, visible_at_ms: int, generation: int) -> int:
@@ -135,10 +135,8 @@ class EventLog:
         """Write what the leases say of their receipts now."""
         for lease in leases:
             self._remembered.pop(lease[_SEQ], None)
-        rows: list[Row] = [(lease[_LOG], partition, lease[_GROUP], lease[_SEQ]) for lease in leases]
-        if not fifo:
-            rows = [(lease[_LOG], partition, lease[_SEQ]) for lease in leases]
-        self._executemany(SQL["ordered_set_log" if fifo else "standard_set_log"], rows)
+        rows = [(lease[_LOG], partition, lease[_GROUP], lease[_SEQ]) for lease in leases]
+        self._executemany(SQL[f"{KIND[fifo]}_set_log"], rows)
 
     # What happens to receipts.
 
@@ -192,13 +190,12 @@ class EventLog:
             if lease[_LOG]:
                 self._note(queue.log, lease, Outcome.DEAD_LETTERED, now_ms)
 
-    def changed(self, queue: Queue, lease: Lease, now_ms: int, *, released: bool) -> None:
+    def changed(self, logged: Logged, lease: Lease, now_ms: int, *, released: bool) -> None:
         """Take note that the deadline of a lease, still the old one, is about to be moved; the caller keeps it."""
-        assert queue.log is not None
         if not released:
             lease[_LOG] = log_extended(lease[_LOG])
         elif log_is_open(lease[_LOG]):
-            self._note(queue.log, lease, Outcome.NACKED, now_ms)
+            self._note(logged, lease, Outcome.NACKED, now_ms)
             lease[_LOG] |= LOG_CLOSED
 
     def deleted_as_received(self, logged: Logged, seqs: Iterable[Row], now_ms: int) -> None:
@@ -277,21 +274,10 @@ class EventLog:
     def _note(self, logged: Logged, lease: Lease, outcome: Outcome, closed_at_ms: int) -> Event:
         _, visible_at_ms, receive_count, generation, *_, log, group_hash, size, message_id = lease[:_KEY]
         key, sent_at_ms, given_at_ms = lease[_KEY:]
-        event = event_of(
-            queue=logged.queue,
-            key=key,
-            group_hash=group_hash,
-            size=size,
-            message_id=message_id,
-            generation=generation,
-            sent_at_ms=sent_at_ms,
-            received_at_ms=given_at_ms,
-            visible_at_ms=closed_at_ms if outcome is Outcome.EXPIRED else visible_at_ms,
-            receive_count=receive_count,
-            log=log,
-            outcome=outcome,
-            closed_at_ms=closed_at_ms,
-        )
+        if outcome is Outcome.EXPIRED:
+            visible_at_ms = closed_at_ms
+        what = (logged.queue, key, group_hash, size, message_id, generation)
+        event = event_of(*what, sent_at_ms, given_at_ms, visible_at_ms, receive_count, log, outcome, closed_at_ms)
         self.staged.append(event)
         return event
 

@@ -10,7 +10,7 @@ flight again, what ends last if that is very much, and processing times are lear
 """
 
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
@@ -23,9 +23,7 @@ from veilmq.store.sqlite.session import Row, Session, group_hash
 GROUPED = PRIORITY.maximum
 """What is added to a priority in the lane of grouped messages."""
 
-_ADMIT = SQL["admit_fair_group"]
 _FLIGHTS_READ_MAX = 3_000  # some ten milliseconds
-_GROUPS = SQL["fair_groups"]
 _LANE, _GROUP, _VISIBLE_AT = 1, 11, 12  # of a row that is offered
 
 Group = tuple[int, int]
@@ -53,19 +51,14 @@ class Sharing:
                 self.land(seq, end_ms)
 
     def take_off(self, seq: int, group: Group, end_ms: int, since_ms: int, now_ms: int) -> None:
-        """Count a message in flight."""
-        self.accounts[group[0]].received(group[1], now_ms)
-        self.flights[seq] = group, end_ms, since_ms
-        heappush(self._ends, (end_ms, seq))
-
-    def prolong(self, seq: int, end_ms: int) -> bool:
-        """Change when a message lands; tell whether it is in flight."""
+        """Count a message in flight until ``end_ms``, unless it is already: then it lands at another time."""
         flight = self.flights.get(seq)
         if flight is None:
-            return False
-        self.flights[seq] = flight[0], end_ms, flight[2]
+            self.accounts[group[0]].received(group[1], now_ms)
+        else:
+            since_ms = flight[2]
+        self.flights[seq] = group, end_ms, since_ms
         heappush(self._ends, (end_ms, seq))
-        return True
 
     def land(self, seq: int, at_ms: int) -> None:
         """Count a message out, if it is in flight."""
@@ -74,10 +67,10 @@ class Sharing:
             (lane, group), _, since_ms = flight
             self.accounts[lane].ended(group, at_ms - since_ms, at_ms)
 
-    def is_noisy(self, group: Group, now_ms: int, *, judges: bool) -> bool:
-        """Tell whether a group has to let others go first; one that ``judges`` makes it so."""
-        account, others = self.accounts[group[0]], max(0, self.queue.in_flight - len(self.flights))
-        return (account.is_noisy if judges else account.would_be_noisy)(group[1], others, now_ms)
+
+def priorities(queue: Queue) -> list[int]:
+    """Return the priorities that messages have, in the order of receives."""
+    return sorted({lane if lane <= GROUPED else lane - GROUPED for lane in queue.lanes})
 
 
 def sharing_of(session: Session, queue: Queue) -> Sharing:
@@ -110,48 +103,42 @@ def sent(session: Session, queue: Queue, name: str, priority: int, now_ms: int) 
 def admit(session: Session, rows: list[Row]) -> None:
     """Bring the first messages of groups up to those that arrived, whose rows are inserted."""
     arrived = [(partition, lane, group, at_ms, seq) for partition, seq, lane, at_ms, group in rows if group is not None]
-    session.stage(_ADMIT, arrived)
+    session.stage(SQL["admit_fair_group"], arrived)
 
 
 def in_order(
     session: Session, queue: Queue, now_ms: int, sql: Mapping[str, str] = SQL, *, judges: bool = True
-) -> Generator[Row, None, None]:
+) -> Iterator[Row]:
     """Yield the visible messages in the order of receives, by the statements ``sql``.
 
     ``judges``: a group that takes too much is noisy from now on; else it is so for this order alone.
     """
     sharing = sharing_of(session, queue)
     sharing.look(now_ms)
-    for priority in sorted({lane if lane <= GROUPED else lane - GROUPED for lane in queue.lanes}):
-        yield from _of_priority(session, sharing, priority, now_ms, sql, judges=judges)
-
-
-def _of_priority(
-    session: Session, sharing: Sharing, priority: int, now_ms: int, sql: Mapping[str, str], *, judges: bool
-) -> Iterator[Row]:
-    """Yield those of a priority: of quiet groups and without a group, then of noisy groups."""
-    queue, lane, execute = sharing.queue, GROUPED + priority, session.execute
-    noisy: list[int] = []
-    heads: list[tuple[int, int, Row, Iterator[Row]]] = []  # the next message of each source, by visibility
-    groups = execute(_GROUPS, (queue.partition, lane, now_ms))
-    _push(heads, execute(sql["standard_take"], (queue.partition, priority, now_ms, -1)))
-    _push(heads, execute(sql["ready_take"], (queue.floor(now_ms), queue.partition, priority, -1)))
-    group_head = next(groups, None)
-    while heads or group_head is not None:
-        if group_head is not None and (not heads or group_head[:2] < heads[0][:2]):
+    partition, execute, others = queue.partition, session.execute, max(0, queue.in_flight - len(sharing.flights))
+    for priority in priorities(queue):
+        lane = GROUPED + priority
+        account = sharing.accounts[lane]
+        noisy: list[int] = []
+        heads: list[tuple[int, int, Row, Iterator[Row]]] = []  # the next message of each source, by visibility
+        groups = execute(SQL["fair_groups"], (partition, lane, now_ms))
+        _push(heads, execute(sql["standard_take"], (partition, priority, now_ms, -1)))
+        _push(heads, execute(sql["ready_take"], (queue.floor(now_ms), partition, priority, -1, -1)))
+        group_head = next(groups, None)
+        while heads or group_head is not None:
+            if group_head is None or (heads and heads[0][:2] <= group_head[:2]):
+                _, _, row, source = heappop(heads)
+                yield row
+                _push(heads, source)
+                continue
             group = group_head[2]
-            if sharing.is_noisy((lane, group), now_ms, judges=judges):
+            if (account.is_noisy if judges else account.would_be_noisy)(group, others, now_ms):
                 noisy.append(group)
             else:
-                _push(heads, execute(sql["fair_of_group"], (queue.partition, lane, group, now_ms)))
+                _push(heads, execute(sql["fair_of_group"], (partition, lane, group, now_ms)))
             group_head = next(groups, None)
-            continue
-        _, _, row, source = heappop(heads)
-        yield row
-        _push(heads, source)
-    account = sharing.accounts[lane]
-    for group in sorted(noisy, key=lambda group: (account.in_flight(group), group)):
-        yield from execute(sql["fair_of_group"], (queue.partition, lane, group, now_ms))
+        for _, group in sorted([(account.in_flight(group), group) for group in noisy]):
+            yield from execute(sql["fair_of_group"], (partition, lane, group, now_ms))
 
 
 def _push(heads: list[tuple[int, int, Row, Iterator[Row]]], source: Iterator[Row]) -> None:
@@ -165,11 +152,11 @@ def touch(session: Session, queue: Queue, rows: Iterable[Row]) -> None:
     sharing_of(session, queue).touched.update([(row[_LANE], row[_GROUP]) for row in rows if row[_GROUP] is not None])
 
 
-def received(session: Session, queue: Queue, rows: Iterable[Row], deadlines_ms: Iterable[int], now_ms: int) -> None:
-    """Count messages that were given."""
+def received(session: Session, queue: Queue, given: Iterable[tuple[Row, int]], now_ms: int) -> None:
+    """Count messages that were given, with their deadlines."""
     sharing = sharing_of(session, queue)
     sharing.look(now_ms)
-    for row, end_ms in zip(rows, deadlines_ms, strict=True):
+    for row, end_ms in given:
         if row[_GROUP] is not None:
             sharing.take_off(row[0], (row[_LANE], row[_GROUP]), end_ms, now_ms, now_ms)
 
@@ -185,11 +172,9 @@ def refile(session: Session, queue: Queue, groups: Iterable[Group], now_ms: int)
     """Find the first message of each group; one that has no more to give is quiet."""
     sharing: Any = queue.fair
     for lane, group in groups:
-        row = session.row("fair_head", queue.partition, lane, group)
+        row = session.row("put_fair_group", queue.partition, lane, group)
         if row is None:
             session.run("delete_fair_group", queue.partition, lane, group)
-        else:
-            session.run("put_fair_group", queue.partition, lane, group, *row)
         if sharing is not None and (row is None or row[0] > now_ms or row[1] in sharing.flights):
             sharing.accounts[lane].drained(group)  # what is visible and still a flight was just given for 0 s
 
@@ -213,7 +198,7 @@ def changed(session: Session, queue: Queue, rows: Iterable[Any], now_ms: int) ->
         if group is None:
             continue
         groups.add((lane, group))
-        if receive_count and not sharing.prolong(seq, visible_at_ms):
+        if receive_count:
             sharing.take_off(seq, (lane, group), visible_at_ms, now_ms, now_ms)
     sharing.look(now_ms)  # those that are visible at once have something to give
     refile(session, queue, groups, now_ms)

@@ -26,11 +26,8 @@ SELECT min(lane) FROM (
 );
 
 -- name: progress
-SELECT
-    max(last_instant_ms, coalesce((SELECT max(counted_at) FROM part), 0)),
-    max(last_seq, coalesce((SELECT max(last_seq) FROM part), 0)),
-    mark
-FROM progress;
+SELECT max(last_instant_ms, coalesce((SELECT max(counted_at)
+FROM part), 0)), max(last_seq, coalesce((SELECT max(last_seq) FROM part), 0)), mark FROM progress;
 
 -- name: put_progress
 UPDATE progress SET last_instant_ms = ?, last_seq = ?;
@@ -38,7 +35,7 @@ UPDATE progress SET last_instant_ms = ?, last_seq = ?;
 -- name: put_mark
 UPDATE progress SET mark = ?;
 
--- Messages of standard queues.
+-- Messages of standard queues. Statements of the two kinds that differ in their first word alone take the same values.
 
 -- name: insert_message
 INSERT INTO message (seq, grp, id, properties, body) VALUES (?, ?, ?, ?, ?);
@@ -54,15 +51,8 @@ VALUES (?, ?, ?, ?, ?, 0, 0, 0);
 INSERT INTO ready (partition, lane, last_seq, first_seq) VALUES (?, ?, ?, ?);
 
 -- name: ready_take
--- The ready list from its front: rows as standard_take has them, without an epoch.
-SELECT m.seq, r.lane, 0, NULL, NULL,
-       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, m.seq >> 20
-FROM ready r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?1) AND r.last_seq
-WHERE r.partition = ?2 AND r.lane = ?3 AND r.last_seq >= ?1
-ORDER BY r.last_seq LIMIT ?4;
-
--- name: ready_take_alone
--- The same, if no other message of the lane is visible.
+-- The ready list from its front, if no other message of the lane is visible at ?4; rows as standard_take has them, without
+-- an epoch.
 SELECT m.seq, r.lane, 0, NULL, NULL,
        m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, m.seq >> 20
 FROM ready r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?1) AND r.last_seq
@@ -98,10 +88,10 @@ WHERE partition = ?1 AND lane = ?2 AND first_seq <= ?3
     AND last_seq = (SELECT min(last_seq) FROM ready WHERE partition = ?1 AND lane = ?2 AND last_seq > ?3);
 
 -- name: standard_lease
--- The first receive of a message of the ready list. (In a logged queue, log is a parameter, the first one.)
+-- The first receive of a message of the ready list.
 INSERT INTO visibility (
     log, partition, seq, lane, visible_at, receive_count, generation, epoch, received_at, first_received_at
-) VALUES (0, ?, ?, ?, ?, 1, ?, 1, ?, ?);
+) VALUES (?, ?, ?, ?, ?, 1, ?, 1, ?, ?);
 
 -- name: standard_take
 SELECT v.seq, v.lane, v.receive_count, v.epoch, v.first_received_at,
@@ -112,12 +102,12 @@ ORDER BY v.visible_at, v.seq LIMIT ?;
 
 -- name: standard_mark
 UPDATE visibility
-SET log = 0, visible_at = ?, receive_count = receive_count + 1, generation = ?, epoch = epoch + 1, received_at = ?,
-    first_received_at = coalesce(first_received_at, ?)
-WHERE partition = ? AND seq = ?;
+SET log = ?1, visible_at = ?2, receive_count = receive_count + 1, generation = ?3, epoch = epoch + 1, received_at = ?4,
+    first_received_at = coalesce(first_received_at, ?5)
+WHERE partition = ?6 AND seq = ?8;
 
 -- name: standard_delete_as_received
-DELETE FROM visibility WHERE partition = ? AND seq = ? AND visible_at = ? AND generation = ? AND epoch = ?;
+DELETE FROM visibility WHERE partition = ?1 AND seq = ?3 AND visible_at = ?4 AND generation = ?5 AND epoch = ?6;
 
 -- name: standard_find
 SELECT seq, visible_at, receive_count, generation, epoch, received_at, grp, lane
@@ -136,10 +126,10 @@ FROM claimed c CROSS JOIN message m ON m.seq = c.seq
 WHERE c.partition = ?1 AND c.seq = ?2;
 
 -- name: standard_delete
-DELETE FROM visibility WHERE partition = ? AND seq = ?;
+DELETE FROM visibility WHERE partition = ?1 AND seq = ?3;
 
 -- name: standard_change
-UPDATE visibility SET visible_at = ?, epoch = ? WHERE partition = ? AND seq = ?;
+UPDATE visibility SET visible_at = ?1, epoch = ?2 WHERE partition = ?3 AND seq = ?5;
 
 -- name: standard_move
 -- A dead letter: visible in its new queue as if it were never received.
@@ -170,7 +160,7 @@ WHERE partition = ? AND lane = ? AND visible_at > ? ORDER BY visible_at LIMIT ?;
 SELECT seq FROM visibility WHERE partition = ? ORDER BY seq LIMIT 1;
 
 -- name: standard_below
-SELECT seq, visible_at, receive_count, grp, lane FROM visibility WHERE partition = ? AND seq < ? ORDER BY seq LIMIT ?;
+SELECT seq, visible_at, receive_count, grp, lane FROM visibility WHERE partition = ? AND seq <= ? ORDER BY seq LIMIT ?;
 
 -- name: admit_fair_group
 INSERT INTO fair_group (partition, lane, grp, head_at, head_seq) VALUES (?, ?, ?, ?, ?)
@@ -178,7 +168,11 @@ ON CONFLICT (partition, lane, grp) DO UPDATE SET head_at = excluded.head_at, hea
 WHERE (excluded.head_at, excluded.head_seq) < (head_at, head_seq);
 
 -- name: put_fair_group
-INSERT OR REPLACE INTO fair_group (partition, lane, grp, head_at, head_seq) VALUES (?, ?, ?, ?, ?);
+-- The first message of a group.
+INSERT OR REPLACE INTO fair_group (partition, lane, grp, head_at, head_seq)
+SELECT partition, lane, grp, visible_at, seq FROM visibility INDEXED BY visible_of_group
+WHERE partition = ? AND lane = ? AND grp = ? AND grp IS NOT NULL ORDER BY visible_at, seq LIMIT 1
+RETURNING head_at, head_seq;
 
 -- name: delete_fair_group
 DELETE FROM fair_group WHERE partition = ? AND lane = ? AND grp = ?;
@@ -186,10 +180,6 @@ DELETE FROM fair_group WHERE partition = ? AND lane = ? AND grp = ?;
 -- name: fair_groups
 SELECT head_at, head_seq, grp FROM fair_group INDEXED BY fair_head
 WHERE partition = ? AND lane = ? AND head_at <= ? ORDER BY head_at, head_seq;
-
--- name: fair_head
-SELECT visible_at, seq FROM visibility INDEXED BY visible_of_group
-WHERE partition = ? AND lane = ? AND grp = ? AND grp IS NOT NULL ORDER BY visible_at, seq LIMIT 1;
 
 -- name: fair_of_group
 SELECT v.seq, v.lane, v.receive_count, v.epoch, v.first_received_at,
@@ -204,9 +194,8 @@ SELECT seq, visible_at, grp, received_at FROM visibility INDEXED BY visible
 WHERE partition = ? AND lane = ? AND visible_at > ? AND receive_count > 0 ORDER BY visible_at DESC LIMIT ?;
 
 -- name: delete_fair_groups_of
-DELETE FROM fair_group WHERE (partition, lane, grp) IN (
-    SELECT partition, lane, grp FROM fair_group WHERE partition = ? LIMIT ?
-);
+DELETE FROM fair_group
+WHERE partition = ?1 AND (lane, grp) IN (SELECT lane, grp FROM fair_group WHERE partition = ?1 LIMIT ?2);
 
 -- Messages of FIFO queues.
 
@@ -238,7 +227,7 @@ ORDER BY o.seq LIMIT ?;
 
 -- name: ordered_mark
 UPDATE ordered
-SET log = 0, visible_at = ?, receive_count = receive_count + 1, generation = ?, epoch = epoch + 1, received_at = ?,
+SET log = ?, visible_at = ?, receive_count = receive_count + 1, generation = ?, epoch = epoch + 1, received_at = ?,
     first_received_at = coalesce(first_received_at, ?), apart = 0
 WHERE partition = ? AND grp = ? AND seq = ?;
 
@@ -270,8 +259,7 @@ UPDATE ordered SET visible_at = ?, epoch = ? WHERE partition = ? AND grp = ? AND
 UPDATE ordered SET apart = ? WHERE partition = ? AND grp = ? AND seq = ?;
 
 -- name: end_group
-DELETE FROM ordered
-WHERE partition = ?1 AND grp = ?2 AND seq = 0
+DELETE FROM ordered WHERE partition = ?1 AND grp = ?2 AND seq = 0
     AND NOT EXISTS (SELECT 1 FROM ordered WHERE partition = ?1 AND grp = ?2 AND seq > 0);
 
 -- name: ordered_first_of_group
@@ -300,12 +288,9 @@ FROM (
 
 -- name: ordered_next_hidden
 -- Or an instant before, at which nothing becomes visible.
-SELECT min(at) FROM (
-    SELECT min(visible_at) AS at FROM ordered INDEXED BY ordered_apart
-    WHERE partition = ?1 AND apart = 1 AND visible_at > ?2
-    UNION ALL
-    SELECT min(fixed_at) FROM ordered INDEXED BY group_due WHERE partition = ?1 AND seq = 0 AND fixed_at > ?2
-);
+SELECT visible_at FROM ordered INDEXED BY ordered_apart WHERE partition = ?1 AND apart = 1 AND visible_at > ?2
+UNION ALL SELECT fixed_at FROM ordered INDEXED BY group_due WHERE partition = ?1 AND seq = 0 AND fixed_at > ?2
+ORDER BY 1 LIMIT 1;
 
 -- name: ordered_ends_after
 SELECT visible_at, receive_count FROM ordered INDEXED BY ordered_apart
@@ -402,10 +387,6 @@ WHERE m.seq = ?2;
 
 -- Groups of FIFO queues.
 
--- name: group_cursors
-SELECT grp, fixed_at, head_seq, floating_seq, received_to, own_to, in_flight FROM ordered
-WHERE partition = ? AND grp = ? AND seq = 0;
-
 -- name: admit_group
 -- A message that follows the queue's delay; while one that was received blocks the group, nothing changes.
 INSERT INTO ordered (partition, grp, seq, head_seq, floating_seq, received_to, own_to, in_flight)
@@ -436,15 +417,6 @@ UNION ALL
 SELECT floating_seq, grp FROM ordered INDEXED BY group_also_floating
 WHERE partition = ?1 AND seq = 0 AND fixed_at IS NOT NULL AND floating_seq < ?2 ORDER BY 1 LIMIT ?3;
 
--- name: first_floating
-SELECT min(seq) FROM (
-    SELECT min(head_seq) AS seq FROM ordered INDEXED BY group_due
-    WHERE partition = ?1 AND seq = 0 AND fixed_at IS NULL
-    UNION ALL
-    SELECT min(floating_seq) FROM ordered INDEXED BY group_also_floating
-    WHERE partition = ?1 AND seq = 0 AND fixed_at IS NOT NULL AND floating_seq IS NOT NULL
-);
-
 -- name: group_number
 SELECT number FROM message_group WHERE partition = ? AND hash = ?;
 
@@ -465,9 +437,8 @@ FROM message_group g WHERE (g.partition, g.hash) > (?, ?) ORDER BY g.partition, 
 DELETE FROM message_group WHERE partition = ? AND hash = ?;
 
 -- name: delete_cursors_of
-DELETE FROM ordered WHERE (partition, grp, seq) IN (
-    SELECT partition, grp, seq FROM ordered INDEXED BY group_due WHERE partition = ? AND seq = 0 LIMIT ?
-);
+DELETE FROM ordered WHERE partition = ?1 AND seq = 0
+    AND grp IN (SELECT grp FROM ordered INDEXED BY group_due WHERE partition = ?1 AND seq = 0 LIMIT ?2);
 
 -- name: standard_logged
 -- A row as standard_find has it, and what an event says of it.
@@ -484,7 +455,7 @@ FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.
 WHERE m.seq = ?2;
 
 -- name: standard_set_log
-UPDATE visibility SET log = ? WHERE partition = ? AND seq = ?;
+UPDATE visibility SET log = ?1 WHERE partition = ?2 AND seq = ?4;
 
 -- name: ordered_set_log
 UPDATE ordered SET log = ? WHERE partition = ? AND grp = ? AND seq = ?;
@@ -606,20 +577,18 @@ SELECT min(seq) FROM (
 
 -- name: claimed_from
 -- What is claimed, or is being given back, in the order of sending.
-SELECT seq, lane FROM (
-    SELECT * FROM (
-        SELECT m.seq, r.lane FROM claimed_run r CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND r.last_seq
-        WHERE r.partition = ?1 AND r.claim_id NOT IN (SELECT claim_id FROM claim WHERE part = ?1 AND state = 'acknowledged')
-        ORDER BY r.last_seq LIMIT ?2
-    )
-    UNION ALL
-    SELECT * FROM (
-        SELECT seq, lane FROM claimed
-        WHERE partition = ?1 AND claim_id NOT IN (SELECT claim_id FROM claim WHERE part = ?1 AND state = 'acknowledged')
-        ORDER BY seq LIMIT ?2
-    )
+SELECT * FROM (
+    SELECT m.seq, r.lane FROM claimed_run r CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND r.last_seq
+    WHERE r.partition = ?1 AND r.claim_id NOT IN (SELECT claim_id FROM claim WHERE part = ?1 AND state = 'acknowledged')
+    ORDER BY r.last_seq LIMIT ?2
 )
-ORDER BY seq LIMIT ?2;
+UNION ALL
+SELECT * FROM (
+    SELECT seq, lane FROM claimed
+    WHERE partition = ?1 AND claim_id NOT IN (SELECT claim_id FROM claim WHERE part = ?1 AND state = 'acknowledged')
+    ORDER BY seq LIMIT ?2
+)
+ORDER BY 1 LIMIT ?2;
 
 -- name: read_claimed_runs
 SELECT m.seq, m.id, m.body, m.properties, 1 + coalesce(m.receives_before, 0)
@@ -677,9 +646,10 @@ SELECT seq, lane, grp, receive_count, epoch, first_received_at FROM claimed WHER
 DELETE FROM claimed WHERE partition = ? AND seq = ?;
 
 -- name: return_claimed
+-- A row of claimed_at, visible at ?2 with the generation ?3, received at ?4.
 INSERT INTO visibility (
     partition, seq, lane, visible_at, grp, receive_count, generation, epoch, received_at, first_received_at
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+) VALUES (?1, ?5, ?6, ?2, ?7, ?8, ?3, ?9, ?4, ?10);
 
 -- name: return_ordered
 UPDATE ordered SET visible_at = ? WHERE partition = ? AND grp = ? AND seq = ?;

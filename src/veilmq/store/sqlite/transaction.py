@@ -373,9 +373,8 @@ def _sweep_partition(session: Session, retired: Row, rows_max: int, now_ms: int)
     """Delete a slice of a retired partition, and its row with the last one; return how many rows that were."""
     count, (partition, logged_queue, retired_at_ms) = 0, retired
     log = None if logged_queue is None else Logged(logged_queue, 0, retired_at_ms)
-    for is_fifo, lanes in ((False, range(PRIORITY.maximum + 1)), (True, ())):
-        rows = delete_below(session, partition, lanes, NEVER_MS, rows_max - count, log, now_ms, is_fifo=is_fifo)
-        count += len(rows)
+    for lanes in (range(PRIORITY.maximum + 1), None):
+        count += len(delete_below(session, partition, lanes, NEVER_MS, rows_max - count, log, now_ms))
     if count:
         return count  # an event of a message has its group, whose number goes after the cursor
     before = session.connection.total_changes()
