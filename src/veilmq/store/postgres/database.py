@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import asyncpg
 
@@ -301,26 +301,27 @@ class Database:
         self._durable = _Pool(self, self._settings, _be_durable)
         self._relaxed = _Pool(self, self._settings | RELAXED) if options.durability is Durability.STANDARD else None
         self._pools = [pool for pool in (self._durable, self._relaxed) if pool is not None]
+        self._is_known = False
 
-    @classmethod
-    async def open(cls, url: str, *, options: PostgresOptions, clock: Clock) -> Self:
-        """Connect to ``url`` (``postgresql://…``) and bring its schema up to date; say what commits are worth there."""
-        database = cls(url, options=options, clock=clock)
-        for each in database._pools:
-            await each.pool
-        connection = await database._connect(patience_s=None)  # an upgrade takes its time
-        try:
-            if options.migrates:
-                await migrate(connection, ending_older_nodes=False)
-            else:
-                await require(connection)
-            promise = await Promise.of(connection, options.durability)
-            log.info("%s: durability %s", database.place, promise)
+    async def open(self) -> None:
+        """Connect, unless that was done, and bring the schema up to date; say what commits are worth there.
+
+        Raises ``SchemaRefused`` and what ``asyncpg`` does.
+        """
+        if not self._is_known:
+            for each in self._pools:
+                await each.pool
+            connection = await self._connect(patience_s=None)  # an upgrade takes its time
+            try:
+                await (migrate(connection, ending_older_nodes=False) if self.options.migrates else require(connection))
+                promise = await Promise.of(connection, self.options.durability)
+            finally:
+                await connection.close()
+            log.info("%s: durability %s", self.place, promise)
             for doubt in promise.doubts:
-                log.warning("%s: %s", database.place, doubt)
-        finally:
-            await connection.close()
-        return database
+                log.warning("%s: %s", self.place, doubt)
+            self._is_known = True
+        self.breaker.worked()
 
     @property
     def relaxes(self) -> bool:

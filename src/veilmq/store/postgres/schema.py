@@ -238,34 +238,29 @@ CONNECT_S = 5.0
 """How long to wait for a connection."""
 
 
-async def examine(url: str, *, durability: Durability) -> Report:
+async def examine(connection: Any, *, durability: Durability) -> Report:
     """Check the database; ``durability`` is that of the servers. Raises ``SchemaRefused`` and what ``asyncpg`` does."""
-    connection = await asyncpg.connect(url, timeout=CONNECT_S)
-    try:
-        findings = await _settings(connection, durability)
-        schema = await look(connection)
-        if not schema.found:
-            return Report([*findings, Finding("there is a schema", ok=False, detail=_MIGRATE)], {})
-        known = all_scripts()[-1].number
-        lacks = f"it has {schema.found}, this version needs {known}: {_MIGRATE}" if schema.pending else ""
-        findings.append(Finding("the schema has all that this version needs", ok=not lacks, detail=lacks))
-        async with connection.transaction(isolation="repeatable_read", readonly=True):
-            findings += await invariants(connection)
-            facts = {name: await connection.fetchval(query) for name, query in _queries("fact")}
-        promise = await Promise.of(connection, durability)
-        return Report(findings, facts | {"durability": str(promise)})
-    finally:
-        await connection.close()
+    promise = await Promise.of(connection, durability)
+    findings = await _settings(connection, promise.doubts)
+    schema = await look(connection)
+    if not schema.found:
+        return Report([*findings, Finding("there is a schema", ok=False, detail=_MIGRATE)], {})
+    known = all_scripts()[-1].number
+    lacks = f"it has {schema.found}, this version needs {known}: {_MIGRATE}" if schema.pending else ""
+    findings.append(Finding("the schema has all that this version needs", ok=not lacks, detail=lacks))
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        findings += await invariants(connection)
+        facts = {name: await connection.fetchval(query) for name, query in _queries("fact")}
+    return Report(findings, facts | {"durability": str(promise)})
 
 
 _MIGRATE = "run `veilmq migrate`, or start a server"
 
 
-async def _settings(connection: Any, durability: Durability) -> list[Finding]:
-    version = await connection.fetchval("SELECT current_setting('server_version_num')::int")
-    standby = await connection.fetchval("SELECT pg_is_in_recovery()")
-    autovacuum = await connection.fetchval("SELECT current_setting('autovacuum')::bool")
-    doubts = (await Promise.of(connection, durability)).doubts
+async def _settings(connection: Any, doubts: list[str]) -> list[Finding]:
+    version, standby, autovacuum = await connection.fetchrow(
+        "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('autovacuum')::bool"
+    )
     old = "" if version >= _VERSION_MIN else "its version is older than 15, which nobody has tried"
     asleep = "" if autovacuum else "autovacuum is off, and tables grow for ever: ALTER SYSTEM SET autovacuum = on"
     return [
