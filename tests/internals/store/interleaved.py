@@ -22,6 +22,7 @@ from veilmq.core.topics import ListSubscriptions, ListTopics
 from veilmq.store.claims import ClaimStep
 from veilmq.store.cold import COLD, READS, STEPS
 from veilmq.store.moves import MoveStep
+from veilmq.store.postgres.background import number_events
 from veilmq.store.postgres.database import DatabaseClock, PostgresOptions
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.schema import _queries
@@ -87,9 +88,10 @@ class Node(PostgresEngine):
     async def do(self, command: Command) -> Any:
         """Return the result of a command; raises its error."""
         if isinstance(command, (Sweep, Number)):
-            work = self.cold.sweep if isinstance(command, Sweep) else self.events._numbers.number
             async with self.database.connection() as connection:
-                return await work(connection)
+                if isinstance(command, Sweep):
+                    return await self.cold.sweep(connection)
+                return await number_events(connection, self.options)
         kind = type(command)
         if kind in COLD:
             return await self.cold.running(COLD[kind], changes=kind not in READS)(command)

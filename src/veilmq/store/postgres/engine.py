@@ -20,7 +20,7 @@ from veilmq.core.receipts import ReceiptBook
 from veilmq.store import claims, moves, publications
 from veilmq.store.cold import COLD, READS, Cold
 from veilmq.store.port import STANDBY, UNREACHABLE, Figure, Survey, execute
-from veilmq.store.postgres.background import ClockGuard, EventExport, Janitor, Mover
+from veilmq.store.postgres.background import JANITOR_MS, ClockGuard, EventExport, Janitor, Mover
 from veilmq.store.postgres.database import IN_DOUBT, Database, DatabaseClock, MachineClock, PostgresOptions, failure_of
 from veilmq.store.postgres.messages import Receipts, Sends
 from veilmq.store.postgres.node import Node
@@ -107,7 +107,7 @@ class PostgresEngine(Node):
             self.nodes.open()
         for worker in (self.mover, self.publisher, self.claimant, self._clock_look):
             worker.look()
-        self.janitor.look_later()
+        self.janitor.look(JANITOR_MS)
 
     # ``core.ports.Engine``.
 
@@ -213,11 +213,12 @@ class PostgresEngine(Node):
 
     async def stop(self) -> None:
         """End the work that goes on by itself, and leave all turns to others."""
-        for worker in (self.mover, self.publisher, self.claimant, self._clock_look, self.rounds):
+        for worker in (
+            *(self.mover, self.publisher, self.claimant, self._clock_look),
+            *(self.janitor, self.events, self.rounds),
+        ):
             worker.stop()
         await self.nodes.stop()
-        await self.janitor.stop()
-        self.events.stop()
 
     async def close(self) -> None:
         """Answer what was submitted, and end all connections."""

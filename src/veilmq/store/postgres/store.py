@@ -28,8 +28,8 @@ from veilmq.core.ports import Done, Wake
 from veilmq.core.results import QueuePage, QueueView
 from veilmq.store.port import NOTHING_HELD_BACK, Figure, StoreError, Survey, by_database, execute
 from veilmq.store.postgres import databases
-from veilmq.store.postgres.background import Mover
-from veilmq.store.postgres.database import IN_DOUBT, UNREACHABLE, MachineClock, PostgresOptions, failure_of, sentence
+from veilmq.store.postgres.background import Mover, Turn
+from veilmq.store.postgres.database import UNREACHABLE, MachineClock, PostgresOptions, failure_of, sentence
 from veilmq.store.postgres.databases import SHARDS, Identity, named
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.outbox import Arrived, Batch, Carrier, Placed, Transit, arrive
@@ -323,16 +323,15 @@ class Shards:
 
     async def sweep_places(self) -> None:
         """Forget the places of queues that are gone, unless another node is at that."""
+        turn = Turn(self._home.database, _TURN)
         try:
-            async with self._opened(0).database.connection() as connection:
-                if await connection.fetchval("SELECT pg_try_advisory_lock($1)", _TURN):
-                    try:
-                        for engine in list(self.shards.values()):
-                            await self._sweep_places_at(engine, connection)
-                    finally:
-                        await connection.execute("SELECT pg_advisory_unlock($1)", _TURN)
-        except (*IN_DOUBT, asyncpg.PostgresError, StoreUnavailable) as error:
+            if self._home.is_open and await turn.take():
+                for engine in list(self.shards.values()):
+                    await self._sweep_places_at(engine, turn.connection)
+        except (*UNREACHABLE, asyncpg.PostgresError, StoreUnavailable) as error:
             log.warning("places of queues that are gone are forgotten later: %s", error)
+        finally:
+            turn.leave()
 
     async def _sweep_places_at(self, engine: PostgresEngine, home: Any) -> None:
         async def unused(names: list[str]) -> list[str]:

@@ -150,13 +150,13 @@ def test_one_node_has_the_turn_and_another_takes_it_over(host: PostgresHost) -> 
     second = host.run(other_node())
     host.advance(LOOK_MS)
     host.run(second.answered())
-    assert (first.janitor.has_turn, second.janitor.has_turn) == (True, False)
+    assert (first.janitor.turn.is_held, second.janitor.turn.is_held) == (True, False)
     host.send(*"abc")
-    host.run(first.janitor.stop())
+    host.in_loop(first.janitor.stop)
     host.run(_gone(host))
     host.advance(LOOK_MS)
     host.run(second.answered())
-    assert (first.janitor.has_turn, second.janitor.has_turn) == (False, True)
+    assert (first.janitor.turn.is_held, second.janitor.turn.is_held) == (False, True)
     assert rows(host, "msg") == {}
     host.run(second.close())
 
@@ -180,10 +180,10 @@ def test_a_server_that_falls_silent_is_given_up(host: PostgresHost) -> None:
         async with asyncio.timeout(60):
             host.clock.advance(LOOK_MS)
             await node.answered()
-        return node.janitor.has_turn
+        return node.janitor.turn.is_held
 
     async def play() -> None:
-        await cast(PostgresEngine, host.engine).janitor.stop()
+        cast(PostgresEngine, host.engine).janitor.stop()
         async with passing(host.url) as proxy:
             node = await open_engine(proxy.url, clock=host.clock, options=HASTY)
             assert await swept(node)
@@ -214,7 +214,7 @@ def test_what_the_janitor_cannot_read_does_not_keep_the_turn(host: PostgresHost)
     settings = "SELECT convert_to('{\"retention_s\": 60}', 'UTF8')"
     host.advance(LOOK_MS)
     assert rows(host, "msg") == {"msg": 1}
-    assert not cast(PostgresEngine, host.engine).janitor.has_turn
+    assert not cast(PostgresEngine, host.engine).janitor.turn.is_held
     ask(host, f"UPDATE mq.queue SET settings = ({settings}) RETURNING 1")
     host.advance(LOOK_MS)
     assert rows(host, "msg") == {}
