@@ -73,21 +73,37 @@ class CopyLock:
         """Return ``error``, which this server has raised, for a person."""
         return CopyRefused(f"{self.place} failed, and nothing was copied: {sentence(error)}")
 
-    async def prepare(self, schema: Callable[[Any], Awaitable[Any]]) -> None:
-        """Have the schema be of this version (``require``, or ``migrate``); raises ``CopyRefused``."""
+    async def hold(self, schema: Callable[[Any], Awaitable[Any]]) -> None:
+        """Have the schema be of this version (``require``, or ``migrate``), and begin the transaction.
+
+        Raises ``CopyRefused``, also when a node is connected.
+        """
         try:
             await schema(self.connection)
         except SchemaRefused as error:
             raise CopyRefused(f"{self.place}: {error}") from error
-
-    async def hold(self) -> None:
-        """Begin the transaction; raises ``CopyRefused`` when a node is connected."""
+        await self.connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
         self._transaction = self.connection.transaction(isolation="repeatable_read")
-        await self.connection.execute("SET statement_timeout = 0")
-        await self.connection.execute("SET idle_in_transaction_session_timeout = 0")
         await self._transaction.start()
         await self.connection.execute(SQL["hold"])
         await self.check_alone()
+
+    async def hold_empty(self) -> None:
+        """Do so with what is to be filled; raises ``CopyRefused`` unless it has nothing, and is a store by itself.
+
+        Triggers rest until ``commit``: what they would add is added as it is.
+        """
+        await self.hold(migrate)
+        if await self.connection.fetchval(SQL["is_used"]):
+            raise CopyRefused(
+                f"{self.place} has queues, topics or settings of accounts, or what is left of some, or is one of "
+                "several databases of a store: name an empty one, and copy again."
+            )
+        await self._triggers("DISABLE")
+
+    async def _triggers(self, change: str) -> None:
+        for (table,) in await self.connection.fetch(SQL["triggered"]):
+            await self.connection.execute(f"ALTER TABLE mq.{table} {change} TRIGGER USER")
 
     async def check_alone(self) -> None:
         """Raise ``CopyRefused`` when a node is connected, other than one that waits for the end of the copy.
@@ -101,15 +117,9 @@ class CopyLock:
                 f"{self.place} has {nodes} connections of veilmq: stop all servers that use it, and copy again."
             )
 
-    async def without_triggers(self) -> None:
-        """Have triggers rest until ``commit``: what they would add is added as it is."""
-        for (table,) in await self.connection.fetch(SQL["triggered"]):
-            await self.connection.execute(f"ALTER TABLE mq.{table} DISABLE TRIGGER USER")
-
     async def commit(self) -> None:
         """Make what was done durable, and have it looked through for the planner."""
-        for (table,) in await self.connection.fetch(SQL["triggered"]):
-            await self.connection.execute(f"ALTER TABLE mq.{table} ENABLE TRIGGER USER")
+        await self._triggers("ENABLE")
         await self._transaction.commit()
         with suppress(*TROUBLE):  # autovacuum does it too, and what was copied is there
             await self.connection.execute("ANALYZE")
@@ -136,8 +146,7 @@ class DatabaseSource(Source):
     @classmethod
     async def open(cls, lock: CopyLock) -> "DatabaseSource":
         """Begin to read; raises ``CopyRefused``, also for a schema of another version."""
-        await lock.prepare(require)
-        await lock.hold()
+        await lock.hold(require)
         if await lock.connection.fetchval(SQL["is_one_of_several"]):
             raise CopyRefused(
                 f"{lock.place} is one of several databases of a store: a data folder takes none of them. Copy each "
@@ -153,10 +162,14 @@ class DatabaseSource(Source):
     async def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
         """See ``Source``."""
         until_ms = queue.retained_ms(self.now_ms)
-        statement, read = (SQL["fifo"], _message) if queue.settings.fifo else (SQL["standard"], _fair_message)
+        statement = SQL["fifo" if queue.settings.fifo else "standard"]
         found: list[CopiedMessage] = []
         async for row in self._lock.connection.cursor(statement, queue.number, until_ms, prefetch=SLICE):
-            found.append(read(row))
+            message = CopiedMessage(*row)
+            if message.group is not None and not queue.settings.fifo:  # a hash; its name is among the properties
+                name = properties.decode(message.properties).group or f"group {message.group}"
+                message = message._replace(group=name)
+            found.append(message)
             if len(found) == SLICE:
                 yield found
                 found = []
@@ -175,18 +188,6 @@ class DatabaseSource(Source):
         return await super().remembered()
 
 
-def _message(row: Any) -> CopiedMessage:
-    return CopiedMessage(*row)
-
-
-def _fair_message(row: Any) -> CopiedMessage:
-    """Return a message of a standard queue, whose row has a hash of its group; the name is among the properties."""
-    message = CopiedMessage(*row)
-    if message.group is None:
-        return message
-    return message._replace(group=properties.decode(message.properties).group or f"group {message.group}")
-
-
 _COUNTERS = (1 << COUNTER_BITS) - 1
 _COLUMNS = (
     "qp", "seq", "visible_at", "sent_at", "first_received_at", "received_at", "receive_count", "generation", "epoch",
@@ -200,14 +201,8 @@ _TOPIC = ("topic_id", "name", "settings", "created_at", "modified_at")
 _SUBSCRIPTION = ("topic_id", "name", "content", "pushed", "created_at", "modified_at")
 _CLOCKS_MS = 60 * SECOND_MS
 _LEASE = attrgetter(
-    "visible_at_ms",
-    "sent_at_ms",
-    "first_received_at_ms",
-    "received_at_ms",
-    "receive_count",
-    "generation",
-    "epoch",
-    "id",
+    *("visible_at_ms", "sent_at_ms", "first_received_at_ms", "received_at_ms", "receive_count"),
+    *("generation", "epoch", "id"),
 )
 """The values of a row from ``visible_at`` to ``id``."""
 
@@ -225,10 +220,7 @@ class DatabaseTarget:
     async def begin(self, values: dict[str, bytes], *, now_ms: int, last_queue: int) -> None:
         """See ``Target``; makes the schema, or upgrades it."""
         connection = self._lock.connection
-        await self._lock.prepare(migrate)
-        await self._lock.hold()
-        await _refuse_used(self._lock)
-        await self._lock.without_triggers()
+        await self._lock.hold_empty()
         self._last_instant_ms = now_ms + _CLOCKS_MS
         if abs(await connection.fetchval(SQL["now"]) - now_ms) > _CLOCKS_MS:
             raise CopyRefused(
@@ -324,15 +316,6 @@ class DatabaseTarget:
         await self._lock.commit()
 
 
-async def _refuse_used(lock: CopyLock) -> None:
-    """Raise ``CopyRefused`` unless there is nothing in the store of ``lock``, which is none of several databases."""
-    if await lock.connection.fetchval(SQL["is_used"]):
-        raise CopyRefused(
-            f"{lock.place} has queues, topics or settings of accounts, or what is left of some, or is one of several "
-            "databases of a store: name an empty one, and copy again."
-        )
-
-
 _EVERY_STORES = ("setting", "event_state")
 """What every store has from the beginning."""
 _OF_MESSAGES = ("msg", "fifo_msg")
@@ -345,17 +328,13 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, told: Told | None =
 
     ``told`` hears of messages once their table is copied.
     """
-    await source.prepare(require)
-    await target.prepare(migrate)
-    await source.hold()
-    await target.hold()
-    await _refuse_used(target)
+    await source.hold(require)
+    await target.hold_empty()
     formats = [await each.connection.fetchval(SQL["format"]) for each in (source, target)]
     if formats[0] != formats[1]:
         raise CopyRefused(
             f"{source.place} and {target.place} have other formats: run `veilmq migrate` on both, and copy again."
         )
-    await target.without_triggers()
     tables = [name for (name,) in await source.connection.fetch(SQL["copied_tables"])]
     for name in _EVERY_STORES:
         await target.connection.execute(f"DELETE FROM mq.{name}")
