@@ -311,8 +311,11 @@ class ClockGuard:
             confirmed_ms = seen.database_ms if row["confirmed_at"] is None else row["confirmed_at"]
             doubter, suspects = row["doubted_by"], False
             if abs(self._step_ms(seen, confirmed_ms)) <= STEP_MS:
-                is_ours = doubter in (None, self._name) or self._knows_from_before(seen, confirmed_ms)
-                confirms = is_ours and (doubter is not None or self._is_old(row["confirmed_at"], seen))
+                # A node that knows the time from before the step may end the doubts of another.
+                known_ms = seen.database_ms if self._good is None else min(self._good.database_ms, seen.database_ms)
+                is_ours = doubter in (None, self._name) or known_ms <= confirmed_ms + STEP_MS
+                is_old = row["confirmed_at"] is None or abs(seen.database_ms - confirmed_ms) > _CONFIRMED_AGAIN_MS
+                confirms = is_ours and (doubter is not None or is_old)
                 self._good, is_doubted = seen, not is_ours
             elif abs(seen.database_ms - self._node.clock.machine.wall_ms()) <= STEP_MS:
                 confirms = doubter == self._name
@@ -333,15 +336,6 @@ class ClockGuard:
         if self._good is None:
             return seen.database_ms - confirmed_ms
         return seen.database_ms - self._good.database_ms - (seen.boot_ms - self._good.boot_ms)
-
-    def _knows_from_before(self, seen: _Seen, confirmed_ms: int) -> bool:
-        """Tell whether this node may end the doubts of another: it knows the time from before the step."""
-        known_ms = seen.database_ms if self._good is None else min(self._good.database_ms, seen.database_ms)
-        return known_ms <= confirmed_ms + STEP_MS
-
-    @staticmethod
-    def _is_old(confirmed_at_ms: int | None, seen: _Seen) -> bool:
-        return confirmed_at_ms is None or abs(seen.database_ms - confirmed_at_ms) > _CONFIRMED_AGAIN_MS
 
     def _hold(self, ahead_ms: int, *, is_doubted: bool) -> None:
         """Have messages kept longer by what no node has confirmed."""
@@ -365,10 +359,9 @@ class ClockGuard:
         if self._doubted_by_ms is None:
             return []
         hours = self._doubted_by_ms / STEP_MS
-        text = (
-            f"The clock of the database is doubted: it is {hours:+.1f} h from the last confirmed instant, and retention"
-        )
-        return [f"{text} deletes nothing. Set the clock right, or, if it is right, run veilmq clock trust."]
+        text = f"The clock of the database is doubted: it is {hours:+.1f} h from the last confirmed instant, and"
+        advice = "Set the clock right, or, if it is right, run veilmq clock trust."
+        return [f"{text} retention deletes nothing. {advice}"]
 
     def figures(self) -> list[Figure]:
         """Return whether the clock is doubted."""

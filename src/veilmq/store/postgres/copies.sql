@@ -50,12 +50,6 @@ WHERE relnamespace = 'mq'::regnamespace AND relkind = 'r' AND attidentity <> '' 
 SELECT DISTINCT relname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
 WHERE relnamespace = 'mq'::regnamespace AND NOT tgisinternal
 
--- name: format
-SELECT max(number) FROM mq.migration
-
--- name: now
-SELECT mq.now_ms()
-
 -- name: add_queue
 INSERT INTO mq.queue (queue_id, name, settings, created_at, modified_at, qp, origin) OVERRIDING SYSTEM VALUE
 VALUES ($1, $2, $3, $4, $5, $6, $6)

@@ -30,13 +30,14 @@ from veilmq.store.copying import (
     Source,
     Told,
 )
-from veilmq.store.named_queries import load, shared
+from veilmq.store.named_queries import load
 from veilmq.store.postgres.database import sentence
 from veilmq.store.postgres.node import COUNTER_BITS, LANE, group_key
-from veilmq.store.postgres.schema import CONNECT_S, SchemaRefused, invariants, migrate, require
+from veilmq.store.postgres.queues import SQL as QUEUES
+from veilmq.store.postgres.schema import CONNECT_S, SchemaRefused, invariants, look, migrate, require
 from veilmq.store.urls import without_passwords
 
-SQL = {**shared(), **load("veilmq.store.postgres", "copies.sql")}
+SQL = {**QUEUES, **load("veilmq.store.postgres", "copies.sql")}
 
 _SETTINGS = {"application_name": "veilmq copy", "jit": "off", "lock_timeout": "10s", "search_path": "mq"}
 TROUBLE = (OSError, asyncpg.InterfaceError, asyncpg.PostgresError, TimeoutError)
@@ -330,7 +331,7 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, told: Told | None =
     """
     await source.hold(require)
     await target.hold_empty()
-    formats = [await each.connection.fetchval(SQL["format"]) for each in (source, target)]
+    formats = [(await look(each.connection))[0] for each in (source, target)]
     if formats[0] != formats[1]:
         raise CopyRefused(
             f"{source.place} and {target.place} have other formats: run `veilmq migrate` on both, and copy again."

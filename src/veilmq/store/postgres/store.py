@@ -537,10 +537,7 @@ class Shards:
         if await self.find(command.queue) is None:
             raise QueueNotFound(command.queue)
         terms = command.queue, command.after, command.count + 1
-        found = [
-            await engine.ask(lambda connection: connection.fetch(SQL["queue_sources"], *terms))
-            for engine in self._all()
-        ]
+        found = [await engine.ask(lambda there: there.fetch(SQL["queue_sources"], *terms)) for engine in self._all()]
         names = sorted(name for rows in found for (name,) in rows)
         return QueuePage(names=names[: command.count], more=len(names) > command.count)
 
@@ -549,18 +546,18 @@ class Shards:
 
         One that is down is passed over; raises ``StoreUnavailable`` if it may be the only one that has any.
         """
-        failure: StoreUnavailable | None = None
+        is_sure = True
         for place in sorted(self.shards, key=lambda place: (place < self._exported_place, place)):
             try:
                 planned: EventRange | None = await execute(self._opened(place), command)
-            except StoreUnavailable as error:
-                failure = error
+            except StoreUnavailable:
+                is_sure = False
                 continue
             if planned is not None:
                 self._exported_place = place
                 return planned
-        if failure is not None:
-            raise failure
+        if not is_sure:
+            raise StoreUnavailable
         return None
 
     async def _of_export(self, command: ReadEvents | ForgetEvents) -> Any:
@@ -575,11 +572,8 @@ class Shards:
 
     async def _count_events(self, command: CountEvents) -> EventCounts:
         counts: list[EventCounts] = [await execute(engine, command) for engine in self._all()]
-        return EventCounts(
-            recorded=sum(each.recorded for each in counts),
-            exported=sum(each.exported for each in counts),
-            dropped=sum(each.dropped for each in counts),
-        )
+        names = EventCounts.__struct_fields__
+        return EventCounts(**{name: sum(getattr(each, name) for each in counts) for name in names})
 
     # ``store.port.Store``.
 

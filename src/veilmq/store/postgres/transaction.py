@@ -54,6 +54,7 @@ from veilmq.store.postgres.queues import (
     COLLISIONS_MAX,
     FIFO,
     GENERATION_BITS,
+    SQL,
     STANDARD,
     PartitionRetired,
     Queue,
@@ -63,7 +64,6 @@ from veilmq.store.postgres.queues import (
     retention_ms,
     sql,
 )
-from veilmq.store.postgres.queues import SQL as QUEUES
 from veilmq.store.postgres.receives import properties_of, target_of
 from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import FIFO_PRIORITY
@@ -260,8 +260,6 @@ _INSPECTING = {
     MessageState.DELAYED: "look_delayed",
 }
 
-SQL = {**QUEUES, **load("veilmq.store.postgres", "cold.sql")}
-
 
 class _Transaction(ClaimTransaction):
     """A transaction on one connection; statements of a command that only reads have one each."""
@@ -328,7 +326,7 @@ class _Transaction(ClaimTransaction):
 
     async def has_sources(self, name: str) -> bool:
         elsewhere = self._node.catalog.elsewhere
-        if await self._fetch(QUEUES["queue_sources"], name, "", 1):
+        if await self._fetch(SQL["queue_sources"], name, "", 1):
             return True
         return elsewhere is not None and bool(await elsewhere.has_sources(name))
 
