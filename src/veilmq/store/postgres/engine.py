@@ -18,6 +18,7 @@ from veilmq.core.errors import ShuttingDown, StoreUnavailable
 from veilmq.core.ports import Done, Wake
 from veilmq.core.receipts import ReceiptBook
 from veilmq.store import claims, moves, publications
+from veilmq.store.clock import stopwatch_s
 from veilmq.store.cold import COLD, READS, Cold
 from veilmq.store.port import STANDBY, UNREACHABLE, Figure, Survey, execute
 from veilmq.store.postgres.background import JANITOR_MS, ClockGuard, EventExport, Janitor, Mover
@@ -125,25 +126,27 @@ class PostgresEngine(Node):
         if line is None:
             work, weight = together
             line = self._lines[key] = Coalescer(
-                self._measured.together(type(command), work),
+                work,
                 weight=weight,
                 weight_max=self.options.coalesced_max,
                 drained=partial(self._lines.pop, key),
+                measured=self._measured,
             )
         line.add(command, done)
 
     async def _do(self, work: Alone, command: Command, done: Done) -> None:
+        began_s = stopwatch_s()
         try:
-            with self._measured.taking(type(command)):
-                try:
-                    answer = await work(command)
-                except IN_DOUBT:
-                    if type(command) not in READS:
-                        raise
-                    answer = await work(command)  # it changes nothing, so it may be asked again
-            done(answer)
+            try:
+                answer = await work(command)
+            except IN_DOUBT:
+                if type(command) not in READS:
+                    raise
+                answer = await work(command)  # it changes nothing, so it may be asked again
         except Exception as error:  # noqa: BLE001 - the caller is answered, and a fault of ours is in the log
-            done(failure_of(error, type(command).__name__))
+            answer = failure_of(error, type(command).__name__)
+        self._measured.note([command], began_s)
+        done(answer)
 
     def _start(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

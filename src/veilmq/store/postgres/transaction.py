@@ -333,16 +333,9 @@ class _Transaction(ClaimTransaction):
     async def counts(self, queue: Queue) -> QueueCounts:
         row = await self._connection.fetchrow(sql(queue)["count"], queue.partition, retention_ms(queue))
         totals = self._node.totals
-        return QueueCounts(
-            visible=row["visible"],
-            in_flight=row["in_flight"],
-            delayed=row["delayed"],
-            oldest_sent_at_ms=row["oldest_sent_at"],
-            redelivered=totals.redelivered[queue.number],
-            sent=totals.sent[queue.number],
-            received=totals.received[queue.number],
-            deleted=totals.deleted[queue.number],
-        )
+        passed = {name: getattr(totals, name)[queue.number] for name in ("redelivered", "sent", "received", "deleted")}
+        present = {name: row[name] for name in ("visible", "in_flight", "delayed")}
+        return QueueCounts(**present, oldest_sent_at_ms=row["oldest_sent_at"], **passed)
 
     async def retire(self, queue: Queue, *, is_deleted: bool) -> None:
         await self.run("retire_part", queue.partition, await self.now())
