@@ -58,10 +58,6 @@ VALUES ($1, $2, $3, $4, $5, $6, $6)
 -- $2 is the delay of a FIFO queue, in ms, as mq.fifo_delay would set it.
 INSERT INTO mq.part (queue_id, delay) VALUES ($1, $2) RETURNING qp
 
--- name: add_priorities
-UPDATE mq.part SET priorities = ARRAY(SELECT DISTINCT each FROM unnest(priorities || $2::smallint[]) AS each ORDER BY each)
-WHERE qp = $1
-
 -- name: number_behind
 SELECT setval(pg_get_serial_sequence($1, $2), greatest($3, nextval(pg_get_serial_sequence($1, $2))))
 

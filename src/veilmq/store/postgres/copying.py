@@ -34,6 +34,7 @@ from veilmq.store.named_queries import load
 from veilmq.store.postgres.database import sentence
 from veilmq.store.postgres.node import COUNTER_BITS, LANE, group_key
 from veilmq.store.postgres.queues import SQL as QUEUES
+from veilmq.store.postgres.queues import STANDARD
 from veilmq.store.postgres.schema import CONNECT_S, SchemaRefused, invariants, look, migrate, require
 from veilmq.store.urls import without_passwords
 
@@ -254,7 +255,7 @@ class DatabaseTarget:
             return
         groups = [None if each.group is None else group_key(each.group) for each in messages]
         priorities = [each.priority + (each.group is not None) * LANE for each in messages]
-        await connection.execute(SQL["add_priorities"], partition, sorted(set(priorities)))
+        await connection.execute(STANDARD["add_priorities"], partition, sorted(set(priorities)))
         records = [
             (*self._row(partition, each, self._seq(each)), priority, group)
             for each, priority, group in zip(messages, priorities, groups, strict=True)

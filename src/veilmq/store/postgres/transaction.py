@@ -85,12 +85,6 @@ async def count(connection: Any, queue: Queue) -> Backlog:
 
 _SLICES_MAX = 16
 _PREFETCHED = 100  # rows; their bodies may be large
-_ENDINGS = {
-    (True, False): "delete_some",
-    (True, True): "delete_some_fifo",
-    (False, False): "give_back_some",
-    (False, True): "give_back_some_fifo",
-}
 
 
 class _Claimed(ClaimedMessages):
@@ -212,10 +206,10 @@ class _Claimed(ClaimedMessages):
         if queue is None or queue.partition != claim.partition:
             return False
         is_deleted, is_fifo = claim.state == ACKNOWLEDGED, queue.settings.fifo
-        terms = [claim.partition, claim.id, self._rows]
-        if is_fifo or not is_deleted:
-            terms.append(retention_ms(queue))
-        done = int(await self._connection.fetchval(CLAIMS[_ENDINGS[is_deleted, is_fifo]], *terms))
+        name = "delete_some" if is_deleted else "give_back_some"
+        kept_ms = [retention_ms(queue)] if is_fifo or not is_deleted else []
+        statement = CLAIMS[f"{name}_fifo" if is_fifo else name]
+        done = int(await self._connection.fetchval(statement, claim.partition, claim.id, self._rows, *kept_ms))
         if is_deleted:
             self._node.totals.deleted[queue.number] += done
         self._tx.notify(queue.name)
