@@ -164,7 +164,6 @@ class Janitor(Mover):
 SQL = {**shared(), **load("veilmq.store.postgres", "sweeps.sql"), "forget_expired": EVENTS["forget_expired"]}
 
 _SQL_LOGGED = logged(SQL)
-_LOGGED = {"drop_messages", "drop_fifo_messages"}
 
 _PAUSE_S = 0.01
 _PAGE = 100
@@ -184,17 +183,13 @@ class Sweeper:
     async def sweep(self, connection: Any) -> None:
         """Delete whatever is due."""
         async for partition, *of_log in _pages(connection, "parts"):
-            await self._sweep_retired(connection, partition, tuple(of_log) if of_log[0] is not None else ())
+            for name in _OF_PART:
+                await self._all(connection, name, partition, self._rows, of_log=of_log if of_log[0] is not None else ())
+            await self._all(connection, "forget_attempts", partition, self._rows, ATTEMPT_S * SECOND_MS)
+            await connection.execute(SQL["drop_part"], partition, _RETIRED_MS)
         async for row in _pages(connection, "queues_behind"):
             await self.sweep_queue(connection, queue_of(row))
         await number_events(connection, self._node.options)
-
-    async def _sweep_retired(self, connection: Any, partition: int, of_log: tuple[Any, ...]) -> None:
-        for name in _OF_PART:
-            needed = of_log if name in _LOGGED else ()
-            await self._all(connection, name, partition, self._rows, of_log=needed)
-        await self._all(connection, "forget_attempts", partition, self._rows, ATTEMPT_S * SECOND_MS)
-        await connection.execute(SQL["drop_part"], partition, _RETIRED_MS)
 
     async def sweep_queue(self, connection: Any, queue: Queue) -> None:
         """Delete what is due in a queue."""
@@ -244,13 +239,14 @@ class Sweeper:
             await connection.execute(SQL["settled"], queue.partition, late)
             self._node.watches.wake(queue.name, 0)
 
-    async def _all(self, connection: Any, name: str, *terms: Any, of_log: tuple[Any, ...] = ()) -> int:
+    async def _all(self, connection: Any, name: str, *terms: Any, of_log: Sequence[Any] = ()) -> int:
         """Have a statement done until it finds no more; return how many rows it has deleted.
 
-        It writes the ends of receipts where it is given what the log needs of them.
+        It writes the ends of receipts, if it ends any, where it is given what the log needs of them.
         """
-        statement = _SQL_LOGGED[name] if of_log else SQL[name]
-        terms += of_log
+        statement = SQL[name]
+        if of_log and _SQL_LOGGED[name] != statement:
+            statement, terms = _SQL_LOGGED[name], (*terms, *of_log)
         deleted = 0
         while True:
             status: str = await connection.execute(statement, *terms)
