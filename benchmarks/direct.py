@@ -14,7 +14,7 @@ from veilmq.core.commands import NewMessage
 from veilmq.core.results import Received
 from veilmq.store.clock import SystemClock
 from veilmq.store.port import execute
-from veilmq.store.postgres import PostgresEngine, PostgresOptions
+from veilmq.store.postgres import PostgresOptions, Shards
 
 BODY = "x" * 256
 GROUPS = 1_000
@@ -91,7 +91,7 @@ class Ours:
     async def __aenter__(self) -> Self:
         """Connect."""
         options = PostgresOptions(purge_pause_s=0, in_flight_max=1_000_000)
-        self._engine = await PostgresEngine.open(self._url, clock=SystemClock(), options=options)
+        self._engine = await Shards.open([self._url], clock=SystemClock(), options=options)
         self._connection = await asyncpg.connect(self._url)
         await execute(self._engine, commands.CreateQueue(queue=QUEUE, settings={}))
         return self

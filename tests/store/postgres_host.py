@@ -7,6 +7,7 @@ import uuid
 import warnings
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from functools import partial
+from os import urandom
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 from urllib.parse import urlsplit, urlunsplit
@@ -15,8 +16,11 @@ import asyncpg
 
 from tests.store import postgres_control
 from tests.store.host import Host
+from veilmq.core.receipts import KEY_BYTES
 from veilmq.store.port import Finding
-from veilmq.store.postgres import PostgresEngine, PostgresOptions
+from veilmq.store.postgres import PostgresOptions
+from veilmq.store.postgres.engine import PostgresEngine
+from veilmq.store.postgres.queues import SQL
 from veilmq.store.postgres.schema import invariants, migrate
 from veilmq.testing import RunningServer, VirtualClock
 from veilmq.testing.running_server import Follow
@@ -103,7 +107,7 @@ class PostgresHost(Host):
 
     async def _open(self) -> PostgresEngine:  # type: ignore[override]
         await self._set_clock(self.clock.now_ms())
-        return await PostgresEngine.open(self.url, clock=self.clock, options=self._postgres_options)
+        return await open_engine(self.url, clock=self.clock, options=self._postgres_options)
 
     async def _set_clock(self, now_ms: int) -> None:
         await set_clock(self.url, now_ms)
@@ -133,8 +137,8 @@ class PostgresHost(Host):
 
         async def work() -> None:
             engine = cast(PostgresEngine, self.engine)
-            async with engine._database.connection() as connection:
-                await engine.machine.cold.sweep(connection)
+            async with engine.database.connection() as connection:
+                await engine.cold.sweep(connection)
 
         self.run(work())
 
@@ -169,6 +173,21 @@ class PostgresHost(Host):
         """Let time pass, here and there."""
         self.run(self._set_clock(self.clock.now_ms() + time_ms))
         super().advance(time_ms)
+
+
+async def open_engine(url: str, *, clock: VirtualClock, options: PostgresOptions | None = None) -> PostgresEngine:
+    """Open a node on a store of one database, without what a store of several does."""
+    engine = PostgresEngine.at(url, clock=clock, options=options or PostgresOptions())
+    try:
+        await engine.database.open()
+        async with engine.database.connection() as connection:
+            names = "receipt_key", "token_key"
+            keys = [await connection.fetchval(SQL["kept_key"], name, urandom(KEY_BYTES)) for name in names]
+    except BaseException:
+        await engine.database.close()
+        raise
+    engine.begin(*keys)
+    return engine
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ async def open_store(
         return SqliteStore(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
     urls = split_urls(settings.store)
     postgres = postgres_parts("store (--store)")
-    store: Store = await postgres.open_store(
+    store: Store = await postgres.Shards.open(
         urls, clock=clock or SystemClock(), options=replace(postgres_options(settings), may_send=may_send)
     )
     return store

@@ -22,8 +22,9 @@ from veilmq.core.topics import ListSubscriptions, ListTopics
 from veilmq.store.claims import ClaimStep
 from veilmq.store.cold import COLD, READS, STEPS
 from veilmq.store.moves import MoveStep
+from veilmq.store.postgres.background import number_events
 from veilmq.store.postgres.database import DatabaseClock, PostgresOptions
-from veilmq.store.postgres.engine import Machine
+from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.schema import _queries
 from veilmq.store.publications import PublicationStep
 from veilmq.testing import VirtualClock
@@ -70,34 +71,31 @@ class Number(Command, frozen=True, kw_only=True):
     """Number events that are committed."""
 
 
-class Node:
+class Node(PostgresEngine):
     """A node that has one connection and begins nothing by itself."""
 
     def __init__(self, connection: Any, *, options: PostgresOptions, clock: VirtualClock) -> None:
         """Know nothing yet."""
-        self._database = OneConnection(connection)
-        self.machine = Machine(
-            database=cast(Any, self._database),
-            options=options,
-            clock=DatabaseClock(clock),
-            book=_BOOK,
-            start=lambda work: work.close(),
-        )
-        self.machine.watches.elsewhere = None
+        database = cast(Any, OneConnection(connection))
+        super().__init__(database, options=options, clock=DatabaseClock(clock), book=_BOOK)
+        self.watches.elsewhere = None
         for step in STEPS:
-            self.machine.cold.schedulers[step] = lambda: None
+            self.cold.schedulers[step] = lambda: None
+
+    def _start(self, work: Any) -> None:
+        work.close()
 
     async def do(self, command: Command) -> Any:
         """Return the result of a command; raises its error."""
         if isinstance(command, (Sweep, Number)):
-            numbers = self.machine.events._numbers
-            work = self.machine.cold.sweep if isinstance(command, Sweep) else numbers.number
-            async with self._database.connection() as connection:
-                return await work(connection)
+            async with self.database.connection() as connection:
+                if isinstance(command, Sweep):
+                    return await self.cold.sweep(connection)
+                return await number_events(connection, self.options)
         kind = type(command)
         if kind in COLD:
-            return await self.machine.cold.running(COLD[kind], changes=kind not in READS)(command)
-        (answer,) = await self.machine.together[kind][0]([command])
+            return await self.cold.running(COLD[kind], changes=kind not in READS)(command)
+        (answer,) = await self.together[kind][0]([command])
         return answer
 
 

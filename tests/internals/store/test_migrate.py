@@ -53,7 +53,7 @@ def test_a_new_database_gets_the_schema_once(on_database: Tell) -> None:
     """And looking at the schema applies nothing."""
 
     async def story(connection: Any) -> None:
-        (schema,) = (await look(connection)).pending
+        (schema,) = (await look(connection))[1]
         assert (schema.number, schema.name) == (LAST, "schema")
         assert await migrate(connection) == [schema]
         assert await look(connection) == (LAST, [])

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests.store.host import QUEUE, Host
-from tests.store.postgres_host import hosting_postgres
+from tests.store.postgres_host import hosting_postgres, open_engine
 from tests.store.stores import Store, on_postgres, on_sqlite
 from veilmq.core import commands
 from veilmq.core.errors import PurgeInProgress, QueueExists, SettingsConflict
 from veilmq.core.results import QueueView
 from veilmq.store import claims, publications
-from veilmq.store.postgres import PostgresEngine
+from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.transaction import QueueRow, Transaction
 
 DEAD = "000000000000/dead"
@@ -153,7 +153,7 @@ def test_two_nodes_create_a_queue_at_once(postgres_url: str) -> None:
     with hosting_postgres(postgres_url) as host:
 
         async def other_node() -> PostgresEngine:
-            return await PostgresEngine.open(host.url, clock=host.clock)
+            return await open_engine(host.url, clock=host.clock)
 
         second: Any = host.run(other_node())
         views: list[QueueView] = []

@@ -41,7 +41,7 @@ from veilmq.store.cold import Scheduler
 from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S, Event, event_of, routing_key
 from veilmq.store.named_queries import load, shared
 from veilmq.store.port import NOTHING_HELD_BACK, Figure, gauge
-from veilmq.store.postgres.database import PostgresOptions
+from veilmq.store.postgres.database import Database, PostgresOptions
 from veilmq.store.postgres.node import Node, Start
 from veilmq.store.postgres.queues import COLLISIONS, EVENTS, Queue, logged, queue_of, retention_ms
 from veilmq.store.postgres.queues import SQL as QUEUES
@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 
 LOOK_MS = 10 * SECOND_MS
 """How often a node looks that knows of no work."""
+JANITOR_MS = RETENTION_S.minimum * SECOND_MS
+"""How often each node looks for the janitor's: often enough for every retention."""
 _BUSY_MS = 10  # while another node is at it
 
 
@@ -73,7 +75,8 @@ class Mover(Scheduler):
             except COLLISIONS:
                 due = 0
             except Exception as error:
-                log.warning("work in the background was interrupted, and goes on later", exc_info=True)
+                if not self._stopped:
+                    log.warning("work in the background was interrupted, and goes on later", exc_info=True)
                 due = error
             done(due)
 
@@ -82,79 +85,85 @@ class Mover(Scheduler):
         )
 
 
-JANITOR_MS = RETENTION_S.minimum * SECOND_MS
-"""How often each node looks: often enough for every retention."""
-
 _CLOSE_S = 5.0
+_JANITOR_TURN, _EXPORT_TURN = 0x7665696C6D72, 0x7665696C6D73  # the keys of locks, beside that of migrations
 
-_TURN = 0x7665696C6D72  # the key of the lock, beside that of migrations
 
+class Turn:
+    """What one node at a time has: an advisory lock on a connection of its own, with which it ends."""
 
-class Janitor:
-    """Sweeps when it is time, if this node has the turn."""
-
-    def __init__(self, node: Node, *, sweep: Callable[[Any], Awaitable[None]]) -> None:
-        self._node = node
-        self._sweep = sweep
-        self._connection: asyncpg.Connection[Any] | None = None
-        self._timer: Timer | None = None
-        self._stopped = False
+    def __init__(self, database: Database, key: int) -> None:
+        self._database = database
+        self._key = key
+        self.connection: asyncpg.Connection[Any] | None = None
+        self.is_over = False
+        """Whether this node takes no more turns."""
 
     @property
-    def has_turn(self) -> bool:
-        """Whether this node is the one that sweeps."""
-        return self._connection is not None and not self._connection.is_closed()
+    def is_held(self) -> bool:
+        """Whether this node has it."""
+        return self.connection is not None and not self.connection.is_closed()
 
-    def look_later(self) -> None:
-        """Look in a while."""
-        if not self._stopped:
-            self._timer = self._node.clock.call_at(
-                self._node.clock.now_ms() + JANITOR_MS, lambda: self._node.start(self._work())
-            )
-
-    async def stop(self) -> None:
-        """Do no more, and leave the turn to others."""
-        self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
-        await self._leave()
-
-    async def _work(self) -> None:
-        try:
-            if await self._take_turn():
-                await self._sweep(self._connection)
-        except Exception:  # whatever it is, the turn must not stay with somebody who does nothing
-            if not self._stopped:
-                log.warning("the janitor was interrupted, and goes on later", exc_info=True)
-            await self._leave()
-        if self._stopped:  # while this was connecting
-            await self._leave()
-        self.look_later()
-
-    async def _take_turn(self) -> bool:
-        if self.has_turn:
+    async def take(self, *, wait_s: float = 0) -> bool:
+        """Tell whether this node has the turn now; another one's is waited for as long as ``wait_s``."""
+        if self.is_held:
             return True
-        connection = await self._node.database.connect()
+        connection = await self._database.connect()
         try:
-            if await connection.fetchval("SELECT pg_try_advisory_lock($1)", _TURN):
-                self._connection = connection
-            else:
+            if wait_s:
+                await connection.execute(f"SET lock_timeout = '{wait_s}s'")
+                await connection.execute("SELECT pg_advisory_lock($1)", self._key)
+            elif not await connection.fetchval("SELECT pg_try_advisory_lock($1)", self._key):
                 await connection.close(timeout=_CLOSE_S)
+                return False
+        except asyncpg.LockNotAvailableError:
+            connection.terminate()
+            return False
         except BaseException:
             connection.terminate()
             raise
-        return self.has_turn
+        self.connection = connection
+        if self.is_over:  # while this was connecting
+            self.leave()
+        return self.is_held
 
-    async def _leave(self) -> None:
-        connection, self._connection = self._connection, None
+    def leave(self) -> None:
+        """Leave it to others."""
+        connection, self.connection = self.connection, None
         if connection is not None:
             connection.terminate()
+
+    def end(self) -> None:
+        """Do so, and take no more."""
+        self.is_over = True
+        self.leave()
+
+
+class Janitor(Mover):
+    """Sweeps when it is time, if this node has the turn."""
+
+    def __init__(self, node: Node, *, sweep: Callable[[Any], Awaitable[None]]) -> None:
+        self.turn = turn = Turn(node.database, _JANITOR_TURN)
+
+        async def step() -> None:
+            try:
+                if await turn.take():
+                    await sweep(turn.connection)
+            except BaseException:  # whatever it is, the turn must not stay with a node that does nothing
+                turn.leave()
+                raise
+
+        super().__init__(step=step, clock=node.clock, start=node.start, pause_ms_min=JANITOR_MS, look_ms_max=JANITOR_MS)
+
+    def stop(self) -> None:
+        """Do no more, and leave the turn to others."""
+        super().stop()
+        self.turn.end()
 
 
 SQL = {**shared(), **load("veilmq.store.postgres", "sweeps.sql"), "forget_expired": EVENTS["forget_expired"]}
 
 _SQL_LOGGED = logged(SQL)
-_LOGGED = {"drop_messages", "drop_fifo_messages"}
 
 _PAUSE_S = 0.01
 _PAGE = 100
@@ -170,24 +179,17 @@ class Sweeper:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._rows = node.options.sweep_rows
-        self._numbers = EventNumbers(options=node.options)
 
     async def sweep(self, connection: Any) -> None:
         """Delete whatever is due."""
         async for partition, *of_log in _pages(connection, "parts"):
-            await self._sweep_retired(connection, partition, tuple(of_log) if of_log[0] is not None else ())
+            for name in _OF_PART:
+                await self._all(connection, name, partition, self._rows, of_log=of_log if of_log[0] is not None else ())
+            await self._all(connection, "forget_attempts", partition, self._rows, ATTEMPT_S * SECOND_MS)
+            await connection.execute(SQL["drop_part"], partition, _RETIRED_MS)
         async for row in _pages(connection, "queues_behind"):
             await self.sweep_queue(connection, queue_of(row))
-        await self._numbers.number(connection)
-
-    async def _sweep_retired(self, connection: Any, partition: int, of_log: tuple[Any, ...]) -> None:
-        for name in _OF_PART:
-            needed = of_log if name in _LOGGED else ()
-            await self._all(connection, name, partition, self._rows, of_log=needed)
-        await self._all(connection, "forget_attempts", partition, self._rows, ATTEMPT_S * SECOND_MS)
-        if await connection.fetchval(SQL["drop_part"], partition, _RETIRED_MS) is not None:
-            await connection.execute(SQL["drop_throttle"], partition)
-            await connection.execute(SQL["drop_count"], partition)
+        await number_events(connection, self._node.options)
 
     async def sweep_queue(self, connection: Any, queue: Queue) -> None:
         """Delete what is due in a queue."""
@@ -223,8 +225,8 @@ class Sweeper:
         """Delete the first messages that a shorter retention has ended, so that they block their groups no more."""
         terms = queue.partition, retention_ms(queue), self._rows
         if self._node.log.has(queue):
-            await connection.fetchval(_SQL_LOGGED["end_fifo"], *terms, queue.origin, queue.name)
-        await connection.fetchval(SQL["sweep_fifo"], *terms)
+            await connection.execute(_SQL_LOGGED["end_fifo"], *terms, queue.origin, queue.name)
+        await connection.execute(SQL["sweep_fifo"], *terms)
 
     async def _settle_late(self, connection: Any, queue: Queue) -> None:
         """Have the groups follow a new delay."""
@@ -237,16 +239,18 @@ class Sweeper:
             await connection.execute(SQL["settled"], queue.partition, late)
             self._node.watches.wake(queue.name, 0)
 
-    async def _all(self, connection: Any, name: str, *terms: Any, of_log: tuple[Any, ...] = ()) -> int:
+    async def _all(self, connection: Any, name: str, *terms: Any, of_log: Sequence[Any] = ()) -> int:
         """Have a statement done until it finds no more; return how many rows it has deleted.
 
-        It writes the ends of receipts where it is given what the log needs of them.
+        It writes the ends of receipts, if it ends any, where it is given what the log needs of them.
         """
-        statement = _SQL_LOGGED[name] if of_log else SQL[name]
-        terms += of_log
+        statement = SQL[name]
+        if of_log and _SQL_LOGGED[name] != statement:
+            statement, terms = _SQL_LOGGED[name], (*terms, *of_log)
         deleted = 0
         while True:
-            rows: int = await connection.fetchval(statement, *terms)
+            status: str = await connection.execute(statement, *terms)
+            rows = int(status.rpartition(" ")[2])
             deleted += rows
             if rows < self._rows:
                 return deleted
@@ -303,8 +307,11 @@ class ClockGuard:
             confirmed_ms = seen.database_ms if row["confirmed_at"] is None else row["confirmed_at"]
             doubter, suspects = row["doubted_by"], False
             if abs(self._step_ms(seen, confirmed_ms)) <= STEP_MS:
-                is_ours = doubter in (None, self._name) or self._knows_from_before(seen, confirmed_ms)
-                confirms = is_ours and (doubter is not None or self._is_old(row["confirmed_at"], seen))
+                # A node that knows the time from before the step may end the doubts of another.
+                known_ms = seen.database_ms if self._good is None else min(self._good.database_ms, seen.database_ms)
+                is_ours = doubter in (None, self._name) or known_ms <= confirmed_ms + STEP_MS
+                is_old = row["confirmed_at"] is None or abs(seen.database_ms - confirmed_ms) > _CONFIRMED_AGAIN_MS
+                confirms = is_ours and (doubter is not None or is_old)
                 self._good, is_doubted = seen, not is_ours
             elif abs(seen.database_ms - self._node.clock.machine.wall_ms()) <= STEP_MS:
                 confirms = doubter == self._name
@@ -325,15 +332,6 @@ class ClockGuard:
         if self._good is None:
             return seen.database_ms - confirmed_ms
         return seen.database_ms - self._good.database_ms - (seen.boot_ms - self._good.boot_ms)
-
-    def _knows_from_before(self, seen: _Seen, confirmed_ms: int) -> bool:
-        """Tell whether this node may end the doubts of another: it knows the time from before the step."""
-        known_ms = seen.database_ms if self._good is None else min(self._good.database_ms, seen.database_ms)
-        return known_ms <= confirmed_ms + STEP_MS
-
-    @staticmethod
-    def _is_old(confirmed_at_ms: int | None, seen: _Seen) -> bool:
-        return confirmed_at_ms is None or abs(seen.database_ms - confirmed_at_ms) > _CONFIRMED_AGAIN_MS
 
     def _hold(self, ahead_ms: int, *, is_doubted: bool) -> None:
         """Have messages kept longer by what no node has confirmed."""
@@ -357,10 +355,9 @@ class ClockGuard:
         if self._doubted_by_ms is None:
             return []
         hours = self._doubted_by_ms / STEP_MS
-        text = (
-            f"The clock of the database is doubted: it is {hours:+.1f} h from the last confirmed instant, and retention"
-        )
-        return [f"{text} deletes nothing. Set the clock right, or, if it is right, run veilmq clock trust."]
+        text = f"The clock of the database is doubted: it is {hours:+.1f} h from the last confirmed instant, and"
+        advice = "Set the clock right, or, if it is right, run veilmq clock trust."
+        return [f"{text} retention deletes nothing. {advice}"]
 
     def figures(self) -> list[Figure]:
         """Return whether the clock is doubted."""
@@ -371,36 +368,25 @@ class ClockGuard:
 SLICE_EVENTS = 1_000
 
 
-class EventNumbers:
-    """Numbers the events of one store."""
+async def number_events(connection: Any, options: PostgresOptions, slice_events: int = SLICE_EVENTS) -> None:
+    """Number all events that are committed."""
+    await connection.execute(EVENTS["state"])
+    while await _number_slice(connection, options, slice_events) == slice_events:
+        pass
 
-    def __init__(self, *, options: PostgresOptions) -> None:
-        self._options = options
 
-    async def number(self, connection: Any, slice_events: int = SLICE_EVENTS) -> None:
-        """Number all events that are committed."""
-        await connection.execute(EVENTS["state"])
-        while await self._slice(connection, slice_events) == slice_events:
-            pass
-
-    async def _slice(self, connection: Any, slice_events: int) -> int:
-        async with connection.transaction():
-            state = await connection.fetchrow(EVENTS["lock_state"])
-            rows = sorted(await connection.fetch(EVENTS["take"], slice_events), key=lambda row: row["number"])
-            if not rows:
-                return 0
-            room = max(0, self._options.events_waiting_max - (state["recorded"] - state["exported"]))
-            kept, dropped = rows[:room], rows[room:]
-            if kept:
-                encoded = encode([self._event(row) for row in kept])
-                await connection.execute(EVENTS["insert_batch"], state["recorded"] + 1, len(kept), encoded)
-            if dropped:
-                await self._drop(connection, dropped, is_first=not state["dropped"])
-            await connection.execute(EVENTS["number"], len(kept), len(dropped))
-        return len(rows)
-
-    async def _drop(self, connection: Any, dropped: list[Any], *, is_first: bool) -> None:
-        if is_first:
+async def _number_slice(connection: Any, options: PostgresOptions, slice_events: int) -> int:
+    async with connection.transaction():
+        state = await connection.fetchrow(EVENTS["lock_state"])
+        rows = sorted(await connection.fetch(EVENTS["take"], slice_events), key=lambda row: row["number"])
+        if not rows:
+            return 0
+        room = max(0, options.events_waiting_max - (state["recorded"] - state["exported"]))
+        kept, dropped = rows[:room], rows[room:]
+        if kept:
+            encoded = encode([_event(row, options.routing_attribute) for row in kept])
+            await connection.execute(EVENTS["insert_batch"], state["recorded"] + 1, len(kept), encoded)
+        if dropped and not state["dropped"]:
             log.warning("events are dropped: too many wait to be exported")
         numbers: dict[int, list[int]] = {}
         for row in dropped:
@@ -408,106 +394,80 @@ class EventNumbers:
                 numbers.setdefault(row["qp"], []).append(row["number"])
         for origin, of_queue in numbers.items():
             await connection.execute(EVENTS["drop_expired"], origin, of_queue)
-
-    def _event(self, row: Any) -> Event:
-        return event_of(
-            queue=row["queue"],
-            key=routing_key(row["properties"], self._options.routing_attribute),
-            group_hash=row["group_hash"],
-            size=row["size"],
-            message_id=row["id"],
-            generation=row["generation"],
-            sent_at_ms=row["came_at"],
-            received_at_ms=row["received_at"],
-            visible_at_ms=row["visible_at"],
-            receive_count=row["receive_count"],
-            log=row["log"],
-            outcome=row["outcome"],
-            closed_at_ms=row["closed_at"],
-        )
+        await connection.execute(EVENTS["number"], len(kept), len(dropped))
+    return len(rows)
 
 
-_EXPORT_TURN = 0x7665696C6D73  # the key of the lock, beside those of migrations and the janitor
+def _event(row: Any, routing_attribute: str) -> Event:
+    return event_of(
+        queue=row["queue"],
+        key=routing_key(row["properties"], routing_attribute),
+        group_hash=row["group_hash"],
+        size=row["size"],
+        message_id=row["id"],
+        generation=row["generation"],
+        sent_at_ms=row["came_at"],
+        received_at_ms=row["received_at"],
+        visible_at_ms=row["visible_at"],
+        receive_count=row["receive_count"],
+        log=row["log"],
+        outcome=row["outcome"],
+        closed_at_ms=row["closed_at"],
+    )
+
+
 _EXPORT_TURN_S_MAX = 20  # how long another one is waited for
 _IDLE_MS_MAX = 60 * SECOND_MS
-
 
 Running = Callable[..., Callable[[Any], Awaitable[Any]]]
 """Makes a handler of a cold command; see ``transaction.ColdCommands.running``."""
 
 
 class EventExport:
-    """The commands of whoever exports events."""
+    """The commands that export events: who plans has the turn until its range is forgotten, or nothing comes."""
 
     def __init__(self, node: Node, running: Running) -> None:
         self._node = node
-        self._numbers = EventNumbers(options=node.options)
-        self._running = running
-        self._turn: asyncpg.Connection[Any] | None = None
-        self._stopped = False
+        self._turn = Turn(node.database, _EXPORT_TURN)
         self._timer: Timer | None = None
+        plan, forget = running(events.plan_export, changes=True), running(events.forget_events, changes=True)
+        read, count = running(events.read_events, changes=False), running(events.count_events, changes=False)
+
+        async def plan_in_turn(command: PlanExport) -> Any:
+            if not await self._turn.take(wait_s=_EXPORT_TURN_S_MAX):
+                raise ShuttingDown if self._turn.is_over else ExportedElsewhere
+            self._stay()
+            await self._number(min(SLICE_EVENTS, max(1, command.events_max)))
+            planned = await plan(command)
+            if planned is None:
+                self._leave_turn()
+            return planned
+
+        async def read_in_turn(command: ReadEvents) -> Any:
+            self._stay()
+            return await read(command)
+
+        async def forget_in_turn(command: ForgetEvents) -> Any:
+            self._stay()
+            forgotten = await forget(command)
+            if not forgotten.more:
+                self._leave_turn()
+            return forgotten
+
+        async def count_all(command: CountEvents) -> Any:
+            await self._number(SLICE_EVENTS)
+            return await count(command)
+
         self.handlers: dict[type[Command], Callable[[Any], Awaitable[Any]]] = {
-            PlanExport: self._plan,
-            ReadEvents: self._read,
-            ForgetEvents: self._forget,
-            CountEvents: self._count,
+            PlanExport: plan_in_turn,
+            ReadEvents: read_in_turn,
+            ForgetEvents: forget_in_turn,
+            CountEvents: count_all,
         }
-
-    async def _plan(self, command: PlanExport) -> Any:
-        """Choose the next range, or return the one that was chosen before, once this node has the turn."""
-        await self._take_turn()
-        await self._number(min(SLICE_EVENTS, max(1, command.events_max)))
-        planned = await self._running(events.plan_export, changes=True)(command)
-        if planned is None:
-            self._leave_turn()
-        return planned
-
-    async def _read(self, command: ReadEvents) -> Any:
-        """Read some batches of a range; raises ``ExportedElsewhere`` when another node has exported it meanwhile."""
-        self._stay()
-        return await self._running(events.read_events, changes=False)(command)
-
-    async def _forget(self, command: ForgetEvents) -> Any:
-        """Note that a range is exported, and remove a slice of what is."""
-        self._stay()
-        forgotten = await self._running(events.forget_events, changes=True)(command)
-        if not forgotten.more:
-            self._leave_turn()
-        return forgotten
-
-    async def _count(self, command: CountEvents) -> Any:
-        await self._number(SLICE_EVENTS)
-        return await self._running(events.count_events, changes=False)(command)
 
     async def _number(self, slice_events: int) -> None:
         async with self._node.database.connection() as connection:
-            await self._numbers.number(connection, slice_events)
-
-    def stop(self) -> None:
-        """Leave the turn to others, and take no more."""
-        self._stopped = True
-        self._leave_turn()
-
-    # The turn.
-
-    async def _take_turn(self) -> None:
-        """Wait until no other node exports; raises ``ExportedElsewhere`` when that takes too long."""
-        if self._turn is None or self._turn.is_closed():
-            connection = await self._node.database.connect()
-            try:
-                await connection.execute(f"SET lock_timeout = '{_EXPORT_TURN_S_MAX}s'")
-                await connection.execute("SELECT pg_advisory_lock($1)", _EXPORT_TURN)
-            except asyncpg.LockNotAvailableError:
-                connection.terminate()
-                raise ExportedElsewhere from None
-            except BaseException:
-                connection.terminate()
-                raise
-            if self._stopped:
-                connection.terminate()
-                raise ShuttingDown
-            self._turn = connection
-        self._stay()
+            await number_events(connection, self._node.options, slice_events)
 
     def _stay(self) -> None:
         if self._timer is not None:
@@ -515,9 +475,12 @@ class EventExport:
         self._timer = self._node.clock.call_at(self._node.clock.now_ms() + _IDLE_MS_MAX, self._leave_turn)
 
     def _leave_turn(self) -> None:
-        turn, self._turn = self._turn, None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if turn is not None:
-            turn.terminate()
+        self._turn.leave()
+
+    def stop(self) -> None:
+        """Leave the turn to others, and take no more."""
+        self._leave_turn()
+        self._turn.end()

@@ -12,10 +12,10 @@ FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
 WHERE part.qp = $1
 
 -- name: claim_bytes
-SELECT coalesce(sum(octet_length(body) + coalesce(octet_length(properties), 0)), 0) FROM mq.msg WHERE qp = $1 AND claim = $2
-
--- name: claim_bytes_fifo
-SELECT coalesce(sum(octet_length(body) + coalesce(octet_length(properties), 0)), 0) FROM mq.fifo_msg WHERE qp = $1 AND claim = $2
+SELECT coalesce(sum(octet_length(body) + coalesce(octet_length(properties), 0)), 0) FROM (
+    SELECT body, properties FROM mq.msg WHERE qp = $1 AND claim = $2
+    UNION ALL SELECT body, properties FROM mq.fifo_msg WHERE qp = $1 AND claim = $2
+) AS claimed
 
 -- name: choose
 -- As a receive of $2 would: locks the messages that are within their retention of $3 ms, and changes nothing.
@@ -35,15 +35,9 @@ LIMIT $2
 -- Gives the messages at the positions $3, locked in the same transaction, to the claim $2, each to its shard of $4; $5 fences
 -- the receipts from before.
 UPDATE mq.msg SET
-    visible_at = 1::bigint << 61,
-    receive_count = msg.receive_count + 1,
-    first_received_at = coalesce(msg.first_received_at, clock.now),
-    received_at = clock.now,
-    generation = $5,
-    epoch = msg.epoch + 1,
-    log = NULL,
-    claim = $2,
-    shard = chosen.shard
+    visible_at = 1::bigint << 61, receive_count = msg.receive_count + 1, received_at = clock.now,
+    first_received_at = coalesce(msg.first_received_at, clock.now), generation = $5, epoch = msg.epoch + 1, log = NULL,
+    claim = $2, shard = chosen.shard
 FROM unnest($3::bigint[], $4::int[]) AS chosen (seq, shard), (SELECT mq.now_ms() AS now) clock
 WHERE msg.qp = $1 AND msg.seq = ANY($3) AND msg.seq = chosen.seq
 
@@ -53,16 +47,13 @@ SELECT * FROM mq.fifo_bind($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $1
 -- name: send_dead
 -- Sends the messages at the positions $3, locked in the same transaction, to the partition $2 as dead letters of the queue $5;
 -- $4 is where the counter begins.
-WITH clock AS MATERIALIZED (
-    SELECT mq.now_ms() AS now
-), dead AS (
+WITH clock AS MATERIALIZED (SELECT mq.now_ms() AS now), dead AS (
     DELETE FROM mq.msg
     WHERE msg.qp = $1 AND msg.seq = ANY($3::bigint[]) AND EXISTS (SELECT FROM mq.part WHERE qp = $2 AND NOT retired)
     RETURNING msg.*
 )
 INSERT INTO mq.msg (
-    qp, seq, visible_at, sent_at, first_received_at, priority, id, properties, source, receives_before, body,
-    group_key
+    qp, seq, visible_at, sent_at, first_received_at, priority, id, properties, source, receives_before, body, group_key
 )
 SELECT $2, (clock.now << 20) | (($4 + row_number() OVER (ORDER BY array_position($3, dead.seq))) & 1048575),
     clock.now, dead.sent_at, dead.first_received_at, dead.priority, dead.id, dead.properties, $5,
@@ -76,9 +67,7 @@ SELECT mq.fifo_evict($1, $2, $3, $4, $5, $6)
 -- name: find
 -- Where a message of the claim $2 is.
 SELECT seq FROM mq.msg WHERE qp = $1 AND claim = $2 AND id = $3
-
--- name: find_fifo
-SELECT seq FROM mq.fifo_msg WHERE qp = $1 AND claim = $2 AND id = $3
+UNION ALL SELECT seq FROM mq.fifo_msg WHERE qp = $1 AND claim = $2 AND id = $3
 
 -- name: read
 -- Up to $5 messages of the shard $3 of the claim $2, from position $4 on.
@@ -96,9 +85,9 @@ ORDER BY seq LIMIT $5
 WITH next AS MATERIALIZED (
     SELECT msg.ctid AS row_id FROM mq.msg WHERE msg.qp = $1 AND msg.claim = $2 ORDER BY msg.shard, msg.seq LIMIT $3
 ), deleted AS (
-    DELETE FROM mq.msg USING next WHERE msg.qp = $1 AND msg.ctid = next.row_id RETURNING 1
+    DELETE FROM mq.msg USING next WHERE msg.qp = $1 AND msg.ctid = next.row_id
 )
-SELECT count(*) FROM deleted
+SELECT count(*) FROM next
 
 -- name: give_back_some
 -- Gives the next $3 messages of the claim $2 back; those past their retention of $4 ms end.
@@ -117,11 +106,7 @@ WITH next AS MATERIALIZED (
 SELECT count(*) FROM next
 
 -- name: delete_some_fifo
-SELECT mq.fifo_remove($1, ARRAY(
-    SELECT seq FROM mq.fifo_msg WHERE qp = $1 AND claim = $2 ORDER BY shard, seq LIMIT $3
-), $4)
+SELECT mq.fifo_remove($1, ARRAY(SELECT seq FROM mq.fifo_msg WHERE qp = $1 AND claim = $2 ORDER BY shard, seq LIMIT $3), $4)
 
 -- name: give_back_some_fifo
-SELECT mq.fifo_give_back($1, ARRAY(
-    SELECT seq FROM mq.fifo_msg WHERE qp = $1 AND claim = $2 ORDER BY shard, seq LIMIT $3
-), $4)
+SELECT mq.fifo_give_back($1, ARRAY(SELECT seq FROM mq.fifo_msg WHERE qp = $1 AND claim = $2 ORDER BY shard, seq LIMIT $3), $4)

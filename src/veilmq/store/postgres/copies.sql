@@ -50,12 +50,6 @@ WHERE relnamespace = 'mq'::regnamespace AND relkind = 'r' AND attidentity <> '' 
 SELECT DISTINCT relname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
 WHERE relnamespace = 'mq'::regnamespace AND NOT tgisinternal
 
--- name: format
-SELECT max(number) FROM mq.migration
-
--- name: now
-SELECT mq.now_ms()
-
 -- name: add_queue
 INSERT INTO mq.queue (queue_id, name, settings, created_at, modified_at, qp, origin) OVERRIDING SYSTEM VALUE
 VALUES ($1, $2, $3, $4, $5, $6, $6)
@@ -63,10 +57,6 @@ VALUES ($1, $2, $3, $4, $5, $6, $6)
 -- name: add_part
 -- $2 is the delay of a FIFO queue, in ms, as mq.fifo_delay would set it.
 INSERT INTO mq.part (queue_id, delay) VALUES ($1, $2) RETURNING qp
-
--- name: add_priorities
-UPDATE mq.part SET priorities = ARRAY(SELECT DISTINCT each FROM unnest(priorities || $2::smallint[]) AS each ORDER BY each)
-WHERE qp = $1
 
 -- name: number_behind
 SELECT setval(pg_get_serial_sequence($1, $2), greatest($3, nextval(pg_get_serial_sequence($1, $2))))
@@ -125,8 +115,8 @@ WHERE expires_at > mq.now_ms() ORDER BY expires_at
 -- name: add_turns
 -- A row for each group of a fair queue, as mq.fair_touch would leave it.
 INSERT INTO mq.fair_turn (qp, group_key, priority, at, sent_at)
-SELECT qp, group_key, priority, min(visible_at), max(sent_at) FROM mq.msg
-WHERE qp = $1 AND group_key IS NOT NULL GROUP BY qp, group_key, priority
+SELECT qp, group_key, priority, min(visible_at), max(sent_at) FROM mq.msg WHERE qp = $1 AND group_key IS NOT NULL
+GROUP BY qp, group_key, priority
 
 -- name: copied_values
 SELECT name, value FROM mq.setting WHERE name IN ('receipt_key', 'token_key') OR starts_with(name, 'account ')

@@ -20,13 +20,15 @@ import asyncpg
 
 from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
 from veilmq.store.copying import SLICE, TABLES, CopiedAcceptance, CopiedMessage, CopiedQueue, CopyRefused, Source, Told
-from veilmq.store.named_queries import load, shared
+from veilmq.store.named_queries import load
 from veilmq.store.postgres.database import sentence
 from veilmq.store.postgres.node import COUNTER_BITS, LANE, group_key
-from veilmq.store.postgres.schema import CONNECT_S, SchemaRefused, invariants, migrate, require
+from veilmq.store.postgres.queues import SQL as QUEUES
+from veilmq.store.postgres.queues import STANDARD
+from veilmq.store.postgres.schema import CONNECT_S, SchemaRefused, invariants, look, migrate, require
 from veilmq.store.urls import without_passwords
 
-SQL = {**shared(), **load("veilmq.store.postgres", "copies.sql")}
+SQL = {**QUEUES, **load("veilmq.store.postgres", "copies.sql")}
 
 _SETTINGS = {"application_name": "veilmq copy", "jit": "off", "lock_timeout": "10s", "search_path": "mq"}
 TROUBLE = (OSError, asyncpg.InterfaceError, asyncpg.PostgresError, TimeoutError)
@@ -63,21 +65,37 @@ class CopyLock:
         """Return ``error``, which this server has raised, for a person."""
         return CopyRefused(f"{self.place} failed, and nothing was copied: {sentence(error)}")
 
-    async def prepare(self, schema: Callable[[Any], Awaitable[Any]]) -> None:
-        """Have the schema be of this version (``require``, or ``migrate``); raises ``CopyRefused``."""
+    async def hold(self, schema: Callable[[Any], Awaitable[Any]]) -> None:
+        """Have the schema be of this version (``require``, or ``migrate``), and begin the transaction.
+
+        Raises ``CopyRefused``, also when a node is connected.
+        """
         try:
             await schema(self.connection)
         except SchemaRefused as error:
             raise CopyRefused(f"{self.place}: {error}") from error
-
-    async def hold(self) -> None:
-        """Begin the transaction; raises ``CopyRefused`` when a node is connected."""
+        await self.connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
         self._transaction = self.connection.transaction(isolation="repeatable_read")
-        await self.connection.execute("SET statement_timeout = 0")
-        await self.connection.execute("SET idle_in_transaction_session_timeout = 0")
         await self._transaction.start()
         await self.connection.execute(SQL["hold"])
         await self.check_alone()
+
+    async def hold_empty(self) -> None:
+        """Do so with what is to be filled; raises ``CopyRefused`` unless it has nothing, and is a store by itself.
+
+        Triggers rest until ``commit``: what they would add is added as it is.
+        """
+        await self.hold(migrate)
+        if await self.connection.fetchval(SQL["is_used"]):
+            raise CopyRefused(
+                f"{self.place} has queues, topics or settings of accounts, or what is left of some, or is one of "
+                "several databases of a store: name an empty one, and copy again."
+            )
+        await self._triggers("DISABLE")
+
+    async def _triggers(self, change: str) -> None:
+        for (table,) in await self.connection.fetch(SQL["triggered"]):
+            await self.connection.execute(f"ALTER TABLE mq.{table} {change} TRIGGER USER")
 
     async def check_alone(self) -> None:
         """Raise ``CopyRefused`` when a node is connected, other than one that waits for the end of the copy.
@@ -91,15 +109,9 @@ class CopyLock:
                 f"{self.place} has {nodes} connections of veilmq: stop all servers that use it, and copy again."
             )
 
-    async def without_triggers(self) -> None:
-        """Have triggers rest until ``commit``: what they would add is added as it is."""
-        for (table,) in await self.connection.fetch(SQL["triggered"]):
-            await self.connection.execute(f"ALTER TABLE mq.{table} DISABLE TRIGGER USER")
-
     async def commit(self) -> None:
         """Make what was done durable, and have it looked through for the planner."""
-        for (table,) in await self.connection.fetch(SQL["triggered"]):
-            await self.connection.execute(f"ALTER TABLE mq.{table} ENABLE TRIGGER USER")
+        await self._triggers("ENABLE")
         await self._transaction.commit()
         with suppress(*TROUBLE):  # autovacuum does it too, and what was copied is there
             await self.connection.execute("ANALYZE")
@@ -126,8 +138,7 @@ class DatabaseSource(Source):
     @classmethod
     async def open(cls, lock: CopyLock) -> "DatabaseSource":
         """Begin to read; raises ``CopyRefused``, also for a schema of another version."""
-        await lock.prepare(require)
-        await lock.hold()
+        await lock.hold(require)
         if await lock.connection.fetchval(SQL["is_one_of_several"]):
             raise CopyRefused(
                 f"{lock.place} is one of several databases of a store: a data folder takes none of them. Copy each "
@@ -168,14 +179,8 @@ _COLUMNS = (
 )  # fmt: skip
 _CLOCKS_MS = 60 * SECOND_MS
 _LEASE = attrgetter(
-    "visible_at_ms",
-    "sent_at_ms",
-    "first_received_at_ms",
-    "received_at_ms",
-    "receive_count",
-    "generation",
-    "epoch",
-    "id",
+    *("visible_at_ms", "sent_at_ms", "first_received_at_ms", "received_at_ms", "receive_count"),
+    *("generation", "epoch", "id"),
 )
 """The values of a row from ``visible_at`` to ``id``."""
 
@@ -193,10 +198,7 @@ class DatabaseTarget:
     async def begin(self, values: dict[str, bytes], *, now_ms: int, last_queue: int) -> None:
         """See ``Target``; makes the schema, or upgrades it."""
         connection = self._lock.connection
-        await self._lock.prepare(migrate)
-        await self._lock.hold()
-        await _refuse_used(self._lock)
-        await self._lock.without_triggers()
+        await self._lock.hold_empty()
         self._last_instant_ms = now_ms + _CLOCKS_MS
         if abs(await connection.fetchval(SQL["now"]) - now_ms) > _CLOCKS_MS:
             raise CopyRefused(
@@ -229,7 +231,7 @@ class DatabaseTarget:
             return
         groups = [None if each.group is None else group_key(each.group) for each in messages]
         priorities = [each.priority + (each.group is not None) * LANE for each in messages]
-        await connection.execute(SQL["add_priorities"], partition, sorted(set(priorities)))
+        await connection.execute(STANDARD["add_priorities"], partition, sorted(set(priorities)))
         records = [
             (*self._row(partition, each, self._seq(each)), priority, group)
             for each, priority, group in zip(messages, priorities, groups, strict=True)
@@ -288,15 +290,6 @@ class DatabaseTarget:
         await self._lock.commit()
 
 
-async def _refuse_used(lock: CopyLock) -> None:
-    """Raise ``CopyRefused`` unless there is nothing in the store of ``lock``, which is none of several databases."""
-    if await lock.connection.fetchval(SQL["is_used"]):
-        raise CopyRefused(
-            f"{lock.place} has queues, topics or settings of accounts, or what is left of some, or is one of several "
-            "databases of a store: name an empty one, and copy again."
-        )
-
-
 _EVERY_STORES = ("setting", "event_state")
 """What every store has from the beginning."""
 _OF_MESSAGES = ("msg", "fifo_msg")
@@ -309,17 +302,13 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, told: Told | None =
 
     ``told`` hears of messages once their table is copied.
     """
-    await source.prepare(require)
-    await target.prepare(migrate)
-    await source.hold()
-    await target.hold()
-    await _refuse_used(target)
-    formats = [await each.connection.fetchval(SQL["format"]) for each in (source, target)]
+    await source.hold(require)
+    await target.hold_empty()
+    formats = [(await look(each.connection))[0] for each in (source, target)]
     if formats[0] != formats[1]:
         raise CopyRefused(
             f"{source.place} and {target.place} have other formats: run `veilmq migrate` on both, and copy again."
         )
-    await target.without_triggers()
     tables = [name for (name,) in await source.connection.fetch(SQL["copied_tables"])]
     for name in _EVERY_STORES:
         await target.connection.execute(f"DELETE FROM mq.{name}")

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import asyncpg
 
@@ -167,84 +167,53 @@ class PostgresOptions(Options):
 _RETURN_S = 5.0
 
 
-class _Pool:
-    """Up to ``connections`` of the options, opened when they are needed; ``prepare`` is called with each."""
+class _Turn:
+    """A connection of a pool for the time of a ``with`` statement."""
 
-    def __init__(self, database: "Database", settings: dict[str, str], prepare: Any = None) -> None:
-        options = database.options
+    __slots__ = ("_connection", "_database", "_pool")
+
+    def __init__(self, database: "Database", pool: "asyncpg.Pool[Any]") -> None:
         self._database = database
-        self._connections_max = options.connections
-        self._acquire_s = options.acquire_s
-        self.pool: asyncpg.Pool[Any] = asyncpg.create_pool(
-            database.url,
-            min_size=0,
-            max_size=options.connections,
-            timeout=CONNECT_S,
-            command_timeout=options.statement_s + options.silence_s,
-            server_settings=settings,
-            init=prepare,
-            reset=_leave,
-        )
+        self._pool = pool
+        self._connection: Any = None
 
-    async def acquire(self) -> Any:
-        breaker, pool = self._database.breaker, self.pool
-        breaker.check()
+    async def __aenter__(self) -> Any:
+        database, pool = self._database, self._pool
+        database.breaker.check()
         try:
             # A timeout costs a task, and is not needed where a connection lies ready.
-            connection = await pool.acquire(timeout=None if pool.get_idle_size() else self._acquire_s)
+            timeout_s = None if pool.get_idle_size() else database.options.acquire_s
+            self._connection = await pool.acquire(timeout=timeout_s)
         except UNREACHABLE as error:
             # Where the server or this pool has connections, and none to spare, it was reached.
             if isinstance(error, FULL):
                 is_exhausted = pool.get_size() > 0
             else:
-                is_exhausted = pool.get_size() == self._connections_max and not pool.get_idle_size()
+                is_exhausted = pool.get_size() == pool.get_max_size() and not pool.get_idle_size()
             if not is_exhausted:
-                breaker.failed()
+                database.breaker.failed()
             log.warning("no connection to the database: %s", str(error) or type(error).__name__)
             raise StoreUnavailable from error
-        breaker.worked()
-        return connection
+        database.breaker.worked()
+        return self._connection
 
-    async def release(self, connection: Any, error: BaseException | None) -> None:
-        database = self._database
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        database, connection = self._database, self._connection
         if isinstance(error, (*IN_DOUBT, *ELSEWHERE)):
             for lost in database.on_lost:
                 lost()
         if isinstance(error, (TimeoutError, *ELSEWHERE)):
             database.breaker.failed()
             connection.terminate()
-            await self.pool.expire_connections()
+            await self._pool.expire_connections()
         try:
-            await self.pool.release(connection, timeout=_RETURN_S)
+            await self._pool.release(connection, timeout=_RETURN_S)
         except (*IN_DOUBT, asyncpg.PostgresError) as failure:
             log.warning("a connection to the database was lost between two commands: %s", failure)
         if database.calls and (call := database.calls.pop(id(connection), None)) is not None:
             call()
-
-    async def close(self) -> None:
-        try:
-            await self.pool.close()
-        except IN_DOUBT:
-            self.pool.terminate()
-
-
-class _Turn:
-    """A connection for the time of a ``with`` statement."""
-
-    __slots__ = ("_connection", "_pool")
-
-    def __init__(self, pool: _Pool) -> None:
-        self._pool = pool
-        self._connection: Any = None
-
-    async def __aenter__(self) -> Any:
-        self._connection = await self._pool.acquire()
-        return self._connection
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._pool.release(self._connection, error)
 
 
 async def _leave(connection: Any) -> None:
@@ -281,42 +250,53 @@ class Database:
         self.calls: dict[int, Callable[[], None]] = {}
         """What is called once a connection, by its ``id``, is given back."""
         self._settings = {**SETTINGS, "statement_timeout": f"{options.statement_s * 1_000:.0f}ms"}
-        self._durable = _Pool(self, self._settings, _be_durable)
-        self._relaxed = _Pool(self, self._settings | RELAXED) if options.durability is Durability.STANDARD else None
-        self._pools = [pool for pool in (self._durable, self._relaxed) if pool is not None]
-
-    @classmethod
-    async def open(cls, url: str, *, options: PostgresOptions, clock: Clock) -> Self:
-        """Connect to ``url`` (``postgresql://…``) and bring its schema up to date; say what commits are worth there."""
-        database = cls(url, options=options, clock=clock)
-        for each in database._pools:
-            await each.pool
-        connection = await database._connect(patience_s=None)  # an upgrade takes its time
-        try:
-            if options.migrates:
-                await migrate(connection, ending_older_nodes=False)
-            else:
-                await require(connection)
-            promise = await Promise.of(connection, options.durability)
-            log.info("%s: durability %s", database.place, promise)
-            for doubt in promise.doubts:
-                log.warning("%s: %s", database.place, doubt)
-        finally:
-            await connection.close()
-        return database
-
-    @property
-    def relaxes(self) -> bool:
+        self._durable = self._pool(self._settings, _be_durable)
+        self.relaxes = options.durability is Durability.STANDARD
         """Whether ``relaxed`` is another thing than ``connection``."""
-        return self._relaxed is not None
+        self._relaxed = self._pool(self._settings | RELAXED) if self.relaxes else self._durable
+        self._pools = [self._durable, self._relaxed] if self.relaxes else [self._durable]
+        self._is_known = False
+
+    async def open(self) -> None:
+        """Connect, unless that was done, and bring the schema up to date; say what commits are worth there.
+
+        Raises ``SchemaRefused`` and what ``asyncpg`` does.
+        """
+        if not self._is_known:
+            for each in self._pools:
+                await each
+            connection = await self._connect(patience_s=None)  # an upgrade takes its time
+            try:
+                await (migrate(connection, ending_older_nodes=False) if self.options.migrates else require(connection))
+                promise = await Promise.of(connection, self.options.durability)
+            finally:
+                await connection.close()
+            log.info("%s: durability %s", self.place, promise)
+            for doubt in promise.doubts:
+                log.warning("%s: %s", self.place, doubt)
+            self._is_known = True
+        self.breaker.worked()
+
+    def _pool(self, settings: dict[str, str], prepare: Any = None) -> "asyncpg.Pool[Any]":
+        """Return what opens connections when they are needed, and calls ``prepare`` with each."""
+        return asyncpg.create_pool(
+            self.url,
+            min_size=0,
+            max_size=self.options.connections,
+            timeout=CONNECT_S,
+            command_timeout=self.options.statement_s + self.options.silence_s,
+            server_settings=settings,
+            init=prepare,
+            reset=_leave,
+        )
 
     def connection(self) -> _Turn:
         """Return a context that has a connection, whose commits are durable; entering raises ``StoreUnavailable``."""
-        return _Turn(self._durable)
+        return _Turn(self, self._durable)
 
     def relaxed(self) -> _Turn:
         """Return one whose commits a crash of the database may undo, where the options allow that."""
-        return _Turn(self._relaxed or self._durable)
+        return _Turn(self, self._relaxed)
 
     def afterwards(self, connection: Any, call: Callable[[], None]) -> None:
         """Make ``call`` once ``connection`` is given back, when its transaction has ended in whichever way."""
@@ -347,13 +327,12 @@ class Database:
 
     def figures(self) -> list[Figure]:
         """Return how the server can be reached, and what of the pools is in use."""
-        opened = sum(each.pool.get_size() for each in self._pools)
-        in_use = opened - sum(each.pool.get_idle_size() for each in self._pools)
+        opened = sum(each.get_size() for each in self._pools)
+        in_use = opened - sum(each.get_idle_size() for each in self._pools)
         allowed = len(self._pools) * self.options.connections
+        is_reachable = not self.breaker.is_open
         return [
-            gauge(
-                "store_reachable", "1 unless the last attempt to reach the database failed.", not self.breaker.is_open
-            ),
+            gauge("store_reachable", "1 unless the last attempt to reach the database failed.", is_reachable),
             counter("store_connection_failures", "Attempts to reach the database that failed.", self.breaker.failures),
             gauge("store_connections_in_use", "Connections to the database that are at work.", in_use),
             gauge("store_connections_open", "Connections to the database that are open.", opened),
@@ -363,7 +342,10 @@ class Database:
     async def close(self) -> None:
         """Wait for what is under way, and end all connections."""
         for pool in self._pools:
-            await pool.close()
+            try:
+                await pool.close()
+            except IN_DOUBT:
+                pool.terminate()
 
 
 async def _be_durable(connection: Any) -> None:

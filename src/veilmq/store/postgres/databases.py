@@ -7,8 +7,8 @@ names it (receipts, what is on its way) means that one.
 
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from hashlib import blake2s
 from os import urandom
 from pathlib import Path
@@ -17,20 +17,41 @@ from typing import Any, NamedTuple
 import asyncpg
 import msgspec
 
+from veilmq.core.errors import VeilmqError
 from veilmq.core.receipts import KEY_BYTES
 from veilmq.store.named_queries import load
-from veilmq.store.port import Finding, StoreError
+from veilmq.store.port import Finding, Report, StoreError
 from veilmq.store.postgres.database import sentence
 from veilmq.store.postgres.queues import SQL
-from veilmq.store.postgres.schema import CONNECT_S, SchemaRefused, migrate, require
+from veilmq.store.postgres.schema import CONNECT_S, Durability, SchemaRefused, examine, look, migrate, require
 from veilmq.store.urls import bare, without_passwords
 
 log = logging.getLogger(__name__)
 SHARDS = load("veilmq.store.postgres", "shards.sql")
 
 _ID_BYTES = 16
-_ID, _PLACE = "store", "store_place"
-_RECEIPT_KEY, _TOKEN_KEY = "receipt_key", "token_key"
+_REFUSED = (OSError, TimeoutError, ValueError, asyncpg.InterfaceError, asyncpg.PostgresError)
+
+
+class PlaceRefused(VeilmqError):
+    """The database cannot have that place in that store; ``str()`` follows its name."""
+
+
+@contextmanager
+def named(url: str) -> Iterator[None]:
+    """Have what fails be a ``StoreError`` that names the database, without its password."""
+    place = without_passwords(url)
+    try:
+        yield
+    except (SchemaRefused, PlaceRefused) as error:
+        raise StoreError(f"{place}: {error}") from error
+    except asyncpg.ReadOnlySQLTransactionError as error:
+        raise StoreError(f"{place} is a standby, which keeps nothing: name the primary.") from error
+    except (*_REFUSED, VeilmqError) as error:
+        raise StoreError(f"{place} cannot be used: {sentence(error)}") from error
+
+
+# What a database knows of itself.
 
 
 class Identity(NamedTuple):
@@ -42,65 +63,63 @@ class Identity(NamedTuple):
     token_key: bytes
 
 
-async def read(connection: Any) -> Identity | None:
+async def identity(connection: Any) -> Identity | None:
     """Return what the database knows of itself; ``None`` for one that is of no store yet."""
-    store = await connection.fetchval(SQL["setting"], _ID)
-    if store is None:
+    found = dict(await connection.fetch(SHARDS["identity"]))
+    if "store" not in found:
         return None
-    place, *keys = [await connection.fetchval(SQL["setting"], name) for name in (_PLACE, _RECEIPT_KEY, _TOKEN_KEY)]
-    return Identity(store, int(place), *keys)
+    return Identity(found["store"], int(found["store_place"]), found["receipt_key"], found["token_key"])
 
 
-def objection(ours: Identity | None, *, store: bytes | None, place: int) -> str:
-    """Return why a database cannot be at ``place`` of ``store``; empty where it is, or belongs to none yet."""
+async def require_place(connection: Any, *, store: bytes | None, place: int) -> bool:
+    """Tell whether the database knows that it is at ``place`` of ``store``; raises ``PlaceRefused`` if it cannot be."""
+    ours = await identity(connection)
     if ours is None:
-        return ""
+        if place and not await connection.fetchval(SHARDS["is_empty"]):
+            raise PlaceRefused(f"it has queues of its own, so it cannot be number {place + 1} of another store.")
+        return False
     if ours.store != store:
-        return f"it belongs to another store; name the one that was number {place + 1} here."
+        raise PlaceRefused(f"it belongs to another store; name the one that was number {place + 1} here.")
     if ours.place != place:
-        return f"it is number {ours.place + 1} of its store, and named as number {place + 1}."
-    return ""
+        raise PlaceRefused(f"it is number {ours.place + 1} of its store, and named as number {place + 1}.")
+    return True
 
 
 async def found(connection: Any) -> Identity:
-    """Return what the home knows of itself, which it makes at first; raises ``StoreError`` for another database."""
+    """Return what the home knows of itself, which it makes at first; raises ``PlaceRefused`` for another database."""
+    new = Identity(urandom(_ID_BYTES), 0, urandom(KEY_BYTES), urandom(KEY_BYTES))
     async with connection.transaction():
-        store = await connection.fetchval(SQL["kept_key"], _ID, urandom(_ID_BYTES))
-        place = int(await connection.fetchval(SQL["kept_key"], _PLACE, b"0"))
-        keys = [
-            await connection.fetchval(SQL["kept_key"], name, urandom(KEY_BYTES)) for name in (_RECEIPT_KEY, _TOKEN_KEY)
-        ]
-        if place:
-            raise StoreError(f"it is number {place + 1} of the databases of its store; name the first one, its home.")
-    return Identity(store, place, *keys)
+        home = await _keep_identity(connection, new)
+        if home.place:
+            raise PlaceRefused(
+                f"it is number {home.place + 1} of the databases of its store; name the first one, its home."
+            )
+    return home
 
 
 async def join(connection: Any, home: Identity, place: int) -> None:
-    """Have a database be at ``place`` of the store that ``home`` tells of; raises ``StoreError`` where it cannot be."""
+    """Have a database be at ``place`` of the store that ``home`` tells of; raises ``PlaceRefused`` if it cannot be."""
     async with connection.transaction():
-        ours = await read(connection)
-        if ours is None and not await connection.fetchval(SHARDS["is_empty"]):
-            raise StoreError(f"it has queues of its own, so it cannot be number {place + 1} of another store.")
-        store = await connection.fetchval(SQL["kept_key"], _ID, home.store)
-        kept = await connection.fetchval(SQL["kept_key"], _PLACE, b"%d" % place)
-        reason = objection(home._replace(store=store, place=int(kept)), store=home.store, place=place)
-        if reason:
-            raise StoreError(reason)
-        for name, key in ((_RECEIPT_KEY, home.receipt_key), (_TOKEN_KEY, home.token_key)):
-            await connection.execute(SQL["put_setting"], name, key)
+        for _ in range(2):  # the second time no other node can come between
+            await require_place(connection, store=home.store, place=place)
+            await _keep_identity(connection, home._replace(place=place))
+        for name in ("receipt_key", "token_key"):
+            await connection.execute(SQL["put_setting"], name, getattr(home, name))
 
 
-async def leave(connection: Any) -> None:
-    """Have a database be of no store."""
-    await connection.execute(SHARDS["leave"])
+async def _keep_identity(connection: Any, new: Identity) -> Identity:
+    """Have the database know what it does not know yet; return what it knows then."""
+    values = {"store": new.store, "store_place": b"%d" % new.place}
+    values |= {"receipt_key": new.receipt_key, "token_key": new.token_key}
+    store, place, *keys = [await connection.fetchval(SQL["kept_key"], *each) for each in values.items()]
+    return Identity(store, int(place), *keys)
 
 
-Prepare = Callable[[Any], Awaitable[Any]]
-_REFUSED = (OSError, TimeoutError, ValueError, asyncpg.InterfaceError, asyncpg.PostgresError)
+# The list.
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A database of a store but the home. ``url`` has no password, and is ``None`` where nobody knows it."""
+    """A database of a store but the home. ``url`` has no password, and is ``None`` where it is not known."""
 
     place: int
     url: str | None
@@ -115,16 +134,16 @@ async def members(home: Any) -> list[Member]:
 async def register(home: Any, place: int, url: str, *, is_sure: bool) -> None:
     """Note that the database at ``place`` is at ``url``; within a transaction that ``locked`` the list.
 
-    ``is_sure`` says that the database there knows so itself. Raises ``StoreError`` where another one has the place.
+    ``is_sure`` says that the database there knows so itself. Raises ``PlaceRefused`` where another one has the place.
     """
     kept = {member.place: member for member in await members(home)}.get(place)
     if kept is not None and kept.removed:
-        raise StoreError(f"it was number {place + 1} of the store, and was removed; name the first database alone.")
+        raise PlaceRefused(f"it was number {place + 1} of the store, and was removed; name the first database alone.")
     if kept is None or kept.url is None or (is_sure and kept.url != bare(url)):
         await home.execute(SHARDS["note_own"])
         await home.execute(SHARDS["put_member"], place, bare(url))
     elif kept.url != bare(url):
-        raise StoreError(
+        raise PlaceRefused(
             f"number {place + 1} of the store is {kept.url}; name the first database alone, and add others with "
             "`veilmq database add`."
         )
@@ -136,9 +155,6 @@ async def locked(home: Any) -> AsyncIterator[None]:
     async with home.transaction():
         await home.fetchval(SHARDS["lock_members"])
         yield
-
-
-# The list that a node has read last.
 
 
 def last_known(home_url: str) -> list[Member]:
@@ -164,9 +180,7 @@ def keep(home_url: str, known: list[Member]) -> None:
         new.write_bytes(msgspec.json.encode(known))
         new.replace(path)
     except OSError as error:
-        log.warning(
-            "the list of databases cannot be kept: %s; this server will not start while %s is down", error, path
-        )
+        log.warning("the list of databases cannot be kept: %s; no server starts here while the home is down", error)
 
 
 def _file(home_url: str) -> Path | None:
@@ -181,6 +195,47 @@ def _file(home_url: str) -> Path | None:
 # What an operator does.
 
 
+@asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[Any]:
+    """Keep a connection for a while; raises ``StoreError``, also for what fails meanwhile."""
+    with named(url):
+        connection = await asyncpg.connect(url, timeout=CONNECT_S, server_settings={"search_path": "mq"})
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+
+@asynccontextmanager
+async def _ready(url: str) -> AsyncIterator[Any]:
+    """Do so with a database that has the schema."""
+    async with _connected(url) as connection:
+        await require(connection)
+        yield connection
+
+
+class Upgrade(NamedTuple):
+    """The database (without a password), the number of its format before, and the names of the upgrades."""
+
+    place: str
+    found: int
+    upgrades: list[str]
+
+
+async def upgrade(url: str, *, apply: bool) -> Upgrade:
+    """Bring the schema up to date, or only tell what that would be; raises ``StoreError``."""
+    async with _connected(url) as connection:
+        before, pending = await look(connection)
+        applied = await migrate(connection) if apply else pending
+    return Upgrade(without_passwords(url), before, [script.name for script in applied])
+
+
+async def examination(url: str, *, durability: str) -> tuple[str, Report]:
+    """Return the database (without a password) and what the doctor says about it; raises ``StoreError``."""
+    async with _connected(url) as connection:
+        return without_passwords(url), await examine(connection, durability=Durability(durability))
+
+
 class Listed(NamedTuple):
     """A database as ``veilmq database list`` shows it; ``error`` says why it cannot be asked."""
 
@@ -192,10 +247,9 @@ class Listed(NamedTuple):
 
 async def listing(home_url: str) -> list[Listed]:
     """Return all databases of the store, the home first."""
-    async with _connected(home_url) as home:
-        found = [Listed(1, without_passwords(home_url), await home.fetchval(SHARDS["queues_there"]))]
-        kept = [member for member in await members(home) if not member.removed]
-    return [*found, *[await _listed(member) for member in kept]]
+    async with _ready(home_url) as home:
+        first = Listed(1, without_passwords(home_url), await home.fetchval(SHARDS["queues_there"]))
+        return [first, *[await _listed(member) for member in await members(home) if not member.removed]]
 
 
 async def _listed(member: Member) -> Listed:
@@ -203,16 +257,16 @@ async def _listed(member: Member) -> Listed:
     if url is None:
         return Listed(number, "", None, "its URL is not known: add it, or start a server with all URLs once.")
     try:
-        async with _connected(url) as connection:
+        async with _ready(url) as connection:
             return Listed(number, url, await connection.fetchval(SHARDS["queues_there"]))
-    except (StoreError, *_REFUSED) as error:
-        return Listed(number, url, None, sentence(error))
+    except StoreError as error:
+        return Listed(number, url, None, str(error))
 
 
 async def known_urls(home_url: str) -> dict[int, str]:
     """Return the URLs of the other databases by their places, as far as the home knows them and can be asked."""
-    with suppress(StoreError, *_REFUSED):
-        async with _connected(home_url, prepare=None) as home:
+    with suppress(StoreError):
+        async with _connected(home_url) as home:
             return {each.place: each.url for each in await members(home) if each.url is not None and not each.removed}
     return {}
 
@@ -223,23 +277,34 @@ async def add(home_url: str, url: str) -> Listed:
     Raises ``StoreError`` for one that has queues of its own or is of another store, and where servers could not connect
     without the password that ``url`` has.
     """
-    async with _connected(home_url) as home, _connected(bare(url), prepare=migrate, lost=bare(url) != url) as other:
+    kept_url = bare(url)
+    async with _ready(home_url) as home, AsyncExitStack() as stack:
+        try:
+            other = await stack.enter_async_context(_connected(kept_url))
+        except StoreError as error:
+            if kept_url == url or not isinstance(error.__cause__, asyncpg.InvalidAuthorizationSpecificationError):
+                raise
+            raise StoreError(
+                f"{kept_url} takes no connection without the password in the URL, which would be lost: no password is "
+                "kept in a database. Put it into PGPASSWORD, ~/.pgpass or a service file of each server, and try again."
+            ) from error
+        await migrate(other)
         store = await found(home)
         async with locked(home):
-            place = await _place_for(home, store, other, bare(url))
-            await register(home, place, url, is_sure=True)
+            place = await _place_for(home, store, other, kept_url)
+            await register(home, place, kept_url, is_sure=True)
         try:
             await join(other, store, place)
-        except StoreError:
+        except PlaceRefused:
             await home.execute(SHARDS["forget_member"], place)
             raise
-        return Listed(place + 1, bare(url), await other.fetchval(SHARDS["queues_there"]))
+        return Listed(place + 1, kept_url, await other.fetchval(SHARDS["queues_there"]))
 
 
 async def _place_for(home: Any, store: Identity, other: Any, url: str) -> int:
     """Return the place that a database has, or the next one."""
     kept = {member.place: member for member in await members(home)}
-    ours = await read(other)
+    ours = await identity(other)
     if ours is not None:
         if ours.store != store.store:
             raise StoreError(f"{url} belongs to another store.")
@@ -247,7 +312,7 @@ async def _place_for(home: Any, store: Identity, other: Any, url: str) -> int:
             raise StoreError(f"{url} is the first database of the store itself.")
         if ours.place not in kept or not kept[ours.place].removed:
             return ours.place
-        await leave(other)  # a node that did not know of the removal may have had it join again
+        await other.execute(SHARDS["leave"])  # a node that did not know of the removal may have had it join again
     if not await other.fetchval(SHARDS["is_empty"]):
         raise StoreError(f"{url} has queues of its own: only an empty database can be added.")
     return next(
@@ -260,21 +325,24 @@ async def remove(home_url: str, name: str) -> Listed:
 
     New queues cannot be placed there from the first statement on, and those that are being made are waited for.
     """
-    async with _connected(home_url) as home:
+    async with _ready(home_url) as home:
         store = await found(home)
         async with locked(home):
             kept = [member for member in await members(home) if not member.removed]
-            named = [member for member in kept if name in (str(member.place + 1), member.url)]
-            if not named:
+            member = next((each for each in kept if name in (str(each.place + 1), each.url)), None)
+            if member is None:
                 raise StoreError(_not_found(name, kept))
-            (member,) = named
             if member.url is None:
                 raise StoreError(f"The URL of number {member.place + 1} is not known: add it first, then remove it.")
             await home.execute(SHARDS["remove_member"], member.place)
             await home.execute(SHARDS["drop_places"], member.place)
-            async with _connected(member.url) as other:
-                await _require_empty(home, other, member, store, kept)
-                await leave(other)
+            async with _ready(member.url) as other:
+                await _require_empty(other, member, store)
+                for url in (home_url, *(each.url for each in kept if each is not member and each.url is not None)):
+                    async with _ready(url) as connection:
+                        if await connection.fetchval(SHARDS["is_waiting"], member.place):
+                            raise StoreError(f"Messages are on their way to {member.url}: try again in a while.")
+                await other.execute(SHARDS["leave"])
     return Listed(member.place + 1, member.url, 0)
 
 
@@ -285,11 +353,9 @@ def _not_found(name: str, kept: list[Member]) -> str:
     return f"No database {name!r} can be removed: there {'are ' + there if there else 'is the home alone'}."
 
 
-async def _require_empty(home: Any, other: Any, member: Member, store: Identity, kept: list[Member]) -> None:
-    """Raise ``StoreError`` where a database has something that is not elsewhere, or something is on its way to it."""
-    fault = objection(await read(other), store=store.store, place=member.place)
-    if fault:
-        raise StoreError(f"{member.url}: {fault}")
+async def _require_empty(other: Any, member: Member, store: Identity) -> None:
+    """Raise ``StoreError`` where a database has something that is not elsewhere."""
+    await require_place(other, store=store.store, place=member.place)
     queues = await other.fetchval(SHARDS["queues_there"])
     if queues:
         raise StoreError(f"{member.url} has queues ({queues}): move their messages elsewhere, and delete them first.")
@@ -297,59 +363,24 @@ async def _require_empty(home: Any, other: Any, member: Member, store: Identity,
         raise StoreError(f"Messages from {member.url} are on their way to other databases: try again in a while.")
     if await other.fetchval(SHARDS["has_events"]):
         raise StoreError(f"{member.url} has events that are not exported: run `veilmq events flush`, and try again.")
-    for each in kept:
-        if each.place != member.place and each.url is not None:
-            async with _connected(each.url) as connection:
-                await _require_none_for(connection, member)
-    await _require_none_for(home, member)
 
 
-async def _require_none_for(connection: Any, member: Member) -> None:
-    if await connection.fetchval(SHARDS["is_waiting"], member.place):
-        raise StoreError(f"Messages are on their way to {member.url}: try again in a while.")
-
-
-@asynccontextmanager
-async def _connected(url: str, *, prepare: Prepare | None = require, lost: bool = False) -> AsyncIterator[Any]:
-    """Keep a connection for a while; raises ``StoreError``. ``lost`` says that a password was taken out of ``url``."""
-    try:
-        connection = await asyncpg.connect(url, timeout=CONNECT_S, server_settings={"search_path": "mq"})
-    except _REFUSED as error:
-        if lost and isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
-            raise StoreError(
-                f"{url} takes no connection without the password in the URL, which would be lost: no password is kept "
-                "in a database. Put it into PGPASSWORD, ~/.pgpass or a service file of each server, and try again."
-            ) from error
-        raise StoreError(f"{without_passwords(url)} cannot be used: {sentence(error)}") from error
-    try:
-        if prepare is not None:
-            await prepare(connection)
-        yield connection
-    except SchemaRefused as error:
-        raise StoreError(f"{without_passwords(url)}: {error}") from error
-    except _REFUSED as error:
-        raise StoreError(f"A database failed; what was begun can be done again: {sentence(error)}") from error
-    finally:
-        await connection.close()
-
+# What the doctor finds in all of them together.
 
 ONE_STORE = "the databases are one store"
 PLACES = "every queue is in the database that the home names"
 
 _NOT_COMPARED = "not looked at: name the first database of a store"
-
 _PAGE = 500
 _TROUBLE = (*_REFUSED, SchemaRefused)
 
 
 class _Met(NamedTuple):
-    """A database, and what it knows of itself."""
+    """A database that can be asked."""
 
     name: str
     place: int
     connection: Any
-    knows: Identity | None
-    is_empty: bool
 
 
 async def examine_together(urls: Mapping[int, str]) -> list[Finding]:
@@ -358,38 +389,30 @@ async def examine_together(urls: Mapping[int, str]) -> list[Finding]:
         met: list[_Met] = []
         missed: list[str] = []
         for place, url in urls.items():
+            name = without_passwords(url)
             try:
-                met.append(await _meet(stack, url, place))
+                connection = await asyncpg.connect(url, timeout=CONNECT_S, server_settings={"search_path": "mq"})
+                stack.callback(connection.terminate)
+                await require(connection)
+                met.append(_Met(name, place, connection))
             except _TROUBLE as error:
-                missed.append(f"{without_passwords(url)} could not be asked: {sentence(error)}")
-        strangers = _strangers(met)
+                missed.append(f"{name} could not be asked: {sentence(error)}")
+        strangers = await _strangers(met)
         misplaced = [_NOT_COMPARED] if strangers else await _misplaced(met)
-        return [_finding(ONE_STORE, strangers + missed), _finding(PLACES, misplaced + missed)]
+    found = {ONE_STORE: strangers + missed, PLACES: misplaced + missed}
+    return [Finding(check, ok=not faults, detail="\n".join(faults)) for check, faults in found.items()]
 
 
-def _finding(check: str, faults: list[str]) -> Finding:
-    return Finding(check, ok=not faults, detail="\n".join(faults))
-
-
-async def _meet(stack: AsyncExitStack, url: str, place: int) -> _Met:
-    connection = await asyncpg.connect(url, timeout=CONNECT_S, server_settings={"search_path": "mq"})
-    stack.callback(connection.terminate)
-    await require(connection)
-    is_empty = await connection.fetchval(SHARDS["is_empty"])
-    return _Met(without_passwords(url), place, connection, await read(connection), is_empty)
-
-
-def _strangers(met: Sequence[_Met]) -> list[str]:
+async def _strangers(met: Sequence[_Met]) -> list[str]:
     """Compare the databases with the home, or where that is down with the first that knows the store."""
-    known = [each.knows for each in met if each.knows is not None or each.place == 0]
+    known = [ours for each in met if (ours := await identity(each.connection)) is not None or each.place == 0]
     store = known[0].store if known and known[0] is not None else None
     faults = []
     for each in met:
-        fault = objection(each.knows, store=store, place=each.place)
-        if not fault and each.knows is None and each.place and not each.is_empty:
-            fault = f"it has queues of its own, so it cannot be number {each.place + 1} of another store."
-        if fault:
-            faults.append(f"{each.name}: {fault}")
+        try:
+            await require_place(each.connection, store=store, place=each.place)
+        except PlaceRefused as error:
+            faults.append(f"{each.name}: {error}")
     return faults
 
 
@@ -410,7 +433,7 @@ async def _misplaced(met: Sequence[_Met]) -> list[str]:
 
 
 async def _misplaced_at(shard: _Met, home: _Met) -> list[str]:
-    """Return the queues of a database that nobody finds there."""
+    """Return the queues of a database that no node finds there."""
     after, misplaced = "", []
     while queues := dict(await shard.connection.fetch(SHARDS["next_queues"], after, _PAGE)):
         after = max(queues)

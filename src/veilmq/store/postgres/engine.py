@@ -1,38 +1,39 @@
 """One database as a node has it open: commands in, statements out, answers when they are durable.
 
 The database is the state. Commands on messages travel together, those of one kind on one queue (``queues.Coalescer``);
-everything else is rare and goes alone.
+everything else is rare and goes alone. What goes on by itself begins once the database was reached.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from operator import attrgetter
-from os import urandom
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+import asyncpg
 
 from veilmq.core import commands
 from veilmq.core.commands import Command
-from veilmq.core.errors import ShuttingDown
+from veilmq.core.errors import ShuttingDown, StoreUnavailable
 from veilmq.core.ports import Done, Wake
-from veilmq.core.receipts import KEY_BYTES, ReceiptBook
+from veilmq.core.receipts import ReceiptBook
 from veilmq.store import claims, moves, publications
+from veilmq.store.clock import stopwatch_s
 from veilmq.store.cold import COLD, READS, Cold
 from veilmq.store.port import STANDBY, UNREACHABLE, Figure, Survey, execute
-from veilmq.store.postgres.background import ClockGuard, EventExport, Janitor, Mover
+from veilmq.store.postgres.background import JANITOR_MS, ClockGuard, EventExport, Janitor, Mover
 from veilmq.store.postgres.database import IN_DOUBT, Database, DatabaseClock, MachineClock, PostgresOptions, failure_of
 from veilmq.store.postgres.messages import Receipts, Sends
-from veilmq.store.postgres.node import Node, Start
+from veilmq.store.postgres.node import Node
 from veilmq.store.postgres.nodes import Nodes, Rounds
-from veilmq.store.postgres.queues import SQL, Coalescer, Measured, Work
+from veilmq.store.postgres.queues import Coalescer, Measured, Work
 from veilmq.store.postgres.receives import Receives
 from veilmq.store.postgres.transaction import ColdCommands
 from veilmq.store.queue_commands import SurveyQueues
 
 _PROBE_S = 2.0
-_RECEIPT_KEY = "receipt_key"
-_TOKEN_KEY = "token_key"
 
+T = TypeVar("T")
 
 Alone = Callable[[Any], Awaitable[Any]]
 """Carries out one command: returns its result, or raises ``VeilmqError``."""
@@ -41,16 +42,26 @@ Together = tuple[Work, Callable[[Any], int]]
 """Carries commands of one kind on one queue out together; and how many messages one of them brings."""
 
 
-class Machine(Node):
-    """What a node can do: ``together`` and ``alone`` have an entry for each type of command.
+class PostgresEngine(Node):
+    """``core.ports.Engine`` on one database, that at ``place`` of a store. Every method belongs to the loop's thread.
 
-    The others are its workers, of which each says how exactly one node at a time does its work.
+    ``together`` and ``alone`` have an entry for each type of command. The other parts are workers, of which each says
+    how exactly one node at a time does its work.
     """
 
     def __init__(
-        self, *, database: Database, options: PostgresOptions, clock: DatabaseClock, book: ReceiptBook, start: Start
+        self, database: Database, *, options: PostgresOptions, clock: DatabaseClock, book: ReceiptBook, place: int = 0
     ) -> None:
-        super().__init__(database=database, options=options, clock=clock, book=book, start=start)
+        super().__init__(database=database, options=options, clock=clock, book=book, start=self._start)
+        self.place = place
+        self.token_key = b""
+        self.is_open = False
+        """Whether the database was reached, and the work that goes on by itself has begun."""
+        self.is_closing = False
+        self.opening = asyncio.Lock()
+        self._measured = Measured()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lines: dict[tuple[str, type[Command]], Coalescer] = {}
         sends, receives, receipts = Sends(self), Receives(self), Receipts(self)
         self.together: dict[type[Command], Together] = {
             commands.Send: (sends.send, lambda command: len(command.messages)),
@@ -67,7 +78,7 @@ class Machine(Node):
         self.watches.elsewhere = self.nodes = Nodes(self, rounds=self.rounds, look_for_moves=self.mover.look)
         cold.schedulers[moves.MoveStep] = self.nodes.moves_changed
         self.clock_guard = ClockGuard(self, name=self.nodes.name)
-        self._clock_look = Mover(step=self.clock_guard.look, clock=clock, start=start)
+        self._clock_look = Mover(step=self.clock_guard.look, clock=clock, start=self._start)
         self.events = EventExport(self, cold.running)
         self.alone: dict[type[Command], Alone] = {
             **{kind: cold.running(run, changes=kind not in READS) for kind, run in COLD.items()},
@@ -77,111 +88,65 @@ class Machine(Node):
     def _worker(self, step: Cold, kind: type[Command], **pause: int) -> Mover:
         """Return what does slices of such work, and has them done after a transaction that schedules it."""
         work = partial(self.cold.running(step, changes=True), kind())
-        mover = Mover(step=work, clock=self.clock, start=self.start, **pause)
+        mover = Mover(step=work, clock=self.clock, start=self._start, **pause)
         self.cold.schedulers[kind] = mover.look
         return mover
 
-    def begin(self) -> None:
-        """Begin with the work that goes on by itself; commands need not wait for it."""
+    @classmethod
+    def at(cls, url: str, *, clock: MachineClock, options: PostgresOptions, place: int = 0) -> Self:
+        """Return the engine of a database that was not reached yet."""
+        database = Database(url, options=options, clock=clock)
+        book = ReceiptBook(keys=[])
+        return cls(database, options=options, clock=DatabaseClock(clock), book=book, place=place)
+
+    def begin(self, receipt_key: bytes, token_key: bytes) -> None:
+        """Begin with the work that goes on by itself, as the database was reached; commands need not wait for it."""
+        self.book = ReceiptBook(keys=[receipt_key])
+        self.token_key = token_key
+        self.is_open = True
         if self.options.listens:
             self.nodes.open()
         for worker in (self.mover, self.publisher, self.claimant, self._clock_look):
             worker.look()
-        self.janitor.look_later()
+        self.janitor.look(JANITOR_MS)
 
-    async def stop(self) -> None:
-        """End that work, and leave all turns to others."""
-        for worker in (self.mover, self.publisher, self.claimant, self._clock_look, self.rounds):
-            worker.stop()
-        await self.nodes.stop()
-        await self.janitor.stop()
-        self.events.stop()
-
-
-class PostgresEngine:
-    """``store.port.Store`` on a server of PostgreSQL. Every method belongs to the event loop's thread."""
-
-    def __init__(
-        self,
-        *,
-        database: Database,
-        options: PostgresOptions,
-        clock: DatabaseClock,
-        receipt_key: bytes,
-        token_key: bytes,
-    ) -> None:
-        self.token_key = token_key
-        self.clock = clock
-        self._database = database
-        self._options = options
-        self._closing = False
-        self._measured = Measured()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._lines: dict[tuple[str, type[Command]], Coalescer] = {}
-        self.machine = Machine(
-            database=database,
-            options=options,
-            clock=self.clock,
-            book=ReceiptBook(keys=[receipt_key]),
-            start=self._start,
-        )
-        """What this node can do, and does by itself."""
-        self.machine.begin()
-
-    @classmethod
-    async def open(cls, url: str, *, clock: MachineClock, options: PostgresOptions | None = None) -> Self:
-        """Connect to ``url`` (``postgresql://…``); make or upgrade the schema there.
-
-        ``clock`` is the machine's; the engine's own follows the database's, whose business it is what is visible.
-        """
-        options = options or PostgresOptions()
-        database = await Database.open(url, options=options, clock=clock)
-        try:
-            async with database.connection() as connection:
-                receipt_key, token_key = [
-                    await connection.fetchval(SQL["kept_key"], name, urandom(KEY_BYTES))
-                    for name in (_RECEIPT_KEY, _TOKEN_KEY)
-                ]
-        except BaseException:
-            await database.close()
-            raise
-        return cls(
-            database=database, options=options, clock=DatabaseClock(clock), receipt_key=receipt_key, token_key=token_key
-        )
+    # ``core.ports.Engine``.
 
     def submit(self, command: Command, done: Done) -> None:
         """Take ``command``; call ``done`` with its result or error once that is durable."""
-        if self._closing:
+        if self.is_closing:
             done(ShuttingDown())
             return
-        together = self.machine.together.get(type(command))
+        together = self.together.get(type(command))
         if together is None:
-            self._start(self._do(self.machine.alone[type(command)], command, done))
+            self._start(self._do(self.alone[type(command)], command, done))
             return
         key = command.queue, type(command)  # type: ignore[attr-defined]
         line = self._lines.get(key)
         if line is None:
             work, weight = together
             line = self._lines[key] = Coalescer(
-                self._measured.together(type(command), work),
+                work,
                 weight=weight,
-                weight_max=self._options.coalesced_max,
+                weight_max=self.options.coalesced_max,
                 drained=partial(self._lines.pop, key),
+                measured=self._measured,
             )
         line.add(command, done)
 
     async def _do(self, work: Alone, command: Command, done: Done) -> None:
+        began_s = stopwatch_s()
         try:
-            with self._measured.taking(type(command)):
-                try:
-                    answer = await work(command)
-                except IN_DOUBT:
-                    if type(command) not in READS:
-                        raise
-                    answer = await work(command)  # it changes nothing, so it may be asked again
-            done(answer)
+            try:
+                answer = await work(command)
+            except IN_DOUBT:
+                if type(command) not in READS:
+                    raise
+                answer = await work(command)  # it changes nothing, so it may be asked again
         except Exception as error:  # noqa: BLE001 - the caller is answered, and a fault of ours is in the log
-            done(failure_of(error, type(command).__name__))
+            answer = failure_of(error, type(command).__name__)
+        self._measured.note([command], began_s)
+        done(answer)
 
     def _start(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -195,66 +160,72 @@ class PostgresEngine:
 
     def watch(self, queue: str, wake: Wake) -> None:
         """Call ``wake`` when ``queue`` may have a message; see ``core.ports.Engine``."""
-        self.machine.watches.begin(queue, wake)
+        self.watches.begin(queue, wake)
 
     def unwatch(self, queue: str) -> None:
         """End the watch on ``queue``."""
-        self.machine.watches.end(queue)
+        self.watches.end(queue)
 
-    async def close(self) -> None:
-        """Answer what was submitted, and end all connections."""
-        self._closing = True
-        await self.machine.stop()
-        await self.answered()
-        await self._database.close()
+    # What a store needs of it.
 
-    # What an operator asks, and a test.
-
-    @property
-    def kept(self) -> str:
-        """Where messages are kept; see ``store.port.Store``."""
-        return f"in PostgreSQL, {self._database.place}"
+    async def ask(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Return what ``work``, which changes nothing, finds out on a connection; raises ``StoreUnavailable``."""
+        try:
+            try:
+                async with self.database.connection() as connection:
+                    return await work(connection)
+            except IN_DOUBT:
+                async with self.database.connection() as connection:
+                    return await work(connection)
+        except (*IN_DOUBT, asyncpg.PostgresError) as error:
+            raise StoreUnavailable from error
 
     async def obstacles(self) -> list[str]:
         """Return why no requests should be sent here."""
         try:
-            async with asyncio.timeout(_PROBE_S), self._database.connection() as connection:
+            async with asyncio.timeout(_PROBE_S), self.database.connection() as connection:
                 return [STANDBY] if await connection.fetchval("SELECT pg_is_in_recovery()") else []
         except Exception:  # noqa: BLE001 - whatever it is, requests would meet it too
             return [UNREACHABLE]
 
     def warnings(self) -> list[str]:
         """Return what is wrong although requests are answered."""
-        return self.machine.clock_guard.warnings()
+        return self.clock_guard.warnings()
 
     async def trust_clock(self) -> str:
         """Take the present time for right; see ``store.port.Store``."""
         try:
-            return await self.machine.clock_guard.trust()
+            return await self.clock_guard.trust()
         except Exception as error:
             raise failure_of(error, "trust in the clock") from error
 
     def figures(self) -> list[Figure]:
         """Return what this node tells of itself and of its way to the database."""
-        of_node = self.machine.nodes.figures() + self.machine.clock_guard.figures()
-        return [*self._database.figures(), *self._measured.figures(), *of_node]
+        of_node = self.nodes.figures() + self.clock_guard.figures()
+        return [*self.database.figures(), *self._measured.figures(), *of_node]
 
     async def survey(self, names_max: int) -> Survey:
         """Return the first ``names_max`` queues by name, and how many there are; raises ``VeilmqError``."""
         survey: Survey = await execute(self, SurveyQueues(names_max=names_max))
         return survey
 
-    async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """Return what the database keeps under ``name`` for all its nodes; raises ``VeilmqError``."""
-        try:
-            async with self._database.connection() as connection:
-                kept = await connection.fetchval(SQL["setting"], name)
-                content: bytes = await connection.fetchval(SQL["kept_key"], name, make()) if kept is None else kept
-                return content
-        except Exception as error:
-            raise failure_of(error, "a secret") from error
-
     async def answered(self) -> None:
         """Return when nothing waits and nothing is under way."""
         while under_way := {*self._tasks, *(line.task for line in self._lines.values() if line.task is not None)}:
             await asyncio.wait(under_way)
+
+    async def stop(self) -> None:
+        """End the work that goes on by itself, and leave all turns to others."""
+        for worker in (
+            *(self.mover, self.publisher, self.claimant, self._clock_look),
+            *(self.janitor, self.events, self.rounds),
+        ):
+            worker.stop()
+        await self.nodes.stop()
+
+    async def close(self) -> None:
+        """Answer what was submitted, and end all connections."""
+        self.is_closing = True
+        await self.stop()
+        await self.answered()
+        await self.database.close()

@@ -17,16 +17,11 @@ SELECT seq FROM late
 
 -- name: forget_expired
 -- Those seen $3 ms ago and earlier, and those behind the latest $4, up to $2 of them.
-WITH deleted AS (
-    DELETE FROM mq.expired_receipt WHERE qp = $1 AND number = ANY(ARRAY(
-        SELECT number FROM (
-            SELECT number, seen_at FROM mq.expired_receipt WHERE qp = $1 ORDER BY number LIMIT $2
-        ) AS first
-        WHERE seen_at <= mq.now_ms() - $3
-            OR number <= (SELECT max(number) FROM mq.expired_receipt WHERE qp = $1) - $4::bigint
-    )) RETURNING 1
-)
-SELECT count(*) FROM deleted
+DELETE FROM mq.expired_receipt WHERE qp = $1 AND number = ANY(ARRAY(
+    SELECT number FROM (SELECT number, seen_at FROM mq.expired_receipt WHERE qp = $1 ORDER BY number LIMIT $2) AS first
+    WHERE seen_at <= mq.now_ms() - $3
+        OR number <= (SELECT max(number) FROM mq.expired_receipt WHERE qp = $1) - $4::bigint
+))
 
 -- name: retired_parts
 SELECT qp FROM mq.part WHERE queue_id = $1 AND retired ORDER BY qp
@@ -39,10 +34,8 @@ SELECT recorded, exported, dropped FROM mq.event_state FOR UPDATE
 
 -- name: take
 -- Up to $1 events that are committed; those that another node takes are its.
-DELETE FROM mq.event WHERE number = ANY(ARRAY(
-    SELECT number FROM mq.event ORDER BY number LIMIT $1 FOR UPDATE SKIP LOCKED
-))
-RETURNING *
+DELETE FROM mq.event
+WHERE number = ANY(ARRAY(SELECT number FROM mq.event ORDER BY number LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING *
 
 -- name: insert_batch
 INSERT INTO mq.event_batch (number, events, encoded) VALUES ($1, $2, $3)

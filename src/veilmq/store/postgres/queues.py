@@ -18,7 +18,7 @@ import asyncio
 import logging
 import re
 from asyncio import get_running_loop
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -172,9 +172,16 @@ class Coalescer:
     """Commands of one kind on one queue; each brings its ``weight``, and up to ``weight_max`` goes at once."""
 
     def __init__(
-        self, work: Work, *, weight: Callable[[Any], int], weight_max: int, drained: Callable[[], object]
+        self,
+        work: Work,
+        *,
+        weight: Callable[[Any], int],
+        weight_max: int,
+        drained: Callable[[], object],
+        measured: "Measured",
     ) -> None:
         self._work = work
+        self._measured = measured
         self._drained = drained
         self._weight = weight
         self._weight_max = weight_max
@@ -213,11 +220,14 @@ class Coalescer:
         return taken
 
     async def _answers(self, together: list[Command]) -> list[Any]:
+        began_s = stopwatch_s()
         try:
             return await self._work(together)
         except Exception as error:  # noqa: BLE001 - the callers are answered, and a fault of ours is in the log
             if len(together) == 1 or isinstance(error, OF_ALL):
                 return [failure_of(error, type(together[0]).__name__)] * len(together)
+        finally:
+            self._measured.note(together, began_s)
         # One of them is at fault: each alone, so that the others do not pay for it.
         return [answer for command in together for answer in await self._answers([command])]
 
@@ -362,31 +372,14 @@ class Measured:
     """The measures of one node."""
 
     def __init__(self) -> None:
-        self._durations: dict[str, Series] = {}
+        self._durations: defaultdict[str, Series] = defaultdict(Series)
         self._commands: Counter[str] = Counter()
 
-    def together(self, kind: type, work: Work) -> Work:
-        """Return ``work``, measured, which carries out commands of ``kind`` together."""
-
-        async def measured(commands: Sequence[Any]) -> list[Any]:
-            with self.taking(kind, len(commands)):
-                return await work(commands)
-
-        return measured
-
-    @contextmanager
-    def taking(self, kind: type, commands: int = 1) -> Iterator[None]:
-        """Count what happens meanwhile as one turn of ``commands`` of ``kind``."""
-        begun_s = stopwatch_s()
-        try:
-            yield
-        finally:
-            name = kind.__name__
-            series = self._durations.get(name)
-            if series is None:
-                series = self._durations[name] = Series()
-            series.add(stopwatch_s() - begun_s)
-            self._commands[name] += commands
+    def note(self, together: Sequence[Command], began_s: float) -> None:
+        """Count commands of one kind that went together, from that instant of the stopwatch until now."""
+        name = type(together[0]).__name__
+        self._durations[name].add(stopwatch_s() - began_s)
+        self._commands[name] += len(together)
 
     def figures(self) -> list[Figure]:
         """Return what was measured so far."""

@@ -1,4 +1,4 @@
--- Queues: what is asked in words of PostgreSQL's own, and of one database (store/queries has the rest).
+-- What cold commands need in words of PostgreSQL's own; all else of theirs is in store/queries.
 
 -- name: find_queue
 -- The last column tells whether messages of a standard queue name groups.
@@ -16,10 +16,40 @@ WHERE qp = $1
 
 -- name: queue_sources
 SELECT name FROM mq.queue
-WHERE convert_from(settings, 'UTF8')::jsonb ->> 'dead_letter_queue' = $1 AND name > $2
-ORDER BY name LIMIT $3
+WHERE convert_from(settings, 'UTF8')::jsonb ->> 'dead_letter_queue' = $1 AND name > $2 ORDER BY name LIMIT $3
 
 -- name: kept_key
-INSERT INTO mq.setting (name, value) VALUES ($1, $2)
-ON CONFLICT (name) DO UPDATE SET name = excluded.name
-RETURNING value
+INSERT INTO mq.setting (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING value
+
+-- name: now
+SELECT mq.now_ms()
+
+-- name: lock_event_state
+SELECT FROM mq.event_state FOR UPDATE
+
+-- name: event_state
+SELECT recorded, planned, exported, dropped FROM mq.event_state
+
+-- name: lock_topic
+SELECT FROM mq.topic WHERE name = $1 FOR UPDATE
+
+-- name: lock_sources
+-- Those of a queue, as far as two of one consumer are not opened at one time.
+SELECT pg_advisory_xact_lock(hashtextextended('sources', $1))
+
+-- name: lock_queue_shared
+-- Holds off purge and deletion.
+SELECT FROM queue WHERE name = $1 FOR SHARE
+
+-- name: lock_writer_shared
+SELECT FROM writer WHERE qp = $1 AND name = $2 FOR SHARE
+
+-- name: lock_writer
+SELECT FROM writer WHERE qp = $1 AND name = $2 FOR UPDATE
+
+-- name: insert_publication
+INSERT INTO publication (qp, writer_id, batch, stages, messages_per_s_max, next_at)
+VALUES ($1, $2, $3, $4::text::bigint[], $5, $6) RETURNING number
+
+-- name: put_publication
+UPDATE publication SET stages = $2::text::bigint[], next_at = $3 WHERE number = $1

@@ -62,26 +62,19 @@ class Script(NamedTuple):
     ends: int
 
 
-class Look(NamedTuple):
-    """The format of the database, 0 without a schema, and what there is to apply."""
-
-    found: int
-    pending: list[Script]
-
-
 class SchemaRefused(VeilmqError):
     """The database has a schema that this version cannot work with, or may not change."""
 
 
-async def look(connection: Any, scripts: Sequence[Script] | None = None) -> Look:
-    """Compare the schema with ``scripts`` (default: ours) and change nothing.
+async def look(connection: Any, scripts: Sequence[Script] | None = None) -> tuple[int, list[Script]]:
+    """Return the format of the database, 0 without a schema, and which of ``scripts`` (default: ours) it lacks.
 
     Raises ``SchemaRefused`` for a format of a later version that this one cannot work with, and for one that is older
     than the first that was released.
     """
     scripts = scripts or all_scripts()
     if not await connection.fetchval(_IS_THERE):
-        return Look(0, [_whole(scripts)])
+        return 0, [_whole(scripts)]
     found, ends = await connection.fetchrow(_FOUND)
     first, last = scripts[0].number - 1, scripts[-1].number
     if ends > last:
@@ -94,7 +87,7 @@ async def look(connection: Any, scripts: Sequence[Script] | None = None) -> Look
             f"The database has format {found}, which was never released; this version migrates format {first} and "
             "later ones: use a new database."
         )
-    return Look(found, [script for script in scripts if script.number > found] if found else [_whole(scripts)])
+    return found, [script for script in scripts if script.number > found] if found else [_whole(scripts)]
 
 
 async def migrate(
@@ -105,7 +98,7 @@ async def migrate(
     That is also when a table is in use for long, and when nodes of the version that made the schema could not go on:
     always where ``ending_older_nodes`` is false, and while one is connected where it is true.
     """
-    if not (await look(connection, scripts)).pending:
+    if not (await look(connection, scripts))[1]:
         return []
     try:
         async with connection.transaction():
@@ -148,15 +141,14 @@ async def _refuse_ends(connection: Any, found: int, name: str, *, may_end: bool)
 @cache
 def all_scripts() -> tuple[Script, ...]:
     """Return every script of this version, in order."""
-    folder = files(__package__).joinpath("migrations")
-    named = [(match, entry) for entry in folder.iterdir() if (match := _SCRIPT.fullmatch(entry.name)) is not None]
-    return tuple(sorted(_read(int(match[1]), entry) for match, entry in named))
-
-
-def _read(number: int, entry: Any) -> Script:
-    text = entry.read_text(encoding="utf-8")
-    ends = _ENDS.search(text)
-    return Script(number, entry.name.removesuffix(".sql"), text, 0 if ends is None else int(ends[1]))
+    scripts = []
+    for entry in files(__package__).joinpath("migrations").iterdir():
+        if (match := _SCRIPT.fullmatch(entry.name)) is not None:
+            text = entry.read_text(encoding="utf-8")
+            ends = _ENDS.search(text)
+            number, name = int(match[1]), entry.name.removesuffix(".sql")
+            scripts.append(Script(number, name, text, 0 if ends is None else int(ends[1])))
+    return tuple(sorted(scripts))
 
 
 def _whole(scripts: Sequence[Script]) -> Script:
@@ -214,16 +206,12 @@ class Promise:
     @property
     def doubts(self) -> list[str]:
         """Return what the server is set to that the promise cannot be kept with, each with what to do."""
-        doubts = []
-        if not self.fsync:
-            doubts.append(
-                "fsync is off: a crash of the server's machine may lose everything; ALTER SYSTEM SET fsync = on"
-            )
-        if not self.full_page_writes:
-            doubts.append(
-                "full_page_writes is off: a crash of the server's machine may ruin pages; "
-                "ALTER SYSTEM SET full_page_writes = on"
-            )
+        harm = {"fsync": "lose everything", "full_page_writes": "ruin pages"}
+        doubts = [
+            f"{name} is off: a crash of the server's machine may {what}; ALTER SYSTEM SET {name} = on"
+            for name, what in harm.items()
+            if not getattr(self, name)
+        ]
         if self.set_to != self.waits:
             doubts.append(
                 f"synchronous_commit is {self.set_to} for this database or role: veilmq commits with {self.waits} "
@@ -238,34 +226,29 @@ CONNECT_S = 5.0
 """How long to wait for a connection."""
 
 
-async def examine(url: str, *, durability: Durability) -> Report:
+async def examine(connection: Any, *, durability: Durability) -> Report:
     """Check the database; ``durability`` is that of the servers. Raises ``SchemaRefused`` and what ``asyncpg`` does."""
-    connection = await asyncpg.connect(url, timeout=CONNECT_S)
-    try:
-        findings = await _settings(connection, durability)
-        schema = await look(connection)
-        if not schema.found:
-            return Report([*findings, Finding("there is a schema", ok=False, detail=_MIGRATE)], {})
-        known = all_scripts()[-1].number
-        lacks = f"it has {schema.found}, this version needs {known}: {_MIGRATE}" if schema.pending else ""
-        findings.append(Finding("the schema has all that this version needs", ok=not lacks, detail=lacks))
-        async with connection.transaction(isolation="repeatable_read", readonly=True):
-            findings += await invariants(connection)
-            facts = {name: await connection.fetchval(query) for name, query in _queries("fact")}
-        promise = await Promise.of(connection, durability)
-        return Report(findings, facts | {"durability": str(promise)})
-    finally:
-        await connection.close()
+    promise = await Promise.of(connection, durability)
+    findings = await _settings(connection, promise.doubts)
+    found, pending = await look(connection)
+    if not found:
+        return Report([*findings, Finding("there is a schema", ok=False, detail=_MIGRATE)], {})
+    known = all_scripts()[-1].number
+    lacks = f"it has {found}, this version needs {known}: {_MIGRATE}" if pending else ""
+    findings.append(Finding("the schema has all that this version needs", ok=not lacks, detail=lacks))
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        findings += await invariants(connection)
+        facts = {name: await connection.fetchval(query) for name, query in _queries("fact")}
+    return Report(findings, facts | {"durability": str(promise)})
 
 
 _MIGRATE = "run `veilmq migrate`, or start a server"
 
 
-async def _settings(connection: Any, durability: Durability) -> list[Finding]:
-    version = await connection.fetchval("SELECT current_setting('server_version_num')::int")
-    standby = await connection.fetchval("SELECT pg_is_in_recovery()")
-    autovacuum = await connection.fetchval("SELECT current_setting('autovacuum')::bool")
-    doubts = (await Promise.of(connection, durability)).doubts
+async def _settings(connection: Any, doubts: list[str]) -> list[Finding]:
+    version, standby, autovacuum = await connection.fetchrow(
+        "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('autovacuum')::bool"
+    )
     old = "" if version >= _VERSION_MIN else "its version is older than 15, which nobody has tried"
     asleep = "" if autovacuum else "autovacuum is off, and tables grow for ever: ALTER SYSTEM SET autovacuum = on"
     return [

@@ -1,5 +1,9 @@
 -- Several databases as one store: the control plane of it. What is said of the home is asked there alone.
 
+-- name: identity
+-- Of each: what it knows of itself.
+SELECT name, value FROM mq.setting WHERE name IN ('store', 'store_place', 'receipt_key', 'token_key')
+
 -- name: members
 -- Of the home: the other databases.
 SELECT place, url, removed FROM mq.database ORDER BY place

@@ -1,16 +1,22 @@
 """A store on PostgreSQL: one database, its home, or several; each queue is wholly in one, and its commands go there.
 
 The home knows the other databases and where each queue is, and has what is of no queue (accounts, topics). What must go
-from one database to another goes through an outbox (``outbox``). A database that is down takes its
-queues with it, and no other's; what is asked of all of them is refused meanwhile, as half of a listing would be a wrong
-one. A database that is added or removed meanwhile is noticed within seconds, or when a queue there is named.
+from one database to another goes through an outbox (``outbox``). A database is opened as soon as it can be reached. One
+that is down takes its queues with it, and no other's; what is asked of all of them is refused meanwhile, as half of a
+listing would be a wrong one. One that is added or removed meanwhile is noticed within seconds, or when a queue there is
+named.
+
+The place of a queue is written at the home before the queue is made. A queue never moves; so a place that is known may
+be old only where the queue was deleted, and the database there says so.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple, Self
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from hashlib import blake2s
+from typing import Any, Self, TypeVar
 
 import asyncpg
 
@@ -20,22 +26,29 @@ from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable, Ve
 from veilmq.core.events import CountEvents, EventCounts, EventRange, ForgetEvents, Forgotten, PlanExport, ReadEvents
 from veilmq.core.ports import Done, Wake
 from veilmq.core.results import QueuePage, QueueView
-from veilmq.store.port import NOTHING_HELD_BACK, Figure, Report, StoreError, Survey, by_database, execute
-from veilmq.store.postgres.background import Mover
-from veilmq.store.postgres.cluster import REFRESH_MS, Cluster, Directory, Shard
-from veilmq.store.postgres.database import IN_DOUBT, MachineClock, PostgresOptions, failure_of, sentence
+from veilmq.store.port import NOTHING_HELD_BACK, Figure, StoreError, Survey, by_database, execute
+from veilmq.store.postgres import databases
+from veilmq.store.postgres.background import Mover, Turn
+from veilmq.store.postgres.database import UNREACHABLE, MachineClock, PostgresOptions, failure_of, sentence
+from veilmq.store.postgres.databases import SHARDS, Identity, named
 from veilmq.store.postgres.engine import PostgresEngine
-from veilmq.store.postgres.outbox import Carrier
-from veilmq.store.postgres.queues import SQL
-from veilmq.store.postgres.schema import CONNECT_S, Durability, SchemaRefused, examine, look, migrate
-from veilmq.store.urls import without_passwords
+from veilmq.store.postgres.outbox import Arrived, Batch, Carrier, Placed, Transit, arrive
+from veilmq.store.postgres.queues import COLLISIONS, COLLISIONS_MAX, SQL, Queue, wake_groups
+from veilmq.store.urls import bare, without_passwords
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+REFRESH_MS = 10_000
+"""How often a node looks which databases there are."""
 SWEEP_MS = 600_000
 """How often a node looks for places of queues that are gone."""
 
 _TURN = 0x7665696C6D7A  # the key of the lock of the one that does
+_KNOWN_MAX = 100_000
+_PAGE = 500
+_TRIES_MAX = 5
 _NAMED_BY_SOURCE = (commands.StartMove, commands.CancelMove, commands.ListMoves)
 
 
@@ -43,43 +56,53 @@ class Shards:
     """``store.port.Store`` on several databases. Every method belongs to the event loop's thread."""
 
     def __init__(self, urls: Sequence[str], *, clock: MachineClock, options: PostgresOptions) -> None:
+        self._machine_clock = clock
+        self._options = options
+        self._given = dict(enumerate(urls))
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._watched: dict[str, Wake] = {}
         self._finding: list[_Asked] = []
         self._creating = asyncio.Lock()
+        self._refreshing: asyncio.Task[None] | None = None
+        self._identity: Identity | None = None  # what the store is, once a database was asked
+        self._places: dict[str, int] = {}  # of queues that were met
+        self._exported_place = 0
+        self._removed: set[int] = set()  # the places of databases that were removed
         self.carriers: dict[int, Carrier] = {}
         """Those that are at work, by the places from which they carry."""
-        self._cluster = Cluster(
-            urls, clock=clock, options=options, opened=self._opened, dropped=self._dropped, start=self._start
-        )
-        self.shards = self._cluster.shards
-        """All databases by their places, the home at 0."""
-        self._directory = Directory(self._cluster)
+        self.shards: dict[int, PostgresEngine] = {}
+        """All databases by their places, the home at 0; some are not open yet."""
+        self._home = self._add(0, urls[0])
+        self.clock = self._home.clock
+        """That of the home: the clocks of all databases are taken to agree."""
         self._of_all: dict[type[Command], Callable[[Any], Awaitable[Any]]] = {
             commands.CreateQueue: self._create,
             commands.ListQueues: self._list,
             commands.ListDeadLetterSources: self._list_sources,
-            **_Exports(self.shards).handlers,
+            PlanExport: self._plan_export,
+            ReadEvents: self._of_export,
+            ForgetEvents: self._forget_events,
+            CountEvents: self._count_events,
         }
-        self._home = self._cluster.home
-        self.clock = self._home.clock
-        """That of the home: the clocks of all databases are taken to agree."""
         self._workers = {
             Mover(step=step, clock=self.clock, start=self._start, look_ms_max=every_ms): every_ms
-            for step, every_ms in ((self._cluster.refresh, REFRESH_MS), (self.sweep_places, SWEEP_MS))
+            for step, every_ms in ((self.refresh, REFRESH_MS), (self.sweep_places, SWEEP_MS))
         }
+
+    # Which databases there are.
 
     @classmethod
     async def open(cls, urls: Sequence[str], *, clock: MachineClock, options: PostgresOptions | None = None) -> Self:
         """Connect to the home, the first of ``urls`` (``postgresql://…``), and to all that it knows.
 
         Further URLs, in the order of their places, are made known to it. A database that cannot be reached is opened as
-        soon as it can, if another one knows the store. Raises ``StoreError``.
+        soon as it can, if another one knows the store. Raises ``StoreError``, which has no password.
         """
         store = cls(urls, clock=clock, options=options or PostgresOptions())
         try:
-            await store._cluster.open()
+            with named(urls[0]):
+                await store._meet()
         except BaseException:
             await store.close()
             raise
@@ -87,33 +110,309 @@ class Shards:
             worker.look(every_ms)
         return store
 
-    def _opened(self, shard: Shard) -> None:
-        """Have a database take part."""
-        engine = shard.engine
-        assert engine is not None, "it was opened"
-        carrier = self.carriers[shard.place] = Carrier(
-            shard.place, node=engine.machine, directory=self._directory, clock=self.clock, start=self._start
+    async def _meet(self) -> None:
+        """Open all databases that can be reached."""
+        failure = await self._reach(self._home)
+        for place, url in self._given.items():
+            self._add(place, url)
+        if failure is None:
+            await self._meet_home()
+        else:
+            self._take(databases.last_known(self._home.database.url))
+            self._identity = await self._identity_elsewhere(failure)
+        for engine in list(self.shards.values()):
+            if await self._reach(engine) is None:
+                with named(engine.database.url):
+                    await self._open(engine)
+
+    async def _reach(self, engine: PostgresEngine) -> BaseException | None:
+        """Return why a database cannot be reached, if so; raises ``StoreError`` for one that cannot be used."""
+        with named(engine.database.url):
+            try:
+                await engine.database.open()
+            except UNREACHABLE as error:
+                return error
+        return None
+
+    async def _meet_home(self) -> None:
+        """Make known what was given, and take what the home knows."""
+        given = [engine for place, engine in self.shards.items() if place]
+        reached = [engine for engine in given if await self._reach(engine) is None]
+        async with self._home.database.connection() as connection:
+            with named(self._home.database.url):
+                home = self._identity = await databases.found(connection)
+            async with databases.locked(connection):
+                for engine in given:
+                    with named(engine.database.url):
+                        is_sure = engine in reached and await engine.ask(
+                            partial(databases.require_place, store=home.store, place=engine.place)
+                        )
+                        await databases.register(connection, engine.place, engine.database.url, is_sure=is_sure)
+            members = await databases.members(connection)
+        self._take(members)
+        databases.keep(self._home.database.url, members)
+
+    async def _identity_elsewhere(self, failure: BaseException) -> Identity:
+        """Return what the store is from a database that has joined it, as the home is down."""
+        for engine in self.shards.values():
+            if engine is not self._home and await self._reach(engine) is None:
+                async with engine.database.connection() as connection:
+                    known = await databases.identity(connection)
+                if known is not None:
+                    return known
+        raise StoreError(
+            f"{self._home.database.place} cannot be used: {sentence(failure)}"
+            + (" No other database of its store that is known here can be asked." if self.shards.keys() - {0} else "")
         )
-        engine.machine.catalog.elsewhere = carrier
+
+    def _add(self, place: int, url: str) -> PostgresEngine:
+        if place not in self.shards:
+            self.shards[place] = PostgresEngine.at(url, clock=self._machine_clock, options=self._options, place=place)
+        return self.shards[place]
+
+    def _take(self, members: Sequence[databases.Member]) -> None:
+        """Have the databases be those of ``members``; raises ``StoreError`` for one without a known URL."""
+        unknown: list[int] = []
+        for place, url, is_removed in ((each.place, each.url, each.removed) for each in members):
+            engine = self.shards.get(place)
+            if is_removed:
+                self._removed.add(place)
+            # Where the home knows another URL than this node, one that the settings give counts more.
+            has_moved = engine is not None and url not in (None, bare(engine.database.url)) and place not in self._given
+            if engine is not None and (is_removed or has_moved):
+                self._drop(engine)
+            if place in self.shards or is_removed:
+                continue
+            if url is None:
+                unknown.append(place + 1)
+            else:
+                self._add(place, url)
+        if unknown:
+            raise StoreError(
+                f"{self._home.database.place} does not know the URL of database {unknown[0]} of its store: start a "
+                "server with the URLs of all once, in their order, or add it with `veilmq database add`."
+            )
+
+    async def refresh(self) -> None:
+        """Look which databases there are, and open those that are new."""
+        if self._refreshing is None:
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
+        await self._refreshing
+
+    async def _refresh(self) -> None:
+        try:
+            members = await self._ask(self._home, databases.members)
+            self._take(members)
+            databases.keep(self._home.database.url, members)
+        except (StoreUnavailable, StoreError) as error:
+            log.warning("which databases there are is looked up later: %s", error)
+        finally:
+            self._refreshing = None
+        await asyncio.gather(*(self._open_late(engine) for engine in self.shards.values() if not engine.is_open))
+
+    async def _open(self, engine: PostgresEngine) -> None:
+        """Have a database take part; raises what keeps it from being reached, or used."""
+        home, place = self._identity, engine.place
+        assert home is not None, "the store is known before its databases are opened"
+        async with engine.opening:
+            if engine.is_open or engine.is_closing:
+                return
+            await engine.database.open()
+            async with engine.database.connection() as connection:
+                if place:
+                    await databases.join(connection, home, place)
+                else:
+                    await databases.found(connection)
+                    await databases.require_place(connection, store=home.store, place=0)
+            # Numbers of queues are of one database, and receipts of no other.
+            key = home.receipt_key if place == 0 else blake2s(b"shard %d" % place, key=home.receipt_key).digest()
+            engine.begin(key, home.token_key)
+        carrier = self.carriers[place] = Carrier(
+            place, node=engine, directory=self, clock=self.clock, start=self._start
+        )
+        engine.catalog.elsewhere = carrier
         for queue, wake in self._watched.items():
             engine.watch(queue, wake)
         carrier.look()
 
-    def _dropped(self, shard: Shard) -> None:
+    async def _open_late(self, engine: PostgresEngine) -> None:
+        """Have a database take part if that is possible now; a log line says why not."""
+        try:
+            await self._open(engine)
+        except (*UNREACHABLE, asyncpg.PostgresError, VeilmqError) as error:
+            engine.database.breaker.failed()
+            log.warning("%s cannot be used yet: %s", engine.database.place, without_passwords(str(error)))
+
+    def _drop(self, engine: PostgresEngine) -> None:
         """Have a database take part no more."""
-        self._directory.clear()
-        carrier = self.carriers.pop(shard.place, None)
+        del self.shards[engine.place]
+        self._places.clear()
+        carrier = self.carriers.pop(engine.place, None)
         if carrier is not None:
             carrier.stop()
-        self._start(shard.close())
+        self._start(engine.close())
+
+    def _opened(self, place: int) -> PostgresEngine:
+        """Return the database; raises ``StoreUnavailable`` where it is not open yet, and tries again to open it."""
+        engine = self.shards.get(place)
+        if engine is None:
+            raise StoreUnavailable
+        if not engine.is_open:
+            if not engine.is_closing and not engine.opening.locked():
+                with suppress(StoreUnavailable):
+                    engine.database.breaker.check()
+                    self._start(self._open_late(engine))
+            raise StoreUnavailable
+        return engine
+
+    async def _ask(self, engine: PostgresEngine, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Return what ``work``, which changes nothing, finds out there; raises ``StoreUnavailable``."""
+        self._opened(engine.place)
+        return await engine.ask(work)
+
+    # Where a queue is.
+
+    async def _place_of(self, name: str) -> int | None:
+        """Look up the place of a queue; ``None`` for one that never was; raises ``StoreUnavailable``."""
+        try:
+            place = await self._ask(self._home, lambda connection: connection.fetchval(SHARDS["locate"], name))
+        except StoreUnavailable:  # another database may have it; of any other queue only the home can tell
+            place = await self._place_without_home(name)
+        return None if place is None else self._note_place(name, place)
+
+    async def _place_without_home(self, name: str) -> int:
+        for place, engine in list(self.shards.items()):
+            with suppress(StoreUnavailable):
+                if place and await self._ask(engine, lambda there: there.fetchval(SHARDS["has_queue"], name)):
+                    return place
+        raise StoreUnavailable
+
+    def _note_place(self, name: str, place: int) -> int:
+        if len(self._places) >= _KNOWN_MAX:
+            self._places.clear()
+        self._places[name] = place
+        return place
+
+    @asynccontextmanager
+    async def _held_place(self, name: str) -> AsyncIterator[int]:
+        """Give a queue its place, unless it has one, and keep it while the queue is made; raises ``StoreUnavailable``.
+
+        A new queue goes where the fewest are, of the databases that can be reached.
+        """
+        for _ in range(_TRIES_MAX):
+            if await self._place_of(name) is None:
+                await self._reserve(name)
+            async with self._opened(0).database.connection() as connection, connection.transaction():
+                place = await connection.fetchval(SHARDS["hold_place"], name)
+                if place is not None:
+                    yield self._note_place(name, place)
+                    return
+                # It was at the home before there were others.
+                await connection.execute(SHARDS["reserve"], name, 0)
+        raise StoreUnavailable
+
+    async def _reserve(self, name: str) -> None:
+        async with self._opened(0).database.connection() as connection:
+            loads = dict(await connection.fetch(SHARDS["loads"]))
+            for place, engine in sorted(self.shards.items(), key=lambda each: (loads.get(each[0], 0), each[0])):
+                with suppress(StoreUnavailable):
+                    await self._ask(engine, lambda there: there.fetchval("SELECT true"))
+                    await connection.execute(SHARDS["reserve"], name, place)
+                    return
+        raise StoreUnavailable
+
+    async def sweep_places(self) -> None:
+        """Forget the places of queues that are gone, unless another node is at that."""
+        turn = Turn(self._home.database, _TURN)
+        try:
+            if self._home.is_open and await turn.take():
+                for engine in list(self.shards.values()):
+                    await self._sweep_places_at(engine, turn.connection)
+        except (*UNREACHABLE, asyncpg.PostgresError, StoreUnavailable) as error:
+            log.warning("places of queues that are gone are forgotten later: %s", error)
+        finally:
+            turn.leave()
+
+    async def _sweep_places_at(self, engine: PostgresEngine, home: Any) -> None:
+        async def unused(names: list[str]) -> list[str]:
+            with suppress(StoreUnavailable):
+                return [name for (name,) in await self._ask(engine, lambda at: at.fetch(SHARDS["unused"], names))]
+            return []
+
+        after = ""
+        while rows := await home.fetch(SHARDS["placed"], engine.place, after, _PAGE):
+            names = [name for (name,) in rows]
+            for name in await unused(names):
+                async with home.transaction():
+                    held = await home.fetchval(SHARDS["take_place"], name, engine.place)
+                    if held is not None and await unused([name]):
+                        await home.execute(SHARDS["drop_place"], name)
+                        self._places.pop(name, None)
+            after = names[-1]
+
+    # What a carrier of the outbox asks for.
+
+    async def find(self, name: str) -> Placed | None:
+        """Return the queue of that full name; raises ``StoreUnavailable`` where that cannot be known."""
+        place = self._places.get(name)
+        if place is not None:
+            queue = await self._queue_at(place, name)
+            if queue is not None:
+                return Placed(place, queue)
+            self._places.pop(name, None)
+        found = await self._place_of(name)
+        if found is None or found == place:
+            return None
+        queue = await self._queue_at(found, name)
+        return None if queue is None else Placed(found, queue)
+
+    async def _queue_at(self, place: int, name: str) -> Queue | None:
+        engine = self._opened(place)
+        return engine.catalog.known(name) or await engine.ask(lambda there: engine.catalog.find(there, name))
+
+    async def has_sources(self, name: str) -> bool:
+        """Tell whether the queue is the dead-letter queue of one at any place; raises ``StoreUnavailable``."""
+        for engine in list(self.shards.values()):
+            if await self._ask(engine, lambda there: there.fetch(SQL["queue_sources"], name, "", 1)):
+                return True
+        return False
+
+    async def arrive(self, transit: Transit, from_place: int, batch: Batch) -> Arrived:
+        """Have a batch stored at its target, and wake who waits there; raises ``StoreUnavailable``."""
+        if transit.place in self._removed:
+            return Arrived(None)
+        engine = self._opened(transit.place)
+        for _ in range(COLLISIONS_MAX):
+            try:
+                async with engine.database.connection() as connection, connection.transaction():
+                    arrived = await arrive(connection, transit, from_place, batch, engine.positions)
+                break
+            except COLLISIONS:
+                engine.positions.jump()
+        else:
+            raise StoreUnavailable
+        if arrived.is_changed:
+            engine.catalog.forget(transit.target)
+            engine.watches.changed(transit.target, arrived.due_ms)
+        elif arrived.queue is not None:
+            await self.wake(transit.place, arrived.queue, arrived.due_ms)
+        return arrived
+
+    async def wake(self, place: int, queue: Queue, due_ms: int = 0) -> None:
+        """Wake who waits for ``queue`` at ``place``, which has something at ``due_ms``."""
+        engine = self.shards[place]
+        if not queue.settings.fifo:
+            engine.watches.wake(queue.name, due_ms)
+        elif engine.is_open:
+            await engine.ask(lambda connection: wake_groups(connection, queue, engine.watches))
 
     # ``core.ports.Engine``.
 
     @property
     def token_key(self) -> bytes:
         """Return the secret of the store."""
-        assert self._cluster.identity is not None, "the store is known"
-        return self._cluster.identity.token_key
+        assert self._identity is not None, "the store is known"
+        return self._identity.token_key
 
     def submit(self, command: Command, done: Done) -> None:
         """Take ``command``; call ``done`` with its result or error once that is durable."""
@@ -126,20 +425,27 @@ class Shards:
             return
         name = command.source if isinstance(command, _NAMED_BY_SOURCE) else getattr(command, "queue", None)
         if name is None:
-            self._home.submit(command, done)
+            self._submit_at(0, command, done)
             return
         asked = _Asked(self, command, name, done)
-        place = 0 if len(self.shards) == 1 else self._directory.known(name)
-        shard = None if place is None else self.shards.get(place)
-        if shard is None:
+        place = 0 if len(self.shards) == 1 else self._places.get(name)
+        if place is None or place not in self.shards:
             self._find(asked)
         else:
             asked.place = place
-            shard.submit(command, asked)
+            self._submit_at(place, command, asked)
+
+    def _submit_at(self, place: int, command: Command, done: Done) -> None:
+        try:
+            engine = self._opened(place)
+        except StoreUnavailable as error:
+            done(error)
+        else:
+            engine.submit(command, done)
 
     def not_there(self, asked: "_Asked", error: QueueNotFound) -> None:
         """Look for the queue of a command again, which is not where it was; answer ``error`` if it is nowhere else."""
-        self._directory.forget(asked.name)
+        self._places.pop(asked.name, None)
         asked.error = error
         self._find(asked)
 
@@ -149,20 +455,30 @@ class Shards:
 
     async def _submit_where_it_is(self, asked: "_Asked") -> None:
         try:
-            place = await self._directory.place_of(asked.name)
-            shard = None if place is None or place == asked.place else await self._cluster.at(place)
+            place = await self._place_of(asked.name)
+            if place == asked.place:
+                place = None
+            if place is not None:
+                await self._find_place(place)
         except Exception as error:  # noqa: BLE001 - the caller is answered
-            asked.error, place, shard = failure_of(error, "a look for a queue"), None, None
+            asked.error, place = failure_of(error, "a look for a queue"), None
         if asked not in self._finding:  # its client has gone
             return
         self._finding.remove(asked)
-        if shard is None:
+        if place is None:
             asked.done(asked.error or QueueNotFound(asked.name))
             return
-        if asked.name in self._watched and shard.engine is not None:
-            shard.engine.watch(asked.name, self._watched[asked.name])
+        if asked.name in self._watched and self.shards[place].is_open:
+            self.shards[place].watch(asked.name, self._watched[asked.name])
         asked.place = place
-        shard.submit(asked.command, asked)
+        self._submit_at(place, asked.command, asked)
+
+    async def _find_place(self, place: int) -> None:
+        """Look which databases there are where that one is not known; raises ``StoreUnavailable`` if there is none."""
+        if place not in self.shards:
+            await self.refresh()
+        if place not in self.shards:
+            raise StoreUnavailable
 
     async def _do(self, work: Callable[[Any], Awaitable[Any]], command: Command, done: Done) -> None:
         try:
@@ -170,42 +486,44 @@ class Shards:
         except Exception as error:  # noqa: BLE001 - the caller is answered, and a fault of ours is in the log
             done(failure_of(error, type(command).__name__))
 
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def withdraw(self, done: Done) -> None:
         """Drop the command submitted with ``done`` if it has not been begun."""
         self._finding = [asked for asked in self._finding if asked != done]
-        for engine in self._engines():
+        for engine in self._open_ones():
             engine.withdraw(done)
 
     def watch(self, queue: str, wake: Wake) -> None:
         """Call ``wake`` when ``queue`` may have a message, wherever it is; see ``core.ports.Engine``."""
         self._watched[queue] = wake
-        place = self._directory.known(queue)
-        for engine in self._engines(place):
-            engine.watch(queue, wake)
+        place = self._places.get(queue)
+        for engine in self._open_ones():
+            if place is None or place not in self.shards or engine.place == place:
+                engine.watch(queue, wake)
 
     def unwatch(self, queue: str) -> None:
         """End the watch on ``queue``."""
         self._watched.pop(queue, None)
-        for engine in self._engines():
+        for engine in self._open_ones():
             engine.unwatch(queue)
 
-    async def sweep_places(self) -> None:
-        """Forget the places of queues that are gone, unless another node is at that."""
-        try:
-            async with self._home.connection() as connection:
-                if await connection.fetchval("SELECT pg_try_advisory_lock($1)", _TURN):
-                    try:
-                        await self._directory.sweep(connection)
-                    finally:
-                        await connection.execute("SELECT pg_advisory_unlock($1)", _TURN)
-        except (*IN_DOUBT, asyncpg.PostgresError, StoreUnavailable) as error:
-            log.warning("places of queues that are gone are forgotten later: %s", error)
+    def _open_ones(self) -> list[PostgresEngine]:
+        return [engine for engine in self.shards.values() if engine.is_open]
 
     # Commands that concern more than one database.
 
+    def _all(self) -> list[PostgresEngine]:
+        """Return all databases; raises ``StoreUnavailable`` while one is down."""
+        return [self._opened(place) for place in self.shards]
+
     async def _create(self, command: commands.CreateQueue) -> QueueView:
-        async with self._creating, self._directory.held(command.queue) as place:
-            view: QueueView = await execute((await self._cluster.at(place)).opened(), command)
+        async with self._creating, self._held_place(command.queue) as place:
+            await self._find_place(place)
+            view: QueueView = await execute(self._opened(place), command)
             return view
 
     async def _list(self, command: commands.ListQueues) -> QueuePage:
@@ -216,40 +534,71 @@ class Shards:
         return QueuePage(names=names[: command.count], more=more, views=views[: command.count])
 
     async def _list_sources(self, command: commands.ListDeadLetterSources) -> QueuePage:
-        if await self._directory.find(command.queue) is None:
+        if await self.find(command.queue) is None:
             raise QueueNotFound(command.queue)
         terms = command.queue, command.after, command.count + 1
-        found = [
-            await shard.ask(lambda connection: connection.fetch(SQL["queue_sources"], *terms))
-            for shard in list(self.shards.values())
-        ]
+        found = [await engine.ask(lambda there: there.fetch(SQL["queue_sources"], *terms)) for engine in self._all()]
         names = sorted(name for rows in found for (name,) in rows)
         return QueuePage(names=names[: command.count], more=len(names) > command.count)
+
+    async def _plan_export(self, command: PlanExport) -> EventRange | None:
+        """Choose the next range, of the database whose turn it is or of the next one that has any.
+
+        One that is down is passed over; raises ``StoreUnavailable`` if it may be the only one that has any.
+        """
+        is_sure = True
+        for place in sorted(self.shards, key=lambda place: (place < self._exported_place, place)):
+            try:
+                planned: EventRange | None = await execute(self._opened(place), command)
+            except StoreUnavailable:
+                is_sure = False
+                continue
+            if planned is not None:
+                self._exported_place = place
+                return planned
+        if not is_sure:
+            raise StoreUnavailable
+        return None
+
+    async def _of_export(self, command: ReadEvents | ForgetEvents) -> Any:
+        return await execute(self._opened(self._exported_place), command)
+
+    async def _forget_events(self, command: ForgetEvents) -> Forgotten:
+        """Take it that they are exported; then it is the next one's turn."""
+        forgotten: Forgotten = await self._of_export(command)
+        if not forgotten.more:
+            self._exported_place += 1
+        return forgotten
+
+    async def _count_events(self, command: CountEvents) -> EventCounts:
+        counts: list[EventCounts] = [await execute(engine, command) for engine in self._all()]
+        names = EventCounts.__struct_fields__
+        return EventCounts(**{name: sum(getattr(each, name) for each in counts) for name in names})
 
     # ``store.port.Store``.
 
     @property
     def kept(self) -> str:
         """Where messages are kept."""
-        return f"in PostgreSQL, {' and '.join(shard.name for shard in self.shards.values())}"
+        return f"in PostgreSQL, {' and '.join(engine.database.place for engine in self.shards.values())}"
 
     async def obstacles(self) -> list[str]:
         """Return why no requests should be sent here: as long as one database answers there is something to do."""
-        found = [await engine.obstacles() for engine in self._engines()]
+        found = [await engine.obstacles() for engine in self._open_ones()]
         return found[0] if all(found) else []
 
     def warnings(self) -> list[str]:
         """Return what is wrong although requests are answered."""
-        return list(dict.fromkeys(text for engine in self._engines() for text in engine.warnings()))
+        return list(dict.fromkeys(text for engine in self._open_ones() for text in engine.warnings()))
 
     async def trust_clock(self) -> str:
         """Take the present time of all databases that are open for right; see ``store.port.Store``."""
-        texts = [await engine.trust_clock() for engine in self._engines()]
+        texts = [await engine.trust_clock() for engine in self._open_ones()]
         return next((text for text in texts if text != NOTHING_HELD_BACK), NOTHING_HELD_BACK)
 
     def figures(self) -> Sequence[Figure]:
         """Return what the database tells; of several each, by its number, and what is carried from one to another."""
-        figures = [(shard.place, shard.engine.figures()) for shard in self.shards.values() if shard.engine is not None]
+        figures = [(engine.place, engine.figures()) for engine in self._open_ones()]
         if len(self.shards) == 1:
             return figures[0][1]
         carried = {str(place + 1): float(carrier.carried) for place, carrier in self.carriers.items()}
@@ -268,12 +617,18 @@ class Shards:
 
     async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
         """Return what the home keeps under ``name`` for all nodes; raises ``VeilmqError``."""
-        return await self._home.opened().keep(name, make)
+        try:
+            async with self._opened(0).database.connection() as connection:
+                kept = await connection.fetchval(SQL["setting"], name)
+                content: bytes = await connection.fetchval(SQL["kept_key"], name, make()) if kept is None else kept
+                return content
+        except Exception as error:
+            raise failure_of(error, "a secret") from error
 
     async def answered(self) -> None:
         """Return when nothing waits and nothing is under way, the outbox included."""
         while True:
-            for engine in self._engines():
+            for engine in self._open_ones():
                 await engine.answered()
             if not self._tasks:
                 return
@@ -287,22 +642,8 @@ class Shards:
         for carrier in self.carriers.values():
             carrier.stop()
         await self.answered()
-        for shard in self.shards.values():
-            await shard.close()
-
-    def _engines(self, place: int | None = None) -> list[PostgresEngine]:
-        """Return those that are open, or the one at ``place`` if that is there."""
-        shards = [self.shards[place]] if place in self.shards else self.shards.values()
-        return [shard.engine for shard in shards if shard.engine is not None]
-
-    def _all(self) -> list[PostgresEngine]:
-        """Return those of all databases; raises ``StoreUnavailable`` while one is down."""
-        return [shard.opened() for shard in self.shards.values()]
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        for engine in self.shards.values():
+            await engine.close()
 
 
 class _Asked:
@@ -329,107 +670,3 @@ class _Asked:
 
     def __hash__(self) -> int:
         return hash(self.done)
-
-
-class _Exports:
-    """The commands that export events, of one database after the other."""
-
-    def __init__(self, shards: Mapping[int, Shard]) -> None:
-        self._shards = shards
-        self._place = 0
-        self.handlers: dict[type[Command], Callable[[Any], Awaitable[Any]]] = {
-            PlanExport: self._plan,
-            ReadEvents: self._read,
-            ForgetEvents: self._forget,
-            CountEvents: self._count,
-        }
-
-    async def _plan(self, command: PlanExport) -> EventRange | None:
-        """Choose the next range, of the database whose turn it is or of the next one that has any.
-
-        One that is down is passed over; raises ``StoreUnavailable`` if it may be the only one that has any.
-        """
-        failure: StoreUnavailable | None = None
-        for shard in sorted(self._shards.values(), key=lambda shard: (shard.place < self._place, shard.place)):
-            try:
-                planned: EventRange | None = await execute(shard.opened(), command)
-            except StoreUnavailable as error:
-                failure = error
-                continue
-            if planned is not None:
-                self._place = shard.place
-                return planned
-        if failure is not None:
-            raise failure
-        return None
-
-    async def _read(self, command: ReadEvents) -> Any:
-        return await execute(self._planned(), command)
-
-    async def _forget(self, command: ForgetEvents) -> Forgotten:
-        """Take it that they are exported; then it is the next one's turn."""
-        forgotten: Forgotten = await execute(self._planned(), command)
-        if not forgotten.more:
-            self._place += 1
-        return forgotten
-
-    async def _count(self, command: CountEvents) -> EventCounts:
-        counts: list[EventCounts] = [await execute(shard.opened(), command) for shard in list(self._shards.values())]
-        return EventCounts(
-            recorded=sum(each.recorded for each in counts),
-            exported=sum(each.exported for each in counts),
-            dropped=sum(each.dropped for each in counts),
-        )
-
-    def _planned(self) -> PostgresEngine:
-        shard = self._shards.get(self._place)
-        if shard is None:
-            raise StoreUnavailable
-        return shard.opened()
-
-
-async def open_store(urls: Sequence[str], *, clock: MachineClock, options: PostgresOptions) -> Shards:
-    """Return the store whose home is the first of ``urls``; raises ``StoreError``, which has no password.
-
-    The others, in the order of their places, are made known to the home.
-    """
-    with _said(urls[0]):
-        return await Shards.open(urls, clock=clock, options=options)
-
-
-class Upgrade(NamedTuple):
-    """The database (without a password), the number of its format before, and the names of the upgrades."""
-
-    place: str
-    found: int
-    upgrades: list[str]
-
-
-async def upgrade(url: str, *, apply: bool) -> Upgrade:
-    """Bring the schema up to date, or only tell what that would be; raises ``StoreError``."""
-    with _said(url):
-        connection = await asyncpg.connect(url, timeout=CONNECT_S)
-        try:
-            found, pending = await look(connection)
-            applied = await migrate(connection) if apply else pending
-        finally:
-            await connection.close()
-    return Upgrade(without_passwords(url), found, [script.name for script in applied])
-
-
-async def examination(url: str, *, durability: str) -> tuple[str, Report]:
-    """Return the database (without a password) and what the doctor says about it; raises ``StoreError``."""
-    with _said(url):
-        return without_passwords(url), await examine(url, durability=Durability(durability))
-
-
-@contextmanager
-def _said(url: str) -> Iterator[None]:
-    try:
-        yield
-    except SchemaRefused as error:
-        raise StoreError(f"{without_passwords(url)}: {error}") from error
-    except asyncpg.ReadOnlySQLTransactionError as error:
-        raise StoreError(f"{without_passwords(url)} is a standby, which keeps nothing: name the primary.") from error
-    except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError, VeilmqError) as error:
-        raise StoreError(f"{without_passwords(url)} cannot be used: {sentence(error)}") from error

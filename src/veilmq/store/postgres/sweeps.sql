@@ -1,5 +1,5 @@
--- What the janitor does, a slice at a time: each statement names one partition ($1), and tells how many rows it deleted. Of a
--- logged queue it is another statement, as in messages.sql.
+-- What the janitor does, a slice at a time: each statement names one partition ($1), and deletes or returns as many rows as it has
+-- swept, which its status tells. Of a logged queue it is another statement, as in messages.sql.
 
 -- name: parts
 -- The next partitions behind $1 that nobody uses any more, with what they were where they were logged.
@@ -17,9 +17,9 @@ WITH ended AS MATERIALIZED (
         FOR UPDATE
     ) AS past
     WHERE part.qp = $1
-), deleted AS (
+) -- no log
+-- log: ), deleted AS (
     DELETE FROM mq.msg USING ended WHERE msg.qp = $1 AND msg.ctid = ended.row_id
-    RETURNING 1 -- no log
 -- log:     RETURNING mq.receipt_of(msg) AS was, msg.sent_at
 -- log: ), noted AS (
 -- log:     INSERT INTO mq.event
@@ -28,8 +28,7 @@ WITH ended AS MATERIALIZED (
 -- log:     RETURNING *
 -- log: ), kept AS (
 -- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted ON CONFLICT DO NOTHING
-)
-SELECT count(*) FROM deleted
+-- log: ) SELECT FROM deleted
 
 -- name: sweep_moved
 -- The same of dead letters, which came later than they were sent.
@@ -38,9 +37,9 @@ WITH ended AS MATERIALIZED (
     WHERE msg.qp = $1 AND msg.source IS NOT NULL AND msg.sent_at <= (SELECT mq.retention_now() - $2) AND msg.claim IS NULL
     ORDER BY msg.sent_at LIMIT $3
     FOR UPDATE
-), deleted AS (
+) -- no log
+-- log: ), deleted AS (
     DELETE FROM mq.msg USING ended WHERE msg.qp = $1 AND msg.ctid = ended.row_id
-    RETURNING 1 -- no log
 -- log:     RETURNING mq.receipt_of(msg) AS was, msg.sent_at
 -- log: ), noted AS (
 -- log:     INSERT INTO mq.event
@@ -49,8 +48,7 @@ WITH ended AS MATERIALIZED (
 -- log:     RETURNING *
 -- log: ), kept AS (
 -- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted ON CONFLICT DO NOTHING
-)
-SELECT count(*) FROM deleted
+-- log: ) SELECT FROM deleted
 
 -- name: end_fifo
 -- Writes the ends of up to $3 receipts whose messages are past their retention of $2 ms, and have not been swept yet.
@@ -69,10 +67,10 @@ WITH ended AS (
 ), kept AS (
     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted ON CONFLICT DO NOTHING
 )
-SELECT count(*) FROM ended
+SELECT FROM ended
 
 -- name: sweep_fifo
-SELECT mq.fifo_sweep($1, $2, $3)
+SELECT FROM generate_series(1, mq.fifo_sweep($1, $2, $3))
 
 -- name: late
 SELECT late_until FROM mq.part WHERE qp = $1 AND late_until > 0
@@ -93,28 +91,21 @@ UPDATE mq.part SET ended_until = 0, ended_before = 0 WHERE qp = $1 AND ended_bef
 SELECT ended_before FROM mq.part WHERE qp = $1 AND ended_before > 0
 
 -- name: forget_accepted
-WITH deleted AS (
-    DELETE FROM mq.accepted WHERE qp = $1 AND key = ANY(ARRAY(
-        SELECT key FROM mq.accepted WHERE qp = $1 AND expires_at <= mq.now_ms() ORDER BY expires_at LIMIT $2
-        FOR UPDATE SKIP LOCKED
-    )) RETURNING 1
-)
-SELECT count(*) FROM deleted
+DELETE FROM mq.accepted WHERE qp = $1 AND key = ANY(ARRAY(
+    SELECT key FROM mq.accepted WHERE qp = $1 AND expires_at <= mq.now_ms() ORDER BY expires_at LIMIT $2
+    FOR UPDATE SKIP LOCKED
+))
 
 -- name: forget_attempts
 -- Those of $3 ms ago and earlier.
-WITH deleted AS (
-    DELETE FROM mq.attempt WHERE qp = $1 AND key = ANY(ARRAY(
-        SELECT key FROM mq.attempt WHERE qp = $1 AND attempted_at <= mq.now_ms() - $3 ORDER BY attempted_at LIMIT $2
-        FOR UPDATE SKIP LOCKED
-    )) RETURNING 1
-)
-SELECT count(*) FROM deleted
+DELETE FROM mq.attempt WHERE qp = $1 AND key = ANY(ARRAY(
+    SELECT key FROM mq.attempt WHERE qp = $1 AND attempted_at <= mq.now_ms() - $3 ORDER BY attempted_at LIMIT $2
+    FOR UPDATE SKIP LOCKED
+))
 
 -- name: drop_messages
-WITH deleted AS (
+-- log: WITH deleted AS (
     DELETE FROM mq.msg WHERE qp = $1 AND seq = ANY(ARRAY(SELECT seq FROM mq.msg WHERE qp = $1 ORDER BY seq LIMIT $2))
-    RETURNING 1 -- no log
 -- log:     RETURNING mq.receipt_of(msg) AS was
 -- log: ), noted AS (
 -- log:     INSERT INTO mq.event
@@ -123,16 +114,12 @@ WITH deleted AS (
 -- log:     RETURNING *
 -- log: ), kept AS (
 -- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted
--- log:     WHERE EXISTS (SELECT FROM mq.queue WHERE origin = $3)
--- log:     ON CONFLICT DO NOTHING
-)
-SELECT count(*) FROM deleted
+-- log:     WHERE EXISTS (SELECT FROM mq.queue WHERE origin = $3) ON CONFLICT DO NOTHING
+-- log: ) SELECT FROM deleted
 
 -- name: drop_fifo_messages
-WITH deleted AS (
-    DELETE FROM mq.fifo_msg
-    WHERE qp = $1 AND seq = ANY(ARRAY(SELECT seq FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq LIMIT $2))
-    RETURNING 1 -- no log
+-- log: WITH deleted AS (
+    DELETE FROM mq.fifo_msg WHERE qp = $1 AND seq = ANY(ARRAY(SELECT seq FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq LIMIT $2))
 -- log:     RETURNING mq.receipt_of_fifo(fifo_msg) AS was
 -- log: ), noted AS (
 -- log:     INSERT INTO mq.event
@@ -141,57 +128,41 @@ WITH deleted AS (
 -- log:     RETURNING *
 -- log: ), kept AS (
 -- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted
--- log:     WHERE EXISTS (SELECT FROM mq.queue WHERE origin = $3)
--- log:     ON CONFLICT DO NOTHING
-)
-SELECT count(*) FROM deleted
+-- log:     WHERE EXISTS (SELECT FROM mq.queue WHERE origin = $3) ON CONFLICT DO NOTHING
+-- log: ) SELECT FROM deleted
 
 -- name: drop_expired
 -- Receipts of a queue that is gone; a purged one still hears of late deletes.
-WITH deleted AS (
-    DELETE FROM mq.expired_receipt
-    WHERE qp = $1 AND NOT EXISTS (SELECT FROM mq.queue WHERE origin = $1)
-        AND number = ANY(ARRAY(SELECT number FROM mq.expired_receipt WHERE qp = $1 ORDER BY number LIMIT $2))
-    RETURNING 1
-)
-SELECT count(*) FROM deleted
+DELETE FROM mq.expired_receipt WHERE qp = $1 AND NOT EXISTS (SELECT FROM mq.queue WHERE origin = $1)
+    AND number = ANY(ARRAY(SELECT number FROM mq.expired_receipt WHERE qp = $1 ORDER BY number LIMIT $2))
 
 -- name: drop_groups
-WITH deleted AS (
-    DELETE FROM mq.fifo_group
-    WHERE qp = $1 AND group_id = ANY(ARRAY(SELECT group_id FROM mq.fifo_group WHERE qp = $1 ORDER BY group_id LIMIT $2))
-    RETURNING 1
-)
-SELECT count(*) FROM deleted
+DELETE FROM mq.fifo_group
+WHERE qp = $1 AND group_id = ANY(ARRAY(SELECT group_id FROM mq.fifo_group WHERE qp = $1 ORDER BY group_id LIMIT $2))
 
 -- name: drop_turns
-WITH deleted AS (
-    DELETE FROM mq.fair_turn
-    WHERE qp = $1 AND group_key = ANY(ARRAY(SELECT group_key FROM mq.fair_turn WHERE qp = $1 ORDER BY group_key LIMIT $2))
-    RETURNING 1
-)
-SELECT count(*) FROM deleted
+DELETE FROM mq.fair_turn
+WHERE qp = $1 AND group_key = ANY(ARRAY(SELECT group_key FROM mq.fair_turn WHERE qp = $1 ORDER BY group_key LIMIT $2))
 
 -- name: sweep_turns
-SELECT mq.fair_sweep($1, $2)
-
--- name: drop_throttle
-DELETE FROM mq.throttle WHERE qp = $1
-
--- name: drop_count
-DELETE FROM mq.in_flight WHERE qp = $1
+SELECT FROM generate_series(1, mq.fair_sweep($1, $2))
 
 -- name: drop_part
 -- Once it is empty, no queue remembers anything under it, and nobody who began before it was retired can still store there.
-DELETE FROM mq.part
-WHERE qp = $1 AND retired_at < mq.now_ms() - $2
-    AND NOT EXISTS (SELECT FROM mq.queue WHERE origin = $1)
-    AND NOT EXISTS (SELECT FROM mq.msg WHERE qp = $1)
-    AND NOT EXISTS (SELECT FROM mq.fifo_msg WHERE qp = $1)
-    AND NOT EXISTS (SELECT FROM mq.accepted WHERE qp = $1)
-    AND NOT EXISTS (SELECT FROM mq.attempt WHERE qp = $1)
-    AND NOT EXISTS (SELECT FROM mq.expired_receipt WHERE qp = $1)
-RETURNING qp
+WITH gone AS (
+    DELETE FROM mq.part
+    WHERE qp = $1 AND retired_at < mq.now_ms() - $2
+        AND NOT EXISTS (SELECT FROM mq.queue WHERE origin = $1)
+        AND NOT EXISTS (SELECT FROM mq.msg WHERE qp = $1)
+        AND NOT EXISTS (SELECT FROM mq.fifo_msg WHERE qp = $1)
+        AND NOT EXISTS (SELECT FROM mq.accepted WHERE qp = $1)
+        AND NOT EXISTS (SELECT FROM mq.attempt WHERE qp = $1)
+        AND NOT EXISTS (SELECT FROM mq.expired_receipt WHERE qp = $1)
+    RETURNING qp
+), throttle AS (
+    DELETE FROM mq.throttle WHERE qp = $1 AND EXISTS (SELECT FROM gone)
+)
+DELETE FROM mq.in_flight WHERE qp = $1 AND EXISTS (SELECT FROM gone)
 
 -- name: clock
 -- The present instant, the last one that a node confirmed, the node that doubts the clock, and how often it was trusted.

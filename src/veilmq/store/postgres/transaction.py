@@ -5,11 +5,14 @@ after the commit. Messages of claims stay where they are, and say of which claim
 lock of the source's row, and holds a purge off; a slice of an end has the lock of the claim's row.
 """
 
+# A transaction is given the queues that it has found itself: its methods take those of this dialect alone.
+# mypy: disable-error-code="override"
+
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
 from random import getrandbits
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from asyncpg import ReadOnlySQLTransactionError
@@ -51,6 +54,7 @@ from veilmq.store.postgres.queues import (
     COLLISIONS_MAX,
     FIFO,
     GENERATION_BITS,
+    SQL,
     STANDARD,
     PartitionRetired,
     Queue,
@@ -60,42 +64,16 @@ from veilmq.store.postgres.queues import (
     retention_ms,
     sql,
 )
-from veilmq.store.postgres.queues import SQL as QUEUES
 from veilmq.store.postgres.receives import properties_of, target_of
 from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import FIFO_PRIORITY
-from veilmq.store.transaction import Leased, QueueRow, Row, StoredMessage, Transaction, Waiting
+from veilmq.store.transaction import Leased, Row, StoredMessage, Transaction, Waiting
 
 CLAIMS = load("veilmq.store.postgres", "claims.sql")
 
 LONG_S = 0.1
 _COSTS_KEPT = 50
-_KNOWN_MAX = 10_000
-
-
-class _Ready:
-    """How many messages of each queue are visible, for heartbeats.
-
-    A count looks at each of them. Readers beat several times a minute and take the number for what it is, a hint; so
-    what took long to count is given again for fifty times as long. Opening a source, and listing them, counts.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[float, Backlog]] = {}
-
-    async def lately(self, connection: Any, queue: Queue) -> Backlog:
-        """Return how many messages are visible, or were when that was last counted."""
-        began_s = get_running_loop().time()
-        known = self._known.get(queue.partition)
-        if known is not None and began_s < known[0]:
-            return known[1]
-        counted = await count(connection, queue)
-        cost_s = get_running_loop().time() - began_s
-        if len(self._known) >= _KNOWN_MAX:
-            self._known.clear()
-        if cost_s > LONG_S:
-            self._known[queue.partition] = began_s + _COSTS_KEPT * cost_s, counted
-        return counted
+_COUNTED_MAX = 10_000
 
 
 async def count(connection: Any, queue: Queue) -> Backlog:
@@ -107,20 +85,6 @@ async def count(connection: Any, queue: Queue) -> Backlog:
 
 _SLICES_MAX = 16
 _PREFETCHED = 100  # rows; their bodies may be large
-_ENDINGS = {
-    (True, False): "delete_some",
-    (True, True): "delete_some_fifo",
-    (False, False): "give_back_some",
-    (False, True): "give_back_some_fifo",
-}
-
-
-class _Chosen(NamedTuple):
-    """What a slice takes: positions of living and of dead messages, and whether it ended before its time."""
-
-    living: list[int]
-    dead: list[int]
-    is_cut: bool
 
 
 class _Claimed(ClaimedMessages):
@@ -130,18 +94,17 @@ class _Claimed(ClaimedMessages):
         self._tx = tx
         self._connection = connection
         self._node = node = cold.node
-        self._ready = cold.ready
+        self._cold = cold
         self._rows = node.options.claim_slice_rows
 
-    async def bind(self, queue: QueueRow, claim: BoundClaim, wish: Wish) -> Part:
+    async def bind(self, queue: Queue, claim: BoundClaim, wish: Wish) -> Part:
         """Bind a slice; raises what is among ``COLLISIONS`` when the transaction is to be repeated."""
-        assert isinstance(queue, Queue)
         await hold(self._connection, queue)
         count = min(wish.messages, self._rows)
         if wish.bytes is not None:
             rows_max = _SLICES_MAX * (wish.bytes // STORED_BYTES_MAX)
-            of = "claim_bytes_fifo" if queue.settings.fifo else "claim_bytes"
-            bytes_left = wish.bytes - int(await self._connection.fetchval(CLAIMS[of], queue.partition, claim.id))
+            of_claim = await self._connection.fetchval(CLAIMS["claim_bytes"], queue.partition, claim.id)
+            bytes_left = wish.bytes - int(of_claim)
             wish = wish._replace(bytes=bytes_left)
             if queue.settings.fifo:  # which are bound without being looked at: as many as fit, however long
                 count = min(count, bytes_left // STORED_BYTES_MAX) if claim.messages < rows_max else 0
@@ -157,43 +120,36 @@ class _Claimed(ClaimedMessages):
         connection, log = self._connection, self._node.log
         rows = await connection.fetch(CLAIMS["choose"], queue.partition, count, retention_ms(queue))
         rows, is_full = _fitting(rows, wish.bytes)
-        chosen = _chosen(rows, 0 if target is None else queue.settings.receives_max)
+        living, dead, is_cut = _divided(rows, 0 if target is None else queue.settings.receives_max)
         if target is not None:
-            await log.note(connection, queue, "die", chosen.dead)
-        if target is not None and not await self._send_dead(queue, target, chosen.dead):
-            chosen = _chosen(rows, 0)  # where it was purged or deleted just now, they are delivered once more
-        await log.note(connection, queue, "supersede", chosen.living)
-        messages = len(chosen.living)
+            await log.note(connection, queue, "die", dead)
+            if not await self._send_dead(queue, target, dead):
+                # Where it was purged or deleted just now, they are delivered once more.
+                living, dead, is_cut = _divided(rows, 0)
+        await log.note(connection, queue, "supersede", living)
+        messages = len(living)
         if queue.has_groups:
             keys = {row["seq"]: row["seq"] if row["group_key"] is None else row["group_key"] for row in rows}
             total = claim.shards or shards_of_groups(len(rows), more=len(rows) == count, wish=wish)
-            shards, grown = [keys[seq] % total for seq in chosen.living], (total, 0)
+            shards, grown = [keys[seq] % total for seq in living], (total, 0)
         else:
             pieces = placed(messages, claim, wish.shard_messages)
             shards, grown = [shard for shard, of_it in pieces for _ in range(of_it)], filled(pieces, claim)
         generation = getrandbits(GENERATION_BITS)
-        await connection.execute(CLAIMS["bind"], queue.partition, claim.id, chosen.living, shards, generation)
+        await connection.execute(CLAIMS["bind"], queue.partition, claim.id, living, shards, generation)
         self._node.totals.received[queue.number] += messages
-        more = not is_full and (len(rows) == count or chosen.is_cut) and messages < wish.messages
+        more = not is_full and (len(rows) == count or is_cut) and messages < wish.messages
         return Part(messages, *grown, more=more)
 
     async def _bind_fifo(self, queue: Queue, claim: BoundClaim, wish: Wish, count: int, target: Queue | None) -> Part:
+        generation, kept_ms = getrandbits(GENERATION_BITS), retention_ms(queue)
+        terms = (count, wish.messages, claim.shards, wish.shard_messages, generation, kept_ms)
+        sink: tuple[int | None, str, int] = (None, queue.name, 0)
+        if target is not None:
+            sink = (target.partition, queue.name, self._node.positions.take(DEAD_LETTERS_PER_RECEIVE))
+        of_dead = (queue.settings.receives_max, *sink, DEAD_LETTERS_PER_RECEIVE)
         bound, shards, letters = await self._connection.fetchrow(
-            CLAIMS["bind_fifo"],
-            queue.partition,
-            claim.id,
-            count,
-            wish.messages,
-            claim.shards,
-            wish.shard_messages,
-            getrandbits(GENERATION_BITS),
-            retention_ms(queue),
-            queue.settings.receives_max,
-            None if target is None else target.partition,
-            queue.name,
-            0 if target is None else self._node.positions.take(DEAD_LETTERS_PER_RECEIVE),
-            DEAD_LETTERS_PER_RECEIVE,
-            *self._node.log.terms(queue),
+            CLAIMS["bind_fifo"], queue.partition, claim.id, *terms, *of_dead, *self._node.log.terms(queue)
         )
         self._node.totals.received[queue.number] += bound
         if target is not None and letters:
@@ -214,36 +170,26 @@ class _Claimed(ClaimedMessages):
         return len(moved)
 
     async def read(
-        self, queue: QueueRow, claim: BoundClaim, shard: int, seq: int, count: int, bytes_max: int
+        self, queue: Queue, claim: BoundClaim, shard: int, seq: int, count: int, bytes_max: int
     ) -> Sequence[tuple[int, ClaimedMessage]]:
-        assert isinstance(queue, Queue)
         statement = CLAIMS["read_fifo" if queue.settings.fifo else "read"]
         terms = (claim.partition, claim.id, shard, seq, count)
         page: list[tuple[int, ClaimedMessage]] = []
         async for row in self._connection.cursor(statement, *terms, prefetch=_PREFETCHED):
-            shown = ClaimedMessage(
-                row["id"],
-                row["body"],
-                properties_of(queue, row),
-                row["sent_at"],
-                claim.bound_at_ms,
-                row["receive_count"],
-                row["seq"] if queue.settings.fifo else None,
-            )
-            page.append((row["seq"], shown))
+            seq, content = row["seq"], (row["id"], row["body"], properties_of(queue, row))
+            sequence = seq if queue.settings.fifo else None
+            shown = ClaimedMessage(*content, row["sent_at"], claim.bound_at_ms, row["receive_count"], sequence)
+            page.append((seq, shown))
             bytes_max -= len(shown.body) + len(shown.properties)
             if bytes_max <= 0:
                 break
         return page
 
-    async def find(self, queue: QueueRow, claim: BoundClaim, message: bytes) -> int | None:
-        find = CLAIMS["find_fifo" if queue.settings.fifo else "find"]
-        position: int | None = await self._connection.fetchval(find, claim.partition, claim.id, message)
+    async def find(self, queue: Queue, claim: BoundClaim, message: bytes) -> int | None:
+        position: int | None = await self._connection.fetchval(CLAIMS["find"], claim.partition, claim.id, message)
         return position
 
-    async def evict(self, queue: QueueRow, claim: BoundClaim, seq: int, target: QueueRow) -> None:
-        assert isinstance(queue, Queue)
-        assert isinstance(target, Queue)
+    async def evict(self, queue: Queue, claim: BoundClaim, seq: int, target: Queue) -> None:
         if queue.settings.fifo:
             await hold(self._connection, target)
             counter = self._node.positions.take(1)
@@ -254,27 +200,24 @@ class _Claimed(ClaimedMessages):
             raise PartitionRetired
         self._tx.notify(queue.name)
 
-    async def end(self, queue: QueueRow | None, claim: BoundClaim) -> bool:
+    async def end(self, queue: Queue | None, claim: BoundClaim) -> bool:
         """Delete a slice of an acknowledged claim, or give one back; the janitor deletes what is in a retired one."""
         if queue is None or queue.partition != claim.partition:
             return False
-        assert isinstance(queue, Queue)
         is_deleted, is_fifo = claim.state == ACKNOWLEDGED, queue.settings.fifo
-        terms = [claim.partition, claim.id, self._rows]
-        if is_fifo or not is_deleted:
-            terms.append(retention_ms(queue))
-        done = int(await self._connection.fetchval(CLAIMS[_ENDINGS[is_deleted, is_fifo]], *terms))
+        name = "delete_some" if is_deleted else "give_back_some"
+        kept_ms = [retention_ms(queue)] if is_fifo or not is_deleted else []
+        statement = CLAIMS[f"{name}_fifo" if is_fifo else name]
+        done = int(await self._connection.fetchval(statement, claim.partition, claim.id, self._rows, *kept_ms))
         if is_deleted:
             self._node.totals.deleted[queue.number] += done
         self._tx.notify(queue.name)
         return done >= self._rows
 
-    async def backlog(self, queue: QueueRow, *, lately: bool) -> Backlog:
-        assert isinstance(queue, Queue)
-        return await (self._ready.lately if lately else count)(self._connection, queue)
+    async def backlog(self, queue: Queue, *, lately: bool) -> Backlog:
+        return await (self._cold.backlog_lately if lately else count)(self._connection, queue)
 
-    async def next_visible_ms(self, queue: QueueRow) -> int | None:
-        assert isinstance(queue, Queue)
+    async def next_visible_ms(self, queue: Queue) -> int | None:
         return await next_visible_ms(self._connection, queue)
 
 
@@ -287,8 +230,8 @@ def _fitting(rows: Sequence[Any], bytes_left: int | None) -> tuple[Sequence[Any]
     return rows, False
 
 
-def _chosen(rows: Sequence[Any], receives_max: int) -> _Chosen:
-    """Divide what could be taken; dead are those that were received ``receives_max`` times, if that is not 0."""
+def _divided(rows: Sequence[Any], receives_max: int) -> tuple[list[int], list[int], bool]:
+    """Return the living, the dead, received ``receives_max`` times (0: none are), and whether more are left."""
     living: list[int] = []
     dead: list[int] = []
     bytes_left = DEAD_LETTER_BYTES_PER_RECEIVE
@@ -296,11 +239,11 @@ def _chosen(rows: Sequence[Any], receives_max: int) -> _Chosen:
         if not receives_max or row["receive_count"] < receives_max:
             living.append(row["seq"])
         elif len(dead) == DEAD_LETTERS_PER_RECEIVE or bytes_left <= 0:
-            return _Chosen(living, dead, is_cut=True)
+            return living, dead, True
         else:
             dead.append(row["seq"])
             bytes_left -= row["size_bytes"]
-    return _Chosen(living, dead, is_cut=False)
+    return living, dead, False
 
 
 _INSPECTING = {
@@ -309,8 +252,6 @@ _INSPECTING = {
     MessageState.IN_FLIGHT: "look_in_flight",
     MessageState.DELAYED: "look_delayed",
 }
-
-SQL = {**QUEUES, **load("veilmq.store.postgres", "cold.sql")}
 
 
 class _Transaction(ClaimTransaction):
@@ -377,34 +318,25 @@ class _Transaction(ClaimTransaction):
 
     async def has_sources(self, name: str) -> bool:
         elsewhere = self._node.catalog.elsewhere
-        if await self._fetch(QUEUES["queue_sources"], name, "", 1):
+        if await self._fetch(SQL["queue_sources"], name, "", 1):
             return True
         return elsewhere is not None and bool(await elsewhere.has_sources(name))
 
-    async def counts(self, queue: QueueRow) -> QueueCounts:
-        assert isinstance(queue, Queue)
+    async def counts(self, queue: Queue) -> QueueCounts:
         row = await self._connection.fetchrow(sql(queue)["count"], queue.partition, retention_ms(queue))
         totals = self._node.totals
-        return QueueCounts(
-            visible=row["visible"],
-            in_flight=row["in_flight"],
-            delayed=row["delayed"],
-            oldest_sent_at_ms=row["oldest_sent_at"],
-            redelivered=totals.redelivered[queue.number],
-            sent=totals.sent[queue.number],
-            received=totals.received[queue.number],
-            deleted=totals.deleted[queue.number],
-        )
+        passed = {name: getattr(totals, name)[queue.number] for name in ("redelivered", "sent", "received", "deleted")}
+        present = {name: row[name] for name in ("visible", "in_flight", "delayed")}
+        return QueueCounts(**present, oldest_sent_at_ms=row["oldest_sent_at"], **passed)
 
-    async def retire(self, queue: QueueRow, *, is_deleted: bool) -> None:
+    async def retire(self, queue: Queue, *, is_deleted: bool) -> None:
         await self.run("retire_part", queue.partition, await self.now())
         if is_deleted:
             await self._connection.execute(OUTBOX["forget_arrivals"], queue.origin)
             self.after(lambda: self._node.totals.forget(queue.number))
 
-    async def change(self, queue: QueueRow, settings: QueueSettings, modified_at_ms: int) -> None:
+    async def change(self, queue: Queue, settings: QueueSettings, modified_at_ms: int) -> None:
         """The first groups follow a new delay or a shorter retention now, and the others by the janitor."""
-        assert isinstance(queue, Queue)
         if settings.retention_s > queue.settings.retention_s:
             await self._cold.sweeper.end_what_has_ended(self._connection, queue)
         await self.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
@@ -414,15 +346,14 @@ class _Transaction(ClaimTransaction):
             await self._cold.sweeper.free_groups(self._connection, queue._replace(settings=settings))
         self.changed(queue)
 
-    def changed(self, queue: QueueRow) -> None:
+    def changed(self, queue: Queue) -> None:
         self._changed.add(queue.name)
         self.after(lambda: self._node.catalog.forget(queue.name))
 
     def need_room(self) -> None:
         """Do nothing: a full disk of the database fails the statement."""
 
-    async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
-        assert isinstance(queue, Queue)
+    async def store(self, queue: Queue, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
         is_named = queue.settings.fifo and not queue.away  # one that is away tells repeated ones apart itself
         keys = [key_of(each.group or "", each.dedup_id or "", queue) if is_named else None for each in messages]
         return _sent(queue, await self._insert(queue, messages, ids, keys))
@@ -441,9 +372,8 @@ class _Transaction(ClaimTransaction):
             self._due_ms[queue.name] = min(due_ms, self._due_ms.get(queue.name, due_ms))
         return rows
 
-    async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> tuple[list[Waiting], bool]:
+    async def choose(self, queue: Queue, count: int, bytes_max: int) -> tuple[list[Waiting], bool]:
         """Lock the messages; of a FIFO queue, their groups."""
-        assert isinstance(queue, Queue)
         rows = await self._fetch(sql(queue)["choose"], queue.partition, count, retention_ms(queue))
         messages: list[Waiting] = []
         for row in rows:
@@ -453,9 +383,7 @@ class _Transaction(ClaimTransaction):
             bytes_max -= row["size_bytes"]
         return messages, len(rows) == count or len(messages) < len(rows)
 
-    async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
-        assert isinstance(queue, Queue)
-        assert isinstance(target, Queue)
+    async def move(self, queue: Queue, target: Queue, messages: Sequence[Waiting]) -> int:
         seqs = [each.seq for each in messages]
         await self._node.log.note(self._connection, queue, "supersede", seqs)
         terms = (queue.partition, target.partition, seqs, [self.ids.next() for _ in seqs])
@@ -473,16 +401,14 @@ class _Transaction(ClaimTransaction):
             raise PartitionRetired
         return len(moved)
 
-    async def leased(self, queue: QueueRow, seqs: Sequence[int]) -> list[Leased]:
+    async def leased(self, queue: Queue, seqs: Sequence[int]) -> list[Leased]:
         """Lock the messages; of a FIFO queue, their groups."""
-        assert isinstance(queue, Queue)
         if queue.settings.fifo:
             await self._connection.execute(FIFO["lock"], queue.partition, seqs)
         rows = await self._fetch(sql(queue)["found"], queue.partition, seqs, retention_ms(queue))
         return [_leased(queue, row) for row in rows]
 
-    async def delete(self, queue: QueueRow, messages: Sequence[Leased]) -> None:
-        assert isinstance(queue, Queue)
+    async def delete(self, queue: Queue, messages: Sequence[Leased]) -> None:
         seqs = [each.receipt.position for each in messages]
         await self._node.log.note(self._connection, queue, "delete", seqs)
         await self._connection.execute(sql(queue)["remove"], queue.partition, seqs, retention_ms(queue))
@@ -491,54 +417,42 @@ class _Transaction(ClaimTransaction):
             self._groups_of[queue.name] = queue
 
     async def bury(
-        self, queue: QueueRow, target: QueueRow, messages: Sequence[Leased], new: Sequence[NewMessage]
+        self, queue: Queue, target: Queue, messages: Sequence[Leased], new: Sequence[NewMessage]
     ) -> list[SentMessage]:
         """What is buried is no duplicate of anything."""
-        assert isinstance(target, Queue)
         was = [each.row for each in messages]
         rows = await self._insert(target, new, [each.id for each in messages], [None] * len(new))
-        await self._connection.execute(
-            sql(target)["bury"],
-            target.partition,
-            [row["seq"] for row in rows],
-            queue.name,
-            [row["receives_before"] + row["receive_count"] for row in was],
-            [row["first_received_at"] for row in was],
-            [row["sent_at"] for row in was],
-        )
+        receives = [row["receives_before"] + row["receive_count"] for row in was]
+        instants = [[row[name] for row in was] for name in ("first_received_at", "sent_at")]
+        terms = (target.partition, [row["seq"] for row in rows], queue.name, receives, *instants)
+        await self._connection.execute(sql(target)["bury"], *terms)
         self._node.totals.stored(target, -len(rows))  # moved, not sent
         await self.delete(queue, messages)
         return _sent(target, rows)
 
     async def inspect(
-        self, queue: QueueRow, state: MessageState | None, count: int, passed_max: int
+        self, queue: Queue, state: MessageState | None, count: int, passed_max: int
     ) -> list[StoredMessage]:
-        assert isinstance(queue, Queue)
         first = () if state is None else (passed_max + count,)
         return await self._stored(queue, sql(queue)[_INSPECTING[state]], count, retention_ms(queue), *first)
 
-    async def inspect_at(self, queue: QueueRow, seqs: Sequence[int]) -> list[StoredMessage]:
-        assert isinstance(queue, Queue)
+    async def inspect_at(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
         return await self._stored(queue, sql(queue)["received_at"], seqs, retention_ms(queue))
 
-    async def offered(self, queue: QueueRow, count: int) -> list[StoredMessage]:
-        assert isinstance(queue, Queue)
+    async def offered(self, queue: Queue, count: int) -> list[StoredMessage]:
         if queue.settings.fifo or not self._node.fair.has(queue):
             return await self._stored(queue, sql(queue)["peek"], count, retention_ms(queue))
         noisy = await self._node.fair.noisy(self._connection, queue, judge=False)
         return await self._stored(queue, FAIR["peek"], count, retention_ms(queue), noisy)
 
     async def _stored(self, queue: Queue, statement: str, *terms: Any) -> list[StoredMessage]:
-        found = [
-            StoredMessage(*row)
-            for row in await self._fetch(_stored(statement, fifo=queue.settings.fifo), queue.partition, *terms)
-        ]
+        rows = await self._fetch(_stored(statement, fifo=queue.settings.fifo), queue.partition, *terms)
+        found = [StoredMessage(*row) for row in rows]
         return [
             each._replace(properties=properties_of(queue, each._asdict())) if each.source else each for each in found
         ]
 
-    async def bodies(self, queue: QueueRow, seqs: Sequence[int]) -> Mapping[int, str]:
-        assert isinstance(queue, Queue)
+    async def bodies(self, queue: Queue, seqs: Sequence[int]) -> Mapping[int, str]:
         return dict(await self._fetch(sql(queue)["bodies"], queue.partition, seqs))
 
     def after(self, call: Callable[[], object]) -> None:
@@ -618,7 +532,25 @@ class ColdCommands:
         self.sweeper = Sweeper(node)
         self.schedulers: dict[type[Command], Callable[[], object]] = {}
         """What has slices of each kind of work in the background done."""
-        self.ready = _Ready()
+        self._counted: dict[int, tuple[float, Backlog]] = {}
+
+    async def backlog_lately(self, connection: Any, queue: Queue) -> Backlog:
+        """Return how many messages are visible, or were when that was last counted, for heartbeats.
+
+        A count looks at each of them. Readers beat several times a minute and take the number for what it is, a hint;
+        so what took long to count is given again for fifty times as long. Opening a source, and listing them, counts.
+        """
+        began_s = get_running_loop().time()
+        known = self._counted.get(queue.partition)
+        if known is not None and began_s < known[0]:
+            return known[1]
+        counted = await count(connection, queue)
+        cost_s = get_running_loop().time() - began_s
+        if len(self._counted) >= _COUNTED_MAX:
+            self._counted.clear()
+        if cost_s > LONG_S:
+            self._counted[queue.partition] = began_s + _COSTS_KEPT * cost_s, counted
+        return counted
 
     async def sweep(self, connection: Any) -> None:
         """Do all that the janitor has to do, on its connection."""

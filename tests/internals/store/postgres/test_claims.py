@@ -10,12 +10,13 @@ import pytest
 
 from tests.internals.store.postgres.two_nodes import TwoNodes, two_nodes
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
+from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres, open_engine
 from veilmq.core import claims, commands
 from veilmq.core.errors import ClaimLost, EpochFenced, OutcomeUnknown, PurgeInProgress, StoreUnavailable
 from veilmq.store.port import execute
-from veilmq.store.postgres import PostgresEngine, transaction
+from veilmq.store.postgres import transaction
 from veilmq.store.postgres.background import LOOK_MS
+from veilmq.store.postgres.engine import PostgresEngine
 
 SLICE = 8
 NODES = 3
@@ -94,7 +95,7 @@ def test_what_a_dead_node_left_to_be_done_is_done(nodes: TwoNodes, ending: Any, 
     nodes.host.do(OPEN)
     while nodes.host.do(claim(100)).more:
         pass
-    nodes.first.machine.claimant.stop()
+    nodes.first.claimant.stop()
     nodes.host.do(ending)
     table = "fifo_msg" if fifo else "msg"
     claimed = f"SELECT count(*) FROM mq.{table} WHERE claim IS NOT NULL"
@@ -111,7 +112,7 @@ def test_a_hold_ends_though_the_node_is_gone_that_served_it(nodes: TwoNodes) -> 
     fill(nodes.host, 3, fifo=False)
     nodes.host.do(OPEN)
     nodes.host.do(claim(3))
-    nodes.first.machine.claimant.stop()
+    nodes.first.claimant.stop()
     nodes.advance(3_600_000)
     with pytest.raises(ClaimLost):
         nodes.do_there(READ)
@@ -164,7 +165,7 @@ def test_each_message_is_somebodys_once(postgres_url: str, *, fifo: bool) -> Non
         got: list[str] = []
 
         async def work() -> None:
-            opened = [await PostgresEngine.open(host.url, clock=host.clock, options=OPTIONS) for _ in range(NODES)]
+            opened = [await open_engine(host.url, clock=host.clock, options=OPTIONS) for _ in range(NODES)]
             try:
                 async with asyncio.timeout(120), asyncio.TaskGroup() as together:
                     for number in range(NODES):

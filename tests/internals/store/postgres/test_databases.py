@@ -15,8 +15,8 @@ from veilmq.core import commands
 from veilmq.core.errors import StoreUnavailable
 from veilmq.store.port import StoreError, execute
 from veilmq.store.postgres import Shards, databases
-from veilmq.store.postgres.cluster import REFRESH_MS
 from veilmq.store.postgres.outbox import CLAIM_MS, LOOK_MS
+from veilmq.store.postgres.store import REFRESH_MS
 from veilmq.store.urls import bare
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 

@@ -177,7 +177,8 @@ def test_strict_takes_what_the_operator_has_set_unless_that_is_less(
 
 async def settings_of(host: PostgresHost, name: str) -> list[str]:
     """Return what a connection of a node is set to, when it is new and when it is used again."""
-    database = await Database.open(host.url, options=RESTLESS, clock=host.clock)
+    database = Database(host.url, options=RESTLESS, clock=host.clock)
+    await database.open()
     try:
         found = []
         for _ in range(2):

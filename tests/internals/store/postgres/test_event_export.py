@@ -13,7 +13,7 @@ from pyarrow import dataset, fs
 
 from tests.store.host import QUEUE, message
 from tests.store.logged import check_conservation, events_of, outcomes, plan
-from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres
+from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres, open_engine
 from veilmq.core.commands import (
     ChangeVisibility,
     Command,
@@ -30,7 +30,7 @@ from veilmq.core.results import ReceivedMessage
 from veilmq.events.exporter import Exporter
 from veilmq.events.target import Target, open_target
 from veilmq.store.port import execute
-from veilmq.store.postgres import PostgresEngine
+from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.queues import EventLog
 
 LOGGED = replace(RESTLESS, event_log="closed")
@@ -54,7 +54,7 @@ def host(postgres_url: str) -> Iterator[PostgresHost]:
 
 async def another(host: PostgresHost) -> PostgresEngine:
     """Return another node."""
-    return await PostgresEngine.open(host.url, clock=host.clock, options=LOGGED)
+    return await open_engine(host.url, clock=host.clock, options=LOGGED)
 
 
 def exporter(host: PostgresHost, node: Any, target: Target) -> Exporter:

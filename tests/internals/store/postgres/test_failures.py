@@ -141,7 +141,8 @@ def altered(host: PostgresHost, do: str, undo: str) -> Iterator[None]:
 async def database_of(host: PostgresHost, url: str, connections: int) -> AsyncIterator[Database]:
     """Keep the connections of a node open, without the node."""
     options = replace(RESTLESS, connections=connections)
-    database = await Database.open(url, options=options, clock=host.clock)
+    database = Database(url, options=options, clock=host.clock)
+    await database.open()
     try:
         yield database
     finally:

@@ -84,7 +84,7 @@ def test_a_queue_without_groups_pays_nothing(host: PostgresHost) -> None:
     assert host.receive(10)
 
     async def prepared() -> list[str]:
-        async with host.engine._database.connection() as connection:  # type: ignore[attr-defined]
+        async with host.engine.database.connection() as connection:  # type: ignore[attr-defined]
             rows = await connection.fetch("SELECT statement FROM pg_prepared_statements")
             return [text for (text,) in rows]
 

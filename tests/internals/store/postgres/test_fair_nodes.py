@@ -7,11 +7,11 @@ from random import Random
 import pytest
 
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
+from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres, open_engine
 from veilmq.core import commands, results
 from veilmq.core.commands import VisibilityChange
 from veilmq.store.port import execute
-from veilmq.store.postgres import PostgresEngine
+from veilmq.store.postgres.engine import PostgresEngine
 
 MESSAGES = 600
 GROUPS = 12
@@ -73,7 +73,7 @@ def test_nothing_is_lost_or_given_twice(host: PostgresHost) -> None:
     """Each message is deleted once, and every receipt lives until its message is settled."""
 
     async def crowd() -> set[str]:
-        nodes = [await PostgresEngine.open(host.url, clock=host.clock, options=RESTLESS) for _ in range(3)]
+        nodes = [await open_engine(host.url, clock=host.clock, options=RESTLESS) for _ in range(3)]
         people = Crowd(nodes)
         try:
             await asyncio.gather(*(people.produce() for _ in range(3)), *(people.consume() for _ in range(5)))

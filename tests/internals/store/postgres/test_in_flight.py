@@ -5,10 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import PostgresHost, hosting_postgres
+from tests.store.postgres_host import PostgresHost, hosting_postgres, open_engine
 from veilmq.core import commands, results
 from veilmq.store.port import execute
-from veilmq.store.postgres import PostgresEngine, PostgresOptions
+from veilmq.store.postgres import PostgresOptions
+from veilmq.store.postgres.engine import PostgresEngine
 
 QUOTA = 5
 ESTIMATED = PostgresOptions(
@@ -81,7 +82,7 @@ def test_a_watch_hears_of_a_place(host: PostgresHost) -> None:
 
 async def open_node(host: PostgresHost) -> PostgresEngine:
     """Return another node on the same database."""
-    return await PostgresEngine.open(host.url, clock=host.clock, options=ESTIMATED)
+    return await open_engine(host.url, clock=host.clock, options=ESTIMATED)
 
 
 async def receive(node: PostgresEngine, count: int) -> int:

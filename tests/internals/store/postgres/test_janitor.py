@@ -10,10 +10,11 @@ import pytest
 
 from tests.internals.store.postgres.proxy import passing
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import OF_QUEUES, RESTLESS, PostgresHost, connected, hosting_postgres
+from tests.store.postgres_host import OF_QUEUES, RESTLESS, PostgresHost, connected, hosting_postgres, open_engine
 from veilmq.core import commands
-from veilmq.store.postgres import PostgresEngine, PostgresOptions
+from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.background import JANITOR_MS as LOOK_MS
+from veilmq.store.postgres.engine import PostgresEngine
 
 SMALL = PostgresOptions(purge_pause_s=0, queue_name_pause_s=0, sweep_rows=2)
 HASTY = replace(SMALL, statement_s=1, silence_s=1, listens=False)
@@ -141,7 +142,7 @@ def test_one_node_has_the_turn_and_another_takes_it_over(host: PostgresHost) -> 
     """When its connection ends; so no two nodes sweep at a time, and one always does."""
 
     async def other_node() -> PostgresEngine:
-        return await PostgresEngine.open(host.url, clock=host.clock, options=RESTLESS)
+        return await open_engine(host.url, clock=host.clock, options=RESTLESS)
 
     host.create(retention_s=60)
     host.advance(LOOK_MS)
@@ -149,13 +150,13 @@ def test_one_node_has_the_turn_and_another_takes_it_over(host: PostgresHost) -> 
     second = host.run(other_node())
     host.advance(LOOK_MS)
     host.run(second.answered())
-    assert (first.machine.janitor.has_turn, second.machine.janitor.has_turn) == (True, False)
+    assert (first.janitor.turn.is_held, second.janitor.turn.is_held) == (True, False)
     host.send(*"abc")
-    host.run(first.machine.janitor.stop())
+    host.in_loop(first.janitor.stop)
     host.run(_gone(host))
     host.advance(LOOK_MS)
     host.run(second.answered())
-    assert (first.machine.janitor.has_turn, second.machine.janitor.has_turn) == (False, True)
+    assert (first.janitor.turn.is_held, second.janitor.turn.is_held) == (False, True)
     assert rows(host, "msg") == {}
     host.run(second.close())
 
@@ -179,12 +180,12 @@ def test_a_server_that_falls_silent_is_given_up(host: PostgresHost) -> None:
         async with asyncio.timeout(60):
             host.clock.advance(LOOK_MS)
             await node.answered()
-        return node.machine.janitor.has_turn
+        return node.janitor.turn.is_held
 
     async def play() -> None:
-        await cast(PostgresEngine, host.engine).machine.janitor.stop()
+        cast(PostgresEngine, host.engine).janitor.stop()
         async with passing(host.url) as proxy:
-            node = await PostgresEngine.open(proxy.url, clock=host.clock, options=HASTY)
+            node = await open_engine(proxy.url, clock=host.clock, options=HASTY)
             assert await swept(node)
             proxy.swallows = True
             assert not await swept(node)
@@ -213,7 +214,7 @@ def test_what_the_janitor_cannot_read_does_not_keep_the_turn(host: PostgresHost)
     settings = "SELECT convert_to('{\"retention_s\": 60}', 'UTF8')"
     host.advance(LOOK_MS)
     assert rows(host, "msg") == {"msg": 1}
-    assert not cast(PostgresEngine, host.engine).machine.janitor.has_turn
+    assert not cast(PostgresEngine, host.engine).janitor.turn.is_held
     ask(host, f"UPDATE mq.queue SET settings = ({settings}) RETURNING 1")
     host.advance(LOOK_MS)
     assert rows(host, "msg") == {}

@@ -11,7 +11,7 @@ from tests.store.host import QUEUE
 from tests.store.postgres_host import hosting_postgres
 from veilmq.core.commands import Receive
 from veilmq.core.errors import QueueNotFound
-from veilmq.store.postgres.queues import Coalescer
+from veilmq.store.postgres.queues import Coalescer, Measured
 
 
 class Asked:
@@ -22,7 +22,9 @@ class Asked:
         self.together: list[int] = []
         self.answers: list[Any] = []
         self.drained = 0
-        self.line = Coalescer(self._work, weight=lambda command: 1, weight_max=10, drained=self._drain)
+        self.line = Coalescer(
+            self._work, weight=lambda command: 1, weight_max=10, drained=self._drain, measured=Measured()
+        )
 
     async def _work(self, together: Sequence[Any]) -> list[Any]:
         self.together.append(len(together))

@@ -11,13 +11,14 @@ import pytest
 
 from tests.internals.store.postgres.proxy import Proxy, passing
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
+from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres, open_engine
 from veilmq.core import commands
 from veilmq.core.commands import Command
 from veilmq.core.errors import OutcomeUnknown, StoreUnavailable
 from veilmq.core.results import SentMessage
 from veilmq.store.port import execute
-from veilmq.store.postgres import PostgresEngine, PostgresOptions
+from veilmq.store.postgres import PostgresOptions
+from veilmq.store.postgres.engine import PostgresEngine
 
 SEND = commands.Send(queue=QUEUE, messages=(message("a"),))
 SHOW = commands.ShowQueue(queue=QUEUE)
@@ -37,7 +38,7 @@ def host(postgres_url: str) -> Iterator[PostgresHost]:
 async def behind(host: PostgresHost, options: PostgresOptions = ALONE) -> AsyncIterator[tuple[Proxy, PostgresEngine]]:
     """Keep a node open behind a proxy; it has a connection, which knows the statement of a send, and is idle."""
     async with passing(host.url) as proxy:
-        node = await PostgresEngine.open(proxy.url, clock=host.clock, options=options)
+        node = await open_engine(proxy.url, clock=host.clock, options=options)
         try:
             await execute(node, SEND)
             await node.answered()

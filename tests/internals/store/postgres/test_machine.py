@@ -1,5 +1,7 @@
 """What a node can do is what a data folder can."""
 
+from typing import Any
+
 from tests.store.host import HOT
 from tests.store.postgres_host import hosting_postgres
 from veilmq.store.cold import COLD
@@ -8,6 +10,6 @@ from veilmq.store.cold import COLD
 def test_it_knows_every_command(postgres_url: str) -> None:
     """And each of them once."""
     with hosting_postgres(postgres_url) as node:
-        machine = node.engine.machine  # type: ignore[attr-defined]
+        machine: Any = node.engine
         assert set(machine.alone) & set(machine.together) == set()
         assert {*machine.alone, *machine.together} == {*COLD, *HOT}

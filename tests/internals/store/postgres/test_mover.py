@@ -8,14 +8,14 @@ import pytest
 from asyncpg import DeadlockDetectedError
 
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
+from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres, open_engine
 from tests.store.test_dead_letters import DEAD, pair
 from tests.store.test_moves import PAUSE_MS, finish, kill, latest, run, start
 from veilmq.core import commands
 from veilmq.core.errors import InternalError, StoreUnavailable
 from veilmq.core.results import MoveStatus
-from veilmq.store.postgres import PostgresEngine
 from veilmq.store.postgres.background import LOOK_MS, Mover
+from veilmq.store.postgres.engine import PostgresEngine
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def host(postgres_url: str) -> Iterator[PostgresHost]:
 
 async def open_node(host: PostgresHost) -> PostgresEngine:
     """Return another node on the same database."""
-    return await PostgresEngine.open(host.url, clock=host.clock, options=RESTLESS)
+    return await open_engine(host.url, clock=host.clock, options=RESTLESS)
 
 
 def test_a_task_goes_on_when_its_node_is_gone(host: PostgresHost) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.store.host import message
-from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
+from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres, open_engine
 from veilmq.core import commands
 from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
 from veilmq.core.results import ReceiptState, ReceivedMessage, SentMessage
 from veilmq.store.port import execute
-from veilmq.store.postgres import PostgresEngine
+from veilmq.store.postgres.engine import PostgresEngine
 
 NODES = PRODUCERS = CONSUMERS = 3
 SENDS = 20
@@ -38,7 +38,7 @@ def host(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Postgres
 @asynccontextmanager
 async def nodes(host: PostgresHost) -> AsyncIterator[list[PostgresEngine]]:
     """Keep several nodes open."""
-    opened = [await PostgresEngine.open(host.url, clock=host.clock, options=RESTLESS) for _ in range(NODES)]
+    opened = [await open_engine(host.url, clock=host.clock, options=RESTLESS) for _ in range(NODES)]
     try:
         yield opened
     finally:

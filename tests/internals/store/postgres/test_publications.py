@@ -58,7 +58,7 @@ def test_what_a_dead_node_had_decided_enters(nodes: TwoNodes) -> None:
     """Its connections end between two slices, and it does no more."""
     nodes.host.do(stage())
     assert nodes.host.do(PUBLISH).more
-    nodes.first.machine.publisher.stop()
+    nodes.first.publisher.stop()
     for _ in range(MANY // PIECE_MESSAGES + 2):
         nodes.advance(LOOK_MS)
     check_all_came(nodes)
@@ -88,7 +88,7 @@ def test_nodes_that_publish_at_one_time_keep_the_rate_together(nodes: TwoNodes) 
     """Whoever comes second finds that the next slice is not due yet."""
     nodes.host.do(stage())
     for node in (nodes.first, nodes.other):
-        node.machine.publisher.stop()
+        node.publisher.stop()
     publish = Publish(queue=QUEUE, writer="w", batch=0, attempts=(("a", MANY),), messages_per_s_max=20)
 
     async def work() -> None:

@@ -18,8 +18,8 @@ from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents
 from veilmq.store.port import StoreError, execute
 from veilmq.store.postgres import Shards
 from veilmq.store.postgres.background import JANITOR_MS
-from veilmq.store.postgres.cluster import REFRESH_MS
 from veilmq.store.postgres.outbox import CLAIM_MS, LOOK_MS
+from veilmq.store.postgres.store import REFRESH_MS
 from veilmq.testing import VirtualClock
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.internals.store.postgres.two_nodes import two_nodes
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres
+from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres, open_engine
 from veilmq.core import commands
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
@@ -29,7 +29,7 @@ from veilmq.core.topics import (
 from veilmq.server.pushing.pusher import LEASE_S, Pusher
 from veilmq.server.topic_counts import TopicCounts
 from veilmq.store.port import execute
-from veilmq.store.postgres import PostgresEngine
+from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.queues import wake_groups
 
 TOPIC = "000000000000/news"
@@ -70,7 +70,7 @@ def publishing(body: str) -> PublishToTopic:
 
 async def another(host: PostgresHost) -> PostgresEngine:
     """Return another node."""
-    return await PostgresEngine.open(host.url, clock=host.clock, options=RESTLESS)
+    return await open_engine(host.url, clock=host.clock, options=RESTLESS)
 
 
 def visible(host: PostgresHost) -> list[int]:
@@ -131,7 +131,7 @@ def test_what_is_published_does_not_fail_by_a_purge_right_behind_it(host: Postgr
     """It is committed when it is told of: an error would have it published twice, and end what goes on by itself."""
     host.do(publishing("a"))
     node: Any = host.engine
-    queue = node.machine.catalog.seen(FIFO)
+    queue = node.catalog.seen(FIFO)
     woken_ms: list[int] = []
     host.in_loop(lambda: host.engine.watch(FIFO, woken_ms.append))
     host.do(commands.PurgeQueue(queue=FIFO))
@@ -139,7 +139,7 @@ def test_what_is_published_does_not_fail_by_a_purge_right_behind_it(host: Postgr
 
     async def tell() -> None:
         async with connected(host.url) as connection:
-            await wake_groups(connection, queue, node.machine.watches)
+            await wake_groups(connection, queue, node.watches)
 
     host.run(tell())
     assert woken_ms == []

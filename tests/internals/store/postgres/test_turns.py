@@ -53,7 +53,7 @@ def end_in_its_work(nodes: TwoNodes, table: str, *, time_ms: int = 0, command: c
 
 def sweepers(nodes: TwoNodes) -> int:
     """Return how many nodes have the janitor's turn."""
-    return sum(node.machine.janitor.has_turn for node in (nodes.first, nodes.other))
+    return sum(node.janitor.turn.is_held for node in (nodes.first, nodes.other))
 
 
 def test_a_janitor_that_is_cut_off_leaves_its_turn(nodes: TwoNodes) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import asyncpg
 
 from tests.store.host import QUEUE
-from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
+from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres, open_engine
 from veilmq.core.commands import Command
 from veilmq.store.port import execute
-from veilmq.store.postgres import PostgresEngine, PostgresOptions
+from veilmq.store.postgres import PostgresOptions
+from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.nodes import REST_MS, SOON_MS, Notice, unpacked
 
 PATIENCE_S = 60
@@ -29,19 +30,19 @@ class TwoNodes:
         """Open the second node."""
         self.host = host
         self.first: Any = host.engine
-        self.other: PostgresEngine = host.run(PostgresEngine.open(host.url, clock=host.clock, options=options))
+        self.other: PostgresEngine = host.run(open_engine(host.url, clock=host.clock, options=options))
         self.woken_ms: list[int] = []
         self._heard: list[Notice] = []
         self._calls = 0
         host.run(self._listen())
-        self.until(lambda: {each.machine.nodes.listens for each in (self.first, self.other)} == {options.listens})
+        self.until(lambda: {each.nodes.listens for each in (self.first, self.other)} == {options.listens})
         self.advance(REST_MS)
 
     def watch(self, queue: str = QUEUE) -> None:
         """Wait for `queue` at the second node, and have the first one hear of that."""
         self.other.watch(queue, self.woken_ms.append)
         self.advance(REST_MS)
-        self.until(lambda: self.first.machine.nodes.interests.has(queue))
+        self.until(lambda: self.first.nodes.interests.has(queue))
         self.advance(SOON_MS)  # the look that follows finds nothing new
         self.woken_ms.clear()
 
@@ -68,11 +69,11 @@ class TwoNodes:
         """Return what the first node has told since the last call, once all of it has arrived."""
         mark = f"mark/{self._calls}"
         self._calls += 1
-        self.host.in_loop(lambda: self.first.machine.nodes.changed(mark))
+        self.host.in_loop(lambda: self.first.nodes.changed(mark))
         self.advance(REST_MS)
         self.until(lambda: any(mark in notice.changed for notice in self._heard))
         heard, self._heard = self._heard, []
-        return [notice for notice in heard if notice.node == self.first.machine.nodes.name]
+        return [notice for notice in heard if notice.node == self.first.nodes.name]
 
     def end_notices(self) -> None:
         """Have the server end the connections on which nodes listen."""
