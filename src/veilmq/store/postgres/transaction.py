@@ -247,7 +247,7 @@ class _Claimed(ClaimedMessages):
         assert isinstance(target, Queue)
         if queue.settings.fifo:
             await hold(self._connection, target)
-            counter = self._node.positions.take(1)
+            counter = self._node.positions.take(2)
             terms = (queue.partition, target.partition, seq, queue.name, counter, retention_ms(queue))
             await self._connection.execute(CLAIMS["evict_fifo"], *terms)
             self._tx.notify(target.name)
@@ -516,8 +516,12 @@ class _Transaction(ClaimTransaction):
         self, queue: QueueRow, state: MessageState | None, count: int, passed_max: int
     ) -> list[StoredMessage]:
         assert isinstance(queue, Queue)
-        first = () if state is None else (passed_max + count,)
-        return await self._stored(queue, sql(queue)[_INSPECTING[state]], count, retention_ms(queue), *first)
+        terms: tuple[Any, ...] = () if state is None else (passed_max + count,)
+        if state is None or queue.settings.fifo:
+            statement = sql(queue)[_INSPECTING[state]]
+        else:
+            statement, terms = STANDARD["look_at"], (*terms, state.value)
+        return await self._stored(queue, statement, count, retention_ms(queue), *terms)
 
     async def inspect_at(self, queue: QueueRow, seqs: Sequence[int]) -> list[StoredMessage]:
         assert isinstance(queue, Queue)
