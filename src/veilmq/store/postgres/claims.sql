@@ -62,7 +62,7 @@ FROM dead, clock
 RETURNING priority
 
 -- name: evict_fifo
-SELECT mq.fifo_evict($1, $2, $3, $4, $5, $6)
+SELECT mq.fifo_move_on($1, $2, ARRAY[$3::bigint], NULL, NULL, $5, $6, $4)
 
 -- name: find
 -- Where a message of the claim $2 is.
@@ -109,4 +109,4 @@ SELECT count(*) FROM next
 SELECT mq.fifo_remove($1, ARRAY(SELECT seq FROM mq.fifo_msg WHERE qp = $1 AND claim = $2 ORDER BY shard, seq LIMIT $3), $4)
 
 -- name: give_back_some_fifo
-SELECT mq.fifo_give_back($1, ARRAY(SELECT seq FROM mq.fifo_msg WHERE qp = $1 AND claim = $2 ORDER BY shard, seq LIMIT $3), $4)
+SELECT mq.fifo_remove($1, ARRAY(SELECT seq FROM mq.fifo_msg WHERE qp = $1 AND claim = $2 ORDER BY shard, seq LIMIT $3), $4, 'give_back')

@@ -1,4 +1,5 @@
--- Messages of FIFO queues: each statement calls one function of the schema, which acts on one partition ($1).
+-- Messages of FIFO queues: most statements call one function of the schema, which acts on one partition ($1). What is not here is as
+-- in messages.sql.
 
 -- name: send
 SELECT place, o_seq AS seq, o_id AS id, o_visible_at AS visible_at, o_sent_at AS sent_at
@@ -42,16 +43,12 @@ SELECT ready.* FROM (
 ORDER BY free.eligible_at, free.head, ready.seq LIMIT $2
 
 -- name: move_on
-SELECT * FROM mq.fifo_move_on($1, $2, $3::bigint[], $4::bytea[], $5::bytea[], $6, $7)
+-- A row for each that was moved.
+SELECT * FROM generate_series(1, mq.fifo_move_on($1, $2, $3::bigint[], $4::bytea[], $5::bytea[], $6, $7, NULL))
 
 -- name: lock
 -- The groups of the messages at the positions $2; a statement of its own, so that what follows sees what was waited for.
 SELECT mq.fifo_lock($1, $2::bigint[])
-
--- name: found
--- The messages at the positions $2, whose groups are locked.
-SELECT msg.*, mq.now_ms() AS now FROM mq.fifo_msg AS msg
-WHERE msg.qp = $1 AND msg.seq = ANY($2::bigint[]) AND msg.sent_at > mq.now_ms() - $3
 
 -- name: bury
 -- Makes the messages at the positions $2, just stored, dead letters of the queue $3. Their age begins here, and $6 is not needed.
@@ -85,10 +82,6 @@ WITH locked AS MATERIALIZED (
 )
 SELECT (was).seq FROM ended
 
--- name: look
-SELECT * FROM mq.fifo_msg WHERE qp = $1 AND (sent_at > mq.now_ms() - $3 OR claim IS NOT NULL)
-ORDER BY seq LIMIT $2
-
 -- name: look_visible
 -- Of the first $4 messages, $2 that are not hidden, whether their groups may give them or not.
 SELECT first.* FROM (SELECT * FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq LIMIT $4) AS first
@@ -118,14 +111,6 @@ SELECT last.* FROM (
 WHERE last.due > mq.now_ms() AND last.receive_count = 0 AND last.sent_at > mq.now_ms() - $3
 ORDER BY last.due, last.seq LIMIT $2
 
--- name: received_at
-SELECT * FROM mq.fifo_msg
-WHERE qp = $1 AND seq = ANY($2::bigint[]) AND receive_count > 0 AND (sent_at > mq.now_ms() - $3 OR claim IS NOT NULL)
-ORDER BY seq
-
--- name: bodies
-SELECT seq, body FROM mq.fifo_msg WHERE qp = $1 AND seq = ANY($2::bigint[])
-
 -- name: next_visible
 -- $2 is not needed: the groups know when retention ends what is in flight.
 SELECT mq.now_ms() AS now, (
@@ -135,7 +120,9 @@ FROM mq.part WHERE qp = $1 AND NOT retired AND $2::bigint IS NOT NULL
 
 -- name: repeat
 SELECT msg.*, mq.now_ms() AS now
-FROM mq.fifo_repeat($1, $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6, $7, $8) AS msg
+FROM mq.fifo_hide(
+    $1, $2::bigint[], array_fill($6::bigint, ARRAY[cardinality($2)]), $7, $8, $3::bigint[], $4::bigint[], $5::bigint[]
+) AS msg
 
 -- name: find_attempt
 SELECT seqs, generations, epochs, issued, deadlines FROM mq.attempt
@@ -151,10 +138,10 @@ ON CONFLICT (qp, key) DO UPDATE SET attempted_at = excluded.attempted_at, seqs =
 UPDATE mq.attempt SET deadlines = $3 WHERE qp = $1 AND key = $2
 
 -- name: delete
-SELECT * FROM mq.fifo_delete($1, $2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6, $7, $8)
+SELECT * FROM mq.fifo_act($1, $2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], NULL, NULL, NULL, $6, $7, $8)
 
 -- name: change
-SELECT * FROM mq.fifo_change(
+SELECT * FROM mq.fifo_act(
     $1, $2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::bigint[], $7::bigint[], $8::boolean[], $9, $10, $11
 )
 

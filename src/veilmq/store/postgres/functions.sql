@@ -6,9 +6,8 @@ CREATE OR REPLACE FUNCTION mq.now_ms() RETURNS bigint LANGUAGE sql STABLE PARALL
 $$;
 
 -- A position behind the group's last one that no other message has, of those that are to be seen.
-CREATE OR REPLACE FUNCTION mq.fifo_position(
-    p_qp bigint, p_group text, p_now bigint, p_counter bigint
-) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION mq.fifo_position(p_qp bigint, p_group text, p_now bigint, p_counter bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
 DECLARE
     v_seq bigint := (p_now << 20) | (p_counter & 1048575);
     v_last bigint;
@@ -54,8 +53,7 @@ BEGIN
         IF p_keys[place] IS NOT NULL THEN
             INSERT INTO mq.accepted AS before (qp, key, expires_at, seq, id)
             VALUES (p_origin, p_keys[place], v_now + p_remember, o_seq, o_id)
-            ON CONFLICT (qp, key) DO UPDATE
-                SET expires_at = excluded.expires_at, seq = excluded.seq, id = excluded.id
+            ON CONFLICT (qp, key) DO UPDATE SET expires_at = excluded.expires_at, seq = excluded.seq, id = excluded.id
                 WHERE before.expires_at <= v_now OR before.id = excluded.id; -- what comes back by a forward is no duplicate
             IF NOT FOUND THEN
                 SELECT accepted.seq, accepted.id INTO o_seq, o_id
@@ -67,14 +65,7 @@ BEGIN
         END IF;
         INSERT INTO mq.fifo_msg (qp, seq, visible_at, sent_at, group_id, id, properties, body)
         VALUES (p_qp, o_seq, v_now + coalesce(p_delays[place], 0), v_now, p_groups[place], o_id, p_properties[place], p_bodies[place]);
-        INSERT INTO mq.fifo_group AS of_group (qp, group_id, eligible_at, head, last_seq)
-        VALUES (p_qp, p_groups[place], o_visible_at, o_seq, o_seq)
-        ON CONFLICT (qp, group_id) DO UPDATE SET
-            last_seq = excluded.last_seq,
-            head = CASE WHEN of_group.leased = '{}' AND excluded.eligible_at < of_group.eligible_at
-                THEN excluded.head ELSE of_group.head END,
-            eligible_at = CASE WHEN of_group.leased = '{}'
-                THEN least(of_group.eligible_at, excluded.eligible_at) ELSE of_group.eligible_at END;
+        PERFORM mq.fifo_join(p_qp, p_groups[place], o_seq, o_visible_at);
         RETURN NEXT;
     END LOOP;
 END $$;
@@ -83,9 +74,8 @@ END $$;
 -- visible again or ends (a claimed one does neither), or, with none in flight, when the last of those that came back was visible,
 -- or, without such a one, when the first of the others was or will be. Passes over 100 messages at the most, and looks at
 -- none that was sent after the first visible one became so. Removes an empty group.
-CREATE OR REPLACE FUNCTION mq.fifo_settle(
-    p_qp bigint, p_group text, p_retention bigint
-) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION mq.fifo_settle(p_qp bigint, p_group text, p_retention bigint) RETURNS void
+LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := mq.now_ms();
     v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
@@ -141,24 +131,30 @@ BEGIN
     WHERE qp = p_qp AND group_id = p_group;
 END $$;
 
--- Sends a dead letter to another partition, where it begins anew, told apart by its id.
+-- Sends a message to another partition: as a dead letter of p_source, which begins anew there, told apart by its id, or, without a
+-- source, as a new message with the given id and properties. Returns its group; null where another node was faster.
 CREATE OR REPLACE FUNCTION mq.fifo_move(
-    p_qp bigint, p_seq bigint, p_target bigint, p_source text, p_counter bigint
-) RETURNS void LANGUAGE plpgsql AS $$
+    p_qp bigint, p_seq bigint, p_target bigint, p_source text, p_counter bigint, p_id bytea, p_properties bytea
+) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := mq.now_ms();
+    v_dies boolean := p_source IS NOT NULL;
     v_seq bigint;
     v_msg mq.fifo_msg;
 BEGIN
     DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = p_seq RETURNING * INTO v_msg;
-    v_seq := mq.fifo_position(p_target, v_msg.group_id, v_now, p_counter);
-    INSERT INTO mq.fifo_msg (
-        qp, seq, visible_at, sent_at, first_received_at, group_id, id, properties, source, receives_before, body
-    ) VALUES (
-        p_target, v_seq, v_now - 1, v_now, v_msg.first_received_at, v_msg.group_id, v_msg.id, v_msg.properties, p_source,
-        v_msg.receives_before + v_msg.receive_count, v_msg.body
-    );
-    PERFORM mq.fifo_join(p_target, v_msg.group_id, v_seq, v_now);
+    IF FOUND THEN
+        v_seq := mq.fifo_position(p_target, v_msg.group_id, v_now, p_counter);
+        INSERT INTO mq.fifo_msg (
+            qp, seq, visible_at, sent_at, first_received_at, group_id, id, properties, source, receives_before, body
+        ) VALUES (
+            p_target, v_seq, v_now - 1, v_now, CASE WHEN v_dies THEN v_msg.first_received_at END, v_msg.group_id,
+            coalesce(p_id, v_msg.id), CASE WHEN v_dies THEN v_msg.properties ELSE p_properties END, p_source,
+            CASE WHEN v_dies THEN v_msg.receives_before + v_msg.receive_count ELSE 0 END, v_msg.body
+        );
+        PERFORM mq.fifo_join(p_target, v_msg.group_id, v_seq, v_now);
+    END IF;
+    RETURN v_msg.group_id;
 END $$;
 
 -- Locks the groups of those messages.
@@ -174,50 +170,33 @@ BEGIN
     RETURN coalesce(v_groups, '{}');
 END $$;
 
--- Hides the messages of an attempt anew if all of them are as they were left; gives none if one is not.
-CREATE OR REPLACE FUNCTION mq.fifo_repeat(
-    p_qp bigint, p_seqs bigint[], p_generations bigint[], p_epochs bigint[], p_deadlines bigint[], p_timeout bigint,
-    p_lease_max bigint, p_retention bigint
+-- Hides messages anew, each for its own time, and says anew when their groups give the next one: those that were just received,
+-- by a visibility rule, or those of an attempt, none of which is hidden if one is not as p_generations and so on say.
+CREATE OR REPLACE FUNCTION mq.fifo_hide(
+    p_qp bigint, p_seqs bigint[], p_timeouts bigint[], p_lease_max bigint, p_retention bigint,
+    p_generations bigint[] DEFAULT NULL, p_epochs bigint[] DEFAULT NULL, p_deadlines bigint[] DEFAULT NULL
 ) RETURNS SETOF mq.fifo_msg LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := mq.now_ms();
     v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
-    v_left int;
 BEGIN
-    SELECT count(*) INTO v_left
-    FROM unnest(p_seqs, p_generations, p_epochs, p_deadlines) AS given (seq, generation, epoch, deadline)
-        JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = given.seq AND msg.generation = given.generation
-            AND msg.epoch = given.epoch AND msg.visible_at = given.deadline
-    WHERE msg.visible_at > v_now AND msg.sent_at > v_now - p_retention;
-    IF v_left < cardinality(p_seqs) THEN
+    IF p_generations IS NOT NULL AND cardinality(p_seqs) > (
+        SELECT count(*) FROM unnest(p_seqs, p_generations, p_epochs, p_deadlines) AS given (seq, generation, epoch, deadline)
+            JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = given.seq
+                AND msg.generation = given.generation AND msg.epoch = given.epoch AND msg.visible_at = given.deadline
+        WHERE msg.visible_at > v_now AND msg.sent_at > v_now - p_retention
+    ) THEN
         RETURN;
     END IF;
-    RETURN QUERY UPDATE mq.fifo_msg AS msg SET visible_at = least(v_now + p_timeout, msg.received_at + p_lease_max)
-    WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) RETURNING msg.*;
-    PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
-END $$;
-
--- Visibility rules of FIFO queues: hides messages that were just received, each for its own time, and says anew when their
--- groups give the next one.
-CREATE OR REPLACE FUNCTION mq.fifo_hide(
-    p_qp bigint, p_seqs bigint[], p_timeouts bigint[], p_lease_max bigint, p_retention bigint
-) RETURNS TABLE(seq bigint, visible_at bigint) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    v_now bigint := mq.now_ms();
-    v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
-BEGIN
     RETURN QUERY UPDATE mq.fifo_msg AS msg SET visible_at = least(v_now + asked.timeout, msg.received_at + p_lease_max)
     FROM unnest(p_seqs, p_timeouts) AS asked (seq, timeout)
-    WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
-    RETURNING msg.seq, msg.visible_at;
+    WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq RETURNING msg.*;
     PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
 END $$;
 
 -- Counts up to p_asked more receives, as many as p_max allows in any p_period ms; tells how many.
-CREATE OR REPLACE FUNCTION mq.admit(
-    p_qp bigint, p_asked integer, p_max integer, p_period bigint
-) RETURNS integer LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION mq.admit(p_qp bigint, p_asked integer, p_max integer, p_period bigint) RETURNS integer
+LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := mq.now_ms();
     v_instants bigint[];
@@ -241,31 +220,10 @@ BEGIN
     RETURN v_admitted;
 END $$;
 
--- Deletes up to p_count messages past their retention, but for claimed ones, and says anew when their groups give the next one;
--- tells how many.
-CREATE OR REPLACE FUNCTION mq.fifo_sweep(
-    p_qp bigint, p_retention bigint, p_count integer
-) RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-    v_kept bigint := mq.retention_now() - p_retention;
-    v_seqs bigint[];
-    v_groups text[];
-BEGIN
-    SELECT array_agg(ended.seq) INTO v_seqs FROM (
-        SELECT seq FROM mq.fifo_msg
-        WHERE qp = p_qp AND seq < ((v_kept + 1) << 20) AND sent_at <= v_kept AND claim IS NULL
-        ORDER BY seq LIMIT p_count
-    ) AS ended;
-    v_groups := mq.fifo_lock(p_qp, v_seqs);
-    DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(v_seqs) AND claim IS NULL;
-    PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
-    RETURN coalesce(cardinality(v_seqs), 0);
-END $$;
-
 -- Has a group give a message that has come to it at that position.
-CREATE OR REPLACE FUNCTION mq.fifo_join(
-    p_qp bigint, p_group text, p_seq bigint, p_visible_at bigint
-) RETURNS void LANGUAGE sql AS $$
+CREATE OR REPLACE FUNCTION mq.fifo_join(p_qp bigint, p_group text, p_seq bigint, p_visible_at bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
     INSERT INTO mq.fifo_group AS of_group (qp, group_id, eligible_at, head, last_seq)
     VALUES (p_qp, p_group, p_visible_at, p_seq, p_seq)
     ON CONFLICT (qp, group_id) DO UPDATE SET
@@ -273,45 +231,43 @@ CREATE OR REPLACE FUNCTION mq.fifo_join(
         head = CASE WHEN of_group.leased = '{}' AND excluded.eligible_at < of_group.eligible_at
             THEN excluded.head ELSE of_group.head END,
         eligible_at = CASE WHEN of_group.leased = '{}'
-            THEN least(of_group.eligible_at, excluded.eligible_at) ELSE of_group.eligible_at END
-$$;
-
--- Moves messages of groups that the caller has locked to another partition, as new ones; tells where they came to. Nothing is
--- moved to a retired one.
-CREATE OR REPLACE FUNCTION mq.fifo_move_on(
-    p_qp bigint, p_target bigint, p_seqs bigint[], p_ids bytea[], p_properties bytea[], p_counter bigint,
-    p_retention bigint
-) RETURNS SETOF bigint LANGUAGE plpgsql AS $$
-DECLARE
-    v_now bigint := mq.now_ms();
-    v_groups text[] := '{}';
-    v_seq bigint;
-    v_msg mq.fifo_msg;
-BEGIN
-    IF NOT EXISTS (SELECT FROM mq.part WHERE qp = p_target AND NOT retired) THEN
-        RETURN;
-    END IF;
-    FOR place IN 1..cardinality(p_seqs) LOOP
-        DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = p_seqs[place] RETURNING * INTO v_msg;
-        CONTINUE WHEN NOT FOUND; -- another node was faster
-        v_groups := v_groups || v_msg.group_id;
-        v_seq := mq.fifo_position(p_target, v_msg.group_id, v_now, p_counter + place);
-        INSERT INTO mq.fifo_msg (qp, seq, visible_at, sent_at, group_id, id, properties, body)
-        VALUES (p_target, v_seq, v_now - 1, v_now, v_msg.group_id, p_ids[place], p_properties[place], v_msg.body);
-        PERFORM mq.fifo_join(p_target, v_msg.group_id, v_seq, v_now);
-        RETURN NEXT v_seq;
-    END LOOP;
-    PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM (SELECT DISTINCT unnest(v_groups) AS each) AS left_behind;
+            THEN least(of_group.eligible_at, excluded.eligible_at) ELSE of_group.eligible_at END;
 END $$;
 
--- Deletes messages of groups that the caller has locked, and says anew when these give the next one; tells how many.
-CREATE OR REPLACE FUNCTION mq.fifo_remove(
-    p_qp bigint, p_seqs bigint[], p_retention bigint
+-- Does so with several, of groups that it locks; returns how many were moved. Nothing is moved to a retired partition.
+CREATE OR REPLACE FUNCTION mq.fifo_move_on(
+    p_qp bigint, p_target bigint, p_seqs bigint[], p_ids bytea[], p_properties bytea[], p_counter bigint,
+    p_retention bigint, p_source text
 ) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
+    v_locked text[] := mq.fifo_lock(p_qp, p_seqs);
+    v_groups text[] := '{}';
+BEGIN
+    IF EXISTS (SELECT FROM mq.part WHERE qp = p_target AND NOT retired) THEN
+        FOR place IN 1..cardinality(p_seqs) LOOP
+            v_groups := v_groups || mq.fifo_move(
+                p_qp, p_seqs[place], p_target, p_source, p_counter + place, p_ids[place], p_properties[place]
+            );
+        END LOOP;
+        PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_locked) AS each;
+    END IF;
+    RETURN cardinality(array_remove(v_groups, NULL));
+END $$;
+
+-- Deletes messages, and says anew when their groups give the next one; tells how many it was given. 'give_back' frees claimed
+-- messages, and deletes those past their retention alone; 'expire' spares claimed ones.
+CREATE OR REPLACE FUNCTION mq.fifo_remove(
+    p_qp bigint, p_seqs bigint[], p_retention bigint, p_how text DEFAULT 'delete'
+) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    v_kept bigint := mq.retention_now() - p_retention;
     v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
 BEGIN
-    DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(p_seqs);
+    IF p_how = 'give_back' THEN
+        UPDATE mq.fifo_msg SET visible_at = mq.now_ms(), claim = NULL, shard = NULL WHERE qp = p_qp AND seq = ANY(p_seqs);
+    END IF;
+    DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(p_seqs)
+        AND (p_how <> 'give_back' OR sent_at <= v_kept) AND (p_how <> 'expire' OR claim IS NULL);
     PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
     RETURN cardinality(p_seqs);
 END $$;
@@ -430,57 +386,19 @@ BEGIN
     RETURN v_chosen;
 END $$;
 
--- The first p_count visible messages of one priority of noisy groups: of the first group as many as it has, then of the next.
-CREATE OR REPLACE FUNCTION mq.fair_noisy(
-    p_part mq.part, p_priority integer, p_count integer, p_retention bigint, p_noisy bigint[], p_not bigint[],
-    p_leases boolean
-) RETURNS bigint[] LANGUAGE plpgsql AS $$
-DECLARE
-    v_now bigint := mq.now_ms();
-    v_lane smallint := p_priority + 100;
-    v_chosen bigint[] := '{}';
-    v_met bigint[] := '{}';
-    v_group bigint;
-    v_at bigint;
-BEGIN
-    FOREACH v_group IN ARRAY p_noisy LOOP
-        EXIT WHEN cardinality(v_chosen) >= p_count;
-        SELECT at INTO v_at FROM mq.fair_turn WHERE qp = p_part.qp AND group_key = v_group AND priority + 0 = v_lane AND at + 0 <= v_now;
-        CONTINUE WHEN NOT FOUND;
-        v_met := v_met || v_group;
-        IF p_leases THEN
-            v_chosen := v_chosen || ARRAY(
-                SELECT seq FROM mq.msg
-                WHERE qp = p_part.qp AND priority = v_lane AND group_key = v_group AND visible_at >= v_at AND visible_at <= v_now
-                    AND sent_at > v_now - p_retention AND (sent_at > p_part.ended_until OR seq >= p_part.ended_before)
-                    AND seq <> ALL(p_not)
-                ORDER BY visible_at, seq LIMIT p_count - cardinality(v_chosen)
-                FOR UPDATE SKIP LOCKED
-            );
-        ELSE
-            v_chosen := v_chosen || ARRAY(
-                SELECT seq FROM mq.msg
-                WHERE qp = p_part.qp AND priority = v_lane AND group_key = v_group AND visible_at >= v_at AND visible_at <= v_now
-                    AND sent_at > v_now - p_retention AND (sent_at > p_part.ended_until OR seq >= p_part.ended_before)
-                    AND seq <> ALL(p_not)
-                ORDER BY visible_at, seq LIMIT p_count - cardinality(v_chosen)
-            );
-        END IF;
-    END LOOP;
-    IF p_leases AND v_met <> '{}' THEN
-        PERFORM mq.fair_settle(p_part.qp, v_met);
-    END IF;
-    RETURN v_chosen;
-END $$;
-
--- The positions of the messages that a receive of p_count gives, in its order; p_low are the low-water marks of messages without
--- a group, p_noisy the noisy groups, those that come first among them first, p_not what is had already.
+-- The positions of the messages that a receive of p_count gives, in its order: of each priority those of quiet groups, then of the
+-- first noisy group as many as it has, then of the next. p_low are the low-water marks of messages without a group, p_noisy the
+-- noisy groups, those that come first among them first, p_not what is had already.
 CREATE OR REPLACE FUNCTION mq.fair_choose(
     p_qp bigint, p_count integer, p_low bigint[], p_retention bigint, p_noisy bigint[], p_not bigint[], p_leases boolean
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
+    v_now bigint := mq.now_ms();
     v_part mq.part;
     v_priority int;
+    v_group bigint;
+    v_at bigint;
+    v_met bigint[];
     v_chosen bigint[] := '{}';
 BEGIN
     SELECT * INTO v_part FROM mq.part WHERE qp = p_qp AND NOT retired;
@@ -488,9 +406,35 @@ BEGIN
         v_chosen := v_chosen || mq.fair_quiet(
             v_part, v_priority, p_count - cardinality(v_chosen), p_low[v_priority], p_retention, p_noisy, p_not, p_leases
         );
-        v_chosen := v_chosen || mq.fair_noisy(
-            v_part, v_priority, p_count - cardinality(v_chosen), p_retention, p_noisy, p_not, p_leases
-        );
+        v_met := '{}';
+        FOREACH v_group IN ARRAY p_noisy LOOP
+            EXIT WHEN cardinality(v_chosen) >= p_count;
+            SELECT at INTO v_at FROM mq.fair_turn
+            WHERE qp = p_qp AND group_key = v_group AND priority + 0 = v_priority + 100 AND at + 0 <= v_now;
+            CONTINUE WHEN NOT FOUND;
+            v_met := v_met || v_group;
+            IF p_leases THEN
+                v_chosen := v_chosen || ARRAY(
+                    SELECT seq FROM mq.msg
+                    WHERE qp = p_qp AND priority = (v_priority + 100)::smallint AND group_key = v_group
+                        AND visible_at >= v_at AND visible_at <= v_now AND sent_at > v_now - p_retention
+                        AND (sent_at > v_part.ended_until OR seq >= v_part.ended_before) AND seq <> ALL(p_not)
+                    ORDER BY visible_at, seq LIMIT p_count - cardinality(v_chosen)
+                    FOR UPDATE SKIP LOCKED
+                );
+            ELSE
+                v_chosen := v_chosen || ARRAY(
+                    SELECT seq FROM mq.msg
+                    WHERE qp = p_qp AND priority = (v_priority + 100)::smallint AND group_key = v_group
+                        AND visible_at >= v_at AND visible_at <= v_now AND sent_at > v_now - p_retention
+                        AND (sent_at > v_part.ended_until OR seq >= v_part.ended_before) AND seq <> ALL(p_not)
+                    ORDER BY visible_at, seq LIMIT p_count - cardinality(v_chosen)
+                );
+            END IF;
+        END LOOP;
+        IF p_leases AND v_met <> '{}' THEN
+            PERFORM mq.fair_settle(p_qp, v_met);
+        END IF;
         EXIT WHEN cardinality(v_chosen) >= p_count;
     END LOOP;
     RETURN v_chosen;
@@ -518,36 +462,10 @@ BEGIN
     RETURN cardinality(v_empty);
 END $$;
 
--- Gives claimed messages back, those within their retention; tells how many there were.
-CREATE OR REPLACE FUNCTION mq.fifo_give_back(
-    p_qp bigint, p_seqs bigint[], p_retention bigint
-) RETURNS integer LANGUAGE plpgsql AS $$
-DECLARE
-    v_kept bigint := mq.retention_now() - p_retention;
-    v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
-BEGIN
-    UPDATE mq.fifo_msg SET visible_at = mq.now_ms(), claim = NULL, shard = NULL WHERE qp = p_qp AND seq = ANY(p_seqs);
-    DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(p_seqs) AND sent_at <= v_kept;
-    PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
-    RETURN cardinality(p_seqs);
-END $$;
-
--- Sends a claimed message to another partition as a dead letter, and frees its group.
-CREATE OR REPLACE FUNCTION mq.fifo_evict(
-    p_qp bigint, p_target bigint, p_seq bigint, p_source text, p_counter bigint, p_retention bigint
-) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    v_groups text[] := mq.fifo_lock(p_qp, ARRAY[p_seq]);
-BEGIN
-    PERFORM mq.fifo_move(p_qp, p_seq, p_target, p_source, p_counter);
-    PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
-END $$;
-
 -- The events that a receipt gets when that is done to its message; none if its end is written already. (All of it is immutable,
 -- so that the planner puts it in place of the call.)
-CREATE OR REPLACE FUNCTION mq.outcomes(
-    p_how text, p_log bigint, p_is_live boolean
-) RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION mq.outcomes(p_how text, p_log bigint, p_is_live boolean) RETURNS text[]
+LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE
         WHEN p_how = 'die' AND p_log & 3 = 1 THEN ARRAY['expired', 'dead_lettered']
         WHEN p_how = 'die' AND p_log > 0 THEN ARRAY['dead_lettered']
@@ -612,11 +530,15 @@ CREATE OR REPLACE FUNCTION mq.event_of(
         FROM (SELECT p_receipt.received_at + (p_receipt.log >> 34) AS at) AS received) AS its
 $$;
 
--- Writes the events of messages of a FIFO queue to which something is about to be done; of those that p_retention (null: none
--- of them) has ended, the end is that.
+-- Writes the events of messages of a FIFO queue to which something is about to be done, if p_queue names a logged one; of those
+-- that p_retention (null: none of them) has ended, the end is that.
 CREATE OR REPLACE FUNCTION mq.fifo_note(
     p_qp bigint, p_origin bigint, p_queue text, p_how text, p_seqs bigint[], p_retention bigint
-) RETURNS void LANGUAGE sql AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_queue IS NULL THEN
+        RETURN;
+    END IF;
     WITH noted AS (
         INSERT INTO mq.event
         SELECT event.* FROM mq.fifo_msg AS msg,
@@ -628,8 +550,25 @@ CREATE OR REPLACE FUNCTION mq.fifo_note(
     )
     INSERT INTO mq.expired_receipt
     SELECT *, mq.now_ms() FROM noted WHERE outcome = 'expired' AND p_how <> 'delete'
-    ON CONFLICT DO NOTHING
-$$;
+    ON CONFLICT DO NOTHING;
+END $$;
+
+-- Deletes what retention has ended of a group that the caller has locked, but for claimed messages.
+CREATE OR REPLACE FUNCTION mq.fifo_expire(
+    p_qp bigint, p_group text, p_retention bigint, p_origin bigint, p_log text
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_kept bigint := mq.retention_now() - p_retention;
+    v_seqs bigint[] := ARRAY(
+        SELECT seq FROM mq.fifo_msg WHERE qp = p_qp AND group_id = p_group AND sent_at <= v_kept AND claim IS NULL
+            AND seq < ((v_kept + 1) << 20)
+    );
+BEGIN
+    IF v_seqs <> '{}' THEN
+        PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', v_seqs, p_retention);
+        DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(v_seqs);
+    END IF;
+END $$;
 
 -- Leases up to p_count messages, of groups as they came up. It moves as many dead letters as one may (100, 1 MiB), looks at
 -- 1,000 groups that give nothing, and passes over 100 delayed messages of a group; the next receive goes on. The last row of one
@@ -646,7 +585,6 @@ CREATE OR REPLACE FUNCTION mq.fifo_receive(
 DECLARE
     v_now bigint := mq.now_ms();
     v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
-    v_kept bigint := mq.retention_now() - p_retention;
     v_left int := p_count;
     v_moved int := 0;
     v_moved_bytes bigint := 0;
@@ -664,23 +602,14 @@ BEGIN
         ORDER BY eligible_at, head LIMIT 1 FOR UPDATE SKIP LOCKED;
         EXIT WHEN NOT FOUND;
         v_done := v_done || v_group;
-        IF p_log IS NOT NULL THEN
-            PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', ARRAY(
-                SELECT seq FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_kept
-                    AND seq < ((v_kept + 1) << 20)
-            ), p_retention);
-        END IF;
-        DELETE FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_kept
-            AND seq < ((v_kept + 1) << 20);
+        PERFORM mq.fifo_expire(p_qp, v_group, p_retention, p_origin, p_log);
         v_chosen := '{}';
         FOR each IN SELECT * FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq LIMIT v_left + 100 LOOP
             CONTINUE WHEN each.receive_count = 0 AND mq.due(each.visible_at, each.sent_at, 0, v_delay) > v_now;
             EXIT WHEN each.visible_at > v_now;
             IF p_dead IS NOT NULL AND each.receive_count >= p_receives_max THEN
-                IF p_log IS NOT NULL THEN
-                    PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'die', ARRAY[each.seq], NULL);
-                END IF;
-                PERFORM mq.fifo_move(p_qp, each.seq, p_dead, p_source, p_counter + v_moved);
+                PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'die', ARRAY[each.seq], NULL);
+                PERFORM mq.fifo_move(p_qp, each.seq, p_dead, p_source, p_counter + v_moved, NULL, NULL);
                 v_moved := v_moved + 1;
                 v_moved_bytes := v_moved_bytes + octet_length(each.body) + coalesce(octet_length(each.properties), 0);
                 EXIT WHEN v_moved = 100 OR v_moved_bytes >= 1048576;
@@ -689,9 +618,7 @@ BEGIN
             v_chosen := v_chosen || each.seq;
             EXIT WHEN cardinality(v_chosen) = v_left;
         END LOOP;
-        IF p_log IS NOT NULL THEN
-            PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', v_chosen, NULL);
-        END IF;
+        PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', v_chosen, NULL);
         RETURN QUERY UPDATE mq.fifo_msg AS msg SET
             visible_at = least(v_now + p_timeout, p_last),
             receive_count = msg.receive_count + 1,
@@ -715,44 +642,15 @@ BEGIN
         WHERE msg.qp = p_qp AND msg.seq = ANY(v_given);
     END IF;
     IF v_moved > 0 THEN
-        RETURN QUERY SELECT NULL::bigint, NULL::bytea, NULL, NULL::bytea, NULL::bigint, NULL::bigint, NULL::int, NULL::int,
-            NULL::bigint, NULL::bigint, NULL::bigint, NULL, v_now, v_moved;
+        now := v_now;
+        turn := v_moved;
+        RETURN NEXT;
     END IF;
 END $$;
 
-CREATE OR REPLACE FUNCTION mq.fifo_delete(
-    p_qp bigint, p_seqs bigint[], p_generations bigint[], p_epochs bigint[], p_any_epoch boolean[], p_retention bigint,
-    p_origin bigint, p_log text
-) RETURNS TABLE(seq bigint, is_current boolean, visible_at bigint, now bigint) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    v_now bigint := mq.now_ms();
-    v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
-BEGIN
-    IF p_log IS NOT NULL THEN
-        PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'delete', ARRAY(
-            SELECT msg.seq FROM unnest(p_seqs, p_generations, p_epochs, p_any_epoch) AS asked (seq, generation, epoch, any_epoch)
-                JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
-            WHERE msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch)
-                AND msg.visible_at > v_now AND msg.sent_at > v_now - p_retention
-        ), NULL);
-    END IF;
-    RETURN QUERY
-    WITH found AS MATERIALIZED (
-        SELECT msg.seq, msg.visible_at,
-            msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current
-        FROM unnest(p_seqs, p_generations, p_epochs, p_any_epoch) AS asked (seq, generation, epoch, any_epoch)
-            JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
-                AND msg.sent_at > v_now - p_retention
-    ), deleted AS (
-        DELETE FROM mq.fifo_msg AS msg USING found
-        WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = found.seq AND found.is_current AND found.visible_at > v_now
-    )
-    SELECT found.seq, found.is_current, found.visible_at, v_now FROM found;
-    PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
-END $$;
-
-CREATE OR REPLACE FUNCTION mq.fifo_change(
+-- Does what receipts name their messages for: deletes those or, where there are timeouts, changes when they are visible. Tells what
+-- each message was; a change that is not short would make the lease too long, and is not made.
+CREATE OR REPLACE FUNCTION mq.fifo_act(
     p_qp bigint, p_seqs bigint[], p_generations bigint[], p_epochs bigint[], p_any_epoch boolean[], p_timeouts bigint[],
     p_lease_max bigint[], p_renew boolean[], p_retention bigint, p_origin bigint, p_log text
 ) RETURNS TABLE (
@@ -762,14 +660,15 @@ CREATE OR REPLACE FUNCTION mq.fifo_change(
 DECLARE
     v_now bigint := mq.now_ms();
     v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
+    v_how text := CASE WHEN p_timeouts IS NULL THEN 'delete' ELSE 'release' END;
 BEGIN
     IF p_log IS NOT NULL THEN
-        PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'release', ARRAY(
+        PERFORM mq.fifo_note(p_qp, p_origin, p_log, v_how, ARRAY(
             SELECT msg.seq FROM unnest(p_seqs, p_generations, p_epochs, p_any_epoch, p_timeouts)
                     AS asked (seq, generation, epoch, any_epoch, timeout)
                 JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
             WHERE msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch)
-                AND msg.visible_at > v_now AND msg.sent_at > v_now - p_retention AND asked.timeout = 0
+                AND msg.visible_at > v_now AND msg.sent_at > v_now - p_retention AND coalesce(asked.timeout, 0) = 0
         ), NULL);
     END IF;
     RETURN QUERY
@@ -782,11 +681,17 @@ BEGIN
                 AS asked (seq, generation, epoch, any_epoch, timeout, lease_max, renew)
             JOIN mq.fifo_msg AS msg ON msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = asked.seq
                 AND msg.sent_at > v_now - p_retention
+    ), deleted AS (
+        DELETE FROM mq.fifo_msg AS msg USING found
+        WHERE v_how = 'delete' AND msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = found.seq
+            AND found.is_current AND found.visible_at > v_now
     ), changed AS (
-        UPDATE mq.fifo_msg AS msg SET visible_at = found.until - (msg.receive_count = 0 AND found.until = msg.sent_at)::int, epoch = found.epoch,
+        UPDATE mq.fifo_msg AS msg SET
+            visible_at = found.until - (msg.receive_count = 0 AND found.until = msg.sent_at)::int, epoch = found.epoch,
             log = CASE WHEN p_log IS NULL THEN msg.log ELSE mq.log_moved(msg.log, found.until <= v_now) END
         FROM found
-        WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = found.seq AND found.is_current AND found.visible_at > v_now AND found.is_short
+        WHERE v_how = 'release' AND msg.qp = p_qp AND msg.seq = ANY(p_seqs) AND msg.seq = found.seq
+            AND found.is_current AND found.visible_at > v_now AND found.is_short
     )
     SELECT found.seq, found.is_current, found.visible_at, v_now, found.until, found.is_short, found.epoch FROM found;
     PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
@@ -804,7 +709,6 @@ CREATE OR REPLACE FUNCTION mq.fifo_bind(
 DECLARE
     v_now bigint := mq.now_ms();
     v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
-    v_kept bigint := mq.retention_now() - p_retention;
     v_group text;
     v_seqs bigint[] := '{}';
     v_chosen bigint[];
@@ -816,24 +720,15 @@ BEGIN
         ORDER BY eligible_at, head LIMIT p_count FOR UPDATE SKIP LOCKED
     LOOP
         v_chosen := '{}';
-        IF p_log IS NOT NULL THEN
-            PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', ARRAY(
-                SELECT seq FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_kept
-                    AND claim IS NULL AND seq < ((v_kept + 1) << 20)
-            ), p_retention);
-        END IF;
-        DELETE FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group AND sent_at <= v_kept AND claim IS NULL
-            AND seq < ((v_kept + 1) << 20);
+        PERFORM mq.fifo_expire(p_qp, v_group, p_retention, p_origin, p_log);
         FOR each IN SELECT seq, visible_at, sent_at, receive_count FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq
         LOOP
             CONTINUE WHEN each.receive_count = 0 AND mq.due(each.visible_at, each.sent_at, 0, v_delay) > v_now;
             EXIT WHEN each.visible_at > v_now;
             IF p_dead IS NOT NULL AND each.receive_count >= p_receives_max THEN
                 EXIT WHEN v_letters >= p_letters_max;
-                IF p_log IS NOT NULL THEN
-                    PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'die', ARRAY[each.seq], NULL);
-                END IF;
-                PERFORM mq.fifo_move(p_qp, each.seq, p_dead, p_source, p_counter + v_letters);
+                PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'die', ARRAY[each.seq], NULL);
+                PERFORM mq.fifo_move(p_qp, each.seq, p_dead, p_source, p_counter + v_letters, NULL, NULL);
                 v_letters := v_letters + 1;
                 CONTINUE;
             END IF;
@@ -853,9 +748,7 @@ BEGIN
             (CASE WHEN cardinality(v_seqs) < p_count THEN cardinality(v_seqs) ELSE p_wanted END)::numeric / p_shard_messages
         )::int);
     END IF;
-    IF p_log IS NOT NULL THEN
-        PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', v_seqs, NULL);
-    END IF;
+    PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', v_seqs, NULL);
     UPDATE mq.fifo_msg AS msg SET
         visible_at = 1::bigint << 61,
         log = NULL,
@@ -868,47 +761,6 @@ BEGIN
         shard = (hashtextextended(msg.group_id, 0) & 1073741823) % v_shards
     WHERE msg.qp = p_qp AND msg.seq = ANY(v_seqs);
     RETURN QUERY SELECT cardinality(v_seqs), v_shards, v_letters;
-END $$;
-
--- Stores messages that have come from another database, in their order: each behind its group, from now on, unless its key was
--- accepted lately for another message.
-CREATE OR REPLACE FUNCTION mq.fifo_arrive(
-    p_qp bigint, p_origin bigint, p_rows jsonb, p_keys bytea[], p_remember bigint, p_counter bigint
-) RETURNS SETOF bigint LANGUAGE plpgsql AS $$
-DECLARE
-    v_now bigint := mq.now_ms();
-    v_groups text[];
-    v_lock bigint;
-    v_new mq.fifo_msg;
-    each record;
-BEGIN
-    SELECT array_agg(DISTINCT item ->> 'group_id') INTO v_groups FROM jsonb_array_elements(p_rows) AS item;
-    FOR v_lock IN SELECT DISTINCT hashtextextended(name, p_qp) FROM unnest(v_groups) AS name ORDER BY 1 LOOP
-        PERFORM pg_advisory_xact_lock(v_lock);
-    END LOOP;
-    PERFORM FROM (
-        SELECT DISTINCT its COLLATE "C" AS name FROM unnest(v_groups) AS its ORDER BY name
-    ) AS of_message CROSS JOIN LATERAL (
-        SELECT FROM mq.fifo_group WHERE qp = p_qp AND group_id = of_message.name FOR UPDATE -- one by one, in their order
-    ) AS locked;
-    FOR each IN SELECT item, at FROM jsonb_array_elements(p_rows) WITH ORDINALITY AS come (item, at) ORDER BY at LOOP
-        v_new := jsonb_populate_record(NULL::mq.fifo_msg, each.item);
-        v_new.qp := p_qp;
-        v_new.seq := mq.fifo_position(p_qp, v_new.group_id, v_now, p_counter + each.at);
-        v_new.sent_at := v_now;
-        v_new.visible_at := v_now + coalesce(nullif((each.item ->> 'waits')::bigint, 0), -1);
-        IF p_keys[each.at] IS NOT NULL THEN
-            INSERT INTO mq.accepted AS before (qp, key, expires_at, seq, id)
-            VALUES (p_origin, p_keys[each.at], v_now + p_remember, v_new.seq, v_new.id)
-            ON CONFLICT (qp, key) DO UPDATE
-                SET expires_at = excluded.expires_at, seq = excluded.seq, id = excluded.id
-                WHERE before.expires_at <= v_now OR before.id = excluded.id;
-            CONTINUE WHEN NOT FOUND;
-        END IF;
-        INSERT INTO mq.fifo_msg SELECT v_new.*;
-        PERFORM mq.fifo_join(p_qp, v_new.group_id, v_new.seq, v_new.visible_at);
-        RETURN NEXT v_new.seq;
-    END LOOP;
 END $$;
 
 -- The instant that retention is reckoned from: the present one, but at most an hour after the last one confirmed, and not after

@@ -1,6 +1,6 @@
 """Sends, and what is done by receipt (deletes, changes of visibility): those that travel together are one statement."""
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,7 +25,8 @@ from veilmq.store.postgres.queues import (
 )
 
 _COUNTERS = 1 << COUNTER_BITS
-_AT_ONCE_MS = -1  # of what no delay hides in a FIFO queue
+AT_ONCE_MS = -1
+"""The delay of what no delay hides in a FIFO queue."""
 
 
 async def insert(
@@ -49,7 +50,7 @@ async def insert(
             ids,
             [each.properties or None for each in new],
             [each.body for each in new],
-            [None if each.delay_s is None else each.delay_s * SECOND_MS or _AT_ONCE_MS for each in new],
+            [None if each.delay_s is None else each.delay_s * SECOND_MS or AT_ONCE_MS for each in new],
         )
         node.totals.stored(queue, sum(row["id"] == own for row, own in zip(rows, ids, strict=False)))
         return rows
@@ -83,15 +84,8 @@ async def insert(
     return stored
 
 
-def _delayed(new: NewMessage, command: Send, queue: Queue) -> NewMessage:
-    """Return a message with the delay of its queue as its own, if the answer has a receipt: it says until when."""
-    if new.delay_s is not None or command.terms is None or not command.terms.receipts or not queue.settings.delay_s:
-        return new
-    return replace(new, delay_s=queue.settings.delay_s)
-
-
 def _key(new: NewMessage, command: Send, queue: Queue) -> bytes | None:
-    """Return under what a message is remembered; ``None`` for one that is nobody's duplicate."""
+    """Return under what a message is remembered; ``None`` for one that is no duplicate of any."""
     settings = queue.settings
     unrepeated = command.terms is not None and command.terms.unrepeated
     if unrepeated and new.dedup_id is None and not settings.content_deduplication:
@@ -135,8 +129,14 @@ class Sends:
         """Return the stored row of each message, in their order."""
         new, keys = [each for each, _ in asked], []
         if queue.settings.fifo:
-            new = [_delayed(each, command, queue) for each, command in asked]
             keys = [_key(each, command, queue) for each, command in asked]
+            if queue.settings.delay_s:  # an answer with a receipt says until when, so the delay is the message's own
+                new = [
+                    replace(each, delay_s=queue.settings.delay_s)
+                    if each.delay_s is None and command.terms is not None and command.terms.receipts
+                    else each
+                    for each, command in asked
+                ]
         ids = [self._node.ids.next() for _ in asked]
         for _ in range(COLLISIONS_MAX):
             try:
@@ -155,10 +155,9 @@ class Sends:
         return rows
 
     def _sent(self, queue: Queue, command: Send, row: Any) -> SentMessage:
-        sequence = row["seq"] if queue.settings.fifo else None
-        if command.terms is None or not command.terms.receipts or row["visible_at"] == row["sent_at"]:
-            return SentMessage(id=row["id"], sequence=sequence)
-        receipt = self._node.book.issue(queue.number, row["seq"], 0, 0, row["visible_at"])
+        sequence, receipt = row["seq"] if queue.settings.fifo else None, None
+        if command.terms is not None and command.terms.receipts and row["visible_at"] != row["sent_at"]:
+            receipt = self._node.book.issue(queue.number, row["seq"], 0, 0, row["visible_at"])
         return SentMessage(id=row["id"], sequence=sequence, receipt=receipt)
 
 
@@ -190,13 +189,13 @@ def _checked(new: NewMessage, command: Send, queue: Queue) -> NewMessage | Veilm
 
 
 class _Asked(NamedTuple):
-    """One receipt that a command names; ``at`` and ``place`` are where its answer goes."""
+    """One receipt that a command names; its answer goes to ``place`` among ``answers``."""
 
-    at: int
+    answers: list[Any]
     place: int
     receipt: Receipt
     command: Any
-    timeout_s: int = 0
+    timeout_s: int
 
 
 class Receipts:
@@ -207,94 +206,102 @@ class Receipts:
 
     async def delete(self, together: Sequence[Delete]) -> list[Any]:
         """Delete the messages of the receipts that act."""
-        return await self._node.on_queue(self._delete, together, relaxed=True)
+        return await self._node.on_queue(partial(self._settle, "delete"), together, relaxed=True)
 
     async def change(self, together: Sequence[ChangeVisibility]) -> list[Any]:
         """Move the deadlines of the receipts that act."""
-        return await self._node.on_queue(self._change, together, relaxed=True)
+        return await self._node.on_queue(partial(self._settle, "change"), together, relaxed=True)
 
-    async def _delete(self, connection: Any, queue: Queue, together: Sequence[Delete]) -> list[Any]:
-        answers: list[list[Any]] = [[None] * len(command.receipts) for command in together]
-        asked = [
-            _Asked(at, place, receipt, command)
-            for at, command in enumerate(together)
-            for place, receipt in self._read(queue, command.receipts, answers[at])
-        ]
-        if self._node.fair.has(queue):
-            await self._node.fair.current(connection, queue)
+    async def _settle(self, statement: str, connection: Any, queue: Queue, together: Sequence[Any]) -> list[Any]:
+        node = self._node
+        answers: list[list[Any]] = []
+        asked = list(self._read(queue, together, answers))
+        if node.fair.has(queue):
+            await node.fair.look(connection, queue)
         for turn in _turns(asked):
-            rows = await _until_met(partial(self._delete_once, connection, queue), turn)
-            found = {row["seq"]: row for row in rows}
-            for each in turn:
-                answers[each.at][each.place] = _state(found.get(each.receipt.position))
-            freed = [row for row in rows if _frees(row)]
-            self._note_freed(queue, freed)
+            found = await self._rows(statement, connection, queue, turn)
+            freed = [row for row in found.values() if _frees(row)]
+            if statement == "delete":
+                await self._deleted(connection, queue, turn, found, freed)
+            else:
+                freed = [row for row in freed if row["until"] <= row["now"]]
+                for each in turn:
+                    each.answers[each.place] = self._changed(queue, each, found.get(each.receipt.position))
             if freed:
-                self._node.fair.ended(queue, [row["seq"] for row in freed], freed[0]["now"])
-            useless = _useless(turn, queue, found)
-            self._node.totals.deleted[queue.number] += len(turn) - sum(map(len, useless.values()))
-            earlier = [
-                each.receipt for each in turn if _state(found.get(each.receipt.position)) is ReceiptState.EARLIER
-            ]
-            await self._node.log.late(connection, queue, useless, earlier=earlier)
+                node.in_flight.freed(queue, len(freed), freed[0]["now"])
         if asked and queue.settings.fifo:
-            await wake_groups(connection, queue, self._node.watches)
+            await wake_groups(connection, queue, node.watches)
         return answers
 
-    async def _change(self, connection: Any, queue: Queue, together: Sequence[ChangeVisibility]) -> list[Any]:
-        answers: list[list[Any]] = [[None] * len(command.changes) for command in together]
-        asked = [
-            _Asked(at, place, receipt, command, command.changes[place].timeout_s)
-            for at, command in enumerate(together)
-            for place, receipt in self._read(queue, [each.receipt for each in command.changes], answers[at])
-        ]
-        if self._node.fair.has(queue):
-            await self._node.fair.current(connection, queue)
-        for turn in _turns(asked):
-            rows = await _until_met(partial(self._change_once, connection, queue), turn)
-            found = {row["seq"]: row for row in rows}
-            for each in turn:
-                answers[each.at][each.place] = self._changed(queue, each, found.get(each.receipt.position))
-            self._note_freed(queue, [row for row in rows if _frees(row) and row["until"] <= row["now"]])
-        if asked and queue.settings.fifo:
-            await wake_groups(connection, queue, self._node.watches)
-        return answers
+    def _read(self, queue: Queue, together: Sequence[Any], answers: list[list[Any]]) -> Iterator[_Asked]:
+        """Yield the genuine receipts; put the error of each other one among the ``answers``."""
+        for command in together:
+            if isinstance(command, Delete):
+                named = [(text, 0) for text in command.receipts]
+            else:
+                named = [(each.receipt, each.timeout_s) for each in command.changes]
+            of_command: list[Any] = [None] * len(named)
+            answers.append(of_command)
+            for place, (text, timeout_s) in enumerate(named):
+                try:
+                    receipt = self._node.book.read(text)
+                    if receipt.queue != queue.number:
+                        raise ReceiptInvalid
+                    yield _Asked(of_command, place, receipt, command, timeout_s)
+                except ReceiptInvalid as error:
+                    of_command[place] = error
 
-    async def _delete_once(self, connection: Any, queue: Queue, turn: Sequence[_Asked]) -> list[Any]:
-        return await _fetch(
-            connection,
-            self._node.log.sql(queue)["delete"],
-            queue.partition,
-            *_columns(turn),
-            retention_ms(queue),
-            *_liveness(turn, queue),
-            *self._node.log.terms(queue),
-        )
+    async def _rows(self, name: str, connection: Any, queue: Queue, turn: Sequence[_Asked]) -> dict[int, Any]:
+        """Return the row of each message that was there, by its position.
 
-    async def _change_once(self, connection: Any, queue: Queue, turn: Sequence[_Asked]) -> list[Any]:
-        return await _fetch(
-            connection,
-            self._node.log.sql(queue)["change"],
-            queue.partition,
-            *_columns(turn),
-            [each.timeout_s * SECOND_MS for each in turn],
-            [None if each.command.lease_s_max is None else each.command.lease_s_max * SECOND_MS for each in turn],
-            [each.command.renew_receipt for each in turn],
-            retention_ms(queue),
-            *_liveness(turn, queue),
-            *self._node.log.terms(queue),
-        )
-
-    def _read(self, queue: Queue, receipts: Sequence[str], answers: list[Any]) -> Iterator[tuple[int, Receipt]]:
-        """Yield the genuine receipts with their places; put the error of each other one among ``answers``."""
-        for place, text in enumerate(receipts):
+        The statement is repeated when it was in another node's way, and for rows that were changed while it waited.
+        """
+        statement = self._node.log.sql(queue)[name]
+        found: dict[int, Any] = {}
+        for _ in range(2 * COLLISIONS_MAX):
             try:
-                receipt = self._node.book.read(text)
-                if receipt.queue != queue.number:
-                    raise ReceiptInvalid
-                yield place, receipt
-            except ReceiptInvalid as error:
-                answers[place] = error
+                rows = await connection.fetch(statement, queue.partition, *self._terms(name, queue, turn))
+            except COLLISIONS:
+                continue
+            found |= {row["seq"]: row for row in rows}
+            missed = {row["seq"] for row in rows if row.get("is_missed")}
+            if not missed:
+                return found
+            found = {seq: row for seq, row in found.items() if seq not in missed}
+            turn = [each for each in turn if each.receipt.position in missed]
+        raise InternalError
+
+    def _terms(self, name: str, queue: Queue, turn: Sequence[_Asked]) -> Iterator[Any]:
+        """Yield the terms of a statement, behind the partition, in its order."""
+        yield [each.receipt.position for each in turn]
+        yield [each.receipt.generation for each in turn]
+        yield [each.receipt.epoch for each in turn]
+        yield [each.command.any_epoch for each in turn]
+        if name == "change":
+            yield [each.timeout_s * SECOND_MS for each in turn]
+            yield [None if each.command.lease_s_max is None else each.command.lease_s_max * SECOND_MS for each in turn]
+            yield [each.command.renew_receipt for each in turn]
+        yield retention_ms(queue)
+        if not queue.settings.fifo:  # where all live, or do not act
+            yield [each.command.only_live for each in turn]
+            yield [each.command.any_receive for each in turn]
+        yield from self._node.log.terms(queue)
+
+    async def _deleted(
+        self, connection: Any, queue: Queue, turn: Sequence[_Asked], found: dict[int, Any], freed: list[Any]
+    ) -> None:
+        useless: dict[ReceiptState, list[Receipt]] = {}
+        earlier: list[Receipt] = []
+        for each in turn:
+            state = each.answers[each.place] = _state(found.get(each.receipt.position))
+            if state is ReceiptState.EARLIER:
+                earlier.append(each.receipt)
+            if not visibility.receipt_acts(state, only_live=_only_live(each.command, queue)):
+                useless.setdefault(state, []).append(each.receipt)
+        if freed:
+            self._node.fair.ended(queue, [row["seq"] for row in freed], freed[0]["now"])
+        self._node.totals.deleted[queue.number] += len(turn) - sum(map(len, useless.values()))
+        await self._node.log.late(connection, queue, useless, earlier=earlier)
 
     def _changed(self, queue: Queue, asked: _Asked, row: Any) -> LeaseChange | VeilmqError:
         state = _state(row)
@@ -302,44 +309,15 @@ class Receipts:
             return LeaseChange(state=state)
         if not row["is_short"]:
             return LeaseTooLong(asked.command.lease_s_max)
+        until_ms: int = row["until"]
         if not queue.settings.fifo:
             self._node.fair.moved(queue, row)
-            self._node.watches.wake(queue.name, row["until"])
-        renewed = None
+            self._node.watches.wake(queue.name, until_ms)
+        renewed, at = None, asked.receipt
         if asked.command.renew_receipt:
-            at = asked.receipt
-            renewed = self._node.book.issue(queue.number, at.position, at.generation, row["epoch"], row["until"])
-        return LeaseChange(
-            state=state, visible_at_ms=row["until"], hidden_for_ms=asked.timeout_s * SECOND_MS, receipt=renewed
-        )
-
-    def _note_freed(self, queue: Queue, rows: list[Any]) -> None:
-        if rows:
-            self._node.in_flight.freed(queue, len(rows), rows[0]["now"])
-
-
-async def _until_met(once: Callable[[Sequence[_Asked]], Awaitable[list[Any]]], turn: Sequence[_Asked]) -> list[Any]:
-    """Return the rows of ``once``, which is repeated for those that somebody changed while it waited for them."""
-    met: list[Any] = []
-    for _ in range(COLLISIONS_MAX):
-        rows = await once(turn)
-        met += [row for row in rows if not row.get("is_missed")]
-        missed = {row["seq"] for row in rows if row.get("is_missed")}
-        if not missed:
-            return met
-        turn = [each for each in turn if each.receipt.position in missed]
-    raise InternalError
-
-
-async def _fetch(connection: Any, statement: str, *terms: Any) -> list[Any]:
-    """Return the rows of a statement by itself, which is repeated when it was in another node's way."""
-    for _ in range(COLLISIONS_MAX):
-        try:
-            rows: list[Any] = await connection.fetch(statement, *terms)
-            return rows
-        except COLLISIONS:
-            continue
-    raise InternalError
+            renewed = self._node.book.issue(queue.number, at.position, at.generation, row["epoch"], until_ms)
+        hidden_for_ms = asked.timeout_s * SECOND_MS
+        return LeaseChange(state=state, visible_at_ms=until_ms, hidden_for_ms=hidden_for_ms, receipt=renewed)
 
 
 def _turns(asked: Sequence[_Asked]) -> Iterator[list[_Asked]]:
@@ -349,33 +327,6 @@ def _turns(asked: Sequence[_Asked]) -> Iterator[list[_Asked]]:
         first = {each.receipt.position: each for each in reversed(left)}
         yield sorted(first.values(), key=lambda each: each.receipt.position)
         left = [each for each in left if first[each.receipt.position] is not each]
-
-
-def _columns(turn: Sequence[_Asked]) -> tuple[list[Any], ...]:
-    """Return positions, generations, epochs, and which count whatever their epoch."""
-    return (
-        [each.receipt.position for each in turn],
-        [each.receipt.generation for each in turn],
-        [each.receipt.epoch for each in turn],
-        [each.command.any_epoch for each in turn],
-    )
-
-
-def _liveness(turn: Sequence[_Asked], queue: Queue) -> list[list[bool]]:
-    """Return which act only while they live, and which although superseded; in FIFO queues all live, or do not act."""
-    if queue.settings.fifo:
-        return []
-    return [[each.command.only_live for each in turn], [each.command.any_receive for each in turn]]
-
-
-def _useless(turn: Sequence[_Asked], queue: Queue, found: dict[int, Any]) -> dict[ReceiptState, list[Receipt]]:
-    """Return the receipts that delete nothing, by what they are."""
-    useless: dict[ReceiptState, list[Receipt]] = {}
-    for each in turn:
-        state = _state(found.get(each.receipt.position))
-        if not visibility.receipt_acts(state, only_live=_only_live(each.command, queue)):
-            useless.setdefault(state, []).append(each.receipt)
-    return useless
 
 
 def _frees(row: Any) -> bool:

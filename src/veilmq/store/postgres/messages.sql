@@ -1,7 +1,7 @@
 -- Messages of standard queues: the data plane. Every statement names the one partition it acts on ($1).
 --
 -- Of a logged queue there is another statement each: it has what stands behind "log:", and not the lines marked "no log". Its
--- last terms are the first partition of the queue and its name (see event_log.py, and mq.outcomes).
+-- last terms are the first partition of the queue and its name (see queues.py, and mq.outcomes).
 
 -- name: send
 -- $2 counters, $3 priorities, $4 delays in ms, $5 ids, $6 properties, $7 bodies. Nothing is stored in a retired partition.
@@ -20,7 +20,7 @@ UPDATE mq.part SET priorities = ARRAY(
 WHERE qp = $1 AND NOT priorities @> $2::smallint[]
 
 -- name: receive
--- $2 count, $3 timeout in ms, $4 generation, $5 low-water marks (see low_water.py), $6 retention in ms; of a receive that waited, $7 when it was
+-- $2 count, $3 timeout in ms, $4 generation, $5 low-water marks (see node.py), $6 retention in ms; of a receive that waited, $7 when it was
 -- asked for and $8 the last instant of its lease, null of others; $9 what it has already, or null. Lower priorities first;
 -- of one, what became visible first. Of a logged queue, $10 is how many receives make a message dead, or null, and $11 and $12
 -- the places at which each message's receive begins and ends among all that take together.
@@ -216,44 +216,19 @@ FROM mq.part JOIN mq.msg ON msg.qp = part.qp AND (msg.claim IS NOT NULL OR msg.s
 WHERE part.qp = $1 AND NOT part.retired
 ORDER BY msg.seq LIMIT $2
 
--- name: look_visible
--- The first $2 visible messages within their retention of $3 ms, as they became visible. ($4 is not needed.)
-SELECT ready.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
-    SELECT * FROM mq.msg
-    WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at <= mq.now_ms()
-        AND msg.sent_at > mq.now_ms() - $3 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
-    ORDER BY msg.visible_at, msg.seq
-    LIMIT $2
-) ready
-WHERE part.qp = $1 AND NOT part.retired AND $4::int IS NOT NULL
-ORDER BY ready.visible_at, ready.seq LIMIT $2
-
--- name: look_in_flight
--- The first $2 messages in flight within their retention of $3 ms, or claimed, in the order in which that ends: of each
--- priority among the first $4 hidden ones.
+-- name: look_at
+-- The first $2 messages that are in the state $5, within their retention of $3 ms or claimed, as they became visible or will be: of
+-- each priority among all visible ones, or among the first $4 hidden ones.
 SELECT shown.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
-    SELECT hidden.* FROM (
+    SELECT passed.* FROM (
         SELECT * FROM mq.msg
-        WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at > mq.now_ms()
-        ORDER BY msg.visible_at, msg.seq LIMIT $4
-    ) AS hidden
-    WHERE hidden.receive_count > 0 AND (hidden.claim IS NOT NULL OR hidden.sent_at > mq.now_ms() - $3
-        AND (hidden.sent_at > part.ended_until OR hidden.seq >= part.ended_before))
-    LIMIT $2
-) shown
-WHERE part.qp = $1 AND NOT part.retired
-ORDER BY shown.visible_at, shown.seq LIMIT $2
-
--- name: look_delayed
--- The same of messages whose delay has not ended.
-SELECT shown.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
-    SELECT hidden.* FROM (
-        SELECT * FROM mq.msg
-        WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at > mq.now_ms()
-        ORDER BY msg.visible_at, msg.seq LIMIT $4
-    ) AS hidden
-    WHERE hidden.receive_count = 0 AND hidden.sent_at > mq.now_ms() - $3
-        AND (hidden.sent_at > part.ended_until OR hidden.seq >= part.ended_before)
+        WHERE msg.qp = $1 AND msg.priority = of_part.priority
+            AND msg.visible_at > CASE WHEN $5 = 'visible' THEN -1 ELSE mq.now_ms() END
+            AND msg.visible_at <= CASE WHEN $5 = 'visible' THEN mq.now_ms() ELSE 1::bigint << 62 END
+        ORDER BY msg.visible_at, msg.seq LIMIT CASE WHEN $5 <> 'visible' THEN $4::bigint END
+    ) AS passed
+    WHERE ($5 = 'visible' OR (passed.receive_count > 0) = ($5 = 'in flight')) AND (passed.claim IS NOT NULL
+        OR passed.sent_at > mq.now_ms() - $3 AND (passed.sent_at > part.ended_until OR passed.seq >= part.ended_before))
     LIMIT $2
 ) shown
 WHERE part.qp = $1 AND NOT part.retired

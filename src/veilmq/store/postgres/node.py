@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from heapq import heappop, heappush
+from operator import itemgetter
 from random import getrandbits
 from typing import Any, NamedTuple
 
@@ -80,8 +81,11 @@ _DEAR_S = 0.02
 _DEAR_FACTOR = 8
 _DEAR_LOOKS = 2  # once may be chance: a busy machine
 _COSTS_PER_WHOLE_LOOK = 10
-_PARTITIONS_MAX = 10_000
 _LANES = PRIORITY.maximum
+_INTERVAL_MS = SECOND_MS
+_INTERVAL_MS_WHILE_FREE = 10 * SECOND_MS
+_COSTS_PER_INTERVAL = 50
+_KNOWN_MAX = 10_000  # queues
 
 
 @dataclass(slots=True)
@@ -102,6 +106,17 @@ class _Marks:
     dear_looks: int = 0
     last: list[int] = field(default_factory=lambda: list(BEGINNING))
 
+    def end_look(self) -> None:
+        now_s = stopwatch_s()
+        cost_s = now_s - self.began_s
+        if not self.is_whole:
+            self.usual_s = cost_s
+            return
+        self.is_whole = False
+        is_dear = self.usual_s is not None and cost_s >= max(_DEAR_S, _DEAR_FACTOR * self.usual_s)
+        self.dear_looks = self.dear_looks + 1 if is_dear else 0
+        self.again_at_s = now_s + _COSTS_PER_WHOLE_LOOK * cost_s if self.dear_looks >= _DEAR_LOOKS else 0.0
+
 
 class LowWater:
     """The marks of one node. Standard queues alone have them: a group may come up by an instant that is long past."""
@@ -114,7 +129,7 @@ class LowWater:
         """Return behind what to look for messages of each priority, in the form of ``BEGINNING``."""
         marks = self._marks.get(partition)
         if marks is None:
-            if len(self._marks) >= _PARTITIONS_MAX:
+            if len(self._marks) >= _KNOWN_MAX:
                 self._marks.clear()
             marks = self._marks[partition] = _Marks()
         marks.began_s = stopwatch_s()
@@ -132,7 +147,7 @@ class LowWater:
         marks = self._marks.get(partition)
         if marks is None or marks.is_whole:
             return None
-        _end(marks)
+        marks.end_look()
         marks.began_s = stopwatch_s()
         marks.is_whole = marks.began_s >= marks.again_at_s
         return BEGINNING if marks.is_whole else None
@@ -142,13 +157,10 @@ class LowWater:
         marks = self._marks.get(partition)
         if marks is None:
             return
-        _end(marks)
-        for priority in {row["priority"] for row in rows}:
-            instant, position, now_ms = max(
-                (row["was_visible_at"], row["seq"], row["now"]) for row in rows if row["priority"] == priority
-            )
-            marks.last[priority - 1] = instant
-            marks.last[_LANES + priority - 1] = position if instant < now_ms else -1
+        marks.end_look()
+        for row in sorted(rows, key=itemgetter("was_visible_at", "seq")):
+            lane, instant = row["priority"] - 1, row["was_visible_at"]
+            marks.last[lane], marks.last[_LANES + lane] = instant, row["seq"] if instant < row["now"] else -1
 
     def known(self, partition: int) -> tuple[list[int], int | None]:
         """Return behind what anything is, and in how many ms there may be a look at what is not; ``None``: at once."""
@@ -163,30 +175,11 @@ class LowWater:
         self._marks.clear()
 
 
-def _end(marks: _Marks) -> None:
-    """Take note of what the look cost that ends."""
-    cost_s = stopwatch_s() - marks.began_s
-    if not marks.is_whole:
-        marks.usual_s = cost_s
-        return
-    marks.is_whole = False
-    is_dear = marks.usual_s is not None and cost_s >= max(_DEAR_S, _DEAR_FACTOR * marks.usual_s)
-    marks.dear_looks = marks.dear_looks + 1 if is_dear else 0
-    marks.again_at_s = stopwatch_s() + _COSTS_PER_WHOLE_LOOK * cost_s if marks.dear_looks >= _DEAR_LOOKS else 0.0
-
-
-_INTERVAL_MS = SECOND_MS
-_INTERVAL_MS_WHILE_FREE = 10 * SECOND_MS
-_COSTS_PER_INTERVAL = 50
-_KNOWN_MAX = 10_000
-
-
 @dataclass(slots=True)
 class _Counted:
-    """What this node takes for the number in flight at the instant ``at_ms`` of its clock.
+    """How many are in flight, as counted by ``at_ms`` of the node's clock; ``own`` is what the node gave since.
 
-    From ``again_ms`` on there may be another count, at ``due_ms`` by the database's clock; ``own`` is the node's own
-    part since that was counted.
+    From ``again_ms`` on there may be another count, at ``due_ms`` by the database's clock.
     """
 
     in_flight: int
@@ -194,12 +187,6 @@ class _Counted:
     again_ms: int
     due_ms: int
     own: int = 0
-
-    def is_fresh(self, now_ms: int, quota: int) -> bool:
-        """Tell whether that is good enough."""
-        if 2 * (self.in_flight + self.own) < quota:
-            return now_ms < max(self.again_ms, self.at_ms + _INTERVAL_MS_WHILE_FREE)
-        return now_ms < self.again_ms
 
 
 class InFlight:
@@ -221,7 +208,7 @@ class InFlight:
             row = await self._count(connection, queue, quota)
             places, due_ms = quota - row["in_flight"], row["due"]
         else:
-            known = await self._fresh(connection, queue, quota)
+            known = await self._estimate(connection, queue, quota)
             places, due_ms = quota - known.in_flight - known.own, known.due_ms
         if places <= 0:
             self._full.add(queue.partition)
@@ -237,7 +224,7 @@ class InFlight:
             known.own += messages
 
     def freed(self, queue: Queue, messages: int, now_ms: int) -> None:
-        """Take note of what is no longer in flight, and tell whoever found no place."""
+        """Take note of what is no longer in flight, and wake the waiters that found no place."""
         self.given(queue, -messages)
         if queue.partition in self._full:
             self._full.discard(queue.partition)
@@ -245,36 +232,35 @@ class InFlight:
         else:
             self._watches.freed(queue.name, now_ms)
 
-    async def _fresh(self, connection: Any, queue: Queue, quota: int) -> _Counted:
-        before = self._known.get(queue.partition)
-        if before is not None and before.is_fresh(self._clock.now_ms(), quota):
-            return before
+    async def _estimate(self, connection: Any, queue: Queue, quota: int) -> _Counted:
+        """Return a count that is recent enough: the known one, that of another node or, if it is time to, a new one."""
+        before, now_ms = self._known.get(queue.partition), self._clock.now_ms()
+        if before is not None:
+            is_free = 2 * (before.in_flight + before.own) < quota
+            if now_ms < (max(before.again_ms, before.at_ms + _INTERVAL_MS_WHILE_FREE) if is_free else before.again_ms):
+                return before
+        own, row = 0 if before is None else max(0, before.own), None
+        if await connection.fetchval(STANDARD["claim_count"], queue.partition, _INTERVAL_MS) is None:
+            row = await connection.fetchrow(STANDARD["counted"], queue.partition)  # by one that saw not all of ``own``
+        if row is None or row["counted"] is None:
+            began_s = stopwatch_s()
+            counted = (await self._count(connection, queue, quota))["in_flight"]
+            interval_ms = _interval_ms(began_s)
+            own, row = 0, await connection.fetchrow(STANDARD["note_count"], queue.partition, counted, interval_ms)
         if len(self._known) >= _KNOWN_MAX:
             self._known.clear()
-        own = 0 if before is None else max(0, before.own)
-        known = self._known[queue.partition] = await self._learn(connection, queue, quota, own)
-        return known
-
-    async def _learn(self, connection: Any, queue: Queue, quota: int, own: int) -> _Counted:
-        """Count if it is time to; else read what another node counted, who did not see all of our ``own`` part."""
-        if await connection.fetchval(STANDARD["claim_count"], queue.partition, _INTERVAL_MS) is None:
-            row = await connection.fetchrow(STANDARD["counted"], queue.partition)
-            if row is not None and row["counted"] is not None:
-                return self._as_known(row, own)
-        began_s = stopwatch_s()
-        counted = (await self._count(connection, queue, quota))["in_flight"]
-        cost_ms = int((stopwatch_s() - began_s) * SECOND_MS)
-        interval_ms = max(_INTERVAL_MS, _COSTS_PER_INTERVAL * cost_ms)
-        row = await connection.fetchrow(STANDARD["note_count"], queue.partition, counted, interval_ms)
-        return self._as_known(row, 0)
-
-    def _as_known(self, row: Any, own: int) -> _Counted:
-        left_ms = max(0, row["next_at"] - row["now"])
         now_ms = self._clock.now_ms()
-        return _Counted(row["counted"], now_ms, now_ms + left_ms, row["next_at"], own)
+        again_ms = now_ms + max(0, row["next_at"] - row["now"])
+        known = self._known[queue.partition] = _Counted(row["counted"], now_ms, again_ms, row["next_at"], own)
+        return known
 
     async def _count(self, connection: Any, queue: Queue, quota: int) -> Any:
         return await connection.fetchrow(sql(queue)["in_flight"], queue.partition, quota, retention_ms(queue))
+
+
+def _interval_ms(began_s: float) -> int:
+    """Return when to do again what began then and is done: a fiftieth of the time at the most is spent on it."""
+    return max(_INTERVAL_MS, _COSTS_PER_INTERVAL * int((stopwatch_s() - began_s) * SECOND_MS))
 
 
 class Totals:
@@ -307,7 +293,6 @@ LANE = 100
 _FLIGHTS_READ_MAX = 3_000
 _HIDDEN_READ_MAX = 20_000
 _LANDINGS_SPARE = 1_000
-_QUEUES_MAX = 10_000
 
 
 class Flight(NamedTuple):
@@ -330,50 +315,45 @@ class Flight(NamedTuple):
 class FairShares:
     """The groups of one partition. Instants are of the database's clock."""
 
-    __slots__ = ("_alone", "_fairness", "_flights", "_landings", "_suspects", "_touched")
+    __slots__ = ("_alone", "_flights", "_landings", "_touched", "fairness", "look_at_ms", "suspects")
 
     def __init__(self) -> None:
-        self._fairness = Fairness()
+        self.fairness = Fairness()
+        self.suspects: set[int] = set()
+        """The groups that are noisy, or may be soon."""
+        self.look_at_ms = 0
+        """From when on, by the node's clock, there may be another look at what other nodes do."""
         self._flights: dict[int, Flight] = {}
         self._landings: list[tuple[int, int]] = []  # when, and the position; some are of earlier deadlines
         self._alone = 0
-        self._suspects: set[int] = set()
         self._touched: set[int] | None = None  # positions of which something was heard during a look
 
     # What happens.
 
     def sent(self, group: int, now_ms: int) -> None:
         """Note that the group sent a message; one that took much and was silent may be noisy again by that."""
-        self._fairness.sent(group, now_ms)
+        self.fairness.sent(group, now_ms)
         self._suspect(group, now_ms)
-
-    def heard(self, group: int, sent_at_ms: int) -> None:
-        """Note when the group last sent through any node, if that is news."""
-        self._fairness.heard(group, sent_at_ms)
 
     def take_off(self, position: int, flight: Flight, now_ms: int) -> None:
         """Count a message in flight; ``now_ms`` is when that was seen."""
         self.pass_time(now_ms)
         self.land(position, now_ms)
-        self._touch(position)
-        self._flights[position] = flight
         self._await_landing(position, flight)
         if flight.group is None:
             self._alone += 1
             return
-        self._fairness.received(flight.group, now_ms)
-        if self._fairness.has_many(flight.group):
-            self._suspects.add(flight.group)
+        self.fairness.received(flight.group, now_ms)
+        if self.fairness.has_many(flight.group):
+            self.suspects.add(flight.group)
 
     def move(self, position: int, visible_at_ms: int) -> bool:
         """Note another deadline; tell whether the message was known to be in flight."""
         self._touch(position)
         flight = self._flights.get(position)
-        if flight is None:
-            return False
-        flight = self._flights[position] = flight._replace(visible_at_ms=visible_at_ms)
-        self._await_landing(position, flight)
-        return True
+        if flight is not None:
+            self._await_landing(position, flight._replace(visible_at_ms=visible_at_ms))
+        return flight is not None
 
     def land(self, position: int, now_ms: int) -> None:
         """Count a message out, if it is known to be in flight."""
@@ -384,7 +364,7 @@ class FairShares:
         if flight.group is None:
             self._alone -= 1
             return
-        self._fairness.ended(flight.group, max(0, now_ms - flight.since_ms), now_ms)
+        self.fairness.ended(flight.group, max(0, now_ms - flight.since_ms), now_ms)
         self._suspect(flight.group, now_ms)
 
     def pass_time(self, now_ms: int) -> None:
@@ -396,14 +376,11 @@ class FairShares:
                 self.land(position, lands_at_ms)
 
     def _await_landing(self, position: int, flight: Flight) -> None:
+        self._flights[position] = flight
         if len(self._landings) > 2 * len(self._flights) + _LANDINGS_SPARE:  # most of them have landed before
             self._landings = sorted((each.lands_at_ms, at) for at, each in self._flights.items())
         else:
             heappush(self._landings, (flight.lands_at_ms, position))
-
-    def drained(self, group: int) -> None:
-        """Note that nothing of the group waits any more."""
-        self._fairness.drained(group)
 
     def begin_look(self) -> None:
         """From now on it is seen what is in flight; of what is heard meanwhile, that is the later news."""
@@ -428,40 +405,18 @@ class FairShares:
         if self._touched is not None:
             self._touched.add(position)
 
-    # Who is noisy.
-
     def _suspect(self, group: int, now_ms: int) -> None:
-        if self._fairness.would_be_noisy(group, self._alone, now_ms):
-            self._suspects.add(group)
+        if self.fairness.would_be_noisy(group, self._alone, now_ms):
+            self.suspects.add(group)
 
-    @property
-    def suspects(self) -> list[int]:
-        """The groups that are noisy, or may be soon."""
-        return list(self._suspects)
-
-    def noisy(self, now_ms: int) -> list[int]:
-        """Judge who is noisy now: the group that comes first among them first."""
+    def noisy(self, now_ms: int, *, judge: bool = True) -> list[int]:
+        """Return the groups that are noisy now, by a judgement or as one would be: the one that comes first, first."""
         self.pass_time(now_ms)
-        noisy = [group for group in self._suspects if self._fairness.is_noisy(group, self._alone, now_ms)]
-        self._suspects = {*noisy, *filter(self._fairness.has_many, self._suspects)}
-        return sorted(noisy, key=self._need)
-
-    def would_be_noisy(self, now_ms: int) -> list[int]:
-        """Tell the same without a judgement."""
-        self.pass_time(now_ms)
-        noisy = [group for group in self._suspects if self._fairness.would_be_noisy(group, self._alone, now_ms)]
-        return sorted(noisy, key=self._need)
-
-    def _need(self, group: int) -> tuple[int, int]:
-        return self._fairness.in_flight(group), group
-
-
-@dataclass(slots=True)
-class _KnownShares:
-    """What is known of one partition; from ``look_at_ms`` of the node's clock on there may be another look."""
-
-    shares: FairShares = field(default_factory=FairShares)
-    look_at_ms: int = 0
+        is_noisy = self.fairness.is_noisy if judge else self.fairness.would_be_noisy
+        noisy = [group for group in self.suspects if is_noisy(group, self._alone, now_ms)]
+        if judge:
+            self.suspects = {*noisy, *filter(self.fairness.has_many, self.suspects)}
+        return sorted(noisy, key=lambda group: (self.fairness.in_flight(group), group))
 
 
 class FairQueues:
@@ -470,52 +425,51 @@ class FairQueues:
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         self._ahead_ms = 0  # the database's clock, of this node's
-        self._known: dict[int, _KnownShares] = {}
+        self._known: dict[int, FairShares] = {}
 
     def has(self, queue: Queue) -> bool:
         """Tell whether messages of ``queue`` are known to name groups."""
         return queue.partition in self._known or queue.has_groups
 
-    def meet(self, queue: Queue) -> None:
-        """Note that messages of ``queue`` name groups."""
-        if not self.has(queue):
-            self._of(queue)
+    def of(self, queue: Queue) -> FairShares:
+        """Return what is known of a queue whose messages name groups."""
+        shares = self._known.get(queue.partition)
+        if shares is None:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            shares = self._known[queue.partition] = FairShares()
+        return shares
 
     async def noisy(self, connection: Any, queue: Queue, *, judge: bool = True) -> list[int]:
         """Return the noisy groups, the one that comes first among them first."""
-        shares = await self.current(connection, queue)
-        return shares.noisy(self._now_ms()) if judge else shares.would_be_noisy(self._now_ms())
+        await self.look(connection, queue)
+        return self.of(queue).noisy(self._now_ms(), judge=judge)
 
-    async def current(self, connection: Any, queue: Queue) -> FairShares:
-        """Return who takes how much, after a look at what other nodes do if one is due."""
-        known = self._of(queue)
+    async def look(self, connection: Any, queue: Queue) -> None:
+        """See what other nodes do, if a look at that is due."""
+        shares, kept_ms = self.of(queue), retention_ms(queue)
         now_ms = self._clock.now_ms()
-        if now_ms >= known.look_at_ms:
-            began_s = stopwatch_s()
-            known.look_at_ms = now_ms + _INTERVAL_MS  # nobody else looks meanwhile
-            await self._look(connection, queue, known.shares)
-            cost_ms = int((stopwatch_s() - began_s) * SECOND_MS)
-            known.look_at_ms = now_ms + max(_INTERVAL_MS, _COSTS_PER_INTERVAL * cost_ms)
-        return known.shares
-
-    async def _look(self, connection: Any, queue: Queue, shares: FairShares) -> None:
-        kept_ms = retention_ms(queue)
+        if now_ms < shares.look_at_ms:
+            return
+        began_s = stopwatch_s()
+        shares.look_at_ms = now_ms + _INTERVAL_MS  # no other command looks meanwhile
         shares.begin_look()
         rows = await connection.fetch(FAIR["flights"], queue.partition, _FLIGHTS_READ_MAX, _HIDDEN_READ_MAX, kept_ms)
         self._hear(rows)
         found = {row["seq"]: _flight(queue, row, row["received_at"]) for row in rows}
         shares.correct(found, self._now_ms(), whole=len(rows) < _FLIGHTS_READ_MAX)
         if shares.suspects:
-            for row in await connection.fetch(FAIR["turns"], queue.partition, shares.suspects, kept_ms):
-                shares.heard(row["group_key"], row["sent_at"])
+            for row in await connection.fetch(FAIR["turns"], queue.partition, list(shares.suspects), kept_ms):
+                shares.fairness.heard(row["group_key"], row["sent_at"])
                 if not row["has_any"]:
-                    shares.drained(row["group_key"])
+                    shares.fairness.drained(row["group_key"])
+        shares.look_at_ms = now_ms + _interval_ms(began_s)
 
     # What this node does.
 
     def sent(self, queue: Queue, groups: Sequence[int | None], rows: Sequence[Any]) -> None:
         """Note what was stored."""
-        shares = self._of(queue).shares
+        shares = self.of(queue)
         for group, row in zip(groups, rows, strict=True):
             if group is not None:
                 shares.sent(group, row["sent_at"])
@@ -525,42 +479,32 @@ class FairQueues:
         if not rows or "group_key" not in rows[0] or not self.has(queue):
             return  # of a queue that was just found to be fair, the next look will tell
         self._hear(rows)
-        shares = self._of(queue).shares
+        shares = self.of(queue)
         for row in rows:
             shares.take_off(row["seq"], _flight(queue, row, row["now"]), row["now"])
 
     def drained(self, queue: Queue, rows: Iterable[Any]) -> None:
         """Note which of the groups that had to wait have nothing to give any more."""
         for group in {row["group_key"] for row in rows if row["is_drained"]}:
-            self._of(queue).shares.drained(group)
+            self.of(queue).fairness.drained(group)
 
     def ended(self, queue: Queue, positions: Iterable[int], now_ms: int) -> None:
         """Note messages that are gone."""
         if self.has(queue):
-            shares = self._of(queue).shares
+            shares = self.of(queue)
             shares.pass_time(now_ms)
             for position in positions:
                 shares.land(position, now_ms)
 
     def moved(self, queue: Queue, row: Any) -> None:
         """Note another deadline of a message, which is processed from now on if it was visible."""
-        if row["group_key"] is not None:
-            self.meet(queue)
-        if not self.has(queue):
+        if row["group_key"] is None and not self.has(queue):
             return
-        shares = self._of(queue).shares
+        shares = self.of(queue)
         shares.pass_time(row["now"])
         if not shares.move(row["seq"], row["until"]) and row["receive_count"] and row["visible_at"] <= row["now"]:
             flight = Flight(row["until"], row["group_key"], row["now"], row["sent_at"] + retention_ms(queue))
             shares.take_off(row["seq"], flight, row["now"])
-
-    def _of(self, queue: Queue) -> _KnownShares:
-        known = self._known.get(queue.partition)
-        if known is None:
-            if len(self._known) >= _QUEUES_MAX:
-                self._known.clear()
-            known = self._known[queue.partition] = _KnownShares()
-        return known
 
     def _hear(self, rows: Sequence[Any]) -> None:
         if rows:
@@ -623,22 +567,18 @@ class Node:
         name = together[0].queue
         for _ in range(2):
             try:
-                turn = self.database.connection()
-                if relaxed and self.database.relaxes and not (await self._known(name)).settings.fifo:
-                    turn = self.database.relaxed()
-                async with turn as connection:
+                turn = self.database.connection
+                if relaxed and self.database.relaxes:
+                    queue = self.catalog.known(name)
+                    if queue is None:
+                        async with turn() as connection:
+                            queue = await self.catalog.sure(connection, name)
+                    turn = turn if queue.settings.fifo else self.database.relaxed
+                async with turn() as connection:
                     return await work(connection, await self.catalog.queue(connection, name), together)
             except PartitionRetired:
                 self.catalog.forget(name)
         raise QueueNotFound(name)
-
-    async def _known(self, name: str) -> Queue:
-        """Return a queue whose type says which connection its commands take."""
-        queue = self.catalog.known(name)
-        if queue is None:
-            async with self.database.connection() as connection:
-                queue = await self.catalog.sure(connection, name)
-        return queue
 
     def deleted(self, queue: Queue, seqs: list[int], now_ms: int) -> None:
         """Take note of messages in flight that were deleted."""

@@ -17,7 +17,7 @@ connection of the node's own; when that ends another one is made, after a pause 
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from secrets import token_hex
 from typing import Any
 
@@ -52,17 +52,12 @@ class Rounds:
         self.hears = False
         """Whether notices of other nodes arrive."""
 
-    @property
-    def interval_ms(self) -> int:
-        """Return the time from one round to the next."""
-        return self._interval_ms if self.hears else self._interval_ms // _DEAF_FACTOR
-
     def look(self, after_ms: int | None = None) -> None:
         """Have a round then, or in its time, unless one comes before."""
-        if self._stopped:
-            return
-        at_ms = self._node.clock.now_ms() + (self.interval_ms if after_ms is None else after_ms)
-        if self._at_ms is not None and self._at_ms <= at_ms:
+        if after_ms is None:
+            after_ms = self._interval_ms if self.hears else self._interval_ms // _DEAF_FACTOR
+        at_ms = self._node.clock.now_ms() + after_ms
+        if self._stopped or (self._at_ms is not None and self._at_ms <= at_ms):
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -83,41 +78,39 @@ class Rounds:
 
     async def _work(self, names: list[str]) -> None:
         try:
-            await self._ask(names)
+            await self._inspect(names)
         except (*IN_DOUBT, asyncpg.PostgresError, StoreUnavailable):
             log.debug("a look at what is waited for failed, and is repeated", exc_info=True)
-        except Exception:  # nobody else would have the next one
+        except Exception:  # there would be no next one
             log.exception("a look at what is waited for failed, and is repeated")
         self.look()
 
-    async def _ask(self, names: list[str]) -> None:
+    async def _inspect(self, names: list[str]) -> None:
+        """Ask when the queues have something, whatever their age here: the rows tell which partitions are in use."""
+        catalog, watches, clock = self._node.catalog, self._node.watches, self._node.clock
+        of_kind: dict[bool, list[Queue]] = {False: [], True: []}
         async with self._node.database.connection() as connection:
-            known = [await self._known(connection, name) for name in names]
-            for statement, is_fifo in (("awaited", False), ("awaited_groups", True)):
-                queues = [queue for queue in known if queue is not None and queue.settings.fifo is is_fifo]
-                if queues:
-                    await self._ask_of(connection, queues, statement)
-
-    async def _known(self, connection: Any, name: str) -> Queue | None:
-        """Return the queue, whatever its age here: the statement tells whether its partition is in use."""
-        try:
-            return self._node.catalog.seen(name) or await self._node.catalog.sure(connection, name)
-        except QueueNotFound:
-            self._node.watches.wake_here(name, 0)
-            return None
-
-    async def _ask_of(self, connection: Any, queues: list[Queue], statement: str) -> None:
-        partitions = [queue.partition for queue in queues]
-        sent_ms = self._node.clock.machine.now_ms()
-        rows = await connection.fetch(SQL[statement], partitions, [retention_ms(queue) for queue in queues])
-        self._node.clock.saw(rows[0]["now"], sent_ms=sent_ms)
-        for row in rows:
-            queue = queues[row["place"] - 1]
-            if not row["is_used"]:  # it was purged or deleted
-                self._node.catalog.forget(queue.name)
-                self._node.watches.wake_here(queue.name, row["now"])
-            elif row["visible_at"] is not None:
-                self._node.watches.wake_here(queue.name, max(row["now"], row["visible_at"]))
+            for name in names:
+                try:
+                    queue = catalog.seen(name) or await catalog.sure(connection, name)
+                    of_kind[queue.settings.fifo].append(queue)
+                except QueueNotFound:
+                    watches.wake_here(name, 0)
+            for is_fifo, queues in of_kind.items():
+                if not queues:
+                    continue
+                statement = SQL["awaited_groups" if is_fifo else "awaited"]
+                terms = [queue.partition for queue in queues], [retention_ms(queue) for queue in queues]
+                sent_ms = clock.machine.now_ms()
+                rows = await connection.fetch(statement, *terms)
+                clock.saw(rows[0]["now"], sent_ms=sent_ms)
+                for row in rows:
+                    name = queues[row["place"] - 1].name
+                    if not row["is_used"]:  # it was purged or deleted
+                        catalog.forget(name)
+                        watches.wake_here(name, row["now"])
+                    elif row["visible_at"] is not None:
+                        watches.wake_here(name, max(row["now"], row["visible_at"]))
 
 
 BYTES_MAX = 7_500
@@ -131,7 +124,7 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     due_ms: dict[str, int] = {}
     """Queues that have, or may have, a message, or a place for one, at an instant."""
     awaited: dict[str, bool] = {}
-    """Queues that somebody waits for at the node; false: no more."""
+    """Queues that have waiters at the node; false: no more."""
     full: list[str] = []
     """Queues where it found no place for another message in flight."""
     changed: list[str] = []
@@ -150,7 +143,21 @@ _decoder = msgspec.json.Decoder(Notice)
 
 def packed(node: str, entries: Iterable[tuple[str, str, Any]]) -> list[str]:
     """Return the texts of as few notices as have room for ``entries``: field, queue and value of each entry."""
-    return [_encode(Notice(node=node, **fields)).decode() for fields in _parts(entries)]
+    notices: list[dict[str, Any]] = []
+    left = 0
+    for field, queue, value in entries:
+        size_bytes = len(_encode(queue)) + _BYTES_PER_ENTRY
+        if size_bytes > left or not notices:
+            notices.append({})
+            left = BYTES_MAX
+        left -= size_bytes
+        if not queue:
+            notices[-1][field] = value
+        elif value is None:
+            notices[-1].setdefault(field, []).append(queue)
+        else:
+            notices[-1].setdefault(field, {})[queue] = value
+    return [_encode(Notice(node=node, **fields)).decode() for fields in notices]
 
 
 def unpacked(text: str) -> Notice | None:
@@ -159,25 +166,6 @@ def unpacked(text: str) -> Notice | None:
         return _decoder.decode(text)
     except msgspec.DecodeError:
         return None
-
-
-def _parts(entries: Iterable[tuple[str, str, Any]]) -> Iterator[dict[str, Any]]:
-    fields: dict[str, Any] = {}
-    left = BYTES_MAX
-    for field, queue, value in entries:
-        size_bytes = len(_encode(queue)) + _BYTES_PER_ENTRY
-        if size_bytes > left:
-            yield fields
-            fields, left = {}, BYTES_MAX
-        left -= size_bytes
-        if not queue:
-            fields[field] = value
-        elif value is None:
-            fields.setdefault(field, []).append(queue)
-        else:
-            fields.setdefault(field, {})[queue] = value
-    if fields:
-        yield fields
 
 
 REFRESH_MS = 10 * SECOND_MS
@@ -194,9 +182,11 @@ class Interests:
         self._until_ms: dict[str, dict[str, int]] = {}
         self._full: set[str] = set()
 
-    def note(self, node: str, queue: str) -> None:
-        """Take note that ``node`` awaits messages of ``queue``."""
+    def note(self, node: str, queue: str, *, is_full: bool = False) -> None:
+        """Take note that ``node`` awaits messages of ``queue``, where it may have found no place."""
         self._until_ms.setdefault(queue, {})[node] = self._clock.now_ms() + _KEPT_MS
+        if is_full:
+            self._full.add(queue)
 
     def drop(self, node: str, queue: str) -> None:
         """Take note that it does so no more."""
@@ -215,10 +205,6 @@ class Interests:
         for node in [node for node, until_ms in nodes.items() if until_ms <= now_ms]:
             self.drop(node, queue)
         return bool(nodes)
-
-    def fill(self, queue: str) -> None:
-        """Take note that a node found no place there."""
-        self._full.add(queue)
 
     def is_full(self, queue: str) -> bool:
         """Tell whether a node waits for a place there."""
@@ -246,14 +232,12 @@ _ANSWER_S = 5.0
 _PAUSE_MS_MIN = 100
 _PAUSE_MS_MAX = 5_000
 _FAILURES = (*UNREACHABLE, asyncpg.PostgresError)
-
+_NODE_BYTES = 4
 
 REST_MS = 10
 """How long after one notice a node sends the next."""
 SOON_MS = 50
 """How long after a new interest a node looks by itself: others may have had no time to hear of it."""
-
-_NODE_BYTES = 4
 
 
 class Nodes:
@@ -262,7 +246,8 @@ class Nodes:
     def __init__(self, node: Node, *, rounds: Rounds, look_for_moves: Callable[[], None]) -> None:
         self.name = token_hex(_NODE_BYTES)
         self.interests = Interests(clock=node.clock)
-        self.catalog = node.catalog
+        self.awaits = self.interests.has
+        self.lacks_a_place = self.interests.give_place
         self._node = node
         self._rounds = rounds
         self._look_for_moves = look_for_moves
@@ -297,7 +282,7 @@ class Nodes:
     def open(self) -> None:
         """Begin to listen."""
         self._node.start(self._connect())
-        self._refreshing = self._node.clock.call_at(self._node.clock.now_ms() + REFRESH_MS, self._refresh)
+        self._refreshing = self._later(REFRESH_MS, self._refresh)
 
     async def stop(self) -> None:
         """Say what is left to say, and listen no more."""
@@ -314,22 +299,23 @@ class Nodes:
             with contextlib.suppress(*_FAILURES):
                 await connection.close(timeout=_ANSWER_S)
 
+    def _later(self, after_ms: int, call: Callable[[], object]) -> Timer:
+        return self._node.clock.call_at(self._node.clock.now_ms() + after_ms, call)
+
     # The connection, which is made again when it has ended.
 
     async def _connect(self) -> None:
+        connection: asyncpg.Connection[Any] | None = None
         try:
             connection = await self._node.database.connect()
-        except _FAILURES:
-            self._connect_later()
-            return
-        try:
             await connection.execute(SQL["relax"])
             await connection.add_listener(_NAME, self._hear)
+            connection.add_termination_listener(self._ended)
         except _FAILURES:
-            connection.terminate()
+            if connection is not None:
+                connection.terminate()
             self._connect_later()
             return
-        connection.add_termination_listener(self._ended)
         if self._stopped or connection.is_closed():
             connection.terminate()
             self._connect_later()
@@ -338,7 +324,7 @@ class Nodes:
         self._pause_ms = 0
         # What was said while there was no connection is not known: ask for it, and look at everything.
         self.interests.clear()
-        self.catalog.clear()
+        self._node.catalog.clear()
         self._rounds.hears = True
         self._say("hello", "", True)
         self._announce()
@@ -355,23 +341,18 @@ class Nodes:
     def _connect_later(self) -> None:
         if not self._stopped:
             self._pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS_MIN, 2 * self._pause_ms))
-            at_ms = self._node.clock.now_ms() + self._pause_ms
-            self._connecting = self._node.clock.call_at(at_ms, lambda: self._node.start(self._connect()))
+            self._connecting = self._later(self._pause_ms, lambda: self._node.start(self._connect()))
 
     # What this node has to say.
 
     def begin(self, queue: str) -> None:
-        """Say that somebody waits here; look once more, for what came before others could hear of that."""
+        """Say that a waiter is here; look once more, for what came before others could hear of that."""
         if queue in self._announced or self._connection is None:
             self._rounds.look()
             return
         self._announced.add(queue)
         self._say("awaited", queue, True, after_ms=1)
         self._rounds.look(SOON_MS)
-
-    def awaits(self, queue: str) -> bool:
-        """Tell whether another node waits for ``queue``."""
-        return self.interests.has(queue)
 
     def tell(self, queue: str, due_ms: int) -> None:
         """Say that there is, or may be, a message at ``due_ms``."""
@@ -384,10 +365,6 @@ class Nodes:
     def found_full(self, queue: str) -> None:
         """Say that there was no place for another message in flight."""
         self._say("full", queue, None)
-
-    def lacks_a_place(self, queue: str) -> bool:
-        """Tell whether another node waits for a place in ``queue``."""
-        return self.interests.give_place(queue)
 
     def moves_changed(self) -> None:
         """Look for move tasks, here and at the other nodes."""
@@ -402,10 +379,9 @@ class Nodes:
     def _send_later(self, after_ms: int = 0) -> None:
         if self._is_out or self._timer is not None:
             return
-        now_ms = self._node.clock.now_ms()
-        at_ms = max(now_ms + after_ms, self._rests_until_ms)
-        if at_ms > now_ms:
-            self._timer = self._node.clock.call_at(at_ms, self._begin_to_send)
+        after_ms = max(after_ms, self._rests_until_ms - self._node.clock.now_ms())
+        if after_ms > 0:
+            self._timer = self._later(after_ms, self._begin_to_send)
         else:
             self._begin_to_send()
 
@@ -441,15 +417,11 @@ class Nodes:
             return
         self._received += 1
         for queue, is_awaited in notice.awaited.items():
-            if is_awaited:
-                self.interests.note(notice.node, queue)
-            else:
-                self.interests.drop(notice.node, queue)
+            (self.interests.note if is_awaited else self.interests.drop)(notice.node, queue)
         for queue in notice.full:
-            self.interests.note(notice.node, queue)
-            self.interests.fill(queue)
+            self.interests.note(notice.node, queue, is_full=True)
         for queue in notice.changed:
-            self.catalog.forget(queue)
+            self._node.catalog.forget(queue)
             self._node.watches.wake_here(queue, 0)
         for queue, due_ms in notice.due_ms.items():
             self._node.watches.wake_here(queue, due_ms)
@@ -463,10 +435,8 @@ class Nodes:
     def _announce(self) -> None:
         """Say what is awaited here, and what is so no more."""
         here = set(self._node.watches.here)
-        for queue in self._announced - here:
-            self._say("awaited", queue, False)
-        for queue in here:
-            self._say("awaited", queue, True)
+        for queue in self._announced | here:
+            self._say("awaited", queue, queue in here)
         self._announced = here
 
     def _refresh(self) -> None:
@@ -475,4 +445,4 @@ class Nodes:
         self.interests.look()
         self._announce()
         self._say("alive", "", True)
-        self._refreshing = self._node.clock.call_at(self._node.clock.now_ms() + REFRESH_MS, self._refresh)
+        self._refreshing = self._later(REFRESH_MS, self._refresh)

@@ -28,18 +28,31 @@ import msgspec
 
 from veilmq.core.errors import StoreUnavailable, VeilmqError
 from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
-from veilmq.core.ports import Clock, Timer
+from veilmq.core.ports import Clock
 from veilmq.core.redrive import SLICE_BYTES, SLICE_MESSAGES
 from veilmq.core.settings import QueueSettings
 from veilmq.store.named_queries import load
+from veilmq.store.postgres.background import Mover
 from veilmq.store.postgres.database import IN_DOUBT
-from veilmq.store.postgres.messages import key_of
+from veilmq.store.postgres.messages import AT_ONCE_MS, key_of
 from veilmq.store.postgres.node import Node, Positions, Start
-from veilmq.store.postgres.queues import COLLISIONS, COLLISIONS_MAX, STANDARD, Queue, queue_of
+from veilmq.store.postgres.queues import COLLISIONS, COLLISIONS_MAX, FIFO, STANDARD, Queue, queue_of
 
 log = logging.getLogger(__name__)
 
 OUTBOX = load("veilmq.store.postgres", "outbox.sql")
+OUTBOX |= {f"fifo_{name}": OUTBOX[name].replace("mq.msg", "mq.fifo_msg") for name in ("first", "messages")}
+
+CLAIM_MS = 10 * SECOND_MS
+"""For how long nodes leave a batch to the one that has begun with it."""
+LOOK_MS = 10 * SECOND_MS
+"""How often a node looks that has put nothing there."""
+PAUSE_MS = 2 * SECOND_MS
+"""When it tries again what could not be done."""
+
+_TOKEN_BYTES = 16
+_RETIRED_MS = 300 * SECOND_MS  # far longer than a transaction may take
+_FAILED = (*IN_DOUBT, asyncpg.PostgresError, VeilmqError)
 
 
 class Placed(NamedTuple):
@@ -47,18 +60,6 @@ class Placed(NamedTuple):
 
     place: int
     queue: Queue
-
-
-def _as_away(partition: int, queue: Queue) -> Queue:
-    """Return ``queue`` with a number that no queue here has."""
-    return queue._replace(number=-partition, partition=partition, origin=partition, away=True)
-
-
-CLAIM_MS = 10 * SECOND_MS
-"""For how long nodes leave a batch to the one that has begun with it."""
-
-_TOKEN_BYTES = 16
-_RETIRED_MS = 300 * SECOND_MS  # far longer than a transaction may take
 
 
 class Transit(NamedTuple):
@@ -72,23 +73,17 @@ class Transit(NamedTuple):
     target: str
     fifo: bool
 
-
-class Carried(NamedTuple):
-    """A message on its way: all of its row in JSON, and what of it matters on arrival."""
-
-    id: bytes
-    priority: int
-    group: str | None
-    source: str | None
-    whole: str
+    def sql(self, name: str) -> str:
+        """Return the statement of that name on its messages."""
+        return OUTBOX[f"fifo_{name}" if self.fifo else name]
 
 
 class Batch(NamedTuple):
-    """Messages that go together."""
+    """Messages that go together: all of the row of each, as JSON has it, and how long it waits to be seen."""
 
     number: int
     token: bytes
-    messages: list[Carried]
+    messages: list[dict[str, Any]]
 
 
 class Arrived(NamedTuple):
@@ -117,23 +112,27 @@ async def take(connection: Any, transit: Transit, done: Batch | None) -> Batch |
     open_batch = await connection.fetchrow(OUTBOX["lock_transit"], transit.partition)
     if open_batch is None:
         return None
-    number, token, seqs, _ = open_batch
+    number, token, seqs = open_batch
     if done is not None and (number, token) == (done.number, done.token) and seqs:
-        await _depart(connection, transit, seqs)
+        await connection.execute(transit.sql("depart"), transit.partition, seqs)
         await connection.execute(OUTBOX["close_batch"], transit.partition)
         seqs = []
     if not seqs:
-        rows = await connection.fetch(OUTBOX[_of(transit, "first")], transit.partition, SLICE_MESSAGES, SLICE_BYTES)
-        if not rows:
+        seqs, token = await _first(connection, transit), urandom(_TOKEN_BYTES)
+        if not seqs:
             return None
-        seqs, token = [seq for (seq,) in rows], urandom(_TOKEN_BYTES)
         number = await connection.fetchval(OUTBOX["open_batch"], transit.partition, token, seqs, CLAIM_MS)
     return Batch(number, token, await _messages(connection, transit, seqs))
 
 
-async def _messages(connection: Any, transit: Transit, seqs: list[int]) -> list[Carried]:
-    rows = await connection.fetch(OUTBOX[_of(transit, "messages")], transit.partition, seqs)
-    return [Carried(*row) for row in rows]
+async def _first(connection: Any, transit: Transit) -> list[int]:
+    rows = await connection.fetch(transit.sql("first"), transit.partition, SLICE_MESSAGES, SLICE_BYTES)
+    return [seq for (seq,) in rows]
+
+
+async def _messages(connection: Any, transit: Transit, seqs: list[int]) -> list[dict[str, Any]]:
+    rows = await connection.fetch(transit.sql("messages"), transit.partition, seqs)
+    return [msgspec.json.decode(whole) for (whole,) in rows]
 
 
 async def arrive(connection: Any, transit: Transit, from_place: int, batch: Batch, positions: Positions) -> Arrived:
@@ -141,10 +140,9 @@ async def arrive(connection: Any, transit: Transit, from_place: int, batch: Batc
 
     Raises what is among ``COLLISIONS`` when it is to be repeated.
     """
-    row = await connection.fetchrow(OUTBOX["lock_end"], transit.target)
-    if row is None or row["queue_id"] != transit.target_id:
+    queue = await _end(connection, transit.target, transit.target_id)
+    if queue is None:
         return Arrived(None)
-    queue = queue_of(row)
     whence = queue.origin, from_place, transit.partition
     if await connection.fetchval(OUTBOX["note_arrival"], *whence, batch.number, batch.token) is None:
         number, token = await connection.fetchrow(OUTBOX["arrived"], *whence)
@@ -154,22 +152,59 @@ async def arrive(connection: Any, transit: Transit, from_place: int, batch: Batc
     return Arrived(queue, due_ms, is_changed=is_changed)
 
 
-async def _store(connection: Any, queue: Queue, messages: list[Carried], positions: Positions) -> tuple[int, bool]:
+async def _end(connection: Any, name: str, number: int) -> Queue | None:
+    """Return the queue where a way begins or ends, which stays as it is in this transaction; ``None`` if it is gone."""
+    row = await connection.fetchrow(OUTBOX["lock_end"], name)
+    return None if row is None or row["queue_id"] != number else queue_of(row)
+
+
+async def _store(
+    connection: Any, queue: Queue, messages: list[dict[str, Any]], positions: Positions
+) -> tuple[int, bool]:
     """Store messages in their order; return when there is one, 0 in FIFO queues and for none, and if that is new."""
     if not messages:
         return 0, False
     counter = positions.take(len(messages) + 1)
-    come = f"[{','.join(each.whole for each in messages)}]"
     if queue.settings.fifo:
-        # What was forwarded or published is remembered by its id, a dead letter is not.
-        keys = [None if each.source else key_of(each.group or "", str(UUID(bytes=each.id)), queue) for each in messages]
-        terms = queue.partition, queue.origin, come, keys, DEDUPLICATION_S * SECOND_MS, counter
-        await connection.execute(OUTBOX["fifo_arrive"], *terms)
+        await _store_fifo(connection, queue, messages, counter)
         return 0, False
-    priorities = sorted({each.priority for each in messages})
+    priorities = sorted({each["priority"] for each in messages})
     status = await connection.execute(STANDARD["add_priorities"], queue.partition, priorities)
-    rows = await connection.fetch(OUTBOX["arrive"], queue.partition, come, counter)
+    rows = await connection.fetch(OUTBOX["arrive"], queue.partition, _encoded(messages), counter)
     return min(int(row["visible_at"]) for row in rows), status == "UPDATE 1"
+
+
+async def _store_fifo(connection: Any, queue: Queue, messages: list[dict[str, Any]], counter: int) -> None:
+    """Send them anew. What was forwarded or published is remembered by its id, a dead letter is not."""
+    groups, ids = [each["group_id"] for each in messages], [_bytes(each["id"]) for each in messages]
+    rows = await connection.fetch(
+        FIFO["send"],
+        queue.partition,
+        queue.origin,
+        counter,
+        DEDUPLICATION_S * SECOND_MS,
+        groups,
+        [
+            None if each["source"] else key_of(group, str(UUID(bytes=of_message)), queue)
+            for each, group, of_message in zip(messages, groups, ids, strict=True)
+        ],
+        ids,
+        [_bytes(each["properties"]) for each in messages],
+        [each["body"] for each in messages],
+        [each["waits"] or AT_ONCE_MS for each in messages],
+    )
+    seqs = [row["seq"] for row in rows]
+    if any(each["first_received_at"] or each["source"] for each in messages):
+        await connection.execute(OUTBOX["fifo_received"], queue.partition, seqs, _encoded(messages))
+
+
+def _bytes(text: str | None) -> Any:
+    """Return what JSON of the database has as hex digits behind two characters."""
+    return None if text is None else bytes.fromhex(text[2:])
+
+
+def _encoded(messages: list[dict[str, Any]]) -> str:
+    return msgspec.json.encode(messages).decode()
 
 
 async def give_back(connection: Any, transit: Transit, positions: Positions) -> tuple[Queue | None, int]:
@@ -181,66 +216,30 @@ async def give_back(connection: Any, transit: Transit, positions: Positions) -> 
     if await connection.fetchrow(OUTBOX["lock_transit"], transit.partition) is None:
         return None, 0
     await connection.execute(OUTBOX["end_transit"], transit.partition)
-    first = await connection.fetch(OUTBOX[_of(transit, "first")], transit.partition, SLICE_MESSAGES, SLICE_BYTES)
-    seqs = [seq for (seq,) in first]
-    row = await connection.fetchrow(OUTBOX["lock_end"], transit.source)
-    queue = None if row is None or row["queue_id"] != transit.source_id else queue_of(row)
+    seqs = await _first(connection, transit)
+    queue = await _end(connection, transit.source, transit.source_id)
     if queue is not None:
-        back = [_as_it_was(each) for each in await _messages(connection, transit, seqs)]
+        # Without what the way to a dead-letter queue has changed: receives are those of the queue again.
+        back = [
+            {**each, "source": None, "receive_count": each["receives_before"], "receives_before": 0}
+            for each in await _messages(connection, transit, seqs)
+        ]
         await _store(connection, queue, back, positions)
-    await _depart(connection, transit, seqs)
+    await connection.execute(transit.sql("depart"), transit.partition, seqs)
     return queue, len(seqs)
 
 
-async def _depart(connection: Any, transit: Transit, seqs: list[int]) -> None:
-    rows = await connection.fetch(OUTBOX[_of(transit, "depart")], transit.partition, seqs)
-    groups = [] if transit.fifo else sorted({row["group_key"] for row in rows} - {None})
-    if groups:
-        await connection.execute(OUTBOX["settle"], transit.partition, groups)
-
-
-def _as_it_was(message: Carried) -> Carried:
-    """Return a message without what its way to a dead-letter queue has changed: its receives are its queue's again."""
-    whole = msgspec.json.decode(message.whole)
-    whole |= {"source": None, "receive_count": whole["receives_before"], "receives_before": 0}
-    return message._replace(source=None, whole=msgspec.json.encode(whole).decode())
-
-
-async def forget_ended(connection: Any) -> None:
-    """Drop the transits of queues that are gone, once nobody can put anything there."""
-    await connection.execute(OUTBOX["note_ends"])
-    for (partition,) in await connection.fetch(OUTBOX["ended"], _RETIRED_MS):
-        await connection.execute(OUTBOX["drop_transit"], partition)
-
-
-def _of(transit: Transit, name: str) -> str:
-    return f"fifo_{name}" if transit.fifo else name
-
-
-LOOK_MS = 10 * SECOND_MS
-"""How often a node looks that has put nothing there."""
-PAUSE_MS = 2 * SECOND_MS
-"""When it tries again what could not be done."""
-
-_FAILED = (*IN_DOUBT, asyncpg.PostgresError, VeilmqError)
-
-
-class Carrier:
+class Carrier(Mover):
     """Carries what is in the outbox of the database at ``place``; what its node knows of queues elsewhere."""
 
     def __init__(self, place: int, *, node: Node, directory: Any, clock: Clock, start: Start) -> None:
         """``directory`` is ``cluster.Directory``; ``start`` makes a task of the store."""
+        super().__init__(step=self._round, clock=clock, start=start, pause_ms_min=0, look_ms_max=LOOK_MS)
         self._place = place
         self._database = node.database
         self._positions = node.positions
         self._directory = directory
-        self._clock = clock
-        self._start = start
-        self._timer: Timer | None = None
-        self._is_out = False
-        self._again = False
-        self._is_tidy = False
-        self._stopped = False
+        self._tidy_at_ms = 0
         self.carried = 0
         """How many messages have arrived."""
         self.failures = 0
@@ -264,95 +263,51 @@ class Carrier:
         While the other database cannot be reached, the queue is as it was last; raises ``StoreUnavailable`` if it was
         never met.
         """
+        known = await connection.fetchrow(OUTBOX["known_transit"], source[0], name)
         try:
             found: Placed | None = await self._directory.find(name)
         except StoreUnavailable:
-            return await self._last_known(connection, name, source)
-        if found is None or found.place == self._place:
-            return None
-        queue = found.queue
-        partition = await self._partition(connection, found, source)
+            if known is None:
+                raise
+            settings = msgspec.json.decode(known["settings"], type=QueueSettings)
+            queue, partition = Queue(known["target_id"], name, settings, 0, 0, 0, 0), known["qp"]
+        else:
+            if found is None or found.place == self._place:
+                return None
+            queue, encoded = found.queue, msgspec.json.encode(found.queue.settings)
+            if known is not None and tuple(known)[1:] == (queue.number, found.place, encoded):
+                partition = known["qp"]
+            else:
+                terms = *source, found.place, queue.number, queue.name, encoded
+                partition = await connection.fetchval(OUTBOX["make_transit"], *terms)
         self._database.afterwards(connection, self.look)
-        return _as_away(partition, queue)
-
-    async def _partition(self, connection: Any, found: Placed, source: tuple[int, str]) -> int:
-        queue = found.queue
-        settings = msgspec.json.encode(queue.settings)
-        row = await connection.fetchrow(OUTBOX["find_transit"], source[0], found.place, queue.number)
-        if row is not None and row["settings"] == settings:
-            return int(row["qp"])
-        made = await connection.fetchval(
-            OUTBOX["make_transit"], *source, found.place, queue.number, queue.name, settings
-        )
-        return int(made)
-
-    async def _last_known(self, connection: Any, name: str, source: tuple[int, str]) -> Queue:
-        row = await connection.fetchrow(OUTBOX["known_transit"], source[0], name)
-        if row is None:
-            raise StoreUnavailable
-        settings = msgspec.json.decode(row["settings"], type=QueueSettings)
-        self._database.afterwards(connection, self.look)
-        return _as_away(row["qp"], Queue(row["target_id"], name, settings, 0, 0, 0, 0))
+        # Its number is one that no queue here has.
+        return queue._replace(number=-partition, partition=partition, origin=partition, away=True)
 
     # What carries.
 
-    def look(self) -> None:
-        """Carry what is there now; what comes while the carrier is out goes in its next round."""
-        if self._stopped:
-            return
-        if self._is_out:
-            self._again = True
-            return
-        self._is_out = True
-        self._start(self._work())
-
-    def look_later(self, after_ms: int = LOOK_MS) -> None:
-        """Do so in a while."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self._stopped:
-            self._timer = self._clock.call_at(self._clock.now_ms() + after_ms, self._look_by_itself)
-
-    def _look_by_itself(self) -> None:
-        self._is_tidy = False
-        self.look()
-
-    def stop(self) -> None:
-        """Carry no more than what is under way."""
-        self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
-
-    async def _work(self) -> None:
-        self._again = True
-        after_ms = LOOK_MS
+    async def _round(self) -> int | None:
+        """Carry what is due, to all places at a time; return when to go on, where that is soon."""
         try:
-            while self._again and not self._stopped:
-                self._again = False
-                if not await self._round():
-                    after_ms = PAUSE_MS
-            await self._tidy()
+            async with self._database.connection() as connection:
+                transits = sorted(await due(connection), key=attrgetter("place"))
+            ways = [self._carry_all(list(alike)) for _, alike in groupby(transits, key=attrgetter("place"))]
+            are_free = all(await asyncio.gather(*ways))
+            if self._clock.now_ms() >= self._tidy_at_ms:
+                self._tidy_at_ms = self._clock.now_ms() + LOOK_MS
+                await self._forget_ended()
         except _FAILED as error:
             self.failures += 1
             log.warning("the outbox of database %s rests for a while: %s", self._place + 1, error)
-            after_ms = PAUSE_MS
-        self._is_out = False
-        self.look_later(after_ms)
-        if self._again and after_ms == LOOK_MS:
-            self.look()
+            return PAUSE_MS
+        return None if are_free else PAUSE_MS
 
-    async def _tidy(self) -> None:
-        if not self._is_tidy:
-            self._is_tidy = True
-            async with self._database.connection() as connection:
-                await forget_ended(connection)
-
-    async def _round(self) -> bool:
-        """Carry what is due, to all places at a time; tell whether all of it could be carried."""
+    async def _forget_ended(self) -> None:
+        """Drop the transits of queues that are gone, once nothing can be put there any more."""
         async with self._database.connection() as connection:
-            transits = sorted(await due(connection), key=attrgetter("place"))
-        ways = [self._carry_all(list(alike)) for _, alike in groupby(transits, key=attrgetter("place"))]
-        return all(await asyncio.gather(*ways))
+            await connection.execute(OUTBOX["note_ends"])
+            for (partition,) in await connection.fetch(OUTBOX["ended"], _RETIRED_MS):
+                await connection.execute(OUTBOX["drop_transit"], partition)
 
     async def _carry_all(self, transits: Sequence[Transit]) -> bool:
         """Carry all that goes to one place; where one cannot go, put the others off."""
@@ -376,10 +331,9 @@ class Carrier:
                 await self._give_back(transit)
                 return
             if arrived.last_number is not None:
+                terms = transit.partition, arrived.last_number, batch.number, batch.token
                 async with self._database.connection() as connection:
-                    await connection.execute(
-                        OUTBOX["renumber"], transit.partition, arrived.last_number, batch.number, batch.token
-                    )
+                    await connection.execute(OUTBOX["renumber"], *terms)
             else:
                 self.carried += len(batch.messages)
             batch = await self._take(transit, batch)
@@ -398,17 +352,13 @@ class Carrier:
                 self._positions.jump()
         raise StoreUnavailable
 
-    async def _give_back_some(self, transit: Transit) -> bool:
+    async def _give_back_some(self, transit: Transit) -> int:
         async with self._database.connection() as connection, connection.transaction():
             queue, messages = await give_back(connection, transit, self._positions)
         if messages and queue is None:
-            log.warning(
-                "%s messages on their way from %s to %s are deleted, as both are gone",
-                messages,
-                transit.source,
-                transit.target,
-            )
+            text = "%s messages on their way from %s to %s are deleted, as both are gone"
+            log.warning(text, messages, transit.source, transit.target)
         if messages and queue is not None:
             log.warning("%s messages for %s, which is gone, are in %s again", messages, transit.target, queue.name)
             await self._directory.wake(self._place, queue)
-        return bool(messages)
+        return messages

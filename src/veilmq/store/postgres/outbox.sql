@@ -12,7 +12,7 @@ WHERE next_at <= mq.now_ms() AND (
 ORDER BY next_at, qp
 
 -- name: lock_transit
-SELECT number, token, seqs, mq.now_ms() AS now FROM mq.outbox WHERE qp = $1 FOR UPDATE
+SELECT number, token, seqs FROM mq.outbox WHERE qp = $1 FOR UPDATE
 
 -- name: open_batch
 -- Gives the messages at the positions $3 the next number and the token $2; other nodes leave them alone for $4 ms.
@@ -38,30 +38,16 @@ SELECT seq FROM (
     ) AS next
 ) AS sized WHERE bytes_before < $3 ORDER BY seq
 
--- name: fifo_first
-SELECT seq FROM (
-    SELECT seq, sum(size_bytes) OVER (ORDER BY seq) - size_bytes AS bytes_before FROM (
-        SELECT seq, octet_length(body) + coalesce(octet_length(properties), 0) AS size_bytes
-        FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq LIMIT $2
-    ) AS next
-) AS sized WHERE bytes_before < $3 ORDER BY seq
-
 -- name: messages
 -- The messages at the positions $2 with all that they have, and how long each is not to be seen yet.
-SELECT id, priority, NULL AS group_id, source, to_jsonb(msg) || jsonb_build_object('waits', greatest(0, visible_at - mq.now_ms())) AS whole
-FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[]) ORDER BY seq
-
--- name: fifo_messages
-SELECT id, 8::smallint AS priority, group_id, source,
-    to_jsonb(msg) || jsonb_build_object('waits', greatest(0, visible_at - mq.now_ms())) AS whole
-FROM mq.fifo_msg AS msg WHERE qp = $1 AND seq = ANY($2::bigint[]) ORDER BY seq
+SELECT to_jsonb(msg) || jsonb_build_object('waits', greatest(0, visible_at - mq.now_ms())) FROM mq.msg AS msg
+WHERE qp = $1 AND seq = ANY($2::bigint[]) ORDER BY seq
 
 -- name: depart
-DELETE FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[]) RETURNING group_key
-
--- name: settle
--- Message groups whose messages have gone.
-SELECT mq.fair_settle($1, $2::bigint[])
+WITH gone AS (
+    DELETE FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[]) RETURNING group_key
+)
+SELECT mq.fair_settle($1, array_agg(group_key)) FROM gone WHERE group_key IS NOT NULL HAVING count(*) > 0
 
 -- name: fifo_depart
 SELECT mq.fifo_remove($1, $2::bigint[], 1::bigint << 60)
@@ -91,8 +77,12 @@ SELECT new.* FROM (SELECT mq.now_ms() AS now) AS clock, jsonb_array_elements($2:
     )) AS new
 RETURNING visible_at
 
--- name: fifo_arrive
-SELECT mq.fifo_arrive($1, $2, $3::jsonb, $4::bytea[], $5, $6)
+-- name: fifo_received
+-- Messages that were just sent at the positions $2 have the receives and times of $3, those messages as above.
+UPDATE mq.fifo_msg AS msg SET source = was.source, first_received_at = was.first_received_at,
+    receive_count = was.receive_count, receives_before = was.receives_before
+FROM jsonb_populate_recordset(NULL::mq.fifo_msg, $3::jsonb) AS was
+WHERE msg.qp = $1 AND msg.seq = ANY($2::bigint[]) AND msg.id = was.id
 
 -- name: ended
 -- The partitions of the outbox one of whose queues is gone for so long ($1 ms) that nobody can still put anything there.
@@ -113,13 +103,9 @@ WITH dropped AS (
 )
 DELETE FROM mq.part WHERE qp = $1 AND EXISTS (SELECT FROM dropped)
 
--- name: find_transit
--- The outbox's partition from the queue $1 to the queue $3 at the place $2.
-SELECT qp, settings FROM mq.outbox WHERE source_id = $1 AND place = $2 AND target_id = $3 AND ended_at IS NULL
-
 -- name: known_transit
--- The same by name ($2), where nobody can be asked what that is now.
-SELECT qp, target_id, settings FROM mq.outbox WHERE source_id = $1 AND target = $2 AND ended_at IS NULL
+-- The outbox's partition from the queue $1 to the last one of the name $2.
+SELECT qp, target_id, place, settings FROM mq.outbox WHERE source_id = $1 AND target = $2 AND ended_at IS NULL
 ORDER BY qp DESC LIMIT 1
 
 -- name: make_transit

@@ -42,7 +42,13 @@ from veilmq.store.postgres.database import OF_ALL, PostgresOptions, failure_of
 
 log = logging.getLogger(__name__)
 STANDARD = load("veilmq.store.postgres", "messages.sql")
-FIFO = load("veilmq.store.postgres", "fifo.sql")
+FIFO = {
+    **{
+        name: STANDARD[name].replace("mq.msg", "mq.fifo_msg AS msg")
+        for name in ("bodies", "found", "look", "received_at")
+    },
+    **load("veilmq.store.postgres", "fifo.sql"),
+}
 EVENTS = load("veilmq.store.postgres", "events.sql")
 
 SQL = {**shared(), **load("veilmq.store.postgres", "queues.sql")}

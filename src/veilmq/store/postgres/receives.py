@@ -16,7 +16,7 @@ every one of them is as it was left (SQS API Reference, the receive's attempt id
 receive an ordinary one, which is remembered in its place.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from hashlib import blake2b
 from itertools import groupby
@@ -59,11 +59,11 @@ from veilmq.store.postgres.queues import (
     sql,
 )
 
-Take = Callable[[], Awaitable[list[Any]]]
-"""Leases messages and returns their rows."""
-
 _FAIR_LOGGED = logged(FAIR)
 _LETTERS_MAX = 1_000  # numbers for the dead letters of one receive of a FIFO queue
+_KEY_BYTES = 16
+_ALONE = (VeilmqError, QueryCanceledError, *COLLISIONS)
+"""What ends one claim, of several on a connection: the others are answered with what those before it have leased."""
 
 _read_table = lru_cache(maxsize=256)(read_table)
 
@@ -84,80 +84,6 @@ class _Terms(NamedTuple):
     alone: int = 0
     attempt_id: str | None = None
 
-    @property
-    def requested(self) -> tuple[int | None, int | None]:
-        """Return when the receive was asked for and the last instant of its lease; nothing of one that did not wait."""
-        if not self.requested_at_ms:
-            return None, None
-        last_ms = self.requested_at_ms + self.lease_ms_max if self.lease_ms_max else None
-        return self.requested_at_ms, last_ms
-
-    @property
-    def bound_ms(self) -> int | None:
-        """Return how long a lease may be; ``None`` for any time."""
-        return self.lease_ms_max or None
-
-
-async def _take_by_class(connection: Any, queue: Queue, take: Take, bound_ms: int | None) -> list[Any]:
-    """Return the rows of what ``take`` leases, hidden for the timeout of each message's class."""
-    async with connection.transaction():
-        return await _hide_by_class(connection, queue, await take(), bound_ms)
-
-
-async def _hide_by_class(connection: Any, queue: Queue, rows: list[Any], bound_ms: int | None) -> list[Any]:
-    """Hide messages that were leased in this transaction; return their rows with the deadlines that hold.
-
-    None is later than ``bound_ms`` from when the message was asked for, if that is given.
-    """
-    if not rows:
-        return rows
-    table = _read_table(queue.settings.visibility_rules)
-    timeouts_ms = [table.timeout_s(row["properties"] or b"", row["receive_count"] - 1) * SECOND_MS for row in rows]
-    hidden = await connection.fetch(
-        sql(queue)["hide"], queue.partition, [row["seq"] for row in rows], timeouts_ms, bound_ms, retention_ms(queue)
-    )
-    until_ms = dict(hidden)
-    return [{**row, "visible_at": until_ms[row["seq"]]} for row in rows]
-
-
-class _DeadLetterSink:
-    """Where the dead letters of one receive go."""
-
-    def __init__(self, node: Node, source: Queue, target: Queue) -> None:
-        self._node = node
-        self._source = source
-        self._target = target
-        self._left = DEAD_LETTERS_PER_RECEIVE
-        self._bytes_left = DEAD_LETTER_BYTES_PER_RECEIVE
-
-    @property
-    def is_over(self) -> bool:
-        return self._left <= 0 or self._bytes_left <= 0
-
-    async def living(self, connection: Any, rows: list[Any]) -> list[Any]:
-        """Return those of ``rows``, just received, that are given out; move the others."""
-        receives_max = self._source.settings.receives_max
-        dead = [row for row in rows if row["receive_count"] > receives_max]
-        if not dead:
-            return rows
-        moved = await connection.fetch(
-            STANDARD["move_dead"],
-            self._source.partition,
-            self._target.partition,
-            [row["seq"] for row in dead],
-            self._node.positions.take(len(dead) + 1),
-            self._source.name,
-        )
-        if not moved:
-            return rows
-        await connection.execute(
-            STANDARD["add_priorities"], self._target.partition, sorted({row["priority"] for row in moved})
-        )
-        self._left -= len(dead)
-        self._bytes_left -= sum(len(row["body"]) + len(row["properties"] or b"") for row in dead)
-        self._node.watches.wake(self._target.name, dead[0]["now"])
-        return [row for row in rows if row["receive_count"] <= receives_max]
-
 
 async def target_of(connection: Any, catalog: Catalog, queue: Queue) -> Queue | None:
     """Return the queue that takes the dead letters of ``queue`` as things are now, if one does."""
@@ -173,19 +99,6 @@ async def target_of(connection: Any, catalog: Catalog, queue: Queue) -> Queue | 
     return target
 
 
-class _Asked(NamedTuple):
-    """What is asked of a claim; ``receives_max`` makes a message dead, and ``taken`` are positions that it leaves.
-
-    Of a queue with groups, ``noisy`` are those that have to wait.
-    """
-
-    terms: _Terms
-    shares: Sequence[int]
-    receives_max: int | None = None
-    taken: tuple[int, ...] = ()
-    noisy: list[int] | None = None
-
-
 def properties_of(queue: Queue, row: Any) -> bytes:
     """Return the properties of a message as its receiver sees them."""
     return _told_apart(row) if queue.settings.fifo and row["source"] else row["properties"] or b""
@@ -198,13 +111,6 @@ def _told_apart(row: Any) -> bytes:
     """
     sent = properties.decode(row["properties"] or b"")
     return properties.encode(replace(sent, dedup_id=str(UUID(bytes=row["id"]))))
-
-
-_ALONE = (VeilmqError, QueryCanceledError, *COLLISIONS)
-"""What ends one claim, of several on a connection: what those before it have leased is given to who asked for it."""
-
-
-_KEY_BYTES = 16
 
 
 class Receives:
@@ -227,10 +133,11 @@ class Receives:
         ]
 
     async def _served(self, connection: Any, queue: Queue, together: Sequence[Receive]) -> list[Any]:
+        node, settings = self._node, queue.settings
         wanted = sum(command.count for command in together)
-        places, place_due_ms = await self._node.in_flight.places(connection, queue, wanted)
+        places, place_due_ms = await node.in_flight.places(connection, queue, wanted)
         given: dict[int, list[ReceivedMessage]] = {}
-        now_ms: int | None = None
+        due_ms: int | None = None
         failed: VeilmqError | None = None
         asking = sorted(
             (_terms(command, queue, place), place) for place, command in enumerate(together) if command.count
@@ -240,47 +147,43 @@ class Receives:
             shares = [together[at].count for at in group]
             count = min(places, sum(shares))
             try:
-                rows = await self._take(connection, queue, count, terms, shares) if count or terms.attempt_id else []
+                taking = _Taking(node, connection, queue, terms, shares, count)
+                rows = await taking.rows() if count or terms.attempt_id else []
             except _ALONE as error:
                 if not any(given.values()):
                     raise
                 failed = failure_of(error, "Receive")
                 break
             new = [row for row in rows if "issued_visible_at" not in row]  # a repeated attempt has its places
-            self._node.totals.received[queue.number] += len(new)
-            self._node.totals.redelivered[queue.number] += sum(row["receive_count"] > 1 for row in new)
+            node.totals.received[queue.number] += len(new)
+            node.totals.redelivered[queue.number] += sum(row["receive_count"] > 1 for row in new)
             places -= len(new)
-            self._node.fair.received(queue, rows)
-            self._node.in_flight.given(queue, sum(row["visible_at"] > row["now"] for row in new))
+            node.fair.received(queue, rows)
+            node.in_flight.given(queue, sum(row["visible_at"] > row["now"] for row in new))
             for at in group:
                 # An attempt is repeated as a whole, whatever count its repetition names; nothing else is in its group.
                 share = together[at].count if terms.attempt_id is None else len(rows)
                 given[at] = [self._message(queue, row) for row in rows[:share]]
-                now_ms = rows[0]["now"] if rows else now_ms
+                due_ms = rows[0]["now"] if rows else due_ms
                 rows = rows[share:]
-        due_ms = now_ms
         if due_ms is None:
-            due_ms = await self._next_visible_ms(connection, queue) if place_due_ms is None else place_due_ms
-        over_limit = place_due_ms is not None and not queue.settings.fifo
+            due_ms = place_due_ms
+        if due_ms is None:  # a fair queue goes by turns, not by marks
+            marks = () if node.fair.has(queue) else node.low_water.known(queue.partition)
+            due_ms = await next_visible_ms(connection, queue, *marks)
+        over_limit = place_due_ms is not None and not settings.fifo
         return [
-            _received(given.get(at, []), due_ms, queue, over_limit) if failed is None or at in given else failed
+            Received(
+                messages=given.get(at, []),
+                next_due_ms=due_ms,
+                receive_wait_s=settings.receive_wait_s,
+                over_limit=over_limit and not given.get(at),
+                smq_base64=settings.smq_base64,
+            )
+            if failed is None or at in given
+            else failed
             for at in range(len(together))
         ]
-
-    async def _take(self, connection: Any, queue: Queue, count: int, terms: _Terms, shares: list[int]) -> list[Any]:
-        taking = self._take_fifo if queue.settings.fifo else self._take_standard
-        take: Take = partial(taking, connection, queue, count, terms, shares)
-        if terms.ruled:
-            take = partial(_take_by_class, connection, queue, take, terms.bound_ms)
-        with self._node.watches.held():  # dead letters leave in a transaction
-            if terms.attempt_id is None:
-                return await take()
-            return await _repeat_or_take(connection, queue, terms.attempt_id, terms, take)
-
-    async def _next_visible_ms(self, connection: Any, queue: Queue) -> int | None:
-        if self._node.fair.has(queue):  # which goes by turns, not by marks
-            return await next_visible_ms(connection, queue)
-        return await next_visible_ms(connection, queue, *self._node.low_water.known(queue.partition))
 
     def _message(self, queue: Queue, row: Any) -> ReceivedMessage:
         says_ms = row.get("issued_visible_at", row["visible_at"])
@@ -300,127 +203,6 @@ class Receives:
             source=row["source"],
         )
 
-    # Standard queues: what is dead leaves in the same transaction.
-
-    async def _take_standard(
-        self, connection: Any, queue: Queue, count: int, terms: _Terms, shares: Sequence[int]
-    ) -> list[Any]:
-        """Return the rows of up to ``count`` messages, leased, of which each receive gets its share, in order."""
-        if not queue.settings.receives_max:
-            return await self._claim(connection, queue, count, _Asked(terms, shares))
-        for _ in range(COLLISIONS_MAX):
-            try:
-                async with connection.transaction():
-                    return await self._take_living(connection, queue, count, terms, shares)
-            except COLLISIONS:  # a dead letter would have had the position that another node has just given
-                continue
-        raise InternalError
-
-    async def _take_living(
-        self, connection: Any, queue: Queue, count: int, terms: _Terms, shares: Sequence[int]
-    ) -> list[Any]:
-        target = await target_of(connection, self._node.catalog, queue)
-        if target is None:
-            return await self._claim(connection, queue, count, _Asked(terms, shares))
-        sink = _DeadLetterSink(self._node, queue, target)
-        taken: list[Any] = []
-        claims = 0
-        while (left := count - len(taken)) > 0 and not sink.is_over:
-            asked = _Asked(terms, shares, queue.settings.receives_max, tuple(row["seq"] for row in taken))
-            rows = await self._claim(connection, queue, left, asked)
-            living = await sink.living(connection, rows)
-            self._node.log.check_moved(queue, living)
-            taken += living
-            claims += bool(living)
-            if len(rows) < left:
-                break
-        if claims > 1:
-            await self._node.log.place(connection, queue, taken, shares)
-        return taken
-
-    async def _claim(self, connection: Any, queue: Queue, count: int, asked: _Asked) -> list[Any]:
-        """Lease up to ``count`` messages."""
-        if self._node.fair.has(queue):
-            return await self._claim_fairly(connection, queue, count, asked)
-        behind = self._node.low_water.of(queue.partition)
-        rows = await self._lease(connection, queue, count, asked, behind)
-        if not rows and (beginning := self._node.low_water.instead(queue.partition)) is not None:
-            rows = await self._lease(connection, queue, count, asked, beginning)
-        if any(row["priority"] > LANE for row in rows):
-            self._node.fair.meet(queue)
-        self._node.low_water.found(queue.partition, [row for row in rows if row["priority"] < LANE])
-        return sorted(rows, key=itemgetter("priority", "was_visible_at", "seq"))
-
-    async def _claim_fairly(self, connection: Any, queue: Queue, count: int, asked: _Asked) -> list[Any]:
-        """Do so in a queue with groups: quiet ones first."""
-        noisy = await self._node.fair.noisy(connection, queue)
-        rows = await self._lease(connection, queue, count, asked._replace(noisy=noisy), BEGINNING)
-        self._node.fair.drained(queue, rows)
-        return sorted(rows, key=itemgetter("place"))
-
-    async def _lease(self, connection: Any, queue: Queue, count: int, asked: _Asked, behind: list[int]) -> list[Any]:
-        statements = self._node.log.sql(queue)
-        if asked.noisy is not None:
-            statements = _FAIR_LOGGED if self._node.log.has(queue) else FAIR
-        of_log: tuple[Any, ...] = ()
-        if self._node.log.has(queue):
-            of_log = (asked.receives_max, *places_of(asked.shares), *self._node.log.terms(queue))
-        rows: list[Any] = await connection.fetch(
-            statements["receive"],
-            queue.partition,
-            count,
-            asked.terms.timeout_ms,
-            getrandbits(GENERATION_BITS),
-            behind,
-            retention_ms(queue),
-            *asked.terms.requested,
-            asked.taken or None,
-            *([] if asked.noisy is None else [asked.noisy]),
-            *of_log,
-        )
-        return rows
-
-    # FIFO queues: what is dead leaves in the same statement.
-
-    async def _take_fifo(
-        self, connection: Any, queue: Queue, count: int, terms: _Terms, shares: Sequence[int]
-    ) -> list[Any]:
-        """Return the rows of up to ``count`` messages, leased: groups as they came up, each in order.
-
-        There is one share: no two receives go together.
-        """
-        target = await target_of(connection, self._node.catalog, queue)
-        rows = await self._claim_fifo(connection, queue, count, terms, target)
-        if target is not None and any(row["seq"] is None for row in rows):
-            self._node.watches.wake(target.name, rows[0]["now"])
-        return sorted((row for row in rows if row["seq"] is not None), key=itemgetter("turn", "seq"))
-
-    async def _claim_fifo(
-        self, connection: Any, queue: Queue, count: int, terms: _Terms, target: Queue | None
-    ) -> list[Any]:
-        """Lease; begin again where a dead letter would have had the position that another node has just given."""
-        for _ in range(COLLISIONS_MAX):
-            try:
-                async with connection.transaction():
-                    rows: list[Any] = await connection.fetch(
-                        FIFO["receive"],
-                        queue.partition,
-                        count,
-                        terms.timeout_ms,
-                        getrandbits(GENERATION_BITS),
-                        retention_ms(queue),
-                        *terms.requested,
-                        queue.settings.receives_max,
-                        None if target is None else target.partition,
-                        queue.name,
-                        0 if target is None else self._node.positions.take(_LETTERS_MAX),
-                        *self._node.log.terms(queue),
-                    )
-                return rows
-            except COLLISIONS:
-                continue
-        raise InternalError
-
 
 def _terms(command: Receive, queue: Queue, place: int) -> _Terms:
     ruled = command.timeout_s is None and bool(queue.settings.visibility_rules)
@@ -431,66 +213,207 @@ def _terms(command: Receive, queue: Queue, place: int) -> _Terms:
     return terms._replace(alone=place, attempt_id=command.attempt_id) if queue.settings.fifo else terms
 
 
-def _received(messages: list[ReceivedMessage], due_ms: int | None, queue: Queue, over_limit: bool) -> Received:
-    return Received(
-        messages=messages,
-        next_due_ms=due_ms,
-        receive_wait_s=queue.settings.receive_wait_s,
-        over_limit=over_limit and not messages,
-        smq_base64=queue.settings.smq_base64,
-    )
-
-
 async def _refused(connection: Any, queue: Queue, together: Sequence[Receive]) -> set[int]:
     """Return which of the receives, by their places, are too many in a second for all nodes together.
 
     Those that waited were counted before, and what is refused does not count.
     """
     per_s_max = queue.settings.receives_per_s_max
-    if not per_s_max:
-        return set()
-    asked = [place for place, command in enumerate(together) if command.requested_at_ms is None]
+    asked = [place for place, command in enumerate(together) if command.requested_at_ms is None] if per_s_max else []
     if not asked:
         return set()
     admitted = await connection.fetchval(STANDARD["admit"], queue.origin, len(asked), per_s_max, SECOND_MS)
     return set(asked[admitted:])
 
 
-async def _repeat_or_take(connection: Any, queue: Queue, attempt_id: str, terms: _Terms, take: Take) -> list[Any]:
-    """Return the rows of the attempt's messages again, or those that ``take`` gives, which are then the attempt's.
+class _Taking:
+    """What receives of the same terms take together: up to ``count`` messages, each receive its share, in order."""
 
-    A row of a repetition has ``issued_visible_at``, the deadline that its receipt says.
-    """
-    key = blake2b(attempt_id.encode(), digest_size=_KEY_BYTES).digest()
-    async with connection.transaction():
-        attempt = await connection.fetchrow(FIFO["find_attempt"], queue.origin, key, ATTEMPT_S * SECOND_MS)
-        rows = [] if attempt is None else await _repeat(connection, queue, attempt, terms)
-        if rows:
-            await connection.execute(FIFO["move_attempt"], queue.origin, key, [row["visible_at"] for row in rows])
+    def __init__(
+        self, node: Node, connection: Any, queue: Queue, terms: _Terms, shares: Sequence[int], count: int
+    ) -> None:
+        self._node = node
+        self._connection = connection
+        self._queue = queue
+        self._terms = terms
+        self._shares = shares
+        self._count = count
+        self._bound_ms = terms.lease_ms_max or None
+        self._requested: tuple[int | None, int | None] = None, None  # when, and the last instant of the lease
+        if terms.requested_at_ms:
+            last_ms = terms.requested_at_ms + terms.lease_ms_max if terms.lease_ms_max else None
+            self._requested = terms.requested_at_ms, last_ms
+        self._letters_left, self._letter_bytes_left = DEAD_LETTERS_PER_RECEIVE, DEAD_LETTER_BYTES_PER_RECEIVE
+
+    async def rows(self) -> list[Any]:
+        """Lease the messages, and return their rows."""
+        with self._node.watches.held():  # dead letters leave in a transaction
+            return await (self._take() if self._terms.attempt_id is None else self._repeat_or_take())
+
+    async def _take(self) -> list[Any]:
+        if not self._terms.ruled:
+            return await self._lease_all()
+        async with self._connection.transaction():
+            return await self._hide_by_class(await self._lease_all())
+
+    async def _hide_by_class(self, rows: list[Any]) -> list[Any]:
+        """Hide what was leased in this transaction for the timeout of its class; return the rows as they are then."""
+        if not rows:
             return rows
-        taken = await take()
-        if taken:
-            columns = [[row[name] for row in taken] for name in ("seq", "generation", "epoch", "visible_at")]
-            await connection.execute(FIFO["note_attempt"], queue.origin, key, *columns)
+        queue = self._queue
+        table = _read_table(queue.settings.visibility_rules)
+        timeouts_ms = [table.timeout_s(row["properties"] or b"", row["receive_count"] - 1) * SECOND_MS for row in rows]
+        terms = queue.partition, [row["seq"] for row in rows], timeouts_ms, self._bound_ms, retention_ms(queue)
+        until_ms = dict(await self._connection.fetch(sql(queue)["hide"], *terms))
+        return [{**row, "visible_at": until_ms[row["seq"]]} for row in rows]
+
+    async def _lease_all(self) -> list[Any]:
+        """Lease, and move dead letters; begin again where one would have a position that another node just gave."""
+        settings = self._queue.settings
+        if not (settings.fifo or settings.receives_max):
+            return await self._claim(self._count)
+        for _ in range(COLLISIONS_MAX):
+            try:
+                async with self._connection.transaction():
+                    target = await target_of(self._connection, self._node.catalog, self._queue)
+                    return await (self._lease_fifo(target) if settings.fifo else self._lease_living(target))
+            except COLLISIONS:
+                continue
+        raise InternalError
+
+    async def _lease_fifo(self, target: Queue | None) -> list[Any]:
+        """Lease messages of groups as they came up, each in order; dead letters leave in the same statement."""
+        queue, node = self._queue, self._node
+        rows = await self._connection.fetch(
+            FIFO["receive"],
+            queue.partition,
+            self._count,
+            self._terms.timeout_ms,
+            getrandbits(GENERATION_BITS),
+            retention_ms(queue),
+            *self._requested,
+            queue.settings.receives_max,
+            None if target is None else target.partition,
+            queue.name,
+            0 if target is None else node.positions.take(_LETTERS_MAX),
+            *node.log.terms(queue),
+        )
+        if target is not None and any(row["seq"] is None for row in rows):
+            node.watches.wake(target.name, rows[0]["now"])
+        return sorted((row for row in rows if row["seq"] is not None), key=itemgetter("turn", "seq"))
+
+    async def _lease_living(self, target: Queue | None) -> list[Any]:
+        """Lease messages of a standard queue; dead letters leave in the same transaction."""
+        if target is None:
+            return await self._claim(self._count)
+        queue, log = self._queue, self._node.log
+        taken: list[Any] = []
+        claims = 0
+        while (left := self._count - len(taken)) > 0 and self._letters_left > 0 and self._letter_bytes_left > 0:
+            rows = await self._claim(left, queue.settings.receives_max, [row["seq"] for row in taken] or None)
+            living = await self._living(target, rows)
+            log.check_moved(queue, living)
+            taken += living
+            claims += bool(living)
+            if len(rows) < left:
+                break
+        if claims > 1:
+            await log.place(self._connection, queue, taken, self._shares)
         return taken
 
+    async def _living(self, target: Queue, rows: list[Any]) -> list[Any]:
+        """Return those of ``rows``, just received, that are given out; move the others."""
+        queue = self._queue
+        dead = [row for row in rows if row["receive_count"] > queue.settings.receives_max]
+        if not dead:
+            return rows
+        terms = [row["seq"] for row in dead], self._node.positions.take(len(dead) + 1), queue.name
+        moved = await self._connection.fetch(STANDARD["move_dead"], queue.partition, target.partition, *terms)
+        if not moved:
+            return rows
+        priorities = sorted({row["priority"] for row in moved})
+        await self._connection.execute(STANDARD["add_priorities"], target.partition, priorities)
+        self._letters_left -= len(dead)
+        self._letter_bytes_left -= sum(len(row["body"]) + len(row["properties"] or b"") for row in dead)
+        self._node.watches.wake(target.name, dead[0]["now"])
+        return [row for row in rows if row["receive_count"] <= queue.settings.receives_max]
 
-async def _repeat(connection: Any, queue: Queue, attempt: Any, terms: _Terms) -> list[Any]:
-    seqs, generations, epochs, issued, deadlines = attempt
-    rows = await connection.fetch(
-        FIFO["repeat"],
-        queue.partition,
-        seqs,
-        generations,
-        epochs,
-        deadlines,
-        terms.timeout_ms,
-        terms.bound_ms,
-        retention_ms(queue),
-    )
-    if terms.ruled:
-        rows = await _hide_by_class(connection, queue, rows, terms.bound_ms)
-    found = {row["seq"]: row for row in rows}
-    if not found:
-        return []
-    return [{**found[seq], "issued_visible_at": at_ms} for seq, at_ms in zip(seqs, issued, strict=True)]
+    async def _claim(self, count: int, receives_max: int | None = None, taken: list[int] | None = None) -> list[Any]:
+        """Lease up to ``count`` messages but for those at the positions ``taken``; ``receives_max`` makes one dead.
+
+        In a queue with groups, quiet ones come first.
+        """
+        queue, fair, low_water = self._queue, self._node.fair, self._node.low_water
+        lease = partial(self._lease, count, receives_max, taken)
+        if fair.has(queue):
+            rows = await lease(BEGINNING, await fair.noisy(self._connection, queue))
+            fair.drained(queue, rows)
+            return sorted(rows, key=itemgetter("place"))
+        rows = await lease(low_water.of(queue.partition))
+        if not rows and (beginning := low_water.instead(queue.partition)) is not None:
+            rows = await lease(beginning)
+        if any(row["priority"] > LANE for row in rows):
+            fair.of(queue)  # from now on
+        low_water.found(queue.partition, [row for row in rows if row["priority"] < LANE])
+        return sorted(rows, key=itemgetter("priority", "was_visible_at", "seq"))
+
+    async def _lease(
+        self,
+        count: int,
+        receives_max: int | None,
+        taken: list[int] | None,
+        behind: list[int],
+        noisy: list[int] | None = None,
+    ) -> list[Any]:
+        queue, log = self._queue, self._node.log
+        statements = log.sql(queue)
+        of_log: tuple[Any, ...] = ()
+        if log.has(queue):
+            of_log = receives_max, *places_of(self._shares), *log.terms(queue)
+        if noisy is not None:
+            statements = _FAIR_LOGGED if of_log else FAIR
+        rows: list[Any] = await self._connection.fetch(
+            statements["receive"],
+            queue.partition,
+            count,
+            self._terms.timeout_ms,
+            getrandbits(GENERATION_BITS),
+            behind,
+            retention_ms(queue),
+            *self._requested,
+            taken,
+            *([] if noisy is None else [noisy]),
+            *of_log,
+        )
+        return rows
+
+    async def _repeat_or_take(self) -> list[Any]:
+        """Return the rows of the attempt's messages again, or new ones, which are then the attempt's.
+
+        A row of a repetition has ``issued_visible_at``, the deadline that its receipt says.
+        """
+        origin, connection = self._queue.origin, self._connection
+        key = blake2b((self._terms.attempt_id or "").encode(), digest_size=_KEY_BYTES).digest()
+        async with connection.transaction():
+            attempt = await connection.fetchrow(FIFO["find_attempt"], origin, key, ATTEMPT_S * SECOND_MS)
+            rows = [] if attempt is None else await self._repeat(*attempt)
+            if rows:
+                await connection.execute(FIFO["move_attempt"], origin, key, [row["visible_at"] for row in rows])
+                return rows
+            taken = await self._take()
+            if taken:
+                columns = [[row[name] for row in taken] for name in ("seq", "generation", "epoch", "visible_at")]
+                await connection.execute(FIFO["note_attempt"], origin, key, *columns)
+            return taken
+
+    async def _repeat(
+        self, seqs: list[int], generations: list[int], epochs: list[int], issued: list[int], deadlines: list[int]
+    ) -> list[Any]:
+        left_as = seqs, generations, epochs, deadlines
+        terms = self._terms.timeout_ms, self._bound_ms, retention_ms(self._queue)
+        rows = await self._connection.fetch(FIFO["repeat"], self._queue.partition, *left_as, *terms)
+        if self._terms.ruled:
+            rows = await self._hide_by_class(rows)
+        says_ms = dict(zip(seqs, issued, strict=True))
+        in_order = sorted(rows, key=lambda row: seqs.index(row["seq"]))
+        return [{**row, "issued_visible_at": says_ms[row["seq"]]} for row in in_order]

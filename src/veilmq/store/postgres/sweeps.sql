@@ -70,7 +70,11 @@ WITH ended AS (
 SELECT FROM ended
 
 -- name: sweep_fifo
-SELECT FROM generate_series(1, mq.fifo_sweep($1, $2, $3))
+SELECT FROM generate_series(1, mq.fifo_remove($1, ARRAY(
+    SELECT seq FROM mq.fifo_msg, (SELECT mq.retention_now() - $2 AS until) clock
+    WHERE qp = $1 AND seq < ((clock.until + 1) << 20) AND sent_at <= clock.until AND claim IS NULL
+    ORDER BY seq LIMIT $3
+), $2, 'expire'))
 
 -- name: late
 SELECT late_until FROM mq.part WHERE qp = $1 AND late_until > 0

@@ -192,7 +192,7 @@ class _Claimed(ClaimedMessages):
     async def evict(self, queue: Queue, claim: BoundClaim, seq: int, target: Queue) -> None:
         if queue.settings.fifo:
             await hold(self._connection, target)
-            counter = self._node.positions.take(1)
+            counter = self._node.positions.take(2)
             terms = (queue.partition, target.partition, seq, queue.name, counter, retention_ms(queue))
             await self._connection.execute(CLAIMS["evict_fifo"], *terms)
             self._tx.notify(target.name)
@@ -433,8 +433,12 @@ class _Transaction(ClaimTransaction):
     async def inspect(
         self, queue: Queue, state: MessageState | None, count: int, passed_max: int
     ) -> list[StoredMessage]:
-        first = () if state is None else (passed_max + count,)
-        return await self._stored(queue, sql(queue)[_INSPECTING[state]], count, retention_ms(queue), *first)
+        first: tuple[Any, ...] = () if state is None else (passed_max + count,)
+        if state is None or queue.settings.fifo:
+            statement = sql(queue)[_INSPECTING[state]]
+        else:
+            statement, first = STANDARD["look_at"], (*first, state.value)
+        return await self._stored(queue, statement, count, retention_ms(queue), *first)
 
     async def inspect_at(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
         return await self._stored(queue, sql(queue)["received_at"], seqs, retention_ms(queue))

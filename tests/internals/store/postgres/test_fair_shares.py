@@ -26,7 +26,7 @@ def shares(number: int) -> FairShares:
 def test_what_is_not_in_flight_any_more_has_ended() -> None:
     seen = shares(40)
     assert seen.noisy(0) == [NOISY]
-    seen.drained(NOISY)
+    seen.fairness.drained(NOISY)
     seen.correct(flights(0, 29), 0, whole=True)
     assert seen.noisy(0) == []
 
@@ -40,7 +40,7 @@ def test_a_look_that_did_not_see_all_ends_nothing() -> None:
 def test_what_was_heard_during_a_look_is_the_later_news() -> None:
     """Eleven were deleted after the look had seen them: they do not come back."""
     seen = shares(40)
-    seen.drained(NOISY)
+    seen.fairness.drained(NOISY)
     seen.begin_look()
     for position in range(11):
         seen.land(position, 0)
@@ -77,7 +77,7 @@ def test_groups_are_in_the_order_of_what_they_have_in_flight() -> None:
     seen = shares(40)
     for position in range(100, 131):
         seen.take_off(position, Flight(HOUR_MS, NOISY + 1, 0, 2 * HOUR_MS), 0)
-    assert seen.would_be_noisy(0) == [NOISY + 1, NOISY]
+    assert seen.noisy(0, judge=False) == [NOISY + 1, NOISY]
     assert seen.noisy(0) == [NOISY + 1, NOISY]
 
 

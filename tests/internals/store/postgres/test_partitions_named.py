@@ -31,7 +31,6 @@ OF_ALL = {
     "shared claims_due": "a node looks when sources have something to do",
     "shared due_source": "a node looks where sources have something to do",
     "shared insert_part": "a new partition, which has no number yet",
-    "outbox.sql find_transit": "finds the partition, by the queues that it is between",
     "outbox.sql known_transit": "finds the partition, by the queues that it is between",
     "shards.sql has_events": "an operator removes a database",
     "shards.sql is_waiting": "an operator removes a database",
@@ -123,7 +122,7 @@ def test_exceptions_are_needed() -> None:
         "UPDATE mq.fifo_group SET head = 1",
         "INSERT INTO mq.msg (seq, qp) VALUES ($1, $2)",
         "INSERT INTO mq.msg SELECT * FROM rows",
-        "SELECT mq.fifo_sweep($2, $1)",
+        "SELECT mq.fifo_remove($2, $1)",
         "SELECT * FROM mq.part JOIN mq.msg ON msg.qp = part.qp WHERE part.queue_id = $1",
     ],
 )

@@ -19,20 +19,23 @@ from tests.store.postgres_host import PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
 from veilmq.store.named_queries import load, shared
 from veilmq.store.postgres.database import SETTINGS
-from veilmq.store.postgres.queues import logged
+from veilmq.store.postgres.outbox import OUTBOX
+from veilmq.store.postgres.queues import FIFO, logged
 
 pytestmark = pytest.mark.usefixtures("tables")
 
 PACKAGE = "veilmq.store.postgres"
 OF_STORES = {"copies.sql", "schema.sql", "functions.sql"}
 """What copies a whole store, and what makes one."""
-STATEMENTS = {
+STATEMENTS: dict[str, dict[str, str]] = {
     **{
         each.name: load(PACKAGE, each.name)
         for each in files(PACKAGE).iterdir()
         if each.name.endswith(".sql") and each.name not in OF_STORES
     },
     "shared": shared(),
+    "of FIFO queues": FIFO,
+    "of FIFO queues in the outbox": {name: OUTBOX[f"fifo_{name}"] for name in ("first", "messages")},
 }
 WHOLE = {"count", "look", "waiting"}
 """Statements that are about all of a partition, or its first messages."""
