@@ -143,7 +143,7 @@ def test_what_was_changed_is_looked_up_again(nodes: TwoNodes, change: commands.C
     """Whether or not anybody waits for the queue."""
     nodes.host.create()
     assert nodes.do_there(commands.Receive(queue=QUEUE)).receive_wait_s == 0
-    catalog = nodes.other.machine.catalog
+    catalog = nodes.other.catalog
     assert catalog.seen(QUEUE) is not None
     nodes.told()
     nodes.host.do(change)
