@@ -199,7 +199,7 @@ class Sweeper:
         if queue.settings.fifo:
             await self._settle_late(connection, queue)
             if self._node.log.has(queue):
-                await self._all(connection, "end_fifo", queue.partition, retention_ms(queue), self._rows, of_log=of_log)
+                await self._all(connection, "end_fifo", queue.partition, retention_ms(queue), self._rows, *of_log)
             deleted = await self._all(connection, "sweep_fifo", queue.partition, retention_ms(queue), self._rows)
             await self._all(connection, "forget_accepted", queue.origin, self._rows)
             await self._all(connection, "forget_attempts", queue.origin, self._rows, ATTEMPT_S * SECOND_MS)
