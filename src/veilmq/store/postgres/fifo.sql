@@ -17,24 +17,9 @@ SELECT seq, visible_at FROM mq.fifo_hide($1, $2::bigint[], $3::bigint[], $4, $5)
 SELECT ready.* FROM (
     SELECT group_id, eligible_at, head FROM mq.fifo_group WHERE qp = $1 AND eligible_at <= mq.now_ms()
     ORDER BY eligible_at, head LIMIT $2 + 1000 -- so many may have nothing any more, as for a receive
+    -- lock: FOR UPDATE SKIP LOCKED
 ) AS free, LATERAL (
     SELECT * FROM mq.fifo_msg
-    WHERE qp = $1 AND group_id = free.group_id AND sent_at > mq.now_ms() - $3
-        AND mq.due(visible_at, sent_at, receive_count, (SELECT delay FROM mq.part WHERE qp = $1)) <= mq.now_ms()
-    ORDER BY seq
-    LIMIT $2
-) AS ready
-ORDER BY free.eligible_at, free.head, ready.seq LIMIT $2
-
--- name: choose
--- As a receive of $2 would, for another purpose: locks the groups, and changes nothing.
-SELECT ready.* FROM (
-    SELECT group_id, eligible_at, head FROM mq.fifo_group WHERE qp = $1 AND eligible_at <= mq.now_ms()
-    ORDER BY eligible_at, head LIMIT $2 + 1000
-    FOR UPDATE SKIP LOCKED
-) AS free, LATERAL (
-    SELECT seq, id, source, properties, octet_length(body) + coalesce(octet_length(properties), 0) AS size_bytes
-    FROM mq.fifo_msg
     WHERE qp = $1 AND group_id = free.group_id AND sent_at > mq.now_ms() - $3
         AND mq.due(visible_at, sent_at, receive_count, (SELECT delay FROM mq.part WHERE qp = $1)) <= mq.now_ms()
     ORDER BY seq

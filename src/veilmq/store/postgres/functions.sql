@@ -65,7 +65,7 @@ BEGIN
         END IF;
         INSERT INTO mq.fifo_msg (qp, seq, visible_at, sent_at, group_id, id, properties, body)
         VALUES (p_qp, o_seq, v_now + coalesce(p_delays[place], 0), v_now, p_groups[place], o_id, p_properties[place], p_bodies[place]);
-        PERFORM mq.fifo_join(p_qp, p_groups[place], o_seq, o_visible_at);
+        o_seq := mq.fifo_join(p_qp, p_groups[place], o_seq, o_visible_at);
         RETURN NEXT;
     END LOOP;
 END $$;
@@ -152,7 +152,7 @@ BEGIN
             coalesce(p_id, v_msg.id), CASE WHEN v_dies THEN v_msg.properties ELSE p_properties END, p_source,
             CASE WHEN v_dies THEN v_msg.receives_before + v_msg.receive_count ELSE 0 END, v_msg.body
         );
-        PERFORM mq.fifo_join(p_target, v_msg.group_id, v_seq, v_now);
+        v_seq := mq.fifo_join(p_target, v_msg.group_id, v_seq, v_now);
     END IF;
     RETURN v_msg.group_id;
 END $$;
@@ -220,8 +220,9 @@ BEGIN
     RETURN v_admitted;
 END $$;
 
--- Has a group give a message that has come to it at that position.
-CREATE OR REPLACE FUNCTION mq.fifo_join(p_qp bigint, p_group text, p_seq bigint, p_visible_at bigint) RETURNS void
+-- Has a group give a message that has come to it at that position, which is returned: an assignment calls it for less than PERFORM,
+-- which is a statement.
+CREATE OR REPLACE FUNCTION mq.fifo_join(p_qp bigint, p_group text, p_seq bigint, p_visible_at bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO mq.fifo_group AS of_group (qp, group_id, eligible_at, head, last_seq)
@@ -232,6 +233,7 @@ BEGIN
             THEN excluded.head ELSE of_group.head END,
         eligible_at = CASE WHEN of_group.leased = '{}'
             THEN least(of_group.eligible_at, excluded.eligible_at) ELSE of_group.eligible_at END;
+    RETURN p_seq;
 END $$;
 
 -- Does so with several, of groups that it locks; returns how many were moved. Nothing is moved to a retired partition.
@@ -553,21 +555,22 @@ BEGIN
     ON CONFLICT DO NOTHING;
 END $$;
 
--- Deletes what retention has ended of a group that the caller has locked, but for claimed messages.
+-- Deletes what was sent to a group until p_kept, when retention ends, but for claimed messages; the caller has locked the group.
+-- Tells whether there was any; called by an assignment as fifo_join is.
 CREATE OR REPLACE FUNCTION mq.fifo_expire(
-    p_qp bigint, p_group text, p_retention bigint, p_origin bigint, p_log text
-) RETURNS void LANGUAGE plpgsql AS $$
+    p_qp bigint, p_group text, p_kept bigint, p_retention bigint, p_origin bigint, p_log text
+) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    v_kept bigint := mq.retention_now() - p_retention;
     v_seqs bigint[] := ARRAY(
-        SELECT seq FROM mq.fifo_msg WHERE qp = p_qp AND group_id = p_group AND sent_at <= v_kept AND claim IS NULL
-            AND seq < ((v_kept + 1) << 20)
+        SELECT seq FROM mq.fifo_msg WHERE qp = p_qp AND group_id = p_group AND sent_at <= p_kept AND claim IS NULL
+            AND seq < ((p_kept + 1) << 20)
     );
 BEGIN
     IF v_seqs <> '{}' THEN
         PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', v_seqs, p_retention);
         DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(v_seqs);
     END IF;
+    RETURN v_seqs <> '{}';
 END $$;
 
 -- Leases up to p_count messages, of groups as they came up. It moves as many dead letters as one may (100, 1 MiB), looks at
@@ -589,7 +592,9 @@ DECLARE
     v_moved int := 0;
     v_moved_bytes bigint := 0;
     v_in_vain int := 0;
+    v_kept bigint := mq.retention_now() - p_retention;
     v_group text;
+    v_ended boolean;
     v_done text[] := '{}';
     v_chosen bigint[];
     v_given bigint[] := '{}';
@@ -602,7 +607,7 @@ BEGIN
         ORDER BY eligible_at, head LIMIT 1 FOR UPDATE SKIP LOCKED;
         EXIT WHEN NOT FOUND;
         v_done := v_done || v_group;
-        PERFORM mq.fifo_expire(p_qp, v_group, p_retention, p_origin, p_log);
+        v_ended := mq.fifo_expire(p_qp, v_group, v_kept, p_retention, p_origin, p_log);
         v_chosen := '{}';
         FOR each IN SELECT * FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq LIMIT v_left + 100 LOOP
             CONTINUE WHEN each.receive_count = 0 AND mq.due(each.visible_at, each.sent_at, 0, v_delay) > v_now;
@@ -618,7 +623,9 @@ BEGIN
             v_chosen := v_chosen || each.seq;
             EXIT WHEN cardinality(v_chosen) = v_left;
         END LOOP;
-        PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', v_chosen, NULL);
+        IF p_log IS NOT NULL THEN
+            PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', v_chosen, NULL);
+        END IF;
         RETURN QUERY UPDATE mq.fifo_msg AS msg SET
             visible_at = least(v_now + p_timeout, p_last),
             receive_count = msg.receive_count + 1,
@@ -709,7 +716,9 @@ CREATE OR REPLACE FUNCTION mq.fifo_bind(
 DECLARE
     v_now bigint := mq.now_ms();
     v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
+    v_kept bigint := mq.retention_now() - p_retention;
     v_group text;
+    v_ended boolean;
     v_seqs bigint[] := '{}';
     v_chosen bigint[];
     v_shards int := p_shards;
@@ -720,7 +729,7 @@ BEGIN
         ORDER BY eligible_at, head LIMIT p_count FOR UPDATE SKIP LOCKED
     LOOP
         v_chosen := '{}';
-        PERFORM mq.fifo_expire(p_qp, v_group, p_retention, p_origin, p_log);
+        v_ended := mq.fifo_expire(p_qp, v_group, v_kept, p_retention, p_origin, p_log);
         FOR each IN SELECT seq, visible_at, sent_at, receive_count FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq
         LOOP
             CONTINUE WHEN each.receive_count = 0 AND mq.due(each.visible_at, each.sent_at, 0, v_delay) > v_now;

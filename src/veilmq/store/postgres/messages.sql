@@ -112,27 +112,15 @@ FROM dead, clock
 RETURNING priority
 
 -- name: peek
--- What a receive of $2 would take of what is within its retention of $3 ms, in its order.
+-- What a receive of $2 would take of what is within its retention of $3 ms, in its order. (With what stands behind "lock:", another
+-- purpose takes it.)
 SELECT ready.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
     SELECT * FROM mq.msg
     WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at <= mq.now_ms()
         AND msg.sent_at > mq.now_ms() - $3 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
     ORDER BY msg.visible_at, msg.seq
     LIMIT $2
-) ready
-WHERE part.qp = $1 AND NOT part.retired
-LIMIT $2
-
--- name: choose
--- As a receive of $2 would, for another purpose: locks the messages, and changes nothing.
-SELECT ready.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
-    SELECT msg.seq, msg.source, octet_length(msg.body) + coalesce(octet_length(msg.properties), 0) AS size_bytes
-    FROM mq.msg
-    WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at <= mq.now_ms()
-        AND msg.sent_at > mq.now_ms() - $3 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
-    ORDER BY msg.visible_at, msg.seq
-    LIMIT $2
-    FOR UPDATE SKIP LOCKED
+    -- lock: FOR UPDATE SKIP LOCKED
 ) ready
 WHERE part.qp = $1 AND NOT part.retired
 LIMIT $2

@@ -49,6 +49,12 @@ FIFO = {
     },
     **load("veilmq.store.postgres", "fifo.sql"),
 }
+for _statements in (STANDARD, FIFO):  # locks what a receive would take, for another purpose, and reads no body
+    _statements["choose"] = f"""
+        SELECT seq, id, source, properties, octet_length(body) + coalesce(octet_length(properties), 0) AS size_bytes
+        FROM ({_statements["peek"].replace("-- lock: ", "")}
+        ) AS ready
+    """
 EVENTS = load("veilmq.store.postgres", "events.sql")
 
 SQL = {**shared(), **load("veilmq.store.postgres", "queues.sql")}

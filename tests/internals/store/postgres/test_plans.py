@@ -20,7 +20,7 @@ from veilmq.core import commands
 from veilmq.store.named_queries import load, shared
 from veilmq.store.postgres.database import SETTINGS
 from veilmq.store.postgres.outbox import OUTBOX
-from veilmq.store.postgres.queues import FIFO, logged
+from veilmq.store.postgres.queues import FIFO, STANDARD, logged
 
 pytestmark = pytest.mark.usefixtures("tables")
 
@@ -35,6 +35,7 @@ STATEMENTS: dict[str, dict[str, str]] = {
     },
     "shared": shared(),
     "of FIFO queues": FIFO,
+    "locks": {"choose": STANDARD["choose"]},
     "of FIFO queues in the outbox": {name: OUTBOX[f"fifo_{name}"] for name in ("first", "messages")},
 }
 WHOLE = {"count", "look", "waiting"}
