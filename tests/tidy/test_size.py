@@ -12,7 +12,7 @@ from tests.tidy.tree import SRC, Function, Module, module, modules
 
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 700
-TOTALS = {"files": 538, "lines": 66_671, "lines of SQL": 4_635}
+TOTALS = {"files": 538, "lines": 66_650, "lines of SQL": 4_635}
 """What src has at the most. Whatever makes it smaller states the new figure here."""
 SLACK = 0.01
 
