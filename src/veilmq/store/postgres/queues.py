@@ -345,23 +345,15 @@ class EventLog:
         """Correct the ends that are written; return the receipts that have none."""
         if not gone:
             return []
-        rows = await connection.fetch(EVENTS["correct"], queue.origin, *_columns(gone))
-        corrected = {seq for (seq,) in rows}
+        corrected = {seq for (seq,) in await connection.fetch(EVENTS["correct"], queue.origin, *_columns(gone))}
         return [each for each in gone if each.position not in corrected]
 
     async def _end(self, connection: Any, queue: Queue, partition: int, receipts: Sequence[Receipt]) -> set[int]:
         """Write the late ends of those that are open; return their positions."""
         if not receipts:
             return set()
-        rows = await connection.fetch(
-            self.sql(queue)["end_receipts"],
-            partition,
-            *_columns(receipts),
-            retention_ms(queue),
-            queue.origin,
-            queue.name,
-        )
-        return {seq for (seq,) in rows}
+        terms = (*_columns(receipts), retention_ms(queue), queue.origin, queue.name)
+        return {seq for (seq,) in await connection.fetch(self.sql(queue)["end_receipts"], partition, *terms)}
 
 
 def places_of(shares: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -395,21 +387,12 @@ class Measured:
 
     def figures(self) -> list[Figure]:
         """Return what was measured so far."""
+        durations = {name: series.copy() for name, series in sorted(self._durations.items())}
+        commands = dict(sorted(self._commands.items()))
+        how_long = "How long commands that went together took at the database, and waited for a connection."
         return [
-            Figure(
-                "store_turn_duration_seconds",
-                "How long commands that went together took at the database, and waited for a connection.",
-                "durations",
-                {name: series.copy() for name, series in sorted(self._durations.items())},
-                label="command",
-            ),
-            Figure(
-                "store_commands",
-                "Commands that the database was asked to carry out.",
-                "counter",
-                dict(sorted(self._commands.items())),
-                label="command",
-            ),
+            Figure("store_turn_duration_seconds", how_long, "durations", durations, label="command"),
+            Figure("store_commands", "Commands that the database carried out.", "counter", commands, label="command"),
         ]
 
 

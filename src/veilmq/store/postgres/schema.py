@@ -106,9 +106,14 @@ async def migrate(
             await connection.execute(_PATIENCE)
             await connection.execute(_PREPARE)
             found, pending = await look(connection, scripts)
-            ending = [script.name for script in pending if 0 < found < script.ends]
-            if ending:
-                await _refuse_ends(connection, found, ending[0], may_end=ending_older_nodes)
+            ending = next((script.name for script in pending if 0 < found < script.ends), None)
+            nodes = await connection.fetchval(_NODES) if ending and ending_older_nodes else 0
+            if ending and (nodes or not ending_older_nodes):
+                open_ones = f" ({nodes} connections are open)" if nodes else ""
+                raise SchemaRefused(
+                    f"The upgrade {ending} ends what older servers can do with this database (format {found}): stop "
+                    f"them all{open_ones}, run `veilmq migrate`, and start again."
+                )
             for script in pending:
                 await connection.execute(script.text)
                 await connection.execute(_APPLIED, script.number, script.ends)
@@ -126,15 +131,6 @@ async def require(connection: Any) -> None:
         raise SchemaRefused(
             f"The database has format {found}, this version needs {pending[-1].number}: run `veilmq migrate`, or start "
             "a server without no_migrate."
-        )
-
-
-async def _refuse_ends(connection: Any, found: int, name: str, *, may_end: bool) -> None:
-    nodes = await connection.fetchval(_NODES) if may_end else 0
-    if nodes or not may_end:
-        raise SchemaRefused(
-            f"The upgrade {name} ends what older servers can do with this database (format {found}): stop them all"
-            f"{f' ({nodes} connections are open)' if nodes else ''}, run `veilmq migrate`, and start again."
         )
 
 
