@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 
 from tests.spark.provoked import ACCIDENTS, OWN_OPTIONS
 from veilmq.spark.datasource import VeilmqDataSource
+from veilmq.spark.options import SinkOptions
 from veilmq.spark.sink import QueueStreamWriter, Written, stream_writer
-from veilmq.spark.sink_options import SinkOptions
 
 STAGED = "staged"
 PUBLISHED = "published"

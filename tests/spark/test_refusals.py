@@ -5,7 +5,7 @@ import pytest
 from veilmq.client.claims import Claims
 from veilmq.client.errors import ClientError
 from veilmq.core import errors
-from veilmq.spark.patience import ADVICE, SourceFailed, advised
+from veilmq.spark.retries import ADVICE, SourceFailed, advised
 from veilmq.testing import RunningServer
 
 OF_SQS = {"AccessDenied", "QueueDoesNotExist"}

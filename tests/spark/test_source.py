@@ -18,7 +18,7 @@ from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.claims import Claims
 from veilmq.core.properties import Attribute
 from veilmq.spark import snapshots
-from veilmq.spark.patience import SourceFailed
+from veilmq.spark.retries import SourceFailed
 from veilmq.testing import RunningServer
 
 QUEUE = "orders"

@@ -3,24 +3,52 @@
 Each queue has its own stream and its own checkpoint, so queues can be added and removed, and a failed one restarted
 alone. A stream claims messages, adds them to the table, and acknowledges them when they are durable there.
 ``read_archive`` reads only the live files of the requested queues and days.
+
+The job ``replay``: a slice of the archive → a queue, each message once for each run.
+
+A run has a name and a record in the archive: the version of the table, the slice, and the bounds of its batches by time
+of sending. So a restarted run has the same batches, and the queue accepts each batch of a run once. Batches are sent in
+order, so groups keep their order.
 """
 
+import itertools
+import math
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
+import msgspec
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 from pyspark.sql.streaming.query import StreamingQuery
 
-from veilmq.pipeline.archive_compaction import WRITER, Compaction, compact
-from veilmq.pipeline.archive_sink import FORMAT, ArchiveSink
-from veilmq.pipeline.archive_table import SCHEMA, ArchiveFile, ArchiveTable, now_ms
+from veilmq.core.limits import REPLAY_BATCH_MESSAGES
+from veilmq.pipeline.archive_table import (
+    FORMAT,
+    SCHEMA,
+    WRITER,
+    ArchiveFile,
+    ArchiveSink,
+    ArchiveTable,
+    Compaction,
+    compact,
+    now_ms,
+)
 from veilmq.pipeline.folders import Place, located
-from veilmq.pipeline.session import activate
-from veilmq.pipeline.streams import ReadOptions, Report, cleaned, read_queue, run_streams
-from veilmq.spark.schema import SCHEMA as MESSAGE
+from veilmq.pipeline.session import (
+    PipelineFailed,
+    ReadOptions,
+    Report,
+    activate,
+    cleaned,
+    read_queue,
+    reason_of,
+    run_streams,
+)
+from veilmq.spark.datasource import SCHEMA as MESSAGE
 
 SPARK_SCHEMA = f"{MESSAGE}, date date"
 CONSUMER = "archive"
@@ -163,3 +191,178 @@ def _overlaps(file: ArchiveFile, since: datetime | None, until: datetime | None)
 
 def _day(at: datetime) -> date:
     return at.astimezone(UTC).date()
+
+
+RECORDS = "_replays"
+FIFO_SUFFIX = ".fifo"
+_RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_MICROS = "unix_micros(sent_at)"
+
+
+class Slice(msgspec.Struct, frozen=True, kw_only=True):
+    """The queue that gets the messages (``to``), and the conditions on them; all conditions must hold.
+
+    Messages are sent at or after ``since`` and before ``until``; ``where`` is an SQL condition on the columns of the
+    archive; ``ids`` are message ids.
+    """
+
+    to: str
+    queues: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    where: str = ""
+    ids: tuple[str, ...] = ()
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The batches of a run: all but the last end at ``ends_us`` (time of sending, inclusive).
+
+    ``messages`` has the number of messages of each batch; ``published`` is the number of published batches.
+    """
+
+    version: int
+    slice: Slice
+    ends_us: tuple[int, ...]
+    messages: tuple[int, ...]
+    published: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """``run`` names the run: 1 to 40 letters, digits, ``-`` and ``_``; its record is in ``<table>/_replays``."""
+
+    table: str
+    run: str
+    slice: Slice
+    endpoint: str
+    batch_messages: int = REPLAY_BATCH_MESSAGES.default
+    bad_rows: str = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """The result of a run: ``messages`` in total, of which earlier starts of the run had sent ``before``."""
+
+    messages: int
+    before: int
+
+
+def chosen(rows: DataFrame, part: Slice) -> DataFrame:
+    """Return the rows that match ``part``; ``read_archive`` has already selected its queues and times."""
+    if part.where:
+        rows = rows.where(F.expr(part.where))
+    if part.ids:
+        rows = rows.where(F.col("id").isin(list(part.ids)))
+    return rows
+
+
+def replayed(rows: DataFrame, *, run: str, fifo: bool) -> DataFrame:
+    """Return archived messages with the columns of the sink: attributes keep their types, groups their order.
+
+    In a FIFO queue a message without a group gets its own group, and the deduplication id contains the run, so a
+    replayed message is no duplicate of the original.
+    """
+    if not fifo:
+        return rows.select("body", "attributes", "attribute_types", "group")
+    return (
+        rows.withColumn("group", F.coalesce("group", "id"))
+        .withColumn("dedup_id", F.concat(F.lit(f"{run}:"), "id"))
+        .repartition("group")
+        .sortWithinPartitions("sequence_number", "sent_at", "id")
+        .select("body", "attributes", "attribute_types", "group", "dedup_id")
+    )
+
+
+def replay(
+    spark: SparkSession,
+    options: ReplayOptions,
+    *,
+    report: Report = lambda name, rows: None,
+    stop: threading.Event | None = None,
+) -> Replayed:
+    """Send the slice to its queue; a restart with the same ``run`` continues where it stopped.
+
+    Raises ``PipelineFailed``, also if a run of another slice has the same name.
+    """
+    if not _RUN.fullmatch(options.run):
+        raise PipelineFailed(f"The name of the run is {options.run!r}, and must be 1 to 40 letters, digits, - and _.")
+    record = _Record(options)
+    try:
+        plan = record.read() or record.write(_plan(spark, options))
+        before = plan.published
+        for number in range(before, len(plan.messages)):
+            if stop is not None and stop.is_set():
+                break
+            _send(spark, options, plan, number)
+            plan = record.write(msgspec.structs.replace(plan, published=number + 1))
+            report(options.slice.to, sum(plan.messages[: plan.published]))
+    except PySparkException as error:
+        raise PipelineFailed(f"{options.slice.to}: {reason_of(error)}") from error
+    return Replayed(messages=sum(plan.messages[: plan.published]), before=sum(plan.messages[:before]))
+
+
+def _plan(spark: SparkSession, options: ReplayOptions) -> Plan:
+    """Count the messages of the slice, and divide it into batches of about equal size."""
+    table = ArchiveTable(options.table)
+    version = table.snapshot().version
+    micros = _rows(spark, options, version).select(F.expr(_MICROS).alias("us"))
+    total = micros.count()
+    parts = max(1, math.ceil(total / options.batch_messages))
+    cuts = [place / parts for place in range(1, parts)]
+    ends: Sequence[int] = ()
+    if cuts and total:
+        ends = sorted(set(micros.agg(F.percentile_approx("us", cuts, 10_000)).collect()[0][0]))
+    number = F.lit(0)
+    for end in ends:
+        number = number + (F.col("us") > end).cast("int")
+    counted = {row["part"]: row["count"] for row in micros.groupBy(number.alias("part")).count().collect()}
+    counts = tuple(counted.get(part, 0) for part in range(len(ends) + 1))
+    return Plan(version=version, slice=options.slice, ends_us=tuple(ends), messages=counts)
+
+
+def _rows(spark: SparkSession, options: ReplayOptions, version: int) -> DataFrame:
+    part = options.slice
+    table = ArchiveTable(options.table)
+    rows = read_archive(spark, table, queues=part.queues, since=part.since, until=part.until, version=version)
+    return chosen(rows, part)
+
+
+def _send(spark: SparkSession, options: ReplayOptions, plan: Plan, number: int) -> None:
+    bounds = [None, *plan.ends_us, None]
+    after, end = list(itertools.pairwise(bounds))[number]
+    rows = _rows(spark, options, plan.version)
+    if after is not None:
+        rows = rows.where(F.expr(_MICROS) > after)
+    if end is not None:
+        rows = rows.where(F.expr(_MICROS) <= end)
+    writer = replayed(rows, run=options.run, fifo=options.slice.to.endswith(FIFO_SUFFIX)).write.format("veilmq")
+    writer = writer.option("endpoint", options.endpoint).option("queue", options.slice.to)
+    writer = writer.option("badRows", options.bad_rows)
+    writer.option("writer", f"replay-{options.run}-{number}").mode("append").save()
+
+
+class _Record:
+    """The file with the plan and the progress of a run."""
+
+    def __init__(self, options: ReplayOptions) -> None:
+        self._place = Place.at(options.table) / RECORDS
+        self._name = f"{options.run}.json"
+        self._slice = options.slice
+        self._run = options.run
+
+    def read(self) -> Plan | None:
+        """Return the plan, ``None`` for a new run; raises ``PipelineFailed`` if the plan has another slice."""
+        content = self._place.read(self._name)
+        if content is None:
+            return None
+        plan = msgspec.json.decode(content, type=Plan)
+        if plan.slice != self._slice:
+            raise PipelineFailed(
+                f"The run {self._run} was started with another slice or queue ({self._place.location}/{self._name}); "
+                "start it with the same options, or choose another name with --run."
+            )
+        return plan
+
+    def write(self, plan: Plan) -> Plan:
+        self._place.write(self._name, msgspec.json.encode(plan))
+        return plan

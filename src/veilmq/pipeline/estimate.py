@@ -1,4 +1,6 @@
-"""Estimates of the work of a queue or routing key from its receipts, with their uncertainty.
+"""Formatting of durations and shares.
+
+Estimates of the work of a queue or routing key from its receipts, with their uncertainty.
 
 An estimate is one curve and a hundred draws of everything that the receipts leave open: sampling error, which consumers
 crashed and which gave up, the family of the tail. The bounds of quantiles and the costs of timeouts are computed from
@@ -13,23 +15,58 @@ from functools import cached_property
 import numpy as np
 
 from veilmq.core.events import Outcome
-from veilmq.pipeline.completion import (
+from veilmq.pipeline.cells import (
+    BUCKETS,
+    EDGES_S,
+    EXTENDED,
+    HELD,
+    RATIO,
+    Arms,
+    Array,
+    KeyTally,
+    Tally,
+    bucket_of,
+    counted,
+    whole_of,
+)
+from veilmq.pipeline.cost import Load, Prices, TuneOptions, costs
+from veilmq.pipeline.survival import (
     Completion,
+    Curve,
+    Tail,
     by_follow_up,
     by_late_deletes,
     by_prior,
     by_renewals,
+    crossings_s,
+    drawn_on,
     line_through,
     renewal_of,
     renewing_of,
+    tail_of,
 )
-from veilmq.pipeline.cost import Load, Prices, costs
-from veilmq.pipeline.durations import seconds, share
-from veilmq.pipeline.histograms import BUCKETS, EXTENDED, HELD, RATIO
-from veilmq.pipeline.survival import Curve, Tail, crossings_s, tail_of
-from veilmq.pipeline.tails import drawn_on
-from veilmq.pipeline.tallies import EDGES_S, Arms, Array, KeyTally, Tally, bucket_of, counted, whole_of
-from veilmq.pipeline.tune_options import TuneOptions
+
+_UNITS = ((3600.0, "h"), (60.0, "min"))
+_MINUTES_FROM_S = 600.0
+
+
+def seconds(value_s: float | None) -> str:
+    """Return ``value_s`` with three digits and its unit: ``0.26 s``, ``483 s``, ``35.2 min``, ``1.2 h``."""
+    if value_s is None:
+        return "–"
+    for size_s, unit in _UNITS:
+        if value_s >= max(size_s, _MINUTES_FROM_S):
+            return f"{value_s / size_s:.3g} {unit}"
+    return f"{value_s:.3g} s"
+
+
+def share(value: float) -> str:
+    """Return ``value`` as a percentage with two digits: ``0.30 %``, ``12 %``."""
+    percent = 100.0 * value
+    if percent == 0.0:
+        return "0 %"
+    return f"{percent:.0f} %" if percent >= 10.0 else f"{percent:.2g} %"
+
 
 AT_RISK_MIN = 50.0
 """A quantile is identifiable where so many receipts are still at risk."""

@@ -25,8 +25,8 @@ from veilmq.client.messages import ReceivedMessage
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, SQS_RECEIVE_COUNT
 from veilmq.spark.offsets import INITIAL, Offset, Progress
-from veilmq.spark.patience import retrying
-from veilmq.spark.source_options import SQS, SQS_MESSAGES_MAX, SourceOptions
+from veilmq.spark.options import SQS, SQS_MESSAGES_MAX, SourceOptions
+from veilmq.spark.retries import retrying
 from veilmq.wire.v1.messages import texts, types
 
 if TYPE_CHECKING:

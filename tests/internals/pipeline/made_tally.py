@@ -7,8 +7,7 @@ from statistics import NormalDist
 import numpy as np
 
 from veilmq.core.events import Outcome
-from veilmq.pipeline.histograms import ARM_BUCKETS, EXTENDED, HELD, VISIBILITY
-from veilmq.pipeline.tallies import KeyTally, Tally, bucket_of, counted, total
+from veilmq.pipeline.cells import ARM_BUCKETS, EXTENDED, HELD, VISIBILITY, KeyTally, Tally, bucket_of, counted, total
 
 NORMAL = NormalDist()
 Counts = list[tuple[float, float]]

@@ -9,11 +9,9 @@ import pytest
 
 from tests.internals.pipeline.made_tally import key_tally, lognormal
 from veilmq.client import HttpQueueClient
-from veilmq.pipeline.applying import Change, apply, facts_of, undo
-from veilmq.pipeline.recommendation import Confidence, QueueFacts, Recommendation
-from veilmq.pipeline.tallies import Tally
-from veilmq.pipeline.tune_options import TuneOptions
-from veilmq.pipeline.tuning import recommendations
+from veilmq.pipeline.cells import Tally
+from veilmq.pipeline.cost import TuneOptions
+from veilmq.pipeline.tune import Change, Confidence, QueueFacts, Recommendation, apply, facts_of, recommendations, undo
 from veilmq.testing import RunningServer
 
 QUEUE = "jobs"

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from tests.internals.pipeline import work_types
-from veilmq.pipeline.classes import classes_of, cost_of_classes
-from veilmq.pipeline.cost import Load, Prices, best_s, cost, costs
-from veilmq.pipeline.histograms import BUCKETS
+from veilmq.pipeline.cells import BUCKETS
+from veilmq.pipeline.cost import Load, Prices, best_s, classes_of, cost, cost_of_classes, costs
 from veilmq.pipeline.survival import tail_of
 
 PRICES = Prices()
@@ -62,7 +61,7 @@ def test_timeouts_rise_and_each_type_is_in_the_class_of_its_neighbours() -> None
 
 def test_more_keys_than_groups_are_grouped_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys beyond the number of groups share one, and cost hardly more."""
-    monkeypatch.setattr("veilmq.pipeline.classes.GROUPS_MAX", 50)  # 40 keys have a group each
+    monkeypatch.setattr("veilmq.pipeline.cost.GROUPS_MAX", 50)  # 40 keys have a group each
     loads = [work_types.true_load(number % 40, weight=1 / 160) for number in range(160)]
     many = classes_of(loads, 2, prices=PRICES)
     few = classes_of([work_types.true_load(number, weight=1 / 40) for number in range(40)], 2, prices=PRICES)

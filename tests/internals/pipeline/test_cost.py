@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from tests.internals.pipeline import work_types
+from veilmq.pipeline.cells import BUCKETS, bucket_of
 from veilmq.pipeline.cost import Load, Prices, best_s, candidates_s, cost, costs, mixed
-from veilmq.pipeline.histograms import BUCKETS
 from veilmq.pipeline.survival import tail_of
-from veilmq.pipeline.tallies import bucket_of
 
 SQS = Prices(fenced=False)
 OURS = Prices()

@@ -15,7 +15,7 @@ from veilmq.client import HttpQueueClient
 from veilmq.core.properties import Attribute
 from veilmq.core.routing import RoutingTable, TimeoutClass
 from veilmq.core.settings import SettingValue
-from veilmq.pipeline.forward import create_queues
+from veilmq.pipeline.route import create_queues
 from veilmq.testing import RunningServer
 
 WORKERS = 8

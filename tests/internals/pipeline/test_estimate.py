@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tests.internals.pipeline.made_tally import key_tally, lognormal, made, renewed
-from veilmq.pipeline.completion import renewal_of
+from veilmq.pipeline.cells import KeyTally, Tally, bucket_of
+from veilmq.pipeline.cost import TuneOptions
 from veilmq.pipeline.estimate import Estimate, estimate, estimates
-from veilmq.pipeline.tallies import KeyTally, Tally, bucket_of
-from veilmq.pipeline.tune_options import TuneOptions
+from veilmq.pipeline.survival import renewal_of
 
 OPTIONS = TuneOptions()
 CRASHES = 0.003

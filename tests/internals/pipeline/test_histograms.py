@@ -9,10 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.closed import LATE, row, table
 from veilmq.core.events import Outcome
-from veilmq.pipeline.histograms import EXTENDED, RATIO, cells, days, decayed, merged, waits
-from veilmq.pipeline.tallies import KeyTally, tallies
+from veilmq.pipeline.cells import EXTENDED, RATIO, KeyTally, cells, days, decayed, merged, tallies, waits
+from veilmq.pipeline.cost import TuneOptions
 from veilmq.pipeline.tune import known
-from veilmq.pipeline.tune_options import TuneOptions
 
 
 def bucket(ms: float) -> int:

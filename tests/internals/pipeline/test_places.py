@@ -16,8 +16,7 @@ from tests.conftest import EVERYTHING, need_java
 from tests.tidy.tree import SRC
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.pipeline import session
-from veilmq.pipeline.failures import PipelineFailed
-from veilmq.pipeline.session import Cluster, open_session
+from veilmq.pipeline.session import Cluster, PipelineFailed, open_session
 from veilmq.testing import RunningServer
 
 HOME = Path(pyspark.__file__).parent

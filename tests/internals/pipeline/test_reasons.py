@@ -2,7 +2,7 @@
 
 import pytest
 
-from veilmq.pipeline.failures import reason_of
+from veilmq.pipeline.session import reason_of
 
 OURS = """[PYTHON_DATA_SOURCE_ERROR] Failed to initialize Python data source writer: Traceback (most recent call last):
   File "sink.py", line 48, in streamWriter

@@ -7,11 +7,11 @@ import pytest
 
 from tests.internals.pipeline.made_tally import key_tally, lognormal, renewed
 from veilmq.core.routing import RoutingTable, TimeoutClass
+from veilmq.pipeline.cells import Tally
+from veilmq.pipeline.cost import TuneOptions
 from veilmq.pipeline.estimate import estimates
-from veilmq.pipeline.failures import PipelineFailed
-from veilmq.pipeline.route_table import _queue_tallies, _written, routed
-from veilmq.pipeline.tallies import Tally
-from veilmq.pipeline.tune_options import TuneOptions
+from veilmq.pipeline.route import _queue_tallies, _written, routing_table_of
+from veilmq.pipeline.session import PipelineFailed
 
 OPTIONS = TuneOptions()
 
@@ -19,7 +19,7 @@ OPTIONS = TuneOptions()
 def table_of(count: int, **firsts: Tally) -> tuple[dict[str, int], tuple[int, ...], int]:
     """Return the keys, the timeouts and the default of the table of at most ``count`` classes."""
     _, found = estimates([key_tally(first, key=key) for key, first in firsts.items()], options=OPTIONS)
-    made = routed(found, receives_max=5, classes=count, options=OPTIONS)
+    made = routing_table_of(found, receives_max=5, classes=count, options=OPTIONS)
     assert made is not None
     table = made.table
     return table.keys, tuple(each.visibility_timeout_s for each in table.classes), table.default
@@ -62,7 +62,7 @@ def test_messages_without_a_key_are_the_default() -> None:
     """The empty key is not listed."""
     assert estimates([key_tally(Tally(), key="")], options=OPTIONS)[1].keys() == {""}
     _, found = estimates([key_tally(lognormal(1.0, 1000), key="")], options=OPTIONS)
-    made = routed(found, receives_max=5, classes=2, options=OPTIONS)
+    made = routing_table_of(found, receives_max=5, classes=2, options=OPTIONS)
     assert made is not None
     assert made.table.keys == {}
 
@@ -71,7 +71,7 @@ def test_messages_without_a_key_are_the_default() -> None:
 def test_nothing_known_is_no_table(first: Tally) -> None:
     """There is no class to choose."""
     _, found = estimates([key_tally(first)], options=OPTIONS)
-    assert routed(found, receives_max=5, classes=2, options=OPTIONS) is None
+    assert routing_table_of(found, receives_max=5, classes=2, options=OPTIONS) is None
 
 
 def test_a_table_gets_a_new_version_when_it_differs(tmp_path: Path) -> None:

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from tests.internals.pipeline.made_tally import lognormal
-from veilmq.pipeline.histograms import BUCKETS, RATIO
-from veilmq.pipeline.survival import crossings_s, product_limit, remaining, tail_of
-from veilmq.pipeline.tails import FAMILIES, drawn_on
-from veilmq.pipeline.tallies import EDGES_S, Array, bucket_of
+from veilmq.pipeline.cells import BUCKETS, EDGES_S, RATIO, Array, bucket_of
+from veilmq.pipeline.survival import FAMILIES, crossings_s, drawn_on, product_limit, remaining, tail_of
 
 
 def counts(*pairs: tuple[float, float]) -> Array:

@@ -16,12 +16,10 @@ from tests.pipeline.made_report import content
 from veilmq.client import HttpQueueClient
 from veilmq.core.events import Outcome
 from veilmq.core.routing import RoutingTable
-from veilmq.pipeline.failures import PipelineFailed
-from veilmq.pipeline.recommendation import QueueFacts
-from veilmq.pipeline.recommendation_table import COLUMNS, to_json
 from veilmq.pipeline.report import report
-from veilmq.pipeline.route_table import route_table
-from veilmq.pipeline.tune import tune
+from veilmq.pipeline.route import route_table
+from veilmq.pipeline.session import PipelineFailed
+from veilmq.pipeline.tune import COLUMNS, QueueFacts, to_json, tune
 from veilmq.testing import RunningServer
 
 FAST_MS = range(100, 2_100, 5)

@@ -4,10 +4,9 @@ import pytest
 
 from tests.internals.pipeline import work_types
 from tests.internals.pipeline.made_tally import key_tally, lognormal, renewed
-from veilmq.pipeline.recommendation import Confidence, QueueFacts, Recommendation
-from veilmq.pipeline.tallies import KeyTally, Tally
-from veilmq.pipeline.tune_options import TuneOptions
-from veilmq.pipeline.tuning import recommendations
+from veilmq.pipeline.cells import KeyTally, Tally
+from veilmq.pipeline.cost import TuneOptions
+from veilmq.pipeline.tune import Confidence, QueueFacts, Recommendation, recommendations
 
 OPTIONS = TuneOptions()
 NUMBER = 20  # median 8.6 s, p99 55 s

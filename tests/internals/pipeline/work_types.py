@@ -14,9 +14,9 @@ import math
 
 import numpy as np
 
+from veilmq.pipeline.cells import EDGES_S, Array
 from veilmq.pipeline.cost import Load, Prices, best_s, cost
 from veilmq.pipeline.survival import Tail
-from veilmq.pipeline.tallies import EDGES_S, Array
 
 TYPES = 40
 SIGMA = 0.8

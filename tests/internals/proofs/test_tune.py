@@ -15,13 +15,10 @@ from pyspark.sql import functions as fn
 from tests.conftest import EVERYTHING
 from tests.internals.pipeline import simulated_queue, work_types
 from veilmq.core.events import Outcome
-from veilmq.pipeline.cell_store import CellStore
-from veilmq.pipeline.classes import classes_of, cost_of_classes
-from veilmq.pipeline.cost import Load, Prices
+from veilmq.pipeline.cost import Load, Prices, TuneOptions, classes_of, cost_of_classes
 from veilmq.pipeline.estimate import Estimate, estimates
-from veilmq.pipeline.recommendation import Confidence, Recommendation
-from veilmq.pipeline.tune import known, tune
-from veilmq.pipeline.tune_options import TuneOptions
+from veilmq.pipeline.event_log import CellStore
+from veilmq.pipeline.tune import Confidence, Recommendation, known, tune
 
 WHOLE = os.environ.get("PROVE") == "whole"
 MESSAGES = 1_200_000 if WHOLE else 400_000

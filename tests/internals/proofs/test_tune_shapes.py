@@ -14,10 +14,9 @@ import pytest
 
 from tests.internals.proofs import work_shapes
 from tests.internals.proofs.work_shapes import Case
-from veilmq.pipeline.recommendation import Confidence, QueueFacts, Recommendation
-from veilmq.pipeline.tallies import KeyTally
-from veilmq.pipeline.tune_options import TuneOptions
-from veilmq.pipeline.tuning import recommendations
+from veilmq.pipeline.cells import KeyTally
+from veilmq.pipeline.cost import TuneOptions
+from veilmq.pipeline.tune import Confidence, QueueFacts, Recommendation, recommendations
 
 WHOLE = os.environ.get("PROVE") == "whole"
 RANDOM_CASES = 200 if WHOLE else 40

@@ -13,10 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 from veilmq.core.events import Outcome
+from veilmq.pipeline.cells import (
+    ARM_BUCKETS,
+    BUCKETS,
+    EDGES_S,
+    EXTENDED,
+    HELD,
+    RATIO,
+    VISIBILITY,
+    Array,
+    Numbers,
+    Tally,
+    counted,
+    total,
+)
 from veilmq.pipeline.cost import Load, Prices, candidates_s, cost
-from veilmq.pipeline.histograms import ARM_BUCKETS, BUCKETS, EXTENDED, HELD, RATIO, VISIBILITY
 from veilmq.pipeline.survival import Tail
-from veilmq.pipeline.tallies import EDGES_S, Array, Numbers, Tally, counted, total
 
 RECEIVES_MAX = 5
 PRICES = Prices()

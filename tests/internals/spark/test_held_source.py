@@ -9,8 +9,8 @@ import pytest
 from veilmq.client.claims import Claims
 from veilmq.client.errors import ClientError, Unreachable
 from veilmq.core.claims import SourceView
-from veilmq.spark.held_source import HeldSource
-from veilmq.spark.source_options import SourceOptions
+from veilmq.spark.claims_reader import HeldSource
+from veilmq.spark.options import SourceOptions
 
 PATIENCE_S = 60.0
 VIEW = SourceView(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.stream import ROOT
-from veilmq.spark.java import MISSING, has_java, java_version
+from veilmq.pipeline.session import MISSING, has_java, java_version
 
 
 def java_home(folder: Path, says: str, *, code: int = 0) -> str:

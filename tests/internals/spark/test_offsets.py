@@ -3,7 +3,7 @@
 import pytest
 
 from veilmq.spark.offsets import INITIAL, Offset, OffsetUnknown
-from veilmq.spark.source_options import CLAIMS, SQS
+from veilmq.spark.options import CLAIMS, SQS
 
 
 def test_an_offset_outlives_the_checkpoint() -> None:

@@ -14,9 +14,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from veilmq.spark.options import OptionWrong
-from veilmq.spark.sink import batch_writer, stream_writer
-from veilmq.spark.sink_options import FAIL, SKIP, ColumnsWrong, SinkOptions, check
+from veilmq.spark.options import FAIL, SKIP, OptionWrong, SinkOptions
+from veilmq.spark.sink import ColumnsWrong, batch_writer, check, stream_writer
 
 GIVEN = {"queue": "out"}
 TYPES: dict[str, DataType] = {

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from veilmq.client import HttpQueueClient
+from veilmq.spark.options import SinkOptions
 from veilmq.spark.sink import PartitionWriter, QueueStreamWriter, SinkFailed
-from veilmq.spark.sink_options import SinkOptions
 from veilmq.testing import RunningServer
 
 LONG = "x" * 9_000_000

@@ -7,9 +7,9 @@ import pytest
 
 from tests.client.scripted_server import ScriptedServer, reply
 from veilmq.client.errors import ClientError
-from veilmq.spark import patience
+from veilmq.spark import retries
+from veilmq.spark.options import SinkOptions
 from veilmq.spark.sink import QueueStreamWriter, Written
-from veilmq.spark.sink_options import SinkOptions
 
 AWAY = reply(503, b'{"code": "ShuttingDown", "message": "The server is about to stop."}')
 
@@ -37,7 +37,7 @@ def told(*, more: bool) -> bytes:
 
 def publish(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commit a batch."""
-    monkeypatch.setattr(patience, "time", Watch())
+    monkeypatch.setattr(retries, "time", Watch())
     queue = f"{server.endpoint}/000000000000/jobs"
     options = SinkOptions.of({"endpoint": server.endpoint, "queue": queue, "patience": "3"})
     written = Written(writer="w", batch=0, attempt="a", partition=0, messages=4)

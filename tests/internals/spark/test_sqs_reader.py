@@ -11,7 +11,7 @@ from tests.client.traffic import left, send
 from tests.spark.stream import Stream, kept
 from veilmq.client import HttpQueueClient
 from veilmq.core.properties import Attribute
-from veilmq.spark.source_options import SourceOptions
+from veilmq.spark.options import SourceOptions
 from veilmq.spark.sqs_reader import MessagesPartition, SqsStreamReader, shards
 from veilmq.testing import RunningServer
 

@@ -14,10 +14,10 @@ from tests.client.traffic import left, send
 from tests.spark.stream import ROOT
 from veilmq.client import HttpQueueClient
 from veilmq.client.claims import Claims
+from veilmq.spark.claims_reader import ClaimsStreamReader
 from veilmq.spark.offsets import OffsetUnknown
-from veilmq.spark.patience import SourceFailed
-from veilmq.spark.source_options import SourceOptions
-from veilmq.spark.stream_reader import ClaimsStreamReader
+from veilmq.spark.options import SourceOptions
+from veilmq.spark.retries import SourceFailed
 from veilmq.testing import RunningServer
 
 QUEUE = "orders"
