@@ -8,16 +8,14 @@ and a batch is committed only once: this makes the archive exactly once.
 Only one of several concurrent writers creates an entry: in a folder by a hard link, in a bucket by a conditional write
 (``If-None-Match: *``). Nothing is renamed. All machines of the cluster must reach the folder or bucket.
 
-``format("veilmq_archive")``: a streaming sink that adds each batch to the archive once.
+``format("veilmq_archive")`` is a streaming sink that adds each batch to the archive once. Tasks write Parquet files
+into the folders of the table. Readers do not see them until the commit of the batch names them in the table's log. A
+repeated task writes other files, and the commit names only those of the successful attempt.
 
-Tasks write Parquet files into the folders of the table. Readers do not see them until the commit of the batch names
-them in the table's log. A repeated task writes other files, and the commit names only those of the successful attempt.
-
-Compaction: replace many small files of the archive by a few large ones, invisibly to readers.
-
-A Spark task joins files of one queue and day into a new file, and one commit replaces the old files by the new ones. A
-reader sees either the old files or the new ones. A compaction that is killed before its commit leaves files that are
-not part of the table. The old files stay until ``vacuum``.
+A compaction replaces many small files by a few large ones. A Spark task joins files of one queue and day into a new
+file, and one commit replaces the old files by the new ones. A reader sees either the old files or the new ones. A
+compaction that is killed before its commit leaves files that are not part of the table. The old files stay until
+``vacuum``.
 """
 
 import json
@@ -38,13 +36,13 @@ from deltalake import DeltaTable
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
-from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from veilmq.pipeline.folders import Place
 from veilmq.pipeline.session import PipelineFailed
+from veilmq.spark.sink import task
 from veilmq.wire.v1 import arrow
 
 PARTITION = ("queue", "date")
@@ -227,8 +225,11 @@ class ArchiveTable:
         ``since`` is the snapshot that has ``old`` and the last batch of ``writer``. Only one of the processes with this
         writer name can commit after it. (deltalake's own compaction lets two processes replace the same files.)
         """
-        transaction = Transaction(writer, _next(since.batches[writer]))
-        actions: list[AddAction | RemoveAction] = [_removed(file, deletes_rows=not new) for file in old]
+        last = since.batches[writer]
+        transaction = Transaction(writer, 0 if last is None else last + 1)
+        actions: list[AddAction | RemoveAction] = [
+            RemoveAction(file.path, not new, now_ms(), file.size_bytes, _values(file)) for file in old
+        ]
         actions += [_added(file, new=False) for file in new]
         try:
             self._append(self._open(since.version), transaction, actions)
@@ -286,10 +287,6 @@ def _cause(error: Exception) -> str:
     return message[1] if message else lines[-1].strip(" ↳")
 
 
-def _next(batch: int | None) -> int:
-    return 0 if batch is None else batch + 1
-
-
 def _file(row: dict[str, object]) -> ArchiveFile:
     day = row["partition.date"]
     assert isinstance(day, date)
@@ -308,10 +305,6 @@ def _values(file: ArchiveFile) -> dict[str, str | None]:
 
 def _added(file: ArchiveFile, *, new: bool) -> AddAction:
     return AddAction(file.path, file.size_bytes, _values(file), now_ms(), new, file.statistics)
-
-
-def _removed(file: ArchiveFile, *, deletes_rows: bool) -> RemoveAction:
-    return RemoveAction(file.path, deletes_rows, now_ms(), file.size_bytes, _values(file))
 
 
 FORMAT = "veilmq_archive"
@@ -360,7 +353,10 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         try:
             for batch in iterator:
                 files.add(pa.Table.from_batches([batch]))
-            return WrittenFiles(_query(), files.finish())
+            _, query, _ = task()
+            if query is None:
+                raise PipelineFailed(f'format("{FORMAT}") takes streams only: use writeStream instead of write.')
+            return WrittenFiles(query, files.finish())
         finally:
             files.close()
 
@@ -377,15 +373,6 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         """Leave the files of a failed batch to ``vacuum``; no reader sees them."""
 
 
-def _query() -> str:
-    """Return the id of the task's query, which is the same after a restart."""
-    context = TaskContext.get()
-    found = context.getLocalProperty("sql.streaming.queryId") if context else None
-    if not found:
-        raise PipelineFailed(f'format("{FORMAT}") takes streams only: use writeStream instead of write.')
-    return found
-
-
 class _PartitionedFiles:
     """One open file for each queue and day of a task; the maximum retention of 14 days bounds their number."""
 
@@ -397,7 +384,9 @@ class _PartitionedFiles:
         for key in rows.select(PARTITION).group_by(PARTITION).aggregate([]).to_pylist():
             queue, day = key["queue"], key["date"]
             chosen = pc.and_(pc.equal(rows["queue"], queue), pc.equal(rows["date"], pa.scalar(day)))
-            self._writer(queue, day).add(rows.filter(chosen))
+            if (queue, day) not in self._open:
+                self._open[queue, day] = FileWriter(self._place, queue=queue, day=day)
+            self._open[queue, day].add(rows.filter(chosen))
 
     def finish(self) -> list[ArchiveFile]:
         """Make all files durable, and return them."""
@@ -406,12 +395,6 @@ class _PartitionedFiles:
     def close(self) -> None:
         for writer in self._open.values():
             writer.close()
-
-    def _writer(self, queue: str, day: date) -> FileWriter:
-        key = (queue, day)
-        if key not in self._open:
-            self._open[key] = FileWriter(self._place, queue=queue, day=day)
-        return self._open[key]
 
 
 WRITER = "veilmq compaction"

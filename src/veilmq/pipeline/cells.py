@@ -8,14 +8,13 @@ bound that does not depend on the number of receipts, and Spark shuffles only ce
 **A late delete corrects its expiry without a join.** Both are counted on the day of the deadline, and in the same
 bucket of the axis of timeouts, so one is subtracted from the other: expired minus late is censored.
 
-Tallies: the cells of a queue or routing key on the driver, in sparse form and as arrays over the buckets.
+The driver holds the cells of a queue or routing key as ``ReceiptCounts``: in sparse form, and as arrays over buckets.
 
-Shifts: detect the day since which the work of a routing key takes as long as it does now.
-
-Older days weigh less, but after a change even their reduced weight biases the estimate. So the latest days are compared
-with the day before them, repeatedly, by the octave in which receipts were deleted. If a day differs significantly and
-substantially, the work has changed, and older receipts are excluded. Only receipts that end before the first timeouts
-of both days are compared, because a new timeout changes how receipts end, but not the work.
+``shifts`` finds the day since which the work of a routing key takes as long as it does now. Older days weigh less, but
+after a change even their reduced weight biases the estimate. So the latest days are compared with the day before them,
+repeatedly, by the octave in which receipts were deleted. If a day differs significantly and substantially, the work has
+changed, and older receipts are excluded. Only receipts that end before the first timeouts of both days are compared,
+because a new timeout changes how receipts end, but not the work.
 """
 
 import math
@@ -197,11 +196,10 @@ class Arms:
 
 
 @dataclass(frozen=True)
-class Tally:
+class ReceiptCounts:
     """Receipts by outcome, axis, arm and bucket: ``counts`` and, for variances, the sums of squared weights.
 
-    ``codes`` are sorted, each once. ``extensions`` are those of the receipts that were deleted in time. Tallies are
-    added, and scaled to weigh less.
+    ``codes`` are sorted, each once. ``extensions`` are those of the receipts that were deleted in time.
     """
 
     codes: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -209,29 +207,26 @@ class Tally:
     squares: Array = field(default_factory=lambda: np.zeros(0))
     extensions: float = 0.0
 
-    def __add__(self, other: "Tally") -> "Tally":
+    def __add__(self, other: "ReceiptCounts") -> "ReceiptCounts":
         """Return the sum of both."""
         return total([self, other])
 
-    def scaled(self, weight: float) -> "Tally":
-        """Return this tally with every count multiplied by ``weight``."""
-        return Tally(self.codes, self.counts * weight, self.squares * weight**2, self.extensions * weight)
+    def scaled(self, weight: float) -> "ReceiptCounts":
+        """Return these counts with every count multiplied by ``weight``."""
+        return ReceiptCounts(self.codes, self.counts * weight, self.squares * weight**2, self.extensions * weight)
 
     def by_bucket(self, axis: str, *outcomes: Outcome) -> tuple[Array, Array]:
         """Return the counts and the sums of squared weights of ``outcomes`` on ``axis``, by bucket."""
         kinds, _, places = _parts(self.codes)
         wanted = np.isin(kinds, [_KINDS.index((each.value, axis)) for each in outcomes])
-        return (
-            np.bincount(places[wanted], weights=self.counts[wanted], minlength=BUCKETS).astype(np.float64),
-            np.bincount(places[wanted], weights=self.squares[wanted], minlength=BUCKETS).astype(np.float64),
-        )
+        return _by_bucket(places[wanted], self.counts[wanted]), _by_bucket(places[wanted], self.squares[wanted])
 
     def by_arm(self, outcome: Outcome, axis: str = HELD) -> dict[int, Array]:
         """Return the receipts of ``outcome`` on ``axis`` by bucket, for each arm."""
         kinds, arms, places = _parts(self.codes)
         wanted = kinds == _KINDS.index((outcome.value, axis))
         return {
-            int(arm): np.bincount(places[chosen], weights=self.counts[chosen], minlength=BUCKETS).astype(np.float64)
+            int(arm): _by_bucket(places[chosen], self.counts[chosen])
             for arm in np.unique(arms[wanted])
             for chosen in [wanted & (arms == arm)]
         }
@@ -307,7 +302,7 @@ class Tally:
 
         def summed(values: Array, *outcomes: Outcome) -> Array:
             wanted = np.isin(kinds, [_KINDS.index((each.value, VISIBILITY)) for each in outcomes])
-            return np.bincount(index[wanted], weights=values[wanted], minlength=numbers.size).astype(np.float64)
+            return _by_bucket(index[wanted], values[wanted], numbers.size)
 
         receipts = summed(counts, *ENDED)
         late = summed(counts, Outcome.LATE_DELETED)
@@ -324,25 +319,25 @@ class Tally:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyTally:
+class KeyCounts:
     """The first and later receipts of one routing key; those before the day ``since`` are excluded if work changed."""
 
     queue: str
     key: str
-    first: Tally
-    later: Tally = field(default_factory=Tally)
+    first: ReceiptCounts
+    later: ReceiptCounts = field(default_factory=ReceiptCounts)
     since: str = ""
 
     @cached_property
-    def all(self) -> Tally:
+    def all(self) -> ReceiptCounts:
         """All receipts."""
         return self.first + self.later
 
 
-def whole_of(keys: Iterable[KeyTally]) -> KeyTally:
+def whole_of(keys: Iterable[KeyCounts]) -> KeyCounts:
     """Return the sum of all ``keys`` of a queue."""
     every = list(keys)
-    return KeyTally(
+    return KeyCounts(
         queue=every[0].queue if every else "",
         key="",
         first=total(each.first for each in every),
@@ -351,43 +346,40 @@ def whole_of(keys: Iterable[KeyTally]) -> KeyTally:
     )
 
 
-def total(parts: Iterable[Tally]) -> Tally:
+def total(parts: Iterable[ReceiptCounts]) -> ReceiptCounts:
     """Return the sum of ``parts``."""
-    every = [Tally(), *parts]
-    merged = _merged(
-        np.concatenate([each.codes for each in every]),
-        np.concatenate([each.counts for each in every]),
-        np.concatenate([each.squares for each in every]),
+    every = [ReceiptCounts(), *parts]
+    codes, counts, squares = (
+        np.concatenate([getattr(each, name) for each in every]) for name in ("codes", "counts", "squares")
     )
-    return Tally(**merged, extensions=sum(each.extensions for each in every))
+    return _merged(codes, counts, squares, sum(each.extensions for each in every))
 
 
-def tallies(cells: Any, since: Mapping[tuple[str, str], str] | None = None) -> Iterator[KeyTally]:
-    """Yield the tallies of each queue and key in ``cells``, a pandas frame of decayed cells, sorted."""
+def counts_by_key(cells: Any, since: Mapping[tuple[str, str], str] | None = None) -> Iterator[KeyCounts]:
+    """Yield the counts of each queue and key in ``cells``, a pandas frame of decayed cells, sorted."""
     ordered = cells.sort_values(["queue", "key"], kind="stable")
     for (queue, key), part in ordered.groupby(["queue", "key"], sort=False):
-        first, later = tally(part[part["first"]]), tally(part[~part["first"]])
-        yield KeyTally(queue=queue, key=key, first=first, later=later, since=(since or {}).get((queue, key), ""))
+        first, later = counts_of(part[part["first"]]), counts_of(part[~part["first"]])
+        yield KeyCounts(queue=queue, key=key, first=first, later=later, since=(since or {}).get((queue, key), ""))
 
 
-def tally(cells: Any) -> Tally:
+def counts_of(cells: Any) -> ReceiptCounts:
     """Return the sum of ``cells``, a pandas frame."""
     kinds = np.array([_KINDS.index(pair) for pair in zip(cells["outcome"], cells["axis"], strict=True)], dtype=np.int64)
-    codes = _code(
-        kinds, cells["arm"].fillna(EXTENDED).to_numpy(dtype=np.int64), cells["bucket"].to_numpy(dtype=np.int64)
-    )
+    arms, buckets = (cells[name].fillna(EXTENDED).to_numpy(dtype=np.int64) for name in ("arm", "bucket"))
+    codes = _code(kinds, arms, buckets)
     counts = cells["n"].to_numpy(dtype=np.float64)
     squares = cells["n2"].to_numpy(dtype=np.float64) if "n2" in cells else counts
     in_time = cells[(cells["outcome"] == Outcome.DELETED.value) & (cells["axis"] == HELD)]
-    return Tally(**_merged(codes, counts, squares), extensions=float(in_time["extensions"].sum()))
+    return _merged(codes, counts, squares, float(in_time["extensions"].sum()))
 
 
-def counted(outcome: Outcome, axis: str, arms: Any, buckets: Any, counts: Any) -> Tally:
-    """Return a tally of one outcome on one axis, from columns of equal length."""
+def counted(outcome: Outcome, axis: str, arms: Any, buckets: Any, counts: Any) -> ReceiptCounts:
+    """Return the counts of one outcome on one axis, from columns of equal length."""
     kinds = np.full(len(buckets), _KINDS.index((outcome.value, axis)), dtype=np.int64)
     codes = _code(kinds, np.asarray(arms, dtype=np.int64), np.asarray(buckets, dtype=np.int64))
     each = np.asarray(counts, dtype=np.float64)
-    return Tally(**_merged(codes, each, each))
+    return _merged(codes, each, each)
 
 
 def _code(kinds: Numbers, arms: Numbers, places: Numbers) -> Numbers:
@@ -398,13 +390,15 @@ def _parts(codes: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     return codes // BUCKETS // _ARMS, codes // BUCKETS % _ARMS - 1, codes % BUCKETS
 
 
-def _merged(codes: Numbers, counts: Array, squares: Array) -> dict[str, Any]:
+def _by_bucket(places: Numbers, weights: Array, buckets: int = BUCKETS) -> Array:
+    return np.bincount(places, weights=weights, minlength=buckets).astype(np.float64)
+
+
+def _merged(codes: Numbers, counts: Array, squares: Array, extensions: float = 0.0) -> ReceiptCounts:
     found, index = np.unique(codes, return_inverse=True)
-    return {
-        "codes": found,
-        "counts": np.bincount(index, weights=counts, minlength=found.size).astype(np.float64),
-        "squares": np.bincount(index, weights=squares, minlength=found.size).astype(np.float64),
-    }
+    return ReceiptCounts(
+        found, _by_bucket(index, counts, found.size), _by_bucket(index, squares, found.size), extensions
+    )
 
 
 RECEIPTS_MIN = 200.0

@@ -10,10 +10,7 @@ M receives (one V for a queue; longer ones if an expiry moves the message to the
 veilmq fences receipts: only the receipt of the latest receive deletes, so t_k is the longest of the first k timeouts.
 If earlier receipts delete (SQS, and veilmq with ``stale_receipts = act``), t_k is their sum.
 
-Options of the statistics.
-
-Classes: group routing keys that share a timeout, so that a few timeouts cost nearly as little as one per key.
-
+A class is a group of routing keys that share a timeout, so that a few timeouts cost nearly as little as one per key.
 Keys are sorted by their own best timeout; a class is a range of neighbours in that order. Dynamic programming proceeds
 from the longest class down, in O(K G²) for K classes and G groups of keys: for each first group and number of classes
 it keeps the cheapest partition of all groups from there on. The longer classes are fixed at that point, so the cost
@@ -273,9 +270,9 @@ def _best_between(classes: Sequence[Load], timeouts_s: Sequence[float], number: 
     now = timeouts_s[number]
     every = candidates_s()
     free = every[(every > below) & (every < above) & (every > now / _NEAR) & (every < now * _NEAR)]
-    return float(min((now, *free.tolist()), key=lambda each: _with(classes, timeouts_s, number, each, prices)))
 
+    def cost_with(timeout_s: float) -> float:
+        changed = [*timeouts_s[:number], timeout_s, *timeouts_s[number + 1 :]]
+        return cost_of_classes(classes, range(len(classes)), changed, prices=prices)
 
-def _with(classes: Sequence[Load], timeouts_s: Sequence[float], number: int, timeout_s: float, prices: Prices) -> float:
-    changed = [*timeouts_s[:number], timeout_s, *timeouts_s[number + 1 :]]
-    return cost_of_classes(classes, range(len(classes)), changed, prices=prices)
+    return float(min((now, *free.tolist()), key=cost_with))

@@ -5,19 +5,13 @@ first event of the range (``events.parquet``), and the ranges of a node have no 
 event opens the entry that starts with the next event. The entry names its files, whatever their hour. Files without an
 entry (of earlier versions, or copied by hand) are found by listing the whole log (decision 27).
 
-The record of a run of the store of cells: what the run had counted, so that the next run reads only new files.
-
-``next_run`` finds the new files. It needs no Spark if pyarrow can read the log.
-
-The store of cells: the counts of earlier runs, so that each file of the event log is read once.
-
-A run counts the new files, writes the cells and the file names under its run number, and writes its record last. A run
-without a record did not happen: the next run reuses its number and overwrites it. So neither a killed and repeated run
-nor a file that is exported again under the same name is counted twice. The record is a single file, so it appears
-atomically.
+The store of cells has the counts of earlier runs, so that each file of the event log is read once. A run counts the new
+files, writes the cells and the file names under its run number, and writes its record last. A run without a record did
+not happen: the next run reuses its number and overwrites it. So neither a killed and repeated run nor a file that is
+exported again under the same name is counted twice. The record is a single file, so it appears atomically.
 
 The record stores the position in the log of each node, so the cost of a run depends on the new files only
-(``run_record``). The first run of a day lists the whole log as well (decision 27). After ``RUNS_MAX`` runs, one
+(``next_run``). The first run of a day lists the whole log as well (decision 27). After ``RUNS_MAX`` runs, one
 run with the sum of all replaces them.
 
 The store is a folder, or a URL that Spark can write. Only one run at a time is allowed.
@@ -196,15 +190,11 @@ def next_run(
     else:
         done = set(last.ahead)
     new = tuple(name for name in found.files if name not in done)
-    record = replace(last, listed=listed, positions=found.positions, ahead=_ahead(found, last))
+    ahead = {*last.ahead} - {*found.files} | {*found.ahead}  # counted before their entries appeared
+    record = replace(last, listed=listed, positions=found.positions, ahead=tuple(sorted(ahead)))
     if not new and (last.run == 0 or record == last):
         return (), last
     return new, replace(record, run=last.run + 1)
-
-
-def _ahead(found: Found, last: RunRecord) -> tuple[str, ...]:
-    """Return the files that were counted before their entries appeared."""
-    return tuple(sorted({*last.ahead} - {*found.files} | {*found.ahead}))
 
 
 RUNS_MAX = 16

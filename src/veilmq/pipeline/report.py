@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from veilmq.core.events import Outcome
 from veilmq.core.limits import VISIBILITY_TIMEOUT_S
-from veilmq.pipeline.cells import EDGES_S, Array, KeyTally, days
+from veilmq.pipeline.cells import EDGES_S, Array, KeyCounts, days
 from veilmq.pipeline.cost import TuneOptions, parts
 from veilmq.pipeline.estimate import Estimate, estimates
 from veilmq.pipeline.event_log import CellStore
@@ -109,7 +109,7 @@ def page(queues: Sequence[dict[str, Any]], *, title: str, at_ms: int, options: T
 
 
 def section(
-    queue: str, keys: list[KeyTally], by_day: Any, by_hour: Any, facts: QueueFacts | None, options: TuneOptions
+    queue: str, keys: list[KeyCounts], by_day: Any, by_hour: Any, facts: QueueFacts | None, options: TuneOptions
 ) -> dict[str, Any]:
     """Return the data of one queue: the recommendations for it and its keys, and its charts."""
     options = options_for(keys, options)

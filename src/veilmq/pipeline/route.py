@@ -1,30 +1,24 @@
-"""The job ``route``: an intake queue → the class queues of a routing table, each message once.
+"""Routing: the job ``route-table`` computes a routing table, and the job ``route`` forwards messages by it, each once.
 
-A checkpoint stores the routing table of its batches. An interrupted batch may already be published to some of the
-queues, so its repetition must use the same table: a new table takes effect after the interrupted batch is finished.
+A ``core.routing.RoutingTable`` assigns routing keys to timeout classes; a server can apply it as visibility rules, too.
 
-``format("veilmq_forward")``: a streaming sink that sends each row to the queue in its column ``queue``.
-
-A task stages its rows in their queues; the commit of a batch publishes to one queue after the other. Each queue accepts
-a batch of a query once. So a batch that was published to only some queues can be repeated, if its rows name the same
-queues again.
-
-The job ``route-table``: write a ``core.routing.RoutingTable``, which assigns routing keys to timeout classes.
-
-The job ``route`` forwards by this file, and a server can apply it as visibility rules.
+``format("veilmq_forward")`` is a streaming sink that sends each row to the queue in its column ``queue``. A task stages
+its rows in their queues; the commit of a batch publishes to one queue after the other. Each queue accepts a batch of a
+query once. So a batch that was published to only some queues can be repeated, if its rows name the same queues again.
+Therefore a checkpoint stores the routing table of its batches, and a new table takes effect only after an interrupted
+batch is finished.
 """
 
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -33,15 +27,15 @@ from pyspark.sql.types import StructType
 from veilmq.client.port import QueueClient
 from veilmq.core.routing import ATTRIBUTE_DEFAULT, RoutingTable, TimeoutClass
 from veilmq.core.settings import SettingValue
-from veilmq.pipeline.cells import KeyTally
-from veilmq.pipeline.cost import Load, TuneOptions, classes_of
+from veilmq.pipeline.cells import KeyCounts
+from veilmq.pipeline.cost import TuneOptions, classes_of
 from veilmq.pipeline.estimate import RENEWALS_IN_TIMEOUT, Estimate, estimates
 from veilmq.pipeline.event_log import CellStore
 from veilmq.pipeline.folders import Place
 from veilmq.pipeline.session import PipelineFailed, ReadOptions, Report, activate, cleaned, read_queue, run_streams
 from veilmq.pipeline.tune import DEFAULTS, QueueFacts, explore_s, known, options_for, plain_name, receives_max_of
 from veilmq.spark.options import SinkOptions
-from veilmq.spark.sink import PartitionWriter, Written, publish
+from veilmq.spark.sink import PartitionWriter, Written, publish, task
 
 CONSUMER = "route"
 FIFO_SUFFIX = ".fifo"
@@ -162,11 +156,11 @@ def _pin(folder: Place, table: RoutingTable) -> None:
 
 def _is_interrupted(folder: Place) -> bool:
     """Return whether a batch was started and not finished: Spark logs starts in ``offsets``, ends in ``commits``."""
-    return _last(folder / "offsets") > _last(folder / "commits")
-
-
-def _last(folder: Place) -> int:
-    return max((int(name) for name in folder.names() if name.isdigit()), default=-1)
+    started, finished = (
+        max((int(name) for name in (folder / log).names() if name.isdigit()), default=-1)
+        for log in ("offsets", "commits")
+    )
+    return started > finished
 
 
 FORMAT = "veilmq_forward"
@@ -220,8 +214,13 @@ class ForwardWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the staged rows, one queue after the other."""
-        for queue, tasks in _tasks(messages).items():
-            publish(self._options(queue), tasks)
+        tasks: dict[str, list[Written]] = defaultdict(list)
+        for message in messages:
+            if isinstance(message, WrittenByQueue):
+                for queue, written in message.queues.items():
+                    tasks[queue].append(written)
+        for queue in sorted(tasks):
+            publish(self._options(queue), sorted(tasks[queue], key=lambda each: each.partition))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Leave the staged rows to the next publication, which drops them."""
@@ -230,23 +229,10 @@ class ForwardWriter(DataSourceStreamArrowWriter):
         return SinkOptions.of({**self._sink_options, "queue": queue})
 
     def _writer(self, queue: str) -> PartitionWriter:
-        context = TaskContext.get()
-        assert context is not None, "only a task writes"
-        query, batch = (context.getLocalProperty(name) for name in ("sql.streaming.queryId", "streaming.sql.batchId"))
-        if query is None or batch is None:
+        partition, query, batch = task()
+        if query is None:
             raise PipelineFailed(f'format("{FORMAT}") takes streams only: use writeStream instead of write.')
-        partition = context.partitionId()
-        return PartitionWriter(self._options(queue), writer=query, batch=int(batch), partition=partition)
-
-
-def _tasks(messages: list[WriterCommitMessage | None]) -> dict[str, list[Written]]:
-    """Return the results of the tasks for each queue, in the order of their partitions."""
-    staged: dict[str, list[Written]] = defaultdict(list)
-    for message in messages:
-        if isinstance(message, WrittenByQueue):
-            for queue, written in message.queues.items():
-                staged[queue].append(written)
-    return {queue: sorted(tasks, key=lambda task: task.partition) for queue, tasks in sorted(staged.items())}
+        return PartitionWriter(self._options(queue), writer=query, batch=batch, partition=partition)
 
 
 def _by_queue(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -289,25 +275,28 @@ def route_table(
     The version is that of the table at ``path``, plus 1 if the content differs. ``queue_pattern`` is the name of each
     class queue, with placeholders ``{queue}`` and ``{class}``. Raises ``PipelineFailed`` if there is too little data.
     """
-    tallies = _queue_tallies(known(CellStore(spark, state).cells(), options), queue)
-    options = options_for(tallies, options)
-    _, found = estimates(tallies, options=options)
+    counts = _counts_of_queue(known(CellStore(spark, state).cells(), options), queue)
+    options = options_for(counts, options)
+    _, found = estimates(counts, options=options)
     made = routing_table_of(found, receives_max=receives_max_of(facts, options), classes=classes, options=options)
     if made is None:
         raise PipelineFailed(
             f"The queue {queue} has too few receipts for a routing table: run tune again after more work is done."
         )
-    table = msgspec.structs.replace(
-        made.table, attribute=attribute, classes=_named(made.table.classes, queue, queue_pattern)
+    stem, ending = plain_name(queue).removesuffix(FIFO_SUFFIX), FIFO_SUFFIX if queue.endswith(FIFO_SUFFIX) else ""
+    named = tuple(
+        msgspec.structs.replace(
+            each, queue=queue_pattern.replace("{queue}", stem).replace("{class}", each.name) + ending
+        )
+        for each in made.table.classes
     )
-    return Routed(
-        table=table if path is None else _written(path, table), cost=made.cost, cost_by_count=made.cost_by_count
-    )
+    table = msgspec.structs.replace(made.table, attribute=attribute, classes=named)
+    return replace(made, table=table if path is None else _written(path, table))
 
 
-def _queue_tallies(tallies: list[KeyTally], queue: str) -> list[KeyTally]:
-    """Return the tallies of ``queue``, named with or without its account."""
-    found = [each for each in tallies if queue in {each.queue, plain_name(each.queue)}]
+def _counts_of_queue(counts: list[KeyCounts], queue: str) -> list[KeyCounts]:
+    """Return the counts of ``queue``, named with or without its account."""
+    found = [each for each in counts if queue in {each.queue, plain_name(each.queue)}]
     names = sorted({each.queue for each in found})
     if len(names) > 1:
         raise PipelineFailed(f"Several accounts have a queue {queue}: name one of {', '.join(names)}.")
@@ -323,17 +312,30 @@ def routing_table_of(
     keys whose work never ended in the log get an additional class, unless another is as long as the timeout to try for
     them. Keys of renewing consumers get the first class with room for three renewals.
     """
-    loads = _loads(found, receives_max=receives_max)
+    useful = {key: each for key, each in found.items() if each.renewal_s is None and each.is_known}
+    total = sum(each.first.receipts for each in useful.values())
+    loads = {
+        key: each.load(receives_max=receives_max, weight=each.first.receipts / total) for key, each in useful.items()
+    }
     if not loads:
         return None
     by_count = [classes_of([*loads.values()], count, prices=options.prices) for count in range(1, classes + 1)]
     best = min(by_count, key=lambda each: each.cost)
-    least_s = _renewing(found) | _stuck(found, options)
-    longer_s = max(_stuck(found, options).values(), default=0)
+    renewing = {
+        key: math.ceil(RENEWALS_IN_TIMEOUT * each.renewal_s)
+        for key, each in found.items()
+        if each.renewal_s is not None
+    }
+    unfinished = {
+        key: explore_s(each.first)
+        for key, each in found.items()
+        if each.renewal_s is None and each.first.receipts >= options.receipts_min and not each.is_known
+    }
+    longer_s = max(unfinished.values(), default=0)
     timeouts_s = best.timeouts_s if longer_s <= best.timeouts_s[-1] else (*best.timeouts_s, longer_s)
     last = len(timeouts_s) - 1
     keys = dict(zip(loads, best.members, strict=True))
-    for key, minimum_s in least_s.items():
+    for key, minimum_s in (renewing | unfinished).items():
         keys[key] = next((index for index, each in enumerate(timeouts_s) if each >= minimum_s), last)
     table = RoutingTable(
         version=1,
@@ -345,42 +347,6 @@ def routing_table_of(
         default=last,
     )
     return Routed(table=table, cost=best.cost, cost_by_count=tuple(each.cost for each in by_count))
-
-
-def _stuck(found: Mapping[str, Estimate], options: TuneOptions) -> dict[str, int]:
-    """Return the timeout to try for each key with enough receipts whose work never ended in the log."""
-    return {
-        key: explore_s(each.first)
-        for key, each in found.items()
-        if each.renewal_s is None and each.first.receipts >= options.receipts_min and not each.is_known
-    }
-
-
-def _loads(found: Mapping[str, Estimate], *, receives_max: int) -> dict[str, Load]:
-    """Return the load of each key with a known curve, weighted by its share of the messages."""
-    useful = {key: each for key, each in found.items() if each.renewal_s is None and each.is_known}
-    total = sum(each.first.receipts for each in useful.values())
-    return {
-        key: each.load(receives_max=receives_max, weight=each.first.receipts / total) for key, each in useful.items()
-    }
-
-
-def _renewing(found: Mapping[str, Estimate]) -> dict[str, int]:
-    """Return the minimum timeout of each key whose consumers renew."""
-    return {
-        key: math.ceil(RENEWALS_IN_TIMEOUT * each.renewal_s)
-        for key, each in found.items()
-        if each.renewal_s is not None
-    }
-
-
-def _named(classes: Iterable[TimeoutClass], queue: str, pattern: str) -> tuple[TimeoutClass, ...]:
-    """Return the classes with their queue names; a FIFO_SUFFIX queue gets FIFO_SUFFIX class queues."""
-    stem, ending = plain_name(queue).removesuffix(FIFO_SUFFIX), FIFO_SUFFIX if queue.endswith(FIFO_SUFFIX) else ""
-    return tuple(
-        msgspec.structs.replace(each, queue=pattern.replace("{queue}", stem).replace("{class}", each.name) + ending)
-        for each in classes
-    )
 
 
 def _written(path: Path, table: RoutingTable) -> RoutingTable:

@@ -1,14 +1,7 @@
-"""Failures of a job: one sentence each, with the action to take.
+"""What every job needs: Java, a Spark session, streams that run until they end, and errors of one sentence.
 
-Spark's messages contain the tracebacks of all processes involved; ``reason_of`` extracts the sentence.
-
-The Java that Spark uses, and its version.
-
-The Spark session of a job: in this process, on a cluster, by spark-submit, or on a Spark Connect server.
-
-Run several streaming queries until all have ended, one fails, or a stop is requested.
-
-``showing`` prints progress on standard error, one line for each stream, if it is a terminal.
+A session is in this process, on a cluster, started by spark-submit, or on a Spark Connect server. Spark's messages
+contain the tracebacks of all processes involved; ``reason_of`` extracts the sentence.
 """
 
 import os
@@ -24,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import as_file, files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -67,16 +59,15 @@ _VERSION = re.compile(r'version "(\d+)')
 
 def java_version() -> int | None:
     """Return the major version of the Java of ``JAVA_HOME``, else of the path; ``None`` if there is none."""
-    java = _java()
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
         return None
     try:
-        output = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
-        ).stderr
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):  # without Java, macOS has a stub `java` that fails
         return None
-    found = _VERSION.search(output)
+    found = _VERSION.search(done.stderr)
     return int(found[1]) if found else None
 
 
@@ -85,17 +76,9 @@ def has_java() -> bool:
     return (java_version() or 0) >= VERSION_MIN
 
 
-def _java() -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home) / "bin" / "java") if home else shutil.which("java")
-
-
 LOCAL = "local[*]"
 
-SETTINGS = {
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.session.timeZone": "UTC",
-}
+SETTINGS = {"spark.sql.execution.arrow.pyspark.enabled": "true", "spark.sql.session.timeZone": "UTC"}
 """Settings that every job requires."""
 
 _OWN = {
@@ -115,6 +98,7 @@ _LOCAL = {
     "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),  # TCP delays each task by 40 ms
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
+_LOGGING = files("veilmq.pipeline") / "log4j2.properties"
 ANSWER_S = 10.0
 """Seconds to wait for a Spark Connect server; by default its client retries for minutes."""
 
@@ -141,7 +125,7 @@ def open_session(name: str, cluster: Cluster) -> Iterator[SparkSession]:
 
     Raises ``PipelineFailed`` if Spark does not start, and for errors of Spark inside the context.
     """
-    with tempfile.TemporaryDirectory(prefix="veilmq-spark-") as folder, as_file(_log_settings()) as log_settings:
+    with tempfile.TemporaryDirectory(prefix="veilmq-spark-") as folder, as_file(_LOGGING) as log_settings:
         try:
             session = _connect(cluster) if cluster.remote else _start(name, cluster, Path(folder), log_settings)
         except (PySparkException, PySparkRuntimeError) as error:
@@ -225,10 +209,6 @@ def _s3a() -> dict[str, str]:
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     found = {"endpoint": endpoint, "endpoint.region": region, "path.style.access": "true" if endpoint else None}
     return _S3A | {f"spark.hadoop.fs.s3a.{name}": value for name, value in found.items() if value}
-
-
-def _log_settings() -> Traversable:
-    return files("veilmq.pipeline") / "log4j2.properties"
 
 
 POLL_S = 0.5
@@ -319,17 +299,15 @@ def run_streams(
                 report(name, counted[name].take(query))
             every()
         until_s = time.monotonic() + BATCH_S
-        while any(_is_at_work(query) for query in queries.values()) and time.monotonic() < until_s:
+        # A stop would interrupt a batch in process.
+        while any(each.isActive and each.status["isDataAvailable"] for each in queries.values()):
+            if time.monotonic() > until_s:
+                break
             time.sleep(POLL_S / 5)
         return {name: counted[name].take(query) for name, query in queries.items()}
     finally:
         for query in queries.values():
             query.stop()
-
-
-def _is_at_work(query: StreamingQuery) -> bool:
-    """Return whether ``query`` is processing a batch, which a stop would interrupt."""
-    return query.isActive and bool(query.status["isDataAvailable"])
 
 
 def _runs(name: str, query: StreamingQuery) -> bool:

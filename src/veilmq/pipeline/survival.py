@@ -1,14 +1,11 @@
-"""Survival: the share of work that is unfinished after a time, as arrays over the buckets of a tally.
+"""Survival curves: the share of work that is unfinished after a time, as arrays over the buckets of receipt counts.
 
-Tails: the extrapolation of a curve where receipts are too few to count.
+**Tails** extrapolate a curve where receipts are too few to count. Three families with two parameters each, log-normal,
+Weibull and generalised Pareto, on grids of parameters relative to the threshold above which a tail is fitted, so one
+table of hazards serves all queues. The weight of a family is its likelihood on receipts that are held out from the fit.
 
-Three families with two parameters each, log-normal, Weibull and generalised Pareto, on grids of parameters relative to
-the threshold above which a tail is fitted, so one table of hazards serves all queues. The weight of a family is its
-likelihood on receipts that are held out from the fit.
-
-Completion: separating receipts that expired after a crash from those whose work took longer than the timeout.
-
-A receipt with timeout V whose work takes T is deleted at T ≤ V, is deleted late at T, or only expires: its consumer
+**Completion** separates receipts that expired after a crash from those whose work took longer than the timeout. A
+receipt with timeout V whose work takes T is deleted at T ≤ V, is deleted late at T, or only expires: its consumer
 crashed (a share q, independent of T) or gave up (a share 1 − l of the late ones). Each function completes the observed
 receipts to whole curves: an estimate, and draws of everything that the data leaves open.
 
@@ -44,7 +41,7 @@ from veilmq.pipeline.cells import (
     Arms,
     Array,
     Numbers,
-    Tally,
+    ReceiptCounts,
 )
 
 _LN_RATIO = float(np.log(RATIO))
@@ -135,8 +132,8 @@ _LOG_MIN = -200.0
 _TIMES: Array = np.power(RATIO, _BUCKETS_IN_BIN * np.arange(_BINS + 1, dtype=np.float64))
 
 
-def drawn_on(survival: Array, ended: Array, at_risk: Array, rng: np.random.Generator) -> tuple[Array, str]:
-    """Return ``survival`` with the ends of its rows replaced by tails, and the likeliest family.
+def drawn_on(survival: Array, ended: Array, at_risk: Array, rng: np.random.Generator) -> Array:
+    """Return ``survival`` with the ends of its rows replaced by tails.
 
     ``ended`` and ``at_risk`` count receipts by bucket. The first row is the estimate and gets the likeliest tail, the
     others get draws from the posterior.
@@ -151,13 +148,19 @@ def drawn_on(survival: Array, ended: Array, at_risk: Array, rng: np.random.Gener
     bins = max(int(np.count_nonzero(entering)), 1)
     in_bin, entering = in_bin[:bins], entering[: bins + 1]
     unended = np.maximum(entering[:-1] - entering[1:] - in_bin, 0.0)
-    tails, family = _tails(in_bin, np.maximum(entering[:-1] - unended / 2.0, in_bin), survival.shape[0] - 1, rng)
+    rest = np.maximum(entering[:-1] - unended / 2.0 - in_bin, 0.0)
+    tails, log_hazard, log_rest = _tables()
+
+    def likelihood(deaths: npt.NDArray[Any], rest: npt.NDArray[Any]) -> Array:
+        return np.asarray(deaths @ log_hazard[:bins] + rest @ log_rest[:bins])
+
+    fits = _fits(likelihood, [in_bin, rest], survival.shape[0] - 1, rng)
     places = np.clip((np.arange(last, BUCKETS) - first + 1) / _BUCKETS_IN_BIN, 0.0, _BINS)
-    logs = np.log(np.maximum(tails, 1e-80))
+    logs = np.log(np.maximum(tails[:, fits].T, 1e-80))
     drawn = np.stack([np.interp(places, np.arange(_BINS + 1), each) for each in logs])
     found = survival.copy()
     found[:, last:] = survival[:, last : last + 1] * np.exp(drawn - drawn[:, :1])
-    return found, family
+    return found
 
 
 def working_beyond(curve: Array, last: int, receipts: float, rng: np.random.Generator) -> Array:
@@ -182,25 +185,12 @@ def working_beyond(curve: Array, last: int, receipts: float, rng: np.random.Gene
         return np.asarray(deaths @ log_ended - deaths.sum(axis=-1, keepdims=True) * np.log(within))
 
     in_bin = -np.diff(curve[0, first : last + 1 : _BUCKETS_IN_BIN]) * receipts
-    fits, _ = _drawn(likelihood, [in_bin], curve.shape[0] - 1, rng)
+    fits = _fits(likelihood, [in_bin], curve.shape[0] - 1, rng)
     return np.asarray((curve[:, first] - curve[:, last]) * beyond[fits] / within[fits])
 
 
-def _tails(ended: Array, at_risk: Array, draws: int, rng: np.random.Generator) -> tuple[Array, str]:
-    """Return rows of P(T > t | T > threshold) at the edges of the bins (the likeliest, then draws), and the family."""
-    survival, log_hazard, log_rest = _tables()
-
-    def likelihood(deaths: npt.NDArray[Any], rest: npt.NDArray[Any]) -> Array:
-        return np.asarray(deaths @ log_hazard[: ended.size] + rest @ log_rest[: ended.size])
-
-    fits, family = _drawn(likelihood, [ended, np.maximum(at_risk - ended, 0.0)], draws, rng)
-    return survival[:, fits].T, family
-
-
-def _drawn(
-    likelihood: Callable[..., Array], counts: list[Array], draws: int, rng: np.random.Generator
-) -> tuple[Numbers, str]:
-    """Return the columns of the tables that fit ``counts``: the likeliest, then draws; and the family of the first."""
+def _fits(likelihood: Callable[..., Array], counts: list[Array], draws: int, rng: np.random.Generator) -> Numbers:
+    """Return the columns of the tables that fit ``counts``: the likeliest, then draws."""
     whole = likelihood(*counts).reshape(len(FAMILIES), -1)
     folds = [np.tile(np.round(each).astype(np.int64), (_FOLDS, 1)) for each in counts]
     some = [rng.binomial(each, 0.5) for each in folds]
@@ -215,7 +205,7 @@ def _drawn(
     family = int(np.argmax(weights))
     likeliest = family * whole.shape[1] + int(whole[family].argmax())
     chosen = rng.choice(chances.size, size=draws, p=chances.reshape(-1) / chances.sum())
-    return np.array([likeliest, *chosen]), FAMILIES[family]
+    return np.array([likeliest, *chosen])
 
 
 @cache
@@ -276,10 +266,10 @@ RETURNED_ERROR = 0.3
 """How far the share of crashes that later receipts show may be off, on a logarithmic scale."""
 
 SPREAD_SMALL = 0.01
-"""Where the arms of a key leave l more open than this, its later receipts are heard."""
+"""If the standard deviation of l exceeds this, the later receipts of the key are used."""
 
 SPREAD_MAX = 0.1
-"""Where the arms of a key leave l more open than this, those of all keys of its queue are heard."""
+"""If the standard deviation of l exceeds this, the arms of all keys of the queue are used."""
 
 FOLLOWED_MIN = 1000.0
 """A timeout is followed up if so many receipts had it or a longer one, or a tenth of all."""
@@ -378,7 +368,7 @@ def line_through(arms: Arms) -> Line:
 
 
 def by_late_deletes(
-    first: Tally, later: Tally, rng: np.random.Generator, *, finishing: Array | None = None
+    first: ReceiptCounts, later: ReceiptCounts, rng: np.random.Generator, *, finishing: Array | None = None
 ) -> Completion:
     """Complete with the line; ``finishing`` is the likelihood of each l, used if the arms leave l open."""
     line = line_through(first.arms())
@@ -405,7 +395,7 @@ def by_late_deletes(
     )
 
 
-def by_follow_up(first: Tally, later: Tally, rng: np.random.Generator) -> Completion:
+def by_follow_up(first: ReceiptCounts, later: ReceiptCounts, rng: np.random.Generator) -> Completion:
     """Complete by the limit of the product-limit curve: an expiry is censored there, late deletes are not used."""
     ended, nacked = (resampled(*first.by_bucket(HELD, *outcomes), rng) for outcomes in (_ENDS[0], _ENDS[2]))
     at_risk = remaining(ended + nacked + resampled(*first.by_bucket(VISIBILITY, Outcome.EXPIRED), rng))
@@ -438,7 +428,7 @@ def by_follow_up(first: Tally, later: Tally, rng: np.random.Generator) -> Comple
     )
 
 
-def by_renewals(first: Tally, renewing: Array, rng: np.random.Generator) -> Completion:
+def by_renewals(first: ReceiptCounts, renewing: Array, rng: np.random.Generator) -> Completion:
     """Complete if the share ``renewing`` of consumers, in a row for each draw, renews.
 
     Only these delete messages whose work exceeds its timeout, so they represent all; other expiries are crashes.
@@ -461,7 +451,7 @@ def by_renewals(first: Tally, renewing: Array, rng: np.random.Generator) -> Comp
     )
 
 
-def renewal_of(first: Tally) -> float | None:
+def renewal_of(first: ReceiptCounts) -> float | None:
     """Return the period of renewals in seconds; ``None`` if consumers do not renew.
 
     A receipt held for T is renewed ⌊T/period⌋ times: the result is the longest period that explains the counted
@@ -488,7 +478,7 @@ def renewal_of(first: Tally) -> float | None:
     return renewal_s if renewed >= RENEWING_MIN * (renewed + other) else None
 
 
-def _renewed(first: Tally, renewal_s: float) -> tuple[float, float, float]:
+def _renewed(first: ReceiptCounts, renewal_s: float) -> tuple[float, float, float]:
     """Return how many receipts clearly exceeded a period: renewed, not renewed in the first timeout, all renewed."""
     renewed = first.by_arm(Outcome.DELETED).get(EXTENDED, np.zeros(BUCKETS))
     clearly = _CLEARLY * renewal_s < EDGES_S
@@ -496,7 +486,7 @@ def _renewed(first: Tally, renewal_s: float) -> tuple[float, float, float]:
     return within, float((first.deleted - renewed)[clearly].sum()), float(renewed[clearly].sum())
 
 
-def renewing_of(first: Tally, renewal_s: float, rng: np.random.Generator) -> Array:
+def renewing_of(first: ReceiptCounts, renewal_s: float, rng: np.random.Generator) -> Array:
     """Return the share of consumers that renew, and draws; at least the share if all expiries were of the others."""
     renewed, other, every = _renewed(first, renewal_s)
     expired = float(first.expired.sum())
@@ -506,8 +496,8 @@ def renewing_of(first: Tally, renewal_s: float, rng: np.random.Generator) -> Arr
     return np.asarray(drawn.max(axis=1))
 
 
-def by_prior(first: Tally, lent: Tally, crash: float, rng: np.random.Generator) -> Completion:
-    """Complete a tally of few receipts with the crash rates ``crash`` and the receipts ``lent``."""
+def by_prior(first: ReceiptCounts, lent: ReceiptCounts, crash: float, rng: np.random.Generator) -> Completion:
+    """Complete the counts of few receipts with the crash rates ``crash`` and the receipts ``lent``."""
     known = first + lent
     deleted, late, nacked = (resampled(*known.by_bucket(HELD, *outcomes), rng) for outcomes in _ENDS)
     ended = deleted + late
@@ -548,7 +538,7 @@ def _still_working(curve: Array, last: int, receipts: float, rng: np.random.Gene
     return least + np.concatenate([[0.5], rng.random(DRAWS)]) * (left - least), reason
 
 
-def _with_returned(chances: Array, crash: Array, first: Tally, later: Tally) -> Array:
+def _with_returned(chances: Array, crash: Array, first: ReceiptCounts, later: ReceiptCounts) -> Array:
     """Return ``chances`` given the later receipts: after a crash most messages are deleted in time."""
     in_time = float(first.deleted.sum() + first.nacked.sum()) / first.receipts
     if later.receipts < _LATER_MIN or in_time < _IN_TIME_MIN:
@@ -566,7 +556,7 @@ def _with_returned(chances: Array, crash: Array, first: Tally, later: Tally) -> 
     return np.asarray(weighed / weighed.sum()) if weighed.sum() > 0.0 else chances
 
 
-def _returned_share(first: Tally, later: Tally, left: Array, rng: np.random.Generator) -> Array:
+def _returned_share(first: ReceiptCounts, later: ReceiptCounts, left: Array, rng: np.random.Generator) -> Array:
     """Return the upper limit of the crash rate from later receipts, since most messages are deleted after a crash."""
     in_time = float(first.deleted.sum() + first.nacked.sum()) / first.receipts
     if min(later.receipts, left[0] * first.receipts) < _LATER_MIN or in_time < _IN_TIME_MIN:
@@ -576,7 +566,7 @@ def _returned_share(first: Tally, later: Tally, left: Array, rng: np.random.Gene
     return drawn * RETURNED_SLACK / in_time / first.receipts
 
 
-def _arms_differ(first: Tally) -> str:
+def _arms_differ(first: ReceiptCounts) -> str:
     """Return a reason if arms differ in the range that all cover: the timeouts depend on the work."""
     arms = first.arms()
     large = arms.receipts >= max(200.0, 0.01 * float(arms.receipts.sum()))
@@ -594,7 +584,7 @@ def _arms_differ(first: Tally) -> str:
     return "the work takes longer under one timeout than under another" if differ.max() > _DIFFER_MAX else ""
 
 
-def _only_expired(first: Tally) -> tuple[Array, Array]:
+def _only_expired(first: ReceiptCounts) -> tuple[Array, Array]:
     counts, squares = first.by_bucket(VISIBILITY, Outcome.EXPIRED)
     share = np.divide(first.expired_only, counts, out=np.zeros_like(counts), where=counts > 0)
     return counts * share, squares * share

@@ -1,18 +1,10 @@
-"""Recommendations for a queue or a routing key, with their reasons.
-
-Tuning: recommend a timeout, with a reason, from the estimate of a queue or routing key.
-
-Recommendations as a table and as JSON.
-
-The job ``tune``: event log → cells → a recommended timeout for each queue and routing key.
+"""The job ``tune``: event log → cells → a recommended timeout for each queue and routing key, and its application.
 
 The job is incremental and can run at any time: it reads only new files, and equal cells give equal recommendations.
 
-Set recommended timeouts that save enough, and record each change for undo.
-
-A timeout changes only if the gain exceeds ``TuneOptions.gain_min`` and the confidence is medium or high, and by at most
-``STEP_FACTOR`` a run, so that unstable estimates do not make timeouts unstable. A queue whose timeout has changed since
-the statistics were computed is not changed.
+``apply`` sets a recommended timeout only if the gain exceeds ``TuneOptions.gain_min`` and the confidence is medium or
+high, and by at most ``STEP_FACTOR`` a run, so that unstable estimates do not make timeouts unstable. A queue whose
+timeout has changed since the statistics were computed is not changed. Each change is recorded for ``undo``.
 """
 
 import math
@@ -21,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -30,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from veilmq.client.port import QueueClient
 from veilmq.client.status import QueueStatus
 from veilmq.core.limits import TUNE_MAP_TASKS, VISIBILITY_TIMEOUT_S
-from veilmq.pipeline.cells import Array, KeyTally, Tally, decayed, octaves, shifts, tallies, whole_of
+from veilmq.pipeline.cells import Array, KeyCounts, ReceiptCounts, counts_by_key, decayed, octaves, shifts, whole_of
 from veilmq.pipeline.cost import TuneOptions, candidates_s
 from veilmq.pipeline.estimate import Estimate, Quantile, Rates, estimates, seconds, share
 from veilmq.pipeline.event_log import CellStore
@@ -53,7 +46,7 @@ class Confidence(StrEnum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class QueueFacts:
     """Settings of a queue: its timeout, and the maximum number of receives of a message (0: unlimited).
 
@@ -95,16 +88,16 @@ class Recommendation:
     renewal_s: float | None
     longest_s: float
     current_s: int
-    recommended_s: int | None
-    explore_s: int | None
-    cost_current: float | None
-    cost_recommended: float | None
-    cost_current_lower: float | None
-    cost_recommended_upper: float | None
     crash_lower: float
     crash_upper: float
-    confidence: Confidence
-    change: bool
+    recommended_s: int | None = None
+    explore_s: int | None = None
+    cost_current: float | None = None
+    cost_recommended: float | None = None
+    cost_current_lower: float | None = None
+    cost_recommended_upper: float | None = None
+    confidence: Confidence = Confidence.NONE
+    change: bool = False
     reason: str
 
     @property
@@ -149,21 +142,8 @@ _LOWER, _UPPER = 0.025, 0.975
 _ONE_SIDE = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Choice:
-    """``timeout_s`` is the recommended timeout; ``now`` and ``best`` are the costs of the current and the best one."""
-
-    timeout_s: int | None
-    reason: str
-    confidence: Confidence
-    now: float | None = None
-    best: float | None = None
-    now_lower: float | None = None
-    best_upper: float | None = None
-
-
 def recommendations(
-    found: Iterable[KeyTally], *, options: TuneOptions, facts: Mapping[str, QueueFacts]
+    found: Iterable[KeyCounts], *, options: TuneOptions, facts: Mapping[str, QueueFacts]
 ) -> Iterator[Recommendation]:
     """Yield the recommendation for each queue in ``found``, followed by those for its keys.
 
@@ -172,14 +152,13 @@ def recommendations(
     for queue, keys in groupby(found, key=lambda each: each.queue):
         its_keys = list(keys)
         whole, by_key = estimates(its_keys, options=options)
-        yield from recommended(its_keys, whole, by_key, options=options, facts=facts_for(facts, queue))
+        yield from recommended(its_keys, whole, by_key, options, facts_for(facts, queue))
 
 
 def recommended(
-    keys: list[KeyTally],
+    keys: list[KeyCounts],
     whole: Estimate,
     by_key: Mapping[str, Estimate],
-    *,
     options: TuneOptions,
     facts: QueueFacts | None,
 ) -> Iterator[Recommendation]:
@@ -190,7 +169,7 @@ def recommended(
         yield _recommendation(each, each.key, by_key[each.key], facts, options)
 
 
-def options_for(keys: Iterable[KeyTally], options: TuneOptions) -> TuneOptions:
+def options_for(keys: Iterable[KeyCounts], options: TuneOptions) -> TuneOptions:
     """Return ``options`` for the queue of ``keys``: if earlier receipts delete messages, receipts are not fenced.
 
     The event log decides, not the setting of the server: SMQ and FIFO queues are always fenced.
@@ -205,12 +184,12 @@ def receives_max_of(facts: QueueFacts | None, options: TuneOptions) -> int:
     return (facts.receives_max if facts else 0) or options.receives_max
 
 
-def explore_s(first: Tally) -> int:
+def explore_s(first: ReceiptCounts) -> int:
     """Return the timeout to try, longer than all timeouts so far, if nothing can be recommended."""
     return min(math.ceil(EXPLORE_FACTOR * first.longest_s), VISIBILITY_TIMEOUT_S.maximum)
 
 
-def naive_s(first: Tally, options: TuneOptions) -> int:
+def naive_s(first: ReceiptCounts, options: TuneOptions) -> int:
     """Return the naive timeout: the quantile of the receipts deleted in time."""
     left = 1.0 - np.cumsum(first.deleted) / max(float(first.deleted.sum()), 1e-9)
     found_s = float(crossings_s(left[None], 1.0 - options.quantile)[0]) if first.deleted.any() else 1.0
@@ -218,16 +197,12 @@ def naive_s(first: Tally, options: TuneOptions) -> int:
 
 
 def _recommendation(
-    found: KeyTally, key: str | None, known: Estimate, facts: QueueFacts | None, options: TuneOptions
+    found: KeyCounts, key: str | None, known: Estimate, facts: QueueFacts | None, options: TuneOptions
 ) -> Recommendation:
     current_s = facts.visibility_timeout_s if facts else max(round(found.all.usual_s), 1)
-    choice = _choice(known, current_s, receives_max_of(facts, options), options)
-    advised = choice.timeout_s is not None and choice.now is not None and choice.best is not None
-    gains = advised and (choice.now or 0.0) - (choice.best or 0.0) > options.gain_min * (choice.now or 0.0)
-    explores = choice.confidence is Confidence.NONE and found.first.receipts >= options.receipts_min
     crash_lower, crash_upper = (float(each) for each in np.quantile(known.crash, (_LOWER, _UPPER)))
     since = f"; the work changed: only receipts since {found.since} count" if found.since else ""
-    return Recommendation(
+    unknown = Recommendation(
         queue=found.queue,
         key=key,
         receipts=found.all.receipts,
@@ -237,25 +212,21 @@ def _recommendation(
         renewal_s=known.renewal_s,
         longest_s=found.first.longest_s,
         current_s=current_s,
-        recommended_s=choice.timeout_s,
-        explore_s=explore_s(found.first) if explores else None,
-        cost_current=choice.now,
-        cost_recommended=choice.best if advised else None,
-        cost_current_lower=choice.now_lower,
-        cost_recommended_upper=choice.best_upper if advised else None,
         crash_lower=crash_lower,
         crash_upper=crash_upper,
-        confidence=choice.confidence,
-        change=gains,
-        reason=choice.reason + since,
+        reason=known.quantile.why_not + since,
     )
+    if known.is_known or known.renewal_s is not None:
+        return _chosen(unknown, known, receives_max_of(facts, options), options, since)
+    explores = found.first.receipts >= options.receipts_min
+    return replace(unknown, explore_s=explore_s(found.first) if explores else None)
 
 
-def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOptions) -> _Choice:
-    """Return the timeout with about the least average cost over all draws, or keep the current one."""
-    if not known.is_known and known.renewal_s is None:
-        return _Choice(timeout_s=None, reason=known.quantile.why_not, confidence=Confidence.NONE)
-    naive = naive_s(known.first, options)
+def _chosen(
+    unknown: Recommendation, known: Estimate, receives_max: int, options: TuneOptions, since: str
+) -> Recommendation:
+    """Recommend the timeout with about the least average cost over all draws, or to keep the current one."""
+    current_s, naive = unknown.current_s, naive_s(known.first, options)
     renewed = [] if known.renewal_s is None else [math.ceil(known.renewed_from_s)]
     timeouts_s = np.unique(np.concatenate([candidates_s(), [max(current_s, 1), naive], renewed]))
     costs = known.costs(timeouts_s, receives_max=receives_max, prices=options.prices)
@@ -270,23 +241,27 @@ def _choice(known: Estimate, current_s: int, receives_max: int, options: TuneOpt
     if not is_cheaper and near[usual] >= NEAR_MIN:
         best, is_cheaper = usual, True
     lower, upper = (float(np.quantile(costs[:, at], p)) for at, p in ((now, _ONE_SIDE), (best, 1.0 - _ONE_SIDE)))
-    as_good = _renewed_as_well(known, current_s, float(timeouts_s[best]))
+    timeout_s, cost_now, cost_best = int(timeouts_s[best]), float(means[now]), float(means[best])
+    as_good = _renewed_as_well(known, current_s, timeout_s)
     keeps = best == now or as_good or upper >= lower or not is_cheaper
-    timeout_s = int(timeouts_s[best])
-    because = _reason(known, timeout_s, options)
+    reason = _reason(known, timeout_s, options)
     if keeps:
-        why = _kept(timeout_s, current_s, float(means[best]), float(means[now]))
-        because = f"keep {seconds(current_s)}: {why}; {because}"
-    return _Choice(
-        timeout_s=None if keeps else timeout_s,
-        reason=because,
-        confidence=_confidence(
-            known, near[now if keeps else best], renewed=known.renews and timeout_s >= known.renewed_from_s
-        ),
-        now=float(means[now]),
-        best=float(means[best]),
-        now_lower=lower,
-        best_upper=upper,
+        why = (
+            f"{seconds(timeout_s)} would not surely cost less ({seconds(cost_best)} a message, now {seconds(cost_now)})"
+        )
+        why = "no other timeout costs less" if timeout_s == current_s else why
+        reason = f"keep {seconds(current_s)}: {why}; {reason}"
+    renewed_best = known.renews and timeout_s >= known.renewed_from_s
+    return replace(
+        unknown,
+        recommended_s=None if keeps else timeout_s,
+        cost_current=cost_now,
+        cost_recommended=None if keeps else cost_best,
+        cost_current_lower=lower,
+        cost_recommended_upper=None if keeps else upper,
+        confidence=_confidence(known, near[now if keeps else best], renewed=renewed_best),
+        change=not keeps and cost_now - cost_best > options.gain_min * cost_now,
+        reason=reason + since,
     )
 
 
@@ -301,15 +276,9 @@ def _near(costs: Array, unseen: Array) -> Array:
 
 
 def _renewed_as_well(known: Estimate, current_s: int, timeout_s: float) -> bool:
-    """Tell whether consumers renew both timeouts in time, and the current one is not much longer."""
+    """Return whether consumers renew both timeouts in time, and the current one is not much longer."""
     least_s = (1.0 - RENEWAL_KNOWN) * known.renewed_from_s
     return min(current_s, timeout_s) >= least_s and current_s <= (1.0 + BOUNDS_CLOSE) * timeout_s
-
-
-def _kept(timeout_s: int, current_s: int, best: float, now: float) -> str:
-    if timeout_s == current_s:
-        return "no other timeout costs less"
-    return f"{seconds(timeout_s)} would not surely cost less ({seconds(best)} a message, now {seconds(now)})"
 
 
 def _reason(known: Estimate, timeout_s: int, options: TuneOptions) -> str:
@@ -356,46 +325,28 @@ SCHEMA = (
 COLUMNS = tuple(column.split()[0] for column in SCHEMA.split(", "))
 
 
-def rows_of(found: Iterable[Recommendation]) -> list[tuple[object, ...]]:
-    """Return a row for each recommendation, in the order of ``COLUMNS``."""
-    return [tuple(_record(each)[name] for name in COLUMNS) for each in found]
+_COLUMN_FIELDS = {
+    "p_s": "quantile.point_s",
+    "p_lower_s": "quantile.lower_s",
+    "p_upper_s": "quantile.upper_s",
+    "p_late_s": "quantile.late_s",
+    "not_identifiable": "quantile.why_not",
+    "duplicate_rate": "rates.duplicate",
+    "recovery_rate": "rates.recovery",
+    "crash_rate": "rates.crash",
+    "nack_rate": "rates.nack",
+    "confidence": "confidence.value",
+}
+"""The columns that differ in name from the field of a recommendation."""
 
 
 def to_json(found: Iterable[Recommendation]) -> bytes:
     """Return the recommendations as a JSON list of objects with the names of ``COLUMNS``."""
-    return msgspec.json.format(msgspec.json.encode([_record(each) for each in found]), indent=2)
+    return msgspec.json.format(msgspec.json.encode([_row(each) for each in found]), indent=2)
 
 
-def _record(each: Recommendation) -> dict[str, object]:
-    return {
-        "queue": each.queue,
-        "key": each.key,
-        "receipts": each.receipts,
-        "first_receipts": each.first_receipts,
-        "p_s": each.quantile.point_s,
-        "p_lower_s": each.quantile.lower_s,
-        "p_upper_s": each.quantile.upper_s,
-        "p_late_s": each.quantile.late_s,
-        "not_identifiable": each.quantile.why_not,
-        "duplicate_rate": each.rates.duplicate,
-        "recovery_rate": each.rates.recovery,
-        "crash_rate": each.rates.crash,
-        "nack_rate": each.rates.nack,
-        "renewal_s": each.renewal_s,
-        "longest_s": each.longest_s,
-        "current_s": each.current_s,
-        "recommended_s": each.recommended_s,
-        "explore_s": each.explore_s,
-        "cost_current": each.cost_current,
-        "cost_recommended": each.cost_recommended,
-        "cost_current_lower": each.cost_current_lower,
-        "cost_recommended_upper": each.cost_recommended_upper,
-        "crash_lower": each.crash_lower,
-        "crash_upper": each.crash_upper,
-        "confidence": each.confidence.value,
-        "change": each.change,
-        "reason": each.reason,
-    }
+def _row(each: Recommendation) -> dict[str, object]:
+    return {name: attrgetter(_COLUMN_FIELDS.get(name, name))(each) for name in COLUMNS}
 
 
 DEFAULTS = TuneOptions()
@@ -422,28 +373,24 @@ def tune(
     """Count the new files of ``events`` (the table ``receipt_closed``) into ``state``, and recommend timeouts.
 
     Both are folders, or URLs that Spark reads and writes. The recommendations are also written to
-    ``<state>/recommendations`` as Parquet. ``facts`` has the settings of the queues (``applying.facts_of``); without
+    ``<state>/recommendations`` as Parquet. ``facts`` has the settings of the queues (``facts_of``); without
     it, the log determines the current timeouts. At most ``map_tasks`` tasks read the log. ``at_ms`` (default: now)
     determines the day; the first run of a day lists the whole log.
     """
     store = CellStore(spark, state)
     counted = store.count(events, map_tasks=map_tasks, at_ms=at_ms)
     found = tuple(recommendations(known(store.cells(), options), options=options, facts=facts or {}))
-    table(spark, found).coalesce(1).write.mode("overwrite").parquet(f"{located(state)}/recommendations")
+    rows = spark.createDataFrame([tuple(_row(each).values()) for each in found], SCHEMA)
+    rows.coalesce(1).write.mode("overwrite").parquet(f"{located(state)}/recommendations")
     return Tuned(files=counted.files, recommendations=found)
 
 
-def known(cells: DataFrame, options: TuneOptions) -> list[KeyTally]:
-    """Return the tallies of each queue and key in ``cells``: older days are decayed, days before a shift excluded."""
+def known(cells: DataFrame, options: TuneOptions) -> list[KeyCounts]:
+    """Return the counts of each queue and key in ``cells``: older days are decayed, days before a shift excluded."""
     since = shifts(octaves(cells).toPandas())
     rows = [(queue, key, date.fromisoformat(day)) for (queue, key), day in since.items()]
     cut = cells.sparkSession.createDataFrame(rows, "queue string, key string, since date") if rows else None
-    return list(tallies(decayed(cells, half_life_days=options.half_life_days, since=cut).toPandas(), since))
-
-
-def table(spark: SparkSession, found: tuple[Recommendation, ...]) -> DataFrame:
-    """Return the recommendations as a DataFrame with the columns of ``recommendation_table.SCHEMA``."""
-    return spark.createDataFrame(rows_of(found), SCHEMA)
+    return list(counts_by_key(decayed(cells, half_life_days=options.half_life_days, since=cut).toPandas(), since))
 
 
 STEP_FACTOR = 3
@@ -494,9 +441,19 @@ def apply(
             continue
         if _timeout_s(client, each.queue) != each.current_s:
             continue
-        changes.append(_change(each, target_s, at_ms))
+        change = Change(
+            at_ms=at_ms,
+            queue=each.queue,
+            before_s=each.current_s,
+            after_s=target_s,
+            cost_before=each.cost_current,
+            cost_after=each.cost_recommended if target_s == each.recommended_s else None,
+            confidence=each.confidence.value,
+            reason=each.reason,
+        )
+        changes.append(change)
         if not dry_run:
-            _set(client, changes[-1], record)
+            _set(client, change, record)
     return changes
 
 
@@ -516,17 +473,16 @@ def undo(client: QueueClient, *, record: Path, at_ms: int) -> list[Change]:
         if each.at_ms != last_ms or plain_name(each.queue) not in existing:
             continue
         if _timeout_s(client, each.queue) == each.after_s:
-            changes.append(_undoing(each, at_ms))
+            undone = {"before_s": each.after_s, "after_s": each.before_s, "undoes_ms": each.at_ms, "reason": "undone"}
+            costs = {"cost_before": each.cost_after, "cost_after": each.cost_before}
+            changes.append(msgspec.structs.replace(each, at_ms=at_ms, **undone, **costs))
             _set(client, changes[-1], record)
     return changes
 
 
 def _facts(status: QueueStatus) -> QueueFacts:
-    return QueueFacts(
-        visibility_timeout_s=status.settings.visibility_timeout_s,
-        receives_max=status.settings.receives_max,
-        full_name=full_name(status.url),
-    )
+    settings = status.settings
+    return QueueFacts(settings.visibility_timeout_s, settings.receives_max, full_name(status.url))
 
 
 def _timeout_s(client: QueueClient, queue: str) -> int | None:
@@ -545,33 +501,6 @@ def _target_s(each: Recommendation, *, explore: bool) -> int | None:
         return None
     least, most = math.ceil(each.current_s / STEP_FACTOR), max(each.current_s, 1) * STEP_FACTOR
     return min(max(target_s, least), most)
-
-
-def _change(each: Recommendation, after_s: int, at_ms: int) -> Change:
-    return Change(
-        at_ms=at_ms,
-        queue=each.queue,
-        before_s=each.current_s,
-        after_s=after_s,
-        cost_before=each.cost_current,
-        cost_after=each.cost_recommended if after_s == each.recommended_s else None,
-        confidence=each.confidence.value,
-        reason=each.reason,
-    )
-
-
-def _undoing(change: Change, at_ms: int) -> Change:
-    return Change(
-        at_ms=at_ms,
-        queue=change.queue,
-        before_s=change.after_s,
-        after_s=change.before_s,
-        cost_before=change.cost_after,
-        cost_after=change.cost_before,
-        confidence=change.confidence,
-        reason="undone",
-        undoes_ms=change.at_ms,
-    )
 
 
 def _set(client: QueueClient, change: Change, record: Path) -> None:

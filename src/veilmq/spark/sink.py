@@ -1,6 +1,4 @@
-"""The columns that a DataFrame may have, and their conversion for a queue. Only the column ``body`` is required.
-
-The sink: tasks stage rows, and the driver publishes them once when the batch is complete.
+"""The sink: tasks stage rows, and the driver publishes them once when the batch is complete.
 
 A streaming query publishes under its id, which its checkpoint stores, and the number of the batch, so a batch that
 Spark repeats is sent once. A batch write publishes under a unique name, or under the option ``writer``. Messages have
@@ -28,7 +26,6 @@ from pyspark.sql.types import ByteType, DataType, IntegerType, LongType, MapType
 from veilmq.client.errors import ClientError
 from veilmq.client.publications import Publications
 from veilmq.core import limits
-from veilmq.core.publications import Staged
 from veilmq.spark.options import FAIL, SKIP, Connection, OptionWrong, SinkOptions
 from veilmq.spark.retries import retrying
 
@@ -116,12 +113,6 @@ def too_long(rows: Any, bytes_max: int) -> list[int]:
     longer = pc.greater(pc.binary_length(rows.column("body")), bytes_max)
     found: list[int] = pc.indices_nonzero(longer.fill_null(fill_value=False)).to_pylist()
     return found
-
-
-def without(rows: Any, indexes: list[int]) -> Any:
-    """Return ``rows`` without those at ``indexes``."""
-    removed = set(indexes)
-    return rows.take(pa.array([index for index in range(rows.num_rows) if index not in removed], pa.int64()))
 
 
 def size_bytes(rows: Any, index: int) -> int:
@@ -213,12 +204,8 @@ class PartitionWriter:
                 return
 
     def _stage(self, rows: Any) -> None:
-        def stage() -> Staged:
-            return self._queue.stage_arrow(
-                self._writer, batch=self._batch, attempt=self._attempt, part=self._parts, messages=rows
-            )
-
-        retrying(stage, self._options.patience_s)
+        stage = partial(self._queue.stage_arrow, self._writer, batch=self._batch, attempt=self._attempt)
+        retrying(partial(stage, part=self._parts, messages=rows), self._options.patience_s)
         self._parts += 1
         self._messages += rows.num_rows
 
@@ -238,8 +225,8 @@ class PartitionWriter:
             for name, value in [*rejection.items(), *at.items()]:
                 row = row.append_column(name, pa.array([value]))
             self._bad.append(row)
-        left_out = set(indexes)
-        return without(rows, indexes), [each for at, each in enumerate(numbers) if at not in left_out]
+        kept = [index for index in range(rows.num_rows) if index not in indexes]
+        return rows.take(pa.array(kept, pa.int64())), [numbers[index] for index in kept]
 
     def _keep_bad(self) -> None:
         """Write the rows that cannot be sent to a file, atomically; a repeated task replaces it."""
@@ -256,8 +243,6 @@ class PartitionWriter:
         self._queue.close()
 
 
-_QUERY = "sql.streaming.queryId"
-_BATCH = "streaming.sql.batchId"
 _ONLY_BATCH = 0
 
 
@@ -291,8 +276,9 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Stage one partition of a batch."""
-        query, batch = _of_stream()
-        return _write(self._options, iterator, writer=query, batch=batch)
+        partition, query, batch = task()
+        assert query is not None, "only a task of a streaming query writes here"
+        return _stage(self._options, iterator, writer=query, batch=batch, partition=partition)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the staged rows of the batch."""
@@ -314,13 +300,13 @@ class QueueWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Stage one partition."""
-        writer_name = self._options.writer
-        if writer_name is None:
-            return _write(self._options, iterator, writer=self._job, batch=_ONLY_BATCH)
-        if _property(_QUERY) is None:
-            return _write(self._options, iterator, writer=writer_name, batch=_ONLY_BATCH)
-        query, batch = _of_stream()
-        return _write(self._options, iterator, writer=f"{writer_name}-{query}", batch=batch)
+        partition, query, batch = task()
+        writer = self._options.writer
+        if writer is None:
+            writer, batch = self._job, _ONLY_BATCH
+        elif query is not None:
+            writer = f"{writer}-{query}"
+        return _stage(self._options, iterator, writer=writer, batch=batch, partition=partition)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the staged rows."""
@@ -334,29 +320,23 @@ class QueueWriter(DataSourceArrowWriter):
         _abandon(self._options, writer, batch)
 
 
-def _property(name: str) -> str | None:
+def task() -> tuple[int, str | None, int]:
+    """Return the partition of this task, the id of its streaming query if it has one, and the number of its batch."""
     context = TaskContext.get()
     assert context is not None, "only a task writes"
-    value: str | None = context.getLocalProperty(name)
-    return value
+    query: str | None = context.getLocalProperty("sql.streaming.queryId")
+    batch: str | None = context.getLocalProperty("streaming.sql.batchId")
+    if query is None or batch is None:
+        return context.partitionId(), None, _ONLY_BATCH
+    return context.partitionId(), query, int(batch)
 
 
-def _of_stream() -> tuple[str, int]:
-    """Return the id of this task's query, and the number of its batch."""
-    query, batch = _property(_QUERY), _property(_BATCH)
-    assert query is not None, "only a task of a streaming query has a query id"
-    assert batch is not None, "Spark sets both properties"
-    return query, int(batch)
-
-
-def _write(options: SinkOptions, batches: Iterator[Any], *, writer: str, batch: int) -> Written:
-    context = TaskContext.get()
-    assert context is not None, "only a task writes"
-    partition = PartitionWriter(options, writer=writer, batch=batch, partition=context.partitionId())
+def _stage(options: SinkOptions, batches: Iterator[Any], *, writer: str, batch: int, partition: int) -> Written:
+    rows = PartitionWriter(options, writer=writer, batch=batch, partition=partition)
     try:
-        return partition.write(batches)
+        return rows.write(batches)
     finally:
-        partition.close()
+        rows.close()
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:

@@ -59,7 +59,7 @@ def data_files(table: ArchiveTable) -> set[str]:
 
 
 def test_a_file_counts_when_it_is_committed(table: ArchiveTable) -> None:
-    """Before that nobody sees it."""
+    """Before that no reader sees it."""
     file = written(table, ["a", "b"])
     assert ids(table) == []
     assert table.commit(writer="w", batch=0, files=[file])
