@@ -64,7 +64,7 @@ class ProvokedReader(ClaimsStreamReader):
         return ProvokedReader, (self._options, self._own)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Claim, and then perhaps not live to tell."""
+        """Claim, and then perhaps die."""
         end = super().latestOffset(start, limit)
         if end != start:
             self._pass(CLAIMED, end["n"])
