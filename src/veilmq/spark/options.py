@@ -11,7 +11,8 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -50,6 +51,16 @@ class Option:
     shown: str = ""
     secret: bool = False
     aliases: tuple[str, ...] = ()
+
+
+def option(name: str, type: OptionType, **parameters: Any) -> Any:  # noqa: A002 - as in Option
+    """Declare a field as the option ``name``; ``parameters`` are those of ``Option``."""
+    return field(metadata={"option": partial(Option, name, type=type, **parameters)})
+
+
+def options_of(parsed: Any) -> tuple[Option, ...]:
+    """Return the options that are declared as fields of the dataclass ``parsed``."""
+    return tuple(each.metadata["option"](field=each.name) for each in fields(parsed) if each.metadata)
 
 
 def read(table: Sequence[Option], options: Mapping[str, str]) -> dict[str, Any]:
@@ -230,134 +241,107 @@ SNAPSHOT_CHARACTERS_MAX = 128
 SQS_MESSAGES_MAX = 5_000
 PATIENCE_S = Range(minimum=0, maximum=3_600, default=60)
 
-SOURCE_OPTIONS = (
-    *CONNECTION_OPTIONS,
-    Option(
-        "mode",
-        "mode",
-        choice(CLAIMS, SQS),
-        default=CLAIMS,
-        doc="`claims`: exactly once, from a veilmq server. `sqs`: at least once, from any endpoint that speaks SQS.",
-    ),
-    Option(
-        "maxMessagesPerBatch",
-        "messages_max",
-        whole(limits.CLAIM_MESSAGES),
-        shown=f"`{limits.CLAIM_MESSAGES.default}`; `{SQS_MESSAGES_MAX}` with `mode=sqs`",
-        aliases=("maxOffsetsPerTrigger",),
-        doc="Maximum number of messages in a micro-batch or snapshot. Alias: `maxOffsetsPerTrigger`.",
-    ),
-    Option(
-        "maxBytesPerBatch",
-        "bytes_max",
-        whole(limits.CLAIM_BYTES),
-        shown="unlimited",
-        aliases=("maxBytesPerTrigger",),
-        doc="Maximum size of a micro-batch or snapshot: bodies and attributes as the server stores them. Alias: "
-        "`maxBytesPerTrigger`.",
-    ),
-    Option(
-        "shardSize",
-        "shard_messages",
-        whole(Range(minimum=1, maximum=limits.CLAIM_MESSAGES.maximum, default=limits.CLAIM_SHARD_MESSAGES)),
-        default=limits.CLAIM_SHARD_MESSAGES,
-        doc="Number of messages per task. All messages of a group are in one task.",
-    ),
-    Option(
-        "wait",
-        "wait_s",
-        whole(limits.SQS_RECEIVE_WAIT_S),
-        default=limits.SQS_RECEIVE_WAIT_S.maximum,
-        doc="Seconds for which an idle stream waits for a message; use 0 or 1 if the query has several sources.",
-    ),
-    Option(
-        "consumer",
-        "consumer",
-        TEXT,
-        default="",
-        shown="none",
-        doc="Name of the consumer. A consumer has one stream; a second one is refused.",
-    ),
-    Option(
-        "takeover",
-        "takeover",
-        YES_NO,
-        default=False,
-        doc="Replace the other stream of `consumer`: its claimed messages are released and delivered again.",
-    ),
-    Option(
-        "lease",
-        "lease_s",
-        whole(limits.CLAIM_LEASE_S),
-        default=limits.CLAIM_LEASE_S.default,
-        doc="Seconds after the last heartbeat for which the stream is reported as alive. With `mode=sqs`: the "
-        "visibility timeout, which is renewed.",
-    ),
-    Option(
-        "hold",
-        "hold_s",
-        whole(limits.CLAIM_HOLD_S),
-        shown=f"`{limits.CLAIM_HOLD_S.default}`; `{SNAPSHOT_HOLD_S}` for snapshots",
-        doc="Seconds after the last heartbeat after which unfinished messages return to the queue. It must be **longer "
-        "than any downtime**: exactly once depends on it.",
-    ),
-    Option(
-        "patience",
-        "patience_s",
-        whole(PATIENCE_S),
-        default=PATIENCE_S.default,
-        doc="Seconds for which requests are retried, if the server does not answer, before the query fails.",
-    ),
-    Option(
-        "onLostClaim",
-        "on_lost_claim",
-        choice(FAIL, SKIP),
-        default=FAIL,
-        doc="Action if the hold has ended and claimed messages have returned to the queue: stop with an error, or skip "
-        "the claims (their messages are delivered again).",
-    ),
-    Option(
-        "onAckedReplay",
-        "on_acked_replay",
-        choice(FAIL, EMPTY),
-        default=FAIL,
-        doc="Action if a restored checkpoint repeats a batch whose messages are deleted: stop with an error, or read "
-        "an empty batch.",
-    ),
-    Option(
-        "snapshot",
-        "snapshot",
-        name_of(SNAPSHOT_CHARACTERS_MAX),
-        shown="unique for each `load`",
-        doc="Batch reads only: name of the snapshot, by which it can be read again and acknowledged.",
-    ),
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
     """The parsed options; durations in seconds. ``None`` selects the default of the reader."""
 
     connection: Connection
-    mode: str
-    messages_max: int | None
-    bytes_max: int | None
-    shard_messages: int
-    wait_s: int
-    consumer: str
-    takeover: bool
-    lease_s: int
-    hold_s: int | None
-    patience_s: int
-    on_lost_claim: str
-    on_acked_replay: str
-    snapshot: str | None
+    mode: str = option(
+        "mode",
+        choice(CLAIMS, SQS),
+        default=CLAIMS,
+        doc="`claims`: exactly once, from a veilmq server. `sqs`: at least once, from any endpoint that speaks SQS.",
+    )
+    messages_max: int | None = option(
+        "maxMessagesPerBatch",
+        whole(limits.CLAIM_MESSAGES),
+        shown=f"`{limits.CLAIM_MESSAGES.default}`; `{SQS_MESSAGES_MAX}` with `mode=sqs`",
+        aliases=("maxOffsetsPerTrigger",),
+        doc="Maximum number of messages in a micro-batch or snapshot. Alias: `maxOffsetsPerTrigger`.",
+    )
+    bytes_max: int | None = option(
+        "maxBytesPerBatch",
+        whole(limits.CLAIM_BYTES),
+        shown="unlimited",
+        aliases=("maxBytesPerTrigger",),
+        doc="Maximum size of a micro-batch or snapshot: bodies and attributes as the server stores them. Alias: "
+        "`maxBytesPerTrigger`.",
+    )
+    shard_messages: int = option(
+        "shardSize",
+        whole(Range(minimum=1, maximum=limits.CLAIM_MESSAGES.maximum, default=limits.CLAIM_SHARD_MESSAGES)),
+        default=limits.CLAIM_SHARD_MESSAGES,
+        doc="Number of messages per task. All messages of a group are in one task.",
+    )
+    wait_s: int = option(
+        "wait",
+        whole(limits.SQS_RECEIVE_WAIT_S),
+        default=limits.SQS_RECEIVE_WAIT_S.maximum,
+        doc="Seconds for which an idle stream waits for a message; use 0 or 1 if the query has several sources.",
+    )
+    consumer: str = option(
+        "consumer",
+        TEXT,
+        default="",
+        shown="none",
+        doc="Name of the consumer. A consumer has one stream; a second one is refused.",
+    )
+    takeover: bool = option(
+        "takeover",
+        YES_NO,
+        default=False,
+        doc="Replace the other stream of `consumer`: its claimed messages are released and delivered again.",
+    )
+    lease_s: int = option(
+        "lease",
+        whole(limits.CLAIM_LEASE_S),
+        default=limits.CLAIM_LEASE_S.default,
+        doc="Seconds after the last heartbeat for which the stream is reported as alive. With `mode=sqs`: the "
+        "visibility timeout, which is renewed.",
+    )
+    hold_s: int | None = option(
+        "hold",
+        whole(limits.CLAIM_HOLD_S),
+        shown=f"`{limits.CLAIM_HOLD_S.default}`; `{SNAPSHOT_HOLD_S}` for snapshots",
+        doc="Seconds after the last heartbeat after which unfinished messages return to the queue. It must be **longer "
+        "than any downtime**: exactly once depends on it.",
+    )
+    patience_s: int = option(
+        "patience",
+        whole(PATIENCE_S),
+        default=PATIENCE_S.default,
+        doc="Seconds for which requests are retried, if the server does not answer, before the query fails.",
+    )
+    on_lost_claim: str = option(
+        "onLostClaim",
+        choice(FAIL, SKIP),
+        default=FAIL,
+        doc="Action if the hold has ended and claimed messages have returned to the queue: stop with an error, or skip "
+        "the claims (their messages are delivered again).",
+    )
+    on_acked_replay: str = option(
+        "onAckedReplay",
+        choice(FAIL, EMPTY),
+        default=FAIL,
+        doc="Action if a restored checkpoint repeats a batch whose messages are deleted: stop with an error, or read "
+        "an empty batch.",
+    )
+    snapshot: str | None = option(
+        "snapshot",
+        name_of(SNAPSHOT_CHARACTERS_MAX),
+        shown="unique for each `load`",
+        doc="Batch reads only: name of the snapshot, by which it can be read again and acknowledged.",
+    )
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
         """Parse the options from Spark; raises ``OptionWrong``."""
         values = read(SOURCE_OPTIONS, options)
         return cls(connection=Connection.of(values), **values)
+
+
+SOURCE_OPTIONS = (*CONNECTION_OPTIONS, *options_of(SourceOptions))
 
 
 TABLE = "table="
@@ -375,57 +359,42 @@ def _bad_rows(text: str) -> str:
     return text[len(TABLE) :] if "://" in text else str(Path(text[len(TABLE) :]).absolute())
 
 
-SINK_OPTIONS = (
-    *CONNECTION_OPTIONS,
-    Option(
-        "batchSize",
-        "batch_size",
-        whole(BATCH_SIZE),
-        default=BATCH_SIZE.default,
-        doc="Maximum number of messages in a request; a request with long messages has fewer.",
-    ),
-    Option(
-        "messagesPerSecond",
-        "messages_per_s_max",
-        whole(limits.PUBLISH_PER_S),
-        shown="unlimited",
-        doc="Maximum rate at which published messages become visible, over all tasks. A batch ends with its last one.",
-    ),
-    Option(
-        "badRows",
-        "bad_rows",
-        OptionType(_bad_rows, "`fail`, `skip` or `table=PATH`"),
-        default=FAIL,
-        doc="Action for a row that cannot be sent: end the query, leave the row out, or write it with the reason to a "
-        "Parquet file in the folder or bucket `PATH`.",
-    ),
-    Option(
-        "writer",
-        "writer",
-        name_of(_WRITER_CHARACTERS_MAX),
-        shown="unique for each write",
-        doc="Batch writes only: its name. Writes with the same name are sent once, in `foreachBatch` once per batch.",
-    ),
-    Option(
-        "patience",
-        "patience_s",
-        whole(PATIENCE_S),
-        default=PATIENCE_S.default,
-        doc="Seconds for which requests are retried, if the server does not answer, before the task fails.",
-    ),
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
     """The parsed options; durations in seconds."""
 
     connection: Connection
-    batch_size: int
-    messages_per_s_max: int | None
-    bad_rows: str
-    writer: str | None
-    patience_s: int
+    batch_size: int = option(
+        "batchSize",
+        whole(BATCH_SIZE),
+        default=BATCH_SIZE.default,
+        doc="Maximum number of messages in a request; a request with long messages has fewer.",
+    )
+    messages_per_s_max: int | None = option(
+        "messagesPerSecond",
+        whole(limits.PUBLISH_PER_S),
+        shown="unlimited",
+        doc="Maximum rate at which published messages become visible, over all tasks. A batch ends with its last one.",
+    )
+    bad_rows: str = option(
+        "badRows",
+        OptionType(_bad_rows, "`fail`, `skip` or `table=PATH`"),
+        default=FAIL,
+        doc="Action for a row that cannot be sent: end the query, leave the row out, or write it with the reason to a "
+        "Parquet file in the folder or bucket `PATH`.",
+    )
+    writer: str | None = option(
+        "writer",
+        name_of(_WRITER_CHARACTERS_MAX),
+        shown="unique for each write",
+        doc="Batch writes only: its name. Writes with the same name are sent once, in `foreachBatch` once per batch.",
+    )
+    patience_s: int = option(
+        "patience",
+        whole(PATIENCE_S),
+        default=PATIENCE_S.default,
+        doc="Seconds for which requests are retried, if the server does not answer, before the task fails.",
+    )
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
@@ -433,3 +402,6 @@ class SinkOptions:
         own_options = {name: text for name, text in options.items() if not name.lower().startswith(_SPARK)}
         values = read(SINK_OPTIONS, own_options)
         return cls(connection=Connection.of(values), **values)
+
+
+SINK_OPTIONS = (*CONNECTION_OPTIONS, *options_of(SinkOptions))
