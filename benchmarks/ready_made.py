@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from veilmq.spark.schema import SCHEMA
+from veilmq.spark.datasource import SCHEMA
 
 NAME = "ready_made"
 BODY = "x" * 100

@@ -6,11 +6,10 @@ A test fails when it was forgotten. A table stands between ``<!-- options: NAME 
 import re
 from pathlib import Path
 
-from veilmq.spark import sink_options, source_options
-from veilmq.spark.options import page
+from veilmq.spark.options import SINK_OPTIONS, SOURCE_OPTIONS, page
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "spark.md"
-TABLES = {"source": source_options.OPTIONS, "sink": sink_options.OPTIONS}
+TABLES = {"source": SOURCE_OPTIONS, "sink": SINK_OPTIONS}
 
 _PLACE = re.compile(r"(<!-- options: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

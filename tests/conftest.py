@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from veilmq.spark.java import has_java
+from veilmq.pipeline.session import has_java
 
 if TYPE_CHECKING:  # half a second that other tests need not wait
     from playwright.sync_api import Browser

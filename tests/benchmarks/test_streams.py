@@ -2,7 +2,7 @@
 
 from benchmarks.ready_made import batch
 from benchmarks.streams import Batch, _full
-from veilmq.spark.schema import COLUMNS
+from veilmq.spark.datasource import COLUMNS
 
 
 def _progress(rows: int, whole_ms: int, query_ms: int) -> dict[str, object]:

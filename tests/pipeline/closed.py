@@ -6,7 +6,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from veilmq.core.events import Outcome
-from veilmq.pipeline.closed_receipts import SCHEMA
+from veilmq.pipeline.event_log import SCHEMA
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATE = datetime(2026, 1, 1, 23, 59, 50, tzinfo=UTC)

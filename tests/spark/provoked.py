@@ -17,10 +17,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from veilmq.spark.datasource import VeilmqDataSource
-from veilmq.spark.schema import SCHEMA
-from veilmq.spark.source_options import SourceOptions
-from veilmq.spark.stream_reader import ClaimsStreamReader, ShardPartition
+from veilmq.spark.claims_reader import ClaimsStreamReader, ShardPartition
+from veilmq.spark.datasource import SCHEMA, VeilmqDataSource
+from veilmq.spark.options import SourceOptions
 
 CLAIMED = "claimed"
 READING = "reading"
@@ -65,7 +64,7 @@ class ProvokedReader(ClaimsStreamReader):
         return ProvokedReader, (self._options, self._own)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Claim, and then perhaps not live to tell."""
+        """Claim, and then perhaps die."""
         end = super().latestOffset(start, limit)
         if end != start:
             self._pass(CLAIMED, end["n"])

@@ -1,8 +1,8 @@
 """The sink with accidents that happen at a chosen moment: what tests run instead of `format("veilmq")`.
 
 Option `accident` is `POINT:NUMBER:WHAT` with the number of a batch. The point is `staged` (a task has staged all that
-it has, and nobody knows) or `published` (the batch is in the queue, and Spark does not know). What happens is as for
-`provoked`.
+it has, and no client has the reply) or `published` (the batch is in the queue, and Spark does not know). What happens
+is as for `provoked`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 
 from tests.spark.provoked import ACCIDENTS, OWN_OPTIONS
 from veilmq.spark.datasource import VeilmqDataSource
+from veilmq.spark.options import SinkOptions
 from veilmq.spark.sink import QueueStreamWriter, Written, stream_writer
-from veilmq.spark.sink_options import SinkOptions
 
 STAGED = "staged"
 PUBLISHED = "published"
@@ -46,7 +46,7 @@ class ProvokedWriter(QueueStreamWriter):
         self._own = own
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        """Stage, and then perhaps not live to tell."""
+        """Stage, and then perhaps die."""
         written = super().write(iterator)
         context = TaskContext.get()
         assert context is not None
@@ -55,7 +55,7 @@ class ProvokedWriter(QueueStreamWriter):
         return written
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish, and then perhaps not live to tell."""
+        """Publish, and then perhaps die."""
         super().commit(messages, batchId)
         self._pass(PUBLISHED, batchId)
 

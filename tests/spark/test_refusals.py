@@ -5,7 +5,7 @@ import pytest
 from veilmq.client.claims import Claims
 from veilmq.client.errors import ClientError
 from veilmq.core import errors
-from veilmq.spark.patience import ADVICE, SourceFailed, advised
+from veilmq.spark.retries import ACTIONS, SourceFailed, advised
 from veilmq.testing import RunningServer
 
 OF_SQS = {"AccessDenied", "QueueDoesNotExist"}
@@ -29,4 +29,4 @@ def test_other_errors_pass_as_they_are() -> None:
 
 
 def test_advice_is_for_errors_that_there_are() -> None:
-    assert {code for code in ADVICE if not hasattr(errors, code)} == OF_SQS
+    assert {code for code in ACTIONS if not hasattr(errors, code)} == OF_SQS

@@ -1,4 +1,4 @@
-"""The sink on real Spark: what arrives, in which order, once; and what is told when it cannot be."""
+"""The sink on real Spark: what arrives, in which order, once; and the error when it cannot be."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -104,9 +104,9 @@ def test_a_row_that_is_too_long_is_named_and_nothing_sent(
     frame = spark.range(0, 20, 1, 2).selectExpr(f"IF(id = 14, repeat('x', {length}), 'fits') AS body")
     with pytest.raises(PythonException) as caught:
         write(frame, server)
-    told = str(caught.value)
-    assert f"Row 5 of partition 1 is too long: {length:,} bytes" in told
-    assert f"the maximum is {limit:,}" in told
+    message = str(caught.value)
+    assert f"Row 5 of partition 1 is too long: {length:,} bytes" in message
+    assert f"the maximum is {limit:,}" in message
     assert client.show(OUT).visible == staged(server) == 0
 
 

@@ -18,7 +18,7 @@ from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.claims import Claims
 from veilmq.core.properties import Attribute
 from veilmq.spark import snapshots
-from veilmq.spark.patience import SourceFailed
+from veilmq.spark.retries import SourceFailed
 from veilmq.testing import RunningServer
 
 QUEUE = "orders"
@@ -68,10 +68,10 @@ def test_a_stream_ends_with_what_was_there_and_leaves_what_comes_later(
 
 def test_a_message_has_all_its_columns(spark: SparkSession, server: RunningServer, client: HttpQueueClient) -> None:
     attributes = {"kind": Attribute(type="String", text="a"), "weight": Attribute(type="Number", text="1.5")}
-    told = client.send(QUEUE, "body", attributes=attributes, group="g")
+    sent = client.send(QUEUE, "body", attributes=attributes, group="g")
     server.advance(1_000)
     (row,) = table(spark, server).collect()
-    assert (row.id, row.body, row.group, row.queue) == (told.id, "body", "g", QUEUE)
+    assert (row.id, row.body, row.group, row.queue) == (sent.id, "body", "g", QUEUE)
     assert (row.attributes, row.attribute_types) == ({"kind": "a", "weight": "1.5"}, {"weight": "Number"})
     assert (row.receive_count, row.sequence_number) == (1, None)
     assert (row.received_at - row.sent_at).total_seconds() == 1
@@ -305,8 +305,8 @@ def test_a_table_in_sql_is_a_queue(
         writer = spark.readStream.table("q1").writeStream.format("noop")
         query = writer.option("checkpointLocation", str(tmp_path / "at")).trigger(availableNow=True).start()
         assert query.awaitTermination(120)
-        (told,) = [json.loads(source.latestOffset) for source in query.recentProgress[0].sources]
-        assert {**told, "oldestAgeSeconds": 0} == {
+        (reported,) = [json.loads(source.latestOffset) for source in query.recentProgress[0].sources]
+        assert {**reported, "oldestAgeSeconds": 0} == {
             "backlog": 0,
             "oldestAgeSeconds": 0,
             "claimed": 5,

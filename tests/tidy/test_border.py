@@ -18,9 +18,9 @@ PUBLIC = (
     "veilmq.client",
     "veilmq.core",  # what a store takes and answers: commands, results, errors, settings, limits
     "veilmq.pipeline.archive",
-    "veilmq.pipeline.closed_receipts",
-    "veilmq.pipeline.histograms",
-    "veilmq.spark.patience",
+    "veilmq.pipeline.event_log",
+    "veilmq.pipeline.cells",
+    "veilmq.spark.retries",
     "veilmq.spark.snapshots",
     "veilmq.wire.sqs.actions",  # with the errors, the tables of docs/protocols/sqs.md
     "veilmq.wire.sqs.errors",

@@ -3,7 +3,8 @@
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 
-from veilmq.pipeline import closed_receipts, histograms
+from veilmq.pipeline import cells as counting
+from veilmq.pipeline import event_log
 from veilmq.pipeline.archive import archived
 
 spark = SparkSession.active()
@@ -19,16 +20,16 @@ def messages() -> DataFrame:
 @dp.table(name="receipts")
 def receipts() -> DataFrame:
     """Each receipt that ended; each file of the event log is read once."""
-    return spark.readStream.schema(closed_receipts.SCHEMA).parquet(spark.conf.get("veilmq.events"))
+    return spark.readStream.schema(event_log.SCHEMA).parquet(spark.conf.get("veilmq.events"))
 
 
 @dp.materialized_view(name="cells")
 def cells() -> DataFrame:
     """The histograms for the recommendations of timeouts."""
-    return histograms.cells(spark.read.table("receipts"))
+    return counting.cells(spark.read.table("receipts"))
 
 
 @dp.materialized_view(name="days")
 def days() -> DataFrame:
     """Outcomes of receipts by queue and day."""
-    return histograms.days(spark.read.table("cells"))
+    return counting.days(spark.read.table("cells"))

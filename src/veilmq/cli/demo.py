@@ -17,8 +17,7 @@ from veilmq.cli.pipeline_tune import print_recommendations
 from veilmq.core.limits import Range
 
 if TYPE_CHECKING:
-    from veilmq.pipeline.demo.acts import Plan, Worked
-    from veilmq.pipeline.demo.counted import Archive
+    from veilmq.pipeline.demo import ArchiveCounts, Worked
 
 MINUTES = Range(minimum=1, maximum=60, default=2)
 _A_MINUTE_MESSAGES = 1_400
@@ -47,46 +46,43 @@ def demo(
     with needs_extra("server", command="demo"):
         import veilmq.server.app  # noqa: F401 - a missing module is reported before anything starts
     with job("demo"):
-        from veilmq.pipeline.demo.acts import Plan
         from veilmq.pipeline.session import check_java
 
         check_java()
-
         messages = _QUICK_MESSAGES if quick else minutes * _A_MINUTE_MESSAGES
-        plan = Plan(messages=messages, quantile=0.99 if messages >= _MANY else 0.9)
         where = folder or Path("veilmq-demo") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         where = where.absolute()
         where.mkdir(parents=True, exist_ok=folder is None)
-        report = _play(where, plan)
+        report = _play(where, messages)
         if not keep:
             _clean(where, report)
     print(f"\nReport: {report}")
     print("docs/pipeline.md explains the numbers. To start a server for your own queues: veilmq serve --help")
 
 
-def _play(folder: Path, plan: "Plan") -> Path:
-    from veilmq.pipeline.demo import acts
-    from veilmq.pipeline.streams import showing
+def _play(folder: Path, messages: int) -> Path:
+    from veilmq.pipeline.demo import GUESS_S, beside, checking, demonstration
+    from veilmq.pipeline.session import showing
 
-    with acts.stage(folder) as stage:
-        print(f"Server: {stage.endpoint}. Starting Spark …", file=sys.stderr)
+    with demonstration(folder, messages=messages, quantile=0.99 if messages >= _MANY else 0.9) as steps:
+        print(f"Server: {steps.endpoint}. Starting Spark …", file=sys.stderr)
         with spark_session("demo", ClusterOptions(conf=(_JAVA,))) as spark:
-            with acts.beside(lambda stop: acts.archiving(stage, spark, stop)) as check:
-                _print_heading(f"1. One queue with a guessed timeout of {acts.GUESS_S} s. One worker is killed.")
-                with showing({"work": plan.messages}, what="messages") as report:
-                    _print_load(acts.one_queue(stage, plan, bar=acts.checking(partial(report, "work"), check)))
+            with beside(lambda stop: steps.archive(spark, stop)) as check:
+                _print_heading(f"1. One queue with a guessed timeout of {GUESS_S} s. One worker is killed.")
+                with showing({"work": messages}, what="messages") as report:
+                    _print_load(steps.one_queue(bar=checking(partial(report, "work"), check)))
                 _print_heading("2. Timeouts and classes of work, learned from the event log.")
-                found, table = acts.advice(stage, plan, spark)
+                found, table = steps.learn(spark)
                 print_recommendations(found)
                 print()
                 print_table(table)
                 _print_heading("3. The same load, forwarded by Spark to one queue per class. One worker is killed.")
-                with showing({"work": plan.messages}, what="messages") as report:
-                    bar = acts.checking(partial(report, "work"), check)
-                    _print_load(acts.routed(stage, plan, spark, table, bar=bar))
+                with showing({"work": messages}, what="messages") as report:
+                    _print_load(steps.routed(spark, table, bar=checking(partial(report, "work"), check)))
             _print_heading("4. The archive of finished work, which Spark filled at the same time.")
-            _print_archive(acts.archive_rest(stage, spark), plan)
-            return acts.reported(stage, plan, spark)
+            steps.archive(spark)
+            _print_archive(steps.archive_counts(), pieces=2 * messages)
+            return steps.report(spark)
 
 
 def _print_heading(heading: str) -> None:
@@ -95,19 +91,18 @@ def _print_heading(heading: str) -> None:
 
 def _print_load(worked: "Worked") -> None:
     """Print the figures of one load."""
-    receipts = worked.receipts
     print(
         f"   {worked.done:,} messages done in {worked.seconds:.0f} s, {worked.dead:,} moved to the dead-letter queue.\n"
-        f"   {receipts.repeated:,} redeliveries: {receipts.expired:,} receipts expired before the work ended, after "
-        f"{receipts.wasted_s:,.0f} s in total.\n"
-        f"   {receipts.late:,} of them had a timeout that was too short: they were deleted late. The others were never "
+        f"   {worked.repeated:,} redeliveries: {worked.expired:,} receipts expired before the work ended, after "
+        f"{worked.wasted_s:,.0f} s in total.\n"
+        f"   {worked.late:,} of them had a timeout that was too short: they were deleted late. The others were never "
         "deleted.",
         flush=True,
     )
 
 
-def _print_archive(archive: "Archive", plan: "Plan") -> None:
-    pieces, twice = 2 * plan.messages, archive.messages - archive.work
+def _print_archive(archive: "ArchiveCounts", *, pieces: int) -> None:
+    twice = archive.messages - archive.work
     print(
         f"   {archive.rows:,} rows, {archive.messages:,} different messages: "
         f"{'each exactly once' if archive.rows == archive.messages else 'NOT each exactly once'}. "

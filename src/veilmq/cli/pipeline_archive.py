@@ -61,7 +61,7 @@ def archive(
         visible: dict[str, int | None] = {queue: client.show(queue).visible for queue in queues}
     with job("archive"):
         from veilmq.pipeline.archive import ArchiveOptions, archive
-        from veilmq.pipeline.streams import showing
+        from veilmq.pipeline.session import showing
 
         options = ArchiveOptions(
             queues=queues,

@@ -57,7 +57,7 @@ class ClusterOptions:
 def job(name: str) -> Iterator[None]:
     """Report a missing extra or the failure of a job in one line."""
     with needs_extra("spark", command=f"pipeline {name}"):
-        from veilmq.pipeline.failures import PipelineFailed
+        from veilmq.pipeline.session import PipelineFailed
     try:
         with needs_extra("spark", command=f"pipeline {name}"):
             yield

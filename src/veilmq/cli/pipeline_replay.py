@@ -65,8 +65,8 @@ def replay(
     name and slice. With another name it sends the messages again.
     """
     with job("replay"):
-        from veilmq.pipeline.replay import ReplayOptions, Slice, replay
-        from veilmq.pipeline.streams import showing
+        from veilmq.pipeline.archive import ReplayOptions, Slice, replay
+        from veilmq.pipeline.session import showing
 
         part = Slice(to=to, queues=queue, since=_utc(since), until=_utc(until), where=where, ids=id)
         options = ReplayOptions(

@@ -50,8 +50,8 @@ def route(
     """
     routing_table = _read(table)
     with job("route"):
-        from veilmq.pipeline.forward import ForwardOptions, checked, create_queues, forward
-        from veilmq.pipeline.streams import showing
+        from veilmq.pipeline.route import ForwardOptions, checked, create_queues, forward
+        from veilmq.pipeline.session import showing
 
         options = ForwardOptions(
             intake=intake,

@@ -41,7 +41,7 @@ def route_table(
     `veilmq pipeline route` forwards messages by this table.
     """
     with job("route-table"):
-        from veilmq.pipeline.route_table import route_table
+        from veilmq.pipeline.route import route_table
 
         known = facts(endpoint)
         with spark_session("route-table", cluster) as spark:

@@ -17,8 +17,7 @@ from veilmq.client.endpoint import DEFAULT_ENDPOINT
 from veilmq.core.limits import TUNE_MAP_TASKS
 
 if TYPE_CHECKING:
-    from veilmq.pipeline.applying import Change
-    from veilmq.pipeline.recommendation import Recommendation
+    from veilmq.pipeline.tune import Change, Recommendation
 
 _HERE = ClusterOptions()
 _USUAL = StatisticsOptions()
@@ -70,10 +69,9 @@ def tune(
         raise UsageError("Give either --events, the event log, or --undo.")
     at_ms = time.time_ns() // 1_000_000
     with job("tune"):
-        from veilmq.pipeline.applying import apply as apply_to
-        from veilmq.pipeline.applying import undo as undo_last
-        from veilmq.pipeline.recommendation_table import to_json
-        from veilmq.pipeline.tune import tune
+        from veilmq.pipeline.tune import apply as apply_to
+        from veilmq.pipeline.tune import to_json, tune
+        from veilmq.pipeline.tune import undo as undo_last
 
         sets = apply or dry_run
         changes = _record(state, record) if sets or undo else Path()

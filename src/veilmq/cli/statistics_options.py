@@ -10,8 +10,8 @@ from veilmq.cli.options import read_by
 from veilmq.client import Unreachable
 
 if TYPE_CHECKING:
-    from veilmq.pipeline.recommendation import QueueFacts
-    from veilmq.pipeline.tune_options import TuneOptions
+    from veilmq.pipeline.cost import TuneOptions
+    from veilmq.pipeline.tune import QueueFacts
 
 
 def _within(low: float, high: float) -> Parameter:
@@ -49,8 +49,7 @@ class StatisticsOptions:
 
     def values(self) -> "TuneOptions":
         """Return the options of the jobs."""
-        from veilmq.pipeline.cost import Prices
-        from veilmq.pipeline.tune_options import TuneOptions
+        from veilmq.pipeline.cost import Prices, TuneOptions
 
         prices = Prices(work=self.price_work, wait=self.price_wait, dead_letter=self.price_dead_letter)
         return TuneOptions(quantile=self.quantile, half_life_days=self.half_life, gain_min=self.gain_min, prices=prices)
@@ -58,7 +57,7 @@ class StatisticsOptions:
 
 def facts(endpoint: str, *, needed: bool = False) -> dict[str, "QueueFacts"]:
     """Return the settings of all queues; none if the server does not answer, unless they are ``needed``."""
-    from veilmq.pipeline.applying import facts_of
+    from veilmq.pipeline.tune import facts_of
 
     with connect(endpoint) as client:
         try:

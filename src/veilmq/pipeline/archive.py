@@ -1,26 +1,41 @@
-"""The job ``archive``: queues → the archive table, each message once.
+"""The jobs ``archive``, queues → the archive table, and ``replay``, a slice of the archive → a queue.
 
-Each queue has its own stream and its own checkpoint, so queues can be added and removed, and a failed one restarted
-alone. A stream claims messages, adds them to the table, and acknowledges them when they are durable there.
+**Archive.** Each queue has its own stream and its own checkpoint, so queues can be added and removed, and a failed one
+restarted alone. A stream claims messages, adds them to the table, and acknowledges them when they are durable there.
 ``read_archive`` reads only the live files of the requested queues and days.
+
+**Replay.** A run has a name and a record in the archive: the version of the table, the slice, and the bounds of its
+batches by time of sending. So a restarted run has the same batches, and the queue accepts each batch of a run once.
+Batches are sent in order, so groups keep their order.
 """
 
+import itertools
+import math
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
+import msgspec
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
-from pyspark.sql.streaming.query import StreamingQuery
 
-from veilmq.pipeline.archive_compaction import WRITER, Compaction, compact
-from veilmq.pipeline.archive_sink import FORMAT, ArchiveSink
-from veilmq.pipeline.archive_table import SCHEMA, ArchiveFile, ArchiveTable, now_ms
+from veilmq.core.limits import REPLAY_BATCH_MESSAGES
+from veilmq.pipeline.archive_table import FORMAT, SCHEMA, WRITER, ArchiveSink, ArchiveTable, Compaction, compact, now_ms
 from veilmq.pipeline.folders import Place, located
-from veilmq.pipeline.session import activate
-from veilmq.pipeline.streams import ReadOptions, Report, cleaned, read_queue, run_streams
-from veilmq.spark.schema import SCHEMA as MESSAGE
+from veilmq.pipeline.session import (
+    PipelineFailed,
+    ReadOptions,
+    Report,
+    activate,
+    cleaned,
+    read_queue,
+    reason_of,
+    run_streams,
+)
+from veilmq.spark.datasource import SCHEMA as MESSAGE
 
 SPARK_SCHEMA = f"{MESSAGE}, date date"
 CONSUMER = "archive"
@@ -81,22 +96,16 @@ def archive(
     activate(spark)
     spark.dataSource.register(ArchiveSink)
     maintenance = _Maintenance(spark, table, options, clock_s)
-    queries = {queue: _start(spark, options, queue) for queue in options.queues}
+    queries = {}
+    for queue in options.queues:
+        writer = archived(read_queue(spark, queue, options)).writeStream.format(FORMAT).queryName(f"archive of {queue}")
+        writer = writer.option("checkpointLocation", cleaned(options.checkpoints / queue))
+        writer = writer.trigger(processingTime="0 seconds") if options.continuous else writer.trigger(availableNow=True)
+        queries[queue] = writer.start(located(options.table))
     counts = run_streams(queries, report=report, stop=stop or threading.Event(), every=maintenance.run_if_due)
     maintenance.run()
-    return Archived(
-        messages=counts,
-        compaction=maintenance.compaction,
-        deleted_files=maintenance.deleted,
-        expired_files=maintenance.expired,
-    )
-
-
-def _start(spark: SparkSession, options: ArchiveOptions, queue: str) -> StreamingQuery:
-    writer = archived(read_queue(spark, queue, options)).writeStream.format(FORMAT).queryName(f"archive of {queue}")
-    writer = writer.option("checkpointLocation", cleaned(options.checkpoints / queue))
-    writer = writer.trigger(processingTime="0 seconds") if options.continuous else writer.trigger(availableNow=True)
-    return writer.start(located(options.table))
+    done = maintenance
+    return Archived(messages=counts, compaction=done.compaction, deleted_files=done.deleted, expired_files=done.expired)
 
 
 class _Maintenance:
@@ -121,9 +130,8 @@ class _Maintenance:
             self.expired += self._table.expire(writer=WRITER, before=day)
         if self._options.compact_minutes:
             done = compact(self._table, self._spark)
-            self.compaction = Compaction(
-                removed=self.compaction.removed + done.removed, added=self.compaction.added + done.added
-            )
+            before = self.compaction
+            self.compaction = Compaction(removed=before.removed + done.removed, added=before.added + done.added)
         if self._options.compact_minutes or self._options.expire_days:
             self.deleted += self._table.vacuum(keep_h=self._options.keep_h)
 
@@ -141,10 +149,14 @@ def read_archive(
 
     ``version`` selects an earlier version of the table. Raises ``PipelineFailed`` if there is no table.
     """
+    first = None if since is None else since.astimezone(UTC).date()
+    last = None if until is None else until.astimezone(UTC).date()
     files = [
         file
         for file in table.snapshot(version=version).files
-        if (not queues or file.queue in queues) and _overlaps(file, since, until)
+        if (not queues or file.queue in queues)
+        and (first is None or file.day >= first)
+        and (last is None or file.day <= last)
     ]
     if not files:
         return spark.createDataFrame([], SPARK_SCHEMA)
@@ -157,9 +169,179 @@ def read_archive(
     return rows
 
 
-def _overlaps(file: ArchiveFile, since: datetime | None, until: datetime | None) -> bool:
-    return (since is None or file.day >= _day(since)) and (until is None or file.day <= _day(until))
+RECORDS = "_replays"
+FIFO_SUFFIX = ".fifo"
+_RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_MICROS = "unix_micros(sent_at)"
 
 
-def _day(at: datetime) -> date:
-    return at.astimezone(UTC).date()
+class Slice(msgspec.Struct, frozen=True, kw_only=True):
+    """The queue that gets the messages (``to``), and the conditions on them; all conditions must hold.
+
+    Messages are sent at or after ``since`` and before ``until``; ``where`` is an SQL condition on the columns of the
+    archive; ``ids`` are message ids.
+    """
+
+    to: str
+    queues: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    where: str = ""
+    ids: tuple[str, ...] = ()
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The batches of a run: all but the last end at ``ends_us`` (time of sending, inclusive).
+
+    ``messages`` has the number of messages of each batch; ``published`` is the number of published batches.
+    """
+
+    version: int
+    slice: Slice
+    ends_us: tuple[int, ...]
+    messages: tuple[int, ...]
+    published: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """``run`` names the run: 1 to 40 letters, digits, ``-`` and ``_``; its record is in ``<table>/_replays``."""
+
+    table: str
+    run: str
+    slice: Slice
+    endpoint: str
+    batch_messages: int = REPLAY_BATCH_MESSAGES.default
+    bad_rows: str = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """The result of a run: ``messages`` in total, of which earlier starts of the run had sent ``before``."""
+
+    messages: int
+    before: int
+
+
+def chosen(rows: DataFrame, part: Slice) -> DataFrame:
+    """Return the rows that match ``part``; ``read_archive`` has already selected its queues and times."""
+    if part.where:
+        rows = rows.where(F.expr(part.where))
+    if part.ids:
+        rows = rows.where(F.col("id").isin(list(part.ids)))
+    return rows
+
+
+def replayed(rows: DataFrame, *, run: str, fifo: bool) -> DataFrame:
+    """Return archived messages with the columns of the sink: attributes keep their types, groups their order.
+
+    In a FIFO queue a message without a group gets its own group, and the deduplication id contains the run, so a
+    replayed message is no duplicate of the original.
+    """
+    if not fifo:
+        return rows.select("body", "attributes", "attribute_types", "group")
+    return (
+        rows.withColumn("group", F.coalesce("group", "id"))
+        .withColumn("dedup_id", F.concat(F.lit(f"{run}:"), "id"))
+        .repartition("group")
+        .sortWithinPartitions("sequence_number", "sent_at", "id")
+        .select("body", "attributes", "attribute_types", "group", "dedup_id")
+    )
+
+
+def replay(
+    spark: SparkSession,
+    options: ReplayOptions,
+    *,
+    report: Report = lambda name, rows: None,
+    stop: threading.Event | None = None,
+) -> Replayed:
+    """Send the slice to its queue; a restart with the same ``run`` continues where it stopped.
+
+    Raises ``PipelineFailed``, also if a run of another slice has the same name.
+    """
+    return _Replay(spark, options).run(report, stop or threading.Event())
+
+
+class _Replay:
+    """A run; its plan and progress are in a file."""
+
+    def __init__(self, spark: SparkSession, options: ReplayOptions) -> None:
+        if not _RUN.fullmatch(options.run):
+            raise PipelineFailed(
+                f"The name of the run is {options.run!r}, and must be 1 to 40 letters, digits, - and _."
+            )
+        self._spark, self._options, self._slice = spark, options, options.slice
+        self._table = ArchiveTable(options.table)
+        self._records = Place.at(options.table) / RECORDS
+        self._record = f"{options.run}.json"
+
+    def run(self, report: Report, stop: threading.Event) -> Replayed:
+        """Send the batches that earlier starts have not sent."""
+        queue = self._slice.to
+        try:
+            plan = self._recorded() or self._written(self._planned())
+            before = plan.published
+            for number in range(before, len(plan.messages)):
+                if stop.is_set():
+                    break
+                self._send(plan, number)
+                plan = self._written(msgspec.structs.replace(plan, published=number + 1))
+                report(queue, sum(plan.messages[: plan.published]))
+        except PySparkException as error:
+            raise PipelineFailed(f"{queue}: {reason_of(error)}") from error
+        return Replayed(messages=sum(plan.messages[: plan.published]), before=sum(plan.messages[:before]))
+
+    def _planned(self) -> Plan:
+        """Count the messages of the slice, and divide it into batches of about equal size."""
+        version = self._table.snapshot().version
+        micros = self._rows(version).select(F.expr(_MICROS).alias("us"))
+        total = micros.count()
+        parts = max(1, math.ceil(total / self._options.batch_messages))
+        cuts = [place / parts for place in range(1, parts)]
+        ends: Sequence[int] = ()
+        if cuts and total:
+            ends = sorted(set(micros.agg(F.percentile_approx("us", cuts, 10_000)).collect()[0][0]))
+        number = F.lit(0)
+        for end in ends:
+            number = number + (F.col("us") > end).cast("int")
+        counted = {row["part"]: row["count"] for row in micros.groupBy(number.alias("part")).count().collect()}
+        counts = tuple(counted.get(part, 0) for part in range(len(ends) + 1))
+        return Plan(version=version, slice=self._slice, ends_us=tuple(ends), messages=counts)
+
+    def _rows(self, version: int) -> DataFrame:
+        part = self._slice
+        rows = read_archive(
+            self._spark, self._table, queues=part.queues, since=part.since, until=part.until, version=version
+        )
+        return chosen(rows, part)
+
+    def _send(self, plan: Plan, number: int) -> None:
+        after, end = [*itertools.pairwise([None, *plan.ends_us, None])][number]
+        rows, options = self._rows(plan.version), self._options
+        if after is not None:
+            rows = rows.where(F.expr(_MICROS) > after)
+        if end is not None:
+            rows = rows.where(F.expr(_MICROS) <= end)
+        writer = replayed(rows, run=options.run, fifo=self._slice.to.endswith(FIFO_SUFFIX)).write.format("veilmq")
+        writer = writer.option("endpoint", options.endpoint).option("queue", self._slice.to)
+        writer = writer.option("badRows", options.bad_rows)
+        writer.option("writer", f"replay-{options.run}-{number}").mode("append").save()
+
+    def _recorded(self) -> Plan | None:
+        """Return the plan, ``None`` for a new run; raises ``PipelineFailed`` if the plan has another slice."""
+        content = self._records.read(self._record)
+        if content is None:
+            return None
+        plan = msgspec.json.decode(content, type=Plan)
+        if plan.slice != self._slice:
+            file = f"{self._records.location}/{self._record}"
+            raise PipelineFailed(
+                f"The run {self._options.run} was started with another slice or queue ({file}); start it with the same "
+                "options, or choose another name with --run."
+            )
+        return plan
+
+    def _written(self, plan: Plan) -> Plan:
+        self._records.write(self._record, msgspec.json.encode(plan))
+        return plan

@@ -7,27 +7,42 @@ and a batch is committed only once: this makes the archive exactly once.
 
 Only one of several concurrent writers creates an entry: in a folder by a hard link, in a bucket by a conditional write
 (``If-None-Match: *``). Nothing is renamed. All machines of the cluster must reach the folder or bucket.
+
+``format("veilmq_archive")`` is a streaming sink that adds each batch to the archive once. Tasks write Parquet files
+into the folders of the table. Readers do not see them until the commit of the batch names them in the table's log. A
+repeated task writes other files, and the commit names only those of the successful attempt.
+
+A compaction replaces many small files by a few large ones. A Spark task joins files of one queue and day into a new
+file, and one commit replaces the old files by the new ones. A reader sees either the old files or the new ones. A
+compaction that is killed before its commit leaves files that are not part of the table. The old files stay until
+``vacuum``.
 """
 
 import json
 import re
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
-from veilmq.pipeline.failures import PipelineFailed
 from veilmq.pipeline.folders import Place
+from veilmq.pipeline.session import PipelineFailed
+from veilmq.spark.sink import task
 from veilmq.wire.v1 import arrow
 
 PARTITION = ("queue", "date")
@@ -210,8 +225,11 @@ class ArchiveTable:
         ``since`` is the snapshot that has ``old`` and the last batch of ``writer``. Only one of the processes with this
         writer name can commit after it. (deltalake's own compaction lets two processes replace the same files.)
         """
-        transaction = Transaction(writer, _next(since.batches[writer]))
-        actions: list[AddAction | RemoveAction] = [_removed(file, deletes_rows=not new) for file in old]
+        last = since.batches[writer]
+        transaction = Transaction(writer, 0 if last is None else last + 1)
+        actions: list[AddAction | RemoveAction] = [
+            RemoveAction(file.path, not new, now_ms(), file.size_bytes, _values(file)) for file in old
+        ]
         actions += [_added(file, new=False) for file in new]
         try:
             self._append(self._open(since.version), transaction, actions)
@@ -269,10 +287,6 @@ def _cause(error: Exception) -> str:
     return message[1] if message else lines[-1].strip(" ↳")
 
 
-def _next(batch: int | None) -> int:
-    return 0 if batch is None else batch + 1
-
-
 def _file(row: dict[str, object]) -> ArchiveFile:
     day = row["partition.date"]
     assert isinstance(day, date)
@@ -293,5 +307,181 @@ def _added(file: ArchiveFile, *, new: bool) -> AddAction:
     return AddAction(file.path, file.size_bytes, _values(file), now_ms(), new, file.statistics)
 
 
-def _removed(file: ArchiveFile, *, deletes_rows: bool) -> RemoveAction:
-    return RemoveAction(file.path, deletes_rows, now_ms(), file.size_bytes, _values(file))
+FORMAT = "veilmq_archive"
+
+
+@dataclass
+class WrittenFiles(WriterCommitMessage):
+    """The files that one task wrote, and the id of its query."""
+
+    query: str
+    files: list[ArchiveFile]
+
+
+class ArchiveSink(DataSource):
+    """The data source ``veilmq_archive``; its path is the folder or URL of the table."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name that ``format`` takes."""
+        return FORMAT
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "ArchiveWriter":  # noqa: N802 - Spark's name
+        """Return the writer of a stream; raises ``PipelineFailed`` if the rows are not messages."""
+        place = self.options.get("path")
+        if not place:
+            raise PipelineFailed(f'format("{FORMAT}") needs the folder or URL of the table: .start("PATH").')
+        missing = set(SCHEMA.names) - set(schema.names)
+        if missing or overwrite:
+            raise PipelineFailed(
+                f'format("{FORMAT}") takes the columns of format("veilmq") and date, in append mode; '
+                f"missing: {', '.join(sorted(missing)) or 'none'}."
+            )
+        return ArchiveWriter(place)
+
+
+class ArchiveWriter(DataSourceStreamArrowWriter):
+    """Writes files in tasks, and commits the files of a batch on the driver."""
+
+    def __init__(self, place: str) -> None:
+        """``place`` is the folder or URL of the table, the same on every machine."""
+        self._place = place
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
+        """Write the rows of one task, one file for each queue and day."""
+        files = _PartitionedFiles(Place.at(self._place))
+        try:
+            for batch in iterator:
+                files.add(pa.Table.from_batches([batch]))
+            _, query, _ = task()
+            if query is None:
+                raise PipelineFailed(f'format("{FORMAT}") takes streams only: use writeStream instead of write.')
+            return WrittenFiles(query, files.finish())
+        finally:
+            files.close()
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Add the files of a batch to the table, once."""
+        done = [message for message in messages if isinstance(message, WrittenFiles)]
+        files = [file for message in done for file in message.files]
+        if files:
+            table = ArchiveTable(self._place)
+            table.create()
+            table.commit(writer=done[0].query, batch=batchId, files=files)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Leave the files of a failed batch to ``vacuum``; no reader sees them."""
+
+
+class _PartitionedFiles:
+    """One open file for each queue and day of a task; the maximum retention of 14 days bounds their number."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._open: dict[tuple[str, date], FileWriter] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        for key in rows.select(PARTITION).group_by(PARTITION).aggregate([]).to_pylist():
+            queue, day = key["queue"], key["date"]
+            chosen = pc.and_(pc.equal(rows["queue"], queue), pc.equal(rows["date"], pa.scalar(day)))
+            if (queue, day) not in self._open:
+                self._open[queue, day] = FileWriter(self._place, queue=queue, day=day)
+            self._open[queue, day].add(rows.filter(chosen))
+
+    def finish(self) -> list[ArchiveFile]:
+        """Make all files durable, and return them."""
+        return [writer.finish() for writer in self._open.values()]
+
+    def close(self) -> None:
+        for writer in self._open.values():
+            writer.close()
+
+
+WRITER = "veilmq compaction"
+
+FILE_BYTES = 128 * 1024 * 1024
+GROUPS_MAX = 64
+"""Maximum number of new files in one commit: a kill loses at most this work."""
+
+_ROWS = 20_000  # in memory at a time
+_JOINED = "path string, queue string, day date, rows bigint, size_bytes bigint, statistics string"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """The result of a compaction: the number of ``removed`` small files, and of ``added`` larger ones."""
+
+    removed: int = 0
+    added: int = 0
+
+
+def compact(
+    table: ArchiveTable, spark: SparkSession | None = None, *, file_bytes: int = FILE_BYTES, files_min: int = 2
+) -> Compaction:
+    """Join files smaller than half of ``file_bytes`` into files of about that size, given at least ``files_min``.
+
+    Tasks of ``spark`` join the files; without ``spark``, this process does. If another compaction commits meanwhile,
+    this one ends early.
+    """
+    removed = added = 0
+    snapshot = table.snapshot(writers=[WRITER])
+    groups = list(_groups(snapshot, file_bytes=file_bytes, files_min=files_min))
+    for start in range(0, len(groups), GROUPS_MAX):
+        present = set(snapshot.files)
+        chunk = [group for group in groups[start : start + GROUPS_MAX] if present.issuperset(group)]
+        if not chunk:
+            continue
+        joined = _by_tasks(spark, table.place, chunk) if spark else [_join(table.place, group) for group in chunk]
+        old = [file for group in chunk for file in group]
+        if not table.replace(writer=WRITER, old=old, new=joined, since=snapshot):
+            break
+        removed, added = removed + len(old), added + len(joined)
+        snapshot = table.snapshot(writers=[WRITER])
+    return Compaction(removed=removed, added=added)
+
+
+def _groups(snapshot: Snapshot, *, file_bytes: int, files_min: int) -> Iterator[Sequence[ArchiveFile]]:
+    """Yield groups of files to join, each of about ``file_bytes`` in total."""
+    small: dict[tuple[str, date], list[ArchiveFile]] = defaultdict(list)
+    for file in snapshot.files:
+        if file.size_bytes * 2 < file_bytes:
+            small[file.queue, file.day].append(file)
+    for files in small.values():
+        if len(files) < files_min:
+            continue
+        group: list[ArchiveFile] = []
+        size = 0
+        for file in files:
+            group.append(file)
+            size += file.size_bytes
+            if size >= file_bytes:
+                yield group
+                group, size = [], 0
+        if len(group) > 1:
+            yield group
+
+
+def _by_tasks(spark: SparkSession, place: Place, groups: Sequence[Sequence[ArchiveFile]]) -> list[ArchiveFile]:
+    """Join each group in its own task. A repeated task writes another file, and the commit names only one of them."""
+
+    def join(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column("id").to_pylist():
+                yield pa.RecordBatch.from_pylist([asdict(_join(place, groups[number]))])
+
+    tasks = spark.range(0, len(groups), 1, len(groups))
+    return [ArchiveFile(**row.asDict()) for row in tasks.mapInArrow(join, _JOINED).collect()]
+
+
+def _join(place: Place, files: Sequence[ArchiveFile]) -> ArchiveFile:
+    """Write the rows of ``files`` to one file with the union of their columns, those of a later version included."""
+    contents = [pq.read_schema(file.path, filesystem=place.files) for file in files]
+    writer = FileWriter(place, queue=files[0].queue, day=files[0].day, content=pa.unify_schemas([CONTENT, *contents]))
+    try:
+        for file in files:
+            with pq.ParquetFile(file.path, filesystem=place.files) as rows:
+                for batch in rows.iter_batches(_ROWS):
+                    writer.add(pa.Table.from_batches([batch]))
+        return writer.finish()
+    finally:
+        writer.close()

@@ -9,6 +9,13 @@ M receives (one V for a queue; longer ones if an expiry moves the message to the
 
 veilmq fences receipts: only the receipt of the latest receive deletes, so t_k is the longest of the first k timeouts.
 If earlier receipts delete (SQS, and veilmq with ``stale_receipts = act``), t_k is their sum.
+
+A class is a group of routing keys that share a timeout, so that a few timeouts cost nearly as little as one per key.
+Keys are sorted by their own best timeout; a class is a range of neighbours in that order. Dynamic programming proceeds
+from the longest class down, in O(K G²) for K classes and G groups of keys: for each first group and number of classes
+it keeps the cheapest partition of all groups from there on. The longer classes are fixed at that point, so the cost
+includes expiries that move a message to the next class. Finally, each timeout in turn is optimised with the others
+fixed, until the cost no longer falls.
 """
 
 import math
@@ -18,8 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from veilmq.core.limits import VISIBILITY_TIMEOUT_S
+from veilmq.pipeline.cells import Array
 from veilmq.pipeline.survival import Tail
-from veilmq.pipeline.tallies import Array
 
 RECEIVES_COUNTED_MAX = 20
 """Beyond so many receives a message costs no more here, or a queue without dead letters would cost without bound."""
@@ -128,3 +135,144 @@ def _in_force(timeouts_s: Array, then_s: Sequence[float], receives: int) -> Arra
     rows = [timeouts_s, *later]
     rows += [rows[-1]] * (receives - len(rows))
     return np.stack(rows)
+
+
+DEFAULT_PRICES = Prices()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions:
+    """Options of the estimates and recommendations.
+
+    ``quantile`` is reported, and must be identifiable for a recommendation. The weight of a receipt halves every
+    ``half_life_days``. ``prior`` is the number of receipts of the queue that a key without receipts borrows.
+    ``gain_min`` is the share of the cost that a change must save. ``receives_max`` is the default for queues without
+    that setting.
+    """
+
+    quantile: float = 0.99
+    half_life_days: float = 7.0
+    prior: float = 30.0
+    prices: Prices = DEFAULT_PRICES
+    gain_min: float = 0.10
+    receives_max: int = 5
+
+    @property
+    def receipts_min(self) -> int:
+        """The number of first receipts required for the quantile: 3 / (1 − p), so that three lie beyond it."""
+        return round(3.0 / (1.0 - self.quantile))
+
+
+GROUPS_MAX = 120
+"""More keys are first grouped with their neighbours, so that thousands of keys take only seconds."""
+
+_ROUNDS_MAX = 20
+_NEAR = 1.3
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """``timeouts_s`` are the timeouts of the classes, ascending; ``members`` has the class index of each load.
+
+    ``cost`` is per message if the weights of the loads sum to 1.
+    """
+
+    timeouts_s: tuple[int, ...]
+    members: tuple[int, ...]
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Partition:
+    """The cheapest partition of the groups from one on: the first group and the timeout of each class."""
+
+    cost: float
+    starts: tuple[int, ...] = ()
+    timeouts_s: tuple[float, ...] = ()
+
+
+def classes_of(loads: Sequence[Load], count: int, *, prices: Prices) -> Classes:
+    """Return the cheapest partition of ``loads`` (at least one) into at most ``count`` classes."""
+    own_s = [best_s(load, prices=prices)[0] for load in loads]
+    order = sorted(range(len(loads)), key=own_s.__getitem__)
+    groups = [part.tolist() for part in np.array_split(np.array(order), min(len(order), GROUPS_MAX))]
+    partition = _cheapest([mixed([loads[index] for index in group]) for group in groups], count, prices)
+    members = [0] * len(loads)
+    for number, (start, stop) in enumerate(zip(partition.starts, (*partition.starts[1:], len(groups)), strict=True)):
+        for index in (index for group in groups[start:stop] for index in group):
+            members[index] = number
+    timeouts_s = _polished(loads, members, partition.timeouts_s, prices)
+    return Classes(timeouts_s, tuple(members), cost_of_classes(loads, members, timeouts_s, prices=prices))
+
+
+def cost_of_classes(
+    loads: Sequence[Load], members: Sequence[int], timeouts_s: Sequence[float], *, prices: Prices
+) -> float:
+    """Return the cost of ``loads`` if each starts in its class in ``members``, and an expiry moves it to the next."""
+    return sum(
+        cost(load, timeouts_s[number], prices=prices, then_s=timeouts_s[number + 1 :])
+        for load, number in zip(loads, members, strict=True)
+    )
+
+
+def _cheapest(groups: Sequence[Load], count: int, prices: Prices) -> _Partition:
+    """Return the cheapest partition of ``groups`` into 1 … ``count`` classes."""
+    timeouts_s = candidates_s()
+    above = {len(groups): _Partition(0.0)}
+    found = []
+    for _ in range(min(count, len(groups))):
+        partitions: dict[int, _Partition] = {}
+        for stop, partition in above.items():
+            _extend(partitions, groups[:stop], partition, timeouts_s, prices)
+        if 0 not in partitions:  # the class above has the shortest possible timeout
+            break
+        found.append(partitions[0])
+        above = {start: partition for start, partition in partitions.items() if start}
+    return min(found, key=lambda partition: partition.cost)
+
+
+def _extend(
+    partitions: dict[int, _Partition], groups: Sequence[Load], above: _Partition, timeouts_s: Array, prices: Prices
+) -> None:
+    """Add one class below ``above``, of each possible number of the last ``groups``; keep the cheapest partitions."""
+    shorter = timeouts_s[timeouts_s < above.timeouts_s[0]] if above.timeouts_s else timeouts_s
+    if not shorter.size:
+        return
+    total = np.zeros_like(shorter)
+    for start in reversed(range(len(groups))):
+        total += costs(groups[start], shorter, prices=prices, then_s=above.timeouts_s)
+        best = int(np.argmin(total))
+        full_cost = above.cost + float(total[best])
+        if start not in partitions or full_cost < partitions[start].cost:
+            partitions[start] = _Partition(full_cost, (start, *above.starts), (float(shorter[best]), *above.timeouts_s))
+
+
+def _polished(
+    loads: Sequence[Load], members: Sequence[int], timeouts_s: Sequence[float], prices: Prices
+) -> tuple[int, ...]:
+    """Move each timeout in turn, between its neighbours, to where all loads cost least."""
+    numbers = range(len(timeouts_s))
+    classes = [mixed([load for load, own in zip(loads, members, strict=True) if own == each]) for each in numbers]
+    now = [*timeouts_s]
+    for _ in range(_ROUNDS_MAX):
+        before = [*now]
+        for number in numbers:
+            now[number] = _best_between(classes, now, number, prices)
+        if now == before:
+            break
+    return tuple(int(each) for each in now)
+
+
+def _best_between(classes: Sequence[Load], timeouts_s: Sequence[float], number: int, prices: Prices) -> float:
+    """Return the cheapest timeout near that of the class ``number``, between those of its neighbours."""
+    below = timeouts_s[number - 1] if number else 0.0
+    above = timeouts_s[number + 1] if number + 1 < len(timeouts_s) else math.inf
+    now = timeouts_s[number]
+    every = candidates_s()
+    free = every[(every > below) & (every < above) & (every > now / _NEAR) & (every < now * _NEAR)]
+
+    def cost_with(timeout_s: float) -> float:
+        changed = [*timeouts_s[:number], timeout_s, *timeouts_s[number + 1 :]]
+        return cost_of_classes(classes, range(len(classes)), changed, prices=prices)
+
+    return float(min((now, *free.tolist()), key=cost_with))

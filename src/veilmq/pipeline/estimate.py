@@ -13,23 +13,58 @@ from functools import cached_property
 import numpy as np
 
 from veilmq.core.events import Outcome
-from veilmq.pipeline.completion import (
+from veilmq.pipeline.cells import (
+    BUCKETS,
+    EDGES_S,
+    EXTENDED,
+    HELD,
+    RATIO,
+    Arms,
+    Array,
+    KeyCounts,
+    ReceiptCounts,
+    bucket_of,
+    counted,
+    whole_of,
+)
+from veilmq.pipeline.cost import Load, Prices, TuneOptions, costs
+from veilmq.pipeline.survival import (
     Completion,
+    Curve,
+    Tail,
     by_follow_up,
     by_late_deletes,
     by_prior,
     by_renewals,
+    crossings_s,
+    drawn_on,
     line_through,
     renewal_of,
     renewing_of,
+    tail_of,
 )
-from veilmq.pipeline.cost import Load, Prices, costs
-from veilmq.pipeline.durations import seconds, share
-from veilmq.pipeline.histograms import BUCKETS, EXTENDED, HELD, RATIO
-from veilmq.pipeline.survival import Curve, Tail, crossings_s, tail_of
-from veilmq.pipeline.tails import drawn_on
-from veilmq.pipeline.tallies import EDGES_S, Arms, Array, KeyTally, Tally, bucket_of, counted, whole_of
-from veilmq.pipeline.tune_options import TuneOptions
+
+_UNITS = ((3600.0, "h"), (60.0, "min"))
+_MINUTES_FROM_S = 600.0
+
+
+def seconds(value_s: float | None) -> str:
+    """Return ``value_s`` with three digits and its unit: ``0.26 s``, ``483 s``, ``35.2 min``, ``1.2 h``."""
+    if value_s is None:
+        return "–"
+    for size_s, unit in _UNITS:
+        if value_s >= max(size_s, _MINUTES_FROM_S):
+            return f"{value_s / size_s:.3g} {unit}"
+    return f"{value_s:.3g} s"
+
+
+def share(value: float) -> str:
+    """Return ``value`` as a percentage with two digits: ``0.30 %``, ``12 %``."""
+    percent = 100.0 * value
+    if percent == 0.0:
+        return "0 %"
+    return f"{percent:.0f} %" if percent >= 10.0 else f"{percent:.2g} %"
+
 
 AT_RISK_MIN = 50.0
 """A quantile is identifiable where so many receipts are still at risk."""
@@ -37,7 +72,7 @@ AT_RISK_MIN = 50.0
 LATE_MIN = 50.0
 """So many late deletes say how many finish late."""
 LATE_LEAST = 10.0
-"""So few are still better than nothing, where follow-up says nothing either."""
+"""So few are used only if follow-up leaves the quantile open."""
 
 KNOWN_FACTOR = 2.0
 """Bounds further apart than this leave open what the quantile is."""
@@ -46,7 +81,7 @@ WIDTH_MAX = 0.25
 """Bounds closer together than this are close."""
 
 ARM_RECEIPTS_MIN = 100
-"""Arms with fewer receipts are not heard where keys are put side by side."""
+"""Arms with fewer receipts are not used to compare keys."""
 
 RENEWALS_IN_TIMEOUT = 3
 """A timeout of three renewals survives two that are lost."""
@@ -112,11 +147,10 @@ class Estimate:
     estimate; the other rows are draws.
     """
 
-    first: Tally
+    first: ReceiptCounts
     survival: Array
     crash: Array
     quantile: Quantile
-    family: str = ""
     renewal_s: float | None = None
     unrenewed: Array | float = 0.0
     lent: float = 0.0
@@ -186,18 +220,17 @@ class Estimate:
 @dataclass(frozen=True, slots=True)
 class Prior:
     """What keys with few receipts borrow from their queue: the work of its other keys, as it is and with their medians
-    moved to the middle bucket, how often consumers crash, and how likely each share of late finishers is."""
+    moved to the middle bucket, and the share of crashes."""
 
     whole: Array
     centred: Array
     crash: float
-    finishing: Array | None
 
-    def lent_to(self, first: Tally, *, options: TuneOptions) -> Tally:
+    def lent_to(self, first: ReceiptCounts, *, options: TuneOptions) -> ReceiptCounts:
         """Return what a key with the receipts ``first`` borrows: the more it has, the less."""
         receipts = options.prior * max(0.0, 1.0 - first.receipts / options.receipts_min)
         if receipts <= 0.0 or self.whole.sum() <= 0.0:
-            return Tally()
+            return ReceiptCounts()
         median = _median_bucket(first) if first.receipts >= MEDIAN_RECEIPTS_MIN else None
         like = self.whole
         if median is not None:
@@ -208,7 +241,7 @@ class Prior:
         return counted(Outcome.DELETED, HELD, np.full(held.size, EXTENDED), held, receipts * shares)
 
 
-def estimates(keys: Iterable[KeyTally], *, options: TuneOptions) -> tuple[Estimate, dict[str, Estimate]]:
+def estimates(keys: Iterable[KeyCounts], *, options: TuneOptions) -> tuple[Estimate, dict[str, Estimate]]:
     """Return the estimate of a queue as a whole, and that of each of its keys."""
     keys = list(keys)
     finishing = _finishing([each.first for each in keys])
@@ -217,15 +250,14 @@ def estimates(keys: Iterable[KeyTally], *, options: TuneOptions) -> tuple[Estima
         for each in keys
         if each.first.receipts >= options.receipts_min
     }
-    prior = prior_of(found.values(), finishing)
-    whole = whole_of(keys)
+    prior = prior_of(found.values())
     for each in keys:
         if each.key not in found:
             found[each.key] = estimate(each, options=options, finishing=finishing, prior=prior)
-    return estimate(whole, options=options, finishing=finishing), {each.key: found[each.key] for each in keys}
+    return estimate(whole_of(keys), options=options, finishing=finishing), {each.key: found[each.key] for each in keys}
 
 
-def prior_of(found: Iterable[Estimate], finishing: Array | None = None) -> Prior:
+def prior_of(found: Iterable[Estimate]) -> Prior:
     """Return the prior from the keys of one queue that have many receipts."""
     whole, centred, crashes, receipts = np.zeros(BUCKETS), np.zeros(BUCKETS), 0.0, 0.0
     for each in found:
@@ -238,11 +270,11 @@ def prior_of(found: Iterable[Estimate], finishing: Array | None = None) -> Prior
         centred += np.bincount(places, weights=mass, minlength=BUCKETS)
         crashes += float(each.crash[0]) * each.first.receipts
         receipts += each.first.receipts
-    return Prior(whole, centred, crashes / receipts if receipts else 0.0, finishing)
+    return Prior(whole, centred, crashes / receipts if receipts else 0.0)
 
 
 def estimate(
-    found: KeyTally, *, options: TuneOptions, finishing: Array | None = None, prior: Prior | None = None
+    found: KeyCounts, *, options: TuneOptions, finishing: Array | None = None, prior: Prior | None = None
 ) -> Estimate:
     """Return the estimate from ``found``.
 
@@ -250,7 +282,7 @@ def estimate(
     """
     first = found.first
     rng = np.random.default_rng(_SEED)
-    lent = Tally() if prior is None else prior.lent_to(first, options=options)
+    lent = ReceiptCounts() if prior is None else prior.lent_to(first, options=options)
     if lent.receipts_held or first.receipts < options.receipts_min:
         crash = 0.0 if prior is None else prior.crash
         thin = by_prior(first, lent, crash, rng)
@@ -265,7 +297,7 @@ def estimate(
 
 
 def _clearest(
-    first: Tally, later: Tally, finishing: Array | None, rng: np.random.Generator, options: TuneOptions
+    first: ReceiptCounts, later: ReceiptCounts, finishing: Array | None, rng: np.random.Generator, options: TuneOptions
 ) -> Estimate:
     """Return the estimate from late deletes if there are enough, else that from follow-up, or the more certain one."""
     late = float(first.late.sum())
@@ -283,7 +315,7 @@ def _clearest(
 
 
 def _estimate(
-    first: Tally,
+    first: ReceiptCounts,
     found: Completion,
     rng: np.random.Generator,
     options: TuneOptions,
@@ -291,7 +323,7 @@ def _estimate(
     renewal_s: float | None = None,
     lent: float = 0.0,
 ) -> Estimate:
-    survival, family = drawn_on(found.survival, found.ended, found.at_risk, rng)
+    survival = drawn_on(found.survival, found.ended, found.at_risk, rng)
     # Crashes may exist although none was observed: every other draw has one more.
     unseen = np.resize([0.0, 1.0 / (first.receipts + 1.0)], found.crash.size)
     quantile, is_known = _quantile(first, found, survival, options)
@@ -300,7 +332,6 @@ def _estimate(
         survival=survival,
         crash=np.minimum(found.crash + unseen, 1.0),
         quantile=quantile,
-        family=family,
         renewal_s=renewal_s,
         lent=lent,
         sight_s=found.sight_s,
@@ -310,7 +341,7 @@ def _estimate(
     )
 
 
-def _quantile(first: Tally, found: Completion, survival: Array, options: TuneOptions) -> tuple[Quantile, bool]:
+def _quantile(first: ReceiptCounts, found: Completion, survival: Array, options: TuneOptions) -> tuple[Quantile, bool]:
     """Return the quantile of ``options`` or why it is not identifiable, and whether there is any estimate of it."""
     name = f"p{100 * options.quantile:g}"
     each_s = crossings_s(survival, 1.0 - options.quantile)
@@ -346,7 +377,7 @@ def _quantile(first: Tally, found: Completion, survival: Array, options: TuneOpt
     return replace(bounds, late_s=point, why_not=f"not identifiable: {why}"), True
 
 
-def _finishing(firsts: Iterable[Tally]) -> Array | None:
+def _finishing(firsts: Iterable[ReceiptCounts]) -> Array | None:
     """Return the likelihood of each share l from the arms of all keys, unless the keys differ too much."""
     every = [each.arms() for each in firsts]
     joined = (
@@ -359,7 +390,7 @@ def _finishing(firsts: Iterable[Tally]) -> Array | None:
     return line.chances if large.sum() > 1 and line.misfit <= 2.0 else None
 
 
-def _median_bucket(first: Tally) -> int | None:
+def _median_bucket(first: ReceiptCounts) -> int | None:
     """Return the bucket of the median; ``None`` if too few receipts ended."""
     ended = np.cumsum(first.deleted + first.late)
     half = first.receipts / 2.0

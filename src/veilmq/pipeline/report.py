@@ -22,16 +22,22 @@ from pyspark.sql import SparkSession
 
 from veilmq.core.events import Outcome
 from veilmq.core.limits import VISIBILITY_TIMEOUT_S
-from veilmq.pipeline.cell_store import CellStore
-from veilmq.pipeline.cost import parts
+from veilmq.pipeline.cells import EDGES_S, Array, KeyCounts, days
+from veilmq.pipeline.cost import TuneOptions, parts
 from veilmq.pipeline.estimate import Estimate, estimates
-from veilmq.pipeline.histograms import days
-from veilmq.pipeline.recommendation import QueueFacts, Recommendation, facts_for, plain_name
+from veilmq.pipeline.event_log import CellStore
 from veilmq.pipeline.survival import Curve
-from veilmq.pipeline.tallies import EDGES_S, Array, KeyTally
-from veilmq.pipeline.tune import DEFAULTS, known
-from veilmq.pipeline.tune_options import TuneOptions
-from veilmq.pipeline.tuning import options_for, receives_max_of, recommended
+from veilmq.pipeline.tune import (
+    DEFAULTS,
+    QueueFacts,
+    Recommendation,
+    facts_for,
+    known,
+    options_for,
+    plain_name,
+    receives_max_of,
+    recommended,
+)
 
 BYTES_MAX = 600_000
 """A larger report omits the reasons of keys, starting with the queues that lose least."""
@@ -103,7 +109,7 @@ def page(queues: Sequence[dict[str, Any]], *, title: str, at_ms: int, options: T
 
 
 def section(
-    queue: str, keys: list[KeyTally], by_day: Any, by_hour: Any, facts: QueueFacts | None, options: TuneOptions
+    queue: str, keys: list[KeyCounts], by_day: Any, by_hour: Any, facts: QueueFacts | None, options: TuneOptions
 ) -> dict[str, Any]:
     """Return the data of one queue: the recommendations for it and its keys, and its charts."""
     options = options_for(keys, options)

@@ -1,35 +1,90 @@
-"""The Spark session of a job: in this process, on a cluster, by spark-submit, or on a Spark Connect server."""
+"""What every job needs: Java, a Spark session, streams that run until they end, and errors of one sentence.
+
+A session is in this process, on a cluster, started by spark-submit, or on a Spark Connect server. Spark's messages
+contain the tracebacks of all processes involved; ``reason_of`` extracts the sentence.
+"""
 
 import os
+import re
+import shutil
 import socket
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources import as_file, files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.base import PySparkRuntimeError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from veilmq.pipeline.failures import PipelineFailed, reason_of
-from veilmq.spark.java import MISSING, has_java
+from veilmq.pipeline.folders import Place
+
+_RAISED = re.compile(r"(?:\w+\.)*([A-Z]\w*): (\S.*)")
+_PLAN = "=== Streaming Query ==="  # a description of the query follows
+
+
+class PipelineFailed(Exception):
+    """The job cannot be done; ``str()`` says why and what to do."""
+
+
+def reason_of(error: BaseException | str) -> str:
+    """Return the last exception of the tracebacks: its type, unless it is one of veilmq, and its message."""
+    lines = str(error).partition(_PLAN)[0].splitlines()
+    raised = [(line, found) for line in lines if (found := _RAISED.match(line))]
+    if not raised:
+        return next((line.strip() for line in lines if line.strip()), type(error).__name__)
+    line, found = raised[-1]
+    return found[2] if line.startswith("veilmq.") else f"{found[1]}: {found[2]}"
+
+
+VERSION_MIN = 17
+TIMEOUT_S = 20
+
+MISSING = (
+    f"Spark needs Java {VERSION_MIN} or newer: install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
+    "macOS: brew install openjdk@21; elsewhere: https://adoptium.net), or set JAVA_HOME"
+)
+
+_VERSION = re.compile(r'version "(\d+)')
+
+
+def java_version() -> int | None:
+    """Return the major version of the Java of ``JAVA_HOME``, else of the path; ``None`` if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        return None
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):  # without Java, macOS has a stub `java` that fails
+        return None
+    found = _VERSION.search(done.stderr)
+    return int(found[1]) if found else None
+
+
+def has_java() -> bool:
+    """Return whether Spark can run; ``MISSING`` is the error message if not."""
+    return (java_version() or 0) >= VERSION_MIN
+
 
 LOCAL = "local[*]"
 
-SETTINGS = {
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.session.timeZone": "UTC",
-}
+SETTINGS = {"spark.sql.execution.arrow.pyspark.enabled": "true", "spark.sql.session.timeZone": "UTC"}
 """Settings that every job requires."""
 
 _OWN = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.python.daemon.module": "veilmq.pipeline.quiet_daemon",
+    "spark.python.daemon.module": "veilmq.pipeline.daemon",
 }
 _S3A = {
     "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
@@ -43,6 +98,7 @@ _LOCAL = {
     "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),  # TCP delays each task by 40 ms
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
+_LOGGING = files("veilmq.pipeline") / "log4j2.properties"
 ANSWER_S = 10.0
 """Seconds to wait for a Spark Connect server; by default its client retries for minutes."""
 
@@ -69,7 +125,7 @@ def open_session(name: str, cluster: Cluster) -> Iterator[SparkSession]:
 
     Raises ``PipelineFailed`` if Spark does not start, and for errors of Spark inside the context.
     """
-    with tempfile.TemporaryDirectory(prefix="veilmq-spark-") as folder, as_file(_log_settings()) as log_settings:
+    with tempfile.TemporaryDirectory(prefix="veilmq-spark-") as folder, as_file(_LOGGING) as log_settings:
         try:
             session = _connect(cluster) if cluster.remote else _start(name, cluster, Path(folder), log_settings)
         except (PySparkException, PySparkRuntimeError) as error:
@@ -155,5 +211,131 @@ def _s3a() -> dict[str, str]:
     return _S3A | {f"spark.hadoop.fs.s3a.{name}": value for name, value in found.items() if value}
 
 
-def _log_settings() -> Traversable:
-    return files("veilmq.pipeline") / "log4j2.properties"
+POLL_S = 0.5
+BATCH_S = 60.0
+"""Maximum time for a stopped stream to finish its batch."""
+
+Report = Callable[[str, int], None]
+"""Called with the name of a stream and the number of rows that it has finished in this run."""
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Counts the rows of a stream from its progress; each batch once, because Spark reports idle batches again."""
+
+    batch: int = -1
+    rows: int = 0
+
+    def take(self, query: StreamingQuery) -> int:
+        for report in query.recentProgress:
+            rows = report.numInputRows  # also correct with Spark Connect, which has rows by source only
+            if report.batchId > self.batch and rows > 0:
+                self.batch = report.batchId
+                self.rows += rows
+        return self.rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """How a job reads queues: with ``continuous`` until stopped, otherwise only the messages visible at its start.
+
+    ``consumer``, ``takeover``, ``hold_s`` and ``on_lost_claim`` are options of the source: a second job of a consumer
+    is refused unless it takes over; after a downtime of more than ``hold_s``, the job fails or continues (``skip``).
+    """
+
+    endpoint: str
+    consumer: str
+    continuous: bool = False
+    batch_messages: int | None = None
+    takeover: bool = False
+    hold_s: int | None = None
+    on_lost_claim: str = "fail"
+
+
+def read_queue(spark: SparkSession, queue: str, options: ReadOptions) -> DataFrame:
+    """Return ``queue`` as a stream."""
+    options_by_name: dict[str, str | bool | int | None] = {
+        "endpoint": options.endpoint,
+        "queue": queue,
+        "consumer": options.consumer,
+        "takeover": options.takeover,
+        "maxMessagesPerBatch": options.batch_messages,
+        "hold": options.hold_s,
+        "onLostClaim": options.on_lost_claim,
+    }
+    present = {name: value for name, value in options_by_name.items() if value is not None}
+    return spark.readStream.format("veilmq").options(**present).load()
+
+
+def cleaned(checkpoint: Place) -> str:
+    """Delete the temporary file that a kill leaves while the first offset is written; return the checkpoint's location.
+
+    Spark refuses a checkpoint whose folder ``offsets`` has files but no offset.
+    """
+    offsets = checkpoint / "offsets"
+    names = offsets.names()
+    if not any(name[0].isdecimal() for name in names):
+        for name in names:
+            if name.startswith("."):
+                offsets.files.delete_file(name)
+    return checkpoint.location
+
+
+def run_streams(
+    queries: Mapping[str, StreamingQuery],
+    *,
+    report: Report,
+    stop: threading.Event,
+    every: Callable[[], None] = lambda: None,
+) -> dict[str, int]:
+    """Wait until all streams have ended or ``stop`` is set; return the number of rows that each has finished.
+
+    ``every`` is called about twice a second. Raises ``PipelineFailed`` if a stream fails; the others are then stopped.
+    """
+    counted = {name: _Rows() for name in queries}
+    try:
+        while any([_runs(name, query) for name, query in queries.items()]) and not stop.wait(POLL_S):  # noqa: C419
+            for name, query in queries.items():
+                report(name, counted[name].take(query))
+            every()
+        until_s = time.monotonic() + BATCH_S
+        # A stop would interrupt a batch in process.
+        while any(each.isActive and each.status["isDataAvailable"] for each in queries.values()):
+            if time.monotonic() > until_s:
+                break
+            time.sleep(POLL_S / 5)
+        return {name: counted[name].take(query) for name, query in queries.items()}
+    finally:
+        for query in queries.values():
+            query.stop()
+
+
+def _runs(name: str, query: StreamingQuery) -> bool:
+    """Return whether ``query`` is running; raises ``PipelineFailed`` if it has failed."""
+    if query.isActive:
+        return True
+    error = query.exception()
+    if error is not None:
+        raise PipelineFailed(f"{name}: {reason_of(error)}") from error
+    return False
+
+
+@contextmanager
+def showing(totals: Mapping[str, int | None], *, what: str) -> Iterator[Report]:
+    """Show a progress bar for each name in ``totals``, and yield its callback; a total of ``None`` is unknown."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(what),
+        TimeElapsedColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        lines = {name: progress.add_task(name, total=total) for name, total in totals.items()}
+
+        def report(name: str, rows: int) -> None:
+            progress.update(lines[name], completed=rows)
+
+        yield report

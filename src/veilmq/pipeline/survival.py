@@ -1,11 +1,48 @@
-"""Survival: the share of work that is unfinished after a time, as arrays over the buckets of a tally."""
+"""Survival curves: the share of work that is unfinished after a time, as arrays over the buckets of receipt counts.
 
+**Tails** extrapolate a curve where receipts are too few to count. Three families with two parameters each, log-normal,
+Weibull and generalised Pareto, on grids of parameters relative to the threshold above which a tail is fitted, so one
+table of hazards serves all queues. The weight of a family is its likelihood on receipts that are held out from the fit.
+
+**Completion** separates receipts that expired after a crash from those whose work took longer than the timeout. A
+receipt with timeout V whose work takes T is deleted at T ≤ V, is deleted late at T, or only expires: its consumer
+crashed (a share q, independent of T) or gave up (a share 1 − l of the late ones). Each function completes the observed
+receipts to whole curves: an estimate, and draws of everything that the data leaves open.
+
+- **With late deletes** (``by_late_deletes``): with x the share of late and y the share of expired-only receipts of an
+  arm, y = q + (1 − l)/l · x, whatever the distribution of T and however timeouts depend on it. The likelihood of
+  that line gives l and q. With a weight of 1/l for each late delete nothing is censored. The draws cover what the arms
+  cannot distinguish.
+- **Without** (``by_follow_up``): the product-limit curve S*, in which a crash is work that never ends, tends to q. Its
+  remaining fall beyond the longest timeout is that of its tail. If that fall is too large, crashes and long work
+  cannot be distinguished, and the draws cover everything between the two.
+- **With renewals** (``by_renewals``): no work exceeds its timeout, and an expiry means a crash.
+"""
+
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from veilmq.pipeline.histograms import RATIO
-from veilmq.pipeline.tallies import EDGES_S, MIDDLES_S, Array
+from veilmq.core.events import Outcome
+from veilmq.pipeline.cells import (
+    BUCKETS,
+    EDGES_S,
+    EXTENDED,
+    HELD,
+    MIDDLES_S,
+    RATIO,
+    RELEASED,
+    VISIBILITY,
+    Arms,
+    Array,
+    Numbers,
+    ReceiptCounts,
+)
 
 _LN_RATIO = float(np.log(RATIO))
 
@@ -76,3 +113,483 @@ def _at(values: Array, times_s: Array) -> Array:
     place = np.minimum(position.astype(np.int64), values.shape[-1] - 2)
     part = position - place
     return np.asarray(values[..., place] * (1.0 - part) + values[..., place + 1] * part)
+
+
+FAMILIES = ("log-normal", "Weibull", "generalised Pareto")
+
+TAIL_FROM = 500.0
+"""A tail is fitted to so many receipts, or to half of them if there are fewer …"""
+TAIL_TO = 50.0
+"""… and takes the place of the curve where so many are left, or a tenth of few."""
+
+_BUCKETS_IN_BIN = 6
+_BINS = 84
+_STEPS = 32
+_FOLDS = 8
+_LEAST = 1e-12
+_SURELY_WRONG = 1e-5
+_LOG_MIN = -200.0
+_TIMES: Array = np.power(RATIO, _BUCKETS_IN_BIN * np.arange(_BINS + 1, dtype=np.float64))
+
+
+def drawn_on(survival: Array, ended: Array, at_risk: Array, rng: np.random.Generator) -> Array:
+    """Return ``survival`` with the ends of its rows replaced by tails.
+
+    ``ended`` and ``at_risk`` count receipts by bucket. The first row is the estimate and gets the likeliest tail, the
+    others get draws from the posterior.
+    """
+    receipts = float(at_risk[0])
+    last = min(int(np.searchsorted(-at_risk, -min(TAIL_TO, receipts / 10.0))), BUCKETS - 1)
+    first = max(min(int(np.searchsorted(-at_risk, -min(TAIL_FROM, receipts / 2.0))), last - 2), 0)
+    bins = min((BUCKETS - first) // _BUCKETS_IN_BIN, _BINS)
+    until = first + bins * _BUCKETS_IN_BIN
+    in_bin = ended[first:until].reshape(bins, _BUCKETS_IN_BIN).sum(axis=1)
+    entering = np.append(at_risk[first:until:_BUCKETS_IN_BIN], 0.0)
+    bins = max(int(np.count_nonzero(entering)), 1)
+    in_bin, entering = in_bin[:bins], entering[: bins + 1]
+    unended = np.maximum(entering[:-1] - entering[1:] - in_bin, 0.0)
+    rest = np.maximum(entering[:-1] - unended / 2.0 - in_bin, 0.0)
+    tails, log_hazard, log_rest = _tables()
+
+    def likelihood(deaths: npt.NDArray[Any], rest: npt.NDArray[Any]) -> Array:
+        return np.asarray(deaths @ log_hazard[:bins] + rest @ log_rest[:bins])
+
+    fits = _fits(likelihood, [in_bin, rest], survival.shape[0] - 1, rng)
+    places = np.clip((np.arange(last, BUCKETS) - first + 1) / _BUCKETS_IN_BIN, 0.0, _BINS)
+    logs = np.log(np.maximum(tails[:, fits].T, 1e-80))
+    drawn = np.stack([np.interp(places, np.arange(_BINS + 1), each) for each in logs])
+    found = survival.copy()
+    found[:, last:] = survival[:, last : last + 1] * np.exp(drawn - drawn[:, :1])
+    return found
+
+
+def working_beyond(curve: Array, last: int, receipts: float, rng: np.random.Generator) -> Array:
+    """Return the share of all work that lasts beyond the bucket ``last``, in a row for each of ``curve``.
+
+    Crashed work never ends, and ``curve`` tends to its share. Therefore the families are fitted to the last of
+    ``receipts`` that ended, given that they ended.
+    """
+    ended = curve[0] - curve[0, last]
+    first = int(np.argmax(ended <= min(TAIL_FROM / receipts, (1.0 - curve[0, last]) / 2.0)))
+    bins = min((last - first) // _BUCKETS_IN_BIN, _BINS)
+    if bins < 1 or (1.0 - curve[0, last]) * receipts < TAIL_TO:
+        return np.ones(curve.shape[0])
+    first = last - bins * _BUCKETS_IN_BIN
+    _, log_hazard, log_rest = _tables()
+    left = np.concatenate([np.zeros((1, log_rest.shape[1])), np.cumsum(log_rest[:bins], axis=0)])
+    log_ended = log_hazard[:bins] + left[:-1]
+    beyond = np.exp(left[-1])
+    within = np.maximum(1.0 - beyond, _SURELY_WRONG)
+
+    def likelihood(deaths: npt.NDArray[Any]) -> Array:
+        return np.asarray(deaths @ log_ended - deaths.sum(axis=-1, keepdims=True) * np.log(within))
+
+    in_bin = -np.diff(curve[0, first : last + 1 : _BUCKETS_IN_BIN]) * receipts
+    fits = _fits(likelihood, [in_bin], curve.shape[0] - 1, rng)
+    return np.asarray((curve[:, first] - curve[:, last]) * beyond[fits] / within[fits])
+
+
+def _fits(likelihood: Callable[..., Array], counts: list[Array], draws: int, rng: np.random.Generator) -> Numbers:
+    """Return the columns of the tables that fit ``counts``: the likeliest, then draws."""
+    whole = likelihood(*counts).reshape(len(FAMILIES), -1)
+    folds = [np.tile(np.round(each).astype(np.int64), (_FOLDS, 1)) for each in counts]
+    some = [rng.binomial(each, 0.5) for each in folds]
+    others = [fold - each for fold, each in zip(folds, some, strict=True)]
+    fitted, held_out = (
+        likelihood(*(each.astype(np.float64) for each in half)).reshape(_FOLDS, *whole.shape) for half in (some, others)
+    )
+    scores = np.take_along_axis(held_out, fitted.argmax(axis=2)[..., None], axis=2)[..., 0].mean(axis=0)
+    weights = np.exp(np.clip(scores - scores.max(), _LOG_MIN, 0.0))
+    chances = np.exp(np.clip(whole - whole.max(axis=1, keepdims=True), _LOG_MIN, 0.0))
+    chances *= (weights / weights.sum() / chances.sum(axis=1))[:, None]
+    family = int(np.argmax(weights))
+    likeliest = family * whole.shape[1] + int(whole[family].argmax())
+    chosen = rng.choice(chances.size, size=draws, p=chances.reshape(-1) / chances.sum())
+    return np.array([likeliest, *chosen])
+
+
+@cache
+def _tables() -> tuple[Array, Array, Array]:
+    """Return, by column: P(T > t | T > 1) at the edges of the bins, ln of the hazard of each bin, ln of the rest."""
+    columns = np.concatenate([_lognormal(), _weibull(), _pareto()], axis=1)
+    before, after = columns[:-1], columns[1:]
+    left = np.clip(np.divide(after, before, out=np.zeros_like(after), where=before > _LEAST), 0.0, 1.0)
+    return columns, np.log(np.maximum(1.0 - left, _LEAST)), np.log(np.maximum(left, _SURELY_WRONG))
+
+
+def _lognormal() -> Array:
+    """The threshold lies at z, in units of sigma from the median."""
+    z, sigma = _grid(np.linspace(-2.0, 4.5, _STEPS), np.geomspace(0.04, 3.0, _STEPS))
+    scale = np.linspace(-2.5, 12.0, 3000)
+    logs = np.log([0.5 * math.erfc(each / math.sqrt(2.0)) for each in scale])
+    places = np.minimum(z + np.log(_TIMES)[:, None] / sigma, 12.0)
+    return _survival(np.interp(places, scale, logs) - np.interp(z, scale, logs))
+
+
+def _weibull() -> Array:
+    factor, power = _grid(np.geomspace(0.02, 40.0, _STEPS), np.geomspace(0.12, 12.0, _STEPS))
+    return _survival(-factor * (np.power(_TIMES[:, None], power) - 1.0))
+
+
+def _pareto() -> Array:
+    scale, index = _grid(np.geomspace(0.01, 6.0, _STEPS), np.linspace(-0.9, 1.4, _STEPS))
+    return _survival(-np.log(np.maximum(1.0 + index * (_TIMES[:, None] - 1.0) / scale, 1e-80)) / index)
+
+
+def _survival(logs: Array) -> Array:
+    return np.asarray(np.exp(np.clip(logs, _LOG_MIN, 0.0)))
+
+
+def _grid(first: Array, second: Array) -> tuple[Array, Array]:
+    one, other = np.meshgrid(first, second, indexing="ij")
+    return one.reshape(-1), other.reshape(-1)
+
+
+DRAWS = 100
+
+FINISHING: Array = np.linspace(0.01, 1.0, 100)
+"""The values of l, the share of those too late who finish, that are compared."""
+
+ALL_FINISH = 0.5
+"""How likely it is beforehand that all who are late finish; other shares are equally likely."""
+
+CRASHES_USUAL = 0.003
+"""Beforehand a crash rate of q is as likely as 1 / (q + this): rare ones are more usual."""
+
+RETURNED_SLACK = 1.15
+"""Crashes are at most so many times as frequent as later receipts show."""
+
+ONE_ARM = 0.98
+"""An arm with this share of the receipts is the only one."""
+
+RETURNED_ERROR = 0.3
+"""How far the share of crashes that later receipts show may be off, on a logarithmic scale."""
+
+SPREAD_SMALL = 0.01
+"""If the standard deviation of l exceeds this, the later receipts of the key are used."""
+
+SPREAD_MAX = 0.1
+"""If the standard deviation of l exceeds this, the arms of all keys of the queue are used."""
+
+FOLLOWED_MIN = 1000.0
+"""A timeout is followed up if so many receipts had it or a longer one, or a tenth of all."""
+
+CRASHED_BEYOND = 3.0
+"""So many crashed receipts are added to the few that have longer timeouts: one that ends there proves little."""
+
+RENEWAL_ERROR = 0.02
+"""Timeouts say how often consumers renew if they say it as well as that."""
+RENEWING_MIN = 0.3
+"""Consumers count as renewing when this share of them does."""
+RENEWING_CERTAIN = 0.02
+"""Beforehand nearly all consumers of a queue renew, or none: so few that do not are added to those that were seen."""
+
+OPEN_SHARE = 0.05
+OPEN_SHARE_MAX = 0.125
+OPEN_MAX = 0.0025
+"""Follow-up is long enough if this share of what is left is still work, and at most so much; or so little of all."""
+
+_ENDS = ((Outcome.DELETED,), (Outcome.LATE_DELETED,), RELEASED)
+_DIFFER_MAX = 0.02
+_LATER_MIN = 20.0
+_IN_TIME_MIN = 0.1
+_ROUNDED = 1e-9
+_PERIODS = 400
+_CLEARLY = 1.2
+_Z_99 = 2.33
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """Curves of the work of consumers that do not crash: the first row is the estimate, the others are draws.
+
+    ``survival`` has a row for each, ``crash`` a rate for each. ``ended`` and ``at_risk`` count receipts by bucket,
+    without crashed ones and with weights for late ones; ``counted`` are those at risk without weights, ``direct`` those
+    of them within their timeouts. ``sight_s`` is the longest observed time, ``why_not`` the reason why crashes and long
+    work cannot be distinguished, ``finishing`` the estimate of l.
+    """
+
+    survival: Array
+    crash: Array
+    ended: Array
+    at_risk: Array
+    counted: Array
+    direct: Array
+    sight_s: float
+    why_not: str = ""
+    is_plateau: bool = False
+    finishing: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The log-likelihood of l at each of ``FINISHING``, and q there with its standard error."""
+
+    log_likelihood: Array
+    crash: Array
+    error: Array
+    misfit: float = 1.0
+
+    @property
+    def chances(self) -> Array:
+        """The probability of each of ``FINISHING``."""
+        prior = np.full(FINISHING.size, (1.0 - ALL_FINISH) / (FINISHING.size - 1))
+        prior[-1] = ALL_FINISH
+        prior = prior / (np.maximum(self.crash, 0.0) + CRASHES_USUAL)
+        chances = np.exp(self.log_likelihood - self.log_likelihood.max()) * prior
+        return np.asarray(chances / chances.sum())
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of l."""
+        chances = self.chances
+        return math.sqrt(max(float(chances @ FINISHING**2 - (chances @ FINISHING) ** 2), 0.0))
+
+
+def line_through(arms: Arms) -> Line:
+    """Return the line y = q + (1 − l)/l · x through ``arms``; a lack of fit widens its likelihood."""
+    slope = ((1.0 - FINISHING) / FINISHING)[:, None]
+    number = np.maximum(arms.receipts / arms.spread, 1.0)
+    x, y = arms.late / arms.receipts, arms.expired_only / arms.receipts
+    x_0, y_0 = (x * number + 0.5) / (number + 1.0), (y * number + 0.5) / (number + 1.0)
+    variance = (y_0 * (1.0 - y_0) + slope**2 * x_0 * (1.0 - x_0) + 2.0 * slope * x_0 * y_0) / number
+    weight = 1.0 / variance
+    crash = ((y - slope * x) * weight).sum(axis=1) / weight.sum(axis=1)
+    error = weight.sum(axis=1) ** -0.5
+    misfits = ((y - crash[:, None] - slope * x) ** 2 * weight).sum(axis=1)
+    possible = crash > -2.0 * error
+    freedom = max(x.size - 2, 1)
+    # The 99 % quantile of chi-square (Wilson and Hilferty).
+    usual = freedom * (1.0 - 2.0 / (9.0 * freedom) + _Z_99 * math.sqrt(2.0 / (9.0 * freedom))) ** 3
+    misfit = max(float(misfits[possible].min()) / usual, 1.0) if x.size > 2 and possible.any() else 1.0
+    positive = np.array([0.5 * math.erfc(-each / math.sqrt(2.0)) for each in crash / error])
+    log_likelihood = -misfits / (2.0 * misfit) - 0.5 * np.log(variance).sum(axis=1) + np.log(error)
+    return Line(log_likelihood + np.log(np.maximum(positive, 1e-300)), crash, error * math.sqrt(misfit), misfit)
+
+
+def by_late_deletes(
+    first: ReceiptCounts, later: ReceiptCounts, rng: np.random.Generator, *, finishing: Array | None = None
+) -> Completion:
+    """Complete with the line; ``finishing`` is the likelihood of each l, used if the arms leave l open."""
+    line = line_through(first.arms())
+    chances = line.chances if finishing is None or line.spread < SPREAD_MAX else finishing
+    if line.spread >= SPREAD_SMALL:
+        chances = _with_returned(chances, line.crash, first, later)
+    middle = int(np.searchsorted(np.cumsum(chances), 0.5))
+    chosen = np.concatenate([[middle], rng.choice(FINISHING.size, size=DRAWS, p=chances)])
+    weight = 1.0 / FINISHING[chosen]
+    errors = line.error[chosen] * np.concatenate([[0.0], rng.standard_normal(DRAWS)])
+    deleted, late, nacked = (resampled(*first.by_bucket(HELD, *outcomes), rng) for outcomes in _ENDS)
+    ended = deleted + late * weight[:, None]
+    at_risk = remaining(ended + nacked)
+    by_timeout, _ = first.by_bucket(VISIBILITY, Outcome.LATE_DELETED)
+    return Completion(
+        survival=product_limit(ended, at_risk),
+        crash=np.maximum(line.crash[chosen] + errors, 0.0),
+        ended=ended[0],
+        at_risk=at_risk[0],
+        counted=remaining(first.deleted + first.late + first.nacked),
+        direct=remaining(first.deleted + by_timeout),
+        sight_s=_last_s(ended[0]),
+        finishing=float(FINISHING[middle]),
+    )
+
+
+def by_follow_up(first: ReceiptCounts, later: ReceiptCounts, rng: np.random.Generator) -> Completion:
+    """Complete by the limit of the product-limit curve: an expiry is censored there, late deletes are not used."""
+    ended, nacked = (resampled(*first.by_bucket(HELD, *outcomes), rng) for outcomes in (_ENDS[0], _ENDS[2]))
+    at_risk = remaining(ended + nacked + resampled(*first.by_bucket(VISIBILITY, Outcome.EXPIRED), rng))
+    curve = product_limit(ended, at_risk)
+    followed = remaining(first.in_force)
+    last = max(int(np.flatnonzero(followed >= min(FOLLOWED_MIN, followed[0] / 10.0))[-1]) - 1, 0)
+    left = curve[:, last]
+    beyond = product_limit(ended[:, last + 1 :], at_risk[:, last + 1 :] + CRASHED_BEYOND)
+    most = np.minimum(_returned_share(first, later, left, rng), left * beyond[:, -1])
+    work, why_not = _still_working(curve, last, float(followed[last]), rng)
+    if not why_not and left[0] >= OPEN_MAX and left[0] - most[0] > max(OPEN_SHARE_MAX * left[0], OPEN_MAX):
+        why_not = f"later or longer receipts show that at most {100 * most[0]:.2g} % of the receipts are crashes"
+    crash = np.clip(np.minimum(left - work, most), 0.0, 1.0 - 1e-9)
+    survival = np.clip((curve - crash[:, None]) / (1.0 - crash[:, None]), 0.0, 1.0)
+    survival[:, last + 1 :] = survival[:, last : last + 1]
+    before = np.concatenate([[1.0], curve[0][:-1]])
+    seen = np.arange(BUCKETS) <= last
+    working = at_risk[0] * np.clip(1.0 - crash[0] / np.maximum(before, 1e-12), 0.0, 1.0) * seen
+    return Completion(
+        survival=survival,
+        crash=crash
+        + np.append(0.0, rng.standard_gamma(0.5, DRAWS)) / (followed[last] + 1.0),  # not observed among so few
+        ended=ended[0] * seen,
+        at_risk=working,
+        counted=working,
+        direct=working,
+        sight_s=float(EDGES_S[last]),
+        why_not=_arms_differ(first) or why_not,
+        is_plateau=True,
+    )
+
+
+def by_renewals(first: ReceiptCounts, renewing: Array, rng: np.random.Generator) -> Completion:
+    """Complete if the share ``renewing`` of consumers, in a row for each draw, renews.
+
+    Only these delete messages whose work exceeds its timeout, so they represent all; other expiries are crashes.
+    """
+    deleted, late, nacked = (resampled(*first.by_bucket(HELD, *outcomes), rng) for outcomes in _ENDS)
+    ended = deleted / (first.in_sight + (1.0 - first.in_sight) * renewing[:, None])
+    outlived = (ended - deleted).sum(axis=1)
+    at_risk = remaining(ended + nacked)
+    gave_up = np.maximum(outlived - late.sum(axis=1), 0.0)
+    crashed = np.maximum(resampled(*_only_expired(first), rng).sum(axis=1) - gave_up, 0.0)
+    counted = remaining(first.deleted + first.nacked)
+    return Completion(
+        survival=product_limit(ended, at_risk),
+        crash=crashed / np.maximum(crashed + at_risk[:, 0], 1e-9),
+        ended=ended[0],
+        at_risk=at_risk[0],
+        counted=counted,
+        direct=counted,
+        sight_s=_last_s(ended[0]),
+    )
+
+
+def renewal_of(first: ReceiptCounts) -> float | None:
+    """Return the period of renewals in seconds; ``None`` if consumers do not renew.
+
+    A receipt held for T is renewed ⌊T/period⌋ times: the result is the longest period that explains the counted
+    renewals. If the work leaves it open, the timeouts that renewals extended decide.
+    """
+    held, longer = (first.by_arm(Outcome.DELETED, axis).get(EXTENDED, np.zeros(BUCKETS)) for axis in (HELD, VISIBILITY))
+    extended = float(held.sum())
+    if extended <= 0.0 or first.extensions <= 0.0:
+        return None
+    each, held_s = first.extensions / extended, float(held @ MIDDLES_S) / extended
+    periods_s = np.geomspace(held_s / (each + 1.0), held_s / each, _PERIODS)
+    most, least = (np.floor(times_s / periods_s[:, None]) @ held / extended for times_s in (EDGES_S, EDGES_S / RATIO))
+    longest_s = float(periods_s[most >= each - _ROUNDED].max(initial=periods_s[0]))
+    shortest_s = float(periods_s[least <= each + _ROUNDED].min(initial=periods_s[-1]))
+    arms = first.arms()
+    weights = arms.receipts / max(float(arms.receipts.sum()), 1.0)
+    usual_s = float(arms.timeouts_s @ weights)
+    variance = float((arms.timeouts_s - usual_s) ** 2 @ weights)
+    error_s = math.sqrt(variance / min(extended, float(arms.receipts.sum()) + 1.0)) / each
+    renewal_s = (float(longer @ MIDDLES_S) / max(float(longer.sum()), 1e-9) - usual_s) / each
+    if error_s > RENEWAL_ERROR * renewal_s or not shortest_s <= renewal_s <= longest_s:
+        renewal_s = longest_s / RATIO**0.5
+    renewed, other, _ = _renewed(first, renewal_s)
+    return renewal_s if renewed >= RENEWING_MIN * (renewed + other) else None
+
+
+def _renewed(first: ReceiptCounts, renewal_s: float) -> tuple[float, float, float]:
+    """Return how many receipts clearly exceeded a period: renewed, not renewed in the first timeout, all renewed."""
+    renewed = first.by_arm(Outcome.DELETED).get(EXTENDED, np.zeros(BUCKETS))
+    clearly = _CLEARLY * renewal_s < EDGES_S
+    within = float(renewed[clearly] @ first.in_sight[clearly])
+    return within, float((first.deleted - renewed)[clearly].sum()), float(renewed[clearly].sum())
+
+
+def renewing_of(first: ReceiptCounts, renewal_s: float, rng: np.random.Generator) -> Array:
+    """Return the share of consumers that renew, and draws; at least the share if all expiries were of the others."""
+    renewed, other, every = _renewed(first, renewal_s)
+    expired = float(first.expired.sum())
+    counts = np.array([[renewed + 1.0, every + 1.0], [other + RENEWING_CERTAIN, other + expired + RENEWING_CERTAIN]])
+    drawn = rng.beta(counts[0], counts[1], size=(DRAWS + 1, 2))
+    drawn[0] = counts[0] / counts.sum(axis=0)
+    return np.asarray(drawn.max(axis=1))
+
+
+def by_prior(first: ReceiptCounts, lent: ReceiptCounts, crash: float, rng: np.random.Generator) -> Completion:
+    """Complete the counts of few receipts with the crash rates ``crash`` and the receipts ``lent``."""
+    known = first + lent
+    deleted, late, nacked = (resampled(*known.by_bucket(HELD, *outcomes), rng) for outcomes in _ENDS)
+    ended = deleted + late
+    working = np.maximum(first.expired_only - crash * first.in_force, 0.0)
+    at_risk = remaining(ended + nacked + resampled(working, working, rng))
+    survival = product_limit(ended, at_risk)
+    return Completion(
+        survival=survival,
+        crash=np.full(DRAWS + 1, crash),
+        ended=ended[0],
+        at_risk=at_risk[0],
+        counted=at_risk[0],
+        direct=at_risk[0],
+        sight_s=_last_s(ended[0]),
+        why_not="" if survival[0, -1] <= OPEN_MAX else "the work did not end within the time seen",
+    )
+
+
+def resampled(counts: Array, squares: Array, rng: np.random.Generator) -> Array:
+    """Return ``counts`` and draws of them by a Bayesian bootstrap; ``squares`` are their variances."""
+    found = np.repeat(counts[None], DRAWS + 1, axis=0)
+    places = np.flatnonzero(counts > 0)
+    if places.size:
+        spread = np.maximum(squares[places] / counts[places], 1e-9)
+        found[1:, places] = rng.standard_gamma(counts[places] / spread, size=(DRAWS, places.size)) * spread
+    return found
+
+
+def _still_working(curve: Array, last: int, receipts: float, rng: np.random.Generator) -> tuple[Array, str]:
+    """Return the share of all work that lasts beyond the bucket ``last``, and a reason if that is too uncertain."""
+    left = curve[:, last]
+    work = working_beyond(curve, last, receipts, rng)
+    most = float(np.quantile(work, 0.975))
+    if min(most, left[0]) < OPEN_MAX or (work[0] <= OPEN_SHARE * left[0] and most <= OPEN_SHARE_MAX * left[0]):
+        return np.minimum(work, left), ""
+    least = np.minimum(0.5 * np.quantile(work, 0.025), left)
+    reason = f"{100 * left[0]:.2g} % of the receipts expired and were never deleted, while others ended just in time"
+    return least + np.concatenate([[0.5], rng.random(DRAWS)]) * (left - least), reason
+
+
+def _with_returned(chances: Array, crash: Array, first: ReceiptCounts, later: ReceiptCounts) -> Array:
+    """Return ``chances`` given the later receipts: after a crash most messages are deleted in time."""
+    in_time = float(first.deleted.sum() + first.nacked.sum()) / first.receipts
+    if later.receipts < _LATER_MIN or in_time < _IN_TIME_MIN:
+        return chances
+    released = float(first.nacked.sum())
+    noise = math.sqrt(released) + 0.5
+    returned = float(later.deleted.sum()) / in_time - released
+    crashed = np.maximum(crash, 0.0) * first.receipts + 0.5
+    shown = np.clip(crashed, max(returned - noise, 0.5), max(returned, 0.0) + noise)
+    off = np.log(crashed / shown)
+    if first.arms().receipts.max(initial=0.0) < ONE_ARM * first.receipts:
+        off = np.maximum(off, 0.0)  # the next receive of late work may have a longer timeout
+    error = RETURNED_ERROR**2 + 1.0 / np.maximum(crashed, shown)
+    weighed = np.maximum(chances, 1e-30) * np.exp(-0.5 * off**2 / error)
+    return np.asarray(weighed / weighed.sum()) if weighed.sum() > 0.0 else chances
+
+
+def _returned_share(first: ReceiptCounts, later: ReceiptCounts, left: Array, rng: np.random.Generator) -> Array:
+    """Return the upper limit of the crash rate from later receipts, since most messages are deleted after a crash."""
+    in_time = float(first.deleted.sum() + first.nacked.sum()) / first.receipts
+    if min(later.receipts, left[0] * first.receipts) < _LATER_MIN or in_time < _IN_TIME_MIN:
+        return np.ones(DRAWS + 1)
+    returned = float(later.deleted.sum() + later.nacked.sum())
+    drawn = np.concatenate([[returned], rng.standard_gamma(max(returned, 0.5), size=DRAWS)])
+    return drawn * RETURNED_SLACK / in_time / first.receipts
+
+
+def _arms_differ(first: ReceiptCounts) -> str:
+    """Return a reason if arms differ in the range that all cover: the timeouts depend on the work."""
+    arms = first.arms()
+    large = arms.receipts >= max(200.0, 0.01 * float(arms.receipts.sum()))
+    if large.sum() < 2:
+        return ""
+    numbers = arms.receipts[large] / arms.spread[large]
+    upto = int(np.searchsorted(EDGES_S, arms.timeouts_s[large].min()))
+    deleted = first.by_arm(Outcome.DELETED)
+    curves = np.array([
+        np.cumsum(deleted.get(int(arm), np.zeros(BUCKETS)))[:upto] / receipts
+        for arm, receipts in zip(arms.numbers[large], arms.receipts[large], strict=True)
+    ])  # fmt: skip
+    pooled = numbers @ curves / numbers.sum()
+    differ = np.abs(curves - pooled).max(axis=1, initial=0.0) - 1.7 / np.sqrt(numbers)
+    return "the work takes longer under one timeout than under another" if differ.max() > _DIFFER_MAX else ""
+
+
+def _only_expired(first: ReceiptCounts) -> tuple[Array, Array]:
+    counts, squares = first.by_bucket(VISIBILITY, Outcome.EXPIRED)
+    share = np.divide(first.expired_only, counts, out=np.zeros_like(counts), where=counts > 0)
+    return counts * share, squares * share
+
+
+def _last_s(counts: Array) -> float:
+    seen = np.flatnonzero(counts > 0)
+    return float(EDGES_S[seen[-1]]) if seen.size else 0.0

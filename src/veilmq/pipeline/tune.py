@@ -1,24 +1,353 @@
-"""The job ``tune``: event log → cells → a recommended timeout for each queue and routing key.
+"""The job ``tune``: event log → cells → a recommended timeout for each queue and routing key, and its application.
 
 The job is incremental and can run at any time: it reads only new files, and equal cells give equal recommendations.
+
+``apply`` sets a recommended timeout only if the gain exceeds ``TuneOptions.gain_min`` and the confidence is medium or
+high, and by at most ``STEP_FACTOR`` a run, so that unstable estimates do not make timeouts unstable. A queue whose
+timeout has changed since the statistics were computed is not changed. Each change is recorded for ``undo``.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import date
+from enum import StrEnum
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
 
+import msgspec
+import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
-from veilmq.core.limits import TUNE_MAP_TASKS
-from veilmq.pipeline.cell_store import CellStore
+from veilmq.client.port import QueueClient
+from veilmq.client.status import QueueStatus
+from veilmq.core.limits import TUNE_MAP_TASKS, VISIBILITY_TIMEOUT_S
+from veilmq.pipeline.cells import Array, KeyCounts, ReceiptCounts, counts_by_key, decayed, octaves, shifts, whole_of
+from veilmq.pipeline.cost import TuneOptions, candidates_s
+from veilmq.pipeline.estimate import Estimate, Quantile, Rates, estimates, seconds, share
+from veilmq.pipeline.event_log import CellStore
 from veilmq.pipeline.folders import located
-from veilmq.pipeline.histograms import decayed, octaves
-from veilmq.pipeline.recommendation import QueueFacts, Recommendation
-from veilmq.pipeline.recommendation_table import SCHEMA, rows_of
-from veilmq.pipeline.shift import shifts
-from veilmq.pipeline.tallies import KeyTally, tallies
-from veilmq.pipeline.tune_options import TuneOptions
-from veilmq.pipeline.tuning import recommendations
+from veilmq.pipeline.survival import crossings_s
+from veilmq.wire.sqs.names import full_name
+
+
+class Confidence(StrEnum):
+    """The confidence of a recommendation, or of keeping the current timeout.
+
+    ``high``: the timeout costs little more than the best one in nearly all draws, and the quantile is known to 10 %.
+    ``medium``: the quantile is known less precisely, or only by late deletes, or crashes only by a plateau. ``low``: it
+    may cost more, or the key borrows receipts of its queue. ``none``: no statement is possible.
+    """
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFacts:
+    """Settings of a queue: its timeout, and the maximum number of receives of a message (0: unlimited).
+
+    ``full_name`` is the name in the event log, ``account/name``; empty matches every account.
+    """
+
+    visibility_timeout_s: int
+    receives_max: int = 0
+    full_name: str = ""
+
+
+def plain_name(queue: str) -> str:
+    """Return the name of ``queue`` without its account."""
+    return queue.rpartition("/")[2]
+
+
+def facts_for(facts: Mapping[str, QueueFacts], queue: str) -> QueueFacts | None:
+    """Return the entry of ``facts`` (by plain name) for ``queue``; ``None`` if it belongs to another account."""
+    found = facts.get(plain_name(queue))
+    return found if found is not None and found.full_name in {"", queue} else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """The recommendation for a queue (``key`` is ``None``) or one of its routing keys; durations in seconds.
+
+    ``recommended_s`` is ``None`` if the current timeout should be kept, or if no statement is possible (``confidence``
+    is then ``none``). ``explore_s`` is a longer timeout that would provide more data. ``change`` is whether the gain is
+    large enough. Costs are per message, ``None`` if unknown; ``cost_current_lower`` and ``cost_recommended_upper`` are
+    95 % bounds, and for a recommendation the second is below the first.
+    """
+
+    queue: str
+    key: str | None
+    receipts: float
+    first_receipts: float
+    quantile: Quantile
+    rates: Rates
+    renewal_s: float | None
+    longest_s: float
+    current_s: int
+    crash_lower: float
+    crash_upper: float
+    recommended_s: int | None = None
+    explore_s: int | None = None
+    cost_current: float | None = None
+    cost_recommended: float | None = None
+    cost_current_lower: float | None = None
+    cost_recommended_upper: float | None = None
+    confidence: Confidence = Confidence.NONE
+    change: bool = False
+    reason: str
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the current timeout should be kept."""
+        return self.recommended_s is None and self.confidence is not Confidence.NONE
+
+    @property
+    def gain(self) -> float:
+        """The share of the current cost that the recommended timeout saves; 0 if unknown."""
+        if not self.cost_current or self.cost_recommended is None:
+            return 0.0
+        return 1.0 - self.cost_recommended / self.cost_current
+
+
+EXPLORE_FACTOR = 4
+"""If all timeouts are too short for an estimate, the timeout to try is the longest one times this factor."""
+
+BOUNDS_CLOSE = 0.10
+
+COST_FACTOR_NEAR = 1.10
+COST_NEAR_S = 0.02
+"""A cost is near the best one if it is at most so many times as high, or so much higher."""
+
+COST_FACTOR_SAFE = 1.05
+"""A timeout that costs on the average at most so many times the least is taken for being near the best more surely."""
+
+NEAR_MIN = 0.95
+"""A timeout can be trusted if its cost is near the best one in this share of all that the receipts leave open."""
+
+NAIVE_MIN = 0.975
+COST_EQUAL_S = 0.001
+"""The naive timeout is taken where another one does not cost as little in this share of all that is left open."""
+
+RENEWAL_KNOWN = 0.10
+"""How far the period of renewals may be off, as consumers differ in it and renew late."""
+
+BY_EARLIER_MIN = 0.5
+"""One delete by an earlier receipt counts until it weighs less, after a half-life: a server may be fenced again."""
+
+_LOWER, _UPPER = 0.025, 0.975
+_ONE_SIDE = 0.05
+
+
+def recommendations(
+    found: Iterable[KeyCounts], *, options: TuneOptions, facts: Mapping[str, QueueFacts]
+) -> Iterator[Recommendation]:
+    """Yield the recommendation for each queue in ``found``, followed by those for its keys.
+
+    ``found`` is sorted by queue; ``facts``, by plain name, may lack queues.
+    """
+    for queue, keys in groupby(found, key=lambda each: each.queue):
+        its_keys = list(keys)
+        whole, by_key = estimates(its_keys, options=options)
+        yield from recommended(its_keys, whole, by_key, options, facts_for(facts, queue))
+
+
+def recommended(
+    keys: list[KeyCounts],
+    whole: Estimate,
+    by_key: Mapping[str, Estimate],
+    options: TuneOptions,
+    facts: QueueFacts | None,
+) -> Iterator[Recommendation]:
+    """Yield the recommendation for the queue of ``keys``, then those for the keys."""
+    options = options_for(keys, options)
+    yield _recommendation(whole_of(keys), None, whole, facts, options)
+    for each in keys:
+        yield _recommendation(each, each.key, by_key[each.key], facts, options)
+
+
+def options_for(keys: Iterable[KeyCounts], options: TuneOptions) -> TuneOptions:
+    """Return ``options`` for the queue of ``keys``: if earlier receipts delete messages, receipts are not fenced.
+
+    The event log decides, not the setting of the server: SMQ and FIFO queues are always fenced.
+    """
+    if sum(each.all.by_earlier for each in keys) < BY_EARLIER_MIN:
+        return options
+    return replace(options, prices=replace(options.prices, fenced=False))
+
+
+def receives_max_of(facts: QueueFacts | None, options: TuneOptions) -> int:
+    """Return the maximum number of receives of a message: that of the queue, else that of the options."""
+    return (facts.receives_max if facts else 0) or options.receives_max
+
+
+def explore_s(first: ReceiptCounts) -> int:
+    """Return the timeout to try, longer than all timeouts so far, if nothing can be recommended."""
+    return min(math.ceil(EXPLORE_FACTOR * first.longest_s), VISIBILITY_TIMEOUT_S.maximum)
+
+
+def naive_s(first: ReceiptCounts, options: TuneOptions) -> int:
+    """Return the naive timeout: the quantile of the receipts deleted in time."""
+    left = 1.0 - np.cumsum(first.deleted) / max(float(first.deleted.sum()), 1e-9)
+    found_s = float(crossings_s(left[None], 1.0 - options.quantile)[0]) if first.deleted.any() else 1.0
+    return int(min(max(math.ceil(found_s), VISIBILITY_TIMEOUT_S.minimum, 1), VISIBILITY_TIMEOUT_S.maximum))
+
+
+def _recommendation(
+    found: KeyCounts, key: str | None, known: Estimate, facts: QueueFacts | None, options: TuneOptions
+) -> Recommendation:
+    current_s = facts.visibility_timeout_s if facts else max(round(found.all.usual_s), 1)
+    crash_lower, crash_upper = (float(each) for each in np.quantile(known.crash, (_LOWER, _UPPER)))
+    since = f"; the work changed: only receipts since {found.since} count" if found.since else ""
+    unknown = Recommendation(
+        queue=found.queue,
+        key=key,
+        receipts=found.all.receipts,
+        first_receipts=found.first.receipts,
+        quantile=known.quantile,
+        rates=known.rates,
+        renewal_s=known.renewal_s,
+        longest_s=found.first.longest_s,
+        current_s=current_s,
+        crash_lower=crash_lower,
+        crash_upper=crash_upper,
+        reason=known.quantile.why_not + since,
+    )
+    if known.is_known or known.renewal_s is not None:
+        return _chosen(unknown, known, receives_max_of(facts, options), options, since)
+    explores = found.first.receipts >= options.receipts_min
+    return replace(unknown, explore_s=explore_s(found.first) if explores else None)
+
+
+def _chosen(
+    unknown: Recommendation, known: Estimate, receives_max: int, options: TuneOptions, since: str
+) -> Recommendation:
+    """Recommend the timeout with about the least average cost over all draws, or to keep the current one."""
+    current_s, naive = unknown.current_s, naive_s(known.first, options)
+    renewed = [] if known.renewal_s is None else [math.ceil(known.renewed_from_s)]
+    timeouts_s = np.unique(np.concatenate([candidates_s(), [max(current_s, 1), naive], renewed]))
+    costs = known.costs(timeouts_s, receives_max=receives_max, prices=options.prices)
+    means = costs.mean(axis=0)
+    now, usual = (int(np.searchsorted(timeouts_s, max(each, 1))) for each in (current_s, naive))
+    # A small cost may lack half a receipt whose work is longer than all observed work.
+    unseen = 0.5 * receives_max * options.prices.work / (known.first.receipts + 1.0)
+    near = _near(costs, np.where(timeouts_s < known.renewed_from_s, unseen * timeouts_s, 0.0))
+    safe = means <= COST_FACTOR_SAFE * means.min()
+    best = int(np.lexsort((means, -near * safe))[0])
+    is_cheaper = best == usual or np.mean(costs[:, best] - costs[:, usual] <= COST_EQUAL_S) >= NAIVE_MIN
+    if not is_cheaper and near[usual] >= NEAR_MIN:
+        best, is_cheaper = usual, True
+    lower, upper = (float(np.quantile(costs[:, at], p)) for at, p in ((now, _ONE_SIDE), (best, 1.0 - _ONE_SIDE)))
+    timeout_s, cost_now, cost_best = int(timeouts_s[best]), float(means[now]), float(means[best])
+    as_good = _renewed_as_well(known, current_s, timeout_s)
+    keeps = best == now or as_good or upper >= lower or not is_cheaper
+    reason = _reason(known, timeout_s, options)
+    if keeps:
+        why = (
+            f"{seconds(timeout_s)} would not surely cost less ({seconds(cost_best)} a message, now {seconds(cost_now)})"
+        )
+        why = "no other timeout costs less" if timeout_s == current_s else why
+        reason = f"keep {seconds(current_s)}: {why}; {reason}"
+    renewed_best = known.renews and timeout_s >= known.renewed_from_s
+    return replace(
+        unknown,
+        recommended_s=None if keeps else timeout_s,
+        cost_current=cost_now,
+        cost_recommended=None if keeps else cost_best,
+        cost_current_lower=lower,
+        cost_recommended_upper=None if keeps else upper,
+        confidence=_confidence(known, near[now if keeps else best], renewed=renewed_best),
+        change=not keeps and cost_now - cost_best > options.gain_min * cost_now,
+        reason=reason + since,
+    )
+
+
+def _near(costs: Array, unseen: Array) -> Array:
+    """Return the share of rows of ``costs`` in which each timeout costs little more than the best one.
+
+    Costs also count as close if they are small, even with ``unseen`` added.
+    """
+    least = costs.min(axis=1, keepdims=True)
+    near = (costs <= COST_FACTOR_NEAR * least) | (costs + unseen - least <= COST_NEAR_S)
+    return np.asarray(near.mean(axis=0))
+
+
+def _renewed_as_well(known: Estimate, current_s: int, timeout_s: float) -> bool:
+    """Return whether consumers renew both timeouts in time, and the current one is not much longer."""
+    least_s = (1.0 - RENEWAL_KNOWN) * known.renewed_from_s
+    return min(current_s, timeout_s) >= least_s and current_s <= (1.0 + BOUNDS_CLOSE) * timeout_s
+
+
+def _reason(known: Estimate, timeout_s: int, options: TuneOptions) -> str:
+    crashes = f"{share(float(known.crash[0]))} of the receipts wait for the timeout after a crash"
+    renewals = ""
+    if known.renewal_s is not None and timeout_s >= known.renewed_from_s:
+        renewals = f"consumers renew about every {seconds(known.renewal_s)}"
+        if known.renews:
+            return f"{renewals}, so the timeout covers three renewals, not the work; {crashes}"
+        renewals = f"{share(1.0 - float(np.mean(known.unrenewed)))} of the {renewals}; "
+    name, point = f"p{100 * options.quantile:g}", known.quantile.point_s
+    quantile = f"{name} is {seconds(point)}" if point is not None else known.quantile.why_not
+    borrowed = f"; {known.lent:.0f} receipts are borrowed from the queue" if known.lent else ""
+    outlived = share(float(known.tail.beyond(np.array([float(timeout_s)]))[0, 0]))
+    outlives = f"{outlived} of the work takes longer than {seconds(timeout_s)}"
+    return f"{renewals}{quantile}{borrowed}; {outlives}, and {crashes}"
+
+
+def _confidence(known: Estimate, near: float, *, renewed: bool) -> Confidence:
+    """Return the confidence; ``near`` is the share of draws with a cost close to the best.
+
+    ``renewed`` means that renewals cover the work, not the timeout.
+    """
+    if known.lent or near < NEAR_MIN:
+        return Confidence.LOW
+    if renewed:
+        return Confidence.HIGH
+    quantile = known.quantile
+    if known.is_plateau or quantile.point_s is None or quantile.lower_s is None or quantile.upper_s is None:
+        return Confidence.MEDIUM
+    close = max(quantile.upper_s / quantile.point_s - 1.0, 1.0 - quantile.lower_s / quantile.point_s) <= BOUNDS_CLOSE
+    return Confidence.HIGH if close else Confidence.MEDIUM
+
+
+SCHEMA = (
+    "queue string, key string, receipts double, first_receipts double, p_s double, p_lower_s double, p_upper_s double, "
+    "p_late_s double, not_identifiable string, duplicate_rate double, recovery_rate double, crash_rate double, "
+    "nack_rate double, renewal_s double, longest_s double, current_s int, recommended_s int, explore_s int, "
+    "cost_current double, cost_recommended double, cost_current_lower double, cost_recommended_upper double, "
+    "crash_lower double, crash_upper double, confidence string, change boolean, reason string"
+)
+"""The columns and their Spark types; ``key`` is null for the queue as a whole."""
+
+COLUMNS = tuple(column.split()[0] for column in SCHEMA.split(", "))
+
+
+_COLUMN_FIELDS = {
+    "p_s": "quantile.point_s",
+    "p_lower_s": "quantile.lower_s",
+    "p_upper_s": "quantile.upper_s",
+    "p_late_s": "quantile.late_s",
+    "not_identifiable": "quantile.why_not",
+    "duplicate_rate": "rates.duplicate",
+    "recovery_rate": "rates.recovery",
+    "crash_rate": "rates.crash",
+    "nack_rate": "rates.nack",
+    "confidence": "confidence.value",
+}
+"""The columns that differ in name from the field of a recommendation."""
+
+
+def to_json(found: Iterable[Recommendation]) -> bytes:
+    """Return the recommendations as a JSON list of objects with the names of ``COLUMNS``."""
+    return msgspec.json.format(msgspec.json.encode([_row(each) for each in found]), indent=2)
+
+
+def _row(each: Recommendation) -> dict[str, object]:
+    return {name: attrgetter(_COLUMN_FIELDS.get(name, name))(each) for name in COLUMNS}
+
 
 DEFAULTS = TuneOptions()
 
@@ -44,25 +373,139 @@ def tune(
     """Count the new files of ``events`` (the table ``receipt_closed``) into ``state``, and recommend timeouts.
 
     Both are folders, or URLs that Spark reads and writes. The recommendations are also written to
-    ``<state>/recommendations`` as Parquet. ``facts`` has the settings of the queues (``applying.facts_of``); without
+    ``<state>/recommendations`` as Parquet. ``facts`` has the settings of the queues (``facts_of``); without
     it, the log determines the current timeouts. At most ``map_tasks`` tasks read the log. ``at_ms`` (default: now)
     determines the day; the first run of a day lists the whole log.
     """
     store = CellStore(spark, state)
     counted = store.count(events, map_tasks=map_tasks, at_ms=at_ms)
     found = tuple(recommendations(known(store.cells(), options), options=options, facts=facts or {}))
-    table(spark, found).coalesce(1).write.mode("overwrite").parquet(f"{located(state)}/recommendations")
+    rows = spark.createDataFrame([tuple(_row(each).values()) for each in found], SCHEMA)
+    rows.coalesce(1).write.mode("overwrite").parquet(f"{located(state)}/recommendations")
     return Tuned(files=counted.files, recommendations=found)
 
 
-def known(cells: DataFrame, options: TuneOptions) -> list[KeyTally]:
-    """Return the tallies of each queue and key in ``cells``: older days are decayed, days before a shift excluded."""
+def known(cells: DataFrame, options: TuneOptions) -> list[KeyCounts]:
+    """Return the counts of each queue and key in ``cells``: older days are decayed, days before a shift excluded."""
     since = shifts(octaves(cells).toPandas())
     rows = [(queue, key, date.fromisoformat(day)) for (queue, key), day in since.items()]
     cut = cells.sparkSession.createDataFrame(rows, "queue string, key string, since date") if rows else None
-    return list(tallies(decayed(cells, half_life_days=options.half_life_days, since=cut).toPandas(), since))
+    return list(counts_by_key(decayed(cells, half_life_days=options.half_life_days, since=cut).toPandas(), since))
 
 
-def table(spark: SparkSession, found: tuple[Recommendation, ...]) -> DataFrame:
-    """Return the recommendations as a DataFrame with the columns of ``recommendation_table.SCHEMA``."""
-    return spark.createDataFrame(rows_of(found), SCHEMA)
+STEP_FACTOR = 3
+"""A run changes a timeout by at most this factor; the next run continues from there."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One changed timeout: a line of the record. ``at_ms`` is since the epoch; costs are per message.
+
+    ``undoes_ms`` is the ``at_ms`` of the change that this one reverts; 0 if it reverts none.
+    """
+
+    at_ms: int
+    queue: str
+    before_s: int
+    after_s: int
+    cost_before: float | None
+    cost_after: float | None
+    confidence: str
+    reason: str
+    undoes_ms: int = 0
+
+
+def facts_of(client: QueueClient, queues: Iterable[str]) -> dict[str, QueueFacts]:
+    """Return the settings of ``queues`` by plain name."""
+    return {queue: _facts(client.show(queue)) for queue in queues}
+
+
+def apply(
+    client: QueueClient,
+    recommendations: Iterable[Recommendation],
+    *,
+    record: Path,
+    at_ms: int,
+    explore: bool = False,
+    dry_run: bool = False,
+) -> list[Change]:
+    """Set the recommended timeouts of whole queues; return the changes, and append them to ``record`` (JSON lines).
+
+    With ``explore``, a queue whose timeouts are too short for any recommendation gets a longer one. With ``dry_run``,
+    nothing is set or recorded. Queues of other accounts and deleted queues are skipped.
+    """
+    changes = []
+    existing = frozenset(client.list_queues())
+    for each in recommendations:
+        target_s = _target_s(each, explore=explore)
+        if each.key is not None or target_s is None or plain_name(each.queue) not in existing:
+            continue
+        if _timeout_s(client, each.queue) != each.current_s:
+            continue
+        change = Change(
+            at_ms=at_ms,
+            queue=each.queue,
+            before_s=each.current_s,
+            after_s=target_s,
+            cost_before=each.cost_current,
+            cost_after=each.cost_recommended if target_s == each.recommended_s else None,
+            confidence=each.confidence.value,
+            reason=each.reason,
+        )
+        changes.append(change)
+        if not dry_run:
+            _set(client, change, record)
+    return changes
+
+
+def undo(client: QueueClient, *, record: Path, at_ms: int) -> list[Change]:
+    """Revert the last run in ``record`` that is not reverted yet; return the changes, and record them.
+
+    A queue that was deleted, or whose timeout has changed since that run, is not changed.
+    """
+    changes: list[Change] = []
+    lines = record.read_bytes().splitlines() if record.exists() else []
+    recorded = [msgspec.json.decode(line, type=Change) for line in lines]
+    reverted = {(each.queue, each.undoes_ms) for each in recorded}
+    pending = [each for each in recorded if not each.undoes_ms and (each.queue, each.at_ms) not in reverted]
+    last_ms = max((each.at_ms for each in pending), default=0)
+    existing = frozenset(client.list_queues())
+    for each in pending:
+        if each.at_ms != last_ms or plain_name(each.queue) not in existing:
+            continue
+        if _timeout_s(client, each.queue) == each.after_s:
+            undone = {"before_s": each.after_s, "after_s": each.before_s, "undoes_ms": each.at_ms, "reason": "undone"}
+            costs = {"cost_before": each.cost_after, "cost_after": each.cost_before}
+            changes.append(msgspec.structs.replace(each, at_ms=at_ms, **undone, **costs))
+            _set(client, changes[-1], record)
+    return changes
+
+
+def _facts(status: QueueStatus) -> QueueFacts:
+    settings = status.settings
+    return QueueFacts(settings.visibility_timeout_s, settings.receives_max, full_name(status.url))
+
+
+def _timeout_s(client: QueueClient, queue: str) -> int | None:
+    """Return the timeout of ``queue``, a full name; ``None`` if it belongs to another account."""
+    name = plain_name(queue)
+    facts = facts_for({name: _facts(client.show(name))}, queue)
+    return None if facts is None else facts.visibility_timeout_s
+
+
+def _target_s(each: Recommendation, *, explore: bool) -> int | None:
+    """Return the timeout to set, within one step: the recommended one, or with ``explore`` the one to try."""
+    target_s = each.explore_s if explore else None
+    if each.change and each.confidence in {Confidence.HIGH, Confidence.MEDIUM}:
+        target_s = each.recommended_s
+    if target_s is None:
+        return None
+    least, most = math.ceil(each.current_s / STEP_FACTOR), max(each.current_s, 1) * STEP_FACTOR
+    return min(max(target_s, least), most)
+
+
+def _set(client: QueueClient, change: Change, record: Path) -> None:
+    """Append the line, then set the timeout: every change is recorded, also if the process is killed in between."""
+    record.parent.mkdir(parents=True, exist_ok=True)
+    with record.open("ab") as file:
+        file.write(msgspec.json.encode(change) + b"\n")
+    client.set(plain_name(change.queue), {"visibility_timeout_s": change.after_s})

@@ -1,4 +1,4 @@
-"""Reading a recommendation that ``veilmq pipeline tune`` has written (``pipeline/recommendation_table.py``)."""
+"""Reading a recommendation that ``veilmq pipeline tune`` has written (``pipeline/tune.py``)."""
 
 from pathlib import Path
 

@@ -16,10 +16,21 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from veilmq.spark.schema import COLUMNS, SCHEMA
-
 if TYPE_CHECKING:
-    from veilmq.spark.source_options import SourceOptions
+    from veilmq.spark.options import SourceOptions
+
+
+SCHEMA = (
+    "id string, body string, attributes map<string, string>, attribute_types map<string, string>, group string, "
+    "sent_at timestamp, received_at timestamp, receive_count int, sequence_number string, queue string"
+)
+"""The columns of the source, which equal those of the server's Arrow batches.
+
+``attribute_types`` is null unless an attribute has another type than String; values of binary attributes are Base64.
+"""
+
+COLUMNS = [column.split()[0] for column in SCHEMA.replace("map<string, string>", "map").split(", ")]
+
 
 _CATALOG = ("provider", "owner", "comment", "collation", "external", "location", "is_managed_location", "path")
 """Table properties of the catalog itself; ``path`` is the location that it assigns to a table."""
@@ -45,7 +56,7 @@ class VeilmqDataSource(DataSource):
         """
         from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
 
-        from veilmq.spark.source_options import OPTIONS, SourceOptions  # noqa: PLC0415
+        from veilmq.spark.options import SOURCE_OPTIONS, SourceOptions  # noqa: PLC0415
         from veilmq.wire.v1 import arrow  # noqa: PLC0415
 
         if "provider" not in self.options:
@@ -53,7 +64,7 @@ class VeilmqDataSource(DataSource):
             return SCHEMA
         items = ((name.lower(), text) for name, text in self.options.items())
         options = {name: text for name, text in items if name not in _CATALOG and "." not in name}
-        secret = next((each.name for each in OPTIONS if each.secret and each.name.lower() in options), None)
+        secret = next((each.name for each in SOURCE_OPTIONS if each.secret and each.name.lower() in options), None)
         if secret is not None:
             raise ValueError(f"option {secret}: the catalog would store it; set it in the environment of the driver")
         SourceOptions.of(options)
@@ -74,8 +85,8 @@ class VeilmqDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of a stream, by the option ``mode``."""
+        from veilmq.spark.claims_reader import ClaimsStreamReader  # noqa: PLC0415
         from veilmq.spark.sqs_reader import SqsStreamReader  # noqa: PLC0415
-        from veilmq.spark.stream_reader import ClaimsStreamReader  # noqa: PLC0415
 
         options = _checked(self.options, schema)
         if options.snapshot is not None:
@@ -96,8 +107,7 @@ class VeilmqDataSource(DataSource):
 
 
 def _checked(options: Mapping[str, str], schema: StructType) -> "SourceOptions":
-    from veilmq.spark.options import OptionWrong  # noqa: PLC0415
-    from veilmq.spark.source_options import SourceOptions  # noqa: PLC0415
+    from veilmq.spark.options import OptionWrong, SourceOptions  # noqa: PLC0415
 
     if schema.names != COLUMNS:
         raise OptionWrong(

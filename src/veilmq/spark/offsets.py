@@ -15,7 +15,7 @@ AsyncProgressTrackingMicroBatchExecution.)
 from dataclasses import dataclass
 from typing import Any, Self
 
-from veilmq.spark.source_options import CLAIMS, SQS
+from veilmq.spark.options import CLAIMS, SQS
 
 VERSION = 1
 

@@ -11,11 +11,14 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 from veilmq.client.endpoint import DEFAULT_ENDPOINT, ENDPOINT_VARIABLES, endpoint_of
 from veilmq.client.signing import SigningKey, key_of
+from veilmq.core import limits
 from veilmq.core.limits import Range
 from veilmq.wire.sqs.context import DEFAULT_REGION
 
@@ -24,15 +27,15 @@ class OptionWrong(ValueError):
     """An option is unknown, missing or out of range; ``str()`` names it and the allowed values."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """The type of an option: ``read`` parses its text or raises ``ValueError``; ``says`` states the allowed values."""
+@dataclass(frozen=True, slots=True)
+class OptionType:
+    """The type of an option: ``read`` parses its text or raises ``ValueError``; ``allowed`` are the allowed values."""
 
     read: Callable[[str], Any]
-    says: str
+    allowed: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Option:
     """One option: its ``name`` in Spark, its ``field`` in the code, its ``default`` and its documentation.
 
@@ -42,12 +45,22 @@ class Option:
 
     name: str
     field: str
-    kind: Kind
-    doc: str
+    type: OptionType
     default: Any = None
+    doc: str = ""
     shown: str = ""
     secret: bool = False
     aliases: tuple[str, ...] = ()
+
+
+def option(name: str, type: OptionType, **parameters: Any) -> Any:  # noqa: A002 - as in Option
+    """Declare a field as the option ``name``; ``parameters`` are those of ``Option``."""
+    return field(metadata={"option": partial(Option, name, type=type, **parameters)})
+
+
+def options_of(parsed: Any) -> tuple[Option, ...]:
+    """Return the options that are declared as fields of the dataclass ``parsed``."""
+    return tuple(each.metadata["option"](field=each.name) for each in fields(parsed) if each.metadata)
 
 
 def read(table: Sequence[Option], options: Mapping[str, str]) -> dict[str, Any]:
@@ -68,11 +81,11 @@ def read(table: Sequence[Option], options: Mapping[str, str]) -> dict[str, Any]:
 
 def page(table: Sequence[Option]) -> str:
     """Return ``table`` as a Markdown table for the documentation."""
-    rows = [f"| `{option.name}` | {option.kind.says} | {_default(option)} | {option.doc} |" for option in table]
+    rows = [f"| `{option.name}` | {option.type.allowed} | {_default(option)} | {option.doc} |" for option in table]
     return "\n".join(["| option | values | default | description |", "| --- | --- | --- | --- |", *rows]) + "\n"
 
 
-def whole(allowed: Range) -> Kind:
+def whole(allowed: Range) -> OptionType:
     """Return the type of whole numbers within ``allowed``."""
 
     def read_number(text: str) -> int:
@@ -81,15 +94,15 @@ def whole(allowed: Range) -> Kind:
             raise ValueError
         return value
 
-    return Kind(read=read_number, says=f"{allowed.minimum:,} to {allowed.maximum:,}")
+    return OptionType(read_number, f"{allowed.minimum:,} to {allowed.maximum:,}")
 
 
-def choice(*names: str) -> Kind:
+def choice(*names: str) -> OptionType:
     """Return the type of an enumeration of ``names``, which are read in any case."""
-    return Kind(read=lambda text: names[names.index(text.lower())], says=" or ".join(f"`{name}`" for name in names))
+    return OptionType(lambda text: names[names.index(text.lower())], " or ".join(f"`{name}`" for name in names))
 
 
-def name_of(characters_max: int) -> Kind:
+def name_of(characters_max: int) -> OptionType:
     """Return the type of names of sources and writers."""
     allowed = re.compile(f"[A-Za-z0-9_-]{{1,{characters_max}}}")
 
@@ -98,7 +111,7 @@ def name_of(characters_max: int) -> Kind:
             raise ValueError
         return text
 
-    return Kind(read=read_name, says=f"1 to {characters_max} letters, digits, - and _")
+    return OptionType(read_name, f"1 to {characters_max} letters, digits, - and _")
 
 
 def _text(text: str) -> str:
@@ -107,16 +120,16 @@ def _text(text: str) -> str:
     return text
 
 
-TEXT = Kind(read=_text, says="text")
-YES_NO = Kind(read=lambda text: {"true": True, "false": False}[text.lower()], says="`true` or `false`")
+TEXT = OptionType(_text, "text")
+YES_NO = OptionType(lambda text: {"true": True, "false": False}[text.lower()], "`true` or `false`")
 
 
 def _value(option: Option, text: str) -> Any:
     try:
-        return option.kind.read(text)
+        return option.type.read(text)
     except (ValueError, KeyError):
         what = "" if option.secret else f" = {text!r}"
-        raise OptionWrong(f"option {option.name}{what}: must be {option.kind.says.replace('`', '')}") from None
+        raise OptionWrong(f"option {option.name}{what}: must be {option.type.allowed.replace('`', '')}") from None
 
 
 def _unknown(name: str, table: Sequence[Option]) -> str:
@@ -139,51 +152,39 @@ def _default(option: Option) -> str:
 
 CONNECTION_OPTIONS = (
     Option(
-        name="endpoint",
-        field="endpoint",
-        kind=TEXT,
+        "endpoint",
+        "endpoint",
+        TEXT,
         shown=f"{', '.join(f'`${name}`' for name in ENDPOINT_VARIABLES)} of the driver, else `{DEFAULT_ENDPOINT}`",
         doc="URL of the server.",
     ),
+    Option("queue", "queue", TEXT, shown="required", doc='Name or URL of the queue. `load("NAME")` is equivalent.'),
+    Option("path", "path", TEXT, doc="The argument of `load` and `start`, equivalent to `queue`."),
     Option(
-        name="queue",
-        field="queue",
-        kind=TEXT,
-        shown="required",
-        doc='Name or URL of the queue. `load("NAME")` is equivalent.',
-    ),
-    Option(name="path", field="path", kind=TEXT, doc="The argument of `load` and `start`, equivalent to `queue`."),
-    Option(
-        name="accessKey",
-        field="access_key",
-        kind=TEXT,
+        "accessKey",
+        "access_key",
+        TEXT,
         shown="`$AWS_ACCESS_KEY_ID` of the driver",
+        secret=True,
         doc="Id of the access key that signs the requests; requires `secretKey`.",
-        secret=True,
     ),
     Option(
-        name="secretKey",
-        field="secret_key",
-        kind=TEXT,
+        "secretKey",
+        "secret_key",
+        TEXT,
         shown="`$AWS_SECRET_ACCESS_KEY` of the driver",
+        secret=True,
         doc="Secret of the access key.",
-        secret=True,
     ),
     Option(
-        name="sessionToken",
-        field="session_token",
-        kind=TEXT,
+        "sessionToken",
+        "session_token",
+        TEXT,
         shown="`$AWS_SESSION_TOKEN` of the driver",
-        doc="Session token of a temporary access key.",
         secret=True,
+        doc="Session token of a temporary access key.",
     ),
-    Option(
-        name="region",
-        field="region",
-        kind=TEXT,
-        shown=f"`$AWS_REGION`, else `{DEFAULT_REGION}`",
-        doc="Region in the signature.",
-    ),
+    Option("region", "region", TEXT, shown=f"`$AWS_REGION`, else `{DEFAULT_REGION}`", doc="Region in the signature."),
 )
 
 
@@ -193,7 +194,7 @@ class Connection:
 
     endpoint: str
     queue: str
-    key: SigningKey | None = field(default=None)
+    key: SigningKey | None = None
 
     @property
     def queue_name(self) -> str:
@@ -221,12 +222,186 @@ class Connection:
 def _key(taken: dict[str, Any], environment: Mapping[str, str]) -> SigningKey | None:
     found = key_of(environment)
     region = taken["region"] or (found.region if found else environment.get("AWS_REGION") or DEFAULT_REGION)
-    if bool(taken["access_key"]) != bool(taken["secret_key"]):
+    key_id, secret, token = taken["access_key"], taken["secret_key"], taken["session_token"]
+    if bool(key_id) != bool(secret):
         raise OptionWrong("option accessKey: requires secretKey; give both, or neither for the key in the environment")
-    if taken["access_key"]:
-        return SigningKey(
-            id=taken["access_key"], secret=taken["secret_key"], session_token=taken["session_token"], region=region
-        )
-    if found is None:
-        return None
-    return SigningKey(id=found.id, secret=found.secret, session_token=found.session_token, region=region)
+    if key_id:
+        return SigningKey(id=key_id, secret=secret, session_token=token, region=region)
+    return None if found is None else replace(found, region=region)
+
+
+CLAIMS = "claims"
+SQS = "sqs"
+FAIL = "fail"
+SKIP = "skip"
+EMPTY = "empty"
+
+SNAPSHOT_HOLD_S = 600
+SNAPSHOT_CHARACTERS_MAX = 128
+SQS_MESSAGES_MAX = 5_000
+PATIENCE_S = Range(minimum=0, maximum=3_600, default=60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """The parsed options; durations in seconds. ``None`` selects the default of the reader."""
+
+    connection: Connection
+    mode: str = option(
+        "mode",
+        choice(CLAIMS, SQS),
+        default=CLAIMS,
+        doc="`claims`: exactly once, from a veilmq server. `sqs`: at least once, from any endpoint that speaks SQS.",
+    )
+    messages_max: int | None = option(
+        "maxMessagesPerBatch",
+        whole(limits.CLAIM_MESSAGES),
+        shown=f"`{limits.CLAIM_MESSAGES.default}`; `{SQS_MESSAGES_MAX}` with `mode=sqs`",
+        aliases=("maxOffsetsPerTrigger",),
+        doc="Maximum number of messages in a micro-batch or snapshot. Alias: `maxOffsetsPerTrigger`.",
+    )
+    bytes_max: int | None = option(
+        "maxBytesPerBatch",
+        whole(limits.CLAIM_BYTES),
+        shown="unlimited",
+        aliases=("maxBytesPerTrigger",),
+        doc="Maximum size of a micro-batch or snapshot: bodies and attributes as the server stores them. Alias: "
+        "`maxBytesPerTrigger`.",
+    )
+    shard_messages: int = option(
+        "shardSize",
+        whole(Range(minimum=1, maximum=limits.CLAIM_MESSAGES.maximum, default=limits.CLAIM_SHARD_MESSAGES)),
+        default=limits.CLAIM_SHARD_MESSAGES,
+        doc="Number of messages per task. All messages of a group are in one task.",
+    )
+    wait_s: int = option(
+        "wait",
+        whole(limits.SQS_RECEIVE_WAIT_S),
+        default=limits.SQS_RECEIVE_WAIT_S.maximum,
+        doc="Seconds for which an idle stream waits for a message; use 0 or 1 if the query has several sources.",
+    )
+    consumer: str = option(
+        "consumer",
+        TEXT,
+        default="",
+        shown="none",
+        doc="Name of the consumer. A consumer has one stream; a second one is refused.",
+    )
+    takeover: bool = option(
+        "takeover",
+        YES_NO,
+        default=False,
+        doc="Replace the other stream of `consumer`: its claimed messages are released and delivered again.",
+    )
+    lease_s: int = option(
+        "lease",
+        whole(limits.CLAIM_LEASE_S),
+        default=limits.CLAIM_LEASE_S.default,
+        doc="Seconds after the last heartbeat for which the stream is reported as alive. With `mode=sqs`: the "
+        "visibility timeout, which is renewed.",
+    )
+    hold_s: int | None = option(
+        "hold",
+        whole(limits.CLAIM_HOLD_S),
+        shown=f"`{limits.CLAIM_HOLD_S.default}`; `{SNAPSHOT_HOLD_S}` for snapshots",
+        doc="Seconds after the last heartbeat after which unfinished messages return to the queue. It must be **longer "
+        "than any downtime**: exactly once depends on it.",
+    )
+    patience_s: int = option(
+        "patience",
+        whole(PATIENCE_S),
+        default=PATIENCE_S.default,
+        doc="Seconds for which requests are retried, if the server does not answer, before the query fails.",
+    )
+    on_lost_claim: str = option(
+        "onLostClaim",
+        choice(FAIL, SKIP),
+        default=FAIL,
+        doc="Action if the hold has ended and claimed messages have returned to the queue: stop with an error, or skip "
+        "the claims (their messages are delivered again).",
+    )
+    on_acked_replay: str = option(
+        "onAckedReplay",
+        choice(FAIL, EMPTY),
+        default=FAIL,
+        doc="Action if a restored checkpoint repeats a batch whose messages are deleted: stop with an error, or read "
+        "an empty batch.",
+    )
+    snapshot: str | None = option(
+        "snapshot",
+        name_of(SNAPSHOT_CHARACTERS_MAX),
+        shown="unique for each `load`",
+        doc="Batch reads only: name of the snapshot, by which it can be read again and acknowledged.",
+    )
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """Parse the options from Spark; raises ``OptionWrong``."""
+        values = read(SOURCE_OPTIONS, options)
+        return cls(connection=Connection.of(values), **values)
+
+
+SOURCE_OPTIONS = (*CONNECTION_OPTIONS, *options_of(SourceOptions))
+
+
+TABLE = "table="
+
+BATCH_SIZE = Range(minimum=1, maximum=limits.STAGE_MESSAGES_MAX, default=1_000)
+_WRITER_CHARACTERS_MAX = 64
+_SPARK = ("checkpointlocation", "asyncprogresstracking", "queryname")  # options of writeStream, which Spark passes on
+
+
+def _bad_rows(text: str) -> str:
+    if text.lower() in (FAIL, SKIP):
+        return text.lower()
+    if text[: len(TABLE)].lower() != TABLE or len(text) == len(TABLE):
+        raise ValueError
+    return text[len(TABLE) :] if "://" in text else str(Path(text[len(TABLE) :]).absolute())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """The parsed options; durations in seconds."""
+
+    connection: Connection
+    batch_size: int = option(
+        "batchSize",
+        whole(BATCH_SIZE),
+        default=BATCH_SIZE.default,
+        doc="Maximum number of messages in a request; a request with long messages has fewer.",
+    )
+    messages_per_s_max: int | None = option(
+        "messagesPerSecond",
+        whole(limits.PUBLISH_PER_S),
+        shown="unlimited",
+        doc="Maximum rate at which published messages become visible, over all tasks. A batch ends with its last one.",
+    )
+    bad_rows: str = option(
+        "badRows",
+        OptionType(_bad_rows, "`fail`, `skip` or `table=PATH`"),
+        default=FAIL,
+        doc="Action for a row that cannot be sent: end the query, leave the row out, or write it with the reason to a "
+        "Parquet file in the folder or bucket `PATH`.",
+    )
+    writer: str | None = option(
+        "writer",
+        name_of(_WRITER_CHARACTERS_MAX),
+        shown="unique for each write",
+        doc="Batch writes only: its name. Writes with the same name are sent once, in `foreachBatch` once per batch.",
+    )
+    patience_s: int = option(
+        "patience",
+        whole(PATIENCE_S),
+        default=PATIENCE_S.default,
+        doc="Seconds for which requests are retried, if the server does not answer, before the task fails.",
+    )
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """Parse the options from Spark; raises ``OptionWrong``."""
+        own_options = {name: text for name, text in options.items() if not name.lower().startswith(_SPARK)}
+        values = read(SINK_OPTIONS, own_options)
+        return cls(connection=Connection.of(values), **values)
+
+
+SINK_OPTIONS = (*CONNECTION_OPTIONS, *options_of(SinkOptions))

@@ -16,20 +16,113 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ByteType, DataType, IntegerType, LongType, MapType, ShortType, StringType, StructType
 
 from veilmq.client.errors import ClientError
 from veilmq.client.publications import Publications
 from veilmq.core import limits
-from veilmq.core.publications import Staged
-from veilmq.spark import sink_options
-from veilmq.spark.options import Connection, OptionWrong
-from veilmq.spark.patience import retrying
-from veilmq.spark.sink_options import SinkOptions
+from veilmq.spark.options import FAIL, SKIP, Connection, OptionWrong, SinkOptions
+from veilmq.spark.retries import retrying
+
+PART_BYTES = 2_097_152
+_TEXTS = pa.map_(pa.string(), pa.string())
+
+TYPES = {
+    "body": pa.string(),
+    "attributes": _TEXTS,
+    "attribute_types": _TEXTS,
+    "group": pa.string(),
+    "dedup_id": pa.string(),
+    "delay_s": pa.int32(),
+}
+"""Column → its Arrow type in requests."""
+
+_SAYS = {pa.string(): "string", _TEXTS: "map<string, string>", pa.int32(): "int"}
+_HINTS = {"binary": "CAST({0} AS STRING), or base64({0})"}
+
+
+class ColumnsWrong(ValueError):
+    """The DataFrame cannot be written to a queue; ``str()`` names the column, and says what to do."""
+
+
+def check(schema: StructType) -> None:
+    """Raise ``ColumnsWrong`` if ``schema`` has other columns than ``TYPES``, or no ``body``."""
+    names = [field.name.lower() for field in schema]
+    known = [name for name in names if name in TYPES]
+    for field in schema:
+        if field.name.lower() not in TYPES:
+            keep = ", ".join(f'"{name}"' for name in known or ["body"])
+            raise ColumnsWrong(
+                f"The column {field.name} is not a column of messages ({', '.join(TYPES)}); add select({keep})."
+            )
+        if not _fits(field.name.lower(), field.dataType):
+            raise ColumnsWrong(_misfit(field.name, field.dataType))
+    if "body" not in names:
+        raise ColumnsWrong("The column body is missing; add it as a string.")
+    if len(set(names)) != len(names):
+        raise ColumnsWrong(f"A column occurs twice in {', '.join(names)}; select each column once.")
+
+
+def _fits(name: str, kind: DataType) -> bool:
+    if name == "delay_s":
+        return isinstance(kind, ByteType | ShortType | IntegerType | LongType)
+    if TYPES[name] == _TEXTS:
+        pair = (kind.keyType, kind.valueType) if isinstance(kind, MapType) else ()
+        return bool(pair) and all(isinstance(each, StringType) for each in pair)
+    return isinstance(kind, StringType)
+
+
+def _misfit(name: str, kind: DataType) -> str:
+    wanted = _SAYS[TYPES[name.lower()]]
+    hint = _HINTS.get(kind.simpleString(), f"CAST({{0}} AS {wanted})").format(name)
+    return f"The column {name} must be {wanted}, but is {kind.simpleString()}; use {hint}."
+
+
+def outgoing(batch: Any) -> Any:
+    """Return a record batch of Spark with the types of ``TYPES``."""
+    names = [name.lower() for name in batch.schema.names]
+    pairs = zip(names, batch.columns, strict=True)
+    arrays = [column if column.type == TYPES[name] else column.cast(TYPES[name]) for name, column in pairs]
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def parts(batch: Any, messages_max: int) -> Iterator[Any]:
+    """Divide a batch into slices for one request each: at most ``messages_max`` messages, and about ``PART_BYTES``."""
+    for start in range(0, batch.num_rows, messages_max):
+        yield from _light(batch.slice(start, messages_max))
+
+
+def _light(rows: Any) -> Iterator[Any]:
+    if rows.num_rows == 1 or rows.nbytes <= PART_BYTES:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _light(rows.slice(0, half))
+    yield from _light(rows.slice(half))
+
+
+def too_long(rows: Any, bytes_max: int) -> list[int]:
+    """Return the indexes of rows with a body longer than ``bytes_max``; a single row is checked with its attributes."""
+    if rows.num_rows == 1 and size_bytes(rows, 0) > bytes_max:  # a row too large for any request is a part by itself
+        return [0]
+    longer = pc.greater(pc.binary_length(rows.column("body")), bytes_max)
+    found: list[int] = pc.indices_nonzero(longer.fill_null(fill_value=False)).to_pylist()
+    return found
+
+
+def size_bytes(rows: Any, index: int) -> int:
+    """Return the approximate size of a row's message: its body, and the names and values of its attributes."""
+    body: str = rows.column("body")[index].as_py() or ""
+    texts: list[tuple[str, str]] = []
+    if "attributes" in rows.schema.names:
+        texts = rows.column("attributes")[index].as_py() or []
+    return len(body.encode()) + sum(len(name.encode()) + len((text or "").encode()) for name, text in texts)
+
 
 _log = logging.getLogger("veilmq.spark")
 
@@ -78,7 +171,7 @@ class PartitionWriter:
     def write(self, batches: Iterator[Any]) -> Written:
         """Stage all rows; raises ``SinkFailed``, ``ClientError`` and ``Unreachable``."""
         for batch in batches:
-            for rows in sink_options.parts(sink_options.outgoing(batch), self._options.batch_size):
+            for rows in parts(outgoing(batch), self._options.batch_size):
                 numbers = list(range(self._rows + 1, self._rows + 1 + rows.num_rows))
                 self._rows += rows.num_rows
                 self._write(rows, numbers)
@@ -95,7 +188,7 @@ class PartitionWriter:
     def _write(self, rows: Any, numbers: list[int]) -> None:
         """Stage ``rows``, which have these ``numbers``, in one call without those that cannot be sent."""
         while True:
-            rows, numbers = self._leave_out(rows, numbers, sink_options.too_long(rows, self._bytes_max))
+            rows, numbers = self._leave_out(rows, numbers, too_long(rows, self._bytes_max))
             if not numbers:
                 return
             try:
@@ -111,12 +204,8 @@ class PartitionWriter:
                 return
 
     def _stage(self, rows: Any) -> None:
-        def stage() -> Staged:
-            return self._queue.stage_arrow(
-                self._writer, batch=self._batch, attempt=self._attempt, part=self._parts, messages=rows
-            )
-
-        retrying(stage, self._options.patience_s)
+        stage = partial(self._queue.stage_arrow, self._writer, batch=self._batch, attempt=self._attempt)
+        retrying(partial(stage, part=self._parts, messages=rows), self._options.patience_s)
         self._parts += 1
         self._messages += rows.num_rows
 
@@ -125,9 +214,9 @@ class PartitionWriter:
         if not indexes:
             return rows, numbers
         for index in indexes:
-            sizes = f"{sink_options.size_bytes(rows, index):,} bytes with its attributes, and the maximum is"
+            sizes = f"{size_bytes(rows, index):,} bytes with its attributes, and the maximum is"
             reason = f"cannot be sent: {refusal}" if refusal else f"is too long: {sizes} {self._bytes_max:,}."
-            if self._options.bad_rows == sink_options.FAIL:
+            if self._options.bad_rows == FAIL:
                 place = f"Row {numbers[index]} of partition {self._partition}"
                 raise SinkFailed(f"{place} {reason} Correct the row, or use badRows=skip or badRows=table=PATH.")
             row = pa.Table.from_batches([rows.slice(index, 1)])
@@ -136,12 +225,12 @@ class PartitionWriter:
             for name, value in [*rejection.items(), *at.items()]:
                 row = row.append_column(name, pa.array([value]))
             self._bad.append(row)
-        left_out = set(indexes)
-        return sink_options.without(rows, indexes), [each for at, each in enumerate(numbers) if at not in left_out]
+        kept = [index for index in range(rows.num_rows) if index not in indexes]
+        return rows.take(pa.array(kept, pa.int64())), [numbers[index] for index in kept]
 
     def _keep_bad(self) -> None:
         """Write the rows that cannot be sent to a file, atomically; a repeated task replaces it."""
-        if not self._bad or self._options.bad_rows == sink_options.SKIP:
+        if not self._bad or self._options.bad_rows == SKIP:
             return
         files, folder = fs.FileSystem.from_uri(self._options.bad_rows)
         files.create_dir(folder)
@@ -154,8 +243,6 @@ class PartitionWriter:
         self._queue.close()
 
 
-_QUERY = "sql.streaming.queryId"
-_BATCH = "streaming.sql.batchId"
 _ONLY_BATCH = 0
 
 
@@ -176,7 +263,7 @@ def _checked(given: Mapping[str, str], schema: StructType, *, overwrite: bool, h
     if overwrite:
         raise OptionWrong(f"A queue cannot be overwritten: write with {how}.")
     options = SinkOptions.of(given)
-    sink_options.check(schema)
+    check(schema)
     return options
 
 
@@ -189,8 +276,9 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Stage one partition of a batch."""
-        query, batch = _of_stream()
-        return _write(self._options, iterator, writer=query, batch=batch)
+        partition, query, batch = task()
+        assert query is not None, "only a task of a streaming query writes here"
+        return _stage(self._options, iterator, writer=query, batch=batch, partition=partition)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the staged rows of the batch."""
@@ -212,13 +300,13 @@ class QueueWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Stage one partition."""
-        writer_name = self._options.writer
-        if writer_name is None:
-            return _write(self._options, iterator, writer=self._job, batch=_ONLY_BATCH)
-        if _property(_QUERY) is None:
-            return _write(self._options, iterator, writer=writer_name, batch=_ONLY_BATCH)
-        query, batch = _of_stream()
-        return _write(self._options, iterator, writer=f"{writer_name}-{query}", batch=batch)
+        partition, query, batch = task()
+        writer = self._options.writer
+        if writer is None:
+            writer, batch = self._job, _ONLY_BATCH
+        elif query is not None:
+            writer = f"{writer}-{query}"
+        return _stage(self._options, iterator, writer=writer, batch=batch, partition=partition)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the staged rows."""
@@ -232,29 +320,23 @@ class QueueWriter(DataSourceArrowWriter):
         _abandon(self._options, writer, batch)
 
 
-def _property(name: str) -> str | None:
+def task() -> tuple[int, str | None, int]:
+    """Return the partition of this task, the id of its streaming query if it has one, and the number of its batch."""
     context = TaskContext.get()
     assert context is not None, "only a task writes"
-    value: str | None = context.getLocalProperty(name)
-    return value
+    query: str | None = context.getLocalProperty("sql.streaming.queryId")
+    batch: str | None = context.getLocalProperty("streaming.sql.batchId")
+    if query is None or batch is None:
+        return context.partitionId(), None, _ONLY_BATCH
+    return context.partitionId(), query, int(batch)
 
 
-def _of_stream() -> tuple[str, int]:
-    """Return the id of this task's query, and the number of its batch."""
-    query, batch = _property(_QUERY), _property(_BATCH)
-    assert query is not None, "only a task of a streaming query has a query id"
-    assert batch is not None, "Spark sets both properties"
-    return query, int(batch)
-
-
-def _write(options: SinkOptions, batches: Iterator[Any], *, writer: str, batch: int) -> Written:
-    context = TaskContext.get()
-    assert context is not None, "only a task writes"
-    partition = PartitionWriter(options, writer=writer, batch=batch, partition=context.partitionId())
+def _stage(options: SinkOptions, batches: Iterator[Any], *, writer: str, batch: int, partition: int) -> Written:
+    rows = PartitionWriter(options, writer=writer, batch=batch, partition=partition)
     try:
-        return partition.write(batches)
+        return rows.write(batches)
     finally:
-        partition.close()
+        rows.close()
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
@@ -269,7 +351,7 @@ def publish(options: SinkOptions, written: list[Written]) -> None:
         return
     writer, batch = written[0].writer, written[0].batch
     if bad := sum(each.bad for each in written):
-        where = "left out" if options.bad_rows == sink_options.SKIP else f"written to {options.bad_rows}"
+        where = "left out" if options.bad_rows == SKIP else f"written to {options.bad_rows}"
         _log.warning("%d rows for the queue %s could not be sent: %s", bad, options.connection.queue, where)
     attempts = [(each.attempt, each.messages) for each in written if each.messages]
     if len(attempts) > limits.PUBLISH_ATTEMPTS_MAX:

@@ -13,10 +13,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from veilmq.core import limits
 from veilmq.core.claims import SourceView
-from veilmq.spark.held_source import HeldSource, connect, open_claims
-from veilmq.spark.patience import SourceFailed, advised
-from veilmq.spark.source_options import SNAPSHOT_HOLD_S, SourceOptions
-from veilmq.spark.stream_reader import ShardPartition, read_shard
+from veilmq.spark.claims_reader import HeldSource, ShardPartition, connect, open_claims, read_shard
+from veilmq.spark.options import SNAPSHOT_HOLD_S, SourceOptions
+from veilmq.spark.retries import SourceFailed, advised
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,8 +25,8 @@ from veilmq.client.messages import ReceivedMessage
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, SQS_RECEIVE_COUNT
 from veilmq.spark.offsets import INITIAL, Offset, Progress
-from veilmq.spark.patience import retrying
-from veilmq.spark.source_options import SQS, SQS_MESSAGES_MAX, SourceOptions
+from veilmq.spark.options import SQS, SQS_MESSAGES_MAX, SourceOptions
+from veilmq.spark.retries import retrying
 from veilmq.wire.v1.messages import texts, types
 
 if TYPE_CHECKING:
@@ -72,19 +72,19 @@ class HeldReceipts:
         received += retrying(lambda: self._take(count_max - len(received), wait_s), self._options.patience_s)
         bytes_max = min(self._options.bytes_max or BATCH_BYTES_MAX, BATCH_BYTES_MAX)
         while received and len(received) < count_max and sum(map(_size_bytes, received)) < bytes_max:
-            receives = min(THREADS, -(-(count_max - len(received)) // SQS_RECEIVE_COUNT.maximum))
-            more = [
-                each
-                for found in self._threads.map(self._take, *_shares(count_max - len(received), receives))
-                for each in found
-            ]
+            missing, most = count_max - len(received), SQS_RECEIVE_COUNT.maximum
+            counts = [min(most, missing - start) for start in range(0, min(missing, THREADS * most), most)]
+            more = [each for found in self._threads.map(self._take, counts) for each in found]
             if not more:
                 break
             received += more
         if not received:
             del self._batches[number]
-        elif self._options.bytes_max and (fits := _fitting(received, self._options.bytes_max)) < len(received):
-            received[fits:], self._batches[number + 1] = [], received[fits:]
+        elif self._options.bytes_max:
+            totals = accumulate(map(_size_bytes, received))
+            fits = max(1, sum(total <= self._options.bytes_max for total in totals))
+            if fits < len(received):
+                received[fits:], self._batches[number + 1] = [], received[fits:]
         return len(received)
 
     def delete(self, number: int) -> None:
@@ -125,22 +125,10 @@ class HeldReceipts:
         return next((result for result in results if isinstance(result, ClientError)), None)
 
 
-def _shares(count: int, receives: int) -> tuple[list[int]]:
-    """Return the maximum number of messages for each of ``receives`` receives, ``count`` in total."""
-    most = SQS_RECEIVE_COUNT.maximum
-    return ([min(most, count - position * most) for position in range(receives)],)
-
-
 def _size_bytes(message: ReceivedMessage) -> int:
     return len(message.body.encode()) + sum(
         len(name.encode()) + len(each.data or (each.text or "").encode()) for name, each in message.attributes.items()
     )
-
-
-def _fitting(messages: Sequence[ReceivedMessage], bytes_max: int) -> int:
-    """Return how many of the first ``messages`` fit in ``bytes_max``; at least one."""
-    totals = accumulate(map(_size_bytes, messages))
-    return max(1, sum(total <= bytes_max for total in totals))
 
 
 def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from veilmq.core.events import Outcome
-from veilmq.pipeline.histograms import RATIO
+from veilmq.pipeline.cells import RATIO
 
 BUCKETS_HELD = range(350, 450)
 """From one second to seven."""

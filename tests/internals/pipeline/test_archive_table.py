@@ -16,9 +16,17 @@ from pyarrow import fs
 from tests.conftest import EVERYTHING
 from tests.internals.pipeline.archived_file import AT, DAY, rows, written
 from tests.tidy.tree import ROOT
-from veilmq.pipeline.archive_compaction import WRITER, Compaction, compact
-from veilmq.pipeline.archive_table import CONTENT, PARTITION, SCHEMA, ArchiveTable, FileWriter
-from veilmq.pipeline.failures import PipelineFailed
+from veilmq.pipeline.archive_table import (
+    CONTENT,
+    PARTITION,
+    SCHEMA,
+    WRITER,
+    ArchiveTable,
+    Compaction,
+    FileWriter,
+    compact,
+)
+from veilmq.pipeline.session import PipelineFailed
 
 
 def ids(table: ArchiveTable) -> list[str]:
@@ -51,7 +59,7 @@ def data_files(table: ArchiveTable) -> set[str]:
 
 
 def test_a_file_counts_when_it_is_committed(table: ArchiveTable) -> None:
-    """Before that nobody sees it."""
+    """Before that no reader sees it."""
     file = written(table, ["a", "b"])
     assert ids(table) == []
     assert table.commit(writer="w", batch=0, files=[file])
@@ -150,7 +158,7 @@ def test_a_killed_compaction_changes_nothing(table: ArchiveTable) -> None:
         table.commit(writer="w", batch=number, files=[written(table, [f"m{number:02}"])])
     version, files = table.snapshot().version, data_files(table)
     program = (
-        "import sys; from veilmq.pipeline.archive_compaction import compact; "
+        "import sys; from veilmq.pipeline.archive_table import compact; "
         "from veilmq.pipeline.archive_table import ArchiveTable; compact(ArchiveTable(sys.argv[1]))"
     )
     compaction = subprocess.Popen([sys.executable, "-c", program, table.location])

@@ -18,7 +18,7 @@ from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.core.properties import Attribute
 from veilmq.core.routing import RoutingTable, TimeoutClass
 from veilmq.pipeline.archive_table import ArchiveTable
-from veilmq.pipeline.failures import PipelineFailed
+from veilmq.pipeline.session import PipelineFailed
 from veilmq.testing import RunningServer
 
 

@@ -1,15 +1,20 @@
-"""What a timeout costs, by the formula."""
+"""What a timeout costs, by the formula.
+
+Routing keys put into classes.
+"""
 
 import dataclasses
+import math
+from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 import pytest
 
 from tests.internals.pipeline import work_types
-from veilmq.pipeline.cost import Load, Prices, best_s, candidates_s, cost, costs, mixed
-from veilmq.pipeline.histograms import BUCKETS
+from veilmq.pipeline.cells import BUCKETS, bucket_of
+from veilmq.pipeline.cost import Load, Prices, best_s, candidates_s, classes_of, cost, cost_of_classes, costs, mixed
 from veilmq.pipeline.survival import tail_of
-from veilmq.pipeline.tallies import bucket_of
 
 SQS = Prices(fenced=False)
 OURS = Prices()
@@ -68,3 +73,65 @@ def test_loads_together_cost_what_they_cost_apart() -> None:
     ]
     apart = sum(costs(part, candidates_s(), prices=OURS) for part in parts)
     assert np.allclose(costs(mixed(parts), candidates_s(), prices=OURS), apart)
+
+
+PRICES = Prices()
+
+
+def cheapest(loads: Sequence[Load], grid: Sequence[int]) -> float:
+    """Return the least cost of all splits of `loads` into three classes, with all ascending timeouts out of `grid`."""
+    found = math.inf
+    for number, middle_s in enumerate(grid):
+        for longest_s in grid[number + 1 :] if number else ():
+            shorter, then_s = np.array(grid[:number], dtype=float), (middle_s, longest_s)
+            first = np.stack([costs(load, shorter, prices=PRICES, then_s=then_s) for load in loads])
+            second = [cost(load, middle_s, prices=PRICES, then_s=(longest_s,)) for load in loads]
+            third = [cost(load, longest_s, prices=PRICES) for load in loads]
+            for one, two in combinations(range(1, len(loads)), 2):
+                dearer = sum(second[one:two]) + sum(third[two:])
+                found = min(found, float(first[:one].sum(axis=0).min()) + dearer)
+    return found
+
+
+def test_the_programme_finds_what_trying_everything_finds() -> None:
+    """Five types in up to three classes, every split and every timeout out of a few dozen tried."""
+    loads = [work_types.true_load(number, weight=0.2) for number in (8, 16, 20, 24, 32)]
+    grid = [20, 25, 30, 50, 70, 80, 90, 110, 130, 160, 190, 230, 280, 330, 400, 480, 700, 1000, 1250, 1480, 1780]
+    found = classes_of(loads, 3, prices=PRICES)
+    assert found.cost <= cheapest(loads, grid) * 1.001
+    assert found.cost == cost_of_classes(loads, found.members, found.timeouts_s, prices=PRICES)
+
+
+def test_more_classes_never_cost_more_and_a_few_get_nearly_all() -> None:
+    """Forty types: four classes come within a third of one timeout for each type, one class costs many times more."""
+    loads = [work_types.true_load(number, weight=1 / 40) for number in range(40)]
+    found = [classes_of(loads, count, prices=PRICES).cost for count in (1, 2, 3, 4)]
+    assert found == sorted(found, reverse=True)
+    each_its_own = sum(best_s(load, prices=PRICES)[1] for load in loads)
+    assert found[3] < 1.33 * each_its_own
+    assert found[0] > 2 * each_its_own
+    assert sum(cost(load, 30, prices=PRICES) for load in loads) > 20 * each_its_own
+
+
+def test_timeouts_rise_and_each_type_is_in_the_class_of_its_neighbours() -> None:
+    """Classes are runs of neighbours, whatever order the types come in."""
+    numbers = [30, 2, 21, 11, 39, 5]
+    found = classes_of([work_types.true_load(number, weight=1 / 6) for number in numbers], 3, prices=PRICES)
+    assert list(found.timeouts_s) == sorted(set(found.timeouts_s))
+    by_length = [member for _, member in sorted(zip(numbers, found.members, strict=True))]
+    assert by_length == sorted(by_length)
+
+
+def test_more_keys_than_groups_are_grouped_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys beyond the number of groups share one, and cost hardly more."""
+    monkeypatch.setattr("veilmq.pipeline.cost.GROUPS_MAX", 50)  # 40 keys have a group each
+    loads = [work_types.true_load(number % 40, weight=1 / 160) for number in range(160)]
+    many = classes_of(loads, 2, prices=PRICES)
+    few = classes_of([work_types.true_load(number, weight=1 / 40) for number in range(40)], 2, prices=PRICES)
+    assert many.cost == pytest.approx(few.cost, rel=0.02)
+
+
+def test_there_are_no_more_classes_than_whole_seconds() -> None:
+    """Work that takes no time has the shortest timeout there is, and a second class has none below it."""
+    loads = [Load(tail=tail_of(np.zeros(BUCKETS)), crash_rate=0.1, receives_max=5, weight=0.5)] * 2
+    assert classes_of(loads, 3, prices=PRICES).timeouts_s == (1,)

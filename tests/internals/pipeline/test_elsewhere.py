@@ -89,7 +89,7 @@ def export(folder: Path) -> None:
 
 
 def test_jobs_that_learn(where: Sequence[str], tmp_path: Path) -> None:
-    """From the event log to advice, table and page; relative folders are those of the process that starts the job."""
+    """From the event log to recommendations, table and page; relative folders are those of the starting process."""
     export(tmp_path / "events")
     shared = ["--state", "state", "--endpoint", "http://127.0.0.1:1"]
     said = run(
@@ -99,20 +99,20 @@ def test_jobs_that_learn(where: Sequence[str], tmp_path: Path) -> None:
         ["route-table", "jobs", "--to", "routes.json", "--classes", "2", *shared],
         ["report", "--to", "report.html", *shared],
     )
-    advice = json.loads(said[said.index("[") : said.rindex("]") + 1])
-    assert [(each["queue"], each["key"]) for each in advice] == [
+    recommended = json.loads(said[said.index("[") : said.rindex("]") + 1])
+    assert [(each["queue"], each["key"]) for each in recommended] == [
         ("1/jobs", None), ("1/jobs", "fast"), ("1/jobs", "slow"),
     ]  # fmt: skip
-    assert advice[0]["receipts"] == sum(map(len, HELD_MS.values())) + CRASHED
-    assert advice[1]["recommended_s"] < 10
-    assert (advice[2]["recommended_s"], advice[2]["reason"].split(":")[0]) == (None, "keep 30 s")
+    assert recommended[0]["receipts"] == sum(map(len, HELD_MS.values())) + CRASHED
+    assert recommended[1]["recommended_s"] < 10
+    assert (recommended[2]["recommended_s"], recommended[2]["reason"].split(":")[0]) == (None, "keep 30 s")
     written = pq.read_table(tmp_path / "state" / "recommendations")["recommended_s"].to_pylist()
-    assert written == [each["recommended_s"] for each in advice]
+    assert written == [each["recommended_s"] for each in recommended]
     table = msgspec.json.decode((tmp_path / "routes.json").read_bytes(), type=RoutingTable)
     assert (table.keys, len(table.classes)) == ({"fast": 0, "slow": 1}, 2)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     (queue,) = content(page)["queues"]
-    assert queue["row"][-1] == advice[0]["reason"]
+    assert queue["row"][-1] == recommended[0]["reason"]
 
 
 def test_jobs_that_move_messages(where: Sequence[str], tmp_path: Path) -> None:

@@ -6,20 +6,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.internals.pipeline.made_tally import key_tally, lognormal, made, renewed
-from veilmq.pipeline.completion import renewal_of
+from tests.internals.pipeline.made_counts import key_with, lognormal, made, renewed
+from veilmq.pipeline.cells import KeyCounts, ReceiptCounts, bucket_of
+from veilmq.pipeline.cost import TuneOptions
 from veilmq.pipeline.estimate import Estimate, estimate, estimates
-from veilmq.pipeline.tallies import KeyTally, Tally, bucket_of
-from veilmq.pipeline.tune_options import TuneOptions
+from veilmq.pipeline.survival import renewal_of
 
 OPTIONS = TuneOptions()
 CRASHES = 0.003
 P99 = math.exp(0.8 * 2.3263)
 
 
-def alone(first: Tally) -> Estimate:
+def alone(first: ReceiptCounts) -> Estimate:
     """Return the estimate of a queue with these first receipts."""
-    return estimate(key_tally(first), options=OPTIONS)
+    return estimate(key_with(first), options=OPTIONS)
 
 
 def test_a_quantile_below_the_longest_timeout_is_identifiable() -> None:
@@ -37,7 +37,7 @@ def test_it_takes_fifty_receipts_at_risk() -> None:
     assert (few.lower_s or 0.0) < 2.0 * P99 < (few.upper_s or 0.0)
     assert "50 are needed" in few.why_not
     assert alone(lognormal(2.0, 6000)).quantile.point_s is not None
-    assert estimate(key_tally(lognormal(2.0, 2000)), options=TuneOptions(quantile=0.95)).quantile.point_s is not None
+    assert estimate(key_with(lognormal(2.0, 2000)), options=TuneOptions(quantile=0.95)).quantile.point_s is not None
 
 
 def test_too_few_receipts_are_said() -> None:
@@ -53,7 +53,7 @@ def test_crashes_are_told_from_work_by_follow_up() -> None:
 
 
 def test_where_consumers_give_up_too_early_nothing_is_said() -> None:
-    """A third of the work still went on: crashes and work cannot be told apart."""
+    """A third of the work still went on: crashes and work cannot be distinguished."""
     found = alone(lognormal(20.0, 10_000, crash_rate=CRASHES, finishing=False))
     assert not found.is_known
     assert found.quantile.best_s is None
@@ -84,10 +84,10 @@ def test_timeouts_that_depend_on_the_work_are_seen() -> None:
 
 
 def test_later_receipts_refute_crashes() -> None:
-    """What only expired comes back, and expires again each time: that is slow work, and nobody saw how slow."""
+    """What only expired comes back, and expires again each time: that is slow work of unknown length."""
     first = made(timeout_s=10.0, deleted=[(each / 100.0, 19.0) for each in range(50, 150)], crashed=100.0)
     again = made(timeout_s=10.0, crashed=400.0)
-    found = estimate(KeyTally(queue="jobs", key="", first=first, later=again), options=OPTIONS)
+    found = estimate(KeyCounts(queue="jobs", key="", first=first, later=again), options=OPTIONS)
     assert not found.is_known
     assert "receipts show that at most" in found.quantile.why_not
     assert alone(first).is_known
@@ -96,10 +96,10 @@ def test_later_receipts_refute_crashes() -> None:
 def test_a_thin_key_has_the_scatter_of_the_clear_keys_of_its_queue() -> None:
     """Moved to its own median; its tail is near that of its own kind of work, not that of the slow work beside it."""
     keys = [
-        key_tally(lognormal(0.5, 5000, crash_rate=0.01), key="fast"),
-        key_tally(lognormal(200.0, 5000, timeout_s=3000.0, crash_rate=0.01), key="slow"),
-        key_tally(lognormal(2.0, 100), key="thin"),
-        key_tally(Tally(), key="new"),
+        key_with(lognormal(0.5, 5000, crash_rate=0.01), key="fast"),
+        key_with(lognormal(200.0, 5000, timeout_s=3000.0, crash_rate=0.01), key="slow"),
+        key_with(lognormal(2.0, 100), key="thin"),
+        key_with(ReceiptCounts(), key="new"),
     ]
     _, found = estimates(keys, options=OPTIONS)
     assert found["thin"].lent == pytest.approx(OPTIONS.prior * 2 / 3)
@@ -112,7 +112,7 @@ def test_a_thin_key_has_the_scatter_of_the_clear_keys_of_its_queue() -> None:
 
 def test_an_empty_queue_says_nothing() -> None:
     """Neither does it divide by nothing."""
-    whole, found = estimates([key_tally(Tally(), key="new")], options=OPTIONS)
+    whole, found = estimates([key_with(ReceiptCounts(), key="new")], options=OPTIONS)
     assert not whole.is_known
     assert not found["new"].is_known
     assert whole.rates.recovery == 0.0
@@ -161,6 +161,6 @@ def test_timeouts_say_how_often_consumers_renew_where_work_does_not() -> None:
 def test_consumers_that_renew_now_and_then_do_not_count_as_renewing() -> None:
     """A tenth of what outlived a renewal was renewed."""
     plain, other = (made(deleted=[(25.0, 270.0)]), made(timeout_s=50.0, deleted=[(25.0, 30.0)], extended=True))
-    seldom = replace(plain + other, extensions=30.0)
-    assert renewal_of(seldom) is None
+    rarely = replace(plain + other, extensions=30.0)
+    assert renewal_of(rarely) is None
     assert renewal_of(lognormal(2.0, 300)) is None

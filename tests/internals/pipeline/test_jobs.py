@@ -23,14 +23,22 @@ from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.claims import Claims
 from veilmq.core.properties import Attribute
 from veilmq.core.routing import RoutingTable, TimeoutClass
-from veilmq.pipeline.archive import Archived, ArchiveOptions, archive, archived, read_archive
-from veilmq.pipeline.archive_compaction import Compaction, compact
-from veilmq.pipeline.archive_table import ArchiveTable
-from veilmq.pipeline.failures import PipelineFailed
+from veilmq.pipeline.archive import (
+    Archived,
+    ArchiveOptions,
+    Plan,
+    ReplayOptions,
+    Slice,
+    archive,
+    archived,
+    read_archive,
+    replay,
+)
+from veilmq.pipeline.archive_table import ArchiveTable, Compaction, compact
 from veilmq.pipeline.folders import Place
-from veilmq.pipeline.forward import ForwardOptions, _pin, create_queues, forward, routed
-from veilmq.pipeline.replay import Plan, ReplayOptions, Slice, replay
-from veilmq.spark.schema import SCHEMA
+from veilmq.pipeline.route import ForwardOptions, _pin, create_queues, forward, routed
+from veilmq.pipeline.session import PipelineFailed
+from veilmq.spark.datasource import SCHEMA
 from veilmq.testing import RunningServer
 
 CLASSES = (

@@ -16,8 +16,7 @@ from tests.conftest import EVERYTHING, need_java
 from tests.tidy.tree import SRC
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.pipeline import session
-from veilmq.pipeline.failures import PipelineFailed
-from veilmq.pipeline.session import Cluster, open_session
+from veilmq.pipeline.session import Cluster, PipelineFailed, open_session
 from veilmq.testing import RunningServer
 
 HOME = Path(pyspark.__file__).parent
@@ -67,7 +66,7 @@ def test_a_job_runs_there(place: str, tmp_path: Path) -> None:
 
 
 def test_a_connect_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Soon: left to itself, Spark's client asks again for some minutes, and says nothing."""
+    """Soon: left to itself, Spark's client retries silently for some minutes."""
     monkeypatch.setattr(session, "ANSWER_S", 0.2)
     with (
         pytest.raises(PipelineFailed, match=r"answers at sc://127\.0\.0\.1:1 within 0\.2 s"),

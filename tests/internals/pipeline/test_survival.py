@@ -6,11 +6,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.internals.pipeline.made_tally import lognormal
-from veilmq.pipeline.histograms import BUCKETS, RATIO
-from veilmq.pipeline.survival import crossings_s, product_limit, remaining, tail_of
-from veilmq.pipeline.tails import FAMILIES, drawn_on
-from veilmq.pipeline.tallies import EDGES_S, Array, bucket_of
+from tests.internals.pipeline.made_counts import lognormal
+from veilmq.pipeline.cells import BUCKETS, EDGES_S, RATIO, Array, bucket_of
+from veilmq.pipeline.survival import FAMILIES, crossings_s, drawn_on, product_limit, remaining, tail_of
 
 
 def counts(*pairs: tuple[float, float]) -> Array:
@@ -67,7 +65,7 @@ def test_the_end_of_a_curve_is_drawn_on_by_the_family_that_the_data_shows(family
     true = np.array([shapes[family](edge) for edge in EDGES_S])
     ended = -np.diff(true, prepend=1.0) * levels.size
     rows = np.tile(product_limit(ended, remaining(ended)), (41, 1))
-    found, _ = drawn_on(rows, ended, remaining(ended), np.random.default_rng(1))
+    found = drawn_on(rows, ended, remaining(ended), np.random.default_rng(1))
     out = int(np.argmax(true < 2e-5))
     assert true[out] / 2 < np.median(found[1:, out]) < 2 * true[out]
     assert np.allclose(found[:, : bucket_of(10.0)], rows[:, : bucket_of(10.0)])

@@ -1,4 +1,4 @@
-"""The jobs on the event log, from files to advice, table and report, on Spark."""
+"""The jobs on the event log, from files to recommendations, table and report, on Spark."""
 
 import json
 import re
@@ -16,12 +16,10 @@ from tests.pipeline.made_report import content
 from veilmq.client import HttpQueueClient
 from veilmq.core.events import Outcome
 from veilmq.core.routing import RoutingTable
-from veilmq.pipeline.failures import PipelineFailed
-from veilmq.pipeline.recommendation import QueueFacts
-from veilmq.pipeline.recommendation_table import COLUMNS, to_json
 from veilmq.pipeline.report import report
-from veilmq.pipeline.route_table import route_table
-from veilmq.pipeline.tune import tune
+from veilmq.pipeline.route import route_table
+from veilmq.pipeline.session import PipelineFailed
+from veilmq.pipeline.tune import COLUMNS, QueueFacts, to_json, tune
 from veilmq.testing import RunningServer
 
 FAST_MS = range(100, 2_100, 5)
@@ -77,7 +75,7 @@ def test_advice_table_and_report_come_from_one_state(spark: SparkSession, tmp_pa
 
 
 def work_beyond_its_timeout(events: Path, stale_receipts: str) -> None:
-    """Have 400 messages worked on for 0.5 to 20 s under a timeout of 10 s, by consumers who delete although late.
+    """Have 400 messages worked on for 0.5 to 20 s under a timeout of 10 s, by consumers that delete although late.
 
     What is not done at 10 s is received once more at that moment, and its second consumer takes 20 s.
     """

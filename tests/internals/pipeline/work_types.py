@@ -6,7 +6,7 @@ queue has a timeout of 30 s and five receives; one receive in a hundred has 120 
 of exploration. A consumer that is late finishes all the same and deletes with a receipt that is superseded by then,
 which the server logs and does not honour.
 
-Some types are otherwise: ``GIVING_UP`` stop at the deadline (no late deletes), and nobody explores for them;
+Some types are otherwise: ``GIVING_UP`` stop at the deadline (no late deletes), and longer timeouts are not explored;
 ``EXPLORED`` stop too, but one receive in five is longer; ``RARE`` have 200 messages each.
 """
 
@@ -14,9 +14,9 @@ import math
 
 import numpy as np
 
+from veilmq.pipeline.cells import EDGES_S, Array
 from veilmq.pipeline.cost import Load, Prices, best_s, cost
 from veilmq.pipeline.survival import Tail
-from veilmq.pipeline.tallies import EDGES_S, Array
 
 TYPES = 40
 SIGMA = 0.8
@@ -37,7 +37,7 @@ QUEUE = "jobs"
 
 COMMON = [each for each in range(TYPES) if each not in RARE]
 TURNS = [*COMMON, *(each for each in sorted(EXPLORED) for _ in range(2))]
-"""The common types by turns; those that are explored have three turns, as only a part of their receipts tells much."""
+"""The common types by turns; those that are explored have three turns, as only some receipts are informative."""
 
 
 def name_of(number: int) -> str:
@@ -61,7 +61,7 @@ def longest_s(number: int) -> float:
 
 
 def is_identifiable(number: int, first_receipts: float) -> bool:
-    """Tell whether the p99 of a type can be known by its timeouts: fifty receipts are at risk there, in truth."""
+    """Return whether the p99 of a type can be known by its timeouts: fifty receipts are at risk there, in truth."""
     longer = 0.2 if number in EXPLORED else 0.0 if number in GIVING_UP else 0.02
     share = 1.0 if p99_s(number) < TIMEOUT_MS / 1000.0 else longer if p99_s(number) < longest_s(number) else 0.0
     return 0.01 * share * first_receipts >= 50.0

@@ -26,7 +26,7 @@ from tests.proofs.served import ServedFolder
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, Unreachable
 from veilmq.core.properties import Attribute
 from veilmq.core.routing import RoutingTable, TimeoutClass
-from veilmq.pipeline.forward import create_queues
+from veilmq.pipeline.route import create_queues
 
 WHOLE = os.environ.get("PROVE") == "whole"
 MESSAGES = 40_000 if WHOLE else 2_000

@@ -15,13 +15,10 @@ from pyspark.sql import functions as fn
 from tests.conftest import EVERYTHING
 from tests.internals.pipeline import simulated_queue, work_types
 from veilmq.core.events import Outcome
-from veilmq.pipeline.cell_store import CellStore
-from veilmq.pipeline.classes import classes_of, cost_of_classes
-from veilmq.pipeline.cost import Load, Prices
+from veilmq.pipeline.cost import Load, Prices, TuneOptions, classes_of, cost_of_classes
 from veilmq.pipeline.estimate import Estimate, estimates
-from veilmq.pipeline.recommendation import Confidence, Recommendation
-from veilmq.pipeline.tune import known, tune
-from veilmq.pipeline.tune_options import TuneOptions
+from veilmq.pipeline.event_log import CellStore
+from veilmq.pipeline.tune import Confidence, Recommendation, known, tune
 
 WHOLE = os.environ.get("PROVE") == "whole"
 MESSAGES = 1_200_000 if WHOLE else 400_000
@@ -37,7 +34,7 @@ class Seen:
     """What happened to one type in truth, and what is recommended for it."""
 
     number: int
-    advice: Recommendation
+    recommended: Recommendation
     finding: Estimate
     first_receipts: int
     duplicates: int
@@ -57,8 +54,8 @@ class Seen:
 
     @property
     def chosen_s(self) -> int:
-        """The timeout that the advice leads to: the recommended one, or the one that is kept."""
-        return self.advice.recommended_s or self.advice.current_s
+        """The timeout that the recommendation leads to: the recommended one, or the one that is kept."""
+        return self.recommended.recommended_s or self.recommended.current_s
 
     def cost(self, timeout_s: float) -> float:
         """Return what a timeout truly costs for each message."""
@@ -75,17 +72,17 @@ pytestmark = EVERYTHING
 
 @pytest.fixture(scope="module")
 def seen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[Seen]:
-    """Play the queue, tune it, and put truth and advice side by side."""
+    """Play the queue, tune it, and put truth and recommended side by side."""
     folder = tmp_path_factory.mktemp("tune")
     receives = simulated_queue.attempts(spark, MESSAGES)
     events, state = str(folder / "events"), str(folder / "state")
     simulated_queue.closed(receives).write.partitionBy("date", "hour").parquet(events)
     tuned = tune(spark, events=events, state=state, options=KEPT_FOR_LONG)
-    advice = {each.key: each for each in tuned.recommendations}
+    recommended = {each.key: each for each in tuned.recommendations}
     naive = naive_of(spark.read.parquet(events))
     _, found = estimates(known(CellStore(spark, state).cells(), KEPT_FOR_LONG), options=KEPT_FOR_LONG)
     return [
-        Seen(row.type, advice[key], found[key], row.first, row.duplicates, row.recoveries, *naive[row.type])
+        Seen(row.type, recommended[key], found[key], row.first, row.duplicates, row.recoveries, *naive[row.type])
         for row in truth_of(receives).collect()
         for key in [work_types.name_of(row.type)]
     ]
@@ -121,31 +118,31 @@ def test_the_p99_is_near_the_truth_wherever_it_is_identifiable(seen: list[Seen])
     known = [each for each in seen if each.is_identifiable]
     assert len(known) >= IDENTIFIABLE_MIN
     for each in known:
-        assert each.advice.quantile.point_s == pytest.approx(work_types.p99_s(each.number), rel=0.10), each.number
+        assert each.recommended.quantile.point_s == pytest.approx(work_types.p99_s(each.number), rel=0.10), each.number
     for each in seen:
         if not each.is_identifiable:
-            assert each.advice.quantile.point_s is None, each.number
-            assert each.advice.quantile.why_not.startswith("not identifiable: "), each.number
-            late_s = each.advice.quantile.late_s
+            assert each.recommended.quantile.point_s is None, each.number
+            assert each.recommended.quantile.why_not.startswith("not identifiable: "), each.number
+            late_s = each.recommended.quantile.late_s
             assert late_s is None or late_s == pytest.approx(work_types.p99_s(each.number), rel=0.10), each.number
 
 
 def test_duplicates_and_recoveries_are_told_apart(seen: list[Seen]) -> None:
     """Each type's rates are those that truly happened, within 10 %; crashes are found among those that gave up."""
     for each in seen:
-        rates = each.advice.rates
+        rates = each.recommended.rates
         assert rates.duplicate * each.first_receipts == pytest.approx(each.duplicates, rel=0.10), each.number
         assert rates.recovery * each.first_receipts == pytest.approx(each.recoveries, rel=0.10), each.number
-    crashes = sum(each.advice.rates.crash * each.first_receipts for each in seen)
+    crashes = sum(each.recommended.rates.crash * each.first_receipts for each in seen)
     assert crashes / sum(each.first_receipts for each in seen) == pytest.approx(work_types.CRASH_RATE, rel=0.10)
 
 
 def test_the_chosen_timeouts_cost_little_more_than_the_best(seen: list[Seen]) -> None:
-    """All together within 15 % of the best; each with confidence too, or 0.05 s, but one; naive advice costs more."""
+    """All together within 15 % of the best; each with confidence too, or 0.05 s, but one; the naive one costs more."""
     chosen = [
         each
         for each in seen
-        if (each.advice.recommended_s is not None or each.advice.keeps) and each.number not in work_types.RARE
+        if (each.recommended.recommended_s is not None or each.recommended.keeps) and each.number not in work_types.RARE
     ]
     assert len(chosen) >= work_types.TYPES - len(work_types.RARE) - len(work_types.GIVING_UP)
     weights = [each.first_receipts for each in chosen]
@@ -156,7 +153,7 @@ def test_the_chosen_timeouts_cost_little_more_than_the_best(seen: list[Seen]) ->
     best = total(each.best[1] for each in chosen)
     ours = total(each.cost(each.chosen_s) for each in chosen)
     assert ours <= 1.15 * best
-    confident = [each for each in chosen if each.advice.confidence in {Confidence.MEDIUM, Confidence.HIGH}]
+    confident = [each for each in chosen if each.recommended.confidence in {Confidence.MEDIUM, Confidence.HIGH}]
     dear = [each for each in confident if each.cost(each.chosen_s) > max(1.15 * each.best[1], each.best[1] + 0.05)]
     assert len(dear) <= DEAR_MAX, [each.number for each in dear]
     assert all(each.cost(each.chosen_s) <= DEAR_FACTOR * each.best[1] for each in dear)
@@ -171,7 +168,9 @@ def test_the_chosen_timeouts_cost_little_more_than_the_best(seen: list[Seen]) ->
 
 def test_a_few_classes_cost_little_more_than_the_best_classes(seen: list[Seen]) -> None:
     """The routing table of the estimates costs in truth at most 15 % more than that of the truth itself."""
-    chosen = [each for each in seen if each.advice.recommended_s is not None and each.number not in work_types.RARE]
+    chosen = [
+        each for each in seen if each.recommended.recommended_s is not None and each.number not in work_types.RARE
+    ]
     total = sum(each.first_receipts for each in chosen)
     truth = [work_types.true_load(each.number, weight=each.first_receipts / total) for each in chosen]
     estimates = [each.load(weight=each.first_receipts / total) for each in chosen]
@@ -190,23 +189,23 @@ HEADING = (
 
 
 def table(seen: list[Seen]) -> str:
-    """Return truth, advice and naive advice side by side; costs are true ones, for each message."""
+    """Return truth, recommended and naive recommended side by side; costs are true ones, for each message."""
     lines = [
         "true p99 and its estimate (in brackets: late deletes alone), rates, p99 of what was deleted in time, timeout",
         "chosen/best; then what timeouts truly cost, as multiples of the best: the chosen one, and what is naive",
         HEADING,
     ]
     for each in seen:
-        advice, quantile = each.advice, each.advice.quantile
+        recommended, quantile = each.recommended, each.recommended.quantile
         late = "no" if quantile.late_s is None else f"({quantile.late_s:.2f})"
         point = late if quantile.point_s is None else f"{quantile.point_s:.2f}"
         timeout_s, best = each.best
-        chosen = "keep" if advice.keeps else advice.recommended_s or "-"
+        chosen = "keep" if recommended.keeps else recommended.recommended_s or "-"
         cost = f"{each.cost(each.chosen_s) / best:.2f}"
-        ours = cost if advice.recommended_s or advice.keeps else "none"
+        ours = cost if recommended.recommended_s or recommended.keeps else "none"
         lines.append(
             f"{each.number:4} {work_types.p99_s(each.number):9.2f} {point:>12} "
-            f"{advice.rates.duplicate:9.4f} {advice.rates.recovery:7.4f} {advice.rates.crash:6.4f} "
+            f"{recommended.rates.duplicate:9.4f} {recommended.rates.recovery:7.4f} {recommended.rates.crash:6.4f} "
             f"{each.p99_of_deleted_s:9.2f} {chosen:>6}/{timeout_s:<5} {ours:>8} "
             f"{each.cost(each.mean_s) / best:9.1f} {each.cost(each.longest_s) / best:9.1f} "
             f"{each.cost(30.0) / best:9.1f} {each.cost(each.p99_of_deleted_s) / best:9.1f}"

@@ -23,7 +23,7 @@ from tests.internals.pipeline import simulated_queue
 from tests.internals.pipeline.even_receipts import CELLS, even_receipts
 from veilmq.core.events import EventRange, Outcome, ReceiptClosed
 from veilmq.events.parquet import encoded, files, to_table
-from veilmq.pipeline.cell_store import CellStore
+from veilmq.pipeline.event_log import CellStore
 
 pytestmark = EVERYTHING
 

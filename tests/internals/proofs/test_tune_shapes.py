@@ -14,10 +14,9 @@ import pytest
 
 from tests.internals.proofs import work_shapes
 from tests.internals.proofs.work_shapes import Case
-from veilmq.pipeline.recommendation import Confidence, QueueFacts, Recommendation
-from veilmq.pipeline.tallies import KeyTally
-from veilmq.pipeline.tune_options import TuneOptions
-from veilmq.pipeline.tuning import recommendations
+from veilmq.pipeline.cells import KeyCounts
+from veilmq.pipeline.cost import TuneOptions
+from veilmq.pipeline.tune import Confidence, QueueFacts, Recommendation, recommendations
 
 WHOLE = os.environ.get("PROVE") == "whole"
 RANDOM_CASES = 200 if WHOLE else 40
@@ -44,28 +43,28 @@ class Advised:
 
     case: Case
     naive_s: float
-    advice: Recommendation
+    recommended: Recommendation
 
     @property
     def is_confident(self) -> bool:
         """Whether the confidence is medium or high."""
-        return self.advice.confidence in {Confidence.MEDIUM, Confidence.HIGH}
+        return self.recommended.confidence in {Confidence.MEDIUM, Confidence.HIGH}
 
     @property
     def chosen_s(self) -> int:
-        """The timeout that the advice leads to: the recommended one, or the one that is kept."""
-        return self.advice.recommended_s or self.advice.current_s
+        """The timeout that the recommendation leads to: the recommended one, or the one that is kept."""
+        return self.recommended.recommended_s or self.recommended.current_s
 
     @property
     def is_near(self) -> bool:
-        """Whether the advice truly costs little more than the best timeout."""
+        """Whether the recommendation truly costs little more than the best timeout."""
         cost, (_, best) = self.case.cost(self.chosen_s), self.case.best
         return cost <= NEAR * best or cost - best <= NEAR_S
 
     @property
     def is_covered(self) -> bool:
         """Whether the stated bounds of the p99 contain the truth."""
-        quantile = self.advice.quantile
+        quantile = self.recommended.quantile
         return (quantile.lower_s or 0.0) <= self.case.quantile_s(0.99) <= (quantile.upper_s or math.inf)
 
     @property
@@ -81,24 +80,25 @@ class Advised:
         return beyond >= 50 and at_s <= max(limits) / 4.0 and len(self.case.parts) == 1
 
     def __str__(self) -> str:
-        """Return truth and advice in a line."""
-        quantile, (best_s, best) = self.advice.quantile, self.case.best
+        """Return truth and recommended in a line."""
+        quantile, (best_s, best) = self.recommended.quantile, self.case.best
         marks = ("" if self.is_covered else " NOT-COVERED") + ("" if self.is_near or not self.is_confident else " DEAR")
         point = "-" if quantile.best_s is None else f"{quantile.best_s:.2f}"
         upper = math.inf if quantile.upper_s is None else quantile.upper_s
         return (
             f"{self.case.name:72.72} p99 {self.case.quantile_s(0.99):8.2f} {point:>8} "
-            f"[{quantile.lower_s or 0.0:7.2f} {upper:7.2f}] crash {self.case.crash:.3f} {self.advice.rates.crash:.4f} "
-            f"timeout {self.chosen_s:5}{'k' if self.advice.keeps else ' '}/{best_s:<6.0f} "
+            f"[{quantile.lower_s or 0.0:7.2f} {upper:7.2f}] "
+            f"crash {self.case.crash:.3f} {self.recommended.rates.crash:.4f} "
+            f"timeout {self.chosen_s:5}{'k' if self.recommended.keeps else ' '}/{best_s:<6.0f} "
             f"cost {self.case.cost(self.chosen_s):8.4f}/{best:<8.4f} naive {self.case.cost(self.naive_s):8.4f} "
-            f"{self.advice.confidence.value}{marks}"
+            f"{self.recommended.confidence.value}{marks}"
         )
 
 
 def advised(case: Case, rng: np.random.Generator) -> Advised:
     """Return what is recommended for a case, played once."""
     played = case.played(rng)
-    found = KeyTally(queue="jobs", key="", first=played.first, later=played.later)
+    found = KeyCounts(queue="jobs", key="", first=played.first, later=played.later)
     usual = max(case.parts[0].timeouts, key=lambda each: each[1])[0]
     facts = {"jobs": QueueFacts(visibility_timeout_s=round(usual))}
     return Advised(case, math.ceil(played.naive_s), next(recommendations([found], options=OPTIONS, facts=facts)))
@@ -127,8 +127,14 @@ def test_the_bounds_contain_the_truth(found: list[Advised]) -> None:
     """In 186 of 200 cases at least; what has confidence high is off by more than a tenth once in twenty at most."""
     drawn = random_cases(found)
     covered = sum(each.is_covered for each in drawn)
-    high = [each for each in drawn if each.advice.confidence is Confidence.HIGH and each.advice.quantile.point_s]
-    off = [each for each in high if abs((each.advice.quantile.point_s or 0.0) / each.case.quantile_s(0.99) - 1.0) > 0.1]
+    high = [
+        each for each in drawn if each.recommended.confidence is Confidence.HIGH and each.recommended.quantile.point_s
+    ]
+    off = [
+        each
+        for each in high
+        if abs((each.recommended.quantile.point_s or 0.0) / each.case.quantile_s(0.99) - 1.0) > 0.1
+    ]
     sys.stdout.write(f"\nbounds contain the truth in {covered} of {len(drawn)}; high: {len(high)}, off {len(off)}")
     assert covered >= COVERED_MIN * len(drawn)
     assert len(off) <= len(high) / 20
@@ -139,7 +145,7 @@ def test_what_is_identifiable_gets_an_advice(found: list[Advised]) -> None:
     identifiable = [each for each in random_cases(found) if each.is_identifiable]
     confident = [each for each in identifiable if each.is_confident]
     widths = [
-        (each.advice.quantile.upper_s or math.inf) / (each.advice.quantile.lower_s or 1.0) - 1.0
+        (each.recommended.quantile.upper_s or math.inf) / (each.recommended.quantile.lower_s or 1.0) - 1.0
         for each in identifiable
     ]
     width = float(np.median(widths))
@@ -167,11 +173,11 @@ def test_an_advice_costs_little_more_than_the_best(found: list[Advised]) -> None
 def test_no_advice_is_dearer_than_what_it_replaces_or_than_the_naive_rule(found: list[Advised]) -> None:
     """In truth, but for a second of waiting: timeouts are whole seconds."""
     for each in found:
-        if each.advice.recommended_s is not None:
+        if each.recommended.recommended_s is not None:
             second = 0.001 + each.case.crash
-            cost = each.case.cost(each.advice.recommended_s)
+            cost = each.case.cost(each.recommended.recommended_s)
             assert cost <= A_LITTLE * each.case.cost(each.naive_s) + second, str(each)
-            assert cost <= A_LITTLE * each.case.cost(each.advice.current_s) + second, str(each)
+            assert cost <= A_LITTLE * each.case.cost(each.recommended.current_s) + second, str(each)
 
 
 def test_crashes_are_told_from_work_that_goes_on(found: list[Advised]) -> None:
@@ -179,9 +185,9 @@ def test_crashes_are_told_from_work_that_goes_on(found: list[Advised]) -> None:
     clear = [
         each
         for each in found
-        if each.case.crash and each.is_confident and each.advice.crash_upper <= 1.1 * each.advice.crash_lower
+        if each.case.crash and each.is_confident and each.recommended.crash_upper <= 1.1 * each.recommended.crash_lower
     ]
     assert clear
-    off = [each for each in clear if abs(each.advice.rates.crash / each.case.crash - 1.0) > 0.1]
+    off = [each for each in clear if abs(each.recommended.rates.crash / each.case.crash - 1.0) > 0.1]
     sys.stdout.write(f"\ncrash rates that can be told: {len(clear)}, off by more than a tenth {len(off)}\n")
     assert len(off) <= len(clear) / 20

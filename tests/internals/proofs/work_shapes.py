@@ -1,4 +1,4 @@
-"""Work of many shapes whose truth is known, and what a queue makes of it: the tallies that `tune` would count.
+"""Work of many shapes whose truth is known, and what a queue makes of it: the counts that `tune` would count.
 
 A case is one kind of work, or a mixture of kinds; receipts of it end as they do on a queue: deleted in time, deleted
 late, expired because the consumer crashed or gave up, released, renewed. Everything is drawn from a seed.
@@ -13,10 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 from veilmq.core.events import Outcome
+from veilmq.pipeline.cells import (
+    ARM_BUCKETS,
+    BUCKETS,
+    EDGES_S,
+    EXTENDED,
+    HELD,
+    RATIO,
+    VISIBILITY,
+    Array,
+    Numbers,
+    ReceiptCounts,
+    counted,
+    total,
+)
 from veilmq.pipeline.cost import Load, Prices, candidates_s, cost
-from veilmq.pipeline.histograms import ARM_BUCKETS, BUCKETS, EXTENDED, HELD, RATIO, VISIBILITY
 from veilmq.pipeline.survival import Tail
-from veilmq.pipeline.tallies import EDGES_S, Array, Numbers, Tally, counted, total
 
 RECEIVES_MAX = 5
 PRICES = Prices()
@@ -203,8 +215,8 @@ class Case:
 
     def played(self, rng: Generator) -> "Played":
         """Return what the queue makes of it."""
-        first: list[Tally] = []
-        later: list[Tally] = []
+        first: list[ReceiptCounts] = []
+        later: list[ReceiptCounts] = []
         deleted: list[Array] = []
         for part in self.parts:
             count = round(self.receipts * part.share / sum(each.share for each in self.parts))
@@ -217,7 +229,7 @@ class Case:
         ended = np.concatenate(deleted)
         return Played(total(first), total(later), float(np.quantile(ended, 0.99)) if ended.size else 1.0)
 
-    def _received(self, rng: Generator, part: Part, took: Array) -> tuple[Tally, npt.NDArray[np.bool_]]:
+    def _received(self, rng: Generator, part: Part, took: Array) -> tuple[ReceiptCounts, npt.NDArray[np.bool_]]:
         """Return the receipts of one receive of each message, and which of them were deleted in time."""
         count = took.size
         limits = np.array([timeout for timeout, _ in part.timeouts])
@@ -234,7 +246,9 @@ class Case:
         deleted = ~crashed & ~nacked & (took <= given)
         over = ~deleted & ~nacked
         ended_late = over & ~crashed & (rng.random(count) < self.late)
-        seen = tally_of(took, given, left_at, extensions, deleted=deleted, nacked=nacked, over=over, late=ended_late)
+        seen = counts_of_played(
+            took, given, left_at, extensions, deleted=deleted, nacked=nacked, over=over, late=ended_late
+        )
         return seen, deleted
 
 
@@ -242,13 +256,15 @@ class Case:
 class Played:
     """What the queue counted, first receipts and later ones, and the naive timeout: the p99 of the deleted."""
 
-    first: Tally
-    later: Tally
+    first: ReceiptCounts
+    later: ReceiptCounts
     naive_s: float
 
 
-def tally_of(took: Array, given: Array, left_at: Array, extensions: Numbers, **chosen: npt.NDArray[np.bool_]) -> Tally:
-    """Return the tally of receipts that took so long, under timeouts in force."""
+def counts_of_played(
+    took: Array, given: Array, left_at: Array, extensions: Numbers, **chosen: npt.NDArray[np.bool_]
+) -> ReceiptCounts:
+    """Return the counts of receipts that took so long, under timeouts in force."""
     held_at, arms_at = buckets(took), np.where(extensions > 0, EXTENDED, buckets(given) // ARM_BUCKETS)
     given_at, left = buckets(given), buckets(left_at)
     deleted, nacked, over, late = (chosen[name] for name in ("deleted", "nacked", "over", "late"))

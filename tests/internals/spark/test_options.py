@@ -5,8 +5,7 @@ import re
 import pytest
 
 from veilmq.client.endpoint import ENDPOINT_VARIABLES
-from veilmq.spark.options import OptionWrong
-from veilmq.spark.source_options import OPTIONS, SourceOptions
+from veilmq.spark.options import SOURCE_OPTIONS, OptionWrong, SourceOptions
 
 SPARK_REDACTS = re.compile("(?i)secret|password|token|access[.]?key")
 """The default of `spark.redaction.regex` (Spark 4.3.0, `SparkConf`)."""
@@ -98,7 +97,7 @@ def test_secrets_are_shown_nowhere() -> None:
     """Not by us, and not by Spark, which goes by the names of the options."""
     options = SourceOptions.of({"queue": "a", "accessKey": "AK", "secretKey": "hushhush", "sessionToken": "hushtoo"})
     assert "hush" not in repr(options)
-    secrets = [option.name for option in OPTIONS if option.secret]
+    secrets = [option.name for option in SOURCE_OPTIONS if option.secret]
     assert len(secrets) == 3
     assert [name for name in secrets if not SPARK_REDACTS.search(name)] == []
     with pytest.raises(OptionWrong) as wrong:

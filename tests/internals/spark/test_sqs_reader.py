@@ -11,7 +11,7 @@ from tests.client.traffic import left, send
 from tests.spark.stream import Stream, kept
 from veilmq.client import HttpQueueClient
 from veilmq.core.properties import Attribute
-from veilmq.spark.source_options import SourceOptions
+from veilmq.spark.options import SourceOptions
 from veilmq.spark.sqs_reader import MessagesPartition, SqsStreamReader, shards
 from veilmq.testing import RunningServer
 
@@ -42,10 +42,10 @@ def test_a_message_has_all_its_columns(
 ) -> None:
     client.create_queue("typed.fifo", {"fifo": True})
     attributes = {"kind": Attribute(type="String", text="a"), "raw": Attribute(type="Binary", data=b"\x00\x01")}
-    told = client.send("typed.fifo", "body", attributes=attributes, group="g", dedup_id="d")
+    sent = client.send("typed.fifo", "body", attributes=attributes, group="g", dedup_id="d")
     stream_of(server, tmp_path, "typed.fifo").run(spark)
     (row,) = spark.read.parquet(str(tmp_path / "stream" / "out" / "0")).collect()
-    assert (row.id, row.body, row.group, row.sequence_number) == (told.id, "body", "g", told.sequence)
+    assert (row.id, row.body, row.group, row.sequence_number) == (sent.id, "body", "g", sent.sequence)
     assert row.attributes == {"kind": "a", "raw": "AAE="}
     assert row.attribute_types == {"raw": "Binary"}
     assert (row.receive_count, row.queue) == (1, "typed.fifo")

@@ -7,13 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.internals.pipeline.made_tally import key_tally, lognormal
+from tests.internals.pipeline.made_counts import key_with, lognormal
 from veilmq.client import HttpQueueClient
-from veilmq.pipeline.applying import Change, apply, facts_of, undo
-from veilmq.pipeline.recommendation import Confidence, QueueFacts, Recommendation
-from veilmq.pipeline.tallies import Tally
-from veilmq.pipeline.tune_options import TuneOptions
-from veilmq.pipeline.tuning import recommendations
+from veilmq.pipeline.cells import ReceiptCounts
+from veilmq.pipeline.cost import TuneOptions
+from veilmq.pipeline.tune import Change, Confidence, QueueFacts, Recommendation, apply, facts_of, recommendations, undo
 from veilmq.testing import RunningServer
 
 QUEUE = "jobs"
@@ -29,10 +27,10 @@ def client() -> Iterator[HttpQueueClient]:
         yield client
 
 
-def advice(client: HttpQueueClient, first: Tally) -> Recommendation:
+def recommendation(client: HttpQueueClient, first: ReceiptCounts) -> Recommendation:
     """Return what is recommended for the queue as the event log names it."""
     facts = facts_of(client, [QUEUE])
-    found = key_tally(first, queue=facts[QUEUE].full_name)
+    found = key_with(first, queue=facts[QUEUE].full_name)
     return next(recommendations([found], options=TuneOptions(), facts=facts))
 
 
@@ -43,7 +41,7 @@ def timeout_s(client: HttpQueueClient) -> int:
 
 def test_a_recommended_timeout_is_set_and_recorded(client: HttpQueueClient, tmp_path: Path) -> None:
     """The record has a line for each change: before, after, and why."""
-    found = advice(client, SLOW)
+    found = recommendation(client, SLOW)
     record = tmp_path / "state" / "changes.jsonl"
     (change,) = apply(client, [found], record=record, at_ms=AT_MS)
     assert (found.recommended_s or 0) > 90
@@ -55,8 +53,8 @@ def test_a_recommended_timeout_is_set_and_recorded(client: HttpQueueClient, tmp_
 def test_applied_once_more_it_changes_nothing(client: HttpQueueClient, tmp_path: Path) -> None:
     """Two steps lead to what the queue should have: no gain is left."""
     for _ in range(2):
-        apply(client, [advice(client, SLOW)], record=tmp_path / "changes", at_ms=AT_MS)
-    again = advice(client, SLOW)
+        apply(client, [recommendation(client, SLOW)], record=tmp_path / "changes", at_ms=AT_MS)
+    again = recommendation(client, SLOW)
     assert again.keeps
     assert again.gain == 0
     assert apply(client, [again], record=tmp_path / "changes", at_ms=AT_MS) == []
@@ -64,7 +62,7 @@ def test_applied_once_more_it_changes_nothing(client: HttpQueueClient, tmp_path:
 
 def test_a_queue_that_was_changed_meanwhile_is_left_alone(client: HttpQueueClient, tmp_path: Path) -> None:
     """The recommendation was for another timeout in force."""
-    found = advice(client, SLOW)
+    found = recommendation(client, SLOW)
     client.set(QUEUE, {"visibility_timeout_s": 45})
     assert apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS) == []
     assert timeout_s(client) == 45
@@ -74,7 +72,7 @@ def test_queues_of_others_queues_that_are_gone_and_keys_are_passed_over(
     client: HttpQueueClient, tmp_path: Path
 ) -> None:
     """Nothing is set for them."""
-    found = advice(client, SLOW)
+    found = recommendation(client, SLOW)
     others = [
         dataclasses.replace(found, queue="222222222222/jobs"),
         dataclasses.replace(found, queue=found.queue + "-gone"),
@@ -86,7 +84,7 @@ def test_queues_of_others_queues_that_are_gone_and_keys_are_passed_over(
 
 def test_longer_timeouts_are_tried_on_request(client: HttpQueueClient, tmp_path: Path) -> None:
     """Where consumers give up at the deadline, only a longer one shows more."""
-    found = advice(client, lognormal(20.0, 5000, finishing=False))
+    found = recommendation(client, lognormal(20.0, 5000, finishing=False))
     assert apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS) == []
     (change,) = apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS, explore=True)
     assert (found.explore_s or 0) > 90
@@ -96,11 +94,11 @@ def test_longer_timeouts_are_tried_on_request(client: HttpQueueClient, tmp_path:
 def test_a_dry_run_changes_nothing_and_what_was_changed_is_undone(client: HttpQueueClient, tmp_path: Path) -> None:
     """The last run is set back, once; then there is nothing to undo, until the next run."""
     record = tmp_path / "changes"
-    (would,) = apply(client, [advice(client, SLOW)], record=record, at_ms=AT_MS, dry_run=True)
+    (would,) = apply(client, [recommendation(client, SLOW)], record=record, at_ms=AT_MS, dry_run=True)
     assert (would.after_s, timeout_s(client), record.exists()) == (90, 30, False)
     for at_ms in (AT_MS, AT_MS + 1000):
         assert undo(client, record=record, at_ms=at_ms) == []
-        apply(client, [advice(client, SLOW)], record=record, at_ms=at_ms)
+        apply(client, [recommendation(client, SLOW)], record=record, at_ms=at_ms)
         assert timeout_s(client) == 90
         (undone,) = undo(client, record=record, at_ms=at_ms + 1)
         assert (undone.before_s, undone.after_s, undone.undoes_ms) == (90, 30, at_ms)
@@ -110,7 +108,7 @@ def test_a_dry_run_changes_nothing_and_what_was_changed_is_undone(client: HttpQu
 
 def test_a_change_that_was_changed_again_is_not_undone(client: HttpQueueClient, tmp_path: Path) -> None:
     """Somebody has set the queue since."""
-    apply(client, [advice(client, SLOW)], record=tmp_path / "changes", at_ms=AT_MS)
+    apply(client, [recommendation(client, SLOW)], record=tmp_path / "changes", at_ms=AT_MS)
     client.set(QUEUE, {"visibility_timeout_s": 45})
     assert undo(client, record=tmp_path / "changes", at_ms=AT_MS + 1) == []
     assert timeout_s(client) == 45
@@ -118,7 +116,7 @@ def test_a_change_that_was_changed_again_is_not_undone(client: HttpQueueClient, 
 
 def test_an_advice_of_low_confidence_is_not_applied(client: HttpQueueClient, tmp_path: Path) -> None:
     """Whatever it would save."""
-    found = dataclasses.replace(advice(client, SLOW), confidence=Confidence.LOW)
+    found = dataclasses.replace(recommendation(client, SLOW), confidence=Confidence.LOW)
     assert apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS) == []
 
 

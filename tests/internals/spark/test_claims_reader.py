@@ -1,10 +1,15 @@
-"""The driver's part of a stream, without Spark: what a batch may have, what is logged, and what the progress tells."""
+"""The driver's part of a stream, without Spark: what a batch may have, what is logged, and what the progress reports.
+
+The heartbeat of a source: what it survives, and what ends it.
+"""
 
 import logging
 import runpy
 import socket
+import threading
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from urllib.request import urlopen
 
 import pytest
@@ -14,10 +19,12 @@ from tests.client.traffic import left, send
 from tests.spark.stream import ROOT
 from veilmq.client import HttpQueueClient
 from veilmq.client.claims import Claims
+from veilmq.client.errors import ClientError, Unreachable
+from veilmq.core.claims import SourceView
+from veilmq.spark.claims_reader import ClaimsStreamReader, HeldSource
 from veilmq.spark.offsets import OffsetUnknown
-from veilmq.spark.patience import SourceFailed
-from veilmq.spark.source_options import SourceOptions
-from veilmq.spark.stream_reader import ClaimsStreamReader
+from veilmq.spark.options import SourceOptions
+from veilmq.spark.retries import SourceFailed
 from veilmq.testing import RunningServer
 
 QUEUE = "orders"
@@ -65,10 +72,10 @@ def test_the_progress_tells_how_queue_and_stream_stand(server: RunningServer, cl
     again = reader(server, maxMessagesPerBatch="3")  # after a crash in the batch
     again.partitions(START, first)
     again.latestOffset(first, again.getDefaultReadLimit())
-    told = again.reportLatestOffset()
-    assert told is not None
-    assert (told["backlog"], told["claimed"]) == (0, 2)
-    assert (told["acknowledged"], told["duplicatesKeptAway"]) == (3, 3)
+    progress = again.reportLatestOffset()
+    assert progress is not None
+    assert (progress["backlog"], progress["claimed"]) == (0, 2)
+    assert (progress["acknowledged"], progress["duplicatesKeptAway"]) == (3, 3)
 
 
 def bodies(stream: ClaimsStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
@@ -138,7 +145,7 @@ def test_a_deleted_checkpoint_leaves_claims_that_are_told(
     """Without a consumer a warning, with one an error; both say how the messages come back at once."""
     send(client, QUEUE, 3)
     reader(server, consumer="lake").latestOffset(START, ReadAllAvailable())
-    server.advance(61_000)  # nobody renews them
+    server.advance(61_000)  # they are not renewed
     with pytest.raises(
         SourceFailed, match="If the checkpoint of the other stream was deleted, start with takeover=true"
     ):
@@ -179,3 +186,58 @@ def test_the_dashboard_of_the_example_has_the_figures() -> None:
         shown = page.read().decode()
     assert 'veilmq_stream{figure="backlog"} 7.0' in shown
     assert 'veilmq_stream{figure="oldestAgeSeconds"} 1.5' in shown
+
+
+PATIENCE_S = 60.0
+VIEW = SourceView(
+    source="s", consumer="", epoch=1, acknowledged=0, last=0, alive=True, lease_until_ms=0, hold_until_ms=0, claims=[]
+)
+
+
+class ScriptedClaims:
+    """Refuses heartbeats with `errors`, one after the other; `well` is set by the first that is not refused."""
+
+    def __init__(self, *errors: Exception) -> None:
+        """Nothing was requested."""
+        self.errors = list(errors)
+        self.beats = 0
+        self.well = threading.Event()
+
+    def heartbeat(self, source: str, *, epoch: int) -> SourceView:
+        """Refuse, or not."""
+        self.beats += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        self.well.set()
+        return VIEW
+
+
+def held(claims: Any) -> HeldSource:
+    """Return a source whose heart beats as fast as it can."""
+    options = replace(SourceOptions.of({"queue": "q"}), lease_s=cast(int, 0.003))
+    return HeldSource(cast(Claims, claims), VIEW, options)
+
+
+def test_it_survives_what_may_pass() -> None:
+    """Otherwise a batch that takes longer than the hold would lose its messages for a proxy's hiccup."""
+    claims = ScriptedClaims(
+        Unreachable("http://h", "no answer in time"),
+        ClientError("UnexpectedReply", "a page of a proxy", 404),
+        ClientError("AccessDenied", "the policy is being changed", 403),
+        ClientError("InternalError", "a defect", 500),
+    )
+    source = held(claims)
+    thread = threading.Thread(target=source._beat, daemon=True)
+    thread.start()
+    assert claims.well.wait(PATIENCE_S)
+    source.stop()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("code", ["EpochFenced", "SourceNotFound", "QueueNotFound"])
+def test_it_ends_with_the_epoch(code: str, caplog: pytest.LogCaptureFixture) -> None:
+    claims = ScriptedClaims(ClientError(code, "it is over", 409))
+    held(claims)._beat()
+    assert claims.beats == 1
+    assert "end: it is over" in caplog.text

@@ -1,4 +1,4 @@
-"""Retries while the server does not answer, because it restarts or is replaced, and advice on its errors.
+"""Retries while the server does not answer, because it restarts or is replaced, and the action to take for each error.
 
 Only idempotent calls may be retried; all calls of claims and publications are idempotent.
 """
@@ -30,22 +30,19 @@ def retrying(call: Callable[[], T], patience_s: float) -> T:
         try:
             return call()
         except (ClientError, Unreachable) as error:
-            if _is_refusal(error) or time.monotonic() + pause_s > until_s:
+            refused = isinstance(error, ClientError) and error.status < 500
+            if refused or time.monotonic() + pause_s > until_s:
                 raise
             _log.warning("%s Retrying.", error)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
 
-def _is_refusal(error: ClientError | Unreachable) -> bool:
-    return isinstance(error, ClientError) and error.status < 500
-
-
 class SourceFailed(Exception):
     """The stream cannot continue; ``str()`` says why and what to do. No message is lost."""
 
 
-ADVICE = {
+ACTIONS = {
     "AccessDenied": "Reading a queue requires the permissions to receive and to delete.",
     "ClaimAcknowledged": (
         "The checkpoint is older than the queue: it was restored or copied. Those messages are deleted. Restart with "
@@ -74,10 +71,10 @@ LOST = frozenset({"ClaimLost", "ClaimReleased"})
 
 @contextmanager
 def advised() -> Iterator[None]:
-    """Raise ``SourceFailed`` with the action to take for each ``ClientError`` in ``ADVICE``."""
+    """Raise ``SourceFailed`` with the action to take for each ``ClientError`` in ``ACTIONS``."""
     try:
         yield
     except ClientError as error:
-        if error.code not in ADVICE:
+        if error.code not in ACTIONS:
             raise
-        raise SourceFailed(f"{error.message} {ADVICE[error.code]}") from error
+        raise SourceFailed(f"{error.message} {ACTIONS[error.code]}") from error

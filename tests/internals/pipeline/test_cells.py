@@ -9,10 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.closed import LATE, row, table
 from veilmq.core.events import Outcome
-from veilmq.pipeline.histograms import EXTENDED, RATIO, cells, days, decayed, merged, waits
-from veilmq.pipeline.tallies import KeyTally, tallies
+from veilmq.pipeline.cells import EXTENDED, RATIO, KeyCounts, cells, counts_by_key, days, decayed, merged, waits
+from veilmq.pipeline.cost import TuneOptions
 from veilmq.pipeline.tune import known
-from veilmq.pipeline.tune_options import TuneOptions
 
 
 def bucket(ms: float) -> int:
@@ -20,9 +19,9 @@ def bucket(ms: float) -> int:
     return math.floor(math.log(ms) / math.log(RATIO))
 
 
-def one(found: DataFrame) -> KeyTally:
-    """Return the tally of the only key in these cells."""
-    (only,) = tallies(found.toPandas())
+def one(found: DataFrame) -> KeyCounts:
+    """Return the counts of the only key in these cells."""
+    (only,) = counts_by_key(found.toPandas())
     return only
 
 
@@ -38,13 +37,13 @@ def test_each_receipt_is_counted_by_its_time_and_by_its_timeout(spark: SparkSess
             row(Outcome.DEAD_LETTERED, 30_000),
         )
     )
-    tally = one(found)
-    assert tally.first.receipts == 3
-    assert tally.all.receipts == 4
-    assert tally.all.deleted[bucket(2_000)] == 2
-    assert tally.first.nacked[bucket(500)] == 1
-    assert tally.first.expired[bucket(30_000)] == 1
-    assert (tally.first.nacked.sum(), tally.first.expired_only.sum()) == (1, 1)
+    counts = one(found)
+    assert counts.first.receipts == 3
+    assert counts.all.receipts == 4
+    assert counts.all.deleted[bucket(2_000)] == 2
+    assert counts.first.nacked[bucket(500)] == 1
+    assert counts.first.expired[bucket(30_000)] == 1
+    assert (counts.first.nacked.sum(), counts.first.expired_only.sum()) == (1, 1)
 
 
 def test_a_late_delete_corrects_its_expiry_on_the_same_day(spark: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""Tallies made by hand, for tests of what is reckoned from them."""
+"""Counts made by hand, for tests of what is reckoned from them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,8 +7,17 @@ from statistics import NormalDist
 import numpy as np
 
 from veilmq.core.events import Outcome
-from veilmq.pipeline.histograms import ARM_BUCKETS, EXTENDED, HELD, VISIBILITY
-from veilmq.pipeline.tallies import KeyTally, Tally, bucket_of, counted, total
+from veilmq.pipeline.cells import (
+    ARM_BUCKETS,
+    EXTENDED,
+    HELD,
+    VISIBILITY,
+    KeyCounts,
+    ReceiptCounts,
+    bucket_of,
+    counted,
+    total,
+)
 
 NORMAL = NormalDist()
 Counts = list[tuple[float, float]]
@@ -22,7 +31,7 @@ def made(
     nacked: Counts | None = None,
     crashed: float = 0.0,
     extended: bool = False,
-) -> Tally:
+) -> ReceiptCounts:
     """Return receipts under one timeout, from pairs of (seconds held, receipts); late ones have expired, too."""
     parts = [
         *((Outcome.DELETED, HELD, *pair) for pair in deleted or []),
@@ -43,9 +52,9 @@ def made(
     return total(found)
 
 
-def key_tally(first: Tally, *, queue: str = "jobs", key: str = "a") -> KeyTally:
+def key_with(first: ReceiptCounts, *, queue: str = "jobs", key: str = "a") -> KeyCounts:
     """Return a key that has first receipts alone."""
-    return KeyTally(queue=queue, key=key, first=first)
+    return KeyCounts(queue=queue, key=key, first=first)
 
 
 def lognormal(
@@ -56,7 +65,7 @@ def lognormal(
     timeout_s: float = 30.0,
     crash_rate: float = 0.0,
     finishing: bool = True,
-) -> Tally:
+) -> ReceiptCounts:
     """Return what ``receipts`` receipts of log-normal work leave, at exact quantiles; late deletes if ``finishing``."""
     levels = (np.arange(receipts) + 0.5) / receipts
     times_s = median_s * np.exp(sigma * np.array([NORMAL.inv_cdf(float(level)) for level in levels]))
@@ -70,7 +79,7 @@ def lognormal(
     )
 
 
-def renewed(every_s: int, held_s: Sequence[int] = range(1, 301)) -> Tally:
+def renewed(every_s: int, held_s: Sequence[int] = range(1, 301)) -> ReceiptCounts:
     """Return receipts held that long, each once, by consumers that renew."""
     short = [each for each in held_s if each <= every_s]
     longer = [each for each in held_s if each > every_s]

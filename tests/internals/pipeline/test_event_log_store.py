@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.pipeline.exported import ExportedLog
-from veilmq.pipeline.cell_store import CellStore, Counted
+from veilmq.pipeline.event_log import CellStore, Counted
 
 DAY_MS = 86_400_000
 TODAY_MS, TOMORROW_MS = 20_000 * DAY_MS, 20_001 * DAY_MS
@@ -27,7 +27,7 @@ def test_runs_count_each_file_once_and_become_one(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that was killed before its end is repeated; a sum that was cut off does not count, and is made again."""
-    monkeypatch.setattr("veilmq.pipeline.cell_store.RUNS_MAX", RUNS_MAX)
+    monkeypatch.setattr("veilmq.pipeline.event_log.RUNS_MAX", RUNS_MAX)
     made, state = ExportedLog(tmp_path / "a log"), tmp_path / "state"
     store = CellStore(spark, str(state))
     assert store.count(made.events, at_ms=TODAY_MS) == Counted(files=0, run=0)

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.exported import ExportedLog
-from veilmq.pipeline.closed_receipts import EventLog
-from veilmq.pipeline.run_record import RunRecord, next_run
+from veilmq.pipeline.event_log import EventLog, RunRecord, next_run
 
 DAY_MS = 86_400_000
 

@@ -1,7 +1,7 @@
-"""The streaming reader: claims as offsets.
+"""The streaming reader of claims: an offset is the number of a claim.
 
-An offset is the number of a claim. The server binds messages to the claim before Spark logs the number, and keeps them
-bound until the batch is certainly finished. So every repeated task, stage or batch reads the same messages.
+The server binds messages to the claim before Spark logs the number, and keeps them bound until the batch is certainly
+finished. So every repeated task, stage or batch reads the same messages.
 
 1. ``latestOffset(start)``: acknowledge ``start`` if that is safe (``Progress``), and bind the next number.
 2. ``partitions(start, end)``: one partition for each shard of the claims in between. After a crash, the first call.
@@ -10,43 +10,137 @@ bound until the batch is certainly finished. So every repeated task, stage or ba
 
 Spark does not always call ``stop`` at the end of a query, so nothing depends on it. Executors and the planning process
 unpickle their own readers; the driver's reader opens its source at the first call.
+
+Opening a source starts an epoch and fences all earlier users of the source. A thread renews lease and hold until
+``stop``, the end of the process, or an error that ends the epoch. Other errors can be temporary (a proxy while the
+server restarts, a policy during a change), so the thread continues.
 """
 
 import logging
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from veilmq.client.claims import Claims
-from veilmq.client.errors import ClientError
+from veilmq.client.errors import ClientError, Unreachable
 from veilmq.core import limits
-from veilmq.core.claims import Bound, ClaimState, ClaimView, SourceView
-from veilmq.spark.held_source import HeldSource, open_claims, warn_of_others
+from veilmq.core.claims import Acknowledged, Bound, ClaimState, ClaimView, SourceView
 from veilmq.spark.offsets import INITIAL, Offset, Progress
-from veilmq.spark.options import Connection
-from veilmq.spark.patience import LOST, SourceFailed, advised, retrying
-from veilmq.spark.source_options import EMPTY, SKIP, SourceOptions
+from veilmq.spark.options import EMPTY, SKIP, Connection, SourceOptions
+from veilmq.spark.retries import LOST, SourceFailed, advised, retrying
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+BEATS_PER_LEASE = 3
+OVER = frozenset({"EpochFenced", "SourceNotFound", "QueueNotFound"})
+"""Error codes of a heartbeat after which the source cannot be renewed."""
+
 _log = logging.getLogger("veilmq.spark")
 
 
-_LIMITS: dict[type[ReadLimit], Callable[[Any], int]] = {
-    ReadMaxRows: lambda limit: limit.max_rows,
-    ReadAllAvailable: lambda limit: limits.CLAIM_MESSAGES.maximum,
-}
+class HeldSource:
+    """One epoch of one source. ``view`` is its last state from the server."""
+
+    def __init__(self, claims: Claims, view: SourceView, options: SourceOptions) -> None:
+        """Use an open source; only ``open`` starts the heartbeat thread."""
+        self.view = view
+        self._claims = claims
+        self._options = options
+        self._stopped = threading.Event()
+
+    @classmethod
+    def open(cls, name: str, options: SourceOptions, *, hold_s: int) -> Self:
+        """Open the source ``name`` and start its heartbeat thread; raises ``ClientError`` and ``Unreachable``."""
+        claims = connect(options)
+        consumer, takeover, lease_s = options.consumer, options.takeover, options.lease_s
+        opening = partial(claims.open, name, consumer=consumer, takeover=takeover, hold_s=hold_s, lease_s=lease_s)
+        view = retrying(opening, options.patience_s)
+        held = cls(claims, view, options)
+        threading.Thread(target=held._beat, name="veilmq-heartbeat", daemon=True).start()
+        return held
+
+    @property
+    def name(self) -> str:
+        """Return the name of the source."""
+        return self.view.source
+
+    def renew(self) -> SourceView:
+        """Renew lease and hold, and return the state of the source."""
+        self.view = retrying(self._renew, self._options.patience_s)
+        return self.view
+
+    def claim(self, number: int, messages_max: int, *, wait_s: int) -> Bound:
+        """Bind claim ``number``, or return its existing binding; waits up to ``wait_s`` for the first message."""
+        options = self._options
+        claiming = partial(
+            self._claims.claim,
+            self.name,
+            epoch=self.view.epoch,
+            number=number,
+            messages_max=messages_max,
+            shard_messages=options.shard_messages,
+            bytes_max=options.bytes_max,
+            wait_s=wait_s,
+        )
+        return retrying(claiming, options.patience_s)
+
+    def acknowledge(self, number: int) -> Acknowledged:
+        """Delete the messages of all claims up to ``number``."""
+        acknowledging = partial(self._claims.acknowledge, self.name, epoch=self.view.epoch, number=number)
+        return retrying(acknowledging, self._options.patience_s)
+
+    def stop(self) -> None:
+        """Stop the heartbeats: the source's hold starts to run."""
+        self._stopped.set()
+
+    def _renew(self) -> SourceView:
+        return self._claims.heartbeat(source=self.name, epoch=self.view.epoch)
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(self._options.lease_s / BEATS_PER_LEASE):
+            try:
+                self._renew()
+            except (ClientError, Unreachable) as error:
+                if isinstance(error, ClientError) and error.code in OVER:
+                    _log.warning("Heartbeats of the source %s end: %s", self.name, error)
+                    return
+                _log.warning("A heartbeat of the source %s failed: %s", self.name, error)
+
+
+def connect(options: SourceOptions) -> Claims:
+    """Return a client for the claims of the queue in ``options``."""
+    connection = options.connection
+    return Claims(connection.endpoint, connection.queue, key=connection.key)
+
+
+def open_claims(view: SourceView) -> dict[int, ClaimView]:
+    """Return the readable claims of ``view`` by number."""
+    return {claim.number: claim for claim in view.claims if claim.state is ClaimState.OPEN}
+
+
+def warn_of_others(name: str, options: SourceOptions) -> None:
+    """Warn if a new stream ends another one of its consumer, or if claims of a dead stream hold messages."""
+    with connect(options) as claims:
+        views = retrying(claims.sources, options.patience_s)
+    for view in views:
+        held = sum(claim.messages for claim in open_claims(view).values())
+        if view.source != name and view.consumer == options.consumer != "" and view.alive and not held:
+            other = f"The consumer {view.consumer} has another stream, {view.source}, which ends now"
+            _log.warning("%s: give each query its own consumer.", other)
+        elif view.source != name and held and not view.alive:
+            action = "they return to the queue when its hold ends, or at once with `veilmq claims close`"
+            _log.warning("The dead stream %s has %d claimed messages: %s.", view.source, held, action)
+
+
+_log = logging.getLogger("veilmq.spark")
 
 
 class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -89,13 +183,18 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Acknowledge ``start`` if safe; return the end of the next batch, or ``start`` if there are no messages."""
+        messages_max: int = getattr(limit, "max_rows", limits.CLAIM_MESSAGES.maximum)  # ReadAllAvailable has none
         with advised():
             held, begin = self._begin(self._offset(start))
             if self._progress.finished(begin.number):
                 self._acknowledge(held, begin.number)
-            number, bound = self._claim_next(held, begin.number + 1, self._messages_max(limit))
+            if self._budget is not None:
+                messages_max = min(messages_max, self._budget)
+            number, bound = self._claim_next(held, begin.number + 1, messages_max)
             if not bound.shards:
-                self._acknowledge_if_idle(held, begin.number)
+                unacknowledged = begin.number > self._acknowledged
+                if unacknowledged and self._progress.finished_when_idle(begin.number, time.monotonic()):
+                    self._acknowledge(held, begin.number)
                 return start
         self._shards[number] = bound.shards
         self._messages[number] = bound.messages
@@ -210,14 +309,6 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._messages = {bound: count for bound, count in self._messages.items() if bound > number}
         self._shards = {bound: shards for bound, shards in self._shards.items() if bound > number}
 
-    def _acknowledge_if_idle(self, held: HeldSource, number: int) -> None:
-        if number > self._acknowledged and self._progress.finished_when_idle(number, time.monotonic()):
-            self._acknowledge(held, number)
-
-    def _messages_max(self, limit: ReadLimit) -> int:
-        wanted = _LIMITS[type(limit)](limit)
-        return wanted if self._budget is None else min(wanted, self._budget)
-
     def _claim_next(self, held: HeldSource, number: int, messages_max: int) -> tuple[int, Bound]:
         """Bind ``number``, or the next number that is not lost: Spark has not logged the lost ones.
 
@@ -248,12 +339,11 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _replayed(self, view: SourceView, numbers: range) -> dict[int, int]:
         """Return the number of shards of claims that an earlier process bound; 0 for a claim to skip."""
-        open_by_number = open_claims(view)
-        self._messages |= {number: open_by_number[number].messages for number in numbers if number in open_by_number}
-        self._counters["duplicatesKeptAway"] += sum(
-            open_by_number[number].messages for number in numbers if number in open_by_number
-        )
-        return {number: self._shards_of(number, open_by_number.get(number), view) for number in numbers}
+        claims = open_claims(view)
+        messages = {number: claims[number].messages for number in numbers if number in claims}
+        self._messages |= messages
+        self._counters["duplicatesKeptAway"] += sum(messages.values())
+        return {number: self._shards_of(number, claims.get(number), view) for number in numbers}
 
     def _shards_of(self, number: int, claim: ClaimView | None, view: SourceView) -> int:
         if claim is not None:
@@ -289,9 +379,13 @@ def read_shard(options: SourceOptions, partition: ShardPartition) -> "Iterator[p
     rows = 0
     with advised():
         try:
-            for batch in _pages(_claims(options.connection), partition, options.patience_s):
-                rows += batch.num_rows
-                yield batch
+            claims, cursor, more = _claims(options.connection), "", True
+            page = partial(claims.page, partition.source, number=partition.number, shard=partition.shard)
+            while more:
+                batches, cursor = retrying(partial(page, cursor=cursor), options.patience_s)
+                more = bool(cursor)
+                rows += sum(batch.num_rows for batch in batches)
+                yield from batches
         except ClientError as error:
             if error.code not in LOST or options.on_lost_claim != SKIP:
                 raise
@@ -303,16 +397,3 @@ def read_shard(options: SourceOptions, partition: ShardPartition) -> "Iterator[p
 def _claims(at: Connection) -> Claims:
     """Return the client of this worker, which all its tasks share, so that they need not reconnect."""
     return Claims(at.endpoint, at.queue, key=at.key)
-
-
-def _pages(claims: Claims, partition: ShardPartition, patience_s: int) -> "Iterator[pa.RecordBatch]":
-    cursor = ""
-    while True:
-        batches, cursor = retrying(partial(_page, claims, partition, cursor), patience_s)
-        yield from batches
-        if not cursor:
-            return
-
-
-def _page(claims: Claims, partition: ShardPartition, cursor: str) -> "tuple[list[pa.RecordBatch], str]":
-    return claims.page(partition.source, number=partition.number, shard=partition.shard, cursor=cursor)

@@ -1,0 +1,462 @@
+"""Cells: closed receipts counted into histograms on a logarithmic scale, which can only be added.
+
+A cell is a queue, a routing key, a day, first or later receipt, an outcome, an arm and a bucket; ``n`` is its number
+of receipts. Each receipt is counted twice, once for each ``axis``: by the time ``held``, and by its ``visibility``
+timeout. Buckets are 2 % wide, ``floor(ln ms / ln 1.02)``, and arms are ranges of timeouts. So the number of cells has a
+bound that does not depend on the number of receipts, and Spark shuffles only cells.
+
+**A late delete corrects its expiry without a join.** Both are counted on the day of the deadline, and in the same
+bucket of the axis of timeouts, so one is subtracted from the other: expired minus late is censored.
+
+The driver holds the cells of a queue or routing key as ``ReceiptCounts``: in sparse form, and as arrays over buckets.
+
+``shifts`` finds the day since which the work of a routing key takes as long as it does now. Older days weigh less, but
+after a change even their reduced weight biases the estimate. So the latest days are compared with the day before them,
+repeatedly, by the octave in which receipts were deleted. If a day differs significantly and substantially, the work has
+changed, and older receipts are excluded. Only receipts that end before the first timeouts of both days are compared,
+because a new timeout changes how receipts end, but not the work.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as fn
+
+from veilmq.core.events import Outcome
+
+RATIO = 1.02
+BUCKETS = 1060
+"""More than fourteen days, the longest that a message is kept, have buckets."""
+
+ARM_BUCKETS = 8
+"""An *arm* is a range of timeouts in force, 17 % wide."""
+
+OCTAVE_BUCKETS = 35
+"""About twice as long."""
+
+EXTENDED = -1
+"""The arm of receipts whose timeout was extended on the way: how long it became follows the work."""
+
+HELD = "held"
+VISIBILITY = "visibility"
+
+DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+
+SUMS = ("n", "extensions")
+"""The columns of a cell that are added: receipts, and how often their timeouts were extended."""
+
+DIMENSIONS = ("queue", "key", "day", "first", "outcome", "axis", "arm", "bucket")
+
+
+def cells(receipts: DataFrame) -> DataFrame:
+    """Return the cells of ``receipts`` (``event_log.SCHEMA``): their ``DIMENSIONS`` and ``SUMS``."""
+    entries = receipts.select(
+        "queue",
+        fn.coalesce("key", fn.lit("")).alias("key"),
+        _day(_counted_at_ms()).alias("day"),
+        (fn.col("receive_count") <= 1).alias("first"),
+        "outcome",
+        _bucket(fn.col("held_ms")).alias("held_bucket"),
+        _bucket(fn.col("visibility_ms")).alias("visibility_bucket"),
+        fn.when(fn.col("extensions") > 0, EXTENDED)
+        .otherwise(fn.floor(_bucket(fn.col("visibility_ms")) / ARM_BUCKETS))
+        .cast("int")
+        .alias("arm"),
+        fn.coalesce("extensions", fn.lit(0)).alias("its_extensions"),
+    )
+    shared = ["queue", "key", "day", "first", "outcome", "arm"]
+    sides = [[*shared, "held_bucket"], [*shared, "visibility_bucket"]]
+    counted = entries.groupingSets(sides, *shared, "held_bucket", "visibility_bucket").agg(
+        fn.grouping("held_bucket").alias("by_visibility"),
+        fn.count(fn.lit(1)).alias("n"),
+        fn.sum("its_extensions").alias("extensions"),
+    )
+    return counted.select(
+        *shared,
+        fn.when(fn.col("by_visibility") == 1, VISIBILITY).otherwise(HELD).alias("axis"),
+        fn.coalesce("held_bucket", "visibility_bucket").alias("bucket"),
+        *SUMS,
+    )
+
+
+def waits(receipts: DataFrame) -> DataFrame:
+    """Return the time from the sending to the first receive: ``queue``, ``hour`` (of the epoch), ``bucket``, ``n``.
+
+    The hour is that of the receive. The highest bucket of an hour is the age of its oldest message.
+    """
+    received_ms = fn.unix_millis("received_at")
+    return (
+        receipts.where((fn.col("receive_count") <= 1) & (fn.col("outcome") != Outcome.LATE_DELETED.value))
+        .select(
+            "queue",
+            fn.floor(received_ms / HOUR_MS).cast("int").alias("hour"),
+            _bucket(received_ms - fn.unix_millis("sent_at")).alias("bucket"),
+        )
+        .groupBy("queue", "hour", "bucket")
+        .agg(fn.count(fn.lit(1)).alias("n"))
+    )
+
+
+def merged(parts: DataFrame) -> DataFrame:
+    """Return ``parts``, cells of any files, nodes and days, with equal cells added."""
+    return parts.groupBy(*DIMENSIONS).agg(*(fn.sum(name).alias(name) for name in SUMS))
+
+
+def decayed(parts: DataFrame, *, half_life_days: float, since: DataFrame | None = None) -> DataFrame:
+    """Return cells without a ``day``, added with weights that halve every ``half_life_days`` before the latest day.
+
+    ``n2`` is the sum of the squares of the weights. Days before that of a queue and key in ``since`` do not count.
+    """
+    if since is not None:
+        known = parts.join(fn.broadcast(since), ["queue", "key"], "left")
+        parts = known.where(fn.col("since").isNull() | (fn.col("day") >= fn.col("since"))).drop("since")
+    latest = parts.agg(fn.max("day").alias("latest"))
+    age = fn.datediff("latest", "day")
+    weighted = parts.crossJoin(fn.broadcast(latest)).withColumn("weight", fn.pow(fn.lit(0.5), age / half_life_days))
+    timeless = [name for name in DIMENSIONS if name != "day"]
+    squares = fn.sum(fn.col("n") * fn.col("weight") ** 2).alias("n2")
+    sums = [fn.sum(fn.col(name) * fn.col("weight")).alias(name) for name in SUMS]
+    return weighted.groupBy(*timeless).agg(*sums, squares)
+
+
+def octaves(parts: DataFrame) -> DataFrame:
+    """Return the first receipts of each queue, key and day by outcome and octave of the time held."""
+    first = parts.where((fn.col("axis") == HELD) & fn.col("first"))
+    octave = fn.floor(fn.col("bucket") / OCTAVE_BUCKETS).cast("int").alias("octave")
+    return first.groupBy("queue", "key", "day", "outcome", octave).agg(fn.sum("n").alias("n"))
+
+
+def days(parts: DataFrame) -> DataFrame:
+    """Return the number of receipts by ``queue``, ``day`` and ``outcome``, as ``n``."""
+    held = parts.where(fn.col("axis") == HELD)
+    return held.groupBy("queue", "day", "outcome").agg(fn.sum("n").alias("n")).orderBy("queue", "day", "outcome")
+
+
+def _bucket(ms: Column) -> Column:
+    bucket = fn.floor(fn.log(fn.greatest(ms, fn.lit(1))) / math.log(RATIO)).cast("int")
+    return fn.least(bucket, fn.lit(BUCKETS - 1))
+
+
+def _counted_at_ms() -> Column:
+    late = fn.col("outcome") == Outcome.LATE_DELETED.value
+    deadline_ms = fn.unix_millis("received_at") + fn.col("visibility_ms")
+    return fn.when(late, deadline_ms).otherwise(fn.unix_millis("closed_at"))
+
+
+def _day(ms: Column) -> Column:
+    """Return the UTC day of ``ms``, regardless of the time zone of the session."""
+    return fn.date_from_unix_date(fn.floor(ms / DAY_MS).cast("int"))
+
+
+Array = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+
+EDGES_S: Array = np.power(RATIO, np.arange(1, BUCKETS + 1, dtype=np.float64)) / 1000.0
+"""The upper edge of each bucket, in seconds."""
+
+MIDDLES_S: Array = EDGES_S / RATIO**0.5
+"""The (geometric) middle of each bucket, in seconds."""
+
+RELEASED = (Outcome.NACKED, Outcome.DELETED_BY_EARLIER)
+"""Outcomes that show only that the work takes longer than the receipt was held."""
+
+ENDED = (Outcome.DELETED, Outcome.EXPIRED, *RELEASED)
+"""Every receipt has exactly one of these outcomes."""
+
+_KINDS = [(outcome.value, axis) for outcome in Outcome for axis in (HELD, VISIBILITY)]
+_ARMS = BUCKETS // ARM_BUCKETS + 2
+
+
+def bucket_of(time_s: float) -> int:
+    """Return the bucket of a time."""
+    return int(np.clip(np.floor(np.log(max(time_s * 1000.0, 1.0)) / np.log(RATIO)), 0, BUCKETS - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Arms:
+    """One item per arm, a range of timeouts: its receipts, those deleted late, and those expired and never deleted.
+
+    ``timeouts_s`` is the mean timeout of the arm. ``spread`` is the mean weight of its receipts: older receipts weigh
+    less, and sums of weights vary more than counts.
+    """
+
+    numbers: Numbers
+    timeouts_s: Array
+    receipts: Array
+    late: Array
+    expired_only: Array
+    spread: Array
+
+
+@dataclass(frozen=True)
+class ReceiptCounts:
+    """Receipts by outcome, axis, arm and bucket: ``counts`` and, for variances, the sums of squared weights.
+
+    ``codes`` are sorted, each once. ``extensions`` are those of the receipts that were deleted in time.
+    """
+
+    codes: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    counts: Array = field(default_factory=lambda: np.zeros(0))
+    squares: Array = field(default_factory=lambda: np.zeros(0))
+    extensions: float = 0.0
+
+    def __add__(self, other: "ReceiptCounts") -> "ReceiptCounts":
+        """Return the sum of both."""
+        return total([self, other])
+
+    def scaled(self, weight: float) -> "ReceiptCounts":
+        """Return these counts with every count multiplied by ``weight``."""
+        return ReceiptCounts(self.codes, self.counts * weight, self.squares * weight**2, self.extensions * weight)
+
+    def by_bucket(self, axis: str, *outcomes: Outcome) -> tuple[Array, Array]:
+        """Return the counts and the sums of squared weights of ``outcomes`` on ``axis``, by bucket."""
+        kinds, _, places = _parts(self.codes)
+        wanted = np.isin(kinds, [_KINDS.index((each.value, axis)) for each in outcomes])
+        return _by_bucket(places[wanted], self.counts[wanted]), _by_bucket(places[wanted], self.squares[wanted])
+
+    def by_arm(self, outcome: Outcome, axis: str = HELD) -> dict[int, Array]:
+        """Return the receipts of ``outcome`` on ``axis`` by bucket, for each arm."""
+        kinds, arms, places = _parts(self.codes)
+        wanted = kinds == _KINDS.index((outcome.value, axis))
+        return {
+            int(arm): _by_bucket(places[chosen], self.counts[chosen])
+            for arm in np.unique(arms[wanted])
+            for chosen in [wanted & (arms == arm)]
+        }
+
+    @cached_property
+    def deleted(self) -> Array:
+        """Receipts deleted in time, by the time held."""
+        return self.by_bucket(HELD, Outcome.DELETED)[0]
+
+    @cached_property
+    def late(self) -> Array:
+        """Receipts deleted late, by the time held."""
+        return self.by_bucket(HELD, Outcome.LATE_DELETED)[0]
+
+    @cached_property
+    def nacked(self) -> Array:
+        """Receipts released, or whose message an earlier receipt deleted, by the time held."""
+        return self.by_bucket(HELD, *RELEASED)[0]
+
+    @property
+    def by_earlier(self) -> float:
+        """The number of receipts that ended because an earlier receipt deleted the message."""
+        return float(self.by_bucket(HELD, Outcome.DELETED_BY_EARLIER)[0].sum())
+
+    @cached_property
+    def expired(self) -> Array:
+        """Expired receipts by timeout, those deleted late included."""
+        return self.by_bucket(VISIBILITY, Outcome.EXPIRED)[0]
+
+    @cached_property
+    def expired_only(self) -> Array:
+        """Expired receipts that were never deleted, by timeout."""
+        return np.maximum(self.expired - self.by_bucket(VISIBILITY, Outcome.LATE_DELETED)[0], 0.0)
+
+    @cached_property
+    def in_force(self) -> Array:
+        """All receipts, by timeout."""
+        return self.by_bucket(VISIBILITY, *ENDED)[0]
+
+    @cached_property
+    def in_sight(self) -> Array:
+        """The share of receipts whose timeout, before it was extended, reaches each bucket."""
+        first = self.in_force - sum(self.by_arm(each, VISIBILITY).get(EXTENDED, 0.0) for each in ENDED)
+        return np.asarray(np.cumsum(first[::-1])[::-1] / max(float(first.sum()), 1e-9))
+
+    @property
+    def receipts(self) -> float:
+        """The number of receipts."""
+        return float(self.in_force.sum())
+
+    @property
+    def receipts_held(self) -> float:
+        """The number of receipts deleted in time."""
+        return float(self.deleted.sum())
+
+    @property
+    def longest_s(self) -> float:
+        """The longest timeout; 0 without receipts."""
+        held = np.flatnonzero(self.in_force > 0)
+        return float(EDGES_S[held[-1]]) if held.size else 0.0
+
+    @property
+    def usual_s(self) -> float:
+        """The timeout of most receipts; 0 without receipts."""
+        return float(MIDDLES_S[np.argmax(self.in_force)]) if self.receipts > 0 else 0.0
+
+    def arms(self) -> Arms:
+        """Return the arms; receipts whose timeout was extended belong to none."""
+        kinds, arms, places = _parts(self.codes)
+        numbers, index = np.unique(arms[arms != EXTENDED], return_inverse=True)
+        counts, squares = self.counts[arms != EXTENDED], self.squares[arms != EXTENDED]
+        kinds, places = kinds[arms != EXTENDED], places[arms != EXTENDED]
+
+        def summed(values: Array, *outcomes: Outcome) -> Array:
+            wanted = np.isin(kinds, [_KINDS.index((each.value, VISIBILITY)) for each in outcomes])
+            return _by_bucket(index[wanted], values[wanted], numbers.size)
+
+        receipts = summed(counts, *ENDED)
+        late = summed(counts, Outcome.LATE_DELETED)
+        known = receipts > 0
+        divisor = np.maximum(receipts, 1e-9)
+        return Arms(
+            numbers=numbers[known],
+            timeouts_s=(summed(counts * MIDDLES_S[places], *ENDED) / divisor)[known],
+            receipts=receipts[known],
+            late=np.minimum(late, summed(counts, Outcome.EXPIRED))[known],
+            expired_only=np.maximum(summed(counts, Outcome.EXPIRED) - late, 0.0)[known],
+            spread=(summed(squares, *ENDED) / divisor)[known],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyCounts:
+    """The first and later receipts of one routing key; those before the day ``since`` are excluded if work changed."""
+
+    queue: str
+    key: str
+    first: ReceiptCounts
+    later: ReceiptCounts = field(default_factory=ReceiptCounts)
+    since: str = ""
+
+    @cached_property
+    def all(self) -> ReceiptCounts:
+        """All receipts."""
+        return self.first + self.later
+
+
+def whole_of(keys: Iterable[KeyCounts]) -> KeyCounts:
+    """Return the sum of all ``keys`` of a queue."""
+    every = list(keys)
+    return KeyCounts(
+        queue=every[0].queue if every else "",
+        key="",
+        first=total(each.first for each in every),
+        later=total(each.later for each in every),
+        since=max((each.since for each in every), default=""),
+    )
+
+
+def total(parts: Iterable[ReceiptCounts]) -> ReceiptCounts:
+    """Return the sum of ``parts``."""
+    every = [ReceiptCounts(), *parts]
+    codes, counts, squares = (
+        np.concatenate([getattr(each, name) for each in every]) for name in ("codes", "counts", "squares")
+    )
+    return _merged(codes, counts, squares, sum(each.extensions for each in every))
+
+
+def counts_by_key(cells: Any, since: Mapping[tuple[str, str], str] | None = None) -> Iterator[KeyCounts]:
+    """Yield the counts of each queue and key in ``cells``, a pandas frame of decayed cells, sorted."""
+    ordered = cells.sort_values(["queue", "key"], kind="stable")
+    for (queue, key), part in ordered.groupby(["queue", "key"], sort=False):
+        first, later = counts_of(part[part["first"]]), counts_of(part[~part["first"]])
+        yield KeyCounts(queue=queue, key=key, first=first, later=later, since=(since or {}).get((queue, key), ""))
+
+
+def counts_of(cells: Any) -> ReceiptCounts:
+    """Return the sum of ``cells``, a pandas frame."""
+    kinds = np.array([_KINDS.index(pair) for pair in zip(cells["outcome"], cells["axis"], strict=True)], dtype=np.int64)
+    arms, buckets = (cells[name].fillna(EXTENDED).to_numpy(dtype=np.int64) for name in ("arm", "bucket"))
+    codes = _code(kinds, arms, buckets)
+    counts = cells["n"].to_numpy(dtype=np.float64)
+    squares = cells["n2"].to_numpy(dtype=np.float64) if "n2" in cells else counts
+    in_time = cells[(cells["outcome"] == Outcome.DELETED.value) & (cells["axis"] == HELD)]
+    return _merged(codes, counts, squares, float(in_time["extensions"].sum()))
+
+
+def counted(outcome: Outcome, axis: str, arms: Any, buckets: Any, counts: Any) -> ReceiptCounts:
+    """Return the counts of one outcome on one axis, from columns of equal length."""
+    kinds = np.full(len(buckets), _KINDS.index((outcome.value, axis)), dtype=np.int64)
+    codes = _code(kinds, np.asarray(arms, dtype=np.int64), np.asarray(buckets, dtype=np.int64))
+    each = np.asarray(counts, dtype=np.float64)
+    return _merged(codes, each, each)
+
+
+def _code(kinds: Numbers, arms: Numbers, places: Numbers) -> Numbers:
+    return (kinds * _ARMS + arms + 1) * BUCKETS + places
+
+
+def _parts(codes: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    return codes // BUCKETS // _ARMS, codes // BUCKETS % _ARMS - 1, codes % BUCKETS
+
+
+def _by_bucket(places: Numbers, weights: Array, buckets: int = BUCKETS) -> Array:
+    return np.bincount(places, weights=weights, minlength=buckets).astype(np.float64)
+
+
+def _merged(codes: Numbers, counts: Array, squares: Array, extensions: float = 0.0) -> ReceiptCounts:
+    found, index = np.unique(codes, return_inverse=True)
+    return ReceiptCounts(
+        found, _by_bucket(index, counts, found.size), _by_bucket(index, squares, found.size), extensions
+    )
+
+
+RECEIPTS_MIN = 200.0
+"""Fewer receipts are not compared."""
+
+DISTANCE_MIN = 0.05
+"""Days differ if their chi-square distance exceeds this, the distance of log-normal work that takes 20 % longer."""
+
+EXPIRED_MIN = 0.005
+"""Octaves are compared until this share of the receipts of a day has expired."""
+
+_SIGMAS = 4.0
+_OCTAVES = BUCKETS // OCTAVE_BUCKETS + 1
+
+
+def shifts(days: Any) -> dict[tuple[str, str], str]:
+    """Return the day of the last change, by queue and key, for those whose work has changed.
+
+    ``days`` is a pandas frame of ``octaves``.
+    """
+    found = {}
+    receipts = days[days["outcome"].isin([each.value for each in ENDED])]
+    for name, part in receipts.groupby(["queue", "key"], sort=False):
+        dates = np.unique(part["day"])
+        table = np.zeros((len(dates), 3, _OCTAVES))
+        kinds = np.select(
+            [part["outcome"] == Outcome.DELETED.value, part["outcome"] == Outcome.EXPIRED.value], [0, 1], 2
+        )
+        np.add.at(table, (np.searchsorted(dates, part["day"]), kinds, part["octave"]), part["n"])
+        since = _since(table)
+        if since is not None:
+            found[name] = str(dates[since])
+    return found
+
+
+def _since(days: Array) -> int | None:
+    """Return the index of the first day after the last change; ``None`` if all ``days`` are alike.
+
+    Each day has three rows (deleted, expired and other receipts) by octave.
+    """
+    recent = np.zeros_like(days[0])
+    for number in range(len(days) - 1, -1, -1):
+        if _differ(np.stack([recent, days[number]])):
+            return number + 1
+        recent = recent + days[number]
+    return None
+
+
+def _differ(both: Array) -> bool:
+    totals = both.sum(axis=(1, 2))
+    if totals.min() < RECEIPTS_MIN:
+        return False
+    seen = (both[:, 1].cumsum(axis=1) <= EXPIRED_MIN * totals[:, None]).all(axis=0)
+    deleted = both[:, 0, seen]
+    expected = totals[:, None] * deleted.sum(axis=0) / totals.sum()
+    large = expected.min(axis=0) >= 5.0
+    observed = np.column_stack([deleted[:, large], totals - deleted[:, large].sum(axis=1)])
+    expected = np.column_stack([expected[:, large], totals - expected[:, large].sum(axis=1)])
+    excess = float(((observed - expected) ** 2 / np.maximum(expected, 1e-9)).sum()) - large.sum()
+    number = totals.prod() / totals.sum()
+    return bool(excess > _SIGMAS * np.sqrt(2.0 * max(large.sum(), 1)) and excess / number > DISTANCE_MIN)

@@ -1,0 +1,362 @@
+"""The demonstration: a server, a producer, workers (one is killed) and the pipeline, on one machine in a few minutes.
+
+Every figure is counted afterwards, from the event log and the archive.
+"""
+
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from veilmq.client import HttpQueueClient, NewMessage
+from veilmq.core.properties import Attribute
+from veilmq.core.routing import RoutingTable
+from veilmq.core.settings import SettingValue
+from veilmq.pipeline.archive import ArchiveOptions, archive
+from veilmq.pipeline.cells import ENDED
+from veilmq.pipeline.cost import TuneOptions
+from veilmq.pipeline.demo_worker import ATTRIBUTE, Done, Work, mean_s, work
+from veilmq.pipeline.report import report
+from veilmq.pipeline.route import ForwardOptions, create_queues, forward, route_table
+from veilmq.pipeline.session import PipelineFailed
+from veilmq.pipeline.tune import Recommendation, facts_of, plain_name, tune
+
+ONE_QUEUE, INTAKE, DONE, DEAD = "work", "routed", "done", "dead"
+GUESS_S = 2
+"""The guessed timeout of the one queue: long for most of its work, too short for some."""
+
+RECEIVES_MAX = 3
+"""Receives after which a message of the one queue, or of the longest class, is a dead letter."""
+
+WORKERS = 3
+THREADS = 24
+KILL_AT = 0.4
+_SEED = 20_260_101
+_SEND_BATCH = 10
+_POLL_S = 0.3
+_LOAD_S_MAX = 240.0
+_LOAD_PER_SEND_MAX = 12.0  # times the duration of sending
+_START_S_MAX = 60.0
+_END_S_MAX = 20.0
+_EXPORT_S_MAX = 60.0
+_EXPORT_S = 2.5
+"""The server exports the event log each second; an event that is missing after this time was never written."""
+
+_ENDPOINT = re.compile(r"at (http://\S+)")
+_DEAD_LETTERS: dict[str, SettingValue] = {"dead_letter_queue": DEAD, "receives_max": RECEIVES_MAX}
+
+Bar = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worked:
+    """One load: its duration, its finished messages, its dead letters, and the ends of its receipts.
+
+    ``repeated`` counts the receipts after the first of each message. Of those that ``expired``, after ``wasted_s``
+    seconds in total, the work of ``late`` ones was finished afterwards.
+    """
+
+    seconds: float
+    done: int
+    dead: int
+    repeated: int
+    expired: int
+    late: int
+    wasted_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveCounts:
+    """The archive of finished work: its ``rows``, and the different ``messages`` and pieces of ``work`` in them."""
+
+    rows: int
+    messages: int
+    work: int
+
+
+class Processes:
+    """The processes of the demonstration. Their output goes to files in ``logs``."""
+
+    def __init__(self, logs: Path) -> None:
+        """Create the folder of the logs."""
+        logs.mkdir(parents=True, exist_ok=True)
+        self._logs = logs
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start a process of ``demo_worker``."""
+        command = [sys.executable, "-m", "veilmq.pipeline.demo_worker", *arguments]
+        with (self._logs / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        self._running.append(process)
+        return process
+
+    def serve(self, *, data: Path, events: Path) -> str:
+        """Start a server that stores ``data`` and exports ``events``; return its endpoint once it answers."""
+        options = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--data", str(data)]
+        exports = ["--events-to", str(events), "--events-period-s", "1"]
+        process = self.start("server", "veilmq", "serve", *options, *exports)
+        log = self._logs / "server.log"
+        deadline_s = time.monotonic() + _START_S_MAX
+        while time.monotonic() < deadline_s and process.poll() is None:
+            if found := _ENDPOINT.search(log.read_text(encoding="utf-8", errors="replace")):
+                return found[1]
+            time.sleep(0.05)
+        raise PipelineFailed(f"The server of the demonstration does not start; see {log}.")
+
+    def end(self, processes: Sequence[subprocess.Popen[bytes]] | None = None) -> None:
+        """Terminate ``processes`` (default: all, the last one first) and wait; kill those that do not end."""
+        ending = self._running[::-1] if processes is None else processes
+        for process in ending:
+            process.terminate()
+        for process in ending:
+            try:
+                process.wait(_END_S_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+            self._running.remove(process)
+
+
+@contextmanager
+def demonstration(folder: Path, *, messages: int, quantile: float) -> Iterator["Demo"]:
+    """Run a server with its event log in ``folder``; all processes end with the context.
+
+    ``messages`` is the size of each load, ``quantile`` an option of ``tune``.
+    """
+    processes = Processes(folder / "logs")
+    try:
+        endpoint = processes.serve(data=folder / "data", events=folder / "events")
+        with HttpQueueClient(endpoint) as client:
+            yield Demo(folder, endpoint, client, processes, messages, TuneOptions(quantile=quantile))
+    finally:
+        processes.end()
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """The steps of the demonstration."""
+
+    folder: Path
+    endpoint: str
+    client: HttpQueueClient
+    processes: Processes
+    messages: int
+    options: TuneOptions
+
+    def one_queue(self, *, bar: Bar) -> Worked:
+        """Process a load in one queue with a guessed timeout."""
+        self.client.create_queue(DEAD)
+        self.client.create_queue(DONE)
+        self.client.create_queue(ONE_QUEUE, {"visibility_timeout_s": GUESS_S, **_DEAD_LETTERS})
+        return self._worked(ONE_QUEUE, (ONE_QUEUE,), first=0, bar=bar)
+
+    def learn(self, spark: SparkSession) -> tuple[tuple[Recommendation, ...], RoutingTable]:
+        """Recommend a timeout for the queue and each kind of work, and compute the classes, from the event log."""
+        facts = facts_of(self.client, [ONE_QUEUE])
+        tuned = tune(spark, events=self._events, state=self._state, options=self.options, facts=facts)
+        made = route_table(
+            spark,
+            state=self._state,
+            queue=ONE_QUEUE,
+            path=self.folder / "routing-table.json",
+            attribute=ATTRIBUTE,
+            options=self.options,
+            facts=facts[ONE_QUEUE],
+        )
+        return tuple(each for each in tuned.recommendations if plain_name(each.queue) == ONE_QUEUE), made.table
+
+    def routed(self, spark: SparkSession, table: RoutingTable, *, bar: Bar) -> Worked:
+        """Process the same load again, forwarded by Spark to the queues of its classes."""
+        self.client.create_queue(INTAKE)
+        create_queues(self.client, table, receives_max=1)
+        self.client.set(table.classes[-1].queue, _DEAD_LETTERS)
+        checkpoint = str(self.folder / "checkpoints" / "route")
+        options = ForwardOptions(
+            intake=INTAKE, table=table, endpoint=self.endpoint, checkpoint=checkpoint, continuous=True
+        )
+        queues = tuple(each.queue for each in table.classes)
+        forwarded = {INTAKE: 0}
+        with beside(lambda stop: forward(spark, options, report=forwarded.__setitem__, stop=stop)) as check:
+            return self._worked(
+                INTAKE, queues, first=self.messages, bar=checking(bar, check), arrived=lambda: forwarded[INTAKE]
+            )
+
+    def archive(self, spark: SparkSession, stop: threading.Event | None = None) -> None:
+        """Archive the messages of finished work: until ``stop`` is set, or without ``stop``, those that are left."""
+        table = str(self.folder / "archive")
+        options = ArchiveOptions(queues=(DONE,), table=table, endpoint=self.endpoint, continuous=stop is not None)
+        archive(spark, options, stop=stop, clock_s=time.monotonic)
+
+    def archive_counts(self) -> ArchiveCounts:
+        """Count the archive as any reader of Delta tables sees it."""
+        rows = DeltaTable(self.folder / "archive").to_pyarrow_table(columns=["id", "body"])
+        done = {msgspec.json.decode(body, type=Done).number for body in rows["body"].to_pylist()}
+        return ArchiveCounts(rows=rows.num_rows, messages=len(set(rows["id"].to_pylist())), work=len(done))
+
+    def report(self, spark: SparkSession) -> Path:
+        """Count the new receipts, and write the report; return its path."""
+        facts = facts_of(self.client, self.client.list_queues())
+        tune(spark, events=self._events, state=self._state, options=self.options, facts=facts)
+        path, at_ms = self.folder / "report.html", time.time_ns() // 1_000_000
+        title = "veilmq demo"
+        return report(spark, state=self._state, path=path, at_ms=at_ms, title=title, options=self.options, facts=facts)
+
+    @property
+    def _events(self) -> str:
+        return str(self.folder / "events" / "receipt_closed")
+
+    @property
+    def _state(self) -> str:
+        return str(self.folder / "state")
+
+    def _worked(
+        self, intake: str, queues: tuple[str, ...], *, first: int, bar: Bar, arrived: Callable[[], int] | None = None
+    ) -> Worked:
+        """Send a load to ``intake``, process it in ``queues``, and count the result.
+
+        ``arrived`` returns how many messages have reached ``queues``; by default, all that were sent.
+        """
+        dead_before = self.client.show(DEAD).visible
+        seconds = self._run(intake, queues, first=first, bar=bar, arrived=arrived)
+        dead = self.client.show(DEAD).visible - dead_before
+        logged = _event_log(self.folder / "events")
+        names = pc.replace_substring_regex(logged["queue"], pattern="^.*/", replacement="")  # the log has account/name
+        rows = logged.filter(pc.is_in(names, pa.array(queues)))
+        ended = rows.filter(pc.is_in(rows["outcome"], pa.array([each.value for each in ENDED])))
+        expired = rows.filter(pc.equal(rows["outcome"], "expired"))
+        return Worked(
+            seconds=seconds,
+            done=self.messages - dead,
+            dead=dead,
+            repeated=ended.num_rows - pc.count_distinct(ended["message_id"]).as_py(),
+            expired=expired.num_rows,
+            late=rows.filter(pc.equal(rows["outcome"], "late_deleted")).num_rows,
+            wasted_s=(pc.sum(expired["held_ms"]).as_py() or 0) / 1000,
+        )
+
+    def _run(
+        self, intake: str, queues: tuple[str, ...], *, first: int, bar: Bar, arrived: Callable[[], int] | None
+    ) -> float:
+        """Send and process until all messages are done; return the seconds."""
+        begun_s = time.monotonic()
+        send_s = self.messages * mean_s() / (WORKERS * THREADS) / 2  # half of the time that the workers need
+        workers = [
+            self.processes.start(f"worker-{number}", "work", self.endpoint, str(number), str(THREADS), DONE, *queues)
+            for number in range(WORKERS)
+        ]
+        pieces = tuple(work(self.messages, seed=_SEED, first=first))
+        producer = _Producer(self.endpoint, intake, pieces, send_s)
+        producer.start()
+        finished = 0
+        while finished < self.messages:
+            time.sleep(_POLL_S)
+            reached = arrived() if arrived else producer.sent
+            waiting = sum(_messages(self.client, queue) for queue in queues)  # in the order of classes: none is missed
+            finished = max(finished, reached - waiting)
+            bar(finished)
+            if finished >= KILL_AT * self.messages and len(workers) == WORKERS:
+                workers.pop().kill()
+            if producer.sent < self.messages and not producer.is_alive():
+                raise PipelineFailed(f"The producer of the demonstration has failed after {producer.sent} messages.")
+            if time.monotonic() - begun_s > _LOAD_S_MAX + _LOAD_PER_SEND_MAX * send_s:
+                raise PipelineFailed(
+                    f"The demonstration does not end: {finished} of {self.messages} messages are done."
+                )
+        self.processes.end(workers)
+        return time.monotonic() - begun_s
+
+
+class _Producer(threading.Thread):
+    """Sends all work, evenly over ``send_s``; ``sent`` is the number of messages so far."""
+
+    def __init__(self, endpoint: str, queue: str, pieces: tuple[Work, ...], send_s: float) -> None:
+        super().__init__(daemon=True)
+        self.sent = 0
+        self._endpoint, self._queue, self._pieces, self._send_s = endpoint, queue, pieces, send_s
+
+    def run(self) -> None:
+        """Send."""
+        begun_s = time.monotonic()
+        with HttpQueueClient(self._endpoint) as client:
+            for start in range(0, len(self._pieces), _SEND_BATCH):
+                messages = [_message(each) for each in self._pieces[start : start + _SEND_BATCH]]
+                client.send_batch(self._queue, messages)
+                self.sent += len(messages)
+                due_s = begun_s + self._send_s * self.sent / len(self._pieces)
+                time.sleep(max(0.0, due_s - time.monotonic()))
+
+
+def _message(piece: Work) -> NewMessage:
+    kind = Attribute(type="String", text=piece.kind)
+    return NewMessage(body=msgspec.json.encode(piece).decode(), attributes={ATTRIBUTE: kind})
+
+
+def _messages(client: HttpQueueClient, queue: str) -> int:
+    status = client.show(queue)
+    return status.visible + status.in_flight + status.delayed
+
+
+def _event_log(events: Path) -> pa.Table:
+    """Return the exported event log once it has stopped growing; raises ``PipelineFailed`` after ``_EXPORT_S_MAX``."""
+
+    def read() -> pa.Table | None:
+        if not any(events.rglob("*.parquet")):
+            return None
+        columns = ["queue", "outcome", "message_id", "held_ms"]
+        return ds.dataset(events, format="parquet", partitioning="hive").to_table(columns=columns)
+
+    deadline_s = time.monotonic() + _EXPORT_S_MAX
+    rows = read()
+    while time.monotonic() <= deadline_s:
+        time.sleep(_EXPORT_S)
+        before, rows = rows, read()
+        if rows is not None and before is not None and rows.num_rows == before.num_rows:
+            return rows
+    raise PipelineFailed(f"The event log of the demonstration in {events} does not stop growing.")
+
+
+def checking(bar: Bar, check: Callable[[], None]) -> Bar:
+    """Return a bar that calls ``check`` each time it moves."""
+
+    def move(done: int) -> None:
+        check()
+        bar(done)
+
+    return move
+
+
+@contextmanager
+def beside(job: Callable[[threading.Event], object]) -> Iterator[Callable[[], None]]:
+    """Run ``job`` in a thread while the context is open; the end of the context sets the event of the job.
+
+    The context yields a function that raises the failure of the job. The end of the context raises it, too.
+    """
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        running: Future[object] = pool.submit(job, stop)
+
+        def check() -> None:
+            if running.done():
+                running.result()
+
+        try:
+            yield check
+        finally:
+            stop.set()
+        running.result()

@@ -1,1 +1,0 @@
-"""The demonstration: a server, its producers and workers, and the pipeline, on one machine in a few minutes."""

@@ -1,0 +1,130 @@
+"""A process of the demonstration, and the work that the messages describe.
+
+``python -m veilmq.pipeline.demo_worker work ENDPOINT NUMBER THREADS DONE QUEUE…`` is a worker; with any other first
+argument, the process runs that module with the other arguments. Either ends with its parent process, which holds the
+other end of its standard input: when that closes, also because the parent is killed, the process sends itself SIGTERM.
+"""
+
+import math
+import os
+import random
+import runpy
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from veilmq.client import ClientError, HttpQueueClient, ReceivedMessage, Unreachable
+
+IDLE_S = 1
+SIGMA = 0.5
+
+KINDS = {"thumbnail": (0.04, 0.40), "invoice": (0.16, 0.30), "video": (0.6, 0.18), "forecast": (1.6, 0.12)}
+"""Kind of work → median of its log-normal durations in seconds, and its share of all messages.
+
+The durations are so far apart that no single timeout suits them.
+"""
+
+ATTRIBUTE = "Type"
+"""The message attribute with the kind of work."""
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a message: its number, its kind, and the duration of the work, the same at each attempt."""
+
+    number: int
+    kind: str
+    seconds: float
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of the message that a worker sends after the work: the work and the attempt."""
+
+    number: int
+    kind: str
+    attempt: int
+    worker: int
+
+
+def work(messages: int, *, seed: int, first: int = 0) -> Iterator[Work]:
+    """Yield ``messages`` pieces of work, drawn from ``seed`` and numbered from ``first`` on."""
+    chance = random.Random(seed)
+    kinds = chance.choices([*KINDS], [share for _, share in KINDS.values()], k=messages)
+    for number, kind in enumerate(kinds, start=first):
+        seconds = chance.lognormvariate(math.log(KINDS[kind][0]), SIGMA)
+        yield Work(number=number, kind=kind, seconds=round(seconds, 3))
+
+
+def mean_s() -> float:
+    """Return the average duration of a piece of work."""
+    return sum(share * median_s * math.exp(SIGMA**2 / 2) for median_s, share in KINDS.values())
+
+
+class Worker:
+    """Shared by the threads of one worker.
+
+    Each thread receives a message, works for the time in its body, sends a message to the queue ``done``, and deletes
+    the received one. With several queues a thread starts with one of them, and continues with the others when it is
+    empty.
+    """
+
+    def __init__(self, endpoint: str, number: int, done: str, queues: Sequence[str]) -> None:
+        """Connect to nothing yet."""
+        self._endpoint, self._number = endpoint, number
+        self._done, self._queues = done, list(queues)
+        self.stop = threading.Event()
+
+    def run(self, place: int) -> None:
+        """Work until ``stop`` is set; a received message is finished."""
+        own = place % len(self._queues)
+        queues = [*self._queues[own:], *self._queues[:own]]
+        with HttpQueueClient(self._endpoint) as client:
+            while not self.stop.is_set():
+                try:
+                    self._once(client, queues)
+                except (ClientError, Unreachable):
+                    self.stop.wait(IDLE_S)  # the server is busy or starting; the message is delivered again
+
+    def _once(self, client: HttpQueueClient, queues: list[str]) -> None:
+        """Process a message of the first queue that has one; wait at the first queue."""
+        helping = [(queue, 0) for queue in queues] if len(queues) > 1 else []
+        for queue, wait_s in [*helping, (queues[0], IDLE_S)]:
+            for message in client.receive(queue, wait_s=wait_s):
+                self._process(client, queue, message)
+                return
+
+    def _process(self, client: HttpQueueClient, queue: str, message: ReceivedMessage) -> None:
+        piece = msgspec.json.decode(message.body, type=Work)
+        time.sleep(piece.seconds)
+        done = Done(number=piece.number, kind=piece.kind, attempt=message.receive_count, worker=self._number)
+        client.send(self._done, msgspec.json.encode(done).decode())
+        client.delete(queue, message.receipt)
+
+
+def _work(endpoint: str, number: str, threads: str, done: str, *queues: str) -> None:
+    """Run a worker until SIGTERM."""
+    worker = Worker(endpoint, int(number), done, queues)
+    signal.signal(signal.SIGTERM, lambda *_: worker.stop.set())
+    running = [threading.Thread(target=worker.run, args=(place,)) for place in range(int(threads))]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 1):  # not through a buffer: its lock would be held when the interpreter ends
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    del sys.argv[0]
+    if sys.argv[0] == "work":
+        _work(*sys.argv[1:])
+    else:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,0 +1,364 @@
+"""Routing: the job ``route-table`` computes a routing table, and the job ``route`` forwards messages by it, each once.
+
+A ``core.routing.RoutingTable`` assigns routing keys to timeout classes; a server can apply it as visibility rules, too.
+
+``format("veilmq_forward")`` is a streaming sink that sends each row to the queue in its column ``queue``. A task stages
+its rows in their queues; the commit of a batch publishes to one queue after the other. Each queue accepts a batch of a
+query once. So a batch that was published to only some queues can be repeated, if its rows name the same queues again.
+Therefore a checkpoint stores the routing table of its batches, and a new table takes effect only after an interrupted
+batch is finished.
+"""
+
+import math
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from veilmq.client.port import QueueClient
+from veilmq.core.routing import ATTRIBUTE_DEFAULT, RoutingTable, TimeoutClass
+from veilmq.core.settings import SettingValue
+from veilmq.pipeline.cells import KeyCounts
+from veilmq.pipeline.cost import TuneOptions, classes_of
+from veilmq.pipeline.estimate import RENEWALS_IN_TIMEOUT, Estimate, estimates
+from veilmq.pipeline.event_log import CellStore
+from veilmq.pipeline.folders import Place
+from veilmq.pipeline.session import PipelineFailed, ReadOptions, Report, activate, cleaned, read_queue, run_streams
+from veilmq.pipeline.tune import DEFAULTS, QueueFacts, explore_s, known, options_for, plain_name, receives_max_of
+from veilmq.spark.options import SinkOptions
+from veilmq.spark.sink import PartitionWriter, Written, publish, task
+
+CONSUMER = "route"
+FIFO_SUFFIX = ".fifo"
+_PINNED = "routing-table.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardOptions(ReadOptions):
+    """What to forward, and how.
+
+    ``checkpoint`` is the folder or URL of the stream's checkpoint, which also stores the routing table.
+    ``bad_rows`` is the sink option for rows that cannot be sent.
+    """
+
+    intake: str
+    table: RoutingTable
+    checkpoint: str
+    consumer: str = CONSUMER
+    bad_rows: str = "fail"
+
+
+def routed(messages: DataFrame, table: RoutingTable, *, fifo: bool) -> DataFrame:
+    """Return messages with the columns of the forwarding sink; ``queue`` is the queue of their class.
+
+    The class is ``RoutingTable.class_of`` the routing key and the number of earlier receives. In FIFO queues the id of
+    a message is its deduplication id, so different messages with equal bodies are not duplicates.
+    """
+    keys = F.from_json(F.lit(msgspec.json.encode(table.keys).decode()), "map<string, int>")
+    first_class = F.coalesce(keys[_key(table.attribute)], F.lit(table.default))
+    index = F.least(first_class + F.greatest(F.col("receive_count") - 1, F.lit(0)), F.lit(len(table.classes) - 1))
+    queue = F.element_at(F.array(*[F.lit(each.queue) for each in table.classes]), index + 1)
+    chosen = messages.withColumn("queue", queue)
+    columns = ["body", "attributes", "attribute_types", "group", "queue"]
+    return chosen.withColumn("dedup_id", F.col("id")).select(*columns, "dedup_id") if fifo else chosen.select(*columns)
+
+
+def _key(attribute: str) -> Column:
+    """Return the text of an attribute; empty if it is missing or binary."""
+    kind = F.coalesce(F.col("attribute_types").getItem(attribute), F.lit(""))
+    text = F.coalesce(F.col("attributes").getItem(attribute), F.lit(""))
+    return F.when(kind.startswith("Binary"), F.lit("")).otherwise(text)
+
+
+def checked(table: RoutingTable, intake: str) -> RoutingTable:
+    """Return ``table`` if it is valid for ``intake``; raises ``PipelineFailed``."""
+    fifo = intake.endswith(FIFO_SUFFIX)
+    for each in table.classes:
+        if not each.queue:
+            raise PipelineFailed(f"The class {each.name} of the routing table names no queue; add one to the table.")
+        if each.queue == intake:
+            raise PipelineFailed(f"The queue of the class {each.name} is the intake {intake} itself; name another one.")
+        if each.queue.endswith(FIFO_SUFFIX) != fifo:
+            raise PipelineFailed(f"{intake} and {each.queue} must both be FIFO queues or both be standard queues.")
+    return table
+
+
+def create_queues(
+    client: QueueClient, table: RoutingTable, *, receives_max: int, settings: Mapping[str, SettingValue] | None = None
+) -> None:
+    """Create the class queues or change their settings: the timeout, and the next class as dead-letter queue.
+
+    So a message that was received ``receives_max`` times in a class and not deleted moves to the next longer class. The
+    last class keeps its dead-letter queue. ``settings`` are additional settings of all class queues.
+    """
+    longer: dict[str, SettingValue] = {}
+    for each in reversed(table.classes):
+        own = {**(settings or {}), "visibility_timeout_s": each.visibility_timeout_s, **longer}
+        if each.queue not in client.list_queues(each.queue):
+            client.create_queue(each.queue, {**own, **({"fifo": True} if each.queue.endswith(FIFO_SUFFIX) else {})})
+        else:
+            client.set(each.queue, own)
+        longer = {"dead_letter_queue": each.queue, "receives_max": receives_max}
+
+
+def forward(
+    spark: SparkSession,
+    options: ForwardOptions,
+    *,
+    report: Report = lambda name, rows: None,
+    stop: threading.Event | None = None,
+) -> int:
+    """Forward the intake; return the number of messages. A restarted job continues where it stopped.
+
+    Raises ``PipelineFailed``.
+    """
+    checked(options.table, options.intake)
+    activate(spark)
+    spark.dataSource.register(ForwardSink)
+    stop = stop or threading.Event()
+    folder = Place.at(options.checkpoint)
+    previous = _pinned(folder)
+    messages_before = 0
+    if previous is not None and previous != options.table and _is_interrupted(folder):
+        finishing = replace(options, table=previous, continuous=False)
+        messages_before = _run(spark, finishing, folder, report, stop)
+    if stop.is_set():
+        return messages_before
+    _pin(folder, options.table)
+    return messages_before + _run(spark, options, folder, report, stop)
+
+
+def _run(spark: SparkSession, options: ForwardOptions, folder: Place, report: Report, stop: threading.Event) -> int:
+    rows = routed(read_queue(spark, options.intake, options), options.table, fifo=options.intake.endswith(FIFO_SUFFIX))
+    writer = rows.writeStream.format(FORMAT).option("endpoint", options.endpoint).queryName(f"route {options.intake}")
+    writer = writer.option("checkpointLocation", cleaned(folder)).option("badRows", options.bad_rows)
+    writer = writer.trigger(processingTime="0 seconds") if options.continuous else writer.trigger(availableNow=True)
+    return run_streams({options.intake: writer.start()}, report=report, stop=stop)[options.intake]
+
+
+def _pinned(folder: Place) -> RoutingTable | None:
+    content = folder.read(_PINNED)
+    return None if content is None else msgspec.json.decode(content, type=RoutingTable)
+
+
+def _pin(folder: Place, table: RoutingTable) -> None:
+    folder.write(_PINNED, msgspec.json.encode(table))
+
+
+def _is_interrupted(folder: Place) -> bool:
+    """Return whether a batch was started and not finished: Spark logs starts in ``offsets``, ends in ``commits``."""
+    started, finished = (
+        max((int(name) for name in (folder / log).names() if name.isdigit()), default=-1)
+        for log in ("offsets", "commits")
+    )
+    return started > finished
+
+
+FORMAT = "veilmq_forward"
+COLUMN = "queue"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenByQueue(WriterCommitMessage):
+    """The rows that a task has staged, by queue."""
+
+    queues: dict[str, Written]
+
+
+class ForwardSink(DataSource):
+    """The data source ``veilmq_forward``; its options are those of the sink, without ``queue``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name that ``format`` takes."""
+        return FORMAT
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "ForwardWriter":  # noqa: N802 - Spark's name
+        """Return the writer of a stream."""
+        if overwrite or COLUMN not in schema.names:
+            raise PipelineFailed(f'format("{FORMAT}") requires rows with a column {COLUMN}, in append mode.')
+        return ForwardWriter(dict(self.options))
+
+
+class ForwardWriter(DataSourceStreamArrowWriter):
+    """Stages rows in tasks, and publishes them on the driver."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Store only what can be pickled; raises ``OptionWrong``."""
+        self._sink_options = {name: text for name, text in options.items() if name.lower() not in (COLUMN, "path")}
+        self._options(COLUMN)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenByQueue:
+        """Stage the rows of one task in their queues."""
+        staged: dict[str, Written] = {}
+        writers: dict[str, PartitionWriter] = {}
+        try:
+            for batch in iterator:
+                for queue, rows in _by_queue(batch):
+                    if queue not in writers:
+                        writers[queue] = self._writer(queue)
+                    staged[queue] = writers[queue].write(iter([rows]))
+        finally:
+            for writer in writers.values():
+                writer.close()
+        return WrittenByQueue(queues=staged)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Publish the staged rows, one queue after the other."""
+        tasks: dict[str, list[Written]] = defaultdict(list)
+        for message in messages:
+            if isinstance(message, WrittenByQueue):
+                for queue, written in message.queues.items():
+                    tasks[queue].append(written)
+        for queue in sorted(tasks):
+            publish(self._options(queue), sorted(tasks[queue], key=lambda each: each.partition))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Leave the staged rows to the next publication, which drops them."""
+
+    def _options(self, queue: str) -> SinkOptions:
+        return SinkOptions.of({**self._sink_options, "queue": queue})
+
+    def _writer(self, queue: str) -> PartitionWriter:
+        partition, query, batch = task()
+        if query is None:
+            raise PipelineFailed(f'format("{FORMAT}") takes streams only: use writeStream instead of write.')
+        return PartitionWriter(self._options(queue), writer=query, batch=batch, partition=partition)
+
+
+def _by_queue(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the rows of each queue, in order."""
+    queues = batch.column(COLUMN)
+    rest = batch.select([name for name in batch.schema.names if name != COLUMN])
+    for queue in pc.unique(queues).to_pylist():
+        yield queue, rest.filter(pc.equal(queues, queue))
+
+
+CLASSES_DEFAULT = 4
+"""Three or four classes save nearly as much as one timeout per key."""
+
+QUEUE_PATTERN = "{queue}-{class}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    """A routing table and its cost per message; ``cost_by_count`` has the costs with at most 1, 2, … classes."""
+
+    table: RoutingTable
+    cost: float
+    cost_by_count: tuple[float, ...]
+
+
+def route_table(
+    spark: SparkSession,
+    *,
+    state: str,
+    queue: str,
+    path: Path | None = None,
+    classes: int = CLASSES_DEFAULT,
+    attribute: str = ATTRIBUTE_DEFAULT,
+    queue_pattern: str = QUEUE_PATTERN,
+    options: TuneOptions = DEFAULTS,
+    facts: QueueFacts | None = None,
+) -> Routed:
+    """Compute the routing table of ``queue`` from the cells of ``tune`` in ``state``; write it to ``path`` as JSON.
+
+    The version is that of the table at ``path``, plus 1 if the content differs. ``queue_pattern`` is the name of each
+    class queue, with placeholders ``{queue}`` and ``{class}``. Raises ``PipelineFailed`` if there is too little data.
+    """
+    counts = _counts_of_queue(known(CellStore(spark, state).cells(), options), queue)
+    options = options_for(counts, options)
+    _, found = estimates(counts, options=options)
+    made = routing_table_of(found, receives_max=receives_max_of(facts, options), classes=classes, options=options)
+    if made is None:
+        raise PipelineFailed(
+            f"The queue {queue} has too few receipts for a routing table: run tune again after more work is done."
+        )
+    stem, ending = plain_name(queue).removesuffix(FIFO_SUFFIX), FIFO_SUFFIX if queue.endswith(FIFO_SUFFIX) else ""
+    named = tuple(
+        msgspec.structs.replace(
+            each, queue=queue_pattern.replace("{queue}", stem).replace("{class}", each.name) + ending
+        )
+        for each in made.table.classes
+    )
+    table = msgspec.structs.replace(made.table, attribute=attribute, classes=named)
+    return replace(made, table=table if path is None else _written(path, table))
+
+
+def _counts_of_queue(counts: list[KeyCounts], queue: str) -> list[KeyCounts]:
+    """Return the counts of ``queue``, named with or without its account."""
+    found = [each for each in counts if queue in {each.queue, plain_name(each.queue)}]
+    names = sorted({each.queue for each in found})
+    if len(names) > 1:
+        raise PipelineFailed(f"Several accounts have a queue {queue}: name one of {', '.join(names)}.")
+    return found
+
+
+def routing_table_of(
+    found: Mapping[str, Estimate], *, receives_max: int, classes: int, options: TuneOptions
+) -> Routed | None:
+    """Return the table of the keys in ``found``; ``None`` if no key has enough data.
+
+    Unlisted keys belong to the longest class, because a timeout that is too short is expensive. For the same reason,
+    keys whose work never ended in the log get an additional class, unless another is as long as the timeout to try for
+    them. Keys of renewing consumers get the first class with room for three renewals.
+    """
+    useful = {key: each for key, each in found.items() if each.renewal_s is None and each.is_known}
+    total = sum(each.first.receipts for each in useful.values())
+    loads = {
+        key: each.load(receives_max=receives_max, weight=each.first.receipts / total) for key, each in useful.items()
+    }
+    if not loads:
+        return None
+    by_count = [classes_of([*loads.values()], count, prices=options.prices) for count in range(1, classes + 1)]
+    best = min(by_count, key=lambda each: each.cost)
+    renewing = {
+        key: math.ceil(RENEWALS_IN_TIMEOUT * each.renewal_s)
+        for key, each in found.items()
+        if each.renewal_s is not None
+    }
+    unfinished = {
+        key: explore_s(each.first)
+        for key, each in found.items()
+        if each.renewal_s is None and each.first.receipts >= options.receipts_min and not each.is_known
+    }
+    longer_s = max(unfinished.values(), default=0)
+    timeouts_s = best.timeouts_s if longer_s <= best.timeouts_s[-1] else (*best.timeouts_s, longer_s)
+    last = len(timeouts_s) - 1
+    keys = dict(zip(loads, best.members, strict=True))
+    for key, minimum_s in (renewing | unfinished).items():
+        keys[key] = next((index for index, each in enumerate(timeouts_s) if each >= minimum_s), last)
+    table = RoutingTable(
+        version=1,
+        classes=tuple(
+            TimeoutClass(name=f"class-{number}", visibility_timeout_s=timeout_s)
+            for number, timeout_s in enumerate(timeouts_s, start=1)
+        ),
+        keys=dict(sorted((key, index) for key, index in keys.items() if key)),
+        default=last,
+    )
+    return Routed(table=table, cost=best.cost, cost_by_count=tuple(each.cost for each in by_count))
+
+
+def _written(path: Path, table: RoutingTable) -> RoutingTable:
+    """Write ``table`` with its version atomically, and return it."""
+    if path.exists():
+        before = msgspec.json.decode(path.read_bytes(), type=RoutingTable)
+        table = msgspec.structs.replace(table, version=before.version)
+        if table == before:
+            return before
+        table = msgspec.structs.replace(table, version=before.version + 1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_bytes(msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n")
+    part.replace(path)
+    return table

@@ -1,0 +1,196 @@
+"""The routing table, from findings.
+
+What classes of timeouts are good for: the same work, by the same workers, in one queue and in three.
+
+Workers are simulated on the clock of a real server: each takes a message, is busy for as long as its work takes, and
+deletes it then, late or not. No test waits.
+"""
+
+import heapq
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.internals.pipeline.made_counts import key_with, lognormal, renewed
+from veilmq.client import HttpQueueClient
+from veilmq.core.properties import Attribute
+from veilmq.core.routing import RoutingTable, TimeoutClass
+from veilmq.core.settings import SettingValue
+from veilmq.pipeline.cells import ReceiptCounts
+from veilmq.pipeline.cost import TuneOptions
+from veilmq.pipeline.estimate import estimates
+from veilmq.pipeline.route import _counts_of_queue, _written, create_queues, routing_table_of
+from veilmq.pipeline.session import PipelineFailed
+from veilmq.testing import RunningServer
+
+OPTIONS = TuneOptions()
+
+
+def table_of(count: int, **firsts: ReceiptCounts) -> tuple[dict[str, int], tuple[int, ...], int]:
+    """Return the keys, the timeouts and the default of the table of at most ``count`` classes."""
+    _, found = estimates([key_with(first, key=key) for key, first in firsts.items()], options=OPTIONS)
+    made = routing_table_of(found, receives_max=5, classes=count, options=OPTIONS)
+    assert made is not None
+    table = made.table
+    return table.keys, tuple(each.visibility_timeout_s for each in table.classes), table.default
+
+
+def test_keys_share_a_class_with_their_neighbours() -> None:
+    """Two kinds of fast work, one of slow work; unknown keys belong to the longest class."""
+    keys, timeouts_s, default = table_of(
+        2,
+        fast=lognormal(0.5, 3000, crash_rate=0.003),
+        faster=lognormal(0.3, 3000, crash_rate=0.003),
+        slow=lognormal(10.0, 3000, crash_rate=0.003),
+    )
+    assert keys == {"fast": 0, "faster": 0, "slow": 1}
+    assert timeouts_s[0] < timeouts_s[1]
+    assert default == 1
+
+
+def test_work_of_which_the_end_was_not_seen_gets_a_longer_class() -> None:
+    """Four times the longest timeout that there was; so do keys that are not listed."""
+    stuck = lognormal(300.0, 3000, finishing=False)
+    keys, timeouts_s, default = table_of(1, fast=lognormal(0.5, 3000, crash_rate=0.003), stuck=stuck)
+    assert keys == {"fast": 0, "stuck": 1}
+    assert timeouts_s[0] < 20
+    assert timeouts_s[1] in range(118, 122)
+    assert default == 1
+
+
+def test_renewing_consumers_need_room_for_three_renewals() -> None:
+    """Renewed each 20 s, a key takes the first class of a minute or more, though its work takes five."""
+    keys, timeouts_s, _ = table_of(
+        3, fast=lognormal(0.5, 3000, crash_rate=0.003), slow=lognormal(100.0, 3000, crash_rate=0.003), kept=renewed(20)
+    )
+    index = keys["kept"]
+    assert timeouts_s[index] >= 59
+    assert index == 0 or timeouts_s[index - 1] < 60
+
+
+def test_messages_without_a_key_are_the_default() -> None:
+    """The empty key is not listed."""
+    assert estimates([key_with(ReceiptCounts(), key="")], options=OPTIONS)[1].keys() == {""}
+    _, found = estimates([key_with(lognormal(1.0, 1000), key="")], options=OPTIONS)
+    made = routing_table_of(found, receives_max=5, classes=2, options=OPTIONS)
+    assert made is not None
+    assert made.table.keys == {}
+
+
+@pytest.mark.parametrize(
+    "first", [ReceiptCounts(), lognormal(300.0, 50, finishing=False)], ids=["nothing", "too-little"]
+)
+def test_nothing_known_is_no_table(first: ReceiptCounts) -> None:
+    """There is no class to choose."""
+    _, found = estimates([key_with(first)], options=OPTIONS)
+    assert routing_table_of(found, receives_max=5, classes=2, options=OPTIONS) is None
+
+
+def test_a_table_gets_a_new_version_when_it_differs(tmp_path: Path) -> None:
+    """The one that is written again stays as it is."""
+    path = tmp_path / "a folder" / "routes.json"
+    short = RoutingTable(version=1, classes=(TimeoutClass(name="x", visibility_timeout_s=1, queue="x"),), default=0)
+    longer = msgspec.structs.replace(short, classes=(TimeoutClass(name="x", visibility_timeout_s=2, queue="x"),))
+    assert [_written(path, each).version for each in (short, short, longer, longer)] == [1, 1, 2, 2]
+    assert msgspec.json.decode(path.read_bytes(), type=RoutingTable) == msgspec.structs.replace(longer, version=2)
+    assert [each.name for each in path.parent.iterdir()] == ["routes.json"]
+
+
+def test_a_queue_is_named_with_its_account_or_without() -> None:
+    """The account must be given if several have a queue of that name."""
+    one, two, other = (key_with(ReceiptCounts(), queue=queue) for queue in ("1/jobs", "2/jobs", "1/other"))
+    assert _counts_of_queue([one, other], "jobs") == [one]
+    assert _counts_of_queue([one, two, other], "2/jobs") == [two]
+    with pytest.raises(PipelineFailed, match="Several accounts have a queue jobs: name one of 1/jobs, 2/jobs"):
+        _counts_of_queue([one, two, other], "jobs")
+
+
+WORKERS = 8
+MESSAGES = 160
+DEATHS = 4
+RECEIVES_MAX = 5
+MEDIANS_MS = {"short": 1_000, "middle": 20_000, "long": 400_000}
+CLASSES = tuple(
+    TimeoutClass(name=kind, visibility_timeout_s=median_ms * 3 // 1000, queue=kind)
+    for kind, median_ms in MEDIANS_MS.items()
+)
+TABLE = RoutingTable(version=1, classes=CLASSES, keys={kind: index for index, kind in enumerate(MEDIANS_MS)}, default=2)
+
+
+class Shift:
+    """The workers at their `queues`, until nothing is left in them; counts what was received again."""
+
+    def __init__(self, server: RunningServer, client: HttpQueueClient, queues: Sequence[str]) -> None:
+        """Begin with everybody free; the first few will die over what they take."""
+        self.redelivered = 0
+        self._server, self._client, self._queues = server, client, queues
+        self._now_ms, self._deaths = 0, DEATHS
+        self._free = list(range(WORKERS))
+        self._busy: list[tuple[int, int, str, str]] = []
+        self._deadlines = [0]
+
+    def work(self) -> None:
+        """Go from one instant at which something happens to the next."""
+        while self._left():
+            self._free = [worker for worker in self._free if not self._take(worker)]
+            due = [each[0] for each in self._busy[:1]] + [each for each in self._deadlines if each > self._now_ms]
+            at_ms = min(due)
+            self._server.advance(at_ms - self._now_ms)
+            self._now_ms = at_ms
+            while self._busy and self._busy[0][0] <= at_ms:
+                _, worker, queue, receipt = heapq.heappop(self._busy)
+                self._client.delete(queue, receipt)
+                self._free.append(worker)
+
+    def _left(self) -> int:
+        return sum(status.visible + status.in_flight for status in map(self._client.show, self._queues))
+
+    def _take(self, worker: int) -> bool:
+        """Let a worker take a message, of its own queue first; a dead one takes it with it, and is replaced."""
+        own = worker % len(self._queues)
+        for queue in [*self._queues[own:], *self._queues[:own]]:
+            for message in self._client.receive(queue):
+                timeout_s = self._client.show(queue).settings.visibility_timeout_s
+                self._deadlines.append(self._now_ms + timeout_s * 1000)
+                self.redelivered += message.receive_count > 1
+                if self._deaths:
+                    self._deaths -= 1
+                    return False
+                done_ms = self._now_ms + int(message.body)
+                heapq.heappush(self._busy, (done_ms, worker, queue, message.receipt))
+                return True
+        return False
+
+
+def send(client: HttpQueueClient, queue_of: dict[str, str]) -> None:
+    """Send work whose body is how long it takes, each kind to its queue."""
+    chance = random.Random(7)
+    for kind in chance.choices(list(MEDIANS_MS), [6, 3, 1], k=MESSAGES):
+        took_ms = round(chance.lognormvariate(math.log(MEDIANS_MS[kind]), 0.5))
+        client.send(queue_of[kind], str(took_ms), attributes={"Type": Attribute(type="String", text=kind)})
+
+
+@pytest.mark.slow
+def test_classes_repeat_less_than_one_queue_and_kill_nothing() -> None:
+    """One timeout is too short for the long work: it is done again and again, and dies although nothing is wrong."""
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue("dead")
+        mortal: dict[str, SettingValue] = {"dead_letter_queue": "dead", "receives_max": RECEIVES_MAX}
+        client.create_queue("one", {"visibility_timeout_s": 30, **mortal})
+        send(client, dict.fromkeys(MEDIANS_MS, "one"))
+        single = Shift(server, client, ["one"])
+        single.work()
+        dead = client.show("dead").visible
+
+        create_queues(client, TABLE, receives_max=1)
+        client.set("long", mortal)
+        send(client, {kind: kind for kind in MEDIANS_MS})
+        several = Shift(server, client, list(MEDIANS_MS))
+        several.work()
+        assert client.show("dead").visible == dead
+        assert dead > 0
+        assert DEATHS <= several.redelivered < single.redelivered / 2

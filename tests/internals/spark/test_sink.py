@@ -1,0 +1,263 @@
+"""A task's part of a write against a real server, without Spark: rows that no request takes.
+
+The options and columns of the sink: what is taken, and what is refused while a query is planned.
+
+A publication that takes long, and a server that is away now and then: the sink's patience is for each time.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from tests.client.scripted_server import ScriptedServer, reply
+from veilmq.client import HttpQueueClient
+from veilmq.client.errors import ClientError
+from veilmq.spark import retries
+from veilmq.spark.options import FAIL, SKIP, OptionWrong, SinkOptions
+from veilmq.spark.sink import (
+    ColumnsWrong,
+    PartitionWriter,
+    QueueStreamWriter,
+    SinkFailed,
+    Written,
+    batch_writer,
+    check,
+    stream_writer,
+)
+from veilmq.testing import RunningServer
+
+LONG = "x" * 9_000_000
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    """A server with a queue, and one for what is too long."""
+    with RunningServer() as running, HttpQueueClient(running.endpoint) as queues:
+        queues.create_queue("jobs")
+        queues.create_queue("dead")
+        yield running
+
+
+def writer(server: RunningServer, **options: str) -> PartitionWriter:
+    """Return a writer of partition 3."""
+    given = {"endpoint": server.endpoint, "queue": "jobs", **options}
+    return PartitionWriter(SinkOptions.of(given), writer="w", batch=0, partition=3)
+
+
+def rows(*attributes: str) -> pa.RecordBatch:
+    """Return a row for each value of an attribute."""
+    maps = pa.array([[("k", text)] for text in attributes], pa.map_(pa.string(), pa.string()))
+    return pa.RecordBatch.from_pydict({"body": pa.array(["b"] * len(attributes)), "attributes": maps})
+
+
+def test_attributes_that_no_request_takes_are_told_with_their_row(server: RunningServer) -> None:
+    """The server would refuse the request as a whole, and could not say which row it was."""
+    task = writer(server)
+    with pytest.raises(SinkFailed, match=r"Row 2 of partition 3 is too long: 9,000,002 bytes"):
+        task.write(iter([rows("a", LONG, "c")]))
+    task.close()
+
+
+def test_rows_that_cannot_be_sent_go_to_a_table(server: RunningServer, tmp_path: Path) -> None:
+    """With the reason and where they were; the others are staged, and a task that runs again adds none."""
+    bodies = pa.RecordBatch.from_pydict({"body": ["a", "\0", "b", "x" * 2_000_000, None, "c"]})
+    for _ in range(2):
+        task = writer(server, badRows=f"table={tmp_path}")
+        written = task.write(iter([bodies]))
+        task.close()
+        assert (written.messages, written.bad) == (3, 3)
+    (file,) = tmp_path.iterdir()
+    kept = pq.read_table(file).to_pylist()
+    assert [(row["partition"], row["row"], row["queue"]) for row in kept] == [
+        (3, 4, "jobs"),
+        (3, 5, "jobs"),
+        (3, 2, "jobs"),
+    ]
+    assert [row["body"] for row in kept] == ["x" * 2_000_000, None, "\0"]
+    assert "2,000,000 bytes" in kept[0]["reason"]
+
+
+def test_rows_that_cannot_be_sent_are_left_out(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+    task = writer(server, badRows="SKIP")
+    written = task.write(iter([pa.RecordBatch.from_pydict({"body": ["", "a"]})]))
+    task.close()
+    assert (written.messages, written.bad) == (1, 1)
+    options = SinkOptions.of({"endpoint": server.endpoint, "queue": "jobs", "badRows": "skip"})
+    QueueStreamWriter(options).commit([written], 0)
+    assert "1 rows for the queue jobs could not be sent: left out" in caplog.text
+    with HttpQueueClient(server.endpoint) as queues:
+        assert queues.show("jobs").visible == 1
+
+
+GIVEN = {"queue": "out"}
+TYPES: dict[str, DataType] = {
+    "string": StringType(),
+    "binary": BinaryType(),
+    "tinyint": ByteType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "double": DoubleType(),
+    "texts": MapType(StringType(), StringType()),
+    "numbers": MapType(StringType(), IntegerType()),
+}
+
+
+def columns(text: str) -> StructType:
+    """Return the schema that `text` says; Spark's own reader of it needs a session."""
+    pairs = [column.split() for column in text.split(",")]
+    return StructType([StructField(name, TYPES[kind]) for name, kind in pairs])
+
+
+BODY = columns("body string")
+
+
+def test_defaults() -> None:
+    options = SinkOptions.of(GIVEN)
+    assert (options.connection.queue, options.batch_size, options.bad_rows) == ("out", 1_000, FAIL)
+    assert (options.messages_per_s_max, options.writer) == (None, None)
+
+
+def test_names_are_taken_in_any_case_and_those_of_spark_are_left_alone() -> None:
+    given = {"BatchSize": "7", "badrows": "Skip", "checkpointLocation": "/c"}
+    options = SinkOptions.of(GIVEN | given | {"asyncProgressTrackingEnabled": "true"})
+    assert (options.batch_size, options.bad_rows) == (7, SKIP)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"batchSize": "0"}, "batchSize = '0': must be 1 to 5,000"),
+        ({"messagesPerSecond": "fast"}, "messagesPerSecond"),
+        ({"badRows": "table="}, "badRows = 'table=': must be fail, skip or table=PATH"),
+        ({"badRows": "drop"}, "must be fail, skip or table=PATH"),
+        ({"writer": "a b"}, "writer"),
+        ({"writer": "é"}, "writer"),
+        ({"writer": "w" * 65}, "writer"),
+        ({"mode": "claims"}, "option mode: does not exist"),
+    ],
+)
+def test_wrong_options_are_told(given: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionWrong) as caught:
+        SinkOptions.of(GIVEN | given)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "body string",
+        "BODY string, Group string",
+        "body string, attributes texts, attribute_types texts, dedup_id string, delay_s int",
+        "body string, delay_s bigint",
+        "body string, delay_s tinyint",
+    ],
+)
+def test_columns_that_a_message_has_are_taken(text: str) -> None:
+    check(columns(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("group string", "The column body is missing"),
+        ("body binary", "use CAST(body AS STRING), or base64(body)"),
+        ("body string, id string, group string", 'add select("body", "group")'),
+        ("id string", 'add select("body")'),
+        ("body string, delay_s double", "delay_s must be int, but is double; use CAST(delay_s AS int)"),
+        ("body string, attributes numbers", "attributes must be map<string, string>"),
+        ("body string, attributes string", "attributes must be map<string, string>"),
+        ("body string, group int", "group must be string"),
+        ("body string, BODY string", "occurs twice"),
+    ],
+)
+def test_other_columns_are_told_with_what_to_do(text: str, words: str) -> None:
+    with pytest.raises(ColumnsWrong) as caught:
+        check(columns(text))
+    assert words in str(caught.value)
+
+
+def test_a_queue_cannot_be_overwritten() -> None:
+    with pytest.raises(OptionWrong, match='mode\\("append"\\)'):
+        batch_writer(GIVEN, BODY, overwrite=True)
+    with pytest.raises(OptionWrong, match="outputMode"):
+        stream_writer(GIVEN, BODY, overwrite=True)
+
+
+def test_a_stream_has_no_name_of_its_own() -> None:
+    """A fixed name would outlive a checkpoint, and the batches of the next one be taken for those of the last."""
+    with pytest.raises(OptionWrong, match="identified by its checkpoint"):
+        stream_writer(GIVEN | {"writer": "w"}, BODY, overwrite=False)
+
+
+def test_options_and_columns_are_both_checked_when_planning() -> None:
+    with pytest.raises(ColumnsWrong):
+        batch_writer(GIVEN, columns("id string"), overwrite=False)
+    with pytest.raises(OptionWrong, match="queue: is required"):
+        stream_writer({}, BODY, overwrite=False)
+
+
+AWAY = reply(503, b'{"code": "ShuttingDown", "message": "The server is about to stop."}')
+
+
+class Watch:
+    """A clock that only sleeping moves; it stands for the module ``time``."""
+
+    def __init__(self) -> None:
+        """Begin at 0."""
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        """Return the time."""
+        return self.now_s
+
+    def sleep(self, s: float) -> None:
+        """Let time pass."""
+        self.now_s += s
+
+
+def published(*, more: bool) -> bytes:
+    """Return an answer to `publish`."""
+    return reply(200, json.dumps({"messages": 4, "duplicates": 0, "again": False, "more": more}).encode())
+
+
+def publish(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commit a batch."""
+    monkeypatch.setattr(retries, "time", Watch())
+    queue = f"{server.endpoint}/000000000000/jobs"
+    options = SinkOptions.of({"endpoint": server.endpoint, "queue": queue, "patience": "3"})
+    written = Written(writer="w", batch=0, attempt="a", partition=0, messages=4)
+    QueueStreamWriter(options).commit([written], 0)
+
+
+def test_a_server_may_restart_more_than_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A batch with a rate takes minutes; each time that the server is away counts by itself."""
+    away: list[Any] = [AWAY] * 12  # the client tries three times before the sink counts one
+    with ScriptedServer(
+        *away, published(more=True), *away, published(more=True), *away, published(more=False)
+    ) as server:
+        publish(server, monkeypatch)
+        assert len(server.requests) == 3 * 13
+    assert "was sent before" not in caplog.text
+
+
+def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    away: list[Any] = [AWAY] * 60
+    with ScriptedServer(*away) as server, pytest.raises(ClientError, match="about to stop"):
+        publish(server, monkeypatch)
