@@ -1,24 +1,140 @@
-"""The API of the operator's port, ``/api/``: our own routes and the actions of SQS, for those the console lets in.
+"""Who asks the API of the operator's port: by a password, as programs do, or in a session, as pages do.
+
+A password is the secret of an access key, which is the id of a key and its name (HTTP Basic, RFC 7617). It comes over
+TLS or from this machine: nothing else passes ``console_reach``. In a session a change needs the token of its forms,
+too, which no page of another site knows.
+
+
+The API of the operator's port, ``/api/``: our own routes and the actions of SQS, for those the console lets in.
 
 ``/api/queues`` is ``/v1/queues/-`` of the queues' port, ``/api/queues/{account}/{queue}/show`` is
 ``/v1/queues/{account}/{queue}/show``, and so for every route; ``POST /api/sqs/{Action}`` takes an action's JSON. What
 is asked goes the way of the console's own requests: the same policies decide, and changes are in the audit log.
+
+
+The way to the queues from inside the process: a request without a socket and without a signature.
+
+Whoever asks here has found out before who the caller is (the console by its session, the API of the admin port by a
+password). From there on the request is one like any other: its protocol, its policies, its errors and its place in the
+metrics are the same.
 """
 
 import asyncio
 import re
-from collections.abc import Iterator
+from base64 import b64decode
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Protocol
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from veilmq.console.asking import Answer, Ask, Asked
+from veilmq.console.sign_ins import SignIns, SignInsPaused
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX
-from veilmq.server.admin_callers import AdminCallers, CallerUnknown
+from veilmq.server.dispatch import Dispatcher
+from veilmq.server.http_parser import Date
+from veilmq.server.http_parser import Request as QueueRequest
 from veilmq.wire.sqs.callers import Caller
 from veilmq.wire.v1.openapi import described
+
+TOKEN_HEADER = "x-csrf-token"
+CHALLENGE = b'Basic realm="veilmq", charset="UTF-8"'
+UNAUTHORIZED = 401
+TOO_MANY_REQUESTS = 429
+READING = frozenset({"GET", "HEAD"})
+
+WRONG_KEY = "There is no key with this id and secret that may sign in; temporary keys may not, and keys may have ended."
+NOBODY = "Say who you are: an access key's id and secret as user and password (HTTP Basic), or sign in to the console."
+OPERATOR_ONLY = "Only the root user of the server's own account may do this: send the id and secret of its access key."
+TOKENLESS = (
+    "A change that comes with a session needs the header X-CSRF-Token, with the token of the session's forms; "
+    "programs send an access key's id and secret (HTTP Basic) instead."
+)
+
+
+class Session(Protocol):
+    """Someone at a browser."""
+
+    def has(self, token: str) -> bool:
+        """Tell whether ``token`` is the session's own."""
+
+
+SessionOf = Callable[[Request], tuple[Session, Caller | None] | None]
+"""Answers in which session a request came and who has it; ``None`` for no session that holds."""
+
+
+class CallerUnknown(Exception):
+    """Nobody is let in so; ``str()`` says what to send.
+
+    ``status`` is 401, 403 for a session without its token or a caller without the right, or 429 after too many wrong
+    keys; ``headers`` are whole lines.
+    """
+
+    def __init__(self, message: str, *, status: int = 401, headers: bytes = b"") -> None:
+        """``status`` is that of HTTP."""
+        super().__init__(message)
+        self.status = status
+        self.headers = b"WWW-Authenticate: %b\r\n" % CHALLENGE if status == UNAUTHORIZED else headers
+
+
+class AdminCallers:
+    """Finds out who asks; where there are no accounts, nobody is asked."""
+
+    def __init__(self, sign_ins: SignIns | None, *, account: str, session_of: SessionOf | None = None) -> None:
+        """``sign_ins`` is ``None`` where there are no accounts; ``session_of`` is the console's, if there is one.
+
+        The root user of ``account`` operates the server.
+        """
+        self._sign_ins = sign_ins
+        self._account = account
+        self._session_of = session_of
+
+    def operator(self, request: Request) -> Caller | None:
+        """Return who sent ``request``, as ``caller`` does; raises ``CallerUnknown`` unless he operates the server."""
+        caller = self.caller(request)
+        if caller is not None and not (caller.is_root and caller.account == self._account):
+            raise CallerUnknown(OPERATOR_ONLY, status=403)
+        return caller
+
+    def caller(self, request: Request) -> Caller | None:
+        """Return who sent ``request``, ``None`` where nobody is asked; raises ``CallerUnknown``."""
+        if self._sign_ins is None:
+            return None
+        given = request.headers.get("authorization")
+        if given is not None:
+            return self._by_password(self._sign_ins, given, None if request.client is None else request.client.host)
+        found = None if self._session_of is None else self._session_of(request)
+        if found is None:
+            raise CallerUnknown(NOBODY)
+        session, caller = found
+        if request.method not in READING and not session.has(request.headers.get(TOKEN_HEADER, "")):
+            raise CallerUnknown(TOKENLESS, status=403)
+        return caller
+
+    def _by_password(self, sign_ins: SignIns, given: str, peer: str | None) -> Caller:
+        try:
+            caller = sign_ins(*_key(given), peer)
+        except SignInsPaused as paused:
+            later = b"Retry-After: %d\r\n" % paused.retry_after_s
+            raise CallerUnknown(str(paused), status=TOO_MANY_REQUESTS, headers=later) from None
+        if caller is None:
+            raise CallerUnknown(WRONG_KEY)
+        return caller
+
+
+def _key(given: str) -> tuple[str, str]:
+    """Return id and secret of an ``Authorization`` header; raises ``CallerUnknown`` for one of another kind."""
+    scheme, _, credentials = given.partition(" ")
+    try:
+        key_id, colon, secret = b64decode(credentials.strip(), validate=True).decode().partition(":")
+    except ValueError:
+        raise CallerUnknown(NOBODY) from None
+    if scheme.lower() != "basic" or not colon:
+        raise CallerUnknown(NOBODY)
+    return key_id, secret
+
 
 PREFIX = b"/api/"
 
@@ -133,3 +249,106 @@ async def _send(answer: Answer, send: Send, *, empty: bool) -> None:
     told[b"content-length"] = b"%d" % len(answer.body)
     await send({"type": "http.response.start", "status": answer.status, "headers": [*told.items(), *_ALWAYS]})
     await send({"type": "http.response.body", "body": b"" if empty else answer.body})
+
+
+class Inside:
+    """Asks the queues of one server."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        """``dispatcher`` is the handler of the requests that come by sockets."""
+        self._dispatcher = dispatcher
+        self._awaited: set[_Awaited] = set()
+
+    def __len__(self) -> int:
+        """Return how many requests have no answer yet."""
+        return len(self._awaited)
+
+    def hurry(self) -> None:
+        """Have what waits answered as soon as possible: the server is closing."""
+        for request in list(self._awaited):
+            if request.pending is not None:
+                request.pending.hurry()
+
+    async def ask(self, asked: Asked) -> Answer:
+        """Return the answer to a request.
+
+        Whoever is cancelled takes the request back, as a client that hangs up does. Raises ``PermissionError`` for no
+        caller where there are accounts: a defect of ours, that must not open the door.
+        """
+        if asked.caller is None and self._dispatcher.signed:
+            raise PermissionError("This server has accounts, and the request has no caller.")
+        line = _Inner(asked.peer)
+        heard = dict(asked.headers)
+        program = heard.pop(b"user-agent", None)
+        request = _Awaited(line, asked.method, asked.target, heard, asked.body, True, program=program)
+        request.answer = asyncio.get_running_loop().create_future()
+        self._awaited.add(request)
+        try:
+            request.pending = self._dispatcher.handle(request, asked.caller)
+            return await request.answer
+        except asyncio.CancelledError:
+            if request.pending is not None:
+                request.pending.withdraw()
+            raise
+        finally:
+            self._awaited.discard(request)
+
+
+class _Awaited(QueueRequest, eq=False):
+    """A request whose answer somebody in the process awaits; it is never written as bytes of HTTP.
+
+    ``program`` is who asks for policies alone: as a header it would make a browser of what has passed the guard of
+    another port, and that is refused here.
+    """
+
+    answer: "asyncio.Future[Answer] | None" = None
+    program: bytes | None = None
+
+    def respond(self, status: int, headers: bytes, body: bytes) -> None:
+        """Answer, exactly once; nobody hears it who has given up."""
+        assert self.answer is not None, "set before it is asked"
+        assert self.reply is None, "a request is answered once"
+        self.pending, self.reply = None, body
+        if not self.answer.done():
+            self.answer.set_result(Answer(status, headers, body))
+
+    def user_agent(self) -> str | None:
+        """Return what program the client of the other port says that it is."""
+        return None if self.program is None else self.program.decode("latin-1")
+
+    def in_turn(self, begin: Callable[[], None]) -> None:
+        """Begin at once: nothing is before it."""
+        begin()
+
+    def end_connection(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+class _Undated:
+    """No ``Date`` line."""
+
+    line = b"Date: -\r\n"
+
+    def renew(self) -> bytes:
+        """Return it."""
+        return self.line
+
+
+class _Inner:
+    """The line of one request, which came from ``peer`` by another port."""
+
+    def __init__(self, peer: str | None) -> None:
+        """Carry nothing."""
+        self.date: Date = _Undated()
+        self.proven = True
+        self._peer = peer
+
+    def answered(self) -> None:
+        """Do nothing: the answer has been heard."""
+
+    def peer(self) -> str | None:
+        """Return the address that policies see."""
+        return self._peer
+
+    def turn(self) -> None:
+        """Do nothing: nothing waits here."""

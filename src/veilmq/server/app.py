@@ -25,26 +25,22 @@ from veilmq.core.commands import Command
 from veilmq.events.failures import EventsError
 from veilmq.server import security
 from veilmq.server.admin import Admin
-from veilmq.server.byte_budget import ByteBudget
-from veilmq.server.connections import Connections
-from veilmq.server.console_ports import ConsolePorts
-from veilmq.server.console_service import console_service
+from veilmq.server.admin_api import Inside
+from veilmq.server.admission import ByteBudget
+from veilmq.server.console import ConsolePorts, console_service
 from veilmq.server.dispatch import Ask, Dispatcher
-from veilmq.server.event_exports import EventExports, exporting, place_of
-from veilmq.server.event_loop import loop_factory
-from veilmq.server.http_request import Handler
-from veilmq.server.inside import Inside
-from veilmq.server.listener import BindError, authority, bind, close, url
-from veilmq.server.longpoll import LongPolls
+from veilmq.server.http import Connections
+from veilmq.server.http_parser import Handler
+from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.namespaces import Namespaces
-from veilmq.server.opening import open_store
-from veilmq.server.pushing.failures import PushError
-from veilmq.server.queue_book import QueueBook
+from veilmq.server.process import BindError, Shutdown, authority, bind, close, loop_factory, url
+from veilmq.server.pushes import PushError
+from veilmq.server.queue_statistics import QueueBook
 from veilmq.server.security import Security, secure
 from veilmq.server.settings import ServerSettings
-from veilmq.server.shutdown import Shutdown
-from veilmq.server.topic_service import TopicService, push_identity
+from veilmq.server.stores import EventExports, exporting, open_store, place_of
+from veilmq.server.topics import TopicService, push_identity
 from veilmq.store.clock import StoreClock, wall_s
 from veilmq.store.port import Store, StoreError
 

@@ -1,26 +1,174 @@
-"""Who asks: the signature of each request against the keys of the credentials file, which can be read again.
+"""The credentials file: the accounts that may ask, and the keys with which they sign.
+
+TOML, a table for each account and one for each of its keys (``docs/security.md`` has an example). The file holds
+secrets as they are, as a signature can only be checked by who knows the secret; so nobody but its owner may read it,
+which is checked. No error repeats anything of its content but the names of members and the ids of accounts and keys.
+
+
+How each family of protocols finds out who signed a request: made anew of the keys whenever they are read.
+
+Who asks: the signature of each request against the keys of the credentials file, which can be read again.
 
 Each protocol has its own signature, and all have the same keys: an account's key is good for every one of them.
 Requests of one caller share a context as long as they come under one address, as nearly all do.
 """
 
 import logging
-from collections.abc import Callable, Collection
+import os
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import UTC, datetime
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
 from secrets import token_hex
+from typing import Annotated, Protocol
 
 import msgspec
 
-from veilmq.server import credentials
-from veilmq.server.byte_budget import Share
-from veilmq.server.credentials import CredentialsError
-from veilmq.server.http_request import Request
-from veilmq.server.verifiers import Keys, Make, Verifier
+from veilmq.server.admission import Share
+from veilmq.server.http_parser import Request
+from veilmq.wire.smq.authorization import Verifier as SmqVerifier
 from veilmq.wire.sqs.callers import AccessKey, Caller, caller
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.names import account_of
+from veilmq.wire.sqs.sigv4 import Verifier as SigV4Verifier
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+_AccountId = Annotated[str, msgspec.Meta(pattern="^[0-9]{12}$")]
+_KeyId = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_-]{3,128}$")]
+_UserName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_+=,.@-]{1,64}$")]
+_Secret = Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
+
+
+class CredentialsError(Exception):
+    """The credentials file cannot be used; ``str()`` says why and what to do."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        """``problem`` follows the path in a sentence."""
+        super().__init__(f"The credentials file {path} {problem}.")
+
+
+class _Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: _KeyId
+    secret: _Secret
+    user: _UserName | None = None
+    session_token: _Secret | None = None
+    expires: datetime | None = None
+
+    def __repr__(self) -> str:
+        """Tell no secret."""
+        return f"_Key({self.id!r})"
+
+
+class _Account(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: _AccountId
+    name: str
+    keys: list[_Key] = []
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    accounts: list[_Account]
+
+
+def load(path: Path) -> dict[str, AccessKey]:
+    """Return the keys of the file by id; raises ``CredentialsError``."""
+    try:
+        found = msgspec.toml.decode(_read(path), type=_File)
+    except msgspec.ValidationError as error:
+        raise CredentialsError(path, f"is not as it must be: {error}") from None
+    except (msgspec.DecodeError, ValueError) as error:
+        place = str(error).rpartition("(")[2].rstrip(")") if "(at " in str(error) else "its bytes are no UTF-8"
+        raise CredentialsError(path, f"is no TOML ({place})") from None
+    keys: dict[str, AccessKey] = {}
+    for key in _keys(path, found):
+        if key.id in keys:
+            raise CredentialsError(path, f"has the key {key.id} twice; remove one of them")
+        keys[key.id] = key
+    if not keys:
+        raise CredentialsError(path, "has no keys, so nobody could ask for anything; add one")
+    return keys
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise CredentialsError(path, "is no file")
+            if mode & _OTHERS:
+                allowed = f"{stat.S_IMODE(mode):04o}"
+                raise CredentialsError(path, f"can be read or changed by others (mode {allowed}); run chmod 600 on it")
+            return file.read()
+    except OSError as error:
+        raise CredentialsError(path, f"cannot be read: {error.strerror}") from None
+
+
+def _keys(path: Path, found: _File) -> Iterator[AccessKey]:
+    seen: set[str] = set()
+    for account in found.accounts:
+        if account.id in seen:
+            raise CredentialsError(path, f"has the account {account.id} twice; put its keys into one table")
+        seen.add(account.id)
+        for key in account.keys:
+            yield AccessKey(
+                id=key.id,
+                secret=key.secret,
+                caller=caller(account.id, key.user or ""),
+                session_token=key.session_token,
+                expires_at_s=_seconds(key.expires),
+            )
+
+
+def _seconds(instant: datetime | None) -> float | None:
+    """Return ``instant`` in seconds since the epoch; one without an offset is in UTC."""
+    if instant is None:
+        return None
+    return (instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)).timestamp()
+
+
+class Verifier(Protocol):
+    """The keys of one credentials file, as one family of protocols uses them."""
+
+    signs_body: bool
+
+    def verify(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: Mapping[bytes, bytes],
+        body: bytes,
+        now_s: float,
+        digest: bytes | None = None,
+    ) -> Caller:
+        """Return who signed the request; raises what the protocol refuses a request with.
+
+        ``headers`` are by lower-case name, ``now_s`` is the wall clock's, in seconds. ``digest`` is the SHA-256 of the
+        body in hexadecimal, where it is known already.
+        """
+
+    def inspect(self, method: bytes, target: bytes, headers: Mapping[bytes, bytes], now_s: float) -> str:
+        """Return who signed, as far as the head of a request tells it, before its body is read; raises as ``verify``.
+
+        Where signatures do not cover the body (not ``signs_body``), it is as certain as after ``verify``.
+        """
+
+
+Keys = Mapping[str, AccessKey]
+Make = Callable[[Keys, str, bool], Verifier]
+"""Makes one of the keys (by id), for a region; tells it whether requests come over TLS."""
+
+
+def sigv4(keys: Keys, region: str, secure: bool) -> Verifier:
+    """Return what verifies AWS Signature Version 4."""
+    return SigV4Verifier(keys, region=region, secure=secure)
+
+
+def smq(keys: Keys, region: str, secure: bool) -> Verifier:
+    """Return what verifies the signatures of SMQ, which know neither a region of ours nor TLS."""
+    return SmqVerifier(keys)
+
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +272,7 @@ class Authentication:
         return made
 
     def _read(self) -> None:
-        keys = self._keys = credentials.load(self._path)
+        keys = self._keys = load(self._path)
         self._verifiers.clear()
         self._contexts.clear()
         self.loads += 1

@@ -7,12 +7,22 @@ too, so after some seconds it is asked for again, while the one at hand goes on 
 
 A request on a queue that does not exist is answered so, whoever asks, and never reaches the engine; but what makes the
 queue, or lists, needs none.
+
+
+What policies decide beside requests on queues: what a visitor may do, and whether a move task goes on.
+
+The permission of a receive or claim that was kept waiting: checked again before each later attempt.
+
+A credentials file that was reloaded has the signature verified again, and a policy that is stale is read again first,
+so that a revoked key or a new Deny acts on parked polls, too. While neither changed, a check is one look-up.
 """
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -24,12 +34,14 @@ from veilmq.core.forwards import Forward
 from veilmq.core.looks import LookAtQueue
 from veilmq.core.ports import Done, Engine
 from veilmq.core.results import QueuePage, QueueView
-from veilmq.server.denial import Denial
-from veilmq.server.http_request import Pending, Request
-from veilmq.wire.sqs.callers import Caller
+from veilmq.server import protocols
+from veilmq.server.authentication import Authentication
+from veilmq.server.http_parser import Pending, Request
+from veilmq.server.protocols import Denial
+from veilmq.wire.sqs.callers import Caller, caller_of
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.names import account_of, queue_arn, region_of
-from veilmq.wire.sqs.policies import NOBODY, Policy, Verdict, actions_of, permits, read_policy
+from veilmq.wire.sqs.policies import GRANTABLE, NOBODY, OWNERS, Policy, Verdict, actions_of, permits, read_policy
 from veilmq.wire.sqs.policy_conditions import Asked, PolicyError
 
 log = logging.getLogger(__name__)
@@ -336,3 +348,128 @@ _FURTHER: dict[type[Command], Callable[[Any], Iterator[tuple[str, str]]]] = {
     topics.Subscribe: _of_subscription,
 }
 """What a command does beside what its own queue's policy decides on: where, and by which action of SQS singly."""
+
+
+_OF_A_QUEUE = (*GRANTABLE, *(action for action in OWNERS if action not in {"CreateQueue", "ListQueues"}))
+_SEND = "SendMessage"
+
+
+class _Source(NamedTuple):
+    """Where a visitor comes from, as conditions of policies ask for it; a task comes from nowhere."""
+
+    peer: str | None = None
+    program: str | None = None
+
+    def source_ip(self) -> str | None:
+        """Return the address."""
+        return self.peer
+
+    def user_agent(self) -> str | None:
+        """Return the name of the browser."""
+        return self.program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """The policies of queues, by the same rules as for requests. ``wall_s`` is the raw wall clock."""
+
+    region: str
+    secure: bool
+    wall_s: Callable[[], float]
+
+    def verdicts(
+        self, caller: Caller, queue: str, policy: str, *, peer: str | None, program: str | None
+    ) -> list[tuple[str, bool]]:
+        """Return whether ``caller`` may do each action on ``queue``."""
+        read, asked = self._asked(caller, queue, policy, _Source(peer, program))
+        found = []
+        for action in sorted(_OF_A_QUEUE):
+            needed = actions_of(action)
+            found.append((action, all(permits(read, asked) for asked.action in needed)))
+        return found
+
+    def may_send(self, starter: str, queue: str, policy: str) -> bool:
+        """``core.ports.MaySend``: whether a principal may send to ``queue`` now, by no request."""
+        read, asked = self._asked(caller_of(starter), queue, policy, _Source())
+        return all(permits(read, asked) for asked.action in actions_of(_SEND))
+
+    def _asked(self, caller: Caller, queue: str, policy: str, source: _Source) -> tuple[Policy | None, Asked]:
+        context = RequestContext(base_url="", region=self.region)
+        try:
+            read = read_policy(policy, queue_arn(queue, context)) if policy else None
+        except PolicyError:
+            read = NOBODY
+        asked = Asked(
+            caller=caller,
+            owner=account_of(queue),
+            action="",
+            secure=self.secure,
+            now_s=self.wall_s(),
+            region=region_of(queue, context),
+            source=source,
+        )
+        return read, asked
+
+
+class ParkedPermission(msgspec.Struct, eq=False):
+    """An ``Exchange`` of the instant at which a parked poll goes on. ``context`` is that of an unsigned request."""
+
+    exchange: Exchange
+    command: Command
+    caller: Caller
+    protocol: protocols.Protocol
+    context: RequestContext
+    known: Caller | None
+    authentication: Authentication
+    permissions: Permissions
+    loads: int = 0
+    started_s: float = 0.0
+    go_on: Done | None = None
+
+    def __post_init__(self) -> None:
+        """Note which keys the signature was verified with."""
+        self.loads = self.authentication.loads
+
+    @property
+    def request(self) -> Request:
+        """Return the request that was parked."""
+        return self.exchange.request
+
+    @property
+    def action(self) -> str:
+        """Return its action."""
+        return self.exchange.action
+
+    @property
+    def permission(self) -> str:
+        """Return the action on which a queue's policy decides."""
+        return self.exchange.permission
+
+    def check(self, go_on: Done) -> None:
+        """Call ``go_on`` with ``None`` where the poll may go on, else with a ``Reply`` or the engine's error."""
+        self.go_on = go_on
+        self.started_s = perf_counter()
+        self.permissions.expire(self.command.queue, self.started_s)  # type: ignore[attr-defined]
+        self._check()
+
+    def done(self, result: Any) -> None:
+        """Pass the verdict on, or the error with which the policy could not be read."""
+        go_on, self.go_on = self.go_on, None
+        if go_on is not None:
+            go_on(result)
+
+    def _check(self) -> None:
+        protocol, verdict = self.protocol, None
+        try:
+            if self.loads != self.authentication.loads:
+                signed = self.authentication.context(self.request, self.context, protocol.verifier, self.known)
+                self.caller, self.loads = signed.caller or self.caller, self.authentication.loads
+            self.permissions.check(self, self.command, self.caller)
+        except protocol.refused as error:
+            verdict = protocol.refuse(error, self.context.base_url)
+        except Denial as denial:
+            verdict = protocol.refuse(protocol.deny(denial), self.context.base_url)
+        except Unknown as unknown:
+            self.permissions.wait(self, unknown, self._check)
+            return
+        self.done(verdict)

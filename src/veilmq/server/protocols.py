@@ -1,4 +1,6 @@
-"""The protocols that one port speaks: a row each, which knows its own requests and takes them apart.
+"""What a policy forbids, or no policy allows: the same for all protocols, each of which says it in its own words.
+
+The protocols that one port speaks: a row each, which knows its own requests and takes them apart.
 
 The first row that recognises a request by its head serves it. A new protocol is a new row.
 """
@@ -8,10 +10,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from veilmq.core.errors import VeilmqError
-from veilmq.server import verifiers
-from veilmq.server.denial import Denial
-from veilmq.server.http_refusal import Refusal, Worded, as_text
-from veilmq.server.http_request import Request
+from veilmq.server import authentication
+from veilmq.server.http_parser import Refusal, Request, Worded, as_text
 from veilmq.wire import smq
 from veilmq.wire.sqs import json as sqs_json
 from veilmq.wire.sqs import query as sqs_query
@@ -24,6 +24,24 @@ from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.v1 import codec as api
 from veilmq.wire.v1.request import PREFIX, read_request
 from veilmq.wire.v1.routes import ROUTES, route_key
+
+
+class Denial(Exception):
+    """A caller may not do what he asks of a queue; ``str()`` says who, what, of which queue, and why not."""
+
+    def __init__(self, *, caller: str, action: str, queue: str, explicit: bool) -> None:
+        """``caller`` and ``queue`` are ARNs, ``action`` is one of SQS; ``explicit``: a policy forbids it."""
+        reason = (
+            "with an explicit deny in a resource-based policy"
+            if explicit
+            else f"because no resource-based policy allows the sqs:{action} action"
+        )
+        super().__init__(f"User: {caller} is not authorized to perform: sqs:{action} on resource: {queue} {reason}")
+        self.caller = caller
+        self.action = action
+        self.queue = queue
+        self.explicit = explicit
+
 
 _SQS_TARGET = b"AmazonSQS."
 _FORM = b"application/x-www-form-urlencoded"
@@ -56,7 +74,7 @@ class Protocol(NamedTuple):
     refuse: Callable[[Any, str], Reply]
     fail: Callable[[VeilmqError, str], Reply]
     deny: Callable[[Denial], Exception]
-    verifier: verifiers.Make
+    verifier: authentication.Make
     labels: dict[bytes, str]
     methods: frozenset[bytes] = frozenset({b"POST"})
     mark: bytes = b""
@@ -98,7 +116,7 @@ SQS_JSON = Protocol(
     refuse=_sqs_json_refuse,
     fail=_sqs_json_fail,
     deny=_sqs_denied,
-    verifier=verifiers.sigv4,
+    verifier=authentication.sigv4,
     labels={name.encode(): name for name in ACTIONS},
 )
 
@@ -137,7 +155,7 @@ SQS_QUERY = Protocol(
     refuse=_sqs_query_refuse,
     fail=_sqs_query_fail,
     deny=_sqs_denied,
-    verifier=verifiers.sigv4,
+    verifier=authentication.sigv4,
     labels={name.encode(): name for name in ACTIONS},
     methods=frozenset({b"GET", b"POST"}),
 )
@@ -177,7 +195,7 @@ API = Protocol(
     refuse=_api_refuse,
     fail=_api_fail,
     deny=_sqs_denied,
-    verifier=verifiers.sigv4,
+    verifier=authentication.sigv4,
     labels={key: route.label for key, route in ROUTES.items()},
     methods=frozenset({b"GET", b"POST"}),
     permissions={route.label: route.permission for route in ROUTES.values()},
@@ -206,7 +224,7 @@ SMQ = Protocol(
     refuse=smq.encode_error,
     fail=smq.encode_failure,
     deny=_smq_denied,
-    verifier=verifiers.smq,
+    verifier=authentication.smq,
     labels={action: route.label for action, route in smq.ROUTES.items()},
     methods=frozenset({b"GET", b"PUT", b"POST", b"DELETE"}),
     mark=smq.VERSION_HEADER,

@@ -12,8 +12,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from veilmq.core import limits
-from veilmq.server import admin_server, listener
-from veilmq.server.shutdown import Shutdown
+from veilmq.server import admin as admin_server
+from veilmq.server import process as listener
+from veilmq.server.process import Shutdown
 
 PATIENCE_S = 60.0
 HOUR_S = 3_600.0

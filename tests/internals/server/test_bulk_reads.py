@@ -11,7 +11,7 @@ from tests.internals.server.scripted_engine import ScriptedEngine
 from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage, ClaimPage, ReadClaim
 from veilmq.core.errors import ClaimLost, InternalError
-from veilmq.server.bulk_reads import PAGE_MESSAGES, PIECE_CHARACTERS, PIECE_MESSAGES, READS_AT_ONCE, BulkReads, pieces
+from veilmq.server.background import PAGE_MESSAGES, PIECE_CHARACTERS, PIECE_MESSAGES, READS_AT_ONCE, BulkReads, pieces
 from veilmq.wire.v1.reads import BulkRead, Gathered
 
 FIRST = ReadClaim(queue="000000000000/q", source="s", number=1, shard=2, cursor="here")

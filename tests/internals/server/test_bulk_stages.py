@@ -10,7 +10,7 @@ from tests.internals.server.scripted_engine import ScriptedEngine
 from veilmq.core.commands import NewMessage
 from veilmq.core.errors import InternalError, StoreFull
 from veilmq.core.publications import Stage, Staged
-from veilmq.server.bulk_stages import BulkStages
+from veilmq.server.background import BulkStages
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.v1.errors import INVALID_REQUEST
 from veilmq.wire.v1.outgoing import Pieces

@@ -10,7 +10,7 @@ from veilmq.core.claims import Bound, Claim
 from veilmq.core.commands import Receive
 from veilmq.core.errors import EpochFenced, QueueNotFound
 from veilmq.core.results import Received, ReceivedMessage
-from veilmq.server.longpoll import LongPolls, Poll
+from veilmq.server.long_polling import LongPolls, Poll
 from veilmq.testing import VirtualClock
 
 QUEUE = "000000000000/q"

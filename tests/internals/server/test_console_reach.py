@@ -13,9 +13,17 @@ import urllib3
 
 from tests.console.visitor import Visitor
 from tests.server.keys import OWNER, SECRETS, written
-from veilmq.server.addresses import Addresses
-from veilmq.server.admin_guard import WRONG_NAME, AdminGuard
-from veilmq.server.console_reach import IN_THE_CLEAR, UNASKED, UNFORWARDED, UNNAMED, ConsoleReach, Unreachable
+from veilmq.server.origin import (
+    IN_THE_CLEAR,
+    LOCAL_ONLY,
+    UNFORWARDED,
+    UNNAMED,
+    WRONG_NAME,
+    AdminGuard,
+    ConsoleReach,
+    Unreachable,
+)
+from veilmq.server.setting_kinds import Addresses
 from veilmq.testing import RunningServer
 
 NAME = "mq.example.org"
@@ -48,7 +56,7 @@ def test_this_machine_may(peer: str) -> None:
 def test_others_need_accounts_and_tls(peer: str) -> None:
     with pytest.raises(Unreachable, match="nobody is asked who he is") as unasked:
         reach(signed=False, tls=True).way(scope(peer))
-    assert str(unasked.value) == UNASKED
+    assert str(unasked.value) == LOCAL_ONLY
     with pytest.raises(Unreachable, match="over TLS alone") as clear:
         reach().way(scope(peer))
     assert str(clear.value) == IN_THE_CLEAR

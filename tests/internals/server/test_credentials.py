@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.keys import FRIEND, OWNER, SECRETS, TEXT, TOKEN, written
-from veilmq.server.credentials import CredentialsError, load
+from veilmq.server.authentication import CredentialsError, load
 
 
 @pytest.fixture

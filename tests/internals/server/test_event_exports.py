@@ -15,8 +15,8 @@ from veilmq.client import HttpQueueClient
 from veilmq.core.settings import SettingValue
 from veilmq.events.failures import EventsError
 from veilmq.events.target import Target
-from veilmq.server.event_exports import log_of
 from veilmq.server.settings import ServerSettings, SettingError
+from veilmq.server.stores import log_of
 from veilmq.testing import RunningServer
 
 

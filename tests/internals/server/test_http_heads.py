@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.internals.server.test_http_reader import Reading
-from veilmq.server.http_heads import LESSONS, Head, KnownHeads
+from veilmq.server.http_parser import LESSONS, Head, KnownHeads
 
 HEAD = b"POST / HTTP/1.1\r\nHost: h\r\nX-Amz-Target: a\r\nContent-Length: 5\r\n\r\n"
 OTHER = HEAD.replace(b"Target: a", b"Target: b")

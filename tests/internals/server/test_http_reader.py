@@ -3,12 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veilmq.server.byte_budget import ByteBudget, Hold, Share
-from veilmq.server.http_heads import KnownHeads
-from veilmq.server.http_limits import HttpLimits
-from veilmq.server.http_reader import RequestReader
-from veilmq.server.http_refusal import Refusal
-from veilmq.server.http_request import Date, Request
+from veilmq.server.admission import ByteBudget, Hold, HttpLimits, Share
+from veilmq.server.http_parser import Date, KnownHeads, Refusal, Request, RequestReader
 
 PIPELINE = (
     b"POST /one HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nfirst"

@@ -7,9 +7,9 @@ from typing import cast
 import pytest
 
 from tests.server.http_host import LARGE, Client, HttpHost, Large, wait_until
-from veilmq.server.event_loop import loop_factory
-from veilmq.server.http_request import Date, Request
-from veilmq.server.in_turn import InTurn
+from veilmq.server.background import InTurn
+from veilmq.server.http_parser import Date, Request
+from veilmq.server.process import loop_factory
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 HOLD = b"GET /hold HTTP/1.1\r\nHost: h\r\n\r\n"

@@ -16,10 +16,10 @@ from veilmq.core.commands import CreateQueue, NewMessage, Send, SetQueue, ShowQu
 from veilmq.core.ports import Engine
 from veilmq.core.results import QueueView
 from veilmq.core.settings import QueueSettings
+from veilmq.server.admin_api import Inside
 from veilmq.server.authentication import Authentication
 from veilmq.server.dispatch import Dispatcher
-from veilmq.server.inside import Inside
-from veilmq.server.longpoll import LongPolls
+from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.permissions import Permissions
 from veilmq.store.port import execute

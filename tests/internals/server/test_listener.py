@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from veilmq.server import listener
-from veilmq.server.listener import BindError, bind
+from veilmq.server import process
+from veilmq.server.process import BindError, bind
 from veilmq.testing import RunningServer
 
 
@@ -19,7 +19,7 @@ def bound(host: str, port: int = 0) -> Iterator[list[socket.socket]]:
     try:
         yield listeners
     finally:
-        listener.close(listeners)
+        process.close(listeners)
 
 
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
@@ -71,10 +71,10 @@ def test_a_name_is_not_listened_on_by_half(two: str, address: str) -> None:
 def test_an_address_in_a_url() -> None:
     """One of IPv6 stands in brackets."""
     with bound("127.0.0.1") as (four,):
-        assert listener.url(four) == f"http://127.0.0.1:{four.getsockname()[1]}"
-        assert listener.is_loopback([four])
+        assert process.url(four) == f"http://127.0.0.1:{four.getsockname()[1]}"
+        assert process.is_loopback([four])
     with bound("0.0.0.0") as (everywhere,):
-        assert not listener.is_loopback([everywhere])
+        assert not process.is_loopback([everywhere])
 
 
 def test_an_unknown_host_is_refused() -> None:

@@ -23,7 +23,7 @@ from veilmq.core.errors import InternalError, QueueNotFound, ReceivesThrottled
 from veilmq.core.limits import HTTP_BYTES
 from veilmq.core.ports import Done
 from veilmq.core.results import Received
-from veilmq.server.longpoll import LongPolls, Permit, Poll
+from veilmq.server.long_polling import LongPolls, Permit, Poll
 from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import VirtualClock

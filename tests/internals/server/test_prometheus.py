@@ -4,9 +4,7 @@ from typing import Any
 
 from veilmq.core.events import EventCounts
 from veilmq.core.results import QueueCounts
-from veilmq.server.metrics import Metrics
-from veilmq.server.prometheus import Snapshot, exposition
-from veilmq.server.queue_counts import Counted
+from veilmq.server.metrics import Counted, Metrics, Snapshot, exposition
 
 
 def lines(**parts: Any) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 from tests.internals.server.scripted_engine import ScriptedEngine
 from veilmq.core.errors import StageMissing
 from veilmq.core.publications import Publish, Published
-from veilmq.server.publishing import PUBLISH_S_MAX, OnePublication, Publishing
+from veilmq.server.background import PUBLISH_S_MAX, OnePublication, Publishing
 from veilmq.testing import VirtualClock
 
 COMMAND = Publish(queue="000000000000/q", writer="w", batch=1, attempts=(("a", 9),))

@@ -11,8 +11,8 @@ from veilmq.core.commands import Command, CreateQueue, Delete, DeleteQueue, NewM
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Done
-from veilmq.server import queue_book
-from veilmq.server.queue_book import COUNTED_TOGETHER, LOOKED_AT_MS, QueueBook
+from veilmq.server import queue_statistics as queue_book
+from veilmq.server.queue_statistics import COUNTED_TOGETHER, LOOKED_AT_MS, QueueBook
 from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import VirtualClock

@@ -7,8 +7,8 @@ import pytest
 
 from veilmq.core.commands import Command, CreateQueue, DeleteQueue, NewMessage, Send, ShowQueue
 from veilmq.core.ports import Done
-from veilmq.server import queue_counts
-from veilmq.server.queue_counts import COUNTED_TOGETHER, QueueCountBook
+from veilmq.server import metrics as queue_counts
+from veilmq.server.metrics import COUNTED_TOGETHER, QueueCountBook
 from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import VirtualClock

@@ -5,7 +5,7 @@ import pytest
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.results import QueueCounts, QueueView
 from veilmq.core.settings import QueueSettings
-from veilmq.server.queue_record import HISTORY_MAX, QueueRecord
+from veilmq.server.queue_statistics import HISTORY_MAX, QueueRecord
 
 
 def view(*, visible: int = 0, sent: int = 0, received: int = 0, deleted: int = 0) -> QueueView:

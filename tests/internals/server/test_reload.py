@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from veilmq.server.reload import Reload
+from veilmq.server.security import Reload
 
 
 def test_the_signal_reads_everything_again() -> None:

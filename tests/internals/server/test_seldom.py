@@ -1,7 +1,7 @@
 """What is said once in a while."""
 
-from veilmq.server import seldom
-from veilmq.server.seldom import PERIOD_MS, Seldom
+from veilmq.server import pushes as seldom
+from veilmq.server.pushes import PERIOD_MS, Seldom
 from veilmq.testing import VirtualClock
 
 

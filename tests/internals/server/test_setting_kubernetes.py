@@ -2,8 +2,7 @@
 
 import pytest
 
-from veilmq.server.setting_sources import resolve
-from veilmq.server.settings import ServerSettings, SettingError
+from veilmq.server.settings import ServerSettings, SettingError, resolve
 
 LINK = "tcp://10.0.0.1:9324"
 

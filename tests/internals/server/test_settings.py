@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from veilmq.server.setting_kinds import WholeNumber
-from veilmq.server.setting_sources import resolve
-from veilmq.server.settings import SETTINGS, ServerSettings, Setting, SettingError
+from veilmq.server.settings import SETTINGS, ServerSettings, Setting, SettingError, resolve
 
 NUMBERS = [row for row in SETTINGS if isinstance(row.kind, WholeNumber)]
 

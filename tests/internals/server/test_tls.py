@@ -16,7 +16,7 @@ from botocore.exceptions import ConnectionClosedError, SSLError
 from cryptography.hazmat.primitives import serialization as pem
 
 from tests.server.keys import REGION, client, written
-from veilmq.server.tls import Tls, TlsError
+from veilmq.server.security import Tls, TlsError
 from veilmq.testing import RunningServer
 
 pytestmark = pytest.mark.slow

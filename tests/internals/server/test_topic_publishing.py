@@ -7,8 +7,8 @@ from tests.clients.smq.raw import ask, element
 from tests.internals.server.scripted_engine import ScriptedEngine
 from veilmq.core.commands import NewMessage
 from veilmq.core.topics import PublishToTopic
-from veilmq.server.topic_counts import TopicCounts
-from veilmq.server.topic_publishing import TopicPublishing
+from veilmq.server.metrics import TopicCounts
+from veilmq.server.topics import TopicPublishing
 from veilmq.testing import RunningServer, VirtualClock
 
 

@@ -14,9 +14,8 @@ import trustme
 from tests.server.pushing.receiver import Receiver
 from veilmq.core.results import ReceivedMessage
 from veilmq.core.topics import Subscription
-from veilmq.server.pushing.allow_list import AllowList
-from veilmq.server.pushing.attempts import Attempts
-from veilmq.server.pushing.guard import Guard, Resolve
+from veilmq.server.pushes import Attempts, Guard, Resolve
+from veilmq.server.setting_kinds import AllowList
 from veilmq.testing import VirtualClock
 
 MESSAGE = ReceivedMessage(

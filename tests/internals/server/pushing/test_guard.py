@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from veilmq.core.topic_errors import EndpointRefused
-from veilmq.server.pushing.allow_list import AllowList
-from veilmq.server.pushing.guard import Guard, SystemResolver, Target
+from veilmq.server.pushes import Guard, SystemResolver, Target
+from veilmq.server.setting_kinds import AllowList
 
 
 class Names:

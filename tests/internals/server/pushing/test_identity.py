@@ -11,8 +11,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from veilmq.server.pushing import identity
-from veilmq.server.pushing.failures import PushError
+from veilmq.server import push_identity as identity
+from veilmq.server.pushes import PushError
 from veilmq.server.settings import ServerSettings, SettingError
 from veilmq.store.port import StoreError
 from veilmq.testing import RunningServer
@@ -94,14 +94,14 @@ def test_a_server_says_why_it_does_not_start(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(PushError, match="cannot be read"):
         RunningServer(push_allow="a", push_key=tmp_path / "k", push_certificate=tmp_path / "c").__enter__()
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    monkeypatch.delitem(sys.modules, "veilmq.server.pushing.identity", raising=False)
+    monkeypatch.delitem(sys.modules, "veilmq.server.push_identity", raising=False)
     with pytest.raises(PushError, match=r"needs the module cryptography.*pip install 'veilmq\[push\]'"):
         RunningServer(push_allow="a").__enter__()
 
 
 def test_a_server_that_pushes_nowhere_needs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    monkeypatch.delitem(sys.modules, "veilmq.server.pushing.identity", raising=False)
+    monkeypatch.delitem(sys.modules, "veilmq.server.push_identity", raising=False)
     with RunningServer(data=tmp_path):
         assert not (tmp_path / "push.pem").exists()
 

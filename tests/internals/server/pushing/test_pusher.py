@@ -13,8 +13,8 @@ from veilmq.core import commands
 from veilmq.core.errors import InternalError, QueueNotFound, StoreFull
 from veilmq.core.results import LeaseChange, ReceiptState, Received
 from veilmq.core.topics import PUSHES, ListPushes, Subscription, push_queue
-from veilmq.server.pushing.pusher import LEASE_S, Pusher
-from veilmq.server.topic_counts import PushOutcome, TopicCounts
+from veilmq.server.metrics import PushOutcome, TopicCounts
+from veilmq.server.pushes import LEASE_S, Pusher
 from veilmq.testing import VirtualClock
 
 URL = "http://hook.example/"

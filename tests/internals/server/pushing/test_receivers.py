@@ -1,6 +1,6 @@
 """How many pushes a receiver gets at once."""
 
-from veilmq.server.pushing.receivers import PARALLEL_MAX, Receiver
+from veilmq.server.pushes import PARALLEL_MAX, Receiver
 
 
 def test_each_acceptance_doubles_and_each_failure_begins_anew() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 from tests.internals.server.scripted_engine import ScriptedEngine
 from veilmq.core.topic_errors import EndpointRefused
 from veilmq.core.topics import Subscribe, Subscription
-from veilmq.server.pushing.allow_list import AllowList
-from veilmq.server.pushing.guard import Guard
-from veilmq.server.pushing.subscribing import NAME_S_MAX, OneSubscription, Subscribing
+from veilmq.server.pushes import Guard
+from veilmq.server.setting_kinds import AllowList
+from veilmq.server.topics import NAME_S_MAX, OneSubscription, Subscribing
 from veilmq.testing import VirtualClock
 
 URL = "http://hook.example/"

@@ -1,4 +1,6 @@
-"""HTTP/1.1 on one connection (RFC 9112): the line of its requests, their replies in order, its deadlines.
+"""The ``Date`` header of replies (RFC 9110, section 6.6.1), written once a second and only while there are replies.
+
+HTTP/1.1 on one connection (RFC 9112): the line of its requests, their replies in order, its deadlines.
 
 The hot path is a request that arrives in one segment and gets one reply: one call of the handler and one
 ``transport.write``; no task, no future, no timer. Replies that are ready together are written together.
@@ -10,22 +12,60 @@ replies, or has too many requests in the line, or too long ones, is not read fro
 A request that comes while others are in the line is begun in a later turn of the loop, a few of them in each, so that a
 client that pipelines does not go before those that send one request. A large body is admitted by its head, reserves its
 bytes, and is read a segment a turn.
+
+
+All open connections: how many, which of them take too long, and how they end.
+
+One timer serves all deadlines. It is set for the earliest one known; connections announce the short ones. All are
+inspected every ten seconds, for clients that do not take their answers. So nothing is touched per request.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from email.utils import formatdate
 from ipaddress import ip_address
+from time import time
 from typing import Protocol, cast
 
-from veilmq.server import http_refusal as refusal
-from veilmq.server.byte_budget import ByteBudget, Hold, Share
-from veilmq.server.http_heads import KnownHeads
-from veilmq.server.http_limits import HttpLimits
-from veilmq.server.http_reader import RequestReader
-from veilmq.server.http_refusal import Refusal, Worded
-from veilmq.server.http_request import CLOSE, Date, Handler, Request
-from veilmq.server.turns import Turns
+from veilmq.core.limits import HTTP_BYTES
+from veilmq.server.admission import ByteBudget, Hold, HttpLimits, Share, Turns, by_address
+from veilmq.server.http_parser import (
+    CLOSE,
+    NO_ROOM,
+    TRUNCATED,
+    Date,
+    Handler,
+    KnownHeads,
+    Refusal,
+    Request,
+    RequestReader,
+    Worded,
+    as_text,
+    slow,
+)
+
+
+class DateLine:
+    """The header line with the present date; raw wall-clock time, as clients compare it with their own."""
+
+    __slots__ = ("_loop", "line")
+
+    def __init__(self) -> None:
+        """Start with no line, in the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self.line = b""
+
+    def renew(self) -> bytes:
+        """Return the line, and keep it in ``line`` until the second is over."""
+        now_s = time()
+        self.line = b"Date: %b\r\n" % formatdate(now_s, usegmt=True).encode()
+        self._loop.call_later(1 - now_s % 1, self._forget)
+        return self.line
+
+    def _forget(self) -> None:
+        self.line = b""
+
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SLICE_BYTES = 65_536
@@ -175,7 +215,7 @@ class Http1Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Answer what was asked, then close; whoever waits for messages waits no longer (the client may be gone)."""
         if not self._resting and not self._ended and not self._unread:
-            self._refuse(refusal.TRUNCATED, self._reader.stop())
+            self._refuse(TRUNCATED, self._reader.stop())
             self.answered()
         self._half_closed = True
         self._ended = not self._unread
@@ -309,10 +349,10 @@ class Http1Connection(asyncio.Protocol):
         if self._lingering_since_s or takes_nothing or self._transport.is_closing():
             self._transport.abort()
         elif self._waiting_since_s:
-            self._refuse(refusal.NO_ROOM, self._reader.stop())
+            self._refuse(NO_ROOM, self._reader.stop())
             self.answered()
         elif self._reading_since_s:
-            self._refuse(refusal.slow(self._limits.request_s_max), self._reader.stop())
+            self._refuse(slow(self._limits.request_s_max), self._reader.stop())
             self.answered()
         else:
             self._transport.close()
@@ -525,3 +565,103 @@ def _address(name: object) -> str:
         return ""
     address = ip_address(name[0])
     return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+_LOOKS_PER_LIMIT = 20  # a client may be late by this fraction of the shortest limit
+_LOOKS_AT_UNREAD = 3  # while a client may take nothing of an answer
+
+
+class Connections:
+    """The table of connections; made in the event loop that serves them."""
+
+    def __init__(
+        self,
+        *,
+        handler: Handler,
+        limits: HttpLimits | None = None,
+        refused: Word = as_text,
+        inspect: Inspect = by_address,
+        budget: ByteBudget | None = None,
+    ) -> None:
+        """``handler`` gets every whole request, ``refused`` words what refuses one before it is whole.
+
+        ``inspect`` gets the head of each with a large body, which counts in ``budget``.
+        """
+        self._loop = asyncio.get_running_loop()
+        self.handler = handler
+        self.inspect = inspect
+        self.budget = budget or ByteBudget(HTTP_BYTES.default)
+        self.turns = Turns(self._loop)
+        self.refused = refused
+        self.limits = limits or HttpLimits()
+        self.heads = KnownHeads()
+        self.draining = False
+        self.date: Date = DateLine()
+        self.time_s = self._loop.time
+        self._open: set[Http1Connection] = set()
+        self._look_at_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_s = min(self.limits.idle_s_max, self.limits.request_s_max / _LOOKS_AT_UNREAD)
+        self._gap_s = (
+            min(self.limits.request_s_max, self.limits.idle_s_max, self.limits.linger_s_max) / _LOOKS_PER_LIMIT
+        )
+        self._emptied = asyncio.Event()
+        self._emptied.set()
+
+    def __len__(self) -> int:
+        """Return how many are open."""
+        return len(self._open)
+
+    def protocol(self) -> Http1Connection:
+        """Make a connection, for the event loop's server."""
+        return Http1Connection(self)
+
+    def add(self, connection: Http1Connection) -> None:
+        """Count in a new connection."""
+        self._open.add(connection)
+        self._emptied.clear()
+        self.expect(self.time_s() + self._look_s)
+        if self.draining:
+            connection.drain()
+
+    def remove(self, connection: Http1Connection) -> None:
+        """Count out one that is gone."""
+        self._open.discard(connection)
+        if not self._open:
+            self._emptied.set()
+
+    def expect(self, at_s: float) -> None:
+        """Look at the deadlines again soon after ``at_s``."""
+        if self._timer is not None:
+            if at_s >= self._look_at_s - self._gap_s:
+                return
+            self._timer.cancel()
+        self._look_at_s = at_s + self._gap_s
+        self._timer = self._loop.call_at(self._look_at_s, self._look)
+
+    async def drain(self) -> None:
+        """Let every connection answer what it was asked and close; ``abort`` makes it end."""
+        self.draining = True
+        for connection in list(self._open):
+            connection.drain()
+        await self._emptied.wait()
+
+    def abort(self) -> None:
+        """Close all connections at once."""
+        self.draining = True
+        for connection in list(self._open):
+            connection.abort()
+
+    def _look(self) -> None:
+        self._timer = None
+        now_s = self.time_s()
+        next_s = now_s + self._look_s
+        for connection in list(self._open):
+            deadline_s = connection.deadline_s()
+            if deadline_s is not None and deadline_s <= now_s:
+                connection.time_out()
+                deadline_s = now_s + self._gap_s
+            if deadline_s is not None:
+                next_s = min(next_s, deadline_s)
+        if self._open:
+            self.expect(next_s)

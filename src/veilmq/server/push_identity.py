@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.x509.oid import NameOID
 
-from veilmq.server.pushing.failures import PushError
+from veilmq.server.pushes import PushError
 
 FILE_NAME = "push.pem"
 _KEY_BITS = 2_048

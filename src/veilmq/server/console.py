@@ -1,0 +1,365 @@
+"""What single pages of the console are told of the server: its health, its settings, and who may do what.
+
+The console as a part of the server: what it is given, and the way to the queues by which it asks.
+
+What was, for pages of the console: how long receipts were held, and what is recommended, read from Parquet files.
+
+Files are read in a thread, one queue at a time, and what was read is good for a while; so whoever reloads a page a
+hundred times reads once. pyarrow, which reads them, is an extra.
+"""
+
+import asyncio
+import platform
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from hmac import digest
+from importlib import import_module
+from pathlib import Path
+from secrets import token_bytes
+from typing import Any, TypeVar, cast
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from veilmq import __version__
+from veilmq.console.access import ShownKey
+from veilmq.console.advice import Advice
+from veilmq.console.asking import Ask
+from veilmq.console.audit import AuditLog
+from veilmq.console.auditing import Auditing
+from veilmq.console.health import ExportHealth, Health, HealthFigure, TellHealth
+from veilmq.console.live import Live
+from veilmq.console.ports import Ports
+from veilmq.console.shown_settings import ShownSetting
+from veilmq.console.sign_ins import SignIns
+from veilmq.core.errors import VeilmqError
+from veilmq.core.events import CountEvents, EventCounts
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.ports import Clock
+from veilmq.events.held_times import HeldTimes
+from veilmq.server.admin_api import AdminApi, AdminCallers
+from veilmq.server.authentication import Authentication
+from veilmq.server.http import Connections
+from veilmq.server.long_polling import LongPolls
+from veilmq.server.security import Security
+from veilmq.server.settings import MEMORY, SETTINGS, ServerSettings, Setting
+from veilmq.server.stores import EventExports, obstacles
+from veilmq.store.port import Figure, Series, Store, execute
+from veilmq.store.urls import without_passwords
+
+_MILLISECOND_S = 0.001
+_SECRET_OPTION = re.compile(r"(?<=[?&])([^=&\s]*(?:key|pass|secret|sig|token)[^=&\s]*)=[^&\s]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsolePorts:
+    """Looks at one server for its console, and changes nothing."""
+
+    settings: ServerSettings
+    guard: Security
+    engine: Store
+    polls: LongPolls
+    connections: Connections
+    exports: EventExports | None
+
+    def of_pages(self, *, audit: AuditLog, live: Live) -> Ports:
+        """Return what pages are told, with the log of their changes and the streams of those that are open."""
+        authentication = self.guard.authentication
+        return Ports(
+            audit=audit,
+            health=self._teller(self.engine.clock.now_ms()),
+            keys=None if authentication is None else keys_of(authentication, self.guard.wall_s),
+            live=live,
+            may=self.guard.judge.verdicts,
+            past=PastReceipts(
+                events_to=self.settings.events_to,
+                recommendations=self.settings.recommendations,
+                clock=self.engine.clock,
+            ),
+            settings=shown_settings(self.settings),
+        )
+
+    def _teller(self, started_at_ms: int) -> TellHealth:
+        async def health() -> Health:
+            survey = await _if_told(self.engine.survey(0))
+            return Health(
+                obstacles=await obstacles(self.connections, self.engine),
+                warnings=list(self.engine.warnings()),
+                kept=self.engine.kept,
+                version=__version__,
+                python=platform.python_version(),
+                started_at_ms=self.engine.clock.shown_ms(started_at_ms),
+                queues=None if survey is None else survey.in_all,
+                parked_polls=self.polls.parked,
+                open_connections=len(self.connections),
+                exports=await self._export_health(),
+                figures=[told for figure in self.engine.figures() for told in _in_words(figure)],
+            )
+
+        return health
+
+    async def _export_health(self) -> ExportHealth | None:
+        if self.exports is None:
+            return None
+        counts: EventCounts | None = await _if_told(execute(self.engine, CountEvents()))
+        if counts is None:
+            return None
+        return ExportHealth(counts.recorded, counts.waiting, counts.dropped, self.exports.failures)
+
+
+async def _if_told(question: Any) -> Any:
+    """Return the answer; ``None`` where the store gives none, which is no reason to say nothing of the rest."""
+    try:
+        return await question
+    except VeilmqError:
+        return None
+
+
+def _in_words(figure: Figure) -> Iterator[HealthFigure]:
+    words = figure.text.rstrip(".")
+    for label, value in figure.samples.items():
+        yield HealthFigure(f"{words} ({label})" if label else words, _value(value))
+
+
+def _value(value: float | Series) -> str:
+    if not isinstance(value, Series):
+        return f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
+    if not value.count:
+        return "0"
+    return f"{value.count:,}, {value.seconds / value.count / _MILLISECOND_S:,.1f} ms each"
+
+
+def shown_settings(settings: ServerSettings) -> list[ShownSetting]:
+    """Return every setting as the server runs with it; passwords in URLs are stars, and no file is opened."""
+    return [_shown(row, settings) for row in SETTINGS]
+
+
+def _shown(row: Setting, settings: ServerSettings) -> ShownSetting:
+    value = settings.data is None and settings.store is None if row is MEMORY else getattr(settings, row.name)
+    return ShownSetting(
+        name=row.name,
+        flag=row.flag,
+        variable=row.variable,
+        value="none" if value is None else _written(value),
+        default=row.default_text,
+        description=row.description,
+    )
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _SECRET_OPTION.sub(r"\1=***", without_passwords(str(value)))
+
+
+def keys_of(authentication: Authentication, wall_s: Callable[[], float]) -> Callable[[str], list[ShownKey]]:
+    """Return what tells the keys of an account, by user and id."""
+
+    def keys(account: str) -> list[ShownKey]:
+        now_s = wall_s()
+        found = [
+            ShownKey(
+                id=key.id,
+                user=key.caller.user,
+                expires_at_s=key.expires_at_s,
+                expired=key.expires_at_s is not None and key.expires_at_s <= now_s,
+                temporary=key.session_token is not None,
+            )
+            for key in authentication.keys
+            if key.caller.account == account
+        ]
+        return sorted(found, key=lambda key: (key.user, key.id))
+
+    return keys
+
+
+MISSING = "The console needs more than this install has: pip install 'veilmq[console]'.\n"
+
+_AUDIT_FILE = "audit.jsonl"
+_SESSIONS = b"console sessions"
+_OF_PROCESS_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleService:
+    """What the admin port needs to serve pages and their API: applications. ``asking`` has an audit log.
+
+    ``callers`` finds out who asks, ``live`` has the streams of open pages, which end when it is closed.
+    """
+
+    api: ASGIApp
+    asking: Auditing
+    audit: AuditLog
+    callers: AdminCallers
+    live: Live
+    pages: ASGIApp
+
+
+def console_service(
+    settings: ServerSettings,
+    *,
+    ask: Ask,
+    engine: Store,
+    authentication: Authentication | None,
+    data_port: int,
+    wall_s: Callable[[], float],
+    ports: ConsolePorts,
+) -> ConsoleService:
+    """Return the console of a server; ``ask`` carries out what is asked, ``wall_s`` is the wall clock in seconds.
+
+    ``data_port`` is the port of the queues; ``ports`` have what single pages need.
+    """
+    audit = AuditLog(audit_file(settings))
+    asking = Auditing(ask, audit, now_ms=engine.clock.shown_ms, account=settings.account)
+    live = Live(engine.clock)
+    sign_ins = None if authentication is None else SignIns(authentication.signed_in, now_ms=engine.clock.now_ms)
+    console = _console(
+        settings,
+        asking,
+        engine=engine,
+        authentication=authentication,
+        sign_ins=sign_ins,
+        data_port=data_port,
+        wall_s=wall_s,
+        ports=ports.of_pages(audit=audit, live=live),
+    )
+    session_of = None if console is None else console.session_of
+    callers = AdminCallers(sign_ins, account=settings.account, session_of=session_of)
+    return ConsoleService(
+        api=AdminApi(ask=asking, callers=callers, data_port=data_port),
+        asking=asking,
+        audit=audit,
+        callers=callers,
+        live=live,
+        pages=Starlette(routes=[Route("/{path:path}", _missing)]) if console is None else console.app,
+    )
+
+
+def audit_file(settings: ServerSettings) -> Path | None:
+    """Return where the audit log is written, ``None`` for memory alone."""
+    if settings.audit_log is not None or settings.data is None or settings.store is not None:
+        return settings.audit_log
+    return settings.data / _AUDIT_FILE
+
+
+def _console(
+    settings: ServerSettings,
+    asking: Ask,
+    *,
+    engine: Store,
+    authentication: Authentication | None,
+    sign_ins: SignIns | None,
+    data_port: int,
+    wall_s: Callable[[], float],
+    ports: Ports,
+) -> Any:
+    """Return the console, ``None`` without the extra ``console``: the server serves queues all the same."""
+    try:
+        console: Any = import_module("veilmq.console.app")
+        sessions: Any = import_module("veilmq.console.sessions")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "veilmq":
+            raise  # a defect of ours, which no extra repairs
+        return None
+    accounts, own = None, {}
+    if authentication is not None:
+        accounts = sessions.Accounts(signed_in=sign_ins, known=authentication.known)
+        own = {"secret_of": _until_restart(authentication) if settings.store is None else authentication.secret_of}
+    return console.Console(
+        ask=asking,
+        sessions=sessions.Sessions(secret=digest(engine.token_key, _SESSIONS, sha256), wall_s=wall_s, **own),
+        account=settings.account,
+        data_port=data_port,
+        now_ms=engine.clock.shown_ms,
+        accounts=accounts,
+        ports=ports,
+    )
+
+
+def _until_restart(authentication: Authentication) -> Callable[[str], bytes]:
+    """Return what signs the sessions of a key for this process alone, the only one of its store.
+
+    A restart forgets which sessions were ended by signing out, so it ends them all.
+    """
+    of_process = token_bytes(_OF_PROCESS_BYTES)
+    return lambda key_id: authentication.secret_of(key_id) + of_process
+
+
+async def _missing(request: Request) -> Response:
+    return PlainTextResponse(MISSING, status_code=501)
+
+
+T = TypeVar("T")
+
+KEPT_MS = 30 * SECOND_MS
+_KEPT_MAX = 256
+
+NO_LOG = (
+    "The event log is not exported, so nobody knows how long messages were held. Start the server with --events-to and "
+    "a folder."
+)
+ELSEWHERE = "The event log is exported to {place}, which this page does not read; it reads folders of this machine."
+NO_ARROW = "Reading the event log needs pyarrow, which this install does not have: pip install 'veilmq[arrow]'."
+NO_FOLDER = (
+    "Nothing is recommended here. Run veilmq pipeline tune, and start the server with --recommendations and the folder "
+    "recommendations of its state."
+)
+NO_ADVICE = "There is no recommendation for this queue in {folder}: veilmq pipeline tune has not seen it yet."
+
+
+class PastReceipts:
+    """Reads for one server. ``events_to`` and ``recommendations`` are its settings."""
+
+    def __init__(self, *, events_to: str | None, recommendations: Path | None, clock: Clock) -> None:
+        """Read nothing yet."""
+        self._events_to = events_to
+        self._recommendations = recommendations
+        self._clock = clock
+        self._reading = asyncio.Lock()
+        self._kept: dict[tuple[str, str], tuple[int, Any]] = {}
+
+    async def held_times(self, queue: str) -> HeldTimes | str:
+        """Return how long receipts of ``queue`` (a full name) were held, or a sentence that says why nobody knows."""
+        if self._events_to is None:
+            return NO_LOG
+        place = self._events_to.removeprefix("file://")
+        if "://" in place:
+            return ELSEWHERE.format(place=place.partition("://")[0] + "://…")
+        return await self._read("held", queue, lambda files: files.held.read(Path(place), queue))
+
+    async def advice(self, queue: str) -> Advice | str:
+        """Return what is recommended for ``queue``, or a sentence that says why nothing is."""
+        folder = self._recommendations
+        if folder is None:
+            return NO_FOLDER
+        found = await self._read("advice", queue, lambda files: files.advice.read(folder, queue))
+        return NO_ADVICE.format(folder=folder) if found is None else found
+
+    async def _read(self, kind: str, queue: str, read: "Callable[[_Files], T]") -> T | str:
+        async with self._reading:
+            now_ms = self._clock.now_ms()
+            read_at_ms, kept = self._kept.get((kind, queue), (now_ms - KEPT_MS, None))
+            if now_ms - read_at_ms < KEPT_MS:
+                return cast(T, kept)
+            try:
+                files = _Files()
+            except ModuleNotFoundError:
+                return NO_ARROW
+            fresh = await asyncio.to_thread(read, files)
+            if len(self._kept) >= _KEPT_MAX:
+                self._kept.clear()
+            self._kept[kind, queue] = now_ms, fresh
+            return fresh
+
+
+class _Files:
+    """What reads files; raises ``ModuleNotFoundError`` without the extra."""
+
+    def __init__(self) -> None:
+        self.held: Any = import_module("veilmq.events.held_files")
+        self.advice: Any = import_module("veilmq.server.recommendation_files")
