@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from ipaddress import ip_address
 from time import time
-from typing import Protocol, cast
+from typing import cast
 
 from veilmq.core.limits import HTTP_BYTES
 from veilmq.server.admission import ByteBudget, Hold, HttpLimits, Share, Turns, by_address
@@ -36,7 +36,6 @@ from veilmq.server.http_parser import (
     TRUNCATED,
     Date,
     Handler,
-    KnownHeads,
     Refusal,
     Request,
     RequestReader,
@@ -84,32 +83,6 @@ Word = Callable[[Refusal, Mapping[bytes, bytes]], Worded]
 """What refuses a request, and its headers as far as they were heard → how it is answered."""
 
 
-class Keeper(Protocol):
-    """What a connection needs from the table of all connections."""
-
-    budget: ByteBudget
-    handler: Handler
-    inspect: Inspect
-    turns: Turns
-    limits: HttpLimits
-    heads: KnownHeads
-    draining: bool
-    date: Date
-    refused: Word
-
-    def time_s(self) -> float:
-        """Return the event loop's time."""
-
-    def add(self, connection: "Http1Connection") -> None:
-        """Count in a new connection."""
-
-    def remove(self, connection: "Http1Connection") -> None:
-        """Count out one that is gone."""
-
-    def expect(self, at_s: float) -> None:
-        """Look at the deadlines again soon after ``at_s``."""
-
-
 class Http1Connection(asyncio.Protocol):
     """One client. Instants are in the event loop's seconds, 0 where the state that they tell of does not hold."""
 
@@ -146,7 +119,7 @@ class Http1Connection(asyncio.Protocol):
         "proven",
     )
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: "Connections") -> None:
         """Made by the event loop's server for each connection; ``keeper`` is shared by all."""
         self._keeper = keeper
         self._handler = keeper.handler
@@ -155,7 +128,6 @@ class Http1Connection(asyncio.Protocol):
         self._reader = RequestReader(
             line=self,
             limits=keeper.limits,
-            heads=keeper.heads,
             complete=self._begin,
             refuse=self._refuse,
             hold_read=lambda: Hold(keeper.budget, Share(""), self._granted),
@@ -210,7 +182,8 @@ class Http1Connection(asyncio.Protocol):
                     self._await_rest(len(data))
         finally:
             self._corked = False
-        self.answered()
+        if self._line and self._line[0].reply is not None:
+            self.answered()
 
     def eof_received(self) -> bool:
         """Answer what was asked, then close; whoever waits for messages waits no longer (the client may be gone)."""
@@ -273,7 +246,12 @@ class Http1Connection(asyncio.Protocol):
             reply = b"".join(replies)
         self._transport.write(reply)
         if not line:
-            self._rest(request)
+            if not request.keep_alive or self._half_closed:
+                self._close()
+            else:
+                self._idle_since_s = self._keeper.time_s()
+                if self._reader.continue_due and not self._waiting_since_s:
+                    self._send_continue()
         elif line[0].begin is not None:
             self.turn()
         if self._paused:
@@ -394,19 +372,26 @@ class Http1Connection(asyncio.Protocol):
             return
         if not self._reading_since_s:
             self._reading_since_s = self._keeper.time_s()
-            self._keeper.expect(self._reading_since_s + self._limits.request_s_max)
-        if not self._reader.check_unfinished(segment_bytes):
+            if self._reading_since_s + self._limits.request_s_max < self._keeper.inspected_at_s:
+                self._keeper.expect(self._reading_since_s + self._limits.request_s_max)
+        if self._reader.plain is None and not self._read_on_closely(segment_bytes):
             return
+        if self._line and self._is_heavy():
+            self._regulate()
+
+    def _read_on_closely(self, segment_bytes: int) -> bool:
+        """Check the request that is being read, which is not plain; tell whether to read on."""
+        if not self._reader.check_unfinished(segment_bytes):
+            return False
         wanted = self._reader.wanted()
         if (wanted or (self._reader.continue_due and self._reader.hold is None)) and not self._admit(wanted):
-            return
+            return False
         if self._reader.hold is not None:
             turns = self._keeper.turns
             self._pace(segment_bytes, turns.soon if self._reader.hold.share.trusted else turns.unhurried)
         if self._reader.continue_due and not self._line:
             self._send_continue()
-        if self._line and self._is_heavy():
-            self._regulate()
+        return True
 
     def _admit(self, wanted: int) -> bool:
         """Reserve the bytes of the body that is being read, after a look at its head; tell whether to read on."""
@@ -520,15 +505,6 @@ class Http1Connection(asyncio.Protocol):
 
     # Writing.
 
-    def _rest(self, last: Request) -> None:
-        """All that was asked is answered."""
-        if not last.keep_alive or self._half_closed:
-            self._close()
-            return
-        self._idle_since_s = self._keeper.time_s()
-        if self._reader.continue_due and not self._waiting_since_s:
-            self._send_continue()
-
     def _close(self) -> None:
         if not self._lingers or self._half_closed or self._transport.is_closing():
             self._transport.close()
@@ -594,12 +570,11 @@ class Connections:
         self.turns = Turns(self._loop)
         self.refused = refused
         self.limits = limits or HttpLimits()
-        self.heads = KnownHeads()
         self.draining = False
         self.date: Date = DateLine()
         self.time_s = self._loop.time
         self._open: set[Http1Connection] = set()
-        self._look_at_s = 0.0
+        self.inspected_at_s = 0.0  # when all deadlines are inspected next, but for the gap
         self._timer: asyncio.TimerHandle | None = None
         self._look_s = min(self.limits.idle_s_max, self.limits.request_s_max / _LOOKS_AT_UNREAD)
         self._gap_s = (
@@ -633,11 +608,11 @@ class Connections:
     def expect(self, at_s: float) -> None:
         """Look at the deadlines again soon after ``at_s``."""
         if self._timer is not None:
-            if at_s >= self._look_at_s - self._gap_s:
+            if at_s >= self.inspected_at_s:
                 return
             self._timer.cancel()
-        self._look_at_s = at_s + self._gap_s
-        self._timer = self._loop.call_at(self._look_at_s, self._look)
+        self.inspected_at_s = at_s
+        self._timer = self._loop.call_at(at_s + self._gap_s, self._look)
 
     async def drain(self) -> None:
         """Let every connection answer what it was asked and close; ``abort`` makes it end."""

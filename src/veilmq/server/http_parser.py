@@ -1,34 +1,19 @@
-"""How much one HTTP client may ask for, how slowly, before it is refused. The defaults are ``core.limits``.
+"""One HTTP request: how it is read, how it is refused before a protocol has seen it, and how it is answered.
 
-A request that is refused before any protocol has seen it: a status and a sentence that says what to do.
+``httptools`` (llhttp, in its strict mode) takes the bytes apart; ``RequestReader`` checks the rest. A request is
+*plain* if its head arrives whole at the beginning of a segment, names no header twice, asks for nothing special and is
+followed by nothing but its body, which is small. The head of a plain request is parsed without a call into Python, and
+its body is cut off by its length. Every other request is read by a parser that calls ``RequestReader`` for each part:
+it is checked once it is whole, and before that whenever a segment ends inside it (``check_unfinished``). What llhttp
+accepts and this server does not is refused, and the server keeps at most one segment beyond a limit.
 
-One HTTP request and the place of its reply in the connection's line.
-
-A connection answers in the order of its requests (RFC 9112, section 9.3.2), so a reply that is ready before an earlier
-one waits in its request. Commands are handed on in that order too, and do not wait for each other.
-
-
-Heads of requests that were read before: who repeats one byte for byte is understood at once.
-
-Many clients send the same head with every request of an action, and parsing it is the dearest part of reading. So the
-head of a plain request (one small segment, kept alive, nothing that asks for a closer look) is remembered with what the
-parser made of it, when it comes a second time. The same bytes at the same place of a connection mean the same again;
-whatever differs in a byte, or does not fill its segment exactly, goes to the parser. Clients that sign each request
-never repeat a head: who did not for ``LESSONS`` requests is not looked up any more.
-
-
-Reading requests: ``httptools`` (llhttp, in its strict mode) takes the bytes apart, and this checks the rest.
-
-A request that arrives in one small segment costs a call per header and one per part of the message, and one glance;
-its parts are gathered by functions written in C where that is possible. One whose head was read before costs a look-up
-(``http_heads``). Everything else gets a closer look once it is whole (``_look_closer``), and before that whenever a
-segment ends inside it (``check_unfinished``): what llhttp lets pass and we do not is refused, and nobody can make the
-server keep more than one segment beyond a limit.
+A connection sends replies in the order of its requests (RFC 9112, section 9.3.2): a reply that is ready before an
+earlier one waits in its request. Commands are handed on in that order too, and do not wait for each other.
 """
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import httptools
 import msgspec
@@ -265,64 +250,27 @@ Handler = Callable[[Request], Pending | None]
 """Answers a request by ``respond``, at once or later; returns what can be withdrawn until then, or nothing."""
 
 
-END = b"\r\n\r\n"
-LESSONS = 16
-
-_HEADS_MAX = 256
-_SEEN_MAX = 4_096
-_HEAD_BYTES_MAX = 2_048
-
-
-class Head(NamedTuple):
-    """What a head said; ``headers`` is shared by all requests that have it, so nobody changes it."""
-
-    method: bytes
-    target: bytes
-    headers: dict[bytes, bytes]
-    body_bytes: int
-
-
-class KnownHeads:
-    """The heads that any connection of a server read lately, by their bytes (the empty line included)."""
-
-    __slots__ = ("_seen", "by_bytes")
-
-    def __init__(self) -> None:
-        """Know none."""
-        self.by_bytes: dict[bytes, Head] = {}
-        self._seen: set[int] = set()  # hashes of heads that came once
-
-    def learn(self, segment: bytes, head: Head) -> None:
-        """Remember ``head`` if ``segment`` is it and its body, whole and nothing else, and it came before."""
-        end = segment.find(END) + len(END)
-        if end > _HEAD_BYTES_MAX or len(segment) - end != head.body_bytes:
-            return
-        text = segment[:end]
-        if hash(text) in self._seen:
-            _put(self.by_bytes, text, head)
-        else:
-            self._note(hash(text))
-
-    def _note(self, seen: int) -> None:
-        if len(self._seen) >= _SEEN_MAX:
-            self._seen.clear()
-        self._seen.add(seen)
-
-
-def _put(heads: dict[bytes, Head], text: bytes, head: Head) -> None:
-    if len(heads) >= _HEADS_MAX:
-        heads.clear()
-    heads[text] = head
-
-
 ONCE = frozenset({b"host", b"authorization", b"content-type", b"expect", b"origin", b"sec-fetch-site", b"x-amz-target"})
 """Headers that decide something, so that two of them would contradict each other."""
 
+_HEAD_END = b"\r\n\r\n"
+_HTTP_1_1 = b" HTTP/1.1\r\n"
 _CHUNK_FRAME_BYTES_MAX = 20
 """The length of a chunk in hexadecimal digits, and two line ends."""
 
-RARE = frozenset({b"connection", b"expect", b"transfer-encoding"})
-"""Headers after which a head is looked at more closely."""
+_KEEP_ALIVE = b"keep-alive"
+
+
+class _PlainHead:
+    """What the parser calls for a head that may be plain: functions written in C alone."""
+
+    __slots__ = ("headers", "on_header", "on_url", "targets")
+
+    def __init__(self) -> None:
+        self.headers: dict[bytes, bytes] = {}
+        self.targets: list[bytes] = []
+        self.on_header = self.headers.setdefault
+        self.on_url = self.targets.append
 
 
 class RequestReader:
@@ -330,6 +278,7 @@ class RequestReader:
 
     __slots__ = (
         "_admitted",
+        "_body_left",
         "_chunks",
         "_complete",
         "_fields",
@@ -337,30 +286,28 @@ class RequestReader:
         "_head_began",
         "_head_bytes",
         "_headers",
-        "_headers_max",
-        "_heads",
         "_hold_read",
-        "_known",
-        "_large",
-        "_lessons",
         "_limits",
         "_line",
         "_parser",
         "_pieces",
+        "_plain_body_bytes_max",
+        "_plain_head",
+        "_plain_head_bytes_max",
+        "_plain_parser",
         "_refuse",
         "_repeated",
-        "_segment",
-        "_small_bytes_max",
         "_spooled",
         "_stopped",
-        "_suspect",
+        "_target",
         "continue_due",
+        "feed",
         "hold",
         "on_body",
         "on_message_begin",
         "on_url",
+        "plain",
         "resting",
-        "target",
     )
 
     def __init__(
@@ -368,48 +315,105 @@ class RequestReader:
         *,
         line: Line,
         limits: HttpLimits,
-        heads: KnownHeads,
         complete: Callable[[Request], object],
         refuse: Callable[[Refusal, dict[bytes, bytes]], object],
         hold_read: Callable[[], Hold],
     ) -> None:
-        """Make requests for ``line``. ``complete`` and ``refuse`` may call ``stop``; ``heads`` are shared with others.
+        """Make requests for ``line``. ``complete`` and ``refuse`` may call ``stop``.
 
         ``hold_read`` makes what counts a large body that came in one segment, and is verified at once.
         """
         self._line = line
         self._limits = limits
-        self._heads = heads
-        self._known = heads.by_bytes
-        self._lessons = LESSONS
-        self._segment = b""
         self._complete = complete
         self._refuse = refuse
         self._hold_read = hold_read
         self._stopped = False
         self.hold: Hold | None = None  # what counts the body that is being read, if it is large
         self.resting: list[bool] = [True]  # empty while a request has begun and not ended
-        self.target: list[bytes] = []  # in pieces
+        self._plain_head = _PlainHead()
+        self._plain_parser = httptools.HttpRequestParser(self._plain_head)
+        self._plain_head_bytes_max = min(limits.target_bytes_max, limits.head_bytes_max)
+        self._plain_body_bytes_max = min(limits.large_body_bytes, limits.body_bytes_max)
+        self.plain: Request | None = None  # a plain request whose body is being read
+        self._body_left = 0  # of it
+        self._parser: Any = None  # until a request is not plain
+        self._target: list[bytes] = []  # in pieces
         self._pieces: list[bytes] = []  # of the body, from the last segment
         self._spooled = bytearray()  # the body so far, where it takes several segments
         self._fields: dict[bytes, bytes] = {}
         self._headers: dict[bytes, bytes] | None = None  # once the head is whole; what follows are trailers
-        self._small_bytes_max = min(limits.target_bytes_max, limits.head_bytes_max, limits.body_bytes_max)
-        self._headers_max = limits.headers_max
-        self._large = False  # the segment may hold something that is too long
-        self._suspect = False  # the request repeats a header or took several segments
         self.on_message_begin = self.resting.clear
-        self.on_url = self.target.append
+        self.on_url = self._target.append
         self.on_body = self._pieces.append
+        self.feed: Callable[[bytes], None] = self._read_head
+        """Reads on, in the way of the part of a request that comes next."""
         self._forget_message()
-        self._parser = httptools.HttpRequestParser(self)
 
-    def feed(self, segment: bytes) -> None:
-        """Read on."""
-        if self._lessons and self.resting and self._is_known(segment):
+    def _read_head(self, segment: bytes) -> None:
+        """Read a segment at whose beginning no request is under way."""
+        plain, parser = self._plain_head, self._plain_parser
+        try:
+            parser.feed_data(segment)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            plain.targets.clear()
+        method = parser.get_method()
+        headers = {name.lower(): value for name, value in plain.headers.items()}
+        target = plain.targets[0] if len(plain.targets) == 1 else b""
+        plain.headers.clear()
+        plain.targets.clear()
+        length = int(headers.get(b"content-length", b"0")) if target else 0
+        end = len(segment) - length
+        if not segment.startswith(_HEAD_END, max(end - len(_HEAD_END), 0)):  # there is less or more than one request
+            end = segment.find(_HEAD_END) + len(_HEAD_END)
+        left = self._body_left = end + length - len(segment)
+        if not (
+            target
+            and left >= 0  # no request follows
+            and end <= self._plain_head_bytes_max
+            and length <= self._plain_body_bytes_max
+            and segment.count(b"\n", 0, end) == len(headers) + 2  # no header is repeated
+            and segment.startswith(_HTTP_1_1, len(method) + 1 + len(target))
+            and len(headers) <= self._limits.headers_max
+            and headers.get(b"host")
+            and not (b"expect" in headers or b"transfer-encoding" in headers)
+            and headers.get(b"connection", _KEEP_ALIVE).lower() == _KEEP_ALIVE
+        ):
+            self._plain_parser = httptools.HttpRequestParser(plain)
+            self._read_closely(segment)
             return
-        self._large = len(segment) > self._small_bytes_max
-        self._segment = segment if self.resting else b""  # else a head in it may not begin where it begins
+        request = Request(self._line, method, target, headers, segment[end:], True)
+        if not left:
+            self._complete(request)
+            return
+        self.plain = request
+        self.resting.clear()
+        self.feed = self._read_body
+
+    def _read_body(self, segment: bytes) -> None:
+        """Read on in the body of a plain request."""
+        left = self._body_left = self._body_left - len(segment)
+        request = self.plain
+        assert request is not None, "it is being read"
+        piece = segment[:left] if left < 0 else segment
+        self._plain_parser.feed_data(piece)
+        if left > 0:
+            self._spooled += piece
+            return
+        request.body += bytes(self._spooled) + piece
+        self._spooled.clear()
+        self.plain = None
+        self.resting.append(True)
+        self.feed = self._read_head
+        self._complete(request)
+        if left:
+            self.feed(segment[left:])
+
+    def _read_closely(self, segment: bytes) -> None:
+        """Read a segment in which there is more or less than one plain request."""
+        self.feed = self._read_closely
+        if self._parser is None:
+            self._parser = httptools.HttpRequestParser(self)
         try:
             try:
                 self._parser.feed_data(segment)
@@ -419,36 +423,28 @@ class RequestReader:
             raise  # a defect of ours
         except httptools.HttpParserError as error:
             self._give_up(malformed(error))
-
-    def _is_known(self, segment: bytes) -> bool:
-        """Hand on a request that is the segment and has a known head."""
-        end = segment.find(END) + len(END)
-        head = self._known.get(segment[:end])
-        if head is None or len(segment) - end != head.body_bytes:
-            return False
-        self._lessons = LESSONS
-        self._complete(Request(self._line, head.method, head.target, head.headers, segment[end:], True))
-        return True
+        if self.resting and not self._stopped:
+            self.feed = self._read_head
 
     def stop(self) -> dict[bytes, bytes]:
         """Read no more, and forget what was read of a request; return those of its headers that were heard."""
         heard = self._fields if self._headers is None else self._headers
-        self._stopped = True
-        self._lessons = 0
+        if self.plain is not None:
+            heard, self.plain = self.plain.headers, None
+        self._stopped, self.feed = True, _drop
         self._release_hold()
         self._forget_message()
         self.resting.append(True)
         return heard
 
     def release(self) -> None:
-        """Let go of the parser, which refers to this object, and of the bytes of an unfinished body."""
+        """Let go of what refers to this object, and of the bytes of an unfinished body."""
         self._stopped = True
         self._release_hold()
-        del self._parser
+        self._parser, self.feed = None, _drop
 
     def check_unfinished(self, segment_bytes: int) -> bool:
         """Apply the limits to a request that has not ended; ``refuse`` if they are passed, and tell whether not."""
-        self._suspect = True
         if self._headers is None:
             flaw = self._head_flaw(segment_bytes)
         else:
@@ -471,7 +467,7 @@ class RequestReader:
     def head(self) -> Request:
         """Return the request of an unfinished body without it, after whose reply the connection ends."""
         assert self._headers is not None, "the head is whole"
-        return Request(self._line, self._parser.get_method(), b"".join(self.target), self._headers, b"", False, CLOSE)
+        return Request(self._line, self._parser.get_method(), b"".join(self._target), self._headers, b"", False, CLOSE)
 
     def admit(self, hold: Hold) -> None:
         """Count the unfinished body by ``hold`` from now on."""
@@ -480,9 +476,9 @@ class RequestReader:
 
     def body_left(self) -> int:
         """Return how many bytes of an unfinished body are announced and have not come."""
-        if self._headers is None:
-            return 0
-        return int(self._headers.get(b"content-length", b"0")) - len(self._spooled)
+        if self.plain is not None:
+            return self._body_left
+        return 0 if self._headers is None else int(self._headers.get(b"content-length", b"0")) - len(self._spooled)
 
     # What the parser calls, beside on_message_begin, on_url and on_body.
 
@@ -508,48 +504,22 @@ class RequestReader:
         headers, parser = self._headers, self._parser
         if self._stopped or headers is None or parser.should_upgrade():
             return
-        target, body = self.target.pop(), self._pieces.pop() if self._pieces else b""
-        keep_alive = parser.should_keep_alive()
-        request = Request(self._line, parser.get_method(), target, headers, body, keep_alive)
-        unusual = (
-            self._suspect
-            or self._large
-            or not keep_alive
-            or not headers.get(b"host")
-            or len(headers) > self._headers_max
-            or not RARE.isdisjoint(headers)
-        )
-        if unusual:
-            whole = self._look_closer(request)
-            if whole is None:
-                return
-            request = whole
-        elif self._lessons:
-            self._lessons -= 1
-            self._heads.learn(self._segment, Head(request.method, target, headers, len(body)))
-        self._headers = None
-        self.resting.append(True)
-        self._complete(request)
-
-    def _look_closer(self, request: Request) -> Request | None:
-        """Put a request together that may have come in pieces, or refuse it."""
-        self.target.append(request.target)
-        self._pieces.append(request.body)
+        flaw = None if self._admitted and self._repeated is None else self._flaw(headers)
         self._spool()
-        is_checked = self._admitted and self._repeated is None
-        flaw = None if is_checked else self._flaw(request.headers)
         if flaw is None and len(self._spooled) > self._limits.body_bytes_max:
             flaw = long_body(self._limits.body_bytes_max)
         if flaw is not None:
             self._give_up(flaw)
-            return None
-        request.target, request.body = b"".join(self.target), bytes(self._spooled)
-        if request.keep_alive and self._parser.get_http_version() == "1.0":
+            return
+        keep_alive, target = parser.should_keep_alive(), b"".join(self._target)
+        request = Request(self._line, parser.get_method(), target, headers, bytes(self._spooled), keep_alive)
+        if keep_alive and parser.get_http_version() == "1.0":
             request.persistence = KEEP
         if self.hold is not None or len(request.body) > self._limits.large_body_bytes:
             request = self._large_request(request)
         self._forget_message()
-        return request
+        self.resting.append(True)
+        self._complete(request)
 
     def _large_request(self, request: Request) -> LargeRequest:
         hold, self.hold = self.hold or self._hold_read(), None
@@ -571,12 +541,11 @@ class RequestReader:
             self.hold.feed(piece)
 
     def _forget_message(self) -> None:
-        self.target.clear()
+        self._target.clear()
         self._pieces.clear()
         self._spooled.clear()
         self._fields = {}
         self._headers = None
-        self._suspect = False
         self._repeated: bytes | None = None
         self._head_bytes = 0
         self._head_began = False
@@ -590,7 +559,6 @@ class RequestReader:
             self._refuse(flaw, self.stop())
 
     def _repeat(self, name: bytes, value: bytes) -> None:
-        self._suspect = True
         if name in ONCE:
             self._repeated = name
         if len(self._fields[name]) <= self._limits.head_bytes_max:  # beyond, the head is refused when it is whole
@@ -614,7 +582,7 @@ class RequestReader:
     def _head_without_offer(self) -> bytes | None:
         """Return the head that was read last, for a parser that is new; ``None`` if no more is to be read."""
         parser, headers, repeated = self._parser, self._headers, self._repeated
-        target = b"".join(self.target)
+        target = b"".join(self._target)
         if self._stopped or headers is None:
             return None
         if parser.get_method() == b"CONNECT":
@@ -625,7 +593,7 @@ class RequestReader:
         head += b"".join(b"%b: %b\r\n" % field for field in headers.items() if field[0] != b"upgrade")
         self._forget_message()
         self._parser = httptools.HttpRequestParser(self)
-        self._repeated, self._suspect = repeated, True
+        self._repeated = repeated
         return head + b"\r\n"
 
     def _flaw(self, headers: dict[bytes, bytes]) -> Refusal | None:
@@ -637,7 +605,7 @@ class RequestReader:
             return repeated(self._repeated)
         if len(headers) > limits.headers_max:
             return many_headers(limits.headers_max)
-        if sum(map(len, self.target)) > limits.target_bytes_max:
+        if sum(map(len, self._target)) > limits.target_bytes_max:
             return long_target(limits.target_bytes_max)
         if self._head_size(headers) > limits.head_bytes_max:
             return long_head(limits.head_bytes_max)
@@ -655,7 +623,7 @@ class RequestReader:
         limits = self._limits
         self._head_bytes += segment_bytes if self._head_began else 0  # other requests may be in its first segment
         self._head_began = True
-        if sum(map(len, self.target)) > limits.target_bytes_max:
+        if sum(map(len, self._target)) > limits.target_bytes_max:
             return long_target(limits.target_bytes_max)
         if len(self._fields) > limits.headers_max:
             return many_headers(limits.headers_max)
@@ -688,4 +656,8 @@ class RequestReader:
         self._chunks = 0
 
     def _head_size(self, fields: dict[bytes, bytes]) -> int:
-        return sum(map(len, (*self.target, *fields, *fields.values()))) + 4 * len(fields)
+        return sum(map(len, (*self._target, *fields, *fields.values()))) + 4 * len(fields)
+
+
+def _drop(segment: bytes) -> None:
+    """Read nothing: no further request is to be read."""

@@ -150,7 +150,10 @@ class LongPolls:
         if self.budget.answers_full:
             begin = partial(self.ask, command, answer=answer, permit=permit, late=True)
             return HeldPoll(self.clock, self.budget, wait_s, begin=begin, give_up=lambda: answer(poll.nothing()))
-        poll.attempt(poll.first_done, permit if late else None)
+        if late and permit is not None:
+            poll.attempt(poll.first_done, permit)
+        else:
+            self.engine.submit(command, poll.first_done)
         return poll
 
     def close(self) -> None:
@@ -229,7 +232,9 @@ class Poll(msgspec.Struct, eq=False):
         answer = self.answer
         if answer is None:
             return
-        wait_s = self._waits(result)
+        wait_s: int | None = 0
+        if isinstance(result, self.result_type) and not result.messages and not self.polls.closing:
+            wait_s = self.own_wait_s(result) if self.wait_s is None else self.wait_s
         if not wait_s:
             self.answer = None
             answer(result)
@@ -292,11 +297,6 @@ class Poll(msgspec.Struct, eq=False):
         assert answer is not None, "a poll is answered once"
         answer(result)
 
-    def _waits(self, result: Any) -> int:
-        if not isinstance(result, self.result_type) or result.messages or self.polls.closing:
-            return 0
-        return self.own_wait_s(result) if self.wait_s is None else self.wait_s
-
     def _expire(self) -> None:
         if self.line is not None and self.line.remove(self):
             self.finish(self.nothing())
@@ -350,16 +350,15 @@ class ClaimPoll(Poll, eq=False):
         """Return that nothing was bound."""
         return Bound(number=self.command.number, messages=0, shards=0)
 
-    def _waits(self, result: Any) -> int:
-        return 0 if isinstance(result, Bound) and result.shards else super()._waits(result)  # all may be evicted since
-
     def first_done(self, result: Any) -> None:
         """Take the first answer, or have the next slice bound."""
         result = self._seen_whole(result)
         if self.answer is not None and isinstance(result, Bound) and result.more:
             self.polls.engine.submit(self.command, self.first_done)
-        else:
-            super().first_done(result)
+            return
+        if isinstance(result, Bound) and result.shards:
+            self.wait_s = 0  # a claim may be bound and have no messages: all may be evicted since
+        super().first_done(result)
 
     def done(self, result: Any) -> None:
         """Take another answer, or have the next slice bound."""

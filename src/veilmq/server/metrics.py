@@ -17,6 +17,7 @@ The counters in Prometheus' text format, made by ``prometheus_client`` from one 
 
 import asyncio
 import enum
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -150,7 +151,8 @@ class Metrics:
         series = self._series.get((action, code))
         if series is None:
             series = self._series[action, code] = Series()
-        series.add(seconds)
+        series.buckets[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+        series.seconds += seconds
 
     def copy(self) -> "Metrics":
         """Return the counters as they are now."""

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veilmq.server.admission import ByteBudget, Hold, HttpLimits, Share
-from veilmq.server.http_parser import Date, KnownHeads, Refusal, Request, RequestReader
+from veilmq.server.http_parser import Date, Refusal, Request, RequestReader
 
 PIPELINE = (
     b"POST /one HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nfirst"
@@ -34,15 +34,14 @@ class Reading:
     date: Date
     proven = False
 
-    def __init__(self, heads: KnownHeads | None = None) -> None:
-        """Use small limits; `heads` are known already."""
+    def __init__(self) -> None:
+        """Use small limits."""
         self.read: list[Request] = []
         self.refused: list[Refusal] = []
         self.heard: dict[bytes, bytes] = {}
         self.reader = RequestReader(
             line=self,
             limits=HttpLimits(head_bytes_max=300, headers_max=5, target_bytes_max=90, body_bytes_max=100),
-            heads=KnownHeads() if heads is None else heads,
             complete=self.read.append,
             refuse=self.refuse,
             hold_read=lambda: Hold(ByteBudget(1_000_000), Share(""), print),
@@ -66,7 +65,7 @@ class Reading:
     def feed(self, piece: bytes) -> None:
         """Feed one segment as a connection does."""
         self.reader.feed(piece)
-        if self.reader.target and not self.refused:
+        if not self.reader.resting and self.reader.plain is None and not self.refused:
             self.reader.check_unfinished(len(piece))
 
 
