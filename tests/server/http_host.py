@@ -14,7 +14,7 @@ from typing import NamedTuple, Self, TypeVar
 
 from veilmq.core.limits import HTTP_BYTES
 from veilmq.server.admission import ByteBudget, HttpLimits
-from veilmq.server.background import InTurn
+from veilmq.server.background import OrderedReply
 from veilmq.server.http import Connections
 from veilmq.server.http_parser import Pending, Refusal, Request, Worded, as_text
 from veilmq.server.process import loop_factory
@@ -184,7 +184,7 @@ class HttpHost:
         self.handled += 1
         self.targets.append(request.target)
         if request.target == b"/large":
-            return InTurn(request, lambda: self._begin(request))
+            return OrderedReply(request, lambda: self._begin(request))
         if request.target == b"/defect":
             raise RuntimeError("a defect of the handler")
         if request.target == b"/hold":

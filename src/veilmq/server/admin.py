@@ -1,17 +1,13 @@
-"""Uvicorn under the operator's pages, kept within limits and without its main loop.
+"""The operator's port: health for process managers, metrics for Prometheus, and the console.
 
-That loop wakes up ten times a second for a ``Date`` header and takes over the signals. What Uvicorn does not limit is
-limited here: the connections, and how long one may take from one reply to the next, so that neither a client that
-never ends its request nor one that does not read its replies stays for ever. An event stream has no end; its client
-stays as long as it takes what it is sent. Ending is bounded like everything else.
-
-
-The second port: health for whoever starts and stops servers, metrics for whoever watches them, and the console.
-
-``/health/live`` answers while the event loop turns; ``/health/ready`` says whether requests should be sent here, and
-if not, why; ``/metrics`` is for Prometheus; ``/events/flush`` has the event log exported now, and ``/api/clock/trust``
-takes the present time for right. Starlette on Uvicorn, in the same event loop as the queues, which are not held up:
+``/health/live`` replies while the event loop runs; ``/health/ready`` says whether requests should be sent here, and
+if not, why; ``/metrics`` is for Prometheus; ``/events/flush`` exports the event log now, and ``/api/clock/trust``
+accepts the present time as right. Starlette on Uvicorn, in the event loop of the queues, which it does not block:
 queues are counted a few at a time, and the text of the metrics is made in another thread, one at a time.
+
+Uvicorn runs without its main loop, which wakes up ten times a second for a ``Date`` header and takes over the signals.
+What Uvicorn does not limit is limited here: connections, and the time from one reply to the next. An event stream has
+no end; its client stays as long as it reads. The end of the server is bounded like everything else.
 """
 
 import asyncio
@@ -45,7 +41,7 @@ from veilmq.server.metrics import SHOWN_MAX, Metrics, QueueCountBook, Snapshot, 
 from veilmq.server.origin import AdminGuard
 from veilmq.server.process import Shutdown, is_loopback
 from veilmq.server.security import CLOSING_S_MAX, Security
-from veilmq.server.stores import EventExports, obstacles
+from veilmq.server.stores import EventExports, readiness_checks
 from veilmq.store.port import Store, execute
 
 HEAD_BYTES_MAX = 16_384
@@ -89,7 +85,7 @@ class AdminConnection(H11Protocol):
         """Say that what came is no HTTP, where nothing was answered yet, and close.
 
         Uvicorn would say it in the middle of an answer too, and have the application answer after it: each is a
-        traceback in the log, for which anybody could ask.
+        traceback in the log, which any client could cause.
         """
         cycle: Any = self.cycle  # None before the first request
         if cycle is not None and not cycle.response_complete:
@@ -156,7 +152,7 @@ async def serving(
 
 
 async def _end(server: uvicorn.Server, listeners: Sequence[socket.socket]) -> None:
-    """Accept nobody, and let those who are connected finish; where nobody is, Uvicorn would wait 0.1 s all the same."""
+    """Accept no client, and let those that are connected finish; without any, Uvicorn would still wait 0.1 s."""
     if server.server_state.connections or server.server_state.tasks:
         await server.shutdown(sockets=list(listeners))
         return
@@ -241,7 +237,7 @@ class Admin:
         topics: TopicCounts | None = None,
         console: ConsoleService | None = None,
     ) -> None:
-        """Look at these; nothing is changed, but that ``exports`` may be asked to hurry, and by the ``console``."""
+        """Only ``exports`` (by a flush) and the ``console`` change anything."""
         self._engine = engine
         self._clock = polls.clock
         self._polls = polls
@@ -290,9 +286,9 @@ class Admin:
         return PlainTextResponse("alive\n")
 
     async def _ready(self, request: Request) -> Response:
-        told = await obstacles(self._connections, self._engine)
-        if told:
-            return PlainTextResponse("\n".join(told) + "\n", status_code=503)
+        reasons = await readiness_checks(self._connections, self._engine)
+        if reasons:
+            return PlainTextResponse("\n".join(reasons) + "\n", status_code=503)
         warnings = self._engine.warnings()
         return PlainTextResponse("\n".join(["degraded" if warnings else "ready", *warnings]) + "\n")
 
@@ -314,19 +310,19 @@ class Admin:
         if self._exports is None:
             return PlainTextResponse(NO_EXPORT + "\n", status_code=409)
         flushing = asyncio.ensure_future(self._exports.flush())
-        flushing.add_done_callback(_heard)
+        flushing.add_done_callback(_consume_error)
         done, _ = await asyncio.wait({flushing}, timeout=FLUSH_S_MAX)
         try:
             counts = flushing.result() if done else await execute(self._engine, CountEvents())
         except EventsError as error:
             return PlainTextResponse(f"{error}\n", status_code=503)
-        told = {"exported": counts.exported, "waiting": counts.waiting, "dropped": counts.dropped}
-        return JSONResponse(told, status_code=200 if done else 202)
+        body = {"exported": counts.exported, "waiting": counts.waiting, "dropped": counts.dropped}
+        return JSONResponse(body, status_code=200 if done else 202)
 
     async def _show_metrics(self, request: Request) -> Response:
         async with self._showing:
-            events = asyncio.create_task(_if_told(execute(self._engine, CountEvents())))
-            survey = await _if_told(self._engine.survey(SHOWN_MAX))
+            events = asyncio.create_task(_or_none(execute(self._engine, CountEvents())))
+            survey = await _or_none(self._engine.survey(SHOWN_MAX))
             snapshot = Snapshot(
                 metrics=self._metrics.copy(),
                 queues=[] if survey is None else await self._counts.look(survey.names),
@@ -344,7 +340,7 @@ class Admin:
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
-async def _if_told(question: Coroutine[Any, Any, T]) -> T | None:
+async def _or_none(question: Coroutine[Any, Any, T]) -> T | None:
     """Return the answer; ``None`` where the store gives none, which is no reason to say nothing of the rest."""
     try:
         return await question
@@ -352,7 +348,7 @@ async def _if_told(question: Coroutine[Any, Any, T]) -> T | None:
         return None
 
 
-def _heard(flushing: "asyncio.Future[EventCounts]") -> None:
-    """Take the error of an export that nobody waits for any more; it was logged where it happened."""
+def _consume_error(flushing: "asyncio.Future[EventCounts]") -> None:
+    """Retrieve the error of an export after its client gave up; it was logged where it happened."""
     if not flushing.cancelled():
         flushing.exception()

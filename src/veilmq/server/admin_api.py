@@ -1,22 +1,13 @@
-"""Who asks the API of the operator's port: by a password, as programs do, or in a session, as pages do.
-
-A password is the secret of an access key, which is the id of a key and its name (HTTP Basic, RFC 7617). It comes over
-TLS or from this machine: nothing else passes ``console_reach``. In a session a change needs the token of its forms,
-too, which no page of another site knows.
-
-
-The API of the operator's port, ``/api/``: our own routes and the actions of SQS, for those the console lets in.
+"""The API of the operator's port, ``/api/``: routes of its own and the actions of SQS, for callers of the console.
 
 ``/api/queues`` is ``/v1/queues/-`` of the queues' port, ``/api/queues/{account}/{queue}/show`` is
-``/v1/queues/{account}/{queue}/show``, and so for every route; ``POST /api/sqs/{Action}`` takes an action's JSON. What
-is asked goes the way of the console's own requests: the same policies decide, and changes are in the audit log.
+``/v1/queues/{account}/{queue}/show``, and so on; ``POST /api/sqs/{Action}`` takes an action's JSON. A caller is
+identified by a password, as programs send it, or by a session, as pages have it. A password is the id and the secret of
+an access key (HTTP Basic, RFC 7617), over TLS or from this machine alone (``origin``). A change in a session also needs
+the token of its forms, which no page of another site knows.
 
-
-The way to the queues from inside the process: a request without a socket and without a signature.
-
-Whoever asks here has found out before who the caller is (the console by its session, the API of the admin port by a
-password). From there on the request is one like any other: its protocol, its policies, its errors and its place in the
-metrics are the same.
+Requests then go to the queues by ``InProcessClient``, without a socket and without a signature: their protocol, their
+policies, their errors, the audit log and the metrics are the same as for every other request.
 """
 
 import asyncio
@@ -80,7 +71,7 @@ class CallerUnknown(Exception):
 
 
 class AdminCallers:
-    """Finds out who asks; where there are no accounts, nobody is asked."""
+    """Identifies callers; where there are no accounts, no caller is identified."""
 
     def __init__(self, sign_ins: SignIns | None, *, account: str, session_of: SessionOf | None = None) -> None:
         """``sign_ins`` is ``None`` where there are no accounts; ``session_of`` is the console's, if there is one.
@@ -99,7 +90,7 @@ class AdminCallers:
         return caller
 
     def caller(self, request: Request) -> Caller | None:
-        """Return who sent ``request``, ``None`` where nobody is asked; raises ``CallerUnknown``."""
+        """Return who sent ``request``, ``None`` where there are no accounts; raises ``CallerUnknown``."""
         if self._sign_ins is None:
             return None
         given = request.headers.get("authorization")
@@ -153,10 +144,10 @@ _TOO_LONG = f"The body may have {HTTP_BODY_BYTES_MAX:,} bytes; send less at a ti
 
 
 class AdminApi:
-    """An ASGI application. ``ask`` carries requests out, ``callers`` says whose they are."""
+    """An ASGI application. ``ask`` carries requests out, ``callers`` identifies their callers."""
 
     def __init__(self, *, ask: Ask, callers: AdminCallers, data_port: int) -> None:
-        """``data_port`` is that of the queues, whose URLs are told under the host name that the caller knows."""
+        """``data_port`` is that of the queues, whose URLs get the host name that the caller uses."""
         self._ask = ask
         self._callers = callers
         self._data_port = data_port
@@ -175,37 +166,37 @@ class AdminApi:
             await _send(answer, send, empty=request.method == "HEAD")
 
     async def _answer(self, request: Request, receive: Receive) -> Answer | None:
-        """Return the answer to a request, ``None`` where nobody waits for it any more."""
+        """Return the answer to a request, ``None`` where its client has gone."""
         path = _path(request.scope)
         if path == _DESCRIPTION and request.method in {"GET", "HEAD"}:
             if not self._description:
                 self._description = await asyncio.to_thread(described)  # some 50 ms, once
             return Answer(200, b"", self._description)
         caller = self._callers.caller(request)
-        asked = self._asked(path, request, caller)
+        forwarded = self._forwarded(path, request, caller)
         body = await _body(request)
         if body is None:
             return _refusal(413, "InvalidRequest", _TOO_LONG)
-        return await self._unless_gone(asked._replace(body=body), receive)
+        return await self._unless_gone(forwarded._replace(body=body), receive)
 
-    def _asked(self, path: bytes, request: Request, caller: Caller | None) -> Asked:
+    def _forwarded(self, path: bytes, request: Request, caller: Caller | None) -> Asked:
         """Return a request as the queues' port would have got it, without its body."""
         headers = {name: value for name, value in request.headers.raw if name in _PASSED_ON}
         host = request.headers.get("host", "").encode("latin-1")
         if host:
             headers[b"host"] = _PORT.sub(b"", host) + b":%d" % self._data_port
         peer = None if request.client is None else request.client.host
-        asked = Asked(request.method.encode(), b"/", headers, b"", caller, peer)
+        forwarded = Asked(request.method.encode(), b"/", headers, b"", caller, peer)
         action = _SQS.fullmatch(path)
         if action is not None:
-            return asked._replace(headers=headers | {b"x-amz-target": b"AmazonSQS." + action[1]})
+            return forwarded._replace(headers=headers | {b"x-amz-target": b"AmazonSQS." + action[1]})
         query: bytes = request.scope["query_string"]
         whole = path + b"/-" if _NOUN.fullmatch(path) else path
-        return asked._replace(target=b"/v1/" + whole + (b"?" + query if query else b""))
+        return forwarded._replace(target=b"/v1/" + whole + (b"?" + query if query else b""))
 
-    async def _unless_gone(self, asked: Asked, receive: Receive) -> Answer | None:
+    async def _unless_gone(self, forwarded: Asked, receive: Receive) -> Answer | None:
         """Ask, and take it back when the client goes: ``receive`` says so, and has nothing else to say any more."""
-        asking = asyncio.ensure_future(self._ask(asked))
+        asking = asyncio.ensure_future(self._ask(forwarded))
         going = asyncio.ensure_future(receive())
         try:
             await asyncio.wait((asking, going), return_when=asyncio.FIRST_COMPLETED)
@@ -245,13 +236,13 @@ def _lines(headers: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 async def _send(answer: Answer, send: Send, *, empty: bool) -> None:
-    told = {b"content-type": _JSON, **dict(_lines(answer.headers))}
-    told[b"content-length"] = b"%d" % len(answer.body)
-    await send({"type": "http.response.start", "status": answer.status, "headers": [*told.items(), *_ALWAYS]})
+    headers = {b"content-type": _JSON, **dict(_lines(answer.headers))}
+    headers[b"content-length"] = b"%d" % len(answer.body)
+    await send({"type": "http.response.start", "status": answer.status, "headers": [*headers.items(), *_ALWAYS]})
     await send({"type": "http.response.body", "body": b"" if empty else answer.body})
 
 
-class Inside:
+class InProcessClient:
     """Asks the queues of one server."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
@@ -269,22 +260,22 @@ class Inside:
             if request.pending is not None:
                 request.pending.hurry()
 
-    async def ask(self, asked: Asked) -> Answer:
+    async def ask(self, forwarded: Asked) -> Answer:
         """Return the answer to a request.
 
         Whoever is cancelled takes the request back, as a client that hangs up does. Raises ``PermissionError`` for no
         caller where there are accounts: a defect of ours, that must not open the door.
         """
-        if asked.caller is None and self._dispatcher.signed:
+        if forwarded.caller is None and self._dispatcher.signed:
             raise PermissionError("This server has accounts, and the request has no caller.")
-        line = _Inner(asked.peer)
-        heard = dict(asked.headers)
-        program = heard.pop(b"user-agent", None)
-        request = _Awaited(line, asked.method, asked.target, heard, asked.body, True, program=program)
+        line = _Inner(forwarded.peer)
+        headers = dict(forwarded.headers)
+        program = headers.pop(b"user-agent", None)
+        request = _Awaited(line, forwarded.method, forwarded.target, headers, forwarded.body, True, program=program)
         request.answer = asyncio.get_running_loop().create_future()
         self._awaited.add(request)
         try:
-            request.pending = self._dispatcher.handle(request, asked.caller)
+            request.pending = self._dispatcher.handle(request, forwarded.caller)
             return await request.answer
         except asyncio.CancelledError:
             if request.pending is not None:
@@ -295,18 +286,17 @@ class Inside:
 
 
 class _Awaited(QueueRequest, eq=False):
-    """A request whose answer somebody in the process awaits; it is never written as bytes of HTTP.
+    """A request whose reply is awaited in the process; it is never written as bytes of HTTP.
 
-    ``program`` is who asks for policies alone: as a header it would make a browser of what has passed the guard of
-    another port, and that is refused here.
+    ``program`` is for policies alone: as a header it would make the request one of a browser, which is refused here.
     """
 
     answer: "asyncio.Future[Answer] | None" = None
     program: bytes | None = None
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
-        """Answer, exactly once; nobody hears it who has given up."""
-        assert self.answer is not None, "set before it is asked"
+        """Answer, exactly once; a cancelled caller gets nothing."""
+        assert self.answer is not None, "set before it is sent"
         assert self.reply is None, "a request is answered once"
         self.pending, self.reply = None, body
         if not self.answer.done():
@@ -344,7 +334,7 @@ class _Inner:
         self._peer = peer
 
     def answered(self) -> None:
-        """Do nothing: the answer has been heard."""
+        """Do nothing: the reply was taken."""
 
     def peer(self) -> str | None:
         """Return the address that policies see."""

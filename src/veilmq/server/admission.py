@@ -1,22 +1,18 @@
-"""The budget of bytes that clients make a server hold: large bodies on their way in, and answers that are not read.
+"""What clients may make the server hold and do: limits of HTTP, a budget of bytes, and turns of the event loop.
 
-A large body reserves its bytes before they are read. Until its signature is verified it stands in one half of the
+A large body reserves its bytes before they are read. Until its signature is verified it counts in one half of the
 budget, where every access key id, or every address without one, may take as much as it leaves free: one alone gets half
 of that half, two a third each, and there is always room for another. Within a key id the same holds for its members: an
-address, and whether the connection has sent a genuine request before, so that strangers that merely name a key do not
-displace its holder. A share that holds nothing gets its first body as soon as there is room at all. Room that becomes
-free goes to the shortest body that waits: the first request of a client, behind many long ones of strangers at the same
-address, is read in the time of one of them, not of all.
+address, and whether the connection has sent a genuine request before, so that strangers who name a key do not displace
+its holder. A share that holds nothing gets its first body as soon as there is room at all. Room that becomes free goes
+to the shortest body that waits.
 
-Answers that clients do not read are counted, each as a whole until all of it is sent. While they exceed half of the
+Replies that clients do not read are counted, each as a whole until all of it is sent. While they exceed half of the
 budget, ``answers_full`` is set and no receive starts.
 
-
-Turns of the event loop: what one connection has more of than others is done piece by piece, others between.
-
-A turn takes a few milliseconds at most, whatever is queued. Reading from a client that is not known yet takes its turn
-by a timer: at most one segment (some 256 KB) in ``PACE_S``, of all such clients together. What refused clients still
-send is dropped in every other of these turns, so that however many leave half of the turns to others.
+A connection that has more to do than others does it piece by piece (``LoopQueues``); a piece takes a few milliseconds
+at most. Reading from a client that is not verified yet is paced by a timer: at most one segment (some 256 KB) in
+``PACE_S``, of all such clients together. What refused clients still send is dropped in every other of these turns.
 """
 
 import asyncio
@@ -36,7 +32,7 @@ class HttpLimits:
     """Sizes in bytes, durations in seconds on the event loop's clock.
 
     ``request_s_max`` holds for reading one whole request and for a client that does not take its replies;
-    ``body_wait_s_max`` for a body longer than ``large_body_bytes`` until there is room for it (a chunked one asks for
+    ``body_wait_s_max`` for a body longer than ``large_body_bytes`` until there is room for it (a chunked one reserves
     ``body_step_bytes`` at a time); ``linger_s_max`` for a refused client to stop sending, so that it can read why it
     was refused.
     """
@@ -77,7 +73,7 @@ class Addressed(Protocol):
 
 
 def by_address(head: Addressed) -> Share:
-    """Share among addresses: everyone is as good as another."""
+    """Share among addresses."""
     return Share(head.source_ip() or "")
 
 
@@ -200,7 +196,7 @@ class Hold:
         self.is_verified = share.is_verified
 
     def reserve(self, more: int) -> bool:
-        """Take ``more`` bytes, or wait for them; tell whether they are there."""
+        """Take ``more`` bytes, or wait for them; return whether they are there."""
         if not self._budget.fits(self, more):
             self._budget.wait(self, more)
             return False
@@ -250,7 +246,7 @@ PACE_S = 0.002
 Work = Callable[[], object]
 
 
-class Turns:
+class LoopQueues:
     """The queues of work of one event loop."""
 
     __slots__ = ("_dropping", "_is_drop_next", "_loop", "_soon", "_unhurried")

@@ -1,8 +1,8 @@
 """The server, from its settings to its last answer.
 
-Order matters at both ends. The store is opened before anyone can ask, and closed after everyone has been answered:
+Order matters at both ends. The store is opened before clients can connect, and closed after every request is answered:
 at the first SIGTERM the server accepts no more, lets running commands finish, answers long polls with nothing, closes
-idle connections, then the operator's port, which tells of that meanwhile, and then the store.
+idle connections, then the operator's port, which reports the draining, and then the store.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from veilmq.core.commands import Command
 from veilmq.events.failures import EventsError
 from veilmq.server import security
 from veilmq.server.admin import Admin
-from veilmq.server.admin_api import Inside
+from veilmq.server.admin_api import InProcessClient
 from veilmq.server.admission import ByteBudget
 from veilmq.server.console import ConsolePorts, console_service
 from veilmq.server.dispatch import Ask, Dispatcher
@@ -109,7 +109,7 @@ async def serve(
         )
         await closing.enter_async_context(topics.pushing(shutdown))
         data_port = listeners[0].getsockname()[1]
-        parts = _Parts(dispatcher, Inside(dispatcher), polls, connections, events, topics, data_port)
+        parts = _Parts(dispatcher, InProcessClient(dispatcher), polls, connections, events, topics, data_port)
         admin = _admin(settings, guard, parts, engine=engine, wall_s=wall_s)
         await closing.enter_async_context(
             admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown, guard=guard)
@@ -130,7 +130,7 @@ def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
     """Serve as a process of its own and return its exit status; say on ``stream`` how to begin."""
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     stream = stream or sys.stdout
-    _collect_seldom()
+    _relax_garbage_collection()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(serve(settings, ready=lambda bound: announce(bound, stream)))
@@ -143,7 +143,7 @@ def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
     return 0
 
 
-def _collect_seldom() -> None:
+def _relax_garbage_collection() -> None:
     """Let the garbage collector look for cycles a thirtieth as often, and never among what the start has made.
 
     Requests leave next to no cycles behind; looking for them cost 5 to 10 % of the processor (docs/performance.md).
@@ -272,7 +272,7 @@ class _Parts(NamedTuple):
     """What the operator's port looks at, and the way to the queues."""
 
     dispatcher: Dispatcher
-    inside: Inside
+    in_process: InProcessClient
     polls: LongPolls
     connections: Connections
     exports: EventExports | None
@@ -280,9 +280,9 @@ class _Parts(NamedTuple):
     data_port: int
 
     async def drain(self, shutdown: Shutdown) -> None:
-        """Have everything answered that was asked, by whichever way."""
+        """Answer all requests that are under way."""
         self.polls.close()
-        self.inside.hurry()
+        self.in_process.hurry()
         await shutdown.let_finish(self.connections.drain(), cut=self.connections.abort)
 
 
@@ -312,7 +312,7 @@ def _admin(
     )
     console = console_service(
         settings,
-        ask=parts.inside.ask,
+        ask=parts.in_process.ask,
         engine=engine,
         authentication=guard.authentication,
         data_port=parts.data_port,

@@ -1,16 +1,11 @@
-"""The credentials file: the accounts that may ask, and the keys with which they sign.
+"""Who sent a request: its signature, verified with the keys of the credentials file, which can be read again.
 
-TOML, a table for each account and one for each of its keys (``docs/security.md`` has an example). The file holds
-secrets as they are, as a signature can only be checked by who knows the secret; so nobody but its owner may read it,
-which is checked. No error repeats anything of its content but the names of members and the ids of accounts and keys.
+The file is TOML: a table for each account and one for each of its keys (``docs/security.md`` has an example). It holds
+secrets in the clear, because a signature can only be verified with the secret; so only its owner may be able to read
+it, which is checked. Errors repeat nothing of its content but names of members and ids of accounts and keys.
 
-
-How each family of protocols finds out who signed a request: made anew of the keys whenever they are read.
-
-Who asks: the signature of each request against the keys of the credentials file, which can be read again.
-
-Each protocol has its own signature, and all have the same keys: an account's key is good for every one of them.
-Requests of one caller share a context as long as they come under one address, as nearly all do.
+Each protocol has its own signature, and all use the same keys. Requests of one caller share a context as long as they
+come under one address, as nearly all do.
 """
 
 import logging
@@ -149,7 +144,7 @@ class Verifier(Protocol):
         """
 
     def inspect(self, method: bytes, target: bytes, headers: Mapping[bytes, bytes], now_s: float) -> str:
-        """Return who signed, as far as the head of a request tells it, before its body is read; raises as ``verify``.
+        """Return the key by which a request is signed, from its head, before its body is read; raises as ``verify``.
 
         Where signatures do not cover the body (not ``signs_body``), it is as certain as after ``verify``.
         """
@@ -157,7 +152,7 @@ class Verifier(Protocol):
 
 Keys = Mapping[str, AccessKey]
 Make = Callable[[Keys, str, bool], Verifier]
-"""Makes one of the keys (by id), for a region; tells it whether requests come over TLS."""
+"""Makes one of the keys (by id), for a region; ``True`` if requests come over TLS."""
 
 
 def sigv4(keys: Keys, region: str, secure: bool) -> Verifier:
@@ -182,7 +177,7 @@ class Authentication:
     __slots__ = ("_contexts", "_keys", "_path", "_region", "_secure", "_verifiers", "_wall_s", "loads")
 
     def __init__(self, path: Path, *, region: str, secure: bool, wall_s: Callable[[], float]) -> None:
-        """Read the file; raises ``CredentialsError``. ``secure`` tells that requests come over TLS."""
+        """Read the file; raises ``CredentialsError``. ``secure``: requests come over TLS."""
         self._path = path
         self._region = region
         self._secure = secure
@@ -206,7 +201,7 @@ class Authentication:
     ) -> RequestContext:
         """Return the context of who signed ``request``; raises what its protocol refuses a request with.
 
-        ``unsigned`` is what it is of anybody, ``make`` is the protocol's. A ``caller`` who is known needs not sign.
+        ``unsigned`` is that of an unsigned request, ``make`` is the protocol's. A known ``caller`` need not sign.
         """
         if caller is None:
             verifier = self._verifiers.get(make) or self._made(make)

@@ -1,35 +1,12 @@
-"""One request that is answered by a task of its own, because it takes many steps.
+"""Requests that take many steps: bulk reads, staging and publishing.
 
-A request with a large reply, which is begun when its client can take it.
+Bulk reads gather pages of a claim to one reply. All of it happens in the event loop, as a thread would hold the
+interpreter's lock for as long: one read at a time requests a page from the store, and one writes a few messages in each
+turn of the loop. A reply ends with the page that brings it to ``limits.CLAIM_READ_BYTES``. Reads beyond
+``READS_AT_ONCE`` wait, and hold nothing. Staging reads thousands of messages of one body in the same way.
 
-A client may send many requests without reading a reply, and each reply of a bulk read has some megabytes. So one of
-them is begun when all before it on the connection are answered and written, and the client was not slow to take them: a
-connection holds one such reply, not as many as a client asks for.
-
-
-Bulk reads of claims: pages of the engine gathered to one answer, in steps that keep nobody else waiting.
-
-A claim may have a hundred thousand messages, and reading some thousands of them takes the processor tens of
-milliseconds. All of it happens in the event loop: a thread would take the interpreter's lock for as long, and hand it
-over less often. So all reads together take turns, at two things: one asks the engine for a page at a time, and one has
-a few messages of its page written in each turn of the loop. Between two steps everybody else's requests get theirs.
-
-An answer ends with the page that brings it to ``limits.CLAIM_READ_BYTES``, so a read holds little more than that. Reads
-beyond ``READS_AT_ONCE`` wait, and hold nothing.
-
-
-Staging in bulk: the messages of a request, read in steps that keep nobody else waiting.
-
-Five thousand messages with their attributes take the processor some tenths of a second to check. As with bulk reads,
-all of it happens in the event loop, one piece in each turn, and everybody else's requests get theirs in between. One
-request is read at a time; those that wait hold no more than their bodies.
-
-
-Publishing until all is in the queue: the engine moves a slice at a time, and is asked again while there is more.
-
-Between two slices everybody else's commands get theirs; with a rate there is a wait between them. An answer is given
-after ``PUBLISH_S_MAX`` at the latest: what was decided comes into the queue by itself then, and whoever wants to see it
-asks once more.
+A publication is moved a slice at a time, and commands of others run between two slices; with a rate there is a wait
+between them. The reply is sent after ``PUBLISH_S_MAX`` at the latest; the store moves the rest by itself.
 """
 
 import asyncio
@@ -55,7 +32,7 @@ from veilmq.wire.v1.staging import BulkStage
 log = logging.getLogger(__name__)
 
 
-class Answering:
+class BackgroundRequest:
     """A request on its way; a ``Pending``."""
 
     __slots__ = ("_task",)
@@ -82,7 +59,7 @@ class Answering:
         """Go on: it waits for nothing."""
 
 
-class InTurn:
+class OrderedReply:
     """What stands for the request until it is answered; a ``Pending``."""
 
     __slots__ = ("_begin", "_hurried", "_pending")
@@ -122,32 +99,32 @@ InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 class BulkReads:
     """All bulk reads of a server; belongs to the running event loop."""
 
-    def __init__(self, engine: Engine, *, aside: InThread = asyncio.to_thread) -> None:
-        """Read from ``engine``; ``aside`` calls what may take long, where it keeps nobody waiting."""
+    def __init__(self, engine: Engine, *, in_thread: InThread = asyncio.to_thread) -> None:
+        """Read from ``engine``; ``in_thread`` calls what may take long, outside the event loop."""
         self._engine = engine
-        self._aside = aside
-        self._inside = asyncio.Semaphore(READS_AT_ONCE)
+        self._in_thread = in_thread
+        self._slots = asyncio.Semaphore(READS_AT_ONCE)
         self._asking = asyncio.Lock()
         self._writing = asyncio.Lock()
 
-    def ask(self, command: BulkRead, wait_s: int | None, answer: Done) -> Answering:
-        """Gather what ``command`` asks for; ``answer`` is called once. No read waits for anything to come."""
-        return Answering(self._read(command), answer, what=f"reading a claim of {command.queue}")
+    def ask(self, command: BulkRead, wait_s: int | None, answer: Done) -> BackgroundRequest:
+        """Gather the messages of ``command``; ``answer`` is called once. No read waits for anything to come."""
+        return BackgroundRequest(self._read(command), answer, what=f"reading a claim of {command.queue}")
 
     async def _read(self, command: BulkRead) -> Gathered:
-        async with self._inside:
+        async with self._slots:
             return await self._gather(command)
 
     async def _gather(self, command: BulkRead) -> Gathered:
-        writer = await self._aside(command.writer)
-        ask = replace(command.first, messages_max=PAGE_MESSAGES)
+        writer = await self._in_thread(command.writer)
+        request = replace(command.first, messages_max=PAGE_MESSAGES)
         while True:
             async with self._asking:
-                page: ClaimPage = await execute(self._engine, ask)
+                page: ClaimPage = await execute(self._engine, request)
             await self._write(writer, page)
             if not page.cursor or writer.size_bytes >= limits.CLAIM_READ_BYTES:
                 return Gathered(writer.finish(), writer.content_type, page.cursor)
-            ask = replace(ask, cursor=page.cursor)
+            request = replace(request, cursor=page.cursor)
 
     async def _write(self, writer: Writer, page: ClaimPage) -> None:
         for piece in pieces(page.messages):
@@ -171,20 +148,20 @@ def pieces(messages: Sequence[ClaimedMessage]) -> Iterator[Sequence[ClaimedMessa
 class BulkStages:
     """All staging of a server; belongs to the running event loop."""
 
-    def __init__(self, engine: Engine, *, aside: InThread = asyncio.to_thread) -> None:
-        """Stage in ``engine``; ``aside`` calls what may take long, where it keeps nobody waiting."""
+    def __init__(self, engine: Engine, *, in_thread: InThread = asyncio.to_thread) -> None:
+        """Stage in ``engine``; ``in_thread`` calls what may take long, outside the event loop."""
         self._engine = engine
-        self._aside = aside
+        self._in_thread = in_thread
         self._reading = asyncio.Lock()
 
-    def ask(self, command: BulkStage, wait_s: int | None, answer: Done) -> Answering:
+    def ask(self, command: BulkStage, wait_s: int | None, answer: Done) -> BackgroundRequest:
         """Stage what ``command`` has; ``answer`` is called once."""
-        return Answering(self._stage(command), answer, what=f"staging for {command.queue}")
+        return BackgroundRequest(self._stage(command), answer, what=f"staging for {command.queue}")
 
     async def _stage(self, command: BulkStage) -> Staged:
         async with self._reading:
             messages: list[NewMessage] = []
-            for piece in await self._aside(command.read):
+            for piece in await self._in_thread(command.read):
                 messages += piece
                 await asyncio.sleep(0)
         staged: Staged = await execute(self._engine, command.whole(messages))

@@ -1,11 +1,7 @@
-"""What single pages of the console are told of the server: its health, its settings, and who may do what.
+"""The console as a part of the server: what its pages show, and how they reach the queues.
 
-The console as a part of the server: what it is given, and the way to the queues by which it asks.
-
-What was, for pages of the console: how long receipts were held, and what is recommended, read from Parquet files.
-
-Files are read in a thread, one queue at a time, and what was read is good for a while; so whoever reloads a page a
-hundred times reads once. pyarrow, which reads them, is an extra.
+Past processing times and recommendations are read from Parquet files in a thread, one queue at a time, and kept for a
+while. pyarrow, which reads them, is an extra.
 """
 
 import asyncio
@@ -48,7 +44,7 @@ from veilmq.server.http import Connections
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.security import Security
 from veilmq.server.settings import MEMORY, SETTINGS, ServerSettings, Setting
-from veilmq.server.stores import EventExports, obstacles
+from veilmq.server.stores import EventExports, readiness_checks
 from veilmq.store.port import Figure, Series, Store, execute
 from veilmq.store.urls import without_passwords
 
@@ -68,7 +64,7 @@ class ConsolePorts:
     exports: EventExports | None
 
     def of_pages(self, *, audit: AuditLog, live: Live) -> Ports:
-        """Return what pages are told, with the log of their changes and the streams of those that are open."""
+        """Return the ports of pages; ``audit`` has their changes, ``live`` the streams of those that are open."""
         authentication = self.guard.authentication
         return Ports(
             audit=audit,
@@ -86,9 +82,9 @@ class ConsolePorts:
 
     def _teller(self, started_at_ms: int) -> TellHealth:
         async def health() -> Health:
-            survey = await _if_told(self.engine.survey(0))
+            survey = await _or_none(self.engine.survey(0))
             return Health(
-                obstacles=await obstacles(self.connections, self.engine),
+                obstacles=await readiness_checks(self.connections, self.engine),
                 warnings=list(self.engine.warnings()),
                 kept=self.engine.kept,
                 version=__version__,
@@ -98,7 +94,7 @@ class ConsolePorts:
                 parked_polls=self.polls.parked,
                 open_connections=len(self.connections),
                 exports=await self._export_health(),
-                figures=[told for figure in self.engine.figures() for told in _in_words(figure)],
+                figures=[row for figure in self.engine.figures() for row in _in_words(figure)],
             )
 
         return health
@@ -106,13 +102,13 @@ class ConsolePorts:
     async def _export_health(self) -> ExportHealth | None:
         if self.exports is None:
             return None
-        counts: EventCounts | None = await _if_told(execute(self.engine, CountEvents()))
+        counts: EventCounts | None = await _or_none(execute(self.engine, CountEvents()))
         if counts is None:
             return None
         return ExportHealth(counts.recorded, counts.waiting, counts.dropped, self.exports.failures)
 
 
-async def _if_told(question: Any) -> Any:
+async def _or_none(question: Any) -> Any:
     """Return the answer; ``None`` where the store gives none, which is no reason to say nothing of the rest."""
     try:
         return await question
@@ -158,7 +154,7 @@ def _written(value: object) -> str:
 
 
 def keys_of(authentication: Authentication, wall_s: Callable[[], float]) -> Callable[[str], list[ShownKey]]:
-    """Return what tells the keys of an account, by user and id."""
+    """Return a function from an account to its keys, by user and id."""
 
     def keys(account: str) -> list[ShownKey]:
         now_s = wall_s()
@@ -189,7 +185,7 @@ _OF_PROCESS_BYTES = 32
 class ConsoleService:
     """What the admin port needs to serve pages and their API: applications. ``asking`` has an audit log.
 
-    ``callers`` finds out who asks, ``live`` has the streams of open pages, which end when it is closed.
+    ``callers`` identifies callers, ``live`` has the streams of open pages, which end when it is closed.
     """
 
     api: ASGIApp
@@ -210,7 +206,7 @@ def console_service(
     wall_s: Callable[[], float],
     ports: ConsolePorts,
 ) -> ConsoleService:
-    """Return the console of a server; ``ask`` carries out what is asked, ``wall_s`` is the wall clock in seconds.
+    """Return the console of a server; ``ask`` carries requests out, ``wall_s`` is the wall clock in seconds.
 
     ``data_port`` is the port of the queues; ``ports`` have what single pages need.
     """
@@ -324,7 +320,7 @@ class PastReceipts:
         self._kept: dict[tuple[str, str], tuple[int, Any]] = {}
 
     async def held_times(self, queue: str) -> HeldTimes | str:
-        """Return how long receipts of ``queue`` (a full name) were held, or a sentence that says why nobody knows."""
+        """Return how long receipts of ``queue`` (a full name) were held, or why that is unknown."""
         if self._events_to is None:
             return NO_LOG
         place = self._events_to.removeprefix("file://")

@@ -24,7 +24,7 @@ from veilmq.core.publications import Publish
 from veilmq.server import origin
 from veilmq.server.admission import Share, by_address
 from veilmq.server.authentication import Authentication
-from veilmq.server.background import BulkReads, BulkStages, InTurn, Publishing
+from veilmq.server.background import BulkReads, BulkStages, OrderedReply, Publishing
 from veilmq.server.http_parser import Pending, Refusal, Request, Worded
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
@@ -277,7 +277,7 @@ class Dispatcher:
             self._submit(command, done)
             return None
         if request.is_behind or type(command) is BulkRead:
-            return InTurn(request, partial(ask, command, call.wait_s, done))
+            return OrderedReply(request, partial(ask, command, call.wait_s, done))
         return ask(command, call.wait_s, done)
 
     def _ask_large(

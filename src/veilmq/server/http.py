@@ -1,23 +1,18 @@
-"""The ``Date`` header of replies (RFC 9110, section 6.6.1), written once a second and only while there are replies.
+"""HTTP/1.1 connections (RFC 9112): requests in the order in which they come, replies in the same order, deadlines.
 
-HTTP/1.1 on one connection (RFC 9112): the line of its requests, their replies in order, its deadlines.
-
-The hot path is a request that arrives in one segment and gets one reply: one call of the handler and one
+The hot path is a request that arrives in one segment or two and gets one reply: one call of the handler and one
 ``transport.write``; no task, no future, no timer. Replies that are ready together are written together.
 
-A refused request is answered in its turn; then the connection says nothing more and drops what comes until the client
-closes, for a short time: closing at once would reset the connection and take the reply with it. A client that reads no
-replies, or has too many requests in the line, or too long ones, is not read from (then its going is noticed late).
+A refused request is answered in its turn; then the connection reads no more and drops what comes until the client
+closes, for a short time: closing at once would reset the connection and take the reply with it. The server does not
+read from a client that reads no replies, or has too many requests under way, or too long ones.
 
-A request that comes while others are in the line is begun in a later turn of the loop, a few of them in each, so that a
-client that pipelines does not go before those that send one request. A large body is admitted by its head, reserves its
-bytes, and is read a segment a turn.
+A request that comes while others of its connection are under way is begun in a later turn of the loop, a few in each,
+so that a client that pipelines does not go before those that send one request. A large body is admitted by its head,
+reserves its bytes, and is read a segment a turn.
 
-
-All open connections: how many, which of them take too long, and how they end.
-
-One timer serves all deadlines. It is set for the earliest one known; connections announce the short ones. All are
-inspected every ten seconds, for clients that do not take their answers. So nothing is touched per request.
+One timer serves all deadlines. It is set for the earliest one known; connections announce the short ones. All
+connections are inspected every ten seconds, for clients that do not read. So nothing is touched per request.
 """
 
 import asyncio
@@ -29,7 +24,7 @@ from time import time
 from typing import cast
 
 from veilmq.core.limits import HTTP_BYTES
-from veilmq.server.admission import ByteBudget, Hold, HttpLimits, Share, Turns, by_address
+from veilmq.server.admission import ByteBudget, Hold, HttpLimits, LoopQueues, Share, by_address
 from veilmq.server.http_parser import (
     CLOSE,
     NO_ROOM,
@@ -80,11 +75,11 @@ Inspect = Callable[[Request], Share | None]
 """The head of a request with a large body → where the body counts; ``None`` once it is refused with a reply."""
 
 Word = Callable[[Refusal, Mapping[bytes, bytes]], Worded]
-"""What refuses a request, and its headers as far as they were heard → how it is answered."""
+"""A refusal, and the headers of the request as far as they came → the reply."""
 
 
 class Http1Connection(asyncio.Protocol):
-    """One client. Instants are in the event loop's seconds, 0 where the state that they tell of does not hold."""
+    """One client. Instants are in the event loop's seconds, 0 where their state does not hold."""
 
     __slots__ = (
         "_beginning",
@@ -147,7 +142,7 @@ class Http1Connection(asyncio.Protocol):
         self._pacing = False  # the next segment of a large body is read in a later turn
         self._partly_sent_bytes = 0  # the longest reply since ``pause_writing``: held as a whole until it is sent
         self._paused = False
-        self._peer: str | None = None  # not asked yet; empty where the client has no address
+        self._peer: str | None = None  # not looked up yet; empty where the client has no address
         self._idle_since_s = 0.0
         self._reading_since_s = 0.0
         self._stalled_since_s = 0.0
@@ -170,7 +165,7 @@ class Http1Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse one segment, hand on the requests that it completes, and write what is answered already."""
         if self._ended or self._unread:
-            self._set_aside(data)
+            self._keep_unread(data)
             return
         self._corked = True
         try:
@@ -186,7 +181,7 @@ class Http1Connection(asyncio.Protocol):
             self.answered()
 
     def eof_received(self) -> bool:
-        """Answer what was asked, then close; whoever waits for messages waits no longer (the client may be gone)."""
+        """Answer the requests that came, then close; long polls wait no longer (the client may be gone)."""
         if not self._resting and not self._ended and not self._unread:
             self._refuse(TRUNCATED, self._reader.stop())
             self.answered()
@@ -272,7 +267,7 @@ class Http1Connection(asyncio.Protocol):
             self._keeper.budget.on_room(self.turn)
         elif self._keeper.budget.answers:
             self._turn_comes = True
-            self._keeper.turns.unhurried(self._take_turn)
+            self._keeper.loop_queues.unhurried(self._take_turn)
         else:
             self._take_turn()
 
@@ -322,7 +317,7 @@ class Http1Connection(asyncio.Protocol):
         return None if self._line else self._idle_since_s + self._limits.idle_s_max
 
     def time_out(self) -> None:
-        """End a connection whose deadline has passed; an unfinished request is told why."""
+        """End a connection whose deadline has passed; an unfinished request gets the reason."""
         takes_nothing = self._transport.get_write_buffer_size() > 0
         if self._lingering_since_s or takes_nothing or self._transport.is_closing():
             self._transport.abort()
@@ -352,10 +347,10 @@ class Http1Connection(asyncio.Protocol):
             self._line.append(request)
             request.pending = self._handler(request)
 
-    def _refuse(self, flaw: Refusal, heard: Mapping[bytes, bytes]) -> None:
+    def _refuse(self, flaw: Refusal, headers: Mapping[bytes, bytes]) -> None:
         """Answer the request that is being read with an error, and read no more."""
         self._stop_reading()
-        worded = self._keeper.refused(flaw, heard)
+        worded = self._keeper.refused(flaw, headers)
         request = Request(self, b"", b"", {}, b"", False, CLOSE)
         self._line.append(request)
         corked, self._corked = self._corked, True
@@ -380,21 +375,21 @@ class Http1Connection(asyncio.Protocol):
             self._regulate()
 
     def _read_on_closely(self, segment_bytes: int) -> bool:
-        """Check the request that is being read, which is not plain; tell whether to read on."""
+        """Check the request that is being read, which is not plain; return whether to read on."""
         if not self._reader.check_unfinished(segment_bytes):
             return False
         wanted = self._reader.wanted()
         if (wanted or (self._reader.continue_due and self._reader.hold is None)) and not self._admit(wanted):
             return False
         if self._reader.hold is not None:
-            turns = self._keeper.turns
+            turns = self._keeper.loop_queues
             self._pace(segment_bytes, turns.soon if self._reader.hold.share.trusted else turns.unhurried)
         if self._reader.continue_due and not self._line:
             self._send_continue()
         return True
 
     def _admit(self, wanted: int) -> bool:
-        """Reserve the bytes of the body that is being read, after a look at its head; tell whether to read on."""
+        """Reserve the bytes of the body that is being read, after a check of its head; return whether to read on."""
         hold = self._reader.hold
         if hold is None:
             head = self._reader.head()
@@ -449,12 +444,12 @@ class Http1Connection(asyncio.Protocol):
             if not self._resting:
                 self._await_rest(len(piece))
 
-    def _set_aside(self, data: bytes) -> None:
+    def _keep_unread(self, data: bytes) -> None:
         """Keep what came behind requests that are not begun; drop what came after the last request, in turns."""
         if self._unread:
             self._unread += data
         elif self._lingers:
-            self._pace(len(data), self._keeper.turns.dropping)
+            self._pace(len(data), self._keeper.loop_queues.dropping)
 
     def _begin_behind(self) -> None:
         """Begin some requests that came while others were in the line, then parse what came behind them."""
@@ -520,7 +515,7 @@ class Http1Connection(asyncio.Protocol):
             self._count_unsent(max(self._transport.get_write_buffer_size(), self._partly_sent_bytes))
         if self._behind and not self._beginning and not self._takes_too_little():
             self._beginning = True
-            self._keeper.turns.soon(self._begin_behind)
+            self._keeper.loop_queues.soon(self._begin_behind)
         pause = not self._lingers and (
             bool(self._stalled_since_s or self._waiting_since_s or self._behind or self._unread)
             or len(self._line) >= self._limits.pipelined_max
@@ -567,7 +562,7 @@ class Connections:
         self.handler = handler
         self.inspect = inspect
         self.budget = budget or ByteBudget(HTTP_BYTES.default)
-        self.turns = Turns(self._loop)
+        self.loop_queues = LoopQueues(self._loop)
         self.refused = refused
         self.limits = limits or HttpLimits()
         self.draining = False
@@ -615,7 +610,7 @@ class Connections:
         self._timer = self._loop.call_at(at_s + self._gap_s, self._look)
 
     async def drain(self) -> None:
-        """Let every connection answer what it was asked and close; ``abort`` makes it end."""
+        """Let every connection answer its requests and close; ``abort`` makes it end."""
         self.draining = True
         for connection in list(self._open):
             connection.drain()

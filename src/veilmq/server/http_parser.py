@@ -38,10 +38,10 @@ class Refusal(NamedTuple):
     @property
     def headers(self) -> bytes:
         """Return the header lines of the reply."""
-        return b"Content-Type: %b\r\n" % self.kind + self.advice
+        return b"Content-Type: %b\r\n" % self.kind + self.extra_headers
 
     @property
-    def advice(self) -> bytes:
+    def extra_headers(self) -> bytes:
         """Return the header line that says what to do: the methods that there are, or when to send it again."""
         if self.status == 503:
             return b"Retry-After: 1\r\n"
@@ -60,8 +60,8 @@ class Worded(NamedTuple):
     body: bytes
 
 
-def as_text(refusal: Refusal, _heard: Mapping[bytes, bytes]) -> Worded:
-    """Word a refusal for a person, whatever was heard of the request's headers."""
+def as_text(refusal: Refusal, _headers: Mapping[bytes, bytes]) -> Worded:
+    """Word a refusal for a person, whatever the headers of the request."""
     return Worded(refusal.headers, refusal.body)
 
 
@@ -134,10 +134,10 @@ STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".enc
 
 
 class Pending(Protocol):
-    """A request that waits for something and can be told that there is no more point in waiting."""
+    """A request that waits for something, and can be withdrawn or hurried."""
 
     def withdraw(self) -> object:
-        """Forget it: the client has gone, and what it asked for shall not happen if it has not begun."""
+        """Forget it: the client has gone, and its command shall not happen if it has not begun."""
 
     def hurry(self) -> object:
         """Answer as soon as possible: the server is closing, or the client will send nothing more."""
@@ -427,15 +427,15 @@ class RequestReader:
             self.feed = self._read_head
 
     def stop(self) -> dict[bytes, bytes]:
-        """Read no more, and forget what was read of a request; return those of its headers that were heard."""
-        heard = self._fields if self._headers is None else self._headers
+        """Read no more, and forget what was read of a request; return its headers as far as they came."""
+        headers = self._fields if self._headers is None else self._headers
         if self.plain is not None:
-            heard, self.plain = self.plain.headers, None
+            headers, self.plain = self.plain.headers, None
         self._stopped, self.feed = True, _drop
         self._release_hold()
         self._forget_message()
         self.resting.append(True)
-        return heard
+        return headers
 
     def release(self) -> None:
         """Let go of what refers to this object, and of the bytes of an unfinished body."""
@@ -444,7 +444,7 @@ class RequestReader:
         self._parser, self.feed = None, _drop
 
     def check_unfinished(self, segment_bytes: int) -> bool:
-        """Apply the limits to a request that has not ended; ``refuse`` if they are passed, and tell whether not."""
+        """Apply the limits to a request that has not ended; ``refuse`` it if they are passed; return whether not."""
         if self._headers is None:
             flaw = self._head_flaw(segment_bytes)
         else:

@@ -1,30 +1,24 @@
-"""Receives and claims that are not begun, as answers that clients do not read fill their half of the budget of bytes.
+"""Long polls: receives and claims that wait for a message, in the order in which they came.
 
-They wait for room as they would for a message: for as long as they were to wait, a second at least, and then they are
-answered with nothing.
+A poll is submitted to the store at once. If it comes back empty and may wait, it parks at the end of its queue's line.
+While a line has polls, the store notifies it, between two commands, when the queue has or will have a message; then the
+first poll of the line is submitted again, as the next command of the same batch, so no later receive overtakes it. A
+poll that gets nothing returns to its place; one that gets something has the next one submitted if there is more. A poll
+that ends without a result (its client has gone) has the next one submitted, so no message waits beside a waiter.
 
+The first of a line is submitted a second time before it parks: what was sent between its first result and the beginning
+of the watch would be missed otherwise. Polls that do not wait pay one look-up in a table.
 
-Long polls: receives and claims that wait for a message, first come first served, at no cost while they wait.
+Receives and claims share one line. A receive that gets nothing because too many messages are in flight waits for
+something else than claims do, which have no such quota: then the first claim of the line is submitted. A claim that
+gets nothing and no due instant may be at the limit of claimed messages, which does not concern receives: then the first
+receive is submitted.
 
-A poll is asked of the engine at once. If it comes back empty and may wait, it parks at the end of its queue's line.
-While anybody is in the line the engine tells us, between two commands, when the queue has or will have a message; then
-the first in the line is asked again, as the very next command of the same batch, so no later receive overtakes it. Who
-was asked and got nothing goes back to its place; who got something has the next one asked if there is more. Whoever
-ends without an answer of its own (its client has gone) passes the question on, so no message waits beside a waiter.
+While unread replies fill their half of the budget (``admission``), new polls are held: they wait for room as they would
+for a message, a second at least, and then get an empty result. Parked polls stay parked.
 
-The first of a line is asked a second time before it parks: what was sent between its first answer and the beginning of
-the watch would be missed otherwise. Polls that do not wait pay one look into a table.
-
-Receives and claims stand in one line. A receive that got nothing because too many messages are in flight waits for
-another thing than claims do, which have no such quota: then the first claim of the line is asked. A claim that got
-nothing, and is told of no instant, may be at the limit of claimed messages, which does not concern receives: then the
-first of them is asked.
-
-While unread answers fill their half of the budget (``byte_budget``), who comes is held (``held_polls``), and who is
-parked stays there.
-
-There is one timer for each line (the next instant at which the queue has something by itself) and one for each
-deadline, and nothing that runs periodically.
+Each line has one timer (the next instant at which the queue has something by itself) and each poll one for its
+deadline; nothing runs periodically.
 """
 
 from bisect import insort
@@ -106,7 +100,7 @@ class HeldPoll:
             self._give_up()
 
     def _end(self) -> bool:
-        """Wait no longer; tell whether it did."""
+        """Wait no longer; return whether it did."""
         was_over, self._is_over = self._is_over, True
         if not was_over:
             self._timer.cancel()
@@ -157,7 +151,7 @@ class LongPolls:
         return poll
 
     def close(self) -> None:
-        """Let nobody wait from now on; the server is closing, and its connections hurry those who wait already."""
+        """Park no poll from now on; the server is closing, and its connections hurry the parked ones."""
         self.closing = True
 
     @property
@@ -167,7 +161,7 @@ class LongPolls:
 
     @property
     def asking(self) -> int:
-        """Return how many that waited, or are about to wait, are being asked at this moment."""
+        """Return how many polls that waited, or are about to, are submitted to the store."""
         return sum(line.asking for line in self._lines.values())
 
     def line(self, queue: str) -> "_Line":
@@ -179,7 +173,7 @@ class LongPolls:
         return line
 
     def drop(self, queue: str) -> None:
-        """End a line that nobody is in."""
+        """End an empty line."""
         del self._lines[queue]
         self.engine.unwatch(queue)
 
@@ -208,7 +202,7 @@ class Poll(msgspec.Struct, eq=False):
     timer: Timer | None = None
     deadline_ms: int = 0
     ticket: int = 0
-    instead: bool = False  # it is being asked in place of one of the other kind
+    instead: bool = False  # it is submitted in place of one of the other kind
 
     def withdraw(self) -> None:
         """Forget it: what is not begun does not happen."""
@@ -251,11 +245,11 @@ class Poll(msgspec.Struct, eq=False):
     def attempt(self, done: Done, permit: Permit | None) -> None:
         """Submit the command, once ``permit`` has decided where there is one."""
         if permit is not None:
-            permit(partial(self._decided, done))
+            permit(partial(self._on_permission, done))
         else:
             self.polls.engine.submit(self.command, done)
 
-    def _decided(self, done: Done, refusal: Any) -> None:
+    def _on_permission(self, done: Done, refusal: Any) -> None:
         if refusal is None and self.answer is not None:
             self.polls.engine.submit(self.command, done)
         elif self.answer is not None:  # else it was withdrawn meanwhile
@@ -270,7 +264,7 @@ class Poll(msgspec.Struct, eq=False):
         if in_vain and self.polls.clock.now_ms() < self.deadline_ms:
             line.keep(self, result)
         else:
-            self.finish(self.nothing() if in_vain else result)  # who waited hears nothing of a quota
+            self.finish(self.nothing() if in_vain else result)  # a long poll does not report a quota
             line.let_go(result)
 
     # What kinds of polls differ in.
@@ -310,12 +304,12 @@ class Poll(msgspec.Struct, eq=False):
 
 
 class ReceivePoll(Poll, eq=False):
-    """A receive; its longest lease counts from when it was asked for."""
+    """A receive; its longest lease counts from the first submit."""
 
     result_type = Received
 
     def note_instant(self, now_ms: int) -> None:
-        """Tell the engine from now on when the receive was asked for."""
+        """Pass the instant of the first result with later attempts."""
         self.command = replace(self.command, requested_at_ms=now_ms)
 
     def own_wait_s(self, result: Received) -> int:
@@ -332,7 +326,7 @@ class ReceivePoll(Poll, eq=False):
 
 
 class ClaimPoll(Poll, eq=False):
-    """A claim; a large one is bound in slices, and asked for again until it is whole."""
+    """A claim; a large one is bound in slices, and submitted again until it is whole."""
 
     result_type = Bound
     bound_before: bool | None = None
@@ -423,15 +417,15 @@ class _Line:
             self._ask(poll)
 
     def keep(self, poll: Poll, result: Received | Bound) -> None:
-        """Park a poll that was asked and got nothing, at its old place."""
+        """Park a poll that was submitted and got nothing, at its old place."""
         self.asking -= 1
-        asked_instead, poll.instead = poll.instead, False
+        was_instead, poll.instead = poll.instead, False
         self._park(poll, result)
-        if not asked_instead and poll.lacks_a_place(result):
+        if not was_instead and poll.lacks_a_place(result):
             self._ask_instead_of(poll)
 
     def let_go(self, result: Any) -> None:
-        """Hear the answer of a poll that was asked and is out of the line; it tells how it goes on."""
+        """Go on after the result of a poll that has left the line."""
         self.asking -= 1
         if isinstance(result, Received) or (isinstance(result, Bound) and not result.messages):
             self._note(result.next_due_ms)
@@ -443,7 +437,7 @@ class _Line:
         self._leave_if_empty()
 
     def remove(self, poll: Poll) -> bool:
-        """Take out a poll that is parked; tell whether it was."""
+        """Take out a poll that is parked; return whether it was."""
         if poll not in self.parked:
             return False
         self.parked.remove(poll)
@@ -470,7 +464,7 @@ class _Line:
         poll.attempt(poll.done, poll.permit)
 
     def _pass_on(self) -> None:
-        """Ask the next one: the one asked before did not bring home what the queue had to say."""
+        """Submit the next one: the last one ended without a result."""
         if self.parked:
             self._ask(self.parked.pop(0))
 

@@ -1,19 +1,12 @@
-"""The counts of all queues, their claims and what is staged for them, for whoever watches, at a bounded price a look.
+"""Metrics: requests and their durations, queues, topics, and their text for Prometheus.
 
-Counting a queue costs the engine some fifty microseconds whatever its backlog; ten thousand queues would cost it half a
-second. So a look counts at most ``COUNTED_MAX`` queues anew, those first that were never or longest ago counted, a few
-between two other things, and tells of the others what was counted last. At most ``SHOWN_MAX`` queues are told of.
+A request costs one look-up, one search among the bounds and two additions; names, labels and cumulative buckets are
+made by ``prometheus_client`` from a snapshot when it is requested.
 
-
-What the server counts of topics: pushes by how they ended, and messages that a queue did not get.
-
-What the server counts: requests and their durations, as plain integers on the hot path.
-
-A request costs one look into a table, one search among the bounds and two additions; everything that Prometheus wants
-(names, labels, cumulative buckets) is made when somebody asks.
-
-
-The counters in Prometheus' text format, made by ``prometheus_client`` from one snapshot when somebody asks."""
+Counting a queue costs the store some fifty microseconds whatever its backlog. So a snapshot counts at most
+``COUNTED_MAX`` queues anew, those never or longest ago counted first, a few at a time, and shows the last counts of the
+others. At most ``SHOWN_MAX`` queues are shown.
+"""
 
 import asyncio
 import enum
@@ -54,7 +47,7 @@ class ClaimCounts(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What there is in a queue; ``claims`` is ``None`` where nobody has opened a source, ``staged`` without writers."""
+    """What there is in a queue; ``claims`` is ``None`` where no source is open, ``staged`` without writers."""
 
     counts: QueueCounts
     claims: ClaimCounts | None
@@ -80,10 +73,10 @@ class QueueCountBook:
         return [(name, self._counts[name]) for name in shown if name in self._counts]
 
     async def _count(self, names: list[str]) -> None:
-        asked = [execute(self._engine, ShowQueue(queue=name, counts=True)) for name in names]
-        asked += [execute(self._engine, ListSources(queue=name)) for name in names]
-        asked += [execute(self._engine, ListWriters(queue=name)) for name in names]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        counts = [execute(self._engine, ShowQueue(queue=name, counts=True)) for name in names]
+        counts += [execute(self._engine, ListSources(queue=name)) for name in names]
+        counts += [execute(self._engine, ListWriters(queue=name)) for name in names]
+        answers = await asyncio.gather(*counts, return_exceptions=True)
         views, sources, writers = (answers[first : first + len(names)] for first in range(0, len(answers), len(names)))
         for name, *found in zip(names, views, sources, writers, strict=True):
             self._counts.pop(name, None)
@@ -173,9 +166,9 @@ _NAMESPACE = "veilmq"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """One instant of a server; ``queues`` has the full name and what was counted of each that is told of.
+    """One instant of a server; ``queues`` has the full name and what was counted of each that is shown.
 
-    What the store did not tell, as it cannot be reached, is ``None``.
+    What the store did not return, as it cannot be reached, is ``None``.
     """
 
     metrics: Metrics
@@ -269,7 +262,7 @@ _FAMILIES: dict[str, Any] = {
 
 def _queues(snapshot: Snapshot) -> Iterator[Metric]:
     visible = _family("queue_messages_visible", "Messages that can be received.")
-    in_flight = _family("queue_messages_in_flight", "Messages that somebody has received and not deleted.")
+    in_flight = _family("queue_messages_in_flight", "Messages that were received and not deleted.")
     delayed = _family("queue_messages_delayed", "Messages whose delay has not ended.")
     oldest = _family("queue_oldest_message_age_seconds", "Age of the oldest message not deleted; 0 without any.")
     redelivered = _total("queue_redeliveries", "Receives of messages that had been received before")

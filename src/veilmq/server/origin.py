@@ -1,28 +1,16 @@
-"""Requests that a web page of somebody else makes are refused: a browser can reach what only its user may reach.
+"""Where a request comes from: web pages of other sites are refused, and the console is not for every network.
 
-Browsers tell where a request comes from (``Origin``, ``Sec-Fetch-Site``; Fetch standard), no other client does. A page
+Browsers say where a request comes from (``Origin``, ``Sec-Fetch-Site``; Fetch standard), other clients do not. A page
 is ours if its origin is the address that the request was sent to, and if that address is an IP address, a name of the
-loopback interface or the name that we listen on: any other name may have been pointed at us by its owner ("DNS
-rebinding").
+loopback interface or the name that the server listens on: any other name may have been pointed here by its owner ("DNS
+rebinding"), and only the ``Host`` header shows it. So an operator's port that only this machine reaches takes no
+foreign names. Health and metrics of one that others reach take any name, as the server cannot know them all; the
+console does so behind a proxy or over TLS alone, where a foreign name has no certificate.
 
-
-From where the console and its API can be used: from this machine, over TLS, or through a proxy that is named.
-
-Passwords and sessions do not travel in the clear. Who asks from another machine must come over TLS, to a server that
-asks who he is: to this one, or to a proxy whose address the setting ``console_proxy`` names. Of a named proxy alone is
-it believed how its client came and from where (``X-Forwarded-Proto``, ``X-Forwarded-For``): anybody can send these.
-Health and metrics, which hold no secrets, are not for people and stay as they are.
-
-
-Web pages of others are kept away from the operator's pages, as they are from the queues (``origin``).
-
-A page that had its own name pointed at this machine ("DNS rebinding") looks like the operator's own to a browser, which
-then says nothing of an  Only the ``Host`` header gives it away, so a server that only this machine reaches takes
-no foreign names. Health and metrics of one that others reach are known to them by names that it cannot know, and take
-any. The console does so behind a proxy or over TLS alone: a browser that asks for a foreign name there finds no
-certificate for it.
-
-From where the console can be used at all, ``console_reach`` says.
+Passwords and sessions do not travel in the clear. The console can be used from this machine, over TLS to a server that
+has accounts, or through a proxy whose address the setting ``console_proxy`` names. Only a named proxy is believed how
+its client came and from where (``X-Forwarded-Proto``, ``X-Forwarded-For``): any client can send these headers. Health
+and metrics hold no secrets and are not restricted.
 """
 
 import re
@@ -82,8 +70,8 @@ def is_unasked(headers: dict[bytes, bytes], *, own_name: str, mark: bytes = b"")
     A page can have any address loaded, as an image, by a link, in a form, and the browser may keep to itself whose page
     it was: there is no ``Origin`` with a GET, and no ``Sec-Fetch-Site`` for plain HTTP to other machines. So what looks
     like a browser at all (a page cannot make it leave out ``Accept-Language``) must show that its user entered the
-    address, or that a page of ours asked, at an address that is ours. So does a request there with the header ``mark``,
-    which browsers send for a page of another site only with our leave (CORS), and nobody has that.
+    address, or that it comes from a page of ours, at an address that is ours. So does a request there with the header
+    ``mark``, which browsers send for a page of another site only with our leave (CORS), which none has.
     """
     if _BROWSERS_HEADERS.isdisjoint(headers) and not headers.get(b"user-agent", b"").startswith(b"Mozilla/"):
         return False
@@ -93,7 +81,7 @@ def is_unasked(headers: dict[bytes, bytes], *, own_name: str, mark: bytes = b"")
 
 
 def is_own(host: str, *, own_name: str) -> bool:
-    """Tell whether ``host``, a ``Host`` header, is an address that nobody else can have pointed at us."""
+    """Tell whether ``host``, a ``Host`` header, is an address that no other owner can have pointed here."""
     name = name_of(host)
     if name.lower() in {own_name.lower(), "localhost"}:
         return True
@@ -141,7 +129,7 @@ class Unreachable(Exception):
 
 
 class Way(NamedTuple):
-    """How a request came: ``scope`` tells its client and scheme.
+    """How a request came: ``scope`` has its client and scheme.
 
     ``by_any_name`` where no ``Host`` header needs to be feared: a foreign name has no certificate, or no proxy.
     """
@@ -188,13 +176,13 @@ class ConsoleReach:
             raise Unreachable(UNFORWARDED)
         return Way({**scope, "scheme": "https", "client": (str(client), 0)}, by_any_name=True)
 
-    def _client(self, told: list[str]) -> Address | None:
-        """Return the last address that no named proxy has: what stands before it, anybody can have written."""
-        for text in reversed(told):
+    def _client(self, listed: list[str]) -> Address | None:
+        """Return the last address that no named proxy has: any client can have written what stands before it."""
+        for text in reversed(listed):
             address = _address(_portless(text))
             if address is None or address not in self.proxies:
                 return address
-        return _address(_portless(told[0])) if told else None
+        return _address(_portless(listed[0])) if listed else None
 
 
 def _listed(scope: Scope, wanted: bytes) -> list[str]:
@@ -203,12 +191,12 @@ def _listed(scope: Scope, wanted: bytes) -> list[str]:
     return [element.strip() for line in lines for element in line.split(",")]
 
 
-def _portless(told: str) -> str:
+def _portless(element: str) -> str:
     """Return an address of X-Forwarded-For without the port that some proxies write behind it."""
-    if told.startswith("["):
-        return told[1:].partition("]")[0]
-    address, colon, _ = told.partition(":")
-    return address if colon and told.count(":") == 1 else told
+    if element.startswith("["):
+        return element[1:].partition("]")[0]
+    address, colon, _ = element.partition(":")
+    return address if colon and element.count(":") == 1 else element
 
 
 def _address(text: str) -> Address | None:

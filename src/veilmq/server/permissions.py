@@ -1,20 +1,16 @@
-"""Which request may be carried out: the policies of queues, read once and kept at hand.
+"""Which request may be carried out: the policies of queues, read once and cached.
 
-A queue's policy is asked of the engine when the first request needs it; that request waits for the answer, and those
-behind it on the same queue with it, in their order. From then on it is one look into a table. A command that passes
-here and may change the policy, or the queue's existence, has it forgotten once it is done. Others may have changed it
-too, so after some seconds it is asked for again, while the one at hand goes on to decide.
+The first request on a queue reads its policy from the store; that request waits for it, and those behind it on the same
+queue too, in their order. From then on a check is one look-up in a table. A command that passes here and may change the
+policy, or the queue's existence, removes it from the cache once it is done. Other servers may have changed it too, so
+after some seconds it is read again, while the cached one goes on to decide.
 
-A request on a queue that does not exist is answered so, whoever asks, and never reaches the engine; but what makes the
-queue, or lists, needs none.
+A request on a queue that does not exist is answered so, whatever the caller may do, and never reaches the store;
+commands that make a queue, or list queues, need none.
 
-
-What policies decide beside requests on queues: what a visitor may do, and whether a move task goes on.
-
-The permission of a receive or claim that was kept waiting: checked again before each later attempt.
-
-A credentials file that was reloaded has the signature verified again, and a policy that is stale is read again first,
-so that a revoked key or a new Deny acts on parked polls, too. While neither changed, a check is one look-up.
+The permission of a poll that was parked is checked again before each later attempt: after a reload of the credentials
+the signature is verified again, and a stale policy is read first, so that a revoked key or a new Deny acts on parked
+polls too. While neither has changed, a check is one look-up.
 """
 
 import logging
@@ -92,7 +88,7 @@ class Exchange(Protocol):
 
     @property
     def action(self) -> str:
-        """Return what it asks for."""
+        """Return its action."""
 
     @property
     def permission(self) -> str:
@@ -118,14 +114,14 @@ class Unknown(Exception):
 class _Kept(msgspec.Struct, eq=False):
     """What is known of one queue; ``waiting`` while nothing is. ``policy`` was read of ``text``.
 
-    ``passed`` has the callers, actions and (where the policy asks for them) addresses that always pass.
+    ``passed`` has the callers, actions and (where the policy depends on them) addresses that always pass.
     """
 
     stale_at_s: float
     passed: set[tuple[str, str, str | None]] = msgspec.field(default_factory=set)
     text: str = ""
     policy: Policy | None = None
-    asks_address: bool = False
+    varies_by_address: bool = False
     waiting: "list[_Waiting] | None" = None
 
 
@@ -186,14 +182,14 @@ class Permissions:
                 self._check(other, exchange, action, caller)
 
     def _check(self, queue: str, exchange: Exchange, action: str | None, caller: Caller) -> None:
-        """Do the same for one queue and an action of SQS, ``None`` for what the request itself asks for."""
+        """Do the same for one queue and an action of SQS, ``None`` for that of the request itself."""
         kept = self._kept.get(queue)
         if kept is None or kept.waiting is not None:
             raise Unknown(queue)
         if exchange.started_s >= kept.stale_at_s:
             kept.stale_at_s = exchange.started_s + FRESH_S
             self._engine.submit(commands.ShowQueue(queue=queue), partial(self._learn, queue, kept))
-        address = exchange.request.source_ip() if kept.asks_address else None
+        address = exchange.request.source_ip() if kept.varies_by_address else None
         if (caller.arn, action or exchange.action, address) not in kept.passed:
             self._judge(queue, kept, exchange, action, caller)
 
@@ -225,8 +221,8 @@ class Permissions:
 
     def narrowed(self, exchange: Exchange, command: BrowseQueues, caller: Caller) -> BrowseQueues:
         """Return ``command`` for what ``caller`` may see; of queues without a policy that is all or nothing."""
-        asked = self._asked(exchange, caller, command.account, _SEE)
-        sees_plain = all(permits(None, asked) for asked.action in actions_of(_SEE))
+        policy_request = self._policy_request(exchange, caller, command.account, _SEE)
+        sees_plain = all(permits(None, policy_request) for policy_request.action in actions_of(_SEE))
 
         def may_see(view: QueueView) -> bool:
             return self._shows(view, exchange, caller) if view.settings.policy else sees_plain
@@ -246,18 +242,18 @@ class Permissions:
     def _judge(self, queue: str, kept: _Kept, exchange: Exchange, action: str | None, caller: Caller) -> None:
         """Judge a request; remember one that passes if all of its kind do."""
         policy, actions = kept.policy, actions_of(action or exchange.permission)
-        asked = self._asked(exchange, caller, queue, actions[0])
-        for asked.action in actions:
-            if not permits(policy, asked):
-                raise self._denied(queue, policy, asked)
+        policy_request = self._policy_request(exchange, caller, queue, actions[0])
+        for policy_request.action in actions:
+            if not permits(policy, policy_request):
+                raise self._denied(queue, policy, policy_request)
         if policy is None or not any(map(policy.varies, actions)):
             if len(kept.passed) >= _PASSED_MAX:
                 kept.passed.clear()
-            address = exchange.request.source_ip() if kept.asks_address else None
+            address = exchange.request.source_ip() if kept.varies_by_address else None
             kept.passed.add((caller.arn, action or exchange.action, address))
 
-    def _asked(self, exchange: Exchange, caller: Caller, queue: str, action: str) -> Asked:
-        """Return what policies are asked; ``queue`` may be the account that lists its queues, too."""
+    def _policy_request(self, exchange: Exchange, caller: Caller, queue: str, action: str) -> Asked:
+        """Return what policies decide about; ``queue`` may be the account that lists its queues, too."""
         return Asked(
             caller=caller,
             owner=account_of(queue),
@@ -269,7 +265,7 @@ class Permissions:
         )
 
     def _show(self, exchange: Exchange, caller: Caller, done: Done, result: Any) -> None:
-        """Answer a listing with the views that ``caller`` could have asked for one by one."""
+        """Answer a listing with the views that ``caller`` could have requested one by one."""
         if isinstance(result, QueuePage) and result.views:
             seen = [view for view in result.views if self._shows(view, exchange, caller)]
             result = msgspec.structs.replace(result, views=seen)
@@ -277,8 +273,8 @@ class Permissions:
 
     def _shows(self, view: QueueView, exchange: Exchange, caller: Caller) -> bool:
         policy = self._policy_of(view) if view.settings.policy else None
-        asked = self._asked(exchange, caller, view.queue, _SEE)
-        return all(permits(policy, asked) for asked.action in actions_of(_SEE))
+        policy_request = self._policy_request(exchange, caller, view.queue, _SEE)
+        return all(permits(policy, policy_request) for policy_request.action in actions_of(_SEE))
 
     def _learn(self, queue: str, kept: _Kept, result: Any) -> None:
         """Take the engine's answer about a queue, and let those go on that waited for it."""
@@ -294,11 +290,11 @@ class Permissions:
         text = view.settings.policy
         if text == kept.text:
             return
-        kept.text, kept.policy, kept.asks_address = text, None, False
+        kept.text, kept.policy, kept.varies_by_address = text, None, False
         kept.passed.clear()
         if text:
             kept.policy = self._policy_of(view)
-            kept.asks_address = kept.policy.asks_address
+            kept.varies_by_address = kept.policy.asks_address
 
     def _policy_of(self, view: QueueView) -> Policy:
         try:
@@ -307,12 +303,12 @@ class Permissions:
             log.error("the policy of %s cannot be read, so nobody may do anything: %s", view.queue, error)
             return NOBODY
 
-    def _denied(self, queue: str, policy: Policy | None, asked: Asked) -> Denial:
+    def _denied(self, queue: str, policy: Policy | None, policy_request: Asked) -> Denial:
         return Denial(
-            caller=asked.caller.arn,
-            action=asked.action,
+            caller=policy_request.caller.arn,
+            action=policy_request.action,
             queue=queue_arn(queue, self._context),
-            explicit=policy is not None and policy.verdict(asked) is Verdict.DENY,
+            explicit=policy is not None and policy.verdict(policy_request) is Verdict.DENY,
         )
 
 
@@ -337,7 +333,7 @@ def _of_subscription(command: topics.Subscribe) -> Iterator[tuple[str, str]]:
 
 
 def _of_look(command: LookAtQueue) -> Iterator[tuple[str, str]]:
-    """Whoever has the receipts of others can end their leases, which only whoever may delete everything is to do."""
+    """Receipts of others can end their leases, so they need the permission to delete everything."""
     if command.receipts:
         yield command.queue, "PurgeQueue"
 
@@ -355,7 +351,7 @@ _SEND = "SendMessage"
 
 
 class _Source(NamedTuple):
-    """Where a visitor comes from, as conditions of policies ask for it; a task comes from nowhere."""
+    """Where a visitor comes from, for conditions of policies; a task has no source."""
 
     peer: str | None = None
     program: str | None = None
@@ -381,25 +377,25 @@ class Judge:
         self, caller: Caller, queue: str, policy: str, *, peer: str | None, program: str | None
     ) -> list[tuple[str, bool]]:
         """Return whether ``caller`` may do each action on ``queue``."""
-        read, asked = self._asked(caller, queue, policy, _Source(peer, program))
+        read, policy_request = self._policy_request(caller, queue, policy, _Source(peer, program))
         found = []
         for action in sorted(_OF_A_QUEUE):
             needed = actions_of(action)
-            found.append((action, all(permits(read, asked) for asked.action in needed)))
+            found.append((action, all(permits(read, policy_request) for policy_request.action in needed)))
         return found
 
     def may_send(self, starter: str, queue: str, policy: str) -> bool:
         """``core.ports.MaySend``: whether a principal may send to ``queue`` now, by no request."""
-        read, asked = self._asked(caller_of(starter), queue, policy, _Source())
-        return all(permits(read, asked) for asked.action in actions_of(_SEND))
+        read, policy_request = self._policy_request(caller_of(starter), queue, policy, _Source())
+        return all(permits(read, policy_request) for policy_request.action in actions_of(_SEND))
 
-    def _asked(self, caller: Caller, queue: str, policy: str, source: _Source) -> tuple[Policy | None, Asked]:
+    def _policy_request(self, caller: Caller, queue: str, policy: str, source: _Source) -> tuple[Policy | None, Asked]:
         context = RequestContext(base_url="", region=self.region)
         try:
             read = read_policy(policy, queue_arn(queue, context)) if policy else None
         except PolicyError:
             read = NOBODY
-        asked = Asked(
+        policy_request = Asked(
             caller=caller,
             owner=account_of(queue),
             action="",
@@ -408,7 +404,7 @@ class Judge:
             region=region_of(queue, context),
             source=source,
         )
-        return read, asked
+        return read, policy_request
 
 
 class ParkedPermission(msgspec.Struct, eq=False):

@@ -1,16 +1,12 @@
-"""Listening sockets: bound before anything is promised, with an error that says what to do.
+"""What the server uses of its process: listening sockets, the event loop, and signals that end it.
 
-A name is listened on at every address that it stands for (``localhost`` is one of IPv4 and one of IPv6 on most
-machines), at the same port, as a client may try any of them. Addresses that this machine does not have are passed over
-as long as one is left.
+Sockets are bound before the server does anything else, with an error that says what to do. A name is bound at every
+address that it stands for (``localhost`` is one of IPv4 and one of IPv6 on most machines), at the same port, as a
+client may try any of them. Addresses that this machine does not have are skipped as long as one is left.
 
-
-The event loop that the server runs on: uvloop where it exists (not on Windows), which carries twice the requests.
-
-Ending a server: the first request lets everyone finish for a while, a second one, or a failed store, does not.
-
-The while begins with the first request and is one for all parts of the server: what one part has used up is not there
-for the next. Signals are requests from before the first part starts until after the last one has ended.
+The first signal lets running requests finish for a while, a second one, or a failed store, does not. The time is one
+for all parts of the server: what one part has used is not left for the next. Signals are handled from before the first
+part starts until after the last one has ended.
 """
 
 import asyncio
@@ -148,7 +144,7 @@ class Shutdown:
     """What is known about the end; belongs to the running event loop."""
 
     def __init__(self, *, grace_s: float) -> None:
-        """Nobody has asked yet; when somebody does, there are ``grace_s`` seconds."""
+        """Once requested, the end may take ``grace_s`` seconds."""
         self.requested = asyncio.Event()
         self.failure: BaseException | None = None
         self._at_once = asyncio.Event()
@@ -157,7 +153,7 @@ class Shutdown:
         self._time_s = asyncio.get_running_loop().time
 
     def request(self) -> None:
-        """Stop when everyone is served; asked again, at once."""
+        """Stop when all requests are served; the second time, at once."""
         self._begin(self._grace_s)
 
     def fail(self, error: BaseException) -> None:
@@ -166,7 +162,7 @@ class Shutdown:
         self._begin(_FAILURE_GRACE_S)
 
     async def let_finish(self, work: Coroutine[Any, Any, object], *, cut: Callable[[], object]) -> None:
-        """Wait for ``work``. When the time is over, or at once if asked to, ``cut`` is called to make it end."""
+        """Wait for ``work``. When the time is over, or after a second request, ``cut`` is called to end it."""
         working = asyncio.ensure_future(work)
         hurried = asyncio.ensure_future(self._at_once.wait())
         left_s = max(0.0, self._over_at_s - self._time_s())

@@ -1,6 +1,4 @@
-"""What a policy forbids, or no policy allows: the same for all protocols, each of which says it in its own words.
-
-The protocols that one port speaks: a row each, which knows its own requests and takes them apart.
+"""The protocols that one port speaks: a row each, which recognises its requests and takes them apart.
 
 The first row that recognises a request by its head serves it. A new protocol is a new row.
 """
@@ -27,7 +25,7 @@ from veilmq.wire.v1.routes import ROUTES, route_key
 
 
 class Denial(Exception):
-    """A caller may not do what he asks of a queue; ``str()`` says who, what, of which queue, and why not."""
+    """A caller may not do something to a queue; ``str()`` says who, what, to which queue, and why not."""
 
     def __init__(self, *, caller: str, action: str, queue: str, explicit: bool) -> None:
         """``caller`` and ``queue`` are ARNs, ``action`` is one of SQS; ``explicit``: a policy forbids it."""
@@ -57,10 +55,10 @@ class Recognised(NamedTuple):
 class Protocol(NamedTuple):
     """One protocol.
 
-    ``recognises`` tells by method, target and headers whether a request is of this protocol; ``read`` looks into its
+    ``recognises`` decides by method, target and headers whether a request is of this protocol; ``read`` looks into its
     body too, and returns ``None`` where that names no action. ``decode`` may raise ``refused``, which
     ``refuse`` answers, as it does the ``SqsError`` of what all protocols share; ``fail`` answers an error of ours
-    before there is a call; both are told the address that the client asked. ``deny`` words what a policy forbids, to
+    before there is a call; both get the address that the client used. ``deny`` words what a policy forbids, to
     be refused. ``labels`` has the names under which actions are counted. ``methods`` are those of HTTP that it uses.
     ``mark`` is a header of its own that all its clients send, if there is one. ``permissions`` has, by label, the
     action on which policies decide, where that has another name. ``verifier`` makes what finds out who signed.
@@ -142,8 +140,8 @@ def _sqs_query_fail(error: VeilmqError, base_url: str, written: sqs_query.Format
 
 
 def _is_sqs_query_for_json(request: Request) -> bool:
-    is_asked = request.method == b"GET" and request.headers.get(b"accept") == b"application/json"
-    return is_asked and _is_sqs_query(request)
+    wants_json = request.method == b"GET" and request.headers.get(b"accept") == b"application/json"
+    return wants_json and _is_sqs_query(request)
 
 
 SQS_QUERY = Protocol(
@@ -174,8 +172,8 @@ def _is_api(request: Request) -> bool:
 
 
 def _api(request: Request) -> Recognised:
-    asked = read_request(request.method, request.target, request.headers, request.body)
-    return Recognised(route_key(asked), asked)
+    parsed = read_request(request.method, request.target, request.headers, request.body)
+    return Recognised(route_key(parsed), parsed)
 
 
 def _api_refuse(error: SqsError, base_url: str) -> Reply:
@@ -211,8 +209,8 @@ def _is_smq(request: Request) -> bool:
 
 
 def _smq(request: Request) -> Recognised:
-    asked = smq.read_request(request.method, request.target, request.headers, request.body)
-    return Recognised(smq.route_of(asked), asked)
+    parsed = smq.read_request(request.method, request.target, request.headers, request.body)
+    return Recognised(smq.route_of(parsed), parsed)
 
 
 SMQ = Protocol(
@@ -240,7 +238,7 @@ def worded_for(refusal: Refusal, target: bytes, headers: Mapping[bytes, bytes], 
     if not smq.is_smq(target, headers):
         return as_text(refusal, headers)
     reply = smq.encode_refusal(refusal.status, refusal.text, base_url)
-    return Worded(refusal.advice + reply.headers, reply.body)
+    return Worded(refusal.extra_headers + reply.headers, reply.body)
 
 
 PROTOCOLS = (SQS_JSON, SMQ, API, SQS_QUERY_FOR_JSON, SQS_QUERY)

@@ -30,7 +30,7 @@ class Identity:
 
     @property
     def certificate_pem(self) -> bytes:
-        """Return the certificate for whoever asks."""
+        """Return the certificate for receivers."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def sign(self, text: bytes) -> bytes:

@@ -1,37 +1,18 @@
-"""What can keep a server from pushing.
+"""Pushes: messages from the queues of subscriptions with a URL are posted there, and tried again when that failed.
 
-The guard: from a URL to an address that may be connected to, or to the reason why there is none.
-
-A name is resolved once, here, and who asked connects to the address that was looked at: what its owner makes the name
-lead to a moment later plays no part. The guard is asked when somebody subscribes, and again before each push.
-
-
-One request over one connection: to addresses that were looked at before, and no other.
-
-Nothing of the answer counts but its status: a redirection is a status as any other, and its body is not read. No proxy
-is asked, whatever the environment says.
-
-
-Receivers: how many pushes each host gets at once, so that a dead one holds up nobody but itself.
+A pushed subscription has a queue of its own in the store, and is served as a consumer serves one: its messages are
+received with a lease, deleted when the receiver has accepted them, and hidden until the next try otherwise. So nothing
+that waits to be pushed is lost with the process. Subscriptions that have a message stand in a row; the first takes as
+many messages as its receiver, and all together, have places for, and goes to the end. So nothing polls, and no
+subscription waits for the receiver of another. How often a message was tried is how often it was received.
 
 A receiver begins with one push at a time; each that it accepts doubles that, up to a bound, and each failure brings it
-back to one. So a host that does not answer takes one of the places that all of them share, for some seconds each time.
+back to one. So a host that does not reply takes one of the shared places, for some seconds each time.
 
-
-A line: one subscription that is pushed, and what is known of the next message of its queue.
-
-One attempt to push one message: whether its receiver may be asked, the request, and what he said in time.
-
-Log lines about what may go on for long: one for each subject now and then, not one for each time.
-
-The pusher: takes messages from the queues of subscriptions that are pushed, and delivers them.
-
-Lines (one a subscription) that have a message stand in a row; whoever is first is asked for as many messages as its
-receiver, and all together, have places for, and goes to the end. So nothing polls, and no line waits for another's
-receiver.
-
-A message that is taken is hidden for longer than an attempt may last, so a server that is killed tries it again after
-that. How often it was tried is how often it was received; an attempt that was cut short counts.
+The guard leads from a URL to an address that may be connected to. A name is resolved once, and the connection goes to
+the address that was checked: where its owner points the name a moment later plays no part. The guard decides at the
+subscription, and again before each push. A reply counts by its status alone: a redirection is a status as any other.
+No proxy is used.
 """
 
 import asyncio
@@ -97,7 +78,7 @@ class Guard:
         if not self._allowed:
             raise EndpointRefused(text, f"no host is allowed; {_REMEDY}")
         named = self._allowed.names(url.host, url.port)
-        if not named and not self._allowed.has_networks:  # nobody is told that the name was asked for
+        if not named and not self._allowed.has_networks:  # the name is not even looked up
             raise EndpointRefused(text, f"{url.host} port {url.port} is not allowed; {_REMEDY}")
         addresses = await self._addresses(text, url)
         allowed = [unmapped(each) for each in addresses if self._allowed.holds(each, url.port, named=named)]
@@ -119,8 +100,8 @@ class Guard:
 class SystemResolver:
     """Looks names up as every program of the machine does, in a thread for each name.
 
-    The system may take half a minute for a name whose servers are dead, also when nobody waits any more. So whoever
-    asks for a name that is being looked up waits with the others, and the threads hold up no end of the process.
+    The system may take half a minute for a name whose servers are dead, also when no push waits any more. So pushes
+    share the look-up of a name, and the threads do not delay the end of the process.
     """
 
     def __init__(self) -> None:
@@ -145,7 +126,7 @@ class SystemResolver:
             del self._looking[name, port]
             if isinstance(answer, OSError):
                 looking.set_exception(answer)
-                looking.exception()  # perhaps nobody waits for it any more
+                looking.exception()  # perhaps no push waits for it any more
             else:
                 looking.set_result(answer)
 
@@ -253,14 +234,14 @@ class Receiver:
         """Return how many more pushes it may get now."""
         return max(0, self.bound - self.running)
 
-    def end(self, *, accepted: bool) -> None:
+    def end(self, *, succeeded: bool) -> None:
         """Take note that a push to it has ended."""
         self.running -= 1
-        self.bound = min(PARALLEL_MAX, self.bound * 2) if accepted else 1
+        self.bound = min(PARALLEL_MAX, self.bound * 2) if succeeded else 1
 
 
 class Line:
-    """Knows when to ask; ``ready`` is called with the line when that is now, perhaps more than once."""
+    """Knows when its queue has a message; ``ready`` is called with it when that is now, perhaps more than once."""
 
     __slots__ = ("_clock", "_due_ms", "_ready", "_timer", "asking", "queue", "receiver", "subscription")
 
@@ -284,7 +265,7 @@ class Line:
             self.look()
 
     def ask(self) -> None:
-        """Be asked: the answer says anew what is known."""
+        """Begin a receive: its result says anew what is known."""
         self.asking = True
         self.rest()
 
@@ -381,7 +362,7 @@ PERIOD_MS = 60 * SECOND_MS
 _SUBJECTS_MAX = 10_000
 
 
-class Seldom:
+class LogThrottle:
     """Remembers what was said lately."""
 
     __slots__ = ("_clock", "_said")
@@ -392,7 +373,7 @@ class Seldom:
         self._said: dict[Hashable, int] = {}
 
     def due(self, subject: Hashable) -> bool:
-        """Tell whether it is time to say something about ``subject``; whoever asks says it."""
+        """Return whether a line about ``subject`` is due; the caller logs it."""
         now_ms = self._clock.now_ms()
         if now_ms < self._said.get(subject, 0) + PERIOD_MS:
             return False
@@ -429,7 +410,7 @@ class Pusher:
         self._counts = counts
         self._places = parallel_max
         self._chance = chance
-        self._seldom = Seldom(clock)
+        self._throttle = LogThrottle(clock)
         self._lines: dict[str, Line] = {}
         self._receivers: dict[tuple[str, int], Receiver] = {}
         self._row: dict[Line, None] = {}  # a set in order
@@ -448,7 +429,7 @@ class Pusher:
         for line in list(self._lines.values()):
             self._drop(line)
         with suppress(VeilmqError):
-            await execute(self._engine, ListPushes())  # answered after all that was asked for before
+            await execute(self._engine, ListPushes())  # its result comes after all earlier ones
         while self._pushes:
             await asyncio.wait(self._pushes)
 
@@ -550,7 +531,7 @@ class Pusher:
             log.debug("a push of %s was not settled; it comes again: %s", line.queue, error)
         finally:
             self._counts.pushes_running -= 1
-            receiver.end(accepted=not problem)
+            receiver.end(succeeded=not problem)
             self._places += 1
             self._fill()
 
@@ -560,7 +541,7 @@ class Pusher:
             await self._delete(line, message, PushOutcome.ACCEPTED)
             return
         delay_s = retry_delay_s(line.subscription.strategy, message.receive_count, self._chance())
-        self._tell(line.subscription, message, problem, delay_s)
+        self._log_failure(line.subscription, message, problem, delay_s)
         if delay_s is None:
             await self._delete(line, message, PushOutcome.GIVEN_UP)
             return
@@ -572,8 +553,10 @@ class Pusher:
         await execute(self._engine, commands.Delete(queue=line.queue, receipts=(message.receipt,)))
         self._counts.pushes[outcome] += 1
 
-    def _tell(self, subscription: Subscription, message: ReceivedMessage, problem: str, delay_s: int | None) -> None:
-        if self._seldom.due((subscription.topic, subscription.name, delay_s is None)):
+    def _log_failure(
+        self, subscription: Subscription, message: ReceivedMessage, problem: str, delay_s: int | None
+    ) -> None:
+        if self._throttle.due((subscription.topic, subscription.name, delay_s is None)):
             then = "given up" if delay_s is None else f"tried again in {delay_s} s"
             log.warning(
                 "message %s was not pushed to subscription %s of %s, and is %s: %s",

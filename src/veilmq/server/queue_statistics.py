@@ -1,18 +1,14 @@
-"""What is known of one queue by having counted it: what is in it, how it moves, and what was visible lately.
+"""The statistics of queues for listings: what a page shows is counted for it, the rest a few at a time.
 
-Ten thousand of these are kept, so the history is in two arrays, 16 bytes a point.
+Counting a queue costs the store some microseconds, on PostgreSQL a statement; ten thousand cannot be counted for each
+page. So the queues of a page are counted when it is requested, and the last counts of the others decide, where a page
+is not sorted by name, which queues are on it. While pages are requested, all queues are counted in rounds: those never
+counted first and without a break, then ``ROUND_QUEUES`` a second, the longest uncounted first. A queue that takes long
+to count (many messages on PostgreSQL) is counted the less often, so that it costs a small share of the time.
+``BRISK_QUEUES`` bounds what watching pages, which ask every second, have counted in one.
 
-
-Browsing queues, however many there are: what a listing shows is counted for it, the rest a few at a time.
-
-Counting a queue costs the engine some microseconds, on PostgreSQL a statement; ten thousand of them cannot be counted
-for each page. So the queues on a page are counted when it is asked for, and by what the others were counted last it is
-decided, where they are not sorted by name, who is on the page. While somebody looks, all are counted in rounds: those
-never counted first and without a break, then ``ROUND_QUEUES`` a second, the longest uncounted first. A queue whose
-counting takes long (many messages on PostgreSQL) has its turn the more seldom, so that it costs a small share of the
-time. ``BRISK_QUEUES`` bounds what watching pages, which ask every second, have counted in one.
-
-Nothing is counted when nobody has looked for ``LOOKED_AT_MS``.
+Nothing is counted after ``LOOKED_AT_MS`` without a request. Ten thousand records are kept, so the history of each is in
+two arrays, 16 bytes a point.
 """
 
 import asyncio
@@ -30,12 +26,12 @@ from veilmq.core.errors import QueueNotFound, VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Done, Engine, Timer
 from veilmq.core.results import QueueCounts, QueuePage, QueueView
-from veilmq.server.background import Answering
+from veilmq.server.background import BackgroundRequest
 from veilmq.store.port import execute
 
 HISTORY_MAX = 60
 RATE_MS_MIN = SECOND_MS // 2
-"""Over less than that no rate is told: a few messages would make a large one."""
+"""Over less than that there is no rate: a few messages would make a large one."""
 
 _RATE_MS = 5 * SECOND_MS
 
@@ -93,7 +89,7 @@ class QueueRecord:
         self._note_visible(now_ms)
 
     def shown(self, name: str, *, history: bool = True, ahead_ms: int = 0) -> BrowsedQueue:
-        """Return this as a listing tells it, where users see the store's time ``ahead_ms`` later."""
+        """Return this as a listing shows it, where users see the store's time ``ahead_ms`` later."""
         counts, rates, settings = self.counts, self.rates, self.view.settings
         return BrowsedQueue(
             name=name,
@@ -154,7 +150,7 @@ VALUES: Mapping[QueueOrder, Callable[[QueueRecord], float | None]] = {
 
 
 def _counts_of(view: QueueView) -> QueueCounts:
-    assert view.counts is not None, "asked with counts"
+    assert view.counts is not None, "requested with counts"
     return view.counts
 
 
@@ -177,7 +173,7 @@ COUNTED_TOGETHER = 16
 """How many counts go to the engine at once: a fraction of a millisecond."""
 
 COUNTED_AT_FIRST = 320
-"""How many queues that nobody has counted yet a page sorted by counts waits for."""
+"""How many queues not counted yet a page sorted by counts waits for."""
 
 ROUND_QUEUES = 96
 BRISK_QUEUES = 128
@@ -192,7 +188,7 @@ log = logging.getLogger(__name__)
 
 
 class QueueBook:
-    """What was last counted of each queue that somebody may want to see."""
+    """What was last counted of each queue."""
 
     def __init__(self, *, engine: Engine, clock: Clock) -> None:
         """Ask ``engine``, on its event loop and by its ``clock``; nothing is known yet."""
@@ -211,9 +207,9 @@ class QueueBook:
         if self._round is not None:
             await asyncio.wait({self._round})
 
-    def ask(self, command: BrowseQueues, wait_s: int | None, answer: Done) -> Answering:
+    def ask(self, command: BrowseQueues, wait_s: int | None, answer: Done) -> BackgroundRequest:
         """Answer with a page."""
-        return Answering(self.browse(command), answer, what="browsing queues")
+        return BackgroundRequest(self.browse(command), answer, what="browsing queues")
 
     async def browse(self, command: BrowseQueues) -> BrowsedQueues:
         """Return a page; raises ``VeilmqError``."""
@@ -231,7 +227,7 @@ class QueueBook:
         return BrowsedQueues(queues=shown, in_all=len(names), counted=counted)
 
     async def _named(self, command: BrowseQueues, names: Sequence[str]) -> BrowsedQueues:
-        """Return the queues of these names that there are; who watches asks this again and again."""
+        """Return the queues of these names that exist; watching pages request this again and again."""
         whole = [f"{command.account}/{name}" for name in names]
         now_ms = self._clock.now_ms()
         if now_ms >= self._brisk_until_ms:
@@ -350,18 +346,18 @@ class QueueBook:
     # In rounds.
 
     def _go_round(self) -> None:
-        """See to it that all queues are counted while somebody looks."""
+        """Count all queues in rounds while pages are requested."""
         if self._timer is None and self._round is None:
             self._round = asyncio.ensure_future(self._turn())
 
     async def _turn(self) -> None:
-        """Count all that nobody has counted, then some of those counted longest ago; arrange for the next turn."""
+        """Count all that were never counted, then some of those counted longest ago; arrange for the next turn."""
         try:
             names = [name for account in self._known.values() for name in account]
             await self._count([name for name in names if name not in self._records])
             await self._count(filter(self._is_due, list(islice(self._records, ROUND_QUEUES))))
         except VeilmqError:
-            pass  # the store says so itself; those who look are told when they ask
+            pass  # the store reports it; pages get the error at their next request
         except Exception:
             log.exception("counting queues failed")
         finally:

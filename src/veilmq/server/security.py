@@ -1,12 +1,8 @@
-"""TLS by the server itself, from TLS 1.2 on: a certificate and its key, which can be read again at any time.
+"""What the settings say about access: credentials, TLS, and reading both again at SIGHUP.
 
-Each handshake is given the certificate that is in force when it begins, by the hook that is there for names; so a new
-one is taken as a whole or not at all, and open connections keep what they have.
-
-
-SIGHUP: files that can be read again are, without a request being dropped.
-
-What a server's settings say about who may ask and how: credentials, TLS, and reading both again."""
+The server speaks TLS from 1.2 on. Each handshake uses the certificate that is in force when it begins, by the hook that
+is there for names; so a new one is taken as a whole or not at all, and open connections keep theirs.
+"""
 
 import asyncio
 import logging
@@ -127,7 +123,7 @@ ERRORS = (CredentialsError, TlsError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """``None`` is what is not in use: nobody is asked who he is, nothing is encrypted."""
+    """``None`` is what is not in use: requests need no signature, nothing is encrypted."""
 
     authentication: Authentication | None
     tls: Tls | None
@@ -147,7 +143,7 @@ class Security:
 
     @property
     def transport(self) -> dict[str, Any]:
-        """Return what the event loop's ``create_server`` is told about TLS."""
+        """Return the arguments of the event loop's ``create_server`` for TLS."""
         if self.tls is None:
             return {}
         return {
@@ -177,7 +173,7 @@ class Security:
         return None if self.authentication is None else self.judge.may_send
 
     def permissions(self, engine: Engine) -> Permissions | None:
-        """Return what judges requests for ``engine``; nothing does where nobody is asked who he is."""
+        """Return what judges requests for ``engine``; nothing does where there are no accounts."""
         if self.authentication is None:
             return None
         return Permissions(engine, region=self.region, secure=self.tls is not None, wall_s=self.wall_s)
@@ -196,5 +192,5 @@ def secure(settings: ServerSettings, *, wall_s: Callable[[], float]) -> Security
             secure=tls is not None,
             wall_s=wall_s,
         )
-    proxies = Addresses.none() if settings.console_proxy is None else Addresses(settings.console_proxy)
+    proxies = Addresses(settings.console_proxy)
     return Security(authentication=authentication, tls=tls, region=settings.region, wall_s=wall_s, proxies=proxies)

@@ -1,23 +1,17 @@
-"""The settings of a server: one schema for flags, environment, file, help and documentation.
+"""The settings of a server: one table for flags, environment, file, help and documentation.
 
-A field of ``ServerSettings`` is the only place where a setting is named, described and limited. ``SETTINGS`` is the
-same as rows; reading the sources (``setting_sources``), ``veilmq serve --help`` and the table of ``docs/settings.md``
-are made from it. An instance that exists is valid: whoever gets one need not check it again.
+A field of ``ServerSettings`` is the only place where a setting is named, described and limited. ``SETTINGS`` has the
+same as rows; the sources, ``veilmq serve --help`` and the table of ``docs/settings.md`` are made from it. An instance
+that exists is valid.
 
+Sources are flags, then the environment, then a file, then the defaults. Every source is read completely and checked,
+also the parts that a stronger source overrides: a misspelt or out-of-range setting is an error wherever it stands, and
+the error names its source.
 
-The variables that Kubernetes sets for Services, which look like ours when a Service has our name.
-
-For each Service of the namespace, every container is given seven variables that begin with the Service's name (those
-of Docker's links among them, see Kubernetes' documentation of Services, "Environment variables"). A Service called
-``veilmq``, or ``veilmq-admin``, makes that ``VEILMQ_SERVICE_HOST`` and so on. They are no settings and are passed over,
-but for those that have the name of a setting: ``VEILMQ_PORT`` cannot be both.
-
-
-Where settings come from: flags, then the environment, then a file, then the defaults.
-
-Every source is read completely and checked, also the parts that a stronger source overrides: a misspelt or
-out-of-range setting is an error wherever it stands, and the error names its source. Raw values keep their origin until
-the settings are built, so that an error between two settings can name it too.
+For each Service of a namespace, Kubernetes gives every container seven variables that begin with the Service's name
+("Environment variables" in its documentation of Services). A Service called ``veilmq`` makes that
+``VEILMQ_SERVICE_HOST`` and so on. They are no settings and are skipped, but for those that have the name of a setting:
+``VEILMQ_PORT`` cannot be both.
 """
 
 import difflib
@@ -33,47 +27,38 @@ from veilmq.core import limits
 from veilmq.core.limits import Range
 from veilmq.core.routing import ATTRIBUTE_DEFAULT
 from veilmq.server.setting_kinds import (
-    Choice,
-    File,
-    Folder,
-    Hosts,
+    FILE,
+    FOLDER,
+    HOSTS,
+    PEERS,
+    PLACE,
+    WEB_URL,
     Kind,
-    NewFile,
-    Peers,
-    Place,
     SettingValue,
     Stores,
     Switch,
-    Text,
-    Url,
     WholeNumber,
+    matching,
+    one_of,
 )
 from veilmq.store.urls import without_passwords
 from veilmq.wire.sqs.context import REGION_PATTERN
 
 ENVIRONMENT_PREFIX = "VEILMQ_"
 
-_HOST = Text(pattern=r"[A-Za-z0-9.:_-]+(%[A-Za-z0-9]+)?", allowed="an IP address or a host name", placeholder="HOST")
+_HOST = matching(r"[A-Za-z0-9.:_-]+(%[A-Za-z0-9]+)?", "an IP address or a host name", "HOST")
 _PORT = WholeNumber(Range(minimum=0, maximum=65_535, default=0), placeholder="PORT")
-_REGION = Text(
-    pattern=REGION_PATTERN,
-    allowed="1 to 32 lower-case letters, digits and hyphens",
-    placeholder="NAME",
-)
-_ACCOUNT = Text(pattern=r"[0-9]{12}", allowed="12 digits, as text", placeholder="DIGITS")
+_REGION = matching(REGION_PATTERN, "1 to 32 lower-case letters, digits and hyphens", "NAME")
+_ACCOUNT = matching(r"[0-9]{12}", "12 digits, as text", "DIGITS")
 _DATA = Path("veilmq-data")
 ONE_STORE = "one of store, data and memory"
-_EVENT_LOG = Choice(values=("auto", "off", "closed"), placeholder="WHAT")
-_ATTRIBUTE = Text(
-    pattern=r"[A-Za-z0-9_.-]{1,256}",
-    allowed="1 to 256 letters, digits, hyphens, underscores and dots",
-    placeholder="NAME",
-)
-_DURABILITY = Choice(values=("strict", "standard"), placeholder="MODE")
-_STALE_RECEIPTS = Choice(values=("fenced", "act"), placeholder="HOW")
-_SMQ_HANDLES = Choice(values=("strict", "lenient"), placeholder="HOW")
-_REGIONS = Choice(values=("one", "by-request"), placeholder="WHICH")
-_LOG_LEVEL = Choice(values=("debug", "info", "warning", "error"), placeholder="LEVEL")
+_EVENT_LOG = one_of("auto", "off", "closed", placeholder="WHAT")
+_ATTRIBUTE = matching(r"[A-Za-z0-9_.-]{1,256}", "1 to 256 letters, digits, hyphens, underscores and dots", "NAME")
+_DURABILITY = one_of("strict", "standard", placeholder="MODE")
+_STALE_RECEIPTS = one_of("fenced", "act", placeholder="HOW")
+_SMQ_HANDLES = one_of("strict", "lenient", placeholder="HOW")
+_REGIONS = one_of("one", "by-request", placeholder="WHICH")
+_LOG_LEVEL = one_of("debug", "info", "warning", "error", placeholder="LEVEL")
 
 
 class SettingError(ValueError):
@@ -102,7 +87,7 @@ def _range(allowed: Range, description: str) -> Any:
 
 
 def _file(description: str) -> Any:
-    return _setting(None, File(), description)
+    return _setting(None, FILE, description)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +99,7 @@ class ServerSettings:
     admin_host: str = _setting("127.0.0.1", _HOST, "Address of the console, health and metrics.")
     admin_port: int = _setting(9325, _PORT, "Port of the console, health and metrics; 0 takes any free one.")
     data: Path | None = _setting(  # noqa: RUF009 (it answers a dataclass field)
-        _DATA, Folder(), "Folder that keeps the queues; made when missing."
+        _DATA, FOLDER, "Folder that keeps the queues; made when missing."
     )
     store: str | None = _setting(None, Stores(), "PostgreSQL database that keeps the queues, instead of data.")
     store_connections: int = _number(
@@ -152,13 +137,13 @@ class ServerSettings:
     )
     account: str = _setting("000000000000", _ACCOUNT, "Account that owns the queues, in their URLs and ARNs.")
     audit_log: Path | None = _setting(  # noqa: RUF009 (as above)
-        None, NewFile(), "File that tells who changed what by the console and its API; without it audit.jsonl in data."
+        None, FILE, "File that tells who changed what by the console and its API; without it audit.jsonl in data."
     )
     recommendations: Path | None = _setting(  # noqa: RUF009 (as above)
-        None, Folder(), "Folder of recommended timeouts that veilmq pipeline tune writes, for the console."
+        None, FOLDER, "Folder of recommended timeouts that veilmq pipeline tune writes, for the console."
     )
     console_proxy: str | None = _setting(
-        None, Peers(), "Proxies that speak TLS before the console; what they say of their clients is believed."
+        None, PEERS, "Proxies that speak TLS before the console; what they say of their clients is believed."
     )
     drain_s_max: int = _number(
         20, "Seconds that running requests get to finish after SIGTERM.", minimum=0, maximum=3_600
@@ -186,7 +171,7 @@ class ServerSettings:
         _EVENT_LOG,
         "What the event log has of queues that do not say it; auto: closed with events_to, else off.",
     )
-    events_to: str | None = _setting(None, Place(), "Where the event log is exported to, as Parquet files.")
+    events_to: str | None = _setting(None, PLACE, "Where the event log is exported to, as Parquet files.")
     events_period_s: int = _number(
         60, "Seconds between two exports of the event log, at most.", minimum=1, maximum=86_400
     )
@@ -226,7 +211,7 @@ class ServerSettings:
     )
 
     push_allow: str | None = _setting(
-        None, Hosts(), "Hosts that messages of topics may be pushed to; nothing is pushed anywhere else."
+        None, HOSTS, "Hosts that messages of topics may be pushed to; nothing is pushed anywhere else."
     )
     push_parallel_max: int = _number(64, "Messages that are pushed at once, at most.", minimum=1, maximum=1_000)
     push_key: Path | None = _file(  # noqa: RUF009 (as above)
@@ -236,7 +221,7 @@ class ServerSettings:
         "Certificate in PEM of push_key, for receivers of pushes."
     )
     push_certificate_url: str | None = _setting(
-        None, Url(), "URL that receivers of pushes get the certificate from; this server's own without it."
+        None, WEB_URL, "URL that receivers of pushes get the certificate from; this server's own without it."
     )
 
     def __post_init__(self) -> None:
@@ -333,7 +318,7 @@ def _check_value(row: Setting, value: SettingValue) -> None:
 
 
 def _check_reach(settings: ServerSettings, name: str, *, safe: bool, remedy: str) -> None:
-    """Refuse an address that other machines may reach, unless whoever reaches it is asked who it is."""
+    """Refuse an address that other machines may reach, unless callers have to sign."""
     host = getattr(settings, name)
     if not (safe or settings.insecure or _is_loopback(host)):
         problem = "other machines may reach this, and nobody is asked who it is; name a loopback address or add"

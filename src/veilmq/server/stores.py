@@ -1,10 +1,7 @@
-"""The export of the event log as a part of the server: made from its settings. What it needs is an extra.
+"""Stores: from the settings to an open one, with its event exporter; and from one stopped store to another.
 
-The one place that knows which kinds of store there are: from the settings to an open one.
-
-From one stopped store to another, of whichever kinds they are.
-
-Why no requests should be sent to a server."""
+This is the one place that knows which kinds of store there are. What PostgreSQL and the exporter need is an extra.
+"""
 
 import asyncio
 import logging
@@ -98,7 +95,7 @@ async def exporting(
 
 log = logging.getLogger(__name__)
 
-_TOLD_S = 5.0
+_PROGRESS_S = 5.0
 
 
 async def open_store(
@@ -116,7 +113,7 @@ async def open_store(
     if settings.store is None:
         options = replace(sqlite_options(settings), may_send=may_send)
         if settings.data is not None and conversion.is_old(settings.data):
-            await asyncio.to_thread(conversion.convert, settings.data, told=_tell_seldom())
+            await asyncio.to_thread(conversion.convert, settings.data, told=_progress_logger())
         return SqliteStore(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
     urls = split_urls(settings.store)
     postgres = postgres_parts("store (--store)")
@@ -126,17 +123,17 @@ async def open_store(
     return store
 
 
-def _tell_seldom() -> Told:
+def _progress_logger() -> Told:
     """Return what logs how far a conversion is, every few seconds."""
     due_s = stopwatch_s()
 
-    def told(converted: int, in_all: int) -> None:
+    def log_progress(converted: int, in_all: int) -> None:
         nonlocal due_s
         if stopwatch_s() >= due_s or converted == in_all:
-            due_s = stopwatch_s() + _TOLD_S
+            due_s = stopwatch_s() + _PROGRESS_S
             log.warning("the data folder is converted: %d of %d messages", converted, in_all)
 
-    return told
+    return log_progress
 
 
 def postgres_parts(what: str) -> Any:
@@ -207,13 +204,13 @@ def _is_url(place: str) -> bool:
 
 def _refuse_several(source: str, target: str) -> None:
     """Raise ``CopyRefused`` where several databases are named as one store, and say what to do instead."""
-    for place, advice in ((source, _FROM_SEVERAL), (target, _TO_SEVERAL)):
+    for place, remedy in ((source, _FROM_SEVERAL), (target, _TO_SEVERAL)):
         try:
             names = [without_passwords(url) for url in split_urls(place)]
         except ValueError:  # a folder, or what is refused as no URL
             continue
         if names[1:]:
-            raise CopyRefused(f"{' and '.join(names)} are {len(names)} databases, and {advice}")
+            raise CopyRefused(f"{' and '.join(names)} are {len(names)} databases, and {remedy}")
 
 
 _FROM_SEVERAL = (
@@ -261,7 +258,7 @@ def _postgres() -> Any:
 DRAINING = "The server is draining: it is about to stop."
 
 
-async def obstacles(connections: Connections, engine: Store) -> list[str]:
+async def readiness_checks(connections: Connections, engine: Store) -> list[str]:
     """Return the reasons as sentences, none where there is none."""
     draining = [DRAINING] if connections.draining else []
     return draining + await engine.obstacles()

@@ -1,10 +1,7 @@
-"""Publishing to topics: counts, and says in the log, which subscriptions got nothing.
+"""Topics as a part of the server: publishing, subscribing, pushing, and the certificate that goes with pushes.
 
-Subscribing a URL: the guard is asked first, so that whoever subscribes hears at once that nothing would come.
-
-Topics as a part of the server: what publishes and subscribes, what pushes, and the certificate that goes with it.
-
-What signs pushes is an extra, needed where anything may be pushed to.
+A subscription with a URL is checked by the guard first, so that its caller learns at once that nothing would come.
+Publishing counts and logs which subscriptions got nothing. What signs pushes is an extra.
 """
 
 import asyncio
@@ -23,7 +20,7 @@ from veilmq.core.topics import PublishedMessage, PublishToTopic, Subscribe
 from veilmq.server.dispatch import Ask, Page
 from veilmq.server.metrics import TopicCounts
 from veilmq.server.process import Shutdown
-from veilmq.server.pushes import Attempts, Guard, Pusher, PushError, Seldom
+from veilmq.server.pushes import Attempts, Guard, LogThrottle, Pusher, PushError
 from veilmq.server.setting_kinds import AllowList
 from veilmq.server.settings import ServerSettings
 from veilmq.store.port import Store, StoreError
@@ -38,23 +35,23 @@ class TopicPublishing:
         """Use ``engine``, on its event loop."""
         self._engine = engine
         self._counts = counts
-        self._seldom = Seldom(clock)
+        self._throttle = LogThrottle(clock)
 
     def ask(self, command: PublishToTopic, wait_s: int | None, answer: Done) -> "OneMessage":
         """Publish; ``answer`` is called once."""
 
         def done(result: Any) -> None:
             if isinstance(result, PublishedMessage) and result.undeliverable:
-                self._tell(command.topic, result)
+                self._log_undelivered(command.topic, result)
             answer(result)
 
         self._engine.submit(command, done)
         return OneMessage(self._engine, done)
 
-    def _tell(self, topic: str, published: PublishedMessage) -> None:
+    def _log_undelivered(self, topic: str, published: PublishedMessage) -> None:
         self._counts.undeliverable += len(published.undeliverable)
         for name, reason in published.undeliverable:
-            if self._seldom.due((topic, name, type(reason))):
+            if self._throttle.due((topic, name, type(reason))):
                 log.warning(
                     "message %s of %s did not come to subscription %s: %s",
                     published.id.hex().upper(),
@@ -111,7 +108,7 @@ class OneSubscription:
     __slots__ = ("_answer", "_command", "_engine", "_looking")
 
     def __init__(self, engine: Engine, command: Subscribe, answer: Done) -> None:
-        """Ask nobody yet."""
+        """Do nothing yet."""
         self._engine = engine
         self._command = command
         self._answer = answer
@@ -145,7 +142,7 @@ class OneSubscription:
 
 
 CERTIFICATE_PATH = "/push-certificate.pem"
-"""Where the server gives its certificate to whoever asks."""
+"""Where the server gives its certificate to receivers."""
 
 _CERTIFICATE_TYPE = b"Content-Type: application/x-pem-file\r\n"
 

@@ -58,7 +58,7 @@ class Bench:
     def __init__(self) -> None:
         """Made in the event loop."""
         self.engine = ScriptedEngine()
-        self.reads = BulkReads(self.engine, aside=self._aside)
+        self.reads = BulkReads(self.engine, in_thread=self._aside)
         self.log: list[str] = []
         self.heard: list[Any] = []
         self.made_aside = 0

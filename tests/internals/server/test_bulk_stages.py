@@ -25,7 +25,7 @@ class Bench:
     def __init__(self) -> None:
         """Made in the event loop."""
         self.engine = ScriptedEngine()
-        self.stages = BulkStages(self.engine, aside=self._aside)
+        self.stages = BulkStages(self.engine, in_thread=self._aside)
         self.log: list[str] = []
         self.heard: list[Any] = []
         self.made_aside = 0

@@ -39,7 +39,7 @@ def scope(peer: str, *headers: tuple[str, str], path: str = "/console/queues") -
 
 def reach(*, signed: bool = True, tls: bool = False, proxies: str = "") -> ConsoleReach:
     """Return the rule of a server."""
-    return ConsoleReach(signed=signed, tls=tls, proxies=Addresses(proxies) if proxies else Addresses.none())
+    return ConsoleReach(signed=signed, tls=tls, proxies=Addresses(proxies or None))
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from tests.server.http_host import LARGE, Client, HttpHost, Large, wait_until
-from veilmq.server.background import InTurn
+from veilmq.server.background import OrderedReply
 from veilmq.server.http_parser import Date, Request
 from veilmq.server.process import loop_factory
 
@@ -106,7 +106,7 @@ def test_one_that_has_begun_is_withdrawn() -> None:
         begun.append(Large(request))
         return begun[-1]
 
-    pending = InTurn(request, begin)
+    pending = OrderedReply(request, begin)
     pending.withdraw()
     assert begun == []
     assert request.begin is not None

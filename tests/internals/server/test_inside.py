@@ -16,7 +16,7 @@ from veilmq.core.commands import CreateQueue, NewMessage, Send, SetQueue, ShowQu
 from veilmq.core.ports import Engine
 from veilmq.core.results import QueueView
 from veilmq.core.settings import QueueSettings
-from veilmq.server.admin_api import Inside
+from veilmq.server.admin_api import InProcessClient
 from veilmq.server.authentication import Authentication
 from veilmq.server.dispatch import Dispatcher
 from veilmq.server.long_polling import LongPolls
@@ -43,7 +43,7 @@ class House:
         if keys is not None:
             guards["authentication"] = Authentication(keys, region=REGION, secure=False, wall_s=lambda: 0.0)
             guards["permissions"] = Permissions(engine, region=REGION, secure=False, wall_s=lambda: 0.0)
-        self.inside = Inside(
+        self.inside = InProcessClient(
             Dispatcher(polls=self.polls, metrics=self.metrics, host="h", account=OWNER, region=REGION, **guards)
         )
 
