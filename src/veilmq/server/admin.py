@@ -24,7 +24,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -228,23 +228,22 @@ class Admin:
 
     def __init__(
         self,
-        *,
         engine: Store,
         polls: LongPolls,
         connections: Connections,
+        exports: EventExports | None,
+        *,
         metrics: Metrics,
-        exports: EventExports | None = None,
-        topics: TopicCounts | None = None,
-        console: ConsoleService | None = None,
+        topics: TopicCounts,
+        console: ConsoleService,
     ) -> None:
         """Only ``exports`` (by a flush) and the ``console`` change anything."""
         self._engine = engine
-        self._clock = polls.clock
         self._polls = polls
         self._connections = connections
-        self._metrics = metrics
         self._exports = exports
-        self._topics = topics or TopicCounts()
+        self._metrics = metrics
+        self._topics = topics
         self._console = console
         self._counts = QueueCountBook(engine)
         self._showing = asyncio.Lock()
@@ -254,16 +253,11 @@ class Admin:
                 Route("/health/ready", self._ready),
                 Route("/metrics", self._show_metrics),
                 Route("/events/flush", self._flush_events, methods=["POST"]),
-                *([] if console is None else self._of_console(console)),
+                Route("/api/clock/trust", self._trust_clock, methods=["POST"]),
+                Mount("/api", console.api),
+                Mount("/", console.pages),
             ]
         )
-
-    def _of_console(self, console: ConsoleService) -> list[BaseRoute]:
-        return [
-            Route("/api/clock/trust", self._trust_clock, methods=["POST"]),
-            Mount("/api", console.api),
-            Mount("/", console.pages),
-        ]
 
     def serving(
         self,
@@ -279,8 +273,7 @@ class Admin:
         """
         any_name = not is_loopback(listeners)
         guarded = AdminGuard(self.app, own_name=host, any_name=any_name, reach=guard.console_reach)
-        ending = _nothing if self._console is None else self._console.live.close
-        return serving(guarded, listeners, shutdown=shutdown, tls=guard.context, ending=ending)
+        return serving(guarded, listeners, shutdown=shutdown, tls=guard.context, ending=self._console.live.close)
 
     async def _live(self, request: Request) -> Response:
         return PlainTextResponse("alive\n")
@@ -293,7 +286,6 @@ class Admin:
         return PlainTextResponse("\n".join(["degraded" if warnings else "ready", *warnings]) + "\n")
 
     async def _trust_clock(self, request: Request) -> Response:
-        assert self._console is not None, "the route is made with it"
         try:
             caller = self._console.callers.operator(request)
             peer = None if request.client is None else request.client.host
@@ -327,7 +319,7 @@ class Admin:
                 metrics=self._metrics.copy(),
                 queues=[] if survey is None else await self._counts.look(survey.names),
                 queues_in_all=None if survey is None else survey.in_all,
-                now_ms=self._clock.shown_ms(),
+                now_ms=self._polls.clock.shown_ms(),
                 parked_polls=self._polls.parked,
                 open_connections=len(self._connections),
                 events=await events,

@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 from veilmq.core.browsing import BrowseQueues
 from veilmq.core.commands import Command
@@ -27,7 +27,7 @@ from veilmq.server import security
 from veilmq.server.admin import Admin
 from veilmq.server.admin_api import InProcessClient
 from veilmq.server.admission import ByteBudget
-from veilmq.server.console import ConsolePorts, console_service
+from veilmq.server.console import ConsoleService
 from veilmq.server.dispatch import Ask, Dispatcher
 from veilmq.server.http import Connections
 from veilmq.server.http_parser import Handler
@@ -39,7 +39,7 @@ from veilmq.server.pushes import PushError
 from veilmq.server.queue_statistics import QueueBook
 from veilmq.server.security import Security, secure
 from veilmq.server.settings import ServerSettings
-from veilmq.server.stores import EventExports, exporting, open_store, place_of
+from veilmq.server.stores import exporting, open_store, place_of
 from veilmq.server.topics import TopicService, push_identity
 from veilmq.store.clock import StoreClock, wall_s
 from veilmq.store.port import Store, StoreError
@@ -66,17 +66,13 @@ class Bound:
     """Whether requests must be signed."""
 
 
-def _alone(handler: Handler) -> Handler:
-    return handler
-
-
 async def serve(
     settings: ServerSettings,
     *,
     clock: StoreClock | None = None,
     wall_s: Callable[[], float] = wall_s,
     ready: Callable[[Bound], None] | None = None,
-    around: Callable[[Handler], Handler] = _alone,
+    around: Callable[[Handler], Handler] | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or ``Bound.stop``; ``ready`` is called once clients can connect.
 
@@ -92,35 +88,46 @@ async def serve(
         closing.enter_context(guard.reload.on_signal())
         engine = await open_store(settings, clock=clock, on_fatal=shutdown.fail, may_send=guard.may_send)
         closing.push_async_callback(engine.close)
-        time = engine.clock
-        listeners, admin_listeners = _listen(settings, closing)
+        listeners = bind(settings.host, settings.port, setting="port")
+        closing.callback(close, listeners)
+        admin_listeners = bind(settings.admin_host, settings.admin_port, setting="admin_port")
+        closing.callback(close, admin_listeners)
 
+        time, endpoint = engine.clock, url(listeners[0], scheme=guard.scheme)
         polls = LongPolls(engine=engine, clock=time, budget=ByteBudget(settings.http_bytes_max))
-        base_url = url(listeners[0], scheme=guard.scheme)
         identity = await push_identity(settings, engine, now_s=wall_s())
-        topics = TopicService(settings, engine=engine, clock=time, wall_s=wall_s, base_url=base_url, identity=identity)
+        topics = TopicService(settings, engine=engine, clock=time, wall_s=wall_s, base_url=endpoint, identity=identity)
         book = QueueBook(engine=engine, clock=time)
         closing.callback(book.close)
         address = authority(listeners[0])
         dispatcher = _dispatcher(settings, guard, polls=polls, address=address, topics=topics, book=book)
-        connections = _connections(dispatcher, around(dispatcher.handle), polls.budget)
-        events = await closing.enter_async_context(
+        handler = dispatcher.handle if around is None else around(dispatcher.handle)
+        connections = Connections(
+            handler=handler, refused=dispatcher.refused, inspect=dispatcher.inspect, budget=polls.budget
+        )
+        exports = await closing.enter_async_context(
             exporting(settings, events_to, engine=engine, clock=time, shutdown=shutdown)
         )
         await closing.enter_async_context(topics.pushing(shutdown))
-        data_port = listeners[0].getsockname()[1]
-        parts = _Parts(dispatcher, InProcessClient(dispatcher), polls, connections, events, topics, data_port)
-        admin = _admin(settings, guard, parts, engine=engine, wall_s=wall_s)
+        in_process, data_port = InProcessClient(dispatcher), listeners[0].getsockname()[1]
+        console = ConsoleService(
+            settings, guard, engine, polls, connections, exports, ask=in_process.ask, data_port=data_port
+        )
+        admin = Admin(
+            engine, polls, connections, exports, metrics=dispatcher.metrics, topics=topics.counts, console=console
+        )
         await closing.enter_async_context(
             admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown, guard=guard)
         )
         acceptors = await _accept(connections, guard, listeners)
-        endpoints = [url(each[0], scheme=guard.scheme) for each in (listeners, admin_listeners)]
-        bound = _bound(settings, guard, shutdown, engine=engine, polls=polls, endpoints=endpoints)
+        admin_endpoint = url(admin_listeners[0], scheme=guard.scheme)
+        bound = _bound(guard, shutdown, engine=engine, polls=polls, endpoints=(endpoint, admin_endpoint))
         await _until_the_end(bound, shutdown, ready=ready)
         for acceptor in acceptors:
             acceptor.close()
-        await parts.drain(shutdown)
+        polls.close()
+        in_process.hurry()
+        await shutdown.let_finish(connections.drain(), cut=connections.abort)
     if shutdown.failure is not None:
         raise StoreFailedError(f"The store has failed: {shutdown.failure}") from shutdown.failure
     log.info("stopped")
@@ -200,23 +207,8 @@ def _as_typed(path: str) -> str:
     return shlex.quote(str(shown))
 
 
-def _listen(settings: ServerSettings, closing: AsyncExitStack) -> tuple[list[socket.socket], list[socket.socket]]:
-    """Return the sockets of the queues and those of the operator, which ``closing`` closes."""
-    listeners = bind(settings.host, settings.port, setting="port")
-    closing.callback(close, listeners)
-    admin_listeners = bind(settings.admin_host, settings.admin_port, setting="admin_port")
-    closing.callback(close, admin_listeners)
-    return listeners, admin_listeners
-
-
 def _bound(
-    settings: ServerSettings,
-    guard: Security,
-    shutdown: Shutdown,
-    *,
-    engine: Store,
-    polls: LongPolls,
-    endpoints: list[str],
+    guard: Security, shutdown: Shutdown, *, engine: Store, polls: LongPolls, endpoints: tuple[str, str]
 ) -> Bound:
     return Bound(
         endpoint=endpoints[0],
@@ -264,28 +256,6 @@ def _namespaces(settings: ServerSettings) -> Namespaces | None:
     return Namespaces(by_key=by_key, by_region=by_region) if by_key or by_region else None
 
 
-def _connections(dispatcher: Dispatcher, handler: Handler, budget: ByteBudget) -> Connections:
-    return Connections(handler=handler, refused=dispatcher.refused, inspect=dispatcher.inspect, budget=budget)
-
-
-class _Parts(NamedTuple):
-    """What the operator's port looks at, and the way to the queues."""
-
-    dispatcher: Dispatcher
-    in_process: InProcessClient
-    polls: LongPolls
-    connections: Connections
-    exports: EventExports | None
-    topics: TopicService
-    data_port: int
-
-    async def drain(self, shutdown: Shutdown) -> None:
-        """Answer all requests that are under way."""
-        self.polls.close()
-        self.in_process.hurry()
-        await shutdown.let_finish(self.connections.drain(), cut=self.connections.abort)
-
-
 async def _accept(
     connections: Connections, guard: Security, listeners: Sequence[socket.socket]
 ) -> list[asyncio.Server]:
@@ -297,37 +267,6 @@ async def _accept(
     listen = partial(asyncio.get_running_loop().create_server, connections.protocol, **guard.transport)
     copies = [each.dup() for each in listeners for _ in range(_ACCEPTED_IN_A_TURN - 1)]
     return [await listen(sock=each) for each in (*listeners, *copies)]
-
-
-def _admin(
-    settings: ServerSettings, guard: Security, parts: _Parts, *, engine: Store, wall_s: Callable[[], float]
-) -> Admin:
-    ports = ConsolePorts(
-        settings=settings,
-        guard=guard,
-        engine=engine,
-        polls=parts.polls,
-        connections=parts.connections,
-        exports=parts.exports,
-    )
-    console = console_service(
-        settings,
-        ask=parts.in_process.ask,
-        engine=engine,
-        authentication=guard.authentication,
-        data_port=parts.data_port,
-        wall_s=wall_s,
-        ports=ports,
-    )
-    return Admin(
-        engine=engine,
-        polls=parts.polls,
-        connections=parts.connections,
-        metrics=parts.dispatcher.metrics,
-        exports=parts.exports,
-        topics=parts.topics.counts,
-        console=console,
-    )
 
 
 async def _until_the_end(bound: Bound, shutdown: Shutdown, *, ready: Callable[[Bound], None] | None) -> None:

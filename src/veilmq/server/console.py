@@ -8,7 +8,6 @@ import asyncio
 import platform
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from hashlib import sha256
 from hmac import digest
 from importlib import import_module
@@ -16,6 +15,7 @@ from pathlib import Path
 from secrets import token_bytes
 from typing import Any, TypeVar, cast
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -28,7 +28,7 @@ from veilmq.console.advice import Advice
 from veilmq.console.asking import Ask
 from veilmq.console.audit import AuditLog
 from veilmq.console.auditing import Auditing
-from veilmq.console.health import ExportHealth, Health, HealthFigure, TellHealth
+from veilmq.console.health import ExportHealth, Health, HealthFigure
 from veilmq.console.live import Live
 from veilmq.console.ports import Ports
 from veilmq.console.shown_settings import ShownSetting
@@ -50,62 +50,6 @@ from veilmq.store.urls import without_passwords
 
 _MILLISECOND_S = 0.001
 _SECRET_OPTION = re.compile(r"(?<=[?&])([^=&\s]*(?:key|pass|secret|sig|token)[^=&\s]*)=[^&\s]*", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsolePorts:
-    """Looks at one server for its console, and changes nothing."""
-
-    settings: ServerSettings
-    guard: Security
-    engine: Store
-    polls: LongPolls
-    connections: Connections
-    exports: EventExports | None
-
-    def of_pages(self, *, audit: AuditLog, live: Live) -> Ports:
-        """Return the ports of pages; ``audit`` has their changes, ``live`` the streams of those that are open."""
-        authentication = self.guard.authentication
-        return Ports(
-            audit=audit,
-            health=self._teller(self.engine.clock.now_ms()),
-            keys=None if authentication is None else keys_of(authentication, self.guard.wall_s),
-            live=live,
-            may=self.guard.judge.verdicts,
-            past=PastReceipts(
-                events_to=self.settings.events_to,
-                recommendations=self.settings.recommendations,
-                clock=self.engine.clock,
-            ),
-            settings=shown_settings(self.settings),
-        )
-
-    def _teller(self, started_at_ms: int) -> TellHealth:
-        async def health() -> Health:
-            survey = await _or_none(self.engine.survey(0))
-            return Health(
-                obstacles=await readiness_checks(self.connections, self.engine),
-                warnings=list(self.engine.warnings()),
-                kept=self.engine.kept,
-                version=__version__,
-                python=platform.python_version(),
-                started_at_ms=self.engine.clock.shown_ms(started_at_ms),
-                queues=None if survey is None else survey.in_all,
-                parked_polls=self.polls.parked,
-                open_connections=len(self.connections),
-                exports=await self._export_health(),
-                figures=[row for figure in self.engine.figures() for row in _in_words(figure)],
-            )
-
-        return health
-
-    async def _export_health(self) -> ExportHealth | None:
-        if self.exports is None:
-            return None
-        counts: EventCounts | None = await _or_none(execute(self.engine, CountEvents()))
-        if counts is None:
-            return None
-        return ExportHealth(counts.recorded, counts.waiting, counts.dropped, self.exports.failures)
 
 
 async def _or_none(question: Any) -> Any:
@@ -181,59 +125,73 @@ _SESSIONS = b"console sessions"
 _OF_PROCESS_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleService:
-    """What the admin port needs to serve pages and their API: applications. ``asking`` has an audit log.
+    """The console of one server: ``api`` and ``pages`` are applications, ``asking`` has an audit log.
 
     ``callers`` identifies callers, ``live`` has the streams of open pages, which end when it is closed.
     """
 
-    api: ASGIApp
-    asking: Auditing
-    audit: AuditLog
-    callers: AdminCallers
-    live: Live
-    pages: ASGIApp
+    def __init__(
+        self,
+        settings: ServerSettings,
+        guard: Security,
+        engine: Store,
+        polls: LongPolls,
+        connections: Connections,
+        exports: EventExports | None,
+        *,
+        ask: Ask,
+        data_port: int,
+    ) -> None:
+        """``ask`` carries requests out; ``data_port`` is the port of the queues."""
+        self._engine, self._polls, self._connections, self._exports = engine, polls, connections, exports
+        self._started_at_ms = engine.clock.now_ms()
+        audit = AuditLog(audit_file(settings))
+        self.asking = Auditing(ask, audit, now_ms=engine.clock.shown_ms, account=settings.account)
+        self.live = Live(engine.clock)
+        known = guard.authentication
+        sign_ins = None if known is None else SignIns(known.signed_in, now_ms=engine.clock.now_ms)
+        ports = Ports(
+            audit=audit,
+            health=self.health,
+            keys=None if known is None else keys_of(known, guard.wall_s),
+            live=self.live,
+            may=guard.judge.verdicts,
+            past=PastReceipts(settings, engine.clock),
+            settings=shown_settings(settings),
+        )
+        console = _console(
+            settings, guard, ask=self.asking, engine=engine, sign_ins=sign_ins, data_port=data_port, ports=ports
+        )
+        session_of = None if console is None else console.session_of
+        self.callers = AdminCallers(sign_ins, account=settings.account, session_of=session_of)
+        self.api: ASGIApp = AdminApi(ask=self.asking, callers=self.callers, data_port=data_port)
+        self.pages: ASGIApp = Starlette(routes=[Route("/{path:path}", _missing)]) if console is None else console.app
 
+    async def health(self) -> Health:
+        """Return what the page of the server's health shows."""
+        survey = await _or_none(self._engine.survey(0))
+        return Health(
+            obstacles=await readiness_checks(self._connections, self._engine),
+            warnings=list(self._engine.warnings()),
+            kept=self._engine.kept,
+            version=__version__,
+            python=platform.python_version(),
+            started_at_ms=self._engine.clock.shown_ms(self._started_at_ms),
+            queues=None if survey is None else survey.in_all,
+            parked_polls=self._polls.parked,
+            open_connections=len(self._connections),
+            exports=await self._export_health(),
+            figures=[row for figure in self._engine.figures() for row in _in_words(figure)],
+        )
 
-def console_service(
-    settings: ServerSettings,
-    *,
-    ask: Ask,
-    engine: Store,
-    authentication: Authentication | None,
-    data_port: int,
-    wall_s: Callable[[], float],
-    ports: ConsolePorts,
-) -> ConsoleService:
-    """Return the console of a server; ``ask`` carries requests out, ``wall_s`` is the wall clock in seconds.
-
-    ``data_port`` is the port of the queues; ``ports`` have what single pages need.
-    """
-    audit = AuditLog(audit_file(settings))
-    asking = Auditing(ask, audit, now_ms=engine.clock.shown_ms, account=settings.account)
-    live = Live(engine.clock)
-    sign_ins = None if authentication is None else SignIns(authentication.signed_in, now_ms=engine.clock.now_ms)
-    console = _console(
-        settings,
-        asking,
-        engine=engine,
-        authentication=authentication,
-        sign_ins=sign_ins,
-        data_port=data_port,
-        wall_s=wall_s,
-        ports=ports.of_pages(audit=audit, live=live),
-    )
-    session_of = None if console is None else console.session_of
-    callers = AdminCallers(sign_ins, account=settings.account, session_of=session_of)
-    return ConsoleService(
-        api=AdminApi(ask=asking, callers=callers, data_port=data_port),
-        asking=asking,
-        audit=audit,
-        callers=callers,
-        live=live,
-        pages=Starlette(routes=[Route("/{path:path}", _missing)]) if console is None else console.app,
-    )
+    async def _export_health(self) -> ExportHealth | None:
+        counts: EventCounts | None = None
+        if self._exports is not None:
+            counts = await _or_none(execute(self._engine, CountEvents()))
+        if self._exports is None or counts is None:
+            return None
+        return ExportHealth(counts.recorded, counts.waiting, counts.dropped, self._exports.failures)
 
 
 def audit_file(settings: ServerSettings) -> Path | None:
@@ -245,13 +203,12 @@ def audit_file(settings: ServerSettings) -> Path | None:
 
 def _console(
     settings: ServerSettings,
-    asking: Ask,
+    guard: Security,
     *,
+    ask: Ask,
     engine: Store,
-    authentication: Authentication | None,
     sign_ins: SignIns | None,
     data_port: int,
-    wall_s: Callable[[], float],
     ports: Ports,
 ) -> Any:
     """Return the console, ``None`` without the extra ``console``: the server serves queues all the same."""
@@ -262,13 +219,13 @@ def _console(
         if error.name is None or error.name.partition(".")[0] == "veilmq":
             raise  # a defect of ours, which no extra repairs
         return None
-    accounts, own = None, {}
+    accounts, own, authentication = None, {}, guard.authentication
     if authentication is not None:
         accounts = sessions.Accounts(signed_in=sign_ins, known=authentication.known)
         own = {"secret_of": _until_restart(authentication) if settings.store is None else authentication.secret_of}
     return console.Console(
-        ask=asking,
-        sessions=sessions.Sessions(secret=digest(engine.token_key, _SESSIONS, sha256), wall_s=wall_s, **own),
+        ask=ask,
+        sessions=sessions.Sessions(secret=digest(engine.token_key, _SESSIONS, sha256), wall_s=guard.wall_s, **own),
         account=settings.account,
         data_port=data_port,
         now_ms=engine.clock.shown_ms,
@@ -309,12 +266,12 @@ NO_ADVICE = "There is no recommendation for this queue in {folder}: veilmq pipel
 
 
 class PastReceipts:
-    """Reads for one server. ``events_to`` and ``recommendations`` are its settings."""
+    """The processing-time history and the recommendations of one server's queues."""
 
-    def __init__(self, *, events_to: str | None, recommendations: Path | None, clock: Clock) -> None:
+    def __init__(self, settings: ServerSettings, clock: Clock) -> None:
         """Read nothing yet."""
-        self._events_to = events_to
-        self._recommendations = recommendations
+        self._events_to = settings.events_to
+        self._recommendations = settings.recommendations
         self._clock = clock
         self._reading = asyncio.Lock()
         self._kept: dict[tuple[str, str], tuple[int, Any]] = {}
@@ -326,36 +283,44 @@ class PastReceipts:
         place = self._events_to.removeprefix("file://")
         if "://" in place:
             return ELSEWHERE.format(place=place.partition("://")[0] + "://…")
-        return await self._read("held", queue, lambda files: files.held.read(Path(place), queue))
+        return await self._read("held", queue, lambda held_files: held_files.read(Path(place), queue))
 
     async def advice(self, queue: str) -> Advice | str:
         """Return what is recommended for ``queue``, or a sentence that says why nothing is."""
         folder = self._recommendations
         if folder is None:
             return NO_FOLDER
-        found = await self._read("advice", queue, lambda files: files.advice.read(folder, queue))
+        found = await self._read("advice", queue, lambda held_files: _recommendation(held_files, folder, queue))
         return NO_ADVICE.format(folder=folder) if found is None else found
 
-    async def _read(self, kind: str, queue: str, read: "Callable[[_Files], T]") -> T | str:
+    async def _read(self, kind: str, queue: str, read: Callable[[Any], T]) -> T | str:
         async with self._reading:
             now_ms = self._clock.now_ms()
             read_at_ms, kept = self._kept.get((kind, queue), (now_ms - KEPT_MS, None))
             if now_ms - read_at_ms < KEPT_MS:
                 return cast(T, kept)
             try:
-                files = _Files()
+                held_files = import_module("veilmq.events.held_files")
             except ModuleNotFoundError:
                 return NO_ARROW
-            fresh = await asyncio.to_thread(read, files)
+            fresh = await asyncio.to_thread(read, held_files)
             if len(self._kept) >= _KEPT_MAX:
                 self._kept.clear()
             self._kept[kind, queue] = now_ms, fresh
             return fresh
 
 
-class _Files:
-    """What reads files; raises ``ModuleNotFoundError`` without the extra."""
-
-    def __init__(self) -> None:
-        self.held: Any = import_module("veilmq.events.held_files")
-        self.advice: Any = import_module("veilmq.server.recommendation_files")
+def _recommendation(held_files: Any, folder: Path, queue: str) -> Advice | None:
+    """Return what ``veilmq pipeline tune`` recommends for ``queue`` as a whole; ``None`` for nothing."""
+    arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    columns = [*Advice.__struct_fields__, "key"]
+    for path, _ in held_files.newest_first(folder.glob("[!_.]*.parquet")):
+        try:
+            with path.open("rb") as file:
+                table = parquet.read_table(file, columns=columns, filters=[("queue", "==", queue)])
+        except (arrow.ArrowException, OSError):
+            continue  # a run that replaces them is under way
+        for row in table.to_pylist():
+            if row.pop("key") is None:
+                return msgspec.convert(row, Advice)
+    return None
