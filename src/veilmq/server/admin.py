@@ -260,12 +260,7 @@ class Admin:
         )
 
     def serving(
-        self,
-        listeners: Sequence[socket.socket],
-        *,
-        host: str,
-        shutdown: Shutdown,
-        guard: Security,
+        self, listeners: Sequence[socket.socket], *, host: str, shutdown: Shutdown, guard: Security
     ) -> AbstractAsyncContextManager[None]:
         """Serve on ``listeners``, which are those of ``host``, while the context lasts.
 

@@ -80,19 +80,6 @@ def by_address(head: Addressed) -> Share:
 class ByteBudget:
     """What all connections of a server hold together; belongs to one event loop."""
 
-    __slots__ = (
-        "_by_key",
-        "_by_member",
-        "_granting",
-        "_on_room",
-        "answers",
-        "answers_full",
-        "bytes_max",
-        "unverified",
-        "verified",
-        "waiting",
-    )
-
     def __init__(self, bytes_max: int) -> None:
         """Hold nothing yet."""
         self.bytes_max = bytes_max
@@ -248,8 +235,6 @@ Work = Callable[[], object]
 
 class LoopQueues:
     """The queues of work of one event loop."""
-
-    __slots__ = ("_dropping", "_is_drop_next", "_loop", "_soon", "_unhurried")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Queue nothing yet."""

@@ -223,13 +223,7 @@ def _bound(
 
 
 def _dispatcher(
-    settings: ServerSettings,
-    guard: Security,
-    *,
-    polls: LongPolls,
-    address: str,
-    topics: TopicService,
-    book: QueueBook,
+    settings: ServerSettings, guard: Security, *, polls: LongPolls, address: str, topics: TopicService, book: QueueBook
 ) -> Dispatcher:
     asked: dict[type[Command], Ask] = {**topics.asked, BrowseQueues: book.ask}
     return Dispatcher(

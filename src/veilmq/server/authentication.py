@@ -174,8 +174,6 @@ _NO_KEY = AccessKey(id="", secret=token_hex(), caller=caller("0" * 12))
 class Authentication:
     """The keys in force. ``wall_s`` is the raw wall clock in seconds: signatures are compared with what others see."""
 
-    __slots__ = ("_contexts", "_keys", "_path", "_region", "_secure", "_verifiers", "_wall_s", "loads")
-
     def __init__(self, path: Path, *, region: str, secure: bool, wall_s: Callable[[], float]) -> None:
         """Read the file; raises ``CredentialsError``. ``secure``: requests come over TLS."""
         self._path = path

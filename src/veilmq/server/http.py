@@ -28,6 +28,7 @@ from veilmq.server.admission import ByteBudget, Hold, HttpLimits, LoopQueues, Sh
 from veilmq.server.http_parser import (
     CLOSE,
     NO_ROOM,
+    SLOW,
     TRUNCATED,
     Date,
     Handler,
@@ -36,14 +37,11 @@ from veilmq.server.http_parser import (
     RequestReader,
     Worded,
     as_text,
-    slow,
 )
 
 
 class DateLine:
     """The header line with the present date; raw wall-clock time, as clients compare it with their own."""
-
-    __slots__ = ("_loop", "line")
 
     def __init__(self) -> None:
         """Start with no line, in the running event loop."""
@@ -325,7 +323,7 @@ class Http1Connection(asyncio.Protocol):
             self._refuse(NO_ROOM, self._reader.stop())
             self.answered()
         elif self._reading_since_s:
-            self._refuse(slow(self._limits.request_s_max), self._reader.stop())
+            self._refuse(SLOW.of(self._limits.request_s_max), self._reader.stop())
             self.answered()
         else:
             self._transport.close()

@@ -35,6 +35,10 @@ class Refusal(NamedTuple):
     allow: bytes = b"GET, POST"
     kind: bytes = _TEXT
 
+    def of(self, value: object) -> "Refusal":
+        """Return it with ``value`` in its text."""
+        return self._replace(text=self.text.format(value))
+
     @property
     def headers(self) -> bytes:
         """Return the header lines of the reply."""
@@ -71,56 +75,18 @@ CODING = Refusal(501, "The only transfer coding that is understood is chunked; s
 OLD_CODING = Refusal(400, "HTTP/1.0 knows no transfer codings; send the body as it is, or use HTTP/1.1.")
 EXPECTATION = Refusal(417, "The only expectation that can be met is 100-continue.")
 TRUNCATED = Refusal(400, "The connection ended inside the request; send the whole of it.")
-
-
 NO_ROOM = Refusal(
     503, "The server holds as many bytes of requests and answers as it may (http_bytes_max); send the request again."
 )
-
-
-def malformed(reason: object) -> Refusal:
-    """Refuse what the parser could not read."""
-    return Refusal(400, f"This is not a well-formed HTTP/1.1 request: {reason}.")
-
-
-def repeated(name: bytes) -> Refusal:
-    """Refuse a header that may be sent once only."""
-    return Refusal(400, f"The header {name.decode('latin-1')} was sent more than once; send it once.")
-
-
-def version(number: str) -> Refusal:
-    """Refuse a version of HTTP."""
-    return Refusal(505, f"HTTP/{number} is not spoken here; use HTTP/1.1.")
-
-
-def many_headers(headers_max: int) -> Refusal:
-    """Refuse a head with too many headers."""
-    return Refusal(431, f"The request has more than {headers_max} headers; send fewer.")
-
-
-def long_head(head_bytes_max: int) -> Refusal:
-    """Refuse a head with too many bytes."""
-    return Refusal(431, f"Request line and headers have more than {head_bytes_max} bytes together; send less.")
-
-
-def long_framing(framing_bytes_max: int) -> Refusal:
-    """Refuse a chunked body with too many bytes around its chunks."""
-    return Refusal(431, f"Chunk extensions and trailers have more than {framing_bytes_max} bytes; send none.")
-
-
-def long_target(target_bytes_max: int) -> Refusal:
-    """Refuse a request line whose target is too long."""
-    return Refusal(414, f"The request target has more than {target_bytes_max} bytes; put parameters in the body.")
-
-
-def long_body(body_bytes_max: int) -> Refusal:
-    """Refuse a body that is too long, announced or not."""
-    return Refusal(413, f"The body has more than {body_bytes_max} bytes; send less in one request.")
-
-
-def slow(request_s_max: float) -> Refusal:
-    """Refuse a request that did not arrive in time."""
-    return Refusal(408, f"The request did not arrive within {request_s_max:g} seconds; send it again at once.")
+MALFORMED = Refusal(400, "This is not a well-formed HTTP/1.1 request: {}.")
+REPEATED = Refusal(400, "The header {} was sent more than once; send it once.")
+VERSION = Refusal(505, "HTTP/{} is not spoken here; use HTTP/1.1.")
+MANY_HEADERS = Refusal(431, "The request has more than {} headers; send fewer.")
+LONG_HEAD = Refusal(431, "Request line and headers have more than {} bytes together; send less.")
+LONG_FRAMING = Refusal(431, "Chunk extensions and trailers have more than {} bytes; send none.")
+LONG_TARGET = Refusal(414, "The request target has more than {} bytes; put parameters in the body.")
+LONG_BODY = Refusal(413, "The body has more than {} bytes; send less in one request.")
+SLOW = Refusal(408, "The request did not arrive within {:g} seconds; send it again at once.")
 
 
 _NO_CONTENT = HTTPStatus.NO_CONTENT.value
@@ -422,7 +388,7 @@ class RequestReader:
         except httptools.HttpParserCallbackError:
             raise  # a defect of ours
         except httptools.HttpParserError as error:
-            self._give_up(malformed(error))
+            self._give_up(MALFORMED.of(error))
         if self.resting and not self._stopped:
             self.feed = self._read_head
 
@@ -507,7 +473,7 @@ class RequestReader:
         flaw = None if self._admitted and self._repeated is None else self._flaw(headers)
         self._spool()
         if flaw is None and len(self._spooled) > self._limits.body_bytes_max:
-            flaw = long_body(self._limits.body_bytes_max)
+            flaw = LONG_BODY.of(self._limits.body_bytes_max)
         if flaw is not None:
             self._give_up(flaw)
             return
@@ -602,13 +568,13 @@ class RequestReader:
         if not headers.get(b"host", parser.get_http_version() != "1.1"):
             return NO_HOST
         if self._repeated is not None:
-            return repeated(self._repeated)
+            return REPEATED.of(self._repeated.decode("latin-1"))
         if len(headers) > limits.headers_max:
-            return many_headers(limits.headers_max)
+            return MANY_HEADERS.of(limits.headers_max)
         if sum(map(len, self._target)) > limits.target_bytes_max:
-            return long_target(limits.target_bytes_max)
+            return LONG_TARGET.of(limits.target_bytes_max)
         if self._head_size(headers) > limits.head_bytes_max:
-            return long_head(limits.head_bytes_max)
+            return LONG_HEAD.of(limits.head_bytes_max)
         if b"transfer-encoding" in headers and parser.get_http_version() == "1.0":
             return OLD_CODING
         if b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked":
@@ -616,7 +582,7 @@ class RequestReader:
         if b"expect" in headers and headers[b"expect"].lower() != b"100-continue":
             return EXPECTATION
         if not parser.should_keep_alive() and (number := parser.get_http_version()) not in {"1.0", "1.1"}:
-            return version(number)
+            return VERSION.of(number)
         return None
 
     def _head_flaw(self, segment_bytes: int) -> Refusal | None:
@@ -624,11 +590,11 @@ class RequestReader:
         self._head_bytes += segment_bytes if self._head_began else 0  # other requests may be in its first segment
         self._head_began = True
         if sum(map(len, self._target)) > limits.target_bytes_max:
-            return long_target(limits.target_bytes_max)
+            return LONG_TARGET.of(limits.target_bytes_max)
         if len(self._fields) > limits.headers_max:
-            return many_headers(limits.headers_max)
+            return MANY_HEADERS.of(limits.headers_max)
         if max(self._head_bytes, self._head_size(self._fields)) > limits.head_bytes_max:
-            return long_head(limits.head_bytes_max)
+            return LONG_HEAD.of(limits.head_bytes_max)
         return None
 
     def _body_flaw(self, headers: dict[bytes, bytes], segment_bytes: int) -> Refusal | None:
@@ -636,11 +602,11 @@ class RequestReader:
         self._count_framing(segment_bytes)
         self._spool()
         if max(len(self._spooled), int(headers.get(b"content-length", b"0"))) > limits.body_bytes_max:
-            return long_body(limits.body_bytes_max)
+            return LONG_BODY.of(limits.body_bytes_max)
         if len(self._fields) > limits.headers_max:
-            return many_headers(limits.headers_max)
+            return MANY_HEADERS.of(limits.headers_max)
         if self._framing_bytes > limits.head_bytes_max:
-            return long_framing(limits.head_bytes_max)
+            return LONG_FRAMING.of(limits.head_bytes_max)
         if self._admitted:
             return None
         flaw = self._flaw(headers)

@@ -24,7 +24,7 @@ deadline; nothing runs periodically.
 from bisect import insort
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec.structs import replace
@@ -42,13 +42,6 @@ from veilmq.server.http_parser import Pending
 HELD_S_MIN = 1
 
 
-class Begin(Protocol):
-    """Begins a poll that may wait for so many seconds."""
-
-    def __call__(self, *, wait_s: int | None) -> Pending:
-        """Begin it."""
-
-
 class HeldPoll:
     """One of them; a ``Pending``."""
 
@@ -60,10 +53,10 @@ class HeldPoll:
         budget: ByteBudget,
         wait_s: int | None,
         *,
-        begin: Begin,
+        begin: Callable[..., Pending],
         give_up: Callable[[], object],
     ) -> None:
-        """Call ``begin`` when there is room, or ``give_up``."""
+        """Call ``begin`` with the ``wait_s`` that is left when there is room, or ``give_up``."""
         self._clock = clock
         self._budget = budget
         self._wait_s = wait_s

@@ -121,8 +121,6 @@ class PushOutcome(enum.Enum):
 class TopicCounts:
     """The counters of one server."""
 
-    __slots__ = ("pushes", "pushes_running", "undeliverable")
-
     def __init__(self) -> None:
         """Begin with none."""
         self.pushes = dict.fromkeys(PushOutcome, 0)
@@ -132,8 +130,6 @@ class TopicCounts:
 
 class Metrics:
     """The counters of one server, by action and code: ``OK`` or the name of the error."""
-
-    __slots__ = ("_series",)
 
     def __init__(self) -> None:
         """Begin with no series."""

@@ -161,8 +161,6 @@ class _Waiting(msgspec.Struct, eq=False):
 class Permissions:
     """The policies of the queues of one engine. ``wall_s`` is the raw wall clock, ``secure`` whether there is TLS."""
 
-    __slots__ = ("_context", "_engine", "_kept", "_secure", "_wall_s")
-
     def __init__(self, engine: Engine, *, region: str, secure: bool, wall_s: Callable[[], float]) -> None:
         """Know nothing yet."""
         self._engine = engine

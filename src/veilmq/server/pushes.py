@@ -301,13 +301,7 @@ class Attempts:
     """What all attempts of a server share."""
 
     def __init__(
-        self,
-        *,
-        guard: Guard,
-        sign: Sign,
-        certificate_url: str,
-        clock: Clock,
-        wall_s: Callable[[], float],
+        self, *, guard: Guard, sign: Sign, certificate_url: str, clock: Clock, wall_s: Callable[[], float]
     ) -> None:
         """``clock`` ends attempts; ``wall_s`` is the raw wall clock, which receivers compare with theirs."""
         self._guard = guard
@@ -364,8 +358,6 @@ _SUBJECTS_MAX = 10_000
 
 class LogThrottle:
     """Remembers what was said lately."""
-
-    __slots__ = ("_clock", "_said")
 
     def __init__(self, clock: Clock) -> None:
         """Begin with nothing said."""

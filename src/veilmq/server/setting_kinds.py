@@ -142,13 +142,15 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 class Kind(Protocol):
-    """One kind of value: a ``placeholder`` for help, empty for a switch, and what is ``allowed``, after "must be"."""
+    """One kind of value."""
 
     @property
-    def placeholder(self) -> str: ...
+    def placeholder(self) -> str:
+        """What stands for a value in help, for example ``N``; empty for a switch."""
 
     @property
-    def allowed(self) -> str: ...
+    def allowed(self) -> str:
+        """What is allowed, as words that follow "must be"."""
 
     def read(self, raw: object) -> SettingValue:
         """Return the value that ``raw`` stands for; raises ``ValueError``. Only a program can give ``None``."""

@@ -131,9 +131,7 @@ class ServerSettings:
     )
     region: str = _setting("us-east-1", _REGION, "Region in the ARNs of queues.")
     regions: str = _setting(
-        "one",
-        _REGIONS,
-        "Regions that queues are in: one, the server's own; by-request, those that requests name.",
+        "one", _REGIONS, "Regions that queues are in: one, the server's own; by-request, those that requests name."
     )
     account: str = _setting("000000000000", _ACCOUNT, "Account that owns the queues, in their URLs and ARNs.")
     audit_log: Path | None = _setting(  # noqa: RUF009 (as above)
