@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from veilmq.server import push_identity as identity
+from veilmq.server import push_identity
 from veilmq.server.pushes import PushError
 from veilmq.server.settings import ServerSettings, SettingError
 from veilmq.store.port import StoreError
@@ -46,7 +46,7 @@ def certificate(settings: dict[str, Any]) -> bytes:
 
 
 def test_a_certificate_is_good_from_the_day_before_for_ten_years() -> None:
-    certificate = x509.load_pem_x509_certificate(identity.made(now_s=NOW_S).certificate_pem)
+    certificate = x509.load_pem_x509_certificate(push_identity.made(now_s=NOW_S).certificate_pem)
     begin, end = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
     assert (NOW_S - begin, end - NOW_S) == (86_400, 3_650 * 86_400)
 
@@ -59,7 +59,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def given(folder: Path) -> tuple[Path, Path]:
     """Write a key and its certificate; return their files."""
-    made = identity.made(now_s=NOW_S).pem()
+    made = push_identity.made(now_s=NOW_S).pem()
     begin = made.index(b"-----BEGIN CERTIFICATE")
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     key.write_bytes(made[:begin])
@@ -69,7 +69,7 @@ def given(folder: Path) -> tuple[Path, Path]:
 
 def test_one_that_is_given_is_used(tmp_path: Path) -> None:
     key, certificate = given(tmp_path)
-    assert identity.read(key, certificate).certificate_pem == certificate.read_bytes()
+    assert push_identity.read(key, certificate).certificate_pem == certificate.read_bytes()
 
 
 def test_what_is_wrong_with_one_that_is_given_is_said(tmp_path: Path) -> None:
@@ -77,17 +77,17 @@ def test_what_is_wrong_with_one_that_is_given_is_said(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     with pytest.raises(PushError, match="is not the certificate of"):
-        identity.read(key, given(other)[1])
+        push_identity.read(key, given(other)[1])
     with pytest.raises(PushError, match="cannot be read: No such file"):
-        identity.read(tmp_path / "none.pem", certificate)
+        push_identity.read(tmp_path / "none.pem", certificate)
     with pytest.raises(PushError, match="must be a key and a certificate in PEM"):
-        identity.read(certificate, certificate)
+        push_identity.read(certificate, certificate)
     curve = ec.generate_private_key(ec.SECP256R1()).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     key.write_bytes(curve)
     with pytest.raises(PushError, match="must be an RSA key"):
-        identity.read(key, certificate)
+        push_identity.read(key, certificate)
 
 
 def test_a_server_says_why_it_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,7 @@
-"""Browsing queues: pages by name and by counts, what is counted for them, and what goes on by itself."""
+"""What is told of a queue that was counted again and again: its rates, and what was visible lately.
+
+Then: browsing queues: pages by name and by counts, what is counted for them, and what goes on by itself.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,11 +14,74 @@ from veilmq.core.commands import Command, CreateQueue, Delete, DeleteQueue, NewM
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Done
-from veilmq.server import queue_statistics as queue_book
-from veilmq.server.queue_statistics import COUNTED_TOGETHER, LOOKED_AT_MS, QueueBook
+from veilmq.core.results import QueueCounts, QueueView
+from veilmq.core.settings import QueueSettings
+from veilmq.server.queue_statistics import COUNTED_TOGETHER, HISTORY_MAX, LOOKED_AT_MS, QueueBook, QueueRecord
 from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import VirtualClock
+
+
+def view(*, visible: int = 0, sent: int = 0, received: int = 0, deleted: int = 0) -> QueueView:
+    """Return a queue with these counts."""
+    counts = QueueCounts(
+        visible=visible, in_flight=0, delayed=0, oldest_sent_at_ms=None, sent=sent, received=received, deleted=deleted
+    )
+    return QueueView(queue="a/q", settings=QueueSettings(), created_at_ms=0, modified_at_ms=0, counts=counts)
+
+
+def rates(record: QueueRecord) -> tuple[float, ...] | None:
+    """Return what happened a second."""
+    return record.rates
+
+
+def test_rates_are_over_some_seconds() -> None:
+    """Not over one, where ten messages at once would look like a flood, and not over all that ever was."""
+    record = QueueRecord(view(), 0)
+    assert rates(record) is None, "one count tells of no movement"
+    record.take(view(sent=30, received=20, deleted=10), 1 * SECOND_MS)
+    assert rates(record) == (30.0, 20.0, 10.0)
+    for second in range(2, 60):
+        record.take(view(sent=30, received=20 * second, deleted=10), second * SECOND_MS)
+    assert rates(record) == (0.0, 20.0, 0.0), "what was sent in the first second is long ago"
+
+
+def test_no_rate_is_told_over_next_to_no_time() -> None:
+    """Two looks in a row would make a large one of a single message."""
+    record = QueueRecord(view(), 0)
+    record.take(view(sent=1), 1)
+    assert rates(record) is None
+
+
+def test_totals_that_fall_begin_anew() -> None:
+    """They are those of a store that was opened anew."""
+    record = QueueRecord(view(sent=100), 0)
+    record.take(view(sent=110), SECOND_MS)
+    record.take(view(sent=3), 2 * SECOND_MS)
+    assert rates(record) is None
+    record.take(view(sent=5), 3 * SECOND_MS)
+    assert rates(record) == (2.0, 0.0, 0.0)
+
+
+def test_the_history_has_a_point_a_second_and_an_end() -> None:
+    """The last of each second, and the last sixty."""
+    record = QueueRecord(view(visible=7), 0)
+    record.take(view(visible=8), SECOND_MS - 1)
+    assert record.shown("q").history == [(0, 8)]
+    for second in range(1, HISTORY_MAX + 10):
+        record.take(view(visible=second), second * SECOND_MS)
+    history = record.shown("q").history
+    assert history == [(second * SECOND_MS, second) for second in range(10, HISTORY_MAX + 10)]
+
+
+def test_a_single_slow_count_is_no_price() -> None:
+    """The machine may have been busy with something else; two in a row are the queue's own."""
+    record = QueueRecord(view(), 0)
+    record.take(view(), SECOND_MS, cost_s=3.0)
+    assert record.cost_s == 0.0
+    record.take(view(), 2 * SECOND_MS, cost_s=2.0)
+    assert record.cost_s == pytest.approx(2.0)
+
 
 QUEUES = 100
 CLOCK_STEP_MS = SECOND_MS
@@ -219,8 +285,8 @@ def test_a_store_that_cannot_be_reached_deletes_no_queue(caplog: pytest.LogCaptu
 
 def test_many_pages_have_a_bounded_number_counted_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """The longest uncounted first, so all have their turn."""
-    monkeypatch.setattr(queue_book, "BRISK_QUEUES", 10)
-    monkeypatch.setattr(queue_book, "ROUND_QUEUES", 0)
+    monkeypatch.setattr("veilmq.server.queue_statistics.BRISK_QUEUES", 10)
+    monkeypatch.setattr("veilmq.server.queue_statistics.ROUND_QUEUES", 0)
 
     async def story(world: World) -> None:
         await world.browse()
@@ -242,7 +308,7 @@ def test_many_pages_have_a_bounded_number_counted_a_second(monkeypatch: pytest.M
 
 def test_a_queue_that_nobody_has_counted_is_there_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """However much is counted for others in this second: a page that is told of none takes it for deleted."""
-    monkeypatch.setattr(queue_book, "BRISK_QUEUES", 10)
+    monkeypatch.setattr("veilmq.server.queue_statistics.BRISK_QUEUES", 10)
 
     async def story(world: World) -> None:
         await world.browse(names=tuple(f"q{number:03}" for number in range(10)))
@@ -253,7 +319,7 @@ def test_a_queue_that_nobody_has_counted_is_there_all_the_same(monkeypatch: pyte
 
 def test_all_are_counted_in_rounds_while_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few a second, and not for ever."""
-    monkeypatch.setattr(queue_book, "ROUND_QUEUES", 20)
+    monkeypatch.setattr("veilmq.server.queue_statistics.ROUND_QUEUES", 20)
 
     async def story(world: World) -> None:
         await world.browse(count=10)
