@@ -140,7 +140,7 @@ async def serving(
 
     ``ending`` is called first then: for what would go on for ever.
     """
-    server = uvicorn.Server(_config(_may_be_cut(_telling_of_streams(app)), request_s_max))
+    server = uvicorn.Server(_config(_watched(app), request_s_max))
     server.config.ssl = tls
     server.lifespan = server.config.lifespan_class(server.config)
     await server.startup(sockets=list(listeners))
@@ -181,20 +181,10 @@ def _config(app: ASGIApp, request_s_max: float) -> uvicorn.Config:
     return config
 
 
-def _may_be_cut(app: ASGIApp) -> ASGIApp:
-    """Keep Uvicorn from logging a request that was cut off at the end as a defect of ``app``."""
+def _watched(app: ASGIApp) -> ASGIApp:
+    """Mark requests that are answered by an event stream; one that is cut off at the end is no defect of ``app``."""
 
-    async def cuttable(scope: Scope, receive: Receive, send: Send) -> None:
-        with suppress(asyncio.CancelledError):
-            await app(scope, receive, send)
-
-    return cuttable
-
-
-def _telling_of_streams(app: ASGIApp) -> ASGIApp:
-    """Mark the requests that are answered by an event stream."""
-
-    async def telling(scope: Scope, receive: Receive, send: Send) -> None:
+    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 kind = dict(message.get("headers", ())).get(b"content-type", b"")
@@ -202,9 +192,10 @@ def _telling_of_streams(app: ASGIApp) -> ASGIApp:
                     scope[_STREAMS] = True
             await send(message)
 
-        await app(scope, receive, sending)
+        with suppress(asyncio.CancelledError):  # Uvicorn would log it
+            await app(scope, receive, sending)
 
-    return telling
+    return watched
 
 
 def _cut(server: uvicorn.Server) -> None:

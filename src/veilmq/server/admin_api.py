@@ -15,7 +15,7 @@ import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -25,7 +25,6 @@ from veilmq.console.asking import Answer, Ask, Asked
 from veilmq.console.sign_ins import SignIns, SignInsPaused
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX
 from veilmq.server.dispatch import Dispatcher
-from veilmq.server.http_parser import Date
 from veilmq.server.http_parser import Request as QueueRequest
 from veilmq.wire.sqs.callers import Caller
 from veilmq.wire.v1.openapi import described
@@ -242,6 +241,9 @@ async def _send(answer: Answer, send: Send, *, empty: bool) -> None:
     await send({"type": "http.response.body", "body": b"" if empty else answer.body})
 
 
+_NO_LINE: Any = None  # what a request needs of its connection, ``_Awaited`` does itself
+
+
 class InProcessClient:
     """Asks the queues of one server."""
 
@@ -268,10 +270,10 @@ class InProcessClient:
         """
         if forwarded.caller is None and self._dispatcher.signed:
             raise PermissionError("This server has accounts, and the request has no caller.")
-        line = _Inner(forwarded.peer)
         headers = dict(forwarded.headers)
         program = headers.pop(b"user-agent", None)
-        request = _Awaited(line, forwarded.method, forwarded.target, headers, forwarded.body, True, program=program)
+        request = _Awaited(_NO_LINE, forwarded.method, forwarded.target, headers, forwarded.body, True)
+        request.peer, request.program = forwarded.peer, program
         request.answer = asyncio.get_running_loop().create_future()
         self._awaited.add(request)
         try:
@@ -292,6 +294,7 @@ class _Awaited(QueueRequest, eq=False):
     """
 
     answer: "asyncio.Future[Answer] | None" = None
+    peer: str | None = None
     program: bytes | None = None
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
@@ -302,8 +305,12 @@ class _Awaited(QueueRequest, eq=False):
         if not self.answer.done():
             self.answer.set_result(Answer(status, headers, body))
 
+    def source_ip(self) -> str | None:
+        """Return the address of the client of the other port."""
+        return self.peer
+
     def user_agent(self) -> str | None:
-        """Return what program the client of the other port says that it is."""
+        """Return the program of the client of the other port."""
         return None if self.program is None else self.program.decode("latin-1")
 
     def in_turn(self, begin: Callable[[], None]) -> None:
@@ -312,33 +319,3 @@ class _Awaited(QueueRequest, eq=False):
 
     def end_connection(self) -> None:
         """Do nothing: there is no connection."""
-
-
-class _Undated:
-    """No ``Date`` line."""
-
-    line = b"Date: -\r\n"
-
-    def renew(self) -> bytes:
-        """Return it."""
-        return self.line
-
-
-class _Inner:
-    """The line of one request, which came from ``peer`` by another port."""
-
-    def __init__(self, peer: str | None) -> None:
-        """Carry nothing."""
-        self.date: Date = _Undated()
-        self.proven = True
-        self._peer = peer
-
-    def answered(self) -> None:
-        """Do nothing: the reply was taken."""
-
-    def peer(self) -> str | None:
-        """Return the address that policies see."""
-        return self._peer
-
-    def turn(self) -> None:
-        """Do nothing: nothing waits here."""

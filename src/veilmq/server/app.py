@@ -122,7 +122,11 @@ async def serve(
         acceptors = await _accept(connections, guard, listeners)
         admin_endpoint = url(admin_listeners[0], scheme=guard.scheme)
         bound = _bound(guard, shutdown, engine=engine, polls=polls, endpoints=(endpoint, admin_endpoint))
-        await _until_the_end(bound, shutdown, ready=ready)
+        log.info("serving %s, messages are kept %s", bound.endpoint, engine.kept)
+        if ready is not None:
+            ready(bound)
+        await shutdown.requested.wait()
+        log.info("stopping: %d long polls wait", polls.parked)
         for acceptor in acceptors:
             acceptor.close()
         polls.close()
@@ -261,11 +265,3 @@ async def _accept(
     listen = partial(asyncio.get_running_loop().create_server, connections.protocol, **guard.transport)
     copies = [each.dup() for each in listeners for _ in range(_ACCEPTED_IN_A_TURN - 1)]
     return [await listen(sock=each) for each in (*listeners, *copies)]
-
-
-async def _until_the_end(bound: Bound, shutdown: Shutdown, *, ready: Callable[[Bound], None] | None) -> None:
-    log.info("serving %s, messages are kept %s", bound.endpoint, bound.engine.kept)
-    if ready is not None:
-        ready(bound)
-    await shutdown.requested.wait()
-    log.info("stopping: %d long polls wait", bound.polls.parked)

@@ -317,7 +317,10 @@ class RequestReader:
         self._forget_message()
 
     def _read_head(self, segment: bytes) -> None:
-        """Read a segment at whose beginning no request is under way."""
+        """Read a segment at whose beginning no request is under way.
+
+        Where the end of the head is guessed wrong (a body may hold an empty line, too), the lines do not add up.
+        """
         plain, parser = self._plain_head, self._plain_parser
         try:
             parser.feed_data(segment)
@@ -325,7 +328,7 @@ class RequestReader:
             plain.targets.clear()
         method = parser.get_method()
         headers = {name.lower(): value for name, value in plain.headers.items()}
-        target = plain.targets[0] if len(plain.targets) == 1 else b""
+        target = plain.targets[0] if len(plain.targets) == 1 else b""  # else the headers may be of several requests
         plain.headers.clear()
         plain.targets.clear()
         length = int(headers.get(b"content-length", b"0")) if target else 0

@@ -114,7 +114,7 @@ class LongPolls:
         self.budget = budget or ByteBudget(HTTP_BYTES.default)
         self.clock = clock
         self.closing = False
-        self._lines: dict[str, _Line] = {}
+        self._queues: dict[str, _WaiterQueue] = {}
         self._tickets = 0
 
     def ask(
@@ -130,7 +130,7 @@ class LongPolls:
 
         ``permit`` decides before each attempt, the first only if it is ``late``; what it refuses with is the answer.
         """
-        line = self._lines.get(command.queue)
+        line = self._queues.get(command.queue)
         if line is not None:
             line.look()
         poll = _KINDS[type(command)](self, command, wait_s, answer, permit=permit)
@@ -150,29 +150,29 @@ class LongPolls:
     @property
     def parked(self) -> int:
         """Return how many polls wait."""
-        return sum(len(line.parked) for line in self._lines.values())
+        return sum(len(line.parked) for line in self._queues.values())
 
     @property
     def asking(self) -> int:
         """Return how many polls that waited, or are about to, are submitted to the store."""
-        return sum(line.asking for line in self._lines.values())
+        return sum(line.asking for line in self._queues.values())
 
-    def line(self, queue: str) -> "_Line":
+    def waiters(self, queue: str) -> "_WaiterQueue":
         """Return the line of ``queue``, made if there is none."""
-        line = self._lines.get(queue)
+        line = self._queues.get(queue)
         if line is None:
-            line = self._lines[queue] = _Line(self, queue)
+            line = self._queues[queue] = _WaiterQueue(self, queue)
             self.engine.watch(queue, line.wake)
         return line
 
     def drop(self, queue: str) -> None:
         """End an empty line."""
-        del self._lines[queue]
+        del self._queues[queue]
         self.engine.unwatch(queue)
 
     def look(self) -> None:
         """Ask the first of each line: there is room for answers again."""
-        for line in list(self._lines.values()):
+        for line in list(self._queues.values()):
             line.look()
 
     def ticket(self) -> int:
@@ -191,7 +191,7 @@ class Poll(msgspec.Struct, eq=False):
     wait_s: int | None
     answer: Done | None
     permit: Permit | None = None
-    line: "_Line | None" = None
+    waiters: "_WaiterQueue | None" = None
     timer: Timer | None = None
     deadline_ms: int = 0
     ticket: int = 0
@@ -202,7 +202,7 @@ class Poll(msgspec.Struct, eq=False):
         if self.answer is None:
             return
         self.answer = None
-        if self.line is None:
+        if self.waiters is None:
             self.polls.engine.withdraw(self.first_done)
         else:
             self._end_waiting().lose(self)
@@ -211,7 +211,7 @@ class Poll(msgspec.Struct, eq=False):
         """Answer with what there is."""
         self.wait_s = 0
         self.deadline_ms = 0
-        if self.line is not None and self.line.remove(self):
+        if self.waiters is not None and self.waiters.remove(self):
             self.finish(self.nothing())
 
     def first_done(self, result: Any) -> None:
@@ -231,9 +231,9 @@ class Poll(msgspec.Struct, eq=False):
         self.note_instant(now_ms)
         self.deadline_ms = now_ms + wait_s * SECOND_MS
         self.ticket = self.polls.ticket()
-        self.line = self.polls.line(self.command.queue)
+        self.waiters = self.polls.waiters(self.command.queue)
         self.timer = clock.call_at(self.deadline_ms, self._expire)
-        self.line.join(self, result)
+        self.waiters.join(self, result)
 
     def attempt(self, done: Done, permit: Permit | None) -> None:
         """Submit the command, once ``permit`` has decided where there is one."""
@@ -250,7 +250,7 @@ class Poll(msgspec.Struct, eq=False):
 
     def done(self, result: Any) -> None:
         """Take another answer: pass it on, or go back to the line."""
-        line = self.line
+        line = self.waiters
         if line is None:
             return  # withdrawn after it was begun
         in_vain = isinstance(result, self.result_type) and not result.messages
@@ -285,11 +285,11 @@ class Poll(msgspec.Struct, eq=False):
         answer(result)
 
     def _expire(self) -> None:
-        if self.line is not None and self.line.remove(self):
+        if self.waiters is not None and self.waiters.remove(self):
             self.finish(self.nothing())
 
-    def _end_waiting(self) -> "_Line":
-        line, self.line = self.line, None
+    def _end_waiting(self) -> "_WaiterQueue":
+        line, self.waiters = self.waiters, None
         assert line is not None, "only who is in a line can leave it"
         assert self.timer is not None, "who is in a line has a deadline"
         self.timer.cancel()
@@ -350,7 +350,7 @@ class ClaimPoll(Poll, eq=False):
     def done(self, result: Any) -> None:
         """Take another answer, or have the next slice bound."""
         result = self._seen_whole(result)
-        if self.line is not None and isinstance(result, Bound) and result.more:
+        if self.waiters is not None and isinstance(result, Bound) and result.more:
             self.polls.engine.submit(self.command, self.done)
         else:
             super().done(result)
@@ -370,7 +370,7 @@ def _place(poll: Poll) -> int:
     return poll.ticket
 
 
-class _Line:
+class _WaiterQueue:
     """The polls that wait on one queue, in order, and what is known of its next message."""
 
     __slots__ = ("_due_ms", "_polls", "_queue", "_timer", "_timer_at_ms", "asking", "parked")

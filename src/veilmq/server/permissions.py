@@ -171,10 +171,18 @@ class Permissions:
 
     def check(self, exchange: Exchange, command: Command, caller: Caller) -> None:
         """Return if ``caller`` may have ``command`` carried out; raises ``Denial`` and ``Unknown``."""
-        queue = _queue_of(command)
-        if queue is not None:
-            self._check(queue, exchange, None, caller)
-        further = _FURTHER.get(type(command))
+        kind = type(command)
+        if kind not in _OF_NO_QUEUE:
+            queue = command.source if kind in _OF_SOURCE else command.queue  # type: ignore[attr-defined]
+            kept = self._kept.get(queue)
+            if (
+                kept is None
+                or kept.varies_by_address
+                or (caller.arn, exchange.action, None) not in kept.passed
+                or exchange.started_s >= kept.stale_at_s
+            ):  # else it is known to pass
+                self._check(queue, exchange, None, caller)
+        further = _FURTHER.get(kind)
         if further is not None:
             for other, action in further(command):
                 self._check(other, exchange, action, caller)
@@ -212,10 +220,19 @@ class Permissions:
         return waiting
 
     def answering(self, exchange: Exchange, command: Command, caller: Caller, done: Done) -> Done:
-        """Return ``done`` for one of ``ANSWERED_HERE``: a listing shows ``caller`` what he may see alone."""
+        """Return ``done`` for one of ``ANSWERED_HERE``: a listing shows what ``caller`` may see alone.
+
+        After a command of ``CHANGING``, what is known of its queue is forgotten first.
+        """
         if type(command) is commands.ListQueues:
             return partial(self._show, exchange, caller, done)
-        return self.forgetting(command, done)
+        queue: str = command.queue  # type: ignore[attr-defined]
+
+        def forget_first(result: Any) -> None:
+            self._kept.pop(queue, None)
+            done(result)
+
+        return forget_first
 
     def narrowed(self, exchange: Exchange, command: BrowseQueues, caller: Caller) -> BrowseQueues:
         """Return ``command`` for what ``caller`` may see; of queues without a policy that is all or nothing."""
@@ -226,16 +243,6 @@ class Permissions:
             return self._shows(view, exchange, caller) if view.settings.policy else sees_plain
 
         return msgspec.structs.replace(command, may_see=may_see)
-
-    def forgetting(self, command: Command, done: Done) -> Done:
-        """Return ``done`` for one of ``CHANGING``, with what is known of its queue forgotten first."""
-        queue: str = command.queue  # type: ignore[attr-defined]
-
-        def forget_first(result: Any) -> None:
-            self._kept.pop(queue, None)
-            done(result)
-
-        return forget_first
 
     def _judge(self, queue: str, kept: _Kept, exchange: Exchange, action: str | None, caller: Caller) -> None:
         """Judge a request; remember one that passes if all of its kind do."""
@@ -308,15 +315,6 @@ class Permissions:
             queue=queue_arn(queue, self._context),
             explicit=policy is not None and policy.verdict(policy_request) is Verdict.DENY,
         )
-
-
-def _queue_of(command: Command) -> str | None:
-    """Return the queue whose policy decides about ``command``, ``None`` where none does."""
-    kind = type(command)
-    if kind in _OF_NO_QUEUE:
-        return None
-    name: str = command.source if kind in _OF_SOURCE else command.queue  # type: ignore[attr-defined]
-    return name
 
 
 def _of_forward(command: Forward) -> Iterator[tuple[str, str]]:

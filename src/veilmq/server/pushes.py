@@ -240,13 +240,18 @@ class Receiver:
         self.bound = min(PARALLEL_MAX, self.bound * 2) if succeeded else 1
 
 
-class Line:
+class PushedSubscription:
     """Knows when its queue has a message; ``ready`` is called with it when that is now, perhaps more than once."""
 
     __slots__ = ("_clock", "_due_ms", "_ready", "_timer", "asking", "queue", "receiver", "subscription")
 
     def __init__(
-        self, subscription: Subscription, receiver: Receiver, *, clock: Clock, ready: Callable[["Line"], object]
+        self,
+        subscription: Subscription,
+        receiver: Receiver,
+        *,
+        clock: Clock,
+        ready: Callable[["PushedSubscription"], object],
     ) -> None:
         """Begin with nothing known."""
         self.subscription = subscription
@@ -403,9 +408,9 @@ class Pusher:
         self._places = parallel_max
         self._chance = chance
         self._throttle = LogThrottle(clock)
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, PushedSubscription] = {}
         self._receivers: dict[tuple[str, int], Receiver] = {}
-        self._row: dict[Line, None] = {}  # a set in order
+        self._row: dict[PushedSubscription, None] = {}  # a set in order
         self._pushes: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -452,7 +457,7 @@ class Pusher:
         self._receivers = {name: each for name, each in self._receivers.items() if each in used}
 
     def _take_up(self, subscription: Subscription) -> None:
-        line = Line(subscription, self._receiver(subscription), clock=self._clock, ready=self._stand)
+        line = PushedSubscription(subscription, self._receiver(subscription), clock=self._clock, ready=self._stand)
         known = self._lines.get(line.queue)
         if known is not None:
             known.subscription, known.receiver = subscription, line.receiver
@@ -461,7 +466,7 @@ class Pusher:
         self._engine.watch(line.queue, line.wake)
         line.wake(self._clock.now_ms())
 
-    def _drop(self, line: Line) -> None:
+    def _drop(self, line: PushedSubscription) -> None:
         line.rest()
         self._row.pop(line, None)
         if self._lines.pop(line.queue, None) is not None:
@@ -471,7 +476,7 @@ class Pusher:
         url = read_push_url(subscription.push_url)
         return self._receivers.setdefault((url.host, url.port), Receiver())
 
-    def _stand(self, line: Line) -> None:
+    def _stand(self, line: PushedSubscription) -> None:
         self._row[line] = None
         self._fill()
 
@@ -487,14 +492,14 @@ class Pusher:
                 del self._row[line]
                 self._ask(line, places)
 
-    def _ask(self, line: Line, places: int) -> None:
+    def _ask(self, line: PushedSubscription, places: int) -> None:
         line.ask()
         line.receiver.running += places
         self._places -= places
         take = commands.Receive(queue=line.queue, count=places, timeout_s=LEASE_S)
         self._engine.submit(take, partial(self._taken, line, line.receiver, places))
 
-    def _taken(self, line: Line, receiver: Receiver, places: int, result: Received | VeilmqError) -> None:
+    def _taken(self, line: PushedSubscription, receiver: Receiver, places: int, result: Received | VeilmqError) -> None:
         line.asking = False
         messages = result.messages if isinstance(result, Received) else []
         unused = places - len(messages)
@@ -513,7 +518,7 @@ class Pusher:
             line.look()
         self._fill()
 
-    async def _push(self, line: Line, receiver: Receiver, message: ReceivedMessage) -> None:
+    async def _push(self, line: PushedSubscription, receiver: Receiver, message: ReceivedMessage) -> None:
         problem = "it was cut short"
         self._counts.pushes_running += 1
         try:
@@ -527,7 +532,7 @@ class Pusher:
             self._places += 1
             self._fill()
 
-    async def _settle(self, line: Line, message: ReceivedMessage, problem: str) -> None:
+    async def _settle(self, line: PushedSubscription, message: ReceivedMessage, problem: str) -> None:
         """Delete the message, or have it tried again."""
         if not problem:
             await self._delete(line, message, PushOutcome.ACCEPTED)
@@ -541,7 +546,7 @@ class Pusher:
         await execute(self._engine, commands.ChangeVisibility(queue=line.queue, changes=(change,)))
         self._counts.pushes[PushOutcome.FAILED] += 1
 
-    async def _delete(self, line: Line, message: ReceivedMessage, outcome: PushOutcome) -> None:
+    async def _delete(self, line: PushedSubscription, message: ReceivedMessage, outcome: PushOutcome) -> None:
         await execute(self._engine, commands.Delete(queue=line.queue, receipts=(message.receipt,)))
         self._counts.pushes[outcome] += 1
 

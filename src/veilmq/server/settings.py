@@ -297,12 +297,9 @@ MEMORY = Setting(
 """The one setting that is no field of its own: it stands for ``data=None``, which no source can write."""
 
 
-def _with_memory(rows: tuple[Setting, ...]) -> tuple[Setting, ...]:
-    after_data = [row.name for row in rows].index("data") + 1
-    return (*rows[:after_data], MEMORY, *rows[after_data:])
+_AFTER_DATA = [row.name for row in _ROWS].index("data") + 1
 
-
-SETTINGS = _with_memory(_ROWS)
+SETTINGS = (*_ROWS[:_AFTER_DATA], MEMORY, *_ROWS[_AFTER_DATA:])
 """Every setting that a flag, a variable or a file can give, in the order of help and documentation."""
 
 
@@ -380,20 +377,14 @@ def resolve(*, flags: Mapping[str, object], environment: Mapping[str, str], file
     ``flags`` maps names of settings to raw values (flags that were not used are absent); ``file`` is the file that a
     flag named, ``None`` for the one that the environment names, or ``veilmq.toml`` where that exists.
     """
-    given = _from_file(file, environment) | _from_environment(environment) | _from_flags(flags)
+    given = _from_file(file, environment) | _from_environment(environment)
+    given |= _read({row.name: (flags[row.name], f"flag {row.flag}") for row in SETTINGS if row.name in flags})
+    values: dict[str, Any] = {name: one.value for name, one in given.items()}
     try:
-        return ServerSettings(**_values(given))
+        return ServerSettings(**values)
     except SettingError as error:
         origin = given[error.name].origin if error.name in given else "default"
         raise SettingError(error.name, value=error.value, origin=origin, problem=error.problem) from None
-
-
-def _values(given: Mapping[str, Given]) -> dict[str, Any]:
-    return {name: one.value for name, one in given.items()}
-
-
-def _from_flags(flags: Mapping[str, object]) -> dict[str, Given]:
-    return _read({row.name: (flags[row.name], f"flag {row.flag}") for row in SETTINGS if row.name in flags})
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Given]:

@@ -101,7 +101,8 @@ def test_a_policy_that_is_forgotten_while_it_is_asked_for_is_not_kept() -> None:
     permissions = Permissions(engine, region=REGION, secure=False, wall_s=lambda: 0.0)
     step, heard = Step(), Step()
     permissions.wait(step, Unknown(PURGE.queue), step.again)
-    permissions.forgetting(commands.DeleteQueue(queue=PURGE.queue), heard.done)(None)
+    deleting = commands.DeleteQueue(queue=PURGE.queue)
+    permissions.answering(step, deleting, caller(OWNER), heard.done)(None)
     engine.answer(VIEW)
     assert (step.happened, heard.happened) == (["again"], ["NoneType"])
     with pytest.raises(Unknown):
