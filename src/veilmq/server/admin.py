@@ -34,13 +34,13 @@ from veilmq.core.errors import VeilmqError
 from veilmq.core.events import CountEvents, EventCounts
 from veilmq.events.failures import EventsError
 from veilmq.server.admin_api import CallerUnknown
+from veilmq.server.authentication import Security
 from veilmq.server.console import ConsoleService
 from veilmq.server.http import Connections
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import SHOWN_MAX, Metrics, QueueCountBook, Snapshot, TopicCounts, exposition
 from veilmq.server.origin import AdminGuard
-from veilmq.server.process import Shutdown, is_loopback
-from veilmq.server.security import CLOSING_S_MAX, Security
+from veilmq.server.process import CLOSING_S_MAX, Shutdown, is_loopback
 from veilmq.server.stores import EventExports, readiness_checks
 from veilmq.store.port import Store, execute
 

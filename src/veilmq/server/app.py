@@ -23,10 +23,11 @@ from typing import TextIO
 from veilmq.core.browsing import BrowseQueues
 from veilmq.core.commands import Command
 from veilmq.events.failures import EventsError
-from veilmq.server import security
+from veilmq.server import authentication
 from veilmq.server.admin import Admin
 from veilmq.server.admin_api import InProcessClient
 from veilmq.server.admission import ByteBudget
+from veilmq.server.authentication import Security, secure
 from veilmq.server.console import ConsoleService
 from veilmq.server.dispatch import Ask, Dispatcher
 from veilmq.server.http import Connections
@@ -34,10 +35,10 @@ from veilmq.server.http_parser import Handler
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.namespaces import Namespaces
+from veilmq.server.permissions import Judge, Permissions
 from veilmq.server.process import BindError, Shutdown, authority, bind, close, loop_factory, url
 from veilmq.server.pushes import PushError
 from veilmq.server.queue_statistics import QueueBook
-from veilmq.server.security import Security, secure
 from veilmq.server.settings import ServerSettings
 from veilmq.server.stores import exporting, open_store, place_of
 from veilmq.server.topics import TopicService, push_identity
@@ -78,7 +79,7 @@ async def serve(
 
     ``wall_s`` is what signatures are compared with, in seconds. ``around`` is called once and may put a handler of
     requests in front of the server's: a test's faults. Raises ``StoreError``, ``BindError``, ``EventsError``,
-    ``PushError``, one of ``security.ERRORS``, and ``StoreFailedError`` when the store failed.
+    ``PushError``, one of ``authentication.ERRORS``, and ``StoreFailedError`` when the store failed.
     """
     guard = secure(settings, wall_s=wall_s)
     events_to = place_of(settings)
@@ -86,7 +87,9 @@ async def serve(
     async with AsyncExitStack() as closing:
         closing.enter_context(shutdown.on_signals())
         closing.enter_context(guard.reload.on_signal())
-        engine = await open_store(settings, clock=clock, on_fatal=shutdown.fail, may_send=guard.may_send)
+        judge = Judge(region=settings.region, secure=guard.tls is not None, wall_s=wall_s)
+        may_send = None if guard.authentication is None else judge.may_send
+        engine = await open_store(settings, clock=clock, on_fatal=shutdown.fail, may_send=may_send)
         closing.push_async_callback(engine.close)
         listeners = bind(settings.host, settings.port, setting="port")
         closing.callback(close, listeners)
@@ -145,7 +148,7 @@ def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(serve(settings, ready=lambda bound: announce(bound, stream)))
-    except (StoreError, BindError, EventsError, PushError, *security.ERRORS) as error:
+    except (StoreError, BindError, EventsError, PushError, *authentication.ERRORS) as error:
         sys.stderr.write(f"veilmq: {error}\n")
         return 1
     except StoreFailedError as error:
@@ -229,6 +232,11 @@ def _bound(
 def _dispatcher(
     settings: ServerSettings, guard: Security, *, polls: LongPolls, address: str, topics: TopicService, book: QueueBook
 ) -> Dispatcher:
+    permissions = None
+    if guard.authentication is not None:
+        permissions = Permissions(
+            polls.engine, region=settings.region, secure=guard.tls is not None, wall_s=guard.wall_s
+        )
     asked: dict[type[Command], Ask] = {**topics.asked, BrowseQueues: book.ask}
     return Dispatcher(
         polls=polls,
@@ -243,7 +251,7 @@ def _dispatcher(
         scheme=guard.scheme,
         authentication=guard.authentication,
         namespaces=_namespaces(settings),
-        permissions=guard.permissions(polls.engine),
+        permissions=permissions,
         asked=asked,
         pages=topics.pages,
     )

@@ -5,24 +5,30 @@ secrets in the clear, because a signature can only be verified with the secret; 
 it, which is checked. Errors repeat nothing of its content but names of members and ids of accounts and keys.
 
 Each protocol has its own signature, and all use the same keys. Requests of one caller share a context as long as they
-come under one address, as nearly all do.
+come under one address, as nearly all do. ``Security`` is what the settings say about access as a whole.
 """
 
 import logging
 import os
+import ssl
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
 from secrets import token_hex
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
 from veilmq.server.admission import Share
 from veilmq.server.http_parser import Request
+from veilmq.server.origin import ConsoleReach
+from veilmq.server.process import CLOSING_S_MAX, HANDSHAKE_S_MAX, Reload, Tls, TlsError
+from veilmq.server.setting_kinds import Addresses
+from veilmq.server.settings import ServerSettings
 from veilmq.wire.smq.authorization import Verifier as SmqVerifier
 from veilmq.wire.sqs.callers import AccessKey, Caller, caller
 from veilmq.wire.sqs.context import RequestContext
@@ -271,3 +277,66 @@ class Authentication:
         self.loads += 1
         accounts = {key.caller.account for key in keys.values()}
         log.info("signatures are verified: %d keys of %d accounts in %s", len(keys), len(accounts), self._path)
+
+
+ERRORS = (CredentialsError, TlsError)
+"""What ``secure`` raises: the start has failed, and ``str()`` says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """``None`` is what is not in use: requests need no signature, nothing is encrypted."""
+
+    authentication: Authentication | None
+    tls: Tls | None
+    region: str
+    wall_s: Callable[[], float]
+    proxies: Addresses
+
+    @property
+    def scheme(self) -> str:
+        """Return how URLs of the server begin."""
+        return "http" if self.tls is None else "https"
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """Return what listeners that take it need for TLS."""
+        return None if self.tls is None else self.tls.context
+
+    @property
+    def transport(self) -> dict[str, Any]:
+        """Return the arguments of the event loop's ``create_server`` for TLS."""
+        if self.tls is None:
+            return {}
+        return {
+            "ssl": self.tls.context,
+            "ssl_handshake_timeout": HANDSHAKE_S_MAX,
+            "ssl_shutdown_timeout": CLOSING_S_MAX,
+        }
+
+    @property
+    def reload(self) -> Reload:
+        """Return what reads all files again."""
+        return Reload([used.reload for used in (self.authentication, self.tls) if used is not None])
+
+    @property
+    def console_reach(self) -> ConsoleReach:
+        """Return who may use the console, from where."""
+        return ConsoleReach(signed=self.authentication is not None, tls=self.tls is not None, proxies=self.proxies)
+
+
+def secure(settings: ServerSettings, *, wall_s: Callable[[], float]) -> Security:
+    """Return the security of a server with ``settings``; raises one of ``ERRORS``."""
+    tls = None
+    if settings.tls_certificate is not None and settings.tls_key is not None:
+        tls = Tls(settings.tls_certificate, settings.tls_key)
+    authentication = None
+    if settings.credentials is not None:
+        authentication = Authentication(
+            settings.credentials,
+            region="" if settings.regions == "by-request" else settings.region,
+            secure=tls is not None,
+            wall_s=wall_s,
+        )
+    proxies = Addresses(settings.console_proxy)
+    return Security(authentication=authentication, tls=tls, region=settings.region, wall_s=wall_s, proxies=proxies)

@@ -39,10 +39,10 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock
 from veilmq.events.held_times import HeldTimes
 from veilmq.server.admin_api import AdminApi, AdminCallers
-from veilmq.server.authentication import Authentication
+from veilmq.server.authentication import Authentication, Security
 from veilmq.server.http import Connections
 from veilmq.server.long_polling import LongPolls
-from veilmq.server.security import Security
+from veilmq.server.permissions import Judge
 from veilmq.server.settings import MEMORY, SETTINGS, ServerSettings, Setting
 from veilmq.server.stores import EventExports, readiness_checks
 from veilmq.store.port import Figure, Series, Store, execute
@@ -156,7 +156,7 @@ class ConsoleService:
             health=self.health,
             keys=None if known is None else keys_of(known, guard.wall_s),
             live=self.live,
-            may=guard.judge.verdicts,
+            may=Judge(region=settings.region, secure=guard.tls is not None, wall_s=guard.wall_s).verdicts,
             past=PastReceipts(settings, engine.clock),
             settings=shown_settings(settings),
         )

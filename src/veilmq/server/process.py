@@ -1,4 +1,4 @@
-"""What the server uses of its process: listening sockets, the event loop, and signals that end it.
+"""What the server uses of its process: listening sockets, TLS, the event loop, and signals.
 
 Sockets are bound before the server does anything else, with an error that says what to do. A name is bound at every
 address that it stands for (``localhost`` is one of IPv4 and one of IPv6 on most machines), at the same port, as a
@@ -6,17 +6,23 @@ client may try any of them. Addresses that this machine does not have are skippe
 
 The first signal lets running requests finish for a while, a second one, or a failed store, does not. The time is one
 for all parts of the server: what one part has used is not left for the next. Signals are handled from before the first
-part starts until after the last one has ended.
+part starts until after the last one has ended. SIGHUP has files read again without a request being dropped.
+
+The server speaks TLS from 1.2 on. Each handshake uses the certificate that is in force when it begins, by the hook that
+is there for names; so a new one is taken as a whole or not at all, and open connections keep theirs.
 """
 
 import asyncio
 import errno
+import logging
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 BACKLOG = 1_024
@@ -193,3 +199,100 @@ class Shutdown:
             return
         self._over_at_s = self._time_s() + grace_s
         self.requested.set()
+
+
+log = logging.getLogger(__name__)
+
+HANDSHAKE_S_MAX = 10
+CLOSING_S_MAX = 2
+"""How long a client may take for its part of a handshake, and of the end of a connection, in seconds."""
+
+
+class TlsError(Exception):
+    """Certificate and key cannot be used; ``str()`` says why and what to do."""
+
+
+class Tls:
+    """What both ports speak; ``context`` is for their listeners."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        """Read both files; raises ``TlsError``."""
+        self._certificate = certificate
+        self._key = key
+        self._current = _tls_context(certificate, key)
+        self.context = _tls_context(certificate, key)
+        self.context.sni_callback = self._give_current
+
+    def reload(self) -> None:
+        """Read both files again; what cannot be used leaves them as they were, and the log says why."""
+        try:
+            self._current = _tls_context(self._certificate, self._key)
+        except TlsError as error:
+            log.error("the certificate stays as it was: %s", error)
+        else:
+            log.info("new connections get the certificate that is in %s now", self._certificate)
+
+    def _give_current(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = self._current
+
+
+def _tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    for path, what in ((certificate, "certificate"), (key, "key")):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise TlsError(f"The TLS {what} {path} cannot be read: {error.strerror}.") from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(certificate, key, password=_no_passphrase)
+    except _Passphrase:
+        raise TlsError(f"The TLS key {key} needs a passphrase; give one without.") from None
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise TlsError(f"The TLS key {key} is not that of the certificate {certificate}.") from None
+        raise TlsError(
+            f"The TLS certificate {certificate} or the key {key} is not in PEM: {_tls_reason(error)}."
+        ) from None
+    return context
+
+
+class _Passphrase(Exception):
+    pass
+
+
+def _no_passphrase() -> str:
+    raise _Passphrase
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    return (error.reason or "unknown").lower().replace("_", " ")
+
+
+class Reload:
+    """All that is read again, in order; each says for itself in the log what came of it."""
+
+    def __init__(self, readers: Sequence[Callable[[], None]]) -> None:
+        """``readers`` raise nothing."""
+        self._readers = readers
+
+    def __call__(self) -> None:
+        """Read again."""
+        if not self._readers:
+            log.info("there is nothing to read again: neither credentials nor a certificate are in use")
+        for read in self._readers:
+            read()
+
+    @contextmanager
+    def on_signal(self) -> Iterator[None]:
+        """Do so at each SIGHUP; only the main thread can, in another one this does nothing."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self)
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGHUP)

@@ -22,7 +22,7 @@ from botocore.exceptions import ConnectionClosedError, SSLError
 from cryptography.hazmat.primitives import serialization as pem
 
 from tests.server.keys import REGION, client, written
-from veilmq.server.security import Reload, Tls, TlsError
+from veilmq.server.process import Reload, Tls, TlsError
 from veilmq.testing import RunningServer
 
 pytestmark = pytest.mark.slow
