@@ -9,8 +9,8 @@ import asyncio
 
 import uvloop
 
-from veilmq.server.connections import Connections
-from veilmq.server.http_request import Pending, Request
+from veilmq.server.http import Connections
+from veilmq.server.http_parser import Pending, Request
 
 HEADERS = b"Content-Type: application/x-amz-json-1.0\r\n"
 

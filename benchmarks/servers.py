@@ -141,7 +141,7 @@ CEILING = Server(
 )
 OWN_CLASS = Server(
     name="own HTTP class",
-    modules=("veilmq.server.http1",),
+    modules=("veilmq.server.http",),
     command=_constant("own", "benchmarks.constant"),
     constant=True,
 )

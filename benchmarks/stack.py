@@ -19,9 +19,9 @@ from typing import Any, cast
 
 from veilmq.core.commands import Command
 from veilmq.core.ports import Done, Wake
-from veilmq.server.connections import Connections
 from veilmq.server.dispatch import Dispatcher
-from veilmq.server.longpoll import LongPolls
+from veilmq.server.http import Connections
+from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.store.clock import SystemClock
 from veilmq.store.sqlite.batch import Batch, Entry

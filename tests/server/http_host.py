@@ -13,13 +13,11 @@ from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from veilmq.core.limits import HTTP_BYTES
-from veilmq.server.byte_budget import ByteBudget
-from veilmq.server.connections import Connections
-from veilmq.server.event_loop import loop_factory
-from veilmq.server.http_limits import HttpLimits
-from veilmq.server.http_refusal import Refusal, Worded, as_text
-from veilmq.server.http_request import Pending, Request
-from veilmq.server.in_turn import InTurn
+from veilmq.server.admission import ByteBudget, HttpLimits
+from veilmq.server.background import OrderedReply
+from veilmq.server.http import Connections
+from veilmq.server.http_parser import Pending, Refusal, Request, Worded, as_text
+from veilmq.server.process import loop_factory
 
 T = TypeVar("T")
 
@@ -186,7 +184,7 @@ class HttpHost:
         self.handled += 1
         self.targets.append(request.target)
         if request.target == b"/large":
-            return InTurn(request, lambda: self._begin(request))
+            return OrderedReply(request, lambda: self._begin(request))
         if request.target == b"/defect":
             raise RuntimeError("a defect of the handler")
         if request.target == b"/hold":

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.store.host import Host
 from tests.store.postgres_host import PostgresHost, set_clock
-from veilmq.server.copying import copy_store
+from veilmq.server.stores import copy_store
 from veilmq.store.copying import CopyRefused
 from veilmq.store.sqlite.database import EngineOptions
 from veilmq.testing import VirtualClock

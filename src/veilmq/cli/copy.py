@@ -25,7 +25,7 @@ def copy(*, source: From, to: To, json: Json = False) -> None:
     All of it or nothing; the source stays as it is.
     """
     with needs_extra("server", command="copy"):
-        from veilmq.server.copying import copy_store
+        from veilmq.server.stores import copy_store
         from veilmq.store.clock import SystemClock
         from veilmq.store.copying import CopyRefused
         from veilmq.store.port import StoreError

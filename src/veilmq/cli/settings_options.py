@@ -14,8 +14,7 @@ from cyclopts import Parameter
 
 from veilmq.cli.failures import UsageError
 from veilmq.server.setting_kinds import Stores, Switch
-from veilmq.server.setting_sources import FILE_NAME, FILE_VARIABLE, resolve
-from veilmq.server.settings import SETTINGS, ServerSettings, Setting, SettingError
+from veilmq.server.settings import FILE_NAME, FILE_VARIABLE, SETTINGS, ServerSettings, Setting, SettingError, resolve
 
 Command = TypeVar("Command", bound=Callable[..., int])
 

@@ -28,7 +28,7 @@ def databases(settings: ServerSettings, *, command: str) -> Databases:
     """Return the databases of ``settings``, which name some; raises ``CommandFailed`` where the driver is missing."""
     assert settings.store is not None
     with needs_extra("server", command=command):
-        from veilmq.server.opening import postgres_parts
+        from veilmq.server.stores import postgres_parts
         from veilmq.store.port import StoreError
     try:
         return Databases(postgres_parts(f"veilmq {command}"), split_urls(settings.store))

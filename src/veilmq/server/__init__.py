@@ -1,4 +1,4 @@
-"""The server: sockets, dispatch to the protocols, long polls, health and metrics.
+"""The server: sockets, dispatch to the protocols, long polls, permissions, health and metrics.
 
-It introduces the wire to an engine and knows the rules of neither.
+It connects the wire with a store and has the rules of neither.
 """

@@ -1,44 +1,210 @@
-"""The second port: health for whoever starts and stops servers, metrics for whoever watches them, and the console.
+"""The operator's port: health for process managers, metrics for Prometheus, and the console.
 
-``/health/live`` answers while the event loop turns; ``/health/ready`` says whether requests should be sent here, and
-if not, why; ``/metrics`` is for Prometheus; ``/events/flush`` has the event log exported now, and ``/api/clock/trust``
-takes the present time for right. Starlette on Uvicorn, in the same event loop as the queues, which are not held up:
+``/health/live`` replies while the event loop runs; ``/health/ready`` says whether requests should be sent here, and
+if not, why; ``/metrics`` is for Prometheus; ``/events/flush`` exports the event log now, and ``/api/clock/trust``
+accepts the present time as right. Starlette on Uvicorn, in the event loop of the queues, which it does not block:
 queues are counted a few at a time, and the text of the metrics is made in another thread, one at a time.
+
+Uvicorn runs without its main loop, which wakes up ten times a second for a ``Date`` header and takes over the signals.
+What Uvicorn does not limit is limited here: connections, and the time from one reply to the next. An event stream has
+no end; its client stays as long as it reads. The end of the server is bounded like everything else.
 """
 
 import asyncio
 import socket
-from collections.abc import Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeVar
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
+from typing import Any, TypeVar, cast
 
+import h11
+import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from veilmq.console.audit import AuditLogError
 from veilmq.core import limits
 from veilmq.core.errors import VeilmqError
 from veilmq.core.events import CountEvents, EventCounts
 from veilmq.events.failures import EventsError
-from veilmq.server.admin_callers import CallerUnknown
-from veilmq.server.admin_guard import AdminGuard
-from veilmq.server.admin_server import serving
-from veilmq.server.connections import Connections
-from veilmq.server.console_service import ConsoleService
-from veilmq.server.event_exports import EventExports
-from veilmq.server.listener import is_loopback
-from veilmq.server.longpoll import LongPolls
-from veilmq.server.metrics import Metrics
-from veilmq.server.obstacles import obstacles
-from veilmq.server.prometheus import Snapshot, exposition
-from veilmq.server.queue_counts import SHOWN_MAX, QueueCountBook
-from veilmq.server.security import Security
-from veilmq.server.shutdown import Shutdown
-from veilmq.server.topic_counts import TopicCounts
+from veilmq.server.admin_api import CallerUnknown
+from veilmq.server.authentication import Security
+from veilmq.server.console import ConsoleService
+from veilmq.server.http import Connections
+from veilmq.server.long_polling import LongPolls
+from veilmq.server.metrics import SHOWN_MAX, Metrics, QueueCountBook, Snapshot, TopicCounts, exposition
+from veilmq.server.origin import AdminGuard
+from veilmq.server.process import CLOSING_S_MAX, Shutdown, is_loopback
+from veilmq.server.stores import EventExports, readiness_checks
 from veilmq.store.port import Store, execute
+
+HEAD_BYTES_MAX = 16_384
+CONNECTIONS_MAX = 256
+REQUESTS_MAX = 192
+"""Uvicorn answers 503 beyond that many connections or requests: the streams of open pages are among them."""
+
+IDLE_S_MAX = 5
+
+_EVENT_STREAM = b"text/event-stream"
+_STREAMS = "veilmq.streams"  # set in the scope of a request whose answer goes on for as long as the client reads it
+
+
+class AdminConnection(H11Protocol):
+    """One client of the operator's port."""
+
+    def __init__(self, *args: Any, request_s_max: float, **kwargs: Any) -> None:
+        """Made by Uvicorn; ``request_s_max`` is how long the client may take for a request and its reply."""
+        super().__init__(*args, **kwargs)
+        self._request_s_max = request_s_max
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, unless there are too many."""
+        super().connection_made(cast(asyncio.Transport, transport))
+        self._set_deadline()
+        if len(self.connections) > CONNECTIONS_MAX:
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Expect nothing more."""
+        self._clear_deadline()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """Expect the next request."""
+        self._set_deadline()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Say that what came is no HTTP, where nothing was answered yet, and close.
+
+        Uvicorn would say it in the middle of an answer too, and have the application answer after it: each is a
+        traceback in the log, which any client could cause.
+        """
+        cycle: Any = self.cycle  # None before the first request
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True  # so that what it says goes nowhere
+            cycle.message_event.set()
+        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
+    def shutdown(self) -> None:
+        """End after the request that is being answered, if there is one; over TLS do not wait long for a farewell."""
+        super().shutdown()
+        if self.transport.is_closing():
+            self.loop.call_later(CLOSING_S_MAX, self.abort)
+
+    def abort(self) -> None:
+        """Close at once, whatever was going on."""
+        self.transport.abort()
+
+    def _set_deadline(self) -> None:
+        self._clear_deadline()
+        self._deadline = self.loop.call_later(self._request_s_max, self._at_deadline)
+
+    def _at_deadline(self) -> None:
+        scope: Any = self.scope  # None before the first request
+        if scope is not None and _STREAMS in scope and not self.flow.write_paused:
+            self._set_deadline()
+        else:
+            self.abort()
+
+    def _clear_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@asynccontextmanager
+async def serving(
+    app: ASGIApp,
+    listeners: Sequence[socket.socket],
+    *,
+    shutdown: Shutdown,
+    request_s_max: float = limits.HTTP_REQUEST_S_MAX,
+    tls: ssl.SSLContext | None = None,
+    ending: Callable[[], object] = _nothing,
+) -> AsyncIterator[None]:
+    """Serve ``app`` on ``listeners`` while the context lasts; its end takes no longer than ``shutdown`` allows.
+
+    ``ending`` is called first then: for what would go on for ever.
+    """
+    server = uvicorn.Server(_config(_watched(app), request_s_max))
+    server.config.ssl = tls
+    server.lifespan = server.config.lifespan_class(server.config)
+    await server.startup(sockets=list(listeners))
+    try:
+        yield
+    finally:
+        ending()
+        await shutdown.let_finish(_end(server, listeners), cut=partial(_cut, server))
+
+
+async def _end(server: uvicorn.Server, listeners: Sequence[socket.socket]) -> None:
+    """Accept no client, and let those that are connected finish; without any, Uvicorn would still wait 0.1 s."""
+    if server.server_state.connections or server.server_state.tasks:
+        await server.shutdown(sockets=list(listeners))
+        return
+    for acceptor in server.servers:
+        acceptor.close()
+
+
+def _config(app: ASGIApp, request_s_max: float) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        http=AdminConnection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",  # at "warning", every malformed request is a line
+        access_log=False,
+        proxy_headers=False,
+        date_header=False,
+        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        timeout_keep_alive=IDLE_S_MAX,
+        limit_concurrency=REQUESTS_MAX,
+    )
+    config.load()
+    made = partial(AdminConnection, request_s_max=request_s_max)
+    config.http_protocol_class = cast(type[asyncio.Protocol], made)
+    return config
+
+
+def _watched(app: ASGIApp) -> ASGIApp:
+    """Mark requests that are answered by an event stream; one that is cut off at the end is no defect of ``app``."""
+
+    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                kind = dict(message.get("headers", ())).get(b"content-type", b"")
+                if kind.startswith(_EVENT_STREAM):
+                    scope[_STREAMS] = True
+            await send(message)
+
+        with suppress(asyncio.CancelledError):  # Uvicorn would log it
+            await app(scope, receive, sending)
+
+    return watched
+
+
+def _cut(server: uvicorn.Server) -> None:
+    """Make Uvicorn's shutdown end now: it waits for connections and for tasks."""
+    for connection in list(server.server_state.connections):
+        cast(AdminConnection, connection).abort()
+    for task in list(server.server_state.tasks):
+        task.cancel()
+
 
 T = TypeVar("T")
 
@@ -53,23 +219,22 @@ class Admin:
 
     def __init__(
         self,
-        *,
         engine: Store,
         polls: LongPolls,
         connections: Connections,
+        exports: EventExports | None,
+        *,
         metrics: Metrics,
-        exports: EventExports | None = None,
-        topics: TopicCounts | None = None,
-        console: ConsoleService | None = None,
+        topics: TopicCounts,
+        console: ConsoleService,
     ) -> None:
-        """Look at these; nothing is changed, but that ``exports`` may be asked to hurry, and by the ``console``."""
+        """Only ``exports`` (by a flush) and the ``console`` change anything."""
         self._engine = engine
-        self._clock = polls.clock
         self._polls = polls
         self._connections = connections
-        self._metrics = metrics
         self._exports = exports
-        self._topics = topics or TopicCounts()
+        self._metrics = metrics
+        self._topics = topics
         self._console = console
         self._counts = QueueCountBook(engine)
         self._showing = asyncio.Lock()
@@ -79,24 +244,14 @@ class Admin:
                 Route("/health/ready", self._ready),
                 Route("/metrics", self._show_metrics),
                 Route("/events/flush", self._flush_events, methods=["POST"]),
-                *([] if console is None else self._of_console(console)),
+                Route("/api/clock/trust", self._trust_clock, methods=["POST"]),
+                Mount("/api", console.api),
+                Mount("/", console.pages),
             ]
         )
 
-    def _of_console(self, console: ConsoleService) -> list[BaseRoute]:
-        return [
-            Route("/api/clock/trust", self._trust_clock, methods=["POST"]),
-            Mount("/api", console.api),
-            Mount("/", console.pages),
-        ]
-
     def serving(
-        self,
-        listeners: Sequence[socket.socket],
-        *,
-        host: str,
-        shutdown: Shutdown,
-        guard: Security,
+        self, listeners: Sequence[socket.socket], *, host: str, shutdown: Shutdown, guard: Security
     ) -> AbstractAsyncContextManager[None]:
         """Serve on ``listeners``, which are those of ``host``, while the context lasts.
 
@@ -104,21 +259,19 @@ class Admin:
         """
         any_name = not is_loopback(listeners)
         guarded = AdminGuard(self.app, own_name=host, any_name=any_name, reach=guard.console_reach)
-        ending = _nothing if self._console is None else self._console.live.close
-        return serving(guarded, listeners, shutdown=shutdown, tls=guard.context, ending=ending)
+        return serving(guarded, listeners, shutdown=shutdown, tls=guard.context, ending=self._console.live.close)
 
     async def _live(self, request: Request) -> Response:
         return PlainTextResponse("alive\n")
 
     async def _ready(self, request: Request) -> Response:
-        told = await obstacles(self._connections, self._engine)
-        if told:
-            return PlainTextResponse("\n".join(told) + "\n", status_code=503)
+        reasons = await readiness_checks(self._connections, self._engine)
+        if reasons:
+            return PlainTextResponse("\n".join(reasons) + "\n", status_code=503)
         warnings = self._engine.warnings()
         return PlainTextResponse("\n".join(["degraded" if warnings else "ready", *warnings]) + "\n")
 
     async def _trust_clock(self, request: Request) -> Response:
-        assert self._console is not None, "the route is made with it"
         try:
             caller = self._console.callers.operator(request)
             peer = None if request.client is None else request.client.host
@@ -135,24 +288,24 @@ class Admin:
         if self._exports is None:
             return PlainTextResponse(NO_EXPORT + "\n", status_code=409)
         flushing = asyncio.ensure_future(self._exports.flush())
-        flushing.add_done_callback(_heard)
+        flushing.add_done_callback(_consume_error)
         done, _ = await asyncio.wait({flushing}, timeout=FLUSH_S_MAX)
         try:
             counts = flushing.result() if done else await execute(self._engine, CountEvents())
         except EventsError as error:
             return PlainTextResponse(f"{error}\n", status_code=503)
-        told = {"exported": counts.exported, "waiting": counts.waiting, "dropped": counts.dropped}
-        return JSONResponse(told, status_code=200 if done else 202)
+        body = {"exported": counts.exported, "waiting": counts.waiting, "dropped": counts.dropped}
+        return JSONResponse(body, status_code=200 if done else 202)
 
     async def _show_metrics(self, request: Request) -> Response:
         async with self._showing:
-            events = asyncio.create_task(_if_told(execute(self._engine, CountEvents())))
-            survey = await _if_told(self._engine.survey(SHOWN_MAX))
+            events = asyncio.create_task(_or_none(execute(self._engine, CountEvents())))
+            survey = await _or_none(self._engine.survey(SHOWN_MAX))
             snapshot = Snapshot(
                 metrics=self._metrics.copy(),
                 queues=[] if survey is None else await self._counts.look(survey.names),
                 queues_in_all=None if survey is None else survey.in_all,
-                now_ms=self._clock.shown_ms(),
+                now_ms=self._polls.clock.shown_ms(),
                 parked_polls=self._polls.parked,
                 open_connections=len(self._connections),
                 events=await events,
@@ -165,11 +318,7 @@ class Admin:
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
-def _nothing() -> None:
-    """Do nothing: no page can be open."""
-
-
-async def _if_told(question: Coroutine[Any, Any, T]) -> T | None:
+async def _or_none(question: Coroutine[Any, Any, T]) -> T | None:
     """Return the answer; ``None`` where the store gives none, which is no reason to say nothing of the rest."""
     try:
         return await question
@@ -177,7 +326,7 @@ async def _if_told(question: Coroutine[Any, Any, T]) -> T | None:
         return None
 
 
-def _heard(flushing: "asyncio.Future[EventCounts]") -> None:
-    """Take the error of an export that nobody waits for any more; it was logged where it happened."""
+def _consume_error(flushing: "asyncio.Future[EventCounts]") -> None:
+    """Retrieve the error of an export after its client gave up; it was logged where it happened."""
     if not flushing.cancelled():
         flushing.exception()

@@ -1,8 +1,8 @@
 """The server, from its settings to its last answer.
 
-Order matters at both ends. The store is opened before anyone can ask, and closed after everyone has been answered:
+Order matters at both ends. The store is opened before clients can connect, and closed after every request is answered:
 at the first SIGTERM the server accepts no more, lets running commands finish, answers long polls with nothing, closes
-idle connections, then the operator's port, which tells of that meanwhile, and then the store.
+idle connections, then the operator's port, which reports the draining, and then the store.
 """
 
 import asyncio
@@ -18,33 +18,30 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 from veilmq.core.browsing import BrowseQueues
 from veilmq.core.commands import Command
 from veilmq.events.failures import EventsError
-from veilmq.server import security
+from veilmq.server import authentication
 from veilmq.server.admin import Admin
-from veilmq.server.byte_budget import ByteBudget
-from veilmq.server.connections import Connections
-from veilmq.server.console_ports import ConsolePorts
-from veilmq.server.console_service import console_service
+from veilmq.server.admin_api import InProcessClient
+from veilmq.server.admission import ByteBudget
+from veilmq.server.authentication import Security, secure
+from veilmq.server.console import ConsoleService
 from veilmq.server.dispatch import Ask, Dispatcher
-from veilmq.server.event_exports import EventExports, exporting, place_of
-from veilmq.server.event_loop import loop_factory
-from veilmq.server.http_request import Handler
-from veilmq.server.inside import Inside
-from veilmq.server.listener import BindError, authority, bind, close, url
-from veilmq.server.longpoll import LongPolls
+from veilmq.server.http import Connections
+from veilmq.server.http_parser import Handler
+from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.namespaces import Namespaces
-from veilmq.server.opening import open_store
-from veilmq.server.pushing.failures import PushError
-from veilmq.server.queue_book import QueueBook
-from veilmq.server.security import Security, secure
+from veilmq.server.permissions import Judge, Permissions
+from veilmq.server.process import BindError, Shutdown, authority, bind, close, loop_factory, url
+from veilmq.server.pushes import PushError
+from veilmq.server.queue_statistics import QueueBook
 from veilmq.server.settings import ServerSettings
-from veilmq.server.shutdown import Shutdown
-from veilmq.server.topic_service import TopicService, push_identity
+from veilmq.server.stores import exporting, open_store, place_of
+from veilmq.server.topics import TopicService, push_identity
 from veilmq.store.clock import StoreClock, wall_s
 from veilmq.store.port import Store, StoreError
 
@@ -70,23 +67,19 @@ class Bound:
     """Whether requests must be signed."""
 
 
-def _alone(handler: Handler) -> Handler:
-    return handler
-
-
 async def serve(
     settings: ServerSettings,
     *,
     clock: StoreClock | None = None,
     wall_s: Callable[[], float] = wall_s,
     ready: Callable[[Bound], None] | None = None,
-    around: Callable[[Handler], Handler] = _alone,
+    around: Callable[[Handler], Handler] | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or ``Bound.stop``; ``ready`` is called once clients can connect.
 
     ``wall_s`` is what signatures are compared with, in seconds. ``around`` is called once and may put a handler of
     requests in front of the server's: a test's faults. Raises ``StoreError``, ``BindError``, ``EventsError``,
-    ``PushError``, one of ``security.ERRORS``, and ``StoreFailedError`` when the store failed.
+    ``PushError``, one of ``authentication.ERRORS``, and ``StoreFailedError`` when the store failed.
     """
     guard = secure(settings, wall_s=wall_s)
     events_to = place_of(settings)
@@ -94,37 +87,54 @@ async def serve(
     async with AsyncExitStack() as closing:
         closing.enter_context(shutdown.on_signals())
         closing.enter_context(guard.reload.on_signal())
-        engine = await open_store(settings, clock=clock, on_fatal=shutdown.fail, may_send=guard.may_send)
+        judge = Judge(region=settings.region, secure=guard.tls is not None, wall_s=wall_s)
+        may_send = None if guard.authentication is None else judge.may_send
+        engine = await open_store(settings, clock=clock, on_fatal=shutdown.fail, may_send=may_send)
         closing.push_async_callback(engine.close)
-        time = engine.clock
-        listeners, admin_listeners = _listen(settings, closing)
+        listeners = bind(settings.host, settings.port, setting="port")
+        closing.callback(close, listeners)
+        admin_listeners = bind(settings.admin_host, settings.admin_port, setting="admin_port")
+        closing.callback(close, admin_listeners)
 
+        time, endpoint = engine.clock, url(listeners[0], scheme=guard.scheme)
         polls = LongPolls(engine=engine, clock=time, budget=ByteBudget(settings.http_bytes_max))
-        base_url = url(listeners[0], scheme=guard.scheme)
         identity = await push_identity(settings, engine, now_s=wall_s())
-        topics = TopicService(settings, engine=engine, clock=time, wall_s=wall_s, base_url=base_url, identity=identity)
+        topics = TopicService(settings, engine=engine, clock=time, wall_s=wall_s, base_url=endpoint, identity=identity)
         book = QueueBook(engine=engine, clock=time)
         closing.callback(book.close)
         address = authority(listeners[0])
         dispatcher = _dispatcher(settings, guard, polls=polls, address=address, topics=topics, book=book)
-        connections = _connections(dispatcher, around(dispatcher.handle), polls.budget)
-        events = await closing.enter_async_context(
+        handler = dispatcher.handle if around is None else around(dispatcher.handle)
+        connections = Connections(
+            handler=handler, refused=dispatcher.refused, inspect=dispatcher.inspect, budget=polls.budget
+        )
+        exports = await closing.enter_async_context(
             exporting(settings, events_to, engine=engine, clock=time, shutdown=shutdown)
         )
         await closing.enter_async_context(topics.pushing(shutdown))
-        data_port = listeners[0].getsockname()[1]
-        parts = _Parts(dispatcher, Inside(dispatcher), polls, connections, events, topics, data_port)
-        admin = _admin(settings, guard, parts, engine=engine, wall_s=wall_s)
+        in_process, data_port = InProcessClient(dispatcher), listeners[0].getsockname()[1]
+        console = ConsoleService(
+            settings, guard, engine, polls, connections, exports, ask=in_process.ask, data_port=data_port
+        )
+        admin = Admin(
+            engine, polls, connections, exports, metrics=dispatcher.metrics, topics=topics.counts, console=console
+        )
         await closing.enter_async_context(
             admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown, guard=guard)
         )
         acceptors = await _accept(connections, guard, listeners)
-        endpoints = [url(each[0], scheme=guard.scheme) for each in (listeners, admin_listeners)]
-        bound = _bound(settings, guard, shutdown, engine=engine, polls=polls, endpoints=endpoints)
-        await _until_the_end(bound, shutdown, ready=ready)
+        admin_endpoint = url(admin_listeners[0], scheme=guard.scheme)
+        bound = _bound(guard, shutdown, engine=engine, polls=polls, endpoints=(endpoint, admin_endpoint))
+        log.info("serving %s, messages are kept %s", bound.endpoint, engine.kept)
+        if ready is not None:
+            ready(bound)
+        await shutdown.requested.wait()
+        log.info("stopping: %d long polls wait", polls.parked)
         for acceptor in acceptors:
             acceptor.close()
-        await parts.drain(shutdown)
+        polls.close()
+        in_process.hurry()
+        await shutdown.let_finish(connections.drain(), cut=connections.abort)
     if shutdown.failure is not None:
         raise StoreFailedError(f"The store has failed: {shutdown.failure}") from shutdown.failure
     log.info("stopped")
@@ -134,11 +144,11 @@ def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
     """Serve as a process of its own and return its exit status; say on ``stream`` how to begin."""
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     stream = stream or sys.stdout
-    _collect_seldom()
+    _relax_garbage_collection()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(serve(settings, ready=lambda bound: announce(bound, stream)))
-    except (StoreError, BindError, EventsError, PushError, *security.ERRORS) as error:
+    except (StoreError, BindError, EventsError, PushError, *authentication.ERRORS) as error:
         sys.stderr.write(f"veilmq: {error}\n")
         return 1
     except StoreFailedError as error:
@@ -147,7 +157,7 @@ def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
     return 0
 
 
-def _collect_seldom() -> None:
+def _relax_garbage_collection() -> None:
     """Let the garbage collector look for cycles a thirtieth as often, and never among what the start has made.
 
     Requests leave next to no cycles behind; looking for them cost 5 to 10 % of the processor (docs/performance.md).
@@ -204,23 +214,8 @@ def _as_typed(path: str) -> str:
     return shlex.quote(str(shown))
 
 
-def _listen(settings: ServerSettings, closing: AsyncExitStack) -> tuple[list[socket.socket], list[socket.socket]]:
-    """Return the sockets of the queues and those of the operator, which ``closing`` closes."""
-    listeners = bind(settings.host, settings.port, setting="port")
-    closing.callback(close, listeners)
-    admin_listeners = bind(settings.admin_host, settings.admin_port, setting="admin_port")
-    closing.callback(close, admin_listeners)
-    return listeners, admin_listeners
-
-
 def _bound(
-    settings: ServerSettings,
-    guard: Security,
-    shutdown: Shutdown,
-    *,
-    engine: Store,
-    polls: LongPolls,
-    endpoints: list[str],
+    guard: Security, shutdown: Shutdown, *, engine: Store, polls: LongPolls, endpoints: tuple[str, str]
 ) -> Bound:
     return Bound(
         endpoint=endpoints[0],
@@ -235,14 +230,13 @@ def _bound(
 
 
 def _dispatcher(
-    settings: ServerSettings,
-    guard: Security,
-    *,
-    polls: LongPolls,
-    address: str,
-    topics: TopicService,
-    book: QueueBook,
+    settings: ServerSettings, guard: Security, *, polls: LongPolls, address: str, topics: TopicService, book: QueueBook
 ) -> Dispatcher:
+    permissions = None
+    if guard.authentication is not None:
+        permissions = Permissions(
+            polls.engine, region=settings.region, secure=guard.tls is not None, wall_s=guard.wall_s
+        )
     asked: dict[type[Command], Ask] = {**topics.asked, BrowseQueues: book.ask}
     return Dispatcher(
         polls=polls,
@@ -257,7 +251,7 @@ def _dispatcher(
         scheme=guard.scheme,
         authentication=guard.authentication,
         namespaces=_namespaces(settings),
-        permissions=guard.permissions(polls.engine),
+        permissions=permissions,
         asked=asked,
         pages=topics.pages,
     )
@@ -266,28 +260,6 @@ def _dispatcher(
 def _namespaces(settings: ServerSettings) -> Namespaces | None:
     by_key, by_region = settings.credentials is None, settings.regions == "by-request"
     return Namespaces(by_key=by_key, by_region=by_region) if by_key or by_region else None
-
-
-def _connections(dispatcher: Dispatcher, handler: Handler, budget: ByteBudget) -> Connections:
-    return Connections(handler=handler, refused=dispatcher.refused, inspect=dispatcher.inspect, budget=budget)
-
-
-class _Parts(NamedTuple):
-    """What the operator's port looks at, and the way to the queues."""
-
-    dispatcher: Dispatcher
-    inside: Inside
-    polls: LongPolls
-    connections: Connections
-    exports: EventExports | None
-    topics: TopicService
-    data_port: int
-
-    async def drain(self, shutdown: Shutdown) -> None:
-        """Have everything answered that was asked, by whichever way."""
-        self.polls.close()
-        self.inside.hurry()
-        await shutdown.let_finish(self.connections.drain(), cut=self.connections.abort)
 
 
 async def _accept(
@@ -301,42 +273,3 @@ async def _accept(
     listen = partial(asyncio.get_running_loop().create_server, connections.protocol, **guard.transport)
     copies = [each.dup() for each in listeners for _ in range(_ACCEPTED_IN_A_TURN - 1)]
     return [await listen(sock=each) for each in (*listeners, *copies)]
-
-
-def _admin(
-    settings: ServerSettings, guard: Security, parts: _Parts, *, engine: Store, wall_s: Callable[[], float]
-) -> Admin:
-    ports = ConsolePorts(
-        settings=settings,
-        guard=guard,
-        engine=engine,
-        polls=parts.polls,
-        connections=parts.connections,
-        exports=parts.exports,
-    )
-    console = console_service(
-        settings,
-        ask=parts.inside.ask,
-        engine=engine,
-        authentication=guard.authentication,
-        data_port=parts.data_port,
-        wall_s=wall_s,
-        ports=ports,
-    )
-    return Admin(
-        engine=engine,
-        polls=parts.polls,
-        connections=parts.connections,
-        metrics=parts.dispatcher.metrics,
-        exports=parts.exports,
-        topics=parts.topics.counts,
-        console=console,
-    )
-
-
-async def _until_the_end(bound: Bound, shutdown: Shutdown, *, ready: Callable[[Bound], None] | None) -> None:
-    log.info("serving %s, messages are kept %s", bound.endpoint, bound.engine.kept)
-    if ready is not None:
-        ready(bound)
-    await shutdown.requested.wait()
-    log.info("stopping: %d long polls wait", bound.polls.parked)

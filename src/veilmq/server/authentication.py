@@ -1,26 +1,175 @@
-"""Who asks: the signature of each request against the keys of the credentials file, which can be read again.
+"""Who sent a request: its signature, verified with the keys of the credentials file, which can be read again.
 
-Each protocol has its own signature, and all have the same keys: an account's key is good for every one of them.
-Requests of one caller share a context as long as they come under one address, as nearly all do.
+The file is TOML: a table for each account and one for each of its keys (``docs/security.md`` has an example). It holds
+secrets in the clear, because a signature can only be verified with the secret; so only its owner may be able to read
+it, which is checked. Errors repeat nothing of its content but names of members and ids of accounts and keys.
+
+Each protocol has its own signature, and all use the same keys. Requests of one caller share a context as long as they
+come under one address, as nearly all do. ``Security`` is what the settings say about access as a whole.
 """
 
 import logging
-from collections.abc import Callable, Collection
+import os
+import ssl
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
 from secrets import token_hex
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
-from veilmq.server import credentials
-from veilmq.server.byte_budget import Share
-from veilmq.server.credentials import CredentialsError
-from veilmq.server.http_request import Request
-from veilmq.server.verifiers import Keys, Make, Verifier
+from veilmq.server.admission import Share
+from veilmq.server.http_parser import Request
+from veilmq.server.origin import ConsoleReach
+from veilmq.server.process import CLOSING_S_MAX, HANDSHAKE_S_MAX, Reload, Tls, TlsError
+from veilmq.server.setting_kinds import Addresses
+from veilmq.server.settings import ServerSettings
+from veilmq.wire.smq.authorization import Verifier as SmqVerifier
 from veilmq.wire.sqs.callers import AccessKey, Caller, caller
 from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.names import account_of
+from veilmq.wire.sqs.sigv4 import Verifier as SigV4Verifier
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+_AccountId = Annotated[str, msgspec.Meta(pattern="^[0-9]{12}$")]
+_KeyId = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_-]{3,128}$")]
+_UserName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_+=,.@-]{1,64}$")]
+_Secret = Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
+
+
+class CredentialsError(Exception):
+    """The credentials file cannot be used; ``str()`` says why and what to do."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        """``problem`` follows the path in a sentence."""
+        super().__init__(f"The credentials file {path} {problem}.")
+
+
+class _Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: _KeyId
+    secret: _Secret
+    user: _UserName | None = None
+    session_token: _Secret | None = None
+    expires: datetime | None = None
+
+    def __repr__(self) -> str:
+        """Tell no secret."""
+        return f"_Key({self.id!r})"
+
+
+class _Account(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: _AccountId
+    name: str
+    keys: list[_Key] = []
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    accounts: list[_Account]
+
+
+def load(path: Path) -> dict[str, AccessKey]:
+    """Return the keys of the file by id; raises ``CredentialsError``."""
+    try:
+        found = msgspec.toml.decode(_read(path), type=_File)
+    except msgspec.ValidationError as error:
+        raise CredentialsError(path, f"is not as it must be: {error}") from None
+    except (msgspec.DecodeError, ValueError) as error:
+        place = str(error).rpartition("(")[2].rstrip(")") if "(at " in str(error) else "its bytes are no UTF-8"
+        raise CredentialsError(path, f"is no TOML ({place})") from None
+    keys: dict[str, AccessKey] = {}
+    for key in _keys(path, found):
+        if key.id in keys:
+            raise CredentialsError(path, f"has the key {key.id} twice; remove one of them")
+        keys[key.id] = key
+    if not keys:
+        raise CredentialsError(path, "has no keys, so nobody could ask for anything; add one")
+    return keys
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise CredentialsError(path, "is no file")
+            if mode & _OTHERS:
+                allowed = f"{stat.S_IMODE(mode):04o}"
+                raise CredentialsError(path, f"can be read or changed by others (mode {allowed}); run chmod 600 on it")
+            return file.read()
+    except OSError as error:
+        raise CredentialsError(path, f"cannot be read: {error.strerror}") from None
+
+
+def _keys(path: Path, found: _File) -> Iterator[AccessKey]:
+    seen: set[str] = set()
+    for account in found.accounts:
+        if account.id in seen:
+            raise CredentialsError(path, f"has the account {account.id} twice; put its keys into one table")
+        seen.add(account.id)
+        for key in account.keys:
+            yield AccessKey(
+                id=key.id,
+                secret=key.secret,
+                caller=caller(account.id, key.user or ""),
+                session_token=key.session_token,
+                expires_at_s=_seconds(key.expires),
+            )
+
+
+def _seconds(instant: datetime | None) -> float | None:
+    """Return ``instant`` in seconds since the epoch; one without an offset is in UTC."""
+    if instant is None:
+        return None
+    return (instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)).timestamp()
+
+
+class Verifier(Protocol):
+    """The keys of one credentials file, as one family of protocols uses them."""
+
+    signs_body: bool
+
+    def verify(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: Mapping[bytes, bytes],
+        body: bytes,
+        now_s: float,
+        digest: bytes | None = None,
+    ) -> Caller:
+        """Return who signed the request; raises what the protocol refuses a request with.
+
+        ``headers`` are by lower-case name, ``now_s`` is the wall clock's, in seconds. ``digest`` is the SHA-256 of the
+        body in hexadecimal, where it is known already.
+        """
+
+    def inspect(self, method: bytes, target: bytes, headers: Mapping[bytes, bytes], now_s: float) -> str:
+        """Return the key by which a request is signed, from its head, before its body is read; raises as ``verify``.
+
+        Where signatures do not cover the body (not ``signs_body``), it is as certain as after ``verify``.
+        """
+
+
+Keys = Mapping[str, AccessKey]
+Make = Callable[[Keys, str, bool], Verifier]
+"""Makes one of the keys (by id), for a region; ``True`` if requests come over TLS."""
+
+
+def sigv4(keys: Keys, region: str, secure: bool) -> Verifier:
+    """Return what verifies AWS Signature Version 4."""
+    return SigV4Verifier(keys, region=region, secure=secure)
+
+
+def smq(keys: Keys, region: str, secure: bool) -> Verifier:
+    """Return what verifies the signatures of SMQ, which know neither a region of ours nor TLS."""
+    return SmqVerifier(keys)
+
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +180,8 @@ _NO_KEY = AccessKey(id="", secret=token_hex(), caller=caller("0" * 12))
 class Authentication:
     """The keys in force. ``wall_s`` is the raw wall clock in seconds: signatures are compared with what others see."""
 
-    __slots__ = ("_contexts", "_keys", "_path", "_region", "_secure", "_verifiers", "_wall_s", "loads")
-
     def __init__(self, path: Path, *, region: str, secure: bool, wall_s: Callable[[], float]) -> None:
-        """Read the file; raises ``CredentialsError``. ``secure`` tells that requests come over TLS."""
+        """Read the file; raises ``CredentialsError``. ``secure``: requests come over TLS."""
         self._path = path
         self._region = region
         self._secure = secure
@@ -58,7 +205,7 @@ class Authentication:
     ) -> RequestContext:
         """Return the context of who signed ``request``; raises what its protocol refuses a request with.
 
-        ``unsigned`` is what it is of anybody, ``make`` is the protocol's. A ``caller`` who is known needs not sign.
+        ``unsigned`` is that of an unsigned request, ``make`` is the protocol's. A known ``caller`` need not sign.
         """
         if caller is None:
             verifier = self._verifiers.get(make) or self._made(make)
@@ -124,9 +271,72 @@ class Authentication:
         return made
 
     def _read(self) -> None:
-        keys = self._keys = credentials.load(self._path)
+        keys = self._keys = load(self._path)
         self._verifiers.clear()
         self._contexts.clear()
         self.loads += 1
         accounts = {key.caller.account for key in keys.values()}
         log.info("signatures are verified: %d keys of %d accounts in %s", len(keys), len(accounts), self._path)
+
+
+ERRORS = (CredentialsError, TlsError)
+"""What ``secure`` raises: the start has failed, and ``str()`` says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """``None`` is what is not in use: requests need no signature, nothing is encrypted."""
+
+    authentication: Authentication | None
+    tls: Tls | None
+    region: str
+    wall_s: Callable[[], float]
+    proxies: Addresses
+
+    @property
+    def scheme(self) -> str:
+        """Return how URLs of the server begin."""
+        return "http" if self.tls is None else "https"
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """Return what listeners that take it need for TLS."""
+        return None if self.tls is None else self.tls.context
+
+    @property
+    def transport(self) -> dict[str, Any]:
+        """Return the arguments of the event loop's ``create_server`` for TLS."""
+        if self.tls is None:
+            return {}
+        return {
+            "ssl": self.tls.context,
+            "ssl_handshake_timeout": HANDSHAKE_S_MAX,
+            "ssl_shutdown_timeout": CLOSING_S_MAX,
+        }
+
+    @property
+    def reload(self) -> Reload:
+        """Return what reads all files again."""
+        return Reload([used.reload for used in (self.authentication, self.tls) if used is not None])
+
+    @property
+    def console_reach(self) -> ConsoleReach:
+        """Return who may use the console, from where."""
+        return ConsoleReach(signed=self.authentication is not None, tls=self.tls is not None, proxies=self.proxies)
+
+
+def secure(settings: ServerSettings, *, wall_s: Callable[[], float]) -> Security:
+    """Return the security of a server with ``settings``; raises one of ``ERRORS``."""
+    tls = None
+    if settings.tls_certificate is not None and settings.tls_key is not None:
+        tls = Tls(settings.tls_certificate, settings.tls_key)
+    authentication = None
+    if settings.credentials is not None:
+        authentication = Authentication(
+            settings.credentials,
+            region="" if settings.regions == "by-request" else settings.region,
+            secure=tls is not None,
+            wall_s=wall_s,
+        )
+    proxies = Addresses(settings.console_proxy)
+    return Security(authentication=authentication, tls=tls, region=settings.region, wall_s=wall_s, proxies=proxies)

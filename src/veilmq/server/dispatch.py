@@ -22,21 +22,15 @@ from veilmq.core.limits import SMQ_MESSAGE_BYTES
 from veilmq.core.ports import Done
 from veilmq.core.publications import Publish
 from veilmq.server import origin
+from veilmq.server.admission import Share, by_address
 from veilmq.server.authentication import Authentication
-from veilmq.server.bulk_reads import BulkReads
-from veilmq.server.bulk_stages import BulkStages
-from veilmq.server.byte_budget import Share, by_address
-from veilmq.server.denial import Denial
-from veilmq.server.http_refusal import Refusal, Worded
-from veilmq.server.http_request import Pending, Request
-from veilmq.server.in_turn import InTurn
-from veilmq.server.longpoll import LongPolls
+from veilmq.server.background import BulkReads, BulkStages, OrderedReply, Publishing
+from veilmq.server.http_parser import Pending, Refusal, Request, Worded
+from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.namespaces import Namespaces
-from veilmq.server.parked_permission import ParkedPermission
-from veilmq.server.permissions import ANSWERED_HERE, Permissions, Unknown
-from veilmq.server.protocols import SMQ, SQS_JSON, Protocol, protocol_of, worded_for
-from veilmq.server.publishing import Publishing
+from veilmq.server.permissions import ANSWERED_HERE, ParkedPermission, Permissions, Unknown
+from veilmq.server.protocols import SMQ, SQS_JSON, Denial, Protocol, protocol_of, worded_for
 from veilmq.wire.sqs.call import Call
 from veilmq.wire.sqs.callers import Caller
 from veilmq.wire.sqs.context import RequestContext, traced
@@ -283,7 +277,7 @@ class Dispatcher:
             self._submit(command, done)
             return None
         if request.is_behind or type(command) is BulkRead:
-            return InTurn(request, partial(ask, command, call.wait_s, done))
+            return OrderedReply(request, partial(ask, command, call.wait_s, done))
         return ask(command, call.wait_s, done)
 
     def _ask_large(

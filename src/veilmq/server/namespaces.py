@@ -9,7 +9,7 @@ import re
 
 import msgspec
 
-from veilmq.server.http_request import Request
+from veilmq.server.http_parser import Request
 from veilmq.wire.sqs import callers
 from veilmq.wire.sqs.context import REGION_PATTERN, RequestContext
 from veilmq.wire.sqs.names import namespace

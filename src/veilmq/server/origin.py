@@ -1,13 +1,28 @@
-"""Requests that a web page of somebody else makes are refused: a browser can reach what only its user may reach.
+"""Where a request comes from: web pages of other sites are refused, and the console is not for every network.
 
-Browsers tell where a request comes from (``Origin``, ``Sec-Fetch-Site``; Fetch standard), no other client does. A page
+Browsers say where a request comes from (``Origin``, ``Sec-Fetch-Site``; Fetch standard), other clients do not. A page
 is ours if its origin is the address that the request was sent to, and if that address is an IP address, a name of the
-loopback interface or the name that we listen on: any other name may have been pointed at us by its owner ("DNS
-rebinding").
+loopback interface or the name that the server listens on: any other name may have been pointed here by its owner ("DNS
+rebinding"), and only the ``Host`` header shows it. So an operator's port that only this machine reaches takes no
+foreign names. Health and metrics of one that others reach take any name, as the server cannot know them all; the
+console does so behind a proxy or over TLS alone, where a foreign name has no certificate.
+
+Passwords and sessions do not travel in the clear. The console can be used from this machine, over TLS to a server that
+has accounts, or through a proxy whose address the setting ``console_proxy`` names. Only a named proxy is believed how
+its client came and from where (``X-Forwarded-Proto``, ``X-Forwarded-For``): any client can send these headers. Health
+and metrics hold no secrets and are not restricted.
 """
 
 import re
-from ipaddress import ip_address
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import NamedTuple
+
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from veilmq.console.security_headers import HEADERS
+from veilmq.server.setting_kinds import Address, Addresses
 
 FOREIGN_SITES = frozenset({b"cross-site", b"same-site"})
 
@@ -55,8 +70,8 @@ def is_unasked(headers: dict[bytes, bytes], *, own_name: str, mark: bytes = b"")
     A page can have any address loaded, as an image, by a link, in a form, and the browser may keep to itself whose page
     it was: there is no ``Origin`` with a GET, and no ``Sec-Fetch-Site`` for plain HTTP to other machines. So what looks
     like a browser at all (a page cannot make it leave out ``Accept-Language``) must show that its user entered the
-    address, or that a page of ours asked, at an address that is ours. So does a request there with the header ``mark``,
-    which browsers send for a page of another site only with our leave (CORS), and nobody has that.
+    address, or that it comes from a page of ours, at an address that is ours. So does a request there with the header
+    ``mark``, which browsers send for a page of another site only with our leave (CORS), which none has.
     """
     if _BROWSERS_HEADERS.isdisjoint(headers) and not headers.get(b"user-agent", b"").startswith(b"Mozilla/"):
         return False
@@ -66,7 +81,7 @@ def is_unasked(headers: dict[bytes, bytes], *, own_name: str, mark: bytes = b"")
 
 
 def is_own(host: str, *, own_name: str) -> bool:
-    """Tell whether ``host``, a ``Host`` header, is an address that nobody else can have pointed at us."""
+    """Tell whether ``host``, a ``Host`` header, is an address that no other owner can have pointed here."""
     name = name_of(host)
     if name.lower() in {own_name.lower(), "localhost"}:
         return True
@@ -86,3 +101,162 @@ def is_host(host: str) -> bool:
 def name_of(host: str) -> str:
     """Return the name or address in ``host``, a ``Host`` header, without the port."""
     return host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+
+
+_OPERATORS = frozenset({"/health/live", "/health/ready", "/metrics", "/events/flush"})
+_FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-proto"})
+
+LOCAL_ONLY = (
+    "The console is for this machine alone, as nobody is asked who he is here. Give the server accounts "
+    "(--credentials) and a certificate (--tls-certificate, --tls-key), or come by a tunnel (ssh -L)."
+)
+IN_THE_CLEAR = (
+    "The console is served to other machines over TLS alone: give the server a certificate (--tls-certificate, "
+    "--tls-key), or put a proxy before it that speaks TLS and name the proxy's address (--console-proxy)."
+)
+UNNAMED = (
+    "This request came through a proxy that is not named: name its address with --console-proxy, so that the server "
+    "believes what the proxy says of its clients."
+)
+UNFORWARDED = (
+    "The proxy must say how its client came and from where: X-Forwarded-Proto, which must be https, and "
+    "X-Forwarded-For, each with addresses and schemes that it knows to be true."
+)
+
+
+class Unreachable(Exception):
+    """The console cannot be used from there; ``str()`` says what to do."""
+
+
+class Way(NamedTuple):
+    """How a request came: ``scope`` has its client and scheme.
+
+    ``by_any_name`` where no ``Host`` header needs to be feared: a foreign name has no certificate, or no proxy.
+    """
+
+    scope: Scope
+    by_any_name: bool
+
+
+def is_console(scope: Scope) -> bool:
+    """Tell whether a request is for the console or its API, and not for health and metrics."""
+    return scope["path"] not in _OPERATORS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleReach:
+    """``signed``: there are accounts; ``tls``: this server speaks it; ``proxies`` are named."""
+
+    signed: bool
+    tls: bool
+    proxies: Addresses
+
+    def way(self, scope: Scope) -> Way:
+        """Return how a request for the console came; raises ``Unreachable``."""
+        peer = _address(scope["client"][0]) if scope.get("client") else None
+        forwarded = [name for name, _ in scope["headers"] if name in _FORWARDED]
+        if peer is not None and peer in self.proxies:
+            return self._through_proxy(scope)
+        if peer is not None and peer.is_loopback:
+            if forwarded:
+                raise Unreachable(UNNAMED)
+            return Way(scope, by_any_name=self.tls)
+        if not self.signed:
+            raise Unreachable(LOCAL_ONLY)
+        if not self.tls:
+            raise Unreachable(UNNAMED if forwarded else IN_THE_CLEAR)
+        return Way(scope, by_any_name=True)
+
+    def _through_proxy(self, scope: Scope) -> Way:
+        if not self.signed:
+            raise Unreachable(LOCAL_ONLY)
+        schemes = _listed(scope, b"x-forwarded-proto")
+        client = self._client(_listed(scope, b"x-forwarded-for"))
+        if not schemes or any(scheme.lower() != "https" for scheme in schemes) or client is None:
+            raise Unreachable(UNFORWARDED)
+        return Way({**scope, "scheme": "https", "client": (str(client), 0)}, by_any_name=True)
+
+    def _client(self, listed: list[str]) -> Address | None:
+        """Return the last address that no named proxy has: any client can have written what stands before it."""
+        for text in reversed(listed):
+            address = _address(_portless(text))
+            if address is None or address not in self.proxies:
+                return address
+        return _address(_portless(listed[0])) if listed else None
+
+
+def _listed(scope: Scope, wanted: bytes) -> list[str]:
+    """Return the elements of a header that is a list, over all its lines."""
+    lines = [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
+    return [element.strip() for line in lines for element in line.split(",")]
+
+
+def _portless(element: str) -> str:
+    """Return an address of X-Forwarded-For without the port that some proxies write behind it."""
+    if element.startswith("["):
+        return element[1:].partition("]")[0]
+    address, colon, _ = element.partition(":")
+    return address if colon and element.count(":") == 1 else element
+
+
+def _address(text: str) -> Address | None:
+    """Return an address, one of IPv4 also where it is written as one of IPv6; ``None`` for what is none."""
+    try:
+        address: IPv4Address | IPv6Address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+WRONG_NAME = (
+    "The Host header is a name that this server does not listen on; "
+    "use an IP address, localhost or the name given by --admin-host."
+)
+
+NO_NAME = "The Host header is no name or address, with or without a port."
+
+
+class AdminGuard:
+    """ASGI middleware that answers 403 to web pages of others, and to whom the console is not for."""
+
+    def __init__(self, app: ASGIApp, *, own_name: str, any_name: bool, reach: ConsoleReach) -> None:
+        """``own_name`` is the host that is listened on; ``any_name`` leaves the ``Host`` header of what is
+        no page unchecked.
+        """
+        self._app = app
+        self._own_name = own_name
+        self._any_name = any_name
+        self._reach = reach
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or hand on."""
+        console = is_console(scope)
+        try:
+            seen, by_any_name = self._reach.way(scope) if console else (scope, False)
+        except Unreachable as unreachable:
+            await _refusal(scope, str(unreachable))(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        own_name = name_of(host) if by_any_name else self._own_name
+        obstacle = self._misnamed(host, own_name, any_name=self._any_name and not console)
+        if obstacle is None and is_foreign(headers, own_name=own_name):
+            obstacle = EXPLANATION
+        if obstacle is None:
+            await self._app(seen, receive, send)
+        else:
+            await _refusal(scope, obstacle)(scope, receive, send)
+
+    def _misnamed(self, host: str, own_name: str, *, any_name: bool) -> str | None:
+        """Return what is wrong with the ``Host`` header, if there is one."""
+        if not host:
+            return None
+        if not is_host(host):
+            return NO_NAME
+        return None if any_name or is_own(host, own_name=own_name) else WRONG_NAME
+
+
+def _refusal(scope: Scope, text: str) -> Response:
+    if scope["path"].startswith("/api/"):
+        return JSONResponse({"code": "AccessDenied", "message": text}, status_code=403, headers=HEADERS)
+    return PlainTextResponse(text + "\n", status_code=403, headers=HEADERS)

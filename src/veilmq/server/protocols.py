@@ -1,4 +1,4 @@
-"""The protocols that one port speaks: a row each, which knows its own requests and takes them apart.
+"""The protocols that one port speaks: a row each, which recognises its requests and takes them apart.
 
 The first row that recognises a request by its head serves it. A new protocol is a new row.
 """
@@ -8,10 +8,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from veilmq.core.errors import VeilmqError
-from veilmq.server import verifiers
-from veilmq.server.denial import Denial
-from veilmq.server.http_refusal import Refusal, Worded, as_text
-from veilmq.server.http_request import Request
+from veilmq.server import authentication
+from veilmq.server.http_parser import Refusal, Request, Worded, as_text
 from veilmq.wire import smq
 from veilmq.wire.sqs import json as sqs_json
 from veilmq.wire.sqs import query as sqs_query
@@ -24,6 +22,24 @@ from veilmq.wire.sqs.reply import Reply
 from veilmq.wire.v1 import codec as api
 from veilmq.wire.v1.request import PREFIX, read_request
 from veilmq.wire.v1.routes import ROUTES, route_key
+
+
+class Denial(Exception):
+    """A caller may not do something to a queue; ``str()`` says who, what, to which queue, and why not."""
+
+    def __init__(self, *, caller: str, action: str, queue: str, explicit: bool) -> None:
+        """``caller`` and ``queue`` are ARNs, ``action`` is one of SQS; ``explicit``: a policy forbids it."""
+        reason = (
+            "with an explicit deny in a resource-based policy"
+            if explicit
+            else f"because no resource-based policy allows the sqs:{action} action"
+        )
+        super().__init__(f"User: {caller} is not authorized to perform: sqs:{action} on resource: {queue} {reason}")
+        self.caller = caller
+        self.action = action
+        self.queue = queue
+        self.explicit = explicit
+
 
 _SQS_TARGET = b"AmazonSQS."
 _FORM = b"application/x-www-form-urlencoded"
@@ -39,10 +55,10 @@ class Recognised(NamedTuple):
 class Protocol(NamedTuple):
     """One protocol.
 
-    ``recognises`` tells by method, target and headers whether a request is of this protocol; ``read`` looks into its
+    ``recognises`` decides by method, target and headers whether a request is of this protocol; ``read`` looks into its
     body too, and returns ``None`` where that names no action. ``decode`` may raise ``refused``, which
     ``refuse`` answers, as it does the ``SqsError`` of what all protocols share; ``fail`` answers an error of ours
-    before there is a call; both are told the address that the client asked. ``deny`` words what a policy forbids, to
+    before there is a call; both get the address that the client used. ``deny`` words what a policy forbids, to
     be refused. ``labels`` has the names under which actions are counted. ``methods`` are those of HTTP that it uses.
     ``mark`` is a header of its own that all its clients send, if there is one. ``permissions`` has, by label, the
     action on which policies decide, where that has another name. ``verifier`` makes what finds out who signed.
@@ -56,7 +72,7 @@ class Protocol(NamedTuple):
     refuse: Callable[[Any, str], Reply]
     fail: Callable[[VeilmqError, str], Reply]
     deny: Callable[[Denial], Exception]
-    verifier: verifiers.Make
+    verifier: authentication.Make
     labels: dict[bytes, str]
     methods: frozenset[bytes] = frozenset({b"POST"})
     mark: bytes = b""
@@ -98,7 +114,7 @@ SQS_JSON = Protocol(
     refuse=_sqs_json_refuse,
     fail=_sqs_json_fail,
     deny=_sqs_denied,
-    verifier=verifiers.sigv4,
+    verifier=authentication.sigv4,
     labels={name.encode(): name for name in ACTIONS},
 )
 
@@ -124,8 +140,8 @@ def _sqs_query_fail(error: VeilmqError, base_url: str, written: sqs_query.Format
 
 
 def _is_sqs_query_for_json(request: Request) -> bool:
-    is_asked = request.method == b"GET" and request.headers.get(b"accept") == b"application/json"
-    return is_asked and _is_sqs_query(request)
+    wants_json = request.method == b"GET" and request.headers.get(b"accept") == b"application/json"
+    return wants_json and _is_sqs_query(request)
 
 
 SQS_QUERY = Protocol(
@@ -137,7 +153,7 @@ SQS_QUERY = Protocol(
     refuse=_sqs_query_refuse,
     fail=_sqs_query_fail,
     deny=_sqs_denied,
-    verifier=verifiers.sigv4,
+    verifier=authentication.sigv4,
     labels={name.encode(): name for name in ACTIONS},
     methods=frozenset({b"GET", b"POST"}),
 )
@@ -156,8 +172,8 @@ def _is_api(request: Request) -> bool:
 
 
 def _api(request: Request) -> Recognised:
-    asked = read_request(request.method, request.target, request.headers, request.body)
-    return Recognised(route_key(asked), asked)
+    parsed = read_request(request.method, request.target, request.headers, request.body)
+    return Recognised(route_key(parsed), parsed)
 
 
 def _api_refuse(error: SqsError, base_url: str) -> Reply:
@@ -177,7 +193,7 @@ API = Protocol(
     refuse=_api_refuse,
     fail=_api_fail,
     deny=_sqs_denied,
-    verifier=verifiers.sigv4,
+    verifier=authentication.sigv4,
     labels={key: route.label for key, route in ROUTES.items()},
     methods=frozenset({b"GET", b"POST"}),
     permissions={route.label: route.permission for route in ROUTES.values()},
@@ -193,8 +209,8 @@ def _is_smq(request: Request) -> bool:
 
 
 def _smq(request: Request) -> Recognised:
-    asked = smq.read_request(request.method, request.target, request.headers, request.body)
-    return Recognised(smq.route_of(asked), asked)
+    parsed = smq.read_request(request.method, request.target, request.headers, request.body)
+    return Recognised(smq.route_of(parsed), parsed)
 
 
 SMQ = Protocol(
@@ -206,7 +222,7 @@ SMQ = Protocol(
     refuse=smq.encode_error,
     fail=smq.encode_failure,
     deny=_smq_denied,
-    verifier=verifiers.smq,
+    verifier=authentication.smq,
     labels={action: route.label for action, route in smq.ROUTES.items()},
     methods=frozenset({b"GET", b"PUT", b"POST", b"DELETE"}),
     mark=smq.VERSION_HEADER,
@@ -222,7 +238,7 @@ def worded_for(refusal: Refusal, target: bytes, headers: Mapping[bytes, bytes], 
     if not smq.is_smq(target, headers):
         return as_text(refusal, headers)
     reply = smq.encode_refusal(refusal.status, refusal.text, base_url)
-    return Worded(refusal.advice + reply.headers, reply.body)
+    return Worded(refusal.extra_headers + reply.headers, reply.body)
 
 
 PROTOCOLS = (SQS_JSON, SMQ, API, SQS_QUERY_FOR_JSON, SQS_QUERY)

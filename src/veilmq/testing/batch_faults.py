@@ -8,7 +8,7 @@ import json
 from functools import partial
 from typing import Any
 
-from veilmq.server.http_request import Handler, Pending, Request
+from veilmq.server.http_parser import Handler, Pending, Request
 from veilmq.testing.shadow import Shadow
 
 _HEADERS = b"Content-Type: application/x-amz-json-1.0\r\n"

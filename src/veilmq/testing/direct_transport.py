@@ -11,7 +11,7 @@ from urllib3 import HTTPResponse
 
 from veilmq.client.errors import Unreachable
 from veilmq.client.transport import ANSWER_S_MAX, ATTEMPTS_MAX, Answer, Transport
-from veilmq.server.http_request import Date, Request
+from veilmq.server.http_parser import Date, Request
 from veilmq.testing.running_server import RunningServer
 from veilmq.testing.stepped_clock import SteppedAlarm, SteppedClock
 

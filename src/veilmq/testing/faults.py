@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Timer
-from veilmq.server.http_request import Handler, Pending, Request
+from veilmq.server.http_parser import Handler, Pending, Request
 from veilmq.server.protocols import Protocol
 from veilmq.testing.batch_faults import answer_without_doing, leave_out
 from veilmq.testing.shadow import Delayed, Held, Shadow, hang_up

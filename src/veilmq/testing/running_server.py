@@ -24,8 +24,8 @@ from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.settings import SettingValue
 from veilmq.server.app import Bound, serve
-from veilmq.server.event_loop import loop_factory
-from veilmq.server.http_request import Handler, Request
+from veilmq.server.http_parser import Handler, Request
+from veilmq.server.process import loop_factory
 from veilmq.server.settings import ServerSettings
 from veilmq.store.clock import StoreClock, wall_s
 from veilmq.store.port import execute

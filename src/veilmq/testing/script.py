@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from veilmq.core.ports import Clock
-from veilmq.server.http_request import Handler, Pending, Request
+from veilmq.server.http_parser import Handler, Pending, Request
 from veilmq.server.protocols import PROTOCOLS, Protocol, protocol_of
 from veilmq.testing.faults import Fault, Scene
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import cast
 
 from veilmq.core.ports import Timer
-from veilmq.server.http1 import Http1Connection
-from veilmq.server.http_request import Date, Handler, Pending, Request
+from veilmq.server.http import Http1Connection
+from veilmq.server.http_parser import Date, Handler, Pending, Request
 
 
 def hang_up(request: Request) -> None:

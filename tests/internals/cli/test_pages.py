@@ -7,8 +7,7 @@ import pytest
 from tests.cli.every_command import every_command, options
 from tests.tidy.tree import ROOT
 from veilmq.core import limits
-from veilmq.server.setting_sources import FILE_NAME, VARIABLES_OF_OTHERS
-from veilmq.server.settings import SETTINGS, Setting
+from veilmq.server.settings import FILE_NAME, SETTINGS, VARIABLES_OF_OTHERS, Setting
 
 COMMANDS = dict(every_command())
 OPTION = re.compile(r"--[a-z][a-z0-9-]+")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from veilmq.server.obstacles import DRAINING
+from veilmq.server.stores import DRAINING
 from veilmq.store.port import FAILED, FULL
 from veilmq.testing import RunningServer
 

@@ -12,8 +12,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from veilmq.core import limits
-from veilmq.server import admin_server, listener
-from veilmq.server.shutdown import Shutdown
+from veilmq.server import admin, process
+from veilmq.server.process import Shutdown
 
 PATIENCE_S = 60.0
 HOUR_S = 3_600.0
@@ -78,9 +78,9 @@ def serve(
 
     async def tell() -> None:
         site = Site(answer)
-        listeners = listener.bind("127.0.0.1", 0, setting="admin_port")
+        listeners = process.bind("127.0.0.1", 0, setting="admin_port")
         site.port = listeners[0].getsockname()[1]
-        async with admin_server.serving(
+        async with admin.serving(
             site.app, listeners, shutdown=site.shutdown, request_s_max=request_s_max, ending=site.streaming.clear
         ):
             await story(site)
@@ -166,7 +166,7 @@ def test_a_head_that_is_too_long_is_refused() -> None:
 
     async def story(site: Site) -> None:
         reader, writer = await site.connect()
-        writer.write(GET[:-2] + b"X: " + b"x" * (2 * admin_server.HEAD_BYTES_MAX))
+        writer.write(GET[:-2] + b"X: " + b"x" * (2 * admin.HEAD_BYTES_MAX))
         assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
 
     serve(story)
@@ -221,7 +221,7 @@ def test_connections_beyond_the_limit_are_closed() -> None:
     """Those that are open stay."""
 
     async def story(site: Site) -> None:
-        kept = [await site.connect() for _ in range(admin_server.CONNECTIONS_MAX)]
+        kept = [await site.connect() for _ in range(admin.CONNECTIONS_MAX)]
         reader, _ = await site.connect()
         assert await ended(reader)
         for reader, writer in kept[1:]:

@@ -18,9 +18,9 @@ import pytest
 from tests.clients import boto
 from tests.proofs.forking import Forked, run
 from veilmq.server.app import StoreFailedError, announce, program_as_started
-from veilmq.server.listener import BindError
-from veilmq.server.opening import sqlite_options
+from veilmq.server.process import BindError
 from veilmq.server.settings import ServerSettings, SettingError
+from veilmq.server.stores import sqlite_options
 from veilmq.store.sqlite.database import FolderError
 from veilmq.testing import RunningServer
 

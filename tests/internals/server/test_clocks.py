@@ -27,7 +27,7 @@ from tests.server.test_claims import ask as ask_v1
 from tests.store.postgres_host import making_database
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.claims import Claims
-from veilmq.server.copying import copy_store
+from veilmq.server.stores import copy_store
 from veilmq.store.clock import wall_s
 from veilmq.testing import RunningServer, SystemClock, VirtualClock
 

@@ -13,8 +13,8 @@ from veilmq.core.errors import InternalError
 from veilmq.core.ports import Done, Wake
 from veilmq.server import origin
 from veilmq.server.dispatch import Dispatcher, Exchange
-from veilmq.server.http_request import Date, Pending, Request
-from veilmq.server.longpoll import LongPolls
+from veilmq.server.http_parser import Date, Pending, Request
+from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.protocols import SQS_JSON, SQS_QUERY, Protocol
 from veilmq.store.port import LATENCY_BOUNDS_S

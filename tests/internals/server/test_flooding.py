@@ -20,9 +20,8 @@ from botocore.credentials import Credentials
 from tests.conftest import need
 from tests.server.http_host import PATIENCE_S, Client, HttpHost, held_bytes, wait_until
 from tests.server.keys import REGION, SECRETS, client, written
-from veilmq.server.event_loop import loop_factory
-from veilmq.server.http_limits import HttpLimits
-from veilmq.server.turns import Turns
+from veilmq.server.admission import HttpLimits, LoopQueues
+from veilmq.server.process import loop_factory
 from veilmq.testing import RunningServer
 
 JSON = b"Content-Type: application/x-amz-json-1.0\r\nX-Amz-Target: AmazonSQS.SendMessage\r\n"
@@ -234,7 +233,7 @@ def test_what_refused_clients_still_send_leaves_every_other_turn_to_bodies_that_
 
     async def read_beside_drops() -> list[str]:
         loop = asyncio.get_running_loop()
-        turns, taken = Turns(loop), list[str]()
+        turns, taken = LoopQueues(loop), list[str]()
         is_read: asyncio.Future[list[str]] = loop.create_future()
         for _ in range(100):
             turns.dropping(lambda: taken.append("drop"))

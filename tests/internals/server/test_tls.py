@@ -1,7 +1,13 @@
-"""TLS by the server itself, with an authority of the test's own: both ports, new certificates, refusals."""
+"""TLS by the server itself, with an authority of the test's own: both ports, new certificates, refusals.
 
+Then: sIGHUP reads files again; without any it does no harm.
+"""
+
+import asyncio
 import json
 import logging
+import os
+import signal
 import socket
 import ssl
 import urllib.request
@@ -16,7 +22,7 @@ from botocore.exceptions import ConnectionClosedError, SSLError
 from cryptography.hazmat.primitives import serialization as pem
 
 from tests.server.keys import REGION, client, written
-from veilmq.server.tls import Tls, TlsError
+from veilmq.server.process import Reload, Tls, TlsError
 from veilmq.testing import RunningServer
 
 pytestmark = pytest.mark.slow
@@ -220,3 +226,38 @@ def test_nor_does_one_of_the_operators_port(files: Files) -> None:
         connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert connection.recv(12) == b"HTTP/1.1 200"
         server.stop()
+
+
+def test_the_signal_reads_everything_again() -> None:
+    """Each time, while the context lasts; what was there before is there after."""
+    before = signal.getsignal(signal.SIGHUP)
+    read: list[str] = []
+
+    async def story() -> None:
+        done = asyncio.Event()
+        with Reload([lambda: read.append("a"), lambda: read.append("b"), done.set]).on_signal():
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGHUP)
+                await asyncio.wait_for(done.wait(), 10)
+                done.clear()
+
+    asyncio.run(story())
+    assert read == ["a", "b", "a", "b"]
+    assert signal.getsignal(signal.SIGHUP) == before
+
+
+def test_with_nothing_to_read_it_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        Reload([])()
+    assert "there is nothing to read again" in caplog.text
+
+
+def test_in_another_thread_there_are_no_signals() -> None:
+    """A server inside a program leaves the program's signals alone."""
+
+    async def story() -> None:
+        with Reload([]).on_signal():
+            assert signal.getsignal(signal.SIGHUP) == before
+
+    before = signal.getsignal(signal.SIGHUP)
+    asyncio.run(asyncio.to_thread(lambda: asyncio.run(story())))

@@ -12,7 +12,7 @@ from veilmq.core.limits import RETENTION_S, SECOND_MS
 from veilmq.core.receipts import KEY_BYTES, ReceiptBook
 from veilmq.core.results import ReceiptState
 from veilmq.core.settings import QueueSettings
-from veilmq.server.copying import copy_store
+from veilmq.server.stores import copy_store
 from veilmq.store.copying import CopiedMessage, CopiedQueue
 from veilmq.store.events import EXPIRED_KEPT_S
 from veilmq.store.sqlite.copying import FolderTarget

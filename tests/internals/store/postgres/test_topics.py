@@ -26,8 +26,8 @@ from veilmq.core.topics import (
     Unsubscribe,
     push_queue,
 )
-from veilmq.server.pushing.pusher import LEASE_S, Pusher
-from veilmq.server.topic_counts import TopicCounts
+from veilmq.server.metrics import TopicCounts
+from veilmq.server.pushes import LEASE_S, Pusher
 from veilmq.store.port import execute
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.queues import wake_groups

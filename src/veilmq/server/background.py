@@ -1,0 +1,250 @@
+"""Requests that take many steps: bulk reads, staging and publishing.
+
+Bulk reads gather pages of a claim to one reply. All of it happens in the event loop, as a thread would hold the
+interpreter's lock for as long: one read at a time requests a page from the store, and one writes a few messages in each
+turn of the loop. A reply ends with the page that brings it to ``limits.CLAIM_READ_BYTES``. Reads beyond
+``READS_AT_ONCE`` wait, and hold nothing. Staging reads thousands of messages of one body in the same way.
+
+A publication is moved a slice at a time, and commands of others run between two slices; with a rate there is a wait
+between them. The reply is sent after ``PUBLISH_S_MAX`` at the latest; the store moves the rest by itself.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from veilmq.core import limits
+from veilmq.core.claims import ClaimedMessage, ClaimPage
+from veilmq.core.commands import NewMessage
+from veilmq.core.errors import InternalError, VeilmqError
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.ports import Clock, Done, Engine, Timer
+from veilmq.core.publications import Publish, Published, Staged
+from veilmq.server.http_parser import Pending, Request
+from veilmq.store.port import execute
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.v1.reads import BulkRead, Gathered, Writer
+from veilmq.wire.v1.staging import BulkStage
+
+log = logging.getLogger(__name__)
+
+
+class BackgroundRequest:
+    """A request on its way; a ``Pending``."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, work: Coroutine[Any, Any, Any], answer: Done, *, what: str) -> None:
+        """Answer with what ``work`` returns, or the error that it raises; ``what`` names it where that is a defect."""
+        self._task = asyncio.ensure_future(self._run(work, answer, what))
+
+    async def _run(self, work: Coroutine[Any, Any, Any], answer: Done, what: str) -> None:
+        try:
+            result = await work
+        except (VeilmqError, SqsError) as error:
+            result = error
+        except Exception:
+            log.exception("%s failed", what)
+            result = InternalError()
+        answer(result)
+
+    def withdraw(self) -> None:
+        """Forget it: the client has gone."""
+        self._task.cancel()
+
+    def hurry(self) -> None:
+        """Go on: it waits for nothing."""
+
+
+class OrderedReply:
+    """What stands for the request until it is answered; a ``Pending``."""
+
+    __slots__ = ("_begin", "_hurried", "_pending")
+
+    def __init__(self, request: Request, begin: Callable[[], Pending]) -> None:
+        """``begin`` begins it."""
+        self._begin = begin
+        self._pending: Pending | None = None
+        self._hurried = False
+        request.in_turn(self._start)
+
+    def withdraw(self) -> None:
+        """Forget it; one that was not begun never is, as its connection has no line any more."""
+        if self._pending is not None:
+            self._pending.withdraw()
+
+    def hurry(self) -> None:
+        """Have it wait for nothing but its turn."""
+        self._hurried = True
+        if self._pending is not None:
+            self._pending.hurry()
+
+    def _start(self) -> None:
+        self._pending = self._begin()
+        if self._hurried:
+            self._pending.hurry()
+
+
+READS_AT_ONCE = 8
+PAGE_MESSAGES = 1_000
+PIECE_MESSAGES = 500
+PIECE_CHARACTERS = 262_144
+
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class BulkReads:
+    """All bulk reads of a server; belongs to the running event loop."""
+
+    def __init__(self, engine: Engine, *, in_thread: InThread = asyncio.to_thread) -> None:
+        """Read from ``engine``; ``in_thread`` calls what may take long, outside the event loop."""
+        self._engine = engine
+        self._in_thread = in_thread
+        self._slots = asyncio.Semaphore(READS_AT_ONCE)
+        self._asking = asyncio.Lock()
+        self._writing = asyncio.Lock()
+
+    def ask(self, command: BulkRead, wait_s: int | None, answer: Done) -> BackgroundRequest:
+        """Gather the messages of ``command``; ``answer`` is called once. No read waits for anything to come."""
+        return BackgroundRequest(self._read(command), answer, what=f"reading a claim of {command.queue}")
+
+    async def _read(self, command: BulkRead) -> Gathered:
+        async with self._slots:
+            return await self._gather(command)
+
+    async def _gather(self, command: BulkRead) -> Gathered:
+        writer = await self._in_thread(command.writer)
+        request = replace(command.first, messages_max=PAGE_MESSAGES)
+        while True:
+            async with self._asking:
+                page: ClaimPage = await execute(self._engine, request)
+            await self._write(writer, page)
+            if not page.cursor or writer.size_bytes >= limits.CLAIM_READ_BYTES:
+                return Gathered(writer.finish(), writer.content_type, page.cursor)
+            request = replace(request, cursor=page.cursor)
+
+    async def _write(self, writer: Writer, page: ClaimPage) -> None:
+        for piece in pieces(page.messages):
+            async with self._writing:
+                writer.add(piece)
+                await asyncio.sleep(0)
+
+
+def pieces(messages: Sequence[ClaimedMessage]) -> Iterator[Sequence[ClaimedMessage]]:
+    """Cut ``messages`` so that none but a single long one takes long to write."""
+    first = characters = 0
+    for place, message in enumerate(messages):
+        if place - first == PIECE_MESSAGES or characters > PIECE_CHARACTERS:
+            yield messages[first:place]
+            first, characters = place, 0
+        characters += len(message.body) + len(message.properties)
+    if first < len(messages):
+        yield messages[first:]
+
+
+class BulkStages:
+    """All staging of a server; belongs to the running event loop."""
+
+    def __init__(self, engine: Engine, *, in_thread: InThread = asyncio.to_thread) -> None:
+        """Stage in ``engine``; ``in_thread`` calls what may take long, outside the event loop."""
+        self._engine = engine
+        self._in_thread = in_thread
+        self._reading = asyncio.Lock()
+
+    def ask(self, command: BulkStage, wait_s: int | None, answer: Done) -> BackgroundRequest:
+        """Stage what ``command`` has; ``answer`` is called once."""
+        return BackgroundRequest(self._stage(command), answer, what=f"staging for {command.queue}")
+
+    async def _stage(self, command: BulkStage) -> Staged:
+        async with self._reading:
+            messages: list[NewMessage] = []
+            for piece in await self._in_thread(command.read):
+                messages += piece
+                await asyncio.sleep(0)
+        staged: Staged = await execute(self._engine, command.whole(messages))
+        return staged
+
+
+PUBLISH_S_MAX = 5
+
+
+class Publishing:
+    """Has publications carried out."""
+
+    def __init__(self, *, engine: Engine, clock: Clock) -> None:
+        """Use ``engine``, on its event loop and by its ``clock``."""
+        self._engine = engine
+        self._clock = clock
+
+    def ask(self, command: Publish, wait_s: int | None, answer: Done) -> "OnePublication":
+        """Publish; ``answer`` is called once."""
+        until_ms = self._clock.now_ms() + PUBLISH_S_MAX * SECOND_MS
+        return OnePublication(self._engine, self._clock, command, answer, until_ms)
+
+
+class OnePublication:
+    """One request on its way."""
+
+    __slots__ = ("_again", "_answer", "_clock", "_command", "_engine", "_timer", "_until_ms")
+
+    def __init__(self, engine: Engine, clock: Clock, command: Publish, answer: Done, until_ms: int) -> None:
+        """Ask the engine a first time."""
+        self._engine = engine
+        self._clock = clock
+        self._command = command
+        self._answer: Done | None = answer
+        self._until_ms = until_ms
+        self._again: bool | None = None  # what the first answer said
+        self._timer: Timer | None = None
+        self._ask()
+
+    def _ask(self) -> None:
+        self._timer = None
+        self._engine.submit(self._command, self._done)
+
+    def _done(self, result: Published | VeilmqError) -> None:
+        if self._answer is None:
+            return
+        if isinstance(result, VeilmqError):
+            self._answer(result)
+            return
+        if self._again is None:
+            self._again = result.again
+        now_ms = self._clock.now_ms()
+        due_ms = now_ms if result.next_due_ms is None else result.next_due_ms
+        if result.more and due_ms < self._until_ms:
+            if due_ms <= now_ms:
+                self._ask()
+            else:
+                self._timer = self._clock.call_at(due_ms, self._ask)
+        else:
+            self._answer(shown_due(replace(result, again=self._again), self._clock))
+
+    def withdraw(self) -> None:
+        """Forget it: what is not begun does not happen, what is decided does."""
+        self._answer = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._engine.withdraw(self._done)
+
+    def hurry(self) -> None:
+        """Answer with the next slice."""
+        self._until_ms = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._ask()
+
+
+def shown_due(result: Any, clock: Clock) -> Any:
+    """Return ``result`` with the instant at which something is due next as users see it."""
+    due_ms = getattr(result, "next_due_ms", None)
+    return result if due_ms is None else replace(result, next_due_ms=clock.shown_ms(due_ms))
+
+
+def showing_due(answer: Done | None, clock: Clock) -> Done:
+    """Return what gives ``answer`` a result with that instant."""
+    assert answer is not None, "it is there until it is given"
+    return lambda result: answer(shown_due(result, clock))

@@ -1,0 +1,326 @@
+"""The console as a part of the server: what its pages show, and how they reach the queues.
+
+Past processing times and recommendations are read from Parquet files in a thread, one queue at a time, and kept for a
+while. pyarrow, which reads them, is an extra.
+"""
+
+import asyncio
+import platform
+import re
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from hmac import digest
+from importlib import import_module
+from pathlib import Path
+from secrets import token_bytes
+from typing import Any, TypeVar, cast
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from veilmq import __version__
+from veilmq.console.access import ShownKey
+from veilmq.console.advice import Advice
+from veilmq.console.asking import Ask
+from veilmq.console.audit import AuditLog
+from veilmq.console.auditing import Auditing
+from veilmq.console.health import ExportHealth, Health, HealthFigure
+from veilmq.console.live import Live
+from veilmq.console.ports import Ports
+from veilmq.console.shown_settings import ShownSetting
+from veilmq.console.sign_ins import SignIns
+from veilmq.core.errors import VeilmqError
+from veilmq.core.events import CountEvents, EventCounts
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.ports import Clock
+from veilmq.events.held_times import HeldTimes
+from veilmq.server.admin_api import AdminApi, AdminCallers
+from veilmq.server.authentication import Authentication, Security
+from veilmq.server.http import Connections
+from veilmq.server.long_polling import LongPolls
+from veilmq.server.permissions import Judge
+from veilmq.server.settings import MEMORY, SETTINGS, ServerSettings, Setting
+from veilmq.server.stores import EventExports, readiness_checks
+from veilmq.store.port import Figure, Series, Store, execute
+from veilmq.store.urls import without_passwords
+
+_MILLISECOND_S = 0.001
+_SECRET_OPTION = re.compile(r"(?<=[?&])([^=&\s]*(?:key|pass|secret|sig|token)[^=&\s]*)=[^&\s]*", re.IGNORECASE)
+
+
+async def _or_none(question: Any) -> Any:
+    """Return the answer; ``None`` where the store gives none, which is no reason to say nothing of the rest."""
+    try:
+        return await question
+    except VeilmqError:
+        return None
+
+
+def _in_words(figure: Figure) -> Iterator[HealthFigure]:
+    words = figure.text.rstrip(".")
+    for label, value in figure.samples.items():
+        yield HealthFigure(f"{words} ({label})" if label else words, _value(value))
+
+
+def _value(value: float | Series) -> str:
+    if not isinstance(value, Series):
+        return f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
+    if not value.count:
+        return "0"
+    return f"{value.count:,}, {value.seconds / value.count / _MILLISECOND_S:,.1f} ms each"
+
+
+def shown_settings(settings: ServerSettings) -> list[ShownSetting]:
+    """Return every setting as the server runs with it; passwords in URLs are stars, and no file is opened."""
+    return [_shown(row, settings) for row in SETTINGS]
+
+
+def _shown(row: Setting, settings: ServerSettings) -> ShownSetting:
+    value = settings.data is None and settings.store is None if row is MEMORY else getattr(settings, row.name)
+    return ShownSetting(
+        name=row.name,
+        flag=row.flag,
+        variable=row.variable,
+        value="none" if value is None else _written(value),
+        default=row.default_text,
+        description=row.description,
+    )
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _SECRET_OPTION.sub(r"\1=***", without_passwords(str(value)))
+
+
+def keys_of(authentication: Authentication, wall_s: Callable[[], float]) -> Callable[[str], list[ShownKey]]:
+    """Return a function from an account to its keys, by user and id."""
+
+    def keys(account: str) -> list[ShownKey]:
+        now_s = wall_s()
+        found = [
+            ShownKey(
+                id=key.id,
+                user=key.caller.user,
+                expires_at_s=key.expires_at_s,
+                expired=key.expires_at_s is not None and key.expires_at_s <= now_s,
+                temporary=key.session_token is not None,
+            )
+            for key in authentication.keys
+            if key.caller.account == account
+        ]
+        return sorted(found, key=lambda key: (key.user, key.id))
+
+    return keys
+
+
+MISSING = "The console needs more than this install has: pip install 'veilmq[console]'.\n"
+
+_AUDIT_FILE = "audit.jsonl"
+_SESSIONS = b"console sessions"
+_OF_PROCESS_BYTES = 32
+
+
+class ConsoleService:
+    """The console of one server: ``api`` and ``pages`` are applications, ``asking`` has an audit log.
+
+    ``callers`` identifies callers, ``live`` has the streams of open pages, which end when it is closed.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        guard: Security,
+        engine: Store,
+        polls: LongPolls,
+        connections: Connections,
+        exports: EventExports | None,
+        *,
+        ask: Ask,
+        data_port: int,
+    ) -> None:
+        """``ask`` carries requests out; ``data_port`` is the port of the queues."""
+        self._engine, self._polls, self._connections, self._exports = engine, polls, connections, exports
+        self._started_at_ms = engine.clock.now_ms()
+        audit = AuditLog(audit_file(settings))
+        self.asking = Auditing(ask, audit, now_ms=engine.clock.shown_ms, account=settings.account)
+        self.live = Live(engine.clock)
+        known = guard.authentication
+        sign_ins = None if known is None else SignIns(known.signed_in, now_ms=engine.clock.now_ms)
+        ports = Ports(
+            audit=audit,
+            health=self.health,
+            keys=None if known is None else keys_of(known, guard.wall_s),
+            live=self.live,
+            may=Judge(region=settings.region, secure=guard.tls is not None, wall_s=guard.wall_s).verdicts,
+            past=PastReceipts(settings, engine.clock),
+            settings=shown_settings(settings),
+        )
+        console = _console(
+            settings, guard, ask=self.asking, engine=engine, sign_ins=sign_ins, data_port=data_port, ports=ports
+        )
+        session_of = None if console is None else console.session_of
+        self.callers = AdminCallers(sign_ins, account=settings.account, session_of=session_of)
+        self.api: ASGIApp = AdminApi(ask=self.asking, callers=self.callers, data_port=data_port)
+        self.pages: ASGIApp = Starlette(routes=[Route("/{path:path}", _missing)]) if console is None else console.app
+
+    async def health(self) -> Health:
+        """Return what the page of the server's health shows."""
+        survey = await _or_none(self._engine.survey(0))
+        return Health(
+            obstacles=await readiness_checks(self._connections, self._engine),
+            warnings=list(self._engine.warnings()),
+            kept=self._engine.kept,
+            version=__version__,
+            python=platform.python_version(),
+            started_at_ms=self._engine.clock.shown_ms(self._started_at_ms),
+            queues=None if survey is None else survey.in_all,
+            parked_polls=self._polls.parked,
+            open_connections=len(self._connections),
+            exports=await self._export_health(),
+            figures=[row for figure in self._engine.figures() for row in _in_words(figure)],
+        )
+
+    async def _export_health(self) -> ExportHealth | None:
+        counts: EventCounts | None = None
+        if self._exports is not None:
+            counts = await _or_none(execute(self._engine, CountEvents()))
+        if self._exports is None or counts is None:
+            return None
+        return ExportHealth(counts.recorded, counts.waiting, counts.dropped, self._exports.failures)
+
+
+def audit_file(settings: ServerSettings) -> Path | None:
+    """Return where the audit log is written, ``None`` for memory alone."""
+    if settings.audit_log is not None or settings.data is None or settings.store is not None:
+        return settings.audit_log
+    return settings.data / _AUDIT_FILE
+
+
+def _console(
+    settings: ServerSettings,
+    guard: Security,
+    *,
+    ask: Ask,
+    engine: Store,
+    sign_ins: SignIns | None,
+    data_port: int,
+    ports: Ports,
+) -> Any:
+    """Return the console, ``None`` without the extra ``console``: the server serves queues all the same."""
+    try:
+        console: Any = import_module("veilmq.console.app")
+        sessions: Any = import_module("veilmq.console.sessions")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "veilmq":
+            raise  # a defect of ours, which no extra repairs
+        return None
+    accounts, own, authentication = None, {}, guard.authentication
+    if authentication is not None:
+        accounts = sessions.Accounts(signed_in=sign_ins, known=authentication.known)
+        own = {"secret_of": _until_restart(authentication) if settings.store is None else authentication.secret_of}
+    return console.Console(
+        ask=ask,
+        sessions=sessions.Sessions(secret=digest(engine.token_key, _SESSIONS, sha256), wall_s=guard.wall_s, **own),
+        account=settings.account,
+        data_port=data_port,
+        now_ms=engine.clock.shown_ms,
+        accounts=accounts,
+        ports=ports,
+    )
+
+
+def _until_restart(authentication: Authentication) -> Callable[[str], bytes]:
+    """Return what signs the sessions of a key for this process alone, the only one of its store.
+
+    A restart forgets which sessions were ended by signing out, so it ends them all.
+    """
+    of_process = token_bytes(_OF_PROCESS_BYTES)
+    return lambda key_id: authentication.secret_of(key_id) + of_process
+
+
+async def _missing(request: Request) -> Response:
+    return PlainTextResponse(MISSING, status_code=501)
+
+
+T = TypeVar("T")
+
+KEPT_MS = 30 * SECOND_MS
+_KEPT_MAX = 256
+
+NO_LOG = (
+    "The event log is not exported, so nobody knows how long messages were held. Start the server with --events-to and "
+    "a folder."
+)
+ELSEWHERE = "The event log is exported to {place}, which this page does not read; it reads folders of this machine."
+NO_ARROW = "Reading the event log needs pyarrow, which this install does not have: pip install 'veilmq[arrow]'."
+NO_FOLDER = (
+    "Nothing is recommended here. Run veilmq pipeline tune, and start the server with --recommendations and the folder "
+    "recommendations of its state."
+)
+NO_ADVICE = "There is no recommendation for this queue in {folder}: veilmq pipeline tune has not seen it yet."
+
+
+class PastReceipts:
+    """The processing-time history and the recommendations of one server's queues."""
+
+    def __init__(self, settings: ServerSettings, clock: Clock) -> None:
+        """Read nothing yet."""
+        self._events_to = settings.events_to
+        self._recommendations = settings.recommendations
+        self._clock = clock
+        self._reading = asyncio.Lock()
+        self._kept: dict[tuple[str, str], tuple[int, Any]] = {}
+
+    async def held_times(self, queue: str) -> HeldTimes | str:
+        """Return how long receipts of ``queue`` (a full name) were held, or why that is unknown."""
+        if self._events_to is None:
+            return NO_LOG
+        place = self._events_to.removeprefix("file://")
+        if "://" in place:
+            return ELSEWHERE.format(place=place.partition("://")[0] + "://…")
+        return await self._read("held", queue, lambda held_files: held_files.read(Path(place), queue))
+
+    async def advice(self, queue: str) -> Advice | str:
+        """Return what is recommended for ``queue``, or a sentence that says why nothing is."""
+        folder = self._recommendations
+        if folder is None:
+            return NO_FOLDER
+        found = await self._read("advice", queue, lambda held_files: _recommendation(held_files, folder, queue))
+        return NO_ADVICE.format(folder=folder) if found is None else found
+
+    async def _read(self, kind: str, queue: str, read: Callable[[Any], T]) -> T | str:
+        async with self._reading:
+            now_ms = self._clock.now_ms()
+            read_at_ms, kept = self._kept.get((kind, queue), (now_ms - KEPT_MS, None))
+            if now_ms - read_at_ms < KEPT_MS:
+                return cast(T, kept)
+            try:
+                held_files = import_module("veilmq.events.held_files")
+            except ModuleNotFoundError:
+                return NO_ARROW
+            fresh = await asyncio.to_thread(read, held_files)
+            if len(self._kept) >= _KEPT_MAX:
+                self._kept.clear()
+            self._kept[kind, queue] = now_ms, fresh
+            return fresh
+
+
+def _recommendation(held_files: Any, folder: Path, queue: str) -> Advice | None:
+    """Return what ``veilmq pipeline tune`` recommends for ``queue`` as a whole; ``None`` for nothing."""
+    arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    columns = [*Advice.__struct_fields__, "key"]
+    for path, _ in held_files.newest_first(folder.glob("[!_.]*.parquet")):
+        try:
+            with path.open("rb") as file:
+                table = parquet.read_table(file, columns=columns, filters=[("queue", "==", queue)])
+        except (arrow.ArrowException, OSError):
+            continue  # a run that replaces them is under way
+        for row in table.to_pylist():
+            if row.pop("key") is None:
+                return msgspec.convert(row, Advice)
+    return None

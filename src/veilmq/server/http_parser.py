@@ -1,0 +1,632 @@
+"""One HTTP request: how it is read, how it is refused before a protocol has seen it, and how it is answered.
+
+``httptools`` (llhttp, in its strict mode) takes the bytes apart; ``RequestReader`` checks the rest. A request is
+*plain* if its head arrives whole at the beginning of a segment, names no header twice, asks for nothing special and is
+followed by nothing but its body, which is small. The head of a plain request is parsed without a call into Python, and
+its body is cut off by its length. Every other request is read by a parser that calls ``RequestReader`` for each part:
+it is checked once it is whole, and before that whenever a segment ends inside it (``check_unfinished``). What llhttp
+accepts and this server does not is refused, and the server keeps at most one segment beyond a limit.
+
+A connection sends replies in the order of its requests (RFC 9112, section 9.3.2): a reply that is ready before an
+earlier one waits in its request. Commands are handed on in that order too, and do not wait for each other.
+"""
+
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, NamedTuple, Protocol
+
+import httptools
+import msgspec
+from msgspec.structs import astuple
+
+from veilmq.server.admission import Hold, HttpLimits
+
+_TEXT = b"text/plain; charset=utf-8"
+
+
+class Refusal(NamedTuple):
+    """``status`` is an HTTP status, ``text`` a sentence for a person, ``allow`` the methods there are, for 405.
+
+    ``kind`` is the content type, where the text is no sentence.
+    """
+
+    status: int
+    text: str
+    allow: bytes = b"GET, POST"
+    kind: bytes = _TEXT
+
+    def of(self, value: object) -> "Refusal":
+        """Return it with ``value`` in its text."""
+        return self._replace(text=self.text.format(value))
+
+    @property
+    def headers(self) -> bytes:
+        """Return the header lines of the reply."""
+        return b"Content-Type: %b\r\n" % self.kind + self.extra_headers
+
+    @property
+    def extra_headers(self) -> bytes:
+        """Return the header line that says what to do: the methods that there are, or when to send it again."""
+        if self.status == 503:
+            return b"Retry-After: 1\r\n"
+        return b"Allow: %b\r\n" % self.allow if self.status == 405 else b""
+
+    @property
+    def body(self) -> bytes:
+        """Return the body of the reply."""
+        return self.text.encode() + b"\n" if self.kind is _TEXT else self.text.encode()
+
+
+class Worded(NamedTuple):
+    """A refusal as it is answered: whole header lines, and the body."""
+
+    headers: bytes
+    body: bytes
+
+
+def as_text(refusal: Refusal, _headers: Mapping[bytes, bytes]) -> Worded:
+    """Word a refusal for a person, whatever the headers of the request."""
+    return Worded(refusal.headers, refusal.body)
+
+
+NO_HOST = Refusal(400, "An HTTP/1.1 request needs one Host header, which names the server.")
+TUNNEL = Refusal(405, "This is no proxy; send requests to it, not through it.")
+CODING = Refusal(501, "The only transfer coding that is understood is chunked; send the body as it is.")
+OLD_CODING = Refusal(400, "HTTP/1.0 knows no transfer codings; send the body as it is, or use HTTP/1.1.")
+EXPECTATION = Refusal(417, "The only expectation that can be met is 100-continue.")
+TRUNCATED = Refusal(400, "The connection ended inside the request; send the whole of it.")
+NO_ROOM = Refusal(
+    503, "The server holds as many bytes of requests and answers as it may (http_bytes_max); send the request again."
+)
+MALFORMED = Refusal(400, "This is not a well-formed HTTP/1.1 request: {}.")
+REPEATED = Refusal(400, "The header {} was sent more than once; send it once.")
+VERSION = Refusal(505, "HTTP/{} is not spoken here; use HTTP/1.1.")
+MANY_HEADERS = Refusal(431, "The request has more than {} headers; send fewer.")
+LONG_HEAD = Refusal(431, "Request line and headers have more than {} bytes together; send less.")
+LONG_FRAMING = Refusal(431, "Chunk extensions and trailers have more than {} bytes; send none.")
+LONG_TARGET = Refusal(414, "The request target has more than {} bytes; put parameters in the body.")
+LONG_BODY = Refusal(413, "The body has more than {} bytes; send less in one request.")
+SLOW = Refusal(408, "The request did not arrive within {:g} seconds; send it again at once.")
+
+
+_NO_CONTENT = HTTPStatus.NO_CONTENT.value
+"""A status after which there is no body, and no word of its length (RFC 9110, section 8.6)."""
+
+CLOSE = b"Connection: close\r\n"
+KEEP = b"Connection: keep-alive\r\n"
+
+STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+"""The first line of a reply by its status."""
+
+
+class Pending(Protocol):
+    """A request that waits for something, and can be withdrawn or hurried."""
+
+    def withdraw(self) -> object:
+        """Forget it: the client has gone, and its command shall not happen if it has not begun."""
+
+    def hurry(self) -> object:
+        """Answer as soon as possible: the server is closing, or the client will send nothing more."""
+
+
+class Line(Protocol):
+    """What a request needs from its connection."""
+
+    date: "Date"
+    proven: bool  # a request of it had a genuine signature
+
+    def answered(self) -> None:
+        """Take note that a request of the line has its reply."""
+
+    def peer(self) -> str | None:
+        """Return the address of the client, ``None`` where it has none."""
+
+    def turn(self) -> None:
+        """Take note that a request of the line waits for its turn."""
+
+
+class Date(Protocol):
+    """Where the ``Date`` header line comes from."""
+
+    line: bytes
+
+    def renew(self) -> bytes:
+        """Return the line when there is none."""
+
+
+class Request(msgspec.Struct, eq=False):
+    """A whole, well-formed request: ``method`` and ``target`` as sent, ``headers`` by lower-case name, ``body``.
+
+    Headers that were sent several times are joined with commas; those for which that would be wrong were refused.
+    ``hold`` counts the bytes of a large body. ``is_behind`` if there were others in the line when it came.
+    ``persistence`` is the ``Connection`` header line of the reply, empty where the version of HTTP implies it.
+    (A ``msgspec.Struct``, as these are made four times as fast as objects with an ``__init__`` of their own.)
+    """
+
+    line: Line
+    method: bytes
+    target: bytes
+    headers: dict[bytes, bytes]
+    body: bytes
+    keep_alive: bool
+    persistence: bytes = b""
+    pending: Pending | None = None
+    reply: bytes | None = None
+    begin: Callable[[], None] | None = None
+    hold: Hold | None = None
+    is_behind: bool = False
+
+    def respond(self, status: int, headers: bytes, body: bytes) -> None:
+        """Answer, now or later, exactly once; ``headers`` are whole lines, each with its line end."""
+        assert self.reply is None, "a request is answered once"
+        line = self.line
+        self.pending = None
+        date = line.date.line or line.date.renew()
+        if status == _NO_CONTENT:
+            self.reply = b"%b%b%b%b\r\n" % (STATUS_LINES[status], date, headers, self.persistence)
+        else:
+            self.reply = b"%b%b%b%bContent-Length: %d\r\n\r\n%b" % (
+                STATUS_LINES[status],
+                date,
+                headers,
+                self.persistence,
+                len(body),
+                body if self.method != b"HEAD" else b"",
+            )
+        line.answered()
+
+    def in_turn(self, begin: Callable[[], None]) -> None:
+        """Have ``begin`` called, now or later, when this is the first of the line and its client takes replies."""
+        self.begin = begin
+        self.line.turn()
+
+    def end_connection(self) -> None:
+        """Close the connection after this reply, and say so in it unless it is written already."""
+        self.persistence = CLOSE
+        self.keep_alive = False
+
+    def source_ip(self) -> str | None:
+        """Return the address of the client, ``None`` where it has none."""
+        return self.line.peer()
+
+    def release(self) -> None:
+        """Do nothing: a small body is not counted."""
+
+    def user_agent(self) -> str | None:
+        """Return what program the client says that it is."""
+        agent = self.headers.get(b"user-agent")
+        return None if agent is None else agent.decode("latin-1")
+
+
+class LargeRequest(Request, eq=False):
+    """A request whose body counts in the budget of bytes until it is answered, or its client has gone."""
+
+    def respond(self, status: int, headers: bytes, body: bytes) -> None:
+        """Answer, exactly once."""
+        self.release()
+        super().respond(status, headers, body)
+
+    def release(self) -> None:
+        """Count the body no longer."""
+        if self.hold is not None:
+            self.hold.release()
+
+
+Handler = Callable[[Request], Pending | None]
+"""Answers a request by ``respond``, at once or later; returns what can be withdrawn until then, or nothing."""
+
+
+ONCE = frozenset({b"host", b"authorization", b"content-type", b"expect", b"origin", b"sec-fetch-site", b"x-amz-target"})
+"""Headers that decide something, so that two of them would contradict each other."""
+
+_HEAD_END = b"\r\n\r\n"
+_HTTP_1_1 = b" HTTP/1.1\r\n"
+_CHUNK_FRAME_BYTES_MAX = 20
+"""The length of a chunk in hexadecimal digits, and two line ends."""
+
+_KEEP_ALIVE = b"keep-alive"
+
+
+class _PlainHead:
+    """What the parser calls for a head that may be plain: functions written in C alone."""
+
+    __slots__ = ("headers", "on_header", "on_url", "targets")
+
+    def __init__(self) -> None:
+        self.headers: dict[bytes, bytes] = {}
+        self.targets: list[bytes] = []
+        self.on_header = self.headers.setdefault
+        self.on_url = self.targets.append
+
+
+class RequestReader:
+    """Turns bytes into calls of ``complete``, or one of ``refuse``, after which the rest is dropped."""
+
+    __slots__ = (
+        "_admitted",
+        "_body_left",
+        "_chunks",
+        "_complete",
+        "_fields",
+        "_framing_bytes",
+        "_head_began",
+        "_head_bytes",
+        "_headers",
+        "_hold_read",
+        "_limits",
+        "_line",
+        "_parser",
+        "_pieces",
+        "_plain_body_bytes_max",
+        "_plain_head",
+        "_plain_head_bytes_max",
+        "_plain_parser",
+        "_refuse",
+        "_repeated",
+        "_spooled",
+        "_stopped",
+        "_target",
+        "continue_due",
+        "feed",
+        "hold",
+        "on_body",
+        "on_message_begin",
+        "on_url",
+        "plain",
+        "resting",
+    )
+
+    def __init__(
+        self,
+        *,
+        line: Line,
+        limits: HttpLimits,
+        complete: Callable[[Request], object],
+        refuse: Callable[[Refusal, dict[bytes, bytes]], object],
+        hold_read: Callable[[], Hold],
+    ) -> None:
+        """Make requests for ``line``. ``complete`` and ``refuse`` may call ``stop``.
+
+        ``hold_read`` makes what counts a large body that came in one segment, and is verified at once.
+        """
+        self._line = line
+        self._limits = limits
+        self._complete = complete
+        self._refuse = refuse
+        self._hold_read = hold_read
+        self._stopped = False
+        self.hold: Hold | None = None  # what counts the body that is being read, if it is large
+        self.resting: list[bool] = [True]  # empty while a request has begun and not ended
+        self._plain_head = _PlainHead()
+        self._plain_parser = httptools.HttpRequestParser(self._plain_head)
+        self._plain_head_bytes_max = min(limits.target_bytes_max, limits.head_bytes_max)
+        self._plain_body_bytes_max = min(limits.large_body_bytes, limits.body_bytes_max)
+        self.plain: Request | None = None  # a plain request whose body is being read
+        self._body_left = 0  # of it
+        self._parser: Any = None  # until a request is not plain
+        self._target: list[bytes] = []  # in pieces
+        self._pieces: list[bytes] = []  # of the body, from the last segment
+        self._spooled = bytearray()  # the body so far, where it takes several segments
+        self._fields: dict[bytes, bytes] = {}
+        self._headers: dict[bytes, bytes] | None = None  # once the head is whole; what follows are trailers
+        self.on_message_begin = self.resting.clear
+        self.on_url = self._target.append
+        self.on_body = self._pieces.append
+        self.feed: Callable[[bytes], None] = self._read_head
+        """Reads on, in the way of the part of a request that comes next."""
+        self._forget_message()
+
+    def _read_head(self, segment: bytes) -> None:
+        """Read a segment at whose beginning no request is under way.
+
+        Where the end of the head is guessed wrong (a body may hold an empty line, too), the lines do not add up.
+        """
+        plain, parser = self._plain_head, self._plain_parser
+        try:
+            parser.feed_data(segment)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            plain.targets.clear()
+        method = parser.get_method()
+        headers = {name.lower(): value for name, value in plain.headers.items()}
+        target = plain.targets[0] if len(plain.targets) == 1 else b""  # else the headers may be of several requests
+        plain.headers.clear()
+        plain.targets.clear()
+        length = int(headers.get(b"content-length", b"0")) if target else 0
+        end = len(segment) - length
+        if not segment.startswith(_HEAD_END, max(end - len(_HEAD_END), 0)):  # there is less or more than one request
+            end = segment.find(_HEAD_END) + len(_HEAD_END)
+        left = self._body_left = end + length - len(segment)
+        if not (
+            target
+            and left >= 0  # no request follows
+            and end <= self._plain_head_bytes_max
+            and length <= self._plain_body_bytes_max
+            and segment.count(b"\n", 0, end) == len(headers) + 2  # no header is repeated
+            and segment.startswith(_HTTP_1_1, len(method) + 1 + len(target))
+            and len(headers) <= self._limits.headers_max
+            and headers.get(b"host")
+            and not (b"expect" in headers or b"transfer-encoding" in headers)
+            and headers.get(b"connection", _KEEP_ALIVE).lower() == _KEEP_ALIVE
+        ):
+            self._plain_parser = httptools.HttpRequestParser(plain)
+            self._read_closely(segment)
+            return
+        request = Request(self._line, method, target, headers, segment[end:], True)
+        if not left:
+            self._complete(request)
+            return
+        self.plain = request
+        self.resting.clear()
+        self.feed = self._read_body
+
+    def _read_body(self, segment: bytes) -> None:
+        """Read on in the body of a plain request."""
+        left = self._body_left = self._body_left - len(segment)
+        request = self.plain
+        assert request is not None, "it is being read"
+        piece = segment[:left] if left < 0 else segment
+        self._plain_parser.feed_data(piece)
+        if left > 0:
+            self._spooled += piece
+            return
+        request.body += bytes(self._spooled) + piece
+        self._spooled.clear()
+        self.plain = None
+        self.resting.append(True)
+        self.feed = self._read_head
+        self._complete(request)
+        if left:
+            self.feed(segment[left:])
+
+    def _read_closely(self, segment: bytes) -> None:
+        """Read a segment in which there is more or less than one plain request."""
+        self.feed = self._read_closely
+        if self._parser is None:
+            self._parser = httptools.HttpRequestParser(self)
+        try:
+            try:
+                self._parser.feed_data(segment)
+            except httptools.HttpParserUpgrade as upgrade:
+                self._ignore_upgrades(memoryview(segment)[upgrade.args[0] :])
+        except httptools.HttpParserCallbackError:
+            raise  # a defect of ours
+        except httptools.HttpParserError as error:
+            self._give_up(MALFORMED.of(error))
+        if self.resting and not self._stopped:
+            self.feed = self._read_head
+
+    def stop(self) -> dict[bytes, bytes]:
+        """Read no more, and forget what was read of a request; return its headers as far as they came."""
+        headers = self._fields if self._headers is None else self._headers
+        if self.plain is not None:
+            headers, self.plain = self.plain.headers, None
+        self._stopped, self.feed = True, _drop
+        self._release_hold()
+        self._forget_message()
+        self.resting.append(True)
+        return headers
+
+    def release(self) -> None:
+        """Let go of what refers to this object, and of the bytes of an unfinished body."""
+        self._stopped = True
+        self._release_hold()
+        self._parser, self.feed = None, _drop
+
+    def check_unfinished(self, segment_bytes: int) -> bool:
+        """Apply the limits to a request that has not ended; ``refuse`` it if they are passed; return whether not."""
+        if self._headers is None:
+            flaw = self._head_flaw(segment_bytes)
+        else:
+            flaw = self._body_flaw(self._headers, segment_bytes)
+        if flaw is not None:
+            self._give_up(flaw)
+        return flaw is None
+
+    def wanted(self) -> int:
+        """Return how many more bytes an unfinished body should reserve before it is read on; 0 for a small one."""
+        if self._headers is None:
+            return 0
+        limits, held = self._limits, 0 if self.hold is None else self.hold.bytes
+        length = int(self._headers.get(b"content-length", b"0"))
+        if length > limits.large_body_bytes:
+            return length - held
+        is_growing = len(self._spooled) > max(limits.large_body_bytes, held - limits.large_body_bytes)
+        return limits.body_step_bytes if is_growing else 0
+
+    def head(self) -> Request:
+        """Return the request of an unfinished body without it, after whose reply the connection ends."""
+        assert self._headers is not None, "the head is whole"
+        return Request(self._line, self._parser.get_method(), b"".join(self._target), self._headers, b"", False, CLOSE)
+
+    def admit(self, hold: Hold) -> None:
+        """Count the unfinished body by ``hold`` from now on."""
+        hold.feed(self._spooled)
+        self.hold = hold
+
+    def body_left(self) -> int:
+        """Return how many bytes of an unfinished body are announced and have not come."""
+        if self.plain is not None:
+            return self._body_left
+        return 0 if self._headers is None else int(self._headers.get(b"content-length", b"0")) - len(self._spooled)
+
+    # What the parser calls, beside on_message_begin, on_url and on_body.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep one header, or one trailer, which is thrown away."""
+        name = name.lower()
+        if name in self._fields:
+            self._repeat(name, value)
+        else:
+            self._fields[name] = value
+
+    def on_headers_complete(self) -> None:
+        """Put the head aside: trailers must not add to it."""
+        self._headers = self._fields
+        self._fields = {}
+
+    def on_chunk_header(self) -> None:
+        """Count one chunk; the last, empty one counts too."""
+        self._chunks += 1
+
+    def on_message_complete(self) -> None:
+        """Hand a whole request on."""
+        headers, parser = self._headers, self._parser
+        if self._stopped or headers is None or parser.should_upgrade():
+            return
+        flaw = None if self._admitted and self._repeated is None else self._flaw(headers)
+        self._spool()
+        if flaw is None and len(self._spooled) > self._limits.body_bytes_max:
+            flaw = LONG_BODY.of(self._limits.body_bytes_max)
+        if flaw is not None:
+            self._give_up(flaw)
+            return
+        keep_alive, target = parser.should_keep_alive(), b"".join(self._target)
+        request = Request(self._line, parser.get_method(), target, headers, bytes(self._spooled), keep_alive)
+        if keep_alive and parser.get_http_version() == "1.0":
+            request.persistence = KEEP
+        if self.hold is not None or len(request.body) > self._limits.large_body_bytes:
+            request = self._large_request(request)
+        self._forget_message()
+        self.resting.append(True)
+        self._complete(request)
+
+    def _large_request(self, request: Request) -> LargeRequest:
+        hold, self.hold = self.hold or self._hold_read(), None
+        hold.take(len(request.body) - hold.bytes)
+        made = LargeRequest(*astuple(request))
+        made.hold = hold
+        return made
+
+    def _release_hold(self) -> None:
+        if self.hold is not None:
+            self.hold.release()
+            self.hold = None
+
+    def _spool(self) -> None:
+        piece = b"".join(self._pieces)
+        self._spooled += piece
+        self._pieces.clear()
+        if self.hold is not None:
+            self.hold.feed(piece)
+
+    def _forget_message(self) -> None:
+        self._target.clear()
+        self._pieces.clear()
+        self._spooled.clear()
+        self._fields = {}
+        self._headers = None
+        self._repeated: bytes | None = None
+        self._head_bytes = 0
+        self._head_began = False
+        self._chunks = 0
+        self._framing_bytes = 0
+        self._admitted = False
+        self.continue_due = False
+
+    def _give_up(self, flaw: Refusal) -> None:
+        if not self._stopped:
+            self._refuse(flaw, self.stop())
+
+    def _repeat(self, name: bytes, value: bytes) -> None:
+        if name in ONCE:
+            self._repeated = name
+        if len(self._fields[name]) <= self._limits.head_bytes_max:  # beyond, the head is refused when it is whole
+            self._fields[name] += b"," + value  # without a space, as signatures are calculated
+
+    def _ignore_upgrades(self, rest: memoryview) -> None:
+        """Read requests as if they had not offered another protocol, as RFC 9110 (7.8) allows; ``rest`` follows one.
+
+        llhttp takes what follows such a head for the other protocol, so the head is read again without the offer. One
+        segment may hold thousands of them.
+        """
+        while (head := self._head_without_offer()) is not None:
+            self._parser.feed_data(head)
+            try:
+                self._parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = rest[upgrade.args[0] :]
+            else:
+                return
+
+    def _head_without_offer(self) -> bytes | None:
+        """Return the head that was read last, for a parser that is new; ``None`` if no more is to be read."""
+        parser, headers, repeated = self._parser, self._headers, self._repeated
+        target = b"".join(self._target)
+        if self._stopped or headers is None:
+            return None
+        if parser.get_method() == b"CONNECT":
+            self._give_up(TUNNEL)
+            return None
+        version = parser.get_http_version().encode()
+        head = b"%b %b HTTP/%b\r\n" % (parser.get_method(), target, version)
+        head += b"".join(b"%b: %b\r\n" % field for field in headers.items() if field[0] != b"upgrade")
+        self._forget_message()
+        self._parser = httptools.HttpRequestParser(self)
+        self._repeated = repeated
+        return head + b"\r\n"
+
+    def _flaw(self, headers: dict[bytes, bytes]) -> Refusal | None:
+        """Return what llhttp lets pass in a head and we do not."""
+        limits, parser = self._limits, self._parser
+        if not headers.get(b"host", parser.get_http_version() != "1.1"):
+            return NO_HOST
+        if self._repeated is not None:
+            return REPEATED.of(self._repeated.decode("latin-1"))
+        if len(headers) > limits.headers_max:
+            return MANY_HEADERS.of(limits.headers_max)
+        if sum(map(len, self._target)) > limits.target_bytes_max:
+            return LONG_TARGET.of(limits.target_bytes_max)
+        if self._head_size(headers) > limits.head_bytes_max:
+            return LONG_HEAD.of(limits.head_bytes_max)
+        if b"transfer-encoding" in headers and parser.get_http_version() == "1.0":
+            return OLD_CODING
+        if b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked":
+            return CODING
+        if b"expect" in headers and headers[b"expect"].lower() != b"100-continue":
+            return EXPECTATION
+        if not parser.should_keep_alive() and (number := parser.get_http_version()) not in {"1.0", "1.1"}:
+            return VERSION.of(number)
+        return None
+
+    def _head_flaw(self, segment_bytes: int) -> Refusal | None:
+        limits = self._limits
+        self._head_bytes += segment_bytes if self._head_began else 0  # other requests may be in its first segment
+        self._head_began = True
+        if sum(map(len, self._target)) > limits.target_bytes_max:
+            return LONG_TARGET.of(limits.target_bytes_max)
+        if len(self._fields) > limits.headers_max:
+            return MANY_HEADERS.of(limits.headers_max)
+        if max(self._head_bytes, self._head_size(self._fields)) > limits.head_bytes_max:
+            return LONG_HEAD.of(limits.head_bytes_max)
+        return None
+
+    def _body_flaw(self, headers: dict[bytes, bytes], segment_bytes: int) -> Refusal | None:
+        limits = self._limits
+        self._count_framing(segment_bytes)
+        self._spool()
+        if max(len(self._spooled), int(headers.get(b"content-length", b"0"))) > limits.body_bytes_max:
+            return LONG_BODY.of(limits.body_bytes_max)
+        if len(self._fields) > limits.headers_max:
+            return MANY_HEADERS.of(limits.headers_max)
+        if self._framing_bytes > limits.head_bytes_max:
+            return LONG_FRAMING.of(limits.head_bytes_max)
+        if self._admitted:
+            return None
+        flaw = self._flaw(headers)
+        self._admitted = True
+        self.continue_due = b"expect" in headers and not self._spooled
+        return flaw
+
+    def _count_framing(self, segment_bytes: int) -> None:
+        """Count what is neither head nor body nor the plain frame of a chunk: chunk extensions and trailers."""
+        if self._admitted:  # before, other requests and the head may be in the segment
+            body_bytes = sum(map(len, self._pieces))
+            self._framing_bytes += segment_bytes - body_bytes - self._chunks * _CHUNK_FRAME_BYTES_MAX
+        self._chunks = 0
+
+    def _head_size(self, fields: dict[bytes, bytes]) -> int:
+        return sum(map(len, (*self._target, *fields, *fields.values()))) + 4 * len(fields)
+
+
+def _drop(segment: bytes) -> None:
+    """Read nothing: no further request is to be read."""

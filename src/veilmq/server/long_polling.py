@@ -1,0 +1,496 @@
+"""Long polls: receives and claims that wait for a message, in the order in which they came.
+
+A poll is submitted to the store at once. If it comes back empty and may wait, it parks at the end of its queue's line.
+While a line has polls, the store notifies it, between two commands, when the queue has or will have a message; then the
+first poll of the line is submitted again, as the next command of the same batch, so no later receive overtakes it. A
+poll that gets nothing returns to its place; one that gets something has the next one submitted if there is more. A poll
+that ends without a result (its client has gone) has the next one submitted, so no message waits beside a waiter.
+
+The first of a line is submitted a second time before it parks: what was sent between its first result and the beginning
+of the watch would be missed otherwise. Polls that do not wait pay one look-up in a table.
+
+Receives and claims share one line. A receive that gets nothing because too many messages are in flight waits for
+something else than claims do, which have no such quota: then the first claim of the line is submitted. A claim that
+gets nothing and no due instant may be at the limit of claimed messages, which does not concern receives: then the first
+receive is submitted.
+
+While unread replies fill their half of the budget (``admission``), new polls are held: they wait for room as they would
+for a message, a second at least, and then get an empty result. Parked polls stay parked.
+
+Each line has one timer (the next instant at which the queue has something by itself) and each poll one for its
+deadline; nothing runs periodically.
+"""
+
+from bisect import insort
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec.structs import replace
+
+from veilmq.core.claims import Bound, Claim
+from veilmq.core.commands import Command, Receive
+from veilmq.core.errors import QueueNotFound
+from veilmq.core.limits import HTTP_BYTES, SECOND_MS
+from veilmq.core.ports import Clock, Done, Engine, Timer
+from veilmq.core.results import Received
+from veilmq.server.admission import ByteBudget
+from veilmq.server.background import showing_due
+from veilmq.server.http_parser import Pending
+
+HELD_S_MIN = 1
+
+
+class HeldPoll:
+    """One of them; a ``Pending``."""
+
+    __slots__ = ("_begin", "_begun", "_budget", "_clock", "_deadline_ms", "_give_up", "_is_over", "_timer", "_wait_s")
+
+    def __init__(
+        self,
+        clock: Clock,
+        budget: ByteBudget,
+        wait_s: int | None,
+        *,
+        begin: Callable[..., Pending],
+        give_up: Callable[[], object],
+    ) -> None:
+        """Call ``begin`` with the ``wait_s`` that is left when there is room, or ``give_up``."""
+        self._clock = clock
+        self._budget = budget
+        self._wait_s = wait_s
+        self._begin = begin
+        self._give_up = give_up
+        self._begun: Pending | None = None
+        self._is_over = False
+        self._deadline_ms = clock.now_ms() + max(wait_s or 0, HELD_S_MIN) * SECOND_MS
+        self._timer = clock.call_at(self._deadline_ms, self._expire)
+        budget.on_room(self._go_on)
+
+    def withdraw(self) -> None:
+        """Forget it."""
+        self._end()
+        if self._begun is not None:
+            self._begun.withdraw()
+
+    def hurry(self) -> None:
+        """Answer with nothing, or with what there is if it has begun."""
+        if self._begun is not None:
+            self._begun.hurry()
+        else:
+            self._expire()
+
+    def _go_on(self) -> None:
+        if self._end():
+            wait_s = self._wait_s
+            if wait_s:  # what was waited for room is not waited for a message too
+                wait_s = max(0, self._deadline_ms - self._clock.now_ms()) // SECOND_MS
+            self._begun = self._begin(wait_s=wait_s)
+
+    def _expire(self) -> None:
+        if self._end():
+            self._give_up()
+
+    def _end(self) -> bool:
+        """Wait no longer; return whether it did."""
+        was_over, self._is_over = self._is_over, True
+        if not was_over:
+            self._timer.cancel()
+            self._budget.off_room(self._go_on)
+        return not was_over
+
+
+Permit = Callable[[Done], object]
+"""Calls back with ``None`` if a poll may go on, or with what refuses it: at once, or when the policy is known."""
+
+
+class LongPolls:
+    """All receives and claims of a server, those that wait and those that do not."""
+
+    def __init__(self, *, engine: Engine, clock: Clock, budget: ByteBudget | None = None) -> None:
+        """Use ``engine``, on its event loop and by its ``clock``; answers count in ``budget``."""
+        self.engine = engine
+        self.budget = budget or ByteBudget(HTTP_BYTES.default)
+        self.clock = clock
+        self.closing = False
+        self._queues: dict[str, _WaiterQueue] = {}
+        self._tickets = 0
+
+    def ask(
+        self,
+        command: Receive | Claim,
+        wait_s: int | None,
+        answer: Done,
+        permit: Permit | None = None,
+        *,
+        late: bool = False,
+    ) -> Pending:
+        """Ask for messages; ``answer`` is called once, after ``wait_s`` at the latest (``None``: the queue's own).
+
+        ``permit`` decides before each attempt, the first only if it is ``late``; what it refuses with is the answer.
+        """
+        line = self._queues.get(command.queue)
+        if line is not None:
+            line.look()
+        poll = _KINDS[type(command)](self, command, wait_s, answer, permit=permit)
+        if self.budget.answers_full:
+            begin = partial(self.ask, command, answer=answer, permit=permit, late=True)
+            return HeldPoll(self.clock, self.budget, wait_s, begin=begin, give_up=lambda: answer(poll.nothing()))
+        if late and permit is not None:
+            poll.attempt(poll.first_done, permit)
+        else:
+            self.engine.submit(command, poll.first_done)
+        return poll
+
+    def close(self) -> None:
+        """Park no poll from now on; the server is closing, and its connections hurry the parked ones."""
+        self.closing = True
+
+    @property
+    def parked(self) -> int:
+        """Return how many polls wait."""
+        return sum(len(line.parked) for line in self._queues.values())
+
+    @property
+    def asking(self) -> int:
+        """Return how many polls that waited, or are about to, are submitted to the store."""
+        return sum(line.asking for line in self._queues.values())
+
+    def waiters(self, queue: str) -> "_WaiterQueue":
+        """Return the line of ``queue``, made if there is none."""
+        line = self._queues.get(queue)
+        if line is None:
+            line = self._queues[queue] = _WaiterQueue(self, queue)
+            self.engine.watch(queue, line.wake)
+        return line
+
+    def drop(self, queue: str) -> None:
+        """End an empty line."""
+        del self._queues[queue]
+        self.engine.unwatch(queue)
+
+    def look(self) -> None:
+        """Ask the first of each line: there is room for answers again."""
+        for line in list(self._queues.values()):
+            line.look()
+
+    def ticket(self) -> int:
+        """Return the next place in any line."""
+        self._tickets += 1
+        return self._tickets
+
+
+class Poll(msgspec.Struct, eq=False):
+    """One receive or claim, from its first asking to its answer; ``answer`` is ``None`` once given or withdrawn."""
+
+    result_type: ClassVar[type[Received | Bound]]
+
+    polls: LongPolls
+    command: Any
+    wait_s: int | None
+    answer: Done | None
+    permit: Permit | None = None
+    waiters: "_WaiterQueue | None" = None
+    timer: Timer | None = None
+    deadline_ms: int = 0
+    ticket: int = 0
+    instead: bool = False  # it is submitted in place of one of the other kind
+
+    def withdraw(self) -> None:
+        """Forget it: what is not begun does not happen."""
+        if self.answer is None:
+            return
+        self.answer = None
+        if self.waiters is None:
+            self.polls.engine.withdraw(self.first_done)
+        else:
+            self._end_waiting().lose(self)
+
+    def hurry(self) -> None:
+        """Answer with what there is."""
+        self.wait_s = 0
+        self.deadline_ms = 0
+        if self.waiters is not None and self.waiters.remove(self):
+            self.finish(self.nothing())
+
+    def first_done(self, result: Any) -> None:
+        """Take the first answer of the engine: pass it on, or begin to wait."""
+        answer = self.answer
+        if answer is None:
+            return
+        wait_s: int | None = 0
+        if isinstance(result, self.result_type) and not result.messages and not self.polls.closing:
+            wait_s = self.own_wait_s(result) if self.wait_s is None else self.wait_s
+        if not wait_s:
+            self.answer = None
+            answer(result)
+            return
+        clock = self.polls.clock
+        now_ms = clock.now_ms()
+        self.note_instant(now_ms)
+        self.deadline_ms = now_ms + wait_s * SECOND_MS
+        self.ticket = self.polls.ticket()
+        self.waiters = self.polls.waiters(self.command.queue)
+        self.timer = clock.call_at(self.deadline_ms, self._expire)
+        self.waiters.join(self, result)
+
+    def attempt(self, done: Done, permit: Permit | None) -> None:
+        """Submit the command, once ``permit`` has decided where there is one."""
+        if permit is not None:
+            permit(partial(self._on_permission, done))
+        else:
+            self.polls.engine.submit(self.command, done)
+
+    def _on_permission(self, done: Done, refusal: Any) -> None:
+        if refusal is None and self.answer is not None:
+            self.polls.engine.submit(self.command, done)
+        elif self.answer is not None:  # else it was withdrawn meanwhile
+            done(refusal)
+
+    def done(self, result: Any) -> None:
+        """Take another answer: pass it on, or go back to the line."""
+        line = self.waiters
+        if line is None:
+            return  # withdrawn after it was begun
+        in_vain = isinstance(result, self.result_type) and not result.messages
+        if in_vain and self.polls.clock.now_ms() < self.deadline_ms:
+            line.keep(self, result)
+        else:
+            self.finish(self.nothing() if in_vain else result)  # a long poll does not report a quota
+            line.let_go(result)
+
+    # What kinds of polls differ in.
+
+    def note_instant(self, now_ms: int) -> None:
+        """Take note of when the first answer came, from which on the poll waits."""
+
+    def own_wait_s(self, result: Any) -> int:
+        """Return how long to wait where the caller has not said it, by an empty result."""
+        return 0
+
+    def lacks_a_place(self, result: Any) -> bool:
+        """Tell whether an empty result may be for want of a place, and not of messages."""
+        raise NotImplementedError
+
+    def nothing(self) -> Any:
+        """Return the result of having waited in vain."""
+        raise NotImplementedError
+
+    def finish(self, result: Any) -> None:
+        """Answer; it is in no line any more."""
+        answer, self.answer = self.answer, None
+        self._end_waiting()
+        assert answer is not None, "a poll is answered once"
+        answer(result)
+
+    def _expire(self) -> None:
+        if self.waiters is not None and self.waiters.remove(self):
+            self.finish(self.nothing())
+
+    def _end_waiting(self) -> "_WaiterQueue":
+        line, self.waiters = self.waiters, None
+        assert line is not None, "only who is in a line can leave it"
+        assert self.timer is not None, "who is in a line has a deadline"
+        self.timer.cancel()
+        return line
+
+
+class ReceivePoll(Poll, eq=False):
+    """A receive; its longest lease counts from the first submit."""
+
+    result_type = Received
+
+    def note_instant(self, now_ms: int) -> None:
+        """Pass the instant of the first result with later attempts."""
+        self.command = replace(self.command, requested_at_ms=now_ms)
+
+    def own_wait_s(self, result: Received) -> int:
+        """Return the wait that the queue is set to."""
+        return result.receive_wait_s
+
+    def lacks_a_place(self, result: Received) -> bool:
+        """Tell whether too many messages are in flight."""
+        return result.over_limit
+
+    def nothing(self) -> Received:
+        """Return no messages."""
+        return Received(messages=[], next_due_ms=None, receive_wait_s=0)
+
+
+class ClaimPoll(Poll, eq=False):
+    """A claim; a large one is bound in slices, and submitted again until it is whole."""
+
+    result_type = Bound
+    bound_before: bool | None = None
+    """What the first answer said: the later slices of a claim find it bound by the earlier ones."""
+
+    def __post_init__(self) -> None:
+        """Answer with the instant that users see."""
+        self.answer = showing_due(self.answer, self.polls.clock)
+
+    def lacks_a_place(self, result: Bound) -> bool:
+        """Tell whether too many messages may be claimed: then no instant is known at which there is something."""
+        return result.next_due_ms is None
+
+    def nothing(self) -> Bound:
+        """Return that nothing was bound."""
+        return Bound(number=self.command.number, messages=0, shards=0)
+
+    def first_done(self, result: Any) -> None:
+        """Take the first answer, or have the next slice bound."""
+        result = self._seen_whole(result)
+        if self.answer is not None and isinstance(result, Bound) and result.more:
+            self.polls.engine.submit(self.command, self.first_done)
+            return
+        if isinstance(result, Bound) and result.shards:
+            self.wait_s = 0  # a claim may be bound and have no messages: all may be evicted since
+        super().first_done(result)
+
+    def done(self, result: Any) -> None:
+        """Take another answer, or have the next slice bound."""
+        result = self._seen_whole(result)
+        if self.waiters is not None and isinstance(result, Bound) and result.more:
+            self.polls.engine.submit(self.command, self.done)
+        else:
+            super().done(result)
+
+    def _seen_whole(self, result: Any) -> Any:
+        if not isinstance(result, Bound):
+            return result
+        if self.bound_before is None:
+            self.bound_before = result.again
+        return replace(result, again=self.bound_before)
+
+
+_KINDS: dict[type[Command], type[Poll]] = {Receive: ReceivePoll, Claim: ClaimPoll}
+
+
+def _place(poll: Poll) -> int:
+    return poll.ticket
+
+
+class _WaiterQueue:
+    """The polls that wait on one queue, in order, and what is known of its next message."""
+
+    __slots__ = ("_due_ms", "_polls", "_queue", "_timer", "_timer_at_ms", "asking", "parked")
+
+    def __init__(self, polls: LongPolls, queue: str) -> None:
+        self._polls = polls
+        self._queue = queue
+        self._due_ms: int | None = None
+        self._timer: Timer | None = None
+        self._timer_at_ms = 0
+        self.parked: list[Poll] = []
+        self.asking = 0
+
+    def wake(self, due_ms: int) -> None:
+        """Hear from the engine, perhaps between two commands, that there is, or may be, a message at ``due_ms``."""
+        self._note(due_ms)
+        self.look()
+
+    def look(self) -> None:
+        """Ask the first of the line if there should be something by now; if later, make sure to look then."""
+        due_ms = self._due_ms
+        if due_ms is None or not self.parked:
+            return
+        if self._polls.budget.answers_full:
+            self._polls.budget.on_room(self._polls.look)
+            return
+        if due_ms <= self._polls.clock.now_ms():
+            self._ask(self.parked.pop(0))
+        elif self._timer is None or due_ms < self._timer_at_ms:
+            self._set_timer(due_ms)
+
+    def join(self, poll: Poll, result: Received | Bound) -> None:
+        """Take a new poll in: at the end, or, where it is the only one, by asking again now that there is a watch."""
+        if self.parked or self.asking:
+            self._park(poll, result)
+        else:
+            self._ask(poll)
+
+    def keep(self, poll: Poll, result: Received | Bound) -> None:
+        """Park a poll that was submitted and got nothing, at its old place."""
+        self.asking -= 1
+        was_instead, poll.instead = poll.instead, False
+        self._park(poll, result)
+        if not was_instead and poll.lacks_a_place(result):
+            self._ask_instead_of(poll)
+
+    def let_go(self, result: Any) -> None:
+        """Go on after the result of a poll that has left the line."""
+        self.asking -= 1
+        if isinstance(result, Received) or (isinstance(result, Bound) and not result.messages):
+            self._note(result.next_due_ms)
+            self.look()
+        elif isinstance(result, QueueNotFound):
+            self._end_all()
+        else:
+            self._pass_on()
+        self._leave_if_empty()
+
+    def remove(self, poll: Poll) -> bool:
+        """Take out a poll that is parked; return whether it was."""
+        if poll not in self.parked:
+            return False
+        self.parked.remove(poll)
+        self._leave_if_empty()
+        return True
+
+    def lose(self, poll: Poll) -> None:
+        """Take out a poll whose client has gone."""
+        if self.remove(poll):
+            return
+        self._polls.engine.withdraw(poll.done)
+        self.asking -= 1
+        self._pass_on()
+        self._leave_if_empty()
+
+    def _park(self, poll: Poll, result: Received | Bound) -> None:
+        insort(self.parked, poll, key=_place)
+        self._note(result.next_due_ms)
+        self.look()
+
+    def _ask(self, poll: Poll) -> None:
+        self._due_ms = None  # its answer says it anew
+        self.asking += 1
+        poll.attempt(poll.done, poll.permit)
+
+    def _pass_on(self) -> None:
+        """Submit the next one: the last one ended without a result."""
+        if self.parked:
+            self._ask(self.parked.pop(0))
+
+    def _ask_instead_of(self, poll: Poll) -> None:
+        for other in self.parked:
+            if other.result_type is not poll.result_type:
+                self.parked.remove(other)
+                other.instead = True
+                self._ask(other)
+                return
+
+    def _end_all(self) -> None:
+        parked, self.parked = self.parked, []
+        for poll in parked:
+            poll.finish(QueueNotFound(self._queue))
+
+    def _note(self, due_ms: int | None) -> None:
+        if due_ms is not None and (self._due_ms is None or due_ms < self._due_ms):
+            self._due_ms = due_ms
+
+    def _set_timer(self, at_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_ms = at_ms
+        self._timer = self._polls.clock.call_at(at_ms, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.look()
+
+    def _leave_if_empty(self) -> None:
+        if self.parked or self.asking:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._polls.drop(self._queue)

@@ -1,0 +1,298 @@
+"""What the server uses of its process: listening sockets, TLS, the event loop, and signals.
+
+Sockets are bound before the server does anything else, with an error that says what to do. A name is bound at every
+address that it stands for (``localhost`` is one of IPv4 and one of IPv6 on most machines), at the same port, as a
+client may try any of them. Addresses that this machine does not have are skipped as long as one is left.
+
+The first signal lets running requests finish for a while, a second one, or a failed store, does not. The time is one
+for all parts of the server: what one part has used is not left for the next. Signals are handled from before the first
+part starts until after the last one has ended. SIGHUP has files read again without a request being dropped.
+
+The server speaks TLS from 1.2 on. Each handshake uses the certificate that is in force when it begins, by the hook that
+is there for names; so a new one is taken as a whole or not at all, and open connections keep theirs.
+"""
+
+import asyncio
+import errno
+import logging
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+BACKLOG = 1_024
+
+_Place = tuple[socket.AddressFamily, Any]
+
+_NOT_HERE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT})
+_FREE_PORT_ATTEMPTS = 16
+
+
+class BindError(Exception):
+    """An address cannot be listened on; ``str()`` says which, why and what to do."""
+
+
+def bind(host: str, port: int, *, setting: str) -> list[socket.socket]:
+    """Return sockets bound to all addresses of ``host`` at ``port`` (0: any one that is free at all of them).
+
+    ``setting`` names the port's setting. Raises ``BindError``.
+    """
+    where = f"{host}:{port}"
+    places = _places(host, where)
+    for attempt in range(_FREE_PORT_ATTEMPTS):
+        try:
+            return _bind_all(places, port)
+        except OSError as error:
+            taken_at_one_address = port == 0 and len(places) > 1 and error.errno == errno.EADDRINUSE
+            if not taken_at_one_address or attempt == _FREE_PORT_ATTEMPTS - 1:
+                raise BindError(f"Cannot listen on {where}: {_why(error, setting)}") from None
+    raise AssertionError("the last attempt returns or raises")
+
+
+def close(listeners: Sequence[socket.socket]) -> None:
+    """Listen no more."""
+    for listener in listeners:
+        listener.close()
+
+
+def authority(listener: socket.socket) -> str:
+    """Return host and port of ``listener`` as they stand in a URL."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def url(listener: socket.socket, *, scheme: str = "http") -> str:
+    """Return the address of ``listener`` as a client writes it."""
+    return f"{scheme}://{authority(listener)}"
+
+
+def is_loopback(listeners: Sequence[socket.socket]) -> bool:
+    """Tell whether only programs of this machine reach ``listeners``."""
+    return all(ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback for listener in listeners)
+
+
+def _places(host: str, where: str) -> list[_Place]:
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise BindError(f"Cannot listen on {where}: the host is not known here ({error.strerror}).") from None
+    return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+
+
+def _bind_all(places: Sequence[_Place], port: int) -> list[socket.socket]:
+    """Raise ``OSError`` if an address cannot be bound for another reason than that it is not here, or none is here."""
+    listeners: list[socket.socket] = []
+    not_here: OSError | None = None
+    try:
+        for family, address in places:
+            try:
+                listener = _bind_one(family, (address[0], port, *address[2:]), alone=len(places) == 1)
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    raise
+                not_here = error
+            else:
+                listeners.append(listener)
+                port = listener.getsockname()[1]
+    except OSError:
+        close(listeners)
+        raise
+    if not_here is not None and not listeners:
+        raise not_here
+    return listeners
+
+
+def _bind_one(family: socket.AddressFamily, address: tuple[Any, ...], *, alone: bool) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and not alone:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)  # now, so that a port in use is noticed here
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _why(error: OSError, setting: str) -> str:
+    flag = "--" + setting.replace("_", "-")
+    if error.errno == errno.EADDRINUSE:
+        return f"the port is in use; stop the other program, or choose another one with {flag} (0: any free one)."
+    if error.errno == errno.EACCES:
+        return f"this user may not listen on that port; choose one above 1023 with {flag}."
+    if error.errno in _NOT_HERE:
+        return "the address is not one of this machine."
+    return f"{error.strerror}."
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes the loop, ``None`` for Python's own."""
+    try:
+        import uvloop  # noqa: PLC0415
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_FAILURE_GRACE_S = 1.0  # for the answers "unknown" to reach those who wait
+
+
+class Shutdown:
+    """What is known about the end; belongs to the running event loop."""
+
+    def __init__(self, *, grace_s: float) -> None:
+        """Once requested, the end may take ``grace_s`` seconds."""
+        self.requested = asyncio.Event()
+        self.failure: BaseException | None = None
+        self._at_once = asyncio.Event()
+        self._grace_s = grace_s
+        self._over_at_s = 0.0
+        self._time_s = asyncio.get_running_loop().time
+
+    def request(self) -> None:
+        """Stop when all requests are served; the second time, at once."""
+        self._begin(self._grace_s)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop very soon: the store has failed with ``error``."""
+        self.failure = error
+        self._begin(_FAILURE_GRACE_S)
+
+    async def let_finish(self, work: Coroutine[Any, Any, object], *, cut: Callable[[], object]) -> None:
+        """Wait for ``work``. When the time is over, or after a second request, ``cut`` is called to end it."""
+        working = asyncio.ensure_future(work)
+        hurried = asyncio.ensure_future(self._at_once.wait())
+        left_s = max(0.0, self._over_at_s - self._time_s())
+        await asyncio.wait((working, hurried), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        if not working.done():
+            cut()
+        await working
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Take SIGTERM and SIGINT as requests; only the main thread can, in another one this does nothing."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self.request)
+        try:
+            yield
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def _begin(self, grace_s: float) -> None:
+        if self.requested.is_set():
+            self._at_once.set()
+            return
+        self._over_at_s = self._time_s() + grace_s
+        self.requested.set()
+
+
+log = logging.getLogger(__name__)
+
+HANDSHAKE_S_MAX = 10
+CLOSING_S_MAX = 2
+"""How long a client may take for its part of a handshake, and of the end of a connection, in seconds."""
+
+
+class TlsError(Exception):
+    """Certificate and key cannot be used; ``str()`` says why and what to do."""
+
+
+class Tls:
+    """What both ports speak; ``context`` is for their listeners."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        """Read both files; raises ``TlsError``."""
+        self._certificate = certificate
+        self._key = key
+        self._current = _tls_context(certificate, key)
+        self.context = _tls_context(certificate, key)
+        self.context.sni_callback = self._give_current
+
+    def reload(self) -> None:
+        """Read both files again; what cannot be used leaves them as they were, and the log says why."""
+        try:
+            self._current = _tls_context(self._certificate, self._key)
+        except TlsError as error:
+            log.error("the certificate stays as it was: %s", error)
+        else:
+            log.info("new connections get the certificate that is in %s now", self._certificate)
+
+    def _give_current(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = self._current
+
+
+def _tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    for path, what in ((certificate, "certificate"), (key, "key")):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise TlsError(f"The TLS {what} {path} cannot be read: {error.strerror}.") from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(certificate, key, password=_no_passphrase)
+    except _Passphrase:
+        raise TlsError(f"The TLS key {key} needs a passphrase; give one without.") from None
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise TlsError(f"The TLS key {key} is not that of the certificate {certificate}.") from None
+        raise TlsError(
+            f"The TLS certificate {certificate} or the key {key} is not in PEM: {_tls_reason(error)}."
+        ) from None
+    return context
+
+
+class _Passphrase(Exception):
+    pass
+
+
+def _no_passphrase() -> str:
+    raise _Passphrase
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    return (error.reason or "unknown").lower().replace("_", " ")
+
+
+class Reload:
+    """All that is read again, in order; each says for itself in the log what came of it."""
+
+    def __init__(self, readers: Sequence[Callable[[], None]]) -> None:
+        """``readers`` raise nothing."""
+        self._readers = readers
+
+    def __call__(self) -> None:
+        """Read again."""
+        if not self._readers:
+            log.info("there is nothing to read again: neither credentials nor a certificate are in use")
+        for read in self._readers:
+            read()
+
+    @contextmanager
+    def on_signal(self) -> Iterator[None]:
+        """Do so at each SIGHUP; only the main thread can, in another one this does nothing."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self)
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGHUP)

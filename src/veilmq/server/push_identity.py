@@ -1,0 +1,90 @@
+"""By what receivers know this server: an RSA key that signs pushes, and the certificate that goes with it.
+
+Both are made once and kept in the store, for all its servers, or given by the settings. The certificate is self-signed:
+receivers get it from this server, and trust it as far as they trust the way by which they get it.
+"""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.x509.oid import NameOID
+
+from veilmq.server.pushes import PushError
+
+FILE_NAME = "push.pem"
+_KEY_BITS = 2_048
+_VALID = timedelta(days=3_650)
+_BACKDATED = timedelta(days=1)
+
+
+class Identity:
+    """A key and its certificate."""
+
+    def __init__(self, key: rsa.RSAPrivateKey, certificate: x509.Certificate) -> None:
+        """The two belong together."""
+        self._key = key
+        self._certificate = certificate
+
+    @property
+    def certificate_pem(self) -> bytes:
+        """Return the certificate for receivers."""
+        return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    def sign(self, text: bytes) -> bytes:
+        """Return the signature that the protocol prescribes: RSASSA-PKCS1-v1_5 with SHA-1."""
+        return self._key.sign(text, padding.PKCS1v15(), hashes.SHA1())
+
+    def pem(self) -> bytes:
+        """Return both, to be kept in a file."""
+        private = self._key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return private + self.certificate_pem
+
+
+def made(*, now_s: float) -> Identity:
+    """Return a new identity; ``now_s`` is the wall clock's."""
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=_KEY_BITS)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "veilmq pushes")])
+    now = datetime.fromtimestamp(now_s, UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BACKDATED)
+        .not_valid_after(now + _VALID)
+        .sign(key, hashes.SHA256())
+    )
+    return Identity(key, certificate)
+
+
+def read(key: Path, certificate: Path) -> Identity:
+    """Return the identity in two files, which may be one; raises ``PushError``."""
+    try:
+        texts = key.read_bytes(), certificate.read_bytes()
+    except OSError as error:
+        raise PushError(f"{error.filename} cannot be read: {error.strerror}.") from None
+    return _read(*texts, str(key), str(certificate))
+
+
+def _read(key_pem: bytes, certificate_pem: bytes, key: str, certificate: str) -> Identity:
+    try:
+        private = serialization.load_pem_private_key(key_pem, password=None)
+        public = x509.load_pem_x509_certificate(certificate_pem)
+    except (ValueError, TypeError) as error:
+        raise PushError(f"{key} and {certificate} must be a key and a certificate in PEM: {error}.") from None
+    if not isinstance(private, rsa.RSAPrivateKey):
+        raise PushError(f"{key} must be an RSA key: pushes are signed with RSA and SHA-1.")
+    if public.public_key() != private.public_key():
+        raise PushError(f"{certificate} is not the certificate of {key}.")
+    return Identity(private, public)
+
+
+def of(pem: bytes) -> Identity:
+    """Return the identity that ``Identity.pem`` made ``pem`` of; raises ``PushError``."""
+    return _read(pem, pem, "What the store keeps", "it")

@@ -1,0 +1,264 @@
+"""Stores: from the settings to an open one, with its event exporter; and from one stopped store to another.
+
+This is the one place that knows which kinds of store there are. What PostgreSQL and the exporter need is an extra.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from veilmq.core.errors import VeilmqError
+from veilmq.core.events import EventCounts
+from veilmq.core.ports import Clock, Engine, MaySend
+from veilmq.events.failures import EventsError
+from veilmq.server.http import Connections
+from veilmq.server.process import Shutdown
+from veilmq.server.settings import ServerSettings
+from veilmq.store.clock import StoreClock, SystemClock, stopwatch_s
+from veilmq.store.copying import CopyRefused, Told, copy
+from veilmq.store.port import Store, StoreError, execute
+from veilmq.store.sqlite import SqliteStore, conversion
+from veilmq.store.sqlite.copying import FolderSource, FolderTarget, back_up
+from veilmq.store.sqlite.database import EngineOptions, FolderError, FolderLock, database_of
+from veilmq.store.urls import split_urls, without_passwords
+
+
+class EventExports(Protocol):
+    """What a server needs of an exporter."""
+
+    failures: int
+
+    def start(self) -> None:
+        """Look now and then from here on."""
+
+    async def flush(self) -> EventCounts:
+        """Export everything that waits now; raises ``EventsError`` when that failed."""
+
+    async def close(self) -> None:
+        """Export what is left and look no more."""
+
+    def cut(self) -> None:
+        """Make ``close`` end now."""
+
+
+def log_of(settings: ServerSettings) -> str:
+    """Return what queues log that do not say it themselves."""
+    if settings.event_log != "auto":
+        return settings.event_log
+    return "off" if settings.events_to is None else "closed"
+
+
+def place_of(settings: ServerSettings) -> Any:
+    """Return the target that ``settings`` name, ``None`` for none; raises ``EventsError`` when it cannot be used."""
+    if settings.events_to is None:
+        return None
+    try:
+        target = import_module("veilmq.events.target")
+    except ModuleNotFoundError as error:
+        raise EventsError(
+            f"events_to (--events-to) needs the module {error.name}, which this install does not have: "
+            "pip install 'veilmq[arrow]'"
+        ) from error
+    return target.open_target(settings.events_to)
+
+
+@asynccontextmanager
+async def exporting(
+    settings: ServerSettings, target: Any, *, engine: Engine, clock: Clock, shutdown: Shutdown
+) -> AsyncIterator[EventExports | None]:
+    """Export the events of ``engine`` to ``target``, which is ``place_of`` the settings, while the context lasts.
+
+    At its end what is left is exported, as long as ``shutdown`` allows. Gives ``None`` where there is no target.
+    """
+    if target is None:
+        yield None
+        return
+    exporter: EventExports = import_module("veilmq.events.exporter").Exporter(
+        execute=partial(execute, engine),
+        clock=clock,
+        target=target,
+        period_s=settings.events_period_s,
+        events_per_range=settings.events_per_file,
+    )
+    exporter.start()
+    try:
+        yield exporter
+    finally:
+        await shutdown.let_finish(exporter.close(), cut=exporter.cut)
+
+
+log = logging.getLogger(__name__)
+
+_PROGRESS_S = 5.0
+
+
+async def open_store(
+    settings: ServerSettings,
+    *,
+    clock: StoreClock | None,
+    on_fatal: Callable[[BaseException], None],
+    may_send: MaySend | None = None,
+) -> Store:
+    """Open what ``settings`` name; raises ``StoreError``.
+
+    ``clock`` is the store's time, its own without one. ``on_fatal`` is called when the store has failed and the process
+    should end. ``may_send`` decides whether move tasks go on.
+    """
+    if settings.store is None:
+        options = replace(sqlite_options(settings), may_send=may_send)
+        if settings.data is not None and conversion.is_old(settings.data):
+            await asyncio.to_thread(conversion.convert, settings.data, told=_progress_logger())
+        return SqliteStore(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
+    urls = split_urls(settings.store)
+    postgres = postgres_parts("store (--store)")
+    store: Store = await postgres.Shards.open(
+        urls, clock=clock or SystemClock(), options=replace(postgres_options(settings), may_send=may_send)
+    )
+    return store
+
+
+def _progress_logger() -> Told:
+    """Return what logs how far a conversion is, every few seconds."""
+    due_s = stopwatch_s()
+
+    def log_progress(converted: int, in_all: int) -> None:
+        nonlocal due_s
+        if stopwatch_s() >= due_s or converted == in_all:
+            due_s = stopwatch_s() + _PROGRESS_S
+            log.warning("the data folder is converted: %d of %d messages", converted, in_all)
+
+    return log_progress
+
+
+def postgres_parts(what: str) -> Any:
+    """Return the module ``store.postgres``, whose driver is an extra; raises ``StoreError`` for ``what`` needs it."""
+    try:
+        return import_module("veilmq.store.postgres")
+    except ModuleNotFoundError as error:
+        raise StoreError(
+            f"{what} needs the module {error.name}, which this install does not have: pip install 'veilmq[postgres]'"
+        ) from error
+
+
+def sqlite_options(settings: ServerSettings) -> EngineOptions:
+    """Return what of ``settings`` is that of the store on SQLite."""
+    return EngineOptions(
+        free_space_reserve_bytes=settings.free_space_reserve_bytes,
+        in_flight_max=settings.in_flight_max,
+        fifo_in_flight_max=settings.fifo_in_flight_max,
+        purge_pause_s=settings.purge_pause_s,
+        queue_name_pause_s=settings.queue_name_pause_s,
+        event_log=log_of(settings),
+        routing_attribute=settings.routing_attribute,
+        events_waiting_max=settings.events_waiting_max,
+    )
+
+
+def postgres_options(settings: ServerSettings) -> Any:
+    """Return what of ``settings`` is that of the store on PostgreSQL."""
+    parts = postgres_parts("store (--store)")
+    return parts.PostgresOptions(
+        migrates=not settings.no_migrate,
+        connections=settings.store_connections,
+        durability=parts.Durability(settings.durability),
+        in_flight_max=settings.in_flight_max,
+        fifo_in_flight_max=settings.fifo_in_flight_max,
+        purge_pause_s=settings.purge_pause_s,
+        queue_name_pause_s=settings.queue_name_pause_s,
+        event_log=log_of(settings),
+        routing_attribute=settings.routing_attribute,
+        events_waiting_max=settings.events_waiting_max,
+    )
+
+
+async def copy_store(source: str, target: str, *, clock: StoreClock, told: Told | None = None) -> int:
+    """Copy the stopped store ``source`` to ``target``, which has nothing: folders, or URLs (``postgresql://…``).
+
+    Return how many messages there are. Raises ``CopyRefused`` when that is not possible, ``StoreError`` when a driver
+    is missing; the target is then as it was.
+    """
+    _refuse_several(source, target)
+    try:
+        async with AsyncExitStack() as stack:
+            if _is_url(source) != _is_url(target):
+                reader = await _source(stack, source, clock)
+                filled = await _target(stack, target)
+                return await copy(reader, filled, told=told)
+            if not _is_url(source):
+                return _copy_folder(stack, Path(source), Path(target), told)
+            databases = [await _held(stack, each) for each in (source, target)]
+            return int(await _postgres().copy_tables(*databases, told=told))
+    except (FolderError, VeilmqError) as error:
+        raise CopyRefused(str(error)) from error
+
+
+def _is_url(place: str) -> bool:
+    return "://" in place
+
+
+def _refuse_several(source: str, target: str) -> None:
+    """Raise ``CopyRefused`` where several databases are named as one store, and say what to do instead."""
+    for place, remedy in ((source, _FROM_SEVERAL), (target, _TO_SEVERAL)):
+        try:
+            names = [without_passwords(url) for url in split_urls(place)]
+        except ValueError:  # a folder, or what is refused as no URL
+            continue
+        if names[1:]:
+            raise CopyRefused(f"{' and '.join(names)} are {len(names)} databases, and {remedy}")
+
+
+_FROM_SEVERAL = (
+    "each is copied by itself, to an empty database: copy one after the other, and name the new ones in the same "
+    "order. No data folder takes them."
+)
+_TO_SEVERAL = (
+    "a store is copied to one: copy it to the first, then start servers with all of them; new queues go to the others. "
+    "Of a store on several databases copy each by itself."
+)
+
+
+async def _source(stack: AsyncExitStack, place: str, clock: StoreClock) -> Any:
+    if _is_url(place):
+        return await _postgres().DatabaseSource.open(await _held(stack, place))
+    return stack.enter_context(FolderSource.opened(Path(place), clock=clock))
+
+
+async def _target(stack: AsyncExitStack, place: str) -> Any:
+    if _is_url(place):
+        return _postgres().DatabaseTarget(await _held(stack, place))
+    return stack.enter_context(FolderTarget(Path(place)))
+
+
+def _copy_folder(stack: AsyncExitStack, source: Path, target: Path, told: Told | None) -> int:
+    """Copy a folder as it is; return how many messages there are."""
+    database_of(source, "--from")
+    stack.enter_context(FolderLock(source))
+    return int(back_up(source, target, told=told)["messages"])
+
+
+async def _held(stack: AsyncExitStack, place: str) -> Any:
+    try:
+        (url,) = split_urls(place)
+    except ValueError as error:
+        raise CopyRefused(f"{without_passwords(place)} is not the URL of one database (postgresql://…).") from error
+    return await stack.enter_async_context(_postgres().CopyLock(url))
+
+
+def _postgres() -> Any:
+    postgres_parts("copy")
+    return import_module("veilmq.store.postgres.copying")
+
+
+DRAINING = "The server is draining: it is about to stop."
+
+
+async def readiness_checks(connections: Connections, engine: Store) -> list[str]:
+    """Return the reasons as sentences, none where there is none."""
+    draining = [DRAINING] if connections.draining else []
+    return draining + await engine.obstacles()

@@ -1,0 +1,3 @@
+"""A receiver of pushes."""
+
+from tests.server.pushing.conftest import receiver  # noqa: F401

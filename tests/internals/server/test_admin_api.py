@@ -1,0 +1,354 @@
+"""The description of the API: it is valid, it has every route and action, and real answers are as it says.
+
+Then: requests from inside the process: answered as those by sockets are, taken back, hurried, and by nobody unknown.
+"""
+
+import asyncio
+import json
+from base64 import b64encode
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openapi_schema_validator import OAS31Validator
+from openapi_spec_validator import validate
+
+from tests.internals.server.scripted_engine import ScriptedEngine
+from tests.server.keys import FRIEND, OWNER, REGION, written
+from tests.server.test_admin_api import Api
+from veilmq.client import HttpQueueClient
+from veilmq.client.claims import Claims
+from veilmq.client.publications import Publications
+from veilmq.console.asking import Answer, Asked
+from veilmq.core.commands import CreateQueue, NewMessage, Send, SetQueue, ShowQueue
+from veilmq.core.ports import Engine
+from veilmq.core.properties import Attribute
+from veilmq.core.results import QueueView
+from veilmq.core.settings import QueueSettings
+from veilmq.server.admin_api import InProcessClient
+from veilmq.server.authentication import Authentication
+from veilmq.server.dispatch import Dispatcher
+from veilmq.server.long_polling import LongPolls
+from veilmq.server.metrics import Metrics
+from veilmq.server.permissions import Permissions
+from veilmq.store.port import execute
+from veilmq.store.sqlite import SqliteStore
+from veilmq.testing import RunningServer, VirtualClock
+from veilmq.wire.sqs.actions import ACTIONS
+from veilmq.wire.sqs.callers import caller
+from veilmq.wire.v1.openapi import place_of
+from veilmq.wire.v1.queue_settings import RANGES
+from veilmq.wire.v1.routes import ROUTES
+from veilmq.wire.v1.shapes import SHAPES
+
+READS = {
+    "GET /api/claims/{account}/{queue}": "/api/claims/-/jobs",
+    "GET /api/claims/{account}/{queue}/read": "/api/claims/-/jobs/read?source=s&number=1",
+    "GET /api/leases/{account}/{queue}": "/api/leases/-/jobs",
+    "GET /api/messages/{account}/{queue}": "/api/messages/-/jobs?receipts=true",
+    "GET /api/messages/{account}/{queue}/peek": "/api/messages/-/jobs/peek",
+    "GET /api/publications/{account}/{queue}": "/api/publications/-/jobs",
+    "GET /api/queues/{account}": "/api/queues",
+    "GET /api/queues/{account}/{queue}/show": "/api/queues/-/jobs/show",
+}
+"""Every route that reads, and an address whose answer is not empty."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """A server with a queue that has one of everything."""
+    with RunningServer() as running, HttpQueueClient(running.endpoint) as client:
+        url = Api(running).post("/api/queues/-/jobs/create", {"settings": {"event_log": "closed"}})["url"]
+        for number in range(4):
+            client.send("jobs", f"message {number}", attributes={"n": Attribute("Number", str(number))}, group="g")
+        with Claims(running.endpoint, url) as claims:
+            epoch = claims.open("s").epoch
+            claims.claim("s", epoch=epoch, number=1, messages_max=1)
+        with Publications(running.endpoint, url) as publications:
+            publications.stage("w", batch=0, attempt="a", part=0, messages=[])
+        client.receive("jobs")
+        client.send("jobs", "later", delay_s=60)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def document(server: RunningServer) -> Any:
+    """The description, as the server tells it."""
+    return Api(server).get("/api/openapi.json")
+
+
+def schema(document: Any, content: Any) -> OAS31Validator:
+    """Return what checks values by the schema of ``content``."""
+    return OAS31Validator({**content["application/json"]["schema"], "components": document["components"]})
+
+
+@pytest.mark.slow
+def test_it_is_a_valid_description(document: Any) -> None:
+    validate(document)
+    assert document["openapi"].startswith("3.1.")
+
+
+def test_every_route_and_every_action_is_in_it(document: Any) -> None:
+    assert set(SHAPES) == {route.label for route in ROUTES.values()}
+    told = {
+        f"{method.upper()} {path}"
+        for path, item in document["paths"].items()
+        for method in item
+        if method != "parameters"
+    }
+    routes = {f"{route.method.decode()} {place_of(route)}" for route in ROUTES.values()}
+    assert told == routes | {f"POST /api/sqs/{name}" for name in ACTIONS}
+    assert set(READS) == {name for name in routes if name.startswith("GET ")}
+
+
+def test_everything_in_it_says_what_it_is(document: Any) -> None:
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            if method != "parameters":
+                assert operation["summary"], path
+                assert operation["security"][-1] == {}
+                assert {"200", "401", "413", "429", "503"} <= set(operation["responses"])
+                assert ({"session": [], "token": []} in operation["security"]) is (method == "post")
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_real_answer_is_as_it_says(server: RunningServer, document: Any, name: str) -> None:
+    """With everything that it says to be there always, and something in its lists."""
+    method, path = name.split(" ")
+    answer = Api(server).get(READS[name])
+    operation = document["paths"][path][method.lower()]
+    schema(document, operation["responses"]["200"]["content"]).validate(answer)
+    assert all(value for value in answer.values() if isinstance(value, list)), answer
+    assert not schema(document, operation["responses"]["200"]["content"]).is_valid({"other": 1})
+
+
+@pytest.mark.parametrize("label", [label for label, shape in SHAPES.items() if shape.body is not None])
+def test_a_body_that_it_forbids_is_refused(server: RunningServer, document: Any, label: str) -> None:
+    """And the answer is an error as it says."""
+    (route,) = [route for route in ROUTES.values() if route.label == label]
+    operation = document["paths"][place_of(route)]["post"]
+    body = {"certainly": "unknown"}
+    assert not schema(document, operation["requestBody"]["content"]).is_valid(body)
+    path = place_of(route).format(account="-", queue="jobs")
+    query = "?writer=w&batch=1&attempt=a&part=1" if label == "publications.stage" else ""
+    answer = Api(server).ask("POST", path + query, body)
+    assert answer.status == 400
+    schema(document, operation["responses"]["400"]["content"]).validate(answer.json())
+
+
+def test_a_body_that_it_allows_is_taken(server: RunningServer, document: Any) -> None:
+    """Ranges are told where the types do not have them."""
+    operation = document["paths"]["/api/queues/{account}/{queue}/set"]["post"]
+    bodies = schema(document, operation["requestBody"]["content"])
+    for name, allowed in RANGES.items():
+        assert bodies.is_valid({name: allowed.maximum})
+        assert not bodies.is_valid({name: allowed.maximum + 1})
+        assert not bodies.is_valid({name: allowed.minimum - 1})
+    body = {"visibility_timeout_s": 45, "in_flight_max": None}
+    assert bodies.is_valid(body)
+    Api(server).post("/api/queues/-/jobs/set", body)
+
+
+def test_parameters_are_those_of_the_route(document: Any) -> None:
+    found = {each["name"]: each for each in document["paths"]["/api/messages/{account}/{queue}"]["get"]["parameters"]}
+    assert found["count"]["schema"] == {"type": "integer", "minimum": 1, "maximum": 100, "default": 10}
+    assert not found["count"]["required"]
+    claimed = document["paths"]["/api/claims/{account}/{queue}/read"]["get"]["parameters"]
+    assert [each["name"] for each in claimed if each["required"]] == ["source", "number"]
+
+
+def test_an_action_takes_and_answers_what_it_says(server: RunningServer, document: Any) -> None:
+    operation = document["paths"]["/api/sqs/SendMessage"]["post"]
+    body = {"QueueUrl": f"{server.endpoint}/000000000000/jobs", "MessageBody": b64encode(b"m").decode()}
+    assert schema(document, operation["requestBody"]["content"]).is_valid(body)
+    answer = Api(server).post("/api/sqs/SendMessage", body)
+    content = operation["responses"]["200"]["content"]["application/x-amz-json-1.0"]
+    schema(document, {"application/json": content}).validate(answer)
+    refused = Api(server).ask("POST", "/api/sqs/SendMessage", {}).json()
+    wrong = operation["responses"]["default"]["content"]["application/x-amz-json-1.0"]
+    schema(document, {"application/json": wrong}).validate(refused)
+    assert json.dumps(document).count("\\\\Z") == 0
+
+
+QUEUE = f"{OWNER}/jobs"
+URL = f"http://h/{QUEUE}"
+ME = caller(OWNER)
+
+
+class House:
+    """A dispatcher on an engine, and the way in; with ``keys`` one that knows accounts."""
+
+    def __init__(self, engine: Engine, *, keys: Path | None = None) -> None:
+        """Made in the event loop."""
+        self.polls = LongPolls(engine=engine, clock=VirtualClock())
+        self.metrics = Metrics()
+        guards: dict[str, Any] = {}
+        if keys is not None:
+            guards["authentication"] = Authentication(keys, region=REGION, secure=False, wall_s=lambda: 0.0)
+            guards["permissions"] = Permissions(engine, region=REGION, secure=False, wall_s=lambda: 0.0)
+        self.inside = InProcessClient(
+            Dispatcher(polls=self.polls, metrics=self.metrics, host="h", account=OWNER, region=REGION, **guards)
+        )
+
+    async def sqs(self, action: str, who: Any = None, peer: str | None = None, **fields: Any) -> Answer:
+        """Ask by an action of SQS."""
+        headers = {b"x-amz-target": b"AmazonSQS." + action.encode(), b"host": b"h"}
+        return await self.inside.ask(Asked(b"POST", b"/", headers, json.dumps(fields).encode(), who, peer))
+
+    async def api(self, target: str, who: Any = None) -> Answer:
+        """Ask for a route of our API."""
+        return await self.inside.ask(Asked(b"GET", target.encode(), {b"host": b"h"}, b"", who, None))
+
+
+@asynccontextmanager
+async def housed(keys: Path | None = None) -> AsyncIterator[tuple[House, SqliteStore]]:
+    """Give a house with a queue."""
+    engine = SqliteStore(None, clock=VirtualClock())
+    try:
+        await execute(engine, CreateQueue(queue=QUEUE))
+        yield House(engine, keys=keys), engine
+    finally:
+        await engine.close()
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """A credentials file."""
+    return written(tmp_path / "keys.toml")
+
+
+async def parked(house: House, engine: SqliteStore) -> "asyncio.Task[Answer]":
+    """Return a receive that waits for a message."""
+    receiving = asyncio.ensure_future(house.sqs("ReceiveMessage", QueueUrl=URL, WaitTimeSeconds=20))
+    while not house.polls.parked:
+        await asyncio.sleep(0)
+        await engine.answered()
+    return receiving
+
+
+def test_an_answer_is_what_a_socket_would_have_got() -> None:
+    """Status, headers and body, of every protocol, errors too; and it is counted."""
+
+    async def play() -> None:
+        async with housed() as (house, _):
+            sent = await house.sqs("SendMessage", QueueUrl=URL, MessageBody="hello")
+            assert (sent.status, b"application/x-amz-json-1.0" in sent.headers) == (200, True)
+            received = json.loads((await house.sqs("ReceiveMessage", QueueUrl=URL)).body)
+            assert received["Messages"][0]["Body"] == "hello"
+            assert json.loads((await house.api("/v1/queues/-/jobs/show")).body)["in_flight"] == 1
+            missing = await house.api("/v1/queues/-/none/show")
+            assert (missing.status, json.loads(missing.body)["code"]) == (404, "QueueNotFound")
+            assert (await house.sqs("Fly")).status == 400
+            assert (await house.inside.ask(Asked(b"GET", b"/", {}, b"", None, None))).status == 404
+            counted = {(action, code): series.count for action, code, series in house.metrics.series()}
+            assert counted[("SendMessage", "OK")] == counted[("queues.show", "QueueNotFound")] == 1
+            assert len(house.inside) == 0
+
+    asyncio.run(play())
+
+
+def test_who_asks_is_given_and_policies_decide(keys: Path) -> None:
+    """Also by the address that the request came from by another port."""
+
+    async def play() -> None:
+        async with housed(keys) as (house, _):
+            assert (await house.sqs("SendMessage", ME, QueueUrl=URL, MessageBody="m")).status == 200
+            friend = caller(FRIEND)
+            denied = await house.sqs("SendMessage", friend, QueueUrl=URL, MessageBody="m")
+            assert (denied.status, b"AccessDenied" in denied.body) == (403, True)
+            statement = {
+                "Effect": "Allow",
+                "Principal": {"AWS": FRIEND},
+                "Action": "sqs:SendMessage",
+                "Resource": "*",
+                "Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}},
+            }
+            policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+            allowed = await house.sqs("SetQueueAttributes", ME, QueueUrl=URL, Attributes={"Policy": policy})
+            assert allowed.status == 200, allowed.body
+            for peer, status in (("10.1.2.3", 200), ("11.1.2.3", 403), (None, 403)):
+                answer = await house.sqs("SendMessage", friend, peer, QueueUrl=URL, MessageBody="m")
+                assert answer.status == status
+            assert (await house.api("/v1/queues/-/jobs/show", friend)).status == 404  # his own
+
+    asyncio.run(play())
+
+
+def test_nobody_is_let_in_where_there_are_accounts(keys: Path) -> None:
+    async def play() -> None:
+        async with housed(keys) as (house, _):
+            with pytest.raises(PermissionError):
+                await house.sqs("ListQueues")
+            assert len(house.inside) == 0
+
+    asyncio.run(play())
+
+
+def test_a_wait_that_is_cancelled_takes_nothing() -> None:
+    """A message that comes afterwards is for the next one, who asks."""
+
+    async def play() -> None:
+        async with housed() as (house, engine):
+            receiving = await parked(house, engine)
+            receiving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await receiving
+            assert (house.polls.parked, len(house.inside)) == (0, 0)
+            await execute(engine, Send(queue=QUEUE, messages=(NewMessage(body="m", size_bytes=1),)))
+            received = json.loads((await house.sqs("ReceiveMessage", QueueUrl=URL)).body)
+            assert received["Messages"][0]["Body"] == "m"
+
+    asyncio.run(play())
+
+
+def test_a_server_that_closes_hurries_who_waits() -> None:
+    async def play() -> None:
+        async with housed() as (house, engine):
+            receiving = await parked(house, engine)
+            house.polls.close()
+            house.inside.hurry()
+            assert json.loads((await receiving).body).get("Messages", []) == []
+            assert (await house.sqs("ReceiveMessage", QueueUrl=URL, WaitTimeSeconds=20)).status == 200
+
+    asyncio.run(play())
+
+
+def test_a_request_that_waits_for_a_policy_can_be_taken_back_and_hurried(keys: Path) -> None:
+    """An answer that comes too late for it is heard by nobody."""
+
+    async def play() -> None:
+        engine = ScriptedEngine()
+        house = House(engine, keys=keys)
+        asking = [asyncio.ensure_future(house.sqs("PurgeQueue", ME, QueueUrl=URL)) for _ in range(2)]
+        await asyncio.sleep(0)
+        house.inside.hurry()
+        asking[0].cancel()
+        await asyncio.sleep(0)
+        view = QueueView(queue=QUEUE, settings=QueueSettings(), created_at_ms=1, modified_at_ms=1)
+        assert isinstance(engine.answer(view), ShowQueue)
+        ((command, done),) = engine.asked
+        asking[1].cancel()
+        await asyncio.sleep(0)
+        done(None)
+        assert type(command).__name__ == "PurgeQueue"
+        assert asking[1].cancelled()
+
+    asyncio.run(play())
+
+
+def test_what_is_not_asked_of_the_engine_never_happens(keys: Path) -> None:
+    """A change of settings that its caller may not make reaches no engine."""
+
+    async def play() -> None:
+        async with housed(keys) as (house, engine):
+            denied = await house.sqs(
+                "SetQueueAttributes", caller(FRIEND), QueueUrl=URL, Attributes={"VisibilityTimeout": "1"}
+            )
+            assert denied.status == 403
+            await execute(engine, SetQueue(queue=QUEUE, settings={"delay_s": 1}))
+            shown = await execute(engine, ShowQueue(queue=QUEUE))
+            assert shown.settings.visibility_timeout_s == 30
+
+    asyncio.run(play())

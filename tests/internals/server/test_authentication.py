@@ -1,0 +1,176 @@
+"""The credentials file: what it may say, who may read it, and that nothing of its secrets comes out.
+
+Then: who may sign in with a key's id and secret, and who is still known afterwards, by the wall clock.
+"""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, TEXT, TOKEN, written
+from veilmq.server.authentication import Authentication, CredentialsError, load
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file of two accounts."""
+    return written(tmp_path / "keys.toml")
+
+
+def refusal(path: Path) -> str:
+    """Return why the file is not taken; no secret is told, whatever it says."""
+    with pytest.raises(CredentialsError) as caught:
+        load(path)
+    text = str(caught.value)
+    assert text.startswith(f"The credentials file {path} ")
+    assert not any(secret in text for secret in (*SECRETS.values(), TOKEN))
+    return text
+
+
+def test_accounts_and_keys_are_read(path: Path) -> None:
+    """Each key knows whose it is, and when it ends."""
+    keys = load(path)
+    assert list(keys) == list(SECRETS)
+    assert {name: key.caller.account for name, key in keys.items()} == {
+        "AKIDOWNER": OWNER,
+        "AKIDCAROL": OWNER,
+        "AKIDFRIEND": FRIEND,
+        "ASIDBOB": FRIEND,
+    }
+    assert keys["AKIDOWNER"].caller.is_root
+    assert keys["ASIDBOB"].caller.arn == f"arn:aws:iam::{FRIEND}:user/bob"
+    assert keys["ASIDBOB"].expires_at_s == datetime(2100, 1, 1, tzinfo=UTC).timestamp()
+    assert (keys["ASIDBOB"].session_token, keys["AKIDOWNER"].session_token) == (TOKEN.encode(), None)
+
+
+def test_an_end_without_an_offset_is_in_utc(path: Path) -> None:
+    written(path, TEXT.replace("00:00:00Z", "00:00:00"))
+    assert load(path)["ASIDBOB"].expires_at_s == datetime(2100, 1, 1, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602, 0o610, 0o777])
+def test_a_file_that_others_may_touch_is_refused(path: Path, mode: int) -> None:
+    path.chmod(mode)
+    assert f"(mode {mode:04o}); run chmod 600" in refusal(path)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400])
+def test_the_owner_alone_may_read(path: Path, mode: int) -> None:
+    path.chmod(mode)
+    assert load(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('secret = "secret/of+owner"', "secret = secret/of+owner", "is no TOML (at line 8, column 10)"),
+        ('secret = "secret/of+owner"', "secret = 5", "Expected `str`, got `int` - at `$.accounts[0].keys[0].secret`"),
+        ('secret = "secret/of+owner"', 'secret = ""', "length >= 1"),
+        ('secret = "secret/of+owner"', "", "missing required field `secret`"),
+        ("secret = ", "Secret = ", "field `"),
+        (f'"{OWNER}"', '"1"', "$.accounts[0].id"),
+        ('"AKIDCAROL"', '"AKID CAROL"', "$.accounts[0].keys[1].id"),
+        ('"AKIDCAROL"', '"AKIDOWNER"', "has the key AKIDOWNER twice"),
+        (f'"{FRIEND}"', f'"{OWNER}"', f"has the account {OWNER} twice"),
+        ('user = "carol"', 'user = "car/ol"', "keys[1].user"),
+        ("2100-01-01T00:00:00Z", '"soon"', "keys[1].expires"),
+        (TEXT, "", "missing required field `accounts`"),
+        (TEXT, "accounts = []", "has no keys"),
+    ],
+    ids=range(13),
+)
+def test_what_is_wrong_is_told_and_no_secret(path: Path, old: str, new: str, words: str) -> None:
+    assert old in TEXT
+    written(path, TEXT.replace(old, new))
+    assert words in refusal(path)
+
+
+def test_bytes_that_are_no_text_are_refused(path: Path) -> None:
+    path.write_bytes(b"\xff")
+    assert "its bytes are no UTF-8" in refusal(path)
+
+
+def test_a_file_must_be_there_and_a_file(tmp_path: Path) -> None:
+    assert "cannot be read: No such file" in refusal(tmp_path / "missing.toml")
+    assert "cannot be read: Is a directory" in refusal(tmp_path)
+    assert "is no file" in refusal(Path("/dev/null"))
+
+
+def test_no_key_shows_its_secret(path: Path) -> None:
+    shown = repr(load(path))
+    assert "AKIDOWNER" in shown
+    assert not any(secret in shown for secret in (*SECRETS.values(), TOKEN))
+
+
+ENDS_S = 4_102_444_800.0  # 2100-01-01
+EXPIRING = f"""
+[[accounts]]
+id = "{OWNER}"
+name = "the owner"
+
+[[accounts.keys]]
+id = "AKIDSHORT"
+secret = "short"
+expires = 2100-01-01T00:00:00Z
+"""
+
+
+class Wall:
+    """The wall clock of a test."""
+
+    now_s = ENDS_S - 1
+
+
+def authentication(tmp_path: Path, wall: Wall, text: str = TEXT) -> Authentication:
+    """Return what knows the keys of ``text``."""
+    path = written(tmp_path / "keys.toml", text)
+    return Authentication(path, region=REGION, secure=False, wall_s=lambda: wall.now_s)
+
+
+@pytest.mark.parametrize("key_id", ["AKIDOWNER", "AKIDCAROL", "AKIDFRIEND"])
+def test_a_key_signs_in_with_its_own_secret(tmp_path: Path, key_id: str) -> None:
+    known = authentication(tmp_path, Wall())
+    who = known.signed_in(key_id, SECRETS[key_id])
+    assert who is not None
+    assert who is known.known(key_id)
+    for other in {*SECRETS.values(), "", SECRETS[key_id] + " ", SECRETS[key_id].upper(), "ü"} - {SECRETS[key_id]}:
+        assert known.signed_in(key_id, other) is None
+
+
+def test_a_user_is_known_as_himself(tmp_path: Path) -> None:
+    who = authentication(tmp_path, Wall()).signed_in("AKIDCAROL", SECRETS["AKIDCAROL"])
+    assert who is not None
+    assert (who.account, who.user, who.is_root) == (OWNER, "carol", False)
+
+
+@pytest.mark.parametrize("secret", [SECRETS["ASIDBOB"], TOKEN, ""])
+def test_a_key_that_needs_a_token_does_not_sign_in(tmp_path: Path, secret: str) -> None:
+    assert authentication(tmp_path, Wall()).signed_in("ASIDBOB", secret) is None
+
+
+@pytest.mark.parametrize(("key_id", "secret"), [("AKIDNOBODY", SECRETS["AKIDOWNER"]), ("", ""), ("akidowner", "")])
+def test_a_key_that_is_not_there_does_not_sign_in(tmp_path: Path, key_id: str, secret: str) -> None:
+    known = authentication(tmp_path, Wall())
+    assert known.signed_in(key_id, secret) is None
+    assert known.known(key_id) is None
+
+
+def test_a_key_ends_by_the_wall_clock(tmp_path: Path) -> None:
+    """For who signs in and for who has signed in."""
+    wall = Wall()
+    known = authentication(tmp_path, wall, EXPIRING)
+    assert known.signed_in("AKIDSHORT", "short") is not None
+    assert known.known("AKIDSHORT") is not None
+    wall.now_s = ENDS_S
+    assert known.signed_in("AKIDSHORT", "short") is None
+    assert known.known("AKIDSHORT") is None
+
+
+def test_a_key_that_leaves_the_file_is_known_no_more(tmp_path: Path) -> None:
+    known = authentication(tmp_path, Wall())
+    assert known.known("AKIDOWNER") is not None
+    written(tmp_path / "keys.toml", EXPIRING)
+    known.reload()
+    assert known.known("AKIDOWNER") is None
+    assert known.signed_in("AKIDOWNER", SECRETS["AKIDOWNER"]) is None

@@ -1,0 +1,622 @@
+"""Bulk reads: pages become one answer of a bounded size, in turns, and nobody's step is long.
+
+Then: staging in bulk: a body is read in turns of the loop, one at a time, and what it comes to is asked of the engine.
+Then: requests with large replies: a connection holds one of them, however many its client asks for and does not take.
+Then: publications in slices: asked for until all is in, at the pace of the rate, and for some seconds at the most.
+"""
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from socket import SO_LINGER, SO_RCVBUF, SOL_SOCKET
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from tests.internals.server.scripted_engine import ScriptedEngine
+from tests.server.http_host import LARGE, Client, HttpHost, Large, wait_until
+from veilmq.core import limits
+from veilmq.core.claims import ClaimedMessage, ClaimPage, ReadClaim
+from veilmq.core.commands import NewMessage
+from veilmq.core.errors import ClaimLost, InternalError, StageMissing, StoreFull
+from veilmq.core.publications import Publish, Published, Stage, Staged
+from veilmq.server.background import (
+    PAGE_MESSAGES,
+    PIECE_CHARACTERS,
+    PIECE_MESSAGES,
+    PUBLISH_S_MAX,
+    READS_AT_ONCE,
+    BulkReads,
+    BulkStages,
+    OnePublication,
+    OrderedReply,
+    Publishing,
+    pieces,
+)
+from veilmq.server.http_parser import Date, Request
+from veilmq.server.process import loop_factory
+from veilmq.testing import VirtualClock
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.v1.errors import INVALID_REQUEST
+from veilmq.wire.v1.outgoing import Pieces
+from veilmq.wire.v1.reads import BulkRead, Gathered
+from veilmq.wire.v1.staging import BulkStage
+
+FIRST = ReadClaim(queue="000000000000/q", source="s", number=1, shard=2, cursor="here")
+
+
+def message(body: str) -> ClaimedMessage:
+    """Return a message with `body`."""
+    return ClaimedMessage(bytes(16), body, b"", 0, 0, 1, None)
+
+
+def page(*bodies: str, cursor: str = "") -> ClaimPage:
+    """Return a page of messages with `bodies`."""
+    return ClaimPage(messages=[message(body) for body in bodies], cursor=cursor)
+
+
+class Writer:
+    """Notes what it is given; `log` is shared by all."""
+
+    content_type = b"text/x"
+
+    def __init__(self, log: list[str]) -> None:
+        """Nothing is written."""
+        self.log = log
+        self.size_bytes = 0
+        self.parts: list[str] = []
+
+    def add(self, messages: Sequence[ClaimedMessage]) -> None:
+        """Note bodies."""
+        bodies = [each.body for each in messages]
+        if "bad" in bodies:
+            raise ValueError("a defect")
+        self.parts += bodies
+        self.log.append(bodies[0][:10])
+        self.size_bytes += sum(map(len, bodies))
+
+    def finish(self) -> bytes:
+        """Return the bodies, each on a line."""
+        return "\n".join(self.parts).encode()
+
+
+class Bench:
+    """Bulk reads on a scripted engine."""
+
+    def __init__(self) -> None:
+        """Made in the event loop."""
+        self.engine = ScriptedEngine()
+        self.reads = BulkReads(self.engine, in_thread=self._aside)
+        self.log: list[str] = []
+        self.heard: list[Any] = []
+        self.made_aside = 0
+
+    def read(self) -> Any:
+        """Begin a read."""
+        return self.reads.ask(BulkRead(first=FIRST, writer=lambda: Writer(self.log)), 0, self.heard.append)
+
+    async def _aside(self, make: Callable[[], Any]) -> Any:
+        self.made_aside += 1
+        return make()
+
+    async def asked(self) -> ReadClaim:
+        """Return what the engine is asked, and that it is one thing."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+        ((command, _),) = self.engine.asked
+        assert isinstance(command, ReadClaim)
+        return command
+
+    async def answer(self, result: Any) -> None:
+        """Answer it."""
+        await self.asked()
+        self.engine.answer(result)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+def run(story: Callable[[Bench], Awaitable[None]]) -> None:
+    """Tell `story` on a fresh bench."""
+
+    async def tell() -> None:
+        await story(Bench())
+
+    asyncio.run(tell())
+
+
+def test_pages_become_one_answer() -> None:
+    """The next page begins where the last one ended."""
+
+    async def story(bench: Bench) -> None:
+        bench.read()
+        assert await bench.asked() == ReadClaim(
+            queue="000000000000/q", source="s", number=1, shard=2, cursor="here", messages_max=PAGE_MESSAGES
+        )
+        await bench.answer(page("a", "b", cursor="there"))
+        assert (await bench.asked()).cursor == "there"
+        await bench.answer(page("c"))
+        assert bench.heard == [Gathered(b"a\nb\nc", b"text/x", "")]
+
+    run(story)
+
+
+def test_an_answer_ends_with_the_page_that_fills_it() -> None:
+    """And tells where the next one begins."""
+
+    async def story(bench: Bench) -> None:
+        bench.read()
+        await bench.answer(page("x" * (limits.CLAIM_READ_BYTES - 1), cursor="2"))
+        await bench.answer(page("yy", cursor="3"))
+        assert [(len(got.body), got.cursor) for got in bench.heard] == [(limits.CLAIM_READ_BYTES + 2, "3")]
+
+    run(story)
+
+
+def test_a_writer_is_made_aside() -> None:
+    """Its import may take long."""
+
+    async def story(bench: Bench) -> None:
+        bench.read()
+        await bench.asked()
+        assert bench.made_aside == 1
+
+    run(story)
+
+
+def test_an_empty_shard_has_an_answer() -> None:
+    async def story(bench: Bench) -> None:
+        bench.read()
+        await bench.answer(page())
+        assert bench.heard == [Gathered(b"", b"text/x", "")]
+
+    run(story)
+
+
+def test_an_error_of_the_engine_is_the_answer() -> None:
+    """Also behind the first page; and the next read goes on."""
+
+    async def story(bench: Bench) -> None:
+        lost = ClaimLost(1)
+        bench.read()
+        bench.read()
+        await bench.answer(page("a", cursor="2"))
+        await bench.answer(lost)
+        await bench.answer(page("b"))
+        assert bench.heard[0] is lost or bench.heard[1] is lost
+        assert len(bench.heard) == 2
+
+    run(story)
+
+
+def test_a_defect_is_answered_as_one(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(bench: Bench) -> None:
+        bench.read()
+        await bench.answer(page("bad"))
+        assert [type(result) for result in bench.heard] == [InternalError]
+        assert "reading a claim of 000000000000/q failed" in caplog.text
+
+    run(story)
+
+
+def test_reads_take_turns() -> None:
+    """One page is asked for at a time, and one piece is written in a turn of the loop."""
+
+    async def story(bench: Bench) -> None:
+        for _ in range(2):
+            bench.read()
+        bodies = [f"{n:04}" for n in range(10 * PIECE_MESSAGES)]
+        await bench.asked()
+        bench.engine.answer(page(*bodies))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(bench.engine.asked) == 1  # the other one's, while this one writes
+        assert len(bench.log) < 3
+        bench.engine.answer(page("other"))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert bench.log.index("other") < 5
+        assert len(bench.log) == 11
+        assert len(bench.heard) == 2
+
+    run(story)
+
+
+def test_reads_that_write_take_turns() -> None:
+    """However many there are, the loop has other work after each piece."""
+
+    async def story(bench: Bench) -> None:
+        long = page(*["x"] * (200 * PIECE_MESSAGES), cursor="more")
+        for _ in range(4):
+            bench.read()
+        for _ in range(4):
+            await bench.asked()
+            bench.engine.answer(long)
+        before = len(bench.log)
+        for turns in range(1, 21):
+            await asyncio.sleep(0)
+            assert len(bench.log) - before <= turns
+
+    run(story)
+
+
+def test_many_reads_wait_outside() -> None:
+    """With nothing in their hands, until one of those inside is answered."""
+
+    async def story(bench: Bench) -> None:
+        for _ in range(READS_AT_ONCE + 1):
+            bench.read()
+        for _ in range(READS_AT_ONCE):
+            await bench.answer(page("a", cursor="2"))
+        assert bench.heard == []
+        assert (await bench.asked()).cursor == "2"
+        await bench.answer(page("b"))
+        assert len(bench.heard) == 1
+
+    run(story)
+
+
+def test_a_read_whose_client_goes_is_forgotten() -> None:
+    """It asks for nothing more, and others do."""
+
+    async def story(bench: Bench) -> None:
+        gone = bench.read()
+        bench.read().hurry()
+        await bench.asked()
+        gone.withdraw()
+        await bench.answer(page("other"))
+        assert bench.heard == [Gathered(b"other", b"text/x", "")]
+        assert bench.engine.asked == []
+
+    run(story)
+
+
+def test_pieces_are_of_bounded_size() -> None:
+    """In messages and in characters; a long one is a piece by itself; none is lost."""
+    many = [message(str(n)) for n in range(2 * PIECE_MESSAGES + 1)]
+    assert [len(piece) for piece in pieces(many)] == [PIECE_MESSAGES, PIECE_MESSAGES, 1]
+    long = [message("x" * size) for size in (1, PIECE_CHARACTERS + 1, PIECE_CHARACTERS + 1, 2)]
+    assert [[len(each.body) for each in piece] for piece in pieces(long)] == [
+        [1, PIECE_CHARACTERS + 1],
+        [PIECE_CHARACTERS + 1],
+        [2],
+    ]
+    assert list(pieces([])) == []
+    heavy = msgspec.structs.replace(message("x"), properties=bytes(PIECE_CHARACTERS - 1))
+    assert [len(piece) for piece in pieces([heavy] * 3)] == [2, 1], "attributes take their time, too"
+
+
+FIRST_STAGED = Stage(queue="000000000000/q", writer="w", batch=1, attempt="a", part=0, messages=())
+
+
+class StagingBench:
+    """Staging on a scripted engine; `log` has the pieces in the order in which they were read."""
+
+    def __init__(self) -> None:
+        """Made in the event loop."""
+        self.engine = ScriptedEngine()
+        self.stages = BulkStages(self.engine, in_thread=self._aside)
+        self.log: list[str] = []
+        self.heard: list[Any] = []
+        self.made_aside = 0
+
+    def stage(self, *bodies: str, error: Exception | None = None) -> Any:
+        """Begin to stage messages of these bodies, each a piece; `error` is raised behind them."""
+
+        def read() -> Pieces:
+            return self._read(bodies, error)
+
+        return self.stages.ask(BulkStage(first=FIRST_STAGED, read=read), 0, self.heard.append)
+
+    def _read(self, bodies: tuple[str, ...], error: Exception | None) -> Iterator[tuple[NewMessage, ...]]:
+        for body in bodies:
+            self.log.append(body)
+            yield (NewMessage(body=body, size_bytes=1),)
+        if error is not None:
+            raise error
+
+    async def _aside(self, begin: Callable[[], Pieces]) -> Pieces:
+        self.made_aside += 1
+        return begin()
+
+    async def asked(self) -> list[str]:
+        """Return the bodies that the engine is asked to keep."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+        ((command, _),) = self.engine.asked
+        assert isinstance(command, Stage)
+        return [message.body for message in command.messages]
+
+
+def run_staging(story: Callable[[StagingBench], Awaitable[None]]) -> None:
+    """Tell `story` on a fresh bench."""
+
+    async def tell() -> None:
+        await story(StagingBench())
+
+    asyncio.run(tell())
+
+
+def test_pieces_become_one_command() -> None:
+    async def story(bench: StagingBench) -> None:
+        bench.stage("a", "b").hurry()
+        assert await bench.asked() == ["a", "b"]
+        bench.engine.answer(Staged(messages=2))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert bench.heard == [Staged(messages=2)]
+        assert bench.made_aside == 1
+
+    run_staging(story)
+
+
+def test_one_piece_is_read_in_a_turn_and_one_body_at_a_time() -> None:
+    async def story(bench: StagingBench) -> None:
+        bench.stage(*"abcdef")
+        bench.stage("other")
+        turns = 0
+        while "f" not in bench.log:
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns >= 6
+        assert bench.log == list("abcdef")
+
+    run_staging(story)
+
+
+@pytest.mark.parametrize("error", [SqsError(INVALID_REQUEST, "no"), StoreFull()])
+def test_what_reading_raises_is_the_answer_and_nothing_is_staged(error: Exception) -> None:
+    async def story(bench: StagingBench) -> None:
+        bench.stage("a", error=error)
+        bench.stage("next")
+        assert await bench.asked() == ["next"]
+        assert bench.heard == [error]
+
+    run_staging(story)
+
+
+def test_a_defect_of_staging_is_answered_as_one(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(bench: StagingBench) -> None:
+        bench.stage("a", error=RuntimeError("a defect"))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert [type(result) for result in bench.heard] == [InternalError]
+        assert "staging for 000000000000/q failed" in caplog.text
+
+    run_staging(story)
+
+
+def test_what_a_client_that_goes_wanted_is_not_staged() -> None:
+    async def story(bench: StagingBench) -> None:
+        gone = bench.stage("a")
+        bench.stage("b")
+        await asyncio.sleep(0)
+        gone.withdraw()
+        assert await bench.asked() == ["b"]
+        assert bench.heard == []
+
+    run_staging(story)
+
+
+GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+HOLD = b"GET /hold HTTP/1.1\r\nHost: h\r\n\r\n"
+ASK = b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+def pass_turns(client: Client) -> None:
+    """Let the server's loop turn many times."""
+    for _ in range(50):
+        client.send(GET)
+        client.read()
+
+
+@pytest.mark.parametrize("loops", [None, loop_factory()], ids=["asyncio", "the product's"])
+def test_what_a_client_does_not_take_is_not_begun(loops: object) -> None:
+    """Whatever it asks for: sixty reads without a look at their replies would be a quarter of a gigabyte."""
+    with HttpHost(loop_factory=loops) as host, host.client() as client, host.client() as other:  # type: ignore[arg-type]
+        client.socket.setsockopt(SOL_SOCKET, SO_RCVBUF, 262_144)
+        client.send(ASK * 5)
+        pass_turns(other)
+        assert 1 <= len(host.begun) <= 2
+        assert {len(client.read().body) for _ in range(5)} == {len(LARGE)}
+        assert len(host.begun) == 5
+
+
+@pytest.mark.parametrize("loops", [None, loop_factory()], ids=["asyncio", "the product's"])
+def test_an_answer_counts_as_a_whole_until_all_of_it_is_taken(loops: object) -> None:
+    """That much it takes of the memory, however little is left of it, and none other is made meanwhile."""
+    with HttpHost(loop_factory=loops) as host, host.client() as client:  # type: ignore[arg-type]
+        client.socket.setsockopt(SOL_SOCKET, SO_RCVBUF, 262_144)
+        client.send(ASK * 3)
+        wait_until(lambda: host.call(lambda: host.budget.answers) > len(LARGE))
+        assert len(host.begun) == 1
+        assert {len(client.read().body) for _ in range(3)} == {len(LARGE)}
+        wait_until(lambda: host.call(lambda: host.budget.answers) == 0)
+
+
+def test_it_is_begun_when_all_before_it_are_answered() -> None:
+    with HttpHost() as host, host.client() as client, host.client() as other:
+        client.send(HOLD + GET + ASK + GET)
+        held = host.await_held()
+        pass_turns(other)
+        assert host.begun == []
+        host.release(held, b"first")
+        assert client.read().body == b"first"
+        assert client.read().body.startswith(b"GET /")
+        assert client.read().body == LARGE
+        assert client.read().body.startswith(b"GET /")
+
+
+def test_it_is_not_begun_for_a_client_that_has_gone() -> None:
+    with HttpHost() as host:
+        client = host.client()
+        client.send(HOLD + ASK)
+        held = host.await_held()
+        client.socket.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        host.await_nobody()
+        host.release(held, b"late")
+        assert host.begun == []
+
+
+def test_it_hears_of_a_half_close_before_and_after_it_has_begun() -> None:
+    with HttpHost() as host, host.client() as client, host.client() as other:
+        client.socket.setsockopt(SOL_SOCKET, SO_RCVBUF, 262_144)
+        client.send(HOLD + ASK)
+        host.await_held()
+        client.half_close()
+        assert client.read().body == b"hurried"
+        assert client.read().body == LARGE
+        assert client.at_end()
+        assert host.begun[0].told == ["hurry"]
+        pass_turns(other)
+
+
+def test_one_that_is_begun_while_the_server_drains_hears_of_it() -> None:
+    with HttpHost() as host, host.client() as client, host.client() as other:
+        client.socket.setsockopt(SOL_SOCKET, SO_RCVBUF, 262_144)
+        client.send(ASK * 3)
+        pass_turns(other)
+        host.drain()
+        begun = len(host.begun)
+        assert begun < 3
+        assert [client.read().body == LARGE for _ in range(3)] == [True] * 3
+        assert [each.told for each in host.begun[begun:]] == [["hurry"]] * (3 - begun)
+
+
+def test_one_that_has_begun_is_withdrawn() -> None:
+    """As any other is whose client goes."""
+    begun: list[Large] = []
+    request = Request(OneRequest(), b"GET", b"/large", {}, b"", True)
+
+    def begin() -> Large:
+        begun.append(Large(request))
+        return begun[-1]
+
+    pending = OrderedReply(request, begin)
+    pending.withdraw()
+    assert begun == []
+    assert request.begin is not None
+    request.begin()
+    pending.withdraw()
+    assert begun[0].told == ["withdraw"]
+
+
+class OneRequest:
+    """A connection whose only request waits for its turn."""
+
+    def __init__(self) -> None:
+        """It has no date."""
+        self.date: Date = cast(Date, None)
+        self.proven = False
+
+    def answered(self) -> None:
+        """Take note."""
+
+    def peer(self) -> str | None:
+        """Return no address."""
+        return None
+
+    def turn(self) -> None:
+        """Let it wait."""
+
+
+COMMAND = Publish(queue="000000000000/q", writer="w", batch=1, attempts=(("a", 9),))
+ALL = Published(messages=9)
+SOME = Published(messages=9, more=True)
+
+
+class PublishingBench:
+    """Publishing on a scripted engine."""
+
+    def __init__(self) -> None:
+        """Nobody publishes."""
+        self.engine = ScriptedEngine()
+        self.clock = VirtualClock()
+        self.heard: list[Any] = []
+
+    def publish(self) -> OnePublication:
+        """Begin."""
+        return Publishing(engine=self.engine, clock=self.clock).ask(COMMAND, 0, self.heard.append)
+
+    def some(self, *, in_ms: int) -> Published:
+        """Return the answer that there is more, in a while."""
+        return Published(messages=9, more=True, next_due_ms=self.clock.now_ms() + in_ms)
+
+
+def test_slices_follow_each_other_until_all_is_in() -> None:
+    """What is answered is whether the first found the batch published."""
+    bench = PublishingBench()
+    bench.publish()
+    bench.engine.answer(SOME)
+    bench.engine.answer(Published(messages=9, again=True, more=True))
+    assert bench.heard == []
+    bench.engine.answer(Published(messages=9, again=True, duplicates=2))
+    assert bench.heard == [Published(messages=9, duplicates=2)]
+    bench.publish()
+    bench.engine.answer(Published(messages=9, again=True))
+    assert bench.heard[1:] == [Published(messages=9, again=True)]
+
+
+def test_a_rate_is_waited_for() -> None:
+    bench = PublishingBench()
+    bench.publish()
+    bench.engine.answer(bench.some(in_ms=100))
+    bench.clock.advance(99)
+    assert bench.engine.asked == []
+    bench.clock.advance(1)
+    assert bench.engine.answer(ALL) == COMMAND
+    assert bench.heard == [ALL]
+
+
+def test_an_answer_comes_after_some_seconds() -> None:
+    """Also where the next slice is due behind them; there is more then, and somebody may ask again."""
+    bench = PublishingBench()
+    bench.publish()
+    late = bench.some(in_ms=PUBLISH_S_MAX * 1_000)
+    bench.engine.answer(late)
+    assert bench.heard == [late]
+    bench.publish()
+    bench.clock.advance(PUBLISH_S_MAX * 1_000)
+    bench.engine.answer(SOME)
+    assert bench.heard[1:] == [SOME]
+
+
+def test_an_error_is_the_answer() -> None:
+    bench = PublishingBench()
+    missing = StageMissing("a", 0, 9)
+    bench.publish()
+    bench.engine.answer(missing)
+    assert bench.heard == [missing]
+
+
+def test_who_is_hurried_answers_with_the_next_slice() -> None:
+    """One that waits asks at once, one that is being asked has that answer."""
+    bench = PublishingBench()
+    waiting, asking = bench.publish(), bench.publish()
+    bench.engine.answer(bench.some(in_ms=100))
+    for each in (waiting, asking):
+        each.hurry()
+    assert len(bench.engine.asked) == 2
+    for _ in range(2):
+        bench.engine.answer(SOME)
+    assert bench.heard == [SOME, SOME]
+    bench.clock.advance(100)
+    assert bench.engine.asked == []
+
+
+def test_who_has_gone_asks_for_nothing_more() -> None:
+    """Neither what it has asked already, nor when its time comes, nor after an answer that was on its way."""
+    bench = PublishingBench()
+    bench.publish().withdraw()
+    assert bench.engine.asked == []
+    waiting = bench.publish()
+    bench.engine.answer(bench.some(in_ms=100))
+    waiting.withdraw()
+    bench.clock.advance(100)
+    assert bench.engine.asked == []
+    begun = bench.publish()
+    ((_, done),) = bench.engine.asked
+    begun.withdraw()
+    done(SOME)
+    assert (bench.engine.asked, bench.heard) == ([], [])

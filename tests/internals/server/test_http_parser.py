@@ -1,0 +1,197 @@
+"""Reading requests, compared with itself under every way to cut the bytes, and fed with nonsense.
+
+Then: plain requests: one that is read at once reads exactly as one that arrives byte by byte.
+"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from veilmq.server.admission import ByteBudget, Hold, HttpLimits, Share
+from veilmq.server.http_parser import Date, Refusal, Request, RequestReader
+
+PIPELINE = (
+    b"POST /one HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nfirst"
+    b"POST /two HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nsec\r\n3;e=1\r\nond\r\n0\r\nT: t\r\n\r\n"
+    b"GET /three HTTP/1.1\r\nHost: h\r\nX-List: a\r\nx-list: b\r\n\r\n"
+    b"POST /four HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 3\r\n\r\nend"
+)
+READ = [
+    (b"POST", b"/one", {b"host": b"h", b"content-length": b"5"}, b"first"),
+    (b"POST", b"/two", {b"host": b"h", b"transfer-encoding": b"chunked"}, b"second"),
+    (b"GET", b"/three", {b"host": b"h", b"x-list": b"a,b"}, b""),
+    (b"POST", b"/four", {b"host": b"h", b"connection": b"Upgrade", b"content-length": b"3"}, b"end"),
+]
+WORDS = st.sampled_from(
+    [
+        b"GET / HTTP/1.1\r\n", b"POST / HTTP/1.0\r\n", b"Host: h\r\n", b"\r\n", b"\r", b"\n", b"x", b"0\r\n", b"5\r\n",
+        b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"Connection: close\r\n",
+        b"Expect: 100-continue\r\n",
+        b"Connection: Upgrade\r\nUpgrade: h2c\r\n", b"CONNECT h:1 HTTP/1.1\r\n", b"hello", b"\x00", b": ", b"HTTP/1.1",
+    ]
+)  # fmt: skip
+
+
+class Reading:
+    """A reader and what came of it, on the line of no connection."""
+
+    date: Date
+    proven = False
+
+    def __init__(self) -> None:
+        """Use small limits."""
+        self.read: list[Request] = []
+        self.refused: list[Refusal] = []
+        self.heard: dict[bytes, bytes] = {}
+        self.reader = RequestReader(
+            line=self,
+            limits=HttpLimits(head_bytes_max=300, headers_max=5, target_bytes_max=90, body_bytes_max=100),
+            complete=self.read.append,
+            refuse=self.refuse,
+            hold_read=lambda: Hold(ByteBudget(1_000_000), Share(""), print),
+        )
+
+    def refuse(self, flaw: Refusal, heard: dict[bytes, bytes]) -> None:
+        """Take note."""
+        self.refused.append(flaw)
+        self.heard = heard
+
+    def peer(self) -> str | None:
+        """Return no address."""
+        return None
+
+    def answered(self) -> None:
+        """Take note."""
+
+    def turn(self) -> None:
+        """Take note."""
+
+    def feed(self, piece: bytes) -> None:
+        """Feed one segment as a connection does."""
+        self.reader.feed(piece)
+        if not self.reader.resting and self.reader.plain is None and not self.refused:
+            self.reader.check_unfinished(len(piece))
+
+
+@given(cuts=st.lists(st.integers(0, len(PIPELINE)), max_size=12))
+def test_where_the_bytes_are_cut_makes_no_difference(cuts: list[int]) -> None:
+    """A pipeline of all kinds of requests reads the same in any segments."""
+    reading = Reading()
+    ends = [*sorted(cuts), len(PIPELINE)]
+    for start, end in zip([0, *ends], ends, strict=False):
+        reading.feed(PIPELINE[start:end])
+    assert [(each.method, each.target, each.headers, each.body) for each in reading.read] == READ
+    assert reading.refused == []
+
+
+def test_a_refusal_tells_the_headers_that_were_heard_of_its_request() -> None:
+    """Of a whole head and of a part of one, and none of the request before it."""
+    first = b"GET / HTTP/1.1\r\nHost: h\r\nA: 1\r\n\r\n"
+    for rest, heard in (
+        (b"POST / HTTP/1.1\r\nHost: h\r\nX: 2\r\nContent-Length: 101\r\n\r\n", [b"host", b"x", b"content-length"]),
+        (b"GET / HTTP/1.1\r\nX: 2\r\nB: b", [b"x"]),
+    ):
+        reading = Reading()
+        reading.feed(first)
+        reading.feed(rest)
+        reading.feed(b"b" * 400)
+        assert len(reading.refused) == 1
+        assert list(reading.heard) == heard
+
+
+@given(pieces=st.lists(st.one_of(st.binary(max_size=40), WORDS), max_size=40))
+def test_nonsense_is_refused_at_most_once_and_breaks_nothing(pieces: list[bytes]) -> None:
+    """Whatever comes, nothing is raised, the reader ends with one refusal, and reads nothing after it."""
+    reading = Reading()
+    for piece in pieces:
+        read_before = len(reading.read)
+        reading.feed(piece)
+        assert len(reading.refused) <= 1
+        if reading.refused:
+            break
+        assert all(len(request.body) <= 100 for request in reading.read[read_before:])
+    if reading.refused:
+        read_before = len(reading.read)
+        reading.feed(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert len(reading.read) == read_before
+        assert len(reading.refused) == 1
+
+
+HEAD = b"POST / HTTP/1.1\r\nHost: h\r\nX-Amz-Target: a\r\nContent-Length: 5\r\n\r\n"
+REQUESTS = [
+    HEAD + b"first",
+    HEAD.replace(b": h", b":  h") + b"first",
+    HEAD.replace(b"X-Amz", b"HOST: g\r\nX-Amz") + b"first",
+    HEAD.replace(b"X-Amz", b"A: 1\r\nA: 2\r\nX-Amz") + b"first",
+    HEAD.replace(b"X-Amz", b"A: 1\r\na: 2\r\nX-Amz") + b"first",
+    HEAD.replace(b"X-Amz", b"A: 1\r\nB: 2\r\nC: 3\r\nX-Amz") + b"first",
+    HEAD.replace(b"X-Amz", b"A: 1\r\n b\r\nX-Amz") + b"first",
+    HEAD.replace(b"X-Amz-Target: a\r\n", b"X: %b\r\n" % (b"a" * 300)) + b"first",
+    HEAD.replace(b"5\r\n\r\n", b"5\r\nConnection: close\r\n\r\n") + b"first",
+    HEAD.replace(b"5\r\n\r\n", b"5\r\nConnection: keep-alive\r\n\r\n") + b"first",
+    HEAD.replace(b"5\r\n\r\n", b"5\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n") + b"first",
+    HEAD.replace(b"HTTP/1.1", b"HTTP/1.0") + b"first",
+    HEAD.replace(b"HTTP/1.1\r\n", b"HTTP/1.0\r\nConnection: keep-alive\r\n") + b"first",
+    HEAD.replace(b"Host: h\r\n", b"") + b"first",
+    HEAD.replace(b": 5", b": +5") + b"first",
+    HEAD.replace(b": 5", b": 5, 5") + b"first",
+    HEAD.replace(b": 5", b": ") + b"first",
+    HEAD.replace(b"POST /", b"POST /" + b"t" * 91) + b"first",
+    b"\r\n" + HEAD + b"first",
+    b"GET /a?b HTTP/1.1\r\nHost: h\r\n\r\n",
+    b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n",
+    b"CONNECT h:1 HTTP/1.1\r\nHost: h\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nok",
+    b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n0\r\nHost: t\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"POST / HTTP/1.1\nHost: h\nContent-Length: 5\n\nfirst",
+    b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 37\r\n\r\nGET /not-a-request HTTP/1.1\r\nHost: h\r\n\r\n"[:99],
+    b"\r\n\r\n",
+]  # fmt: skip
+
+Read = tuple[bytes, bytes, dict[bytes, bytes], bytes, bool]
+
+
+def read(segments: list[bytes]) -> tuple[list[Read], list[tuple[int, str]]]:
+    """Return what a connection makes of `segments`, until it refuses one or ends, and what it refuses."""
+    reading = Reading()
+    for segment in segments:
+        reading.feed(segment)
+        if reading.refused or not all(each.keep_alive for each in reading.read):
+            break
+    found = [(each.method, each.target, each.headers, each.body, each.keep_alive) for each in reading.read]
+    return found, [(each.status, each.text) for each in reading.refused]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=range(len(REQUESTS)))
+def test_a_request_in_one_segment_reads_as_one_in_many(request_: bytes) -> None:
+    """Each is refused for the same reason, or read to the same values."""
+    assert read([request_]) == read([request_[at : at + 1] for at in range(len(request_))])
+
+
+@given(st.lists(st.tuples(st.sampled_from(REQUESTS), st.integers(0, 200)), max_size=6), st.booleans())
+def test_where_plain_requests_are_cut_makes_no_difference(requests: list[tuple[bytes, int]], joined: bool) -> None:
+    """A head and its body may come apart, and requests of all kinds together."""
+    pieces = [piece for whole, at in requests for piece in (whole[:at], whole[at:]) if piece]
+    whole = b"".join(pieces)
+    single, _ = read([whole[at : at + 1] for at in range(len(whole))])
+    found, _ = read([whole] if joined else pieces)
+    assert found[: len(single)] == single[: len(found)]
+
+
+def test_a_head_behind_the_rest_of_a_body_is_one_of_its_own() -> None:
+    """Bytes of a body are never taken for a request."""
+    rest, other = b"GET /one HTTP/1.1\r\nX: ", b"GET /other HTTP/1.1\r\nHost: h\r\n\r\n"
+    before = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(rest)
+    assert [each[1] for each in read([before, rest + other])[0]] == [b"/", b"/other"]
+    assert [each[1] for each in read([before + rest + other])[0]] == [b"/", b"/other"]
+    assert [each[1] for each in read([rest + other])[0]] == [b"/one"]
+
+
+def test_a_body_that_ends_like_a_head_does_not_hide_the_request_behind_it() -> None:
+    """Even where the length of the first body points at such an end, and the lines add up."""
+    second = b"POST /b HTTP/1.1\r\nHost: h\r\nX: 1\r\nY: 2\r\n\r\n"
+    body = b"b" * (len(second) - 4) + b"\r\n\r\n" + b"b" * 20
+    first = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(body)
+    found, _ = read([first + body + second])
+    assert [(each[1], each[3]) for each in found] == [(b"/a", body), (b"/b", b"")]

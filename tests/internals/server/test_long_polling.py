@@ -1,0 +1,750 @@
+"""Long polls on a store in memory and the virtual clock: who gets what, when exactly, and what is left to whom.
+
+Then: claims in the line of long polls: bound slice by slice, and in turn with the receives of their queue.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.internals.server.scripted_engine import ScriptedEngine
+from tests.store.host import RESTLESS
+from veilmq.core.claims import Bound, Claim
+from veilmq.core.commands import (
+    ChangeVisibility,
+    Command,
+    CreateQueue,
+    Delete,
+    DeleteQueue,
+    ListQueues,
+    NewMessage,
+    Receive,
+    Send,
+    SetQueue,
+    ShowQueue,
+    VisibilityChange,
+)
+from veilmq.core.errors import EpochFenced, InternalError, QueueNotFound, ReceivesThrottled
+from veilmq.core.limits import HTTP_BYTES
+from veilmq.core.ports import Done
+from veilmq.core.results import Received, ReceivedMessage
+from veilmq.server.long_polling import LongPolls, Permit, Poll
+from veilmq.store.port import execute
+from veilmq.store.sqlite import SqliteStore
+from veilmq.testing import VirtualClock
+
+QUEUE = "000000000000/q"
+
+
+class Faulty(SqliteStore):
+    """An engine that answers as many receives as it is told with an error."""
+
+    faults = 0
+
+    def submit(self, command: Command, done: Done) -> None:
+        """Take a command, or fail."""
+        if self.faults and isinstance(command, Receive):
+            self.faults -= 1
+            asyncio.get_running_loop().call_soon(done, InternalError())
+        else:
+            super().submit(command, done)
+
+
+class Bench:
+    """An engine in memory with one queue, its long polls, and a record of who was answered what, and when."""
+
+    def __init__(self) -> None:
+        """Made in the event loop."""
+        self.clock = VirtualClock()
+        self.start_ms = self.clock.now_ms()
+        self.engine = Faulty(None, clock=self.clock, options=RESTLESS)
+        self.polls = LongPolls(engine=self.engine, clock=self.clock)
+        self.heard: list[tuple[str, int, Any]] = []
+
+    def poll(self, name: str, *, wait_s: int | None = 20, count: int = 1, timeout_s: int | None = None) -> Poll:
+        """Ask for messages on behalf of ``name``."""
+
+        def answer(result: Any) -> None:
+            told = [message.body for message in result.messages] if isinstance(result, Received) else type(result)
+            self.heard.append((name, self.clock.now_ms() - self.start_ms, told))
+
+        poll = self.polls.ask(Receive(queue=QUEUE, count=count, timeout_s=timeout_s), wait_s, answer)
+        assert isinstance(poll, Poll)
+        return poll
+
+    async def parked(self, *names: str) -> list[Poll]:
+        """Park a poll for each name, in order."""
+        polls = [self.poll(name) for name in names]
+        await self.settle()
+        assert self.polls.parked == len(names)
+        return polls
+
+    async def do(self, command: Any) -> Any:
+        """Return the result of ``command``, once everything that it set off is answered."""
+        result = await execute(self.engine, command)
+        await self.settle()
+        return result
+
+    async def send(self, *bodies: str, delay_s: int | None = None) -> None:
+        """Send messages in one command."""
+        messages = tuple(NewMessage(body=body, size_bytes=len(body), delay_s=delay_s) for body in bodies)
+        await self.do(Send(queue=QUEUE, messages=messages))
+
+    async def advance(self, ms: int) -> None:
+        """Move the clock from one timer to the next, letting each have its effect."""
+        until_ms = self.clock.now_ms() + ms
+        while (at_ms := self.clock.next_timer_ms()) is not None and at_ms <= until_ms:
+            self.clock.set(max(at_ms, self.clock.now_ms()))
+            await self.settle()
+        self.clock.set(until_ms)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Pass through the engine until no poll is being asked."""
+        await execute(self.engine, ListQueues(account=""))
+        while self.polls.asking:
+            await execute(self.engine, ListQueues(account=""))
+
+    async def counts(self) -> tuple[int, int, int]:
+        """Return how many messages are visible, in flight and delayed."""
+        counts = (await self.do(ShowQueue(queue=QUEUE, counts=True))).counts
+        return counts.visible, counts.in_flight, counts.delayed
+
+
+def run(story: Callable[[Bench], Awaitable[None]]) -> None:
+    """Tell ``story`` on a fresh bench."""
+
+    async def tell() -> None:
+        bench = Bench()
+        try:
+            await bench.do(CreateQueue(queue=QUEUE))
+            await story(bench)
+        finally:
+            await bench.engine.close()
+
+    asyncio.run(tell())
+
+
+def test_a_message_that_is_there_is_not_waited_for() -> None:
+    """A poll on a queue with a message is answered at once and never stands in a line."""
+
+    async def story(bench: Bench) -> None:
+        await bench.send("a")
+        bench.poll("one")
+        await bench.settle()
+        assert bench.heard == [("one", 0, ["a"])]
+
+    run(story)
+
+
+def test_a_receive_that_does_not_wait_is_answered_empty() -> None:
+    """Neither a wait of 0 nor a queue whose own wait is 0 parks."""
+
+    async def story(bench: Bench) -> None:
+        bench.poll("zero", wait_s=0)
+        bench.poll("queue's own", wait_s=None)
+        await bench.settle()
+        assert bench.heard == [("zero", 0, []), ("queue's own", 0, [])]
+
+    run(story)
+
+
+def test_the_queues_own_wait_holds_where_none_is_named() -> None:
+    """A poll without a wait of its own is answered when the queue's is over."""
+
+    async def story(bench: Bench) -> None:
+        await bench.do(SetQueue(queue=QUEUE, settings={"receive_wait_s": 3}))
+        bench.poll("one", wait_s=None)
+        await bench.settle()
+        await bench.advance(2_999)
+        assert bench.heard == []
+        await bench.advance(1)
+        assert bench.heard == [("one", 3_000, [])]
+        assert bench.polls.parked == 0
+
+    run(story)
+
+
+def test_a_send_wakes_exactly_one_and_the_first() -> None:
+    """One message, one waiter: the one that came first."""
+
+    async def story(bench: Bench) -> None:
+        await bench.parked("one", "two", "three")
+        await bench.send("a")
+        assert bench.heard == [("one", 0, ["a"])]
+        assert bench.polls.parked == 2
+        await bench.send("b")
+        assert bench.heard[1:] == [("two", 0, ["b"])]
+
+    run(story)
+
+
+def test_a_batch_wakes_as_many_as_it_has_messages_for() -> None:
+    """Who got something has the next one asked while there is more."""
+
+    async def story(bench: Bench) -> None:
+        await bench.parked("one", "two", "three")
+        await bench.send("a", "b")
+        assert bench.heard == [("one", 0, ["a"]), ("two", 0, ["b"])]
+        assert bench.polls.parked == 1
+
+    run(story)
+
+
+def test_a_woken_poll_is_not_overtaken() -> None:
+    """A receive that is submitted right behind the send comes after the one that has been waiting."""
+
+    async def story(bench: Bench) -> None:
+        await bench.parked("waiter")
+        bench.engine.submit(Send(queue=QUEUE, messages=(NewMessage(body="a", size_bytes=1),)), lambda _: None)
+        bench.poll("late", wait_s=0)
+        await bench.settle()
+        assert sorted(bench.heard) == [("late", 0, []), ("waiter", 0, ["a"])]
+
+    run(story)
+
+
+def test_a_message_sent_right_behind_the_first_asking_is_not_missed() -> None:
+    """A poll and a send in one batch, in that order: the poll was empty, and gets the message nevertheless."""
+
+    async def story(bench: Bench) -> None:
+        bench.poll("one")
+        bench.poll("two")
+        bench.engine.submit(
+            Send(queue=QUEUE, messages=tuple(NewMessage(body=b, size_bytes=1) for b in "ab")), lambda _: None
+        )
+        await bench.settle()
+        assert bench.heard == [("one", 0, ["a"]), ("two", 0, ["b"])]
+
+    run(story)
+
+
+def test_the_deadline_is_exact() -> None:
+    """Not a millisecond early, and at the millisecond itself."""
+
+    async def story(bench: Bench) -> None:
+        await bench.parked("one")
+        await bench.advance(19_999)
+        assert bench.heard == []
+        await bench.advance(1)
+        assert bench.heard == [("one", 20_000, [])]
+
+    run(story)
+
+
+def test_the_end_of_a_delay_wakes_exactly_then() -> None:
+    """A delayed message is delivered at its instant, whether it was sent before or after the poll."""
+
+    async def story(bench: Bench) -> None:
+        await bench.send("a", delay_s=5)
+        await bench.parked("one", "two")
+        await bench.send("b", delay_s=3)
+        await bench.advance(2_999)
+        assert bench.heard == []
+        await bench.advance(2_001)
+        assert bench.heard == [("one", 3_000, ["b"]), ("two", 5_000, ["a"])]
+
+    run(story)
+
+
+def test_the_end_of_a_lease_wakes_exactly_then() -> None:
+    """A message whose lease ends is delivered at that instant."""
+
+    async def story(bench: Bench) -> None:
+        await bench.send("a")
+        bench.poll("holder", timeout_s=10)
+        await bench.parked("one")
+        await bench.advance(9_999)
+        assert bench.heard == [("holder", 0, ["a"])]
+        await bench.advance(1)
+        assert bench.heard[1:] == [("one", 10_000, ["a"])]
+
+    run(story)
+
+
+def test_a_release_wakes_at_once() -> None:
+    """A change of visibility to 0 hands the message to who waits."""
+
+    async def story(bench: Bench) -> None:
+        await bench.send("a")
+        received = await bench.do(Receive(queue=QUEUE))
+        await bench.parked("one")
+        change = VisibilityChange(receipt=received.messages[0].receipt, timeout_s=0)
+        await bench.do(ChangeVisibility(queue=QUEUE, changes=(change,)))
+        assert bench.heard == [("one", 0, ["a"])]
+
+    run(story)
+
+
+def test_who_waits_goes_before_who_comes_at_the_very_instant() -> None:
+    """A lease has ended and its timer has not run yet: a newcomer does not take what belongs to the first in line."""
+
+    async def story(bench: Bench) -> None:
+        await bench.send("a")
+        await bench.do(Receive(queue=QUEUE, timeout_s=10))
+        await bench.parked("waiter")
+        bench.clock.catch_up(bench.start_ms + 10_000)  # the instant has come, and no timer has run
+        bench.poll("newcomer", wait_s=0)
+        await bench.settle()
+        assert sorted(bench.heard) == [("newcomer", 10_000, []), ("waiter", 10_000, ["a"])]
+
+    run(story)
+
+
+def test_a_message_that_is_deleted_before_it_is_due_wakes_nobody_for_good() -> None:
+    """Who was woken in vain goes back to the front of the line and keeps its deadline."""
+
+    async def story(bench: Bench) -> None:
+        await bench.send("a")
+        received = await bench.do(Receive(queue=QUEUE, timeout_s=10))
+        await bench.parked("one", "two")
+        await bench.do(Delete(queue=QUEUE, receipts=(received.messages[0].receipt,)))
+        await bench.advance(15_000)
+        assert bench.heard == []
+        await bench.send("b")
+        assert bench.heard == [("one", 15_000, ["b"])]
+        await bench.advance(5_000)
+        assert bench.heard[1:] == [("two", 20_000, [])]
+
+    run(story)
+
+
+def test_a_withdrawn_poll_takes_no_message() -> None:
+    """Its client has gone: the next in the line gets the message."""
+
+    async def story(bench: Bench) -> None:
+        gone, _ = await bench.parked("gone", "here")
+        gone.withdraw()
+        await bench.send("a")
+        assert bench.heard == [("here", 0, ["a"])]
+
+    run(story)
+
+
+def test_the_last_poll_withdrawn_leaves_the_message_in_the_queue() -> None:
+    """Nobody waits any more: nothing is leased, and the next receive gets it at once."""
+
+    async def story(bench: Bench) -> None:
+        (gone,) = await bench.parked("gone")
+        gone.withdraw()
+        await bench.send("a")
+        assert await bench.counts() == (1, 0, 0)
+        assert bench.heard == []
+
+    run(story)
+
+
+def test_a_poll_withdrawn_before_it_is_asked_takes_no_message() -> None:
+    """The command is dropped while it waits for its batch."""
+
+    async def story(bench: Bench) -> None:
+        await bench.send("a")
+        bench.poll("gone").withdraw()
+        assert await bench.counts() == (1, 0, 0)
+        assert bench.heard == []
+
+    run(story)
+
+
+def test_a_poll_withdrawn_while_it_is_asked_passes_the_question_on() -> None:
+    """The message does not stay beside somebody who waits."""
+
+    async def story(bench: Bench) -> None:
+        await bench.send("a")
+        await bench.do(Receive(queue=QUEUE, timeout_s=10))
+        gone, _ = await bench.parked("gone", "here")
+        bench.clock.set(bench.start_ms + 10_000)  # the first of the line is submitted, not yet applied
+        gone.withdraw()
+        await bench.settle()
+        assert bench.heard == [("here", 10_000, ["a"])]
+
+    run(story)
+
+
+def test_a_hurried_poll_is_answered_at_once_and_only_once() -> None:
+    """Parked or being asked; a second hurry or a late withdrawal does nothing."""
+
+    async def story(bench: Bench) -> None:
+        parked, other = await bench.parked("parked", "other")
+        parked.hurry()
+        parked.hurry()
+        parked.withdraw()
+        assert bench.heard == [("parked", 0, [])]
+        asked = bench.poll("asked")
+        asked.hurry()
+        await bench.settle()
+        assert bench.heard[1:] == [("asked", 0, [])]
+        other.withdraw()
+        assert bench.polls.parked == 0
+
+    run(story)
+
+
+def test_deleting_the_queue_answers_all() -> None:
+    """Each waiter hears that the queue is gone; a queue of the same name starts with an empty line."""
+
+    async def story(bench: Bench) -> None:
+        await bench.parked("one", "two")
+        await bench.do(DeleteQueue(queue=QUEUE))
+        assert sorted(bench.heard) == [("one", 0, QueueNotFound), ("two", 0, QueueNotFound)]
+        assert (bench.polls.parked, bench.polls.asking) == (0, 0)
+        await bench.do(CreateQueue(queue=QUEUE))
+        await bench.parked("three")
+        await bench.send("a")
+        assert bench.heard[2:] == [("three", 0, ["a"])]
+
+    run(story)
+
+
+def test_a_poll_on_no_queue_hears_so_and_leaves_nothing_behind() -> None:
+    """Names that do not exist cost no memory."""
+
+    async def story(bench: Bench) -> None:
+        await bench.do(DeleteQueue(queue=QUEUE))
+        of_the_store_ms = bench.clock.next_timer_ms()
+        bench.poll("one")
+        await bench.settle()
+        assert bench.heard == [("one", 0, QueueNotFound)]
+        assert bench.clock.next_timer_ms() == of_the_store_ms
+
+    run(story)
+
+
+def test_a_closing_server_lets_nobody_wait() -> None:
+    """Those who come late, or are being asked for the first time, are answered at once; the parked when hurried."""
+
+    async def story(bench: Bench) -> None:
+        (waiting,) = await bench.parked("waiting")
+        bench.poll("asked")
+        bench.polls.close()
+        bench.poll("late")
+        await bench.settle()
+        assert bench.heard == [("asked", 0, []), ("late", 0, [])]
+        waiting.hurry()
+        assert bench.heard[2:] == [("waiting", 0, [])]
+
+    run(story)
+
+
+def test_parked_polls_set_off_nothing() -> None:
+    """While a hundred wait on an empty queue there is no timer before their deadline, and nothing is asked."""
+
+    async def story(bench: Bench) -> None:
+        await bench.parked(*(str(number) for number in range(100)))
+        assert bench.clock.next_timer_ms() == bench.start_ms + 20_000
+        await bench.advance(19_999)
+        assert bench.heard == []
+        await bench.send("a")
+        assert bench.heard == [("0", 19_999, ["a"])]
+        assert bench.polls.parked == 99
+
+    run(story)
+
+
+def test_a_poll_answered_with_an_error_passes_the_question_on() -> None:
+    """The message that it was woken for does not wait beside the next one in the line."""
+
+    async def story(bench: Bench) -> None:
+        await bench.parked("one", "two")
+        bench.engine.faults = 1
+        await bench.send("a")
+        assert bench.heard == [("one", 0, InternalError), ("two", 0, ["a"])]
+        assert bench.polls.parked == 0
+
+    run(story)
+
+
+def test_a_poll_counts_as_one_receive_however_often_it_is_asked_again() -> None:
+    """A queue that allows two a second refuses the third poll; those that wait are asked again when messages come."""
+
+    async def story(bench: Bench) -> None:
+        await bench.do(SetQueue(queue=QUEUE, settings={"receives_per_s_max": 2}))
+        await bench.parked("one", "two")
+        bench.poll("three")
+        await bench.settle()
+        assert bench.heard == [("three", 0, ReceivesThrottled)]
+        await bench.send(*"abcdefghij")
+        assert bench.heard[1:] == [("one", 0, ["a"]), ("two", 0, ["b"])]
+
+    run(story)
+
+
+def test_a_poll_that_waits_for_room_needs_its_permission_when_there_is_some() -> None:
+    """It was allowed when it came; one that is refused by then takes no message."""
+
+    async def story(bench: Bench) -> None:
+        await bench.send("a")
+        bench.polls.budget.count_answers(HTTP_BYTES.default)
+        answers: list[Any] = []
+        permits: list[Permit] = [lambda go_on: go_on("no"), lambda go_on: go_on(None)]
+        for permit in permits:
+            bench.polls.ask(Receive(queue=QUEUE), 0, answers.append, permit=permit)
+        bench.polls.budget.count_answers(-HTTP_BYTES.default)
+        await bench.settle()
+        refused, allowed = answers
+        assert (refused, [message.body for message in allowed.messages]) == ("no", ["a"])
+
+    run(story)
+
+
+CLAIMED = "000000000000/q"
+CLAIM = Claim(queue=CLAIMED, source="s", epoch=1, number=7, messages_max=100)
+NOTHING = Bound(number=7, messages=0, shards=0)
+WHOLE = Bound(number=7, messages=60, shards=1)
+PART = Bound(number=7, messages=20, shards=1, more=True)
+FREEING = Bound(number=7, messages=0, shards=0, more=True)
+EMPTY = Received(messages=[], next_due_ms=None, receive_wait_s=0)
+FULL = Received(messages=[], next_due_ms=None, receive_wait_s=0, over_limit=True)
+MESSAGE = ReceivedMessage(
+    id=bytes(16),
+    receipt="r",
+    body="b",
+    properties=b"",
+    sent_at_ms=0,
+    first_received_at_ms=0,
+    receive_count=1,
+    visible_at_ms=0,
+    priority=8,
+)
+GOT = Received(messages=[MESSAGE], next_due_ms=None, receive_wait_s=0)
+
+
+class ClaimBench:
+    """Long polls on a scripted engine, and a record of who was answered what."""
+
+    def __init__(self) -> None:
+        """Nobody polls."""
+        self.engine = ScriptedEngine()
+        self.clock = VirtualClock()
+        self.polls = LongPolls(engine=self.engine, clock=self.clock)
+        self.heard: list[tuple[str, Any]] = []
+
+    def claim(self, name: str = "claim", *, wait_s: int = 20) -> Poll:
+        """Claim on behalf of `name`."""
+        poll = self.polls.ask(CLAIM, wait_s, lambda result: self.heard.append((name, result)))
+        assert isinstance(poll, Poll)
+        return poll
+
+    def receive(self, name: str = "receive", *, wait_s: int = 20) -> Poll:
+        """Receive on behalf of `name`."""
+        poll = self.polls.ask(Receive(queue=CLAIMED), wait_s, lambda result: self.heard.append((name, result)))
+        assert isinstance(poll, Poll)
+        return poll
+
+    def park(self, poll: Poll, empty: Any) -> Poll:
+        """Have the engine answer the questions of a new poll with `empty` until it waits."""
+        parked = self.polls.parked
+        while self.polls.parked == parked:
+            self.engine.answer(empty)
+        return poll
+
+    def wake(self, in_ms: int = 0) -> None:
+        """Have the engine tell that there is a message."""
+        self.engine.watches[CLAIMED](self.clock.now_ms() + in_ms)
+
+    def advance(self, ms: int) -> None:
+        """Move the clock on."""
+        self.clock.advance(ms)
+
+
+def test_a_claim_in_slices_is_asked_until_it_is_whole() -> None:
+    """Its client hears of the whole alone."""
+    bench = ClaimBench()
+    bench.claim(wait_s=0)
+    assert [bench.engine.answer(result) for result in (PART, PART, WHOLE)] == [CLAIM] * 3
+    assert bench.heard == [("claim", WHOLE)]
+    assert bench.engine.asked == []
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_claim_in_slices_was_bound_before_if_it_was_when_it_was_asked_for(*, before: bool) -> None:
+    """Not by its own first slice: who counts what he has bound would leave it out."""
+    bench = ClaimBench()
+    bench.claim(wait_s=0)
+    for result in (replace(PART, again=before), replace(PART, again=True), replace(WHOLE, again=True)):
+        bench.engine.answer(result)
+    assert bench.heard == [("claim", replace(WHOLE, again=before))]
+
+
+def test_a_claim_is_asked_for_while_groups_are_being_freed() -> None:
+    """Nothing was bound so far, and that is not the answer."""
+    bench = ClaimBench()
+    bench.claim(wait_s=0)
+    for result in (FREEING, FREEING, WHOLE):
+        bench.engine.answer(result)
+    assert bench.heard == [("claim", WHOLE)]
+
+
+def test_a_claim_whose_client_goes_is_not_bound_further() -> None:
+    """What was bound stays; the reader claims the same number again."""
+    bench = ClaimBench()
+    poll = bench.claim()
+    bench.engine.answer(PART)
+    poll.withdraw()
+    assert bench.engine.asked == []
+    poll = bench.claim()
+    (_, done) = bench.engine.asked[0]
+    poll.withdraw()
+    done(PART)  # it had been begun
+    assert bench.engine.asked == []
+    assert bench.heard == []
+
+
+def test_a_claim_that_does_not_wait_is_answered_empty() -> None:
+    bench = ClaimBench()
+    bench.claim(wait_s=0)
+    bench.engine.answer(NOTHING)
+    assert bench.heard == [("claim", NOTHING)]
+    assert bench.polls.parked == 0
+
+
+def test_a_claim_waits_for_a_message() -> None:
+    """And binds what there is then, in slices too."""
+    bench = ClaimBench()
+    bench.park(bench.claim(), NOTHING)
+    bench.wake()
+    for result in (PART, WHOLE):
+        assert bench.engine.answer(result) == CLAIM
+    assert bench.heard == [("claim", WHOLE)]
+    assert bench.engine.watches == {}
+
+
+def test_a_claim_is_asked_at_the_instant_that_its_answer_named() -> None:
+    bench = ClaimBench()
+    due = Bound(number=7, messages=0, shards=0, next_due_ms=bench.clock.now_ms() + 5_000)
+    bench.park(bench.claim(), due)
+    bench.advance(4_999)
+    assert bench.engine.asked == []
+    bench.advance(1)
+    bench.engine.answer(WHOLE)
+    assert bench.heard == [("claim", WHOLE)]
+
+
+def test_a_claim_that_waited_in_vain_hears_nothing() -> None:
+    """After its wait, when its connection is about to end, and when it is being asked at that moment."""
+    bench = ClaimBench()
+    bench.park(bench.claim(wait_s=3), NOTHING)
+    bench.advance(3_000)
+    bench.park(bench.claim(), NOTHING).hurry()
+    late = bench.park(bench.claim(), NOTHING)
+    bench.wake()
+    late.hurry()
+    bench.engine.answer(NOTHING)
+    assert bench.heard == [("claim", NOTHING)] * 3
+    assert bench.engine.watches == {}
+
+
+def test_nobody_begins_to_wait_while_the_server_closes() -> None:
+    bench = ClaimBench()
+    bench.polls.close()
+    bench.claim()
+    bench.engine.answer(NOTHING)
+    assert bench.heard == [("claim", NOTHING)]
+
+
+def test_claims_and_receives_stand_in_one_line() -> None:
+    """Who came first is asked first; who got something has the next one asked."""
+    bench = ClaimBench()
+    bench.park(bench.receive("first"), EMPTY)
+    bench.park(bench.claim("second"), NOTHING)
+    bench.park(bench.receive("third"), EMPTY)
+    bench.wake()
+    assert bench.engine.answer(Received(messages=[MESSAGE], next_due_ms=0, receive_wait_s=0)) != CLAIM
+    assert bench.engine.answer(WHOLE) == CLAIM
+    bench.engine.answer(GOT)
+    assert bench.heard == [
+        ("first", Received(messages=[MESSAGE], next_due_ms=0, receive_wait_s=0)),
+        ("second", WHOLE),
+        ("third", GOT),
+    ]
+
+
+def test_a_receive_without_a_place_does_not_hold_claims_up() -> None:
+    """It waits for a delete; claims have no such quota. In both orders of their coming."""
+    bench = ClaimBench()
+    bench.park(bench.receive(), FULL)
+    bench.park(bench.claim(), NOTHING)
+    bench.wake()
+    bench.engine.answer(FULL)
+    assert bench.engine.answer(WHOLE) == CLAIM
+    assert bench.heard == [("claim", WHOLE)]
+    bench.engine.answer(FULL)  # the claim may have left something
+    assert bench.polls.parked == 1
+    assert bench.engine.asked == []
+
+
+def test_a_receive_that_found_nothing_asks_no_claim() -> None:
+    """There is nothing for it either: it would be asked in vain after each."""
+    bench = ClaimBench()
+    bench.park(bench.receive(), EMPTY)
+    bench.park(bench.claim(), NOTHING)
+    bench.wake()
+    bench.engine.answer(EMPTY)
+    assert bench.engine.asked == []
+    assert bench.polls.parked == 2
+
+
+def test_who_goes_while_it_is_bound_lets_the_next_one_ask() -> None:
+    bench = ClaimBench()
+    poll = bench.park(bench.claim(), NOTHING)
+    bench.park(bench.receive(), EMPTY)
+    bench.wake()
+    bench.engine.answer(PART)
+    poll.withdraw()
+    bench.engine.answer(GOT)
+    assert bench.heard == [("receive", GOT)]
+
+
+def test_an_answer_to_one_that_has_gone_is_dropped() -> None:
+    """A slice that was begun when its client went is not followed by another."""
+    bench = ClaimBench()
+    poll = bench.park(bench.claim(), NOTHING)
+    bench.wake()
+    (_, done) = bench.engine.asked[0]
+    poll.withdraw()
+    done(PART)
+    assert bench.engine.asked == []
+    assert bench.heard == []
+
+
+def test_a_claim_that_fails_lets_the_next_one_ask() -> None:
+    bench = ClaimBench()
+    bench.park(bench.claim(), NOTHING)
+    bench.park(bench.receive(), EMPTY)
+    bench.wake()
+    fenced = EpochFenced(1, 2)
+    bench.engine.answer(fenced)
+    bench.engine.answer(GOT)
+    assert bench.heard == [("claim", fenced), ("receive", GOT)]
+
+
+def test_a_queue_that_is_deleted_ends_all() -> None:
+    bench = ClaimBench()
+    bench.park(bench.receive(), EMPTY)
+    bench.park(bench.claim(), NOTHING)
+    bench.wake()
+    bench.engine.answer(QueueNotFound(CLAIMED))
+    assert [(name, type(result)) for name, result in bench.heard] == [
+        ("receive", QueueNotFound),
+        ("claim", QueueNotFound),
+    ]
+
+
+def test_a_claim_without_a_place_does_not_hold_receives_up() -> None:
+    """It stands before the receive in the line; each is asked once, whatever both lack."""
+    bench = ClaimBench()
+    bench.park(bench.claim(), NOTHING)
+    bench.park(bench.receive(), EMPTY)
+    bench.wake()
+    assert bench.engine.answer(NOTHING) == CLAIM
+    assert isinstance(bench.engine.answer(FULL), Receive)
+    assert bench.engine.asked == []
+    assert bench.polls.parked == 2
+    bench.wake()
+    assert bench.engine.answer(NOTHING) == CLAIM
+    assert isinstance(bench.engine.answer(GOT), Receive)
+    assert bench.heard == [("receive", GOT)]
+    assert (bench.engine.asked, bench.polls.parked) == ([], 1)

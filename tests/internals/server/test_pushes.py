@@ -1,0 +1,580 @@
+"""The guard: which address is connected to for a URL, and why there is none.
+
+Then: how many pushes a receiver gets at once.
+Then: one attempt: which address it goes to, over which TLS, and what becomes of a broken answer.
+Then: what is said once in a while.
+Then: the pusher on a scripted engine: what a real one answers only when something goes wrong.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from tests.internals.server.scripted_engine import ScriptedEngine
+from tests.server.pushing.receiver import Receiver
+from veilmq.core import commands
+from veilmq.core.errors import InternalError, QueueNotFound, StoreFull
+from veilmq.core.results import LeaseChange, ReceiptState, Received, ReceivedMessage
+from veilmq.core.topic_errors import EndpointRefused
+from veilmq.core.topics import PUSHES, ListPushes, Subscription, push_queue
+from veilmq.server import pushes
+from veilmq.server.metrics import PushOutcome, TopicCounts
+from veilmq.server.pushes import (
+    LEASE_S,
+    PARALLEL_MAX,
+    PERIOD_MS,
+    Attempts,
+    Guard,
+    LogThrottle,
+    Pusher,
+    Resolve,
+    SystemResolver,
+    Target,
+)
+from veilmq.server.pushes import (
+    Receiver as PushReceiver,
+)
+from veilmq.server.setting_kinds import AllowList
+from veilmq.testing import VirtualClock
+
+
+class Names:
+    """A name service that answers as told, and counts."""
+
+    def __init__(self, **answers: list[str]) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self._answers = answers
+
+    async def __call__(self, name: str, port: int) -> list[str]:
+        self.asked.append((name, port))
+        if name not in self._answers:
+            raise OSError(-2, "Name or service not known")
+        return self._answers[name]
+
+
+def admitted(url: str, allow: str, names: Names | None = None) -> Target:
+    """Return what a guard says."""
+    return asyncio.run(Guard(AllowList(allow), resolve=names or Names()).admit(url))
+
+
+def admit(url: str, allow: str, names: Names | None = None) -> list[str]:
+    """Return the addresses that a guard lets be connected to."""
+    return [str(address) for address in admitted(url, allow, names).addresses]
+
+
+def refusal(url: str, allow: str, names: Names | None = None) -> str:
+    """Return why a guard says no."""
+    with pytest.raises(EndpointRefused) as caught:
+        admit(url, allow, names)
+    return str(caught.value)
+
+
+def test_a_name_leads_to_the_address_that_was_looked_at() -> None:
+    target = admitted("http://hook/in", "hook", Names(hook=["8.8.8.8"]))
+    assert ([str(each) for each in target.addresses], target.url.host, target.url.path) == (["8.8.8.8"], "hook", "/in")
+
+
+def test_of_several_addresses_those_that_are_allowed_may_be_tried() -> None:
+    names = Names(hook=["2606:4700::1111", "10.0.0.1", "8.8.8.8"])
+    assert admit("http://hook/in", "hook", names) == ["2606:4700::1111", "8.8.8.8"]
+
+
+def test_without_a_list_nothing_is_allowed_and_no_name_asked_for() -> None:
+    names = Names(hook=["8.8.8.8"])
+    assert "no host is allowed; add it to the server's setting push_allow" in refusal("http://hook/", "", names)
+    assert "hook port 80 is not allowed; add it" in refusal("http://hook/", "other", names)
+    assert names.asked == []
+
+
+def test_a_name_that_is_allowed_leads_nowhere_but_to_the_public() -> None:
+    told = refusal("http://hook/", "hook", Names(hook=["127.0.0.1", "10.1.1.1"]))
+    assert "hook leads to 127.0.0.1, 10.1.1.1, which is no public address" in told
+    assert "push_allow" in told
+    assert admit("http://hook/", "hook,10.0.0.0/8", Names(hook=["127.0.0.1", "10.1.1.1"])) == ["10.1.1.1"]
+
+
+def test_an_address_is_allowed_by_its_network_whatever_its_name() -> None:
+    assert admit("http://inside/", "10.0.0.0/8", Names(inside=["10.1.1.1"])) == ["10.1.1.1"]
+    assert "not allowed" in refusal("http://inside/", "10.0.0.0/8", Names(inside=["11.1.1.1"]))
+
+
+def test_an_address_in_a_url_is_looked_at_itself() -> None:
+    names = Names()
+    assert admit("http://127.0.0.1:81/", "127.0.0.1:81", names) == ["127.0.0.1"]
+    assert "127.0.0.1 port 80 is not allowed" in refusal("http://127.0.0.1/", "127.0.0.1:81", names)
+    assert "not allowed" in refusal("http://[::ffff:169.254.169.254]/", "0.0.0.0/0, ::/0", names)
+    assert admit("http://[::ffff:10.0.0.1]/", "10.0.0.1", names) == ["10.0.0.1"]
+    assert names.asked == []
+
+
+def test_a_name_is_resolved_once_for_each_push() -> None:
+    """What its owner makes of it a moment later is not asked."""
+    names = Names(hook=["8.8.8.8"])
+    admit("http://hook:8080/", "hook", names)
+    assert names.asked == [("hook", 8080)]
+
+
+def test_a_name_that_is_not_known_is_told() -> None:
+    assert "the name hook cannot be resolved (Name or service not known)" in refusal("http://hook/", "hook")
+
+
+def test_what_is_no_url_is_refused_before_anything_else() -> None:
+    assert "four decimal numbers" in refusal("http://2130706433/", "2130706433.example, 127.0.0.1")
+
+
+def test_the_system_knows_its_own_name() -> None:
+    assert set(asyncio.run(SystemResolver()("localhost", 80))) & {"127.0.0.1", "::1"}
+
+
+def test_who_asks_for_a_name_that_is_being_looked_up_waits_with_the_others() -> None:
+    """A dead name has one thread, however often it is asked for."""
+
+    async def several() -> list[list[str]]:
+        resolver = SystemResolver()
+        asked = [asyncio.ensure_future(resolver("localhost", 80)) for _ in range(200)]
+        return await asyncio.gather(*asked)
+
+    first, *others = asyncio.run(several())
+    assert all(other is first for other in others)
+
+
+def test_the_system_is_asked_for_so_many_names_at_once_and_no_more() -> None:
+    async def many() -> list[object]:
+        resolver = SystemResolver()
+        asked = [asyncio.ensure_future(resolver("localhost", port)) for port in range(1, 81)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    refused = [each for each in asyncio.run(many()) if isinstance(each, OSError)]
+    assert len(refused) == 16
+    assert "too many names" in str(refused[0])
+
+
+def test_the_system_does_not_know_what_is_no_name() -> None:
+    with pytest.raises(OSError, match=r".*"):
+        asyncio.run(SystemResolver()("a" * 64 + ".invalid", 80))
+
+
+def test_each_acceptance_doubles_and_each_failure_begins_anew() -> None:
+    receiver = PushReceiver()
+    seen = []
+    for _ in range(6):
+        seen.append(receiver.free)
+        receiver.running += 1
+        receiver.end(succeeded=True)
+    assert seen == [1, 2, 4, 8, 16, 16] == [*seen[:5], PARALLEL_MAX]
+    receiver.running += 3
+    receiver.end(succeeded=False)
+    assert (receiver.bound, receiver.running, receiver.free) == (1, 2, 0)
+
+
+MESSAGE = ReceivedMessage(
+    id=b"0123456789abcdef",
+    receipt="r",
+    body="hello",
+    properties=b"",
+    sent_at_ms=1,
+    first_received_at_ms=1,
+    receive_count=1,
+    visible_at_ms=1,
+    priority=8,
+)
+
+
+class Fickle:
+    """A name that leads to one address, and to another one each time after that."""
+
+    def __init__(self) -> None:
+        """Nobody has asked."""
+        self.asked = 0
+
+    async def __call__(self, name: str, port: int) -> list[str]:
+        """Return the next address."""
+        self.asked += 1
+        return ["127.0.0.1" if self.asked == 1 else "127.0.0.2"]
+
+
+def attempt(url: str, *, allow: str = "127.0.0.1", resolve: Resolve | None = None) -> str:
+    """Return what an attempt says."""
+
+    async def one() -> str:
+        attempts = Attempts(
+            guard=Guard(AllowList(allow), resolve=resolve),
+            sign=lambda text: b"signature",
+            certificate_url="http://certificate.example/",
+            clock=VirtualClock(),
+            wall_s=lambda: 0.0,
+        )
+        return await attempts.attempt(Subscription(topic="1/t", name="s", endpoint=url, push_url=url), MESSAGE)
+
+    return asyncio.run(one())
+
+
+def test_the_address_that_was_looked_at_is_connected_to(receiver: Receiver) -> None:
+    """A name that leads elsewhere a moment later is asked for once, and is still what the receiver is called."""
+    names = Fickle()
+    assert attempt(f"http://hook.example:{receiver.port}/in", resolve=names) == ""
+    assert names.asked == 1
+    assert receiver.pushes[0].headers["Host"] == f"hook.example:{receiver.port}"
+
+
+def test_the_next_attempt_looks_again(receiver: Receiver) -> None:
+    names = Fickle()
+    url = f"http://hook.example:{receiver.port}/in"
+    assert attempt(url, resolve=names) == ""
+    assert "not allowed" in attempt(url, resolve=names)
+    assert len(receiver.pushes) == 1
+
+
+async def also_here(name: str, port: int) -> list[str]:
+    """Lead every name to where nobody listens, and to this machine."""
+    return ["127.0.0.2", "127.0.0.1"]
+
+
+def test_the_next_address_is_tried_where_nobody_listens(receiver: Receiver) -> None:
+    url = f"http://hook.example:{receiver.port}/in"
+    assert attempt(url, allow="127.0.0.0/8", resolve=also_here) == ""
+    assert "no connection to 127.0.0.2: " in attempt("http://127.0.0.2:1/", allow="127.0.0.0/8")
+
+
+@pytest.mark.parametrize("status", [200, 201, 204, 299])
+def test_what_is_accepted(receiver: Receiver, status: int) -> None:
+    receiver.status = status
+    assert attempt(receiver.url) == ""
+
+
+@pytest.mark.parametrize("status", [300, 302, 304, 400, 403, 404, 500, 503])
+def test_what_is_not(receiver: Receiver, status: int) -> None:
+    receiver.status = status
+    assert attempt(receiver.url) == f"status {status}"
+
+
+def test_no_failure_tells_the_url(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    """It may hold a secret, and what failed goes to the log."""
+
+    async def defective(name: str, port: int) -> list[str]:
+        raise ZeroDivisionError
+
+    for url in (f"http://127.0.0.2:{receiver.port}/s3cret", "http://127.0.0.1:1/?token=s3cret"):
+        assert "127.0.0." in attempt(url)
+        assert "s3cret" not in attempt(url)
+    assert attempt("http://hook.example/s3cret", resolve=defective) == "a defect of this server"
+    assert "a push of s of 1/t failed" in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+# Answers that are none.
+
+
+@contextmanager
+def answering(answer: bytes, *, context: ssl.SSLContext | None = None) -> Iterator[int]:
+    """Yield the port of a listener that answers one connection with these bytes, and ends it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            try:
+                connection, _ = listener.accept()
+                with connection if context is None else context.wrap_socket(connection, server_side=True) as wrapped:
+                    wrapped.recv(65_536)
+                    wrapped.sendall(answer)
+            except OSError:
+                return
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+    thread.join(60)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"", "ended without an answer"),
+        (b"HTTP/1.1 200 OK\r\n", "ended without an answer"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "the answer is no HTTP"),
+        (b"HTTP/1.1 999 What\r\n\r\n", "the answer is no HTTP"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, "ended without an answer"),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 500\r\n\r\n", "status 500"),
+    ],
+    ids=["nothing", "half", "other", "status", "endless", "provisional"],
+)
+def test_an_answer_that_is_none(answer: bytes, told: str) -> None:
+    with answering(answer) as port:
+        assert told in attempt(f"http://127.0.0.1:{port}/")
+
+
+def test_a_provisional_answer_is_followed_by_the_one_that_counts() -> None:
+    with answering(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 204 \r\n\r\n") as port:
+        assert attempt(f"http://127.0.0.1:{port}/") == ""
+
+
+# TLS.
+
+
+@pytest.fixture
+def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ssl.SSLContext]:
+    """Return what makes the context of a server of that name, which the system trusts."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+
+    def context(name: str) -> ssl.SSLContext:
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert(name).configure_cert(made)
+        return made
+
+    return context
+
+
+async def here(name: str, port: int) -> list[str]:
+    """Lead every name to this machine."""
+    return ["127.0.0.1"]
+
+
+def test_tls_verifies_the_name_and_not_the_address(trusted: Callable[[str], ssl.SSLContext]) -> None:
+    with answering(b"HTTP/1.1 204 No Content\r\n\r\n", context=trusted("hook.example")) as port:
+        assert attempt(f"https://hook.example:{port}/", resolve=here) == ""
+
+
+@pytest.mark.parametrize("name", ["other.example", "127.0.0.1"])
+def test_a_certificate_of_another_name_is_refused(trusted: Callable[[str], ssl.SSLContext], name: str) -> None:
+    with answering(b"HTTP/1.1 204 No Content\r\n\r\n", context=trusted(name)) as port:
+        assert "CERTIFICATE_VERIFY_FAILED" in attempt(f"https://hook.example:{port}/", resolve=here)
+
+
+def test_a_certificate_of_nobody_is_refused(trusted: Callable[[str], ssl.SSLContext]) -> None:
+    stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("hook.example").configure_cert(stranger)
+    with answering(b"HTTP/1.1 204 No Content\r\n\r\n", context=stranger) as port:
+        assert "CERTIFICATE_VERIFY_FAILED" in attempt(f"https://hook.example:{port}/", resolve=here)
+
+
+def test_a_defect_of_ours_is_a_failure_and_in_the_log(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    async def defective(name: str, port: int) -> list[str]:
+        raise ZeroDivisionError
+
+    assert attempt("http://hook.example/", resolve=defective) == "a defect of this server"
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_no_proxy_is_asked(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert attempt(receiver.url) == ""
+
+
+def test_each_subject_is_due_once_a_minute() -> None:
+    clock = VirtualClock()
+    said = LogThrottle(clock)
+    assert [said.due("a"), said.due("a"), said.due("b")] == [True, False, True]
+    clock.advance(PERIOD_MS - 1)
+    assert not said.due("a")
+    clock.advance(1)
+    assert said.due("a")
+
+
+def test_so_many_subjects_are_remembered_and_no_more() -> None:
+    said = LogThrottle(VirtualClock())
+    for subject in range(pushes._SUBJECTS_MAX):
+        said.due(subject)
+    assert not said.due(0)
+    assert said.due("one more")
+    assert said.due(0)
+
+
+URL = "http://hook.example/"
+ONE = Subscription(topic="1/t", name="one", endpoint=URL, push_url=URL)
+TWO = Subscription(topic="1/t", name="two", endpoint=URL, push_url="http://other.example/")
+QUEUE = push_queue("1/t", "one")
+NOTHING = Received(messages=[], next_due_ms=None, receive_wait_s=0)
+SOMETHING = Received(messages=[MESSAGE], next_due_ms=None, receive_wait_s=0)
+
+
+class Bench:
+    """A pusher, and what is asked of its engine; `problem` is what attempts say."""
+
+    def __init__(self) -> None:
+        """Begin to push."""
+        self.engine = ScriptedEngine()
+        self.clock = VirtualClock()
+        self.counts = TopicCounts()
+        self.problem = ""
+        self.pusher = Pusher(
+            engine=self.engine,
+            clock=self.clock,
+            attempts=self,  # type: ignore[arg-type]
+            counts=self.counts,
+            parallel_max=2,
+            chance=lambda: 0.0,
+        )
+        self.pusher.start()
+
+    async def attempt(self, subscription: Subscription, message: object) -> str:
+        """Say what the test wants."""
+        return self.problem
+
+    def asked(self) -> list[commands.Command]:
+        """Return what has no answer yet."""
+        return [command for command, _ in self.engine.asked]
+
+
+def play(scene: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+    """Play a scene in an event loop."""
+
+    async def whole() -> None:
+        await scene(Bench())
+
+    asyncio.run(whole())
+
+
+def take(count: int = 1, queue: str = QUEUE) -> commands.Receive:
+    """Return what is asked of a queue."""
+    return commands.Receive(queue=queue, count=count, timeout_s=LEASE_S)
+
+
+async def turn() -> None:
+    """Let what is ready run."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_message_is_taken_pushed_and_deleted() -> None:
+    async def scene(bench: Bench) -> None:
+        assert bench.asked() == [ListPushes()]
+        bench.engine.answer([ONE])
+        assert set(bench.engine.watches) == {PUSHES, QUEUE}
+        assert bench.engine.answer(SOMETHING) == take()
+        await turn()
+        assert bench.engine.answer([ReceiptState.LIVE]) == commands.Delete(queue=QUEUE, receipts=("r",))
+        await turn()
+        assert bench.counts.pushes[PushOutcome.ACCEPTED] == 1
+        assert bench.asked() == []
+
+    play(scene)
+
+
+def test_a_queue_that_could_not_be_asked_is_asked_again_a_second_later() -> None:
+    async def scene(bench: Bench) -> None:
+        bench.engine.answer([ONE])
+        bench.engine.answer(InternalError())
+        bench.clock.advance(999)
+        assert bench.asked() == []
+        bench.clock.advance(1)
+        assert bench.engine.answer(NOTHING) == take()
+        bench.engine.watches[QUEUE](bench.clock.now_ms())
+        assert bench.asked() == [take()]
+
+    play(scene)
+
+
+def test_subscriptions_that_could_not_be_listed_are_listed_again_a_second_later() -> None:
+    async def scene(bench: Bench) -> None:
+        bench.engine.answer(StoreFull())
+        bench.clock.advance(1_000)
+        bench.engine.answer([ONE])
+        assert bench.asked() == [take()]
+
+    play(scene)
+
+
+def test_what_was_pushed_and_could_not_be_deleted_comes_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(bench: Bench) -> None:
+        bench.engine.answer([ONE])
+        bench.engine.answer(SOMETHING)
+        await turn()
+        bench.engine.answer(StoreFull())
+        await turn()
+        assert not any(bench.counts.pushes.values())
+        assert bench.counts.pushes_running == 0
+
+    with caplog.at_level(logging.DEBUG):
+        play(scene)
+    assert "was not settled; it comes again" in caplog.text
+
+
+def test_a_failure_is_hidden_and_the_last_one_deleted() -> None:
+    async def scene(bench: Bench) -> None:
+        bench.problem = "no"
+        bench.engine.answer([ONE])
+        bench.engine.answer(SOMETHING)
+        await turn()
+        change = commands.VisibilityChange(receipt="r", timeout_s=10)
+        assert bench.engine.answer([LeaseChange(state=ReceiptState.LIVE)]) == commands.ChangeVisibility(
+            queue=QUEUE, changes=(change,)
+        )
+        await turn()
+        assert bench.counts.pushes[PushOutcome.FAILED] == 1
+
+    play(scene)
+
+
+def test_a_queue_that_is_gone_is_not_asked_again() -> None:
+    async def scene(bench: Bench) -> None:
+        bench.engine.answer([ONE, TWO])
+        bench.engine.answer(QueueNotFound(QUEUE))
+        assert set(bench.engine.watches) == {PUSHES, push_queue("1/t", "two")}
+        bench.engine.answer(NOTHING)
+        bench.engine.watches[PUSHES](0)
+        bench.engine.answer([])
+        assert set(bench.engine.watches) == {PUSHES}
+
+    play(scene)
+
+
+def test_an_answer_for_a_subscription_that_ended_meanwhile() -> None:
+    """What was taken is still pushed; nothing more is asked."""
+
+    async def scene(bench: Bench) -> None:
+        bench.engine.answer([ONE])
+        bench.engine.watches[PUSHES](0)
+        (_, taken), (_, listed) = bench.engine.asked
+        bench.engine.asked.clear()
+        listed([])
+        taken(SOMETHING)
+        await turn()
+        assert isinstance(bench.engine.answer(QueueNotFound(QUEUE)), commands.Delete)
+        await turn()
+        assert (bench.asked(), bench.counts.pushes_running) == ([], 0)
+
+    play(scene)
+
+
+def test_the_end_waits_for_what_is_being_taken_and_takes_no_more() -> None:
+    async def scene(bench: Bench) -> None:
+        bench.engine.answer([ONE])
+        watches = dict(bench.engine.watches)
+        closing = asyncio.ensure_future(bench.pusher.close())
+        await turn()
+        assert bench.asked() == [take(), ListPushes()]
+        bench.engine.answer(SOMETHING)
+        bench.engine.answer([ONE])
+        await turn()
+        assert not closing.done()
+        bench.engine.answer([ReceiptState.LIVE])
+        await closing
+        for wake in watches.values():
+            wake(bench.clock.now_ms())
+        assert (bench.asked(), bench.engine.watches) == ([], {})
+        assert bench.counts.pushes[PushOutcome.ACCEPTED] == 1
+
+    play(scene)
+
+
+def test_a_list_that_comes_after_the_end_is_nobodys() -> None:
+    async def scene(bench: Bench) -> None:
+        closing = asyncio.ensure_future(bench.pusher.close())
+        await turn()
+        bench.engine.answer([ONE])
+        bench.engine.answer(InternalError())
+        await closing
+        assert bench.asked() == []
+
+    play(scene)

@@ -1,0 +1,365 @@
+"""What is told of a queue that was counted again and again: its rates, and what was visible lately.
+
+Then: browsing queues: pages by name and by counts, what is counted for them, and what goes on by itself.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from veilmq.core.browsing import BrowsedQueues, BrowseQueues, QueueOrder
+from veilmq.core.commands import Command, CreateQueue, Delete, DeleteQueue, NewMessage, Receive, Send, ShowQueue
+from veilmq.core.errors import StoreUnavailable
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.ports import Done
+from veilmq.core.results import QueueCounts, QueueView
+from veilmq.core.settings import QueueSettings
+from veilmq.server.queue_statistics import COUNTED_TOGETHER, HISTORY_MAX, LOOKED_AT_MS, QueueBook, QueueRecord
+from veilmq.store.port import execute
+from veilmq.store.sqlite import SqliteStore
+from veilmq.testing import VirtualClock
+
+
+def view(*, visible: int = 0, sent: int = 0, received: int = 0, deleted: int = 0) -> QueueView:
+    """Return a queue with these counts."""
+    counts = QueueCounts(
+        visible=visible, in_flight=0, delayed=0, oldest_sent_at_ms=None, sent=sent, received=received, deleted=deleted
+    )
+    return QueueView(queue="a/q", settings=QueueSettings(), created_at_ms=0, modified_at_ms=0, counts=counts)
+
+
+def rates(record: QueueRecord) -> tuple[float, ...] | None:
+    """Return what happened a second."""
+    return record.rates
+
+
+def test_rates_are_over_some_seconds() -> None:
+    """Not over one, where ten messages at once would look like a flood, and not over all that ever was."""
+    record = QueueRecord(view(), 0)
+    assert rates(record) is None, "one count tells of no movement"
+    record.take(view(sent=30, received=20, deleted=10), 1 * SECOND_MS)
+    assert rates(record) == (30.0, 20.0, 10.0)
+    for second in range(2, 60):
+        record.take(view(sent=30, received=20 * second, deleted=10), second * SECOND_MS)
+    assert rates(record) == (0.0, 20.0, 0.0), "what was sent in the first second is long ago"
+
+
+def test_no_rate_is_told_over_next_to_no_time() -> None:
+    """Two looks in a row would make a large one of a single message."""
+    record = QueueRecord(view(), 0)
+    record.take(view(sent=1), 1)
+    assert rates(record) is None
+
+
+def test_totals_that_fall_begin_anew() -> None:
+    """They are those of a store that was opened anew."""
+    record = QueueRecord(view(sent=100), 0)
+    record.take(view(sent=110), SECOND_MS)
+    record.take(view(sent=3), 2 * SECOND_MS)
+    assert rates(record) is None
+    record.take(view(sent=5), 3 * SECOND_MS)
+    assert rates(record) == (2.0, 0.0, 0.0)
+
+
+def test_the_history_has_a_point_a_second_and_an_end() -> None:
+    """The last of each second, and the last sixty."""
+    record = QueueRecord(view(visible=7), 0)
+    record.take(view(visible=8), SECOND_MS - 1)
+    assert record.shown("q").history == [(0, 8)]
+    for second in range(1, HISTORY_MAX + 10):
+        record.take(view(visible=second), second * SECOND_MS)
+    history = record.shown("q").history
+    assert history == [(second * SECOND_MS, second) for second in range(10, HISTORY_MAX + 10)]
+
+
+def test_a_single_slow_count_is_no_price() -> None:
+    """The machine may have been busy with something else; two in a row are the queue's own."""
+    record = QueueRecord(view(), 0)
+    record.take(view(), SECOND_MS, cost_s=3.0)
+    assert record.cost_s == 0.0
+    record.take(view(), 2 * SECOND_MS, cost_s=2.0)
+    assert record.cost_s == pytest.approx(2.0)
+
+
+QUEUES = 100
+CLOCK_STEP_MS = SECOND_MS
+
+
+class Counting(SqliteStore):
+    """An engine in memory that notes which queues are counted, and how many at once."""
+
+    counted: list[str]
+    asked_now = 0
+    asked_at_once_max = 0
+    is_unavailable = False
+
+    def submit(self, command: Command, done: Done) -> None:
+        """Note what is counted."""
+        if self.is_unavailable:
+            done(StoreUnavailable())
+            return
+        if not isinstance(command, ShowQueue):
+            super().submit(command, done)
+            return
+        self.counted.append(command.queue)
+        self.asked_now += 1
+        self.asked_at_once_max = max(self.asked_now, self.asked_at_once_max)
+
+        def answered(result: object) -> None:
+            self.asked_now -= 1
+            done(result)
+
+        super().submit(command, answered)
+
+
+class World:
+    """Many queues, the book of them, and time."""
+
+    def __init__(self, engine: Counting, clock: VirtualClock) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.book = QueueBook(engine=engine, clock=clock)
+
+    async def put(self, name: str, messages: int = 1) -> None:
+        """Send messages to a queue."""
+        sent = tuple(NewMessage(body="a", size_bytes=1) for _ in range(messages))
+        await execute(self.engine, Send(queue=f"a/{name}", messages=sent))
+
+    async def browse(self, **asked: Any) -> BrowsedQueues:
+        """Return a page."""
+        return await self.book.browse(BrowseQueues(account="a", **asked))
+
+    async def names(self, **asked: Any) -> list[str]:
+        """Return the names on a page."""
+        return [queue.name for queue in (await self.browse(**asked)).queues]
+
+    async def rest(self) -> None:
+        """Let what was begun come to its end."""
+        await self.book.round_over()
+
+    async def pass_time(self, ms: int = CLOCK_STEP_MS) -> list[str]:
+        """Move the clock second by second, and return what was counted meanwhile."""
+        before = len(self.engine.counted)
+        for _ in range(ms // CLOCK_STEP_MS):
+            self.clock.advance(CLOCK_STEP_MS)
+            await self.rest()
+        return self.engine.counted[before:]
+
+
+def run(story: Callable[[World], Awaitable[None]], *, queues: int = QUEUES) -> None:
+    """Tell ``story`` with so many queues, ``q000`` and further."""
+
+    async def tell() -> None:
+        clock = VirtualClock()
+        engine = Counting(None, clock=clock)
+        engine.counted = []
+        for number in range(queues):
+            await execute(engine, CreateQueue(queue=f"a/q{number:03}"))
+        await execute(engine, CreateQueue(queue="b/other"))
+        world = World(engine, clock)
+        await story(world)
+        world.book.close()
+        await world.rest()
+        await engine.close()
+
+    asyncio.run(tell())
+
+
+def test_a_page_by_name_counts_its_own_queues() -> None:
+    """Exactly, as they are now, however long ago that is that somebody looked."""
+
+    async def story(world: World) -> None:
+        await world.put("q021", 3)
+        page = await world.browse(first=20, count=10)
+        assert [queue.name for queue in page.queues] == [f"q{number:03}" for number in range(20, 30)]
+        assert (page.in_all, page.queues[1].visible) == (QUEUES, 3)
+        await world.rest()
+        await world.put("q022")
+        page = await world.browse(first=20, count=10)
+        assert [queue.visible for queue in page.queues[:4]] == [0, 3, 1, 0]
+        assert page.counted == QUEUES, "the others were counted behind it"
+
+    run(story)
+
+
+def test_a_page_by_counts_has_those_with_most() -> None:
+    """Equal ones by name; those in which there is nothing that has an age are the last, both ways."""
+
+    async def story(world: World) -> None:
+        for name, messages in (("q050", 5), ("q010", 2), ("q090", 5)):
+            await world.put(name, messages)
+            world.clock.advance(1)
+        assert await world.names(order=QueueOrder.VISIBLE, descending=True, count=4) == ["q050", "q090", "q010", "q000"]
+        assert await world.names(order=QueueOrder.VISIBLE, count=2) == ["q000", "q001"]
+        assert await world.names(order=QueueOrder.OLDEST, descending=True, count=4) == ["q050", "q010", "q090", "q000"]
+        assert await world.names(order=QueueOrder.OLDEST, count=4) == ["q090", "q010", "q050", "q000"]
+
+    run(story)
+
+
+def test_rates_sort_too() -> None:
+    """What was sent, received and deleted a second."""
+
+    async def story(world: World) -> None:
+        await world.browse()
+        await world.rest()
+        await world.put("q003", 10)
+        received = await execute(world.engine, Receive(queue="a/q003", count=4))
+        await execute(world.engine, Delete(queue="a/q003", receipts=(received.messages[0].receipt,)))
+        await world.pass_time(1_000)
+        first = (await world.browse(order=QueueOrder.RECEIVED, descending=True, count=1)).queues[0]
+        assert (first.name, first.sent_per_s, first.received_per_s, first.deleted_per_s) == ("q003", 10.0, 4.0, 1.0)
+
+    run(story)
+
+
+def test_a_search_is_in_the_name_alone() -> None:
+    """In upper or lower case; accounts are no part of it, and other accounts' queues are not found."""
+
+    async def story(world: World) -> None:
+        await execute(world.engine, CreateQueue(queue="a/Orders-01"))
+        assert await world.names(search="orders") == ["Orders-01"]
+        assert await world.names(search="ORDERS-0") == ["Orders-01"]
+        assert await world.names(search="Q09", descending=True, count=2) == ["q099", "q098"]
+        assert (await world.browse(search="a/")).in_all == 0
+        assert (await world.browse(search="other")).in_all == 0
+
+    run(story)
+
+
+def test_what_may_not_be_seen_is_a_name() -> None:
+    """It is known in no order by counts either: it comes last, whatever is in it."""
+
+    async def story(world: World) -> None:
+        await world.put("q001", 9)
+        await world.put("q002", 1)
+
+        def may_see(view: Any) -> bool:
+            return bool(view.queue != "a/q001")
+
+        page = await world.browse(order=QueueOrder.VISIBLE, descending=True, count=QUEUES, may_see=may_see)
+        assert page.queues[0].name == "q002"
+        denied = page.queues[-1]
+        assert (denied.name, denied.visible, denied.fifo, denied.counted_at_ms) == ("q001", None, None, None)
+
+    run(story)
+
+
+def test_named_queues_are_told_without_those_that_are_gone() -> None:
+    """A page that is open asks about its own queues."""
+
+    async def story(world: World) -> None:
+        await world.put("q001")
+        page = await world.browse(names=("q002", "gone", "q001"))
+        assert [(queue.name, queue.visible) for queue in page.queues] == [("q002", 0), ("q001", 1)]
+        await execute(world.engine, DeleteQueue(queue="a/q001"))
+        await world.pass_time()
+        assert await world.names(names=("q002", "gone", "q001")) == ["q002"]
+
+    run(story)
+
+
+def test_a_store_that_cannot_be_reached_deletes_no_queue(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever asks hears of it; what was known of the queues is known afterwards, and they are counted again."""
+
+    async def story(world: World) -> None:
+        await world.put("q001")
+        await world.browse(names=("q001",))
+        await world.rest()
+        world.engine.is_unavailable = True
+        world.clock.advance(SECOND_MS)
+        await world.rest()
+        with pytest.raises(StoreUnavailable):
+            await world.browse(names=("q001",))
+        await world.pass_time(3_000)
+        world.engine.is_unavailable = False
+        await world.pass_time(3_000)
+        (queue,) = (await world.browse(names=("q001",))).queues
+        assert (queue.visible, len(queue.history or ()) > 1) == (1, True)
+
+    run(story)
+    assert caplog.records == []
+
+
+def test_many_pages_have_a_bounded_number_counted_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest uncounted first, so all have their turn."""
+    monkeypatch.setattr("veilmq.server.queue_statistics.BRISK_QUEUES", 10)
+    monkeypatch.setattr("veilmq.server.queue_statistics.ROUND_QUEUES", 0)
+
+    async def story(world: World) -> None:
+        await world.browse()
+        await world.rest()
+        watched = tuple(f"q{number:03}" for number in range(25))
+        turns = []
+        for _ in range(5):
+            before = len(world.engine.counted)
+            world.clock.advance(SECOND_MS)
+            await world.rest()
+            await world.browse(names=watched)
+            await world.browse(names=watched)
+            turns.append(len(world.engine.counted) - before)
+        assert turns == [10] * 5
+        assert set(world.engine.counted[-50:]) == {f"a/{name}" for name in watched}
+
+    run(story)
+
+
+def test_a_queue_that_nobody_has_counted_is_there_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much is counted for others in this second: a page that is told of none takes it for deleted."""
+    monkeypatch.setattr("veilmq.server.queue_statistics.BRISK_QUEUES", 10)
+
+    async def story(world: World) -> None:
+        await world.browse(names=tuple(f"q{number:03}" for number in range(10)))
+        assert await world.names(names=("q050",)) == ["q050"]
+
+    run(story)
+
+
+def test_all_are_counted_in_rounds_while_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few a second, and not for ever."""
+    monkeypatch.setattr("veilmq.server.queue_statistics.ROUND_QUEUES", 20)
+
+    async def story(world: World) -> None:
+        await world.browse(count=10)
+        await world.rest()
+        assert sorted(set(world.engine.counted)) == [f"a/q{number:03}" for number in range(QUEUES)]
+        turn = await world.pass_time(5_000)
+        assert sorted(turn) == [f"a/q{number:03}" for number in range(QUEUES)], "each in its turn"
+        await world.pass_time(LOOKED_AT_MS)
+        assert await world.pass_time(10_000) == []
+        assert (world.clock.next_timer_ms() or 0) > world.clock.now_ms() + CLOCK_STEP_MS, "that of the store alone"
+        await world.browse()
+        assert await world.pass_time(1_000) != []
+
+    run(story)
+
+
+def test_a_queue_made_anew_begins_anew() -> None:
+    """Its name alone is that of the one that was deleted."""
+
+    async def story(world: World) -> None:
+        await world.put("q001", 5)
+        await world.browse(names=("q001",))
+        await execute(world.engine, DeleteQueue(queue="a/q001"))
+        world.clock.advance(LOOKED_AT_MS)
+        await world.rest()
+        await execute(world.engine, CreateQueue(queue="a/q001"))
+        world.clock.advance(SECOND_MS)
+        await world.rest()
+        again = (await world.browse(names=("q001",))).queues[0]
+        assert (again.visible, len(again.history), again.sent_per_s) == (0, 1, None)
+
+    run(story)
+
+
+def test_few_counts_are_at_the_engine_at_once() -> None:
+    """So that everybody else is served between them."""
+
+    async def story(world: World) -> None:
+        await world.browse(order=QueueOrder.VISIBLE, count=QUEUES)
+        await world.rest()
+        assert world.engine.asked_at_once_max == COUNTED_TOGETHER
+
+    run(story)

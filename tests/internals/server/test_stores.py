@@ -1,0 +1,277 @@
+"""From the settings to an open store, and what is said where there is none to be had.
+
+Then: a server that exports its event log: settings, the flush on demand and at the end, and the metrics.
+"""
+
+import re
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+from pyarrow import dataset
+
+from tests.internals.store.known import unpack
+from tests.proofs.served import StartNode, starting_nodes
+from tests.server.keys import client
+from tests.store.postgres_host import serving_from
+from veilmq.client import HttpQueueClient
+from veilmq.core.settings import SettingValue
+from veilmq.events.failures import EventsError
+from veilmq.events.target import Target
+from veilmq.server.settings import ServerSettings, SettingError
+from veilmq.server.stores import log_of
+from veilmq.store.port import StoreError
+from veilmq.testing import RunningServer
+
+SECRET = "s3cret"
+
+
+def cycle(endpoint: str) -> list[Any]:
+    """Send, receive and delete a message; return the bodies of what is received, and of what is left."""
+    sqs = client(endpoint)
+    queue = sqs.create_queue(QueueName="jobs")["QueueUrl"]
+    sqs.send_message(QueueUrl=queue, MessageBody="a")
+    (message,) = sqs.receive_message(QueueUrl=queue)["Messages"]
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+    left = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
+    return [message["Body"], left["ApproximateNumberOfMessages"], left["ApproximateNumberOfMessagesNotVisible"]]
+
+
+def test_a_node_on_postgresql_serves(start_node: StartNode) -> None:
+    """Real clients, real sockets, a real database; a second node sees what the first was told."""
+    first = start_node()
+    assert cycle(first.endpoint) == ["a", "0", "0"]
+    second = start_node()
+    assert [url.rpartition("/")[2] for url in client(second.endpoint).list_queues()["QueueUrls"]] == ["jobs"]
+    assert "messages are kept in PostgreSQL, postgresql://" in first.log.read_text()
+
+
+def test_a_folder_of_the_engine_before_is_converted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By the first start; receipts given before act after it, and the old database stays."""
+    data, known = unpack("small", tmp_path)
+    for hidden in ("1", "0"):
+        with RunningServer(data=data) as server:
+            sqs = client(server.endpoint)
+            queue = sqs.get_queue_url(QueueName="jobs")["QueueUrl"]
+            counted = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
+            assert counted["ApproximateNumberOfMessages"] == "1"
+            assert counted["ApproximateNumberOfMessagesNotVisible"] == hidden
+            (receipt,) = known.receipts["000000000000/jobs"]
+            sqs.delete_message(QueueUrl=queue, ReceiptHandle=receipt)
+    assert sorted(each.name for each in data.glob("*.db*")) == ["store.db", "veilmq.db.before-store"]
+    assert caplog.text.count("2 of 2 messages") == 1
+
+
+def test_the_clock_of_a_test_moves_the_database(server_on_postgres: RunningServer) -> None:
+    """Nothing is visible again before the timeout, everything at it."""
+    sqs = client(server_on_postgres.endpoint)
+    queue = sqs.create_queue(QueueName="jobs")["QueueUrl"]
+    sqs.send_message(QueueUrl=queue, MessageBody="a")
+    assert len(sqs.receive_message(QueueUrl=queue)["Messages"]) == 1
+    server_on_postgres.advance(seconds=30, ms=-1)
+    assert "Messages" not in sqs.receive_message(QueueUrl=queue)
+    server_on_postgres.advance(1)
+    assert len(sqs.receive_message(QueueUrl=queue)["Messages"]) == 1
+
+
+def test_a_database_that_is_not_there_is_named_without_its_password() -> None:
+    """It says which, and why."""
+    url = f"postgresql://somebody:{SECRET}@127.0.0.1:1/queues"
+    with pytest.raises(StoreError, match=r"somebody:\*\*\*@127\.0\.0\.1:1/queues cannot be used: ") as refused:
+        RunningServer(store=url).__enter__()
+    assert SECRET not in str(refused.value)
+
+
+def test_none_of_several_databases_is_passed_over() -> None:
+    """Nobody serves from those alone that can be reached; and no password is told."""
+    with pytest.raises(StoreError) as refused:
+        RunningServer(store=f"postgresql://u:{SECRET}@127.0.0.1:1/x,postgresql://u:{SECRET}@127.0.0.1:1/y").__enter__()
+    assert SECRET not in str(refused.value)
+
+
+def test_a_missing_driver_is_named_with_the_way_to_get_it() -> None:
+    """One line, exit code 1."""
+    code = (
+        "import sys; sys.modules['asyncpg'] = None; from veilmq.cli import main; "
+        "sys.exit(main(['serve', '--store', 'postgresql://nowhere/x', '--port', '0', '--admin-port', '0']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.search(r"^veilmq: store \(--store\) needs the module asyncpg.*veilmq\[postgres\]'$", done.stderr, re.M)
+
+
+def test_no_password_is_told(new_database: str, tmp_path: Path) -> None:
+    """Neither in what a person is told, nor in what is logged, nor among the metrics."""
+    with starting_nodes(new_database.replace(":@", f":{SECRET}@"), tmp_path) as start:
+        node = start("--log-level", "debug")
+        assert cycle(node.endpoint) == ["a", "0", "0"]
+        with urllib.request.urlopen(node.admin_endpoint + "/metrics", timeout=60) as metrics:
+            told = metrics.read().decode() + node.log.read_text()
+    assert (SECRET in told, "***" in told) == (False, True)
+
+
+def use(server: RunningServer, settings: dict[str, SettingValue] | None = None) -> None:
+    """Create a queue, send a message to it, receive and delete it."""
+    client = HttpQueueClient(server.endpoint)
+    client.create_queue("jobs", settings or {})
+    client.send("jobs", "a")
+    (received,) = client.receive("jobs")
+    client.delete("jobs", received.receipt)
+    client.close()
+
+
+def flush(server: RunningServer) -> urllib3.BaseHTTPResponse:
+    """Ask for an export at once."""
+    return urllib3.request("POST", f"{server.admin_endpoint}/events/flush")
+
+
+def outcomes(folder: Path) -> list[str]:
+    """Return what the table says."""
+    if not (folder / "receipt_closed").exists():
+        return []
+    found: list[str] = dataset.dataset(folder, partitioning="hive").to_table()["outcome"].to_pylist()
+    return found
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    """Return a server that exports into a folder."""
+    with RunningServer(events_to=str(tmp_path / "events")) as running:
+        yield running
+
+
+def test_events_are_exported_on_demand(server: RunningServer, tmp_path: Path) -> None:
+    use(server)
+    assert outcomes(tmp_path / "events") == []
+    answer = flush(server)
+    assert (answer.status, answer.json()) == (200, {"exported": 1, "waiting": 0, "dropped": 0})
+    assert outcomes(tmp_path / "events") == ["deleted"]
+
+
+def test_events_are_exported_at_the_end(server: RunningServer, tmp_path: Path) -> None:
+    use(server)
+    server.stop()
+    assert outcomes(tmp_path / "events") == ["deleted"]
+
+
+def test_an_export_that_takes_long_is_waited_for_again(
+    server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator's port gives no connection longer than half a minute; what was begun goes on."""
+    began, may_end = threading.Event(), threading.Event()
+    put = Target.put
+
+    def slow(target: Target, folder: str, name: str, table: Any) -> None:
+        began.set()
+        may_end.wait(60)
+        put(target, folder, name, table)
+
+    monkeypatch.setattr(Target, "put", slow)
+    monkeypatch.setattr("veilmq.server.admin.FLUSH_S_MAX", 0.01)
+    use(server)
+    answer = flush(server)
+    assert (answer.status, answer.json()) == (202, {"exported": 0, "waiting": 1, "dropped": 0})
+    assert began.wait(60)
+    may_end.set()
+    monkeypatch.setattr("veilmq.server.admin.FLUSH_S_MAX", 30)
+    answer = flush(server)
+    assert (answer.status, answer.json()) == (200, {"exported": 1, "waiting": 0, "dropped": 0})
+    assert outcomes(tmp_path / "events") == ["deleted"]
+
+
+def test_the_metrics_tell_of_them(server: RunningServer) -> None:
+    use(server)
+    text = urllib3.request("GET", f"{server.admin_endpoint}/metrics").data.decode()
+    assert "veilmq_events_recorded_total 1.0" in text
+    assert "veilmq_events_waiting 1.0" in text
+
+
+def test_a_target_that_fails_is_told_of(server: RunningServer, tmp_path: Path) -> None:
+    use(server)
+    (tmp_path / "events" / "receipt_closed").write_text("in the way")
+    answer = flush(server)
+    assert answer.status == 503
+    assert "Events cannot be exported to" in answer.data.decode()
+    text = urllib3.request("GET", f"{server.admin_endpoint}/metrics").data.decode()
+    assert "veilmq_event_export_failures_total 1.0" in text
+    (tmp_path / "events" / "receipt_closed").unlink()
+
+
+def test_servers_on_one_database_export_each_other_s_events(postgres_url: str, tmp_path: Path) -> None:
+    """Whichever is asked."""
+    events = str(tmp_path / "events")
+    with serving_from(postgres_url, events_to=events) as first:
+        use(first)
+        with RunningServer(store=postgres_url, events_to=events, clock=first.clock) as second:
+            assert flush(second).json() == {"exported": 1, "waiting": 0, "dropped": 0}
+            assert outcomes(tmp_path / "events") == ["deleted"]
+            assert flush(first).json() == {"exported": 1, "waiting": 0, "dropped": 0}
+    assert outcomes(tmp_path / "events") == ["deleted"]
+
+
+def test_without_a_place_nothing_is_logged_or_exported() -> None:
+    with RunningServer() as server:
+        use(server)
+        answer = flush(server)
+        assert (answer.status, answer.data) == (409, b"This server exports no events: start it with --events-to.\n")
+        assert (
+            "veilmq_events_recorded_total 0.0"
+            in urllib3.request("GET", f"{server.admin_endpoint}/metrics").data.decode()
+        )
+
+
+def test_a_queue_that_wants_it_is_logged_for_a_later_start(tmp_path: Path) -> None:
+    with RunningServer(data=tmp_path / "store") as server:
+        use(server, {"event_log": "closed"})
+    with RunningServer(data=tmp_path / "store", events_to=str(tmp_path / "events")) as server:
+        assert flush(server).json()["exported"] == 1
+    assert outcomes(tmp_path / "events") == ["deleted"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "logs"),
+    [
+        pytest.param({}, "off", id="no place"),
+        pytest.param({"events_to": "x"}, "closed", id="a place"),
+        pytest.param({"events_to": "x", "event_log": "off"}, "off", id="a place for queues that want it"),
+        pytest.param({"event_log": "closed"}, "closed", id="no place yet"),
+    ],
+)
+def test_what_queues_log_that_do_not_say_it(settings: dict[str, Any], logs: str) -> None:
+    assert log_of(ServerSettings(**settings)) == logs
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"events_to": ""}, id="no text"),
+        pytest.param({"event_log": "lifecycle"}, id="an unknown word"),
+        pytest.param({"events_period_s": 0}, id="no period"),
+        pytest.param({"events_per_file": 0}, id="no events"),
+        pytest.param({"events_waiting_max": 0}, id="no room"),
+        pytest.param({"routing_attribute": "a b"}, id="no name of an attribute"),
+    ],
+)
+def test_settings_that_are_refused(settings: dict[str, Any]) -> None:
+    (name,) = settings
+    with pytest.raises(SettingError, match=f"^{name} = .*must be"):
+        ServerSettings(**settings)
+
+
+def test_without_pyarrow_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delitem(sys.modules, "veilmq.events.target", raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(EventsError, match=r"pip install 'veilmq\[arrow\]'"), RunningServer(events_to=str(tmp_path)):
+        pass
+
+
+def test_a_folder_that_cannot_be_made_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EventsError, match="cannot be made"), RunningServer(events_to=str(tmp_path / "file" / "x")):
+        pass
