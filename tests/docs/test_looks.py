@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from veilmq.wire.v1.looks import Lease, LeaseFields, ListedMessage, LookFields, PeekedRow, PeekFields
+from veilmq.wire.v1.queues import Lease, LeaseFields, ListedMessage, LookFields, PeekedRow, PeekFields
 from veilmq.wire.v1.routes import ROUTES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocols" / "looks.md"

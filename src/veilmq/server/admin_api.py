@@ -17,8 +17,8 @@ from starlette.types import Receive, Scope, Send
 from veilmq.console.asking import Answer, Ask, Asked
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX
 from veilmq.server.admin_callers import AdminCallers, CallerUnknown
-from veilmq.wire.sqs.callers import Caller
-from veilmq.wire.v1.openapi import described
+from veilmq.wire.exchange import Caller
+from veilmq.wire.v1.routes import described
 
 PREFIX = b"/api/"
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from starlette.requests import Request
 
 from veilmq.console.sign_ins import SignIns, SignInsPaused
-from veilmq.wire.sqs.callers import Caller
+from veilmq.wire.exchange import Caller
 
 TOKEN_HEADER = "x-csrf-token"
 CHALLENGE = b'Basic realm="veilmq", charset="UTF-8"'

@@ -18,13 +18,12 @@ from veilmq.server.byte_budget import Share
 from veilmq.server.credentials import CredentialsError
 from veilmq.server.http_request import Request
 from veilmq.server.verifiers import Keys, Make, Verifier
-from veilmq.wire.sqs.callers import AccessKey, Caller, caller
-from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.exchange import AccessKey, Caller, RequestContext, caller_named
 from veilmq.wire.sqs.names import account_of
 
 log = logging.getLogger(__name__)
 
-_NO_KEY = AccessKey(id="", secret=token_hex(), caller=caller("0" * 12))
+_NO_KEY = AccessKey(id="", secret=token_hex(), caller=caller_named("0" * 12))
 """What is compared with where there is no such key."""
 
 

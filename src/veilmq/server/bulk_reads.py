@@ -19,7 +19,7 @@ from veilmq.core.claims import ClaimedMessage, ClaimPage
 from veilmq.core.ports import Done, Engine
 from veilmq.server.answering import Answering
 from veilmq.store.port import execute
-from veilmq.wire.v1.reads import BulkRead, Gathered, Writer
+from veilmq.wire.v1.claims import BulkRead, Gathered, Writer
 
 READS_AT_ONCE = 8
 PAGE_MESSAGES = 1_000

@@ -13,8 +13,7 @@ from veilmq.core.ports import Done, Engine
 from veilmq.core.publications import Staged
 from veilmq.server.answering import Answering
 from veilmq.store.port import execute
-from veilmq.wire.v1.outgoing import Pieces
-from veilmq.wire.v1.staging import BulkStage
+from veilmq.wire.v1.publications import BulkStage, Pieces
 
 Aside = Callable[[Callable[[], Pieces]], Awaitable[Pieces]]
 

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from veilmq.wire.sqs.callers import AccessKey, caller
+from veilmq.wire.exchange import AccessKey, caller_named
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -97,7 +97,7 @@ def _keys(path: Path, found: _File) -> Iterator[AccessKey]:
             yield AccessKey(
                 id=key.id,
                 secret=key.secret,
-                caller=caller(account.id, key.user or ""),
+                caller=caller_named(account.id, key.user or ""),
                 session_token=key.session_token,
                 expires_at_s=_seconds(key.expires),
             )

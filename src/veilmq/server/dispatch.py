@@ -37,13 +37,10 @@ from veilmq.server.parked_permission import ParkedPermission
 from veilmq.server.permissions import ANSWERED_HERE, Permissions, Unknown
 from veilmq.server.protocols import SMQ, SQS_JSON, Protocol, protocol_of, worded_for
 from veilmq.server.publishing import Publishing
-from veilmq.wire.sqs.call import Call
-from veilmq.wire.sqs.callers import Caller
-from veilmq.wire.sqs.context import RequestContext, traced
+from veilmq.wire.exchange import Call, Caller, Reply, RequestContext, traced
 from veilmq.wire.sqs.json import CONTENT_TYPE
-from veilmq.wire.sqs.reply import Reply
-from veilmq.wire.v1.reads import BulkRead
-from veilmq.wire.v1.staging import BulkStage
+from veilmq.wire.v1.claims import BulkRead
+from veilmq.wire.v1.publications import BulkStage
 
 log = logging.getLogger(__name__)
 

@@ -4,11 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from veilmq.wire.sqs.callers import Caller, caller_of
-from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.exchange import Caller, RequestContext, caller_of
 from veilmq.wire.sqs.names import account_of, queue_arn, region_of
-from veilmq.wire.sqs.policies import GRANTABLE, NOBODY, OWNERS, Policy, actions_of, permits, read_policy
-from veilmq.wire.sqs.policy_conditions import Asked, PolicyError
+from veilmq.wire.sqs.policies import (
+    GRANTABLE,
+    NOBODY,
+    OWNERS,
+    Asked,
+    Policy,
+    PolicyError,
+    actions_of,
+    permits,
+    read_policy,
+)
 
 _OF_A_QUEUE = (*GRANTABLE, *(action for action in OWNERS if action not in {"CreateQueue", "ListQueues"}))
 _SEND = "SendMessage"

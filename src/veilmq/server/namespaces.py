@@ -10,10 +10,9 @@ import re
 import msgspec
 
 from veilmq.server.http_request import Request
-from veilmq.wire.sqs import callers
-from veilmq.wire.sqs.context import REGION_PATTERN, RequestContext
+from veilmq.wire.exchange import REGION_PATTERN, RequestContext, caller_named
 from veilmq.wire.sqs.names import namespace
-from veilmq.wire.sqs.sigv4 import credential_of
+from veilmq.wire.sqs.signatures import credential_of
 
 _KEY = b"AWS4-HMAC-SHA256 Credential="
 _ACCOUNT_END = len(_KEY) + 12
@@ -51,7 +50,7 @@ class Namespaces:
 
     def _find(self, key: tuple[str, bytes], context: RequestContext) -> RequestContext:
         key_id, _, region, *_ = [*key[1].decode("latin-1").rsplit("/", 4), "", "", ""]
-        caller = callers.caller(key_id) if self._by_key and _ACCOUNT.fullmatch(key_id) else None
+        caller = caller_named(key_id) if self._by_key and _ACCOUNT.fullmatch(key_id) else None
         account = context.account if caller is None else caller.account
         if not self._by_region:
             region = context.region

@@ -16,8 +16,7 @@ from veilmq.server.denial import Denial
 from veilmq.server.http_request import Request
 from veilmq.server.permissions import Exchange, Permissions, Unknown
 from veilmq.server.protocols import Protocol
-from veilmq.wire.sqs.callers import Caller
-from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.exchange import Caller, RequestContext
 
 
 class ParkedPermission(msgspec.Struct, eq=False):

@@ -26,11 +26,9 @@ from veilmq.core.ports import Done, Engine
 from veilmq.core.results import QueuePage, QueueView
 from veilmq.server.denial import Denial
 from veilmq.server.http_request import Pending, Request
-from veilmq.wire.sqs.callers import Caller
-from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.exchange import Caller, RequestContext
 from veilmq.wire.sqs.names import account_of, queue_arn, region_of
-from veilmq.wire.sqs.policies import NOBODY, Policy, Verdict, actions_of, permits, read_policy
-from veilmq.wire.sqs.policy_conditions import Asked, PolicyError
+from veilmq.wire.sqs.policies import NOBODY, Asked, Policy, PolicyError, Verdict, actions_of, permits, read_policy
 
 log = logging.getLogger(__name__)
 

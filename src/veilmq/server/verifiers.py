@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from veilmq.wire.smq.authorization import Verifier as SmqVerifier
-from veilmq.wire.sqs.callers import AccessKey, Caller
-from veilmq.wire.sqs.sigv4 import Verifier as SigV4Verifier
+from veilmq.wire.exchange import AccessKey, Caller
+from veilmq.wire.smq.signatures import Verifier as SmqVerifier
+from veilmq.wire.sqs.signatures import Verifier as SigV4Verifier
 
 
 class Verifier(Protocol):

@@ -17,7 +17,7 @@ from typing import Any, Self
 from veilmq.client.endpoint import DEFAULT_ENDPOINT, ENDPOINT_VARIABLES, endpoint_of
 from veilmq.client.signing import SigningKey, key_of
 from veilmq.core.limits import Range
-from veilmq.wire.sqs.context import DEFAULT_REGION
+from veilmq.wire.exchange import DEFAULT_REGION
 
 
 class OptionWrong(ValueError):

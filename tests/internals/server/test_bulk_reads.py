@@ -12,7 +12,7 @@ from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage, ClaimPage, ReadClaim
 from veilmq.core.errors import ClaimLost, InternalError
 from veilmq.server.bulk_reads import PAGE_MESSAGES, PIECE_CHARACTERS, PIECE_MESSAGES, READS_AT_ONCE, BulkReads, pieces
-from veilmq.wire.v1.reads import BulkRead, Gathered
+from veilmq.wire.v1.claims import BulkRead, Gathered
 
 FIRST = ReadClaim(queue="000000000000/q", source="s", number=1, shard=2, cursor="here")
 

@@ -12,9 +12,8 @@ from veilmq.core.errors import InternalError, StoreFull
 from veilmq.core.publications import Stage, Staged
 from veilmq.server.bulk_stages import BulkStages
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.v1.errors import INVALID_REQUEST
-from veilmq.wire.v1.outgoing import Pieces
-from veilmq.wire.v1.staging import BulkStage
+from veilmq.wire.v1.publications import BulkStage, Pieces
+from veilmq.wire.v1.request import INVALID_REQUEST
 
 FIRST = Stage(queue="000000000000/q", writer="w", batch=1, attempt="a", part=0, messages=())
 

@@ -16,10 +16,8 @@ from veilmq.client.publications import Publications
 from veilmq.core.properties import Attribute
 from veilmq.testing import RunningServer
 from veilmq.wire.sqs.actions import ACTIONS
-from veilmq.wire.v1.openapi import place_of
-from veilmq.wire.v1.queue_settings import RANGES
-from veilmq.wire.v1.routes import ROUTES
-from veilmq.wire.v1.shapes import SHAPES
+from veilmq.wire.v1.queues import RANGES
+from veilmq.wire.v1.routes import ROUTES, SHAPES, place_of
 
 READS = {
     "GET /api/claims/{account}/{queue}": "/api/claims/-/jobs",

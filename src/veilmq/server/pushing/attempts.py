@@ -15,7 +15,7 @@ from veilmq.core.topic_errors import EndpointRefused
 from veilmq.core.topics import Subscription
 from veilmq.server.pushing.guard import Guard
 from veilmq.server.pushing.http_post import NoAnswer, post
-from veilmq.wire.smq.pushes import Sign, push_request
+from veilmq.wire.smq.topics import Sign, push_request
 
 log = logging.getLogger(__name__)
 

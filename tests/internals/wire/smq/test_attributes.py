@@ -5,8 +5,8 @@ from msgspec.structs import replace
 from tests.internals.wire.smq.asking import ACCOUNT, CONTEXT, request
 from veilmq.core.results import QueueCounts, QueueView
 from veilmq.core.settings import QueueSettings, SettingValue
-from veilmq.wire.smq.attributes import ATTRIBUTES, DEFAULTS, described, read_settings
-from veilmq.wire.smq.members import body_of
+from veilmq.wire.smq.queues import ATTRIBUTES, DEFAULTS, described, read_settings
+from veilmq.wire.smq.request import body_of
 
 SETTINGS: dict[str, tuple[str, SettingValue]] = {
     "DelaySeconds": ("604800", 604_800),

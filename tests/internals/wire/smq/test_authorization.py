@@ -3,12 +3,12 @@
 import pytest
 
 from tests.clients.smq.signing import DATE, KEY, NOW_S, SECRET, as_received, signed_v2
+from veilmq.wire.exchange import AccessKey, caller_named
 from veilmq.wire.smq import errors
-from veilmq.wire.smq.authorization import Verifier
 from veilmq.wire.smq.errors import Code, SmqError
-from veilmq.wire.sqs.callers import AccessKey, caller
+from veilmq.wire.smq.signatures import Verifier
 
-ALICE = caller("111122223333", "alice")
+ALICE = caller_named("111122223333", "alice")
 KEYS = {
     key.id: key
     for key in (

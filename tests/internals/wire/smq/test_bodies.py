@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from veilmq.core.commands import NewMessage
 from veilmq.core.errors import BodyUnreadable
-from veilmq.wire.smq.bodies import body_md5, decoded, wire_text
-from veilmq.wire.sqs.text import ILLEGAL
+from veilmq.wire.smq.messages import body_md5, decoded, wire_text
+from veilmq.wire.sqs.members import ILLEGAL
 
 
 def test_a_digest_is_over_the_text_on_the_wire_in_upper_case() -> None:

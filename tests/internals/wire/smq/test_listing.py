@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.internals.wire.smq.asking import request
 from veilmq.wire.smq import SmqError
-from veilmq.wire.smq.listing import Listing, next_marker, read_listing
+from veilmq.wire.smq.request import Listing, next_marker, read_listing
 
 
 def asked(**headers: str) -> Listing:

@@ -5,7 +5,7 @@ import pytest
 from tests.internals.wire.smq.asking import request
 from veilmq.core.limits import Range
 from veilmq.wire.smq import SmqError
-from veilmq.wire.smq.members import body_of, children, flag, optional_body_of, texts, whole_number
+from veilmq.wire.smq.request import body_of, children, flag, optional_body_of, texts, whole_number
 
 ALLOWED = Range(minimum=1, maximum=16, default=8)
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.internals.wire.smq.asking import ACCOUNT, CONTEXT, request
 from veilmq.wire.smq import SmqError
-from veilmq.wire.smq.names import new_queue, queue_of, queue_url, says_fifo
+from veilmq.wire.smq.request import new_queue, queue_of, queue_url, says_fifo
 
 
 @pytest.mark.parametrize("name", ["a", "9-a", "A" * 256, "orders.fifo"])

@@ -4,15 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veilmq.core.properties import Attribute
-from veilmq.wire.smq.properties import (
+from veilmq.wire.smq.messages import (
     SYSTEM_NAMES,
     read_system_properties,
     read_user_properties,
     written_system_properties,
     written_user_properties,
 )
-from veilmq.wire.smq.xml_reading import read
-from veilmq.wire.sqs.text import ILLEGAL
+from veilmq.wire.smq.request import read_xml
+from veilmq.wire.sqs.members import ILLEGAL
 
 DIGITS_38 = 10**38 - 1  # the largest number that has no more digits than both protocols take
 TEXT = st.text(min_size=1, max_size=50).filter(lambda text: not ILLEGAL.search(text))
@@ -30,7 +30,7 @@ def test_what_is_written_is_read_as_the_same(attributes: dict[str, Attribute]) -
     """In its order; nothing where there is nothing."""
     written = written_user_properties(attributes)
     assert bool(written) is bool(attributes)
-    again = read_user_properties(read(f"<Message>{written}</Message>".encode()))
+    again = read_user_properties(read_xml(f"<Message>{written}</Message>".encode()))
     assert list(again.items()) == list(attributes.items())
 
 
@@ -39,7 +39,7 @@ def test_system_properties_are_those_that_sdks_know(attributes: dict[str, Attrib
     """What else a message carries for its protocol is not told."""
     written = written_system_properties({"SenderId": Attribute("String", "x"), **attributes})
     assert "SenderId" not in written
-    assert read_system_properties(read(f"<Message>{written}</Message>".encode())) == attributes
+    assert read_system_properties(read_xml(f"<Message>{written}</Message>".encode())) == attributes
 
 
 def test_types_that_only_sqs_has_are_told_without_their_suffix() -> None:

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from tests.clients.smq.signing import DATE, SECRET, as_received, hex_md5, signature_v2
 from veilmq.wire.smq.errors import INVALID_AUTHORIZATION_HEADER, SmqError
-from veilmq.wire.smq.signature_v2 import SignatureV2
-from veilmq.wire.smq.signed_request import SignedRequest
+from veilmq.wire.smq.signatures import SignatureV2, SignedRequest
 
 SCHEME = SignatureV2()
 

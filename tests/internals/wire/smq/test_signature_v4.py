@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.clients.smq.signing import SECRET, as_received
 from veilmq.wire.smq.errors import INVALID_AUTHORIZATION_HEADER, SmqError
-from veilmq.wire.smq.signature_v4 import PRIVATE, PUBLIC, SignatureV4, Variant
-from veilmq.wire.smq.signed_request import Instant, SignedRequest
+from veilmq.wire.smq.signatures import PRIVATE, PUBLIC, Instant, SignatureV4, SignedRequest, Variant
 
 TIME = "20260304T050607Z"
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.clients.smq.signing import DATE, NOW_S
 from veilmq.wire.smq.errors import INVALID_DATE_HEADER, MISSING_DATE_HEADER, SmqError
-from veilmq.wire.smq.signed_request import Dates, dates_of
+from veilmq.wire.smq.signatures import Dates, dates_of
 
 
 def test_a_date_is_read() -> None:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from veilmq.core.limits import SMQ_XML_DEPTH_MAX, SMQ_XML_ELEMENTS_MAX, SMQ_XML_TAG_CHARACTERS_MAX
 from veilmq.wire.smq.errors import MALFORMED_XML, SmqError
-from veilmq.wire.smq.xml_reading import Element, parse, read, read_flat
-from veilmq.wire.smq.xml_writing import document, element
+from veilmq.wire.smq.request import Element, document, element, parse_xml, read_flat_xml, read_xml
 
 MIB = 1_048_576
 _SDK = b"http://mns.aliyuncs.com/doc/v1/"
@@ -20,7 +19,7 @@ _SDK = b"http://mns.aliyuncs.com/doc/v1/"
 
 def refused(body: bytes) -> bool:
     try:
-        read(body)
+        read_xml(body)
     except SmqError as error:
         return error.code is MALFORMED_XML
     return False
@@ -44,7 +43,7 @@ def leaves(root: Element) -> dict[str, str]:
     ids=["python", "bom-and-java", "go", "prefixes", "indented", "cdata", "another-encoding-of-ascii"],
 )
 def test_requests_of_all_kinds_of_writers_are_read_alike(body: bytes) -> None:
-    root = read(body)
+    root = read_xml(body)
 
     assert root.name == "Queue"
     assert leaves(root) == {"DelaySeconds": "5"}
@@ -90,10 +89,10 @@ def built(element: Element) -> object:
 def test_what_is_read_without_a_parser_is_read_as_by_one(pieces: list[bytes], whole: bool) -> None:
     body = b"".join([b"<A>", *pieces, b"</A>"] if whole else pieces)
 
-    flat = read_flat(body)
+    flat = read_flat_xml(body)
 
     if flat is not None:
-        assert built(flat) == built(parse(body))
+        assert built(flat) == built(parse_xml(body))
 
 
 def test_requests_of_the_sdks_are_read_without_a_parser() -> None:
@@ -103,16 +102,18 @@ def test_requests_of_the_sdks_are_read_without_a_parser() -> None:
     for opening in ('<?xml version="1.0" encoding="utf-8"?>\n', '<?xml version="1.0" encoding="UTF-8"?>', ""):
         for namespace in (' xmlns="http://mns.aliyuncs.com/doc/v1/"', ""):
             body = f"{opening}<Message{namespace}>{message}</Message>".encode()
-            flat = read_flat(body)
+            flat = read_flat_xml(body)
             assert flat is not None
-            assert built(flat) == built(parse(body))
+            assert built(flat) == built(parse_xml(body))
             assert leaves(flat)["MessageBody"] == text
-    assert read_flat(b"<Queue></Queue>") is not None
-    assert read_flat(b"<Message><A><B>1</B></A></Message>") is None
+    assert read_flat_xml(b"<Queue></Queue>") is not None
+    assert read_flat_xml(b"<Message><A><B>1</B></A></Message>") is None
 
 
 def test_what_is_nested_keeps_its_order_and_its_texts() -> None:
-    root = read(b"<Messages><Message><A>1</A><B/></Message><Message><A> 2&amp;&lt;&#x20AC;\n</A></Message></Messages>")
+    root = read_xml(
+        b"<Messages><Message><A>1</A><B/></Message><Message><A> 2&amp;&lt;&#x20AC;\n</A></Message></Messages>"
+    )
 
     assert [child.name for child in root.children] == ["Message", "Message"]
     assert [leaves(child) for child in root.children] == [{"A": "1", "B": ""}, {"A": " 2&<\u20ac\n"}]
@@ -120,21 +121,21 @@ def test_what_is_nested_keeps_its_order_and_its_texts() -> None:
 
 def test_where_there_are_elements_there_is_no_text() -> None:
     """None of it, rather than what happens to stand behind them."""
-    root = read(b"<Message><A>one<B>two</B>three</A> four <C> </C></Message>")
+    root = read_xml(b"<Message><A>one<B>two</B>three</A> four <C> </C></Message>")
 
     assert (root.text, leaves(root)) == ("", {"A": "", "C": " "})
 
 
 @given(st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufffe\uffff"), max_size=200))
 def test_a_text_that_was_written_is_read_again(text: str) -> None:
-    assert leaves(read(document("Message", element("MessageBody", text + "\r\n\t")))) == {
+    assert leaves(read_xml(document("Message", element("MessageBody", text + "\r\n\t")))) == {
         "MessageBody": text + "\r\n\t"
     }
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_do_anything_but_be_read_or_refused(body: bytes) -> None:
-    assert refused(body) or read(body).name
+    assert refused(body) or read_xml(body).name
 
 
 @pytest.mark.parametrize(
@@ -178,23 +179,23 @@ def test_there_are_no_document_types_and_so_no_entities(body: bytes) -> None:
 def test_elements_may_be_within_each_other_as_far_as_the_limit_says() -> None:
     deep = SMQ_XML_DEPTH_MAX
 
-    assert read(b"<a>" * deep + b"</a>" * deep).name == "a"
+    assert read_xml(b"<a>" * deep + b"</a>" * deep).name == "a"
     assert refused(b"<a>" * (deep + 1) + b"</a>" * (deep + 1))
 
 
 def test_there_may_be_as_many_elements_as_the_limit_says() -> None:
     most = SMQ_XML_ELEMENTS_MAX - 1
 
-    assert len(read(b"<a>" + b"<b/>" * most + b"</a>").children) == most
+    assert len(read_xml(b"<a>" + b"<b/>" * most + b"</a>").children) == most
     assert refused(b"<a>" + b"<b/>" * (most + 1) + b"</a>")
 
 
 def test_names_and_attributes_may_be_as_long_as_the_limit_says() -> None:
     most = SMQ_XML_TAG_CHARACTERS_MAX
 
-    assert read(b"<%b/>" % (b"a" * most)).name == "a" * most
+    assert read_xml(b"<%b/>" % (b"a" * most)).name == "a" * most
     assert refused(b"<%b/>" % (b"a" * (most + 1)))
-    assert read(b'<a b="%b"/>' % (b"c" * (most - 1))).name == "a"
+    assert read_xml(b'<a b="%b"/>' % (b"c" * (most - 1))).name == "a"
     assert refused(b'<a b="%b"/>' % (b"c" * most))
 
 
@@ -202,7 +203,7 @@ def test_names_and_attributes_may_be_as_long_as_the_limit_says() -> None:
 def test_a_text_may_be_as_long_as_a_body(character: str) -> None:
     count = 8 * MIB // len(character.encode()) - 20
 
-    text = read(f"<Message><A>{character * count}</A></Message>".encode()).children[0].text
+    text = read_xml(f"<Message><A>{character * count}</A></Message>".encode()).children[0].text
 
     assert len(text) == count
     assert set(text) == {"&" if character == "&amp;" else character}

@@ -4,7 +4,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from veilmq.wire.smq.xml_writing import container, document, element, escaped, optional
+from veilmq.wire.smq.request import container, document, element, escaped, optional
 
 
 def test_the_namespace_stands_on_the_root_without_a_slash() -> None:

@@ -11,8 +11,7 @@ from veilmq.core import properties
 from veilmq.core.commands import NewMessage, Send
 from veilmq.core.properties import Attribute
 from veilmq.wire.sqs import errors
-from veilmq.wire.sqs.attributes import choose, read_attributes, write_attributes
-from veilmq.wire.sqs.shapes import AttributeValue
+from veilmq.wire.sqs.members import AttributeValue, choose, read_attributes, write_attributes
 
 TEXT = {"DataType": "String", "StringValue": "x"}
 

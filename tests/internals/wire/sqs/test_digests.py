@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.internals.wire.sqs.asking import UNHURRIED
 from veilmq.core.properties import Attribute
-from veilmq.wire.sqs.digests import attributes_md5, body_md5
+from veilmq.wire.sqs.members import attributes_md5, body_md5
 
 
 def text(value: str, *, kind: str = "String") -> Attribute:

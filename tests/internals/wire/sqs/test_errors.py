@@ -17,14 +17,14 @@ from tests.clients.sqs_members import LISTED, MEMBERS
 from tests.internals.wire.sqs.asking import CONTEXT, ID_TEXT, QUEUE, SENT, ask, entries, refusal
 from veilmq.core import errors as core
 from veilmq.core.results import LeaseChange, ReceiptState, Received
+from veilmq.wire.exchange import Reply
 from veilmq.wire.smq import errors as smq
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS, BY_PROTOCOL, EVERYWHERE, WITH_CREDENTIALS
 from veilmq.wire.sqs.errors import ANSWERS, CODES, Code, SqsError, from_core
 from veilmq.wire.sqs.json import decode, encode_error
 from veilmq.wire.sqs.policies import GRANTABLE
-from veilmq.wire.sqs.reply import Reply
-from veilmq.wire.v1 import errors as v1
+from veilmq.wire.v1 import request as v1
 
 
 class Case(NamedTuple):

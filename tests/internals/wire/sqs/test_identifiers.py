@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.parameters import CHARACTERS_MAX, checked_id, sequence_text
+from veilmq.wire.sqs.members import CHARACTERS_MAX, checked_id, sequence_text
 
 
 @pytest.mark.parametrize("name", list(CHARACTERS_MAX))

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from veilmq.wire.sqs.mismatch import explain
-from veilmq.wire.sqs.shapes import Integer, Shape
+from veilmq.wire.sqs.errors import explain
+from veilmq.wire.sqs.members import Integer, Shape
 
 
 class Asked(Shape, frozen=True, kw_only=True):

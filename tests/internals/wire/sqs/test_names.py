@@ -5,10 +5,10 @@ import uuid
 import pytest
 
 from tests.internals.wire.sqs.asking import CONTEXT, ID, ID_TEXT, QUEUE, URL, refusal
+from veilmq.wire.exchange import RequestContext, id_text
 from veilmq.wire.sqs import errors, names
-from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.names import id_text, is_fifo, new_queue, queue_arn, queue_of, queue_of_arn, queue_url
+from veilmq.wire.sqs.names import is_fifo, new_queue, queue_arn, queue_of, queue_of_arn, queue_url
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.internals.wire.sqs.asking import CONTEXT, UNHURRIED
-from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.exchange import RequestContext
 from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE, SqsError
-from veilmq.wire.sqs.paging import Listing
+from veilmq.wire.sqs.names import Listing
 
 LISTING = Listing("ListQueues", "jobs-", CONTEXT)
 

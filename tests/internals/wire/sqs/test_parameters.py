@@ -3,7 +3,7 @@
 import pytest
 
 from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE, MISSING_PARAMETER, SqsError
-from veilmq.wire.sqs.parameters import NUMBERS, check_number, required, required_number
+from veilmq.wire.sqs.members import NUMBERS, check_number, required, required_number
 
 RANGES = [
     ("MaxNumberOfMessages", 1, 10),

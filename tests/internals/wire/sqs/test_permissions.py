@@ -11,8 +11,8 @@ from veilmq.core.commands import EditQueue
 from veilmq.core.errors import EditRefused
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.permissions import Grant, Revoke
 from veilmq.wire.sqs.policies import read_policy
+from veilmq.wire.sqs.queues import Grant, Revoke
 
 ARN = "arn:aws:sqs:us-east-1:000000000000:orders"
 

@@ -21,9 +21,7 @@ from veilmq.wire.sqs import errors
 from veilmq.wire.sqs import json as sqs_json
 from veilmq.wire.sqs.actions import ACTIONS, BY_PROTOCOL, EVERYWHERE
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.query import QueryCall, decode, encode_error
-from veilmq.wire.sqs.query_form import Form, form_of, parameters
-from veilmq.wire.sqs.query_members import reader
+from veilmq.wire.sqs.query import Form, QueryCall, decode, encode_error, form_of, parameters, reader
 
 ROOT = b"/"
 AT_QUEUE = b"/000000000000/orders"

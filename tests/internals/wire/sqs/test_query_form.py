@@ -11,7 +11,7 @@ from tests.internals.wire.sqs.asking import UNHURRIED
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, QUERY_DEPTH_MAX, QUERY_PARAMETERS_MAX
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.query_form import Form, action_of, form_of, parameters
+from veilmq.wire.sqs.query import Form, action_of, form_of, parameters
 
 
 def form(body: bytes, *, query: bytes = b"") -> Form:

@@ -12,8 +12,7 @@ from tests.clients.sqs_old_client import form_of_request, understood_xml
 from tests.internals.wire.sqs import test_golden
 from tests.internals.wire.sqs.asking import CONTEXT, URL
 from veilmq.wire.sqs.actions import ACTIONS
-from veilmq.wire.sqs.query import QueryCall, decode
-from veilmq.wire.sqs.query_form import action_of, form_of
+from veilmq.wire.sqs.query import QueryCall, action_of, decode, form_of
 
 QUOTED = "http%3A%2F%2F127.0.0.1%3A9324%2F000000000000%2Forders"
 ENVELOPE = (

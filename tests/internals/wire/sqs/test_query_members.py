@@ -6,9 +6,8 @@ import pytest
 
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.query_form import Form, parameters
-from veilmq.wire.sqs.query_members import reader
-from veilmq.wire.sqs.shapes import Integer, Shape
+from veilmq.wire.sqs.members import Integer, Shape
+from veilmq.wire.sqs.query import Form, parameters, reader
 
 
 class Part(Shape, frozen=True, kw_only=True):

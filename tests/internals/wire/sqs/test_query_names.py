@@ -7,7 +7,7 @@ import pytest
 from botocore.model import Shape
 
 from tests.clients.sqs_old_client import old_model
-from veilmq.wire.sqs.query_names import VALUE, element_name, key_name
+from veilmq.wire.sqs.query import VALUE, element_name, key_name
 
 
 def members(shape: Any) -> Iterator[tuple[str, Any]]:

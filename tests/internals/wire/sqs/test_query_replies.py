@@ -12,8 +12,8 @@ from tests.internals.wire.sqs.asking import UNHURRIED
 from tests.internals.wire.sqs.test_text import is_accepted
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.query_replies import error_xml, response_xml
-from veilmq.wire.sqs.shapes import AttributeValue, Shape
+from veilmq.wire.sqs.members import AttributeValue, Shape
+from veilmq.wire.sqs.query import error_xml, response_xml
 
 NAMESPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
 

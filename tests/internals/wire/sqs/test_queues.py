@@ -6,7 +6,7 @@ from tests.internals.wire.sqs.asking import CONTEXT, QUEUE, URL, VIEW, answer, a
 from veilmq.core.commands import CreateQueue, ListQueues, ShowQueue
 from veilmq.core.results import QueuePage
 from veilmq.wire.sqs import errors
-from veilmq.wire.sqs.paging import Listing
+from veilmq.wire.sqs.names import Listing
 
 
 def test_a_queue_without_attributes() -> None:

@@ -10,7 +10,7 @@ from veilmq.core.commands import Receive
 from veilmq.core.properties import Attribute, Properties
 from veilmq.core.results import Received, ReceivedMessage
 from veilmq.wire.sqs import errors
-from veilmq.wire.sqs.receives import SYSTEM_ATTRIBUTES
+from veilmq.wire.sqs.messages import SYSTEM_ATTRIBUTES
 
 TRACED = properties.encode(Properties(system={"AWSTraceHeader": Attribute(type="String", text="Root=1-5")}))
 ALL = {

@@ -11,7 +11,7 @@ from tests.internals.wire.sqs.asking import CONTEXT, QUEUE, VIEW, answer
 from veilmq.core.errors import DeadLetterQueueRefused
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.settings import describe, read_settings
+from veilmq.wire.sqs.queue_attributes import describe, read_settings
 
 DEAD = "arn:aws:sqs:us-east-1:000000000000:dead"
 REDRIVE = "RedrivePolicy"

@@ -10,7 +10,7 @@ from veilmq.core.errors import SettingsConflict
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.settings import (
+from veilmq.wire.sqs.queue_attributes import (
     COUNTED,
     NAMES,
     READ_ONLY,

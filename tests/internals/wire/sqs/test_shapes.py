@@ -7,9 +7,37 @@ import pytest
 from botocore.model import StructureShape
 
 from tests.clients.sqs_client import service_model
-from veilmq.wire.sqs import requests, responses
 from veilmq.wire.sqs.actions import ACTIONS
-from veilmq.wire.sqs.shapes import AttributeValue, wire_name
+from veilmq.wire.sqs.members import (
+    AttributeValue,
+    BatchResult,
+    BatchResultEntry,
+    BatchResultErrorEntry,
+    ChangedResultEntry,
+    SendMessageBatchResultEntry,
+    SendMessageResult,
+    wire_name,
+)
+from veilmq.wire.sqs.messages import (
+    ChangeMessageVisibilityBatchEntry,
+    DeleteMessageBatchEntry,
+    Message,
+    ReceiveMessageResult,
+    SendMessageBatchEntry,
+)
+from veilmq.wire.sqs.moves import (
+    CancelMessageMoveTaskResult,
+    ListMessageMoveTasksResult,
+    MoveTaskEntry,
+    StartMessageMoveTaskResult,
+)
+from veilmq.wire.sqs.queues import (
+    GetQueueAttributesResult,
+    ListDeadLetterSourceQueuesResult,
+    ListQueuesResult,
+    ListQueueTagsResult,
+    QueueUrlResult,
+)
 
 
 def members(struct: type[msgspec.Struct]) -> set[str]:
@@ -38,28 +66,28 @@ def test_every_action_of_the_model_is_here() -> None:
 @pytest.mark.parametrize(
     ("struct", "name"),
     [
-        (requests.SendMessageBatchEntry, "SendMessageBatchRequestEntry"),
-        (requests.DeleteMessageBatchEntry, "DeleteMessageBatchRequestEntry"),
-        (requests.ChangeMessageVisibilityBatchEntry, "ChangeMessageVisibilityBatchRequestEntry"),
+        (SendMessageBatchEntry, "SendMessageBatchRequestEntry"),
+        (DeleteMessageBatchEntry, "DeleteMessageBatchRequestEntry"),
+        (ChangeMessageVisibilityBatchEntry, "ChangeMessageVisibilityBatchRequestEntry"),
         (AttributeValue, "MessageAttributeValue"),
-        (responses.QueueUrlResult, "CreateQueueResult"),
-        (responses.QueueUrlResult, "GetQueueUrlResult"),
-        (responses.ListQueuesResult, "ListQueuesResult"),
-        (responses.GetQueueAttributesResult, "GetQueueAttributesResult"),
-        (responses.SendMessageResult, "SendMessageResult"),
-        (responses.SendMessageBatchResultEntry, "SendMessageBatchResultEntry"),
-        (responses.BatchResult, "SendMessageBatchResult"),
-        (responses.BatchResult, "DeleteMessageBatchResult"),
-        (responses.BatchResultEntry, "DeleteMessageBatchResultEntry"),
-        (responses.BatchResultErrorEntry, "BatchResultErrorEntry"),
-        (responses.Message, "Message"),
-        (responses.ReceiveMessageResult, "ReceiveMessageResult"),
-        (responses.ListQueueTagsResult, "ListQueueTagsResult"),
-        (responses.ListDeadLetterSourceQueuesResult, "ListDeadLetterSourceQueuesResult"),
-        (responses.StartMessageMoveTaskResult, "StartMessageMoveTaskResult"),
-        (responses.CancelMessageMoveTaskResult, "CancelMessageMoveTaskResult"),
-        (responses.ListMessageMoveTasksResult, "ListMessageMoveTasksResult"),
-        (responses.MoveTaskEntry, "ListMessageMoveTasksResultEntry"),
+        (QueueUrlResult, "CreateQueueResult"),
+        (QueueUrlResult, "GetQueueUrlResult"),
+        (ListQueuesResult, "ListQueuesResult"),
+        (GetQueueAttributesResult, "GetQueueAttributesResult"),
+        (SendMessageResult, "SendMessageResult"),
+        (SendMessageBatchResultEntry, "SendMessageBatchResultEntry"),
+        (BatchResult, "SendMessageBatchResult"),
+        (BatchResult, "DeleteMessageBatchResult"),
+        (BatchResultEntry, "DeleteMessageBatchResultEntry"),
+        (BatchResultErrorEntry, "BatchResultErrorEntry"),
+        (Message, "Message"),
+        (ReceiveMessageResult, "ReceiveMessageResult"),
+        (ListQueueTagsResult, "ListQueueTagsResult"),
+        (ListDeadLetterSourceQueuesResult, "ListDeadLetterSourceQueuesResult"),
+        (StartMessageMoveTaskResult, "StartMessageMoveTaskResult"),
+        (CancelMessageMoveTaskResult, "CancelMessageMoveTaskResult"),
+        (ListMessageMoveTasksResult, "ListMessageMoveTasksResult"),
+        (MoveTaskEntry, "ListMessageMoveTasksResultEntry"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -71,7 +99,7 @@ def test_a_structure_has_the_members_of_the_model(struct: type[msgspec.Struct], 
 def test_the_members_of_ours() -> None:
     """They are added to what the model says of a change that succeeded."""
     theirs = set(shape("ChangeMessageVisibilityBatchResultEntry").members)
-    assert members(responses.ChangedResultEntry) - theirs == {"VeilmqHiddenForMs", "VeilmqReceipt"}
+    assert members(ChangedResultEntry) - theirs == {"VeilmqHiddenForMs", "VeilmqReceipt"}
 
 
 @pytest.mark.parametrize(

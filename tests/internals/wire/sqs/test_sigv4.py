@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.internals.wire.sqs.asking import UNHURRIED
-from veilmq.wire.sqs import canonical, errors
-from veilmq.wire.sqs.callers import AccessKey, caller
+from veilmq.wire.exchange import AccessKey, caller_named
+from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import Code, SqsError
-from veilmq.wire.sqs.sigv4 import SignedRequest, Verifier
+from veilmq.wire.sqs.signatures import SignedRequest, Verifier, _paths, canonical_path
 
 EXAMPLE_SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 EXAMPLE_S = datetime(2015, 8, 30, 12, 36, tzinfo=UTC).timestamp()
@@ -23,7 +23,7 @@ EXAMPLE = (
     "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request, SignedHeaders={}, Signature={}"
 )
 
-ALICE = caller("111122223333", "alice")
+ALICE = caller_named("111122223333", "alice")
 SECRET = "a secret/of+Alice"
 KEY = AccessKey(id="AKIDALICE", secret=SECRET, caller=ALICE)
 TEMPORARY = AccessKey(
@@ -35,7 +35,7 @@ HOST = "queues.example:9324"
 
 def examples(**more: AccessKey) -> Verifier:
     """Return what verifies AWS's examples, which are of a made-up service."""
-    key = AccessKey(id="AKIDEXAMPLE", secret=EXAMPLE_SECRET, caller=caller("123456789012"))
+    key = AccessKey(id="AKIDEXAMPLE", secret=EXAMPLE_SECRET, caller=caller_named("123456789012"))
     return Verifier({key.id: key}, region="us-east-1", service="service")
 
 
@@ -296,7 +296,7 @@ def test_a_fragment_does_not_hide_a_path_that_was_not_signed() -> None:
     request = signed(path="/111122223333/jobs", body=b"Action=PurgeQueue")
     assert verify(verifier(), request) is ALICE
     changed = request._replace(target=b"/111122223333/other#/../jobs")
-    assert canonical.path(changed.target) == request.target
+    assert canonical_path(changed.target) == request.target
     error = refusal(changed)
     assert (error.code, "fragment" in error.message) == (errors.SIGNATURE_DOES_NOT_MATCH, True)
 
@@ -424,8 +424,8 @@ def test_many_clients_are_forgotten_in_the_end() -> None:
         assert verify(by, signed(headers={f"x-{number}": "1"})) is ALICE
     assert len(by._scopes) <= 1_024
     for number in range(1_100):
-        canonical.path(f"/{number}".encode())
-    assert len(canonical._paths) <= 1_024
+        canonical_path(f"/{number}".encode())
+    assert len(_paths) <= 1_024
 
 
 def test_no_key_shows_its_secret() -> None:

@@ -7,7 +7,7 @@ from tests.internals.wire.sqs.asking import QUEUE, VIEW, answer, ask, refusal
 from veilmq.core.commands import ShowQueue, TagQueue
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.sqs import errors
-from veilmq.wire.sqs.tags import read_tags
+from veilmq.wire.sqs.queues import read_tags
 
 
 def test_tags_are_put_and_removed() -> None:

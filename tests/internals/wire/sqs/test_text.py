@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.internals.wire.sqs.asking import UNHURRIED
 from veilmq.wire.sqs.errors import INVALID_MESSAGE_CONTENTS, SqsError
-from veilmq.wire.sqs.text import check_text
+from veilmq.wire.sqs.members import check_text
 
 
 def is_legal(character: str) -> bool:

@@ -13,8 +13,7 @@ from veilmq.core.limits import HTTP_BODY_BYTES_MAX, JSON_LARGE_BODY_BYTES, JSON_
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.json import decode
-from veilmq.wire.sqs.widths import narrowing
+from veilmq.wire.sqs.json import decode, narrowing
 
 PEAK_BYTES_MAX = 8 * HTTP_BODY_BYTES_MAX
 """Copies of the body, but nothing that grows with the number of its values."""

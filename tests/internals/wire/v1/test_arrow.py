@@ -11,8 +11,8 @@ from tests.internals.wire.v1.asking import QUEUE, get, refusal
 from tests.internals.wire.v1.claimed import ID_TEXT, MIXED, message
 from veilmq.core.properties import Attribute
 from veilmq.wire.v1.arrow import SCHEMA, ArrowWriter
-from veilmq.wire.v1.codec import encode_error
-from veilmq.wire.v1.reads import BulkRead, JsonWriter
+from veilmq.wire.v1.claims import BulkRead, JsonWriter
+from veilmq.wire.v1.request import encode_error
 
 
 def table(*pieces: list[object]) -> pa.Table:

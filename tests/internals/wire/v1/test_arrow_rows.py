@@ -10,9 +10,9 @@ import pytest
 from veilmq.core import limits
 from veilmq.core.commands import NewMessage
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.v1 import arrow_rows
-from veilmq.wire.v1.errors import RowRefused
-from veilmq.wire.v1.outgoing import PIECE_ROWS, Outgoing, OutgoingRow
+from veilmq.wire.v1.arrow import staged_messages
+from veilmq.wire.v1.publications import PIECE_ROWS, Outgoing, OutgoingRow
+from veilmq.wire.v1.request import RowRefused
 
 OUTGOING = Outgoing(queue="000000000000/jobs", caller=None)
 TEXTS = pa.map_(pa.string(), pa.string())
@@ -38,7 +38,7 @@ def bodies(*texts: str | None) -> Any:
 
 def read(content: bytes) -> tuple[NewMessage, ...]:
     """Return all messages of a stream."""
-    return tuple(chain.from_iterable(arrow_rows.messages(content, OUTGOING)))
+    return tuple(chain.from_iterable(staged_messages(content, OUTGOING)))
 
 
 def refused(content: bytes) -> str:
@@ -88,7 +88,7 @@ def test_a_row_is_counted_through_all_batches() -> None:
 
 def test_messages_come_in_pieces_that_keep_nobody_waiting() -> None:
     """Also those of one batch, and a batch without rows is a piece, too."""
-    pieces = list(arrow_rows.messages(stream(bodies(*["x"] * (PIECE_ROWS + 1)), bodies(), bodies("y")), OUTGOING))
+    pieces = list(staged_messages(stream(bodies(*["x"] * (PIECE_ROWS + 1)), bodies(), bodies("y")), OUTGOING))
     assert [len(piece) for piece in pieces if piece] == [PIECE_ROWS, 1, 1]
     assert sum(1 for piece in pieces if not piece) == 3
 

@@ -9,7 +9,7 @@ import pytest
 from tests.internals.wire.v1.asking import QUEUE, get, post, refusal, refused
 from veilmq.core import claims, limits
 from veilmq.core.commands import Command
-from veilmq.wire.v1.reads import BulkRead
+from veilmq.wire.v1.claims import BulkRead
 
 ID = "0190a1b2-c3d4-4e5f-8a9b-0123456789ab"
 SOURCE = "s-1"

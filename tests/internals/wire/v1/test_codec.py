@@ -10,8 +10,7 @@ from tests.internals.wire.v1.asking import QUEUE, refusal, send
 from veilmq.core.commands import ListQueues
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.policies import GRANTABLE, OWNERS
-from veilmq.wire.v1.call import ApiCall
-from veilmq.wire.v1.errors import CODES
+from veilmq.wire.v1.request import CODES, ApiCall
 from veilmq.wire.v1.routes import ROUTES, Route
 
 NO_ROUTES = [

@@ -9,9 +9,7 @@ from veilmq.core import errors
 from veilmq.core.claims import ListSources
 from veilmq.core.errors import VeilmqError
 from veilmq.core.results import ReceiptState
-from veilmq.wire.v1.call import ApiCall
-from veilmq.wire.v1.codec import encode_error, encode_failure
-from veilmq.wire.v1.errors import ANSWERS
+from veilmq.wire.v1.request import ANSWERS, ApiCall, encode_error, encode_failure
 from veilmq.wire.v1.routes import EVERYWHERE, ROUTES
 
 TOLD: list[tuple[VeilmqError, int, dict[str, object]]] = [

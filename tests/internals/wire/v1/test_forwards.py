@@ -9,7 +9,7 @@ from tests.internals.wire.v1.asking import QUEUE, refusal, send
 from veilmq.core.errors import DestinationRefused, ReceiptEnded, TooManyTags, VeilmqError
 from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
 from veilmq.core.results import ReceiptState
-from veilmq.wire.v1.call import ApiCall
+from veilmq.wire.v1.request import ApiCall
 
 TARGET = f"/v1/queues/{QUEUE}/forward"
 ID = bytes(range(16))

@@ -7,13 +7,13 @@ import pytest
 from veilmq.core import properties
 from veilmq.core.commands import NewMessage
 from veilmq.core.properties import Attribute, Properties
-from veilmq.wire.sqs.callers import SENDER_ID, caller
-from veilmq.wire.v1.errors import RowRefused
-from veilmq.wire.v1.outgoing import Outgoing, OutgoingRow
+from veilmq.wire.exchange import SENDER_ID, caller_named
+from veilmq.wire.v1.publications import Outgoing, OutgoingRow
+from veilmq.wire.v1.request import RowRefused
 
 STANDARD = Outgoing(queue="000000000000/jobs", caller=None)
 FIFO = Outgoing(queue="000000000000/jobs.fifo", caller=None)
-ALICE = caller("000000000000", "alice")
+ALICE = caller_named("000000000000", "alice")
 
 
 def made(outgoing: Outgoing = STANDARD, **fields: Any) -> NewMessage:

@@ -11,14 +11,9 @@ from veilmq.core import limits
 from veilmq.core.commands import NewMessage
 from veilmq.core.publications import Abandon, ListWriters, Publish, Stage, WriterView
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.v1.call import ApiCall
-from veilmq.wire.v1.codec import decode
-from veilmq.wire.v1.errors import RowRefused
-from veilmq.wire.v1.outgoing import PIECE_ROWS
-from veilmq.wire.v1.publications import ARROW_TYPE
-from veilmq.wire.v1.request import read_request
-from veilmq.wire.v1.routes import ROUTES, route_key
-from veilmq.wire.v1.staging import BulkStage
+from veilmq.wire.v1.publications import ARROW_TYPE, PIECE_ROWS, BulkStage
+from veilmq.wire.v1.request import ApiCall, RowRefused, read_request
+from veilmq.wire.v1.routes import ROUTES, decode, route_key
 
 STAGE = {"writer": "w", "batch": "0", "attempt": "a", "part": "0"}
 

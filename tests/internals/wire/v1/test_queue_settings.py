@@ -10,8 +10,8 @@ from veilmq.core.commands import CreateQueue, SetQueue, ShowQueue
 from veilmq.core.errors import QueueExists, SettingsConflict
 from veilmq.core.results import QueueCounts, QueueView
 from veilmq.core.settings import QueueSettings
-from veilmq.wire.v1.call import ApiCall
-from veilmq.wire.v1.queue_settings import RANGES, SettingFields
+from veilmq.wire.v1.queues import RANGES, SettingFields
+from veilmq.wire.v1.request import ApiCall
 
 PATH = f"/v1/queues/{QUEUE}"
 

@@ -4,7 +4,7 @@ import json
 
 from tests.internals.wire.v1.claimed import ID_TEXT, MIXED, message
 from veilmq.core.properties import Attribute
-from veilmq.wire.v1.reads import Gathered, JsonWriter, answer
+from veilmq.wire.v1.claims import Gathered, JsonWriter, answer
 
 
 def test_a_message_is_told_with_all_that_it_has() -> None:

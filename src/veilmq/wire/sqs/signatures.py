@@ -11,7 +11,7 @@ signed headers and four runs of SHA-256, all in C.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from hashlib import sha256
@@ -19,11 +19,10 @@ from hmac import compare_digest
 from hmac import digest as hmac_digest
 from operator import itemgetter
 from typing import NamedTuple
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from veilmq.core.limits import SIGNATURE_SKEW_S, SQS_PRESIGNED_S
-from veilmq.wire.sqs import canonical
-from veilmq.wire.sqs.callers import AccessKey, Caller
-from veilmq.wire.sqs.canonical import Pair
+from veilmq.wire.exchange import AccessKey, Caller
 from veilmq.wire.sqs.errors import (
     EXPIRED_TOKEN,
     INCOMPLETE_SIGNATURE,
@@ -35,6 +34,75 @@ from veilmq.wire.sqs.errors import (
     shown,
 )
 
+_KEPT_IN_PATH = "/~"
+_KEPT_IN_QUERY = "~"
+_REMEMBERED_MAX = 1_024
+_REMEMBERED_BYTES_MAX = 512
+_paths: dict[bytes, bytes] = {b"": b"/", b"/": b"/"}
+
+Pair = tuple[bytes, bytes]
+
+
+def canonical_path(raw: bytes) -> bytes:
+    """Return the canonical form of the path of a target; the last ones are remembered, unless they are long."""
+    known = _paths.get(raw)
+    if known is not None:
+        return known
+    found = quote_from_bytes(_without_dots(raw), _KEPT_IN_PATH).encode()
+    if len(raw) <= _REMEMBERED_BYTES_MAX:
+        if len(_paths) >= _REMEMBERED_MAX:
+            _paths.clear()
+        _paths[raw] = found
+    return found
+
+
+def query_pairs(query: bytes) -> list[Pair]:
+    """Return the names and values of a query, decoded; ``+`` is a space, as in a form."""
+    found = []
+    for item in query.split(b"&"):
+        if item:
+            name, _, value = item.replace(b"+", b" ").partition(b"=")
+            found.append((unquote_to_bytes(name), unquote_to_bytes(value)))
+    return found
+
+
+def canonical_query(decoded: Iterable[Pair]) -> bytes:
+    """Return the canonical form of a query: encoded, then sorted by name and value."""
+    encoded = sorted((_encoded(name), _encoded(value)) for name, value in decoded)
+    return "&".join([f"{name}={value}" for name, value in encoded]).encode()
+
+
+def single_spaced(value: bytes) -> bytes:
+    """Return a header's value without white space around it, and with single spaces inside."""
+    return b" ".join(value.split())
+
+
+def _encoded(value: bytes) -> str:
+    return quote_from_bytes(value, _KEPT_IN_QUERY)
+
+
+def _without_dots(raw: bytes) -> bytes:
+    kept: list[bytes] = []
+    for part in raw.split(b"/"):
+        if part == b"..":
+            del kept[-1:]
+        elif part not in (b"", b"."):
+            kept.append(part)
+    return b"/" + b"/".join(kept) + (b"/" if kept and raw.endswith(b"/") else b"")
+
+
+# AWS Signature Version 4: who signed a request, in its ``Authorization`` header or in its query ("presigned").
+#
+# Nothing is read but the request and the keys; the present instant comes in. The rules are those of the IAM User Guide
+# ("AWS Signature Version 4 for API requests") and of AWS's published examples, the codes those of the service's API
+# Reference ("Common Errors").
+#
+# What a client repeats is done once: the part of the header before the signature stands for a ``_Scope``, which has
+# the key of the day, the names of the signed headers and the seconds of the day's start. It is remembered after a
+# request of that kind was genuine, so that nobody but a holder of a key can make it be remembered. The rest is one
+# pass over the signed headers and four runs of SHA-256, all in C.
+
+
 ALGORITHM = b"AWS4-HMAC-SHA256"
 UNSIGNED = b"UNSIGNED-PAYLOAD"
 
@@ -44,7 +112,6 @@ _END = b"aws4_request"
 _BLOCK = 64
 _INNER = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER = bytes(byte ^ 0x5C for byte in range(256))
-_REMEMBERED_MAX = 1_024
 _TARGET = b"x-amz-target"  # names the action
 _DATE = re.compile(rb"[0-9]{8}T(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9]Z")  # a day's key must not outlive its day
 _DAY_CHARACTERS = 8
@@ -274,7 +341,7 @@ class _Scope:
             raise _does_not_match(f"The signed header '{_text(error.args[0])}' is not in the request.") from None
         if compare_digest(self._sign(start + self._shape % values + payload), signature):
             return
-        trimmed = tuple(map(canonical.trimmed, values))
+        trimmed = tuple(map(single_spaced, values))
         if not compare_digest(self._sign(start + self._shape % trimmed + payload), signature.rstrip()):
             raise _does_not_match()
 
@@ -294,7 +361,7 @@ def credential_of(authorization: bytes, target: bytes) -> bytes:
         _, _, rest = authorization.partition(b"Credential=")
         return rest.partition(b",")[0].strip()
     _, _, query = target.partition(b"?")
-    return dict(canonical.pairs(query)).get(_QUERY[1], b"")
+    return dict(query_pairs(query)).get(_QUERY[1], b"")
 
 
 def _split(target: bytes) -> tuple[bytes, list[Pair]]:
@@ -305,11 +372,11 @@ def _split(target: bytes) -> tuple[bytes, list[Pair]]:
     if b"#" in target:
         raise _does_not_match("The target of a signed request must not have a fragment (#...).")
     path, _, query = target.partition(b"?")
-    return path, canonical.pairs(query)
+    return path, query_pairs(query)
 
 
 def _start(method: bytes, path: bytes, query: list[Pair]) -> bytes:
-    return b"%b\n%b\n%b\n" % (method, canonical.path(path), canonical.query(query))
+    return b"%b\n%b\n%b\n" % (method, canonical_path(path), canonical_query(query))
 
 
 def signing_key(secret: bytes, scope: bytes) -> bytes:
