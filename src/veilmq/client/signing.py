@@ -1,7 +1,7 @@
 """Signed requests: AWS Signature Version 4 with the key that the variables of AWS's own tools name.
 
-The same canonical form and the same key of the day as the server's (``wire.sqs.signatures``). A signature has a date, and
-servers refuse one that is minutes away from theirs; a ``Signer`` then goes by the date of the refusal.
+The same canonical form and the same key of the day as the server's (``wire.sqs.signatures``). A signature has a date,
+and servers refuse one that is minutes away from theirs; a ``Signer`` then goes by the date of the refusal.
 """
 
 from collections.abc import Callable, Mapping

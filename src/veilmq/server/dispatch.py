@@ -32,7 +32,7 @@ from veilmq.server.http_request import Pending, Request
 from veilmq.server.in_turn import InTurn
 from veilmq.server.longpoll import LongPolls
 from veilmq.server.metrics import Metrics
-from veilmq.server.namespaces import Namespaces
+from veilmq.server.namespaces import ACCOUNT_END, PRESIGNED, Namespaces
 from veilmq.server.parked_permission import ParkedPermission
 from veilmq.server.permissions import ANSWERED_HERE, Permissions, Unknown
 from veilmq.server.protocols import SMQ, SQS_JSON, Protocol, protocol_of, worded_for
@@ -101,6 +101,7 @@ class Dispatcher:
         "_pages",
         "_permissions",
         "_polls",
+        "_queues",
         "_region",
         "_routes",
         "_scheme",
@@ -161,6 +162,7 @@ class Dispatcher:
         self._namespaces = namespaces
         self._permissions = permissions
         self._contexts: dict[bytes, RequestContext] = {}
+        self._queues: dict[str | None, str] = {}  # by URL, for all contexts
         self._routes: dict[bytes | None, Route] = {}  # by X-Amz-Target; as many as there are actions
         self.metrics = metrics
 
@@ -190,8 +192,16 @@ class Dispatcher:
         if route is None:
             self._refuse(request, _NOT_UNDERSTOOD, started_s)
             return None
-        if self._namespaces is not None and route.protocol is not SMQ:
-            context = self._namespaces.of(request, context)
+        namespaces = self._namespaces
+        if namespaces is not None and route.protocol is not SMQ:
+            authorization = headers.get(b"authorization", b"")
+            # Without regions, only an id of twelve digits has its slash here; other credentials are not read.
+            if (
+                namespaces.by_region
+                or authorization.startswith(b"/", ACCOUNT_END)
+                or (not authorization and PRESIGNED in request.target)
+            ):
+                context = namespaces.of(context, authorization, request.target)
         return self._ask(request, route, content, context, started_s, known)
 
     def _route(self, request: Request) -> tuple[Route | None, Any]:
@@ -353,6 +363,7 @@ class Dispatcher:
             smq_lenient=self._smq_lenient,
             stale_receipts_act=self._stale_receipts_act,
             smq_message_bytes_max=self._smq_message_bytes_max,
+            queues=self._queues,
         )
         self._contexts[host] = context
         return context
@@ -385,7 +396,8 @@ class Exchange(msgspec.Struct, eq=False):
         except Exception:
             log.exception("the answer to %s could not be encoded", self.action)
             reply = self.protocol.fail(InternalError(), self.base_url)
-        self.reply(reply)
+        self.request.respond(reply.status, reply.headers, reply.body)
+        self.metrics.count(self.action, reply.code, perf_counter() - self.started_s)
 
     def finish(self, result: Any) -> None:
         """Answer with the result, or with the reply that refuses a poll which was parked."""

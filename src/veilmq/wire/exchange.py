@@ -152,6 +152,8 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     superseded still acts, and how large a queue's messages may be made, over SMQ. So is ``stale_receipts_act``: whether
     a receipt that a later receive superseded acts, on standard queues over SQS.
 
+    ``queues`` are those whose URLs were read, by URL (``names.queue_of``); contexts made of one another share them.
+
     One context serves all requests of one account on one connection.
     """
 
@@ -165,6 +167,7 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     smq_lenient: bool = False
     stale_receipts_act: bool = False
     smq_message_bytes_max: int = SMQ_MESSAGE_BYTES.maximum
+    queues: dict[str | None, str] = msgspec.field(default_factory=dict)
 
 
 def traced(context: RequestContext, header: bytes) -> RequestContext:

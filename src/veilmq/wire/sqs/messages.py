@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from functools import partial
-from hashlib import sha256
+from hashlib import md5, sha256
 from typing import Any
 
 import msgspec
 
 from veilmq.core import properties
 from veilmq.core.commands import ChangeVisibility, Delete, NewMessage, Receive, Send, VisibilityChange
-from veilmq.core.errors import GroupMissing, LeaseTooLong, ReceiptInvalid
+from veilmq.core.errors import GroupMissing, LeaseTooLong, ReceiptInvalid, VeilmqError
 from veilmq.core.limits import SQS_BATCH_BYTES_MAX, SQS_RECEIVE_COUNT
 from veilmq.core.properties import Attribute, Properties, attributes_bytes
 from veilmq.core.receipts import has_form
@@ -46,12 +46,10 @@ from veilmq.wire.sqs.members import (
     Shape,
     answered,
     attributes_md5,
-    body_md5,
     check_number,
     check_text,
     checked_id,
     choose,
-    only,
     read_attributes,
     read_system_attributes,
     required,
@@ -178,11 +176,13 @@ class _Outgoing(msgspec.Struct, frozen=True, gc=False):
 
 def send_message(request: SendMessageRequest, context: RequestContext) -> Plan:
     """SendMessage: one message, stored before it is answered."""
-    queue = queue_of(request.queue_url, context)
+    queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     outgoing = _outgoing(request, queue, context)
 
     def respond(results: Any) -> SendMessageResult:
-        sent: SentMessage = only(results)
+        sent = results if isinstance(results, VeilmqError) else results[0]
+        if isinstance(sent, VeilmqError):
+            raise from_core(sent)
         return SendMessageResult(
             message_id=id_text(sent.id),
             md5_of_message_body=outgoing.body_md5,
@@ -196,7 +196,7 @@ def send_message(request: SendMessageRequest, context: RequestContext) -> Plan:
 
 def send_message_batch(request: SendMessageBatchRequest, context: RequestContext) -> Plan:
     """SendMessageBatch: up to ten messages, each stored or refused alone; none where one lacks group or id of FIFO."""
-    queue = queue_of(request.queue_url, context)
+    queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     batch = Batch(request.entries, "SendMessageBatchRequestEntry", partial(_outgoing, queue=queue, context=context))
     messages = tuple(outgoing.message for _, outgoing in batch.prepared)
     total_bytes = sum(message.size_bytes for message in messages)
@@ -227,11 +227,13 @@ def _outgoing(request: MessageToSend, queue: str, context: RequestContext) -> _O
     body = request.message_body
     if not body:
         raise missing_parameter("MessageBody")
-    check_text(body, "the message body")
+    if not (body.isascii() and body.isprintable()):
+        check_text(body, "the message body")
     delay_s = request.delay_seconds
     if delay_s is not None:
         delay_s = _delay(delay_s, queue)
-    size_bytes = len(body) if body.isascii() else len(body.encode())
+    data = body.encode()
+    digest = md5(data, usedforsecurity=False).hexdigest()
     if (
         request.message_attributes
         or request.message_system_attributes
@@ -239,14 +241,13 @@ def _outgoing(request: MessageToSend, queue: str, context: RequestContext) -> _O
         or request.message_deduplication_id is not None
         or context.trace_header is not None
     ):
-        return _with_properties(request, queue, body, size_bytes, delay_s, context)
-    caller = context.caller
-    carried = b"" if caller is None else caller.sent
-    return _Outgoing(NewMessage(body=body, size_bytes=size_bytes, properties=carried, delay_s=delay_s), body_md5(body))
+        return _with_properties(request, queue, len(data), delay_s, digest, context)
+    carried = b"" if context.caller is None else context.caller.sent
+    return _Outgoing(NewMessage(body=body, size_bytes=len(data), properties=carried, delay_s=delay_s), digest)
 
 
 def _with_properties(
-    request: MessageToSend, queue: str, body: str, size_bytes: int, delay_s: int | None, context: RequestContext
+    request: MessageToSend, queue: str, body_bytes: int, delay_s: int | None, digest: str, context: RequestContext
 ) -> _Outgoing:
     attributes = read_attributes(request.message_attributes) if request.message_attributes else _NONE
     system = read_system_attributes(request.message_system_attributes) if request.message_system_attributes else _NONE
@@ -256,16 +257,16 @@ def _with_properties(
     if context.trace_header is not None:
         kept = {TRACE_HEADER: context.trace_header} | kept
     message = NewMessage(
-        body=body,
-        size_bytes=size_bytes + attributes_bytes(attributes) if attributes else size_bytes,
+        body=request.message_body or "",
+        size_bytes=body_bytes + attributes_bytes(attributes),
         properties=properties.encode(Properties(attributes=attributes, system=kept, group=group, dedup_id=dedup_id)),
         delay_s=delay_s,
         group=group,
         dedup_id=dedup_id,
     )
     if not attributes and not system:
-        return _Outgoing(message, body_md5(body))
-    return _Outgoing(message, body_md5(body), attributes_md5(attributes), attributes_md5(system))
+        return _Outgoing(message, digest)
+    return _Outgoing(message, digest, attributes_md5(attributes), attributes_md5(system))
 
 
 def _delay(delay_s: int, queue: str) -> int | None:
@@ -330,19 +331,24 @@ SYSTEM_ATTRIBUTES: dict[str, Tell] = {
 
 def receive_message(request: ReceiveMessageRequest, context: RequestContext) -> Plan:
     """ReceiveMessage: up to ten messages, hidden from everyone else; waits for one if asked to."""
-    queue = queue_of(request.queue_url, context)
-    check_number("MaxNumberOfMessages", request.max_number_of_messages)
-    check_number("VisibilityTimeout", request.visibility_timeout)
-    check_number("WaitTimeSeconds", request.wait_time_seconds)
-    system = _system_names(request)
+    queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
+    if (count := request.max_number_of_messages) is not None:
+        check_number("MaxNumberOfMessages", count)
+    if request.visibility_timeout is not None:
+        check_number("VisibilityTimeout", request.visibility_timeout)
+    if (wait_s := request.wait_time_seconds) is not None:
+        check_number("WaitTimeSeconds", wait_s)
+    has_names = request.message_system_attribute_names or request.attribute_names
+    system = _system_names(request) if has_names else []
     names = request.message_attribute_names or []
     attempt_id = request.receive_request_attempt_id
     if attempt_id is not None:
         attempt_id = checked_id(ATTEMPT, attempt_id) if is_fifo(queue) else None
-    wait_s = request.wait_time_seconds
 
     def respond(result: Any) -> ReceiveMessageResult:
-        received: Received = answered(result)
+        if isinstance(result, VeilmqError):
+            raise from_core(result)
+        received: Received = result
         messages = [_message(message, system, names, context) for message in received.messages]
         if not messages and received.over_limit:
             _check_waited(received, wait_s)
@@ -350,7 +356,7 @@ def receive_message(request: ReceiveMessageRequest, context: RequestContext) -> 
 
     command = Receive(
         queue=queue,
-        count=request.max_number_of_messages or SQS_RECEIVE_COUNT.default,
+        count=SQS_RECEIVE_COUNT.default if count is None else count,
         timeout_s=request.visibility_timeout,
         attempt_id=attempt_id,
     )
@@ -367,8 +373,6 @@ def _check_waited(received: Received, wait_s: int | None) -> None:
 
 
 def _system_names(request: ReceiveMessageRequest) -> list[str]:
-    if not request.message_system_attribute_names and not request.attribute_names:
-        return []
     asked = dict.fromkeys(request.message_system_attribute_names or [])
     for name in asked:
         if name != ALL and name not in SYSTEM_ATTRIBUTES:
@@ -384,17 +388,16 @@ def _system_names(request: ReceiveMessageRequest) -> list[str]:
 
 
 def _message(message: ReceivedMessage, system: list[str], names: list[str], context: RequestContext) -> Message:
-    body = message.body
+    body, identifier = message.body, id_text(message.id)
+    digest = md5(body.encode(), usedforsecurity=False).hexdigest()
     if not system and (not names or not message.properties):
-        return Message(
-            message_id=id_text(message.id), receipt_handle=message.receipt, md5_of_body=body_md5(body), body=body
-        )
+        return Message(message_id=identifier, receipt_handle=message.receipt, md5_of_body=digest, body=body)
     carried = properties.decode(message.properties)
     chosen = choose(carried.attributes, names) if names else {}
     return Message(
-        message_id=id_text(message.id),
+        message_id=identifier,
         receipt_handle=message.receipt,
-        md5_of_body=body_md5(body),
+        md5_of_body=digest,
         body=body,
         attributes=_told(message, carried, system, context),
         md5_of_message_attributes=attributes_md5(chosen),
@@ -436,17 +439,22 @@ _LOST = (ReceiptState.SUPERSEDED, ReceiptState.EARLIER)
 
 def delete_message(request: DeleteMessageRequest, context: RequestContext) -> Plan:
     """DeleteMessage: succeeds for every receipt that this queue once issued; on FIFO queues not for an expired one."""
-    queue = queue_of(request.queue_url, context)
+    queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     receipt = request.receipt_handle
     if not receipt:
         raise SqsError(MISSING_PARAMETER, _NO_RECEIPT)
-    respond = partial(_delete_in_order if is_fifo(queue) else _acknowledge, receipt)
+
+    def respond(results: Any) -> None:
+        outcome = results if isinstance(results, VeilmqError) else results[0]
+        if outcome is not ReceiptState.LIVE:
+            (_check_in_order if is_fifo(queue) else _check)(receipt, outcome)
+
     return Plan(Delete(queue=queue, receipts=(receipt,), any_receive=context.stale_receipts_act), respond)
 
 
 def delete_message_batch(request: DeleteMessageBatchRequest, context: RequestContext) -> Plan:
     """DeleteMessageBatch: up to ten receipts, each deleted or refused alone."""
-    queue = queue_of(request.queue_url, context)
+    queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     batch = Batch(request.entries, "DeleteMessageBatchRequestEntry", _receipt)
     check = _check_in_order if is_fifo(queue) else _check
 
@@ -465,7 +473,7 @@ def delete_message_batch(request: DeleteMessageBatchRequest, context: RequestCon
 
 def change_message_visibility(request: ChangeMessageVisibilityRequest, context: RequestContext) -> Plan:
     """ChangeMessageVisibility: hides a message for that long from now on, or releases it with 0."""
-    queue = queue_of(request.queue_url, context)
+    queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     change = _change(request)
 
     def respond(results: Any) -> None:
@@ -477,7 +485,7 @@ def change_message_visibility(request: ChangeMessageVisibilityRequest, context: 
 
 def change_message_visibility_batch(request: ChangeMessageVisibilityBatchRequest, context: RequestContext) -> Plan:
     """ChangeMessageVisibilityBatch: up to ten changes, each made or refused alone."""
-    queue = queue_of(request.queue_url, context)
+    queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     batch = Batch(request.entries, "ChangeMessageVisibilityBatchRequestEntry", _change)
 
     def changed(identifier: str, change: VisibilityChange, outcome: Any) -> BatchResultEntry:
@@ -491,14 +499,6 @@ def change_message_visibility_batch(request: ChangeMessageVisibilityBatchRequest
 
     changes = tuple(change for _, change in batch.prepared)
     return Plan(ChangeVisibility(queue=queue, changes=changes, any_receive=context.stale_receipts_act), respond)
-
-
-def _acknowledge(receipt: str, results: Any) -> None:
-    _check(receipt, answered(results)[0])
-
-
-def _delete_in_order(receipt: str, results: Any) -> None:
-    _check_in_order(receipt, answered(results)[0])
 
 
 def _check(receipt: str, outcome: Any) -> Any:

@@ -43,18 +43,16 @@ _FIFO_NAMES = (
 )
 _REMEMBERED_MAX = 4_096
 _REMEMBERED_CHARACTERS_MAX = 512
-_remembered: dict[str, str] = {}
 
 
 def queue_of(url: str | None, context: RequestContext) -> str:
-    """Return the engine's name of the queue at ``url``; raises MissingParameter, InvalidAddress."""
-    if url is None:
-        raise missing_parameter("QueueUrl")
-    known = _remembered.get(url)
-    return known if known is not None and not context.by_region else _read_url(url, context)
+    """Return the store's name of the queue at ``url``; raises MissingParameter, InvalidAddress.
 
-
-def _read_url(url: str, context: RequestContext) -> str:
+    ``context.queues`` has what it returned before, of URLs that mean the same to all requests.
+    """
+    known = context.queues.get(url)
+    if known is not None:
+        return known
     if not url:
         raise missing_parameter("QueueUrl")
     if _LOOSE_NAME.fullmatch(url):
@@ -67,8 +65,10 @@ def _read_url(url: str, context: RequestContext) -> str:
     if len(parts) < 2 or not all(map(_LOOSE_NAME.fullmatch, parts[-2:])):
         raise SqsError(INVALID_ADDRESS, f"The address {shown(url)} is not valid for this endpoint.")
     queue = f"{parts[-2]}/{parts[-1]}"
-    if len(url) <= _REMEMBERED_CHARACTERS_MAX:
-        _remember(url, queue)
+    if len(url) <= _REMEMBERED_CHARACTERS_MAX and not context.by_region:
+        if len(context.queues) >= _REMEMBERED_MAX:
+            context.queues.clear()
+        context.queues[url] = queue
     return queue
 
 
@@ -96,12 +96,6 @@ def account_of(queue: str) -> str:
 def region_of(queue: str, context: RequestContext) -> str:
     """Return the region of a queue (its engine's name) or of a namespace."""
     return queue.partition("/")[0].partition("@")[2] or context.region
-
-
-def _remember(url: str, queue: str) -> None:
-    if len(_remembered) >= _REMEMBERED_MAX:
-        _remembered.clear()
-    _remembered[url] = queue
 
 
 def _path(url: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.internals.wire.sqs.asking import CONTEXT, ID, ID_TEXT, QUEUE, URL, refusal
 from veilmq.wire.exchange import RequestContext, id_text
-from veilmq.wire.sqs import errors, names
+from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.names import is_fifo, new_queue, queue_arn, queue_of, queue_of_arn, queue_url
 
@@ -52,8 +52,8 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(5_000):
         queue_of(f"http://h/000000000000/q{number}", CONTEXT)
     queue_of(f"http://{'h' * 600}/000000000000/q", CONTEXT)
-    assert len(names._remembered) <= 4_096
-    assert max(map(len, names._remembered)) <= 512
+    assert len(CONTEXT.queues) <= 4_096
+    assert max(map(len, CONTEXT.queues)) <= 512
 
 
 def test_urls_and_arns() -> None:
