@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 
 from veilmq.client.errors import ClientError
 from veilmq.client.messages import ReceivedMessage
@@ -21,7 +20,7 @@ from veilmq.wire.sqs.queue_attributes import QUEUE_ARN, SETTABLE, SETTINGS, Kind
 
 _ANY = Range(minimum=0, maximum=10**10, default=0)
 _KINDS: dict[str, Kind] = {
-    name: replace(setting.kind, range=_ANY) if isinstance(setting.kind, Number) else setting.kind
+    name: Number(setting.kind.fields[0], _ANY) if isinstance(setting.kind, Number) else setting.kind
     for name, setting in SETTINGS.items()
 }
 """How what a server tells is read, of whatever queue: over SMQ numbers have other ranges."""

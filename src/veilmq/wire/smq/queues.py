@@ -75,9 +75,7 @@ def _number(field: str, allowed: Range, unit: str = "") -> Attribute:
 
 def _message_bytes(name: str, text: str, context: RequestContext) -> Values:
     allowed = Range(
-        minimum=SMQ_MESSAGE_BYTES.minimum,
-        maximum=context.smq_message_bytes_max,
-        default=SMQ_MESSAGE_BYTES.default,
+        minimum=SMQ_MESSAGE_BYTES.minimum, maximum=context.smq_message_bytes_max, default=SMQ_MESSAGE_BYTES.default
     )
     return {"message_bytes_max": whole_number(name, text, allowed, BYTES)}
 

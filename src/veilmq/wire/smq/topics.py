@@ -259,17 +259,10 @@ _STRATEGY = "NotifyStrategy"
 _FORMAT = "NotifyContentFormat"
 _FILTER = "FilterTag"
 
-STRATEGIES = {
-    "BACKOFF_RETRY": RetryStrategy.BACKOFF,
-    "EXPONENTIAL_DECAY_RETRY": RetryStrategy.EXPONENTIAL_DECAY,
-}
+STRATEGIES = {"BACKOFF_RETRY": RetryStrategy.BACKOFF, "EXPONENTIAL_DECAY_RETRY": RetryStrategy.EXPONENTIAL_DECAY}
 """The names of the strategies."""
 
-FORMATS = {
-    "XML": NotificationFormat.XML,
-    "JSON": NotificationFormat.JSON,
-    "SIMPLIFIED": NotificationFormat.SIMPLIFIED,
-}
+FORMATS = {"XML": NotificationFormat.XML, "JSON": NotificationFormat.JSON, "SIMPLIFIED": NotificationFormat.SIMPLIFIED}
 """The names of the formats."""
 
 _STRATEGY_NAMES = {value: name for name, value in STRATEGIES.items()}
@@ -470,11 +463,7 @@ def publish_message(request: SmqRequest, context: RequestContext) -> Plan:
     group = read_group(given.get(GROUP))
     carried, carried_bytes = carried_by(message, group, context.caller)
     published = Published(
-        body=body,
-        tag=read_tag(TAG, given),
-        group=group,
-        carried=carried,
-        size_bytes=len(body.encode()) + carried_bytes,
+        body=body, tag=read_tag(TAG, given), group=group, carried=carried, size_bytes=len(body.encode()) + carried_bytes
     )
 
     def respond(result: Any) -> Answer:
@@ -510,13 +499,7 @@ _CONTENT_TYPES = {
 
 
 def push_request(
-    subscription: Subscription,
-    message: ReceivedMessage,
-    url: PushUrl,
-    *,
-    date: str,
-    certificate_url: str,
-    sign: Sign,
+    subscription: Subscription, message: ReceivedMessage, url: PushUrl, *, date: str, certificate_url: str, sign: Sign
 ) -> bytes:
     """Return the whole request; ``date`` is that of the attempt, as HTTP has it."""
     body = message.body.encode()

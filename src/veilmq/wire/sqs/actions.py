@@ -66,11 +66,7 @@ class Action:
     attributes: tuple[str, ...] = ()
 
 
-EVERYWHERE: tuple[Code, ...] = (
-    errors.UNKNOWN_OPERATION,
-    errors.INTERNAL_FAILURE,
-    errors.SERVICE_UNAVAILABLE,
-)
+EVERYWHERE: tuple[Code, ...] = (errors.UNKNOWN_OPERATION, errors.INTERNAL_FAILURE, errors.SERVICE_UNAVAILABLE)
 """What every request may be answered with."""
 
 BY_PROTOCOL: dict[str, tuple[Code, ...]] = {
@@ -100,11 +96,7 @@ _BATCH = (
     errors.INVALID_PARAMETER_VALUE,
 )
 _SETTINGS = (errors.INVALID_ATTRIBUTE_NAME, errors.INVALID_ATTRIBUTE_VALUE)
-_MESSAGE = (
-    errors.INVALID_PARAMETER_VALUE,
-    errors.INVALID_MESSAGE_CONTENTS,
-    errors.UNSUPPORTED_OPERATION,
-)
+_MESSAGE = (errors.INVALID_PARAMETER_VALUE, errors.INVALID_MESSAGE_CONTENTS, errors.UNSUPPORTED_OPERATION)
 _RECEIPT = (errors.RECEIPT_HANDLE_IS_INVALID, errors.INVALID_PARAMETER_VALUE)
 _MOVE = (errors.MISSING_PARAMETER, errors.INVALID_PARAMETER_VALUE, errors.RESOURCE_NOT_FOUND)
 _ENTRY_MEMBERS = (errors.MISSING_PARAMETER,)
@@ -165,18 +157,9 @@ _ROWS = (
         (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE, errors.OVER_LIMIT),
     ),
     Action(
-        "RemovePermission",
-        RemovePermissionRequest,
-        remove_permission,
-        (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE),
+        "RemovePermission", RemovePermissionRequest, remove_permission, (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE)
     ),
-    Action(
-        "SendMessage",
-        SendMessageRequest,
-        send_message,
-        (*_ON_QUEUE, *_MESSAGE),
-        attributes=(TRACE_HEADER,),
-    ),
+    Action("SendMessage", SendMessageRequest, send_message, (*_ON_QUEUE, *_MESSAGE), attributes=(TRACE_HEADER,)),
     Action(
         "SendMessageBatch",
         SendMessageBatchRequest,
@@ -199,18 +182,9 @@ _ROWS = (
         attributes=tuple(SYSTEM_ATTRIBUTES),
     ),
     Action("DeleteMessage", DeleteMessageRequest, delete_message, (*_ON_QUEUE, *_RECEIPT)),
+    Action("DeleteMessageBatch", DeleteMessageBatchRequest, delete_message_batch, _BATCH, (*_ENTRY_MEMBERS, *_RECEIPT)),
     Action(
-        "DeleteMessageBatch",
-        DeleteMessageBatchRequest,
-        delete_message_batch,
-        _BATCH,
-        (*_ENTRY_MEMBERS, *_RECEIPT),
-    ),
-    Action(
-        "ChangeMessageVisibility",
-        ChangeMessageVisibilityRequest,
-        change_message_visibility,
-        (*_ON_QUEUE, *_RECEIPT),
+        "ChangeMessageVisibility", ChangeMessageVisibilityRequest, change_message_visibility, (*_ON_QUEUE, *_RECEIPT)
     ),
     Action(
         "ChangeMessageVisibilityBatch",

@@ -99,8 +99,7 @@ def _too_wide(member: str, items: int) -> SqsError:
     if items > allowed:
         return too_many(f"more than {items}")
     return SqsError(
-        INVALID_PARAMETER_VALUE,
-        f"The parameter {member} holds more values than any valid request has; send fewer.",
+        INVALID_PARAMETER_VALUE, f"The parameter {member} holds more values than any valid request has; send fewer."
     )
 
 

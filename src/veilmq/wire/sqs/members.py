@@ -300,8 +300,7 @@ def _read(name: str, value: AttributeValue) -> Attribute:
     check_text(value.string_value, f"the message attribute '{name}'", INVALID_PARAMETER_VALUE)
     if kind == "Number" and not is_number(value.string_value):
         raise SqsError(
-            INVALID_PARAMETER_VALUE,
-            f"Can't cast the value of message (user) attribute '{name}' to a number.",
+            INVALID_PARAMETER_VALUE, f"Can't cast the value of message (user) attribute '{name}' to a number."
         )
     return Attribute(type=value.data_type or "", text=value.string_value)
 

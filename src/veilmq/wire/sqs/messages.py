@@ -520,9 +520,7 @@ def _check_change(queue: str, change: VisibilityChange, outcome: Any) -> None:
     changed: LeaseChange = _check(change.receipt, outcome)
     if changed.state is ReceiptState.GONE:
         raise invalid_parameter(
-            "ReceiptHandle",
-            change.receipt,
-            "Message does not exist or is not available for visibility timeout change.",
+            "ReceiptHandle", change.receipt, "Message does not exist or is not available for visibility timeout change."
         )
     if changed.state in _OUT_OF_ORDER and is_fifo(queue):
         raise _expired(change.receipt)

@@ -5,10 +5,11 @@ it. Attributes of FIFO queues are unknown to the others. Those that Amazon does 
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import msgspec
 
@@ -56,49 +57,33 @@ _FLAGS = {"true": True, "false": False}
 _FLAG_TEXTS = {value: text for text, value in _FLAGS.items()}
 
 
-class Kind(Protocol):
-    """What each kind can do."""
+class Kind(ABC):
+    """How an attribute is read and written.
 
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Return the fields of ``QueueSettings`` that keep the attribute."""
+    ``fields`` are those of ``QueueSettings`` that keep it. ``allowed`` and ``default`` are for the reference page; the
+    default is empty where a queue that never set the attribute shows nothing.
+    """
 
-    @property
-    def allowed(self) -> str:
-        """Return which values there are, in words."""
+    fields: tuple[str, ...]
+    allowed: str
+    default: str = ""
 
-    @property
-    def default(self) -> str:
-        """Return the value of a queue that never set it; empty where it shows nothing."""
-
+    @abstractmethod
     def read(self, name: str, text: str, queue: str, context: RequestContext) -> Values:
         """Return what ``text`` for the attribute ``name`` of ``queue`` sets; raises ``SqsError``."""
 
+    @abstractmethod
     def write(self, settings: QueueSettings, context: RequestContext) -> str | None:
         """Return what GetQueueAttributes shows, ``None`` for nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Kind):
     """A whole number within a range."""
 
-    field: str
-    range: Range
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Return the one field."""
-        return (self.field,)
-
-    @property
-    def allowed(self) -> str:
-        """Return the range."""
-        return f"{self.range.minimum} to {self.range.maximum}"
-
-    @property
-    def default(self) -> str:
-        """Return the range's own default."""
-        return str(self.range.default)
+    def __init__(self, field: str, allowed: Range) -> None:
+        """``allowed`` has the default, too."""
+        self.fields, self.range = (field,), allowed
+        self.allowed, self.default = f"{allowed.minimum} to {allowed.maximum}", str(allowed.default)
 
     def read(self, name: str, text: str, queue: str, context: RequestContext) -> Values:
         """Return the number; raises InvalidAttributeValue for other text and for numbers out of range."""
@@ -106,72 +91,40 @@ class Number:
             raise invalid_attribute(
                 name, f"Must be a whole number between {self.range.minimum} and {self.range.maximum}."
             )
-        return {self.field: int(text)}
+        return {self.fields[0]: int(text)}
 
     def write(self, settings: QueueSettings, context: RequestContext) -> str | None:
         """Return the number in digits."""
-        return str(getattr(settings, self.field))
+        return str(getattr(settings, self.fields[0]))
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One of several words, each with the value that it stands for inside; the first one is the default.
+class Choice(Kind):
+    """One of several words, each with the value that it stands for inside; the first one is the default."""
 
-    ``any_case``: the words, which are lower-case, may be given in any case.
-    """
-
-    field: str
-    words: Mapping[str, SettingValue]
-    any_case: bool = False
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Return the one field."""
-        return (self.field,)
-
-    @property
-    def allowed(self) -> str:
-        """Return the words."""
-        return " or ".join(f"`{word}`" for word in self.words)
-
-    @property
-    def default(self) -> str:
-        """Return the first word."""
-        return next(iter(self.words))
+    def __init__(self, field: str, words: Mapping[str, SettingValue], *, any_case: bool = False) -> None:
+        """``any_case``: the words, which are lower-case, may be given in any case."""
+        self.fields, self.words, self.any_case = (field,), words, any_case
+        self.allowed, self.default = " or ".join(f"`{word}`" for word in words), next(iter(words))
 
     def read(self, name: str, text: str, queue: str, context: RequestContext) -> Values:
         """Return what the word stands for; raises InvalidAttributeValue for any other."""
         word = text.lower() if self.any_case else text
         if word not in self.words:
             raise invalid_attribute(name, f"Must be {' or '.join(self.words)}.")
-        return {self.field: self.words[word]}
+        return {self.fields[0]: self.words[word]}
 
     def write(self, settings: QueueSettings, context: RequestContext) -> str | None:
         """Return the word of the value."""
-        value = getattr(settings, self.field)
+        value = getattr(settings, self.fields[0])
         return next(word for word, meant in self.words.items() if meant == value)
 
 
-@dataclass(frozen=True, slots=True)
-class Override:
+class Override(Kind):
     """A number or a word of the queue's own in place of the server's setting; empty for the server's, and not shown."""
 
-    own: Number | Choice
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Return the field of the queue's own value."""
-        return self.own.fields
-
-    @property
-    def allowed(self) -> str:
-        """Return what the queue's own value may be."""
-        return f"{self.own.allowed}; empty for the server's setting"
-
-    @property
-    def default(self) -> str:
-        """Return nothing: the server's is in force."""
-        return ""
+    def __init__(self, own: Number | Choice) -> None:
+        """``own`` is the kind of the queue's own value."""
+        self.own, self.fields, self.allowed = own, own.fields, f"{own.allowed}; empty for the server's setting"
 
     def read(self, name: str, text: str, queue: str, context: RequestContext) -> Values:
         """Return the value, ``None`` for empty text; raises InvalidAttributeValue for a value that cannot be."""
@@ -179,67 +132,51 @@ class Override:
 
     def write(self, settings: QueueSettings, context: RequestContext) -> str | None:
         """Return the queue's own value as text."""
-        return None if getattr(settings, self.own.field) is None else self.own.write(settings, context)
+        return None if getattr(settings, self.fields[0]) is None else self.own.write(settings, context)
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A name kept as it was given, at most ``characters_max`` long; empty for none, which shows nothing."""
+class Text(Kind):
+    """A text kept as it was given, once ``check`` has found nothing wrong; empty for none, which shows nothing."""
 
-    field: str
-    characters_max: int
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Return the one field."""
-        return (self.field,)
-
-    @property
-    def allowed(self) -> str:
-        """Return how long it may be."""
-        return f"up to {self.characters_max} characters; empty to remove"
-
-    @property
-    def default(self) -> str:
-        """Return nothing: there is none."""
-        return ""
+    def __init__(self, field: str, allowed: str, check: Callable[[str, str, RequestContext], str | None]) -> None:
+        """``check`` gets the text, the queue and the context, and returns what is wrong, or ``None``."""
+        self.fields, self.allowed, self.check = (field,), f"{allowed}; empty to remove", check
 
     def read(self, name: str, text: str, queue: str, context: RequestContext) -> Values:
-        """Return the text; raises InvalidAttributeValue for one that is too long or not printable."""
-        if len(text) > self.characters_max or not text.isprintable():
-            raise invalid_attribute(name, f"Must be at most {self.characters_max} printable characters.")
-        return {self.field: text}
+        """Return the text; raises InvalidAttributeValue where it is wrong."""
+        reason = self.check(text, queue, context) if text else None
+        if reason is not None:
+            raise invalid_attribute(name, reason)
+        return {self.fields[0]: text}
 
     def write(self, settings: QueueSettings, context: RequestContext) -> str | None:
-        """Return the name."""
-        return getattr(settings, self.field) or None
+        """Return the text."""
+        return getattr(settings, self.fields[0]) or None
 
 
-@dataclass(frozen=True, slots=True)
-class TimeoutRules:
-    """A routing table, kept as it was given once it was found to be one; empty for none, which shows nothing."""
+def check_policy(text: str, queue: str, context: RequestContext) -> str | None:
+    """Return why ``text`` is no policy of ``queue``, ``None`` for one that is."""
+    try:
+        read_policy(text, queue_arn(queue, context))
+    except PolicyError as error:
+        return f"{str(error)[:1].upper()}{str(error)[1:]}."
+    return None
 
-    fields: tuple[str, ...] = ("visibility_rules",)
-    allowed: str = (
-        f"JSON of up to {VISIBILITY_RULES_BYTES_MAX:,} bytes ([visibility-rules.md](../visibility-rules.md)); "
-        "empty to remove"
-    )
-    default: str = ""
 
-    def read(self, name: str, text: str, queue: str, context: RequestContext) -> Values:
-        """Return the text; raises InvalidAttributeValue for one that is no routing table, or too long."""
-        if len(text.encode()) > VISIBILITY_RULES_BYTES_MAX:
-            raise invalid_attribute(name, f"Must have at most {VISIBILITY_RULES_BYTES_MAX:,} bytes.")
-        try:
-            if text:
-                read_table(text)
-        except TableError as error:
-            raise invalid_attribute(name, str(error)) from None
-        return {"visibility_rules": text}
+def _check_rules(text: str, queue: str, context: RequestContext) -> str | None:
+    if len(text.encode()) > VISIBILITY_RULES_BYTES_MAX:
+        return f"Must have at most {VISIBILITY_RULES_BYTES_MAX:,} bytes."
+    try:
+        read_table(text)
+    except TableError as error:
+        return str(error)
+    return None
 
-    def write(self, settings: QueueSettings, context: RequestContext) -> str | None:
-        """Return the table as it was given."""
-        return settings.visibility_rules or None
+
+def _check_key(text: str, queue: str, context: RequestContext) -> str | None:
+    if len(text) <= SQS_KMS_KEY_CHARACTERS_MAX and text.isprintable():
+        return None
+    return f"Must be at most {SQS_KMS_KEY_CHARACTERS_MAX} printable characters."
 
 
 def flag(field: str, *, default: bool = False) -> Choice:
@@ -281,7 +218,7 @@ class _Allow(msgspec.Struct, rename="camel", omit_defaults=True, forbid_unknown_
     source_queue_arns: list[str] | None = None
 
 
-class RedrivePolicy:
+class RedrivePolicy(Kind):
     """After how many receives a message goes to which dead-letter queue."""
 
     fields = ("dead_letter_queue", "receives_max")
@@ -319,7 +256,7 @@ class RedrivePolicy:
         )
 
 
-class RedriveAllowPolicy:
+class RedriveAllowPolicy(Kind):
     """Which queues may name this one as their dead-letter queue."""
 
     fields = ("redrive_permission", "redrive_sources")
@@ -406,37 +343,6 @@ def _sources(arns: list[str], context: RequestContext, refuse: _Refuse) -> tuple
     return sources
 
 
-_FIELD = "policy"
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyDocument:
-    """The kind of the attribute ``Policy``: a document kept as it was given, once it was found to be one."""
-
-    fields: tuple[str, ...] = (_FIELD,)
-    allowed: str = f"JSON of up to {SQS_POLICY_BYTES_MAX} bytes ([security.md](../security.md)); empty to remove"
-    default: str = ""
-
-    def read(self, name: str, text: str, queue: str, context: RequestContext) -> Values:
-        """Return the text; raises InvalidAttributeValue for one that is no policy."""
-        try:
-            if text:
-                read_policy(text, queue_arn(queue, context))
-        except PolicyError as error:
-            raise invalid_attribute(name, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
-        return {_FIELD: text}
-
-    def write(self, settings: QueueSettings, context: RequestContext) -> str | None:
-        """Return the document."""
-        return settings.policy or None
-
-
-# Queue attributes: which exist, which may be set, and how each maps to fields of ``QueueSettings``.
-#
-# One table per kind. A setting has a kind, which reads and writes it; a read-only attribute has a function that tells
-# it. Attributes of FIFO queues are unknown to the others. Those that Amazon does not have begin with ``Veilmq``.
-
-
 ALL = "All"
 FIFO_QUEUE = "FifoQueue"
 QUEUE_ARN = "QueueArn"
@@ -465,7 +371,9 @@ SETTINGS: dict[str, Setting] = {
     "MessageRetentionPeriod": Setting(Number("retention_s", RETENTION_S)),
     "DelaySeconds": Setting(Number("delay_s", SQS_DELAY_S)),
     "ReceiveMessageWaitTimeSeconds": Setting(Number("receive_wait_s", SQS_RECEIVE_WAIT_S)),
-    "Policy": Setting(PolicyDocument()),
+    "Policy": Setting(
+        Text("policy", f"JSON of up to {SQS_POLICY_BYTES_MAX} bytes ([security.md](../security.md))", check_policy)
+    ),
     REDRIVE_POLICY: Setting(RedrivePolicy()),
     "RedriveAllowPolicy": Setting(RedriveAllowPolicy()),
     FIFO_QUEUE: Setting(flag("fifo"), fifo=True),
@@ -476,13 +384,19 @@ SETTINGS: dict[str, Setting] = {
     "FifoThroughputLimit": Setting(
         Choice("throughput_limit", {"perQueue": "queue", "perMessageGroupId": "group"}), fifo=True
     ),
-    "KmsMasterKeyId": Setting(Name("kms_key", SQS_KMS_KEY_CHARACTERS_MAX)),
+    "KmsMasterKeyId": Setting(Text("kms_key", f"up to {SQS_KMS_KEY_CHARACTERS_MAX} characters", _check_key)),
     "KmsDataKeyReusePeriodSeconds": Setting(
         Number("kms_data_key_reuse_s", SQS_KMS_DATA_KEY_REUSE_S), only_with="kms_key"
     ),
     "SqsManagedSseEnabled": Setting(flag("managed_encryption", default=True)),
     "VeilmqInFlightMax": Setting(Override(Number("in_flight_max", IN_FLIGHT))),
-    "VeilmqVisibilityRules": Setting(TimeoutRules()),
+    "VeilmqVisibilityRules": Setting(
+        Text(
+            "visibility_rules",
+            f"JSON of up to {VISIBILITY_RULES_BYTES_MAX:,} bytes ([visibility-rules.md](../visibility-rules.md))",
+            _check_rules,
+        )
+    ),
     "VeilmqEventLog": Setting(Override(Choice("event_log", {"off": "off", "closed": "closed"}))),
     "VeilmqReceivesPerSecond": Setting(Number("receives_per_s_max", RECEIVES_PER_S), only_with="receives_per_s_max"),
     "VeilmqSmqBase64": Setting(flag("smq_base64"), only_with="smq_base64"),

@@ -36,7 +36,6 @@ from veilmq.wire.sqs.members import Integer, Plan, QueueRequest, Shape, answered
 from veilmq.wire.sqs.names import Listing, account_of, new_queue, queue_arn, queue_of, queue_url
 from veilmq.wire.sqs.policies import GRANTABLE, decode, statements
 from veilmq.wire.sqs.queue_attributes import (
-    _FIELD,
     ALL,
     COUNTED,
     FIFO_QUEUE,
@@ -345,8 +344,7 @@ def _tell_url(context: RequestContext) -> Callable[[Any], QueueUrlResult]:
 def _exists(error: QueueExists) -> SqsError:
     attribute = attribute_of(error.setting)
     return SqsError(
-        QUEUE_NAME_EXISTS,
-        f"A queue already exists with the same name and a different value for attribute {attribute}",
+        QUEUE_NAME_EXISTS, f"A queue already exists with the same name and a different value for attribute {attribute}"
     )
 
 
@@ -375,13 +373,13 @@ def add_permission(request: AddPermissionRequest, context: RequestContext) -> Pl
         "Action": _single([f"SQS:{action}" for action in actions]),
         "Resource": queue_arn(queue, context),
     }
-    return Plan(EditQueue(queue=queue, setting=_FIELD, edit=Grant(statement)), _edited)
+    return Plan(EditQueue(queue=queue, setting="policy", edit=Grant(statement)), _edited)
 
 
 def remove_permission(request: RemovePermissionRequest, context: RequestContext) -> Plan:
     """RemovePermission: removes the statement of a label from the policy of a queue."""
     queue = queue_of(request.queue_url, context)
-    return Plan(EditQueue(queue=queue, setting=_FIELD, edit=Revoke(_label(request.label))), _edited)
+    return Plan(EditQueue(queue=queue, setting="policy", edit=Revoke(_label(request.label))), _edited)
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,11 +103,7 @@ def _carried(messages: Sequence[ClaimedMessage]) -> tuple[Any, Any, Any]:
     if not any(message.properties for message in messages):
         return _nothing_carried(len(messages))
     carried = [properties.decode(message.properties) for message in messages]
-    return (
-        _maps(carried, texts),
-        _maps(carried, types),
-        pa.array([each.group for each in carried], pa.string()),
-    )
+    return (_maps(carried, texts), _maps(carried, types), pa.array([each.group for each in carried], pa.string()))
 
 
 def _nothing_carried(rows: int) -> tuple[Any, Any, Any]:

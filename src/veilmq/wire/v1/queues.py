@@ -26,7 +26,7 @@ from veilmq.core.settings import QueueSettings, SettingValue
 from veilmq.wire.exchange import Reply, RequestContext, id_text
 from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError
 from veilmq.wire.sqs.names import account_of, queue_url
-from veilmq.wire.sqs.queue_attributes import PolicyDocument
+from veilmq.wire.sqs.queue_attributes import SETTINGS
 from veilmq.wire.sqs.queues import read_tags
 from veilmq.wire.v1.claims import texts, types
 from veilmq.wire.v1.request import (
@@ -186,7 +186,7 @@ def _changes(fields: SettingFields, request: ApiRequest, context: RequestContext
     if "redrive_sources" in given:
         given["redrive_sources"] = tuple(_full("redrive_sources", each, account) for each in given["redrive_sources"])
     if "policy" in given:
-        given |= PolicyDocument().read("policy", given["policy"], request.queue, context)
+        given |= SETTINGS["Policy"].kind.read("policy", given["policy"], request.queue, context)
     return given
 
 

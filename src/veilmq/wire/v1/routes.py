@@ -104,12 +104,7 @@ _ENDED = (errors.ClaimAcknowledged, errors.ClaimLost, errors.ClaimReleased)
 _ROWS = (
     Route(_GET, b"claims", b"", claims.list_sources, "ReceiveMessage"),
     Route(
-        _GET,
-        b"claims",
-        b"read",
-        claims.read,
-        "ReceiveMessage",
-        (*_ENDED, errors.ShardNotFound, errors.CursorInvalid),
+        _GET, b"claims", b"read", claims.read, "ReceiveMessage", (*_ENDED, errors.ShardNotFound, errors.CursorInvalid)
     ),
     Route(_POST, b"claims", b"open", claims.open_source, "ReceiveMessage", (errors.ConsumerTaken,)),
     Route(_POST, b"claims", b"claim", claims.claim, "ReceiveMessage", (*_FENCED, *_ENDED, errors.ClaimGap)),
@@ -353,12 +348,7 @@ _PLACES: Document = {
         "description": "Twelve digits, and @ and a region where that is not the server's own; - for the caller's own.",
         "schema": {"type": "string", "pattern": f"^([0-9]{{12}}(@{REGION_PATTERN})?|-)$"},
     },
-    "queue": {
-        "name": "queue",
-        "in": "path",
-        "required": True,
-        "schema": {"type": "string", "pattern": f"^{NAMES}$"},
-    },
+    "queue": {"name": "queue", "in": "path", "required": True, "schema": {"type": "string", "pattern": f"^{NAMES}$"}},
 }
 _ERRORS: Document = {
     "Error": {
@@ -451,10 +441,7 @@ def _of_route(route: Route, shape: RouteShape, shown: Schemas, components: Docum
     if shape.query is not None:
         operation["parameters"] = _query_parameters(shown[shape.query], components)
     if shape.body is not None:
-        operation["requestBody"] = {
-            "required": True,
-            **_content("", shown[shape.body], arrow=shape.arrow),
-        }
+        operation["requestBody"] = {"required": True, **_content("", shown[shape.body], arrow=shape.arrow)}
         del operation["requestBody"]["description"]
     return operation
 

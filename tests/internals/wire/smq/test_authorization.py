@@ -38,10 +38,7 @@ def test_the_order_of_the_checks_is_that_of_the_reference() -> None:
         ({"Authorization": "Bearer abc"}, errors.MISSING_DATE_HEADER),
         (bad, errors.MISSING_VERSION_HEADER),
         (bad | {"x-mns-version": "2015-06-06"}, errors.INVALID_AUTHORIZATION_HEADER),
-        (
-            bad | {"x-mns-version": "2015-06-06", "Authorization": "MNS nobody:abc="},
-            errors.INVALID_DATE_HEADER,
-        ),
+        (bad | {"x-mns-version": "2015-06-06", "Authorization": "MNS nobody:abc="}, errors.INVALID_DATE_HEADER),
         (
             {
                 "x-mns-version": "2015-06-06",

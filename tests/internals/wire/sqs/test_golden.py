@@ -101,11 +101,7 @@ PAIRS = [
         {},
     ),
     Pair(
-        "TagQueue",
-        {"QueueUrl": URL, "Tags": {"team": "a"}},
-        core.TagQueue(queue=QUEUE, tags={"team": "a"}),
-        None,
-        {},
+        "TagQueue", {"QueueUrl": URL, "Tags": {"team": "a"}}, core.TagQueue(queue=QUEUE, tags={"team": "a"}), None, {}
     ),
     Pair(
         "UntagQueue",

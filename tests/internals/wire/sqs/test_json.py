@@ -184,11 +184,7 @@ VALUES = st.recursive(
 
 
 @UNHURRIED
-@given(
-    action=st.sampled_from(list(ACTIONS)),
-    members=st.dictionaries(KNOWN, VALUES),
-    ascii_only=st.booleans(),
-)
+@given(action=st.sampled_from(list(ACTIONS)), members=st.dictionaries(KNOWN, VALUES), ascii_only=st.booleans())
 def test_any_json_gives_a_call_or_an_error(action: str, members: dict[str, Any], ascii_only: bool) -> None:
     """Also when its members have the right names, a good queue, and lone surrogates in their texts."""
     text = json.dumps({"QueueUrl": URL} | members, ensure_ascii=ascii_only)

@@ -32,8 +32,7 @@ def test_no_token_is_the_first_page(token: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "token",
-    ["!", "a", "b3JkZXJz", "é", urlsafe_b64encode(b"\xff").decode(), "===", LISTING.token_after("")],
+    "token", ["!", "a", "b3JkZXJz", "é", urlsafe_b64encode(b"\xff").decode(), "===", LISTING.token_after("")]
 )
 def test_a_token_that_we_did_not_make(token: str) -> None:
     """Is refused, with what to do."""

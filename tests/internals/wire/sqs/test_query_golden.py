@@ -36,27 +36,15 @@ PAIRS = [
         "Attribute.2.Name=DelaySeconds&Attribute.2.Value=0",
         f"<CreateQueueResult><QueueUrl>{URL}</QueueUrl></CreateQueueResult>",
     ),
-    Pair(
-        "GetQueueUrl",
-        "QueueName=orders",
-        f"<GetQueueUrlResult><QueueUrl>{URL}</QueueUrl></GetQueueUrlResult>",
-    ),
+    Pair("GetQueueUrl", "QueueName=orders", f"<GetQueueUrlResult><QueueUrl>{URL}</QueueUrl></GetQueueUrlResult>"),
     Pair(
         "ListQueues",
         "QueueNamePrefix=o&MaxResults=1",
         f"<ListQueuesResult><QueueUrl>{URL}</QueueUrl><NextToken>TFgCOcDh8KgaDvlBekrqkm9yZGVycw==</NextToken>"
         "</ListQueuesResult>",
     ),
-    Pair(
-        "DeleteQueue",
-        f"QueueUrl={QUOTED}",
-        "",
-    ),
-    Pair(
-        "PurgeQueue",
-        f"QueueUrl={QUOTED}",
-        "",
-    ),
+    Pair("DeleteQueue", f"QueueUrl={QUOTED}", ""),
+    Pair("PurgeQueue", f"QueueUrl={QUOTED}", ""),
     Pair(
         "GetQueueAttributes",
         f"QueueUrl={QUOTED}&AttributeName.1=All",
@@ -78,16 +66,8 @@ PAIRS = [
         f"QueueUrl={QUOTED}&Attribute.1.Name=ReceiveMessageWaitTimeSeconds&Attribute.1.Value=20",
         "",
     ),
-    Pair(
-        "TagQueue",
-        f"QueueUrl={QUOTED}&Tag.1.Key=team&Tag.1.Value=a",
-        "",
-    ),
-    Pair(
-        "UntagQueue",
-        f"QueueUrl={QUOTED}&TagKey.1=team&TagKey.2=stage",
-        "",
-    ),
+    Pair("TagQueue", f"QueueUrl={QUOTED}&Tag.1.Key=team&Tag.1.Value=a", ""),
+    Pair("UntagQueue", f"QueueUrl={QUOTED}&TagKey.1=team&TagKey.2=stage", ""),
     Pair(
         "ListQueueTags",
         f"QueueUrl={QUOTED}",
@@ -125,11 +105,7 @@ PAIRS = [
         "<StartedTimestamp>1700000000123</StartedTimestamp></ListMessageMoveTasksResultEntry>"
         "</ListMessageMoveTasksResult>",
     ),
-    Pair(
-        "AddPermission",
-        f"QueueUrl={QUOTED}&Label=send&AWSAccountId.1=111111111111&ActionName.1=SendMessage",
-        "",
-    ),
+    Pair("AddPermission", f"QueueUrl={QUOTED}&Label=send&AWSAccountId.1=111111111111&ActionName.1=SendMessage", ""),
     Pair("RemovePermission", f"QueueUrl={QUOTED}&Label=send", ""),
     Pair(
         "SendMessage",
@@ -156,11 +132,7 @@ PAIRS = [
         "<Body>hello</Body><Attribute><Name>ApproximateReceiveCount</Name>"
         "<Value>2</Value></Attribute></Message></ReceiveMessageResult>",
     ),
-    Pair(
-        "DeleteMessage",
-        f"QueueUrl={QUOTED}&ReceiptHandle=r",
-        "",
-    ),
+    Pair("DeleteMessage", f"QueueUrl={QUOTED}&ReceiptHandle=r", ""),
     Pair(
         "DeleteMessageBatch",
         f"QueueUrl={QUOTED}&DeleteMessageBatchRequestEntry.1.Id=a&DeleteMessageBatchRequestEntry.1.ReceiptHandle=r&"
@@ -168,11 +140,7 @@ PAIRS = [
         "<DeleteMessageBatchResult><DeleteMessageBatchResultEntry><Id>a</Id></DeleteMessageBatchResultEntry>"
         "<DeleteMessageBatchResultEntry><Id>b</Id></DeleteMessageBatchResultEntry></DeleteMessageBatchResult>",
     ),
-    Pair(
-        "ChangeMessageVisibility",
-        f"QueueUrl={QUOTED}&ReceiptHandle=r&VisibilityTimeout=0",
-        "",
-    ),
+    Pair("ChangeMessageVisibility", f"QueueUrl={QUOTED}&ReceiptHandle=r&VisibilityTimeout=0", ""),
     Pair(
         "ChangeMessageVisibilityBatch",
         f"QueueUrl={QUOTED}&ChangeMessageVisibilityBatchRequestEntry.1.Id=a&"

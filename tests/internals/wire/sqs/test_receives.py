@@ -122,8 +122,7 @@ def test_an_attempt_id_goes_to_a_fifo_queue() -> None:
 
 
 @pytest.mark.parametrize(
-    ("queue_wait_s", "wait_s", "refused"),
-    [(0, None, True), (20, 0, True), (0, 1, False), (1, None, False)],
+    ("queue_wait_s", "wait_s", "refused"), [(0, None, True), (20, 0, True), (0, 1, False), (1, None, False)]
 )
 def test_a_queue_with_too_many_messages_in_flight(queue_wait_s: int, wait_s: int | None, refused: bool) -> None:
     """A short poll is refused, one that waited gets nothing; the queue's own wait counts where none was named."""

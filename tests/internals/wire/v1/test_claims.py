@@ -32,11 +32,7 @@ MADE: list[tuple[str, dict[str, Any], Command]] = [
         {"epoch": 2, "lease_s": 9, "hold_s": 90},
         claims.Heartbeat(queue=QUEUE, source=SOURCE, epoch=2, lease_s=9, hold_s=90),
     ),
-    (
-        "acknowledge",
-        {"epoch": 2, "number": 0},
-        claims.AcknowledgeClaims(queue=QUEUE, source=SOURCE, epoch=2, number=0),
-    ),
+    ("acknowledge", {"epoch": 2, "number": 0}, claims.AcknowledgeClaims(queue=QUEUE, source=SOURCE, epoch=2, number=0)),
     ("release", {"number": 3}, claims.ReleaseClaim(queue=QUEUE, source=SOURCE, number=3)),
     (
         "evict",
@@ -70,9 +66,7 @@ def test_a_list_has_no_fields() -> None:
         alive=True,
         lease_until_ms=1,
         hold_until_ms=2,
-        claims=[
-            claims.ClaimView(number=1, state=claims.ClaimState.OPEN, messages=2, shards=1, bound_at_ms=3),
-        ],
+        claims=[claims.ClaimView(number=1, state=claims.ClaimState.OPEN, messages=2, shards=1, bound_at_ms=3)],
     )
     told = json.loads(call.encode([view]).body)
     assert told["sources"][0]["claims"] == [

@@ -77,11 +77,7 @@ def test_a_fifo_queue_has_a_path() -> None:
 def test_every_route_needs_a_permission_that_can_be_granted() -> None:
     """Else no policy could let another account in; making queues and setting them is their owners', as over SQS."""
     owners = {route.label: route.permission for route in ROUTES.values() if route.permission not in GRANTABLE}
-    assert owners == {
-        "queues.create": "CreateQueue",
-        "queues.list": "ListQueues",
-        "queues.set": "SetQueueAttributes",
-    }
+    assert owners == {"queues.create": "CreateQueue", "queues.list": "ListQueues", "queues.set": "SetQueueAttributes"}
     assert set(owners.values()) <= set(OWNERS)
 
 

@@ -25,11 +25,7 @@ TOLD: list[tuple[VeilmqError, int, dict[str, object]]] = [
     (errors.ClaimReleased(3), 410, {"number": 3}),
     (errors.CursorInvalid(), 400, {}),
     (errors.StageMissing("a", 1, 2), 409, {"attempt": "a", "messages": 1, "wanted": 2}),
-    (
-        errors.StageRefused(3, errors.GroupMissing()),
-        400,
-        {"index": 3, "why": "GroupMissing", "bytes_max": None},
-    ),
+    (errors.StageRefused(3, errors.GroupMissing()), 400, {"index": 3, "why": "GroupMissing", "bytes_max": None}),
     (errors.DeadLetterQueueRefused("a/dlq", "It is missing."), 400, {"queue": "a/dlq"}),
     (errors.GroupHeld(), 409, {}),
     (errors.ReceiptEnded(ReceiptState.EXPIRED), 410, {"state": "expired"}),
