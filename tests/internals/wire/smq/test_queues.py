@@ -1,4 +1,4 @@
-"""Attributes of queues: from elements to settings and back."""
+"""Queue attributes over SMQ."""
 
 from msgspec.structs import replace
 
