@@ -1,4 +1,4 @@
-"""From a request to its reply: which protocol it is, what it asks, whom to ask, and the way back.
+"""From a request to its reply: its protocol, its action, the store's answer, and the bytes.
 
 No error ends here: what the protocol refuses is answered in its own words, and a defect of ours is logged and answered
 as one; the connection and everyone else go on.
@@ -73,7 +73,7 @@ Ask = Callable[[Any, int | None, Done], Pending]
 
 
 class Page(NamedTuple):
-    """What anybody may get without a protocol; ``headers`` are whole lines."""
+    """What every client may get without a protocol; ``headers`` are whole lines."""
 
     headers: bytes
     body: bytes
@@ -136,8 +136,8 @@ class Dispatcher:
         ``address`` (``host:port``) stands in queue URLs where a client of HTTP/1.0 sends no ``Host``. Without
         ``authentication`` everyone is ``account`` and may do everything; with it there are ``permissions`` too.
         ``namespaces`` know the accounts and regions that requests name; without them all are for the server's own.
-        What begins with ``smq_`` is told in each request's context. ``asked`` are further commands that are not just
-        submitted; ``pages`` are answers to GET, by target, whoever asks.
+        What begins with ``smq_`` is in each request's context. ``asked`` are further commands that are not just
+        submitted; ``pages`` are answers to GET, by target, for every client.
         """
         self._polls = polls
         self._submit = polls.engine.submit
@@ -168,11 +168,11 @@ class Dispatcher:
 
     @property
     def signed(self) -> bool:
-        """Whether who asks by a socket has to sign."""
+        """Whether requests that come by sockets have to be signed."""
         return self._authentication is not None
 
     def handle(self, request: Request, known: Caller | None = None) -> Pending | None:
-        """Answer ``request`` now or later; see ``http_request.Handler``. ``known`` is who asks without a signature."""
+        """Answer ``request`` now or later; see ``http_request.Handler``. A ``known`` caller needs no signature."""
         started_s = perf_counter()
         headers = request.headers
         content: Any = request.body
@@ -372,7 +372,7 @@ class Dispatcher:
 class Exchange(msgspec.Struct, eq=False):
     """A request that a protocol has recognised, on its way to the reply.
 
-    ``base_url`` is the address that its client asked, ``call`` what it was decoded to.
+    ``base_url`` is the address that its client used, ``call`` what it was decoded to.
     """
 
     request: Request
@@ -390,7 +390,7 @@ class Exchange(msgspec.Struct, eq=False):
 
     def done(self, result: Any) -> None:
         """Answer with the result or the ``VeilmqError`` of the command."""
-        assert self.call is not None, "only what was decoded is asked of the engine"
+        assert self.call is not None, "only a decoded request reaches the store"
         try:
             reply = self.call.encode(result)
         except Exception:

@@ -10,9 +10,9 @@ from veilmq.wire.sqs.policies import (
     GRANTABLE,
     NOBODY,
     OWNERS,
-    Asked,
     Policy,
     PolicyError,
+    PolicyRequest,
     actions_of,
     permits,
     read_policy,
@@ -61,13 +61,13 @@ class Judge:
         read, asked = self._asked(caller_of(starter), queue, policy, _Source())
         return all(permits(read, asked) for asked.action in actions_of(_SEND))
 
-    def _asked(self, caller: Caller, queue: str, policy: str, source: _Source) -> tuple[Policy | None, Asked]:
+    def _asked(self, caller: Caller, queue: str, policy: str, source: _Source) -> tuple[Policy | None, PolicyRequest]:
         context = RequestContext(base_url="", region=self.region)
         try:
             read = read_policy(policy, queue_arn(queue, context)) if policy else None
         except PolicyError:
             read = NOBODY
-        asked = Asked(
+        asked = PolicyRequest(
             caller=caller,
             owner=account_of(queue),
             action="",

@@ -28,7 +28,16 @@ from veilmq.server.denial import Denial
 from veilmq.server.http_request import Pending, Request
 from veilmq.wire.exchange import Caller, RequestContext
 from veilmq.wire.sqs.names import account_of, queue_arn, region_of
-from veilmq.wire.sqs.policies import NOBODY, Asked, Policy, PolicyError, Verdict, actions_of, permits, read_policy
+from veilmq.wire.sqs.policies import (
+    NOBODY,
+    Policy,
+    PolicyError,
+    PolicyRequest,
+    Verdict,
+    actions_of,
+    permits,
+    read_policy,
+)
 
 log = logging.getLogger(__name__)
 
@@ -242,9 +251,9 @@ class Permissions:
             address = exchange.request.source_ip() if kept.asks_address else None
             kept.passed.add((caller.arn, action or exchange.action, address))
 
-    def _asked(self, exchange: Exchange, caller: Caller, queue: str, action: str) -> Asked:
+    def _asked(self, exchange: Exchange, caller: Caller, queue: str, action: str) -> PolicyRequest:
         """Return what policies are asked; ``queue`` may be the account that lists its queues, too."""
-        return Asked(
+        return PolicyRequest(
             caller=caller,
             owner=account_of(queue),
             action=action,
@@ -284,7 +293,7 @@ class Permissions:
         kept.passed.clear()
         if text:
             kept.policy = self._policy_of(view)
-            kept.asks_address = kept.policy.asks_address
+            kept.asks_address = kept.policy.uses_address
 
     def _policy_of(self, view: QueueView) -> Policy:
         try:
@@ -293,7 +302,7 @@ class Permissions:
             log.error("the policy of %s cannot be read, so nobody may do anything: %s", view.queue, error)
             return NOBODY
 
-    def _denied(self, queue: str, policy: Policy | None, asked: Asked) -> Denial:
+    def _denied(self, queue: str, policy: Policy | None, asked: PolicyRequest) -> Denial:
         return Denial(
             caller=asked.caller.arn,
             action=asked.action,

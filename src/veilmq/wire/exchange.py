@@ -40,10 +40,10 @@ def new_request_id() -> str:
     return f"{REQUEST_ID_BEGINNING}{next(REQUEST_NUMBERS):012x}"
 
 
-# Who may ask: an access key, with which requests are signed, and the caller who holds it.
+# Callers: the access key with which requests are signed, and the caller that holds it.
 #
-# A caller is an account itself (``root``) or one of its users. Their names and ids look as those of AWS IAM do,
-# because queue policies name them and messages tell them (IAM User Guide, "IAM identifiers").
+# A caller is an account itself (``root``) or one of its users. Their names and ids have the form of those of AWS IAM,
+# because queue policies name them and messages carry them (IAM User Guide, "IAM identifiers").
 
 
 SENDER_ID = "SenderId"
@@ -53,7 +53,7 @@ _USER_ID_CHARACTERS = 17
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """One principal: ``account`` has 12 digits, ``user`` is empty for the account itself.
 
-    ``sent`` is what a message without properties of its own has to carry to tell who sent it.
+    ``sent`` are the properties of a message that has only its sender as a property.
     """
 
     account: str
@@ -122,7 +122,7 @@ class AccessKey:
         self.expires_at_s = expires_at_s
 
     def __repr__(self) -> str:
-        """Tell whose key it is, and no secret."""
+        """Show the id and the caller, without the secret."""
         return f"AccessKey(id={self.id!r}, caller={self.caller.arn!r})"
 
 
@@ -137,14 +137,14 @@ PROCESS_KEY = urandom(32)
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """``base_url`` as the client reached us (``http://127.0.0.1:9324``, no slash at its end), and who asks.
+    """``base_url`` as the client reached us (``http://127.0.0.1:9324``, no slash at its end).
 
     ``region`` is the server's own. ``account`` is the namespace of the queues that a request names without more: twelve
     digits, and where ``by_region`` holds and the request is for another region, that behind an ``@``.
 
     ``token_key`` is what paging tokens are made with, the store's own, so that they outlive a restart.
 
-    ``caller`` signed the request, or names the account with its key id; ``None`` for anybody.
+    ``caller`` signed the request, or names the account with its key id; ``None`` for anonymous requests.
 
     ``trace_header`` is the request's own ``X-Amzn-Trace-Id``; messages sent without an ``AWSTraceHeader`` get it.
 
@@ -207,4 +207,4 @@ class Call(Protocol):
         """Return for how many seconds an empty result may wait."""
 
     def encode(self, result: Any) -> Reply:
-        """Return the reply for the command's result or its ``VeilmqError``; may be asked more than once."""
+        """Return the reply for the command's result or its ``VeilmqError``; may be called more than once."""

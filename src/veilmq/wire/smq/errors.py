@@ -16,7 +16,7 @@ from veilmq.wire.sqs.errors import SqsError, shown
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One error: its ``name`` is what SDKs branch on, ``text`` what it says where nobody says more."""
+    """One error: its ``name`` is what SDKs branch on, ``text`` the message where no other is given."""
 
     name: str
     status: int

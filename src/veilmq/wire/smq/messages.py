@@ -86,8 +86,8 @@ def decoded(message: NewMessage) -> NewMessage:
 # Message properties: those of users, which SQS knows as message attributes, and the system's (reference, section 6).
 #
 # One table says how the types of both protocols become each other. Three types are the same on both sides; a truth
-# value is text for SQS, with a suffix to its type by which it is known again. A suffix that only SQS knows is not told
-# to SMQ.
+# value is text for SQS, with a suffix to its type by which it is known again. A suffix that only SQS knows is not
+# written to SMQ.
 
 
 SOURCE_ARN = "DLQSourceArn"
@@ -254,8 +254,12 @@ def send_message(request: SmqRequest, context: RequestContext) -> Plan:
     def respond(results: Any) -> Answer:
         sent: SentMessage = only(results)
         group = outgoing.message.group if sent.sequence is not None else None
-        told = _told(sent, outgoing) + optional("ReceiptHandle", sent.receipt or "") + optional(GROUP, group or "")
-        return Answer(201, document("Message", told))
+        content = (
+            _sent_elements(sent, outgoing)
+            + optional("ReceiptHandle", sent.receipt or "")
+            + optional(GROUP, group or "")
+        )
+        return Answer(201, document("Message", content))
 
     return Plan(Send(queue=queue_of(request, context), messages=(outgoing.message,), terms=_ONE), respond)
 
@@ -272,14 +276,14 @@ def batch_send_message(request: SmqRequest, context: RequestContext) -> Plan:
 
     def respond(results: Any) -> Answer:
         sent: list[SentMessage] = [answered(each) for each in answered(results)]
-        told = [container("Message", _told(*pair)) for pair in zip(sent, outgoing, strict=True)]
-        return Answer(201, document("Messages", "".join(told)))
+        content = [container("Message", _sent_elements(*pair)) for pair in zip(sent, outgoing, strict=True)]
+        return Answer(201, document("Messages", "".join(content)))
 
     messages = tuple(each.message for each in outgoing)
     return Plan(Send(queue=queue_of(request, context), messages=messages, terms=_SEVERAL), respond)
 
 
-def _told(sent: SentMessage, outgoing: _Outgoing) -> str:
+def _sent_elements(sent: SentMessage, outgoing: _Outgoing) -> str:
     return f"<MessageId>{sent.id.hex().upper()}</MessageId>\n<MessageBodyMD5>{outgoing.body_md5}</MessageBodyMD5>\n"
 
 
@@ -350,7 +354,7 @@ _RECEIVED_TOO_OFTEN = "MaxReceiveCountExceeded"
 
 
 def receive_message(request: SmqRequest, context: RequestContext) -> Plan:
-    """ReceiveMessage: one message, hidden for as long as its queue says; waits for one if asked to."""
+    """ReceiveMessage: one message, hidden for as long as its queue says; waits for one as long as the request says."""
     return _receive(request, context, 1, _one)
 
 
@@ -419,7 +423,7 @@ def _received(message: ReceivedMessage, smq_base64: bool, context: RequestContex
 
 
 def _peeked(message: PeekedMessage, smq_base64: bool, context: RequestContext) -> str:
-    """Return a message that nobody received by this; one that nobody received at all was first received when sent."""
+    """Return a peeked message; its first receive is its sending if it was never received."""
     first_ms = message.first_received_at_ms
     return (
         f"<MessageId>{message.id.hex().upper()}</MessageId>\n"
@@ -449,14 +453,14 @@ def _more(message: ReceivedMessage | PeekedMessage, context: RequestContext) -> 
 
 
 def _dead_letter(message: ReceivedMessage | PeekedMessage, context: RequestContext) -> dict[str, Attribute]:
-    """Return what a dead letter tells of itself; it has kept its id."""
+    """Return the properties of a dead letter, which has kept its id."""
     account, _, name = (message.source or "").partition("/")
-    told = {
+    content = {
         DEAD_LETTER_TYPE: _RECEIVED_TOO_OFTEN,
         SOURCE_ARN: f"acs:mns:{context.region}:{account}:/queues/{name}",
         ORIGIN_MESSAGE_ID: message.id.hex().upper(),
     }
-    return {name: Attribute(type="String", text=text) for name, text in told.items()}
+    return {name: Attribute(type="String", text=text) for name, text in content.items()}
 
 
 # DeleteMessage, BatchDeleteMessage and ChangeMessageVisibility (reference, sections 4.10, 4.11, 4.13 and 5).
@@ -509,8 +513,8 @@ def change_message_visibility(request: SmqRequest, context: RequestContext) -> P
     def respond(results: Any) -> Answer:
         change: LeaseChange = only(results)
         _check(change.state)
-        told = element("ReceiptHandle", str(change.receipt)) + element("NextVisibleTime", str(change.visible_at_ms))
-        return Answer(200, document("ChangeVisibility", told))
+        content = element("ReceiptHandle", str(change.receipt)) + element("NextVisibleTime", str(change.visible_at_ms))
+        return Answer(200, document("ChangeVisibility", content))
 
     command = ChangeVisibility(
         queue=queue_of(request, context),
@@ -544,6 +548,6 @@ def _failure(receipt: str, outcome: Any) -> str:
     try:
         _check(answered(outcome))
     except SmqError as error:
-        told = {"ErrorCode": error.code.name, "ErrorMessage": error.message, "ReceiptHandle": receipt}
-        return container("Error", "".join(element(name, text) for name, text in told.items()))
+        content = {"ErrorCode": error.code.name, "ErrorMessage": error.message, "ReceiptHandle": receipt}
+        return container("Error", "".join(element(name, text) for name, text in content.items()))
     return ""

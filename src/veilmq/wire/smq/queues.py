@@ -117,7 +117,7 @@ ATTRIBUTES: dict[str, Attribute] = {
 """Element → how it is read and written."""
 
 DEFAULTS: Mapping[str, SettingValue] = {"message_bytes_max": SMQ_MESSAGE_BYTES.default}
-"""The settings of a queue made through SMQ that nobody named and that SQS has other defaults for."""
+"""The settings of a queue made through SMQ that have other defaults over SQS, unless the request names them."""
 
 
 def read_settings(queue: Element, context: RequestContext) -> Values:
@@ -133,8 +133,8 @@ def read_settings(queue: Element, context: RequestContext) -> Values:
 def described(view: QueueView) -> str:
     """Return the elements of a queue, as GetQueueAttributes and a listing with them have them."""
     counts = view.counts
-    assert counts is not None, "asked with counts"
-    told = {
+    assert counts is not None, "the command asks for counts"
+    content = {
         "QueueName": view.queue.partition("/")[2],
         "CreateTime": str(view.created_at_ms // SECOND_MS),
         "LastModifyTime": str(view.modified_at_ms // SECOND_MS),
@@ -143,7 +143,7 @@ def described(view: QueueView) -> str:
         "InactiveMessages": str(counts.in_flight),
         "DelayMessages": str(counts.delayed),
     }
-    return "".join(element(name, text) for name, text in told.items())
+    return "".join(element(name, text) for name, text in content.items())
 
 
 # CreateQueue, SetQueueAttributes, GetQueueAttributes and DeleteQueue (reference, sections 4.1 to 4.4).
@@ -195,8 +195,8 @@ def delete_queue(request: SmqRequest, context: RequestContext) -> Plan:
 
 
 def list_queue(request: SmqRequest, context: RequestContext) -> Plan:
-    """ListQueue: their URLs, and with ``x-mns-with-meta`` what GetQueueAttributes tells of each to the caller."""
-    asked = read_listing(request.headers)
+    """ListQueue: their URLs, and with ``x-mns-with-meta`` the attributes of each queue that the caller may see."""
+    listing = read_listing(request.headers)
 
     def respond(result: Any) -> Answer:
         page: QueuePage = answered(result)
@@ -209,7 +209,7 @@ def list_queue(request: SmqRequest, context: RequestContext) -> Plan:
         return Answer(200, document("Queues", queues + next_marker(last, more=page.more)))
 
     command = ListQueues(
-        account=context.account, prefix=asked.prefix, after=asked.after, count=asked.count, views=asked.detailed
+        account=context.account, prefix=listing.prefix, after=listing.after, count=listing.count, views=listing.detailed
     )
     return Plan(command, respond)
 

@@ -207,9 +207,9 @@ def _markup_escaped(text: str) -> str:
 
 # A request of SMQ, taken apart: the parts of its path, its parameters, and what its body is about.
 #
-# Names of parameters do not tell upper case from lower; their values are percent-encoded or raw, as SDKs do either,
-# and a plus sign is itself (reference, sections 0 and 3.4). The name of the body's root tells two routes apart that
-# share method and path, so it is looked for before the body is read; whoever reads the body checks it again.
+# Names of parameters are case-insensitive; their values are percent-encoded or raw, as SDKs do either,
+# and a plus sign is itself (reference, sections 0 and 3.4). The name of the body's root distinguishes two routes that
+# share method and path, so it is found before the body is parsed, and checked again then.
 #
 # What a path means is remembered, as clients repeat the few that they have.
 
@@ -237,7 +237,7 @@ class Path(NamedTuple):
 class SmqRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """``path`` has the decoded parts between slashes, ``query`` the decoded values by lower-case name.
 
-    ``shape`` is that of the path, which tells routes apart.
+    ``shape`` is that of the path, by which routes are found.
     ``headers`` are by lower-case name. ``target`` is as it was sent: signatures cover it. ``root`` is the local name of
     the body's root, empty where there is no body or no XML. ``flaw`` is what is wrong with the target, if anything is.
     """
@@ -259,7 +259,7 @@ _known: dict[bytes, Path] = {}
 
 
 def is_smq(target: bytes, headers: Mapping[bytes, bytes]) -> bool:
-    """Tell whether a request is one of SMQ: by the version's header, the signature's, or its path."""
+    """Return whether a request is one of SMQ: by the version's header, the signature's, or its path."""
     return (
         VERSION_HEADER in headers
         or headers.get(b"authorization", b"").startswith(_AUTHORIZATION)
@@ -327,7 +327,7 @@ def _parameters(query: bytes) -> dict[str, str]:
 
 # What requests carry, read: the children of an XML element, numbers and flags with the rules for them.
 #
-# Children that nobody knows are passed over, and of one that is given twice the last counts. A number or a flag may
+# Unknown children are ignored, and of one that is given twice the last counts. A number or a flag may
 # have white space around it, and no other text (reference, section 2.3).
 
 
@@ -400,7 +400,7 @@ def new_queue(request: SmqRequest, context: RequestContext) -> str:
 
 
 def says_fifo(queue: str) -> bool:
-    """Tell whether the name alone makes a FIFO queue of ``queue``, as on SQS; others may be FIFO queues, too."""
+    """Return whether the name alone makes a FIFO queue of ``queue``, as on SQS; others may be FIFO queues, too."""
     return queue.endswith(_FIFO_SUFFIX)
 
 
@@ -466,7 +466,7 @@ def nothing(result: Any) -> Answer:
     return NO_CONTENT
 
 
-# Listings: what is asked for in headers, and the page (reference, section 4.5).
+# Listings: the parameters, which are headers, and the page (reference, section 4.5).
 #
 # A marker is the name after which the next page begins, in base64: it is opaque to clients, and leads nowhere that
 # they could not go without it.

@@ -1,4 +1,4 @@
-"""The table of routes: method, path and what else tells them apart; and the codec that finds a request's row in it.
+"""The table of routes: method, path and further conditions; and the codec that finds a request's row in it.
 
 A new route is a row. Rows that share method and path are tried in their order; the last one needs no condition.
 """
@@ -71,7 +71,7 @@ def check_content_md5(headers: Mapping[bytes, bytes], body: bytes) -> None:
         raise SmqError(INVALID_DIGEST)
 
 
-# The one table of routes: method, path and what else tells them apart → what is made of the request.
+# The one table of routes: method, path and further conditions → what is made of the request.
 #
 # A new route is a row. Rows that share method and path are tried in their order; the last one needs no condition.
 
@@ -179,7 +179,7 @@ def route_of(request: SmqRequest) -> bytes:
 
 # From a request to its call, by the table of routes, and from an answer to the bytes of the reply.
 #
-# The names of the headers leave as they stand here, byte for byte: SDKs look for them case-sensitively (reference,
+# The names of the headers leave as they stand here, byte for byte: SDKs compare them case-sensitively (reference,
 # section 0).
 
 
@@ -205,7 +205,7 @@ class SmqCall(msgspec.Struct, frozen=True, gc=False):
 
 
 def decode(action: bytes, request: SmqRequest, context: RequestContext) -> SmqCall:
-    """Return what ``request`` asks of the route ``action``; raises ``SmqError``, and nothing else, whatever that is."""
+    """Return the call of the route ``action`` for ``request``; raises ``SmqError``, and nothing else."""
     if request.flaw is not None:
         raise request.flaw
     _check_headers(request)
@@ -230,8 +230,8 @@ def encode_error(error: SmqError | SqsError, base_url: str) -> Reply:
     """Return the reply for a request that was refused at ``base_url``, perhaps by what all protocols share."""
     refused = error if isinstance(error, SmqError) else from_sqs(error)
     identifier = new_request_id()
-    told = {"Code": refused.code.name, "Message": refused.message, "RequestId": identifier, "HostId": base_url}
-    body = document("Error", "".join(element(name, text) for name, text in told.items()))
+    content = {"Code": refused.code.name, "Message": refused.message, "RequestId": identifier, "HostId": base_url}
+    body = document("Error", "".join(element(name, text) for name, text in content.items()))
     return _reply(Answer(refused.code.status, body, code=refused.code.name), identifier)
 
 

@@ -1,4 +1,4 @@
-"""Who signed a request of SMQ: the header ``Authorization``, by the keys of the credentials file."""
+"""The caller that signed a request of SMQ: the header ``Authorization``, by the keys of the credentials file."""
 
 import re
 from base64 import b64encode
@@ -100,7 +100,7 @@ def _instant(date: bytes) -> Instant:
 # The lines are method, Content-MD5, Content-Type, date, the ``x-mns-`` headers and the target of the request. SDKs
 # differ in how they write the target that they sign: as it is sent, decoded, or with its parameters sorted (section
 # 3.3). So where the target as it was sent does not fit, the other ways are tried, but only those that a reader would
-# take for the same request: else who can change a request on its way could choose between two readings of one
+# take for the same request: else a man in the middle could choose between two readings of one
 # signature.
 
 
@@ -135,7 +135,7 @@ class SignatureV2:
         return ClaimV2(key_id.decode("latin-1"), signature)
 
     def fits(self, claim: ClaimV2, secret: bytes, request: SignedRequest) -> bool:
-        """Tell whether ``claim`` is of who has ``secret``."""
+        """Return whether ``claim`` was signed with ``secret``."""
         prepared = self._prepared.get(secret)
         if prepared is None:
             prepared = self._prepared[secret] = _Prepared(secret)
@@ -202,9 +202,9 @@ def _other_targets(target: bytes) -> Iterator[bytes]:
 # Version 4 of SMQ's signature: HMAC-SHA256 with a key of the day (reference, section 3.2), and its private variant.
 #
 # The canonical request has the path and the parameters decoded and encoded anew, so each way to write them fits; names
-# of parameters do not tell case. A value with white space around it never fits, as the signature leaves that away and
-# a reader does not. Any region is taken from the header. The keys of the day are remembered once a request was
-# genuine, so that nobody but a holder of a secret can make one be remembered.
+# of parameters are case-insensitive. A value with white space around it never fits, as the signature leaves that away
+# and a reader does not. Any region is taken from the header. The keys of the day are remembered once a request was
+# genuine, so that only a holder of a secret can fill the cache.
 
 
 _SERVICE = b"mns"
@@ -257,7 +257,7 @@ class SignatureV4:
         return ClaimV4(scope[0].decode("latin-1"), scope[1], scope[2], signature)
 
     def fits(self, claim: ClaimV4, secret: bytes, request: SignedRequest) -> bool:
-        """Tell whether ``claim`` is of who has ``secret``, for the day of the request."""
+        """Return whether ``claim`` was signed with ``secret``, for the day of the request."""
         known = secret, claim.day, claim.region
         key = self._keys.get(known) or _key(secret, claim, self._variant)
         canonical = _canonical(request)
@@ -317,7 +317,7 @@ def _encoded(value: bytes) -> str:
     return quote_from_bytes(value, safe="~")
 
 
-# Who signed a request of SMQ: the header ``Authorization``, by the keys of the credentials file.
+# The caller that signed a request of SMQ: the header ``Authorization``, by the keys of the credentials file.
 #
 # The order of the checks is the one that the SDKs' error codes suggest (reference, section 3.4). Nothing is read but
 # the request and the keys; the present instant comes in. The body is not signed but through Content-MD5, where that is
@@ -331,7 +331,7 @@ class _Scheme(Protocol):
         """Return what the header claims after the scheme's name; raises ``SmqError``."""
 
     def fits(self, claim: Any, secret: bytes, request: SignedRequest) -> bool:
-        """Tell whether the claim is of who has ``secret``."""
+        """Return whether ``claim`` was signed with ``secret``."""
 
 
 class Verifier:
@@ -352,13 +352,13 @@ class Verifier:
         }
 
     def inspect(self, method: bytes, target: bytes, headers: Headers, now_s: float) -> str:
-        """Return the name of who signed a request, whose body is not read yet; raises ``SmqError``."""
+        """Return the ARN of the caller that signed a request whose body is not read yet; raises ``SmqError``."""
         return self.verify(method, target, headers, b"", now_s).arn
 
     def verify(
         self, method: bytes, target: bytes, headers: Headers, body: bytes, now_s: float, digest: bytes | None = None
     ) -> Caller:
-        """Return who signed the request; raises ``SmqError``. ``now_s`` is the wall clock's, in seconds."""
+        """Return the caller that signed the request; raises ``SmqError``. ``now_s`` is the wall clock's, in seconds."""
         authorization = headers.get(b"authorization")
         if not authorization:
             raise SmqError(MISSING_AUTHORIZATION_HEADER)

@@ -209,22 +209,25 @@ def delete_topic(request: SmqRequest, context: RequestContext) -> Plan:
 
 
 def list_topic(request: SmqRequest, context: RequestContext) -> Plan:
-    """ListTopic: their URLs, and with ``x-mns-with-meta`` what GetTopicAttributes tells of each."""
-    asked = read_listing(request.headers)
+    """ListTopic: their URLs, and with ``x-mns-with-meta`` the attributes of each."""
+    listing = read_listing(request.headers)
 
     def respond(result: Any) -> Answer:
         page: TopicPage = answered(result)
         listed = "".join(
             container(
                 "Topic",
-                element("TopicURL", topic_url(view.topic, context)) + (_topic_elements(view) if asked.detailed else ""),
+                element("TopicURL", topic_url(view.topic, context))
+                + (_topic_elements(view) if listing.detailed else ""),
             )
             for view in page.topics
         )
         last = own_name(page.topics[-1].topic) if page.topics else ""
         return Answer(200, document("Topics", listed + next_marker(last, more=page.more)))
 
-    command = topics.ListTopics(account=context.account, prefix=asked.prefix, after=asked.after, count=asked.count)
+    command = topics.ListTopics(
+        account=context.account, prefix=listing.prefix, after=listing.after, count=listing.count
+    )
     return Plan(command, respond)
 
 
@@ -238,7 +241,7 @@ def _settings(topic: Element, context: RequestContext) -> dict[str, SettingValue
 
 
 def _topic_elements(view: TopicView) -> str:
-    told = {
+    content = {
         "TopicName": own_name(view.topic),
         "CreateTime": str(view.created_at_ms // SECOND_MS),
         "LastModifyTime": str(view.modified_at_ms // SECOND_MS),
@@ -247,7 +250,7 @@ def _topic_elements(view: TopicView) -> str:
         "MessageCount": str(view.messages),
         _LOGGED: str(view.settings.operations_logged),
     }
-    return "".join(element(name, text) for name, text in told.items())
+    return "".join(element(name, text) for name, text in content.items())
 
 
 # Subscribe, Set/GetSubscriptionAttributes, Unsubscribe and ListSubscriptionByTopic (reference, section 9).
@@ -324,7 +327,7 @@ def unsubscribe(request: SmqRequest, context: RequestContext) -> Plan:
 
 def list_subscription_by_topic(request: SmqRequest, context: RequestContext) -> Plan:
     """ListSubscriptionByTopic: their URLs."""
-    topic, asked = topic_of(request, context), read_listing(request.headers)
+    topic, listing = topic_of(request, context), read_listing(request.headers)
 
     def respond(result: Any) -> Answer:
         page: SubscriptionPage = answered(result)
@@ -335,7 +338,7 @@ def list_subscription_by_topic(request: SmqRequest, context: RequestContext) -> 
         )
         return Answer(200, document("Subscriptions", listed + next_marker(names[-1] if names else "", more=page.more)))
 
-    command = topics.ListSubscriptions(topic=topic, prefix=asked.prefix, after=asked.after, count=asked.count)
+    command = topics.ListSubscriptions(topic=topic, prefix=listing.prefix, after=listing.after, count=listing.count)
     return Plan(command, respond)
 
 
@@ -359,7 +362,7 @@ def _one_of(name: str, given: Mapping[str, str], values: Mapping[str, Value]) ->
 def _subscription_elements(view: SubscriptionView) -> str:
     subscription = view.subscription
     owner = subscription.topic.partition("/")[0]
-    told = {
+    content = {
         "TopicOwner": owner,
         "TopicName": own_name(subscription.topic),
         "Subscriber": owner,
@@ -371,7 +374,7 @@ def _subscription_elements(view: SubscriptionView) -> str:
         "CreateTime": str(view.created_at_ms // SECOND_MS),
         "LastModifyTime": str(view.modified_at_ms // SECOND_MS),
     }
-    return "".join(optional(name, text) for name, text in told.items())
+    return "".join(optional(name, text) for name, text in content.items())
 
 
 # What subscriptions get of a message: a document about it in XML or JSON, or its body alone (reference, section 9).
@@ -402,8 +405,8 @@ def make(published: Published, notification: Notification) -> NewMessage:
     subscription = notification.subscription
     carried = published.carried
     if subscription.push_url:
-        told = {TAG: Attribute("String", published.tag)} if published.tag else {}
-        carried = properties.encode(Properties(system=told))
+        content = {TAG: Attribute("String", published.tag)} if published.tag else {}
+        carried = properties.encode(Properties(system=content))
     return NewMessage(
         body=_WRITERS[subscription.format](published, notification),
         size_bytes=published.size_bytes,
@@ -415,7 +418,7 @@ def make(published: Published, notification: Notification) -> NewMessage:
 def _content(published: Published, notification: Notification) -> Content:
     subscription = notification.subscription
     owner, _, name = subscription.topic.partition("/")
-    told = {
+    content = {
         "TopicOwner": owner,
         "TopicName": name,
         "Subscriber": owner,
@@ -426,12 +429,12 @@ def _content(published: Published, notification: Notification) -> Content:
         TAG: published.tag,
         "PublishTime": str(notification.published_at_ms),
     }
-    return {name: text for name, text in told.items() if text}
+    return {name: text for name, text in content.items() if text}
 
 
 def _as_xml(published: Published, notification: Notification) -> str:
-    told = _content(published, notification)
-    inner = "".join(f"<{name}>{escaped(text)}</{name}>" for name, text in told.items())  # as it is pushed: on one line
+    content = _content(published, notification)
+    inner = "".join(f"<{name}>{escaped(text)}</{name}>" for name, text in content.items())
     return f'<?xml version="1.0"?>\n<Notification xmlns="{NAMESPACE}">{inner}</Notification>'
 
 
@@ -468,8 +471,8 @@ def publish_message(request: SmqRequest, context: RequestContext) -> Plan:
 
     def respond(result: Any) -> Answer:
         done: PublishedMessage = answered(result)
-        told = element("MessageId", done.id.hex().upper()) + element("MessageBodyMD5", body_md5(body))
-        return Answer(201, document("Message", told))
+        content = element("MessageId", done.id.hex().upper()) + element("MessageBodyMD5", body_md5(body))
+        return Answer(201, document("Message", content))
 
     command = PublishToTopic(
         topic=topic_of(request, context),
@@ -532,7 +535,7 @@ def push_request(
 def _particulars(subscription: Subscription, message: ReceivedMessage) -> dict[bytes, bytes]:
     owner, _, topic = subscription.topic.partition("/")
     tag = properties.decode(message.properties).system.get(TAG)
-    told = {
+    content = {
         b"x-mns-message-id": message.id.hex().upper(),
         b"x-mns-message-tag": (tag.text or "") if tag is not None else "",
         b"x-mns-publish-time": str(message.sent_at_ms),
@@ -541,4 +544,4 @@ def _particulars(subscription: Subscription, message: ReceivedMessage) -> dict[b
         b"x-mns-topic-name": topic,
         b"x-mns-topic-owner": owner,
     }
-    return {name: text.encode() for name, text in told.items() if text}
+    return {name: text.encode() for name, text in content.items() if text}

@@ -55,7 +55,7 @@ class Action:
     """One action; ``plan`` turns its ``request`` into a command or raises ``SqsError``.
 
     ``entry_errors`` are reported for single entries of a batch, beside entries that succeed. ``attributes`` are those
-    of queues or messages that the action takes or tells by name.
+    of queues or messages that the action reads or returns by name.
     """
 
     name: str

@@ -51,7 +51,7 @@ _ABSENT = msgspec.Raw()
 
 
 def narrowing(request: type[Shape]) -> Narrow:
-    """Return the check of large bodies for the action that ``request`` is asked with."""
+    """Return the check of large bodies for the action of ``request``."""
     fields = msgspec.structs.fields(request)
     members = msgspec.defstruct(
         "Members",
@@ -103,18 +103,6 @@ def _too_wide(member: str, items: int) -> SqsError:
     )
 
 
-# AWS JSON 1.0: the codec of today's AWS SDKs.
-#
-# The action's name comes from the header ``X-Amz-Target: AmazonSQS.<name>`` (the server takes it apart), the request
-# is a JSON object, and so is the reply. An error names its shape in ``__type`` and carries the older Query code in
-# ``x-amzn-query-error``: SQS declares itself compatible with its Query protocol, so AWS SDKs take the error's code
-# from that header and its exception class from ``__type``.
-#
-# Requests are decoded straight into their structs by decoders that are made once, large ones after a look at how many
-# values they hold (``widths``). What cannot be converted is answered with SerializationException in the words of AWS's
-# own framework, and the place in the document.
-
-
 CONTENT_TYPE = b"application/x-amz-json-1.0"
 
 _EMPTY = b"{}"
@@ -152,7 +140,7 @@ class JsonCall(msgspec.Struct, frozen=True, gc=False):
 
 
 def decode(action: str | bytes, body: bytes, context: RequestContext) -> JsonCall:
-    """Return what ``body`` asks of ``action``; raises ``SqsError``, and nothing else, whatever the bytes are."""
+    """Return the call of ``action`` for ``body``; raises ``SqsError``, and nothing else, whatever the bytes are."""
     row = _ROWS.get(action)
     if row is None:
         raise unknown_action(action)

@@ -350,7 +350,7 @@ def _check_name(name: str) -> None:
 
 
 def is_number(text: str) -> bool:
-    """Tell whether ``text`` is a number as SQS has them: digits and exponent are bounded, and there is no infinity."""
+    """Return whether ``text`` is a number of SQS: digits and exponent are bounded, and there is no infinity."""
     match = _NUMBER.fullmatch(text)
     if match is None:
         return False
@@ -374,8 +374,8 @@ def _empty(name: str, value: AttributeValue) -> SqsError:
 # The MD5 digests with which clients check that a message arrived whole.
 #
 # MD5 of the body is over its UTF-8. MD5 of attributes is over each attribute in the order of its name: name, type and
-# value, each with its length before it in four bytes, big-endian, and one byte before the value that tells text (1)
-# from binary (2) (SQS Developer Guide, "Calculating the MD5 message digest for message attributes").
+# value, each with its length before it in four bytes, big-endian, and one byte before the value: text (1)
+# or binary (2) (SQS Developer Guide, "Calculating the MD5 message digest for message attributes").
 
 
 _TEXT = b"\x01"

@@ -285,12 +285,13 @@ def _deduplication_id(value: str | None, queue: str) -> str | None:
     return checked_id(DEDUPLICATION, value)
 
 
-# ReceiveMessage: how many, hidden for how long, waiting how long, and which attributes to tell.
+# ReceiveMessage: how many, hidden for how long, waiting how long, and with which attributes.
 #
-# System attributes are told by one function each; attributes of a message are read only when somebody asks for them.
+# Each system attribute has a function that returns it; attributes of a message are decoded only for requests that name
+# some.
 
 
-Tell = Callable[[ReceivedMessage, Properties, RequestContext], str | None]
+ReadAttribute = Callable[[ReceivedMessage, Properties, RequestContext], str | None]
 
 
 def _sender(message: ReceivedMessage, carried: Properties, context: RequestContext) -> str | None:
@@ -315,7 +316,7 @@ def _source(message: ReceivedMessage, carried: Properties, context: RequestConte
     return queue_arn(message.source, context) if message.source is not None else None
 
 
-SYSTEM_ATTRIBUTES: dict[str, Tell] = {
+SYSTEM_ATTRIBUTES: dict[str, ReadAttribute] = {
     SENDER_ID: _sender,
     "SentTimestamp": lambda message, carried, context: str(message.sent_at_ms),
     "ApproximateReceiveCount": lambda message, carried, context: str(message.receive_count),
@@ -330,7 +331,7 @@ SYSTEM_ATTRIBUTES: dict[str, Tell] = {
 
 
 def receive_message(request: ReceiveMessageRequest, context: RequestContext) -> Plan:
-    """ReceiveMessage: up to ten messages, hidden from everyone else; waits for one if asked to."""
+    """ReceiveMessage: up to ten messages, hidden from other consumers; waits for one as long as the request says."""
     queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     if (count := request.max_number_of_messages) is not None:
         check_number("MaxNumberOfMessages", count)
@@ -373,18 +374,18 @@ def _check_waited(received: Received, wait_s: int | None) -> None:
 
 
 def _system_names(request: ReceiveMessageRequest) -> list[str]:
-    asked = dict.fromkeys(request.message_system_attribute_names or [])
-    for name in asked:
+    requested = dict.fromkeys(request.message_system_attribute_names or [])
+    for name in requested:
         if name != ALL and name not in SYSTEM_ATTRIBUTES:
             raise unknown_attribute(name)
     for name in request.attribute_names or []:
         # The deprecated member is a list of names of queue attributes in the model: those mean nothing here.
         if name not in SYSTEM_ATTRIBUTES and name not in NAMES:
             raise unknown_attribute(name)
-        asked[name] = None
-    if ALL in asked:
+        requested[name] = None
+    if ALL in requested:
         return list(SYSTEM_ATTRIBUTES)
-    return [name for name in asked if name in SYSTEM_ATTRIBUTES]
+    return [name for name in requested if name in SYSTEM_ATTRIBUTES]
 
 
 def _message(message: ReceivedMessage, system: list[str], names: list[str], context: RequestContext) -> Message:
@@ -399,21 +400,21 @@ def _message(message: ReceivedMessage, system: list[str], names: list[str], cont
         receipt_handle=message.receipt,
         md5_of_body=digest,
         body=body,
-        attributes=_told(message, carried, system, context),
+        attributes=_system_attributes(message, carried, system, context),
         md5_of_message_attributes=attributes_md5(chosen),
         message_attributes=write_attributes(chosen) or None,
     )
 
 
-def _told(
+def _system_attributes(
     message: ReceivedMessage, carried: Properties, names: list[str], context: RequestContext
 ) -> dict[str, str] | None:
-    told = {}
+    values = {}
     for name in names:
         text = SYSTEM_ATTRIBUTES[name](message, carried, context)
         if text is not None:
-            told[name] = text
-    return told or None
+            values[name] = text
+    return values or None
 
 
 # DeleteMessage, ChangeMessageVisibility and their batches: what each state of a receipt is answered with.
@@ -425,7 +426,7 @@ def _told(
 
 
 _OUT_OF_ORDER = (ReceiptState.EXPIRED, ReceiptState.SUPERSEDED)
-"""What a receipt of a FIFO queue may not be: somebody else may be at work on its group."""
+"""What a receipt of a FIFO queue may not be: another consumer may be at work on its group."""
 
 _WITHOUT_EFFECT = (ReceiptState.SUPERSEDED, ReceiptState.GONE)
 """With which a delete succeeds by the rules of SQS, and deletes nothing."""
@@ -434,7 +435,7 @@ _NO_RECEIPT = "The request must contain the parameter MessageHandle. Its name in
 """What DeleteMessage says to a request without one, under an old name."""
 
 _LOST = (ReceiptState.SUPERSEDED, ReceiptState.EARLIER)
-"""A change with which succeeds, and tells our own consumer that another one has received its message."""
+"""A change with it succeeds, and our own consumer learns that another one has received its message."""
 
 
 def delete_message(request: DeleteMessageRequest, context: RequestContext) -> Plan:

@@ -73,12 +73,6 @@ class ListMessageMoveTasksResult(Shape, frozen=True, kw_only=True):
     results: list[MoveTaskEntry]
 
 
-# StartMessageMoveTask, CancelMessageMoveTask, ListMessageMoveTasks: dead letters on their way back.
-#
-# A task's handle is the base64 of a JSON object with its ``taskId`` (a UUID) and ``sourceArn``, as on AWS; clients may
-# not look inside, but some do.
-
-
 _SOURCE = "SourceArn"
 _DESTINATION = "DestinationArn"
 _RATE = "MaxNumberOfMessagesPerSecond"

@@ -139,14 +139,14 @@ def queue_of_arn(arn: str, context: RequestContext) -> str | None:
 
 
 def is_fifo(queue: str) -> bool:
-    """Tell whether ``queue`` is a FIFO queue: on SQS, the name alone says so."""
+    """Return whether ``queue`` is a FIFO queue: on SQS, the name alone says so."""
     return queue.endswith(_FIFO_SUFFIX)
 
 
 def new_queue(name: str | None, context: RequestContext, *, fifo: bool = False) -> str:
     """Return the engine's name for a queue to be created; raises unless ``name`` keeps the rule of SQS.
 
-    ``fifo`` is whether the queue is asked to be one: then its name must end in .fifo, and only then it may.
+    ``fifo`` is whether the request asks for a FIFO queue: then its name must end in .fifo, and only then it may.
     """
     if name is None:
         raise missing_parameter("QueueName")
@@ -158,7 +158,7 @@ def new_queue(name: str | None, context: RequestContext, *, fifo: bool = False) 
     return f"{context.account}/{name}"
 
 
-# Paging tokens: where the next page begins, in a form that nobody can make up.
+# Paging tokens: where the next page begins, in a form that cannot be forged.
 #
 # A token is a MAC and the name after which the next page begins, in URL-safe base64. The MAC covers what was listed:
 # the action, the caller's account and the filter, so a token leads on only in the listing that it came from. Its key

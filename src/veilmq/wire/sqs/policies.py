@@ -51,8 +51,8 @@ class Source(Protocol):
         """Return what program the client says that it is."""
 
 
-class Asked(msgspec.Struct, gc=False):
-    """One request, as far as conditions look at it; ``action`` is in lower case, ``owner`` is the queue's account."""
+class PolicyRequest(msgspec.Struct, gc=False):
+    """One request, as far as conditions depend on it; ``action`` is in lower case, ``owner`` is the queue's account."""
 
     caller: Caller
     owner: str
@@ -63,24 +63,24 @@ class Asked(msgspec.Struct, gc=False):
     source: Source
 
 
-Tell = Callable[[Asked], str | None]
+ReadKey = Callable[[PolicyRequest], str | None]
 Test = Callable[[str, Any], bool]
 
-KEYS: dict[str, Tell] = {
-    "aws:sourceip": lambda asked: asked.source.source_ip(),
-    "aws:useragent": lambda asked: asked.source.user_agent(),
-    "aws:principalarn": lambda asked: asked.caller.arn,
-    "aws:principalaccount": lambda asked: asked.caller.account,
-    "aws:principaltype": lambda asked: "Account" if asked.caller.is_root else "User",
-    "aws:userid": lambda asked: asked.caller.sender_id,
-    "aws:username": lambda asked: asked.caller.user or None,
-    "aws:securetransport": lambda asked: str(asked.secure).lower(),
-    "aws:currenttime": lambda asked: datetime.fromtimestamp(asked.now_s, tz=UTC).isoformat(),
-    "aws:epochtime": lambda asked: str(int(asked.now_s)),
-    "aws:requestedregion": lambda asked: asked.region,
-    "aws:resourceaccount": lambda asked: asked.owner,
-    "aws:principalisawsservice": lambda asked: "false",
-    "aws:viaawsservice": lambda asked: "false",
+KEYS: dict[str, ReadKey] = {
+    "aws:sourceip": lambda request: request.source.source_ip(),
+    "aws:useragent": lambda request: request.source.user_agent(),
+    "aws:principalarn": lambda request: request.caller.arn,
+    "aws:principalaccount": lambda request: request.caller.account,
+    "aws:principaltype": lambda request: "Account" if request.caller.is_root else "User",
+    "aws:userid": lambda request: request.caller.sender_id,
+    "aws:username": lambda request: request.caller.user or None,
+    "aws:securetransport": lambda request: str(request.secure).lower(),
+    "aws:currenttime": lambda request: datetime.fromtimestamp(request.now_s, tz=UTC).isoformat(),
+    "aws:epochtime": lambda request: str(int(request.now_s)),
+    "aws:requestedregion": lambda request: request.region,
+    "aws:resourceaccount": lambda request: request.owner,
+    "aws:principalisawsservice": lambda request: "false",
+    "aws:viaawsservice": lambda request: "false",
 }
 """Key, in lower case → what it is of a request."""
 
@@ -91,22 +91,22 @@ _STEADY = frozenset(
     | {"aws:viaawsservice"}
 )
 VARYING = frozenset(KEYS) - _STEADY - {SOURCE_IP}
-"""The keys that may tell something else of each request of a caller from one address; a new one is among them."""
+"""The keys whose values may differ between requests of a caller from one address; a new one is among them."""
 
 
 class Condition(NamedTuple):
-    """One line of a condition: the value that ``tell`` tells is compared with each of ``wanted``."""
+    """One line of a condition: the value that ``value_of`` returns is compared with each of ``wanted``."""
 
     key: str
-    tell: Tell
+    value_of: ReadKey
     test: Test
     wanted: tuple[Any, ...]
     negated: bool
     when_absent: bool
 
-    def holds(self, asked: Asked) -> bool:
-        """Tell whether the request is as it must be."""
-        value = self.tell(asked)
+    def holds(self, request: PolicyRequest) -> bool:
+        """Return whether the request is as it must be."""
+        value = self.value_of(request)
         if value is None:
             return self.when_absent
         return any(self.test(value, wanted) for wanted in self.wanted) is not self.negated
@@ -233,10 +233,10 @@ def _read_line(name: str, key: str, values: list[str]) -> Condition:
     operator = name.lower()
     for_all, for_any = operator.startswith(_ALL_VALUES), operator.startswith(_ANY_VALUE)
     operator = operator.removeprefix(_ALL_VALUES).removeprefix(_ANY_VALUE)
-    tell = KEYS.get(key, _absent)
+    value_of = KEYS.get(key, _absent)
     if operator == "null":
         wanted = tuple(_read_bool(value) for value in values)
-        return Condition(key, tell, lambda value, wanted: wanted == "false", wanted, False, "true" in wanted)
+        return Condition(key, value_of, lambda value, wanted: wanted == "false", wanted, False, "true" in wanted)
     if_exists = operator.endswith(_IF_EXISTS)
     operator = operator.removesuffix(_IF_EXISTS)
     negated = operator in _NEGATED
@@ -244,26 +244,15 @@ def _read_line(name: str, key: str, values: list[str]) -> Condition:
     if found is None:
         raise PolicyError(f"there is no condition operator {name}")
     wanted = tuple(found.read(value) for value in values)
-    return Condition(key, tell, found.test, wanted, negated, (negated or if_exists or for_all) and not for_any)
+    return Condition(key, value_of, found.test, wanted, negated, (negated or if_exists or for_all) and not for_any)
 
 
-def _absent(asked: Asked) -> None:
+def _absent(request: PolicyRequest) -> None:
     """Tell nothing: a key that no request here has."""
 
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-# Queue policies: what a document says, read once, and its verdict on a request.
-#
-# The language is that of the SQS Developer Guide ("Using custom policies with the Amazon SQS access policy language")
-# and of the IAM User Guide ("IAM JSON policy elements reference"), the limits those of "Amazon SQS policy quotas". A
-# statement speaks of a request when principal, action, resource and every condition fit. A statement that denies wins;
-# without one a statement that allows is needed by callers of other accounts alone.
-#
-# Reading does what does not depend on the request: statements on other queues are dropped, actions with wildcards
-# become the set of those that they cover, and statements are filed under their actions.
 
 
 GRANTABLE = (
@@ -336,14 +325,14 @@ class _Statement(NamedTuple):
     actions: frozenset[str]
     conditions: tuple[Condition, ...]
 
-    def fits(self, asked: Asked) -> bool:
-        return self.principals.fit(asked.caller) and all(condition.holds(asked) for condition in self.conditions)
+    def fits(self, request: PolicyRequest) -> bool:
+        return self.principals.fit(request.caller) and all(condition.holds(request) for condition in self.conditions)
 
 
 class Policy:
     """One document, read for one queue."""
 
-    __slots__ = ("_by_action", "_varying", "asks_address")
+    __slots__ = ("_by_action", "_varying", "uses_address")
 
     def __init__(self, statements: Iterable[_Statement]) -> None:
         """``statements`` are those on the queue."""
@@ -356,18 +345,18 @@ class Policy:
             for action, found in self._by_action.items()
         }
         self._varying = frozenset(action for action, found in keys.items() if not VARYING.isdisjoint(found))
-        self.asks_address = any(SOURCE_IP in found for found in keys.values())
+        self.uses_address = any(SOURCE_IP in found for found in keys.values())
         """Whether the verdict may depend on where a request comes from."""
 
-    def verdict(self, asked: Asked) -> Verdict:
+    def verdict(self, request: PolicyRequest) -> Verdict:
         """Return what the policy says of a request."""
-        for statement in self._by_action[asked.action]:
-            if statement.fits(asked):
+        for statement in self._by_action[request.action]:
+            if statement.fits(request):
                 return Verdict.DENY if statement.denies else Verdict.ALLOW
         return Verdict.NOTHING
 
     def varies(self, action: str) -> bool:
-        """Tell whether the verdict on ``action`` may differ between requests of a caller from one address."""
+        """Return whether the verdict on ``action`` may differ between requests of a caller from one address."""
         return action in self._varying
 
 
@@ -384,17 +373,17 @@ def actions_of(name: str) -> tuple[str, ...]:
     return (action, *_NEEDS.get(action, ()))
 
 
-def permits(policy: Policy | None, asked: Asked) -> bool:
-    """Tell whether a request may be carried out on a queue with ``policy``, or with none.
+def permits(policy: Policy | None, request: PolicyRequest) -> bool:
+    """Return whether a request may be carried out on a queue with ``policy``, or with none.
 
-    The owner itself may always read and set the policy, so that nobody can shut everybody out.
+    The owner itself may always read and set the policy, so that no policy can lock the owner out.
     """
-    caller = asked.caller
-    if caller.account != asked.owner:
-        return asked.action in _GRANTABLE and policy is not None and policy.verdict(asked) is Verdict.ALLOW
-    if policy is None or (caller.is_root and asked.action in _ROOTS_OWN):
+    caller = request.caller
+    if caller.account != request.owner:
+        return request.action in _GRANTABLE and policy is not None and policy.verdict(request) is Verdict.ALLOW
+    if policy is None or (caller.is_root and request.action in _ROOTS_OWN):
         return True
-    return policy.verdict(asked) is not Verdict.DENY
+    return policy.verdict(request) is not Verdict.DENY
 
 
 def read_policy(text: str, arn: str) -> Policy:
@@ -523,7 +512,7 @@ def _read_conditions(element: Mapping[str, Any]) -> tuple[Condition, ...]:
 
 
 def _speaks_of(element: Mapping[str, Any], arn: str) -> bool:
-    """Tell whether a statement is on the queue; one without a resource is."""
+    """Return whether a statement is on the queue; one without a resource is."""
     negated = "NotResource" in element
     name = "NotResource" if negated else "Resource"
     if name not in element:

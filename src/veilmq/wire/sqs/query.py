@@ -433,20 +433,6 @@ def _json_value(value: Any, name: str, action: str) -> Any:
     return b64encode(value).decode() if isinstance(value, bytes) else value
 
 
-# The Query protocol: the codec of older AWS SDKs, of curl, and of URLs.
-#
-# The parameters ``Action``, ``Version`` and the members of the request come in the query string, in a form, or in
-# both; the reply is XML. The queue is the one in ``QueueUrl``, or else the one at whose URL the request was made; of
-# the actions that are about no queue only GetQueueUrl is valid there. ``Version`` may be left out. Parameters that the
-# action does not know are ignored, as are those of signatures (``AWSAccessKeyId``, ``Signature``, ``X-Amz-…``).
-#
-# What does not fit is MalformedInput: that is what SQS's users report for names that are no list
-# (``MessageAttributeNames.member.1``: "Start of list found where not expected") and numbers that are no index ("0 is
-# not a valid index"). Values that cannot be converted get the same code and the words of the JSON protocol, as the
-# same framework of AWS's is behind both. A query string that cannot be read is MalformedQueryString, another version
-# NoSuchVersion (API Reference, "Common Errors").
-
-
 VERSION = "2012-11-05"
 
 _QUEUE_URL = "QueueUrl"
@@ -508,7 +494,7 @@ class QueryCall(msgspec.Struct, frozen=True, gc=False):
 
 
 def decode(action: str | bytes, form: Form, context: RequestContext, written: Format = XML) -> QueryCall:
-    """Return what ``form`` asks of ``action``; raises ``SqsError``, and nothing else, whatever the bytes are."""
+    """Return the call of ``action`` for ``form``; raises ``SqsError``, and nothing else, whatever the bytes are."""
     name = action if isinstance(action, str) else action.decode("ascii", "replace")
     row = _ROWS.get(name)
     if row is None:

@@ -189,7 +189,7 @@ def invalid_attribute(name: str, reason: str) -> SqsError:
     return SqsError(INVALID_ATTRIBUTE_VALUE, f"Invalid value for the parameter {name}. Reason: {reason}")
 
 
-# RedrivePolicy and RedriveAllowPolicy: where dead letters go, and who may name a queue as the place.
+# RedrivePolicy and RedriveAllowPolicy: where dead letters go, and which queues may name a queue as their target.
 #
 # Both are texts in JSON. A text of another form is InvalidAttributeValue, as for the plain attributes; a policy that
 # breaks a rule is InvalidParameterValue, with the policy and AWS's reason. An empty text removes a policy.
@@ -353,7 +353,7 @@ REDRIVE_POLICY = "RedrivePolicy"
 class Setting:
     """An attribute that may be set.
 
-    ``fifo`` tells that only FIFO queues have it; it is not shown while the field ``only_with`` is empty.
+    ``fifo``: only FIFO queues have it; it is not shown while the field ``only_with`` is empty.
     """
 
     kind: Kind
@@ -361,7 +361,7 @@ class Setting:
     only_with: str = ""
 
     def shows(self, queue: QueueSettings) -> bool:
-        """Tell whether a queue with these settings has the attribute."""
+        """Return whether a queue with these settings has the attribute."""
         return self.fifo <= queue.fifo and (not self.only_with or bool(getattr(queue, self.only_with)))
 
 
@@ -486,14 +486,14 @@ def check_names(names: Iterable[str]) -> None:
 def describe(view: QueueView, names: Iterable[str], context: RequestContext) -> dict[str, str]:
     """Return the attributes of a queue that ``names`` ask for (``All``: every one that it has)."""
     wanted = frozenset(names)
-    told: dict[str, str | None] = {}
+    values: dict[str, str | None] = {}
     for name, setting in SETTINGS.items():
         if setting.shows(view.settings):
-            told[name] = setting.kind.write(view.settings, context)
-    for name, tell in READ_ONLY.items():
+            values[name] = setting.kind.write(view.settings, context)
+    for name, value_of in READ_ONLY.items():
         if ALL in wanted or name in wanted:
-            told[name] = tell(view, context)
-    return {name: text for name, text in told.items() if text is not None and (ALL in wanted or name in wanted)}
+            values[name] = value_of(view, context)
+    return {name: text for name, text in values.items() if text is not None and (ALL in wanted or name in wanted)}
 
 
 def _setting(name: str, queue: str) -> Setting:
@@ -506,5 +506,5 @@ def _setting(name: str, queue: str) -> Setting:
 
 
 def _counts(view: QueueView) -> QueueCounts:
-    assert view.counts is not None, "asked without counts"
+    assert view.counts is not None, "the command did not ask for counts"
     return view.counts

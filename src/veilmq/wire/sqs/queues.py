@@ -184,7 +184,7 @@ def untag_queue(request: UntagQueueRequest, context: RequestContext) -> Plan:
 
 def list_queue_tags(request: QueueRequest, context: RequestContext) -> Plan:
     """ListQueueTags: all tags of a queue."""
-    return Plan(commands.ShowQueue(queue=queue_of(request.queue_url, context)), _tell)
+    return Plan(commands.ShowQueue(queue=queue_of(request.queue_url, context)), _tags_result)
 
 
 def read_tags(tags: Mapping[str, str], queue: str) -> dict[str, str]:
@@ -214,7 +214,7 @@ def _check_key(key: str) -> None:
         )
 
 
-def _tell(result: Any) -> ListQueueTagsResult:
+def _tags_result(result: Any) -> ListQueueTagsResult:
     view: QueueView = answered(result)
     return ListQueueTagsResult(tags=view.settings.tags or None)
 
@@ -228,12 +228,12 @@ def create_queue(request: CreateQueueRequest, context: RequestContext) -> Plan:
     queue = new_queue(request.queue_name, context, fifo=attributes.get(FIFO_QUEUE, "").lower() == "true")
     changes = read_settings(attributes, queue, context)
     tags = read_tags(request.tags or {}, queue)
-    tell_url = _tell_url(context)
+    url_response = _url_response(context)
 
     def respond(result: Any) -> QueueUrlResult:
         if isinstance(result, QueueExists):
             raise _exists(result)
-        return tell_url(accepted(result, attributes, queue))
+        return url_response(accepted(result, attributes, queue))
 
     return Plan(commands.CreateQueue(queue=queue, settings=changes, tags=tags), respond)
 
@@ -247,11 +247,11 @@ def get_queue_url(request: GetQueueUrlRequest, context: RequestContext) -> Plan:
         raise missing_queue_name()
     owner = request.queue_owner_aws_account_id
     account = context.account if not owner else owner + context.account.removeprefix(account_of(context.account))
-    return Plan(commands.ShowQueue(queue=f"{account}/{name}"), _tell_url(context))
+    return Plan(commands.ShowQueue(queue=f"{account}/{name}"), _url_response(context))
 
 
 def list_queues(request: ListQueuesRequest, context: RequestContext) -> Plan:
-    """ListQueues: the caller's queues by name; pages only when asked for by MaxResults, as on AWS."""
+    """ListQueues: the caller's queues by name; pages only where MaxResults is given, as on AWS."""
     check_number("MaxResults", request.max_results)
     prefix = request.queue_name_prefix or ""
     listing = Listing("ListQueues", prefix, context)
@@ -274,7 +274,7 @@ def list_queues(request: ListQueuesRequest, context: RequestContext) -> Plan:
 
 
 def list_dead_letter_source_queues(request: ListDeadLetterSourceQueuesRequest, context: RequestContext) -> Plan:
-    """ListDeadLetterSourceQueues: the queues whose RedrivePolicy names this one; pages only when asked to."""
+    """ListDeadLetterSourceQueues: the queues whose RedrivePolicy names this one; pages where MaxResults is given."""
     queue = queue_of(request.queue_url, context)
     check_number("MaxResults", request.max_results)
     listing = Listing("ListDeadLetterSourceQueues", queue, context)
@@ -333,7 +333,7 @@ def set_queue_attributes(request: SetQueueAttributesRequest, context: RequestCon
     return Plan(commands.SetQueue(queue=queue, settings=changes), respond)
 
 
-def _tell_url(context: RequestContext) -> Callable[[Any], QueueUrlResult]:
+def _url_response(context: RequestContext) -> Callable[[Any], QueueUrlResult]:
     def respond(result: Any) -> QueueUrlResult:
         view: QueueView = answered(result)
         return QueueUrlResult(queue_url=queue_url(view.queue, context))
@@ -350,7 +350,7 @@ def _exists(error: QueueExists) -> SqsError:
 
 # AddPermission and RemovePermission, and the attribute ``Policy`` that both of them edit.
 #
-# A permission is a statement whose ``Sid`` is the label. What AddPermission writes looks as AWS writes it, so that
+# A permission is a statement whose ``Sid`` is the label. AddPermission writes what AWS writes, so that
 # tools that read a policy find what they expect; the other statements stay as they were given. Both are one command
 # that reads and writes, so that of two at once neither is lost.
 

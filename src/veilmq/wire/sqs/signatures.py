@@ -1,4 +1,4 @@
-"""AWS Signature Version 4: who signed a request, in its ``Authorization`` header or in its query ("presigned").
+"""AWS Signature Version 4: the caller that signed a request, by its header or its query ("presigned").
 
 Nothing is read but the request and the keys; the present instant comes in. The rules are those of the IAM User Guide
 ("AWS Signature Version 4 for API requests") and of AWS's published examples, the codes those of the service's API
@@ -6,7 +6,7 @@ Reference ("Common Errors").
 
 What a client repeats is done once: the part of the header before the signature stands for a ``_Scope``, which has the
 key of the day, the names of the signed headers and the seconds of the day's start. It is remembered after a request of
-that kind was genuine, so that nobody but a holder of a key can make it be remembered. The rest is one pass over the
+that kind was genuine, so that only a holder of a key can fill the cache. The rest is one pass over the
 signed headers and four runs of SHA-256, all in C.
 """
 
@@ -91,18 +91,6 @@ def _without_dots(raw: bytes) -> bytes:
     return b"/" + b"/".join(kept) + (b"/" if kept and raw.endswith(b"/") else b"")
 
 
-# AWS Signature Version 4: who signed a request, in its ``Authorization`` header or in its query ("presigned").
-#
-# Nothing is read but the request and the keys; the present instant comes in. The rules are those of the IAM User Guide
-# ("AWS Signature Version 4 for API requests") and of AWS's published examples, the codes those of the service's API
-# Reference ("Common Errors").
-#
-# What a client repeats is done once: the part of the header before the signature stands for a ``_Scope``, which has
-# the key of the day, the names of the signed headers and the seconds of the day's start. It is remembered after a
-# request of that kind was genuine, so that nobody but a holder of a key can make it be remembered. The rest is one
-# pass over the signed headers and four runs of SHA-256, all in C.
-
-
 ALGORITHM = b"AWS4-HMAC-SHA256"
 UNSIGNED = b"UNSIGNED-PAYLOAD"
 
@@ -141,7 +129,7 @@ class Verifier:
     def __init__(
         self, keys: Mapping[str, AccessKey], *, region: str, service: str = "sqs", secure: bool = False
     ) -> None:
-        """``keys`` are by id; ``secure`` tells that requests come over TLS, where a body may go unsigned.
+        """``keys`` are by id; ``secure`` means that requests come over TLS, where a body may go unsigned.
 
         An empty ``region`` stands for any.
         """
@@ -154,7 +142,7 @@ class Verifier:
     def verify(
         self, method: bytes, target: bytes, headers: Headers, body: bytes, now_s: float, digest: bytes | None = None
     ) -> Caller:
-        """Return who signed the request; raises ``SqsError``. ``now_s`` is the wall clock's, in seconds.
+        """Return the caller that signed the request; raises ``SqsError``. ``now_s`` is the wall clock's, in seconds.
 
         ``digest`` is the SHA-256 of the body in hexadecimal, where it is known already.
         """

@@ -208,7 +208,7 @@ def _checked(schema: Any) -> Any:
 
 
 def _is_compressed(metadata: bytes) -> bool:
-    """Tell whether the metadata of a record batch (a flatbuffer: Message.fbs of the Arrow format) say so."""
+    """Return whether the metadata of a record batch (a flatbuffer: Message.fbs of the Arrow format) say so."""
     (root,) = struct.unpack_from("<I", metadata)
     header = _field(metadata, root, _MESSAGE_HEADER)
     if header is None:

@@ -73,14 +73,14 @@ def row(message: ClaimedMessage, queue: str) -> MessageRow:
     )
 
 
-# Reading a claim in bulk: what is asked, and the writers that turn messages into the bytes of an answer.
+# Reading a claim in bulk: the command, and the writers that turn messages into the bytes of an answer.
 #
-# A read is answered from several pages of the engine. Whoever gathers them (the server) gives a writer a few messages
+# A read is answered from several pages of the engine. The server gives a writer a few messages
 # at a time, so that no step takes long, and stops when the writer has enough.
 
 
 CURSOR = "x-veilmq-cursor"
-"""The header of an answer that tells where the next one begins; there is none after the last."""
+"""The header of a reply that says where the next one begins; there is none after the last."""
 
 
 class Writer(Protocol):
@@ -249,7 +249,7 @@ def open_source(request: ApiRequest, context: RequestContext) -> ApiCall:
 
 
 def claim(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Bind a claim, or tell what it has; waits for a message if asked to."""
+    """Bind a claim, or return what it has; wait for a message where ``wait_s`` says so."""
     fields = asdict(from_json(request.body, ClaimFields))
     wait_s = fields.pop("wait_s")
     return ApiCall(claims.Claim(queue=request.queue, **fields), wait_s=wait_s)

@@ -79,7 +79,7 @@ class Outgoing:
     """Makes messages for one queue, sent by one caller."""
 
     def __init__(self, *, queue: str, caller: Caller | None) -> None:
-        """``queue`` is its full name; ``caller`` is who signed the request, if anybody is asked."""
+        """``queue`` is its full name; ``caller`` is who signed the request, where requests are signed."""
         self._fifo = is_fifo(queue)
         self._sent = b"" if caller is None else caller.sent
         self._system: dict[str, Attribute] = {} if caller is None else {SENDER_ID: caller.sender}
@@ -97,7 +97,7 @@ class Outgoing:
                 check_text(together, _BODY)
             except SqsError:
                 plain = False
-        if not plain:  # one by one, to tell which
+        if not plain:  # one by one, to find out which
             return self.from_rows([OutgoingRow(body=body) for body in bodies])
         return tuple([NewMessage(body=body, size_bytes=len(body), properties=self._sent) for body in bodies])
 
@@ -166,7 +166,7 @@ def _value(name: str, text: str, label: str) -> AttributeValue:
 
 # Staging in bulk: the messages of a request, read a few at a time, and the command that they make together.
 #
-# Whoever reads them (the server) does so between other requests, so that no step takes long.
+# The server reads them between other requests, so that no step takes long.
 
 
 class BulkStage(Command, frozen=True, kw_only=True):
@@ -320,7 +320,7 @@ class EntryFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ForwardFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields of ``forward``; without entries it tells that the server can."""
+    """The fields of ``forward``; without entries it shows that the server can forward."""
 
     entries: Annotated[list[EntryFields], Meta(max_length=SQS_BATCH_ENTRIES_MAX)]
 
@@ -353,8 +353,8 @@ def _answer(results: list[Forwarded | VeilmqError]) -> Reply:
 
 def _entry(result: Forwarded | VeilmqError) -> Any:
     if isinstance(result, VeilmqError):
-        status, told = failure(result)
-        return told | {"status": status}
+        status, members = failure(result)
+        return members | {"status": status}
     return ForwardedEntry(
         id=id_text(result.id), sequence_number=sequence_text(result.sequence), duplicate=result.duplicate
     )

@@ -154,7 +154,7 @@ def show(request: ApiRequest, context: RequestContext) -> ApiCall:
 
     def answer(view: QueueView) -> Reply:
         counts = view.counts
-        assert counts is not None, "asked with counts"
+        assert counts is not None, "the command asks for counts"
         shown = ShownQueue(
             queue=view.queue,
             url=queue_url(view.queue, context),
@@ -232,7 +232,7 @@ def _unfit(setting: str, why: str) -> SqsError:
 
 
 class ListFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The parameters of a listing: ``names``, apart by commas, are asked for instead of what ``search`` finds."""
+    """The parameters of a listing: ``names``, apart by commas, are listed instead of what ``search`` finds."""
 
     search: Annotated[str, msgspec.Meta(max_length=SMQ_QUEUE_NAME_CHARACTERS_MAX)] = ""
     names: str | None = None
@@ -269,11 +269,11 @@ def _named(names: str) -> tuple[str, ...]:
 
 # The routes that show messages and leases of a queue and change nothing: no lease begins, no receive is counted.
 #
-# A message looks as a claimed one does (``wire.v1.claims``), with what else is known of it. An answer ends with the
-# message that brings it to ``limits.LOOK_BYTES``; whoever wants many messages has their bodies cut.
+# A message has the form of a claimed one (``wire.v1.claims``), with what else is known of it. An answer ends with the
+# message that brings it to ``limits.LOOK_BYTES``; bodies can be cut to show more messages.
 
 
-Looked = TypeVar("Looked", SeenMessage, PeekedMessage)
+AnyMessage = TypeVar("AnyMessage", SeenMessage, PeekedMessage)
 State = Literal["visible", "in_flight", "delayed"]
 
 _STATES: dict[State, MessageState] = {
@@ -302,7 +302,7 @@ class PeekFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     body_characters_max: Characters | None = None
 
 
-class LookFields(PeekFields, frozen=True, kw_only=True):
+class InspectFields(PeekFields, frozen=True, kw_only=True):
     """The parameters of the list; of the messages that the others ask for, ``id`` shows one alone."""
 
     state: State | None = None
@@ -318,7 +318,7 @@ class LeaseFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ShownMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What every look shows of a message; ``body_bytes`` is the size of the whole body.
+    """What every inspection shows of a message; ``body_bytes`` is the size of the whole body.
 
     ``attributes`` and ``system_attributes`` are texts, binary ones in Base64; types other than String are in
     ``attribute_types``, which is null where there are none. Instants are milliseconds since the epoch.
@@ -339,7 +339,7 @@ class ShownMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedMessage(ShownMessage, frozen=True, kw_only=True):
-    """A message with its state; see ``core.looks.SeenMessage``. ``receipt`` is null where none was asked for."""
+    """A message with its state; see ``core.looks.SeenMessage``. ``receipt`` is null unless asked for."""
 
     state: State
     visible_at_ms: int | None
@@ -381,14 +381,14 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedLeases(msgspec.Struct, frozen=True):
-    """The leases that end first, those first; behind them what else was asked for and is still in the queue."""
+    """The leases that end first, those first; then those that the request names, as long as they are in the queue."""
 
     leases: list[Lease]
 
 
 def list_messages(request: ApiRequest, context: RequestContext) -> ApiCall:
     """Show messages without receiving them: those sent first, or those of one state in the order of its instants."""
-    fields = from_query(request.query, LookFields)
+    fields = from_query(request.query, InspectFields)
     state = None if fields.state is None else _STATES[fields.state]
     command = LookAtQueue(
         queue=request.queue,
@@ -430,7 +430,7 @@ def _positions(text: str) -> tuple[int, ...]:
     if len(texts) > limits.LOOK_ALSO_MAX:
         raise SqsError(INVALID_REQUEST, f"also: may be {limits.LOOK_ALSO_MAX} positions at once.")
     if not all(_POSITION.fullmatch(each) and int(each) < _POSITIONS_END for each in texts):
-        raise SqsError(INVALID_REQUEST, "also: must be positions as a list of leases tells them, apart by commas.")
+        raise SqsError(INVALID_REQUEST, "also: must be positions from a list of leases, apart by commas.")
     return tuple(map(int, texts))
 
 
@@ -451,11 +451,11 @@ def _lease(seen: SeenLease) -> Lease:
     )
 
 
-def _bounded(messages: Sequence[Looked], fields: PeekFields) -> tuple[list[tuple[Looked, str]], bool]:
-    """Return the messages that an answer holds, each with as much of its body as was asked for; and if more may be left
+def _bounded(messages: Sequence[AnyMessage], fields: PeekFields) -> tuple[list[tuple[AnyMessage, str]], bool]:
+    """Return the messages that an answer holds, with bodies cut as the request wants; and if more may be left
     out, here or by the engine.
     """
-    shown: list[tuple[Looked, str]] = []
+    shown: list[tuple[AnyMessage, str]] = []
     size_bytes = read_bytes = 0
     for message in messages:
         if size_bytes >= limits.LOOK_BYTES:

@@ -87,8 +87,8 @@ def json_reply(status: int, value: Any, *, headers: bytes = b"", code: str = "OK
 
 def encode_failure(error: VeilmqError) -> Reply:
     """Return the reply for an error of core."""
-    status, told = failure(error)
-    return json_reply(status, told, code=told["code"])
+    status, members = failure(error)
+    return json_reply(status, members, code=members["code"])
 
 
 def failure(error: VeilmqError) -> tuple[int, dict[str, Any]]:
@@ -97,31 +97,22 @@ def failure(error: VeilmqError) -> tuple[int, dict[str, Any]]:
     if known is None:
         error, known = core.InternalError(), ANSWERS[core.InternalError]
     status, fields = known
-    told = {"code": type(error).__name__, "message": str(error)}
-    return status, told | {field: getattr(error, field) for field in fields}
+    members = {"code": type(error).__name__, "message": str(error)}
+    return status, members | {field: getattr(error, field) for field in fields}
 
 
 def encode_error(error: SqsError) -> Reply:
     """Return the reply for a request that was refused."""
     code = error.code.query
-    told: dict[str, Any] = {"code": code, "message": error.message}
+    members: dict[str, Any] = {"code": code, "message": error.message}
     if isinstance(error, RowRefused):
-        told |= {"index": error.index, "why": error.reason.code.query}
-    return json_reply(error.code.status, told, code=code)
-
-
-# A request to the API, taken apart: which route, on which queue, with what.
-#
-# A path is ``/v1/{noun}/{account}/{queue}/{verb}``, or without a verb what is done to the noun as a whole; ``-``
-# stands for the caller's own account, ``{account}@{region}`` for an account in another region than the server's own.
-# Without a queue it is what is done to all that the account has of the noun. Nothing in it is escaped: neither
-# accounts nor names of queues have characters that would be. So what a signature covers and what is read here are the
-# same.
+        members |= {"index": error.index, "why": error.reason.code.query}
+    return json_reply(error.code.status, members, code=code)
 
 
 PREFIX = b"/v1/"
 NAMES = rf"[A-Za-z0-9_-]{{1,{SMQ_QUEUE_NAME_CHARACTERS_MAX}}}(?:\.fifo)?"
-"""What names of queues look like, whichever protocol made them."""
+"""The pattern of names of queues, of any protocol."""
 
 _PATH = re.compile(
     rf"(?P<noun>[a-z]+)/(?P<account>[0-9]{{12}}(?:@{REGION_PATTERN})?|-)(?:/(?P<name>{NAMES})(?:/(?P<verb>[a-z]+))?)?".encode()

@@ -32,11 +32,11 @@ from veilmq.wire.v1.queues import (
     RANGES,
     CreatedQueue,
     CreateFields,
+    InspectFields,
     LeaseFields,
     ListedLeases,
     ListedMessages,
     ListFields,
-    LookFields,
     PeekedMessages,
     PeekFields,
     SettingFields,
@@ -186,14 +186,14 @@ _NO_ROUTE = (
 
 
 def decode(key: bytes, request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Return what ``request`` asks of the route ``key``; raises ``SqsError``, and nothing else, whatever it holds."""
+    """Return the call of the route ``key`` for ``request``; raises ``SqsError``, and nothing else."""
     route = ROUTES.get(key)
     if route is None:
         raise SqsError(UNKNOWN_ROUTE, _NO_ROUTE)
-    asked = of_account(request, context)
-    if route.of_account and account_of(asked.account) != account_of(context.account):
+    addressed = of_account(request, context)
+    if route.of_account and account_of(addressed.account) != account_of(context.account):
         raise SqsError(ACCESS_DENIED, f"What an account has is for itself alone; the caller's is {context.account}.")
-    return route.plan(asked, context)
+    return route.plan(addressed, context)
 
 
 # What each route is given and what it answers, as types: what the description of the API is made of.
@@ -218,7 +218,7 @@ class Writers(msgspec.Struct, frozen=True):
 
 
 class ClaimedMessages(msgspec.Struct, frozen=True):
-    """Messages of a claim; where there are more, the header ``x-veilmq-cursor`` tells where they begin."""
+    """Messages of a claim; where there are more, the header ``x-veilmq-cursor`` says where they begin."""
 
     messages: list[MessageRow]
 
@@ -241,7 +241,7 @@ class EntryAnswers(msgspec.Struct, frozen=True):
 
 
 class BatchAnswer(Shape, frozen=True, kw_only=True):
-    """The answer to a batch action of SQS; what a success tells depends on the action."""
+    """The answer to a batch action of SQS; the members of a success depend on the action."""
 
     successful: list[dict[str, Any]] | None = None
     failed: list[BatchResultErrorEntry] | None = None
@@ -267,7 +267,7 @@ SHAPES: dict[str, RouteShape] = {
     "claims.evict": RouteShape(body=claims.EvictFields, answer=SourceView),
     "claims.close": RouteShape(body=claims.Fields),
     "leases.list": RouteShape(query=LeaseFields, answer=ListedLeases),
-    "messages.list": RouteShape(query=LookFields, answer=ListedMessages),
+    "messages.list": RouteShape(query=InspectFields, answer=ListedMessages),
     "messages.peek": RouteShape(query=PeekFields, answer=PeekedMessages),
     "publications.list": RouteShape(answer=Writers),
     "publications.stage": RouteShape(
@@ -336,7 +336,7 @@ _OF_THE_PORT: dict[int, tuple[str, ...]] = {
     429: ("AccessDenied",),
     503: ("AuditLogUnavailable",),
 }
-_OPEN: Document = {}  # where the server has no accounts, nobody is asked who he is
+_OPEN: Document = {}  # where the server has no accounts, requests need no key
 _READING = [{"key": []}, {"session": []}, _OPEN]
 _CHANGING = [{"key": []}, {"session": [], "token": []}, _OPEN]
 

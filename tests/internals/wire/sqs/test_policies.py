@@ -10,9 +10,9 @@ from veilmq.wire.exchange import Caller, caller_named
 from veilmq.wire.sqs.policies import (
     GRANTABLE,
     OWNERS,
-    Asked,
     Policy,
     PolicyError,
+    PolicyRequest,
     Verdict,
     actions_of,
     permits,
@@ -47,9 +47,9 @@ def asked(
     agent: str | None = "Boto3/1.43",
     secure: bool = False,
     now_s: float = 1_700_000_000,
-) -> Asked:
+) -> PolicyRequest:
     """Return one request on the queue."""
-    return Asked(
+    return PolicyRequest(
         caller=who,
         owner=OWNER,
         action=actions_of(action)[0],
@@ -75,7 +75,7 @@ class Row(NamedTuple):
     """A statement that allows, a request, and whether the statement speaks of it."""
 
     elements: dict[str, Any]
-    request: Asked
+    request: PolicyRequest
     verdict: Verdict = ALLOW
 
 
@@ -246,7 +246,7 @@ def test_a_policy_knows_on_which_actions_its_verdict_may_change() -> None:
     by_address = policy(statement(**when("IpAddress", "aws:SourceIp", "10.0.0.0/8")))
     assert not by_name.varies("sendmessage")
     assert not by_address.varies("sendmessage")
-    assert (by_name.asks_address, by_address.asks_address) == (False, True)
+    assert (by_name.uses_address, by_address.uses_address) == (False, True)
 
 
 def test_the_owner_needs_no_policy_and_others_do() -> None:
