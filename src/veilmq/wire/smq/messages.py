@@ -120,10 +120,6 @@ _USER = _Container("UserProperties", "PropertyValue")
 _SYSTEM = _Container("SystemProperties", "SystemPropertyValue")
 
 
-def _string(name: str, text: str) -> Attribute:
-    return Attribute(type=_STRING, text=text)
-
-
 def _number(name: str, text: str) -> Attribute:
     if not is_number(text):
         raise _invalid(name, "is no NUMBER")
@@ -144,7 +140,7 @@ def _binary(name: str, text: str) -> Attribute:
 
 
 _TYPES: dict[str, _Type] = {
-    "STRING": _Type(_STRING, _string),
+    "STRING": _Type(_STRING, lambda name, text: Attribute(type=_STRING, text=text)),
     "NUMBER": _Type("Number", _number),
     "BOOLEAN": _Type(_TRUTH, _truth),
     "BINARY": _Type("Binary", _binary),
@@ -217,11 +213,8 @@ def _written(kind: _Container, attributes: Iterable[tuple[str, Attribute]]) -> s
 
 def _entry(name: str, value: Attribute) -> str:
     text = (value.text or "") if value.data is None else b64encode(value.data).decode()
-    return element("Name", name) + element("Value", text) + element("Type", _type_of(value))
-
-
-def _type_of(value: Attribute) -> str:
-    return _TYPE_OF_LABEL.get(value.type) or _TYPE_OF_LABEL[value.type.partition(".")[0]]
+    kind = _TYPE_OF_LABEL.get(value.type) or _TYPE_OF_LABEL[value.type.partition(".")[0]]
+    return element("Name", name) + element("Value", text) + element("Type", kind)
 
 
 def _invalid(name: str, why: str) -> SmqError:

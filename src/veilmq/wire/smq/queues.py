@@ -80,10 +80,6 @@ def _message_bytes(name: str, text: str, context: RequestContext) -> Values:
     return {"message_bytes_max": whole_number(name, text, allowed, BYTES)}
 
 
-def _logged(name: str, text: str, context: RequestContext) -> Values:
-    return {"operations_logged": flag(name, text)}
-
-
 _KINDS = {"normal": False, "fifo": True}
 
 
@@ -108,7 +104,10 @@ ATTRIBUTES: dict[str, Attribute] = {
     "MessageRetentionPeriod": _number("retention_s", SMQ_RETENTION_S, SECONDS),
     "VisibilityTimeout": _number("visibility_timeout_s", SMQ_VISIBILITY_TIMEOUT_S, SECONDS),
     "PollingWaitSeconds": _number("receive_wait_s", SMQ_RECEIVE_WAIT_S, SECONDS),
-    "LoggingEnabled": Attribute(_logged, lambda settings: str(settings.operations_logged)),
+    "LoggingEnabled": Attribute(
+        lambda name, text, context: {"operations_logged": flag(name, text)},
+        lambda settings: str(settings.operations_logged),
+    ),
     "QueueType": Attribute(_kind),
     "DeadLetterTargetQueue": Attribute(_dead_letter_queue),
     "MaxReceiveCount": Attribute(_number("receives_max", SQS_RECEIVES_MAX).read),

@@ -115,10 +115,6 @@ def is_about(root: str) -> When:
     return lambda request: request.root == root
 
 
-def _peeks_several(request: SmqRequest) -> bool:
-    return says("peekonly")(request) and has("numofmessages")(request)
-
-
 _GET, _PUT, _POST, _DELETE = b"GET", b"PUT", b"POST", b"DELETE"
 _ROOT = ""
 _QUEUES = "queues"
@@ -141,7 +137,14 @@ _ROWS = (
     Route("DeleteQueue", _DELETE, _QUEUE, queues.delete_queue, "DeleteQueue"),
     Route("BatchSendMessage", _POST, _MESSAGES, batch_send_message, "SendMessage", is_about("Messages")),
     Route("SendMessage", _POST, _MESSAGES, send_message, "SendMessage"),
-    Route("BatchPeekMessage", _GET, _MESSAGES, batch_peek_message, "ReceiveMessage", _peeks_several),
+    Route(
+        "BatchPeekMessage",
+        _GET,
+        _MESSAGES,
+        batch_peek_message,
+        "ReceiveMessage",
+        lambda it: says("peekonly")(it) and has("numofmessages")(it),
+    ),
     Route("PeekMessage", _GET, _MESSAGES, peek_message, "ReceiveMessage", says("peekonly")),
     Route("BatchReceiveMessage", _GET, _MESSAGES, batch_receive_message, "ReceiveMessage", has("numofmessages")),
     Route("ReceiveMessage", _GET, _MESSAGES, receive_message, "ReceiveMessage"),

@@ -294,7 +294,9 @@ def _sign(key: bytes, claim: ClaimV4, basic: bytes, canonical: bytes, variant: V
 def _canonical(request: SignedRequest) -> bytes:
     path, _, query = request.target.partition(b"?")
     encoded = "/".join([_encoded(unquote_to_bytes(part)) for part in path.split(b"/")])
-    return b"%b\n%b\n%b\n%b\n" % (request.method, encoded.encode(), _query(query), _lines(request.headers))
+    signed = sorted(name for name in request.headers if name.startswith(PREFIX) or name in _HEADERS)
+    lines = b"".join([b"%b:%b\n" % (name, request.headers[name].strip()) for name in signed])
+    return b"%b\n%b\n%b\n%b\n" % (request.method, encoded.encode(), _query(query), lines)
 
 
 def _query(query: bytes) -> bytes:
@@ -303,14 +305,6 @@ def _query(query: bytes) -> bytes:
         (_encoded(unquote_to_bytes(name).lower()), _encoded(unquote_to_bytes(value))) for name, _, value in pairs
     )
     return "&".join([f"{name}={value}" if value else name for name, value in encoded]).encode()
-
-
-def _lines(headers: Headers) -> bytes:
-    return b"".join([b"%b:%b\n" % (name, headers[name].strip()) for name in sorted(_signed(headers))])
-
-
-def _signed(headers: Headers) -> Iterator[bytes]:
-    return (name for name in headers if name.startswith(PREFIX) or name in _HEADERS)
 
 
 def _encoded(value: bytes) -> str:

@@ -438,18 +438,10 @@ def _as_xml(published: Published, notification: Notification) -> str:
     return f'<?xml version="1.0"?>\n<Notification xmlns="{NAMESPACE}">{inner}</Notification>'
 
 
-def _as_json(published: Published, notification: Notification) -> str:
-    return msgspec.json.encode(_content(published, notification)).decode()
-
-
-def _simplified(published: Published, notification: Notification) -> str:
-    return published.body
-
-
 _WRITERS: dict[NotificationFormat, Callable[[Published, Notification], str]] = {
     NotificationFormat.XML: _as_xml,
-    NotificationFormat.JSON: _as_json,
-    NotificationFormat.SIMPLIFIED: _simplified,
+    NotificationFormat.JSON: lambda *message: msgspec.json.encode(_content(*message)).decode(),
+    NotificationFormat.SIMPLIFIED: lambda published, notification: published.body,
 }
 
 

@@ -203,14 +203,6 @@ def answered(result: Any) -> Any:
     return result
 
 
-def only(results: Any) -> Any:
-    """Return the outcome of a command that had one entry; raises the ``SqsError`` for a ``VeilmqError``."""
-    outcome = results if isinstance(results, VeilmqError) else results[0]
-    if isinstance(outcome, VeilmqError):
-        raise from_core(outcome)
-    return outcome
-
-
 def nothing(result: Any) -> None:
     """Respond with an empty object; raises the ``SqsError`` for a ``VeilmqError``."""
     answered(result)
@@ -380,11 +372,6 @@ def _empty(name: str, value: AttributeValue) -> SqsError:
 
 _TEXT = b"\x01"
 _BINARY = b"\x02"
-
-
-def body_md5(body: str) -> str:
-    """Return the digest of a body, in hexadecimal."""
-    return md5(body.encode(), usedforsecurity=False).hexdigest()
 
 
 def attributes_md5(attributes: Mapping[str, Attribute]) -> str | None:

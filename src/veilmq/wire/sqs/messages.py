@@ -291,6 +291,8 @@ def _deduplication_id(value: str | None, queue: str) -> str | None:
 # some.
 
 
+_OVER_LIMIT = "The maximum number of messages of this queue is in flight; delete some, or wait until they are visible."
+
 ReadAttribute = Callable[[ReceivedMessage, Properties, RequestContext], str | None]
 
 
@@ -312,10 +314,6 @@ def _deduplication_id_of(message: ReceivedMessage, carried: Properties, context:
     return sha256(message.body.encode()).hexdigest()
 
 
-def _source(message: ReceivedMessage, carried: Properties, context: RequestContext) -> str | None:
-    return queue_arn(message.source, context) if message.source is not None else None
-
-
 SYSTEM_ATTRIBUTES: dict[str, ReadAttribute] = {
     SENDER_ID: _sender,
     "SentTimestamp": lambda message, carried, context: str(message.sent_at_ms),
@@ -325,7 +323,9 @@ SYSTEM_ATTRIBUTES: dict[str, ReadAttribute] = {
     "SequenceNumber": lambda message, carried, context: sequence_text(message.sequence),
     DEDUPLICATION: _deduplication_id_of,
     GROUP: lambda message, carried, context: carried.group,
-    "DeadLetterQueueSourceArn": _source,
+    "DeadLetterQueueSourceArn": lambda message, carried, context: (
+        None if message.source is None else queue_arn(message.source, context)
+    ),
 }
 """Attribute → what it is of a received message; ``None`` where the message has none."""
 
@@ -351,8 +351,9 @@ def receive_message(request: ReceiveMessageRequest, context: RequestContext) -> 
             raise from_core(result)
         received: Received = result
         messages = [_message(message, system, names, context) for message in received.messages]
-        if not messages and received.over_limit:
-            _check_waited(received, wait_s)
+        waited = received.receive_wait_s if wait_s is None else wait_s
+        if not messages and received.over_limit and not waited:  # a long poll is answered with nothing, as on AWS
+            raise SqsError(OVER_LIMIT, _OVER_LIMIT)
         return ReceiveMessageResult(messages=messages or None)
 
     command = Receive(
@@ -362,15 +363,6 @@ def receive_message(request: ReceiveMessageRequest, context: RequestContext) -> 
         attempt_id=attempt_id,
     )
     return Plan(command, respond, wait_s)
-
-
-def _check_waited(received: Received, wait_s: int | None) -> None:
-    """Raise OverLimit for a receive that did not wait; a long poll is answered with nothing, as on AWS."""
-    if not (received.receive_wait_s if wait_s is None else wait_s):
-        raise SqsError(
-            OVER_LIMIT,
-            "The maximum number of messages of this queue is in flight; delete some, or wait until they are visible.",
-        )
 
 
 def _system_names(request: ReceiveMessageRequest) -> list[str]:
@@ -456,7 +448,9 @@ def delete_message(request: DeleteMessageRequest, context: RequestContext) -> Pl
 def delete_message_batch(request: DeleteMessageBatchRequest, context: RequestContext) -> Plan:
     """DeleteMessageBatch: up to ten receipts, each deleted or refused alone."""
     queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
-    batch = Batch(request.entries, "DeleteMessageBatchRequestEntry", _receipt)
+    batch = Batch(
+        request.entries, "DeleteMessageBatchRequestEntry", lambda entry: required("ReceiptHandle", entry.receipt_handle)
+    )
     check = _check_in_order if is_fifo(queue) else _check
 
     def deleted(identifier: str, receipt: str, outcome: Any) -> BatchResultEntry:
@@ -517,7 +511,11 @@ def _check_in_order(receipt: str, outcome: Any) -> None:
 
 def _check_change(queue: str, change: VisibilityChange, outcome: Any) -> None:
     if isinstance(outcome, LeaseTooLong):
-        raise _too_long(change, outcome)
+        raise invalid_parameter(
+            "VisibilityTimeout",
+            change.timeout_s,
+            f"Total VisibilityTimeout for the message is beyond the limit [{outcome.seconds_max} seconds]",
+        )
     changed: LeaseChange = _check(change.receipt, outcome)
     if changed.state is ReceiptState.GONE:
         raise invalid_parameter(
@@ -525,10 +523,6 @@ def _check_change(queue: str, change: VisibilityChange, outcome: Any) -> None:
         )
     if changed.state in _OUT_OF_ORDER and is_fifo(queue):
         raise _expired(change.receipt)
-
-
-def _receipt(request: DeleteMessageBatchEntry) -> str:
-    return required("ReceiptHandle", request.receipt_handle)
 
 
 def _change(request: ChangeMessageVisibilityRequest | ChangeMessageVisibilityBatchEntry) -> VisibilityChange:
@@ -539,11 +533,3 @@ def _change(request: ChangeMessageVisibilityRequest | ChangeMessageVisibilityBat
 
 def _expired(receipt: str) -> SqsError:
     return invalid_parameter("ReceiptHandle", receipt, "The receipt handle has expired.")
-
-
-def _too_long(change: VisibilityChange, error: LeaseTooLong) -> SqsError:
-    return invalid_parameter(
-        "VisibilityTimeout",
-        change.timeout_s,
-        f"Total VisibilityTimeout for the message is beyond the limit [{error.seconds_max} seconds]",
-    )

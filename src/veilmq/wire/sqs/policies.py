@@ -233,7 +233,7 @@ def _read_line(name: str, key: str, values: list[str]) -> Condition:
     operator = name.lower()
     for_all, for_any = operator.startswith(_ALL_VALUES), operator.startswith(_ANY_VALUE)
     operator = operator.removeprefix(_ALL_VALUES).removeprefix(_ANY_VALUE)
-    value_of = KEYS.get(key, _absent)
+    value_of = KEYS.get(key, lambda request: None)
     if operator == "null":
         wanted = tuple(_read_bool(value) for value in values)
         return Condition(key, value_of, lambda value, wanted: wanted == "false", wanted, False, "true" in wanted)
@@ -245,10 +245,6 @@ def _read_line(name: str, key: str, values: list[str]) -> Condition:
         raise PolicyError(f"there is no condition operator {name}")
     wanted = tuple(found.read(value) for value in values)
     return Condition(key, value_of, found.test, wanted, negated, (negated or if_exists or for_all) and not for_any)
-
-
-def _absent(request: PolicyRequest) -> None:
-    """Tell nothing: a key that no request here has."""
 
 
 def _text(value: object) -> str:

@@ -500,7 +500,12 @@ def decode(action: str | bytes, form: Form, context: RequestContext, written: Fo
     if row is None:
         raise unknown_action(name)
     tree = parameters(form)
-    _check_version(tree.get("Version", VERSION))
+    version = tree.get("Version", VERSION)
+    if version != VERSION:
+        raise SqsError(
+            NO_SUCH_VERSION,
+            f"The requested version ({shown(str(version))}) of service AmazonSQS does not exist; use {VERSION}.",
+        )
     members = row.read(tree)
     path = form.path.decode("latin-1")
     if path.strip("/"):
@@ -519,14 +524,6 @@ def encode_error(error: SqsError, written: Format = XML) -> Reply:
     if code is QUEUE_DOES_NOT_EXIST:
         error = SqsError(code, error.message.replace(NO_QUEUE, _NO_QUEUE, 1))
     return Reply(code.status, written.headers % identifier.encode(), written.error(error, identifier), code.name)
-
-
-def _check_version(version: Node) -> None:
-    if version != VERSION:
-        raise SqsError(
-            NO_SUCH_VERSION,
-            f"The requested version ({shown(str(version))}) of service AmazonSQS does not exist; use {VERSION}.",
-        )
 
 
 def _converted(members: dict[str, Any], request: type[Shape]) -> Shape:

@@ -184,7 +184,12 @@ def untag_queue(request: UntagQueueRequest, context: RequestContext) -> Plan:
 
 def list_queue_tags(request: QueueRequest, context: RequestContext) -> Plan:
     """ListQueueTags: all tags of a queue."""
-    return Plan(commands.ShowQueue(queue=queue_of(request.queue_url, context)), _tags_result)
+
+    def respond(result: Any) -> ListQueueTagsResult:
+        view: QueueView = answered(result)
+        return ListQueueTagsResult(tags=view.settings.tags or None)
+
+    return Plan(commands.ShowQueue(queue=queue_of(request.queue_url, context)), respond)
 
 
 def read_tags(tags: Mapping[str, str], queue: str) -> dict[str, str]:
@@ -212,11 +217,6 @@ def _check_key(key: str) -> None:
             key,
             f"A tag's key has 1 to {SQS_TAG_KEY_CHARACTERS_MAX} characters ({_ALLOWED}) and does not begin with aws:.",
         )
-
-
-def _tags_result(result: Any) -> ListQueueTagsResult:
-    view: QueueView = answered(result)
-    return ListQueueTagsResult(tags=view.settings.tags or None)
 
 
 # The actions on queues: making, finding, listing and deleting them, PurgeQueue, Get- and SetQueueAttributes.
