@@ -258,7 +258,7 @@ def _dispatcher(
         authentication=guard.authentication,
         namespaces=_namespaces(settings),
         permissions=guard.permissions(polls.engine),
-        asked=asked,
+        handlers=asked,
         pages=topics.pages,
     )
 

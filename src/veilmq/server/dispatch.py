@@ -59,7 +59,7 @@ _TRACE = b"x-amzn-trace-id"
 _USUAL = frozenset({b"GET", b"POST"})
 _WRONG_HOST = Refusal(400, "The Host header is not the address of a host; send name or name:port.")
 _FOREIGN = Refusal(403, origin.EXPLANATION)
-_UNASKED = Refusal(403, origin.UNASKED)
+_NO_MARK = Refusal(403, origin.UNASKED)
 _NOT_UNDERSTOOD = Refusal(
     404,
     "No protocol of this server recognises the request. SQS clients send JSON with the header "
@@ -91,23 +91,18 @@ class Dispatcher:
     """The handler of all requests of one server."""
 
     __slots__ = (
-        "_account",
         "_address",
-        "_asked",
         "_authentication",
+        "_context_of_all",
         "_contexts",
+        "_handlers",
         "_host",
         "_namespaces",
         "_pages",
         "_permissions",
         "_polls",
-        "_queues",
-        "_region",
         "_routes",
         "_scheme",
-        "_smq_lenient",
-        "_smq_message_bytes_max",
-        "_stale_receipts_act",
         "_submit",
         "metrics",
     )
@@ -128,7 +123,7 @@ class Dispatcher:
         authentication: Authentication | None = None,
         namespaces: Namespaces | None = None,
         permissions: Permissions | None = None,
-        asked: Mapping[type[Command], Ask] = MappingProxyType({}),
+        handlers: Mapping[type[Command], Ask] = MappingProxyType({}),
         pages: Mapping[bytes, Page] = MappingProxyType({}),
     ) -> None:
         """``host`` is the name or address that the server listens on; the engine is that of ``polls``.
@@ -136,33 +131,36 @@ class Dispatcher:
         ``address`` (``host:port``) stands in queue URLs where a client of HTTP/1.0 sends no ``Host``. Without
         ``authentication`` everyone is ``account`` and may do everything; with it there are ``permissions`` too.
         ``namespaces`` know the accounts and regions that requests name; without them all are for the server's own.
-        What begins with ``smq_`` is in each request's context. ``asked`` are further commands that are not just
+        What begins with ``smq_`` is in each request's context. ``handlers`` are of further commands that are not just
         submitted; ``pages`` are answers to GET, by target, for every client.
         """
         self._polls = polls
         self._submit = polls.engine.submit
-        self._asked: dict[type[Command], Ask] = {  # what takes more than one answer of the engine
+        self._handlers: dict[type[Command], Ask] = {  # what takes more than one answer of the engine
             Receive: polls.ask,
             Claim: polls.ask,
             BulkRead: BulkReads(polls.engine).ask,
             BulkStage: BulkStages(polls.engine).ask,
             Publish: Publishing(engine=polls.engine, clock=polls.clock).ask,
-            **asked,
+            **handlers,
         }
         self._pages = pages
         self._host = host
         self._address = address or host
-        self._account = account
-        self._region = region
         self._scheme = scheme
-        self._smq_lenient = smq_lenient
-        self._stale_receipts_act = stale_receipts_act
-        self._smq_message_bytes_max = smq_message_bytes_max
         self._authentication = authentication
         self._namespaces = namespaces
         self._permissions = permissions
         self._contexts: dict[bytes, RequestContext] = {}
-        self._queues: dict[str | None, str] = {}  # by URL, for all contexts
+        self._context_of_all = RequestContext(
+            base_url="",
+            account=account,
+            region=region,
+            token_key=polls.engine.token_key,
+            smq_lenient=smq_lenient,
+            stale_receipts_act=stale_receipts_act,
+            smq_message_bytes_max=smq_message_bytes_max,
+        )
         self._routes: dict[bytes | None, Route] = {}  # by X-Amz-Target; as many as there are actions
         self.metrics = metrics
 
@@ -180,7 +178,7 @@ class Dispatcher:
         if route is None or headers.get(b"content-type") != CONTENT_TYPE:
             route, content = self._route(request)
         if request.method != b"POST" or b"origin" in headers or b"sec-fetch-site" in headers:
-            refusal = self._obstacle(request, route)
+            refusal = self._head_refusal(request, route)
             if refusal is not None:
                 self._show(request, refusal, started_s)
                 return None
@@ -202,7 +200,7 @@ class Dispatcher:
                 or (not authorization and PRESIGNED in request.target)
             ):
                 context = namespaces.of(context, authorization, request.target)
-        return self._ask(request, route, content, context, started_s, known)
+        return self._serve(request, route, content, context, started_s, known)
 
     def _route(self, request: Request) -> tuple[Route | None, Any]:
         """Find the protocol of ``request``, and its content; that of a large body is not read before its signature."""
@@ -224,21 +222,21 @@ class Dispatcher:
             self._routes[request.headers[b"x-amz-target"]] = route
         return route, found.content
 
-    def _obstacle(self, request: Request, route: Route | None) -> Refusal | None:
+    def _head_refusal(self, request: Request, route: Route | None) -> Refusal | None:
         if origin.is_foreign(request.headers, own_name=self._host):
             return _FOREIGN
-        return None if request.method == b"POST" else self._obstacle_to_others(request, route)
+        return None if request.method == b"POST" else self._method_refusal(request, route)
 
-    def _obstacle_to_others(self, request: Request, route: Route | None) -> Refusal | None:
+    def _method_refusal(self, request: Request, route: Route | None) -> Refusal | None:
         """Every protocol is spoken by POST; another method is for the ones that know it, and not for web pages."""
         if route is None:
             return _NO_ACTION if request.method == b"GET" else _WRONG_METHOD
         if request.method not in route.protocol.methods:
             return _WRONG_METHOD._replace(allow=b", ".join(sorted(route.protocol.methods | _USUAL)))
         unasked = origin.is_unasked(request.headers, own_name=self._host, mark=route.protocol.mark)
-        return _UNASKED if unasked else None
+        return _NO_MARK if unasked else None
 
-    def _ask(  # noqa: C901 (the way of every request: a call more is time)
+    def _serve(  # noqa: C901 (the way of every request: a call more is time)
         self,
         request: Request,
         route: Route,
@@ -254,7 +252,7 @@ class Dispatcher:
             if self._authentication is not None:
                 caller = self._authentication.context(request, context, protocol.verifier, known)
             if content is None:
-                return self._ask_large(request, protocol, context, started_s, caller.caller)
+                return self._serve_large(request, protocol, context, started_s, caller.caller)
             if _TRACE in request.headers:
                 caller = traced(caller, request.headers[_TRACE])
             call = exchange.call = protocol.decode(route.action, content, caller)
@@ -267,7 +265,7 @@ class Dispatcher:
             return None
         command = call.command
         done: Done = exchange.done
-        ask = self._asked.get(type(command))
+        ask = self._handlers.get(type(command))
         if self._permissions is not None and caller.caller is not None:
             try:
                 self._permissions.check(exchange, command, caller.caller)
@@ -275,7 +273,7 @@ class Dispatcher:
                 exchange.reply(protocol.refuse(protocol.deny(denial), context.base_url))
                 return None
             except Unknown as unknown:
-                again = partial(self._ask, request, route, content, context, started_s, known)
+                again = partial(self._serve, request, route, content, context, started_s, known)
                 return self._permissions.wait(exchange, unknown, again)
             if type(command) is BrowseQueues:
                 command = self._permissions.narrowed(exchange, command, caller.caller)
@@ -293,7 +291,7 @@ class Dispatcher:
             return InTurn(request, partial(ask, command, call.wait_s, done))
         return ask(command, call.wait_s, done)
 
-    def _ask_large(
+    def _serve_large(
         self, request: Request, protocol: Protocol, context: RequestContext, started_s: float, caller: Caller | None
     ) -> Pending | None:
         """Read a large body, now that its signature is verified, and go on as with a small one."""
@@ -301,7 +299,7 @@ class Dispatcher:
         if route is None:
             self._refuse(request, _NOT_UNDERSTOOD, started_s)
             return None
-        return self._ask(request, route, content, context, started_s, caller)
+        return self._serve(request, route, content, context, started_s, caller)
 
     def inspect(self, head: Request) -> Share | None:
         """Return where the large body of a request counts, whose head is ``head``; ``None`` if that is refused.
@@ -355,16 +353,7 @@ class Dispatcher:
         if len(self._contexts) >= _CONTEXTS_MAX:
             self._contexts.clear()
         base_url = f"{self._scheme}://" + (host.decode() or self._address)
-        context = RequestContext(
-            base_url=base_url,
-            account=self._account,
-            region=self._region,
-            token_key=self._polls.engine.token_key,
-            smq_lenient=self._smq_lenient,
-            stale_receipts_act=self._stale_receipts_act,
-            smq_message_bytes_max=self._smq_message_bytes_max,
-            queues=self._queues,
-        )
+        context = msgspec.structs.replace(self._context_of_all, base_url=base_url)
         self._contexts[host] = context
         return context
 

@@ -1,11 +1,12 @@
 """A request and its reply, the same for every protocol: caller, context, call, reply, and the request's id."""
 
 from base64 import b32encode
+from collections.abc import Callable
 from hashlib import sha256
 from itertools import count
 from os import urandom
 from random import getrandbits
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -191,20 +192,21 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
 # What a codec makes of a request that it has understood; the same to the server whatever the protocol.
 
 
-class Call(Protocol):
-    """The ``command`` to submit, and the way from its result to bytes.
+class Plan(msgspec.Struct, frozen=True, gc=False):
+    """What an action makes of a request: the ``command`` to submit, and what makes the response of its result.
 
-    ``wait_s`` is how long an empty result may wait for a message: 0 unless this is a receive, ``None`` for as long as
-    the queue itself says.
+    ``respond`` gets the result or the ``VeilmqError`` and raises the error of the protocol. ``wait_s`` is how long an
+    empty result may wait for a message: 0 unless this is a receive, ``None`` for as long as the queue itself says.
     """
 
-    @property
-    def command(self) -> Command:
-        """Return what to ask of the engine."""
+    command: Command
+    respond: Callable[[Any], Any]
+    wait_s: int | None = 0
 
-    @property
-    def wait_s(self) -> int | None:
-        """Return for how many seconds an empty result may wait."""
+
+class Call(Plan, frozen=True, gc=False):
+    """A plan whose protocol is known, which makes bytes of the response."""
 
     def encode(self, result: Any) -> Reply:
         """Return the reply for the command's result or its ``VeilmqError``; may be called more than once."""
+        raise NotImplementedError

@@ -29,7 +29,7 @@ from veilmq.core.limits import (
 from veilmq.core.looks import Peek, Peeked, PeekedMessage
 from veilmq.core.properties import Attribute, Properties, attributes_bytes
 from veilmq.core.results import LeaseChange, ReceiptState, Received, ReceivedMessage, SentMessage
-from veilmq.wire.exchange import SENDER_ID, Caller, RequestContext
+from veilmq.wire.exchange import SENDER_ID, Caller, Plan, RequestContext
 from veilmq.wire.smq.errors import (
     MESSAGE_NOT_EXIST,
     MISSING_RECEIPT_HANDLE,
@@ -42,7 +42,6 @@ from veilmq.wire.smq.request import (
     SECONDS,
     Answer,
     Element,
-    Plan,
     SmqRequest,
     answered,
     body_of,

@@ -21,7 +21,7 @@ from veilmq.core.limits import (
 )
 from veilmq.core.results import QueuePage, QueueView
 from veilmq.core.settings import QueueSettings, SettingValue
-from veilmq.wire.exchange import RequestContext
+from veilmq.wire.exchange import Plan, RequestContext
 from veilmq.wire.smq.errors import invalid_argument
 from veilmq.wire.smq.request import (
     BYTES,
@@ -29,7 +29,6 @@ from veilmq.wire.smq.request import (
     SECONDS,
     Answer,
     Element,
-    Plan,
     SmqRequest,
     answered,
     body_of,

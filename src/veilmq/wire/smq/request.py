@@ -3,7 +3,7 @@
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from os import urandom
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -11,7 +11,6 @@ from xml.parsers.expat import ExpatError, ParserCreate, XMLParserType
 
 import msgspec
 
-from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import (
     SMQ_LIST_RESULTS,
@@ -435,17 +434,6 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 NO_CONTENT = Answer(204)
 """Done, and nothing to say."""
-
-Respond = Callable[[Any], Answer]
-"""Result or ``VeilmqError`` of the command → answer; raises ``SmqError``."""
-
-
-class Plan(msgspec.Struct, frozen=True, gc=False):
-    """``wait_s`` is how long an empty receive may wait, ``None`` for as long as the queue says."""
-
-    command: Command
-    respond: Respond
-    wait_s: int | None = 0
 
 
 def answered(result: Any) -> Any:

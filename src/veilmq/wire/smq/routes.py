@@ -9,11 +9,8 @@ from dataclasses import replace
 from hashlib import md5
 from typing import Any, NamedTuple
 
-import msgspec
-
-from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
-from veilmq.wire.exchange import Reply, RequestContext
+from veilmq.wire.exchange import Call, Plan, Reply, RequestContext
 from veilmq.wire.smq import queues, topics
 from veilmq.wire.smq.errors import (
     INVALID_CONTENT_TYPE,
@@ -43,8 +40,6 @@ from veilmq.wire.smq.request import (
     VERSION,
     VERSION_HEADER,
     Answer,
-    Plan,
-    Respond,
     SmqRequest,
     document,
     element,
@@ -190,13 +185,10 @@ _XML = frozenset({b"text/xml", b"application/xml"})
 _VERSION = b"x-mns-version: %b\r\n" % VERSION
 
 
-class SmqCall(msgspec.Struct, frozen=True, gc=False):
-    """A request that was understood; see ``exchange.Call``. ``base_url`` is the host that errors name."""
+class SmqCall(Call, frozen=True, gc=False):
+    """A call over SMQ; ``base_url`` is the host that errors name."""
 
-    command: Command
-    wait_s: int | None
-    respond: Respond
-    base_url: str
+    base_url: str = ""
 
     def encode(self, result: Any) -> Reply:
         """Return the reply for the command's result or its ``VeilmqError``."""
@@ -217,7 +209,7 @@ def decode(action: bytes, request: SmqRequest, context: RequestContext) -> SmqCa
     if route is None:
         raise SmqError(INVALID_REQUEST_URL)
     plan = route.plan(request, context)
-    return SmqCall(plan.command, plan.wait_s, plan.respond, context.base_url)
+    return SmqCall(plan.command, plan.respond, plan.wait_s, context.base_url)
 
 
 def _check_headers(request: SmqRequest) -> None:

@@ -35,7 +35,7 @@ from veilmq.core.topics import (
     TopicPage,
     TopicView,
 )
-from veilmq.wire.exchange import RequestContext
+from veilmq.wire.exchange import Plan, RequestContext
 from veilmq.wire.smq.errors import (
     ACCESS_DENIED,
     ENDPOINT_INVALID,
@@ -55,7 +55,6 @@ from veilmq.wire.smq.request import (
     VERSION,
     Answer,
     Element,
-    Plan,
     SmqRequest,
     answered,
     body_of,

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from veilmq.wire.exchange import RequestContext
+from veilmq.wire.exchange import Plan, RequestContext
 from veilmq.wire.sqs import errors, moves, queues
 from veilmq.wire.sqs.errors import Code, SqsError, shown
-from veilmq.wire.sqs.members import TRACE_HEADER, Plan, QueueRequest, Shape
+from veilmq.wire.sqs.members import TRACE_HEADER, QueueRequest, Shape
 from veilmq.wire.sqs.messages import (
     SYSTEM_ATTRIBUTES,
     ChangeMessageVisibilityBatchRequest,

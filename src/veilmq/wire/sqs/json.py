@@ -16,14 +16,13 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from veilmq.core.commands import Command
 from veilmq.core.limits import (
     JSON_LARGE_BODY_BYTES,
     JSON_PUNCTUATION_MAX,
     SQS_BATCH_ENTRIES_MAX,
     SQS_MESSAGE_ATTRIBUTES_MAX,
 )
-from veilmq.wire.exchange import REQUEST_ID_BEGINNING, REQUEST_NUMBERS, Reply, RequestContext
+from veilmq.wire.exchange import REQUEST_ID_BEGINNING, REQUEST_NUMBERS, Call, Plan, Reply, RequestContext
 from veilmq.wire.sqs.actions import ACTIONS, unknown_action
 from veilmq.wire.sqs.errors import (
     INVALID_ADDRESS,
@@ -36,7 +35,7 @@ from veilmq.wire.sqs.errors import (
     too_many_attributes,
     too_many_entries,
 )
-from veilmq.wire.sqs.members import Plan, Respond, Shape
+from veilmq.wire.sqs.members import Shape
 
 Narrow = Callable[[bytes], bytes]
 """Body → the members that the action knows, none of them too wide; raises ``SqsError``, ``MsgspecError``."""
@@ -122,12 +121,8 @@ for _row in ACTIONS.values():
     )
 
 
-class JsonCall(msgspec.Struct, frozen=True, gc=False):
-    """A request that was understood; see ``call.Call``."""
-
-    command: Command
-    wait_s: int | None
-    respond: Respond
+class JsonCall(Call, frozen=True, gc=False):
+    """A call in JSON."""
 
     def encode(self, result: Any) -> Reply:
         """Return the reply for the command's result or its ``VeilmqError``."""
@@ -150,7 +145,7 @@ def decode(action: str | bytes, body: bytes, context: RequestContext) -> JsonCal
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SqsError(SERIALIZATION, _why(error, body)) from None
     plan = make_plan(request, context)
-    return JsonCall(plan.command, plan.wait_s, plan.respond)
+    return JsonCall(plan.command, plan.respond, plan.wait_s)
 
 
 def encode_error(error: SqsError) -> Reply:

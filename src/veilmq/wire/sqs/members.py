@@ -7,7 +7,6 @@ from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import (
     SQS_ATTEMPT_ID_CHARACTERS_MAX,
@@ -176,24 +175,6 @@ def checked_id(name: str, value: str | None) -> str | None:
 def sequence_text(sequence: int | None) -> str | None:
     """Return a sequence number as the wire has it; texts are in the order of the numbers."""
     return None if sequence is None else str(_SEQUENCE_BASE + sequence)
-
-
-# What an action makes of a request: the command for the engine, and the way from its result to the reply.
-#
-# This is where protocols meet. A codec turns bytes into a request, the action's row turns the request into a ``Plan``,
-# and the codec turns the response into bytes.
-
-
-Respond = Callable[[Any], Shape | None]
-"""Result or ``VeilmqError`` of the command → response, ``None`` for an empty one; raises ``SqsError``."""
-
-
-class Plan(msgspec.Struct, frozen=True, gc=False):
-    """``wait_s`` is how long an empty receive may wait, ``None`` for as long as the queue says."""
-
-    command: Command
-    respond: Respond
-    wait_s: int | None = 0
 
 
 def answered(result: Any) -> Any:

@@ -14,7 +14,7 @@ from veilmq.core.limits import SQS_BATCH_BYTES_MAX, SQS_RECEIVE_COUNT
 from veilmq.core.properties import Attribute, Properties, attributes_bytes
 from veilmq.core.receipts import has_form
 from veilmq.core.results import LeaseChange, ReceiptState, Received, ReceivedMessage, SentMessage
-from veilmq.wire.exchange import SENDER_ID, RequestContext, id_text
+from veilmq.wire.exchange import SENDER_ID, Plan, RequestContext, id_text
 from veilmq.wire.sqs.errors import (
     INVALID_PARAMETER_VALUE,
     MISSING_PARAMETER,
@@ -39,7 +39,6 @@ from veilmq.wire.sqs.members import (
     BatchResultEntry,
     ChangedResultEntry,
     Integer,
-    Plan,
     QueueRequest,
     SendMessageBatchResultEntry,
     SendMessageResult,

@@ -14,9 +14,9 @@ from veilmq.core import commands, redrive
 from veilmq.core.errors import DestinationRefused, QueueNotFound
 from veilmq.core.limits import SQS_MOVE_TASK_RESULTS
 from veilmq.core.results import MoveStatus, MoveTask
-from veilmq.wire.exchange import RequestContext, id_text
+from veilmq.wire.exchange import Plan, RequestContext, id_text
 from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE, RESOURCE_NOT_FOUND, SqsError, invalid_parameter
-from veilmq.wire.sqs.members import Integer, Plan, Shape, answered, check_number, required
+from veilmq.wire.sqs.members import Integer, Shape, answered, check_number, required
 from veilmq.wire.sqs.names import queue_arn, queue_of_arn
 
 

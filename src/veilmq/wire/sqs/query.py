@@ -23,9 +23,8 @@ from xml.sax.saxutils import escape
 import msgspec
 from msgspec import inspect
 
-from veilmq.core.commands import Command
 from veilmq.core.limits import QUERY_DEPTH_MAX, QUERY_PARAMETERS_MAX
-from veilmq.wire.exchange import Reply, RequestContext, new_request_id
+from veilmq.wire.exchange import Call, Plan, Reply, RequestContext, new_request_id
 from veilmq.wire.sqs.actions import ACTIONS, Action, unknown_action
 from veilmq.wire.sqs.errors import (
     MALFORMED_INPUT,
@@ -38,7 +37,7 @@ from veilmq.wire.sqs.errors import (
     missing_parameter,
     shown,
 )
-from veilmq.wire.sqs.members import ILLEGAL, Plan, Respond, Shape
+from veilmq.wire.sqs.members import ILLEGAL, Shape
 
 _ELEMENTS = {
     "Actions": "ActionName",
@@ -473,14 +472,11 @@ def _row(action: Action) -> _Row:
 _ROWS = {name: _row(action) for name, action in ACTIONS.items()}
 
 
-class QueryCall(msgspec.Struct, frozen=True, gc=False):
-    """A request that was understood; see ``call.Call``."""
+class QueryCall(Call, frozen=True, gc=False):
+    """A call of the Query protocol."""
 
-    command: Command
-    wait_s: int | None
-    respond: Respond
-    action: str
-    written: Format
+    action: str = ""
+    written: Format = XML
 
     def encode(self, result: Any) -> Reply:
         """Return the reply for the command's result or its ``VeilmqError``."""
@@ -514,7 +510,7 @@ def decode(action: str | bytes, form: Form, context: RequestContext, written: Fo
         if row.about_a_queue:
             members.setdefault(_QUEUE_URL, path)
     plan = row.plan(_converted(members, row.request), context)
-    return QueryCall(plan.command, plan.wait_s, plan.respond, name, written)
+    return QueryCall(plan.command, plan.respond, plan.wait_s, name, written)
 
 
 def encode_error(error: SqsError, written: Format = XML) -> Reply:

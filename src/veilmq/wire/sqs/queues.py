@@ -21,7 +21,7 @@ from veilmq.core.limits import (
     SQS_TAGS_MAX,
 )
 from veilmq.core.results import QueuePage, QueueView
-from veilmq.wire.exchange import RequestContext, root_arn
+from veilmq.wire.exchange import Plan, RequestContext, root_arn
 from veilmq.wire.sqs.errors import (
     INVALID_PARAMETER_VALUE,
     OVER_LIMIT,
@@ -32,7 +32,7 @@ from veilmq.wire.sqs.errors import (
     missing_queue_name,
     too_many_tags,
 )
-from veilmq.wire.sqs.members import Integer, Plan, QueueRequest, Shape, answered, check_number, nothing, required
+from veilmq.wire.sqs.members import Integer, QueueRequest, Shape, answered, check_number, nothing, required
 from veilmq.wire.sqs.names import Listing, account_of, new_queue, queue_arn, queue_of, queue_url
 from veilmq.wire.sqs.policies import GRANTABLE, decode, statements
 from veilmq.wire.sqs.queue_attributes import (

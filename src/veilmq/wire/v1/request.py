@@ -13,10 +13,9 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from veilmq.core import errors as core
-from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX
-from veilmq.wire.exchange import REGION_PATTERN, Reply, RequestContext
+from veilmq.wire.exchange import REGION_PATTERN, Call, Reply, RequestContext
 from veilmq.wire.sqs.errors import Code, SqsError
 from veilmq.wire.sqs.names import namespace
 from veilmq.wire.sqs.signatures import query_pairs
@@ -218,15 +217,13 @@ def as_json(result: Any) -> Reply:
     return json_reply(200, {} if result is None else result)
 
 
-class ApiCall(msgspec.Struct, frozen=True, gc=False):
-    """A request that was understood; see ``exchange.Call``. ``answer`` encodes a result that is no error."""
+class ApiCall(Call, frozen=True, gc=False):
+    """A call of the API; ``respond`` encodes a result that is no error."""
 
-    command: Command
-    answer: Callable[[Any], Reply] = as_json
-    wait_s: int | None = 0
+    respond: Callable[[Any], Reply] = as_json
 
     def encode(self, result: Any) -> Reply:
         """Return the reply for the command's result, its ``VeilmqError``, or the ``SqsError`` of a body read later."""
         if isinstance(result, VeilmqError):
             return encode_failure(result)
-        return encode_error(result) if isinstance(result, SqsError) else self.answer(result)
+        return encode_error(result) if isinstance(result, SqsError) else self.respond(result)
