@@ -13,7 +13,7 @@ from veilmq.client.publications import Publications
 from veilmq.client.transport import UNEXPECTED_REPLY
 from veilmq.core.publications import Published, Staged
 from veilmq.testing import RunningServer
-from veilmq.wire.v1.outgoing import OutgoingRow
+from veilmq.wire.v1.publications import OutgoingRow
 
 MANY = 3_000
 

@@ -10,7 +10,7 @@ from veilmq.client import HttpQueueClient
 from veilmq.client.claims import Claims
 from veilmq.client.publications import Publications
 from veilmq.testing import RunningServer
-from veilmq.wire.v1.outgoing import OutgoingRow
+from veilmq.wire.v1.publications import OutgoingRow
 
 URL = "{}/000000000000/jobs"
 PAGE = "/console/claims/000000000000/jobs"

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from veilmq.wire.v1.looks import Lease, LeaseFields, ListedMessage, LookFields, PeekedRow, PeekFields
+from veilmq.wire.v1.queues import InspectFields, Lease, LeaseFields, ListedMessage, PeekedRow, PeekFields
 from veilmq.wire.v1.routes import ROUTES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocols" / "looks.md"
 ROWS = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
-FIELDS = {"/v1/messages/{account}/{queue}": LookFields, "/v1/leases/{account}/{queue}": LeaseFields}
+FIELDS = {"/v1/messages/{account}/{queue}": InspectFields, "/v1/leases/{account}/{queue}": LeaseFields}
 
 
 @pytest.mark.parametrize("key", [key for key in ROUTES if b" messages/" in key or b" leases/" in key], ids=bytes.decode)

@@ -13,7 +13,7 @@ from veilmq.client import HttpQueueClient
 from veilmq.core import limits
 from veilmq.core.publications import Published, WriterView
 from veilmq.testing import RunningServer
-from veilmq.wire.v1.outgoing import OutgoingRow
+from veilmq.wire.v1.publications import OutgoingRow
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocols" / "publications.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -6,8 +6,8 @@ from pathlib import Path
 from veilmq.client import HttpQueueClient
 from veilmq.core.settings import QueueSettings
 from veilmq.testing import RunningServer
-from veilmq.wire.sqs.settings import SETTINGS
-from veilmq.wire.v1.queue_settings import RANGES, SettingFields
+from veilmq.wire.sqs.queue_attributes import SETTINGS
+from veilmq.wire.v1.queues import RANGES, SettingFields
 from veilmq.wire.v1.routes import ROUTES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocols" / "queues.md"

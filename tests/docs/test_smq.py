@@ -4,8 +4,8 @@ import re
 
 from tests.conftest import TESTS
 from veilmq.wire.smq import ROUTES
-from veilmq.wire.smq.attributes import ATTRIBUTES
 from veilmq.wire.smq.errors import CODES
+from veilmq.wire.smq.queues import ATTRIBUTES
 
 ROOT = TESTS.parent
 PAGE = (ROOT / "docs" / "protocols" / "smq.md").read_text(encoding="utf-8")

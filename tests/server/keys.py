@@ -10,7 +10,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from veilmq.testing import RunningServer
-from veilmq.wire.sqs.callers import caller
+from veilmq.wire.exchange import caller_named
 
 OWNER, FRIEND = "111111111111", "222222222222"
 REGION = "eu-west-1"
@@ -71,7 +71,7 @@ def client(server: RunningServer | str, key: str = "AKIDOWNER", **other: Any) ->
 
 def sender_id(account: str, user: str) -> str:
     """Return what messages of a user have as their `SenderId`."""
-    return caller(account, user).sender_id
+    return caller_named(account, user).sender_id
 
 
 def statement(**elements: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, TOKEN, client, wri
 from veilmq.client import ClientError, HttpQueueClient, SigningKey
 from veilmq.client.claims import Claims
 from veilmq.testing import RunningServer
-from veilmq.wire.v1.errors import ANSWERS
+from veilmq.wire.v1.request import ANSWERS
 from veilmq.wire.v1.routes import EVERYWHERE, ROUTES
 
 PATH = "/v1/claims/000000000000/jobs"

@@ -13,7 +13,7 @@ from veilmq.client.forwards import Forwards
 from veilmq.client.signing import SigningKey
 from veilmq.core.properties import Attribute
 from veilmq.testing import RunningServer
-from veilmq.wire.v1.forwards import ForwardedEntry
+from veilmq.wire.v1.publications import ForwardedEntry
 
 
 @pytest.fixture(params=["memory", "postgres"])

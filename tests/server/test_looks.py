@@ -12,7 +12,7 @@ from veilmq.client.api import QueueApi
 from veilmq.client.signing import SigningKey
 from veilmq.core.properties import Attribute
 from veilmq.testing import RunningServer
-from veilmq.wire.v1.looks import ListedLeases, ListedMessages, PeekedMessages
+from veilmq.wire.v1.queues import ListedLeases, ListedMessages, PeekedMessages
 
 NONE = "http://h/000000000000/none"
 

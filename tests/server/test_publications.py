@@ -15,7 +15,7 @@ from veilmq.client.publications import Publications
 from veilmq.client.signing import SigningKey
 from veilmq.core.publications import Published
 from veilmq.testing import RunningServer
-from veilmq.wire.v1.outgoing import OutgoingRow
+from veilmq.wire.v1.publications import OutgoingRow
 from veilmq.wire.v1.routes import ROUTES
 
 MANY = 600

@@ -14,8 +14,8 @@ import msgspec
 from veilmq.client.errors import ClientError
 from veilmq.client.signing import SigningKey
 from veilmq.client.transport import Answer, Reply, Transport, decode, unexpected
-from veilmq.wire.sqs import requests, responses
 from veilmq.wire.sqs.names import full_name
+from veilmq.wire.sqs.queues import GetQueueUrlRequest, QueueUrlResult
 
 _JSON = "application/json"
 
@@ -96,8 +96,8 @@ class QueueApi:
         """Return account and name of the queue, as they are in a path."""
         url = self._queue
         if "/" not in url:
-            request = requests.GetQueueUrlRequest(queue_name=url)
-            url = self._transport.call("GetQueueUrl", request, responses.QueueUrlResult).queue_url
+            request = GetQueueUrlRequest(queue_name=url)
+            url = self._transport.call("GetQueueUrl", request, QueueUrlResult).queue_url
         return full_name(url)
 
 

@@ -12,28 +12,28 @@ from veilmq.client.translation import write_attributes
 from veilmq.client.transport import UNEXPECTED_REPLY
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SECOND_MS
-from veilmq.wire.sqs import requests, responses
-from veilmq.wire.sqs.shapes import Shape
+from veilmq.wire.sqs.members import BatchResultErrorEntry, ChangedResultEntry, SendMessageBatchResultEntry, Shape
+from veilmq.wire.sqs.messages import ChangeMessageVisibilityBatchEntry, DeleteMessageBatchEntry, SendMessageBatchEntry
 
 
 class SentEntriesReply(Shape, frozen=True, kw_only=True):
     """The answer to a batch of sends."""
 
-    successful: list[responses.SendMessageBatchResultEntry] | None = None
-    failed: list[responses.BatchResultErrorEntry] | None = None
+    successful: list[SendMessageBatchResultEntry] | None = None
+    failed: list[BatchResultErrorEntry] | None = None
 
 
 class EntriesReply(Shape, frozen=True, kw_only=True):
     """The answer to a batch of deletes or changes."""
 
-    successful: list[responses.ChangedResultEntry] | None = None
-    failed: list[responses.BatchResultErrorEntry] | None = None
+    successful: list[ChangedResultEntry] | None = None
+    failed: list[BatchResultErrorEntry] | None = None
 
 
-def sends(messages: Sequence[NewMessage]) -> list[requests.SendMessageBatchEntry]:
+def sends(messages: Sequence[NewMessage]) -> list[SendMessageBatchEntry]:
     """Return the entries that send ``messages``."""
     return [
-        requests.SendMessageBatchEntry(
+        SendMessageBatchEntry(
             id=str(place),
             message_body=message.body,
             delay_seconds=message.delay_s,
@@ -45,18 +45,15 @@ def sends(messages: Sequence[NewMessage]) -> list[requests.SendMessageBatchEntry
     ]
 
 
-def deletes(receipts: Sequence[str]) -> list[requests.DeleteMessageBatchEntry]:
+def deletes(receipts: Sequence[str]) -> list[DeleteMessageBatchEntry]:
     """Return the entries that delete the messages of ``receipts``."""
-    return [
-        requests.DeleteMessageBatchEntry(id=str(place), receipt_handle=receipt)
-        for place, receipt in enumerate(receipts)
-    ]
+    return [DeleteMessageBatchEntry(id=str(place), receipt_handle=receipt) for place, receipt in enumerate(receipts)]
 
 
-def changes(wanted: Sequence[VisibilityChange]) -> list[requests.ChangeMessageVisibilityBatchEntry]:
+def changes(wanted: Sequence[VisibilityChange]) -> list[ChangeMessageVisibilityBatchEntry]:
     """Return the entries that make the ``wanted`` changes."""
     return [
-        requests.ChangeMessageVisibilityBatchEntry(
+        ChangeMessageVisibilityBatchEntry(
             id=str(place), receipt_handle=change.receipt, visibility_timeout=change.timeout_s
         )
         for place, change in enumerate(wanted)
@@ -90,13 +87,13 @@ def changed(reply: EntriesReply, count: int) -> list[ClientError | Hidden | None
     return [made[place] if place in made else failed.get(place) or _unanswered() for place in map(str, range(count))]
 
 
-def _made(entry: responses.ChangedResultEntry) -> ClientError | Hidden | None:
+def _made(entry: ChangedResultEntry) -> ClientError | Hidden | None:
     if entry.veilmq_receipt is not None:
         return _superseded()
     return None if entry.veilmq_hidden_for_ms is None else Hidden(entry.veilmq_hidden_for_ms / SECOND_MS)
 
 
-def _failures(entries: Sequence[responses.BatchResultErrorEntry]) -> Mapping[str, ClientError]:
+def _failures(entries: Sequence[BatchResultErrorEntry]) -> Mapping[str, ClientError]:
     return {entry.id: ClientError(entry.code, entry.message, 400 if entry.sender_fault else 500) for entry in entries}
 
 

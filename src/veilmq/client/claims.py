@@ -14,7 +14,7 @@ from veilmq.client.api import QueueApi
 from veilmq.client.transport import unexpected
 from veilmq.core import limits
 from veilmq.core.claims import Acknowledged, Bound, SourceView
-from veilmq.wire.v1.reads import CURSOR
+from veilmq.wire.v1.claims import CURSOR
 
 BINDING_S_MAX = 30
 """How long the server may take to bind a large claim, in seconds."""

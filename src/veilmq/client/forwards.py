@@ -12,7 +12,7 @@ import msgspec
 from veilmq.client.api import QueueApi
 from veilmq.client.errors import ClientError
 from veilmq.wire.sqs.names import full_name
-from veilmq.wire.v1.forwards import ForwardedEntry
+from veilmq.wire.v1.publications import ForwardedEntry
 
 
 class _Entries(msgspec.Struct, frozen=True):

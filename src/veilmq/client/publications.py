@@ -14,8 +14,7 @@ import msgspec
 from veilmq.client.api import QueueApi
 from veilmq.client.transport import decode
 from veilmq.core.publications import Published, Staged, WriterView
-from veilmq.wire.v1.outgoing import OutgoingRow
-from veilmq.wire.v1.publications import ARROW_TYPE, MessagesFields
+from veilmq.wire.v1.publications import ARROW_TYPE, MessagesFields, OutgoingRow
 
 PUBLISHING_S_MAX = 10
 """How long the server may take for one answer to ``publish``, in seconds."""

@@ -12,7 +12,7 @@ import msgspec
 from veilmq.client.api import QueueApi
 from veilmq.client.status import QueueStatus
 from veilmq.core.settings import SettingValue
-from veilmq.wire.v1.queue_settings import CreatedQueue, ShownQueue
+from veilmq.wire.v1.queues import CreatedQueue, ShownQueue
 
 
 class _Nothing(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Signed requests: AWS Signature Version 4 with the key that the variables of AWS's own tools name.
 
-The same canonical form and the same key of the day as the server's (``wire.sqs.sigv4``). A signature has a date, and
-servers refuse one that is minutes away from theirs; a ``Signer`` then goes by the date of the refusal.
+The same canonical form and the same key of the day as the server's (``wire.sqs.signatures``). A signature has a date,
+and servers refuse one that is minutes away from theirs; a ``Signer`` then goes by the date of the refusal.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,9 +11,8 @@ from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from hmac import digest
 
-from veilmq.wire.sqs import canonical
-from veilmq.wire.sqs.context import DEFAULT_REGION
-from veilmq.wire.sqs.sigv4 import ALGORITHM, signing_key
+from veilmq.wire.exchange import DEFAULT_REGION
+from veilmq.wire.sqs.signatures import ALGORITHM, canonical_path, canonical_query, query_pairs, signing_key
 
 OFF_S_MIN = 120.0
 """Services refuse dates that are 5 minutes off, or 15; one that is off by less than this was not refused for it."""
@@ -46,8 +45,8 @@ class SigningKey:
         path, _, query = target.encode().partition(b"?")
         request = b"%b\n%b\n%b\n%b\n%b\n%b" % (
             method.encode(),
-            canonical.path(path),
-            canonical.query(canonical.pairs(query)),
+            canonical_path(path),
+            canonical_query(query_pairs(query)),
             "".join(f"{name}:{value}\n" for name, value in lines).encode(),
             names.encode(),
             sha256(body).hexdigest().encode(),

@@ -22,15 +22,47 @@ from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SQS_LIST_RESULTS, SQS_MOVE_TASK_RESULTS, SQS_RECEIVE_WAIT_S
 from veilmq.core.properties import Attribute
 from veilmq.core.settings import SettingValue
-from veilmq.wire.sqs import requests, responses
-from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.settings import ALL, QUEUE_ARN
-from veilmq.wire.sqs.shapes import Shape
+from veilmq.wire.exchange import RequestContext
+from veilmq.wire.sqs.members import QueueRequest, SendMessageResult, Shape
+from veilmq.wire.sqs.messages import (
+    ChangeMessageVisibilityBatchRequest,
+    ChangeMessageVisibilityRequest,
+    DeleteMessageBatchRequest,
+    DeleteMessageRequest,
+    ReceiveMessageRequest,
+    ReceiveMessageResult,
+    SendMessageBatchRequest,
+    SendMessageRequest,
+)
+from veilmq.wire.sqs.moves import (
+    CancelMessageMoveTaskRequest,
+    CancelMessageMoveTaskResult,
+    ListMessageMoveTasksRequest,
+    ListMessageMoveTasksResult,
+    StartMessageMoveTaskRequest,
+    StartMessageMoveTaskResult,
+)
+from veilmq.wire.sqs.queue_attributes import ALL, QUEUE_ARN
+from veilmq.wire.sqs.queues import (
+    CreateQueueRequest,
+    GetQueueAttributesRequest,
+    GetQueueAttributesResult,
+    GetQueueUrlRequest,
+    ListDeadLetterSourceQueuesRequest,
+    ListDeadLetterSourceQueuesResult,
+    ListQueuesRequest,
+    ListQueuesResult,
+    ListQueueTagsResult,
+    QueueUrlResult,
+    SetQueueAttributesRequest,
+    TagQueueRequest,
+    UntagQueueRequest,
+)
 
 _CANNOT_MOVE = frozenset({UNEXPECTED_REPLY, "UnknownRoute", "InvalidRequest", "DestinationRefused"})
 """What a server answers that knows no dead letters of clients, or not between these queues."""
 
-_Page = responses.ListQueuesResult | responses.ListDeadLetterSourceQueuesResult
+_Page = ListQueuesResult | ListDeadLetterSourceQueuesResult
 
 
 class Caller(Protocol):
@@ -103,15 +135,13 @@ class SqsQueueClient:
         Settings name other queues by their plain names. ``tags`` are those of a new queue.
         """
         attributes = self._attributes(settings or {})
-        request = requests.CreateQueueRequest(
-            queue_name=queue, attributes=attributes or None, tags=dict(tags or {}) or None
-        )
-        return self._caller.call("CreateQueue", request, responses.QueueUrlResult).queue_url
+        request = CreateQueueRequest(queue_name=queue, attributes=attributes or None, tags=dict(tags or {}) or None)
+        return self._caller.call("CreateQueue", request, QueueUrlResult).queue_url
 
     def queue_url(self, queue: str) -> str:
         """Return the URL of ``queue``."""
-        request = requests.GetQueueUrlRequest(queue_name=queue)
-        return self._caller.call("GetQueueUrl", request, responses.QueueUrlResult).queue_url
+        request = GetQueueUrlRequest(queue_name=queue)
+        return self._caller.call("GetQueueUrl", request, QueueUrlResult).queue_url
 
     def list_queues(self, prefix: str = "") -> list[str]:
         """Return the names of all queues that begin with ``prefix``, in order, page by page."""
@@ -120,37 +150,37 @@ class SqsQueueClient:
     def show(self, queue: str) -> QueueStatus:
         """Return the settings and the counters of ``queue``; its tags are told by ``tags``."""
         url = self._url(queue)
-        request = requests.GetQueueAttributesRequest(queue_url=url, attribute_names=[ALL])
-        reply = self._caller.call("GetQueueAttributes", request, responses.GetQueueAttributesResult)
+        request = GetQueueAttributesRequest(queue_url=url, attribute_names=[ALL])
+        reply = self._caller.call("GetQueueAttributes", request, GetQueueAttributesResult)
         return translation.read_status(queue, url, reply.attributes or {})
 
     def set(self, queue: str, settings: Mapping[str, SettingValue]) -> None:
         """Change the supplied settings of ``queue``; messages in flight keep their deadlines."""
         attributes = self._attributes(settings)
-        request = requests.SetQueueAttributesRequest(queue_url=self._url(queue), attributes=attributes)
+        request = SetQueueAttributesRequest(queue_url=self._url(queue), attributes=attributes)
         self._caller.call("SetQueueAttributes", request, Nothing)
 
     def purge(self, queue: str) -> None:
         """Delete all messages of ``queue``."""
-        self._caller.call("PurgeQueue", requests.QueueRequest(queue_url=self._url(queue)), Nothing)
+        self._caller.call("PurgeQueue", QueueRequest(queue_url=self._url(queue)), Nothing)
 
     def delete_queue(self, queue: str) -> None:
         """Delete ``queue`` and all its messages."""
-        self._caller.call("DeleteQueue", requests.QueueRequest(queue_url=self._url(queue)), Nothing)
+        self._caller.call("DeleteQueue", QueueRequest(queue_url=self._url(queue)), Nothing)
 
     def tags(self, queue: str) -> dict[str, str]:
         """Return the tags of ``queue``."""
-        request = requests.QueueRequest(queue_url=self._url(queue))
-        return self._caller.call("ListQueueTags", request, responses.ListQueueTagsResult).tags or {}
+        request = QueueRequest(queue_url=self._url(queue))
+        return self._caller.call("ListQueueTags", request, ListQueueTagsResult).tags or {}
 
     def tag(self, queue: str, tags: Mapping[str, str]) -> None:
         """Put ``tags`` on ``queue``, beside those that are there."""
-        request = requests.TagQueueRequest(queue_url=self._url(queue), tags=dict(tags))
+        request = TagQueueRequest(queue_url=self._url(queue), tags=dict(tags))
         self._caller.call("TagQueue", request, Nothing)
 
     def untag(self, queue: str, keys: Sequence[str]) -> None:
         """Remove the tags with these ``keys`` from ``queue``."""
-        request = requests.UntagQueueRequest(queue_url=self._url(queue), tag_keys=list(keys))
+        request = UntagQueueRequest(queue_url=self._url(queue), tag_keys=list(keys))
         self._caller.call("UntagQueue", request, Nothing)
 
     def dead_letter_sources(self, queue: str) -> list[str]:
@@ -162,25 +192,23 @@ class SqsQueueClient:
 
         Answers the handle that cancels it.
         """
-        request = requests.StartMessageMoveTaskRequest(
+        request = StartMessageMoveTaskRequest(
             source_arn=self._arn(queue),
             destination_arn=self._arn(destination) if destination is not None else None,
             max_number_of_messages_per_second=moves_per_s_max,
         )
-        return self._caller.call("StartMessageMoveTask", request, responses.StartMessageMoveTaskResult).task_handle
+        return self._caller.call("StartMessageMoveTask", request, StartMessageMoveTaskResult).task_handle
 
     def cancel_move(self, handle: str) -> int:
         """Stop a move, and return how many messages it has moved."""
-        request = requests.CancelMessageMoveTaskRequest(task_handle=handle)
-        reply = self._caller.call("CancelMessageMoveTask", request, responses.CancelMessageMoveTaskResult)
+        request = CancelMessageMoveTaskRequest(task_handle=handle)
+        reply = self._caller.call("CancelMessageMoveTask", request, CancelMessageMoveTaskResult)
         return reply.approximate_number_of_messages_moved
 
     def moves(self, queue: str) -> list[Move]:
         """Return the latest moves of the dead letters of ``queue``, newest first."""
-        request = requests.ListMessageMoveTasksRequest(
-            source_arn=self._arn(queue), max_results=SQS_MOVE_TASK_RESULTS.maximum
-        )
-        reply = self._caller.call("ListMessageMoveTasks", request, responses.ListMessageMoveTasksResult)
+        request = ListMessageMoveTasksRequest(source_arn=self._arn(queue), max_results=SQS_MOVE_TASK_RESULTS.maximum)
+        reply = self._caller.call("ListMessageMoveTasks", request, ListMessageMoveTasksResult)
         return [translation.read_move(entry) for entry in reply.results]
 
     def send(
@@ -194,7 +222,7 @@ class SqsQueueClient:
         dedup_id: str | None = None,
     ) -> SentMessage:
         """Store one message; if a reply was lost, it may be stored twice, but not in a FIFO queue."""
-        request = requests.SendMessageRequest(
+        request = SendMessageRequest(
             queue_url=self._url(queue),
             message_body=body,
             delay_seconds=delay_s,
@@ -202,12 +230,12 @@ class SqsQueueClient:
             message_group_id=group,
             message_deduplication_id=dedup_id,
         )
-        sent = self._caller.call("SendMessage", request, responses.SendMessageResult)
+        sent = self._caller.call("SendMessage", request, SendMessageResult)
         return SentMessage(id=sent.message_id, sequence=sent.sequence_number)
 
     def send_batch(self, queue: str, messages: Sequence[NewMessage]) -> list[SentMessage | ClientError]:
         """Store up to ten messages; if a reply was lost, they may be stored twice."""
-        request = requests.SendMessageBatchRequest(queue_url=self._url(queue), entries=batches.sends(messages))
+        request = SendMessageBatchRequest(queue_url=self._url(queue), entries=batches.sends(messages))
         reply = self._caller.call("SendMessageBatch", request, SentEntriesReply)
         return batches.sent(reply, len(messages))
 
@@ -225,7 +253,7 @@ class SqsQueueClient:
         ``None`` stands for the queue's own setting. On a FIFO queue a receive whose answer was lost can be repeated
         with the same ``attempt_id``.
         """
-        request = requests.ReceiveMessageRequest(
+        request = ReceiveMessageRequest(
             queue_url=self._url(queue),
             message_system_attribute_names=[ALL],
             message_attribute_names=[ALL],
@@ -235,12 +263,12 @@ class SqsQueueClient:
             receive_request_attempt_id=attempt_id,
         )
         patience_s = SQS_RECEIVE_WAIT_S.maximum if wait_s is None else wait_s
-        reply = self._caller.call("ReceiveMessage", request, responses.ReceiveMessageResult, wait_s=patience_s)
+        reply = self._caller.call("ReceiveMessage", request, ReceiveMessageResult, wait_s=patience_s)
         return [translation.read_message(message) for message in reply.messages or []]
 
     def delete(self, queue: str, receipt: str) -> None:
         """Delete the message of ``receipt``."""
-        request = requests.DeleteMessageRequest(queue_url=self._url(queue), receipt_handle=receipt)
+        request = DeleteMessageRequest(queue_url=self._url(queue), receipt_handle=receipt)
         self._caller.call("DeleteMessage", request, Nothing)
 
     def dead_letter(self, queue: str, receipt: str, target: str, reasons: Mapping[str, str]) -> bool:
@@ -260,13 +288,13 @@ class SqsQueueClient:
 
     def delete_batch(self, queue: str, receipts: Sequence[str]) -> list[ClientError | None]:
         """Delete the messages of up to ten receipts; ``None`` for each that succeeded."""
-        request = requests.DeleteMessageBatchRequest(queue_url=self._url(queue), entries=batches.deletes(receipts))
+        request = DeleteMessageBatchRequest(queue_url=self._url(queue), entries=batches.deletes(receipts))
         reply = self._caller.call("DeleteMessageBatch", request, EntriesReply)
         return batches.done(reply, len(receipts))
 
     def change_visibility(self, queue: str, receipt: str, timeout_s: int) -> None:
         """Hide the message of ``receipt`` for ``timeout_s`` from now on; 0 makes it visible at once."""
-        request = requests.ChangeMessageVisibilityRequest(
+        request = ChangeMessageVisibilityRequest(
             queue_url=self._url(queue), receipt_handle=receipt, visibility_timeout=timeout_s
         )
         self._caller.call("ChangeMessageVisibility", request, Nothing)
@@ -279,7 +307,7 @@ class SqsQueueClient:
         With ``patience_s`` the request is tried once and given up after so many seconds.
         """
         entries = batches.changes(changes)
-        request = requests.ChangeMessageVisibilityBatchRequest(queue_url=self._url(queue), entries=entries)
+        request = ChangeMessageVisibilityBatchRequest(queue_url=self._url(queue), entries=entries)
         reply = self._caller.call("ChangeMessageVisibilityBatch", request, EntriesReply, patience_s=patience_s)
         return batches.changed(reply, len(changes))
 
@@ -293,17 +321,17 @@ class SqsQueueClient:
             if not token:
                 return names
 
-    def _sources_page(self, url: str, token: str | None) -> responses.ListDeadLetterSourceQueuesResult:
-        request = requests.ListDeadLetterSourceQueuesRequest(
+    def _sources_page(self, url: str, token: str | None) -> ListDeadLetterSourceQueuesResult:
+        request = ListDeadLetterSourceQueuesRequest(
             queue_url=url, next_token=token, max_results=SQS_LIST_RESULTS.maximum
         )
-        return self._caller.call("ListDeadLetterSourceQueues", request, responses.ListDeadLetterSourceQueuesResult)
+        return self._caller.call("ListDeadLetterSourceQueues", request, ListDeadLetterSourceQueuesResult)
 
-    def _page(self, prefix: str, token: str | None) -> responses.ListQueuesResult:
-        request = requests.ListQueuesRequest(
+    def _page(self, prefix: str, token: str | None) -> ListQueuesResult:
+        request = ListQueuesRequest(
             queue_name_prefix=prefix or None, next_token=token, max_results=SQS_LIST_RESULTS.maximum
         )
-        return self._caller.call("ListQueues", request, responses.ListQueuesResult)
+        return self._caller.call("ListQueues", request, ListQueuesResult)
 
     def _attributes(self, settings: Mapping[str, SettingValue]) -> dict[str, str]:
         """Return ``settings`` as the wire has them, with the ARNs of the queues that they name."""
@@ -320,8 +348,8 @@ class SqsQueueClient:
         return translation.place_of(self._arn(queue))
 
     def _arn(self, queue: str) -> str:
-        request = requests.GetQueueAttributesRequest(queue_url=self._url(queue), attribute_names=[QUEUE_ARN])
-        reply = self._caller.call("GetQueueAttributes", request, responses.GetQueueAttributesResult)
+        request = GetQueueAttributesRequest(queue_url=self._url(queue), attribute_names=[QUEUE_ARN])
+        reply = self._caller.call("GetQueueAttributes", request, GetQueueAttributesResult)
         return (reply.attributes or {}).get(QUEUE_ARN, "")
 
     def _url(self, queue: str) -> str:

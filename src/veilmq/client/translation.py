@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 
 from veilmq.client.errors import ClientError
 from veilmq.client.messages import ReceivedMessage
@@ -12,18 +11,16 @@ from veilmq.client.transport import UNEXPECTED_REPLY
 from veilmq.core.limits import SECOND_MS, Range
 from veilmq.core.properties import Attribute
 from veilmq.core.settings import QueueSettings, SettingValue
-from veilmq.wire.sqs import responses
-from veilmq.wire.sqs.attributes import TRACE_HEADER
-from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.exchange import RequestContext
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.parameters import DEDUPLICATION, GROUP
-from veilmq.wire.sqs.setting_kinds import Kind, Number
-from veilmq.wire.sqs.settings import QUEUE_ARN, SETTABLE, SETTINGS, attribute_of
-from veilmq.wire.sqs.shapes import AttributeValue
+from veilmq.wire.sqs.members import DEDUPLICATION, GROUP, TRACE_HEADER, AttributeValue
+from veilmq.wire.sqs.messages import Message
+from veilmq.wire.sqs.moves import MoveTaskEntry
+from veilmq.wire.sqs.queue_attributes import QUEUE_ARN, SETTABLE, SETTINGS, Kind, Number, attribute_of
 
 _ANY = Range(minimum=0, maximum=10**10, default=0)
 _KINDS: dict[str, Kind] = {
-    name: replace(setting.kind, range=_ANY) if isinstance(setting.kind, Number) else setting.kind
+    name: Number(setting.kind.fields[0], _ANY) if isinstance(setting.kind, Number) else setting.kind
     for name, setting in SETTINGS.items()
 }
 """How what a server tells is read, of whatever queue: over SMQ numbers have other ranges."""
@@ -73,7 +70,7 @@ def read_status(queue: str, url: str, attributes: Mapping[str, str]) -> QueueSta
         raise ClientError(UNEXPECTED_REPLY, f"The queue's attributes lack a usable {error}.", 200) from error
 
 
-def read_message(message: responses.Message) -> ReceivedMessage:
+def read_message(message: Message) -> ReceivedMessage:
     """Return one received message."""
     system = message.attributes or {}
     try:
@@ -97,7 +94,7 @@ def read_message(message: responses.Message) -> ReceivedMessage:
         raise ClientError(UNEXPECTED_REPLY, f"The message's attributes lack a usable {error}.", 200) from error
 
 
-def read_move(entry: responses.MoveTaskEntry) -> Move:
+def read_move(entry: MoveTaskEntry) -> Move:
     """Return one move of dead letters."""
     return Move(
         handle=entry.task_handle,

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from veilmq.wire.sqs.callers import Caller
+from veilmq.wire.exchange import Caller
 
 
 class ShownKey(msgspec.Struct, frozen=True, kw_only=True):

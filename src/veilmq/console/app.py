@@ -26,7 +26,7 @@ from veilmq.console.reading_only import ReadingOnly
 from veilmq.console.rendering import Rendering
 from veilmq.console.sessions import Accounts, Session, Sessions
 from veilmq.console.visit import FormRefused, Visit
-from veilmq.wire.sqs.callers import Caller
+from veilmq.wire.exchange import Caller
 
 log = logging.getLogger(__name__)
 

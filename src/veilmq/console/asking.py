@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from veilmq.wire.sqs.callers import Caller
+from veilmq.wire.exchange import Caller
 
 
 class Asked(NamedTuple):

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 from veilmq.console.field_kinds import plain
 from veilmq.core.limits import SQS_MESSAGE_ATTRIBUTES_MAX
-from veilmq.wire.sqs.attributes import read_attributes
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.shapes import AttributeValue
+from veilmq.wire.sqs.members import AttributeValue, read_attributes
 
 TYPES = ("String", "Number", "Binary")
 HINT = (

@@ -13,8 +13,7 @@ import msgspec
 from veilmq.console.asking import Answer, Ask, Asked, refusal
 from veilmq.console.audit import DONE, UNKNOWN, AuditEntry, AuditLog, AuditLogError
 from veilmq.console.changes import UNREAD, Change, change_of, fields_of
-from veilmq.wire.sqs.callers import Caller
-from veilmq.wire.sqs.context import DEFAULT_ACCOUNT
+from veilmq.wire.exchange import DEFAULT_ACCOUNT, Caller
 
 T = TypeVar("T")
 

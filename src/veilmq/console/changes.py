@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from veilmq.console.asking import Asked
+from veilmq.wire.exchange import RequestContext
 from veilmq.wire.smq import is_smq
-from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.names import queue_of
 

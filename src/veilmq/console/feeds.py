@@ -15,7 +15,7 @@ from veilmq.console.timeline import BARS_MAX, Timeline, going_on
 from veilmq.console.timeline_drawing import Drawn, Frame, draw, frame_for
 from veilmq.core.browsing import BrowsedQueue, BrowsedQueues
 from veilmq.core.limits import SECOND_MS
-from veilmq.wire.v1.looks import Lease
+from veilmq.wire.v1.queues import Lease
 
 NAMES_MAX = 200
 

@@ -8,7 +8,7 @@ from veilmq.console.rendering import path_of
 from veilmq.console.timeline import BARS_MAX, Timeline
 from veilmq.console.timeline_drawing import Drawing, draw, frame_for
 from veilmq.console.visit import Visit
-from veilmq.wire.v1.looks import Lease
+from veilmq.wire.v1.queues import Lease
 
 
 class LeaseLook(NamedTuple):

@@ -13,8 +13,7 @@ from veilmq.console.message_view import IN_FLIGHT, NEXT, MessageView, lease_name
 from veilmq.console.queue_look import look
 from veilmq.console.visit import Visit
 from veilmq.core.limits import LEASE_S_MAX, LOOK_MESSAGES, SECOND_MS
-from veilmq.wire.v1.looks import ListedMessage, ListedMessages, PeekedMessages, PeekedRow
-from veilmq.wire.v1.queue_settings import ShownQueue
+from veilmq.wire.v1.queues import ListedMessage, ListedMessages, PeekedMessages, PeekedRow, ShownQueue
 
 _LAID_OUT_CHARACTERS = 65_536
 """How long a body may be that is laid out as JSON where there are many of them."""

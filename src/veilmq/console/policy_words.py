@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from veilmq.wire.sqs.policies import decode, statements
-from veilmq.wire.sqs.policy_conditions import PolicyError
+from veilmq.wire.sqs.policies import PolicyError, decode, statements
 
 _OPERATORS = {
     "arnequals": "is like",

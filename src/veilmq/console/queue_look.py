@@ -10,7 +10,7 @@ from veilmq.console.asking import Asking, Refused
 from veilmq.console.visit import Visit
 from veilmq.core.browsing import BrowsedQueue, BrowsedQueues
 from veilmq.wire.sqs.names import account_of, full_name
-from veilmq.wire.v1.queue_settings import ShownQueue
+from veilmq.wire.v1.queues import ShownQueue
 
 _SOURCES_MAX = 100
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from veilmq.console.message_look import Row, row_of
 from veilmq.console.message_view import MessageView, lease_name
-from veilmq.wire.v1.looks import ListedMessage
+from veilmq.wire.v1.queues import ListedMessage
 
 ASKED: Mapping[str, Any] = {"MessageSystemAttributeNames": ["All"], "MessageAttributeNames": ["All"]}
 """What a receive has to ask for, so that its messages can be shown."""

@@ -16,7 +16,7 @@ from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
 from veilmq.console.ended_sessions import EndedSessions
 from veilmq.console.sign_ins import SignIns
-from veilmq.wire.sqs.callers import Caller
+from veilmq.wire.exchange import Caller
 
 SESSION_S_MAX = 8 * 3_600
 """How long one may stay signed in: a working day."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from veilmq.console.field_kinds import BYTES, SECONDS, Choice, Kind, Number, QueueName, Queues, Text, yes_or_no
 from veilmq.core import limits
-from veilmq.wire.v1.queue_settings import RANGES
+from veilmq.wire.v1.queues import RANGES
 
 SQS = "SQS"
 SMQ = "SMQ"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 
 from veilmq.core.limits import SECOND_MS
-from veilmq.wire.sqs.callers import Caller
+from veilmq.wire.exchange import Caller
 
 log = logging.getLogger("veilmq.console")
 

@@ -8,7 +8,7 @@ import msgspec
 from veilmq.console.setting_form import TAGS, WAS, changed_meanwhile
 from veilmq.core.limits import SQS_TAG_KEY_CHARACTERS_MAX, SQS_TAG_VALUE_CHARACTERS_MAX, SQS_TAGS_MAX
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.tags import read_tags
+from veilmq.wire.sqs.queues import read_tags
 
 HINT = (
     f"Up to {SQS_TAGS_MAX} tags. A key has 1 to {SQS_TAG_KEY_CHARACTERS_MAX} characters, a value up to "

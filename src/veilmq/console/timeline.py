@@ -12,7 +12,7 @@ from enum import Enum
 import msgspec
 
 from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
-from veilmq.wire.v1.looks import Lease
+from veilmq.wire.v1.queues import Lease
 
 BARS_MAX = 60
 """How many leases are drawn, those that end first; of the others only the number is told."""

@@ -12,7 +12,7 @@ from veilmq.console.notices import NOTICES
 from veilmq.console.ports import Ports
 from veilmq.console.rendering import Rendering, plain_name
 from veilmq.console.sessions import Accounts, Session, Sessions
-from veilmq.wire.sqs.callers import Caller
+from veilmq.wire.exchange import Caller
 
 FORM_BYTES_MAX = 4 << 20
 """How long a form may be: a message of 1 MiB, every byte of it escaped, and what is around it."""

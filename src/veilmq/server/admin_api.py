@@ -26,8 +26,8 @@ from veilmq.console.sign_ins import SignIns, SignInsPaused
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX
 from veilmq.server.dispatch import Dispatcher
 from veilmq.server.http_parser import Request as QueueRequest
-from veilmq.wire.sqs.callers import Caller
-from veilmq.wire.v1.openapi import described
+from veilmq.wire.exchange import Caller
+from veilmq.wire.v1.routes import described
 
 TOKEN_HEADER = "x-csrf-token"
 CHALLENGE = b'Basic realm="veilmq", charset="UTF-8"'

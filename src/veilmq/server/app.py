@@ -252,7 +252,7 @@ def _dispatcher(
         authentication=guard.authentication,
         namespaces=_namespaces(settings),
         permissions=permissions,
-        asked=asked,
+        handlers=asked,
         pages=topics.pages,
     )
 

@@ -29,11 +29,11 @@ from veilmq.server.origin import ConsoleReach
 from veilmq.server.process import CLOSING_S_MAX, HANDSHAKE_S_MAX, Reload, Tls, TlsError
 from veilmq.server.setting_kinds import Addresses
 from veilmq.server.settings import ServerSettings
-from veilmq.wire.smq.authorization import Verifier as SmqVerifier
-from veilmq.wire.sqs.callers import AccessKey, Caller, caller
-from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.smq.signatures import Verifier as SmqVerifier
+from veilmq.wire.exchange import AccessKey, Caller, caller_named
+from veilmq.wire.exchange import RequestContext
 from veilmq.wire.sqs.names import account_of
-from veilmq.wire.sqs.sigv4 import Verifier as SigV4Verifier
+from veilmq.wire.sqs.signatures import Verifier as SigV4Verifier
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -116,7 +116,7 @@ def _keys(path: Path, found: _File) -> Iterator[AccessKey]:
             yield AccessKey(
                 id=key.id,
                 secret=key.secret,
-                caller=caller(account.id, key.user or ""),
+                caller=caller_named(account.id, key.user or ""),
                 session_token=key.session_token,
                 expires_at_s=_seconds(key.expires),
             )
@@ -173,7 +173,7 @@ def smq(keys: Keys, region: str, secure: bool) -> Verifier:
 
 log = logging.getLogger(__name__)
 
-_NO_KEY = AccessKey(id="", secret=token_hex(), caller=caller("0" * 12))
+_NO_KEY = AccessKey(id="", secret=token_hex(), caller=caller_named("0" * 12))
 """What is compared with where there is no such key."""
 
 

@@ -26,8 +26,8 @@ from veilmq.core.publications import Publish, Published, Staged
 from veilmq.server.http_parser import Pending, Request
 from veilmq.store.port import execute
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.v1.reads import BulkRead, Gathered, Writer
-from veilmq.wire.v1.staging import BulkStage
+from veilmq.wire.v1.claims import BulkRead, Gathered, Writer
+from veilmq.wire.v1.publications import BulkStage
 
 log = logging.getLogger(__name__)
 

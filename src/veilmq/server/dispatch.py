@@ -1,4 +1,4 @@
-"""From a request to its reply: which protocol it is, what it asks, whom to ask, and the way back.
+"""From a request to its reply: its protocol, its action, the store's answer, and the bytes.
 
 No error ends here: what the protocol refuses is answered in its own words, and a defect of ours is logged and answered
 as one; the connection and everyone else go on.
@@ -28,16 +28,13 @@ from veilmq.server.background import BulkReads, BulkStages, OrderedReply, Publis
 from veilmq.server.http_parser import Pending, Refusal, Request, Worded
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
-from veilmq.server.namespaces import Namespaces
+from veilmq.server.namespaces import ACCOUNT_END, PRESIGNED, Namespaces
 from veilmq.server.permissions import ANSWERED_HERE, ParkedPermission, Permissions, Unknown
 from veilmq.server.protocols import SMQ, SQS_JSON, Denial, Protocol, protocol_of, worded_for
-from veilmq.wire.sqs.call import Call
-from veilmq.wire.sqs.callers import Caller
-from veilmq.wire.sqs.context import RequestContext, traced
+from veilmq.wire.exchange import Call, Caller, Reply, RequestContext, traced
 from veilmq.wire.sqs.json import CONTENT_TYPE
-from veilmq.wire.sqs.reply import Reply
-from veilmq.wire.v1.reads import BulkRead
-from veilmq.wire.v1.staging import BulkStage
+from veilmq.wire.v1.claims import BulkRead
+from veilmq.wire.v1.publications import BulkStage
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +53,7 @@ _TRACE = b"x-amzn-trace-id"
 _USUAL = frozenset({b"GET", b"POST"})
 _WRONG_HOST = Refusal(400, "The Host header is not the address of a host; send name or name:port.")
 _FOREIGN = Refusal(403, origin.EXPLANATION)
-_UNASKED = Refusal(403, origin.UNASKED)
+_NO_MARK = Refusal(403, origin.UNASKED)
 _NOT_UNDERSTOOD = Refusal(
     404,
     "No protocol of this server recognises the request. SQS clients send JSON with the header "
@@ -70,7 +67,7 @@ Ask = Callable[[Any, int | None, Done], Pending]
 
 
 class Page(NamedTuple):
-    """What anybody may get without a protocol; ``headers`` are whole lines."""
+    """What every client may get without a protocol; ``headers`` are whole lines."""
 
     headers: bytes
     body: bytes
@@ -88,22 +85,18 @@ class Dispatcher:
     """The handler of all requests of one server."""
 
     __slots__ = (
-        "_account",
         "_address",
-        "_asked",
         "_authentication",
+        "_context_of_all",
         "_contexts",
+        "_handlers",
         "_host",
         "_namespaces",
         "_pages",
         "_permissions",
         "_polls",
-        "_region",
         "_routes",
         "_scheme",
-        "_smq_lenient",
-        "_smq_message_bytes_max",
-        "_stale_receipts_act",
         "_submit",
         "metrics",
     )
@@ -124,7 +117,7 @@ class Dispatcher:
         authentication: Authentication | None = None,
         namespaces: Namespaces | None = None,
         permissions: Permissions | None = None,
-        asked: Mapping[type[Command], Ask] = MappingProxyType({}),
+        handlers: Mapping[type[Command], Ask] = MappingProxyType({}),
         pages: Mapping[bytes, Page] = MappingProxyType({}),
     ) -> None:
         """``host`` is the name or address that the server listens on; the engine is that of ``polls``.
@@ -132,42 +125,46 @@ class Dispatcher:
         ``address`` (``host:port``) stands in queue URLs where a client of HTTP/1.0 sends no ``Host``. Without
         ``authentication`` everyone is ``account`` and may do everything; with it there are ``permissions`` too.
         ``namespaces`` know the accounts and regions that requests name; without them all are for the server's own.
-        What begins with ``smq_`` is told in each request's context. ``asked`` are further commands that are not just
-        submitted; ``pages`` are answers to GET, by target, whoever asks.
+        What begins with ``smq_`` is in each request's context. ``handlers`` are of further commands that are not just
+        submitted; ``pages`` are answers to GET, by target, for every client.
         """
         self._polls = polls
         self._submit = polls.engine.submit
-        self._asked: dict[type[Command], Ask] = {  # what takes more than one answer of the engine
+        self._handlers: dict[type[Command], Ask] = {  # what takes more than one answer of the engine
             Receive: polls.ask,
             Claim: polls.ask,
             BulkRead: BulkReads(polls.engine).ask,
             BulkStage: BulkStages(polls.engine).ask,
             Publish: Publishing(engine=polls.engine, clock=polls.clock).ask,
-            **asked,
+            **handlers,
         }
         self._pages = pages
         self._host = host
         self._address = address or host
-        self._account = account
-        self._region = region
         self._scheme = scheme
-        self._smq_lenient = smq_lenient
-        self._stale_receipts_act = stale_receipts_act
-        self._smq_message_bytes_max = smq_message_bytes_max
         self._authentication = authentication
         self._namespaces = namespaces
         self._permissions = permissions
         self._contexts: dict[bytes, RequestContext] = {}
+        self._context_of_all = RequestContext(
+            base_url="",
+            account=account,
+            region=region,
+            token_key=polls.engine.token_key,
+            smq_lenient=smq_lenient,
+            stale_receipts_act=stale_receipts_act,
+            smq_message_bytes_max=smq_message_bytes_max,
+        )
         self._routes: dict[bytes | None, Route] = {}  # by X-Amz-Target; as many as there are actions
         self.metrics = metrics
 
     @property
     def signed(self) -> bool:
-        """Whether who asks by a socket has to sign."""
+        """Whether requests that come by sockets have to be signed."""
         return self._authentication is not None
 
     def handle(self, request: Request, known: Caller | None = None) -> Pending | None:
-        """Answer ``request`` now or later; see ``http_request.Handler``. ``known`` is who asks without a signature."""
+        """Answer ``request`` now or later; see ``http_request.Handler``. A ``known`` caller needs no signature."""
         started_s = perf_counter()
         headers = request.headers
         content: Any = request.body
@@ -175,7 +172,7 @@ class Dispatcher:
         if route is None or headers.get(b"content-type") != CONTENT_TYPE:
             route, content = self._route(request)
         if request.method != b"POST" or b"origin" in headers or b"sec-fetch-site" in headers:
-            refusal = self._obstacle(request, route)
+            refusal = self._head_refusal(request, route)
             if refusal is not None:
                 self._show(request, refusal, started_s)
                 return None
@@ -187,9 +184,17 @@ class Dispatcher:
         if route is None:
             self._refuse(request, _NOT_UNDERSTOOD, started_s)
             return None
-        if self._namespaces is not None and route.protocol is not SMQ:
-            context = self._namespaces.of(request, context)
-        return self._ask(request, route, content, context, started_s, known)
+        namespaces = self._namespaces
+        if namespaces is not None and route.protocol is not SMQ:
+            authorization = headers.get(b"authorization", b"")
+            # Without regions, only an id of twelve digits has its slash here; other credentials are not read.
+            if (
+                namespaces.by_region
+                or authorization.startswith(b"/", ACCOUNT_END)
+                or (not authorization and PRESIGNED in request.target)
+            ):
+                context = namespaces.of(context, authorization, request.target)
+        return self._serve(request, route, content, context, started_s, known)
 
     def _route(self, request: Request) -> tuple[Route | None, Any]:
         """Find the protocol of ``request``, and its content; that of a large body is not read before its signature."""
@@ -211,21 +216,21 @@ class Dispatcher:
             self._routes[request.headers[b"x-amz-target"]] = route
         return route, found.content
 
-    def _obstacle(self, request: Request, route: Route | None) -> Refusal | None:
+    def _head_refusal(self, request: Request, route: Route | None) -> Refusal | None:
         if origin.is_foreign(request.headers, own_name=self._host):
             return _FOREIGN
-        return None if request.method == b"POST" else self._obstacle_to_others(request, route)
+        return None if request.method == b"POST" else self._method_refusal(request, route)
 
-    def _obstacle_to_others(self, request: Request, route: Route | None) -> Refusal | None:
+    def _method_refusal(self, request: Request, route: Route | None) -> Refusal | None:
         """Every protocol is spoken by POST; another method is for the ones that know it, and not for web pages."""
         if route is None:
             return _NO_ACTION if request.method == b"GET" else _WRONG_METHOD
         if request.method not in route.protocol.methods:
             return _WRONG_METHOD._replace(allow=b", ".join(sorted(route.protocol.methods | _USUAL)))
         unasked = origin.is_unasked(request.headers, own_name=self._host, mark=route.protocol.mark)
-        return _UNASKED if unasked else None
+        return _NO_MARK if unasked else None
 
-    def _ask(  # noqa: C901 (the way of every request: a call more is time)
+    def _serve(  # noqa: C901 (the way of every request: a call more is time)
         self,
         request: Request,
         route: Route,
@@ -241,7 +246,7 @@ class Dispatcher:
             if self._authentication is not None:
                 caller = self._authentication.context(request, context, protocol.verifier, known)
             if content is None:
-                return self._ask_large(request, protocol, context, started_s, caller.caller)
+                return self._serve_large(request, protocol, context, started_s, caller.caller)
             if _TRACE in request.headers:
                 caller = traced(caller, request.headers[_TRACE])
             call = exchange.call = protocol.decode(route.action, content, caller)
@@ -254,7 +259,7 @@ class Dispatcher:
             return None
         command = call.command
         done: Done = exchange.done
-        ask = self._asked.get(type(command))
+        ask = self._handlers.get(type(command))
         if self._permissions is not None and caller.caller is not None:
             try:
                 self._permissions.check(exchange, command, caller.caller)
@@ -262,7 +267,7 @@ class Dispatcher:
                 exchange.reply(protocol.refuse(protocol.deny(denial), context.base_url))
                 return None
             except Unknown as unknown:
-                again = partial(self._ask, request, route, content, context, started_s, known)
+                again = partial(self._serve, request, route, content, context, started_s, known)
                 return self._permissions.wait(exchange, unknown, again)
             if type(command) is BrowseQueues:
                 command = self._permissions.narrowed(exchange, command, caller.caller)
@@ -280,7 +285,7 @@ class Dispatcher:
             return OrderedReply(request, partial(ask, command, call.wait_s, done))
         return ask(command, call.wait_s, done)
 
-    def _ask_large(
+    def _serve_large(
         self, request: Request, protocol: Protocol, context: RequestContext, started_s: float, caller: Caller | None
     ) -> Pending | None:
         """Read a large body, now that its signature is verified, and go on as with a small one."""
@@ -288,7 +293,7 @@ class Dispatcher:
         if route is None:
             self._refuse(request, _NOT_UNDERSTOOD, started_s)
             return None
-        return self._ask(request, route, content, context, started_s, caller)
+        return self._serve(request, route, content, context, started_s, caller)
 
     def inspect(self, head: Request) -> Share | None:
         """Return where the large body of a request counts, whose head is ``head``; ``None`` if that is refused.
@@ -342,15 +347,7 @@ class Dispatcher:
         if len(self._contexts) >= _CONTEXTS_MAX:
             self._contexts.clear()
         base_url = f"{self._scheme}://" + (host.decode() or self._address)
-        context = RequestContext(
-            base_url=base_url,
-            account=self._account,
-            region=self._region,
-            token_key=self._polls.engine.token_key,
-            smq_lenient=self._smq_lenient,
-            stale_receipts_act=self._stale_receipts_act,
-            smq_message_bytes_max=self._smq_message_bytes_max,
-        )
+        context = msgspec.structs.replace(self._context_of_all, base_url=base_url)
         self._contexts[host] = context
         return context
 
@@ -358,7 +355,7 @@ class Dispatcher:
 class Exchange(msgspec.Struct, eq=False):
     """A request that a protocol has recognised, on its way to the reply.
 
-    ``base_url`` is the address that its client asked, ``call`` what it was decoded to.
+    ``base_url`` is the address that its client used, ``call`` what it was decoded to.
     """
 
     request: Request
@@ -376,13 +373,14 @@ class Exchange(msgspec.Struct, eq=False):
 
     def done(self, result: Any) -> None:
         """Answer with the result or the ``VeilmqError`` of the command."""
-        assert self.call is not None, "only what was decoded is asked of the engine"
+        assert self.call is not None, "only a decoded request reaches the store"
         try:
             reply = self.call.encode(result)
         except Exception:
             log.exception("the answer to %s could not be encoded", self.action)
             reply = self.protocol.fail(InternalError(), self.base_url)
-        self.reply(reply)
+        self.request.respond(reply.status, reply.headers, reply.body)
+        self.metrics.count(self.action, reply.code, perf_counter() - self.started_s)
 
     def finish(self, result: Any) -> None:
         """Answer with the result, or with the reply that refuses a poll which was parked."""

@@ -10,14 +10,13 @@ import re
 import msgspec
 
 from veilmq.server.http_parser import Request
-from veilmq.wire.sqs import callers
-from veilmq.wire.sqs.context import REGION_PATTERN, RequestContext
+from veilmq.wire.exchange import REGION_PATTERN, RequestContext, caller_named
 from veilmq.wire.sqs.names import namespace
-from veilmq.wire.sqs.sigv4 import credential_of
+from veilmq.wire.sqs.signatures import credential_of
 
 _KEY = b"AWS4-HMAC-SHA256 Credential="
-_ACCOUNT_END = len(_KEY) + 12
-_PRESIGNED = b"X-Amz-Credential"
+ACCOUNT_END = len(_KEY) + 12
+PRESIGNED = b"X-Amz-Credential"
 _ACCOUNT = re.compile(r"[0-9]{12}")
 _REGION = re.compile(REGION_PATTERN)
 _HOST = re.compile(rf"(?:sqs|queue)\.({REGION_PATTERN})\..*|({REGION_PATTERN})\.queue\..*".encode())
@@ -27,38 +26,29 @@ _KNOWN_MAX = 1_024
 class Namespaces:
     """The contexts of requests by what they name; the last ones are remembered."""
 
-    __slots__ = ("_by_key", "_by_region", "_known")
+    __slots__ = ("_by_key", "_known", "by_region")
 
     def __init__(self, *, by_key: bool, by_region: bool) -> None:
         """``by_key``: a key may name an account; ``by_region``: queues are in the region of each request."""
         self._by_key = by_key
-        self._by_region = by_region
+        self.by_region = by_region
         self._known: dict[tuple[str, bytes], RequestContext] = {}
 
-    def of(self, request: Request, context: RequestContext) -> RequestContext:
-        """Return ``context``, or that of the account and region that ``request`` names."""
-        authorization = request.headers.get(b"authorization", b"")
-        if not self._by_region:
-            # Only an id of twelve digits has its slash here; nothing else is read of the credentials of others.
-            if authorization:
-                if not authorization.startswith(b"/", _ACCOUNT_END):
-                    return context
-            elif _PRESIGNED not in request.target:
-                return context
-        credential = credential_of(authorization, request.target)
-        key = context.base_url, credential
+    def of(self, context: RequestContext, authorization: bytes, target: bytes) -> RequestContext:
+        """Return ``context`` for the account and region that a request names."""
+        key = context.base_url, credential_of(authorization, target)
         return self._known.get(key) or self._find(key, context)
 
     def _find(self, key: tuple[str, bytes], context: RequestContext) -> RequestContext:
         key_id, _, region, *_ = [*key[1].decode("latin-1").rsplit("/", 4), "", "", ""]
-        caller = callers.caller(key_id) if self._by_key and _ACCOUNT.fullmatch(key_id) else None
+        caller = caller_named(key_id) if self._by_key and _ACCOUNT.fullmatch(key_id) else None
         account = context.account if caller is None else caller.account
-        if not self._by_region:
+        if not self.by_region:
             region = context.region
         elif not _REGION.fullmatch(region):
             region = _of_host(context) or context.region
         place = namespace(account, region, context)
-        found = msgspec.structs.replace(context, account=place, by_region=self._by_region, caller=caller)
+        found = msgspec.structs.replace(context, account=place, by_region=self.by_region, caller=caller)
         if len(self._known) >= _KNOWN_MAX:
             self._known.clear()
         self._known[key] = found

@@ -34,11 +34,11 @@ from veilmq.server import protocols
 from veilmq.server.authentication import Authentication
 from veilmq.server.http_parser import Pending, Request
 from veilmq.server.protocols import Denial
-from veilmq.wire.sqs.callers import Caller, caller_of
-from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.exchange import Caller, caller_of
+from veilmq.wire.exchange import RequestContext
 from veilmq.wire.sqs.names import account_of, queue_arn, region_of
 from veilmq.wire.sqs.policies import GRANTABLE, NOBODY, OWNERS, Policy, Verdict, actions_of, permits, read_policy
-from veilmq.wire.sqs.policy_conditions import Asked, PolicyError
+from veilmq.wire.sqs.policies import PolicyRequest, PolicyError
 
 log = logging.getLogger(__name__)
 
@@ -257,9 +257,9 @@ class Permissions:
             address = exchange.request.source_ip() if kept.varies_by_address else None
             kept.passed.add((caller.arn, action or exchange.action, address))
 
-    def _policy_request(self, exchange: Exchange, caller: Caller, queue: str, action: str) -> Asked:
+    def _policy_request(self, exchange: Exchange, caller: Caller, queue: str, action: str) -> PolicyRequest:
         """Return what policies decide about; ``queue`` may be the account that lists its queues, too."""
-        return Asked(
+        return PolicyRequest(
             caller=caller,
             owner=account_of(queue),
             action=action,
@@ -299,7 +299,7 @@ class Permissions:
         kept.passed.clear()
         if text:
             kept.policy = self._policy_of(view)
-            kept.varies_by_address = kept.policy.asks_address
+            kept.varies_by_address = kept.policy.uses_address
 
     def _policy_of(self, view: QueueView) -> Policy:
         try:
@@ -308,7 +308,7 @@ class Permissions:
             log.error("the policy of %s cannot be read, so nobody may do anything: %s", view.queue, error)
             return NOBODY
 
-    def _denied(self, queue: str, policy: Policy | None, policy_request: Asked) -> Denial:
+    def _denied(self, queue: str, policy: Policy | None, policy_request: PolicyRequest) -> Denial:
         return Denial(
             caller=policy_request.caller.arn,
             action=policy_request.action,
@@ -385,13 +385,13 @@ class Judge:
         read, policy_request = self._policy_request(caller_of(starter), queue, policy, _Source())
         return all(permits(read, policy_request) for policy_request.action in actions_of(_SEND))
 
-    def _policy_request(self, caller: Caller, queue: str, policy: str, source: _Source) -> tuple[Policy | None, Asked]:
+    def _policy_request(self, caller: Caller, queue: str, policy: str, source: _Source) -> tuple[Policy | None, PolicyRequest]:
         context = RequestContext(base_url="", region=self.region)
         try:
             read = read_policy(policy, queue_arn(queue, context)) if policy else None
         except PolicyError:
             read = NOBODY
-        policy_request = Asked(
+        policy_request = PolicyRequest(
             caller=caller,
             owner=account_of(queue),
             action="",

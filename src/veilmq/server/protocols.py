@@ -11,17 +11,17 @@ from veilmq.core.errors import VeilmqError
 from veilmq.server import authentication
 from veilmq.server.http_parser import Refusal, Request, Worded, as_text
 from veilmq.wire import smq
+from veilmq.wire.exchange import Call, Reply, RequestContext
 from veilmq.wire.sqs import json as sqs_json
 from veilmq.wire.sqs import query as sqs_query
 from veilmq.wire.sqs.actions import ACTIONS
-from veilmq.wire.sqs.call import Call
-from veilmq.wire.sqs.context import RequestContext
 from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError, from_core
-from veilmq.wire.sqs.query_form import action_of, form_of
-from veilmq.wire.sqs.reply import Reply
-from veilmq.wire.v1 import codec as api
+from veilmq.wire.sqs.query import action_of, form_of
 from veilmq.wire.v1.request import PREFIX, read_request
+from veilmq.wire.v1.request import encode_error as encode_api_error
+from veilmq.wire.v1.request import encode_failure as encode_api_failure
 from veilmq.wire.v1.routes import ROUTES, route_key
+from veilmq.wire.v1.routes import decode as decode_api
 
 
 class Denial(Exception):
@@ -177,18 +177,18 @@ def _api(request: Request) -> Recognised:
 
 
 def _api_refuse(error: SqsError, base_url: str) -> Reply:
-    return api.encode_error(error)
+    return encode_api_error(error)
 
 
 def _api_fail(error: VeilmqError, base_url: str) -> Reply:
-    return api.encode_failure(error)
+    return encode_api_failure(error)
 
 
 API = Protocol(
     name="v1",
     recognises=_is_api,
     read=_api,
-    decode=api.decode,
+    decode=decode_api,
     refused=SqsError,
     refuse=_api_refuse,
     fail=_api_fail,

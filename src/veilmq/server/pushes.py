@@ -43,7 +43,7 @@ from veilmq.core.topics import PUSHES, ListPushes, Subscription, push_queue
 from veilmq.server.metrics import PushOutcome, TopicCounts
 from veilmq.server.setting_kinds import Address, AllowList, unmapped
 from veilmq.store.port import execute
-from veilmq.wire.smq.pushes import Sign, push_request
+from veilmq.wire.smq.topics import Sign, push_request
 
 
 class PushError(Exception):

@@ -42,7 +42,7 @@ from veilmq.server.setting_kinds import (
     one_of,
 )
 from veilmq.store.urls import without_passwords
-from veilmq.wire.sqs.context import REGION_PATTERN
+from veilmq.wire.exchange import REGION_PATTERN
 
 ENVIRONMENT_PREFIX = "VEILMQ_"
 

@@ -20,7 +20,7 @@ from veilmq.client.endpoint import DEFAULT_ENDPOINT, ENDPOINT_VARIABLES, endpoin
 from veilmq.client.signing import SigningKey, key_of
 from veilmq.core import limits
 from veilmq.core.limits import Range
-from veilmq.wire.sqs.context import DEFAULT_REGION
+from veilmq.wire.exchange import DEFAULT_REGION
 
 
 class OptionWrong(ValueError):

@@ -27,7 +27,7 @@ from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, SQS_RECEIVE_COUNT
 from veilmq.spark.offsets import INITIAL, Offset, Progress
 from veilmq.spark.options import SQS, SQS_MESSAGES_MAX, SourceOptions
 from veilmq.spark.retries import retrying
-from veilmq.wire.v1.messages import texts, types
+from veilmq.wire.v1.claims import texts, types
 
 if TYPE_CHECKING:
     import pyarrow as pa

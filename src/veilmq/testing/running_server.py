@@ -32,10 +32,9 @@ from veilmq.store.port import execute
 from veilmq.testing.running_queue import RunningQueue
 from veilmq.testing.script import Script
 from veilmq.testing.virtual_clock import VirtualClock
-from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.queues import create_queue
-from veilmq.wire.sqs.requests import CreateQueueRequest, SendMessageRequest
-from veilmq.wire.sqs.sends import send_message
+from veilmq.wire.exchange import RequestContext
+from veilmq.wire.sqs.messages import SendMessageRequest, send_message
+from veilmq.wire.sqs.queues import CreateQueueRequest, create_queue
 
 T = TypeVar("T")
 

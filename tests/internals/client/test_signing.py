@@ -13,9 +13,9 @@ from veilmq.client.signing import Signer, key_of
 from veilmq.core.commands import VisibilityChange
 from veilmq.store.clock import wall_s
 from veilmq.testing import RunningServer
-from veilmq.wire.sqs import sigv4
-from veilmq.wire.sqs.callers import AccessKey, caller
-from veilmq.wire.sqs.sigv4 import Verifier
+from veilmq.wire.exchange import AccessKey, caller_named
+from veilmq.wire.sqs import signatures
+from veilmq.wire.sqs.signatures import Verifier
 
 NOW = datetime(2026, 1, 31, 23, 59, 59, tzinfo=UTC)
 
@@ -26,7 +26,7 @@ def test_what_is_signed_is_genuine(path: str, token: str | None) -> None:
     """Whatever the path, with a token and without."""
     key = SigningKey(id="AKID", secret="hush", session_token=token, region="eu-west-1")
     headers = key.sign(path, {"Host": "h:1", "Content-Type": "x", "X-Amz-Target": "a.b"}, b"{}", now=NOW)
-    known = AccessKey(id="AKID", secret="hush", session_token=token, caller=caller(FRIEND))
+    known = AccessKey(id="AKID", secret="hush", session_token=token, caller=caller_named(FRIEND))
     sent = {name.lower().encode(): value.encode() for name, value in headers.items()}
     verifier = Verifier({"AKID": known}, region="eu-west-1")
     assert verifier.verify(b"POST", path.encode(), sent, b"{}", NOW.timestamp()).account == FRIEND
@@ -66,7 +66,7 @@ def test_a_client_whose_clock_is_wrong_is_let_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off_s: float, tolerance_s: int
 ) -> None:
     """It learns from the first refusal what time it is, and keeps to that; when its clock is put right, anew."""
-    monkeypatch.setattr(sigv4, "SIGNATURE_SKEW_S", tolerance_s)
+    monkeypatch.setattr(signatures, "SIGNATURE_SKEW_S", tolerance_s)
     off = [off_s]
     key = SigningKey(id="AKIDOWNER", secret=SECRETS["AKIDOWNER"], region=REGION)
     with (

@@ -12,10 +12,10 @@ import pytest
 from veilmq.console.asking import Answer, Asked
 from veilmq.console.audit import DONE, UNKNOWN, AuditEntry, AuditLog
 from veilmq.console.auditing import Auditing, shown
-from veilmq.wire.sqs.callers import caller
+from veilmq.wire.exchange import caller_named
 
 URL = "http://localhost/111111111111/orders"
-CAROL = caller("111111111111", "carol")
+CAROL = caller_named("111111111111", "carol")
 
 
 class Queues:

@@ -8,7 +8,7 @@ from veilmq.console.setting_rows import GROUPS, ROWS, SettingRow
 from veilmq.core import limits
 from veilmq.core.limits import Range
 from veilmq.core.settings import QueueSettings
-from veilmq.wire.v1.queue_settings import RANGES, SettingFields
+from veilmq.wire.v1.queues import RANGES, SettingFields
 
 EVERY_ROW = pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.setting)
 

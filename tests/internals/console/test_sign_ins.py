@@ -6,9 +6,9 @@ import pytest
 
 from veilmq.console import sign_ins
 from veilmq.console.sign_ins import ADDRESS_FAILURES, ADDRESS_REST_MS, KEY_FAILURES, SignIns, SignInsPaused
-from veilmq.wire.sqs.callers import Caller, caller
+from veilmq.wire.exchange import Caller, caller_named
 
-CAROL = caller("111111111111", "carol")
+CAROL = caller_named("111111111111", "carol")
 HERE = "192.0.2.1"
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from veilmq.console.timeline import BARS_MAX, ENDED_MAX, KEPT_MS, RENEWALS_MAX, Bar, Ending, Timeline
 from veilmq.core.limits import LEASE_S_MAX
-from veilmq.wire.v1.looks import Lease
+from veilmq.wire.v1.queues import Lease
 
 
 def lease(message: str = "m", *, generation: int = 1, begin_ms: int = 0, end_ms: int = 30_000) -> Lease:

@@ -18,7 +18,7 @@ from veilmq.consumer import Consumer, Context, Fixed, LeaseLost, LeaseState, Run
 from veilmq.store.clock import wall_s
 from veilmq.testing import faults
 from veilmq.testing.faults import Fault
-from veilmq.wire.sqs import sigv4
+from veilmq.wire.sqs import signatures
 
 pytestmark = pytest.mark.slow
 
@@ -299,7 +299,7 @@ def test_a_clock_that_is_ten_minutes_off_hinders_no_signed_consumer(
     signed: Signed, monkeypatch: pytest.MonkeyPatch, off_s: float, tolerance_s: int
 ) -> None:
     """Whether the server allows for that much or not."""
-    monkeypatch.setattr(sigv4, "SIGNATURE_SKEW_S", tolerance_s)
+    monkeypatch.setattr(signatures, "SIGNATURE_SKEW_S", tolerance_s)
     signed.off_s = off_s
     work = Work(signed.bench, "x", client=signed.client)
 

@@ -37,11 +37,11 @@ from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import RunningServer, VirtualClock
 from veilmq.wire.sqs.actions import ACTIONS
-from veilmq.wire.sqs.callers import caller
-from veilmq.wire.v1.openapi import place_of
-from veilmq.wire.v1.queue_settings import RANGES
+from veilmq.wire.exchange import caller_named
+from veilmq.wire.v1.routes import place_of
+from veilmq.wire.v1.queues import RANGES
 from veilmq.wire.v1.routes import ROUTES
-from veilmq.wire.v1.shapes import SHAPES
+from veilmq.wire.v1.routes import SHAPES
 
 READS = {
     "GET /api/claims/{account}/{queue}": "/api/claims/-/jobs",
@@ -174,7 +174,7 @@ def test_an_action_takes_and_answers_what_it_says(server: RunningServer, documen
 
 QUEUE = f"{OWNER}/jobs"
 URL = f"http://h/{QUEUE}"
-ME = caller(OWNER)
+ME = caller_named(OWNER)
 
 
 class House:
@@ -255,7 +255,7 @@ def test_who_asks_is_given_and_policies_decide(keys: Path) -> None:
     async def play() -> None:
         async with housed(keys) as (house, _):
             assert (await house.sqs("SendMessage", ME, QueueUrl=URL, MessageBody="m")).status == 200
-            friend = caller(FRIEND)
+            friend = caller_named(FRIEND)
             denied = await house.sqs("SendMessage", friend, QueueUrl=URL, MessageBody="m")
             assert (denied.status, b"AccessDenied" in denied.body) == (403, True)
             statement = {
@@ -344,7 +344,7 @@ def test_what_is_not_asked_of_the_engine_never_happens(keys: Path) -> None:
     async def play() -> None:
         async with housed(keys) as (house, engine):
             denied = await house.sqs(
-                "SetQueueAttributes", caller(FRIEND), QueueUrl=URL, Attributes={"VisibilityTimeout": "1"}
+                "SetQueueAttributes", caller_named(FRIEND), QueueUrl=URL, Attributes={"VisibilityTimeout": "1"}
             )
             assert denied.status == 403
             await execute(engine, SetQueue(queue=QUEUE, settings={"delay_s": 1}))

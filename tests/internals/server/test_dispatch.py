@@ -19,8 +19,7 @@ from veilmq.server.metrics import Metrics
 from veilmq.server.protocols import SQS_JSON, SQS_QUERY, Protocol
 from veilmq.store.port import LATENCY_BOUNDS_S
 from veilmq.testing import RunningServer, VirtualClock
-from veilmq.wire.sqs.call import Call
-from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.exchange import Call, RequestContext
 
 Answer = tuple[int, dict[str, str], Any]
 

@@ -13,7 +13,7 @@ from veilmq.core.ports import Done, Wake
 from veilmq.core.results import QueueView
 from veilmq.core.settings import QueueSettings
 from veilmq.server.permissions import FRESH_S, Permissions, Unknown
-from veilmq.wire.sqs.callers import caller
+from veilmq.wire.exchange import caller_named
 
 
 class HeldEngine:
@@ -82,7 +82,7 @@ def test_who_waits_for_a_policy_may_go_or_be_hurried() -> None:
     permissions = Permissions(engine, region=REGION, secure=False, wall_s=lambda: 0.0)
     steps = [Step() for _ in range(4)]
     with pytest.raises(Unknown):
-        permissions.check(steps[0], PURGE, caller(OWNER))
+        permissions.check(steps[0], PURGE, caller_named(OWNER))
     gone, hurried, patient, late = [permissions.wait(step, Unknown(PURGE.queue), step.again) for step in steps]
     gone.withdraw()
     hurried.hurry()
@@ -92,7 +92,7 @@ def test_who_waits_for_a_policy_may_go_or_be_hurried() -> None:
     patient.hurry()
     late.withdraw()
     assert [step.happened for step in steps[2:]] == [["again", "hurried"], ["again", "withdrawn"]]
-    permissions.check(steps[0], PURGE, caller(OWNER))
+    permissions.check(steps[0], PURGE, caller_named(OWNER))
 
 
 def test_a_policy_that_is_forgotten_while_it_is_asked_for_is_not_kept() -> None:
@@ -106,7 +106,7 @@ def test_a_policy_that_is_forgotten_while_it_is_asked_for_is_not_kept() -> None:
     engine.answer(VIEW)
     assert (step.happened, heard.happened) == (["again"], ["NoneType"])
     with pytest.raises(Unknown):
-        permissions.check(step, PURGE, caller(OWNER))
+        permissions.check(step, PURGE, caller_named(OWNER))
 
 
 def test_a_queue_that_is_gone_when_it_is_asked_for_again_is_forgotten() -> None:
@@ -117,10 +117,10 @@ def test_a_queue_that_is_gone_when_it_is_asked_for_again_is_forgotten() -> None:
     permissions.wait(step, Unknown(PURGE.queue), step.again)
     engine.answer(VIEW)
     step.started_s = FRESH_S
-    permissions.check(step, PURGE, caller(OWNER))
+    permissions.check(step, PURGE, caller_named(OWNER))
     engine.answer(QueueNotFound(PURGE.queue))
     with pytest.raises(Unknown):
-        permissions.check(step, PURGE, caller(OWNER))
+        permissions.check(step, PURGE, caller_named(OWNER))
 
 
 def test_what_is_kept_of_queues_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:

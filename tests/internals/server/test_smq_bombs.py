@@ -5,7 +5,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from tests.internals.wire.smq.test_xml_reading import BOMBS
+from tests.internals.wire.smq.test_request import BOMBS
 from veilmq.testing import RunningServer
 
 HEADERS = {"x-mns-version": "2015-06-06", "Content-Type": "text/xml"}

@@ -21,7 +21,7 @@ from veilmq.console.page import Page
 from veilmq.console.rendering import path_of
 from veilmq.console.visit import Visit
 from veilmq.core.limits import SQS_RECEIVE_COUNT, VISIBILITY_TIMEOUT_S, Range
-from veilmq.wire.v1.queue_settings import ShownQueue
+from veilmq.wire.v1.queues import ShownQueue
 
 _COUNT = Number(allowed=SQS_RECEIVE_COUNT, unit="messages")
 _TIMEOUT = Number(allowed=VISIBILITY_TIMEOUT_S, unit=SECONDS, empty="the queue's own visibility timeout")

@@ -16,7 +16,7 @@ from veilmq.console.setting_rows import GROUPS, ROWS, SettingGroup
 from veilmq.console.tag_rows import HINT, FilledTags, filled_tags, rows_of, was
 from veilmq.console.visit import Visit
 from veilmq.core.settings import QueueSettings
-from veilmq.wire.v1.queue_settings import ShownQueue
+from veilmq.wire.v1.queues import ShownQueue
 from veilmq.wire.v1.request import NAMES
 
 _NEW = QueueSettings()

@@ -4,10 +4,9 @@
 the reply of the engine's result. An error of any kind is a ``SmqError`` before it is bytes.
 """
 
-from veilmq.wire.smq.codec import decode, encode_error, encode_failure, encode_refusal
 from veilmq.wire.smq.errors import ACCESS_DENIED, SmqError
 from veilmq.wire.smq.request import VERSION_HEADER, SmqRequest, is_smq, read_request
-from veilmq.wire.smq.routes import ROUTES, Route, route_of
+from veilmq.wire.smq.routes import ROUTES, Route, decode, encode_error, encode_failure, encode_refusal, route_of
 
 __all__ = [
     "ACCESS_DENIED",

@@ -5,9 +5,7 @@ people search for the text. What the texts leave open (which member, which range
 it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from veilmq.core import errors as core
 from veilmq.core import topic_errors
@@ -18,7 +16,7 @@ from veilmq.wire.sqs.errors import SqsError, shown
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One error: its ``name`` is what SDKs branch on, ``text`` what it says where nobody says more."""
+    """One error: its ``name`` is what SDKs branch on, ``text`` the message where no other is given."""
 
     name: str
     status: int
@@ -116,60 +114,40 @@ def invalid_query(name: str) -> SmqError:
     return SmqError(INVALID_QUERY_STRING, f'{INVALID_QUERY_STRING.text[:-1]} "{shown(name)}".')
 
 
-def _text(error: core.VeilmqError) -> str:
-    return ""
-
-
-def _cause(error: core.VeilmqError) -> str:
-    return invalid_argument(str(error).rstrip(".")).message
-
-
-def _too_long(error: core.MessageTooLong) -> str:
-    return f"The value of MessageBody should between 1 and {error.bytes_max} bytes."
-
-
-def _endpoint(error: topic_errors.EndpointRefused) -> str:
-    return f"{ENDPOINT_INVALID.text} {error}"
-
-
-def _no_group(error: core.GroupMissing) -> str:
-    return invalid_argument("MessageGroupId: a FIFO queue needs one for each message").message
-
-
-def _unavailable(error: core.VeilmqError) -> str:
-    return f"{INTERNAL_SERVER_ERROR.text} {error}"
-
+_CAUSE = invalid_argument("{cause}").message
+_NO_GROUP = invalid_argument("MessageGroupId: a FIFO queue needs one for each message").message
+_UNAVAILABLE = INTERNAL_SERVER_ERROR.text + " {error}"
 
 # Where the text needs the request, the route answers and the row is for what is left.
-ANSWERS: dict[type[core.VeilmqError], tuple[Code, Callable[[Any], str]]] = {
-    core.QueueNotFound: (QUEUE_NOT_EXIST, _text),
-    core.QueueExists: (QUEUE_ALREADY_EXIST, _text),
-    core.QueueDeletedRecently: (QUEUE_DELETED_RECENTLY, _text),
-    core.SettingsConflict: (INVALID_ARGUMENT, _cause),
-    core.DeadLetterQueueRefused: (INVALID_ARGUMENT, _cause),
-    core.MessageTooLong: (INVALID_ARGUMENT, _too_long),
-    core.BodyUnreadable: (INVALID_ARGUMENT, _cause),
-    core.GroupMissing: (INVALID_ARGUMENT, _no_group),
-    core.ReceiptInvalid: (RECEIPT_HANDLE_ERROR, _text),
-    core.ReceivesThrottled: (TOO_MANY_REQUESTS, _text),
-    topic_errors.TopicNotFound: (TOPIC_NOT_EXIST, _text),
-    topic_errors.TopicExists: (TOPIC_ALREADY_EXIST, _text),
-    topic_errors.SubscriptionNotFound: (SUBSCRIPTION_NOT_EXIST, _text),
-    topic_errors.SubscriptionExists: (SUBSCRIPTION_ALREADY_EXIST, _text),
-    topic_errors.TooManySubscriptions: (INVALID_ARGUMENT, _cause),
-    topic_errors.EndpointRefused: (ENDPOINT_INVALID, _endpoint),
-    core.StoreFull: (INTERNAL_SERVER_ERROR, _unavailable),
-    core.StoreUnavailable: (INTERNAL_SERVER_ERROR, _unavailable),
-    core.OutcomeUnknown: (INTERNAL_SERVER_ERROR, _unavailable),
-    core.ShuttingDown: (INTERNAL_SERVER_ERROR, _unavailable),
-    core.InternalError: (INTERNAL_ERROR, _text),
+ANSWERS: dict[type[core.VeilmqError], tuple[Code, str]] = {
+    core.QueueNotFound: (QUEUE_NOT_EXIST, ""),
+    core.QueueExists: (QUEUE_ALREADY_EXIST, ""),
+    core.QueueDeletedRecently: (QUEUE_DELETED_RECENTLY, ""),
+    core.SettingsConflict: (INVALID_ARGUMENT, _CAUSE),
+    core.DeadLetterQueueRefused: (INVALID_ARGUMENT, _CAUSE),
+    core.MessageTooLong: (INVALID_ARGUMENT, "The value of MessageBody should between 1 and {error.bytes_max} bytes."),
+    core.BodyUnreadable: (INVALID_ARGUMENT, _CAUSE),
+    core.GroupMissing: (
+        INVALID_ARGUMENT,
+        invalid_argument("MessageGroupId: a FIFO queue needs one for each message").message,
+    ),
+    core.ReceiptInvalid: (RECEIPT_HANDLE_ERROR, ""),
+    core.ReceivesThrottled: (TOO_MANY_REQUESTS, ""),
+    topic_errors.TopicNotFound: (TOPIC_NOT_EXIST, ""),
+    topic_errors.TopicExists: (TOPIC_ALREADY_EXIST, ""),
+    topic_errors.SubscriptionNotFound: (SUBSCRIPTION_NOT_EXIST, ""),
+    topic_errors.SubscriptionExists: (SUBSCRIPTION_ALREADY_EXIST, ""),
+    topic_errors.TooManySubscriptions: (INVALID_ARGUMENT, _CAUSE),
+    topic_errors.EndpointRefused: (ENDPOINT_INVALID, ENDPOINT_INVALID.text + " {error}"),
+    core.StoreFull: (INTERNAL_SERVER_ERROR, _UNAVAILABLE),
+    core.StoreUnavailable: (INTERNAL_SERVER_ERROR, _UNAVAILABLE),
+    core.OutcomeUnknown: (INTERNAL_SERVER_ERROR, _UNAVAILABLE),
+    core.ShuttingDown: (INTERNAL_SERVER_ERROR, _UNAVAILABLE),
+    core.InternalError: (INTERNAL_ERROR, ""),
 }
 """Error of core → its code, and its text (empty: that of the code)."""
 
-SHARED: dict[sqs.Code, Code] = {
-    sqs.SERVICE_UNAVAILABLE: INTERNAL_SERVER_ERROR,
-    sqs.INTERNAL_FAILURE: INTERNAL_ERROR,
-}
+SHARED: dict[sqs.Code, Code] = {sqs.SERVICE_UNAVAILABLE: INTERNAL_SERVER_ERROR, sqs.INTERNAL_FAILURE: INTERNAL_ERROR}
 """What refuses a request of any protocol says so in a code of SQS: what it is here."""
 
 
@@ -179,8 +157,8 @@ REFUSED: dict[int, Code] = {403: ACCESS_DENIED, 413: INVALID_ARGUMENT}
 
 def from_core(error: core.VeilmqError) -> SmqError:
     """Return the answer to ``error``; one that no row knows is a defect of ours and says no more than that."""
-    code, text = ANSWERS.get(type(error), (INTERNAL_ERROR, _text))
-    return SmqError(code, text(error))
+    code, text = ANSWERS.get(type(error), (INTERNAL_ERROR, ""))
+    return SmqError(code, text.format(error=error, cause=shown(str(error).rstrip("."))))
 
 
 def from_sqs(error: SqsError) -> SmqError:

@@ -1,20 +1,217 @@
-"""A request of SMQ, taken apart: the parts of its path, its parameters, and what its body is about.
-
-Names of parameters do not tell upper case from lower; their values are percent-encoded or raw, as SDKs do either, and a
-plus sign is itself (reference, sections 0 and 3.4). The name of the body's root tells two routes apart that share
-method and path, so it is looked for before the body is read; whoever reads the body checks it again.
-
-What a path means is remembered, as clients repeat the few that they have.
-"""
+"""A request of SMQ and its answer: XML, path and parameters, members, names of queues, listings."""
 
 import re
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
 from collections.abc import Mapping
-from typing import NamedTuple
+from os import urandom
+from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
+from xml.parsers.expat import ExpatError, ParserCreate, XMLParserType
 
 import msgspec
 
-from veilmq.wire.smq.errors import INVALID_REQUEST_URL, SmqError, invalid_query
+from veilmq.core.errors import VeilmqError
+from veilmq.core.limits import (
+    SMQ_LIST_RESULTS,
+    SMQ_QUEUE_NAME_CHARACTERS_MAX,
+    SMQ_XML_DEPTH_MAX,
+    SMQ_XML_ELEMENTS_MAX,
+    SMQ_XML_TAG_CHARACTERS_MAX,
+    Range,
+)
+from veilmq.wire.exchange import REQUEST_NUMBERS, RequestContext
+from veilmq.wire.smq.errors import (
+    INVALID_QUEUE_NAME,
+    INVALID_REQUEST_URL,
+    MALFORMED_XML,
+    QUEUE_NAME_LENGTH_ERROR,
+    SmqError,
+    from_core,
+    invalid_argument,
+    invalid_query,
+    out_of_range,
+)
+from veilmq.wire.sqs.members import ILLEGAL
+
+_BEGINNING = urandom(6).hex().upper()
+
+
+def new_request_id() -> str:
+    """Return the id of another request."""
+    return f"{_BEGINNING}{next(REQUEST_NUMBERS):012X}"
+
+
+# The XML of requests: a tree of names and texts, and nothing of XML that a request has no use for.
+#
+# Namespaces, prefixes, attributes, comments and the order of children do not count, as the SDKs differ in all of them
+# (reference, section 2.3). There are no document types, so no entities but the five of XML and references to
+# characters: what could grow ("bombs"), or name a file, ends at its first character. Depth, number of elements and
+# length of names and attributes are bounded while the body is read, not after. Bodies are UTF-8 whatever they say, and
+# one that is not is malformed; so is one that names another encoding and has more than ASCII.
+#
+# Nearly all requests are small, in ASCII, and *flat*: a root whose children have text and nothing else. Those are read
+# by two regular expressions in half the time of a parser. They fit such bodies alone, in which both find the same.
+
+
+_PIECE_BYTES = 65_536
+_FLAT_BYTES_MAX = 16_384  # in which there are too few elements, whatever they are, to count them
+_FLAT = re.compile(
+    rb"""(?:<\?xml\ version="1\.0"(?:\ encoding="[A-Za-z][A-Za-z0-9-]{0,30}+")?\?>[ \n\t]*+)?
+    <([A-Za-z]{1,64}+)(?:\ xmlns="[A-Za-z0-9:/.]{0,200}+")?>
+    ((?:[ \n\t]*+<([A-Za-z]{1,64}+)>[^<&\x00-\x08\x0b-\x1f]*+</\3>)*+)
+    ([ \n\t]*+)</\1>[ \n\t]*+""",
+    re.VERBOSE,
+)
+_LEAF = re.compile(rb"<([A-Za-z]++)>([^<]*+)")
+_ENCODINGS = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
+
+
+class Element(msgspec.Struct, eq=False, gc=False):
+    """``name`` is the local one; ``text`` is all text, and empty where there are ``children``."""
+
+    name: str
+    text: str
+    children: "list[Element]"
+
+
+class _Refused(Exception):
+    """The body is well-formed so far, and nothing that a request may be."""
+
+
+def read_xml(body: bytes) -> Element:
+    """Return the root of ``body``; raises ``SmqError`` (MalformedXML), and nothing else, whatever it holds."""
+    return read_flat_xml(body) or parse_xml(body)
+
+
+def read_flat_xml(body: bytes) -> Element | None:
+    """Return what ``parse`` would, if ``body`` is small and flat; else ``None``, which says nothing about it."""
+    if len(body) > _FLAT_BYTES_MAX or not body.isascii() or b"]]>" in body:
+        return None
+    flat = _FLAT.fullmatch(body)
+    if flat is None:
+        return None
+    root, leaves, _, rest = flat.groups()
+    children = [Element(name.decode(), text.decode(), []) for name, text in _LEAF.findall(leaves)]
+    return Element(root.decode(), "" if children else rest.decode(), children)
+
+
+def parse_xml(body: bytes) -> Element:
+    """Do the same as ``read``, for bodies of any kind."""
+    families: list[list[Element]] = [[]]  # the children so far of each element that is open, and the root
+    texts: list[str] = []
+    left = SMQ_XML_ELEMENTS_MAX
+
+    def start(name: str, attributes: list[str]) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0 or len(families) > SMQ_XML_DEPTH_MAX or len(name) > SMQ_XML_TAG_CHARACTERS_MAX:
+            raise _Refused
+        if attributes and sum(map(len, attributes)) > SMQ_XML_TAG_CHARACTERS_MAX:
+            raise _Refused
+        if texts:
+            texts.clear()
+        families.append([])
+
+    def end(name: str) -> None:
+        children = families.pop()
+        text = "" if children else "".join(texts)
+        families[-1].append(Element(name if ":" not in name else name.rpartition(":")[2], text, children))
+        texts.clear()
+
+    parser = ParserCreate("utf-8")
+    parser.buffer_text = True
+    parser.ordered_attributes = True
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = texts.append
+    parser.StartDoctypeDeclHandler = _refuse_type
+    if not body.isascii():
+        parser.XmlDeclHandler = _check_encoding
+    try:
+        _parse(parser, body)
+    except (ExpatError, _Refused):
+        raise SmqError(MALFORMED_XML) from None
+    return families[0][0]
+
+
+def _parse(parser: XMLParserType, body: bytes) -> None:
+    """Have ``body`` parsed in pieces: the parser keeps all of a tag until it ends, and no tag is as long as a piece."""
+    if b"\0" in body:  # UTF-16 and its kin, which the parser would find out by itself
+        raise _Refused
+    last = 0
+    while len(body) - last > _PIECE_BYTES:
+        parser.Parse(body[last : last + _PIECE_BYTES], False)
+        if parser.CurrentByteIndex < last:
+            raise _Refused
+        last += _PIECE_BYTES
+    parser.Parse(body[last:], True)
+
+
+def _refuse_type(*_declared: object) -> None:
+    raise _Refused
+
+
+def _check_encoding(_version: str, encoding: str | None, _standalone: int) -> None:
+    if encoding is not None and encoding.lower() not in _ENCODINGS:
+        raise _Refused
+
+
+# The XML of replies: elements with text, written as the SDKs read them.
+#
+# The namespace stands on the root alone, without a slash at its end; there are neither prefixes nor comments, and what
+# is optional and absent is left out, not empty (reference, sections 0 and 2.3). Each element ends a line, as the
+# service writes them: the SDK for PHP skips the node behind the end of some elements, which without white space is the
+# next one. What XML 1.0 cannot carry is replaced by U+FFFD: it can come from an error that repeats what a client sent,
+# not from a message, as no protocol takes one with such characters. A carriage return is written as a reference,
+# because a parser would read a line feed.
+
+
+NAMESPACE = "http://mns.aliyuncs.com/doc/v1"
+CONTENT_TYPE = b"Content-Type: text/xml;charset=utf-8\r\n"
+
+
+def document(root: str, inner: str) -> bytes:
+    """Return a whole document; ``inner`` is written XML."""
+    line_end = "\n" if inner else ""
+    return f'<?xml version="1.0"?>\n<{root} xmlns="{NAMESPACE}">{line_end}{inner}</{root}>'.encode()
+
+
+def container(name: str, inner: str) -> str:
+    """Return an element with ``inner``, which is written XML."""
+    return f"<{name}>\n{inner}</{name}>\n"
+
+
+def element(name: str, text: str) -> str:
+    """Return an element with ``text``, which is any."""
+    return f"<{name}>{escaped(text)}</{name}>\n"
+
+
+def optional(name: str, text: str) -> str:
+    """Return the same, and nothing where there is no text."""
+    return element(name, text) if text else ""
+
+
+def escaped(text: str) -> str:
+    """Return ``text`` as it stands between tags."""
+    if not (text.isascii() and text.isprintable()):
+        text = ILLEGAL.sub("\ufffd", text)
+        return _markup_escaped(text).replace("\r", "&#13;")
+    return _markup_escaped(text)
+
+
+def _markup_escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+# A request of SMQ, taken apart: the parts of its path, its parameters, and what its body is about.
+#
+# Names of parameters are case-insensitive; their values are percent-encoded or raw, as SDKs do either,
+# and a plus sign is itself (reference, sections 0 and 3.4). The name of the body's root distinguishes two routes that
+# share method and path, so it is found before the body is parsed, and checked again then.
+#
+# What a path means is remembered, as clients repeat the few that they have.
+
 
 VERSION = b"2015-06-06"
 VERSION_HEADER = b"x-mns-version"
@@ -39,7 +236,7 @@ class Path(NamedTuple):
 class SmqRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """``path`` has the decoded parts between slashes, ``query`` the decoded values by lower-case name.
 
-    ``shape`` is that of the path, which tells routes apart.
+    ``shape`` is that of the path, by which routes are found.
     ``headers`` are by lower-case name. ``target`` is as it was sent: signatures cover it. ``root`` is the local name of
     the body's root, empty where there is no body or no XML. ``flaw`` is what is wrong with the target, if anything is.
     """
@@ -61,7 +258,7 @@ _known: dict[bytes, Path] = {}
 
 
 def is_smq(target: bytes, headers: Mapping[bytes, bytes]) -> bool:
-    """Tell whether a request is one of SMQ: by the version's header, the signature's, or its path."""
+    """Return whether a request is one of SMQ: by the version's header, the signature's, or its path."""
     return (
         VERSION_HEADER in headers
         or headers.get(b"authorization", b"").startswith(_AUTHORIZATION)
@@ -125,3 +322,182 @@ def _parameters(query: bytes) -> dict[str, str]:
         if given.setdefault(key, text) != text:
             raise invalid_query(key)
     return given
+
+
+# What requests carry, read: the children of an XML element, numbers and flags with the rules for them.
+#
+# Unknown children are ignored, and of one that is given twice the last counts. A number or a flag may
+# have white space around it, and no other text (reference, section 2.3).
+
+
+SECONDS = "seconds"
+BYTES = "bytes"
+
+_WHOLE_NUMBER = re.compile(r"\s*([0-9]{1,18})\s*")
+_FLAGS = {"true": True, "false": False}
+
+
+def body_of(request: SmqRequest, root: str) -> Element:
+    """Return the body of ``request``, which must be a ``root``; raises ``SmqError`` (MalformedXML)."""
+    element = read_xml(request.body)
+    if element.name != root:
+        raise SmqError(MALFORMED_XML)
+    return element
+
+
+def optional_body_of(request: SmqRequest, root: str) -> Element:
+    """Return the same, and an element without children where there is no body."""
+    return body_of(request, root) if request.body.strip() else Element(root, "", [])
+
+
+def texts(element: Element) -> dict[str, str]:
+    """Return the text of each child of ``element`` by its name."""
+    return {child.name: child.text for child in element.children}
+
+
+def children(element: Element, name: str) -> list[Element]:
+    """Return the children of that ``name``."""
+    return [child for child in element.children if child.name == name]
+
+
+def whole_number(name: str, text: str, allowed: Range, unit: str = "") -> int:
+    """Return the number that ``text`` is; raises ``SmqError`` (InvalidArgument) unless it is one of ``allowed``."""
+    match = _WHOLE_NUMBER.fullmatch(text)
+    if match is None or not allowed.holds(int(match[1])):
+        raise out_of_range(name, allowed, unit)
+    return int(match[1])
+
+
+def flag(name: str, text: str) -> bool:
+    """Return whether ``text`` says true; raises ``SmqError`` (InvalidArgument) unless it says true or false."""
+    value = _FLAGS.get(text.strip().lower())
+    if value is None:
+        raise invalid_argument(f"{name}, which is True or False")
+    return value
+
+
+# Names of queues in paths, and the URLs that lead there.
+#
+# A queue is made under a name of SMQ's alphabet, 1 to 256 characters; of what only SQS's names have, the end of a FIFO
+# queue's is allowed, so that there are FIFO queues that both protocols reach. A queue that is there is found by any
+# name that a listing shows, also one that only SQS could make.
+
+
+_FIFO_SUFFIX = ".fifo"
+_NEW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*(?:\.fifo)?")
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+def queue_of(request: SmqRequest, context: RequestContext) -> str:
+    """Return the engine's name (``account/name``) of the queue in the path; raises ``SmqError`` for what is no name."""
+    return f"{context.account}/{checked_name(request.path[1])}"
+
+
+def new_queue(request: SmqRequest, context: RequestContext) -> str:
+    """Return the same for a queue to be made."""
+    return f"{context.account}/{checked_name(request.path[1], _NEW_NAME)}"
+
+
+def says_fifo(queue: str) -> bool:
+    """Return whether the name alone makes a FIFO queue of ``queue``, as on SQS; others may be FIFO queues, too."""
+    return queue.endswith(_FIFO_SUFFIX)
+
+
+def queue_url(name: str, context: RequestContext) -> str:
+    """Return the URL of the queue ``name``, without its account, as the caller reaches it."""
+    return f"{context.base_url}/queues/{name}"
+
+
+def checked_name(name: str, names: re.Pattern[str] = _NAME) -> str:
+    """Return ``name``; raises ``SmqError`` (InvalidQueueName, QueueNameLengthError) unless it is one of ``names``."""
+    if not 1 <= len(name) <= SMQ_QUEUE_NAME_CHARACTERS_MAX:
+        raise SmqError(QUEUE_NAME_LENGTH_ERROR)
+    if not names.fullmatch(name):
+        raise SmqError(INVALID_QUEUE_NAME)
+    return name
+
+
+# What a route makes of a request: the command for the engine, and the way from its result to the reply.
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """Status and body of a reply; ``location`` is the URL of what was made or found, ``code`` an error's name.
+
+    The body is a whole document (``xml_writing.document``), empty where there is none.
+    """
+
+    status: int
+    body: bytes = b""
+    location: str = ""
+    code: str = "OK"
+
+
+NO_CONTENT = Answer(204)
+"""Done, and nothing to say."""
+
+
+def answered(result: Any) -> Any:
+    """Return ``result``; raises the ``SmqError`` for a ``VeilmqError``."""
+    if isinstance(result, VeilmqError):
+        raise from_core(result)
+    return result
+
+
+def only(results: Any) -> Any:
+    """Return the outcome of a command that had one entry; raises the ``SmqError`` for a ``VeilmqError``."""
+    return answered(answered(results)[0])
+
+
+def nothing(result: Any) -> Answer:
+    """Answer with no content; raises the ``SmqError`` for a ``VeilmqError``."""
+    answered(result)
+    return NO_CONTENT
+
+
+# Listings: the parameters, which are headers, and the page (reference, section 4.5).
+#
+# A marker is the name after which the next page begins, in base64: it is opaque to clients, and leads nowhere that
+# they could not go without it.
+
+
+_PREFIX = b"x-mns-prefix"
+_COUNT = b"x-mns-ret-number"
+_MARKER = b"x-mns-marker"
+_WITH_META = b"x-mns-with-meta"
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """What to list: at most ``count`` names with ``prefix`` after the name ``after``, ``detailed`` with attributes."""
+
+    prefix: str
+    after: str
+    count: int
+    detailed: bool
+
+
+def read_listing(headers: Mapping[bytes, bytes]) -> Listing:
+    """Return what ``headers`` ask for; raises ``SmqError`` (InvalidArgument)."""
+    count = _text(headers, _COUNT)
+    detailed = _text(headers, _WITH_META)
+    return Listing(
+        prefix=_text(headers, _PREFIX),
+        after=_name_of(_text(headers, _MARKER)),
+        count=whole_number(_COUNT.decode(), count, SMQ_LIST_RESULTS) if count else SMQ_LIST_RESULTS.default,
+        detailed=flag(_WITH_META.decode(), detailed) if detailed else False,
+    )
+
+
+def next_marker(last: str, *, more: bool) -> str:
+    """Return the element that leads on from ``last``, the last name of a page; nothing where it was the last page."""
+    return element("NextMarker", b64encode(last.encode()).decode()) if more else ""
+
+
+def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:
+    return headers.get(name, b"").decode("latin-1").strip()
+
+
+def _name_of(marker: str) -> str:
+    try:
+        return b64decode(marker, validate=True).decode()
+    except (Base64Error, ValueError):
+        raise invalid_argument(f"{_MARKER.decode()}, which is the NextMarker of the page before") from None

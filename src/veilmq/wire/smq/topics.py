@@ -1,21 +1,171 @@
-"""CreateTopic, Set/GetTopicAttributes, DeleteTopic and ListTopic (reference, section 9)."""
+"""Topics, their subscriptions, and what subscriptions get of a message (reference, section 9)."""
 
-from typing import Any
+import re
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from functools import partial
+from hashlib import md5
+from typing import Any, NamedTuple, TypeVar
 
-from veilmq.core import topics
-from veilmq.core.limits import SECOND_MS, SMQ_TOPIC_RETENTION_S
+import msgspec
+
+from veilmq.core import properties, topics
+from veilmq.core.commands import NewMessage
+from veilmq.core.limits import (
+    SECOND_MS,
+    SMQ_SUBSCRIPTION_NAME_CHARACTERS_MAX,
+    SMQ_TAG_CHARACTERS_MAX,
+    SMQ_TOPIC_NAME_CHARACTERS_MAX,
+    SMQ_TOPIC_RETENTION_S,
+)
+from veilmq.core.properties import Attribute, Properties
+from veilmq.core.push_urls import PushUrl, read_push_url
+from veilmq.core.results import ReceivedMessage
 from veilmq.core.settings import SettingValue
-from veilmq.core.topic_errors import TopicNotFound
-from veilmq.core.topics import TopicPage, TopicView
-from veilmq.wire.smq.attributes import ATTRIBUTES
-from veilmq.wire.smq.listing import next_marker, read_listing
-from veilmq.wire.smq.members import body_of, optional_body_of, texts
-from veilmq.wire.smq.plan import NO_CONTENT, Answer, Plan, answered, nothing
-from veilmq.wire.smq.request import SmqRequest
-from veilmq.wire.smq.topic_names import own_name, topic_of, topic_url
-from veilmq.wire.smq.xml_reading import Element
-from veilmq.wire.smq.xml_writing import container, document, element
-from veilmq.wire.sqs.context import RequestContext
+from veilmq.core.topic_errors import EndpointRefused, SubscriptionNotFound, TopicNotFound
+from veilmq.core.topics import (
+    Notification,
+    NotificationFormat,
+    PublishedMessage,
+    PublishToTopic,
+    RetryStrategy,
+    Subscription,
+    SubscriptionPage,
+    SubscriptionView,
+    TopicPage,
+    TopicView,
+)
+from veilmq.wire.exchange import Plan, RequestContext
+from veilmq.wire.smq.errors import (
+    ACCESS_DENIED,
+    ENDPOINT_INVALID,
+    SUBSCRIPTION_NAME_INVALID,
+    SUBSCRIPTION_NAME_LENGTH_ERROR,
+    TOPIC_NAME_INVALID,
+    TOPIC_NAME_LENGTH_ERROR,
+    SmqError,
+    from_core,
+    invalid_argument,
+)
+from veilmq.wire.smq.messages import body_md5, carried_by, no_body, read_group
+from veilmq.wire.smq.queues import ATTRIBUTES
+from veilmq.wire.smq.request import (
+    NAMESPACE,
+    NO_CONTENT,
+    VERSION,
+    Answer,
+    Element,
+    SmqRequest,
+    answered,
+    body_of,
+    checked_name,
+    container,
+    document,
+    element,
+    escaped,
+    new_request_id,
+    next_marker,
+    nothing,
+    optional,
+    optional_body_of,
+    read_listing,
+    texts,
+)
+from veilmq.wire.sqs.members import GROUP
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
+
+
+def topic_of(request: SmqRequest, context: RequestContext) -> str:
+    """Return the engine's name (``account/name``) of the topic in the path; raises ``SmqError`` for what is no name."""
+    name = request.path[1]
+    if not 1 <= len(name) <= SMQ_TOPIC_NAME_CHARACTERS_MAX:
+        raise SmqError(TOPIC_NAME_LENGTH_ERROR)
+    if not _NAME.fullmatch(name):
+        raise SmqError(TOPIC_NAME_INVALID)
+    return f"{context.account}/{name}"
+
+
+def subscription_of(request: SmqRequest) -> str:
+    """Return the name of the subscription in the path; raises ``SmqError`` for what is no name."""
+    name = request.path[3]
+    if not 1 <= len(name) <= SMQ_SUBSCRIPTION_NAME_CHARACTERS_MAX:
+        raise SmqError(SUBSCRIPTION_NAME_LENGTH_ERROR)
+    if not _NAME.fullmatch(name):
+        raise SmqError(SUBSCRIPTION_NAME_INVALID)
+    return name
+
+
+def own_name(full: str) -> str:
+    """Return the name of a topic without its account."""
+    return full.partition("/")[2]
+
+
+def topic_url(topic: str, context: RequestContext) -> str:
+    """Return the URL of a topic, as the caller reaches it."""
+    return f"{context.base_url}/topics/{own_name(topic)}"
+
+
+def subscription_url(topic: str, name: str, context: RequestContext) -> str:
+    """Return the URL of a subscription, as the caller reaches it."""
+    return f"{topic_url(topic, context)}/subscriptions/{name}"
+
+
+# Endpoints of subscriptions: a queue of the same account, or a URL that is pushed to (reference, section 9).
+#
+# Which URLs may be pushed to is the server's to say: here it is seen that it is one.
+
+
+_QUEUE = re.compile(r"acs:mns:(?P<where>[A-Za-z0-9._-]{0,64}:.*?):/?queues/(?P<name>.*)", re.DOTALL)
+_ACCOUNT = re.compile(r"[0-9]{12,}")
+_PUSHED = re.compile(r"https?:", re.IGNORECASE)
+_MAIL_OR_SMS = re.compile(r"mail(?:to)?:|sms:", re.IGNORECASE)
+
+
+class Endpoint(NamedTuple):
+    """Where messages go: one of the two is not empty."""
+
+    queue: str = ""
+    push_url: str = ""
+
+
+def read_endpoint(text: str, context: RequestContext) -> Endpoint:
+    """Return what ``text`` names; raises ``SmqError`` (EndpointInvalid, and AccessDenied for a queue of others)."""
+    queue = _QUEUE.fullmatch(text)
+    if queue is not None:
+        account = queue["where"].partition(":")[2]
+        if account != context.account and (_ACCOUNT.fullmatch(account) or queue["where"] not in _of_address(context)):
+            raise SmqError(ACCESS_DENIED)
+        return Endpoint(queue=f"{context.account}/{checked_name(queue['name'])}")
+    if not _PUSHED.match(text):
+        why = " Subscriptions by mail and SMS are not supported." if _MAIL_OR_SMS.match(text) else ""
+        raise SmqError(
+            ENDPOINT_INVALID,
+            f"{ENDPOINT_INVALID.text}{why} Subscribe a queue (acs:mns:<region>:<account>:queues/<queue>) or a URL "
+            "(http://… or https://…).",
+        )
+    try:
+        read_push_url(text)
+    except EndpointRefused as error:
+        raise from_core(error) from None
+    return Endpoint(push_url=text)
+
+
+def _of_address(context: RequestContext) -> set[str]:
+    """Return ``region:account`` as SDKs take them from the address of this server.
+
+    They expect ``<account>.mns.<region>[-internal].aliyuncs.com``, and of ``127.0.0.1`` make the account 127 and the
+    region 0; some leave the port out, some do not.
+    """
+    authority = context.base_url.partition("//")[2]
+    return {
+        f"{labels[2].partition('-internal')[0] if len(labels) > 2 else ''}:{labels[0]}"
+        for labels in (authority.split("."), authority.partition(":")[0].split("."))
+    }
+
+
+# CreateTopic, Set/GetTopicAttributes, DeleteTopic and ListTopic (reference, section 9).
+
 
 _SIZE = "MaximumMessageSize"
 _LOGGED = "LoggingEnabled"
@@ -43,7 +193,7 @@ def get_topic_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """GetTopicAttributes: all of them."""
 
     def respond(result: Any) -> Answer:
-        return Answer(200, document("Topic", _described(answered(result))))
+        return Answer(200, document("Topic", _topic_elements(answered(result))))
 
     return Plan(topics.ShowTopic(topic=topic_of(request, context)), respond)
 
@@ -58,22 +208,25 @@ def delete_topic(request: SmqRequest, context: RequestContext) -> Plan:
 
 
 def list_topic(request: SmqRequest, context: RequestContext) -> Plan:
-    """ListTopic: their URLs, and with ``x-mns-with-meta`` what GetTopicAttributes tells of each."""
-    asked = read_listing(request.headers)
+    """ListTopic: their URLs, and with ``x-mns-with-meta`` the attributes of each."""
+    listing = read_listing(request.headers)
 
     def respond(result: Any) -> Answer:
         page: TopicPage = answered(result)
         listed = "".join(
             container(
                 "Topic",
-                element("TopicURL", topic_url(view.topic, context)) + (_described(view) if asked.detailed else ""),
+                element("TopicURL", topic_url(view.topic, context))
+                + (_topic_elements(view) if listing.detailed else ""),
             )
             for view in page.topics
         )
         last = own_name(page.topics[-1].topic) if page.topics else ""
         return Answer(200, document("Topics", listed + next_marker(last, more=page.more)))
 
-    command = topics.ListTopics(account=context.account, prefix=asked.prefix, after=asked.after, count=asked.count)
+    command = topics.ListTopics(
+        account=context.account, prefix=listing.prefix, after=listing.after, count=listing.count
+    )
     return Plan(command, respond)
 
 
@@ -86,8 +239,8 @@ def _settings(topic: Element, context: RequestContext) -> dict[str, SettingValue
     return values
 
 
-def _described(view: TopicView) -> str:
-    told = {
+def _topic_elements(view: TopicView) -> str:
+    content = {
         "TopicName": own_name(view.topic),
         "CreateTime": str(view.created_at_ms // SECOND_MS),
         "LastModifyTime": str(view.modified_at_ms // SECOND_MS),
@@ -96,4 +249,290 @@ def _described(view: TopicView) -> str:
         "MessageCount": str(view.messages),
         _LOGGED: str(view.settings.operations_logged),
     }
-    return "".join(element(name, text) for name, text in told.items())
+    return "".join(element(name, text) for name, text in content.items())
+
+
+# Subscribe, Set/GetSubscriptionAttributes, Unsubscribe and ListSubscriptionByTopic (reference, section 9).
+
+
+Value = TypeVar("Value")
+
+_STRATEGY = "NotifyStrategy"
+_FORMAT = "NotifyContentFormat"
+_FILTER = "FilterTag"
+
+STRATEGIES = {"BACKOFF_RETRY": RetryStrategy.BACKOFF, "EXPONENTIAL_DECAY_RETRY": RetryStrategy.EXPONENTIAL_DECAY}
+"""The names of the strategies."""
+
+FORMATS = {"XML": NotificationFormat.XML, "JSON": NotificationFormat.JSON, "SIMPLIFIED": NotificationFormat.SIMPLIFIED}
+"""The names of the formats."""
+
+_STRATEGY_NAMES = {value: name for name, value in STRATEGIES.items()}
+_FORMAT_NAMES = {value: name for name, value in FORMATS.items()}
+
+
+def subscribe(request: SmqRequest, context: RequestContext) -> Plan:
+    """Subscribe: makes the subscription (201), or finds one that is the same in all (204)."""
+    topic, name = topic_of(request, context), subscription_of(request)
+    given = texts(body_of(request, "Subscription"))
+    text = given.get("Endpoint", "").strip()
+    endpoint = read_endpoint(text, context)
+    subscription = Subscription(
+        topic=topic,
+        name=name,
+        endpoint=text,
+        queue=endpoint.queue,
+        push_url=endpoint.push_url,
+        filter_tag=read_tag(_FILTER, given),
+        strategy=_one_of(_STRATEGY, given, STRATEGIES) or RetryStrategy.BACKOFF,
+        format=_one_of(_FORMAT, given, FORMATS) or NotificationFormat.XML,
+    )
+
+    def respond(result: Any) -> Answer:
+        view: SubscriptionView = answered(result)
+        return Answer(201 if view.is_new else 204, location=subscription_url(topic, name, context))
+
+    return Plan(topics.Subscribe(subscription=subscription), respond)
+
+
+def set_subscription_attributes(request: SmqRequest, context: RequestContext) -> Plan:
+    """SetSubscriptionAttributes: the strategy; a body that does not name one changes nothing."""
+    topic, name = topic_of(request, context), subscription_of(request)
+    strategy = _one_of(_STRATEGY, texts(body_of(request, "Subscription")), STRATEGIES)
+    if strategy is None:
+        return Plan(topics.ShowSubscription(topic=topic, name=name), nothing)
+    return Plan(topics.SetSubscription(topic=topic, name=name, strategy=strategy), nothing)
+
+
+def get_subscription_attributes(request: SmqRequest, context: RequestContext) -> Plan:
+    """GetSubscriptionAttributes: all of them."""
+
+    def respond(result: Any) -> Answer:
+        return Answer(200, document("Subscription", _subscription_elements(answered(result))))
+
+    command = topics.ShowSubscription(topic=topic_of(request, context), name=subscription_of(request))
+    return Plan(command, respond)
+
+
+def unsubscribe(request: SmqRequest, context: RequestContext) -> Plan:
+    """Unsubscribe: a subscription that is not there is as good as ended, where there is the topic."""
+
+    def respond(result: Any) -> Answer:
+        return NO_CONTENT if isinstance(result, SubscriptionNotFound) else nothing(result)
+
+    command = topics.Unsubscribe(topic=topic_of(request, context), name=subscription_of(request))
+    return Plan(command, respond)
+
+
+def list_subscription_by_topic(request: SmqRequest, context: RequestContext) -> Plan:
+    """ListSubscriptionByTopic: their URLs."""
+    topic, listing = topic_of(request, context), read_listing(request.headers)
+
+    def respond(result: Any) -> Answer:
+        page: SubscriptionPage = answered(result)
+        names = [view.subscription.name for view in page.subscriptions]
+        listed = "".join(
+            container("Subscription", element("SubscriptionURL", subscription_url(topic, name, context)))
+            for name in names
+        )
+        return Answer(200, document("Subscriptions", listed + next_marker(names[-1] if names else "", more=page.more)))
+
+    command = topics.ListSubscriptions(topic=topic, prefix=listing.prefix, after=listing.after, count=listing.count)
+    return Plan(command, respond)
+
+
+def read_tag(name: str, given: Mapping[str, str]) -> str:
+    """Return the tag called ``name``, empty where there is none; raises ``SmqError`` (InvalidArgument)."""
+    tag = given.get(name, "")
+    if len(tag) > SMQ_TAG_CHARACTERS_MAX or not tag.isprintable():
+        raise invalid_argument(f"{name}, which has {SMQ_TAG_CHARACTERS_MAX} printable characters at the most")
+    return tag
+
+
+def _one_of(name: str, given: Mapping[str, str], values: Mapping[str, Value]) -> Value | None:
+    text = given.get(name, "").strip()
+    if not text:
+        return None
+    if text not in values:
+        raise invalid_argument(f"{name}, which is {' or '.join(values)}")
+    return values[text]
+
+
+def _subscription_elements(view: SubscriptionView) -> str:
+    subscription = view.subscription
+    owner = subscription.topic.partition("/")[0]
+    content = {
+        "TopicOwner": owner,
+        "TopicName": own_name(subscription.topic),
+        "Subscriber": owner,
+        "SubscriptionName": subscription.name,
+        "Endpoint": subscription.endpoint,
+        _FILTER: subscription.filter_tag,
+        _STRATEGY: _STRATEGY_NAMES[subscription.strategy],
+        _FORMAT: _FORMAT_NAMES[subscription.format],
+        "CreateTime": str(view.created_at_ms // SECOND_MS),
+        "LastModifyTime": str(view.modified_at_ms // SECOND_MS),
+    }
+    return "".join(optional(name, text) for name, text in content.items())
+
+
+# What subscriptions get of a message: a document about it in XML or JSON, or its body alone (reference, section 9).
+#
+# A document is stored as it is delivered, so a queue's reader and a receiver of pushes see the same. Its frame does
+# not count towards the size of the message, which its sender knows nothing of.
+
+
+TAG = "MessageTag"
+"""The name of a message's tag in documents, and in what a subscription that is pushed keeps beside the body."""
+
+Content = dict[str, str]
+"""The members of a document, in order."""
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A message as it was published; ``carried`` are its properties for queues, ``size_bytes`` counts both."""
+
+    body: str
+    tag: str
+    group: str | None
+    carried: bytes
+    size_bytes: int
+
+
+def make(published: Published, notification: Notification) -> NewMessage:
+    """Return what the queue of a subscription is to store; one that is pushed keeps the tag instead of properties."""
+    subscription = notification.subscription
+    carried = published.carried
+    if subscription.push_url:
+        content = {TAG: Attribute("String", published.tag)} if published.tag else {}
+        carried = properties.encode(Properties(system=content))
+    return NewMessage(
+        body=_WRITERS[subscription.format](published, notification),
+        size_bytes=published.size_bytes,
+        properties=carried,
+        group=None if subscription.push_url else published.group,
+    )
+
+
+def _content(published: Published, notification: Notification) -> Content:
+    subscription = notification.subscription
+    owner, _, name = subscription.topic.partition("/")
+    content = {
+        "TopicOwner": owner,
+        "TopicName": name,
+        "Subscriber": owner,
+        "SubscriptionName": subscription.name,
+        "MessageId": notification.id.hex().upper(),
+        "Message": published.body,
+        "MessageMD5": body_md5(published.body),
+        TAG: published.tag,
+        "PublishTime": str(notification.published_at_ms),
+    }
+    return {name: text for name, text in content.items() if text}
+
+
+def _as_xml(published: Published, notification: Notification) -> str:
+    content = _content(published, notification)
+    inner = "".join(f"<{name}>{escaped(text)}</{name}>" for name, text in content.items())
+    return f'<?xml version="1.0"?>\n<Notification xmlns="{NAMESPACE}">{inner}</Notification>'
+
+
+_WRITERS: dict[NotificationFormat, Callable[[Published, Notification], str]] = {
+    NotificationFormat.XML: _as_xml,
+    NotificationFormat.JSON: lambda *message: msgspec.json.encode(_content(*message)).decode(),
+    NotificationFormat.SIMPLIFIED: lambda published, notification: published.body,
+}
+
+
+# PublishMessage: to every subscription of a topic that wants the message's tag (reference, section 9).
+
+
+def publish_message(request: SmqRequest, context: RequestContext) -> Plan:
+    """PublishMessage: what is for mail and text messages alone (``MessageAttributes``) is passed over."""
+    message = body_of(request, "Message")
+    given = texts(message)
+    body = given.get("MessageBody")
+    if not body:
+        raise no_body(message)
+    group = read_group(given.get(GROUP))
+    carried, carried_bytes = carried_by(message, group, context.caller)
+    published = Published(
+        body=body, tag=read_tag(TAG, given), group=group, carried=carried, size_bytes=len(body.encode()) + carried_bytes
+    )
+
+    def respond(result: Any) -> Answer:
+        done: PublishedMessage = answered(result)
+        content = element("MessageId", done.id.hex().upper()) + element("MessageBodyMD5", body_md5(body))
+        return Answer(201, document("Message", content))
+
+    command = PublishToTopic(
+        topic=topic_of(request, context),
+        size_bytes=published.size_bytes,
+        make=partial(make, published),
+        tag=published.tag,
+    )
+    return Plan(command, respond)
+
+
+# The request by which a message is pushed to a subscription's URL (reference, section 9).
+#
+# Its signature covers what that of a client's request covers (section 3.1), so that receivers of the real service
+# verify it as they do; only the certificate is another one. A body without a document around it has its particulars in
+# headers.
+
+
+Sign = Callable[[bytes], bytes]
+"""Text → its signature (RSASSA-PKCS1-v1_5 with SHA-1)."""
+
+_METHOD = b"POST"
+_CONTENT_TYPES = {
+    NotificationFormat.XML: b"text/xml;charset=utf-8",
+    NotificationFormat.JSON: b"application/json;charset=utf-8",
+    NotificationFormat.SIMPLIFIED: b"text/plain;charset=utf-8",
+}
+
+
+def push_request(
+    subscription: Subscription, message: ReceivedMessage, url: PushUrl, *, date: str, certificate_url: str, sign: Sign
+) -> bytes:
+    """Return the whole request; ``date`` is that of the attempt, as HTTP has it."""
+    body = message.body.encode()
+    digest = b64encode(md5(body, usedforsecurity=False).hexdigest().encode())
+    kind, path = _CONTENT_TYPES[subscription.format], url.path.encode()
+    named = {
+        b"x-mns-request-id": new_request_id().encode(),
+        b"x-mns-version": VERSION,
+        b"x-mns-signing-cert-url": b64encode(certificate_url.encode()),
+        **(_particulars(subscription, message) if subscription.format is NotificationFormat.SIMPLIFIED else {}),
+    }
+    signed = b"".join(b"%b:%b\n" % pair for pair in sorted(named.items()))
+    text = b"\n".join((_METHOD, digest, kind, date.encode(), signed + path))
+    headers = {
+        b"Host": url.authority.encode(),
+        b"User-Agent": b"veilmq",
+        b"Accept": b"*/*",
+        b"Content-Type": kind,
+        b"Content-Length": str(len(body)).encode(),
+        b"Content-MD5": digest,
+        b"Date": date.encode(),
+        **named,
+        b"Authorization": b64encode(sign(text)),
+        b"Connection": b"close",
+    }
+    lines = b"".join(b"%b: %b\r\n" % pair for pair in headers.items())
+    return b"%b %b HTTP/1.1\r\n%b\r\n%b" % (_METHOD, path, lines, body)
+
+
+def _particulars(subscription: Subscription, message: ReceivedMessage) -> dict[bytes, bytes]:
+    owner, _, topic = subscription.topic.partition("/")
+    tag = properties.decode(message.properties).system.get(TAG)
+    content = {
+        b"x-mns-message-id": message.id.hex().upper(),
+        b"x-mns-message-tag": (tag.text or "") if tag is not None else "",
+        b"x-mns-publish-time": str(message.sent_at_ms),
+        b"x-mns-subscriber": owner,
+        b"x-mns-subscription-name": subscription.name,
+        b"x-mns-topic-name": topic,
+        b"x-mns-topic-owner": owner,
+    }
+    return {name: text.encode() for name, text in content.items() if text}

@@ -1,4 +1,4 @@
-"""The one table of actions: name → what is asked, what is made of it, and with which errors it may be answered.
+"""The one table of actions: name, request, what is made of it, and with which errors it may be answered.
 
 A new action is a row here, and every protocol speaks it. The errors are those of the action itself; ``EVERYWHERE``
 adds what any request may be answered with. ``docs/protocols/sqs.md`` is generated from this table.
@@ -8,23 +8,46 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from veilmq.wire.sqs import (
-    errors,
-    moves,
-    permissions,
-    queues,
-    receipts,
-    receives,
-    requests,
-    sends,
-    settings,
-    tags,
-)
-from veilmq.wire.sqs.attributes import TRACE_HEADER
-from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.exchange import Plan, RequestContext
+from veilmq.wire.sqs import errors, moves, queues
 from veilmq.wire.sqs.errors import Code, SqsError, shown
-from veilmq.wire.sqs.plan import Plan
-from veilmq.wire.sqs.shapes import Shape
+from veilmq.wire.sqs.members import TRACE_HEADER, QueueRequest, Shape
+from veilmq.wire.sqs.messages import (
+    SYSTEM_ATTRIBUTES,
+    ChangeMessageVisibilityBatchRequest,
+    ChangeMessageVisibilityRequest,
+    DeleteMessageBatchRequest,
+    DeleteMessageRequest,
+    ReceiveMessageRequest,
+    SendMessageBatchRequest,
+    SendMessageRequest,
+    change_message_visibility,
+    change_message_visibility_batch,
+    delete_message,
+    delete_message_batch,
+    receive_message,
+    send_message,
+    send_message_batch,
+)
+from veilmq.wire.sqs.moves import CancelMessageMoveTaskRequest, ListMessageMoveTasksRequest, StartMessageMoveTaskRequest
+from veilmq.wire.sqs.queue_attributes import READ_ONLY, SETTINGS
+from veilmq.wire.sqs.queues import (
+    AddPermissionRequest,
+    CreateQueueRequest,
+    GetQueueAttributesRequest,
+    GetQueueUrlRequest,
+    ListDeadLetterSourceQueuesRequest,
+    ListQueuesRequest,
+    RemovePermissionRequest,
+    SetQueueAttributesRequest,
+    TagQueueRequest,
+    UntagQueueRequest,
+    add_permission,
+    list_queue_tags,
+    remove_permission,
+    tag_queue,
+    untag_queue,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +55,7 @@ class Action:
     """One action; ``plan`` turns its ``request`` into a command or raises ``SqsError``.
 
     ``entry_errors`` are reported for single entries of a batch, beside entries that succeed. ``attributes`` are those
-    of queues or messages that the action takes or tells by name.
+    of queues or messages that the action reads or returns by name.
     """
 
     name: str
@@ -43,11 +66,7 @@ class Action:
     attributes: tuple[str, ...] = ()
 
 
-EVERYWHERE: tuple[Code, ...] = (
-    errors.UNKNOWN_OPERATION,
-    errors.INTERNAL_FAILURE,
-    errors.SERVICE_UNAVAILABLE,
-)
+EVERYWHERE: tuple[Code, ...] = (errors.UNKNOWN_OPERATION, errors.INTERNAL_FAILURE, errors.SERVICE_UNAVAILABLE)
 """What every request may be answered with."""
 
 BY_PROTOCOL: dict[str, tuple[Code, ...]] = {
@@ -77,11 +96,7 @@ _BATCH = (
     errors.INVALID_PARAMETER_VALUE,
 )
 _SETTINGS = (errors.INVALID_ATTRIBUTE_NAME, errors.INVALID_ATTRIBUTE_VALUE)
-_MESSAGE = (
-    errors.INVALID_PARAMETER_VALUE,
-    errors.INVALID_MESSAGE_CONTENTS,
-    errors.UNSUPPORTED_OPERATION,
-)
+_MESSAGE = (errors.INVALID_PARAMETER_VALUE, errors.INVALID_MESSAGE_CONTENTS, errors.UNSUPPORTED_OPERATION)
 _RECEIPT = (errors.RECEIPT_HANDLE_IS_INVALID, errors.INVALID_PARAMETER_VALUE)
 _MOVE = (errors.MISSING_PARAMETER, errors.INVALID_PARAMETER_VALUE, errors.RESOURCE_NOT_FOUND)
 _ENTRY_MEMBERS = (errors.MISSING_PARAMETER,)
@@ -89,7 +104,7 @@ _ENTRY_MEMBERS = (errors.MISSING_PARAMETER,)
 _ROWS = (
     Action(
         "CreateQueue",
-        requests.CreateQueueRequest,
+        CreateQueueRequest,
         queues.create_queue,
         (
             errors.MISSING_PARAMETER,
@@ -98,74 +113,65 @@ _ROWS = (
             errors.QUEUE_DELETED_RECENTLY,
             *_SETTINGS,
         ),
-        attributes=tuple(settings.SETTINGS),
+        attributes=tuple(SETTINGS),
     ),
     Action(
         "GetQueueUrl",
-        requests.GetQueueUrlRequest,
+        GetQueueUrlRequest,
         queues.get_queue_url,
         (errors.MISSING_PARAMETER, errors.INVALID_PARAMETER_VALUE, errors.QUEUE_DOES_NOT_EXIST),
     ),
-    Action("ListQueues", requests.ListQueuesRequest, queues.list_queues, (errors.INVALID_PARAMETER_VALUE,)),
-    Action("DeleteQueue", requests.QueueRequest, queues.delete_queue, _ON_QUEUE),
-    Action("PurgeQueue", requests.QueueRequest, queues.purge_queue, (*_ON_QUEUE, errors.PURGE_IN_PROGRESS)),
+    Action("ListQueues", ListQueuesRequest, queues.list_queues, (errors.INVALID_PARAMETER_VALUE,)),
+    Action("DeleteQueue", QueueRequest, queues.delete_queue, _ON_QUEUE),
+    Action("PurgeQueue", QueueRequest, queues.purge_queue, (*_ON_QUEUE, errors.PURGE_IN_PROGRESS)),
     Action(
         "GetQueueAttributes",
-        requests.GetQueueAttributesRequest,
+        GetQueueAttributesRequest,
         queues.get_queue_attributes,
         (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE, errors.INVALID_ATTRIBUTE_NAME),
-        attributes=(*settings.SETTINGS, *settings.READ_ONLY),
+        attributes=(*SETTINGS, *READ_ONLY),
     ),
     Action(
         "SetQueueAttributes",
-        requests.SetQueueAttributesRequest,
+        SetQueueAttributesRequest,
         queues.set_queue_attributes,
         (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE, *_SETTINGS),
-        attributes=tuple(settings.SETTINGS),
+        attributes=tuple(SETTINGS),
     ),
-    Action("TagQueue", requests.TagQueueRequest, tags.tag_queue, (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE)),
-    Action("UntagQueue", requests.UntagQueueRequest, tags.untag_queue, (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE)),
-    Action("ListQueueTags", requests.QueueRequest, tags.list_queue_tags, _ON_QUEUE),
+    Action("TagQueue", TagQueueRequest, tag_queue, (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE)),
+    Action("UntagQueue", UntagQueueRequest, untag_queue, (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE)),
+    Action("ListQueueTags", QueueRequest, list_queue_tags, _ON_QUEUE),
     Action(
         "ListDeadLetterSourceQueues",
-        requests.ListDeadLetterSourceQueuesRequest,
+        ListDeadLetterSourceQueuesRequest,
         queues.list_dead_letter_source_queues,
         (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE),
     ),
-    Action("StartMessageMoveTask", requests.StartMessageMoveTaskRequest, moves.start_message_move_task, _MOVE),
-    Action("CancelMessageMoveTask", requests.CancelMessageMoveTaskRequest, moves.cancel_message_move_task, _MOVE),
-    Action("ListMessageMoveTasks", requests.ListMessageMoveTasksRequest, moves.list_message_move_tasks, _MOVE),
+    Action("StartMessageMoveTask", StartMessageMoveTaskRequest, moves.start_message_move_task, _MOVE),
+    Action("CancelMessageMoveTask", CancelMessageMoveTaskRequest, moves.cancel_message_move_task, _MOVE),
+    Action("ListMessageMoveTasks", ListMessageMoveTasksRequest, moves.list_message_move_tasks, _MOVE),
     Action(
         "AddPermission",
-        requests.AddPermissionRequest,
-        permissions.add_permission,
+        AddPermissionRequest,
+        add_permission,
         (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE, errors.OVER_LIMIT),
     ),
     Action(
-        "RemovePermission",
-        requests.RemovePermissionRequest,
-        permissions.remove_permission,
-        (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE),
+        "RemovePermission", RemovePermissionRequest, remove_permission, (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE)
     ),
-    Action(
-        "SendMessage",
-        requests.SendMessageRequest,
-        sends.send_message,
-        (*_ON_QUEUE, *_MESSAGE),
-        attributes=(TRACE_HEADER,),
-    ),
+    Action("SendMessage", SendMessageRequest, send_message, (*_ON_QUEUE, *_MESSAGE), attributes=(TRACE_HEADER,)),
     Action(
         "SendMessageBatch",
-        requests.SendMessageBatchRequest,
-        sends.send_message_batch,
+        SendMessageBatchRequest,
+        send_message_batch,
         (*_BATCH, errors.BATCH_TOO_LONG),
         (*_ENTRY_MEMBERS, *_MESSAGE),
         attributes=(TRACE_HEADER,),
     ),
     Action(
         "ReceiveMessage",
-        requests.ReceiveMessageRequest,
-        receives.receive_message,
+        ReceiveMessageRequest,
+        receive_message,
         (
             *_ON_QUEUE,
             errors.INVALID_PARAMETER_VALUE,
@@ -173,26 +179,17 @@ _ROWS = (
             errors.OVER_LIMIT,
             errors.REQUEST_THROTTLED,
         ),
-        attributes=tuple(receives.SYSTEM_ATTRIBUTES),
+        attributes=tuple(SYSTEM_ATTRIBUTES),
     ),
-    Action("DeleteMessage", requests.DeleteMessageRequest, receipts.delete_message, (*_ON_QUEUE, *_RECEIPT)),
+    Action("DeleteMessage", DeleteMessageRequest, delete_message, (*_ON_QUEUE, *_RECEIPT)),
+    Action("DeleteMessageBatch", DeleteMessageBatchRequest, delete_message_batch, _BATCH, (*_ENTRY_MEMBERS, *_RECEIPT)),
     Action(
-        "DeleteMessageBatch",
-        requests.DeleteMessageBatchRequest,
-        receipts.delete_message_batch,
-        _BATCH,
-        (*_ENTRY_MEMBERS, *_RECEIPT),
-    ),
-    Action(
-        "ChangeMessageVisibility",
-        requests.ChangeMessageVisibilityRequest,
-        receipts.change_message_visibility,
-        (*_ON_QUEUE, *_RECEIPT),
+        "ChangeMessageVisibility", ChangeMessageVisibilityRequest, change_message_visibility, (*_ON_QUEUE, *_RECEIPT)
     ),
     Action(
         "ChangeMessageVisibilityBatch",
-        requests.ChangeMessageVisibilityBatchRequest,
-        receipts.change_message_visibility_batch,
+        ChangeMessageVisibilityBatchRequest,
+        change_message_visibility_batch,
         _BATCH,
         (*_ENTRY_MEMBERS, *_RECEIPT),
     ),

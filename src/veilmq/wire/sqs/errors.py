@@ -7,9 +7,8 @@ and its API reference ("Errors" of each action, "Common Errors"); errors that th
 server framework and have its name space.
 """
 
-from collections.abc import Callable
+import re
 from dataclasses import dataclass
-from typing import Any
 
 from veilmq.core import errors as core
 from veilmq.core.limits import SQS_BATCH_BYTES_MAX, SQS_BATCH_ENTRIES_MAX, SQS_MESSAGE_ATTRIBUTES_MAX, SQS_TAGS_MAX
@@ -134,8 +133,7 @@ def too_many_attributes(count: int | str) -> SqsError:
 def too_many_entries(count: int | str) -> SqsError:
     """Return the error for a batch of ``count`` entries, a number or words for it."""
     return SqsError(
-        TOO_MANY_ENTRIES,
-        f"Maximum number of entries per request are {SQS_BATCH_ENTRIES_MAX}. You have sent {count}.",
+        TOO_MANY_ENTRIES, f"Maximum number of entries per request are {SQS_BATCH_ENTRIES_MAX}. You have sent {count}."
     )
 
 
@@ -147,94 +145,106 @@ def batch_too_long(size_bytes: int) -> SqsError:
     )
 
 
-def _too_long(error: core.MessageTooLong) -> str:
-    return f"One or more parameters are invalid. Reason: Message must be shorter than {error.bytes_max} bytes."
-
-
 NO_QUEUE = "The specified queue does not exist."
 """The service's words for a queue that does not exist, in JSON."""
 
-
-def _no_queue(error: core.QueueNotFound) -> str:
-    return NO_QUEUE
-
-
-def _no_receipt(error: core.ReceiptInvalid) -> str:
-    return "The input receipt handle is invalid. Use the one of the latest receive from this queue."
-
-
-def _purged(error: core.PurgeInProgress) -> str:
-    name = error.queue.partition("/")[2]
-    return f"Only one PurgeQueue operation on {name} is allowed every {error.pause_s} seconds."
-
-
-def _deleted(error: core.QueueDeletedRecently) -> str:
-    return (
-        f"You must wait {error.pause_s} seconds after deleting a queue before you can create another "
-        "with the same name."
-    )
-
-
-def _too_many_tags(error: core.TooManyTags) -> str:
-    return f"Too many tags: a queue may have {error.tags_max}."
-
-
-def _no_group(error: core.GroupMissing) -> str:
-    return "The request must contain the parameter MessageGroupId."
-
-
-def _no_deduplication_id(error: core.DeduplicationIdMissing) -> str:
-    return (
-        "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
-    )
-
-
-def _no_dead_letters(error: core.NotADeadLetterQueue) -> str:
-    return "Source queue must be configured as a Dead Letter Queue."
-
-
-def _task_running(error: core.MoveTaskRunning) -> str:
-    return "There is already a task running. Only one active task is allowed for a source queue arn at a given time."
-
-
-def _no_task(error: core.MoveTaskNotFound) -> str:
-    return "Task does not exist."
-
+_OWN = "{error}"
 
 # Where the text needs the request or a name of the wire, the action answers and the row is for what is left.
-ANSWERS: dict[type[core.VeilmqError], tuple[Code, Callable[[Any], str]]] = {
-    core.QueueNotFound: (QUEUE_DOES_NOT_EXIST, _no_queue),
-    core.QueueExists: (QUEUE_NAME_EXISTS, str),
-    core.QueueDeletedRecently: (QUEUE_DELETED_RECENTLY, _deleted),
-    core.PurgeInProgress: (PURGE_IN_PROGRESS, _purged),
-    core.SettingsConflict: (INVALID_ATTRIBUTE_VALUE, str),
-    core.EditRefused: (INVALID_PARAMETER_VALUE, str),
-    core.TooManyTags: (INVALID_PARAMETER_VALUE, _too_many_tags),
-    core.DeadLetterQueueRefused: (INVALID_PARAMETER_VALUE, str),
-    core.MessageTooLong: (INVALID_PARAMETER_VALUE, _too_long),
-    core.GroupMissing: (MISSING_PARAMETER, _no_group),
-    core.DeduplicationIdMissing: (INVALID_PARAMETER_VALUE, _no_deduplication_id),
-    core.ReceiptInvalid: (RECEIPT_HANDLE_IS_INVALID, _no_receipt),
-    core.LeaseTooLong: (INVALID_PARAMETER_VALUE, str),
-    core.NotADeadLetterQueue: (INVALID_PARAMETER_VALUE, _no_dead_letters),
-    core.MoveTaskRunning: (INVALID_PARAMETER_VALUE, _task_running),
-    core.MoveTaskNotFound: (RESOURCE_NOT_FOUND, _no_task),
-    core.DestinationRefused: (INVALID_PARAMETER_VALUE, str),
-    core.ReceivesThrottled: (REQUEST_THROTTLED, str),
-    core.StoreFull: (SERVICE_UNAVAILABLE, str),
-    core.StoreUnavailable: (SERVICE_UNAVAILABLE, str),
-    core.OutcomeUnknown: (SERVICE_UNAVAILABLE, str),
-    core.ShuttingDown: (SERVICE_UNAVAILABLE, str),
-    core.InternalError: (INTERNAL_FAILURE, str),
+ANSWERS: dict[type[core.VeilmqError], tuple[Code, str]] = {
+    core.QueueNotFound: (QUEUE_DOES_NOT_EXIST, NO_QUEUE),
+    core.QueueExists: (QUEUE_NAME_EXISTS, _OWN),
+    core.QueueDeletedRecently: (
+        QUEUE_DELETED_RECENTLY,
+        (
+            "You must wait {error.pause_s} seconds after deleting a queue before you can create another "
+            "with the same name."
+        ),
+    ),
+    core.PurgeInProgress: (
+        PURGE_IN_PROGRESS,
+        "Only one PurgeQueue operation on {name} is allowed every {error.pause_s} seconds.",
+    ),
+    core.SettingsConflict: (INVALID_ATTRIBUTE_VALUE, _OWN),
+    core.EditRefused: (INVALID_PARAMETER_VALUE, _OWN),
+    core.TooManyTags: (INVALID_PARAMETER_VALUE, "Too many tags: a queue may have {error.tags_max}."),
+    core.DeadLetterQueueRefused: (INVALID_PARAMETER_VALUE, _OWN),
+    core.MessageTooLong: (
+        INVALID_PARAMETER_VALUE,
+        "One or more parameters are invalid. Reason: Message must be shorter than {error.bytes_max} bytes.",
+    ),
+    core.GroupMissing: (MISSING_PARAMETER, "The request must contain the parameter MessageGroupId."),
+    core.DeduplicationIdMissing: (
+        INVALID_PARAMETER_VALUE,
+        "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
+    ),
+    core.ReceiptInvalid: (
+        RECEIPT_HANDLE_IS_INVALID,
+        "The input receipt handle is invalid. Use the one of the latest receive from this queue.",
+    ),
+    core.LeaseTooLong: (INVALID_PARAMETER_VALUE, _OWN),
+    core.NotADeadLetterQueue: (INVALID_PARAMETER_VALUE, "Source queue must be configured as a Dead Letter Queue."),
+    core.MoveTaskRunning: (
+        INVALID_PARAMETER_VALUE,
+        "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
+    ),
+    core.MoveTaskNotFound: (RESOURCE_NOT_FOUND, "Task does not exist."),
+    core.DestinationRefused: (INVALID_PARAMETER_VALUE, _OWN),
+    core.ReceivesThrottled: (REQUEST_THROTTLED, _OWN),
+    core.StoreFull: (SERVICE_UNAVAILABLE, _OWN),
+    core.StoreUnavailable: (SERVICE_UNAVAILABLE, _OWN),
+    core.OutcomeUnknown: (SERVICE_UNAVAILABLE, _OWN),
+    core.ShuttingDown: (SERVICE_UNAVAILABLE, _OWN),
+    core.InternalError: (INTERNAL_FAILURE, _OWN),
 }
-"""Error of core → its code, and its text."""
+"""Error of core → its code, and its text; ``{name}`` is that of its queue."""
 
 
 def from_core(error: core.VeilmqError) -> SqsError:
-    """Return the answer to ``error``; one that no row knows is a defect of ours and says no more than that."""
-    code, text = ANSWERS.get(type(error), (INTERNAL_FAILURE, _unforeseen))
-    return SqsError(code, text(error))
+    """Return the answer to ``error``; an error that no row has is a defect of ours, and says no more than that."""
+    code, text = ANSWERS.get(type(error), (INTERNAL_FAILURE, str(core.InternalError())))
+    return SqsError(code, text.format(error=error, name=getattr(error, "queue", "").partition("/")[2]))
 
 
-def _unforeseen(error: core.VeilmqError) -> str:
-    return str(core.InternalError())
+# Why a value cannot be converted, in the words of AWS's own framework, and where it is in the request.
+
+
+_MISMATCH = re.compile(r"Expected `(?P<wanted>[^`|]+?)(?: \| null)?`, got `(?P<found>\w+)`(?: - at `\$\.(?P<at>.+)`)?")
+_OUT_OF_RANGE = re.compile(
+    r"(?:Expected `int` [<>]= -?[0-9]+|Integer value out of range|Number out of range)(?: - at `\$\.(?P<at>.+)`)?"
+)
+_FOUND = {
+    "array": "Start of list found where not expected",
+    "object": "Start of structure or map found where not expected",
+    "str": "STRING_VALUE",
+    "int": "NUMBER_VALUE",
+    "float": "DECIMAL_VALUE",
+    "bool": "BOOLEAN_VALUE",
+    "null": "NULL_VALUE",
+}
+_WANTED = {
+    "int": "an Integer",
+    "str": "a String",
+    "bytes": "a Blob",
+    "bool": "a Boolean",
+    "array": "a List",
+    "object": "a Structure",
+}
+
+
+def explain(error: Exception) -> str | None:
+    """Return the reason behind msgspec's ``error``; ``None`` if it is not about the type or the range of a value."""
+    if match := _OUT_OF_RANGE.fullmatch(str(error)):
+        return f"NUMBER_VALUE can not be converted to an Integer, it is out of range{_at(match)}"
+    match = _MISMATCH.fullmatch(str(error))
+    if match is None:
+        return None
+    place = _at(match)
+    found = _FOUND[match["found"]]
+    if found.endswith("expected"):
+        return found + place
+    return f"{found} can not be converted to {_WANTED[match['wanted']]}{place}"
+
+
+def _at(match: re.Match[str]) -> str:
+    return f" (at {match['at']})" if match["at"] else ""

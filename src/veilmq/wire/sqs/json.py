@@ -5,36 +5,110 @@ a JSON object, and so is the reply. An error names its shape in ``__type`` and c
 ``x-amzn-query-error``: SQS declares itself compatible with its Query protocol, so AWS SDKs take the error's code from
 that header and its exception class from ``__type``.
 
-Requests are decoded straight into their structs by decoders that are made once, large ones after a look at how many
-values they hold (``widths``). What cannot be converted is answered
-with SerializationException in the words of AWS's own framework, and the place in the document.
+Requests are decoded straight into their structs by decoders that are made once, large ones after their values are
+counted. What cannot be converted is answered with SerializationException in the words of AWS's own framework, and the
+place in the document.
 """
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import msgspec
 
-from veilmq.core.commands import Command
-from veilmq.core.limits import JSON_LARGE_BODY_BYTES
-from veilmq.wire.sqs import request_id
+from veilmq.core.limits import (
+    JSON_LARGE_BODY_BYTES,
+    JSON_PUNCTUATION_MAX,
+    SQS_BATCH_ENTRIES_MAX,
+    SQS_MESSAGE_ATTRIBUTES_MAX,
+)
+from veilmq.wire.exchange import REQUEST_ID_BEGINNING, REQUEST_NUMBERS, Call, Plan, Reply, RequestContext
 from veilmq.wire.sqs.actions import ACTIONS, unknown_action
-from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import INVALID_ADDRESS, NO_QUEUE, QUEUE_DOES_NOT_EXIST, SERIALIZATION, SqsError
-from veilmq.wire.sqs.mismatch import explain
-from veilmq.wire.sqs.plan import Plan, Respond
-from veilmq.wire.sqs.reply import Reply
-from veilmq.wire.sqs.shapes import Shape
-from veilmq.wire.sqs.widths import Narrow, narrowing
+from veilmq.wire.sqs.errors import (
+    INVALID_ADDRESS,
+    INVALID_PARAMETER_VALUE,
+    NO_QUEUE,
+    QUEUE_DOES_NOT_EXIST,
+    SERIALIZATION,
+    SqsError,
+    explain,
+    too_many_attributes,
+    too_many_entries,
+)
+from veilmq.wire.sqs.members import Shape
+
+Narrow = Callable[[bytes], bytes]
+"""Body → the members that the action knows, none of them too wide; raises ``SqsError``, ``MsgspecError``."""
+
+_TOO_MANY: dict[str, tuple[int, Callable[[str], SqsError]]] = {
+    "Entries": (SQS_BATCH_ENTRIES_MAX, too_many_entries),
+    "MessageAttributes": (SQS_MESSAGE_ATTRIBUTES_MAX, too_many_attributes),
+}
+_PUNCTUATION = re.compile(rb'(?:[^"\[\]{},]++|"[^"]*+")*+([\[\]{},])')
+_OPENING = (b"[", b"{")
+_ABSENT = msgspec.Raw()
+
+
+def narrowing(request: type[Shape]) -> Narrow:
+    """Return the check of large bodies for the action of ``request``."""
+    fields = msgspec.structs.fields(request)
+    members = msgspec.defstruct(
+        "Members",
+        [(field.name, msgspec.Raw, _ABSENT) for field in fields],
+        rename={field.name: field.encode_name for field in fields},
+        omit_defaults=True,
+    )
+    collections = [(field.name, field.encode_name) for field in fields if _is_collection(field.type)]
+    split = msgspec.json.Decoder(members).decode
+    join = msgspec.json.Encoder().encode
+
+    def narrow(body: bytes) -> bytes:
+        found = split(body)
+        for field, member in collections:
+            _check(member, bytes(getattr(found, field)))
+        return join(found)
+
+    return narrow
+
+
+def _is_collection(kind: object) -> bool:
+    return any(get_origin(choice) in (list, dict) for choice in get_args(kind))
+
+
+def _check(member: str, value: bytes) -> None:
+    """Raise unless ``value``, which is valid JSON, is narrow enough."""
+    if not value.startswith(_OPENING):
+        return
+    depth = items = 0
+    # Without escapes a string ends at the next quotation mark.
+    plain = value.replace(rb"\\", b"").replace(rb"\"", b"")
+    for seen, match in enumerate(_PUNCTUATION.finditer(plain)):
+        if seen == JSON_PUNCTUATION_MAX:
+            raise _too_wide(member, items)
+        mark = match[1]
+        if mark == b",":
+            items += depth == 1
+        else:
+            depth += 1 if mark in _OPENING else -1
+
+
+def _too_wide(member: str, items: int) -> SqsError:
+    """Return the error for ``member``, of which ``items`` have been seen when its rest was given up."""
+    allowed, too_many = _TOO_MANY.get(member, (items, too_many_entries))
+    if items > allowed:
+        return too_many(f"more than {items}")
+    return SqsError(
+        INVALID_PARAMETER_VALUE, f"The parameter {member} holds more values than any valid request has; send fewer."
+    )
+
 
 CONTENT_TYPE = b"application/x-amz-json-1.0"
 
 _EMPTY = b"{}"
 _encode = msgspec.json.Encoder().encode
 
-_HEADERS = b"Content-Type: %b\r\nx-amzn-RequestId: %b" % (CONTENT_TYPE, request_id.BEGINNING.encode()) + b"%012x\r\n"
-_request_numbers = request_id.ENDINGS
+_HEADERS = b"Content-Type: %b\r\nx-amzn-RequestId: %b" % (CONTENT_TYPE, REQUEST_ID_BEGINNING.encode()) + b"%012x\r\n"
+_request_numbers = REQUEST_NUMBERS
 
 _Decode = Callable[[bytes], Shape]
 _MakePlan = Callable[[Any, RequestContext], Plan]
@@ -47,12 +121,8 @@ for _row in ACTIONS.values():
     )
 
 
-class JsonCall(msgspec.Struct, frozen=True, gc=False):
-    """A request that was understood; see ``call.Call``."""
-
-    command: Command
-    wait_s: int | None
-    respond: Respond
+class JsonCall(Call, frozen=True, gc=False):
+    """A call in JSON."""
 
     def encode(self, result: Any) -> Reply:
         """Return the reply for the command's result or its ``VeilmqError``."""
@@ -65,7 +135,7 @@ class JsonCall(msgspec.Struct, frozen=True, gc=False):
 
 
 def decode(action: str | bytes, body: bytes, context: RequestContext) -> JsonCall:
-    """Return what ``body`` asks of ``action``; raises ``SqsError``, and nothing else, whatever the bytes are."""
+    """Return the call of ``action`` for ``body``; raises ``SqsError``, and nothing else, whatever the bytes are."""
     row = _ROWS.get(action)
     if row is None:
         raise unknown_action(action)
@@ -75,7 +145,7 @@ def decode(action: str | bytes, body: bytes, context: RequestContext) -> JsonCal
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SqsError(SERIALIZATION, _why(error, body)) from None
     plan = make_plan(request, context)
-    return JsonCall(plan.command, plan.wait_s, plan.respond)
+    return JsonCall(plan.command, plan.respond, plan.wait_s)
 
 
 def encode_error(error: SqsError) -> Reply:

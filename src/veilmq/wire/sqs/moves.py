@@ -14,27 +14,64 @@ from veilmq.core import commands, redrive
 from veilmq.core.errors import DestinationRefused, QueueNotFound
 from veilmq.core.limits import SQS_MOVE_TASK_RESULTS
 from veilmq.core.results import MoveStatus, MoveTask
-from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import (
-    INVALID_PARAMETER_VALUE,
-    RESOURCE_NOT_FOUND,
-    SqsError,
-    invalid_parameter,
-)
-from veilmq.wire.sqs.names import id_text, queue_arn, queue_of_arn
-from veilmq.wire.sqs.parameters import check_number, required
-from veilmq.wire.sqs.plan import Plan, answered
-from veilmq.wire.sqs.requests import (
-    CancelMessageMoveTaskRequest,
-    ListMessageMoveTasksRequest,
-    StartMessageMoveTaskRequest,
-)
-from veilmq.wire.sqs.responses import (
-    CancelMessageMoveTaskResult,
-    ListMessageMoveTasksResult,
-    MoveTaskEntry,
-    StartMessageMoveTaskResult,
-)
+from veilmq.wire.exchange import Plan, RequestContext, id_text
+from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE, RESOURCE_NOT_FOUND, SqsError, invalid_parameter
+from veilmq.wire.sqs.members import Integer, Shape, answered, check_number, required
+from veilmq.wire.sqs.names import queue_arn, queue_of_arn
+
+
+class StartMessageMoveTaskRequest(Shape, frozen=True, kw_only=True):
+    """StartMessageMoveTask."""
+
+    source_arn: str | None = None
+    destination_arn: str | None = None
+    max_number_of_messages_per_second: Integer | None = None
+
+
+class CancelMessageMoveTaskRequest(Shape, frozen=True, kw_only=True):
+    """CancelMessageMoveTask."""
+
+    task_handle: str | None = None
+
+
+class ListMessageMoveTasksRequest(Shape, frozen=True, kw_only=True):
+    """ListMessageMoveTasks."""
+
+    source_arn: str | None = None
+    max_results: Integer | None = None
+
+
+class StartMessageMoveTaskResult(Shape, frozen=True, kw_only=True):
+    """StartMessageMoveTask."""
+
+    task_handle: str
+
+
+class CancelMessageMoveTaskResult(Shape, frozen=True, kw_only=True):
+    """CancelMessageMoveTask."""
+
+    approximate_number_of_messages_moved: int
+
+
+class MoveTaskEntry(Shape, frozen=True, kw_only=True):
+    """One move task; it has a handle as long as it runs. ``started_timestamp`` is in milliseconds."""
+
+    task_handle: str | None = None
+    status: str
+    source_arn: str
+    destination_arn: str | None = None
+    max_number_of_messages_per_second: int | None = None
+    approximate_number_of_messages_moved: int
+    approximate_number_of_messages_to_move: int
+    failure_reason: str | None = None
+    started_timestamp: int
+
+
+class ListMessageMoveTasksResult(Shape, frozen=True, kw_only=True):
+    """ListMessageMoveTasks."""
+
+    results: list[MoveTaskEntry]
+
 
 _SOURCE = "SourceArn"
 _DESTINATION = "DestinationArn"

@@ -1,4 +1,4 @@
-"""Names on the wire: queue names, queue URLs, ARNs, message ids.
+"""Names on the wire: queue names, queue URLs, ARNs, paging tokens.
 
 A queue URL is ``{base}/{account}/{name}``; the engine knows the queue as ``account/name``. Only the URL's path counts,
 because a client may reach the server under another host name than the one that created the queue. A bare name means
@@ -9,10 +9,16 @@ A queue of another region than the server's own (``regions = "by-request"``) has
 """
 
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass
+from hashlib import blake2s
+from hmac import compare_digest
 from urllib.parse import urlsplit
 
+import msgspec
+
 from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX, SQS_QUEUE_NAME_CHARACTERS_MAX
-from veilmq.wire.sqs.context import REGION_PATTERN, RequestContext
+from veilmq.wire.exchange import REGION_PATTERN, RequestContext
 from veilmq.wire.sqs.errors import (
     INVALID_ADDRESS,
     INVALID_PARAMETER_VALUE,
@@ -37,18 +43,16 @@ _FIFO_NAMES = (
 )
 _REMEMBERED_MAX = 4_096
 _REMEMBERED_CHARACTERS_MAX = 512
-_remembered: dict[str, str] = {}
 
 
 def queue_of(url: str | None, context: RequestContext) -> str:
-    """Return the engine's name of the queue at ``url``; raises MissingParameter, InvalidAddress."""
-    if url is None:
-        raise missing_parameter("QueueUrl")
-    known = _remembered.get(url)
-    return known if known is not None and not context.by_region else _read_url(url, context)
+    """Return the store's name of the queue at ``url``; raises MissingParameter, InvalidAddress.
 
-
-def _read_url(url: str, context: RequestContext) -> str:
+    ``context.queues`` has what it returned before, of URLs that mean the same to all requests.
+    """
+    known = context.queues.get(url)
+    if known is not None:
+        return known
     if not url:
         raise missing_parameter("QueueUrl")
     if _LOOSE_NAME.fullmatch(url):
@@ -61,8 +65,10 @@ def _read_url(url: str, context: RequestContext) -> str:
     if len(parts) < 2 or not all(map(_LOOSE_NAME.fullmatch, parts[-2:])):
         raise SqsError(INVALID_ADDRESS, f"The address {shown(url)} is not valid for this endpoint.")
     queue = f"{parts[-2]}/{parts[-1]}"
-    if len(url) <= _REMEMBERED_CHARACTERS_MAX:
-        _remember(url, queue)
+    if len(url) <= _REMEMBERED_CHARACTERS_MAX and not context.by_region:
+        if len(context.queues) >= _REMEMBERED_MAX:
+            context.queues.clear()
+        context.queues[url] = queue
     return queue
 
 
@@ -90,12 +96,6 @@ def account_of(queue: str) -> str:
 def region_of(queue: str, context: RequestContext) -> str:
     """Return the region of a queue (its engine's name) or of a namespace."""
     return queue.partition("/")[0].partition("@")[2] or context.region
-
-
-def _remember(url: str, queue: str) -> None:
-    if len(_remembered) >= _REMEMBERED_MAX:
-        _remembered.clear()
-    _remembered[url] = queue
 
 
 def _path(url: str) -> str:
@@ -139,14 +139,14 @@ def queue_of_arn(arn: str, context: RequestContext) -> str | None:
 
 
 def is_fifo(queue: str) -> bool:
-    """Tell whether ``queue`` is a FIFO queue: on SQS, the name alone says so."""
+    """Return whether ``queue`` is a FIFO queue: on SQS, the name alone says so."""
     return queue.endswith(_FIFO_SUFFIX)
 
 
 def new_queue(name: str | None, context: RequestContext, *, fifo: bool = False) -> str:
     """Return the engine's name for a queue to be created; raises unless ``name`` keeps the rule of SQS.
 
-    ``fifo`` is whether the queue is asked to be one: then its name must end in .fifo, and only then it may.
+    ``fifo`` is whether the request asks for a FIFO queue: then its name must end in .fifo, and only then it may.
     """
     if name is None:
         raise missing_parameter("QueueName")
@@ -158,7 +158,45 @@ def new_queue(name: str | None, context: RequestContext, *, fifo: bool = False) 
     return f"{context.account}/{name}"
 
 
-def id_text(identifier: bytes) -> str:
-    """Return 16 bytes as a UUID is written; by slicing, which costs a twentieth of ``uuid.UUID``."""
-    fours = identifier.hex("-", 2)  # the inner hyphens of a UUID stand where these do
-    return f"{fours[:4]}{fours[5:29]}{fours[30:34]}{fours[35:]}"
+# Paging tokens: where the next page begins, in a form that cannot be forged.
+#
+# A token is a MAC and the name after which the next page begins, in URL-safe base64. The MAC covers what was listed:
+# the action, the caller's account and the filter, so a token leads on only in the listing that it came from. Its key
+# is the store's (``RequestContext.token_key``): a token outlives a restart.
+
+
+_MAC_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What is listed: by which ``action``, narrowed by which ``filter``, for whom (the account of ``context``)."""
+
+    action: str
+    filter: str
+    context: RequestContext
+
+    def token_after(self, name: str) -> str:
+        """Return the token of the page that begins after ``name``."""
+        data = name.encode()
+        return urlsafe_b64encode(self._mac(data) + data).decode()
+
+    def name_before(self, token: str | None) -> str:
+        """Return the name after which the page of ``token`` begins, empty for the first page."""
+        if not token:
+            return ""
+        try:
+            data = urlsafe_b64decode(token.encode("ascii"))
+            name = data[_MAC_BYTES:].decode()
+        except ValueError:
+            data, name = b"", ""
+        if not name or not compare_digest(data[:_MAC_BYTES], self._mac(name.encode())):
+            raise SqsError(
+                INVALID_PARAMETER_VALUE,
+                "Invalid or expired next token; use the NextToken of the previous page, or none for the first page.",
+            )
+        return name
+
+    def _mac(self, name: bytes) -> bytes:
+        listed = msgspec.json.encode((self.action, self.context.account, self.filter))
+        return blake2s(listed + name, key=self.context.token_key, digest_size=_MAC_BYTES).digest()

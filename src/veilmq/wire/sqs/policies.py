@@ -11,8 +11,12 @@ the set of those that they cover, and statements are filed under their actions.
 
 import enum
 import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from fnmatch import translate
+from functools import lru_cache
+from ipaddress import ip_address, ip_network
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -23,9 +27,229 @@ from veilmq.core.limits import (
     SQS_POLICY_PRINCIPALS_MAX,
     SQS_POLICY_STATEMENTS_MAX,
 )
-from veilmq.wire.sqs.callers import Caller
+from veilmq.wire.exchange import Caller
 from veilmq.wire.sqs.errors import shown
-from veilmq.wire.sqs.policy_conditions import SOURCE_IP, VARYING, Asked, Condition, PolicyError, glob, read_conditions
+
+_ARN_PARTS = 6
+_ALL_VALUES = "forallvalues:"
+_ANY_VALUE = "foranyvalue:"
+_IF_EXISTS = "ifexists"
+_NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?")
+
+
+class PolicyError(ValueError):
+    """A policy cannot be used; ``str()`` says which part and why."""
+
+
+class Source(Protocol):
+    """Where a request came from."""
+
+    def source_ip(self) -> str | None:
+        """Return the address of the client, ``None`` where it has none."""
+
+    def user_agent(self) -> str | None:
+        """Return what program the client says that it is."""
+
+
+class PolicyRequest(msgspec.Struct, gc=False):
+    """One request, as far as conditions depend on it; ``action`` is in lower case, ``owner`` is the queue's account."""
+
+    caller: Caller
+    owner: str
+    action: str
+    secure: bool
+    now_s: float
+    region: str
+    source: Source
+
+
+ReadKey = Callable[[PolicyRequest], str | None]
+Test = Callable[[str, Any], bool]
+
+KEYS: dict[str, ReadKey] = {
+    "aws:sourceip": lambda request: request.source.source_ip(),
+    "aws:useragent": lambda request: request.source.user_agent(),
+    "aws:principalarn": lambda request: request.caller.arn,
+    "aws:principalaccount": lambda request: request.caller.account,
+    "aws:principaltype": lambda request: "Account" if request.caller.is_root else "User",
+    "aws:userid": lambda request: request.caller.sender_id,
+    "aws:username": lambda request: request.caller.user or None,
+    "aws:securetransport": lambda request: str(request.secure).lower(),
+    "aws:currenttime": lambda request: datetime.fromtimestamp(request.now_s, tz=UTC).isoformat(),
+    "aws:epochtime": lambda request: str(int(request.now_s)),
+    "aws:requestedregion": lambda request: request.region,
+    "aws:resourceaccount": lambda request: request.owner,
+    "aws:principalisawsservice": lambda request: "false",
+    "aws:viaawsservice": lambda request: "false",
+}
+"""Key, in lower case → what it is of a request."""
+
+SOURCE_IP = "aws:sourceip"
+_STEADY = frozenset(
+    {key for key in KEYS if "principal" in key}
+    | {"aws:userid", "aws:username", "aws:securetransport", "aws:requestedregion", "aws:resourceaccount"}
+    | {"aws:viaawsservice"}
+)
+VARYING = frozenset(KEYS) - _STEADY - {SOURCE_IP}
+"""The keys whose values may differ between requests of a caller from one address; a new one is among them."""
+
+
+class Condition(NamedTuple):
+    """One line of a condition: the value that ``value_of`` returns is compared with each of ``wanted``."""
+
+    key: str
+    value_of: ReadKey
+    test: Test
+    wanted: tuple[Any, ...]
+    negated: bool
+    when_absent: bool
+
+    def holds(self, request: PolicyRequest) -> bool:
+        """Return whether the request is as it must be."""
+        value = self.value_of(request)
+        if value is None:
+            return self.when_absent
+        return any(self.test(value, wanted) for wanted in self.wanted) is not self.negated
+
+
+class _Operator(NamedTuple):
+    read: Callable[[str], Any]
+    test: Test
+
+
+def glob(pattern: str) -> re.Pattern[str]:
+    """Return what matches ``pattern``, in which ``*`` is any text and ``?`` any character; never backtracks."""
+    return re.compile(translate(pattern.replace("[", "[[]")))
+
+
+def _glob_test(value: str, wanted: re.Pattern[str]) -> bool:
+    return wanted.match(value) is not None
+
+
+def _read_arn(text: str) -> list[re.Pattern[str]]:
+    return [glob(part) for part in text.split(":", _ARN_PARTS - 1)]
+
+
+def _arn_test(value: str, wanted: list[re.Pattern[str]]) -> bool:
+    parts = value.split(":", _ARN_PARTS - 1)
+    return len(parts) == len(wanted) and all(map(_glob_test, parts, wanted))
+
+
+def _read_number(text: str) -> float:
+    if not _NUMBER.fullmatch(text):
+        raise PolicyError(f"'{text}' is no number")
+    return float(text)
+
+
+def _read_instant(text: str) -> float:
+    """Return seconds since the epoch, which may be given as they are."""
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    try:
+        instant = datetime.fromisoformat(text)
+        return (instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise PolicyError(f"'{text}' is no date") from None
+
+
+def _read_network(text: str) -> Any:
+    try:
+        return ip_network(text, strict=False)
+    except ValueError:
+        raise PolicyError(f"'{text}' is no address range") from None
+
+
+def _read_bool(text: str) -> str:
+    if text.lower() not in ("true", "false"):
+        raise PolicyError(f"'{text}' is neither true nor false")
+    return text.lower()
+
+
+@lru_cache(maxsize=4_096)  # clients ask again and again, and reading an address takes longer than comparing it
+def _ip_test(value: str, wanted: Any) -> bool:
+    return ip_address(value) in wanted
+
+
+def _compared(read: Callable[[str], float], compare: Callable[[float, float], bool]) -> _Operator:
+    def test(value: str, wanted: float) -> bool:
+        try:
+            return compare(read(value), wanted)
+        except PolicyError:
+            return False
+
+    return _Operator(read, test)
+
+
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "equals": lambda value, wanted: value == wanted,
+    "lessthan": lambda value, wanted: value < wanted,
+    "lessthanequals": lambda value, wanted: value <= wanted,
+    "greaterthan": lambda value, wanted: value > wanted,
+    "greaterthanequals": lambda value, wanted: value >= wanted,
+}
+_ARN = _Operator(_read_arn, _arn_test)
+_OPERATORS: dict[str, _Operator] = {
+    "stringequals": _Operator(str, lambda value, wanted: value == wanted),
+    "stringequalsignorecase": _Operator(str.lower, lambda value, wanted: value.lower() == wanted),
+    "stringlike": _Operator(glob, _glob_test),
+    "binaryequals": _Operator(str, lambda value, wanted: value == wanted),
+    "bool": _Operator(_read_bool, lambda value, wanted: value == wanted),
+    "ipaddress": _Operator(_read_network, _ip_test),
+    "arnequals": _ARN,
+    "arnlike": _ARN,
+    **{f"numeric{name}": _compared(_read_number, compare) for name, compare in _COMPARISONS.items()},
+    **{f"date{name}": _compared(_read_instant, compare) for name, compare in _COMPARISONS.items()},
+}
+_NEGATED = {
+    "stringnotequals": "stringequals",
+    "stringnotequalsignorecase": "stringequalsignorecase",
+    "stringnotlike": "stringlike",
+    "notipaddress": "ipaddress",
+    "arnnotequals": "arnequals",
+    "arnnotlike": "arnlike",
+    "numericnotequals": "numericequals",
+    "datenotequals": "dateequals",
+}
+
+
+def read_conditions(document: object) -> list[Condition]:
+    """Return the lines of the element ``Condition``; raises ``PolicyError``."""
+    if not isinstance(document, dict):
+        raise PolicyError("Condition must be an object")
+    return [condition for operator, lines in document.items() for condition in _read_lines(str(operator), lines)]
+
+
+def _read_lines(operator: str, lines: object) -> Iterator[Condition]:
+    if not isinstance(lines, dict) or not lines:
+        raise PolicyError(f"{operator} must be an object of keys and values")
+    for key, values in lines.items():
+        given = values if isinstance(values, list) else [values]
+        if not given or not all(isinstance(value, str | bool | int | float) for value in given):
+            raise PolicyError(f"{operator} of {key} must be a value or a list of values")
+        yield _read_line(operator, str(key).lower(), [_text(value) for value in given])
+
+
+def _read_line(name: str, key: str, values: list[str]) -> Condition:
+    operator = name.lower()
+    for_all, for_any = operator.startswith(_ALL_VALUES), operator.startswith(_ANY_VALUE)
+    operator = operator.removeprefix(_ALL_VALUES).removeprefix(_ANY_VALUE)
+    value_of = KEYS.get(key, lambda request: None)
+    if operator == "null":
+        wanted = tuple(_read_bool(value) for value in values)
+        return Condition(key, value_of, lambda value, wanted: wanted == "false", wanted, False, "true" in wanted)
+    if_exists = operator.endswith(_IF_EXISTS)
+    operator = operator.removesuffix(_IF_EXISTS)
+    negated = operator in _NEGATED
+    found = _OPERATORS.get(_NEGATED.get(operator, operator))
+    if found is None:
+        raise PolicyError(f"there is no condition operator {name}")
+    wanted = tuple(found.read(value) for value in values)
+    return Condition(key, value_of, found.test, wanted, negated, (negated or if_exists or for_all) and not for_any)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
 
 GRANTABLE = (
     "SendMessage",
@@ -97,14 +321,14 @@ class _Statement(NamedTuple):
     actions: frozenset[str]
     conditions: tuple[Condition, ...]
 
-    def fits(self, asked: Asked) -> bool:
-        return self.principals.fit(asked.caller) and all(condition.holds(asked) for condition in self.conditions)
+    def fits(self, request: PolicyRequest) -> bool:
+        return self.principals.fit(request.caller) and all(condition.holds(request) for condition in self.conditions)
 
 
 class Policy:
     """One document, read for one queue."""
 
-    __slots__ = ("_by_action", "_varying", "asks_address")
+    __slots__ = ("_by_action", "_varying", "uses_address")
 
     def __init__(self, statements: Iterable[_Statement]) -> None:
         """``statements`` are those on the queue."""
@@ -117,18 +341,18 @@ class Policy:
             for action, found in self._by_action.items()
         }
         self._varying = frozenset(action for action, found in keys.items() if not VARYING.isdisjoint(found))
-        self.asks_address = any(SOURCE_IP in found for found in keys.values())
+        self.uses_address = any(SOURCE_IP in found for found in keys.values())
         """Whether the verdict may depend on where a request comes from."""
 
-    def verdict(self, asked: Asked) -> Verdict:
+    def verdict(self, request: PolicyRequest) -> Verdict:
         """Return what the policy says of a request."""
-        for statement in self._by_action[asked.action]:
-            if statement.fits(asked):
+        for statement in self._by_action[request.action]:
+            if statement.fits(request):
                 return Verdict.DENY if statement.denies else Verdict.ALLOW
         return Verdict.NOTHING
 
     def varies(self, action: str) -> bool:
-        """Tell whether the verdict on ``action`` may differ between requests of a caller from one address."""
+        """Return whether the verdict on ``action`` may differ between requests of a caller from one address."""
         return action in self._varying
 
 
@@ -145,17 +369,17 @@ def actions_of(name: str) -> tuple[str, ...]:
     return (action, *_NEEDS.get(action, ()))
 
 
-def permits(policy: Policy | None, asked: Asked) -> bool:
-    """Tell whether a request may be carried out on a queue with ``policy``, or with none.
+def permits(policy: Policy | None, request: PolicyRequest) -> bool:
+    """Return whether a request may be carried out on a queue with ``policy``, or with none.
 
-    The owner itself may always read and set the policy, so that nobody can shut everybody out.
+    The owner itself may always read and set the policy, so that no policy can lock the owner out.
     """
-    caller = asked.caller
-    if caller.account != asked.owner:
-        return asked.action in _GRANTABLE and policy is not None and policy.verdict(asked) is Verdict.ALLOW
-    if policy is None or (caller.is_root and asked.action in _ROOTS_OWN):
+    caller = request.caller
+    if caller.account != request.owner:
+        return request.action in _GRANTABLE and policy is not None and policy.verdict(request) is Verdict.ALLOW
+    if policy is None or (caller.is_root and request.action in _ROOTS_OWN):
         return True
-    return policy.verdict(asked) is not Verdict.DENY
+    return policy.verdict(request) is not Verdict.DENY
 
 
 def read_policy(text: str, arn: str) -> Policy:
@@ -284,7 +508,7 @@ def _read_conditions(element: Mapping[str, Any]) -> tuple[Condition, ...]:
 
 
 def _speaks_of(element: Mapping[str, Any], arn: str) -> bool:
-    """Tell whether a statement is on the queue; one without a resource is."""
+    """Return whether a statement is on the queue; one without a resource is."""
     negated = "NotResource" in element
     name = "NotResource" if negated else "Resource"
     if name not in element:

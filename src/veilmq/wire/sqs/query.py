@@ -12,23 +12,425 @@ the same framework of AWS's is behind both. A query string that cannot be read i
 version NoSuchVersion (API Reference, "Common Errors").
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import re
+from base64 import b64encode
+from binascii import a2b_qp
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple, Union
+from xml.sax.saxutils import escape
 
 import msgspec
+from msgspec import inspect
 
-from veilmq.core.commands import Command
-from veilmq.wire.sqs import request_id
+from veilmq.core.limits import QUERY_DEPTH_MAX, QUERY_PARAMETERS_MAX
+from veilmq.wire.exchange import Call, Plan, Reply, RequestContext, new_request_id
 from veilmq.wire.sqs.actions import ACTIONS, Action, unknown_action
-from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import NO_QUEUE, NO_SUCH_VERSION, QUEUE_DOES_NOT_EXIST, SqsError, shown
-from veilmq.wire.sqs.mismatch import explain
-from veilmq.wire.sqs.plan import Plan, Respond
-from veilmq.wire.sqs.query_form import Form, Node, Tree, malformed, parameters
-from veilmq.wire.sqs.query_members import reader
-from veilmq.wire.sqs.query_replies import error_json, error_xml, response_json, response_xml
-from veilmq.wire.sqs.reply import Reply
-from veilmq.wire.sqs.shapes import Shape
+from veilmq.wire.sqs.errors import (
+    MALFORMED_INPUT,
+    MALFORMED_QUERY_STRING,
+    NO_QUEUE,
+    NO_SUCH_VERSION,
+    QUEUE_DOES_NOT_EXIST,
+    SqsError,
+    explain,
+    missing_parameter,
+    shown,
+)
+from veilmq.wire.sqs.members import ILLEGAL, Shape
+
+_ELEMENTS = {
+    "Actions": "ActionName",
+    "Entries": "{action}RequestEntry",
+    "Failed": "BatchResultErrorEntry",
+    "Results": "{action}ResultEntry",
+    "Successful": "{action}ResultEntry",
+}
+_KEYS = {"Tag": "Key"}
+
+OLDER_NAMES = frozenset({"Tags"})
+"""Maps that Java's older SDKs send under the member's own name: ``Tags.1.Key`` of TagQueue."""
+
+VALUE = "Value"
+"""What the value of a map's entry is called."""
+
+
+def element_name(member: str, action: str) -> str:
+    """Return the name of the elements of ``member``, a list or a map in a request or a reply of ``action``."""
+    singular = member[:1].upper() + member[1:].removesuffix("s")
+    return _ELEMENTS.get(member, singular).format(action=action)
+
+
+def key_name(element: str) -> str:
+    """Return what the key is called in an entry ``element`` of a map."""
+    return _KEYS.get(element, "Name")
+
+
+# The parameters of a Query request, from the query string, the form or both, as a tree of their names.
+#
+# ``Attribute.1.Name=x`` becomes ``{"Attribute": {"1": {"Name": "x"}}}``. The work is bounded before it begins: by the
+# number of parameters, which are counted before they are split, and by the depth of their names. Nothing is guessed: a
+# percent sign without two digits, bytes that are not UTF-8 and a name with two values are refused.
+
+
+Node = Union[str, "Tree"]
+"""The value of a parameter, or what is below a part of a name."""
+
+Tree = dict[str, Node]
+"""Part of a name → what is below it."""
+
+_TARGET = re.compile(rb"(?:[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*)?([^?#]*)(?:\?([^#]*))?")
+_ACTION = re.compile(rb"(?:^|&)Action=([^&]*)")
+_BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+
+
+class Form(msgspec.Struct, frozen=True, gc=False):
+    """Where the parameters are: the ``path`` of the request's target, its query string ``query``, and ``body``."""
+
+    path: bytes
+    query: bytes
+    body: bytes
+
+
+def form_of(target: bytes, body: bytes) -> Form:
+    """Return the form of a request for ``target``, a path or (from a proxy's client) a whole URL."""
+    match = _TARGET.match(target)
+    assert match is not None, "every part of the pattern may be empty"
+    return Form(match[1], match[2] or b"", body)
+
+
+def action_of(form: Form) -> bytes | None:
+    """Return the action that ``form`` names, as it stands there; ``None`` if it names none."""
+    match = _ACTION.search(form.query) or _ACTION.search(form.body)
+    return match[1] if match else None
+
+
+def parameters(form: Form) -> Tree:
+    """Return all parameters of ``form``; raises MalformedInput and MalformedQueryString."""
+    if form.query.count(b"&") + form.body.count(b"&") + 2 > QUERY_PARAMETERS_MAX:
+        raise malformed(f"The request has more than {QUERY_PARAMETERS_MAX} parameters; send fewer.")
+    tree: Tree = {}
+    for text in (form.query, form.body):
+        for name, value in _pairs(text):
+            _place(tree, name, value)
+    return tree
+
+
+def malformed(reason: str) -> SqsError:
+    """Return the error for parameters that do not fit together, or not the action."""
+    return SqsError(MALFORMED_INPUT, reason)
+
+
+def _pairs(text: bytes) -> Iterator[tuple[str, str]]:
+    for piece in text.split(b"&"):
+        if piece:
+            name, _, value = piece.partition(b"=")
+            yield _decoded(name), _decoded(value)
+
+
+def _decoded(raw: bytes) -> str:
+    """Return ``raw`` without its percent escapes.
+
+    Quoted-printable differs from them by the sign only, and its decoder is written in C: 8 MiB of escapes take it some
+    milliseconds and no memory beside the result, where ``urllib.parse.unquote`` makes a list of three million pieces.
+    """
+    raw = raw.replace(b"+", b" ")
+    if b"%" in raw:
+        if _BROKEN_ESCAPE.search(raw):
+            raise _unreadable("a percent sign is not followed by two hexadecimal digits")
+        raw = a2b_qp(raw.replace(b"=", b"=3D").replace(b"%", b"="))
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise _unreadable("it is not valid UTF-8") from None
+
+
+def _unreadable(reason: str) -> SqsError:
+    return SqsError(MALFORMED_QUERY_STRING, f"A parameter of the request cannot be read: {reason}.")
+
+
+def _place(tree: Tree, name: str, value: str) -> None:
+    *above, last = name.split(".", QUERY_DEPTH_MAX)
+    node = tree
+    for part in above:
+        below = node.setdefault(part, {})
+        if isinstance(below, str):
+            raise _contradiction(name)
+        node = below
+    if node.setdefault(last, value) != value:
+        raise _contradiction(name)
+
+
+def _contradiction(name: str) -> SqsError:
+    return malformed(f"The parameter {shown(name)} has two values; send it once.")
+
+
+# From a tree of parameters to the members of a request, by the types of its struct.
+#
+# Only names and nesting are changed here; whether the values fit is for the struct to say, as in JSON. A list is in
+# the order of its numbers, which begin at 1 and may leave some out. One attribute may go without its number
+# (``Attribute.Name=…``, ``AttributeName=All``), as the API Reference has it in its examples. An empty value is a list
+# or a map without members, as older SDKs write it. What has a number must have one that is valid, and a member must be
+# called by its name in this protocol: a list under the name that it has in JSON, or with ``.member.`` in it, would be
+# lost, so it is refused in the words that Amazon SQS has for it.
+
+
+Read = Callable[[Node], Any]
+"""What stands at a member's place → what the struct is converted from; left as it is where it cannot fit."""
+
+_NUMBER = re.compile("[+-]?[0-9]{1,18}")
+_INDEX = re.compile("[1-9][0-9]{0,8}")
+_TRUTH = {"true": True, "false": False}
+_MISPLACED = "Start of list found where not expected"
+
+
+class _Member(NamedTuple):
+    name: str
+    parameter: str
+    read: Read
+    always: bool  # a list of structures: there is no other way to say that it is empty than to leave it out
+
+
+def reader(request: type[Shape], action: str) -> Callable[[Tree], dict[str, Any]]:
+    """Return what makes members of ``request`` out of the parameters of ``action``."""
+    return _structure(inspect.type_info(request), "", action)
+
+
+def _read(kind: inspect.Type, element: str, action: str) -> Read:
+    """Return the reader of one type; ``element`` is the name under which a list or a map has its elements."""
+    return _READERS[type(kind)](kind, element, action)
+
+
+def _structure(kind: Any, element: str, action: str) -> Callable[[Any], Any]:
+    members = [_member(field, action) for field in kind.fields]
+    renamed = [(member.name, member.parameter) for member in members if member.name in OLDER_NAMES]
+    collections = [member.name for member in members if member.name != member.parameter]
+
+    def read(node: Node) -> Any:
+        if isinstance(node, str):
+            return node
+        for older, parameter in renamed:
+            if isinstance(node.get(older), dict) and parameter not in node:
+                node = {parameter: node[older], **{name: value for name, value in node.items() if name != older}}
+        if any(isinstance(node.get(name), dict) for name in collections):
+            raise malformed(_MISPLACED)
+        return {
+            member.name: member.read(node.get(member.parameter, {}))
+            for member in members
+            if member.always or member.parameter in node
+        }
+
+    return read
+
+
+def _member(field: inspect.Field, action: str) -> _Member:
+    kind = _present(field.type)
+    name = parameter = field.encode_name
+    if type(kind) in _COLLECTIONS:
+        parameter = element_name(name, action)
+    always = isinstance(kind, inspect.ListType) and isinstance(kind.item_type, inspect.StructType)
+    return _Member(name, parameter, _read(kind, parameter, action), always)
+
+
+def _present(kind: inspect.Type) -> inspect.Type:
+    """Return what a member is when it is there."""
+    if not isinstance(kind, inspect.UnionType):
+        return kind
+    (present,) = (choice for choice in kind.types if not isinstance(choice, inspect.NoneType))
+    return present
+
+
+def _list(kind: Any, element: str, action: str) -> Read:
+    read_item = _read(kind.item_type, element, action)
+
+    def read(node: Node) -> Any:
+        if not node:
+            return []
+        items = [node] if isinstance(node, str) else [item for _, item in _numbered(node)]
+        return [read_item(item) for item in items]
+
+    return read
+
+
+def _map(kind: Any, element: str, action: str) -> Read:
+    key = key_name(element)
+    read_value = _read(kind.value_type, VALUE, action)
+    may_be_empty = isinstance(kind.value_type, inspect.StructType)
+
+    def read_entry(name: str, entry: Node) -> tuple[Any, Any]:
+        if isinstance(entry, str) or key not in entry:
+            raise missing_parameter(f"{name}.{key}")
+        if VALUE not in entry and not may_be_empty:
+            raise missing_parameter(f"{name}.{VALUE}")
+        return _text(entry[key]), read_value(entry.get(VALUE, {}))
+
+    def read(node: Node) -> Any:
+        if isinstance(node, str):
+            return node or {}
+        if key in node:
+            return dict([read_entry(element, node)])
+        return dict(read_entry(f"{element}.{index}", entry) for index, entry in _numbered(node))
+
+    return read
+
+
+def _numbered(node: Tree) -> Iterator[tuple[str, Node]]:
+    """Yield the elements of a list in the order of their numbers."""
+    for index in node:
+        if not _INDEX.fullmatch(index):
+            raise malformed(f"{shown(index)} is not a valid index")
+    for index in sorted(node, key=int):
+        yield index, node[index]
+
+
+def _text(node: Node) -> str:
+    if isinstance(node, str):
+        return node
+    raise malformed(_MISPLACED)
+
+
+def _number(node: Node) -> Node | int:
+    return int(node) if isinstance(node, str) and _NUMBER.fullmatch(node) else node
+
+
+def _truth(node: Node) -> Node | bool:
+    return _TRUTH.get(node, node) if isinstance(node, str) else node
+
+
+def _unchanged(node: Node) -> Node:
+    return node
+
+
+_READERS: dict[type[inspect.Type], Callable[[Any, str, str], Read]] = {
+    inspect.StructType: _structure,
+    inspect.ListType: _list,
+    inspect.DictType: _map,
+    inspect.IntType: lambda kind, element, action: _number,
+    inspect.BoolType: lambda kind, element, action: _truth,
+    inspect.StrType: lambda kind, element, action: _unchanged,
+    inspect.BytesType: lambda kind, element, action: _unchanged,
+}
+_COLLECTIONS = {inspect.ListType, inspect.DictType}
+
+
+# Replies to Query requests: XML, or JSON for a GET that accepts JSON and nothing else, as Amazon SQS answers it.
+#
+# The elements of the XML are the members of a struct, lists and maps are flattened, and everything is escaped. What
+# XML 1.0 cannot carry is replaced by U+FFFD, whether it came from an error that repeats the client's text or from
+# anywhere else: a reply is always well-formed. (Message bodies with such characters are refused when they are sent.) A
+# carriage return is written as a reference, because a parser would read a line feed.
+#
+# The JSON has the members of the XML, but a list is a list, a map is a list of its entries, and a member without a
+# value is ``null``. The lists of messages and of queue URLs have names of their own.
+
+
+_NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
+_PROLOGUE = '<?xml version="1.0"?>'
+_CARRIAGE_RETURN = {"\r": "&#xD;"}
+_JSON_NAMES = {"Messages": "messages", "QueueUrls": "queueUrls"}
+
+
+def response_xml(action: str, response: Shape | None, request_id: str) -> bytes:
+    """Return the document that answers ``action``; ``None`` is an action that answers nothing."""
+    result = "" if response is None else _element(f"{action}Result", _members(response, action))
+    metadata = f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata>"
+    return f'{_PROLOGUE}<{action}Response xmlns="{_NAMESPACE}">{result}{metadata}</{action}Response>'.encode()
+
+
+def error_xml(error: SqsError, request_id: str) -> bytes:
+    """Return the document that refuses a request."""
+    code = error.code
+    about = f"<Type>{code.fault}</Type><Code>{code.query}</Code>{_element('Message', _escaped(error.message))}<Detail/>"
+    return (
+        f'{_PROLOGUE}<ErrorResponse xmlns="{_NAMESPACE}"><Error>{about}</Error>'
+        f"<RequestId>{request_id}</RequestId></ErrorResponse>"
+    ).encode()
+
+
+def _element(name: str, content: str) -> str:
+    return f"<{name}>{content}</{name}>"
+
+
+def _members(shape: Shape, action: str) -> str:
+    present = ((name, getattr(shape, field)) for field, name in _names(type(shape)))
+    return "".join(_write_member(name, value, action) for name, value in present if value is not None)
+
+
+@cache
+def _names(shape: type[Shape]) -> tuple[tuple[str, str], ...]:
+    return tuple(zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True))
+
+
+def _write_member(name: str, value: Any, action: str) -> str:
+    write = _WRITERS.get(type(value))
+    if write is not None:
+        return write(element_name(name, action), value, action)
+    return _element(name, _content(value, action))
+
+
+def _write_list(element: str, items: Iterable[Any], action: str) -> str:
+    return "".join(_element(element, _content(item, action)) for item in items)
+
+
+def _write_map(element: str, entries: Mapping[str, Any], action: str) -> str:
+    key = key_name(element)
+    return "".join(
+        _element(element, _element(key, _escaped(name)) + _element(VALUE, _content(value, action)))
+        for name, value in entries.items()
+    )
+
+
+def _content(value: Any, action: str) -> str:
+    write = _SCALARS.get(type(value))
+    return write(value) if write is not None else _members(value, action)
+
+
+def _escaped(text: str) -> str:
+    if text.isascii() and text.isprintable():
+        return escape(text)
+    return escape(ILLEGAL.sub("\ufffd", text), _CARRIAGE_RETURN)
+
+
+_SCALARS: dict[type, Callable[[Any], str]] = {
+    str: _escaped,
+    int: str,
+    bool: lambda value: "true" if value else "false",
+    bytes: lambda value: b64encode(value).decode(),
+}
+_WRITERS: dict[type, Callable[[str, Any, str], str]] = {list: _write_list, dict: _write_map}
+
+
+def response_json(action: str, response: Shape | None, request_id: str) -> bytes:
+    """Return the document that answers ``action``; ``None`` is an action that answers nothing."""
+    result = {} if response is None else {f"{action}Result": _json_members(response, action)}
+    metadata = {"ResponseMetadata": {"RequestId": request_id}}
+    return msgspec.json.encode({f"{action}Response": result | metadata})
+
+
+def error_json(error: SqsError, request_id: str) -> bytes:
+    """Return the document that refuses a request."""
+    code = error.code
+    about = {"Code": code.query, "Detail": None, "Message": error.message, "Type": code.fault}
+    return msgspec.json.encode({"Error": about, "RequestId": request_id})
+
+
+def _json_members(shape: Shape, action: str) -> dict[str, Any]:
+    return {
+        _JSON_NAMES.get(name, name): _json_value(getattr(shape, field), name, action)
+        for field, name in _names(type(shape))
+    }
+
+
+def _json_value(value: Any, name: str, action: str) -> Any:
+    if isinstance(value, Shape):
+        return _json_members(value, action)
+    if isinstance(value, list):
+        return [_json_value(item, name, action) for item in value]
+    if isinstance(value, dict):
+        key = key_name(element_name(name, action))
+        return [{key: entry, VALUE: _json_value(content, name, action)} for entry, content in value.items()]
+    return b64encode(value).decode() if isinstance(value, bytes) else value
+
 
 VERSION = "2012-11-05"
 
@@ -70,14 +472,11 @@ def _row(action: Action) -> _Row:
 _ROWS = {name: _row(action) for name, action in ACTIONS.items()}
 
 
-class QueryCall(msgspec.Struct, frozen=True, gc=False):
-    """A request that was understood; see ``call.Call``."""
+class QueryCall(Call, frozen=True, gc=False):
+    """A call of the Query protocol."""
 
-    command: Command
-    wait_s: int | None
-    respond: Respond
-    action: str
-    written: Format
+    action: str = ""
+    written: Format = XML
 
     def encode(self, result: Any) -> Reply:
         """Return the reply for the command's result or its ``VeilmqError``."""
@@ -85,19 +484,24 @@ class QueryCall(msgspec.Struct, frozen=True, gc=False):
             response = self.respond(result)
         except SqsError as error:
             return encode_error(error, self.written)
-        identifier = request_id.new()
+        identifier = new_request_id()
         body = self.written.response(self.action, response, identifier)
         return Reply(200, self.written.headers % identifier.encode(), body)
 
 
 def decode(action: str | bytes, form: Form, context: RequestContext, written: Format = XML) -> QueryCall:
-    """Return what ``form`` asks of ``action``; raises ``SqsError``, and nothing else, whatever the bytes are."""
+    """Return the call of ``action`` for ``form``; raises ``SqsError``, and nothing else, whatever the bytes are."""
     name = action if isinstance(action, str) else action.decode("ascii", "replace")
     row = _ROWS.get(name)
     if row is None:
         raise unknown_action(name)
     tree = parameters(form)
-    _check_version(tree.get("Version", VERSION))
+    version = tree.get("Version", VERSION)
+    if version != VERSION:
+        raise SqsError(
+            NO_SUCH_VERSION,
+            f"The requested version ({shown(str(version))}) of service AmazonSQS does not exist; use {VERSION}.",
+        )
     members = row.read(tree)
     path = form.path.decode("latin-1")
     if path.strip("/"):
@@ -106,24 +510,16 @@ def decode(action: str | bytes, form: Form, context: RequestContext, written: Fo
         if row.about_a_queue:
             members.setdefault(_QUEUE_URL, path)
     plan = row.plan(_converted(members, row.request), context)
-    return QueryCall(plan.command, plan.wait_s, plan.respond, name, written)
+    return QueryCall(plan.command, plan.respond, plan.wait_s, name, written)
 
 
 def encode_error(error: SqsError, written: Format = XML) -> Reply:
     """Return the reply for a request that was refused."""
-    identifier = request_id.new()
+    identifier = new_request_id()
     code = error.code
     if code is QUEUE_DOES_NOT_EXIST:
         error = SqsError(code, error.message.replace(NO_QUEUE, _NO_QUEUE, 1))
     return Reply(code.status, written.headers % identifier.encode(), written.error(error, identifier), code.name)
-
-
-def _check_version(version: Node) -> None:
-    if version != VERSION:
-        raise SqsError(
-            NO_SUCH_VERSION,
-            f"The requested version ({shown(str(version))}) of service AmazonSQS does not exist; use {VERSION}.",
-        )
 
 
 def _converted(members: dict[str, Any], request: type[Shape]) -> Shape:

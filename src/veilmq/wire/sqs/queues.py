@@ -1,49 +1,239 @@
-"""The actions on queues: making, finding, listing and deleting them, PurgeQueue, Get- and SetQueueAttributes."""
+"""The actions on queues: making, finding, listing, purging and deleting them; attributes, tags and permissions."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from veilmq.core import commands
-from veilmq.core.errors import QueueExists
-from veilmq.core.limits import SQS_LIST_RESULTS
+from veilmq.core.commands import EditQueue
+from veilmq.core.errors import EditRefused, QueueExists, TooManyTags
+from veilmq.core.limits import (
+    SQS_LIST_RESULTS,
+    SQS_POLICY_ACTIONS_MAX,
+    SQS_POLICY_BYTES_MAX,
+    SQS_POLICY_LABEL_CHARACTERS_MAX,
+    SQS_POLICY_STATEMENTS_MAX,
+    SQS_TAG_KEY_CHARACTERS_MAX,
+    SQS_TAG_VALUE_CHARACTERS_MAX,
+    SQS_TAGS_MAX,
+)
 from veilmq.core.results import QueuePage, QueueView
-from veilmq.wire.sqs import settings
-from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import QUEUE_NAME_EXISTS, SqsError, missing_parameter, missing_queue_name
-from veilmq.wire.sqs.names import account_of, new_queue, queue_of, queue_url
-from veilmq.wire.sqs.paging import Listing
-from veilmq.wire.sqs.parameters import check_number
-from veilmq.wire.sqs.plan import Plan, answered, nothing
-from veilmq.wire.sqs.requests import (
-    CreateQueueRequest,
-    GetQueueAttributesRequest,
-    GetQueueUrlRequest,
-    ListDeadLetterSourceQueuesRequest,
-    ListQueuesRequest,
-    QueueRequest,
-    SetQueueAttributesRequest,
+from veilmq.wire.exchange import Plan, RequestContext, root_arn
+from veilmq.wire.sqs.errors import (
+    INVALID_PARAMETER_VALUE,
+    OVER_LIMIT,
+    QUEUE_NAME_EXISTS,
+    SqsError,
+    invalid_parameter,
+    missing_parameter,
+    missing_queue_name,
+    too_many_tags,
 )
-from veilmq.wire.sqs.responses import (
-    GetQueueAttributesResult,
-    ListDeadLetterSourceQueuesResult,
-    ListQueuesResult,
-    QueueUrlResult,
+from veilmq.wire.sqs.members import Integer, QueueRequest, Shape, answered, check_number, nothing, required
+from veilmq.wire.sqs.names import Listing, account_of, new_queue, queue_arn, queue_of, queue_url
+from veilmq.wire.sqs.policies import GRANTABLE, decode, statements
+from veilmq.wire.sqs.queue_attributes import (
+    ALL,
+    COUNTED,
+    FIFO_QUEUE,
+    accepted,
+    attribute_of,
+    check_names,
+    describe,
+    read_settings,
 )
-from veilmq.wire.sqs.tags import read_tags
+
+
+class CreateQueueRequest(Shape, frozen=True, kw_only=True):
+    """CreateQueue."""
+
+    queue_name: str | None = None
+    attributes: dict[str, str] | None = None
+    tags: dict[str, str] | None = None
+
+
+class GetQueueUrlRequest(Shape, frozen=True, kw_only=True):
+    """GetQueueUrl."""
+
+    queue_name: str | None = None
+    queue_owner_aws_account_id: str | None = None
+
+
+class ListQueuesRequest(Shape, frozen=True, kw_only=True):
+    """ListQueues."""
+
+    queue_name_prefix: str | None = None
+    next_token: str | None = None
+    max_results: Integer | None = None
+
+
+class GetQueueAttributesRequest(QueueRequest, frozen=True, kw_only=True):
+    """GetQueueAttributes."""
+
+    attribute_names: list[str] | None = None
+
+
+class SetQueueAttributesRequest(QueueRequest, frozen=True, kw_only=True):
+    """SetQueueAttributes."""
+
+    attributes: dict[str, str] | None = None
+
+
+class TagQueueRequest(QueueRequest, frozen=True, kw_only=True):
+    """TagQueue; its member begins with a capital letter, that of CreateQueue does not."""
+
+    tags: dict[str, str] | None = msgspec.field(default=None, name="Tags")
+
+
+class UntagQueueRequest(QueueRequest, frozen=True, kw_only=True):
+    """UntagQueue."""
+
+    tag_keys: list[str] | None = None
+
+
+class ListDeadLetterSourceQueuesRequest(QueueRequest, frozen=True, kw_only=True):
+    """ListDeadLetterSourceQueues."""
+
+    next_token: str | None = None
+    max_results: Integer | None = None
+
+
+class AddPermissionRequest(QueueRequest, frozen=True, kw_only=True):
+    """AddPermission."""
+
+    label: str | None = None
+    aws_account_ids: list[str] | None = None
+    actions: list[str] | None = None
+
+
+class RemovePermissionRequest(QueueRequest, frozen=True, kw_only=True):
+    """RemovePermission."""
+
+    label: str | None = None
+
+
+class QueueUrlResult(Shape, frozen=True, kw_only=True):
+    """CreateQueue and GetQueueUrl."""
+
+    queue_url: str
+
+
+class ListQueuesResult(Shape, frozen=True, kw_only=True):
+    """ListQueues."""
+
+    queue_urls: list[str] | None = None
+    next_token: str | None = None
+
+
+class GetQueueAttributesResult(Shape, frozen=True, kw_only=True):
+    """GetQueueAttributes; every value is a string."""
+
+    attributes: dict[str, str] | None = None
+
+
+class ListQueueTagsResult(Shape, frozen=True, kw_only=True):
+    """ListQueueTags."""
+
+    tags: dict[str, str] | None = msgspec.field(default=None, name="Tags")
+
+
+class ListDeadLetterSourceQueuesResult(Shape, frozen=True, kw_only=True):
+    """ListDeadLetterSourceQueues; the service model begins its first member with a small letter."""
+
+    queue_urls: list[str] = msgspec.field(name="queueUrls")
+    next_token: str | None = None
+
+
+# TagQueue, UntagQueue, ListQueueTags, and the tags of CreateQueue.
+#
+# A key has 1 to 128 characters and does not begin with ``aws:``, a value has up to 256; both are letters, digits,
+# spaces and ``_ . : / = + - @`` (SQS Developer Guide, "Cost allocation tags"; AWS General Reference, "Tagging").
+
+
+_ALLOWED = "letters, digits, spaces and _ . : / = + - @"
+_CHARACTERS = r"[\w .:/=+@-]"
+_KEY = re.compile(rf"(?!(?i:aws:)){_CHARACTERS}{{1,{SQS_TAG_KEY_CHARACTERS_MAX}}}")
+_VALUE = re.compile(rf"{_CHARACTERS}{{0,{SQS_TAG_VALUE_CHARACTERS_MAX}}}")
+
+
+def tag_queue(request: TagQueueRequest, context: RequestContext) -> Plan:
+    """TagQueue: puts tags on a queue; one that is there already gets the new value."""
+    queue = queue_of(request.queue_url, context)
+    if not request.tags:
+        raise missing_parameter("Tags")
+
+    def respond(result: Any) -> None:
+        if isinstance(result, TooManyTags):
+            raise too_many_tags(queue)
+        answered(result)
+
+    return Plan(commands.TagQueue(queue=queue, tags=read_tags(request.tags, queue)), respond)
+
+
+def untag_queue(request: UntagQueueRequest, context: RequestContext) -> Plan:
+    """UntagQueue: removes tags by their keys; those that are not there do not matter."""
+    queue = queue_of(request.queue_url, context)
+    keys = request.tag_keys or [""]
+    for key in keys:
+        _check_key(key)
+    return Plan(commands.TagQueue(queue=queue, removed=tuple(keys)), nothing)
+
+
+def list_queue_tags(request: QueueRequest, context: RequestContext) -> Plan:
+    """ListQueueTags: all tags of a queue."""
+
+    def respond(result: Any) -> ListQueueTagsResult:
+        view: QueueView = answered(result)
+        return ListQueueTagsResult(tags=view.settings.tags or None)
+
+    return Plan(commands.ShowQueue(queue=queue_of(request.queue_url, context)), respond)
+
+
+def read_tags(tags: Mapping[str, str], queue: str) -> dict[str, str]:
+    """Return the tags that ``queue`` is to have; raises InvalidParameterValue for a bad one, or for too many."""
+    if len(tags) > SQS_TAGS_MAX:
+        raise too_many_tags(queue)
+    for key, value in tags.items():
+        _check_key(key)
+        if not _VALUE.fullmatch(value):
+            raise invalid_parameter(
+                "Tags", value, f"A tag's value has up to {SQS_TAG_VALUE_CHARACTERS_MAX} characters: {_ALLOWED}."
+            )
+    return dict(tags)
+
+
+def _check_key(key: str) -> None:
+    if not 1 <= len(key) <= SQS_TAG_KEY_CHARACTERS_MAX:
+        raise SqsError(
+            INVALID_PARAMETER_VALUE,
+            f"Tag keys must be between 1 and {SQS_TAG_KEY_CHARACTERS_MAX} characters in length.",
+        )
+    if not _KEY.fullmatch(key):
+        raise invalid_parameter(
+            "TagKeys",
+            key,
+            f"A tag's key has 1 to {SQS_TAG_KEY_CHARACTERS_MAX} characters ({_ALLOWED}) and does not begin with aws:.",
+        )
+
+
+# The actions on queues: making, finding, listing and deleting them, PurgeQueue, Get- and SetQueueAttributes.
 
 
 def create_queue(request: CreateQueueRequest, context: RequestContext) -> Plan:
     """CreateQueue: makes the queue, or finds it when every attribute given has the value that it has."""
     attributes = request.attributes or {}
-    queue = new_queue(request.queue_name, context, fifo=attributes.get(settings.FIFO_QUEUE, "").lower() == "true")
-    changes = settings.read_settings(attributes, queue, context)
+    queue = new_queue(request.queue_name, context, fifo=attributes.get(FIFO_QUEUE, "").lower() == "true")
+    changes = read_settings(attributes, queue, context)
     tags = read_tags(request.tags or {}, queue)
-    tell_url = _tell_url(context)
+    url_response = _url_response(context)
 
     def respond(result: Any) -> QueueUrlResult:
         if isinstance(result, QueueExists):
             raise _exists(result)
-        return tell_url(settings.accepted(result, attributes, queue))
+        return url_response(accepted(result, attributes, queue))
 
     return Plan(commands.CreateQueue(queue=queue, settings=changes, tags=tags), respond)
 
@@ -57,11 +247,11 @@ def get_queue_url(request: GetQueueUrlRequest, context: RequestContext) -> Plan:
         raise missing_queue_name()
     owner = request.queue_owner_aws_account_id
     account = context.account if not owner else owner + context.account.removeprefix(account_of(context.account))
-    return Plan(commands.ShowQueue(queue=f"{account}/{name}"), _tell_url(context))
+    return Plan(commands.ShowQueue(queue=f"{account}/{name}"), _url_response(context))
 
 
 def list_queues(request: ListQueuesRequest, context: RequestContext) -> Plan:
-    """ListQueues: the caller's queues by name; pages only when asked for by MaxResults, as on AWS."""
+    """ListQueues: the caller's queues by name; pages only where MaxResults is given, as on AWS."""
     check_number("MaxResults", request.max_results)
     prefix = request.queue_name_prefix or ""
     listing = Listing("ListQueues", prefix, context)
@@ -84,7 +274,7 @@ def list_queues(request: ListQueuesRequest, context: RequestContext) -> Plan:
 
 
 def list_dead_letter_source_queues(request: ListDeadLetterSourceQueuesRequest, context: RequestContext) -> Plan:
-    """ListDeadLetterSourceQueues: the queues whose RedrivePolicy names this one; pages only when asked to."""
+    """ListDeadLetterSourceQueues: the queues whose RedrivePolicy names this one; pages where MaxResults is given."""
     queue = queue_of(request.queue_url, context)
     check_number("MaxResults", request.max_results)
     listing = Listing("ListDeadLetterSourceQueues", queue, context)
@@ -119,13 +309,13 @@ def get_queue_attributes(request: GetQueueAttributesRequest, context: RequestCon
     """GetQueueAttributes: those named, or All."""
     queue = queue_of(request.queue_url, context)
     names = request.attribute_names or []
-    settings.check_names(names)
+    check_names(names)
 
     def respond(result: Any) -> GetQueueAttributesResult:
         view: QueueView = answered(result)
-        return GetQueueAttributesResult(attributes=settings.describe(view, names, context) or None)
+        return GetQueueAttributesResult(attributes=describe(view, names, context) or None)
 
-    counts = not settings.COUNTED.union([settings.ALL]).isdisjoint(names)
+    counts = not COUNTED.union([ALL]).isdisjoint(names)
     return Plan(commands.ShowQueue(queue=queue, counts=counts), respond)
 
 
@@ -137,13 +327,13 @@ def set_queue_attributes(request: SetQueueAttributesRequest, context: RequestCon
         raise missing_parameter("Attribute.Name")
 
     def respond(result: Any) -> None:
-        settings.accepted(result, attributes, queue)
+        accepted(result, attributes, queue)
 
-    changes = settings.read_settings(attributes, queue, context)
+    changes = read_settings(attributes, queue, context)
     return Plan(commands.SetQueue(queue=queue, settings=changes), respond)
 
 
-def _tell_url(context: RequestContext) -> Callable[[Any], QueueUrlResult]:
+def _url_response(context: RequestContext) -> Callable[[Any], QueueUrlResult]:
     def respond(result: Any) -> QueueUrlResult:
         view: QueueView = answered(result)
         return QueueUrlResult(queue_url=queue_url(view.queue, context))
@@ -152,8 +342,126 @@ def _tell_url(context: RequestContext) -> Callable[[Any], QueueUrlResult]:
 
 
 def _exists(error: QueueExists) -> SqsError:
-    attribute = settings.attribute_of(error.setting)
+    attribute = attribute_of(error.setting)
     return SqsError(
-        QUEUE_NAME_EXISTS,
-        f"A queue already exists with the same name and a different value for attribute {attribute}",
+        QUEUE_NAME_EXISTS, f"A queue already exists with the same name and a different value for attribute {attribute}"
     )
+
+
+# AddPermission and RemovePermission, and the attribute ``Policy`` that both of them edit.
+#
+# A permission is a statement whose ``Sid`` is the label. AddPermission writes what AWS writes, so that
+# tools that read a policy find what they expect; the other statements stay as they were given. Both are one command
+# that reads and writes, so that of two at once neither is lost.
+
+
+_ANY = "*"
+_VERSION = "2008-10-17"
+_LABEL = re.compile(rf"[A-Za-z0-9_-]{{1,{SQS_POLICY_LABEL_CHARACTERS_MAX}}}")
+_ACCOUNT = re.compile("[0-9]{12}")
+
+
+def add_permission(request: AddPermissionRequest, context: RequestContext) -> Plan:
+    """AddPermission: lets other accounts do some things with a queue, by a statement in its policy."""
+    queue = queue_of(request.queue_url, context)
+    label = _label(request.label)
+    actions = _actions(request.actions)
+    statement = {
+        "Sid": label,
+        "Effect": "Allow",
+        "Principal": {"AWS": _single([root_arn(account) for account in _accounts(request.aws_account_ids)])},
+        "Action": _single([f"SQS:{action}" for action in actions]),
+        "Resource": queue_arn(queue, context),
+    }
+    return Plan(EditQueue(queue=queue, setting="policy", edit=Grant(statement)), _edited)
+
+
+def remove_permission(request: RemovePermissionRequest, context: RequestContext) -> Plan:
+    """RemovePermission: removes the statement of a label from the policy of a queue."""
+    queue = queue_of(request.queue_url, context)
+    return Plan(EditQueue(queue=queue, setting="policy", edit=Revoke(_label(request.label))), _edited)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The edit that adds ``statement`` to a policy, or begins one."""
+
+    statement: dict[str, Any]
+
+    def __call__(self, text: str) -> str:
+        """Return the new document; raises ``EditRefused`` where the label is there already, or it would be too long."""
+        label, arn = self.statement["Sid"], self.statement["Resource"]
+        document = decode(text) if text else {"Version": _VERSION, "Id": f"{arn}/SQSDefaultPolicy"}
+        found = statements(document) if text else []
+        if any(other.get("Sid") == label for other in found):
+            raise EditRefused(invalid_parameter("Label", label, "Already exists."))
+        if len(found) >= SQS_POLICY_STATEMENTS_MAX:
+            many = f"{len(found) + 1} statements were found, maximum allowed is {SQS_POLICY_STATEMENTS_MAX}."
+            raise EditRefused(SqsError(OVER_LIMIT, many))
+        made = _encode(document | {"Statement": [*found, self.statement]})
+        if len(made.encode()) > SQS_POLICY_BYTES_MAX:
+            raise EditRefused(SqsError(OVER_LIMIT, f"The policy would have more than {SQS_POLICY_BYTES_MAX} bytes."))
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """The edit that removes the statement ``label`` from a policy; without any left there is none."""
+
+    label: str
+
+    def __call__(self, text: str) -> str:
+        """Return the new document; raises ``EditRefused`` where there is no such statement."""
+        document = decode(text) if text else {}
+        found = statements(document) if text else []
+        left = [statement for statement in found if statement.get("Sid") != self.label]
+        if len(left) == len(found):
+            raise EditRefused(invalid_parameter("Label", self.label, "can't find label on existing policy."))
+        return _encode(document | {"Statement": left}) if left else ""
+
+
+def _edited(result: Any) -> None:
+    if isinstance(result, EditRefused):
+        raise result.reason
+    answered(result)
+
+
+def _label(label: str | None) -> str:
+    found = required("Label", label)
+    if not _LABEL.fullmatch(found):
+        raise SqsError(
+            INVALID_PARAMETER_VALUE,
+            "Label can only include alphanumeric characters, hyphens, or underscores. "
+            f"1 to {SQS_POLICY_LABEL_CHARACTERS_MAX} in length",
+        )
+    return found
+
+
+def _accounts(accounts: list[str] | None) -> list[str]:
+    if not accounts:
+        raise invalid_parameter("PrincipalId", "[]", "Unable to verify.")
+    for account in accounts:
+        if not _ACCOUNT.fullmatch(account):
+            raise invalid_parameter("PrincipalId", f"[{account}]", "Unable to verify.")
+    return list(dict.fromkeys(accounts))
+
+
+def _actions(actions: list[str] | None) -> list[str]:
+    if not actions:
+        raise missing_parameter("Actions")
+    if len(actions) > SQS_POLICY_ACTIONS_MAX:
+        raise SqsError(OVER_LIMIT, f"{len(actions)} Actions were found, maximum allowed is {SQS_POLICY_ACTIONS_MAX}.")
+    for action in actions:
+        if action != _ANY and action not in GRANTABLE:
+            raise invalid_parameter(
+                "ActionName", f"SQS:{action}", "Only the queue owner is allowed to invoke this action."
+            )
+    return list(dict.fromkeys(actions))
+
+
+def _single(texts: list[str]) -> str | list[str]:
+    return texts[0] if len(texts) == 1 else texts
+
+
+def _encode(document: dict[str, Any]) -> str:
+    return msgspec.json.encode(document).decode()

@@ -1,5 +1,5 @@
 """veilmq's own HTTP API, version 1: typed JSON, and Arrow for many messages at once.
 
-``routes`` has the table of what can be asked, ``codec`` turns a request into a ``Call``; see ``docs/protocols``. This
-imports neither: clients need single modules.
+``routes`` has the table of requests and turns each into a ``Call``; see ``docs/protocols``. Nothing is imported here:
+clients need single modules.
 """

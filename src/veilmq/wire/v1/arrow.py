@@ -1,20 +1,24 @@
-"""Claimed messages as an Arrow IPC stream, column by column; needs pyarrow (the extra ``arrow``).
+"""Claimed and staged messages as Arrow IPC streams; needs pyarrow (the extra ``arrow``)."""
 
-The properties of a message are decoded only where it has any, and the maps are made of flat columns and offsets, which
-costs a fraction of what rows of pairs do.
-"""
-
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import ipc
 
-from veilmq.core import properties
+from veilmq.core import limits, properties
 from veilmq.core.claims import ClaimedMessage
+from veilmq.core.commands import NewMessage
 from veilmq.core.properties import Properties
-from veilmq.wire.sqs.names import id_text
-from veilmq.wire.sqs.parameters import sequence_text
-from veilmq.wire.v1.messages import texts, types
+from veilmq.wire.exchange import id_text
+from veilmq.wire.sqs.errors import SqsError, too_many_attributes
+from veilmq.wire.sqs.members import sequence_text
+from veilmq.wire.v1.claims import texts, types
+from veilmq.wire.v1.publications import Outgoing, OutgoingRow, Pieces, in_pieces
+from veilmq.wire.v1.request import INVALID_REQUEST, RowRefused
 
 _TEXTS = pa.map_(pa.string(), pa.string())
 _INSTANT = pa.timestamp("us", "UTC")
@@ -99,11 +103,7 @@ def _carried(messages: Sequence[ClaimedMessage]) -> tuple[Any, Any, Any]:
     if not any(message.properties for message in messages):
         return _nothing_carried(len(messages))
     carried = [properties.decode(message.properties) for message in messages]
-    return (
-        _maps(carried, texts),
-        _maps(carried, types),
-        pa.array([each.group for each in carried], pa.string()),
-    )
+    return (_maps(carried, texts), _maps(carried, types), pa.array([each.group for each in carried], pa.string()))
 
 
 def _nothing_carried(rows: int) -> tuple[Any, Any, Any]:
@@ -130,3 +130,130 @@ def _maps(carried: Sequence[Properties], read: Callable[..., dict[str, str] | No
 
 def _instants(instants_ms: list[int]) -> Any:
     return pa.array(instants_ms, pa.int64()).view(pa.timestamp("ms", "UTC")).cast(_INSTANT)
+
+
+# Staged messages from an Arrow IPC stream; needs pyarrow (the extra ``arrow``).
+#
+# What comes is not trusted: the columns and their types must be ours, each batch is validated in full before a value
+# is read, compressed batches are refused, because a few bytes of them may stand for any number, and no map is read
+# that has more pairs than a message has attributes.
+
+
+_TEXT_TYPES = (pa.string(), pa.large_string())
+_MAP_TYPES = tuple(pa.map_(text, text) for text in _TEXT_TYPES)
+_NUMBER = (pa.int32(), pa.int64())
+
+COLUMNS: dict[str, tuple[Any, ...]] = {
+    "body": _TEXT_TYPES,
+    "attributes": _MAP_TYPES,
+    "attribute_types": _MAP_TYPES,
+    "group": _TEXT_TYPES,
+    "dedup_id": _TEXT_TYPES,
+    "delay_s": _NUMBER,
+}
+"""Column → the types that it may have; ``body`` is the only one that must be there."""
+
+_MAPS = ("attributes", "attribute_types")
+_MESSAGE_HEADER = 8  # offset of the field in the table of the flatbuffer: 4 + 2 × its number
+_BATCH_COMPRESSION = 10
+
+
+def staged_messages(body: bytes, outgoing: Outgoing) -> Pieces:
+    """Yield the messages of a stream, piece by piece; raises ``SqsError``."""
+    try:
+        yield from _messages(body, outgoing)
+    except (pa.ArrowException, OSError, ValueError, EOFError, struct.error, MemoryError) as error:
+        raise SqsError(INVALID_REQUEST, f"The body is not a sound Arrow IPC stream: {str(error)[:200]}.") from None
+
+
+def _messages(body: bytes, outgoing: Outgoing) -> Pieces:
+    rows = 0
+    for number, batch in enumerate(_batches(body)):
+        if number == limits.STAGE_MESSAGES_MAX:
+            raise SqsError(INVALID_REQUEST, f"The stream has more than {number} record batches; send one.")
+        yield ()  # also a batch without rows is a step
+        if rows + batch.num_rows > limits.STAGE_MESSAGES_MAX:
+            raise too_many(rows + batch.num_rows)
+        yield from in_pieces(batch.num_rows, partial(_of_rows, batch, outgoing), behind=rows)
+        rows += batch.num_rows
+
+
+def too_many(count: int) -> SqsError:
+    """Return the error for more messages than one call may have."""
+    return SqsError(INVALID_REQUEST, f"{count} messages are too many for one call; send {limits.STAGE_MESSAGES_MAX}.")
+
+
+def _batches(body: bytes) -> Iterator[Any]:
+    source = pa.BufferReader(body)
+    schema = _checked(ipc.read_schema(source))
+    while source.tell() < source.size():
+        try:
+            message = ipc.read_message(source)
+        except EOFError:  # the mark at the end
+            return
+        if message.type != "record batch" or _is_compressed(message.metadata.to_pybytes()):
+            raise SqsError(INVALID_REQUEST, "The stream may have record batches alone, and none that is compressed.")
+        batch = ipc.read_record_batch(message, schema)
+        batch.validate(full=True)
+        yield batch
+
+
+def _checked(schema: Any) -> Any:
+    for field in schema:
+        if field.type not in COLUMNS.get(field.name, ()):
+            raise SqsError(INVALID_REQUEST, f"The column {field.name[:64]!r} of type {field.type} is none of ours.")
+    if len(set(schema.names)) != len(schema.names) or "body" not in schema.names:
+        raise SqsError(INVALID_REQUEST, "The stream must have the column 'body', and each column once.")
+    return schema
+
+
+def _is_compressed(metadata: bytes) -> bool:
+    """Return whether the metadata of a record batch (a flatbuffer: Message.fbs of the Arrow format) say so."""
+    (root,) = struct.unpack_from("<I", metadata)
+    header = _field(metadata, root, _MESSAGE_HEADER)
+    if header is None:
+        return True  # nothing that we can vouch for
+    (batch,) = struct.unpack_from("<I", metadata, header)
+    return _field(metadata, header + batch, _BATCH_COMPRESSION) is not None
+
+
+def _field(metadata: bytes, table: int, slot: int) -> int | None:
+    """Return where a field of a flatbuffer's table is, ``None`` where it has none."""
+    (back,) = struct.unpack_from("<i", metadata, table)
+    (size,) = struct.unpack_from("<H", metadata, table - back)
+    if slot >= size:
+        return None
+    (offset,) = struct.unpack_from("<H", metadata, table - back + slot)
+    return table + offset if offset else None
+
+
+def _of_rows(batch: Any, outgoing: Outgoing, first: int, end: int) -> tuple[NewMessage, ...]:
+    part = batch.slice(first, end - first)
+    given = {name: part.column(name) for name in part.schema.names}
+    bodies = given["body"].to_pylist()
+    if None in bodies:
+        raise RowRefused(bodies.index(None), SqsError(INVALID_REQUEST, "It has no body."))
+    columns = {name: _values(name, column) for name, column in given.items() if column.null_count < len(column)}
+    columns["body"] = bodies
+    if len(columns) == 1:
+        return outgoing.from_bodies(bodies)
+    rows = [OutgoingRow(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)]
+    return outgoing.from_rows(rows)
+
+
+def _values(name: str, column: Any) -> list[Any]:
+    if name in _MAPS:
+        _check_pairs(column)
+    values: list[Any] = column.to_pylist()
+    if name not in _MAPS:
+        return values
+    return [None if pairs is None else {key: text or "" for key, text in pairs} for pairs in values]
+
+
+def _check_pairs(maps: Any) -> None:
+    """Refuse a map of more pairs than a message has attributes, before they become objects."""
+    offsets = maps.offsets
+    pairs = pc.if_else(maps.is_valid(), pc.subtract(offsets[1:], offsets[:-1]), 0)
+    most = pc.max(pairs).as_py()
+    if most > limits.SQS_MESSAGE_ATTRIBUTES_MAX:
+        raise RowRefused(pc.index(pairs, most).as_py(), too_many_attributes(most))

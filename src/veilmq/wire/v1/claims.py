@@ -1,28 +1,164 @@
-"""The routes of claims: the fields of each request, and the command that they make.
+"""The routes of claims: the fields of each request, the command that they make, and claimed messages in JSON."""
 
-Fields are those of the commands of ``core.claims``, without the queue, which is in the path. What is out of range or
-unknown is refused here, so that an engine may rely on it.
-"""
-
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 from uuid import UUID
 
 import msgspec
 from msgspec import Meta
 from msgspec.structs import asdict
 
-from veilmq.core import claims, limits
+from veilmq.core import claims, limits, properties
+from veilmq.core.claims import ClaimedMessage, ReadClaim
+from veilmq.core.commands import Command
 from veilmq.core.limits import Range
-from veilmq.wire.sqs.context import RequestContext
+from veilmq.core.properties import Attribute
+from veilmq.wire.exchange import Reply, RequestContext, id_text
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.reply import Reply
-from veilmq.wire.v1 import reads
-from veilmq.wire.v1.call import ApiCall
-from veilmq.wire.v1.errors import ARROW_MISSING, json_reply
-from veilmq.wire.v1.request import ApiRequest, from_json, from_query
+from veilmq.wire.sqs.members import sequence_text
+from veilmq.wire.v1.request import ARROW_MISSING, ApiCall, ApiRequest, from_json, from_query, json_reply
+
+STRING = "String"
+
+
+class MessageRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One message. Instants are milliseconds since the epoch; ``queue`` is the name without the account."""
+
+    id: str
+    body: str
+    attributes: dict[str, str]
+    attribute_types: dict[str, str] | None
+    group: str | None
+    sent_at_ms: int
+    received_at_ms: int
+    receive_count: int
+    sequence_number: str | None
+    queue: str
+
+
+def texts(attributes: dict[str, Attribute]) -> dict[str, str]:
+    """Return the values of ``attributes`` as text."""
+    return {name: text_of(value) for name, value in attributes.items()}
+
+
+def types(attributes: dict[str, Attribute]) -> dict[str, str] | None:
+    """Return the types of those ``attributes`` that are no plain strings, ``None`` where all are."""
+    return {name: value.type for name, value in attributes.items() if value.type != STRING} or None
+
+
+def text_of(value: Attribute) -> str:
+    """Return one value as text."""
+    if value.text is not None:
+        return value.text
+    return b64encode(value.data or b"").decode()
+
+
+def row(message: ClaimedMessage, queue: str) -> MessageRow:
+    """Return ``message`` of ``queue``, a name without the account."""
+    carried = properties.decode(message.properties)
+    return MessageRow(
+        id=id_text(message.id),
+        body=message.body,
+        attributes=texts(carried.attributes),
+        attribute_types=types(carried.attributes),
+        group=carried.group,
+        sent_at_ms=message.sent_at_ms,
+        received_at_ms=message.received_at_ms,
+        receive_count=message.receive_count,
+        sequence_number=sequence_text(message.sequence),
+        queue=queue,
+    )
+
+
+# Reading a claim in bulk: the command, and the writers that turn messages into the bytes of an answer.
+#
+# A read is answered from several pages of the engine. The server gives a writer a few messages
+# at a time, so that no step takes long, and stops when the writer has enough.
+
+
+CURSOR = "x-veilmq-cursor"
+"""The header of a reply that says where the next one begins; there is none after the last."""
+
+
+class Writer(Protocol):
+    """Makes the body of one answer."""
+
+    content_type: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Return about how many bytes the body has so far."""
+
+    def add(self, messages: Sequence[ClaimedMessage]) -> None:
+        """Take further messages."""
+
+    def finish(self) -> bytes:
+        """Return the body, once."""
+
+
+class BulkRead(Command, frozen=True, kw_only=True):
+    """Read as much of a claim as one answer holds, from ``first`` on. Answers ``Gathered``, or as ``ReadClaim``.
+
+    ``writer`` makes one; it may have to import what it needs, and then takes long.
+    """
+
+    first: ReadClaim
+    writer: Callable[[], Writer]
+
+    @property
+    def queue(self) -> str:
+        """Return the full name of the queue."""
+        return self.first.queue
+
+
+class Gathered(msgspec.Struct, frozen=True, gc=False):
+    """The body of an answer, and where the next one begins, empty after the last."""
+
+    body: bytes
+    content_type: bytes
+    cursor: str
+
+
+def answer(gathered: Gathered) -> Reply:
+    """Return the reply with what was gathered."""
+    headers = b"Content-Type: %b\r\n" % gathered.content_type
+    if gathered.cursor:
+        headers += f"{CURSOR}: {gathered.cursor}\r\n".encode()
+    return Reply(200, headers, gathered.body)
+
+
+class JsonWriter:
+    """Writes ``{"messages": [...]}``."""
+
+    content_type = b"application/json"
+
+    def __init__(self, queue: str) -> None:
+        """``queue`` is the name without the account."""
+        self._queue = queue
+        self._parts: list[bytes] = []
+        self.size_bytes = 0
+
+    def add(self, messages: Sequence[ClaimedMessage]) -> None:
+        """Take further messages."""
+        if messages:
+            self._parts.append(_encode([row(message, self._queue) for message in messages])[1:-1])
+            self.size_bytes += len(self._parts[-1])
+
+    def finish(self) -> bytes:
+        """Return the body."""
+        return b'{"messages":[%b]}' % b",".join(self._parts)
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+# The routes of claims: the fields of each request, and the command that they make.
+#
+# Fields are those of the commands of ``core.claims``, without the queue, which is in the path. What is out of range or
+# unknown is refused here, so that an engine may rely on it.
 
 
 def _within(allowed: Range) -> Meta:
@@ -113,7 +249,7 @@ def open_source(request: ApiRequest, context: RequestContext) -> ApiCall:
 
 
 def claim(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Bind a claim, or tell what it has; waits for a message if asked to."""
+    """Bind a claim, or return what it has; wait for a message where ``wait_s`` says so."""
     fields = asdict(from_json(request.body, ClaimFields))
     wait_s = fields.pop("wait_s")
     return ApiCall(claims.Claim(queue=request.queue, **fields), wait_s=wait_s)
@@ -134,9 +270,7 @@ def read(request: ApiRequest, context: RequestContext) -> ApiCall:
     fields = asdict(from_query(request.query, ReadFields))
     kind = _WRITERS[fields.pop("format")]
     queue = request.queue.partition("/")[2]
-    return ApiCall(
-        reads.BulkRead(first=claims.ReadClaim(queue=request.queue, **fields), writer=kind(queue)), reads.answer
-    )
+    return ApiCall(BulkRead(first=claims.ReadClaim(queue=request.queue, **fields), writer=kind(queue)), answer)
 
 
 def release(request: ApiRequest, context: RequestContext) -> ApiCall:
@@ -158,24 +292,24 @@ def close(request: ApiRequest, context: RequestContext) -> ApiCall:
     return ApiCall(claims.CloseSource(queue=request.queue, **asdict(from_json(request.body, Fields))))
 
 
-def _json(queue: str) -> Callable[[], reads.Writer]:
-    return partial(reads.JsonWriter, queue)
+def _json(queue: str) -> Callable[[], Writer]:
+    return partial(JsonWriter, queue)
 
 
-def _arrow(queue: str) -> Callable[[], reads.Writer]:
+def _arrow(queue: str) -> Callable[[], Writer]:
     if find_spec("pyarrow") is None:
         raise SqsError(ARROW_MISSING, _NO_ARROW)
     return partial(_arrow_writer, queue)
 
 
-def _arrow_writer(queue: str) -> reads.Writer:
+def _arrow_writer(queue: str) -> Writer:
     """Return a writer; the first one imports pyarrow, which is an extra and takes its time."""
     from veilmq.wire.v1.arrow import ArrowWriter  # noqa: PLC0415
 
     return ArrowWriter(queue)
 
 
-_WRITERS: dict[str, Callable[[str], Callable[[], reads.Writer]]] = {"arrow": _arrow, "json": _json}
+_WRITERS: dict[str, Callable[[str], Callable[[], Writer]]] = {"arrow": _arrow, "json": _json}
 _NO_ARROW = (
     "This server has no pyarrow, which writes Arrow: ask for format=json, or have its operator "
     "pip install 'veilmq[arrow]'."

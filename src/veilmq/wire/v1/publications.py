@@ -1,23 +1,203 @@
-"""The routes of publications: the fields of each request, and the command that they make."""
+"""The routes that store messages: publications, whose messages are staged first, and forwarding."""
 
-from collections.abc import Callable
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
-from veilmq.core import limits, publications
-from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.reply import Reply
-from veilmq.wire.v1.call import ApiCall
-from veilmq.wire.v1.errors import ARROW_MISSING, json_reply
-from veilmq.wire.v1.outgoing import Outgoing, OutgoingRow, Pieces, in_pieces
-from veilmq.wire.v1.request import ApiRequest, from_json, from_query
-from veilmq.wire.v1.staging import BulkStage
+from veilmq.core import limits, properties, publications
+from veilmq.core.commands import Command, NewMessage
+from veilmq.core.errors import VeilmqError
+from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
+from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX
+from veilmq.core.properties import Attribute, Properties, attributes_bytes
+from veilmq.core.publications import Stage
+from veilmq.wire.exchange import REGION_PATTERN, SENDER_ID, Caller, Reply, RequestContext, id_text
+from veilmq.wire.sqs.errors import SqsError, too_many_attributes
+from veilmq.wire.sqs.members import (
+    DEDUPLICATION,
+    GROUP,
+    AttributeValue,
+    check_text,
+    checked_id,
+    read_attributes,
+    sequence_text,
+)
+from veilmq.wire.sqs.names import is_fifo
+from veilmq.wire.v1.claims import STRING
+from veilmq.wire.v1.request import (
+    ARROW_MISSING,
+    INVALID_REQUEST,
+    NAMES,
+    ApiCall,
+    ApiRequest,
+    RowRefused,
+    failure,
+    from_json,
+    from_query,
+    json_reply,
+)
+
+PIECE_ROWS = 100
+
+_BODY = "the message body"
+_BINARY = "Binary"
+_NOTHING: dict[str, str] = {}
+
+
+class OutgoingRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """One message; ``delay_s`` is ``None`` for the queue's own delay."""
+
+    body: str
+    attributes: dict[str, str] | None = None
+    attribute_types: dict[str, str] | None = None
+    group: str | None = None
+    dedup_id: str | None = None
+    delay_s: int | None = None
+
+
+Pieces = Iterator[tuple[NewMessage, ...]]
+"""Messages, a few at a time."""
+
+
+def in_pieces(count: int, make: Callable[[int, int], tuple[NewMessage, ...]], *, behind: int = 0) -> Pieces:
+    """Yield what ``make`` makes of ``count`` rows, each time from one up to another, which follow ``behind`` others."""
+    for first in range(0, count, PIECE_ROWS):
+        try:
+            yield make(first, min(first + PIECE_ROWS, count))
+        except RowRefused as error:
+            raise error.behind(behind + first) from None
+
+
+class Outgoing:
+    """Makes messages for one queue, sent by one caller."""
+
+    def __init__(self, *, queue: str, caller: Caller | None) -> None:
+        """``queue`` is its full name; ``caller`` is who signed the request, where requests are signed."""
+        self._fifo = is_fifo(queue)
+        self._sent = b"" if caller is None else caller.sent
+        self._system: dict[str, Attribute] = {} if caller is None else {SENDER_ID: caller.sender}
+
+    def from_rows(self, rows: Sequence[OutgoingRow]) -> tuple[NewMessage, ...]:
+        """Return the messages; raises ``RowRefused`` for the first that cannot be one."""
+        return tuple([self._checked(index, row) for index, row in enumerate(rows)])
+
+    def from_bodies(self, bodies: Sequence[str]) -> tuple[NewMessage, ...]:
+        """Return messages that are nothing but their bodies; raises ``RowRefused``."""
+        together = "".join(bodies)
+        plain = together.isascii() and all(bodies)
+        if plain:
+            try:
+                check_text(together, _BODY)
+            except SqsError:
+                plain = False
+        if not plain:  # one by one, to find out which
+            return self.from_rows([OutgoingRow(body=body) for body in bodies])
+        return tuple([NewMessage(body=body, size_bytes=len(body), properties=self._sent) for body in bodies])
+
+    def _checked(self, index: int, row: OutgoingRow) -> NewMessage:
+        try:
+            return self._message(row)
+        except SqsError as error:
+            raise RowRefused(index, error) from None
+
+    def _message(self, row: OutgoingRow) -> NewMessage:
+        body = row.body
+        if not body:
+            raise SqsError(INVALID_REQUEST, "It has no body; a message has at least one character.")
+        check_text(body, _BODY)
+        size_bytes = len(body) if body.isascii() else len(body.encode())
+        delay_s = self._delay(row.delay_s)
+        if not (row.attributes or row.attribute_types or row.group is not None or row.dedup_id is not None):
+            return NewMessage(body=body, size_bytes=size_bytes, properties=self._sent, delay_s=delay_s)
+        attributes = _attributes(row.attributes or _NOTHING, row.attribute_types or _NOTHING)
+        group, dedup_id = checked_id(GROUP, row.group), self._dedup_id(row.dedup_id)
+        carried = Properties(attributes=attributes, system=self._system, group=group, dedup_id=dedup_id)
+        return NewMessage(
+            body=body,
+            size_bytes=size_bytes + attributes_bytes(attributes),
+            properties=properties.encode(carried),
+            delay_s=delay_s,
+            group=group,
+            dedup_id=dedup_id,
+        )
+
+    def _delay(self, delay_s: int | None) -> int | None:
+        if delay_s is None:
+            return None
+        if not limits.DELAY_S.holds(delay_s):
+            raise SqsError(INVALID_REQUEST, f"delay_s must be 0 to {limits.DELAY_S.maximum}, and is {delay_s}.")
+        if not self._fifo:
+            return delay_s
+        if delay_s:
+            raise SqsError(INVALID_REQUEST, "delay_s must be 0: a FIFO queue has one delay for all of its messages.")
+        return None
+
+    def _dedup_id(self, dedup_id: str | None) -> str | None:
+        if dedup_id is not None and not self._fifo:
+            raise SqsError(INVALID_REQUEST, "dedup_id means nothing here: the queue is no FIFO queue; leave it out.")
+        return checked_id(DEDUPLICATION, dedup_id)
+
+
+def _attributes(texts: Mapping[str, str], types: Mapping[str, str]) -> dict[str, Attribute]:
+    for given in (texts, types):
+        if len(given) > limits.SQS_MESSAGE_ATTRIBUTES_MAX:
+            raise too_many_attributes(len(given))
+    for name in types:
+        if name not in texts:
+            raise SqsError(INVALID_REQUEST, f"attribute_types has {name[:64]!r}, which attributes has not.")
+    return read_attributes({name: _value(name, text, types.get(name, STRING)) for name, text in texts.items()})
+
+
+def _value(name: str, text: str, label: str) -> AttributeValue:
+    if label.partition(".")[0] != _BINARY:
+        return AttributeValue(string_value=text, data_type=label)
+    try:
+        return AttributeValue(binary_value=b64decode(text, validate=True), data_type=label)
+    except (NotBase64, ValueError):
+        raise SqsError(INVALID_REQUEST, f"The attribute {name[:64]!r} is binary and must be Base64.") from None
+
+
+# Staging in bulk: the messages of a request, read a few at a time, and the command that they make together.
+#
+# The server reads them between other requests, so that no step takes long.
+
+
+class BulkStage(Command, frozen=True, kw_only=True):
+    """Stage what a request has. Answers as ``Stage``, or with the ``SqsError`` that reading raises.
+
+    ``first`` is the command without its messages. ``read`` begins to read them; it may have to import what it needs,
+    and then takes long.
+    """
+
+    first: Stage
+    read: Callable[[], Pieces]
+
+    @property
+    def queue(self) -> str:
+        """Return the full name of the queue."""
+        return self.first.queue
+
+    def whole(self, messages: list[NewMessage]) -> Stage:
+        """Return the command with all that was read; raises ``SqsError`` where that is too much for one."""
+        size_bytes = sum([message.size_bytes for message in messages])
+        if size_bytes > limits.STAGE_BYTES_MAX:
+            raise SqsError(
+                INVALID_REQUEST,
+                f"{size_bytes:,} bytes of messages are too many for one call; "
+                f"send {limits.STAGE_BYTES_MAX:,} at the most.",
+            )
+        return replace(self.first, messages=tuple(messages))
+
+
+# The routes of publications: the fields of each request, and the command that they make.
+
 
 ARROW_TYPE = b"application/vnd.apache.arrow.stream"
 
@@ -81,9 +261,9 @@ def _read_json(body: bytes, outgoing: Outgoing) -> Pieces:
 
 def _read_arrow(body: bytes, outgoing: Outgoing) -> Pieces:
     """Read Arrow; the first time imports pyarrow, which is an extra and takes its time."""
-    from veilmq.wire.v1 import arrow_rows  # noqa: PLC0415
+    from veilmq.wire.v1.arrow import staged_messages  # noqa: PLC0415
 
-    return arrow_rows.messages(body, outgoing)
+    return staged_messages(body, outgoing)
 
 
 def publish(request: ApiRequest, context: RequestContext) -> ApiCall:
@@ -112,3 +292,69 @@ def list_writers(request: ApiRequest, context: RequestContext) -> ApiCall:
     """Tell the writers of a queue, as ``{"writers": [...]}``."""
     from_query(request.query, NoFields)
     return ApiCall(publications.ListWriters(queue=request.queue), _writers)
+
+
+# The route that forwards received messages to other queues.
+
+
+_NAME = rf"\A([0-9]{{12}}(@{REGION_PATTERN})?/)?{NAMES}\Z"
+
+Target = Annotated[str, Meta(pattern=_NAME)]
+
+
+_SENDABLE = r"\A[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*\Z"
+
+Reason = Annotated[str, Meta(min_length=1, max_length=2_000, pattern=_SENDABLE)]
+ReasonName = Annotated[str, Meta(pattern=r"\Aveilmq-[a-z-]{1,50}\Z")]
+
+
+class EntryFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One message; ``target`` is the name of a queue of the intake's account, or ``account/name``.
+
+    With ``reasons`` it goes as a dead letter of the intake: they are added to its attributes.
+    """
+
+    receipt: str
+    target: Target
+    reasons: dict[ReasonName, Reason] | None = None
+
+
+class ForwardFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fields of ``forward``; without entries it shows that the server can forward."""
+
+    entries: Annotated[list[EntryFields], Meta(max_length=SQS_BATCH_ENTRIES_MAX)]
+
+
+class ForwardedEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one message that is in its target now; see ``core.forwards.Forwarded``."""
+
+    id: str
+    sequence_number: str | None = None
+    duplicate: bool = False
+
+
+def forward(request: ApiRequest, context: RequestContext) -> ApiCall:
+    """Move messages in flight to other queues, each by itself: ``{"entries": [...]}``, in order."""
+    entries = from_json(request.body, ForwardFields).entries
+    account = request.queue.partition("/")[0]
+    wanted = [
+        ForwardEntry(receipt=each.receipt, target=_full(each.target, account), reasons=each.reasons) for each in entries
+    ]
+    return ApiCall(Forward(queue=request.queue, entries=tuple(wanted)), _answer)
+
+
+def _full(name: str, account: str) -> str:
+    return name if "/" in name else f"{account}/{name}"
+
+
+def _answer(results: list[Forwarded | VeilmqError]) -> Reply:
+    return json_reply(200, {"entries": [_entry(each) for each in results]})
+
+
+def _entry(result: Forwarded | VeilmqError) -> Any:
+    if isinstance(result, VeilmqError):
+        status, members = failure(result)
+        return members | {"status": status}
+    return ForwardedEntry(
+        id=id_text(result.id), sequence_number=sequence_text(result.sequence), duplicate=result.duplicate
+    )

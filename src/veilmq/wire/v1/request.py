@@ -1,4 +1,4 @@
-"""A request to the API, taken apart: which route, on which queue, with what.
+"""A request to the API and its reply: path, fields, errors.
 
 A path is ``/v1/{noun}/{account}/{queue}/{verb}``, or without a verb what is done to the noun as a whole; ``-`` stands
 for the caller's own account, ``{account}@{region}`` for an account in another region than the server's own. Without a
@@ -7,21 +7,111 @@ of queues have characters that would be. So what a signature covers and what is 
 """
 
 import re
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Self, TypeVar
 
 import msgspec
 
+from veilmq.core import errors as core
+from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX
-from veilmq.wire.sqs import canonical
-from veilmq.wire.sqs.context import REGION_PATTERN, RequestContext
-from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.exchange import REGION_PATTERN, Call, Reply, RequestContext
+from veilmq.wire.sqs.errors import Code, SqsError
 from veilmq.wire.sqs.names import namespace
-from veilmq.wire.v1.errors import INVALID_REQUEST
+from veilmq.wire.sqs.signatures import query_pairs
+
+DEAD_LETTER_QUEUE_REFUSED = Code("veilmq#DeadLetterQueueRefused", "DeadLetterQueueRefused")
+INVALID_REQUEST = Code("veilmq#InvalidRequest", "InvalidRequest")
+UNKNOWN_ROUTE = Code("veilmq#UnknownRoute", "UnknownRoute", 404)
+STAGE_REFUSED = Code("veilmq#StageRefused", "StageRefused")
+ARROW_MISSING = Code("veilmq#ArrowMissing", "ArrowMissing", 501, "Receiver")
+
+CODES = (INVALID_REQUEST, UNKNOWN_ROUTE, STAGE_REFUSED, ARROW_MISSING)
+"""What any request may be answered with, beside the errors of authentication and permissions."""
+
+
+class RowRefused(SqsError):
+    """One of several messages cannot be sent, so none is taken: ``core.errors.StageRefused``, seen on the wire."""
+
+    def __init__(self, index: int, reason: SqsError) -> None:
+        """``index`` counts the messages of the request from 0."""
+        super().__init__(STAGE_REFUSED, f"Message {index} was refused, and nothing staged: {reason.message}")
+        self.index = index
+        self.reason = reason
+
+    def behind(self, count: int) -> Self:
+        """Return the error for the same message behind ``count`` others."""
+        return type(self)(self.index + count, self.reason)
+
+
+ANSWERS: dict[type[VeilmqError], tuple[int, tuple[str, ...]]] = {
+    core.QueueNotFound: (404, ("queue",)),
+    core.SourceNotFound: (404, ("source",)),
+    core.ShardNotFound: (404, ("shard", "shards")),
+    core.MessageNotClaimed: (404, ("number",)),
+    core.EpochFenced: (409, ("epoch", "current")),
+    core.ClaimGap: (409, ("number", "last")),
+    core.ConsumerTaken: (409, ("consumer", "source")),
+    core.StageMissing: (409, ("attempt", "messages", "wanted")),
+    core.ClaimAcknowledged: (410, ("number", "acknowledged")),
+    core.ClaimLost: (410, ("number",)),
+    core.ClaimReleased: (410, ("number",)),
+    core.GroupHeld: (409, ()),
+    core.ReceiptEnded: (410, ("state",)),
+    core.ReceiptInvalid: (400, ()),
+    core.DestinationRefused: (400, ("queue",)),
+    core.MessageTooLong: (400, ("bytes_max",)),
+    core.StageRefused: (400, ("index", "why", "bytes_max")),
+    core.CursorInvalid: (400, ()),
+    core.DeadLetterQueueRefused: (400, ("queue",)),
+    core.SettingsConflict: (400, ("setting",)),
+    core.QueueExists: (409, ("queue", "setting")),
+    core.QueueDeletedRecently: (409, ("queue", "pause_s")),
+    core.StoreFull: (503, ()),
+    core.StoreUnavailable: (503, ()),
+    core.OutcomeUnknown: (503, ()),
+    core.ShuttingDown: (503, ()),
+    core.InternalError: (500, ()),
+}
+"""Error of core → the status of its answer, and the attributes that are fields of it."""
+
+_JSON = b"Content-Type: application/json\r\n"
+_encode = msgspec.json.Encoder().encode
+
+
+def json_reply(status: int, value: Any, *, headers: bytes = b"", code: str = "OK") -> Reply:
+    """Return ``value`` as a reply; ``headers`` are whole lines, ``code`` the name under which it is counted."""
+    return Reply(status, _JSON + headers, _encode(value), code)
+
+
+def encode_failure(error: VeilmqError) -> Reply:
+    """Return the reply for an error of core."""
+    status, members = failure(error)
+    return json_reply(status, members, code=members["code"])
+
+
+def failure(error: VeilmqError) -> tuple[int, dict[str, Any]]:
+    """Return status and members of an error of core; one that no row knows is a defect, and says no more than that."""
+    known = ANSWERS.get(type(error))
+    if known is None:
+        error, known = core.InternalError(), ANSWERS[core.InternalError]
+    status, fields = known
+    members = {"code": type(error).__name__, "message": str(error)}
+    return status, members | {field: getattr(error, field) for field in fields}
+
+
+def encode_error(error: SqsError) -> Reply:
+    """Return the reply for a request that was refused."""
+    code = error.code.query
+    members: dict[str, Any] = {"code": code, "message": error.message}
+    if isinstance(error, RowRefused):
+        members |= {"index": error.index, "why": error.reason.code.query}
+    return json_reply(error.code.status, members, code=code)
+
 
 PREFIX = b"/v1/"
 NAMES = rf"[A-Za-z0-9_-]{{1,{SMQ_QUEUE_NAME_CHARACTERS_MAX}}}(?:\.fifo)?"
-"""What names of queues look like, whichever protocol made them."""
+"""The pattern of names of queues, of any protocol."""
 
 _PATH = re.compile(
     rf"(?P<noun>[a-z]+)/(?P<account>[0-9]{{12}}(?:@{REGION_PATTERN})?|-)(?:/(?P<name>{NAMES})(?:/(?P<verb>[a-z]+))?)?".encode()
@@ -101,7 +191,7 @@ def from_query(query: bytes, kind: type[Fields]) -> Fields:
     """
     given: dict[str, str] = {}
     try:
-        for name, value in canonical.pairs(query):
+        for name, value in query_pairs(query):
             if name.startswith(_SIGNATURES):
                 continue
             if given.setdefault(name.decode(), value.decode()) != value.decode():
@@ -117,3 +207,23 @@ def _misfit(error: msgspec.ValidationError) -> SqsError:
     match = _PLACE.fullmatch(str(error))
     what, place = match.groups() if match is not None else (str(error), "")
     return SqsError(INVALID_REQUEST, f"{place or 'The request'}: {what[:1].lower()}{what[1:]}.")
+
+
+# What a route makes of a request: the command, and the way from its result to the reply.
+
+
+def as_json(result: Any) -> Reply:
+    """Answer with ``result``, a struct without ids, as a JSON object; with an empty one for ``None``."""
+    return json_reply(200, {} if result is None else result)
+
+
+class ApiCall(Call, frozen=True, gc=False):
+    """A call of the API; ``respond`` encodes a result that is no error."""
+
+    respond: Callable[[Any], Reply] = as_json
+
+    def encode(self, result: Any) -> Reply:
+        """Return the reply for the command's result, its ``VeilmqError``, or the ``SqsError`` of a body read later."""
+        if isinstance(result, VeilmqError):
+            return encode_failure(result)
+        return encode_error(result) if isinstance(result, SqsError) else self.respond(result)

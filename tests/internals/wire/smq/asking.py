@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from veilmq.wire.exchange import RequestContext
 from veilmq.wire.smq import SmqRequest, decode, read_request, route_of
-from veilmq.wire.smq.codec import SmqCall
-from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.smq.routes import SmqCall
 
 BASE = "http://127.0.0.1:9324"
 CONTEXT = RequestContext(base_url=BASE, token_key=bytes(32))

@@ -7,9 +7,8 @@ import pytest
 from veilmq.core import errors as core
 from veilmq.core import topic_errors
 from veilmq.core.limits import Range
-from veilmq.wire.smq import SmqError
 from veilmq.wire.smq import errors as smq
-from veilmq.wire.smq.errors import ANSWERS, CODES, Code, from_core, from_sqs, invalid_argument, invalid_query
+from veilmq.wire.smq.errors import ANSWERS, CODES, Code, SmqError, from_core, from_sqs, invalid_argument, invalid_query
 from veilmq.wire.sqs import errors as sqs
 from veilmq.wire.sqs.errors import SqsError
 

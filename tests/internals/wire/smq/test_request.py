@@ -1,16 +1,46 @@
-"""Taking a request apart: what it is recognised by, its parts, and the root of its body."""
+"""Requests of SMQ taken apart, and the XML of both ways."""
 
 import contextlib
 import time
+import tracemalloc
+from collections.abc import Callable
+from time import process_time
+from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.internals.wire.smq.asking import CONTEXT, request
+from tests.internals.wire.smq.asking import ACCOUNT, CONTEXT, request
 from veilmq.core.commands import Command
-from veilmq.wire.smq import SmqError, decode, is_smq, read_request, route_of
-from veilmq.wire.smq.errors import INVALID_QUERY_STRING, INVALID_REQUEST_URL
+from veilmq.core.limits import SMQ_XML_DEPTH_MAX, SMQ_XML_ELEMENTS_MAX, SMQ_XML_TAG_CHARACTERS_MAX, Range
+from veilmq.wire.smq import decode, is_smq, read_request, route_of
+from veilmq.wire.smq.errors import INVALID_QUERY_STRING, INVALID_REQUEST_URL, MALFORMED_XML, SmqError
+from veilmq.wire.smq.request import (
+    Element,
+    Listing,
+    body_of,
+    children,
+    container,
+    document,
+    element,
+    escaped,
+    flag,
+    new_queue,
+    next_marker,
+    optional,
+    optional_body_of,
+    parse_xml,
+    queue_of,
+    queue_url,
+    read_flat_xml,
+    read_listing,
+    read_xml,
+    says_fifo,
+    texts,
+    whole_number,
+)
 
 
 @pytest.mark.parametrize(
@@ -144,3 +174,399 @@ def test_paths_are_remembered_and_mean_the_same_afterwards() -> None:
         assert request("GET", "/queues/q1/messages").path == ("queues", "q1", "messages")
         assert request("GET", "/queues/" + "a" * 4_000).path == ("queues", "a" * 4_000)
         assert request("GET", "/queues/%71").path == ("queues", "q")
+
+
+# The reader of requests: what SDKs send is read alike, and what only harms is refused at little cost.
+
+
+MIB = 1_048_576
+_SDK = b"http://mns.aliyuncs.com/doc/v1/"
+
+
+def refused(body: bytes) -> bool:
+    try:
+        read_xml(body)
+    except SmqError as error:
+        return error.code is MALFORMED_XML
+    return False
+
+
+def leaves(root: Element) -> dict[str, str]:
+    return {child.name: child.text for child in root.children}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'<?xml version="1.0" encoding="utf-8"?>\n<Queue xmlns="' + _SDK + b'"><DelaySeconds>5</DelaySeconds></Queue>',
+        b'\xef\xbb\xbf<?xml version="1.0"?><Queue xmlns="http://mns.aliyuncs.com/doc/v1"><DelaySeconds>5</DelaySeconds></Queue>',
+        b"<Queue><DelaySeconds>5</DelaySeconds></Queue>",
+        b'<m:Queue xmlns:m="' + _SDK + b'"><m:DelaySeconds kind="x">5</m:DelaySeconds></m:Queue>',
+        b"<Queue>\n  <!-- five -->\n  <DelaySeconds>5</DelaySeconds>\n</Queue>\n",
+        b'<?xml version="1.0" encoding="UTF-8"?><Queue><DelaySeconds><![CDATA[5]]></DelaySeconds></Queue>',
+        b'<?xml version="1.0" encoding="GBK"?><Queue><DelaySeconds>&#53;</DelaySeconds></Queue>',
+    ],
+    ids=["python", "bom-and-java", "go", "prefixes", "indented", "cdata", "another-encoding-of-ascii"],
+)
+def test_requests_of_all_kinds_of_writers_are_read_alike(body: bytes) -> None:
+    root = read_xml(body)
+
+    assert root.name == "Queue"
+    assert leaves(root) == {"DelaySeconds": "5"}
+
+
+_PIECES = st.sampled_from(
+    [
+        b'<?xml version="1.0" encoding="utf-8"?>',
+        b'<?xml version="1.0"?>',
+        b'<?xml version="1.0" encoding="GBK"?>',
+        b"<A>",
+        b"</A>",
+        b'<A xmlns="http://mns.aliyuncs.com/doc/v1/">',
+        b"<B>",
+        b"</B>",
+        b"<B></B>",
+        b"<B>text</B>",
+        b"<B/>",
+        b"<b:B>",
+        b"<!-- -->",
+        b"<![CDATA[x]]>",
+        b"]]>",
+        b"&amp;",
+        b" ",
+        b"\n",
+        b"\r\n",
+        b"\x0c",
+        b"\x7f",
+        b"\x01",
+        b"\xc3\xa9",
+        b"x",
+    ]
+)
+
+
+def built(element: Element) -> object:
+    return msgspec.to_builtins(element)
+
+
+@given(st.lists(_PIECES, max_size=12), st.booleans())
+@example([b"<B>text</B>", b" ", b"<B></B>", b"\n"], True)
+@example([], True)
+def test_what_is_read_without_a_parser_is_read_as_by_one(pieces: list[bytes], whole: bool) -> None:
+    body = b"".join([b"<A>", *pieces, b"</A>"] if whole else pieces)
+
+    flat = read_flat_xml(body)
+
+    if flat is not None:
+        assert built(flat) == built(parse_xml(body))
+
+
+def test_requests_of_the_sdks_are_read_without_a_parser() -> None:
+    """All that are flat: sends without properties, settings, deletes of several."""
+    text = "SSBhbSB0ZXN0IE1lc3NhZ2Uu+/="
+    message = f"<MessageBody>{text}</MessageBody><DelaySeconds>0</DelaySeconds><Priority>10</Priority>"
+    for opening in ('<?xml version="1.0" encoding="utf-8"?>\n', '<?xml version="1.0" encoding="UTF-8"?>', ""):
+        for namespace in (' xmlns="http://mns.aliyuncs.com/doc/v1/"', ""):
+            body = f"{opening}<Message{namespace}>{message}</Message>".encode()
+            flat = read_flat_xml(body)
+            assert flat is not None
+            assert built(flat) == built(parse_xml(body))
+            assert leaves(flat)["MessageBody"] == text
+    assert read_flat_xml(b"<Queue></Queue>") is not None
+    assert read_flat_xml(b"<Message><A><B>1</B></A></Message>") is None
+
+
+def test_what_is_nested_keeps_its_order_and_its_texts() -> None:
+    root = read_xml(
+        b"<Messages><Message><A>1</A><B/></Message><Message><A> 2&amp;&lt;&#x20AC;\n</A></Message></Messages>"
+    )
+
+    assert [child.name for child in root.children] == ["Message", "Message"]
+    assert [leaves(child) for child in root.children] == [{"A": "1", "B": ""}, {"A": " 2&<\u20ac\n"}]
+
+
+def test_where_there_are_elements_there_is_no_text() -> None:
+    """None of it, rather than what happens to stand behind them."""
+    root = read_xml(b"<Message><A>one<B>two</B>three</A> four <C> </C></Message>")
+
+    assert (root.text, leaves(root)) == ("", {"A": "", "C": " "})
+
+
+@given(st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufffe\uffff"), max_size=200))
+def test_a_text_that_was_written_is_read_again(text: str) -> None:
+    assert leaves(read_xml(document("Message", element("MessageBody", text + "\r\n\t")))) == {
+        "MessageBody": text + "\r\n\t"
+    }
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_do_anything_but_be_read_or_refused(body: bytes) -> None:
+    assert refused(body) or read_xml(body).name
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"   ",
+        b"no xml",
+        b"<Queue>",
+        b"<Queue></queue>",
+        b"<Queue/><Queue/>",
+        b"<Queue>\x01</Queue>",
+        b"<Queue>&#1;</Queue>",
+        b"<Queue>\xff</Queue>",
+        b"<Queue>&unknown;</Queue>",
+        "<Queue>5</Queue>".encode("utf-16"),
+        '<?xml version="1.0" encoding="utf-16"?><Queue/>'.encode("utf-16-le"),
+        '<?xml version="1.0" encoding="GBK"?><Queue>\u4e2d</Queue>'.encode("gbk"),
+        '<?xml version="1.0" encoding="ISO-8859-1"?><Queue>\u00e9</Queue>'.encode(),
+    ],
+)
+def test_what_is_not_well_formed_is_malformed(body: bytes) -> None:
+    assert refused(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<!DOCTYPE Queue><Queue/>",
+        b'<!DOCTYPE Queue [<!ENTITY a "5">]><Queue>&a;</Queue>',
+        b'<!DOCTYPE Queue [<!ENTITY a SYSTEM "file:///etc/passwd">]><Queue>&a;</Queue>',
+        b'<!DOCTYPE Queue SYSTEM "http://127.0.0.1:9/x.dtd"><Queue/>',
+        b'<!DOCTYPE Queue PUBLIC "a" "http://127.0.0.1:9/x.dtd"><Queue/>',
+        b'<?xml version="1.0"?><!DOCTYPE Queue [<!ENTITY % a SYSTEM "file:///etc/passwd"> %a;]><Queue/>',
+    ],
+)
+def test_there_are_no_document_types_and_so_no_entities(body: bytes) -> None:
+    assert refused(body)
+
+
+def test_elements_may_be_within_each_other_as_far_as_the_limit_says() -> None:
+    deep = SMQ_XML_DEPTH_MAX
+
+    assert read_xml(b"<a>" * deep + b"</a>" * deep).name == "a"
+    assert refused(b"<a>" * (deep + 1) + b"</a>" * (deep + 1))
+
+
+def test_there_may_be_as_many_elements_as_the_limit_says() -> None:
+    most = SMQ_XML_ELEMENTS_MAX - 1
+
+    assert len(read_xml(b"<a>" + b"<b/>" * most + b"</a>").children) == most
+    assert refused(b"<a>" + b"<b/>" * (most + 1) + b"</a>")
+
+
+def test_names_and_attributes_may_be_as_long_as_the_limit_says() -> None:
+    most = SMQ_XML_TAG_CHARACTERS_MAX
+
+    assert read_xml(b"<%b/>" % (b"a" * most)).name == "a" * most
+    assert refused(b"<%b/>" % (b"a" * (most + 1)))
+    assert read_xml(b'<a b="%b"/>' % (b"c" * (most - 1))).name == "a"
+    assert refused(b'<a b="%b"/>' % (b"c" * most))
+
+
+@pytest.mark.parametrize("character", ["a", "\u20ac", "\U0001f600", "&amp;", "\n", "]"])
+def test_a_text_may_be_as_long_as_a_body(character: str) -> None:
+    count = 8 * MIB // len(character.encode()) - 20
+
+    text = read_xml(f"<Message><A>{character * count}</A></Message>".encode()).children[0].text
+
+    assert len(text) == count
+    assert set(text) == {"&" if character == "&amp;" else character}
+
+
+def _laughs() -> bytes:
+    entities = b'<!ENTITY l0 "lol">' + b"".join(
+        b'<!ENTITY l%d "%b">' % (level, b"&l%d;" % (level - 1) * 10) for level in range(1, 10)
+    )
+    return b"<!DOCTYPE l [" + entities + b"]><l>&l9;</l>"
+
+
+def _quadratic() -> bytes:
+    return b'<!DOCTYPE l [<!ENTITY a "' + b"x" * MIB + b'">]><l>' + b"&a;" * MIB + b"</l>"
+
+
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "a billion laughs": _laughs,
+    "quadratic": _quadratic,
+    "deep": lambda: b"<a>" * (8 * MIB // 3),
+    "tiny elements": lambda: b"<a>" + b"<b/>" * (2 * MIB - 1),
+    "tiny elements with names of their own": lambda: b"<a>" + b"".join(b"<b%x/>" % n for n in range(700_000)),
+    "tiny prefixes": lambda: b"<a>" + b"<b:c/>" * MIB,
+    "a megabyte of an attribute": lambda: b'<a b="' + b"c" * MIB + b'"/>',
+    "eight megabytes of an attribute": lambda: b'<a b="' + b"c" * (8 * MIB - 20) + b'"/>',
+    "attributes": lambda: b"<a " + b" ".join(b'b%x="1"' % n for n in range(600_000)) + b"/>",
+    "a name": lambda: b"<" + b"a" * (8 * MIB - 20) + b"/>",
+    "an unfinished tag": lambda: b"<a " + b" " * (8 * MIB - 20),
+    "references": lambda: b"<a>" + b"&#65;" * (8 * MIB // 5),
+    "comments": lambda: b"<a>" + b"<!---->" * MIB,
+    "instructions": lambda: b"<a>" + b"<?b?>" * (8 * MIB // 5),
+    "sections": lambda: b"<a>" + b"<![CDATA[]]>" * (8 * MIB // 12),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_what_only_harms_is_refused_for_little_memory_and_time(bomb: str) -> None:
+    body = BOMBS[bomb]()
+    started_s = process_time()
+    tracemalloc.start()
+    try:
+        assert refused(body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert process_time() - started_s < 1.0, "as long as it takes to look at the bytes, and no more"
+    assert peak < 4 * MIB, "whatever is sent"
+
+
+# The writer of replies: what is in them is what was meant, whatever it holds.
+
+
+def test_the_namespace_stands_on_the_root_without_a_slash() -> None:
+    assert document("Queues", element("A", "b")) == (
+        b'<?xml version="1.0"?>\n<Queues xmlns="http://mns.aliyuncs.com/doc/v1">\n<A>b</A>\n</Queues>'
+    )
+
+
+def test_each_element_ends_a_line() -> None:
+    assert container("A", element("B", "c")) == "<A>\n<B>c</B>\n</A>\n"
+    assert document("Queues", "").endswith(b"></Queues>")
+
+
+@pytest.mark.parametrize("text", ["a & b < c > d", "\r\n\t ", "]]>", "\u4e2d\U0001f600\x85", "&amp;", "\"'", ""])
+def test_any_text_is_read_as_it_was(text: str) -> None:
+    assert (ET.fromstring(element("A", text)).text or "") == text
+
+
+def test_what_xml_cannot_carry_is_replaced() -> None:
+    assert escaped("a\x00\x01\x1f\ufffe\ud800b") == "a" + "\ufffd" * 5 + "b"
+
+
+def test_an_element_that_is_absent_is_not_an_empty_one() -> None:
+    assert optional("NextMarker", "") == ""
+    assert optional("NextMarker", "a") == "<NextMarker>a</NextMarker>\n"
+
+
+# What requests carry: numbers, flags and children.
+
+
+ALLOWED = Range(minimum=1, maximum=16, default=8)
+
+
+@pytest.mark.parametrize(("text", "number"), [("1", 1), ("16", 16), (" 08\r\n", 8)])
+def test_a_number_may_have_white_space_around_it(text: str, number: int) -> None:
+    """And zeros before it."""
+    assert whole_number("N", text, ALLOWED) == number
+
+
+@pytest.mark.parametrize("text", ["", " ", "0", "17", "-1", "+1", "1.0", "1 6", "٣", "9" * 5_000])
+def test_anything_else_is_no_number_of_the_range(text: str) -> None:
+    """The error says which are."""
+    with pytest.raises(SmqError, match="The value of N should between 1 and 16 seconds"):
+        whole_number("N", text, ALLOWED, "seconds")
+
+
+@pytest.mark.parametrize(("text", "value"), [("True", True), ("false", False), (" TRUE ", True)])
+def test_a_flag_is_true_or_false_in_any_case(text: str, value: bool) -> None:
+    """Printed it is True or False."""
+    assert flag("F", text) is value
+    for wrong in ("", "yes", "1"):
+        with pytest.raises(SmqError, match="F, which is True or False"):
+            flag("F", wrong)
+
+
+def test_the_children_of_a_body() -> None:
+    """By name; of two the last one counts, and what is nested is no text."""
+    root = body_of(request("PUT", "/queues/q", "<Queue><a>1</a><b><c>2</c></b><a>3</a></Queue>"), "Queue")
+    assert texts(root) == {"a": "3", "b": ""}
+    assert [child.text for child in children(root, "a")] == ["1", "3"]
+
+
+def test_a_body_is_what_its_root_says() -> None:
+    """One that may be left out is empty then."""
+    with pytest.raises(SmqError, match="not well-formed"):
+        body_of(request("PUT", "/queues/q", "<Topic/>"), "Queue")
+    with pytest.raises(SmqError, match="not well-formed"):
+        body_of(request("PUT", "/queues/q"), "Queue")
+    assert optional_body_of(request("PUT", "/queues/q", " \n"), "Queue").children == []
+
+
+# Names of queues in paths.
+
+
+@pytest.mark.parametrize("name", ["a", "9-a", "A" * 256, "orders.fifo"])
+def test_a_queue_is_made_under_a_name_of_smq(name: str) -> None:
+    """Letters, digits and hyphens, and the end by which SQS knows a FIFO queue."""
+    assert new_queue(request("PUT", f"/queues/{name}"), CONTEXT) == f"{ACCOUNT}/{name}"
+
+
+@pytest.mark.parametrize("name", ["-a", "a_b", "a.b", ".fifo", "a.fifo.b", "a%20b", "%C3%BC"])
+def test_no_queue_is_made_under_another(name: str) -> None:
+    """Wherever the wrong character stands."""
+    with pytest.raises(SmqError, match="The queue name you provided is invalid"):
+        new_queue(request("PUT", f"/queues/{name}"), CONTEXT)
+
+
+def test_a_name_has_at_most_256_characters() -> None:
+    """Whether a queue is made or looked for."""
+    for find in (new_queue, queue_of):
+        with pytest.raises(SmqError, match="between 1 and 256"):
+            find(request("PUT", "/queues/" + "a" * 257), CONTEXT)
+
+
+def test_a_queue_that_only_sqs_could_make_is_found() -> None:
+    """Its name may hold what a listing shows, and nothing else."""
+    assert queue_of(request("GET", "/queues/-a_b.fifo"), CONTEXT) == f"{ACCOUNT}/-a_b.fifo"
+    with pytest.raises(SmqError):
+        queue_of(request("GET", "/queues/a%2Fb"), CONTEXT)
+
+
+def test_urls_are_under_the_address_that_was_asked() -> None:
+    """In five parts between slashes, as one SDK counts them."""
+    assert queue_url("q", CONTEXT) == "http://127.0.0.1:9324/queues/q"
+    assert len(queue_url("q", CONTEXT).split("/")) == 5
+
+
+def test_the_end_of_a_name_says_that_a_queue_is_fifo() -> None:
+    """For SQS it is the only way to know."""
+    assert says_fifo("a/b.fifo")
+    assert not says_fifo("a/fifo")
+
+
+# What a listing is asked for in headers.
+
+
+def asked(**headers: str) -> Listing:
+    """Return what a request with these ``x-mns-`` headers asks for."""
+    named = {f"x-mns-{name.replace('_', '-')}": value for name, value in headers.items()}
+    return read_listing(request("GET", "/queues", headers=named).headers)
+
+
+def test_without_headers_it_is_all() -> None:
+    """A thousand of them."""
+    assert asked() == asked(prefix="", ret_number="", marker="", with_meta="")
+    assert asked() == Listing(prefix="", after="", count=1_000, detailed=False)
+
+
+def test_each_header_narrows_it_or_tells_more() -> None:
+    """All four."""
+    wanted = Listing(prefix="a", after="ab", count=2, detailed=True)
+    assert asked(prefix="a", ret_number="2", marker="YWI=", with_meta="true") == wanted
+
+
+@given(name=st.text(alphabet="abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.", min_size=1))
+def test_a_marker_leads_on_from_the_last_name(name: str) -> None:
+    """There is one where there is more."""
+    marker = next_marker(name, more=True).removeprefix("<NextMarker>").removesuffix("</NextMarker>\n")
+    assert asked(marker=marker).after == name
+    assert next_marker(name, more=False) == ""
+
+
+@pytest.mark.parametrize(
+    "headers", [{"ret_number": "0"}, {"ret_number": "1001"}, {"marker": "?"}, {"marker": "/w=="}, {"with_meta": "1"}]
+)
+def test_what_cannot_be_is_refused(headers: dict[str, str]) -> None:
+    """Numbers out of range, and markers that no page named."""
+    with pytest.raises(SmqError):
+        asked(**headers)

@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, settings
 from tests.clients.sqs_client import understood
 from veilmq.core.results import QueueCounts, QueueView, Received, ReceivedMessage, SentMessage
 from veilmq.core.settings import QueueSettings
-from veilmq.wire.sqs.call import Call
-from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.exchange import Call, RequestContext
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.json import decode
 

@@ -1,7 +1,4 @@
-"""Every error of every action: the request or result that leads to it, and what a client makes of it.
-
-``CASES`` has at least one case for each (action, error) of the table of actions, and no case that it does not list.
-"""
+"""Each error of SQS: its code, its text, and where it is raised."""
 
 import inspect
 import json
@@ -9,6 +6,7 @@ from base64 import b64encode
 from itertools import chain
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from botocore.exceptions import ClientError
 
@@ -17,14 +15,15 @@ from tests.clients.sqs_members import LISTED, MEMBERS
 from tests.internals.wire.sqs.asking import CONTEXT, ID_TEXT, QUEUE, SENT, ask, entries, refusal
 from veilmq.core import errors as core
 from veilmq.core.results import LeaseChange, ReceiptState, Received
+from veilmq.wire.exchange import Reply
 from veilmq.wire.smq import errors as smq
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS, BY_PROTOCOL, EVERYWHERE, WITH_CREDENTIALS
-from veilmq.wire.sqs.errors import ANSWERS, CODES, Code, SqsError, from_core
+from veilmq.wire.sqs.errors import ANSWERS, CODES, Code, SqsError, explain, from_core
 from veilmq.wire.sqs.json import decode, encode_error
+from veilmq.wire.sqs.members import Integer, Shape
 from veilmq.wire.sqs.policies import GRANTABLE
-from veilmq.wire.sqs.reply import Reply
-from veilmq.wire.v1 import errors as v1
+from veilmq.wire.v1 import request as v1
 
 
 class Case(NamedTuple):
@@ -597,3 +596,46 @@ def test_an_error_repeats_little_of_what_was_sent() -> None:
         decode("DeleteQueue", b'{"QueueUrl": "' + b"/" * 1_000_000 + b'"}', CONTEXT)
     assert caught.value.code is errors.INVALID_ADDRESS
     assert len(caught.value.message) < 400
+
+
+# Why a value cannot be converted, in AWS's words, for whatever msgspec says.
+
+
+class Asked(Shape, frozen=True, kw_only=True):
+    """A request with one member of each kind."""
+
+    text: str | None = None
+    number: Integer | None = None
+    flag: bool | None = None
+    blob: bytes | None = None
+    names: list[str] | None = None
+    tags: dict[str, str] | None = None
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ({"Text": 1}, "NUMBER_VALUE can not be converted to a String (at Text)"),
+        ({"Number": "1"}, "STRING_VALUE can not be converted to an Integer (at Number)"),
+        ({"Number": 1.5}, "DECIMAL_VALUE can not be converted to an Integer (at Number)"),
+        ({"Number": 2**31}, "NUMBER_VALUE can not be converted to an Integer, it is out of range (at Number)"),
+        ({"Number": 2**65}, "NUMBER_VALUE can not be converted to an Integer, it is out of range (at Number)"),
+        ({"Flag": "yes"}, "STRING_VALUE can not be converted to a Boolean (at Flag)"),
+        ({"Blob": True}, "BOOLEAN_VALUE can not be converted to a Blob (at Blob)"),
+        ({"Names": "a"}, "STRING_VALUE can not be converted to a List (at Names)"),
+        ({"Names": [None]}, "NULL_VALUE can not be converted to a String (at Names[0])"),
+        ({"Names": {}}, "Start of structure or map found where not expected (at Names)"),
+        ({"tags": []}, "Start of list found where not expected (at tags)"),
+        ({"tags": "a"}, "STRING_VALUE can not be converted to a Structure (at tags)"),
+        ("a", "STRING_VALUE can not be converted to a Structure"),
+        ({"Blob": "%"}, None),
+    ],
+    ids=repr,
+)
+def test_the_reason(members: Any, reason: str | None) -> None:
+    """With the place; the codec finds words for what is not about a type."""
+    with pytest.raises(msgspec.ValidationError) as converting:
+        msgspec.convert(members, type=Asked)
+    with pytest.raises(msgspec.ValidationError) as decoding:
+        msgspec.json.decode(msgspec.json.encode(members), type=Asked)
+    assert explain(converting.value) == explain(decoding.value) == reason

@@ -14,7 +14,7 @@ from veilmq.core.results import LeaseChange, MoveStatus, MoveTask, QueuePage, Re
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.json import decode
-from veilmq.wire.sqs.permissions import Grant, Revoke
+from veilmq.wire.sqs.queues import Grant, Revoke
 
 MD5_OF_HELLO = "5d41402abc4b2a76b9719d911017c592"
 ARN = "arn:aws:sqs:us-east-1:000000000000:orders"
@@ -101,11 +101,7 @@ PAIRS = [
         {},
     ),
     Pair(
-        "TagQueue",
-        {"QueueUrl": URL, "Tags": {"team": "a"}},
-        core.TagQueue(queue=QUEUE, tags={"team": "a"}),
-        None,
-        {},
+        "TagQueue", {"QueueUrl": URL, "Tags": {"team": "a"}}, core.TagQueue(queue=QUEUE, tags={"team": "a"}), None, {}
     ),
     Pair(
         "UntagQueue",

@@ -1,14 +1,18 @@
-"""Queue names, URLs and ARNs."""
+"""Names, URLs and ARNs of queues, and paging tokens."""
 
 import uuid
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.internals.wire.sqs.asking import CONTEXT, ID, ID_TEXT, QUEUE, URL, refusal
-from veilmq.wire.sqs import errors, names
-from veilmq.wire.sqs.context import RequestContext
-from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.names import id_text, is_fifo, new_queue, queue_arn, queue_of, queue_of_arn, queue_url
+from tests.internals.wire.sqs.asking import CONTEXT, ID, ID_TEXT, QUEUE, UNHURRIED, URL, refusal
+from veilmq.wire.exchange import RequestContext, id_text
+from veilmq.wire.sqs import errors
+from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE, SqsError
+from veilmq.wire.sqs.names import Listing, is_fifo, new_queue, queue_arn, queue_of, queue_of_arn, queue_url
 
 
 @pytest.mark.parametrize(
@@ -52,8 +56,8 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(5_000):
         queue_of(f"http://h/000000000000/q{number}", CONTEXT)
     queue_of(f"http://{'h' * 600}/000000000000/q", CONTEXT)
-    assert len(names._remembered) <= 4_096
-    assert max(map(len, names._remembered)) <= 512
+    assert len(CONTEXT.queues) <= 4_096
+    assert max(len(url or "") for url in CONTEXT.queues) <= 512
 
 
 def test_urls_and_arns() -> None:
@@ -123,3 +127,67 @@ def test_what_is_no_arn_of_a_queue_here(arn: str) -> None:
 def test_the_text_of_an_id() -> None:
     """Is that of a UUID."""
     assert id_text(ID) == ID_TEXT == str(uuid.UUID(bytes=ID))
+
+
+# Paging tokens.
+
+
+LISTING = Listing("ListQueues", "jobs-", CONTEXT)
+
+
+@UNHURRIED
+@given(st.text(st.characters(codec="utf-8"), min_size=1))
+def test_a_token_leads_back_to_its_name(name: str) -> None:
+    """And is safe in a URL."""
+    token = LISTING.token_after(name)
+    assert LISTING.name_before(token) == name
+    assert token.isascii()
+    assert not set(token) & set("+/ ")
+
+
+@pytest.mark.parametrize("token", [None, ""])
+def test_no_token_is_the_first_page(token: str | None) -> None:
+    """Nothing comes before it."""
+    assert LISTING.name_before(token) == ""
+
+
+@pytest.mark.parametrize(
+    "token", ["!", "a", "b3JkZXJz", "é", urlsafe_b64encode(b"\xff").decode(), "===", LISTING.token_after("")]
+)
+def test_a_token_that_we_did_not_make(token: str) -> None:
+    """Is refused, with what to do."""
+    with pytest.raises(SqsError, match="Invalid or expired next token; use the NextToken") as caught:
+        LISTING.name_before(token)
+    assert caught.value.code is INVALID_PARAMETER_VALUE
+
+
+@UNHURRIED
+@given(st.integers(min_value=0), st.integers(1, 255))
+def test_a_token_with_one_byte_changed(place: int, bits: int) -> None:
+    """Is none of ours, whichever byte it is."""
+    data = bytearray(urlsafe_b64decode(LISTING.token_after("orders")))
+    data[place % len(data)] ^= bits
+    with pytest.raises(SqsError):
+        LISTING.name_before(urlsafe_b64encode(data).decode())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Listing("ListDeadLetterSourceQueues", "jobs-", CONTEXT),
+        Listing("ListQueues", "jobs", CONTEXT),
+        Listing("ListQueues", "jobs-", msgspec.structs.replace(CONTEXT, account="111111111111")),
+        Listing("ListQueues", "jobs-", msgspec.structs.replace(CONTEXT, token_key=bytes(32))),
+    ],
+    ids=["action", "filter", "account", "server"],
+)
+def test_a_token_of_another_listing(other: Listing) -> None:
+    """Is refused: it leads on only where it came from."""
+    with pytest.raises(SqsError):
+        LISTING.name_before(other.token_after("orders"))
+
+
+def test_another_connection_reads_it() -> None:
+    """The way to the server does not matter, and the key is the process's where nobody gave one."""
+    one, other = (Listing("ListQueues", "", RequestContext(base_url=url)) for url in ("http://a", "https://b"))
+    assert other.name_before(one.token_after("orders")) == "orders"

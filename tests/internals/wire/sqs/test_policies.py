@@ -6,14 +6,23 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.clients.sqs_client import service_model
-from veilmq.wire.sqs.callers import Caller, caller
-from veilmq.wire.sqs.policies import GRANTABLE, OWNERS, Policy, Verdict, actions_of, permits, read_policy
-from veilmq.wire.sqs.policy_conditions import Asked, PolicyError
+from veilmq.wire.exchange import Caller, caller_named
+from veilmq.wire.sqs.policies import (
+    GRANTABLE,
+    OWNERS,
+    Policy,
+    PolicyError,
+    PolicyRequest,
+    Verdict,
+    actions_of,
+    permits,
+    read_policy,
+)
 
 OWNER, FRIEND, STRANGER = "111111111111", "222222222222", "333333333333"
 ARN = f"arn:aws:sqs:us-east-1:{OWNER}:orders"
-BOB = caller(FRIEND, "bob")
-CAROL = caller(OWNER, "carol")
+BOB = caller_named(FRIEND, "bob")
+CAROL = caller_named(OWNER, "carol")
 ALLOW, DENY, NOTHING = Verdict.ALLOW, Verdict.DENY, Verdict.NOTHING
 
 
@@ -38,9 +47,9 @@ def asked(
     agent: str | None = "Boto3/1.43",
     secure: bool = False,
     now_s: float = 1_700_000_000,
-) -> Asked:
+) -> PolicyRequest:
     """Return one request on the queue."""
-    return Asked(
+    return PolicyRequest(
         caller=who,
         owner=OWNER,
         action=actions_of(action)[0],
@@ -66,7 +75,7 @@ class Row(NamedTuple):
     """A statement that allows, a request, and whether the statement speaks of it."""
 
     elements: dict[str, Any]
-    request: Asked
+    request: PolicyRequest
     verdict: Verdict = ALLOW
 
 
@@ -85,7 +94,7 @@ PRINCIPALS = [
     Row({"Principal": {"AWS": [STRANGER, FRIEND]}}, FROM_BOB),
     Row({"Principal": {"AWS": f"arn:aws:iam::{FRIEND}:user/bob"}}, FROM_BOB),
     Row({"Principal": {"AWS": f"arn:aws:iam::{FRIEND}:user/bobby"}}, FROM_BOB, NOTHING),
-    Row({"Principal": {"AWS": f"arn:aws:iam::{FRIEND}:user/bob"}}, asked(caller(FRIEND)), NOTHING),
+    Row({"Principal": {"AWS": f"arn:aws:iam::{FRIEND}:user/bob"}}, asked(caller_named(FRIEND)), NOTHING),
     Row({"Principal": {"AWS": STRANGER}}, FROM_BOB, NOTHING),
     Row({"Principal": {"Service": "sns.amazonaws.com"}}, FROM_BOB, NOTHING),
     Row({"Principal": {"Service": "sns.amazonaws.com", "AWS": FRIEND}}, FROM_BOB),
@@ -127,11 +136,11 @@ STRINGS = [
     Row(when("StringEquals", "AWS:UserName", "bob"), FROM_BOB),
     Row(when("stringequals", "aws:username", ["x", "bob"]), FROM_BOB),
     Row(when("StringEquals", "aws:username", "Bob"), FROM_BOB, NOTHING),
-    Row(when("StringEquals", "aws:username", "bob"), asked(caller(FRIEND)), NOTHING),
+    Row(when("StringEquals", "aws:username", "bob"), asked(caller_named(FRIEND)), NOTHING),
     Row(when("StringEqualsIgnoreCase", "aws:username", "BOB"), FROM_BOB),
     Row(when("StringNotEquals", "aws:username", "alice"), FROM_BOB),
     Row(when("StringNotEquals", "aws:username", ["alice", "bob"]), FROM_BOB, NOTHING),
-    Row(when("StringNotEquals", "aws:username", "bob"), asked(caller(FRIEND))),
+    Row(when("StringNotEquals", "aws:username", "bob"), asked(caller_named(FRIEND))),
     Row(when("StringNotEqualsIgnoreCase", "aws:username", "BOB"), FROM_BOB, NOTHING),
     Row(when("StringLike", "aws:username", "b?b"), FROM_BOB),
     Row(when("StringLike", "aws:username", "*o*"), FROM_BOB),
@@ -139,7 +148,7 @@ STRINGS = [
     Row(when("StringNotLike", "aws:username", "b*"), FROM_BOB, NOTHING),
     Row(when("StringEquals", "aws:PrincipalAccount", FRIEND), FROM_BOB),
     Row(when("StringEquals", "aws:PrincipalType", "User"), FROM_BOB),
-    Row(when("StringEquals", "aws:PrincipalType", "Account"), asked(caller(FRIEND))),
+    Row(when("StringEquals", "aws:PrincipalType", "Account"), asked(caller_named(FRIEND))),
     Row(when("StringEquals", "aws:userid", BOB.sender_id), FROM_BOB),
     Row(when("StringEquals", "aws:RequestedRegion", "us-east-1"), FROM_BOB),
     Row(when("StringEquals", "aws:ResourceAccount", OWNER), FROM_BOB),
@@ -237,14 +246,14 @@ def test_a_policy_knows_on_which_actions_its_verdict_may_change() -> None:
     by_address = policy(statement(**when("IpAddress", "aws:SourceIp", "10.0.0.0/8")))
     assert not by_name.varies("sendmessage")
     assert not by_address.varies("sendmessage")
-    assert (by_name.asks_address, by_address.asks_address) == (False, True)
+    assert (by_name.uses_address, by_address.uses_address) == (False, True)
 
 
 def test_the_owner_needs_no_policy_and_others_do() -> None:
     """Without a policy everything is the owner's and nothing is anybody else's."""
     for action in (*GRANTABLE, *OWNERS):
         assert permits(None, asked(CAROL, action))
-        assert permits(None, asked(caller(OWNER), action))
+        assert permits(None, asked(caller_named(OWNER), action))
         assert not permits(None, asked(BOB, action))
 
 
@@ -258,7 +267,7 @@ def test_a_deny_holds_for_the_owner_but_for_the_way_out() -> None:
     """Users are denied everything; the account itself can still see and set the policy."""
     nothing = policy(statement(Effect="Deny", Action="sqs:*"))
     assert not any(permits(nothing, asked(CAROL, name)) for name in (*GRANTABLE, *OWNERS))
-    left = [name for name in (*GRANTABLE, *OWNERS) if permits(nothing, asked(caller(OWNER), name))]
+    left = [name for name in (*GRANTABLE, *OWNERS) if permits(nothing, asked(caller_named(OWNER), name))]
     assert left == ["GetQueueAttributes", "AddPermission", "RemovePermission", "SetQueueAttributes"]
 
 

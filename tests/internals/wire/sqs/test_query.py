@@ -1,7 +1,9 @@
-"""The Query codec: what it accepts, how it refuses, and that no bytes can make it do anything else."""
+"""The Query protocol: parameters, members and replies."""
 
+import tracemalloc
 import uuid
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 from xml.etree import ElementTree as ET
 
 import msgspec
@@ -16,14 +18,13 @@ from tests.clients.sqs_old_client import form_of_request, understood_xml
 from tests.internals.wire.sqs.asking import CONTEXT, QUEUE, SENT, UNHURRIED, URL, message, received
 from veilmq.core import commands as core
 from veilmq.core.errors import InternalError, QueueNotFound
-from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX
+from veilmq.core.limits import HTTP_BODY_BYTES_MAX, QUERY_DEPTH_MAX, QUERY_PARAMETERS_MAX, SQS_BATCH_ENTRIES_MAX
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs import json as sqs_json
 from veilmq.wire.sqs.actions import ACTIONS, BY_PROTOCOL, EVERYWHERE
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.query import QueryCall, decode, encode_error
-from veilmq.wire.sqs.query_form import Form, form_of, parameters
-from veilmq.wire.sqs.query_members import reader
+from veilmq.wire.sqs.members import Integer, Shape
+from veilmq.wire.sqs.query import Form, QueryCall, action_of, decode, encode_error, form_of, parameters, reader
 
 ROOT = b"/"
 AT_QUEUE = b"/000000000000/orders"
@@ -218,9 +219,6 @@ def test_what_every_request_may_be_answered_with_in_query() -> None:
     assert errors.UNKNOWN_OPERATION in EVERYWHERE
 
 
-# Round trips: a request, as an old client and as today's sends it, becomes the same struct.
-
-
 def members_of(kind: Any) -> st.SearchStrategy[Any]:
     """Return requests, or parts of them, of the type ``kind``, as a client of botocore gives them."""
     strategy: st.SearchStrategy[Any] = _MEMBERS[type(kind)](kind)
@@ -267,9 +265,6 @@ def test_a_request_is_the_same_in_both_protocols(data: st.DataObject, action: st
     assert in_query == in_json
 
 
-# Bytes of all kinds.
-
-
 def check(action: str | bytes, form: Form) -> None:
     """Fail unless ``form`` gives a call, or an error that can be sent."""
     try:
@@ -314,3 +309,288 @@ def test_any_parameters_give_a_call_or_an_error(action: str, pairs: list[tuple[s
     """Also when their names are right in part."""
     body = "&".join(f"{name}={value}" for name, value in pairs)
     check(action, form_of(target, body.encode()))
+
+
+# Parameters become a tree of their names, with bounded work, or are refused.
+
+
+def form(body: bytes, *, query: bytes = b"") -> Form:
+    """Return a form that was posted to the root of the server."""
+    return Form(b"/", query, body)
+
+
+def form_refusal(read: Form) -> SqsError:
+    """Return the error with which ``read`` is refused."""
+    with pytest.raises(SqsError) as caught:
+        parameters(read)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "query"),
+    [
+        (b"/", b"/", b""),
+        (b"/0/q?Action=x&a=?", b"/0/q", b"Action=x&a=?"),
+        (b"/?a=b#c", b"/", b"a=b"),
+        (b"?a", b"", b"a"),
+        (b"http://host:9324/0/q?a=b", b"/0/q", b"a=b"),
+        (b"http://host", b"", b""),
+        (b"*", b"*", b""),
+        (b"", b"", b""),
+    ],
+)
+def test_a_target_has_a_path_and_a_query_string(target: bytes, path: bytes, query: bytes) -> None:
+    """Also the whole URL that a proxy's client sends."""
+    assert form_of(target, b"body") == Form(path, query, b"body")
+
+
+@pytest.mark.parametrize(
+    ("read", "action"),
+    [
+        (form(b"Action=A"), b"A"),
+        (form(b"a=b&Action=A&c=d"), b"A"),
+        (form(b"", query=b"Action=A"), b"A"),
+        (form(b"Action=B", query=b"Action=A"), b"A"),
+        (form(b"Action="), b""),
+        (form(b"MyAction=A"), None),
+        (form(b"action=A"), None),
+        (form(b"Action"), None),
+        (form(b""), None),
+    ],
+)
+def test_the_action(read: Form, action: bytes | None) -> None:
+    """In the query string, or else in the body."""
+    assert action_of(read) == action
+
+
+def test_names_become_a_tree() -> None:
+    """Of the query string and of the body alike."""
+    read = form(b"b.1.Name=x&b.1.Value=y&b.2=z&c=", query=b"a=1&b.3.Name=w")
+    assert parameters(read) == {
+        "a": "1",
+        "b": {"1": {"Name": "x", "Value": "y"}, "2": "z", "3": {"Name": "w"}},
+        "c": "",
+    }
+
+
+def test_what_has_no_sign_is_empty_and_what_is_empty_is_nothing() -> None:
+    """As in any form."""
+    assert parameters(form(b"&a&&b=&c=d=e&")) == {"a": "", "b": "", "c": "d=e"}
+
+
+@pytest.mark.parametrize("twice", [b"a=b&a=b", b"a.1=b&a.1=b"])
+def test_the_same_twice_is_once(twice: bytes) -> None:
+    """The query string and the form may both say it."""
+    assert parameters(form(twice)) == parameters(form(twice.partition(b"&")[0]))
+
+
+@pytest.mark.parametrize(
+    ("contradiction", "name"), [(b"a=b&a=c", "a"), (b"a=b&a.1=c", "a.1"), (b"a.1=c&a=b", "a"), (b"a.1=c&a=", "a")]
+)
+def test_two_values_contradict_each_other(contradiction: bytes, name: str) -> None:
+    """None of them is chosen, wherever they stand."""
+    error = form_refusal(form(contradiction))
+    assert error.code is errors.MALFORMED_INPUT
+    assert error.message == f"The parameter {name} has two values; send it once."
+    first, _, second = contradiction.partition(b"&")
+    assert form_refusal(form(second, query=first)).message == error.message
+
+
+@pytest.mark.parametrize("text", [b"a=%", b"a=%4", b"a=%4g", b"a=%%41", b"%=a", b"a=+%-1"])
+def test_an_escape_needs_two_digits(text: bytes) -> None:
+    """Anything else is no escape, and nobody guesses what it was."""
+    error = form_refusal(form(text))
+    assert error.code is errors.MALFORMED_QUERY_STRING
+    assert "percent sign" in error.message
+
+
+@pytest.mark.parametrize("text", [b"a=%ff", b"a=\xff", b"a=%ED%A0%80", b"%c3=a"])
+def test_text_is_utf_8(text: bytes) -> None:
+    """Escaped or not, in names too."""
+    error = form_refusal(form(text))
+    assert error.code is errors.MALFORMED_QUERY_STRING
+    assert "UTF-8" in error.message
+
+
+@UNHURRIED
+@given(pairs=st.dictionaries(st.text(st.characters(codec="utf-8", exclude_characters="."), min_size=1), st.text()))
+def test_what_a_client_encodes_is_decoded(pairs: dict[str, str]) -> None:
+    """Whatever the characters are."""
+    assert parameters(form(urlencode(pairs).encode())) == pairs
+
+
+ESCAPE = st.integers(0, 127).map(lambda code: b"%%%02x" % code) | st.integers(0, 127).map(lambda code: b"%%%02X" % code)
+PIECES = st.sampled_from([b"a", b"=", b"+", b" ", b"\n", b"\r\n", b"\t", b"_", b"==", b"=41", b"\xc3\xa9", b"%C3%A9"])
+
+
+@UNHURRIED
+@given(value=st.lists(ESCAPE | PIECES).map(b"".join))
+def test_escapes_are_decoded_as_the_standard_library_does(value: bytes) -> None:
+    """Also where the value holds what quoted-printable would take for its own."""
+    ((_, expected),) = parse_qsl("a=" + value.decode(), keep_blank_values=True, errors="strict")
+    assert parameters(form(b"a=" + value)) == {"a": expected}
+
+
+def test_parameters_are_counted_before_they_are_split() -> None:
+    """Up to the limit they are read, one more is refused; query string and body count together."""
+    most = b"&".join(b"p%d=" % number for number in range(QUERY_PARAMETERS_MAX - 1))
+    assert len(parameters(form(most))) == QUERY_PARAMETERS_MAX - 1
+    assert len(parameters(form(most[5:], query=b"p0="))) == QUERY_PARAMETERS_MAX - 1
+    for read in (form(most + b"&x&y"), form(most, query=b"&x"), form(b"&" * QUERY_PARAMETERS_MAX)):
+        error = form_refusal(read)
+        assert error.code is errors.MALFORMED_INPUT
+        assert error.message == "The request has more than 1024 parameters; send fewer."
+
+
+def test_a_name_is_taken_apart_to_a_fixed_depth() -> None:
+    """What is deeper stays one piece, which no action knows."""
+    tree = parameters(form(b"a" + b".a" * 1_000_000 + b"=x"))
+    depth = 0
+    while isinstance(below := tree["a"] if "a" in tree else tree.popitem()[1], dict):
+        tree = below
+        depth += 1
+    assert depth == QUERY_DEPTH_MAX
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"a=" + b"%41" * (HTTP_BODY_BYTES_MAX // 3 - 1), id="escapes"),
+        pytest.param(b"a=" + b"=" * (HTTP_BODY_BYTES_MAX - 2), id="signs"),
+        pytest.param(b"a" + b".a" * (HTTP_BODY_BYTES_MAX // 2 - 1), id="parts"),
+        pytest.param(b"&".join(b"%d%s" % (n, b".a" * 9) for n in range(QUERY_PARAMETERS_MAX - 1)), id="branches"),
+    ],
+)
+def test_the_largest_body_takes_little_memory(body: bytes) -> None:
+    """A few times its size at the most."""
+    tracemalloc.start()
+    parameters(form(body))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 5 * HTTP_BODY_BYTES_MAX
+
+
+# A tree of parameters becomes the members of a request, by the types of its struct.
+
+
+class Part(Shape, frozen=True, kw_only=True):
+    """An element of a list or a map."""
+
+    id: str | None = None
+    values: list[bytes] | None = None
+
+
+class Asked(Shape, frozen=True, kw_only=True):
+    """A request with one member of each kind."""
+
+    text: str = ""
+    number: Integer | None = None
+    flag: bool | None = None
+    names: list[str] | None = None
+    tags: dict[str, str] | None = None
+    parts: list[Part] | None = None
+    settings: dict[str, Part] | None = None
+    entries: list[Part] | None = None
+
+
+read = reader(Asked, "Do")
+NOTHING: dict[str, Any] = {"Parts": [], "Entries": []}
+"""Lists of structures cannot be left out: without parameters they are empty."""
+
+
+def members(body: bytes) -> dict[str, Any]:
+    """Return what is made of ``body``."""
+    return read(parameters(Form(b"/", b"", body)))
+
+
+def members_refusal(body: bytes) -> SqsError:
+    """Return the error with which ``body`` is refused."""
+    with pytest.raises(SqsError) as caught:
+        members(body)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"", {}),
+        (b"Text=&Unknown=x&Other.1.2=y", {"Text": ""}),
+        (b"Text=null&Number=-7&Flag=true", {"Text": "null", "Number": -7, "Flag": True}),
+        (b"Number=+7&Flag=false", {"Number": " 7", "Flag": False}),
+        (b"Number=%2B7", {"Number": 7}),
+        (b"Number=7.5&Flag=TRUE", {"Number": "7.5", "Flag": "TRUE"}),
+        (b"Number=1234567890123456789", {"Number": "1234567890123456789"}),
+        (b"Name.1=a&Name.2=b", {"Names": ["a", "b"]}),
+        (b"Name.10=c&Name.9=b&Name.999999999=d&Name.1=a", {"Names": ["a", "b", "c", "d"]}),
+        (b"Name=a", {"Names": ["a"]}),
+        (b"Names=", {}),
+        (b"Tag.1.Key=a&Tag.1.Value=b&Tag.2.Value=d&Tag.2.Key=c", {"tags": {"a": "b", "c": "d"}}),
+        (b"Tag.Key=a&Tag.Value=b", {"tags": {"a": "b"}}),
+        (b"Tag.1.Key=a&Tag.1.Value=", {"tags": {"a": ""}}),
+        (b"Part.1.Id=a&Part.2.Value.1=YQ", {"Parts": [{"Id": "a"}, {"Values": ["YQ"]}]}),
+        (b"Setting.1.Name=a&Setting.1.Value.Id=b", {"Settings": {"a": {"Id": "b"}}}),
+        (b"Setting.1.Name=a", {"Settings": {"a": {}}}),
+        (b"DoRequestEntry.2.Id=b&DoRequestEntry.1.Id=a", {"Entries": [{"Id": "a"}, {"Id": "b"}]}),
+        (b"Entries=", {}),
+    ],
+    ids=repr,
+)
+def test_what_is_made_of_parameters(body: bytes, expected: dict[str, Any]) -> None:
+    """Names and nesting change; a value that is not of its type stays as it is, for the struct to refuse."""
+    assert members(body) == NOTHING | expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"Text.1=a", {"Text": {"1": "a"}}),
+        (b"Number.1=1", {"Number": {"1": "1"}}),
+        (b"Flag.1=true", {"Flag": {"1": "true"}}),
+        (b"Name.1.Foo=a", {"Names": [{"Foo": "a"}]}),
+        (b"Tag=a", {"tags": "a"}),
+        (b"Tag.1.Key=a&Tag.1.Value.1=b", {"tags": {"a": {"1": "b"}}}),
+        (b"Part.1=a", {"Parts": ["a"]}),
+        (b"Setting.1.Name=a&Setting.1.Value=b", {"Settings": {"a": "b"}}),
+    ],
+    ids=repr,
+)
+def test_what_has_the_wrong_form_stays(body: bytes, expected: dict[str, Any]) -> None:
+    """The struct refuses it, with the place."""
+    assert members(body) == NOTHING | expected
+
+
+@pytest.mark.parametrize("index", ["0", "-1", "01", "x", "", "1x", "1 ", "٣", "1000000000", "member"])
+@pytest.mark.parametrize("body", ["Name.{}=a", "Name.1=a&Name.{}=b", "Tag.{}.Key=a", "Part.{}.Id=b"])
+def test_an_index_is_a_number_from_1_on(body: str, index: str) -> None:
+    """In the words of AWS; a list with ``.member.`` in it is refused as it is there."""
+    error = members_refusal(body.format(index).encode())
+    assert error.code is errors.MALFORMED_INPUT
+    assert error.message == f"{index} is not a valid index"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"Names.1=a", b"Names.member.1=a", b"tags.1.Key=a&tags.1.Value=b", b"Entries.1.Id=a", b"Setting.1.Name.1=a"],
+)
+def test_a_list_where_none_belongs(body: bytes) -> None:
+    """Under the name that it has in JSON, it would be lost."""
+    error = members_refusal(body)
+    assert error.code is errors.MALFORMED_INPUT
+    assert error.message == "Start of list found where not expected"
+
+
+@pytest.mark.parametrize(
+    ("body", "missing"),
+    [
+        (b"Tag.1.Value=b", "Tag.1.Key"),
+        (b"Tag.7.Key=b", "Tag.7.Value"),
+        (b"Tag.1=b", "Tag.1.Key"),
+        (b"Tag.Key=b", "Tag.Value"),
+        (b"Setting.1.Value.Id=b", "Setting.1.Name"),
+    ],
+)
+def test_an_entry_needs_key_and_value(body: bytes, missing: str) -> None:
+    """The parameter that is missing is named as the client would have sent it."""
+    error = members_refusal(body)
+    assert error.code is errors.MISSING_PARAMETER
+    assert error.message == f"The request must contain the parameter {missing}."

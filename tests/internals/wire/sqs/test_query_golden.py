@@ -1,19 +1,155 @@
-"""Golden bytes of the Query protocol: for each action a form and the XML that answers it.
+"""What the Query protocol calls members, and its replies, byte for byte."""
 
-The same requests, commands and results as in ``test_golden``; here they are bytes.
-"""
-
-from typing import NamedTuple
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from xml.etree import ElementTree as ET
 
 import pytest
+from botocore.model import Shape as ModelShape
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.clients.sqs_client import header_fields
-from tests.clients.sqs_old_client import form_of_request, understood_xml
+from tests.clients.sqs_old_client import form_of_request, old_model, understood_xml
 from tests.internals.wire.sqs import test_golden
-from tests.internals.wire.sqs.asking import CONTEXT, URL
+from tests.internals.wire.sqs.asking import CONTEXT, UNHURRIED, URL
+from tests.internals.wire.sqs.test_members import is_accepted
+from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS
-from veilmq.wire.sqs.query import QueryCall, decode
-from veilmq.wire.sqs.query_form import action_of, form_of
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.members import AttributeValue, Shape
+from veilmq.wire.sqs.query import (
+    VALUE,
+    QueryCall,
+    action_of,
+    decode,
+    element_name,
+    error_xml,
+    form_of,
+    key_name,
+    response_xml,
+)
+
+
+def members_named(shape: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and shape of each member of ``shape``, and of the structures in it."""
+    for name, member in getattr(shape, "members", {}).items():
+        yield name, member
+        for inner in (member, getattr(member, "member", None), getattr(member, "value", None)):
+            yield from members_named(inner)
+
+
+def named(shape: ModelShape, member: str) -> str:
+    """Return the name in ``shape``'s place, which is ``member`` where the model has no other."""
+    name: str = shape.serialization.get("name", member)
+    return name
+
+
+@pytest.mark.parametrize("action", sorted(old_model().operation_names))
+def test_names_are_those_of_the_model(action: str) -> None:
+    """Of every list and every map in every request and reply, also of actions that are not here; all are flattened."""
+    operation = old_model().operation_model(action)
+    for shape in (operation.input_shape, operation.output_shape):
+        for name, member in members_named(shape):
+            if member.type_name == "list":
+                assert element_name(name, action) == named(member.member, name)
+                assert member.serialization["flattened"]
+            elif member.type_name == "map":
+                element = element_name(name, action)
+                assert element == named(member, name)
+                assert (key_name(element), VALUE) == (named(member.key, "key"), named(member.value, "value"))
+                assert member.serialization["flattened"]
+            else:
+                assert named(member, name) == name
+
+
+# Replies in XML are well-formed whatever they hold, and say what they were given.
+
+
+NAMESPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
+
+
+class Told(Shape, frozen=True, kw_only=True):
+    """A reply with one member of each kind."""
+
+    text: str | None = None
+    number: int | None = None
+    flag: bool | None = None
+    names: list[str] | None = None
+    tags: dict[str, str] | None = None
+    settings: dict[str, AttributeValue] | None = None
+    successful: list[AttributeValue] | None = None
+
+
+def result(**members: Any) -> str:
+    """Return what is inside the result of a reply with ``members``."""
+    text = response_xml("Do", Told(**members), "r-1").decode()
+    found = re.fullmatch(r".*<DoResult>(.*)</DoResult>.*", text, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    ("members", "inside"),
+    [
+        ({}, ""),
+        ({"text": "", "number": 0, "flag": False}, "<Text></Text><Number>0</Number><Flag>false</Flag>"),
+        ({"flag": True}, "<Flag>true</Flag>"),
+        ({"names": ["a", "b"]}, "<Name>a</Name><Name>b</Name>"),
+        ({"tags": {"a": "b"}}, "<Tag><Key>a</Key><Value>b</Value></Tag>"),
+        (
+            {"settings": {"a": AttributeValue(binary_value=b"hi", data_type="Binary")}},
+            "<Setting><Name>a</Name><Value><BinaryValue>aGk=</BinaryValue><DataType>Binary</DataType></Value></Setting>",
+        ),
+        ({"successful": [AttributeValue()]}, "<DoResultEntry></DoResultEntry>"),
+        ({"names": [], "tags": {}}, ""),
+        ({"text": "a<b>&\"'"}, "<Text>a&lt;b&gt;&amp;\"'</Text>"),
+        ({"text": "\r\n\t"}, "<Text>&#xD;\n\t</Text>"),
+        ({"text": "é中🎉"}, "<Text>é中🎉</Text>"),
+        ({"tags": {"<": "\x00"}}, "<Tag><Key>&lt;</Key><Value>�</Value></Tag>"),
+    ],
+    ids=repr,
+)
+def test_what_is_written(members: dict[str, Any], inside: str) -> None:
+    """Members by their names, lists and maps flattened, absent ones left out."""
+    assert result(**members) == inside
+
+
+def test_an_action_that_answers_nothing_has_no_result() -> None:
+    """Only the id of the request."""
+    document = ET.fromstring(response_xml("Do", None, "r-1"))
+    assert document.tag == f"{NAMESPACE}DoResponse"
+    assert [child.tag for child in document] == [f"{NAMESPACE}ResponseMetadata"]
+    assert document.findtext(f"{NAMESPACE}ResponseMetadata/{NAMESPACE}RequestId") == "r-1"
+
+
+def test_an_error() -> None:
+    """Has whose fault it is, the older code, the text and an empty detail."""
+    assert error_xml(SqsError(errors.QUEUE_DOES_NOT_EXIST, "a < b"), "r-1").decode() == (
+        '<?xml version="1.0"?><ErrorResponse xmlns="http://queue.amazonaws.com/doc/2012-11-05/"><Error>'
+        "<Type>Sender</Type><Code>AWS.SimpleQueueService.NonExistentQueue</Code><Message>a &lt; b</Message><Detail/>"
+        "</Error><RequestId>r-1</RequestId></ErrorResponse>"
+    )
+    assert b"<Type>Receiver</Type><Code>InternalFailure</Code>" in error_xml(SqsError(errors.INTERNAL_FAILURE, ""), "")
+
+
+@UNHURRIED
+@given(text=st.text())
+def test_a_text_comes_through(text: str) -> None:
+    """As it was, but for what XML cannot carry."""
+    expected = "".join(character if is_accepted(character) else "\ufffd" for character in text)
+    for document, place in [
+        (response_xml("Do", Told(text=text), "r"), f"{NAMESPACE}DoResult/{NAMESPACE}Text"),
+        (error_xml(SqsError(errors.INVALID_ADDRESS, text), "r"), f"{NAMESPACE}Error/{NAMESPACE}Message"),
+    ]:
+        assert ET.fromstring(document).findtext(place) == expected
+
+
+# Golden bytes of the Query protocol: for each action a form and the XML that answers it.
+#
+# The same requests, commands and results as in ``test_golden``; here they are bytes.
+
 
 QUOTED = "http%3A%2F%2F127.0.0.1%3A9324%2F000000000000%2Forders"
 ENVELOPE = (
@@ -37,27 +173,15 @@ PAIRS = [
         "Attribute.2.Name=DelaySeconds&Attribute.2.Value=0",
         f"<CreateQueueResult><QueueUrl>{URL}</QueueUrl></CreateQueueResult>",
     ),
-    Pair(
-        "GetQueueUrl",
-        "QueueName=orders",
-        f"<GetQueueUrlResult><QueueUrl>{URL}</QueueUrl></GetQueueUrlResult>",
-    ),
+    Pair("GetQueueUrl", "QueueName=orders", f"<GetQueueUrlResult><QueueUrl>{URL}</QueueUrl></GetQueueUrlResult>"),
     Pair(
         "ListQueues",
         "QueueNamePrefix=o&MaxResults=1",
         f"<ListQueuesResult><QueueUrl>{URL}</QueueUrl><NextToken>TFgCOcDh8KgaDvlBekrqkm9yZGVycw==</NextToken>"
         "</ListQueuesResult>",
     ),
-    Pair(
-        "DeleteQueue",
-        f"QueueUrl={QUOTED}",
-        "",
-    ),
-    Pair(
-        "PurgeQueue",
-        f"QueueUrl={QUOTED}",
-        "",
-    ),
+    Pair("DeleteQueue", f"QueueUrl={QUOTED}", ""),
+    Pair("PurgeQueue", f"QueueUrl={QUOTED}", ""),
     Pair(
         "GetQueueAttributes",
         f"QueueUrl={QUOTED}&AttributeName.1=All",
@@ -79,16 +203,8 @@ PAIRS = [
         f"QueueUrl={QUOTED}&Attribute.1.Name=ReceiveMessageWaitTimeSeconds&Attribute.1.Value=20",
         "",
     ),
-    Pair(
-        "TagQueue",
-        f"QueueUrl={QUOTED}&Tag.1.Key=team&Tag.1.Value=a",
-        "",
-    ),
-    Pair(
-        "UntagQueue",
-        f"QueueUrl={QUOTED}&TagKey.1=team&TagKey.2=stage",
-        "",
-    ),
+    Pair("TagQueue", f"QueueUrl={QUOTED}&Tag.1.Key=team&Tag.1.Value=a", ""),
+    Pair("UntagQueue", f"QueueUrl={QUOTED}&TagKey.1=team&TagKey.2=stage", ""),
     Pair(
         "ListQueueTags",
         f"QueueUrl={QUOTED}",
@@ -126,11 +242,7 @@ PAIRS = [
         "<StartedTimestamp>1700000000123</StartedTimestamp></ListMessageMoveTasksResultEntry>"
         "</ListMessageMoveTasksResult>",
     ),
-    Pair(
-        "AddPermission",
-        f"QueueUrl={QUOTED}&Label=send&AWSAccountId.1=111111111111&ActionName.1=SendMessage",
-        "",
-    ),
+    Pair("AddPermission", f"QueueUrl={QUOTED}&Label=send&AWSAccountId.1=111111111111&ActionName.1=SendMessage", ""),
     Pair("RemovePermission", f"QueueUrl={QUOTED}&Label=send", ""),
     Pair(
         "SendMessage",
@@ -157,11 +269,7 @@ PAIRS = [
         "<Body>hello</Body><Attribute><Name>ApproximateReceiveCount</Name>"
         "<Value>2</Value></Attribute></Message></ReceiveMessageResult>",
     ),
-    Pair(
-        "DeleteMessage",
-        f"QueueUrl={QUOTED}&ReceiptHandle=r",
-        "",
-    ),
+    Pair("DeleteMessage", f"QueueUrl={QUOTED}&ReceiptHandle=r", ""),
     Pair(
         "DeleteMessageBatch",
         f"QueueUrl={QUOTED}&DeleteMessageBatchRequestEntry.1.Id=a&DeleteMessageBatchRequestEntry.1.ReceiptHandle=r&"
@@ -169,11 +277,7 @@ PAIRS = [
         "<DeleteMessageBatchResult><DeleteMessageBatchResultEntry><Id>a</Id></DeleteMessageBatchResultEntry>"
         "<DeleteMessageBatchResultEntry><Id>b</Id></DeleteMessageBatchResultEntry></DeleteMessageBatchResult>",
     ),
-    Pair(
-        "ChangeMessageVisibility",
-        f"QueueUrl={QUOTED}&ReceiptHandle=r&VisibilityTimeout=0",
-        "",
-    ),
+    Pair("ChangeMessageVisibility", f"QueueUrl={QUOTED}&ReceiptHandle=r&VisibilityTimeout=0", ""),
     Pair(
         "ChangeMessageVisibilityBatch",
         f"QueueUrl={QUOTED}&ChangeMessageVisibilityBatchRequestEntry.1.Id=a&"

@@ -1,16 +1,19 @@
 """The reference page is what the tables say."""
 
+import runpy
+
 from tests.clients.sqs_client import service_model
 from tests.tidy.tree import ROOT
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.errors import CODES
-from veilmq.wire.sqs.reference import NEVER_RAISED, render
 
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "sqs_page.py"))
+render, NEVER_RAISED = SCRIPT["render"], SCRIPT["NEVER_RAISED"]
 PAGE = ROOT / "docs" / "protocols" / "sqs.md"
 
 
 def test_the_page_is_up_to_date() -> None:
-    """If not: python -m veilmq.wire.sqs.reference > docs/protocols/sqs.md."""
+    """If not: python scripts/sqs_page.py > docs/protocols/sqs.md."""
     assert PAGE.read_text(encoding="utf-8") == render()
 
 

@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 
-from veilmq.wire.sqs.context import RequestContext
+from veilmq.wire.exchange import RequestContext
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.v1.call import ApiCall
-from veilmq.wire.v1.codec import decode
-from veilmq.wire.v1.request import read_request
-from veilmq.wire.v1.routes import route_key
+from veilmq.wire.v1.request import ApiCall, read_request
+from veilmq.wire.v1.routes import decode, route_key
 
 QUEUE = "000000000000/jobs"
 CONTEXT = RequestContext(base_url="http://h:1")

@@ -1,7 +1,10 @@
-"""Messages of a claim as Arrow: the same columns as JSON has, whole in a few large batches."""
+"""Claimed and staged messages in Arrow."""
 
+import random
 import sys
 from datetime import UTC, datetime
+from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -9,10 +12,14 @@ from pyarrow import ipc
 
 from tests.internals.wire.v1.asking import QUEUE, get, refusal
 from tests.internals.wire.v1.claimed import ID_TEXT, MIXED, message
+from veilmq.core import limits
+from veilmq.core.commands import NewMessage
 from veilmq.core.properties import Attribute
-from veilmq.wire.v1.arrow import SCHEMA, ArrowWriter
-from veilmq.wire.v1.codec import encode_error
-from veilmq.wire.v1.reads import BulkRead, JsonWriter
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.v1.arrow import SCHEMA, ArrowWriter, staged_messages
+from veilmq.wire.v1.claims import BulkRead, JsonWriter
+from veilmq.wire.v1.publications import PIECE_ROWS, Outgoing, OutgoingRow
+from veilmq.wire.v1.request import RowRefused, encode_error
 
 
 def table(*pieces: list[object]) -> pa.Table:
@@ -118,3 +125,171 @@ def test_pyarrow_is_not_imported_before_it_is_needed(monkeypatch: pytest.MonkeyP
         command.writer()
     monkeypatch.undo()
     assert isinstance(command.writer(), ArrowWriter)
+
+
+# Staged messages in Arrow: what is read, and that nothing malformed, foreign or compressed is.
+
+
+OUTGOING = Outgoing(queue="000000000000/jobs", caller=None)
+TEXTS = pa.map_(pa.string(), pa.string())
+FULL = pa.schema(
+    {"body": pa.string(), "attributes": TEXTS, "attribute_types": TEXTS, "group": pa.string(), "delay_s": pa.int32()}
+)
+
+
+def stream(*batches: Any, options: Any = None) -> bytes:
+    """Return record batches as an IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def bodies(*texts: str | None) -> Any:
+    """Return a batch of bodies."""
+    return pa.RecordBatch.from_pydict({"body": pa.array(texts, pa.string())})
+
+
+def read(content: bytes) -> tuple[NewMessage, ...]:
+    """Return all messages of a stream."""
+    return tuple(chain.from_iterable(staged_messages(content, OUTGOING)))
+
+
+def refused(content: bytes) -> str:
+    """Return why a stream is refused."""
+    with pytest.raises(SqsError) as caught:
+        read(content)
+    return caught.value.message
+
+
+def test_bodies_alone() -> None:
+    content = stream(bodies("a", "ä"), bodies("c"))
+    assert read(content) == OUTGOING.from_bodies(["a", "ä", "c"])
+
+
+def test_all_columns_and_nulls() -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "body": "a",
+            "attributes": {"k": "v", "n": "1"},
+            "attribute_types": {"n": "Number"},
+            "group": "g",
+            "delay_s": 3,
+        },
+        {"body": "b", "attributes": None, "attribute_types": None, "group": None, "delay_s": None},
+        {"body": "c", "attributes": {}, "attribute_types": {}, "group": "h", "delay_s": 0},
+    ]
+    content = stream(pa.RecordBatch.from_pylist(rows, schema=FULL))
+    assert read(content) == OUTGOING.from_rows([OutgoingRow(**row) for row in rows])
+
+
+def test_a_slice_is_read_as_what_it_shows() -> None:
+    content = stream(bodies(*"abcdef").slice(2, 2))
+    assert [message.body for message in read(content)] == ["c", "d"]
+
+
+def test_large_strings_are_strings() -> None:
+    batch = pa.RecordBatch.from_pydict({"body": pa.array(["a"], pa.large_string())})
+    assert read(stream(batch)) == OUTGOING.from_bodies(["a"])
+
+
+def test_a_row_is_counted_through_all_batches() -> None:
+    for bad in (bodies("x", ""), bodies("x", None)):
+        with pytest.raises(RowRefused) as caught:
+            read(stream(bodies("a", "b"), bad))
+        assert caught.value.index == 3
+
+
+def test_messages_come_in_pieces_that_keep_nobody_waiting() -> None:
+    """Also those of one batch, and a batch without rows is a piece, too."""
+    pieces = list(staged_messages(stream(bodies(*["x"] * (PIECE_ROWS + 1)), bodies(), bodies("y")), OUTGOING))
+    assert [len(piece) for piece in pieces if piece] == [PIECE_ROWS, 1, 1]
+    assert sum(1 for piece in pieces if not piece) == 3
+
+
+def test_a_row_is_counted_through_all_pieces() -> None:
+    with pytest.raises(RowRefused) as caught:
+        read(stream(bodies("a"), bodies(*["x"] * (PIECE_ROWS + 5), "")))
+    assert caught.value.index == 1 + PIECE_ROWS + 5
+
+
+def test_many_batches_are_refused() -> None:
+    """Each takes its time, whatever it has."""
+    empty = bodies()
+    assert read(stream(*[empty] * limits.STAGE_MESSAGES_MAX)) == ()
+    assert "record batches" in refused(stream(*[empty] * (limits.STAGE_MESSAGES_MAX + 1)))
+
+
+def test_a_map_of_too_many_pairs_is_refused_unread() -> None:
+    """A body of some megabytes can say a million pairs of a message; reading them took a second."""
+    pairs = 11
+    maps = pa.array([[("a", "1")], None, [(f"k{n}", "") for n in range(pairs)]], TEXTS)
+    for name in ("attributes", "attribute_types"):
+        batch = pa.RecordBatch.from_pydict({"body": pa.array(["x", "y", "z"]), name: maps})
+        with pytest.raises(RowRefused, match=r"attributes \[11\] exceeds") as caught:
+            read(stream(batch))
+        assert caught.value.index == 2
+
+
+def test_what_is_behind_a_null_does_not_count() -> None:
+    """Slots of nulls may have pairs, which nobody sees."""
+    keys = pa.array([f"k{n}" for n in range(11)])
+    maps = pa.MapArray.from_arrays(pa.array([0, 11], pa.int32()), keys, keys, mask=pa.array([True]))
+    batch = pa.RecordBatch.from_pydict({"body": pa.array(["x"]), "attributes": maps})
+    assert read(stream(batch)) == OUTGOING.from_bodies(["x"])
+
+
+def test_too_many_are_refused() -> None:
+    half = bodies(*["x"] * (limits.STAGE_MESSAGES_MAX // 2 + 1))
+    assert "too many for one call" in refused(stream(half, half))
+
+
+@pytest.mark.parametrize("name", ["lz4", "zstd"])
+def test_compressed_batches_are_refused(name: str) -> None:
+    """A few bytes of zeros would become gigabytes."""
+    options = pa.ipc.IpcWriteOptions(compression=name)
+    assert "compressed" in refused(stream(bodies("a" * 100_000), options=options))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"body": pa.array([b"a"])},
+        {"body": pa.array(["a"]).dictionary_encode()},
+        {"body": pa.array(["a"]), "id": pa.array(["x"])},
+        {"group": pa.array(["g"])},
+    ],
+    ids=["binary", "dictionary", "unknown", "no-body"],
+)
+def test_other_columns_are_refused(columns: dict[str, Any]) -> None:
+    assert "column" in refused(stream(pa.RecordBatch.from_pydict(columns)))
+
+
+def test_a_column_that_is_there_twice_is_refused() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["body", "body"])
+    assert "once" in refused(stream(batch))
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"\xff\xff\xff\xff\x00\x00\x00\x00"])
+def test_what_is_no_stream_is_refused(content: bytes) -> None:
+    assert "Arrow" in refused(content) or "column" in refused(content)
+
+
+def test_no_damage_gets_through_as_anything_but_messages_or_a_refusal() -> None:
+    """Random bytes changed, and the end cut off: each either reads as messages or is refused."""
+    chance = random.Random(20_240_229)
+    rows = [{"body": f"b{n}", "attributes": {"k": "v"}, "group": "g", "delay_s": n} for n in range(8)]
+    sound = stream(pa.RecordBatch.from_pylist(rows, schema=FULL))
+    refusals = 0
+    for _ in range(2_000):
+        damaged = bytearray(sound[: chance.randrange(len(sound))] if chance.random() < 0.2 else sound)
+        for _ in range(chance.randrange(1, 4)):
+            if damaged:
+                damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        try:
+            read(bytes(damaged))
+        except SqsError:
+            refusals += 1
+    assert refusals > 100

@@ -1,4 +1,4 @@
-"""The routes of claims: which command each makes, with which fields, and what it refuses."""
+"""The routes of claims, and bulk reads."""
 
 import json
 from typing import Any
@@ -7,9 +7,11 @@ from uuid import UUID
 import pytest
 
 from tests.internals.wire.v1.asking import QUEUE, get, post, refusal, refused
+from tests.internals.wire.v1.claimed import ID_TEXT, MIXED, message
 from veilmq.core import claims, limits
 from veilmq.core.commands import Command
-from veilmq.wire.v1.reads import BulkRead
+from veilmq.core.properties import Attribute
+from veilmq.wire.v1.claims import BulkRead, Gathered, JsonWriter, answer
 
 ID = "0190a1b2-c3d4-4e5f-8a9b-0123456789ab"
 SOURCE = "s-1"
@@ -32,11 +34,7 @@ MADE: list[tuple[str, dict[str, Any], Command]] = [
         {"epoch": 2, "lease_s": 9, "hold_s": 90},
         claims.Heartbeat(queue=QUEUE, source=SOURCE, epoch=2, lease_s=9, hold_s=90),
     ),
-    (
-        "acknowledge",
-        {"epoch": 2, "number": 0},
-        claims.AcknowledgeClaims(queue=QUEUE, source=SOURCE, epoch=2, number=0),
-    ),
+    ("acknowledge", {"epoch": 2, "number": 0}, claims.AcknowledgeClaims(queue=QUEUE, source=SOURCE, epoch=2, number=0)),
     ("release", {"number": 3}, claims.ReleaseClaim(queue=QUEUE, source=SOURCE, number=3)),
     (
         "evict",
@@ -70,9 +68,7 @@ def test_a_list_has_no_fields() -> None:
         alive=True,
         lease_until_ms=1,
         hold_until_ms=2,
-        claims=[
-            claims.ClaimView(number=1, state=claims.ClaimState.OPEN, messages=2, shards=1, bound_at_ms=3),
-        ],
+        claims=[claims.ClaimView(number=1, state=claims.ClaimState.OPEN, messages=2, shards=1, bound_at_ms=3)],
     )
     told = json.loads(call.encode([view]).body)
     assert told["sources"][0]["claims"] == [
@@ -156,3 +152,69 @@ def test_what_is_wrong_in_a_query_is_named(query: str) -> None:
 
 def test_a_list_takes_nothing() -> None:
     assert "unknown field `source`" in refusal("GET", f"/v1/claims/{QUEUE}?source=s").message
+
+
+# Messages of a claim as JSON, and the header that leads to the next ones.
+
+
+def test_a_message_is_told_with_all_that_it_has() -> None:
+    writer = JsonWriter("jobs.fifo")
+    writer.add([message("hé", sequence=5, attributes=MIXED, group="g", system={"X": Attribute("String", "no")})])
+    assert json.loads(writer.finish()) == {
+        "messages": [
+            {
+                "id": ID_TEXT,
+                "body": "hé",
+                "attributes": {"type": "order", "price": "17", "raw": "AP8="},
+                "attribute_types": {"price": "Number.int", "raw": "Binary"},
+                "group": "g",
+                "sent_at_ms": 1_700_000_000_001,
+                "received_at_ms": 1_700_000_000_999,
+                "receive_count": 2,
+                "sequence_number": "10000000000000000005",
+                "queue": "jobs.fifo",
+            }
+        ]
+    }
+
+
+def test_what_a_message_has_not_is_null() -> None:
+    writer = JsonWriter("jobs")
+    writer.add([message()])
+    told = json.loads(writer.finish())["messages"][0]
+    assert (told["attributes"], told["attribute_types"], told["group"], told["sequence_number"]) == (
+        {},
+        None,
+        None,
+        None,
+    )
+
+
+def test_plain_attributes_have_no_types() -> None:
+    writer = JsonWriter("jobs")
+    writer.add([message(attributes={"type": Attribute("String", "order")})])
+    told = json.loads(writer.finish())["messages"][0]
+    assert (told["attributes"], told["attribute_types"]) == ({"type": "order"}, None)
+
+
+def test_pieces_follow_each_other() -> None:
+    """Also where one of them is empty; the size is that of what is there."""
+    writer = JsonWriter("jobs")
+    assert writer.size_bytes == 0
+    for piece in (["a", "b"], [], ["c"]):
+        writer.add([message(body) for body in piece])
+    size_bytes = writer.size_bytes
+    body = writer.finish()
+    assert [told["body"] for told in json.loads(body)["messages"]] == ["a", "b", "c"]
+    assert 0 < size_bytes <= len(body)
+
+
+def test_nothing_is_an_empty_list() -> None:
+    assert JsonWriter("jobs").finish() == b'{"messages":[]}'
+
+
+def test_the_cursor_is_a_header() -> None:
+    """And there is none after the last."""
+    reply = answer(Gathered(b"body", b"text/x", "12-a"))
+    assert reply.headers == b"Content-Type: text/x\r\nx-veilmq-cursor: 12-a\r\n"
+    assert answer(Gathered(b"body", b"text/x", "")).headers == b"Content-Type: text/x\r\n"

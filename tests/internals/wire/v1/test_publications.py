@@ -1,4 +1,4 @@
-"""The routes of publications: which command each makes, with which fields, and what it refuses."""
+"""Publications, staged messages and forwarding."""
 
 import json
 from typing import Any
@@ -6,19 +6,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.internals.wire.v1.asking import CONTEXT, QUEUE
-from veilmq.core import limits
+from tests.internals.wire.v1.asking import CONTEXT, QUEUE, refusal, send
+from veilmq.core import limits, properties
 from veilmq.core.commands import NewMessage
+from veilmq.core.errors import DestinationRefused, ReceiptEnded, TooManyTags, VeilmqError
+from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
+from veilmq.core.properties import Attribute, Properties
 from veilmq.core.publications import Abandon, ListWriters, Publish, Stage, WriterView
+from veilmq.core.results import ReceiptState
+from veilmq.wire.exchange import SENDER_ID, caller_named
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.v1.call import ApiCall
-from veilmq.wire.v1.codec import decode
-from veilmq.wire.v1.errors import RowRefused
-from veilmq.wire.v1.outgoing import PIECE_ROWS
-from veilmq.wire.v1.publications import ARROW_TYPE
-from veilmq.wire.v1.request import read_request
-from veilmq.wire.v1.routes import ROUTES, route_key
-from veilmq.wire.v1.staging import BulkStage
+from veilmq.wire.v1.publications import ARROW_TYPE, PIECE_ROWS, BulkStage, Outgoing, OutgoingRow
+from veilmq.wire.v1.request import ApiCall, RowRefused, read_request
+from veilmq.wire.v1.routes import ROUTES, decode, route_key
 
 STAGE = {"writer": "w", "batch": "0", "attempt": "a", "part": "0"}
 
@@ -157,3 +157,161 @@ def test_numbers_are_bounded() -> None:
     assert "attempts" in refused(post, "publish", writer="w", batch=0, attempts=attempts)
     assert "messages_per_s_max" in refused(post, "publish", writer="w", batch=0, attempts=[], messages_per_s_max=0)
     assert "attempts" in refused(post, "publish", writer="w", batch=0)
+
+
+# Messages to be staged: the rules of SendMessage, and which row broke one.
+
+
+STANDARD = Outgoing(queue="000000000000/jobs", caller=None)
+FIFO = Outgoing(queue="000000000000/jobs.fifo", caller=None)
+ALICE = caller_named("000000000000", "alice")
+
+
+def made(outgoing: Outgoing = STANDARD, **fields: Any) -> NewMessage:
+    """Return the message of one row."""
+    (message,) = outgoing.from_rows([OutgoingRow(**{"body": "b", **fields})])
+    return message
+
+
+def row_refused(outgoing: Outgoing = STANDARD, **fields: Any) -> str:
+    """Return why a row is refused, behind one that is not."""
+    with pytest.raises(RowRefused) as caught:
+        outgoing.from_rows([OutgoingRow(body="good"), OutgoingRow(**{"body": "b", **fields})])
+    assert caught.value.index == 1
+    assert str(caught.value).startswith("Message 1 was refused, and nothing staged: ")
+    return caught.value.reason.message
+
+
+def test_a_body_is_a_message() -> None:
+    assert made(body="ä") == NewMessage(body="ä", size_bytes=2)
+    assert STANDARD.from_bodies(["a", "ä"]) == STANDARD.from_rows([OutgoingRow(body="a"), OutgoingRow(body="ä")])
+    assert STANDARD.from_bodies(["a", "bc"]) == STANDARD.from_rows([OutgoingRow(body="a"), OutgoingRow(body="bc")])
+    assert STANDARD.from_bodies([]) == ()
+
+
+def test_attributes_have_types_and_count_towards_the_size() -> None:
+    message = made(attributes={"a": "x", "n": "12", "d": "AQI="}, attribute_types={"n": "Number", "d": "Binary.raw"})
+    kept = properties.decode(message.properties)
+    assert kept.attributes == {
+        "a": Attribute("String", "x"),
+        "n": Attribute("Number", "12"),
+        "d": Attribute("Binary.raw", None, b"\x01\x02"),
+    }
+    assert message.size_bytes == len("b" + "aStringx" + "nNumber12" + "dBinary.raw") + 2
+
+
+def test_group_and_deduplication_id_are_kept_for_the_receiver() -> None:
+    message = made(FIFO, group="g", dedup_id="d", delay_s=0)
+    assert (message.group, message.dedup_id, message.delay_s) == ("g", "d", None)
+    assert properties.decode(message.properties) == Properties(group="g", dedup_id="d")
+
+
+def test_who_sent_is_kept() -> None:
+    signed = Outgoing(queue="000000000000/jobs", caller=ALICE)
+    assert signed.from_bodies(["a"])[0].properties == ALICE.sent
+    kept = properties.decode(made(signed, group="g").properties)
+    assert kept.system == {SENDER_ID: ALICE.sender}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"body": ""}, "no body"),
+        ({"body": "\x00"}, "#x0"),
+        ({"delay_s": -1}, "delay_s must be 0 to 604800"),
+        ({"delay_s": 604_801}, "delay_s must be"),
+        ({"dedup_id": "d"}, "no FIFO queue"),
+        ({"group": "not ascii: ä"}, "MessageGroupId"),
+        ({"attributes": {"AWS.x": "y"}}, "AWS.x"),
+        ({"attributes": {"n": "twelve"}, "attribute_types": {"n": "Number"}}, "'n'"),
+        ({"attributes": {"d": "!"}, "attribute_types": {"d": "Binary"}}, "must be Base64"),
+        ({"attributes": {"d": "ä"}, "attribute_types": {"d": "Binary"}}, "must be Base64"),
+        ({"attributes": {}, "attribute_types": {"d": "Binary"}}, "which attributes has not"),
+        ({"attributes": {str(n): "x" for n in range(11)}}, "attributes"),
+    ],
+)
+def test_what_cannot_be_sent_is_told_with_its_row(fields: dict[str, Any], words: str) -> None:
+    assert words in row_refused(**fields)
+
+
+def test_a_fifo_queue_has_one_delay() -> None:
+    assert "delay_s must be 0" in row_refused(FIFO, delay_s=3)
+
+
+@pytest.mark.parametrize("bodies", [["a", ""], ["a", "\x01"], ["ä", "\ufffe"]])
+def test_a_bad_body_among_bodies_is_told_with_its_row(bodies: list[str]) -> None:
+    with pytest.raises(RowRefused) as caught:
+        STANDARD.from_bodies(bodies)
+    assert caught.value.index == 1
+
+
+# The route of forwards: the command that it makes, what it refuses, and what it answers.
+
+
+TARGET = f"/v1/queues/{QUEUE}/forward"
+ID = bytes(range(16))
+
+
+def forward_call(*entries: Any) -> ApiCall:
+    """Return what the codec makes of a request with these entries."""
+    return send("POST", TARGET, json.dumps({"entries": entries}).encode())
+
+
+def told(*results: Forwarded | VeilmqError) -> Any:
+    """Return the entries of the answer to results."""
+    reply = forward_call().encode(list(results))
+    assert (reply.status, reply.code) == (200, "OK")
+    return json.loads(reply.body)["entries"]
+
+
+def test_targets_are_of_the_account_of_the_intake_unless_they_say() -> None:
+    call = forward_call({"receipt": "r", "target": "fast.fifo"}, {"receipt": "s", "target": "222222222222/slow"})
+    assert call.command == Forward(
+        queue=QUEUE,
+        entries=(
+            ForwardEntry(receipt="r", target="000000000000/fast.fifo"),
+            ForwardEntry(receipt="s", target="222222222222/slow"),
+        ),
+    )
+
+
+def test_no_entries_ask_whether_it_can() -> None:
+    assert forward_call().command == Forward(queue=QUEUE, entries=())
+    assert told() == []
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ({}, "entries"),
+        ({"entries": [{"receipt": "r"}]}, "entries[0]"),
+        ({"entries": [{"receipt": 1, "target": "q"}]}, "entries[0].receipt"),
+        ({"entries": [{"receipt": "r", "target": "http://h/1/q"}]}, "entries[0].target"),
+        ({"entries": [{"receipt": "r", "target": "12/q"}]}, "entries[0].target"),
+        ({"entries": [{"receipt": "r", "target": "q", "more": 1}]}, "entries[0]"),
+        ({"entries": [{"receipt": "r", "target": "q"}] * 11}, "entries"),
+    ],
+    ids=["no-entries", "no-target", "number", "url", "account", "unknown", "too-many"],
+)
+def test_what_does_not_fit_is_refused(body: Any, place: str) -> None:
+    error = refusal("POST", TARGET, json.dumps(body).encode())
+    assert error.code.query == "InvalidRequest"
+    assert place in error.message
+
+
+def test_answers_are_in_the_order_of_the_entries() -> None:
+    first, second, third, fourth = told(
+        Forwarded(id=ID),
+        ReceiptEnded(ReceiptState.GONE),
+        Forwarded(id=ID, sequence=7, duplicate=True),
+        DestinationRefused("a/q", "It is another."),
+    )
+    assert first == {"id": "00010203-0405-0607-0809-0a0b0c0d0e0f", "sequence_number": None, "duplicate": False}
+    assert (second["code"], second["status"], second["state"]) == ("ReceiptEnded", 410, "gone")
+    assert (third["sequence_number"][-3:], third["duplicate"]) == ("007", True)
+    assert fourth == {"code": "DestinationRefused", "message": "It is another.", "status": 400, "queue": "a/q"}
+
+
+def test_a_defect_says_no_more_than_that() -> None:
+    (entry,) = told(TooManyTags(1))
+    assert (entry["code"], entry["status"]) == ("InternalError", 500)

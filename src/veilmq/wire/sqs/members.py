@@ -1,0 +1,519 @@
+"""What members of requests and replies may be: names on the wire, numbers, ids, text, attributes, batches."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import md5
+from typing import Annotated, Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from veilmq.core.errors import VeilmqError
+from veilmq.core.limits import (
+    SQS_ATTEMPT_ID_CHARACTERS_MAX,
+    SQS_ATTRIBUTE_NAME_CHARACTERS_MAX,
+    SQS_ATTRIBUTE_TYPE_CHARACTERS_MAX,
+    SQS_BATCH_ENTRIES_MAX,
+    SQS_BATCH_ENTRY_ID_CHARACTERS_MAX,
+    SQS_DEDUPLICATION_ID_CHARACTERS_MAX,
+    SQS_DELAY_S,
+    SQS_GROUP_ID_CHARACTERS_MAX,
+    SQS_LIST_RESULTS,
+    SQS_MESSAGE_ATTRIBUTES_MAX,
+    SQS_MOVE_TASK_RESULTS,
+    SQS_MOVES_PER_S,
+    SQS_RECEIVE_COUNT,
+    SQS_RECEIVE_WAIT_S,
+    VISIBILITY_TIMEOUT_S,
+    Range,
+)
+from veilmq.core.properties import Attribute
+from veilmq.wire.sqs.errors import (
+    EMPTY_BATCH_REQUEST,
+    ENTRY_IDS_NOT_DISTINCT,
+    INVALID_ENTRY_ID,
+    INVALID_MESSAGE_CONTENTS,
+    INVALID_PARAMETER_VALUE,
+    UNSUPPORTED_OPERATION,
+    Code,
+    SqsError,
+    from_core,
+    invalid_parameter,
+    missing_parameter,
+    shown,
+    too_many_attributes,
+    too_many_entries,
+)
+
+Integer = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+"""An integer of the service model; a wider one cannot be converted, as on AWS."""
+
+_ACRONYMS = {"aws": "AWS", "md5": "MD5"}
+_LOWER_CASE = {"tags"}
+
+
+def wire_name(field: str) -> str:
+    """Return the member's name on the wire for a ``field`` of a struct."""
+    if field in _LOWER_CASE:
+        return field
+    return "".join(_ACRONYMS.get(word) or word.capitalize() for word in field.split("_"))
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=wire_name):
+    """The root of what is read from and written to the wire."""
+
+
+class AttributeValue(Shape, frozen=True, kw_only=True):
+    """One message attribute; the lists are reserved by AWS and may only be empty."""
+
+    string_value: str | None = None
+    binary_value: bytes | None = None
+    string_list_values: list[str] | None = None
+    binary_list_values: list[bytes] | None = None
+    data_type: str | None = None
+
+
+# Which characters a message may have: those of XML 1.0 (SQS API Reference, SendMessage, ``MessageBody``).
+#
+# Most bodies are ASCII without control characters, which two scans in C find out; only the others meet the regular
+# expression.
+
+
+ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""One character that XML 1.0 cannot carry."""
+
+_ILLEGAL_ASCII = bytes(code for code in range(0x20) if chr(code) not in "\t\n\r")
+_ALLOWED = "#x9 | #xA | #xD | [#x20-#xD7FF] | [#xE000-#xFFFD] | [#x10000-#x10FFFF]"
+
+
+def check_text(text: str, place: str, code: Code = INVALID_MESSAGE_CONTENTS) -> None:
+    """Raise ``code`` when ``text`` holds a character that SQS refuses; ``place`` names where."""
+    if text.isascii() and len(text.encode().translate(None, _ILLEGAL_ASCII)) == len(text):
+        return
+    illegal = ILLEGAL.search(text)
+    if illegal is not None:
+        raise SqsError(
+            code,
+            f"Invalid binary character '#x{ord(illegal[0]):X}' was found in {place}, "
+            f"the set of allowed characters is {_ALLOWED}.",
+        )
+
+
+# Rules for single members of requests: what must be there, which numbers are allowed, and which ids.
+#
+# The ids that clients give (of message groups, for deduplication, of receive attempts) have 1 to 128 letters, digits
+# and punctuation of ASCII (SQS API Reference, SendMessage and ReceiveMessage).
+
+
+GROUP = "MessageGroupId"
+DEDUPLICATION = "MessageDeduplicationId"
+ATTEMPT = "ReceiveRequestAttemptId"
+
+CHARACTERS_MAX: dict[str, int] = {
+    GROUP: SQS_GROUP_ID_CHARACTERS_MAX,
+    DEDUPLICATION: SQS_DEDUPLICATION_ID_CHARACTERS_MAX,
+    ATTEMPT: SQS_ATTEMPT_ID_CHARACTERS_MAX,
+}
+"""Member → how long its id may be."""
+
+_ID_CHARACTERS = re.compile("[!-~]+")
+_SEQUENCE_BASE = 10**19  # so that numbers of the engine, which have 63 bits, have 20 digits, as those of AWS have
+_BETWEEN = "Must be between {0.minimum} and {0.maximum}, if provided."
+_COMPARED = "Must be >= {0.minimum} and <= {0.maximum}, if provided."
+_DELAY = "DelaySeconds must be >= {0.minimum} and <= {0.maximum}."
+
+# Member → the numbers that it may have, and the reason that SQS gives for refusing others. Where an action has numbers
+# of its own for a member that others have too, the action's name stands before it.
+NUMBERS: dict[str, tuple[Range, str]] = {
+    "MaxNumberOfMessages": (SQS_RECEIVE_COUNT, _BETWEEN),
+    "MaxResults": (SQS_LIST_RESULTS, _BETWEEN),
+    "ListMessageMoveTasks.MaxResults": (SQS_MOVE_TASK_RESULTS, _BETWEEN),
+    "MaxNumberOfMessagesPerSecond": (SQS_MOVES_PER_S, _BETWEEN),
+    "VisibilityTimeout": (VISIBILITY_TIMEOUT_S, _BETWEEN),
+    "WaitTimeSeconds": (SQS_RECEIVE_WAIT_S, _COMPARED),
+    "DelaySeconds": (SQS_DELAY_S, _DELAY),
+}
+
+
+def check_number(name: str, value: int | None) -> None:
+    """Raise InvalidParameterValue unless the member ``name`` may have ``value``; an absent one may."""
+    if value is None:
+        return
+    allowed, reason = NUMBERS[name]
+    if not allowed.minimum <= value <= allowed.maximum:
+        raise invalid_parameter(name.rpartition(".")[2], value, reason.format(allowed))
+
+
+def required(name: str, value: str | None) -> str:
+    """Return ``value``; raises MissingParameter when the member ``name`` is absent or empty."""
+    if not value:
+        raise missing_parameter(name)
+    return value
+
+
+def required_number(name: str, value: int | None) -> int:
+    """Return ``value``; raises MissingParameter when it is absent, InvalidParameterValue when out of range."""
+    if value is None:
+        raise missing_parameter(name)
+    check_number(name, value)
+    return value
+
+
+def checked_id(name: str, value: str | None) -> str | None:
+    """Return the id ``value`` of the member ``name``, ``None`` for none; raises InvalidParameterValue."""
+    if value is None:
+        return None
+    characters_max = CHARACTERS_MAX[name]
+    if len(value) > characters_max or not _ID_CHARACTERS.fullmatch(value):
+        raise invalid_parameter(
+            name,
+            value,
+            f"{name} can only include alphanumeric and punctuation characters. 1 to {characters_max} in length.",
+        )
+    return value
+
+
+def sequence_text(sequence: int | None) -> str | None:
+    """Return a sequence number as the wire has it; texts are in the order of the numbers."""
+    return None if sequence is None else str(_SEQUENCE_BASE + sequence)
+
+
+def answered(result: Any) -> Any:
+    """Return ``result``; raises the ``SqsError`` for a ``VeilmqError``."""
+    if isinstance(result, VeilmqError):
+        raise from_core(result)
+    return result
+
+
+def nothing(result: Any) -> None:
+    """Respond with an empty object; raises the ``SqsError`` for a ``VeilmqError``."""
+    answered(result)
+
+
+# Message attributes: from the wire to ``core.properties`` and back, with the rules for their names and values.
+#
+# The rules are those of the SQS Developer Guide ("Amazon SQS message metadata"): a name has letters, digits (of any
+# script, as the service takes them), ``_``, ``-`` and ``.``, no period at an end or beside another, and does not begin
+# with ``AWS.`` or ``Amazon.``; a type is ``String``, ``Number`` or ``Binary`` with an optional suffix after a period;
+# a number has at most 38 significant digits and lies between 10^-128 and 10^126.
+
+
+TRACE_HEADER = "AWSTraceHeader"
+
+_NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
+_RESERVED = re.compile(r"(?i:aws|amazon)\.")
+_TYPE = re.compile(r"(String|Number|Binary)(\..+)?", re.DOTALL)
+_NUMBER = re.compile(r"[+-]?(?=\.?[0-9])([0-9]*+)\.?([0-9]*+)(?:[eE]([+-]?[0-9]{1,6}))?")  # never backtracks
+_SHORTER = "must be shorter than 256 bytes. Give at most 256 characters."
+_NUMBER_DIGITS_MAX = 38
+_NUMBER_EXPONENT_MIN = -128
+_NUMBER_EXPONENT_MAX = 126
+
+
+def read_attributes(values: Mapping[str, AttributeValue]) -> dict[str, Attribute]:
+    """Return a message's attributes; raises InvalidParameterValue where one breaks a rule."""
+    if len(values) > SQS_MESSAGE_ATTRIBUTES_MAX:
+        raise too_many_attributes(len(values))
+    for name in values:
+        _check_name(name)
+    return {name: _read(name, value) for name, value in values.items()}
+
+
+def read_system_attributes(values: Mapping[str, AttributeValue]) -> dict[str, Attribute]:
+    """Return a message's system attributes: a sender may give the trace header, as a String, and no other."""
+    for name in values:
+        if name != TRACE_HEADER:
+            raise SqsError(
+                INVALID_PARAMETER_VALUE,
+                f"Message system attribute name '{shown(name)}' is invalid. A sender may give {TRACE_HEADER} only.",
+            )
+    read = {name: _read(name, value) for name, value in values.items()}
+    for name, attribute in read.items():
+        if attribute.type != "String":
+            raise _refused(name, "must have the type 'String'", kind="system")
+    return read
+
+
+def write_attributes(attributes: Mapping[str, Attribute]) -> dict[str, AttributeValue]:
+    """Return ``attributes`` as the wire has them."""
+    return {
+        name: AttributeValue(string_value=value.text, binary_value=value.data, data_type=value.type)
+        for name, value in attributes.items()
+    }
+
+
+def choose(attributes: Mapping[str, Attribute], names: list[str]) -> dict[str, Attribute]:
+    """Return those of ``attributes`` that ``names`` ask for.
+
+    A name may be ``All``, ``*``, or a prefix followed by ``.*``; a name that no attribute can have chooses nothing.
+    """
+    exact = set(names)
+    if "All" in exact or "*" in exact:
+        return dict(attributes)
+    prefixes = tuple(name[:-2] for name in names if name.endswith(".*"))
+    return {name: value for name, value in attributes.items() if name in exact or name.startswith(prefixes)}
+
+
+def _read(name: str, value: AttributeValue) -> Attribute:
+    if value.string_list_values or value.binary_list_values:
+        raise SqsError(
+            UNSUPPORTED_OPERATION, "Message attribute list values in SendMessage operation are not supported."
+        )
+    if not value.data_type and not value.string_value and not value.binary_value:
+        raise SqsError(
+            INVALID_PARAMETER_VALUE,
+            f"The message (user) attribute '{shown(name)}' must contain a non-empty message attribute value.",
+        )
+    kind = _kind(name, value.data_type)
+    if kind == "Binary":
+        return _read_binary(name, value)
+    if value.binary_value is not None:
+        raise _refused(name, f"has the type '{value.data_type}' and must use StringValue, not BinaryValue")
+    if not value.string_value:
+        raise _empty(name, value)
+    check_text(value.string_value, f"the message attribute '{name}'", INVALID_PARAMETER_VALUE)
+    if kind == "Number" and not is_number(value.string_value):
+        raise SqsError(
+            INVALID_PARAMETER_VALUE, f"Can't cast the value of message (user) attribute '{name}' to a number."
+        )
+    return Attribute(type=value.data_type or "", text=value.string_value)
+
+
+def _read_binary(name: str, value: AttributeValue) -> Attribute:
+    if value.string_value is not None:
+        raise _refused(name, f"has the type '{value.data_type}' and must use BinaryValue, not StringValue")
+    if not value.binary_value:
+        raise _empty(name, value)
+    return Attribute(type=value.data_type or "", data=value.binary_value)
+
+
+def _kind(name: str, label: str | None) -> str:
+    if not label:
+        raise _refused(name, "must contain a non-empty DataType")
+    if len(label) > SQS_ATTRIBUTE_TYPE_CHARACTERS_MAX:
+        raise SqsError(INVALID_PARAMETER_VALUE, f"Message (user) attribute type {_SHORTER}")
+    match = _TYPE.fullmatch(label)
+    if match is None:
+        raise SqsError(
+            INVALID_PARAMETER_VALUE,
+            f"The type of message (user) attribute '{name}' is invalid. You must use only the following "
+            "supported type prefixes: Binary, Number, String.",
+        )
+    check_text(label, f"the type of message attribute '{name}'", INVALID_PARAMETER_VALUE)
+    return match[1]
+
+
+def _check_name(name: str) -> None:
+    if not name:
+        raise SqsError(INVALID_PARAMETER_VALUE, "The request must contain non-empty message (user) attribute names.")
+    if len(name) > SQS_ATTRIBUTE_NAME_CHARACTERS_MAX:
+        raise SqsError(INVALID_PARAMETER_VALUE, f"Message (user) attribute name {_SHORTER}")
+    if _RESERVED.match(name):
+        raise SqsError(
+            INVALID_PARAMETER_VALUE,
+            "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'. "
+            f"These strings are reserved for internal use. Rename {shown(name)}.",
+        )
+    if not _NAME.fullmatch(name):
+        raise SqsError(
+            INVALID_PARAMETER_VALUE,
+            f"The message attribute name '{shown(name)}' is invalid. Attribute name can contain "
+            "A-Z, a-z, 0-9, underscore (_), hyphen (-), and period (.) characters. "
+            "Letters and digits may be of any script; no period may stand at an end or beside another.",
+        )
+
+
+def is_number(text: str) -> bool:
+    """Return whether ``text`` is a number of SQS: digits and exponent are bounded, and there is no infinity."""
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return False
+    whole, fraction, exponent = match.groups(default="0")
+    digits = (whole + fraction).lstrip("0")
+    magnitude = len(digits) - len(fraction) - 1 + int(exponent)
+    significant = digits.rstrip("0")
+    if not significant:
+        return True
+    return len(significant) <= _NUMBER_DIGITS_MAX and _NUMBER_EXPONENT_MIN <= magnitude <= _NUMBER_EXPONENT_MAX
+
+
+def _refused(name: str, reason: str, *, kind: str = "user") -> SqsError:
+    return SqsError(INVALID_PARAMETER_VALUE, f"Message ({kind}) attribute '{shown(name)}' {reason}.")
+
+
+def _empty(name: str, value: AttributeValue) -> SqsError:
+    return _refused(name, f"must contain a non-empty value of type '{value.data_type}'")
+
+
+# The MD5 digests with which clients check that a message arrived whole.
+#
+# MD5 of the body is over its UTF-8. MD5 of attributes is over each attribute in the order of its name: name, type and
+# value, each with its length before it in four bytes, big-endian, and one byte before the value: text (1)
+# or binary (2) (SQS Developer Guide, "Calculating the MD5 message digest for message attributes").
+
+
+_TEXT = b"\x01"
+_BINARY = b"\x02"
+
+
+def attributes_md5(attributes: Mapping[str, Attribute]) -> str | None:
+    """Return the digest of message attributes or message system attributes; ``None`` when there are none."""
+    if not attributes:
+        return None
+    digest = md5(usedforsecurity=False)
+    for name in sorted(attributes):
+        attribute = attributes[name]
+        digest.update(_measured(name.encode()) + _measured(attribute.type.encode()))
+        if attribute.data is None:
+            digest.update(_TEXT + _measured((attribute.text or "").encode()))
+        else:
+            digest.update(_BINARY + _measured(attribute.data))
+    return digest.hexdigest()
+
+
+def _measured(value: bytes) -> bytes:
+    return len(value).to_bytes(4) + value
+
+
+class QueueRequest(Shape, frozen=True, kw_only=True):
+    """A request about one queue: DeleteQueue, PurgeQueue, ListQueueTags, and the root of the others."""
+
+    queue_url: str | None = None
+
+
+class SendMessageResult(Shape, frozen=True, kw_only=True):
+    """SendMessage."""
+
+    md5_of_message_body: str
+    md5_of_message_attributes: str | None = None
+    md5_of_message_system_attributes: str | None = None
+    message_id: str
+    sequence_number: str | None = None
+
+
+class SendMessageBatchResultEntry(SendMessageResult, frozen=True, kw_only=True):
+    """One message of SendMessageBatch that was stored."""
+
+    id: str
+
+
+class BatchResultEntry(Shape, frozen=True, kw_only=True):
+    """One entry of DeleteMessageBatch or ChangeMessageVisibilityBatch that succeeded."""
+
+    id: str
+
+
+class ChangedResultEntry(BatchResultEntry, frozen=True, kw_only=True):
+    """The same of ChangeMessageVisibilityBatch and DeleteMessageBatch, with members of ours that clients of SQS ignore.
+
+    ``veilmq_hidden_for_ms`` is there where a change was made, and says for how long from then on; ``veilmq_receipt`` is
+    ``superseded``, of a delete also ``gone``, where the entry succeeded by the rules of SQS and nothing was done, and
+    ``earlier`` where it was done although another consumer has received the message since.
+    """
+
+    veilmq_hidden_for_ms: int | None = None
+    veilmq_receipt: str | None = None
+
+
+class BatchResultErrorEntry(Shape, frozen=True, kw_only=True):
+    """One entry of a batch that failed."""
+
+    id: str
+    sender_fault: bool
+    code: str
+    message: str
+
+
+class BatchResult(Shape, frozen=True, kw_only=True):
+    """The three batch actions."""
+
+    successful: list[SendMessageBatchResultEntry] | list[BatchResultEntry] | None = None
+    failed: list[BatchResultErrorEntry] | None = None
+
+
+# The rules of batches, the same for sends, deletes and changes.
+#
+# A request is refused as a whole when it has no entries, more than ten, or ids that are missing, malformed or not
+# distinct. Beyond that each entry succeeds or fails alone: one that breaks a rule of the wire never reaches the engine
+# and is listed under ``Failed`` beside those that the engine refused.
+
+
+_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{SQS_BATCH_ENTRY_ID_CHARACTERS_MAX}}}")
+
+
+class Entry(Protocol):
+    """What every batch entry has."""
+
+    @property
+    def id(self) -> str | None:
+        """Return the name that the client gave the entry."""
+
+
+E = TypeVar("E", bound=Entry)
+P = TypeVar("P")
+
+
+class Batch(Generic[E, P]):
+    """The entries of one request: those that go to the engine, prepared, and those that failed here."""
+
+    __slots__ = ("failed", "prepared")
+
+    def __init__(self, entries: Sequence[E] | None, kind: str, prepare: Callable[[E], P]) -> None:
+        """Check the ids and prepare each entry; ``kind`` is what the service model calls an entry.
+
+        Raises ``SqsError`` where the whole request is wrong; ``prepare`` raises it for its entry alone.
+        """
+        self.prepared: list[tuple[str, P]] = []
+        self.failed: list[BatchResultErrorEntry] = []
+        for identifier, entry in _identified(entries, kind):
+            try:
+                self.prepared.append((identifier, prepare(entry)))
+            except SqsError as error:
+                self.failed.append(_failure(identifier, error))
+
+    def respond(self, results: Any, success: Callable[[str, P, Any], Any]) -> BatchResult:
+        """Return the response; ``results`` has an outcome for each prepared entry, in their order.
+
+        ``success`` makes the answer from an entry's id, what was prepared and its outcome, and raises ``SqsError``
+        for an outcome that is an error.
+        """
+        successful = []
+        failed = list(self.failed)
+        for (identifier, prepared), outcome in zip(self.prepared, answered(results), strict=True):
+            try:
+                successful.append(success(identifier, prepared, outcome))
+            except SqsError as error:
+                failed.append(_failure(identifier, error))
+        return BatchResult(successful=successful or None, failed=failed or None)
+
+
+def _identified(entries: Sequence[E] | None, kind: str) -> list[tuple[str, E]]:
+    if entries is None:
+        raise missing_parameter("Entries")
+    if not entries:
+        raise SqsError(EMPTY_BATCH_REQUEST, f"There should be at least one {kind} in the request.")
+    if len(entries) > SQS_BATCH_ENTRIES_MAX:
+        raise too_many_entries(len(entries))
+    known: set[str] = set()
+    return [(_checked_id(entry.id, place, kind, known), entry) for place, entry in enumerate(entries, start=1)]
+
+
+def _checked_id(identifier: str | None, place: int, kind: str, known: set[str]) -> str:
+    if identifier is None:
+        raise missing_parameter(f"{kind}.{place}.Id")
+    if not _ID.fullmatch(identifier):
+        raise SqsError(
+            INVALID_ENTRY_ID,
+            "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
+            f"It can be at most {SQS_BATCH_ENTRY_ID_CHARACTERS_MAX} letters long.",
+        )
+    if identifier in known:
+        raise SqsError(ENTRY_IDS_NOT_DISTINCT, f"Id {identifier} repeated.")
+    known.add(identifier)
+    return identifier
+
+
+def _failure(identifier: str, error: SqsError) -> BatchResultErrorEntry:
+    code = error.code
+    return BatchResultErrorEntry(
+        id=identifier, sender_fault=code.fault == "Sender", code=code.query, message=error.message
+    )

@@ -1,0 +1,462 @@
+"""AWS Signature Version 4: the caller that signed a request, by its header or its query ("presigned").
+
+Nothing is read but the request and the keys; the present instant comes in. The rules are those of the IAM User Guide
+("AWS Signature Version 4 for API requests") and of AWS's published examples, the codes those of the service's API
+Reference ("Common Errors").
+
+What a client repeats is done once: the part of the header before the signature stands for a ``_Scope``, which has the
+key of the day, the names of the signed headers and the seconds of the day's start. It is remembered after a request of
+that kind was genuine, so that only a holder of a key can fill the cache. The rest is one pass over the
+signed headers and four runs of SHA-256, all in C.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from hashlib import sha256
+from hmac import compare_digest
+from hmac import digest as hmac_digest
+from operator import itemgetter
+from typing import NamedTuple
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from veilmq.core.limits import SIGNATURE_SKEW_S, SQS_PRESIGNED_S
+from veilmq.wire.exchange import AccessKey, Caller
+from veilmq.wire.sqs.errors import (
+    EXPIRED_TOKEN,
+    INCOMPLETE_SIGNATURE,
+    INVALID_CLIENT_TOKEN_ID,
+    MISSING_AUTHENTICATION_TOKEN,
+    REQUEST_EXPIRED,
+    SIGNATURE_DOES_NOT_MATCH,
+    SqsError,
+    shown,
+)
+
+_KEPT_IN_PATH = "/~"
+_KEPT_IN_QUERY = "~"
+_REMEMBERED_MAX = 1_024
+_REMEMBERED_BYTES_MAX = 512
+_paths: dict[bytes, bytes] = {b"": b"/", b"/": b"/"}
+
+Pair = tuple[bytes, bytes]
+
+
+def canonical_path(raw: bytes) -> bytes:
+    """Return the canonical form of the path of a target; the last ones are remembered, unless they are long."""
+    known = _paths.get(raw)
+    if known is not None:
+        return known
+    found = quote_from_bytes(_without_dots(raw), _KEPT_IN_PATH).encode()
+    if len(raw) <= _REMEMBERED_BYTES_MAX:
+        if len(_paths) >= _REMEMBERED_MAX:
+            _paths.clear()
+        _paths[raw] = found
+    return found
+
+
+def query_pairs(query: bytes) -> list[Pair]:
+    """Return the names and values of a query, decoded; ``+`` is a space, as in a form."""
+    found = []
+    for item in query.split(b"&"):
+        if item:
+            name, _, value = item.replace(b"+", b" ").partition(b"=")
+            found.append((unquote_to_bytes(name), unquote_to_bytes(value)))
+    return found
+
+
+def canonical_query(decoded: Iterable[Pair]) -> bytes:
+    """Return the canonical form of a query: encoded, then sorted by name and value."""
+    encoded = sorted((_encoded(name), _encoded(value)) for name, value in decoded)
+    return "&".join([f"{name}={value}" for name, value in encoded]).encode()
+
+
+def single_spaced(value: bytes) -> bytes:
+    """Return a header's value without white space around it, and with single spaces inside."""
+    return b" ".join(value.split())
+
+
+def _encoded(value: bytes) -> str:
+    return quote_from_bytes(value, _KEPT_IN_QUERY)
+
+
+def _without_dots(raw: bytes) -> bytes:
+    kept: list[bytes] = []
+    for part in raw.split(b"/"):
+        if part == b"..":
+            del kept[-1:]
+        elif part not in (b"", b"."):
+            kept.append(part)
+    return b"/" + b"/".join(kept) + (b"/" if kept and raw.endswith(b"/") else b"")
+
+
+ALGORITHM = b"AWS4-HMAC-SHA256"
+UNSIGNED = b"UNSIGNED-PAYLOAD"
+
+_SIGNATURE = b"Signature="
+_PARTS = (b"Credential", b"SignedHeaders", b"Signature")
+_END = b"aws4_request"
+_BLOCK = 64
+_INNER = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER = bytes(byte ^ 0x5C for byte in range(256))
+_TARGET = b"x-amz-target"  # names the action
+_DATE = re.compile(rb"[0-9]{8}T(?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9]Z")  # a day's key must not outlive its day
+_DAY_CHARACTERS = 8
+_QUERY = (b"X-Amz-Algorithm", b"X-Amz-Credential", b"X-Amz-Date", b"X-Amz-Expires", b"X-Amz-SignedHeaders")
+_QUERY_SIGNATURE = b"X-Amz-Signature"
+_QUERY_TOKEN = b"X-Amz-Security-Token"
+
+Headers = Mapping[bytes, bytes]
+
+
+class SignedRequest(NamedTuple):
+    """What a signature is calculated over: ``target`` and ``headers`` (by lower-case name) as they were sent."""
+
+    method: bytes
+    target: bytes
+    headers: Headers
+    body: bytes
+
+
+class Verifier:
+    """The keys of one credentials file, for one region and service."""
+
+    __slots__ = ("_keys", "_region", "_scopes", "_secure", "_service")
+
+    signs_body = True
+
+    def __init__(
+        self, keys: Mapping[str, AccessKey], *, region: str, service: str = "sqs", secure: bool = False
+    ) -> None:
+        """``keys`` are by id; ``secure`` means that requests come over TLS, where a body may go unsigned.
+
+        An empty ``region`` stands for any.
+        """
+        self._keys = keys
+        self._region = region.encode()
+        self._service = service.encode()
+        self._secure = secure
+        self._scopes: dict[bytes, _Scope] = {}
+
+    def verify(
+        self, method: bytes, target: bytes, headers: Headers, body: bytes, now_s: float, digest: bytes | None = None
+    ) -> Caller:
+        """Return the caller that signed the request; raises ``SqsError``. ``now_s`` is the wall clock's, in seconds.
+
+        ``digest`` is the SHA-256 of the body in hexadecimal, where it is known already.
+        """
+        authorization = headers.get(b"authorization")
+        if authorization is None:
+            return self._verify_presigned(SignedRequest(method, target, headers, body), now_s, digest)
+        repeated, _, signature = authorization.rpartition(_SIGNATURE)
+        scope = self._scopes.get(repeated)
+        is_new = scope is None
+        if scope is None:
+            scope, signature = self._read_header(authorization)
+        date = headers.get(b"x-amz-date") or _from_http_date(headers.get(b"date"))
+        if date != scope.date:
+            scope.set_date(date)
+        if not -SIGNATURE_SKEW_S <= now_s - scope.date_s <= SIGNATURE_SKEW_S:
+            raise _out_of_window(date, scope.date_s, now_s)
+        if not scope.lasting or b"x-amz-security-token" in headers:
+            _check_key(scope.key, headers.get(b"x-amz-security-token"), now_s)
+        if self._secure or digest is not None:
+            payload = self._digest(headers, body, digest)
+        else:
+            payload = sha256(body).hexdigest().encode()
+        start = method + b"\n/\n\n" if target == b"/" else _start(method, *_split(target))
+        scope.check(signature, start, headers, payload)
+        if is_new and authorization.endswith(
+            _SIGNATURE + signature
+        ):  # else there is more in it than what is before that
+            self._remember(repeated, scope)
+        return scope.key.caller
+
+    def inspect(self, method: bytes, target: bytes, headers: Headers, now_s: float) -> str:
+        """Return the id of the key that a request names, before its body is read; raises ``SqsError``.
+
+        All is checked that ``verify`` checks, but the signature.
+        """
+        authorization = headers.get(b"authorization")
+        if authorization is None:
+            scope = self._read_presigned(target, now_s)[0]
+        else:
+            scope, _ = self._read_header(authorization)
+            date = headers.get(b"x-amz-date") or _from_http_date(headers.get(b"date"))
+            scope.set_date(date)
+            if not -SIGNATURE_SKEW_S <= now_s - scope.date_s <= SIGNATURE_SKEW_S:
+                raise _out_of_window(date, scope.date_s, now_s)
+            _check_key(scope.key, headers.get(b"x-amz-security-token"), now_s)
+        return scope.key.id
+
+    def _verify_presigned(self, request: SignedRequest, now_s: float, digest: bytes | None) -> Caller:
+        scope, signature, path, given = self._read_presigned(request.target, now_s)
+        rest = [pair for pair in given if pair[0] != _QUERY_SIGNATURE]
+        payload = self._digest(request.headers, request.body, digest)
+        scope.check(signature, _start(request.method, path, rest), request.headers, payload)
+        return scope.key.caller
+
+    def _read_presigned(self, target: bytes, now_s: float) -> "tuple[_Scope, bytes, bytes, list[Pair]]":
+        """Return scope and signature of a presigned request, its path, and all of its parameters."""
+        path, given = _split(target)
+        parameters = dict(given)
+        if b"X-Amz-Algorithm" not in parameters:
+            raise SqsError(MISSING_AUTHENTICATION_TOKEN, "Request is missing Authentication Token; sign it.")
+        signature = _check_parameters(given, parameters)
+        algorithm, credential, date, expires, names = (parameters[name] for name in _QUERY)
+        if algorithm != ALGORITHM:
+            raise _incomplete(f"Unsupported AWS 'algorithm': '{_text(algorithm)}'.")
+        scope = self._scope(credential, names)
+        scope.set_date(date)
+        _check_expiry(scope, expires, now_s)
+        _check_key(scope.key, parameters.get(_QUERY_TOKEN), now_s)
+        return scope, signature, path, given
+
+    def _digest(self, headers: Headers, body: bytes, digest: bytes | None) -> bytes:
+        """Return what is signed of the body: its digest, or the word for nothing."""
+        if self._secure and headers.get(b"x-amz-content-sha256") == UNSIGNED:
+            return UNSIGNED
+        return digest or sha256(body).hexdigest().encode()
+
+    def _read_header(self, authorization: bytes) -> "tuple[_Scope, bytes]":
+        algorithm, _, rest = authorization.strip().partition(b" ")
+        if algorithm != ALGORITHM:
+            raise _incomplete(f"Unsupported AWS 'algorithm': '{_text(algorithm)}'; sign with Signature Version 4.")
+        given = [_part(item) for item in rest.split(b",")]
+        parts = dict(given)
+        for name in _PARTS:
+            if not parts.get(name):
+                raise _incomplete(f"Authorization header requires '{name.decode()}' parameter.")
+            if sum(part[0] == name for part in given) != 1:
+                raise _incomplete(f"Authorization header requires '{name.decode()}' parameter, once.")
+        credential, names, signature = (parts[name] for name in _PARTS)
+        return self._scope(credential, names), signature
+
+    def _scope(self, credential: bytes, names: bytes) -> "_Scope":
+        parts = credential.rsplit(b"/", 4)
+        if len(parts) != 5 or not all(parts):
+            raise _incomplete(
+                "Credential must have exactly 5 slash-delimited elements, e.g. keyid/date/region/service/term."
+            )
+        key_id, day, region, service, end = parts
+        key = self._keys.get(key_id.decode("latin-1"))
+        if key is None:
+            raise _unknown_key()
+        self._check_place(region, service, end)
+        signed = names.split(b";")
+        if len(set(signed)) < len(signed):  # else a long value could be signed thousands of times over
+            raise _incomplete("'SignedHeaders' must name each header once.")
+        if b"host" not in signed:
+            raise _does_not_match("'Host' must be a 'SignedHeader' in the AWS Authorization.")
+        return _Scope(key, day, b"/".join((day, region, service, end)), signed)
+
+    def _check_place(self, region: bytes, service: bytes, end: bytes) -> None:
+        for given, wanted, what in (
+            (region, self._region, "a valid region"),
+            (service, self._service, "the correct service"),
+            (end, _END, "a valid terminator"),
+        ):
+            if given != wanted and wanted:
+                raise _does_not_match(
+                    f"Credential should be scoped to {what}: '{wanted.decode()}', not '{_text(given)}'."
+                )
+
+    def _remember(self, repeated: bytes, scope: "_Scope") -> None:
+        if len(self._scopes) >= _REMEMBERED_MAX:
+            self._scopes.clear()
+        self._scopes[repeated] = scope
+
+
+class _Scope:
+    """What a client's requests of one day have in common, and the last instant that one of them bore."""
+
+    __slots__ = (
+        "_dated",
+        "_day_s",
+        "_inner",
+        "_outer",
+        "_shape",
+        "_signs_target",
+        "_text",
+        "_values",
+        "date",
+        "date_s",
+        "day",
+        "key",
+        "lasting",
+    )
+
+    def __init__(self, key: AccessKey, day: bytes, text: bytes, names: list[bytes]) -> None:
+        self.key = key
+        self.lasting = key.session_token is None and key.expires_at_s is None
+        self.day = day
+        self.date = b""
+        self.date_s = 0
+        self._day_s = _day_s(day)
+        self._text = text
+        self._signs_target = _TARGET in names
+        self._values = itemgetter(*names, names[0]) if len(names) == 1 else itemgetter(*names)
+        lines = b"".join(name.replace(b"%", b"%%") + b":%b\n" for name in names)
+        self._shape = lines + b"%.0b" * (len(names) == 1) + b"\n" + b";".join(names).replace(b"%", b"%%") + b"\n"
+        block = signing_key(key.secret, text).ljust(_BLOCK, b"\0")
+        self._inner = sha256(block.translate(_INNER))
+        self._outer = sha256(block.translate(_OUTER))
+        self._dated = self._inner
+
+    def set_date(self, date: bytes) -> None:
+        """Take the date of a request: ``20260131T235959Z``; raises ``SqsError`` for another form or day."""
+        if not _DATE.fullmatch(date):
+            raise _incomplete("Date must be in ISO-8601 'basic format', like 20260131T235959Z.")
+        if date[:_DAY_CHARACTERS] != self.day:
+            raise _does_not_match(f"Date in Credential scope does not match YYYYMMDD from {_text(date)}.")
+        self.date_s = self._day_s + int(date[9:11]) * 3_600 + int(date[11:13]) * 60 + int(date[13:15])
+        self.date = date
+        self._dated = self._inner.copy()
+        self._dated.update(b"%b\n%b\n%b\n" % (ALGORITHM, date, self._text))
+
+    def check(self, signature: bytes, start: bytes, headers: Headers, payload: bytes) -> None:
+        """Raise SignatureDoesNotMatch unless ``signature`` is that of a request of this date.
+
+        ``start`` is the canonical request up to its headers. Few headers have white space that does not count, so it is
+        looked for only where the signature is not right.
+        """
+        if not self._signs_target and _TARGET in headers:
+            raise _does_not_match("'X-Amz-Target' must be a 'SignedHeader' in the AWS Authorization.")
+        try:
+            values = self._values(headers)
+        except KeyError as error:
+            raise _does_not_match(f"The signed header '{_text(error.args[0])}' is not in the request.") from None
+        if compare_digest(self._sign(start + self._shape % values + payload), signature):
+            return
+        trimmed = tuple(map(single_spaced, values))
+        if not compare_digest(self._sign(start + self._shape % trimmed + payload), signature.rstrip()):
+            raise _does_not_match()
+
+    def _sign(self, request: bytes) -> bytes:
+        """Return the signature of a canonical request, in hexadecimal: HMAC-SHA-256 whose beginning is prepared."""
+        inner, outer = self._dated.copy(), self._outer.copy()
+        inner.update(sha256(request).hexdigest().encode())
+        outer.update(inner.digest())
+        return outer.hexdigest().encode()
+
+
+def credential_of(authorization: bytes, target: bytes) -> bytes:
+    """Return the credential that a request names (``keyid/date/region/service/term``), unverified; empty for none."""
+    if authorization:
+        if not authorization.startswith(ALGORITHM):
+            return b""
+        _, _, rest = authorization.partition(b"Credential=")
+        return rest.partition(b",")[0].strip()
+    _, _, query = target.partition(b"?")
+    return dict(query_pairs(query)).get(_QUERY[1], b"")
+
+
+def _split(target: bytes) -> tuple[bytes, list[Pair]]:
+    """Return path and parameters; refuses a fragment, which no target has (RFC 9112, 3.2).
+
+    The dots behind one would free the signed path of what stands before it, and that is what the queue is read from.
+    """
+    if b"#" in target:
+        raise _does_not_match("The target of a signed request must not have a fragment (#...).")
+    path, _, query = target.partition(b"?")
+    return path, query_pairs(query)
+
+
+def _start(method: bytes, path: bytes, query: list[Pair]) -> bytes:
+    return b"%b\n%b\n%b\n" % (method, canonical_path(path), canonical_query(query))
+
+
+def signing_key(secret: bytes, scope: bytes) -> bytes:
+    """Return the key for ``scope`` (``day/region/service/aws4_request``)."""
+    key = b"AWS4" + secret
+    for part in scope.split(b"/"):
+        key = hmac_digest(key, part, "sha256")
+    return key
+
+
+def _part(item: bytes) -> Pair:
+    name, _, value = item.strip().partition(b"=")
+    return name, value
+
+
+def _check_parameters(given: list[Pair], parameters: Mapping[bytes, bytes]) -> bytes:
+    """Return the signature of a presigned request; raises IncompleteSignature where a parameter is missing or twice."""
+    for name in (*_QUERY, _QUERY_SIGNATURE):
+        if not parameters.get(name) or sum(pair[0] == name for pair in given) != 1:
+            raise _incomplete(f"AWS query-string parameters must include '{name.decode()}', once.")
+    return parameters[_QUERY_SIGNATURE]
+
+
+def _check_key(key: AccessKey, token: bytes | None, now_s: float) -> None:
+    """Refuse a key that has run out, or whose session token is not the one given."""
+    if key.session_token is None:
+        if token is not None:
+            raise _unknown_key()
+    elif token is None or not compare_digest(token, key.session_token):
+        raise _unknown_key()
+    if key.expires_at_s is not None and now_s >= key.expires_at_s:
+        raise SqsError(EXPIRED_TOKEN, "The security token included in the request is expired.")
+
+
+def _out_of_window(date: bytes, date_s: int, now_s: float) -> SqsError:
+    if date_s > now_s:
+        return _does_not_match(
+            f"Signature not yet current: {_text(date)} is still later than {_basic(now_s + SIGNATURE_SKEW_S)} "
+            f"({_basic(now_s)} + 15 min.)"
+        )
+    return _does_not_match(
+        f"Signature expired: {_text(date)} is now earlier than {_basic(now_s - SIGNATURE_SKEW_S)} "
+        f"({_basic(now_s)} - 15 min.)"
+    )
+
+
+def _check_expiry(scope: _Scope, expires: bytes, now_s: float) -> None:
+    seconds = int(expires) if expires.isdigit() and len(expires) <= 6 else 0
+    if not SQS_PRESIGNED_S.holds(seconds):
+        raise _incomplete(f"X-Amz-Expires must be a whole number from 1 to {SQS_PRESIGNED_S.maximum}.")
+    if scope.date_s - now_s > SIGNATURE_SKEW_S:
+        raise _out_of_window(scope.date, scope.date_s, now_s)
+    if now_s > scope.date_s + seconds:
+        raise SqsError(REQUEST_EXPIRED, f"The presigned request expired at {_basic(scope.date_s + seconds)}.")
+
+
+def _from_http_date(date: bytes | None) -> bytes:
+    if date is None:
+        raise _incomplete("Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header.")
+    try:
+        return _basic(parsedate_to_datetime(date.decode("latin-1")).timestamp()).encode()
+    except (ValueError, OverflowError):
+        raise _incomplete("The Date header is no date; send X-Amz-Date, like 20260131T235959Z.") from None
+
+
+def _day_s(day: bytes) -> int:
+    try:
+        if len(day) != _DAY_CHARACTERS or not day.isdigit():
+            raise ValueError
+        return int(datetime(int(day[:4]), int(day[4:6]), int(day[6:]), tzinfo=UTC).timestamp())
+    except ValueError:
+        raise _incomplete("The date in the Credential scope must be a day, like 20260131.") from None
+
+
+def _basic(at_s: float) -> str:
+    return datetime.fromtimestamp(int(at_s), tz=UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def _text(value: bytes) -> str:
+    return shown(value.decode("ascii", "replace"))
+
+
+def _incomplete(message: str) -> SqsError:
+    return SqsError(INCOMPLETE_SIGNATURE, message)
+
+
+def _unknown_key() -> SqsError:
+    return SqsError(INVALID_CLIENT_TOKEN_ID, "The security token included in the request is invalid.")
+
+
+def _does_not_match(
+    message: str = "The request signature we calculated does not match the signature you provided. "
+    "Check your AWS Secret Access Key and signing method. Consult the service documentation for details.",
+) -> SqsError:
+    return SqsError(SIGNATURE_DOES_NOT_MATCH, message)

@@ -1,0 +1,508 @@
+"""Signature Version 4: the canonical form and the checks."""
+
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+from botocore import auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.internals.wire.sqs.asking import UNHURRIED
+from veilmq.wire.exchange import AccessKey, caller_named
+from veilmq.wire.sqs import errors
+from veilmq.wire.sqs.errors import Code, SqsError
+from veilmq.wire.sqs.signatures import (
+    SignedRequest,
+    Verifier,
+    _paths,
+    canonical_path,
+    canonical_query,
+    query_pairs,
+    single_spaced,
+)
+
+
+@pytest.mark.parametrize(
+    ("raw", "form"),
+    [
+        (b"", b"/"),
+        (b"/", b"/"),
+        (b"//", b"/"),
+        (b"/./", b"/"),
+        (b"/..", b"/"),
+        (b"/a/../b/", b"/b/"),
+        (b"/a//b/./c", b"/a/b/c"),
+        (b"/a b", b"/a%20b"),
+        (b"/a%20b", b"/a%2520b"),
+        (b"/a~_-.b", b"/a~_-.b"),
+        (b"/\xc3\xbc", b"/%C3%BC"),
+    ],
+)
+def test_a_path_is_freed_of_dots_and_encoded_once_more(raw: bytes, form: bytes) -> None:
+    """The second time it is remembered."""
+    assert (canonical_path(raw), canonical_path(raw)) == (form, form)
+
+
+def test_long_paths_are_not_remembered() -> None:
+    """A thousand of the longest would take some thirty MiB."""
+    assert canonical_path(b"/" + b"a" * 600) == b"/" + b"a" * 600
+    assert max(map(len, _paths)) <= 512
+
+
+@pytest.mark.parametrize(
+    ("raw", "form"),
+    [
+        (b"", b""),
+        (b"&&", b""),
+        (b"a", b"a="),
+        (b"b=2&a=1", b"a=1&b=2"),
+        (b"a=2&a=1", b"a=1&a=2"),
+        (b"a-b=1&a=2", b"a=2&a-b=1"),
+        (b"A=1&a=1&B=1", b"A=1&B=1&a=1"),
+        (b"a=x+y&b=x%20y", b"a=x%20y&b=x%20y"),
+        (b"a=%2b&b=%2B", b"a=%2B&b=%2B"),
+        (b"a=1=2", b"a=1%3D2"),
+        (b"a=/~", b"a=%2F~"),
+    ],
+)
+def test_a_query_is_decoded_encoded_and_sorted(raw: bytes, form: bytes) -> None:
+    assert canonical_query(query_pairs(raw)) == form
+
+
+@UNHURRIED
+@given(st.binary(max_size=30))
+def test_a_canonical_query_is_its_own_canonical_form(raw: bytes) -> None:
+    """So no two requests that mean different things have one form."""
+    form = canonical_query(query_pairs(raw))
+    assert canonical_query(query_pairs(form)) == form
+    assert sorted(query_pairs(form)) == sorted(query_pairs(raw))
+
+
+def test_white_space_of_a_header_counts_once_and_only_inside() -> None:
+    assert single_spaced(b"  a \t b  ") == b"a b"
+
+
+# Signatures: AWS's published examples, botocore as an oracle at random, every way to be refused, no secret shown.
+
+
+EXAMPLE_SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
+EXAMPLE_S = datetime(2015, 8, 30, 12, 36, tzinfo=UTC).timestamp()
+EXAMPLE = (
+    "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request, SignedHeaders={}, Signature={}"
+)
+
+ALICE = caller_named("111122223333", "alice")
+SECRET = "a secret/of+Alice"
+KEY = AccessKey(id="AKIDALICE", secret=SECRET, caller=ALICE)
+TEMPORARY = AccessKey(
+    id="ASIDALICE", secret=SECRET, caller=ALICE, session_token="a/token+==", expires_at_s=EXAMPLE_S + 600
+)
+KEYS = {key.id: key for key in (KEY, TEMPORARY)}
+HOST = "queues.example:9324"
+
+
+def examples(**more: AccessKey) -> Verifier:
+    """Return what verifies AWS's examples, which are of a made-up service."""
+    key = AccessKey(id="AKIDEXAMPLE", secret=EXAMPLE_SECRET, caller=caller_named("123456789012"))
+    return Verifier({key.id: key}, region="us-east-1", service="service")
+
+
+def verifier(*, secure: bool = False) -> Verifier:
+    """Return what verifies Alice's requests."""
+    return Verifier(KEYS, region="eu-west-1", secure=secure)
+
+
+def verify(by: Verifier, request: SignedRequest, now_s: float = EXAMPLE_S) -> Any:
+    """Return who signed ``request``."""
+    return by.verify(*request, now_s)
+
+
+def refusal(request: SignedRequest, *, by: Verifier | None = None, now_s: float = EXAMPLE_S) -> SqsError:
+    """Return the error with which ``request`` is refused."""
+    with pytest.raises(SqsError) as caught:
+        verify(by or verifier(), request, now_s)
+    return caught.value
+
+
+def frozen(monkeypatch: pytest.MonkeyPatch, at_s: float = EXAMPLE_S) -> None:
+    """Have botocore sign at ``at_s``."""
+    instant = datetime.fromtimestamp(at_s, tz=UTC).replace(tzinfo=None)
+    monkeypatch.setattr(auth, "get_current_datetime", lambda: instant)
+
+
+@pytest.fixture(autouse=True)
+def then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Botocore signs at the instant of the examples."""
+    frozen(monkeypatch)
+
+
+def signed(
+    *,
+    method: str = "POST",
+    path: str = "/",
+    body: bytes = b"{}",
+    headers: dict[str, str] | None = None,
+    key: AccessKey = KEY,
+    region: str = "eu-west-1",
+    service: str = "sqs",
+    presigned_s: int | None = None,
+) -> SignedRequest:
+    """Return a request as botocore signs it, in its header, or presigned for ``presigned_s`` seconds."""
+    made = AWSRequest(method, f"http://{HOST}{path}", headers={"Host": HOST} | (headers or {}), data=body)
+    token = key.session_token.decode() if key.session_token is not None else None
+    credentials = Credentials(key.id, key.secret.decode(), token)
+    if presigned_s is None:
+        auth.SigV4Auth(credentials, service, region).add_auth(made)
+    else:
+        auth.SigV4QueryAuth(credentials, service, region, expires=presigned_s).add_auth(made)
+    url = urlsplit(made.url)
+    sent = {name.lower().encode(): str(value).encode() for name, value in made.headers.items()}
+    target = url.path + (f"?{url.query}" if url.query else "")
+    return SignedRequest(method.encode(), target.encode(), sent, body)
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "more", "names", "signature", "body"),
+    [
+        pytest.param(
+            b"GET", b"/", {}, "host;x-amz-date",
+            "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31", b"", id="get-vanilla",
+        ),
+        pytest.param(
+            b"GET", b"/?Param2=value2&Param1=value1", {}, "host;x-amz-date",
+            "b97d918cfa904a5beff61c982a1b6f458b799221646efd99d3219ec94cdf2500", b"",
+            id="get-vanilla-query-order-key-case",
+        ),
+        pytest.param(
+            b"GET", b"/?-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz="
+            b"-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", {}, "host;x-amz-date",
+            "9c3e54bfcdf0b19771a7f523ee5669cdf59bc7cc0884027167c21bb143a40197", b"", id="get-vanilla-query-unreserved",
+        ),
+        pytest.param(
+            b"GET", "/ሴ".encode(), {}, "host;x-amz-date",
+            "8318018e0b0f223aa2bbf98705b62bb787dc9c0e678f255a891fd03141be5d85", b"", id="get-utf8",
+        ),
+        pytest.param(
+            b"GET", b"/example/..", {}, "host;x-amz-date",
+            "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31", b"", id="get-relative",
+        ),
+        pytest.param(
+            b"GET", b"/-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", {}, "host;x-amz-date",
+            "07ef7494c76fa4850883e2b006601f940f8a34d404d0cfa977f52a65bbf5f24f", b"", id="get-unreserved",
+        ),
+        pytest.param(
+            b"GET", b"/", {b"my-header1": b" value1", b"my-header2": b' "a   b   c"'},
+            "host;my-header1;my-header2;x-amz-date",
+            "acc3ed3afb60bb290fc8d2dd0098b9911fcaa05412b367055dee359757a9c736", b"", id="get-header-value-trim",
+        ),
+        pytest.param(
+            b"POST", b"/", {}, "host;x-amz-date",
+            "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b", b"", id="post-vanilla",
+        ),
+        pytest.param(
+            b"POST", b"/", {b"my-header1": b"VALUE1"}, "host;my-header1;x-amz-date",
+            "cdbc9802e29d2942e5e10b5bccfdd67c5f22c7c4e8ae67b53629efa58b974b7d", b"", id="post-header-value-case",
+        ),
+        pytest.param(
+            b"POST", b"/", {b"content-type": b"application/x-www-form-urlencoded"}, "content-type;host;x-amz-date",
+            "ff11897932ad3f4e8b18135d722051e5ac45fc38421b1da7b9d196a0fe09473a", b"Param1=value1",
+            id="post-x-www-form-urlencoded",
+        ),
+    ],
+)  # fmt: skip
+def test_the_published_examples(
+    method: bytes, target: bytes, more: dict[bytes, bytes], names: str, signature: str, body: bytes
+) -> None:
+    """Signatures of AWS's Signature Version 4 test suite are genuine, and no other one of the same request is."""
+    headers = {b"host": b"example.amazonaws.com", b"x-amz-date": b"20150830T123600Z"} | more
+    authorization = EXAMPLE.format(names, signature).encode()
+    request = SignedRequest(method, target, headers | {b"authorization": authorization}, body)
+    assert verify(examples(), request).account == "123456789012"
+    other = EXAMPLE.format(names, signature[::-1]).encode()
+    changed = request._replace(headers=headers | {b"authorization": other})
+    assert refusal(changed, by=examples()).code is errors.SIGNATURE_DOES_NOT_MATCH
+
+
+TEXT = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=12)
+VALUE = st.text(st.sampled_from("ab~ +%/,;=\té"), max_size=12)
+NAME = st.sampled_from(["x-amz-meta", "content-type", "x-other", "accept"])
+PATHS = st.lists(st.sampled_from(["", ".", "..", "a", "b%20c", "d e", "ü", "f+g", "1~2", "q.fifo"]), max_size=5)
+
+
+@UNHURRIED
+@given(
+    path=PATHS.map("/".join),
+    headers=st.dictionaries(NAME, VALUE, max_size=3),
+    body=st.binary(max_size=40),
+    key=st.sampled_from([KEY, TEMPORARY]),
+    method=st.sampled_from(["GET", "POST"]),
+)
+def test_what_botocore_signs_is_genuine(
+    path: str, headers: dict[str, str], body: bytes, key: AccessKey, method: str
+) -> None:
+    """Whatever path, headers and body; the second time too, and no more once anything differs."""
+    request = signed(method=method, path=f"/{path}", headers=headers, body=body, key=key)
+    by = verifier()
+    assert verify(by, request) is ALICE
+    assert verify(by, request) is ALICE
+    for other in (
+        request._replace(body=body + b"x"),
+        request._replace(method=b"PUT"),
+        request._replace(target=request.target + b"x"),
+        request._replace(target=request.target + b"?x"),
+        request._replace(headers={**request.headers, b"host": b"elsewhere"}),
+    ):
+        assert refusal(other, by=by).code is errors.SIGNATURE_DOES_NOT_MATCH
+
+
+@UNHURRIED
+@given(
+    values=st.dictionaries(st.sampled_from(["Action", "A.1", "A-1", "é", "a b"]), st.text(max_size=9), max_size=4),
+    key=st.sampled_from([KEY, TEMPORARY]),
+)
+def test_what_botocore_presigns_is_genuine(values: dict[str, str], key: AccessKey) -> None:
+    """Whatever its query; and no more once a parameter or the (empty) body differs."""
+    query = "&".join(f"{quote(name, '')}={quote(text, '')}" for name, text in values.items())
+    request = signed(method="GET", path=f"/1/q?{query}" if query else "/1/q", key=key, presigned_s=60, body=b"")
+    assert verify(verifier(), request) is ALICE
+    for other in (
+        request._replace(target=request.target + b"&Action=DeleteQueue"),
+        request._replace(target=request.target.replace(b"Expires=60", b"Expires=600")),
+        request._replace(body=b"x"),
+    ):
+        assert refusal(other).code is errors.SIGNATURE_DOES_NOT_MATCH
+
+
+@UNHURRIED
+@given(target=st.binary(max_size=60), authorization=st.binary(max_size=80) | st.none(), date=st.binary(max_size=20))
+def test_no_bytes_give_anything_but_a_protocol_error(target: bytes, authorization: bytes | None, date: bytes) -> None:
+    """Garbage is refused, in the query as in the header."""
+    headers = {b"host": b"h", b"x-amz-date": date}
+    if authorization is not None:
+        headers[b"authorization"] = b"AWS4-HMAC-SHA256 Credential=AKIDALICE/" + authorization
+    refusal(SignedRequest(b"GET", target + b"?X-Amz-Algorithm=AWS4-HMAC-SHA256&" + target, headers, b""))
+
+
+def edited(request: SignedRequest, old: bytes, new: bytes) -> SignedRequest:
+    """Return ``request`` with other words in its Authorization header."""
+    authorization = request.headers[b"authorization"]
+    assert old in authorization
+    return request._replace(headers={**request.headers, b"authorization": authorization.replace(old, new)})
+
+
+def without(request: SignedRequest, name: bytes) -> SignedRequest:
+    """Return ``request`` without a header."""
+    return request._replace(headers={key: value for key, value in request.headers.items() if key != name})
+
+
+def repeated_parts(good: SignedRequest) -> list[tuple[str, SignedRequest, Code, str]]:
+    """Return requests whose header has a part twice."""
+    header = good.headers[b"authorization"]
+    parts = [part.strip() for part in header.partition(b" ")[2].split(b",")]
+    return [
+        (
+            f"repeated {part!r}",
+            good._replace(headers={**good.headers, b"authorization": header.replace(part, part + b", " + part)}),
+            errors.INCOMPLETE_SIGNATURE,
+            f"'{part.partition(b'=')[0].decode()}' parameter, once",
+        )
+        for part in parts
+    ]
+
+
+def wrong_headers() -> list[tuple[str, SignedRequest, Code, str]]:
+    """Return requests with a signature in the header that are refused: what they are, the code, words of the text."""
+    good = signed(headers={"X-Amz-Target": "AmazonSQS.ListQueues"})
+    return [
+        ("unsigned", without(good, b"authorization"), errors.MISSING_AUTHENTICATION_TOKEN, "missing Authentication"),
+        ("basic", edited(good, b"AWS4-HMAC-SHA256", b"Basic"), errors.INCOMPLETE_SIGNATURE, "'algorithm': 'Basic'"),
+        ("v4a", edited(good, b"HMAC-SHA256", b"ECDSA-P256-SHA256"), errors.INCOMPLETE_SIGNATURE, "ECDSA"),
+        ("no-credential", edited(good, b"Credential=", b"X="), errors.INCOMPLETE_SIGNATURE, "'Credential'"),
+        ("no-names", edited(good, b"SignedHeaders=", b"X="), errors.INCOMPLETE_SIGNATURE, "'SignedHeaders'"),
+        ("no-signature", edited(good, b"Signature=", b"X="), errors.INCOMPLETE_SIGNATURE, "'Signature'"),
+        ("short-credential", edited(good, b"/aws4_request", b""), errors.INCOMPLETE_SIGNATURE, "5 slash-delimited"),
+        ("no-day", edited(good, b"20150830", b"2015083x"), errors.INCOMPLETE_SIGNATURE, "must be a day"),
+        ("no-such-day", edited(good, b"20150830", b"20150231"), errors.INCOMPLETE_SIGNATURE, "must be a day"),
+        ("no-date", without(good, b"x-amz-date"), errors.INCOMPLETE_SIGNATURE, "'X-Amz-Date' or a 'Date'"),
+        ("other-day", edited(good, b"20150830", b"20150829"), errors.SIGNATURE_DOES_NOT_MATCH, "does not match YYYY"),
+        ("unknown-key", edited(good, b"AKIDALICE", b"AKIDNOBODY"), errors.INVALID_CLIENT_TOKEN_ID, "token included"),
+        ("region", edited(good, b"eu-west-1", b"us-east-1"), errors.SIGNATURE_DOES_NOT_MATCH, "'eu-west-1', not 'us-"),
+        ("service", signed(service="sns"), errors.SIGNATURE_DOES_NOT_MATCH, "service: 'sqs', not 'sns'"),
+        ("term", edited(good, b"aws4_request", b"aws4"), errors.SIGNATURE_DOES_NOT_MATCH, "terminator"),
+        ("host", edited(good, b"=host;", b"=x;"), errors.SIGNATURE_DOES_NOT_MATCH, "'Host' must be"),
+        ("target", edited(good, b";x-amz-target", b""), errors.SIGNATURE_DOES_NOT_MATCH, "'X-Amz-Target' must be"),
+        *repeated_parts(good),
+        ("twice", edited(good, b"=host;", b"=host;host;"), errors.INCOMPLETE_SIGNATURE, "each header once"),
+        ("absent", edited(good, b"=host;", b"=a;host;"), errors.SIGNATURE_DOES_NOT_MATCH, "header 'a' is not in"),
+        ("secret", edited(good, b"Signature=", b"Signature=0"), errors.SIGNATURE_DOES_NOT_MATCH, "calculated does not"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("index", range(23))
+def test_a_wrong_header_is_refused(index: int) -> None:
+    """Each with the code of AWS and words that say what to do."""
+    cases = wrong_headers()
+    assert len(cases) == 23
+    _, request, code, words = cases[index]
+    error = refusal(request)
+    assert error.code is code
+    assert words in error.message
+
+
+def test_a_target_that_is_not_signed_is_refused_from_a_known_client_too() -> None:
+    """It names the action, and anyone on the way could add it."""
+    by, form = verifier(), signed(body=b"Action=ListQueues")
+    for _ in range(2):
+        assert verify(by, form) is ALICE
+    added = {**form.headers, b"x-amz-target": b"AmazonSQS.ListQueues"}
+    error = refusal(form._replace(headers=added), by=by)
+    assert (error.code, "'X-Amz-Target' must be" in error.message) == (errors.SIGNATURE_DOES_NOT_MATCH, True)
+
+
+def test_a_fragment_does_not_hide_a_path_that_was_not_signed() -> None:
+    """The canonical form of the changed target is that of the one that was signed."""
+    request = signed(path="/111122223333/jobs", body=b"Action=PurgeQueue")
+    assert verify(verifier(), request) is ALICE
+    changed = request._replace(target=b"/111122223333/other#/../jobs")
+    assert canonical_path(changed.target) == request.target
+    error = refusal(changed)
+    assert (error.code, "fragment" in error.message) == (errors.SIGNATURE_DOES_NOT_MATCH, True)
+
+
+def test_the_parts_of_the_header_may_have_any_order() -> None:
+    """The second time too."""
+    by, good = verifier(), signed()
+    scheme, _, rest = good.headers[b"authorization"].partition(b" ")
+    parts = rest.split(b", ")
+    for order in ((0, 1, 2), (2, 0, 1), (0, 2, 1)):
+        authorization = scheme + b" " + b",".join(parts[index] for index in order)
+        for _ in range(2):
+            assert verify(by, good._replace(headers={**good.headers, b"authorization": authorization})) is ALICE
+
+
+def test_wrong_dates_are_refused() -> None:
+    good = signed()
+    for date in (b"2015-08-30", b"20150830T1236ZZZ", b"20150830 123600Z", b"2015083xT123600Z", b"20150830T240000Z"):
+        error = refusal(good._replace(headers={**good.headers, b"x-amz-date": date}))
+        assert error.code is errors.INCOMPLETE_SIGNATURE
+    error = refusal(
+        without(good, b"x-amz-date")._replace(headers={**without(good, b"x-amz-date").headers, b"date": b"x"})
+    )
+    assert error.code is errors.INCOMPLETE_SIGNATURE
+
+
+def test_the_date_header_stands_in_for_the_other() -> None:
+    """A request that bears only Date is genuine when its signature is over that instant."""
+    headers = {b"host": b"example.amazonaws.com", b"date": b"Sun, 30 Aug 2015 12:36:00 GMT"}
+    error = refusal(
+        SignedRequest(b"GET", b"/", headers | {b"authorization": EXAMPLE.format("date;host", "0").encode()}, b""),
+        by=examples(),
+    )
+    assert error.code is errors.SIGNATURE_DOES_NOT_MATCH
+    signature = "b27ccfbfa7df52a200ff74193ca6e32d4b48b8856fab7ebf1c595d0670a7e470"
+    genuine = headers | {b"host": b"host.foo.com", b"date": b"Mon, 09 Sep 2011 23:36:00 GMT"}
+    authorization = (
+        EXAMPLE.replace("20150830", "20110909").replace("/service/", "/host/").format("date;host", signature)
+    )
+    key = AccessKey(id="AKIDEXAMPLE", secret=EXAMPLE_SECRET, caller=ALICE)
+    by = Verifier({key.id: key}, region="us-east-1", service="host")
+    at_s = datetime(2011, 9, 9, 23, 36, tzinfo=UTC).timestamp()
+    assert (
+        verify(by, SignedRequest(b"GET", b"/", genuine | {b"authorization": authorization.encode()}, b""), at_s)
+        is ALICE
+    )
+
+
+@pytest.mark.parametrize(
+    ("late_s", "words"),
+    [(-901, "not yet current"), (-900, None), (900, None), (901, "Signature expired: 20150830T123600Z is now earlier")],
+    ids=["early", "just-early-enough", "just-late-enough", "late"],
+)
+def test_a_signature_is_good_for_fifteen_minutes(late_s: int, words: str | None) -> None:
+    """Either way, to the second."""
+    request = signed()
+    if words is None:
+        assert verify(verifier(), request, EXAMPLE_S + late_s) is ALICE
+        return
+    error = refusal(request, now_s=EXAMPLE_S + late_s)
+    assert error.code is errors.SIGNATURE_DOES_NOT_MATCH
+    assert words in error.message
+
+
+def test_a_temporary_key_needs_its_token_and_runs_out() -> None:
+    """A missing or a wrong token is that of no key; so is one beside a key that has none."""
+    good = signed(key=TEMPORARY)
+    assert verify(verifier(), good, EXAMPLE_S + 599) is ALICE
+    assert refusal(without(good, b"x-amz-security-token")).code is errors.INVALID_CLIENT_TOKEN_ID
+    wrong = {**good.headers, b"x-amz-security-token": b"another"}
+    assert refusal(good._replace(headers=wrong)).code is errors.INVALID_CLIENT_TOKEN_ID
+    needless = signed(headers={"X-Amz-Security-Token": "t"})
+    assert refusal(needless).code is errors.INVALID_CLIENT_TOKEN_ID
+    assert refusal(good, now_s=EXAMPLE_S + 600).code is errors.EXPIRED_TOKEN
+
+
+def test_a_presigned_request_runs_out() -> None:
+    """After its own seconds, long after the fifteen minutes of others; a date of the future is not yet good."""
+    good = signed(method="GET", path="/?Action=ListQueues", presigned_s=604_800, body=b"")
+    assert verify(verifier(), good, EXAMPLE_S + 604_800) is ALICE
+    assert refusal(good, now_s=EXAMPLE_S + 604_801).code is errors.REQUEST_EXPIRED
+    assert refusal(good, now_s=EXAMPLE_S - 901).code is errors.SIGNATURE_DOES_NOT_MATCH
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"X-Amz-Expires=60", b"X-Amz-Expires=0"),
+        (b"X-Amz-Expires=60", b"X-Amz-Expires=604801"),
+        (b"X-Amz-Expires=60", b"X-Amz-Expires=x"),
+        (b"X-Amz-Expires=60&", b""),
+        (b"X-Amz-Expires=60", b"X-Amz-Expires=60&X-Amz-Expires=60"),
+        (b"X-Amz-Credential=", b"Y="),
+        (b"X-Amz-Date=", b"Y="),
+        (b"X-Amz-SignedHeaders=", b"Y="),
+        (b"X-Amz-Signature=", b"Y="),
+        (b"X-Amz-Algorithm=AWS4-HMAC-SHA256", b"X-Amz-Algorithm=AWS3"),
+    ],
+    ids=["0", "week", "word", "no-end", "two-ends", "no-key", "no-date", "no-names", "no-signature", "algorithm"],
+)
+def test_a_presigned_request_with_wrong_parameters_is_refused(old: bytes, new: bytes) -> None:
+    good = signed(method="GET", path="/?Action=ListQueues", presigned_s=60, body=b"")
+    assert old in good.target
+    assert refusal(good._replace(target=good.target.replace(old, new))).code is errors.INCOMPLETE_SIGNATURE
+
+
+def test_a_body_may_go_unsigned_over_tls_alone() -> None:
+    """Where the connection itself says that nobody changed it."""
+    request = signed(headers={"X-Amz-Content-SHA256": "UNSIGNED-PAYLOAD"})
+    assert verify(verifier(secure=True), request._replace(body=b"anything")) is ALICE
+    assert refusal(request).code is errors.SIGNATURE_DOES_NOT_MATCH
+
+
+def test_repeated_headers_and_white_space_count_as_aws_counts_them() -> None:
+    """What the reader joins by a comma is signed with a comma alone."""
+    request = signed(headers={"X-List": "b,a"})
+    spaced = request._replace(headers={**request.headers, b"x-list": b" \tb,a  "})
+    assert verify(verifier(), spaced) is ALICE
+
+
+def test_many_clients_are_forgotten_in_the_end() -> None:
+    """What is remembered of clients has an end, and they stay genuine beyond it."""
+    by = verifier()
+    for number in range(1_100):
+        assert verify(by, signed(headers={f"x-{number}": "1"})) is ALICE
+    assert len(by._scopes) <= 1_024
+    for number in range(1_100):
+        canonical_path(f"/{number}".encode())
+    assert len(_paths) <= 1_024
+
+
+def test_no_key_shows_its_secret() -> None:
+    """Neither in its own text nor in an error's."""
+    assert SECRET not in repr(KEY) + str(KEY)
+    assert "token" not in repr(TEMPORARY)
+    for _, request, _, _ in wrong_headers():
+        assert SECRET not in str(refusal(request))

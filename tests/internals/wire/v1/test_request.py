@@ -1,0 +1,209 @@
+"""Requests of the API, and its errors."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.internals.wire.v1.asking import QUEUE, refusal, send
+from veilmq.core import errors
+from veilmq.core.claims import ListSources
+from veilmq.core.commands import ListQueues
+from veilmq.core.errors import VeilmqError
+from veilmq.core.results import ReceiptState
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.policies import GRANTABLE, OWNERS
+from veilmq.wire.v1.request import ANSWERS, CODES, ApiCall, encode_error, encode_failure
+from veilmq.wire.v1.routes import EVERYWHERE, ROUTES, Route
+
+TOLD: list[tuple[VeilmqError, int, dict[str, object]]] = [
+    (errors.QueueNotFound("a/q"), 404, {"queue": "a/q"}),
+    (errors.SourceNotFound("s"), 404, {"source": "s"}),
+    (errors.ShardNotFound(3, 2), 404, {"shard": 3, "shards": 2}),
+    (errors.MessageNotClaimed(4), 404, {"number": 4}),
+    (errors.EpochFenced(1, 2), 409, {"epoch": 1, "current": 2}),
+    (errors.ClaimGap(9, 4), 409, {"number": 9, "last": 4}),
+    (errors.ConsumerTaken("c", "s"), 409, {"consumer": "c", "source": "s"}),
+    (errors.ClaimAcknowledged(3, 4), 410, {"number": 3, "acknowledged": 4}),
+    (errors.ClaimLost(3), 410, {"number": 3}),
+    (errors.ClaimReleased(3), 410, {"number": 3}),
+    (errors.CursorInvalid(), 400, {}),
+    (errors.StageMissing("a", 1, 2), 409, {"attempt": "a", "messages": 1, "wanted": 2}),
+    (errors.StageRefused(3, errors.GroupMissing()), 400, {"index": 3, "why": "GroupMissing", "bytes_max": None}),
+    (errors.DeadLetterQueueRefused("a/dlq", "It is missing."), 400, {"queue": "a/dlq"}),
+    (errors.GroupHeld(), 409, {}),
+    (errors.ReceiptEnded(ReceiptState.EXPIRED), 410, {"state": "expired"}),
+    (errors.ReceiptInvalid(), 400, {}),
+    (errors.DestinationRefused("a/q", "It is another."), 400, {"queue": "a/q"}),
+    (errors.MessageTooLong(1_024), 400, {"bytes_max": 1_024}),
+    (errors.StoreFull(), 503, {}),
+    (errors.StoreUnavailable(), 503, {}),
+    (errors.OutcomeUnknown(), 503, {}),
+    (errors.ShuttingDown(), 503, {}),
+    (errors.InternalError(), 500, {}),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "fields"), TOLD, ids=[type(row[0]).__name__ for row in TOLD])
+def test_an_error_is_told_by_its_row(error: VeilmqError, status: int, fields: dict[str, object]) -> None:
+    code = type(error).__name__
+    reply = ApiCall(ListSources(queue="a/q")).encode(error)
+    assert (reply.status, reply.code) == (status, code)
+    assert json.loads(reply.body) == {"code": code, "message": str(error)} | fields
+    assert reply.headers == b"Content-Type: application/json\r\n"
+
+
+def test_rows_tell_what_errors_have() -> None:
+    """A row names attributes that its error always has."""
+    assert {type(error): (status, tuple(fields)) for error, status, fields in TOLD}.items() <= ANSWERS.items()
+
+
+def test_every_error_of_a_route_has_a_row_and_every_row_a_route() -> None:
+    """Those of each, and those of all."""
+    of_routes = {error for route in ROUTES.values() for error in route.errors}
+    assert of_routes | set(EVERYWHERE) == set(ANSWERS)
+
+
+def test_an_error_without_a_row_is_a_defect() -> None:
+    """And says no more than that."""
+    reply = encode_failure(errors.TooManyTags(50))
+    assert (reply.status, json.loads(reply.body)["code"]) == (500, "InternalError")
+
+
+def test_a_refusal_is_told_by_its_code() -> None:
+    reply = encode_error(refusal("GET", "/v1/x"))
+    assert (reply.status, reply.code, json.loads(reply.body)["code"]) == (404, "UnknownRoute", "UnknownRoute")
+
+
+# From a request to its call: paths, bodies that are no JSON, and that no bytes can make the codec do anything else.
+
+
+NO_ROUTES = [
+    "/v1/",
+    "/v1/claims",
+    "/v1/claims/",
+    f"/v1/claims/{QUEUE}/",
+    f"/v1/claims/{QUEUE}/fly",
+    f"/v1/claims/{QUEUE}/open/",
+    f"/v1/claims/{QUEUE}/OPEN",
+    f"/v1/claims//{QUEUE}/open",
+    f"/v1/other/{QUEUE}/open",
+    "/v1/claims/1234/jobs/open",
+    "/v1/claims/--/jobs/open",
+    "/v1/claims/000000000000/jo.bs/open",
+    "/v1/claims/000000000000/../open",
+    "/v1/claims/000000000000/%6aobs/open",
+    f"/v1/claims/000000000000/{'x' * 257}/open",
+    f"/v1/claims/{QUEUE}/open#x",
+]
+
+
+@pytest.mark.parametrize("target", NO_ROUTES, ids=str)
+def test_other_paths_are_no_routes(target: str) -> None:
+    error = refusal("POST", target, b'{"source": "s"}')
+    assert (error.code.query, error.code.status) == ("UnknownRoute", 404)
+    assert "/v1/{noun}/{account}/{queue}/{verb}" in error.message
+
+
+ALL = Route(b"GET", b"all", b"", lambda request, context: ApiCall(ListQueues(account=request.account)), "", (), True)
+
+
+@pytest.mark.parametrize("account", ["-", "000000000000"])
+def test_a_path_without_a_queue_is_of_a_whole_account(account: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is another route than that of a queue, and has no verb."""
+    monkeypatch.setitem(ROUTES, ALL.key, ALL)
+    assert send("GET", f"/v1/all/{account}?x=1").command == ListQueues(account="000000000000")
+    assert ALL.path == "/v1/all/{account}"
+    for target in (f"/v1/all/{account}/", f"/v1/all/{account}/jobs", f"/v1/all/{account}/jobs/list", "/v1/all", "/v1/"):
+        assert refusal("GET", target).code.query == "UnknownRoute"
+    assert refusal("POST", f"/v1/all/{account}").code.query == "UnknownRoute"
+
+
+def test_what_an_account_has_is_for_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ROUTES, ALL.key, ALL)
+    error = refusal("GET", "/v1/all/222222222222")
+    assert (error.code.query, error.code.status) == ("AccessDenied", 403)
+
+
+@pytest.mark.parametrize("key", list(ROUTES), ids=[key.decode() for key in ROUTES])
+def test_a_route_has_its_method_alone(key: bytes) -> None:
+    route = ROUTES[key]
+    other = "POST" if route.method == b"GET" else "GET"
+    target = route.path.format(account="000000000000", queue="jobs")
+    assert refusal(other, target).code.query == "UnknownRoute"
+
+
+def test_a_fifo_queue_has_a_path() -> None:
+    assert send("POST", "/v1/claims/000000000000/jobs.fifo/close", b'{"source": "s"}').command.queue == (  # type: ignore[attr-defined]
+        "000000000000/jobs.fifo"
+    )
+
+
+def test_every_route_needs_a_permission_that_can_be_granted() -> None:
+    """Else no policy could let another account in; making queues and setting them is their owners', as over SQS."""
+    owners = {route.label: route.permission for route in ROUTES.values() if route.permission not in GRANTABLE}
+    assert owners == {"queues.create": "CreateQueue", "queues.list": "ListQueues", "queues.set": "SetQueueAttributes"}
+    assert set(owners.values()) <= set(OWNERS)
+
+
+def test_labels_tell_routes_apart() -> None:
+    assert len({route.label for route in ROUTES.values()}) == len(ROUTES)
+    assert ROUTES[b"GET claims/"].label == "claims.list"
+
+
+BODIES = [b"", b"{", b"[]", b"null", b"1", b"\xff", b'{"source": "\\ud800"}', b"[" * 100_000, b'{"source": ' * 50_000]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=[repr(body[:20]) for body in BODIES])
+def test_what_is_no_object_is_refused(body: bytes) -> None:
+    error = refusal("POST", f"/v1/claims/{QUEUE}/open", body)
+    assert error.code.query == "InvalidRequest"
+
+
+_KNOWN = {code.query for code in CODES}
+_VERBS = sorted({route.verb.decode() for route in ROUTES.values()} | {"fly"})
+_NOUNS = sorted({route.noun.decode() for route in ROUTES.values()})
+_NAMES = ["source", "epoch", "number", "messages_max", "wait_s", "message", "hold_s", "lease_s", "takeover", "cursor"]
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just("s") | st.just(1),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def error_of(method: str, target: str, body: bytes) -> SqsError | None:
+    """Return the error with which the codec refuses a request, `None` where it takes it."""
+    try:
+        send(method, target, body)
+    except SqsError as error:
+        return error
+    return None
+
+
+def check(method: str, target: str, body: bytes) -> None:
+    """Assert that the codec takes a request, or refuses it as the client's mistake."""
+    error = error_of(method, target, body)
+    if error is not None:
+        assert error.code.query in _KNOWN
+        assert 400 <= error.code.status < 500
+
+
+@given(
+    st.sampled_from(["GET", "POST"]),
+    st.sampled_from(_NOUNS),
+    st.sampled_from(_VERBS),
+    st.dictionaries(st.sampled_from(_NAMES), _VALUES, max_size=6),
+)
+def test_any_fields_are_taken_or_refused(method: str, noun: str, verb: str, fields: dict[str, object]) -> None:
+    """Whatever their types and sizes are."""
+    body = json.dumps(fields).encode()
+    query = "&".join(f"{name}={value}" for name, value in fields.items() if isinstance(value, int | str))
+    check(method, f"/v1/{noun}/{QUEUE}/{verb}?{query}", body)
+
+
+@given(st.sampled_from(["GET", "POST"]), st.binary(max_size=60), st.binary(max_size=60))
+def test_any_bytes_are_taken_or_refused(method: str, target: bytes, body: bytes) -> None:
+    check(method, "/v1/" + target.decode("latin-1"), body)
+    check(method, f"/v1/claims/{QUEUE}/open", body)
+    check("GET", f"/v1/claims/{QUEUE}/read?" + target.decode("latin-1"), body)
