@@ -29,9 +29,8 @@ from veilmq.server.origin import ConsoleReach
 from veilmq.server.process import CLOSING_S_MAX, HANDSHAKE_S_MAX, Reload, Tls, TlsError
 from veilmq.server.setting_kinds import Addresses
 from veilmq.server.settings import ServerSettings
+from veilmq.wire.exchange import AccessKey, Caller, RequestContext, caller_named
 from veilmq.wire.smq.signatures import Verifier as SmqVerifier
-from veilmq.wire.exchange import AccessKey, Caller, caller_named
-from veilmq.wire.exchange import RequestContext
 from veilmq.wire.sqs.names import account_of
 from veilmq.wire.sqs.signatures import Verifier as SigV4Verifier
 

@@ -9,7 +9,6 @@ import re
 
 import msgspec
 
-from veilmq.server.http_parser import Request
 from veilmq.wire.exchange import REGION_PATTERN, RequestContext, caller_named
 from veilmq.wire.sqs.names import namespace
 from veilmq.wire.sqs.signatures import credential_of

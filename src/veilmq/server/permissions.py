@@ -34,11 +34,20 @@ from veilmq.server import protocols
 from veilmq.server.authentication import Authentication
 from veilmq.server.http_parser import Pending, Request
 from veilmq.server.protocols import Denial
-from veilmq.wire.exchange import Caller, caller_of
-from veilmq.wire.exchange import RequestContext
+from veilmq.wire.exchange import Caller, RequestContext, caller_of
 from veilmq.wire.sqs.names import account_of, queue_arn, region_of
-from veilmq.wire.sqs.policies import GRANTABLE, NOBODY, OWNERS, Policy, Verdict, actions_of, permits, read_policy
-from veilmq.wire.sqs.policies import PolicyRequest, PolicyError
+from veilmq.wire.sqs.policies import (
+    GRANTABLE,
+    NOBODY,
+    OWNERS,
+    Policy,
+    PolicyError,
+    PolicyRequest,
+    Verdict,
+    actions_of,
+    permits,
+    read_policy,
+)
 
 log = logging.getLogger(__name__)
 
@@ -385,7 +394,9 @@ class Judge:
         read, policy_request = self._policy_request(caller_of(starter), queue, policy, _Source())
         return all(permits(read, policy_request) for policy_request.action in actions_of(_SEND))
 
-    def _policy_request(self, caller: Caller, queue: str, policy: str, source: _Source) -> tuple[Policy | None, PolicyRequest]:
+    def _policy_request(
+        self, caller: Caller, queue: str, policy: str, source: _Source
+    ) -> tuple[Policy | None, PolicyRequest]:
         context = RequestContext(base_url="", region=self.region)
         try:
             read = read_policy(policy, queue_arn(queue, context)) if policy else None

@@ -36,12 +36,10 @@ from veilmq.server.permissions import Permissions
 from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import RunningServer, VirtualClock
-from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.exchange import caller_named
-from veilmq.wire.v1.routes import place_of
+from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.v1.queues import RANGES
-from veilmq.wire.v1.routes import ROUTES
-from veilmq.wire.v1.routes import SHAPES
+from veilmq.wire.v1.routes import ROUTES, SHAPES, place_of
 
 READS = {
     "GET /api/claims/{account}/{queue}": "/api/claims/-/jobs",

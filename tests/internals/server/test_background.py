@@ -38,10 +38,9 @@ from veilmq.server.http_parser import Date, Request
 from veilmq.server.process import loop_factory
 from veilmq.testing import VirtualClock
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.v1.request import INVALID_REQUEST
-from veilmq.wire.v1.publications import Pieces
 from veilmq.wire.v1.claims import BulkRead, Gathered
-from veilmq.wire.v1.publications import BulkStage
+from veilmq.wire.v1.publications import BulkStage, Pieces
+from veilmq.wire.v1.request import INVALID_REQUEST
 
 FIRST = ReadClaim(queue="000000000000/q", source="s", number=1, shard=2, cursor="here")
 

@@ -102,7 +102,7 @@ def test_a_policy_that_is_forgotten_while_it_is_asked_for_is_not_kept() -> None:
     step, heard = Step(), Step()
     permissions.wait(step, Unknown(PURGE.queue), step.again)
     deleting = commands.DeleteQueue(queue=PURGE.queue)
-    permissions.answering(step, deleting, caller(OWNER), heard.done)(None)
+    permissions.answering(step, deleting, caller_named(OWNER), heard.done)(None)
     engine.answer(VIEW)
     assert (step.happened, heard.happened) == (["again"], ["NoneType"])
     with pytest.raises(Unknown):
