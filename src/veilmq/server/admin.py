@@ -22,7 +22,7 @@ from veilmq.console.audit import AuditLogError
 from veilmq.core import limits
 from veilmq.core.errors import VeilmqError
 from veilmq.core.events import CountEvents, EventCounts
-from veilmq.events.failures import EventsError
+from veilmq.events import EventsError
 from veilmq.server.admin_callers import CallerUnknown
 from veilmq.server.admin_guard import AdminGuard
 from veilmq.server.admin_server import serving

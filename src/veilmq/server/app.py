@@ -22,7 +22,7 @@ from typing import NamedTuple, TextIO
 
 from veilmq.core.browsing import BrowseQueues
 from veilmq.core.commands import Command
-from veilmq.events.failures import EventsError
+from veilmq.events import EventsError
 from veilmq.server import security
 from veilmq.server.admin import Admin
 from veilmq.server.byte_budget import ByteBudget

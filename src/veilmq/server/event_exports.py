@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from veilmq.core.events import EventCounts
 from veilmq.core.ports import Clock, Engine
-from veilmq.events.failures import EventsError
+from veilmq.events import EventsError
 from veilmq.server.settings import ServerSettings
 from veilmq.server.shutdown import Shutdown
 from veilmq.store.port import execute
@@ -44,7 +44,7 @@ def place_of(settings: ServerSettings) -> Any:
     if settings.events_to is None:
         return None
     try:
-        target = import_module("veilmq.events.target")
+        target = import_module("veilmq.events.exporter")
     except ModuleNotFoundError as error:
         raise EventsError(
             f"events_to (--events-to) needs the module {error.name}, which this install does not have: "

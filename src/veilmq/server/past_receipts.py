@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from veilmq.console.advice import Advice
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock
-from veilmq.events.held_times import HeldTimes
+from veilmq.events import ProcessingTimes
 
 T = TypeVar("T")
 
@@ -44,14 +44,14 @@ class PastReceipts:
         self._reading = asyncio.Lock()
         self._kept: dict[tuple[str, str], tuple[int, Any]] = {}
 
-    async def held_times(self, queue: str) -> HeldTimes | str:
+    async def held_times(self, queue: str) -> ProcessingTimes | str:
         """Return how long receipts of ``queue`` (a full name) were held, or a sentence that says why nobody knows."""
         if self._events_to is None:
             return NO_LOG
         place = self._events_to.removeprefix("file://")
         if "://" in place:
             return ELSEWHERE.format(place=place.partition("://")[0] + "://…")
-        return await self._read("held", queue, lambda files: files.held.read(Path(place), queue))
+        return await self._read("held", queue, lambda files: files.held.read_processing_times(Path(place), queue))
 
     async def advice(self, queue: str) -> Advice | str:
         """Return what is recommended for ``queue``, or a sentence that says why nothing is."""
@@ -82,5 +82,5 @@ class _Files:
     """What reads files; raises ``ModuleNotFoundError`` without the extra."""
 
     def __init__(self) -> None:
-        self.held: Any = import_module("veilmq.events.held_files")
+        self.held: Any = import_module("veilmq.events.parquet")
         self.advice: Any = import_module("veilmq.server.recommendation_files")

@@ -6,7 +6,7 @@ import msgspec
 from pyarrow import ArrowException, parquet
 
 from veilmq.console.advice import Advice
-from veilmq.events.held_files import newest_first
+from veilmq.events.parquet import newest_first
 
 _COLUMNS = list(Advice.__struct_fields__)
 

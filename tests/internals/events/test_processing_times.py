@@ -1,15 +1,13 @@
-"""How long receipts were held, read back from the files that the export writes: the newest, and not too many."""
+"""How long receipts were held, read back from the files that the export writes: the newest, with a bound."""
 
 from pathlib import Path
 
 import pytest
 
 from veilmq.core.events import EventRange, Outcome, ReceiptClosed, encode
-from veilmq.events import held_files
-from veilmq.events.held_files import read
-from veilmq.events.held_times import HeldTimes, bin_begin_ms, bin_of
-from veilmq.events.parquet import encoded, files, to_table
-from veilmq.events.target import open_target
+from veilmq.events import ProcessingTimes, bin_begin_ms, bin_of, parquet
+from veilmq.events.exporter import open_target
+from veilmq.events.parquet import encoded, files, read_processing_times, to_table
 
 HOUR_MS = 3_600_000
 
@@ -66,9 +64,9 @@ def test_receipts_are_counted_by_how_they_ended(tmp_path: Path) -> None:
         closed(6, Outcome.NACKED, 5),
         closed(7, Outcome.DELETED, 9, queue="a/other"),
     )
-    found = read(tmp_path, "a/q")
+    found = read_processing_times(tmp_path, "a/q")
     second, timeout, late = bin_of(1_000), bin_of(30_000), bin_of(50_000)
-    assert found == HeldTimes(
+    assert found == ProcessingTimes(
         deleted={second: 2}, late={late: 1}, expired={timeout: 1}, receipts=4, since_ms=HOUR_MS, is_cut=False
     )
 
@@ -76,17 +74,17 @@ def test_receipts_are_counted_by_how_they_ended(tmp_path: Path) -> None:
 def test_only_the_newest_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for hour in range(5):
         write(tmp_path, 10 * hour + 1, closed(hour, Outcome.DELETED, 1 << hour, at_ms=(hour + 1) * HOUR_MS))
-    monkeypatch.setattr(held_files, "FILES_MAX", 2)
-    found = read(tmp_path, "a/q")
+    monkeypatch.setattr(parquet, "FILES_MAX", 2)
+    found = read_processing_times(tmp_path, "a/q")
     assert (found.deleted, found.is_cut) == ({bin_of(8): 1, bin_of(16): 1}, True)
 
 
 def test_nothing_and_what_is_no_file_of_ours_are_nothing(tmp_path: Path) -> None:
-    assert read(tmp_path / "none", "a/q") == HeldTimes()
+    assert read_processing_times(tmp_path / "none", "a/q") == ProcessingTimes()
     write(tmp_path, 1, closed(1, Outcome.DELETED, 1))
     (path,) = tmp_path.rglob("*.parquet")
     (path.parent / "broken.parquet").write_bytes(b"no parquet")
-    assert read(tmp_path, "a/q").receipts == 1
+    assert read_processing_times(tmp_path, "a/q").receipts == 1
 
 
 def test_a_file_that_goes_meanwhile_hides_no_other(tmp_path: Path) -> None:
@@ -94,4 +92,4 @@ def test_a_file_that_goes_meanwhile_hides_no_other(tmp_path: Path) -> None:
     write(tmp_path, 1, closed(1, Outcome.DELETED, 1_000))
     (there,) = tmp_path.rglob("*.parquet")
     there.with_name("gone.parquet").symlink_to("nowhere")
-    assert read(tmp_path, "a/q").receipts == 1
+    assert read_processing_times(tmp_path, "a/q").receipts == 1
