@@ -7,8 +7,7 @@ told. ``ScriptedQueue`` is the other side: it notes what it was asked, takes its
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from veilmq.client.errors import ClientError, Unreachable
-from veilmq.client.messages import Hidden, ReceivedMessage
+from veilmq.client.messages import ClientError, Hidden, ReceivedMessage, Unreachable
 from veilmq.consumer.lease_table import LeaseTable
 from veilmq.consumer.leases import Lease, LeaseState, Subscription
 from veilmq.consumer.policies import Policy

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from tests.consumer.lease_play import BUSY, GONE, message
-from veilmq.client.errors import ClientError, Unreachable
+from veilmq.client.messages import ClientError, Unreachable
 from veilmq.consumer.lease_table import LeaseTable
 from veilmq.consumer.leases import Lease
 from veilmq.consumer.policies import Policy

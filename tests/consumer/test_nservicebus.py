@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.consumer.lease_play import GONE, INVALID, Answer, Play, message
-from veilmq.client.errors import ClientError
+from veilmq.client.messages import ClientError
 from veilmq.consumer import LeaseState
 from veilmq.consumer.nservicebus import NServiceBusPolicy, extension_s, renew_after_s
 from veilmq.consumer.policies import Measured

@@ -16,7 +16,7 @@ from veilmq.cli.metrics_port import MetricsPort, metrics_served
 from veilmq.cli.options import Endpoint, whole_number
 from veilmq.cli.stopping import stop_on_signals
 from veilmq.client import HttpQueueClient
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.consumer.metrics import exported
 from veilmq.core.routing import TableError, read_table
 from veilmq.forwarding.carriers import Carrier, ForwardCarrier, SendCarrier

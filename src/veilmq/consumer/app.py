@@ -10,9 +10,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from veilmq.client import HttpQueueClient, SigningKey
-from veilmq.client.endpoint import endpoint_of
-from veilmq.client.port import MessageClient
-from veilmq.client.signing import key_of
+from veilmq.client.sqs import QueueClient
+from veilmq.client.transport import endpoint_of, key_of
 from veilmq.consumer.backoff import Backoff
 from veilmq.consumer.clock import Clock, SystemClock
 from veilmq.consumer.handlers import (
@@ -58,7 +57,7 @@ class Consumer:
         *,
         endpoint: str | None = None,
         key: SigningKey | None = None,
-        client: MessageClient | None = None,
+        client: QueueClient | None = None,
         grace: Span = GRACE,
         clock: Clock | None = None,
         seen: bool = True,
@@ -81,7 +80,7 @@ class Consumer:
         self._clock = clock or SystemClock()
         if client is not None:
             shared = client
-            self._connect: Callable[[], MessageClient] = lambda: shared
+            self._connect: Callable[[], QueueClient] = lambda: shared
         else:
             signing_key = key or key_of(os.environ)
             server = endpoint or endpoint_of(os.environ)
@@ -220,7 +219,7 @@ class Consumer:
     def make(
         self,
         *,
-        connect: Callable[[], MessageClient] | None = None,
+        connect: Callable[[], QueueClient] | None = None,
         clock: Clock | None = None,
         draw: Draw = random.random,
         renewals_at_once: int = 4,

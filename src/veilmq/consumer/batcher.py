@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from veilmq.client.errors import ClientError, Unreachable
+from veilmq.client.messages import ClientError, Unreachable
 from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX
 
 T = TypeVar("T")

@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from veilmq.client.errors import ClientError, Unreachable
-from veilmq.client.messages import NewMessage, ReceivedMessage
-from veilmq.client.port import MessageClient
+from veilmq.client.messages import ClientError, NewMessage, ReceivedMessage, Unreachable
+from veilmq.client.sqs import QueueClient
 from veilmq.consumer.counts import Counts
 from veilmq.consumer.delivery import Delivery
 from veilmq.consumer.handlers import Options
@@ -35,7 +34,7 @@ class Endings:
 
     def __init__(
         self,
-        client: MessageClient,
+        client: QueueClient,
         options: Options,
         table: LeaseTable,
         settler: Settler,

@@ -13,8 +13,8 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from veilmq.client.errors import ClientError
-from veilmq.client.port import MessageClient
+from veilmq.client.messages import ClientError
+from veilmq.client.sqs import QueueClient
 from veilmq.consumer.endings import FIFO_SUFFIX
 from veilmq.consumer.handlers import Options
 from veilmq.consumer.lease_table import LeaseTable
@@ -47,7 +47,7 @@ _log = logging.getLogger("veilmq.consumer")
 class Receiver:
     """One queue, as one handler receives from it. ``receive`` may be called by several threads at once."""
 
-    def __init__(self, client: MessageClient, options: Options, table: LeaseTable, *, create: bool = False) -> None:
+    def __init__(self, client: QueueClient, options: Options, table: LeaseTable, *, create: bool = False) -> None:
         """Ask nothing yet; with ``create`` make the queue, and its dead-letter queue, before the first receive."""
         self._client = client
         self._options = options

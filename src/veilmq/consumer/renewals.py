@@ -4,7 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 
-from veilmq.client.errors import ClientError
+from veilmq.client.messages import ClientError
 from veilmq.consumer.counts import Spread
 from veilmq.consumer.lease_table import Asked
 from veilmq.consumer.verdicts import Verdict, plain_code

@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
 
-from veilmq.client.errors import ClientError
-from veilmq.client.messages import Hidden
+from veilmq.client.messages import ClientError, Hidden
 from veilmq.consumer.lease_table import Asked, LeaseTable
 from veilmq.consumer.leases import Lease
 from veilmq.consumer.verdicts import Verdict, verdict

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from veilmq.client.port import MessageClient
+from veilmq.client.sqs import QueueClient
 from veilmq.consumer.context import Context, TableLease
 from veilmq.consumer.counts import Counts
 from veilmq.consumer.delivery import Delivery
@@ -52,7 +52,7 @@ class Runner:
     def __init__(
         self,
         handler: Handler,
-        client: MessageClient,
+        client: QueueClient,
         table: LeaseTable,
         *,
         hooks: Hooks,

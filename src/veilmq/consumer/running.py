@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from veilmq.client.port import MessageClient
+from veilmq.client.sqs import QueueClient
 from veilmq.consumer.clock import Clock
 from veilmq.consumer.handlers import Handler
 from veilmq.consumer.hooks import Hooks
@@ -44,7 +44,7 @@ class Running:
     def __init__(
         self,
         handlers: Sequence[Handler],
-        connect: Callable[[], MessageClient],
+        connect: Callable[[], QueueClient],
         clock: Clock,
         *,
         hooks: Hooks,

@@ -14,9 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from veilmq.client.errors import DEAD_RECEIPT_CODES, ClientError, Unreachable
-from veilmq.client.messages import Hidden
-from veilmq.client.port import MessageClient
+from veilmq.client.messages import DEAD_RECEIPT_CODES, ClientError, Hidden, Unreachable
+from veilmq.client.sqs import QueueClient
 from veilmq.consumer.batcher import Batcher, Failure
 from veilmq.consumer.lease_table import LeaseTable
 from veilmq.consumer.leases import Lease, LeaseState
@@ -55,7 +54,7 @@ class Settler:
 
     def __init__(
         self,
-        client: MessageClient,
+        client: QueueClient,
         queue: str,
         table: LeaseTable,
         in_thread: InThread,

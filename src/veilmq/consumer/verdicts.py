@@ -7,8 +7,7 @@ only then the words. What is not known to mean a loss is tried again, throttling
 
 from enum import Enum
 
-from veilmq.client.errors import DEAD_RECEIPT_CODES, ClientError
-from veilmq.client.messages import Hidden
+from veilmq.client.messages import DEAD_RECEIPT_CODES, ClientError, Hidden
 from veilmq.core.limits import LEASE_S_MAX
 
 

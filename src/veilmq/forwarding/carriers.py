@@ -8,10 +8,9 @@ standard one it is.
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from veilmq.client.errors import ClientError, Unreachable
-from veilmq.client.forwards import Forwards
-from veilmq.client.messages import NewMessage
-from veilmq.client.port import MessageClient
+from veilmq.client.api import Forwards
+from veilmq.client.messages import ClientError, NewMessage, Unreachable
+from veilmq.client.sqs import QueueClient
 from veilmq.core.properties import attributes_bytes
 from veilmq.forwarding.parcels import HELD, GroupOrder, Outcome, Parcel, by_target, in_rounds
 
@@ -62,7 +61,7 @@ class ForwardCarrier:
 class SendCarrier:
     """Sends to the target, then deletes in the intake."""
 
-    def __init__(self, client: MessageClient, intake: str, *, fifo: bool) -> None:
+    def __init__(self, client: QueueClient, intake: str, *, fifo: bool) -> None:
         """``fifo`` tells whether the intake, and so each target, is a FIFO queue."""
         self._client = client
         self._intake = intake

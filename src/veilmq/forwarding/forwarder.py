@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
 
-from veilmq.client.errors import ClientError, Unreachable
-from veilmq.client.messages import ReceivedMessage
-from veilmq.client.port import MessageClient
+from veilmq.client.messages import ClientError, ReceivedMessage, Unreachable
+from veilmq.client.sqs import QueueClient
 from veilmq.consumer.threads import Threads
 from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, Range
 from veilmq.forwarding.carriers import Carrier
@@ -55,7 +54,7 @@ class Forwarder:
 
     def __init__(
         self,
-        client: MessageClient,
+        client: QueueClient,
         router: Router,
         carrier: Carrier,
         options: ForwarderOptions,

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from veilmq.client.errors import ClientError, Unreachable
-from veilmq.client.messages import ReceivedMessage
+from veilmq.client.messages import ClientError, ReceivedMessage, Unreachable
 
 
 class Parcel(NamedTuple):

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from veilmq.client.errors import ClientError
-from veilmq.client.forwards import Forwards
-from veilmq.client.port import QueueClient
+from veilmq.client.api import Forwards
+from veilmq.client.messages import ClientError
+from veilmq.client.sqs import QueueClient
 from veilmq.client.transport import UNEXPECTED_REPLY
 from veilmq.core.settings import SettingValue
 from veilmq.forwarding.router import RoutesError

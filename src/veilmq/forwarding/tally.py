@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from veilmq.client.errors import ClientError
+from veilmq.client.messages import ClientError
 from veilmq.forwarding.parcels import HELD, Outcome, Parcel
 
 NO_ANSWER = "no answer"

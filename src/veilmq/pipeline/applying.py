@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from veilmq.client.port import QueueClient
-from veilmq.client.status import QueueStatus
+from veilmq.client.messages import QueueStatus
+from veilmq.client.sqs import QueueClient
 from veilmq.pipeline.recommendation import Confidence, QueueFacts, Recommendation, facts_for, plain_name
 from veilmq.wire.sqs.names import full_name
 

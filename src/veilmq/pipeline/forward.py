@@ -12,7 +12,7 @@ import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 
-from veilmq.client.port import QueueClient
+from veilmq.client.sqs import QueueClient
 from veilmq.core.routing import RoutingTable
 from veilmq.core.settings import SettingValue
 from veilmq.pipeline.failures import PipelineFailed

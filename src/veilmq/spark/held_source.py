@@ -9,8 +9,8 @@ import logging
 import threading
 from typing import Self
 
-from veilmq.client.claims import Claims
-from veilmq.client.errors import ClientError, Unreachable
+from veilmq.client.api import Claims
+from veilmq.client.messages import ClientError, Unreachable
 from veilmq.core.claims import Acknowledged, Bound, ClaimState, ClaimView, SourceView
 from veilmq.spark.patience import retrying
 from veilmq.spark.source_options import SourceOptions

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from veilmq.client.endpoint import DEFAULT_ENDPOINT, ENDPOINT_VARIABLES, endpoint_of
-from veilmq.client.signing import SigningKey, key_of
+from veilmq.client.transport import DEFAULT_ENDPOINT, ENDPOINT_VARIABLES, SigningKey, endpoint_of, key_of
 from veilmq.core.limits import Range
 from veilmq.wire.sqs.context import DEFAULT_REGION
 

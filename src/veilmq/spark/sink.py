@@ -22,8 +22,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from veilmq.client.errors import ClientError
-from veilmq.client.publications import Publications
+from veilmq.client.api import Publications
+from veilmq.client.messages import ClientError
 from veilmq.core import limits
 from veilmq.core.publications import Staged
 from veilmq.spark import sink_options

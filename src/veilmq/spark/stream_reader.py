@@ -27,8 +27,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from veilmq.client.claims import Claims
-from veilmq.client.errors import ClientError
+from veilmq.client.api import Claims
+from veilmq.client.messages import ClientError
 from veilmq.core import limits
 from veilmq.core.claims import Bound, ClaimState, ClaimView, SourceView
 from veilmq.spark.held_source import HeldSource, open_claims, warn_of_others
@@ -80,7 +80,7 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Count the messages that are visible now; the query ends after as many messages."""
-        from veilmq.client.http import HttpQueueClient  # noqa: PLC0415 - not needed in tasks, which import this module
+        from veilmq.client.sqs import HttpQueueClient  # noqa: PLC0415 - not needed in tasks, which import this module
 
         self._progress.ordered = True  # Spark refuses asynchronous tracking for this trigger
         connection = self._options.connection

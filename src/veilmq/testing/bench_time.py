@@ -12,7 +12,7 @@ from contextlib import suppress
 from time import monotonic, sleep
 from typing import NamedTuple
 
-from veilmq.client.sqs import SqsQueueClient
+from veilmq.client.sqs import QueueClient
 from veilmq.consumer.app import Consumer
 from veilmq.consumer.lease_table import Asked
 from veilmq.consumer.renewals import Renewals
@@ -118,8 +118,8 @@ class BenchTime:
         await self._stop.wait()
         await running.stop()
 
-    def _connect(self) -> SqsQueueClient:
-        return SqsQueueClient(DirectTransport(self._server, self.clock))
+    def _connect(self) -> QueueClient:
+        return QueueClient(DirectTransport(self._server, self.clock))
 
     # ------------------------------------------------------------------------------------------------- instants
 

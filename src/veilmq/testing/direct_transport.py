@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from urllib3 import HTTPResponse
 
-from veilmq.client.errors import Unreachable
-from veilmq.client.transport import ANSWER_S_MAX, ATTEMPTS_MAX, Answer, Transport
+from veilmq.client.messages import Unreachable
+from veilmq.client.transport import ATTEMPTS_MAX, REPLY_S_MAX, HttpReply, Transport
 from veilmq.server.http_request import Date, Request
 from veilmq.testing.running_server import RunningServer
 from veilmq.testing.stepped_clock import SteppedAlarm, SteppedClock
@@ -31,7 +31,7 @@ class DirectTransport(Transport):
         self._alarms = threading.local()
         self._waiting: set[Call] = set()
 
-    def ask(
+    def request(
         self,
         method: str,
         target: str,
@@ -40,9 +40,9 @@ class DirectTransport(Transport):
         body: bytes = b"",
         wait_s: int = 0,
         patience_s: float | None = None,
-    ) -> Answer:
+    ) -> HttpReply:
         """Send a request and return the answer, whatever its status; raises ``Unreachable``."""
-        limit_s = wait_s + ANSWER_S_MAX if patience_s is None else patience_s
+        limit_s = wait_s + REPLY_S_MAX if patience_s is None else patience_s
         tries = ATTEMPTS_MAX if patience_s is None else 1
         while True:
             tries -= 1
@@ -92,7 +92,7 @@ class Call:
         self.alarm = alarm
         self.date: Date = _Undated()
         self.proven = False
-        self.reply: Answer | None = None
+        self.reply: HttpReply | None = None
         self.is_over = False
         sent = {name.lower().encode(): value.encode() for name, value in headers.items()}
         self.request = Request(self, method.encode(), target.encode(), sent, body, True)

@@ -17,7 +17,7 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from veilmq.client import translation
+from veilmq.client import sqs
 from veilmq.client.messages import NewMessage
 from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
@@ -174,7 +174,7 @@ class RunningServer:
             settings["fifo"] = True
         if "dead_letter_queue" in settings:
             settings["dead_letter_queue"] = f"{context.account}/{settings['dead_letter_queue']}"
-        attributes = translation.write_settings(settings, context)
+        attributes = sqs.write_settings(settings, context)
         plan = create_queue(CreateQueueRequest(queue_name=name, attributes=attributes or None), context)
         found: Any = plan.respond(self._call(self._outcome(plan.command)))
         return RunningQueue(name=name, url=found.queue_url, account=context.account, do=self._do)
@@ -185,7 +185,7 @@ class RunningServer:
             queue_url=queue.url,
             message_body=message.body,
             delay_seconds=message.delay_s,
-            message_attributes=translation.write_attributes(message.attributes),
+            message_attributes=sqs.write_attributes(message.attributes),
             message_group_id=message.group,
             message_deduplication_id=message.dedup_id,
         )

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from veilmq.client.errors import ClientError, Unreachable
+from veilmq.client.messages import ClientError, Unreachable
 from veilmq.consumer.batcher import Batcher
 
 REFUSED = ClientError("InternalError", "no", 500)

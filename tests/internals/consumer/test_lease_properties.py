@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.consumer.lease_play import BUSY, GONE, Play, message
-from veilmq.client.errors import ClientError, Unreachable
+from veilmq.client.messages import ClientError, Unreachable
 from veilmq.consumer.adaptive import Adaptive
 from veilmq.consumer.lease_table import LeaseTable
 from veilmq.consumer.leases import Lease, LeaseState, Subscription

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.consumer.lease_play import BUSY, GONE, THROTTLED, Answer, Play
-from veilmq.client.errors import Unreachable
+from veilmq.client.messages import Unreachable
 from veilmq.consumer.counts import Spread
 from veilmq.consumer.policies import Fixed
 from veilmq.consumer.renewals import Renewals, class_of

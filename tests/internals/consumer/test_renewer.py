@@ -17,8 +17,7 @@ from tests.consumer.lease_play import (
     ScriptedQueue,
     message,
 )
-from veilmq.client.errors import ClientError, Unreachable
-from veilmq.client.messages import Hidden
+from veilmq.client.messages import ClientError, Hidden, Unreachable
 from veilmq.consumer.lease_table import Asked, LeaseTable
 from veilmq.consumer.leases import Lease, LeaseLost, LeaseState, Unwatched
 from veilmq.consumer.nservicebus import NServiceBusPolicy

@@ -3,8 +3,7 @@
 import pytest
 
 from tests.consumer.lease_play import BEYOND, BUSY, CUT_OFF, FORBIDDEN_FOR_NOW, GONE, INVALID, THROTTLED
-from veilmq.client.errors import ClientError
-from veilmq.client.messages import Hidden
+from veilmq.client.messages import ClientError, Hidden
 from veilmq.consumer.verdicts import Verdict, verdict
 
 NOT_IN_FLIGHT = ClientError("AWS.SimpleQueueService.MessageNotInflight", "It is not in flight.", 400)

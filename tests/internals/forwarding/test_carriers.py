@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, ReceivedMessage, SentMessage, Unreachable
-from veilmq.client.forwards import Forwards
+from veilmq.client.api import Forwards
 from veilmq.core.properties import Attribute
 from veilmq.forwarding.carriers import BATCH_BYTES_MAX, Carrier, ForwardCarrier, SendCarrier
 from veilmq.forwarding.parcels import HELD, Outcome, Parcel

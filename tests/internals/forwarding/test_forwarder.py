@@ -8,7 +8,7 @@ import pytest
 
 from tests.forwarding.received import received
 from veilmq.client import ClientError, HttpQueueClient, ReceivedMessage, Unreachable
-from veilmq.client.forwards import Forwards
+from veilmq.client.api import Forwards
 from veilmq.forwarding.carriers import ForwardCarrier
 from veilmq.forwarding.forwarder import Forwarder, ForwarderOptions
 from veilmq.forwarding.parcels import HELD, Outcome, Parcel

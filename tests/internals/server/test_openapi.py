@@ -11,8 +11,7 @@ from openapi_spec_validator import validate
 
 from tests.server.test_admin_api import Api
 from veilmq.client import HttpQueueClient
-from veilmq.client.claims import Claims
-from veilmq.client.publications import Publications
+from veilmq.client.api import Claims, Publications
 from veilmq.core.properties import Attribute
 from veilmq.testing import RunningServer
 from veilmq.wire.sqs.actions import ACTIONS

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from veilmq.client.claims import Claims
-from veilmq.client.errors import ClientError, Unreachable
+from veilmq.client.api import Claims
+from veilmq.client.messages import ClientError, Unreachable
 from veilmq.core.claims import SourceView
 from veilmq.spark.held_source import HeldSource
 from veilmq.spark.source_options import SourceOptions

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from veilmq.client.endpoint import ENDPOINT_VARIABLES
+from veilmq.client.transport import ENDPOINT_VARIABLES
 from veilmq.spark.options import OptionWrong
 from veilmq.spark.source_options import OPTIONS, SourceOptions
 

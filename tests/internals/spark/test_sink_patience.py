@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.client.scripted_server import ScriptedServer, reply
-from veilmq.client.errors import ClientError
+from veilmq.client.messages import ClientError
 from veilmq.spark import patience
 from veilmq.spark.sink import QueueStreamWriter, Written
 from veilmq.spark.sink_options import SinkOptions

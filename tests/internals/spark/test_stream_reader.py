@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.client.traffic import left, send
 from tests.spark.stream import ROOT
 from veilmq.client import HttpQueueClient
-from veilmq.client.claims import Claims
+from veilmq.client.api import Claims
 from veilmq.spark.offsets import OffsetUnknown
 from veilmq.spark.patience import SourceFailed
 from veilmq.spark.source_options import SourceOptions
