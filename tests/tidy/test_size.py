@@ -12,7 +12,7 @@ from tests.tidy.tree import SRC, Function, Module, module, modules
 
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 700
-TOTALS = {"files": 521, "lines": 66_768, "lines of SQL": 4_859}
+TOTALS = {"files": 460, "lines": 65_882, "lines of SQL": 4_859}
 """What src has at the most. Whatever makes it smaller states the new figure here."""
 SLACK = 0.01
 

@@ -23,7 +23,6 @@ from veilmq.wire.sqs.names import full_name
 from veilmq.wire.v1.forwards import ForwardedEntry
 from veilmq.wire.v1.outgoing import OutgoingRow
 from veilmq.wire.v1.publications import ARROW_TYPE, MessagesFields
-from veilmq.wire.v1.queue_settings import CreatedQueue, ShownQueue
 from veilmq.wire.v1.reads import CURSOR
 
 _JSON = "application/json"
@@ -290,12 +289,6 @@ class Publications(QueueApi):
         return self.get("", {}, _Writers).writers
 
 
-# Forwards from a client's side: received messages move on to other queues, each once.
-#
-# ``docs/forwarding.md`` has the whole story. A call whose answer was lost is made again; what it had moved is then
-# ``ReceiptEnded`` with the field ``state`` saying ``gone``.
-
-
 class Forwards(QueueApi):
     """The forwards of one intake queue: received messages move on to other queues, each once.
 
@@ -348,10 +341,14 @@ class Settings(QueueApi):
         Settings name other queues by their names. ``tags`` are those of a new queue. Raises ``ClientError`` and
         ``Unreachable``.
         """
+        from veilmq.wire.v1.queue_settings import CreatedQueue  # noqa: PLC0415 - workers of Spark need none
+
         return self.post("create", {"settings": settings or {}, "tags": tags or {}}, CreatedQueue).url
 
     def show(self) -> QueueStatus:
         """Return the settings and the counters of the queue; raises ``ClientError`` and ``Unreachable``."""
+        from veilmq.wire.v1.queue_settings import ShownQueue  # noqa: PLC0415 - workers of Spark need none
+
         shown = self.get("show", {}, ShownQueue)
         return QueueStatus(
             queue=shown.queue.rpartition("/")[2],

@@ -24,14 +24,6 @@ from pyarrow import ArrowException, parquet
 from veilmq.core.events import EventRange, ReceiptClosed
 from veilmq.events import ProcessingTimes, bin_of
 
-# Events as Arrow tables, and the files that a range of them becomes (``docs/events.md`` has the columns).
-#
-# A range becomes one file for each hour in which receipts of it ended. What a file holds, its name and its place follow
-# from the range alone, so a range that is exported again gives the same files byte for byte.
-#
-# When they are in place, an entry names them: ``_ranges/NODE/FIRST.json``. Ranges of a node follow each other without a
-# gap, so a reader that has read up to an event finds the next entry by its name, in whatever folders its files are.
-
 DATA_SET = "receipt_closed"
 """The folder of the table below the target."""
 RANGES = "_ranges"

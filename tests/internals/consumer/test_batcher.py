@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from veilmq.client.messages import ClientError, Unreachable
-from veilmq.consumer.batcher import Batcher
+from veilmq.consumer.settling import Batcher
 
 REFUSED = ClientError("InternalError", "no", 500)
 

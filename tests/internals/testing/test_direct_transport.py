@@ -9,7 +9,7 @@ from veilmq.client.messages import ClientError, Unreachable
 from veilmq.client.sqs import QueueClient
 from veilmq.core.commands import VisibilityChange
 from veilmq.testing import RunningServer, SteppedClock, faults
-from veilmq.testing.direct_transport import Call, DirectTransport
+from veilmq.testing.consumer_bench import Call, DirectTransport
 
 CHANGE = [VisibilityChange(receipt="none", timeout_s=1)]
 

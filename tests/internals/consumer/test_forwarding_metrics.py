@@ -6,12 +6,9 @@ from prometheus_client import CollectorRegistry
 
 from tests.forwarding.received import received
 from veilmq.client import ClientError
-from veilmq.consumer.metrics import Exported
-from veilmq.consumer.prometheus import Collector
-from veilmq.forwarding.figures import figures
-from veilmq.forwarding.parcels import Parcel
-from veilmq.forwarding.rules import read_rules
-from veilmq.forwarding.tally import Tally
+from veilmq.consumer.forwarding import RelayedMessage, Totals, forwarder_metrics
+from veilmq.consumer.forwarding_rules import read_rules
+from veilmq.consumer.metrics import Collector, Exported
 
 RULES = """
 default = "rest"
@@ -24,13 +21,13 @@ attributes.kind = "video"
 
 def test_everything_that_becomes_of_messages_is_told() -> None:
     """Received, forwarded by queue and rule, unmatched, failed by reason, retried, gone."""
-    router, tally = read_rules(RULES), Tally()
+    router, totals = read_rules(RULES), Totals()
     messages = [received(kind="video"), received(), received(), received(kind="video", receive_count=2), received()]
     refused = ClientError("MessageTooLong", "It is too long.", 400)
     gone = ClientError("ReceiptEnded", "It is gone.", 410, fields={"state": "gone"})
-    tally.add([Parcel(each, *router.route(each)) for each in messages], [None, None, None, refused, gone])
+    totals.add([RelayedMessage(each, *router.route(each)) for each in messages], [None, None, None, refused, gone])
     exported = Exported()
-    exported.add(figures("jobs", tally.totals))
+    exported.add(forwarder_metrics("jobs", lambda: totals))
     registry = CollectorRegistry()
     registry.register(Collector(exported))
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.forwarding.received import received
 from veilmq.client.messages import ReceivedMessage
-from veilmq.forwarding.router import RoutesError
-from veilmq.forwarding.rules import read_rules
+from veilmq.consumer.forwarding_rules import RoutesError, read_rules
 
 JOB = json.dumps(
     {"job": {"kind": "render", "pages": 120, "urgent": True, "note": None, "a/b": {"m~n": 1}}, "list": [1, {"x": "y"}]}

@@ -7,9 +7,16 @@ import pytest
 
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, ReceivedMessage, SentMessage, Unreachable
 from veilmq.client.api import Forwards
+from veilmq.consumer.forwarding import (
+    BATCH_BYTES_MAX,
+    GROUP_HELD,
+    ForwardRelay,
+    Relay,
+    RelayedMessage,
+    RelayOutcome,
+    SendRelay,
+)
 from veilmq.core.properties import Attribute
-from veilmq.forwarding.carriers import BATCH_BYTES_MAX, Carrier, ForwardCarrier, SendCarrier
-from veilmq.forwarding.parcels import HELD, Outcome, Parcel
 from veilmq.testing import RunningServer
 
 QUEUES = ("jobs", "fast", "slow", "jobs.fifo", "fast.fifo", "slow.fifo")
@@ -69,12 +76,12 @@ def way(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def carrier(way: str, client: Tampered, server: RunningServer, intake: str) -> Carrier:
+def relay_of(way: str, client: Tampered, server: RunningServer, intake: str) -> Relay:
     """Return the carrier of a way."""
     fifo = intake.endswith(".fifo")
     if way == "forward":
-        return ForwardCarrier(Forwards(server.endpoint, intake), fifo=fifo)
-    return SendCarrier(client, intake, fifo=fifo)
+        return ForwardRelay(Forwards(server.endpoint, intake), fifo=fifo)
+    return SendRelay(client, intake, fifo=fifo)
 
 
 def fill(client: HttpQueueClient, intake: str, *bodies: str, **more: Any) -> list[ReceivedMessage]:
@@ -85,9 +92,9 @@ def fill(client: HttpQueueClient, intake: str, *bodies: str, **more: Any) -> lis
     return client.receive(intake, count=10, timeout_s=60)
 
 
-def to(target: str, messages: Sequence[ReceivedMessage]) -> list[Parcel]:
+def to(target: str, messages: Sequence[ReceivedMessage]) -> list[RelayedMessage]:
     """Return the messages on their way to one queue."""
-    return [Parcel(message, target) for message in messages]
+    return [RelayedMessage(message, target) for message in messages]
 
 
 def bodies(client: HttpQueueClient, queue: str) -> list[str]:
@@ -99,7 +106,7 @@ def bodies(client: HttpQueueClient, queue: str) -> list[str]:
     return found
 
 
-def codes(outcomes: Sequence[Outcome]) -> list[str | None]:
+def codes(outcomes: Sequence[RelayOutcome]) -> list[str | None]:
     """Return the codes of what went wrong."""
     return [None if each is None else getattr(each, "code", "Unreachable") for each in outcomes]
 
@@ -114,8 +121,8 @@ def test_messages_come_to_their_queues_with_what_they_carry(
         "raw": Attribute("Binary", data=b"\0"),
     }
     got = fill(client, f"jobs{suffix}", "a1", "b1", "a2", "b2", attributes=attributes)
-    parcels = [Parcel(each, f"fast{suffix}" if each.body[0] == "a" else f"slow{suffix}") for each in got]
-    assert carrier(way, client, server, f"jobs{suffix}").carry(parcels) == [None] * 4
+    messages = [RelayedMessage(each, f"fast{suffix}" if each.body[0] == "a" else f"slow{suffix}") for each in got]
+    assert relay_of(way, client, server, f"jobs{suffix}").relay(messages) == [None] * 4
     fast = client.receive(f"fast{suffix}", count=10)
     assert sorted(each.body for each in fast) == ["a1", "a2"]
     assert all((each.attributes, each.group) == (attributes, "a") for each in fast)
@@ -133,14 +140,14 @@ def test_one_missing_queue_keeps_its_messages_and_no_others(
     """In a FIFO queue the messages behind one that stays wait with it, and those of other groups go on."""
     got = fill(client, f"jobs{suffix}", "a1", "b1", "a2")
     by_body = {each.body: each for each in got}
-    parcels = [
-        Parcel(by_body["a1"], f"none{suffix}"),
-        Parcel(by_body["b1"], f"fast{suffix}"),
-        Parcel(by_body["a2"], f"fast{suffix}"),
+    messages = [
+        RelayedMessage(by_body["a1"], f"none{suffix}"),
+        RelayedMessage(by_body["b1"], f"fast{suffix}"),
+        RelayedMessage(by_body["a2"], f"fast{suffix}"),
     ]
-    missing, *others = codes(carrier(way, client, server, f"jobs{suffix}").carry(parcels))
+    missing, *others = codes(relay_of(way, client, server, f"jobs{suffix}").relay(messages))
     assert missing in ("QueueNotFound", "QueueDoesNotExist")
-    assert others == ([None, HELD.code] if suffix else [None, None])
+    assert others == ([None, GROUP_HELD.code] if suffix else [None, None])
     assert bodies(client, f"fast{suffix}") == (["b1"] if suffix else ["b1", "a2"])
     assert client.show(f"jobs{suffix}").in_flight == (2 if suffix else 1)
 
@@ -156,16 +163,16 @@ def test_a_request_that_is_refused_as_a_whole_is_made_singly(server: RunningServ
 
     got = {each.body: each for each in fill(client, "jobs.fifo", "a1", "b1", "a2")}
     with Strict(server.endpoint, "jobs.fifo") as forwards:
-        parcels = [*to("none.fifo", [got["a1"]]), *to("fast.fifo", [got["b1"], got["a2"]])]
-        outcomes = ForwardCarrier(forwards, fifo=True).carry(parcels)
-    assert codes(outcomes) == ["QueueNotFound", None, HELD.code]
+        messages = [*to("none.fifo", [got["a1"]]), *to("fast.fifo", [got["b1"], got["a2"]])]
+        outcomes = ForwardRelay(forwards, fifo=True).relay(messages)
+    assert codes(outcomes) == ["QueueNotFound", None, GROUP_HELD.code]
     assert bodies(client, "fast.fifo") == ["b1"]
 
 
 def test_a_target_may_be_named_by_its_url(server: RunningServer, client: Tampered, way: str) -> None:
     got = fill(client, "jobs", "a")
     url = f"{server.endpoint}/000000000000/fast"
-    assert carrier(way, client, server, "jobs").carry(to(url, got)) == [None]
+    assert relay_of(way, client, server, "jobs").relay(to(url, got)) == [None]
     assert bodies(client, "fast") == ["a"]
 
 
@@ -176,9 +183,9 @@ def test_order_holds_where_a_message_of_a_batch_is_refused(server: RunningServer
     """Of each group one message at a time: what follows one that failed is not tried."""
     got = fill(client, "jobs.fifo", "a1", "a2", "b1", "a3", "b2")
     client.refused = {"a2"}
-    outcomes = SendCarrier(client, "jobs.fifo", fifo=True).carry(to("fast.fifo", got))
+    outcomes = SendRelay(client, "jobs.fifo", fifo=True).relay(to("fast.fifo", got))
     found = dict(zip([each.body for each in got], codes(outcomes), strict=True))
-    assert found == {"a1": None, "a2": "InternalError", "a3": HELD.code, "b1": None, "b2": None}
+    assert found == {"a1": None, "a2": "InternalError", "a3": GROUP_HELD.code, "b1": None, "b2": None}
     assert client.sends == [["a1", "b1"], ["a2", "b2"]]
 
 
@@ -190,11 +197,11 @@ def test_what_is_sent_and_not_deleted_comes_again_and_a_fifo_queue_stores_it_onc
     for suffix in ("", ".fifo"):
         got = fill(client, f"jobs{suffix}", "a1")
         setattr(client, lost, 1)
-        (outcome,) = SendCarrier(client, f"jobs{suffix}", fifo=bool(suffix)).carry(to(f"fast{suffix}", got))
+        (outcome,) = SendRelay(client, f"jobs{suffix}", fifo=bool(suffix)).relay(to(f"fast{suffix}", got))
         assert isinstance(outcome, Unreachable)
         server.advance(60_000)
         again = client.receive(f"jobs{suffix}")
-        assert SendCarrier(client, f"jobs{suffix}", fifo=bool(suffix)).carry(to(f"fast{suffix}", again)) == [None]
+        assert SendRelay(client, f"jobs{suffix}", fifo=bool(suffix)).relay(to(f"fast{suffix}", again)) == [None]
         assert bodies(client, f"fast{suffix}") == (["a1"] if suffix else ["a1", "a1"])
         assert client.show(f"jobs{suffix}").in_flight == 0
 
@@ -203,8 +210,8 @@ def test_a_forward_after_a_send_that_was_not_deleted_stores_it_once(server: Runn
     """Whoever changes from the one way to the other."""
     got = fill(client, "jobs.fifo", "a1")
     client.lost_deletes = 1
-    SendCarrier(client, "jobs.fifo", fifo=True).carry(to("fast.fifo", got))
-    assert carrier("forward", client, server, "jobs.fifo").carry(to("fast.fifo", got)) == [None]
+    SendRelay(client, "jobs.fifo", fifo=True).relay(to("fast.fifo", got))
+    assert relay_of("forward", client, server, "jobs.fifo").relay(to("fast.fifo", got)) == [None]
     assert bodies(client, "fast.fifo") == ["a1"]
     assert client.show("jobs.fifo").in_flight == 0
 
@@ -213,7 +220,7 @@ def test_no_send_is_larger_than_every_server_takes(server: RunningServer, client
     """Large messages go alone."""
     large = "x" * (BATCH_BYTES_MAX - 10)
     got = fill(client, "jobs", "y", large, "z" * 20)
-    assert SendCarrier(client, "jobs", fifo=False).carry(to("fast", got)) == [None] * 3
+    assert SendRelay(client, "jobs", fifo=False).relay(to("fast", got)) == [None] * 3
     assert all(sum(map(len, batch)) <= BATCH_BYTES_MAX for batch in client.sends)
     assert len(client.sends) == 2
     assert sorted(map(len, bodies(client, "fast"))) == [1, 20, len(large)]

@@ -9,11 +9,17 @@ import pytest
 from tests.forwarding.received import received
 from veilmq.client import ClientError, HttpQueueClient, ReceivedMessage, Unreachable
 from veilmq.client.api import Forwards
-from veilmq.forwarding.carriers import ForwardCarrier
-from veilmq.forwarding.forwarder import Forwarder, ForwarderOptions
-from veilmq.forwarding.parcels import HELD, Outcome, Parcel
-from veilmq.forwarding.rules import read_rules
-from veilmq.forwarding.tally import NO_ANSWER, Totals
+from veilmq.consumer.forwarding import (
+    GROUP_HELD,
+    NO_REPLY,
+    Forwarder,
+    ForwarderOptions,
+    ForwardRelay,
+    RelayedMessage,
+    RelayOutcome,
+    Totals,
+)
+from veilmq.consumer.forwarding_rules import read_rules
 from veilmq.testing import RunningServer, SystemClock
 
 TO_REST = read_rules('default = "rest"')
@@ -41,15 +47,15 @@ class Scripted(HttpQueueClient):
 class Carried:
     """A carrier that answers as it is told, and else carries everything."""
 
-    def __init__(self, *outcomes: Outcome | Exception) -> None:
+    def __init__(self, *outcomes: RelayOutcome | Exception) -> None:
         """One for each message, in order."""
         self._outcomes = iter(outcomes)
         self.seen: list[str] = []
 
-    def carry(self, parcels: Sequence[Parcel]) -> list[Outcome]:
+    def relay(self, messages: Sequence[RelayedMessage]) -> list[RelayOutcome]:
         """Answer."""
-        self.seen += [f"{each.message.body} to {each.target}" for each in parcels]
-        found = [next(self._outcomes, None) for _ in parcels]
+        self.seen += [f"{each.message.body} to {each.target}" for each in messages]
+        found = [next(self._outcomes, None) for _ in messages]
         if isinstance(found[0], Unreachable):
             raise found[0]
         return found  # type: ignore[return-value]
@@ -89,11 +95,11 @@ def test_the_end_of_one_worker_ends_the_others() -> None:
 def test_what_became_of_each_message_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     """Why it stayed is told once for each queue and reason; what was not tried for the sake of order is not."""
     long = ClientError("MessageTooLong", "It is too long.", 400)
-    outcomes = [None, GONE, long, long, HELD, Unreachable("here", "cut off")]
+    outcomes = [None, GONE, long, long, GROUP_HELD, Unreachable("here", "cut off")]
     messages = [received(name, name=name) for name in "abcdef"]
     totals = run(Scripted(messages), Carried(*outcomes))
     assert (totals.messages, totals.gone) == (1, 1)
-    assert totals.stayed == {"MessageTooLong": 2, "GroupHeld": 1, NO_ANSWER: 1}
+    assert totals.stayed == {"MessageTooLong": 2, "GroupHeld": 1, NO_REPLY: 1}
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
         "the message id-c was not forwarded to rest",
         "the message id-f was not forwarded to rest",
@@ -103,7 +109,7 @@ def test_what_became_of_each_message_is_counted(caplog: pytest.LogCaptureFixture
 def test_a_batch_without_an_answer_stays(caplog: pytest.LogCaptureFixture) -> None:
     client = Scripted([received("a"), received("b")], [received("a")])
     totals = run(client, Carried(Unreachable("here", "cut off"), None, None))
-    assert (totals.forwarded, totals.stayed) == ({"rest": 1}, {NO_ANSWER: 2})
+    assert (totals.forwarded, totals.stayed) == ({"rest": 1}, {NO_REPLY: 2})
     assert "cut off" in caplog.text
 
 
@@ -143,7 +149,7 @@ def test_many_workers_forward_each_message_once_and_groups_in_order(server: Runn
             client.send(f"jobs{suffix}", str(number), group=str(number % 5), dedup_id=str(number) if fifo else None)
         options = ForwarderOptions(intake=f"jobs{suffix}", workers=4, until_empty=True)
         router = read_rules(f'default = "rest{suffix}"')
-        forwarder = Forwarder(client, router, ForwardCarrier(forwards, fifo=fifo), options)
+        forwarder = Forwarder(client, router, ForwardRelay(forwards, fifo=fifo), options)
         assert forwarder.run().forwarded == {f"rest{suffix}": 300}
         check = _in_order if fifo else sorted
         found = _drained(client, f"rest{suffix}")
