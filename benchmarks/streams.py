@@ -18,7 +18,7 @@ from benchmarks.bench import Bench, Opened
 from benchmarks.row import SUBJECT, Row, Section, failed
 from benchmarks.servers import CHECKOUT, VEILMQ
 from benchmarks.sqs import Sqs
-from veilmq.client.publications import Publications
+from veilmq.client.api import Publications
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

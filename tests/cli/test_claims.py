@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.conftest import Veilmq
 from veilmq.client import HttpQueueClient
-from veilmq.client.claims import Claims
+from veilmq.client.api import Claims
 from veilmq.testing import RunningServer
 
 

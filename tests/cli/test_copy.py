@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import Veilmq, without_passwords
 from tests.store.postgres_host import connected, making_database
 from veilmq.client import HttpQueueClient
-from veilmq.client.claims import Claims
+from veilmq.client.api import Claims
 from veilmq.testing import RunningServer, SystemClock
 
 BODIES = ["a", "b", "c"]

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.conftest import COMMAND, Veilmq, environment
 from tests.proofs.forking import Forked
 from veilmq.client import ClientError, HttpQueueClient
-from veilmq.client.forwards import Forwards
+from veilmq.client.api import Forwards
 from veilmq.core.properties import Attribute
 from veilmq.testing import RunningServer, SystemClock
 

@@ -10,7 +10,7 @@ import pytest
 from tests.client.scripted_server import ScriptedServer, reply
 from tests.store.postgres_host import emptied
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, Unreachable
-from veilmq.client.claims import Claims
+from veilmq.client.api import Claims
 from veilmq.client.transport import UNEXPECTED_REPLY
 from veilmq.core.claims import Acknowledged, Bound, ClaimState
 from veilmq.core.properties import Attribute

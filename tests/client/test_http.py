@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, QueueClient, SentMessage
-from veilmq.client.errors import RECEIPT_SUPERSEDED
-from veilmq.client.messages import Hidden
+from veilmq.client.messages import RECEIPT_SUPERSEDED, Hidden
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.properties import Attribute
 from veilmq.core.settings import QueueSettings

@@ -9,7 +9,7 @@ import pytest
 
 from tests.client.scripted_server import ScriptedServer, reply
 from veilmq.client import ClientError, HttpQueueClient
-from veilmq.client.publications import Publications
+from veilmq.client.api import Publications
 from veilmq.client.transport import UNEXPECTED_REPLY
 from veilmq.core.publications import Published, Staged
 from veilmq.testing import RunningServer

@@ -133,7 +133,7 @@ def test_an_unknown_host_is_unreachable() -> None:
 
 def test_a_server_that_is_silent_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait for an answer ends; here it is made short."""
-    monkeypatch.setattr("veilmq.client.transport.ANSWER_S_MAX", 0.05)
+    monkeypatch.setattr("veilmq.client.transport.REPLY_S_MAX", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with HttpQueueClient(endpoint) as client, pytest.raises(Unreachable, match="no answer in time"):

@@ -15,8 +15,8 @@ from pyarrow import dataset
 from tests.clients import boto
 from tests.clients.smq.raw import ask
 from veilmq.client import ClientError, HttpQueueClient
-from veilmq.client.claims import Claims
-from veilmq.client.errors import RECEIPT_SUPERSEDED
+from veilmq.client.api import Claims
+from veilmq.client.messages import RECEIPT_SUPERSEDED
 from veilmq.core.commands import VisibilityChange
 from veilmq.testing import RunningServer
 

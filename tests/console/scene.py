@@ -5,7 +5,7 @@ from collections.abc import Callable
 from tests.console.every_page import ACCOUNT, addresses
 from tests.console.visitor import Visitor
 from veilmq.client import HttpQueueClient, NewMessage
-from veilmq.client.claims import Claims
+from veilmq.client.api import Claims
 from veilmq.core.properties import Attribute
 from veilmq.testing import RunningServer
 

@@ -7,8 +7,7 @@ import pytest
 from tests.console.forms import form_of
 from tests.console.visitor import Seen, Visitor
 from veilmq.client import HttpQueueClient
-from veilmq.client.claims import Claims
-from veilmq.client.publications import Publications
+from veilmq.client.api import Claims, Publications
 from veilmq.testing import RunningServer
 from veilmq.wire.v1.publications import OutgoingRow
 

@@ -9,7 +9,7 @@ import pytest
 from tests.console.forms import form_of
 from tests.console.visitor import Seen, Visitor
 from tests.server.keys import OWNER, REGION, SECRETS, client, written
-from veilmq.client.settings import Settings
+from veilmq.client.api import Settings
 from veilmq.core.settings import QueueSettings
 from veilmq.testing import RunningServer
 

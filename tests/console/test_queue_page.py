@@ -9,7 +9,7 @@ import pytest
 from tests.console.visitor import Visitor
 from tests.server.keys import OWNER, REGION, SECRETS, client, written
 from veilmq.client import HttpQueueClient
-from veilmq.client.settings import Settings
+from veilmq.client.api import Settings
 from veilmq.testing import RunningServer
 
 ACCOUNT = "000000000000"

@@ -10,7 +10,7 @@ import pytest
 from tests.console.visitor import Seen, Visitor
 from tests.server.keys import FRIEND, REGION, SECRETS, client, written
 from veilmq.client import HttpQueueClient
-from veilmq.client.settings import Settings
+from veilmq.client.api import Settings
 from veilmq.testing import RunningServer
 
 LIST = "/console/queues"

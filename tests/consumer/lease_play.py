@@ -7,11 +7,9 @@ told. ``ScriptedQueue`` is the other side: it notes what it was asked, takes its
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from veilmq.client.errors import ClientError, Unreachable
-from veilmq.client.messages import Hidden, ReceivedMessage
-from veilmq.consumer.lease_table import LeaseTable
-from veilmq.consumer.leases import Lease, LeaseState, Subscription
-from veilmq.consumer.policies import Policy
+from veilmq.client.messages import ClientError, Hidden, ReceivedMessage, Unreachable
+from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, Subscription, Watcher
+from veilmq.consumer.renewal_policies import RenewalPolicy
 from veilmq.consumer.renewer import Renewer
 from veilmq.core.commands import VisibilityChange
 from veilmq.testing import SteppedClock
@@ -76,12 +74,12 @@ class ScriptedQueue:
         return [(round(call.at_s, 7), for_s) for call in self.calls for _, for_s in call.entries]
 
 
-class Play:
+class Play(Watcher):
     """A lease table, its renewer and what the watcher was told: ``news`` holds (instant, receipt, state)."""
 
     def __init__(
         self,
-        policy: Policy,
+        policy: RenewalPolicy,
         *,
         fifo: bool = False,
         strict: bool = False,

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from tests.consumer.lease_play import BUSY, GONE, message
-from veilmq.client.errors import ClientError, Unreachable
-from veilmq.consumer.lease_table import LeaseTable
-from veilmq.consumer.leases import Lease
-from veilmq.consumer.policies import Policy
+from veilmq.client.messages import ClientError, Unreachable
+from veilmq.consumer.leases import Lease, LeaseTable
+from veilmq.consumer.renewal_policies import RenewalPolicy
 from veilmq.consumer.renewer import Renewer
 from veilmq.core.commands import VisibilityChange
 from veilmq.testing import SteppedClock
@@ -78,7 +77,7 @@ class Simulation:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: RenewalPolicy,
         *,
         in_work: int,
         hours: float,

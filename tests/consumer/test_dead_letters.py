@@ -9,7 +9,7 @@ import pytest
 from tests.clients import boto
 from veilmq.client import HttpQueueClient, SigningKey
 from veilmq.client.boto import BotoQueueClient
-from veilmq.client.port import MessageClient
+from veilmq.client.sqs import QueueClient
 from veilmq.consumer import Consumer, Reject
 from veilmq.core.properties import Attribute
 from veilmq.testing import RunningServer
@@ -37,7 +37,7 @@ def client(server: RunningServer) -> Iterator[HttpQueueClient]:
 
 
 def run(
-    server: RunningServer, queue: str, *, until: Callable[[], object], reject: bool, own: MessageClient | None = None
+    server: RunningServer, queue: str, *, until: Callable[[], object], reject: bool, own: QueueClient | None = None
 ) -> list[str]:
     """Consume ``queue`` until something holds, rejecting all of it or nothing; return the bodies that were handled."""
     app = Consumer(queue, endpoint=server.endpoint, client=own)

@@ -10,8 +10,8 @@ import pytest
 from tests.consumer.workbench import WAIT, WAIT_MS, Workbench, until, workbench
 from veilmq.client import NewMessage, ReceivedMessage
 from veilmq.consumer import Backoff, Batch, ByKey, ByMessageId, Consumer, Fixed, InFile, InMemory, Running
-from veilmq.consumer.policies import Terms
-from veilmq.consumer.records.port import Begun, Standing
+from veilmq.consumer.records import Begun, Standing
+from veilmq.consumer.renewal_policies import LeaseTerms
 from veilmq.testing import SteppedClock, faults
 
 BRISK = Fixed(10, every=0.02)
@@ -21,7 +21,7 @@ ELSEWHERE = "another worker"
 class RenewedOnce(Fixed):
     """Renews soon after the receive, and then no more for as long as a test lasts."""
 
-    def renew_at_s(self, lease: Terms, now_s: float) -> float:
+    def renew_at_s(self, lease: LeaseTerms, now_s: float) -> float:
         """Return the first beat, or one far away."""
         return super().renew_at_s(lease, now_s) if lease.renewed_at_s == lease.received_at_s else now_s + 200
 

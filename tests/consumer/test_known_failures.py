@@ -14,7 +14,7 @@ from tests.consumer.one_clock import TimedBench, timed_bench
 from tests.consumer.workbench import WAIT, until
 from veilmq.client import NewMessage, ReceivedMessage
 from veilmq.consumer import Adaptive, Backoff, Context, Fixed, LeaseState, RetryLater
-from veilmq.consumer.policies import Measured
+from veilmq.consumer.renewal_policies import Measured
 from veilmq.testing import faults
 
 pytestmark = pytest.mark.slow
@@ -210,7 +210,7 @@ def test_a_renewal_that_arrives_after_the_delete_harms_nothing(bench: TimedBench
             ends["first"].set()
             await until(lambda: bench.counts(QUEUE) == (0, 0))
             bench.clock.set(25)
-            await until(lambda: running.renewals.verdicts["gone"])
+            await until(lambda: running.renewals.results["gone"])
             send(bench, "second")
             await until(lambda: running.runners[0].working)
             await bench.guard(QUEUE, 100)
@@ -233,7 +233,7 @@ def test_work_that_keeps_the_interpreter_to_itself_starves_no_renewal(bench: Tim
         async with bench.working(app) as running:
             await until(lambda: running.runners[0].working)
             await bench.guard(QUEUE, 300)
-            assert running.renewals.verdicts.total() == running.renewals.calls > 1
+            assert running.renewals.results.total() == running.renewals.calls > 1
             running.request_stop()
             running.request_stop()
 

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from tests.consumer.lease_play import GONE, INVALID, Answer, Play, message
-from veilmq.client.errors import ClientError
+from veilmq.client.messages import ClientError
 from veilmq.consumer import LeaseState
-from veilmq.consumer.nservicebus import NServiceBusPolicy, extension_s, renew_after_s
-from veilmq.consumer.policies import Measured
+from veilmq.consumer.renewal_policies import Measured, NServiceBusPolicy, extension_s, renew_after_s
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parent / "renewal-vectors.json").read_text(encoding="utf-8"))
 TIMELINES = {timeline["name"]: timeline for timeline in VECTORS["timelines"]}

@@ -6,7 +6,7 @@ import pytest
 
 from tests.consumer.lease_play import Answer, Play
 from veilmq.consumer import Adaptive, LeaseState
-from veilmq.consumer.policies import Fixed, Measured, allowed_s
+from veilmq.consumer.renewal_policies import Fixed, Measured, allowed_s
 
 QUICK = Measured(hold_s=1.2, renewal_s=0.05, renewals=100, lateness_s=0.02)
 

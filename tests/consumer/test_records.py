@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from veilmq.consumer import InFile, InMemory
-from veilmq.consumer.records.port import Begun, RecordStore, Standing
+from veilmq.consumer.records import Begun, RecordStore, Standing
 from veilmq.testing import SteppedClock
 
 OURS = Begun(Standing.OURS)

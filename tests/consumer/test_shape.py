@@ -184,7 +184,7 @@ def played(app: Consumer, script: Callable[[ConsumerBench], object] | None = Non
     """Send an order to ``app``, let the time pass, and return the bench."""
 
     async def scenario() -> ConsumerBench:
-        async with app.testing(clock=VirtualClock()) as bench:
+        async with ConsumerBench(app, VirtualClock()) as bench:
             bench.send(Order(1))
             if script is not None:
                 script(bench)
@@ -302,7 +302,7 @@ def test_batches_fail_in_part() -> None:
                 batch[place].fail(RetryLater("1m"))
 
     async def scenario() -> ConsumerBench:
-        async with app.testing() as t:
+        async with ConsumerBench(app) as t:
             for number in range(4):
                 t.send(Line("ab"[number % 2], number))
             await t.advance("2m")

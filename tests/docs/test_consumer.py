@@ -10,9 +10,9 @@ from tests.consumer.workbench import until
 from tests.tidy.tree import ROOT
 from veilmq.client import HttpQueueClient
 from veilmq.consumer import Consumer, Running, clock
-from veilmq.consumer.counts import EVENTS
-from veilmq.consumer.figures import figures
-from veilmq.consumer.hooks import HOOKS, Hooks
+from veilmq.consumer.handlers import HOOKS, Hooks
+from veilmq.consumer.metrics import EVENTS
+from veilmq.consumer.status import consumer_metrics
 from veilmq.testing import RunningServer, SystemClock
 
 TEXT = (ROOT / "docs" / "consumer.md").read_text(encoding="utf-8")
@@ -58,7 +58,7 @@ def test_the_metrics_and_events_are_named() -> None:
     async def names() -> list[str]:
         connect = partial(HttpQueueClient, "http://127.0.0.1:1")
         running = Running(app.handlers, connect, clock.SystemClock(), hooks=Hooks(), grace_s=0)
-        return [metric.name for metric in figures(running)]
+        return [metric.name for metric in consumer_metrics(running.runners, running.renewals)]
 
     table = section("Watching").partition("**Spans.**")[0]
     for name in (*asyncio.run(names()), *EVENTS):

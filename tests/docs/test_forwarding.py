@@ -10,7 +10,7 @@ import urllib3
 
 from tests.forwarding.received import received
 from veilmq.client import HttpQueueClient
-from veilmq.forwarding.rules import Rules, read_rules
+from veilmq.consumer.forwarding_rules import Rules, read_rules
 from veilmq.testing import RunningServer
 
 ROOT = Path(__file__).resolve().parents[2]

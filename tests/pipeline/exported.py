@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from tests.pipeline.closed import NOON, row
 from veilmq.core.events import EventRange, Outcome
+from veilmq.events.exporter import Target, open_target
 from veilmq.events.parquet import SCHEMA, encoded, entry, files
-from veilmq.events.target import Target, open_target
 
 
 class ExportedLog:

@@ -29,7 +29,7 @@ REQUEST_BYTES_MAX = 1 << 18
 IMPORTED = (
     *("apsw", "asyncpg", "filelock", "httptools", "prometheus_client", "starlette.applications", "uvicorn", "uvloop"),
     *("uvicorn.protocols.http.h11_impl", "veilmq.cli.app", "veilmq.client", "veilmq.consumer", "veilmq.server.app"),
-    *("veilmq.console.app", "veilmq.store.sqlite", "veilmq.store.postgres", "veilmq.forwarding"),
+    *("veilmq.console.app", "veilmq.store.sqlite", "veilmq.store.postgres", "veilmq.consumer.forwarding"),
 )
 """What a process finds imported; none of them starts a thread."""
 PRELOADED = ("LD_", "FAKETIME_")

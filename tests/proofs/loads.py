@@ -18,7 +18,7 @@ from tests.proofs.callers import PATIENCE_S, PAUSE_S, Callers, Step
 from tests.proofs.ledger import TICK_S, GroupOrder, Ledger, Receipt
 from tests.proofs.sqs_caller import Refused, SqsCaller, Unanswered
 from veilmq.client import ClientError, Unreachable
-from veilmq.client.claims import Claims
+from veilmq.client.api import Claims
 from veilmq.core.claims import ClaimState, SourceView
 
 TIMEOUT_S = 2

@@ -45,7 +45,7 @@ from tests.proofs.loads import (
 from tests.proofs.served import Served, ServedFolder, starting_nodes
 from tests.proofs.sqs_caller import NodesCaller, Refused, SqsCaller, Unreached
 from veilmq.client import HttpQueueClient
-from veilmq.client.claims import Claims
+from veilmq.client.api import Claims
 from veilmq.core.claims import SourceView
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 

@@ -14,8 +14,7 @@ from tests.consumer.lease_play import Play
 from tests.consumer.simulation import QUIET, REFUSED, STALLED, SWALLOWED, WEATHERS, Outcome, Simulation, Weather
 from tests.consumer.simulation import calls_of_nservicebus as calls_of
 from veilmq.consumer import Adaptive
-from veilmq.consumer.nservicebus import NServiceBusPolicy
-from veilmq.consumer.policies import Fixed, Measured, Policy
+from veilmq.consumer.renewal_policies import Fixed, Measured, NServiceBusPolicy, RenewalPolicy
 
 WHOLE = os.environ.get("PROVE") == "whole"
 IN_WORK = 1_000 if WHOLE else 150
@@ -32,7 +31,7 @@ class Ageless(Adaptive):
         return super().length_s(measured)
 
 
-CANDIDATES: dict[str, Callable[[], Policy]] = {
+CANDIDATES: dict[str, Callable[[], RenewalPolicy]] = {
     "NServiceBus, V = 30": lambda: NServiceBusPolicy(max_auto_message_visibility_renewal_duration=43_200),
     "fixed 30 s, every 20 s": lambda: Fixed(30, 20),
     "fixed 120 s, every 60 s": lambda: Fixed(120, 60),

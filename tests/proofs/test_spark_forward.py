@@ -17,8 +17,7 @@ from tests.conftest import EVERYTHING
 from tests.proofs.served import ServedFolder
 from tests.spark.forward import PATIENCE_S, Forward
 from veilmq.client import HttpQueueClient, NewMessage
-from veilmq.client.claims import Claims
-from veilmq.client.publications import Publications
+from veilmq.client.api import Claims, Publications
 from veilmq.testing import RunningServer
 
 WHOLE = os.environ.get("PROVE") == "whole"

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, TOKEN, client, written
 from veilmq.client import ClientError, HttpQueueClient, SigningKey
-from veilmq.client.claims import Claims
+from veilmq.client.api import Claims
 from veilmq.testing import RunningServer
 from veilmq.wire.v1.request import ANSWERS
 from veilmq.wire.v1.routes import EVERYWHERE, ROUTES

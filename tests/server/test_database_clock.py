@@ -11,8 +11,8 @@ import urllib3
 from tests.store.postgres_host import connected, leading, prepare
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.testing import RunningServer, VirtualClock
+from veilmq.testing.clocks import START_MS
 from veilmq.testing.running_server import Follow
-from veilmq.testing.virtual_clock import START_MS
 
 DAY_MS = 86_400_000
 STEP_MS = 5 * DAY_MS

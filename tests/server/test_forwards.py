@@ -9,8 +9,8 @@ import pytest
 
 from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, set_policy, statement, written
 from veilmq.client import ClientError, HttpQueueClient
-from veilmq.client.forwards import Forwards
-from veilmq.client.signing import SigningKey
+from veilmq.client.api import Forwards
+from veilmq.client.transport import SigningKey
 from veilmq.core.properties import Attribute
 from veilmq.testing import RunningServer
 from veilmq.wire.v1.publications import ForwardedEntry

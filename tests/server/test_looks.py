@@ -9,7 +9,7 @@ import pytest
 from tests.server.keys import REGION, SECRETS, client, denied, set_policy, statement, written
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.api import QueueApi
-from veilmq.client.signing import SigningKey
+from veilmq.client.transport import SigningKey
 from veilmq.core.properties import Attribute
 from veilmq.testing import RunningServer
 from veilmq.wire.v1.queues import ListedLeases, ListedMessages, PeekedMessages

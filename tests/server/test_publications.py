@@ -11,8 +11,8 @@ import pytest
 from tests.proofs.served import ServedFolder
 from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, set_policy, statement, written
 from veilmq.client import ClientError, HttpQueueClient, Unreachable
-from veilmq.client.publications import Publications
-from veilmq.client.signing import SigningKey
+from veilmq.client.api import Publications
+from veilmq.client.transport import SigningKey
 from veilmq.core.publications import Published
 from veilmq.testing import RunningServer
 from veilmq.wire.v1.publications import OutgoingRow

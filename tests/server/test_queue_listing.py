@@ -10,8 +10,7 @@ import pytest
 
 from tests.server.keys import OWNER, REGION, SECRETS, client, set_policy, written
 from veilmq.client import HttpQueueClient
-from veilmq.client.signing import SigningKey
-from veilmq.client.transport import Transport
+from veilmq.client.transport import SigningKey, Transport
 from veilmq.testing import RunningServer
 
 
@@ -26,7 +25,7 @@ def listed(server: RunningServer, *, path: str = "-", key: Any = None, **query: 
     """Return the status and the answer."""
     transport = Transport(server.endpoint, key=key)
     try:
-        answer = transport.ask("GET", f"/v1/queues/{path}?{urlencode(query)}", headers={}, body=b"", wait_s=0)
+        answer = transport.request("GET", f"/v1/queues/{path}?{urlencode(query)}", headers={}, body=b"", wait_s=0)
     finally:
         transport.close()
     return answer.status, msgspec.json.decode(answer.data)

@@ -8,8 +8,8 @@ import pytest
 
 from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, written
 from veilmq.client import ClientError, HttpQueueClient
-from veilmq.client.settings import Settings
-from veilmq.client.signing import SigningKey
+from veilmq.client.api import Settings
+from veilmq.client.transport import SigningKey
 from veilmq.testing import RunningServer
 
 LONG = "long-" * 40 + "name"

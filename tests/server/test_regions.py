@@ -21,7 +21,7 @@ from tests.clients.smq.raw import ask
 from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, written
 from tests.server.service_client import PROTOCOLS, ServiceClient
 from veilmq.client import HttpQueueClient
-from veilmq.client.settings import Settings
+from veilmq.client.api import Settings
 from veilmq.testing import RunningServer
 
 HOME, OTHER = "us-east-1", "eu-west-1"

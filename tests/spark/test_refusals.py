@@ -2,8 +2,8 @@
 
 import pytest
 
-from veilmq.client.claims import Claims
-from veilmq.client.errors import ClientError
+from veilmq.client.api import Claims
+from veilmq.client.messages import ClientError
 from veilmq.core import errors
 from veilmq.spark.retries import ACTIONS, SourceFailed, advised
 from veilmq.testing import RunningServer

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.client.traffic import drained
 from veilmq.client import HttpQueueClient
-from veilmq.client.publications import Publications
+from veilmq.client.api import Publications
 from veilmq.testing import RunningServer
 
 OUT = "out"

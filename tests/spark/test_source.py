@@ -15,7 +15,7 @@ from tests.client.traffic import left, send, send_in_order
 from tests.conftest import EVERYTHING
 from tests.spark.stream import ROOT, Stream, kept
 from veilmq.client import HttpQueueClient, NewMessage
-from veilmq.client.claims import Claims
+from veilmq.client.api import Claims
 from veilmq.core.properties import Attribute
 from veilmq.spark import snapshots
 from veilmq.spark.retries import SourceFailed

@@ -13,7 +13,7 @@ from tests.stories import claim_story as story
 from tests.stories.playing import Teller
 from tests.stories.story import Counts
 from veilmq.client import ClientError
-from veilmq.client.claims import Claims
+from veilmq.client.api import Claims
 from veilmq.core import claims
 from veilmq.core.claims import Acknowledged, Bound, SourceView
 from veilmq.core.errors import VeilmqError

@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
 from tests.clients import boto
-from veilmq.client.claims import Claims
+from veilmq.client.api import Claims
 from veilmq.testing import RunningQueue, RunningServer, faults
 from veilmq.testing.faults import Fault
 

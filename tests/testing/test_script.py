@@ -8,8 +8,8 @@ import urllib3
 from botocore.exceptions import ClientError
 
 from veilmq.client import HttpQueueClient
-from veilmq.client.claims import Claims
-from veilmq.client.errors import ClientError as OwnClientError
+from veilmq.client.api import Claims
+from veilmq.client.messages import ClientError as OwnClientError
 from veilmq.testing import ANY, RunningServer, faults
 
 

@@ -76,7 +76,7 @@ def test_it_does_not_go_back() -> None:
 
 def test_a_thread_that_does_not_sleep_again_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Instead of a test that hangs."""
-    monkeypatch.setattr("veilmq.testing.stepped_clock._LOOKS_MAX", 1)
+    monkeypatch.setattr("veilmq.testing.clocks._CHECKS_MAX", 1)
     clock = SteppedClock()
     alarm, ended = clock.alarm(), threading.Event()
 

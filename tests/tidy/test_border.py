@@ -26,13 +26,12 @@ PUBLIC = (
     "veilmq.wire.sqs.errors",
     "veilmq.wire.v1",  # the rows and routes of our own API, of which OpenAPI is made
     # and what these packages export or document as the place of something: docs/consumer.md, docs/testing.md
-    "veilmq.consumer.nservicebus",
-    "veilmq.consumer.policies",
-    "veilmq.consumer.records.port",
+    "veilmq.consumer.renewal_policies",
+    "veilmq.consumer.records",
     "veilmq.testing.faults",
     "veilmq.testing.postgres_server",
     "veilmq.testing.running_server",
-    "veilmq.testing.virtual_clock",
+    "veilmq.testing.clocks",
 )
 EXPORTING = ("veilmq.consumer", "veilmq.testing")
 """Packages whose `__all__` is public, and their modules are not."""

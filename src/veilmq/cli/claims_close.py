@@ -4,7 +4,7 @@ from veilmq.cli.claims_options import Source
 from veilmq.cli.confirmation import confirm
 from veilmq.cli.connection import connect_claims
 from veilmq.cli.options import Endpoint, Queue, Yes
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 
 
 def close(queue: Queue, source: Source, /, *, yes: Yes = False, endpoint: Endpoint = DEFAULT_ENDPOINT) -> None:

@@ -7,7 +7,7 @@ from cyclopts import Parameter
 from veilmq.cli.claims_options import Number, Source
 from veilmq.cli.connection import connect_claims
 from veilmq.cli.options import Endpoint, Queue
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 
 
 def evict(

@@ -3,7 +3,7 @@
 from veilmq.cli.connection import connect_claims
 from veilmq.cli.options import Endpoint, Json, Queue
 from veilmq.cli.printing import instant, print_aligned, print_json
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.core.claims import ClaimView, SourceView
 
 

@@ -4,7 +4,7 @@ from veilmq.cli.claims_options import Number, Source
 from veilmq.cli.confirmation import confirm
 from veilmq.cli.connection import connect_claims
 from veilmq.cli.options import Endpoint, Queue, Yes
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 
 
 def release(

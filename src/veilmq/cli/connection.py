@@ -17,11 +17,8 @@ from urllib3.exceptions import HTTPError
 
 from veilmq.cli.failures import CommandFailed, UsageError
 from veilmq.client import HttpQueueClient
-from veilmq.client.claims import Claims
-from veilmq.client.endpoint import endpoint_variable
-from veilmq.client.forwards import Forwards
-from veilmq.client.settings import Settings
-from veilmq.client.signing import key_of
+from veilmq.client.api import Claims, Forwards, Settings
+from veilmq.client.transport import endpoint_variable, key_of
 
 DEFAULT_ADMIN_ENDPOINT = "http://127.0.0.1:9325"
 AdminEndpoint = Annotated[

@@ -16,16 +16,27 @@ from veilmq.cli.metrics_port import MetricsPort, metrics_served
 from veilmq.cli.options import Endpoint, whole_number
 from veilmq.cli.stopping import stop_on_signals
 from veilmq.client import HttpQueueClient
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
+from veilmq.consumer.forwarding import (
+    FIFO_SUFFIX,
+    REPORT_S,
+    TIMEOUT_S,
+    WAIT_S,
+    WORKERS,
+    Forwarder,
+    ForwarderOptions,
+    ForwardRelay,
+    Relay,
+    SendRelay,
+    Totals,
+    can_forward,
+    check_targets,
+    forwarder_metrics,
+    ready_queues,
+)
+from veilmq.consumer.forwarding_rules import Router, RoutesError, TableRouter, read_rules
 from veilmq.consumer.metrics import exported
 from veilmq.core.routing import TableError, read_table
-from veilmq.forwarding.carriers import Carrier, ForwardCarrier, SendCarrier
-from veilmq.forwarding.figures import figures
-from veilmq.forwarding.forwarder import REPORT_S, TIMEOUT_S, WAIT_S, WORKERS, Forwarder, ForwarderOptions
-from veilmq.forwarding.preparation import FIFO_SUFFIX, can_forward, check_targets, ready_queues
-from veilmq.forwarding.router import Router, RoutesError, TableRouter
-from veilmq.forwarding.rules import read_rules
-from veilmq.forwarding.tally import Totals
 
 _ATOMIC = "each message in one transaction"
 _PLAIN = "by sending and deleting"
@@ -74,7 +85,7 @@ def forward(
         stop = stack.enter_context(stop_on_signals())
         print(f"{intake}: forwarding to {', '.join(router.targets)}, {how}", file=sys.stderr, flush=True)
         forwarder = Forwarder(client, router, carrier, options, stop=stop)
-        stack.enter_context(exported(figures(intake, forwarder.totals)))
+        stack.enter_context(exported(forwarder_metrics(intake, forwarder.totals)))
         stack.enter_context(metrics_served(metrics_port, command="forward"))
         totals = forwarder.run(report=_progress(intake, every), every_s=every)
     _print(intake, totals)
@@ -114,12 +125,12 @@ def _ready(client: HttpQueueClient, router: Router, intake: str, *, create: bool
 
 def _carrier(
     stack: ExitStack, client: HttpQueueClient, endpoint: str, intake: str, *, plain: bool
-) -> tuple[Carrier, str]:
+) -> tuple[Relay, str]:
     fifo = intake.endswith(FIFO_SUFFIX)
     forwards = stack.enter_context(connect_forwards(endpoint, intake))
     if plain or not can_forward(forwards):
-        return SendCarrier(client, intake, fifo=fifo), _PLAIN
-    return ForwardCarrier(forwards, fifo=fifo), _ATOMIC
+        return SendRelay(client, intake, fifo=fifo), _PLAIN
+    return ForwardRelay(forwards, fifo=fifo), _ATOMIC
 
 
 def _progress(intake: str, every_s: int) -> Callable[[Totals], None]:

@@ -13,7 +13,7 @@ import msgspec
 from veilmq.cli.extras import needs_extra
 from veilmq.cli.failures import CommandFailed
 from veilmq.cli.options import whole_number
-from veilmq.consumer.watched import statuses
+from veilmq.consumer.app import statuses
 from veilmq.core.limits import Range
 
 PORT = Range(minimum=0, maximum=65_535, default=9_326)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 from cyclopts import Parameter, Token
 
 from veilmq.cli.failures import UsageError
-from veilmq.client.endpoint import ENDPOINT_VARIABLES, endpoint_of
+from veilmq.client.transport import ENDPOINT_VARIABLES, endpoint_of
 from veilmq.core.limits import Range
 from veilmq.server.setting_kinds import WholeNumber
 

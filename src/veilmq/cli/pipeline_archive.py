@@ -11,7 +11,7 @@ from veilmq.cli.options import Endpoint, Json, whole_number
 from veilmq.cli.pipeline_options import CONTINUOUS, HOLD, ON_LOST_CLAIM, ClusterOptions, job, spark_session
 from veilmq.cli.printing import print_json
 from veilmq.cli.stopping import stop_on_signals
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.core.limits import (
     ARCHIVE_COMPACT_MINUTES,
     ARCHIVE_EXPIRE_DAYS,

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from veilmq.cli.options import Endpoint, whole_number
 from veilmq.cli.pipeline_options import BadRows, ClusterOptions, job, spark_session
 from veilmq.cli.stopping import stop_on_signals
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.core.limits import REPLAY_BATCH_MESSAGES
 
 _HERE = ClusterOptions()

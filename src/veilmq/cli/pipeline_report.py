@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from veilmq.cli.options import Endpoint
 from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
 from veilmq.cli.statistics_options import StatisticsOptions, facts
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 
 _HERE = ClusterOptions()
 _USUAL = StatisticsOptions()

@@ -11,7 +11,7 @@ from veilmq.cli.failures import UsageError
 from veilmq.cli.options import Endpoint, whole_number
 from veilmq.cli.pipeline_options import CONTINUOUS, HOLD, ON_LOST_CLAIM, BadRows, ClusterOptions, job, spark_session
 from veilmq.cli.stopping import stop_on_signals
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.core.limits import CLAIM_MESSAGES, SQS_RECEIVES_MAX
 from veilmq.core.routing import RoutingTable
 

@@ -13,7 +13,7 @@ from veilmq.cli.options import Endpoint, Json, whole_number
 from veilmq.cli.pipeline_options import ClusterOptions, job, spark_session
 from veilmq.cli.printing import print_aligned
 from veilmq.cli.statistics_options import StatisticsOptions, facts
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.core.limits import TUNE_MAP_TASKS
 
 if TYPE_CHECKING:

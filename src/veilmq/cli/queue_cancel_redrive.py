@@ -3,7 +3,7 @@
 from veilmq.cli.connection import connect
 from veilmq.cli.failures import CommandFailed
 from veilmq.cli.options import Endpoint, Queue
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 
 
 def cancel_redrive(queue: Queue, /, *, endpoint: Endpoint = DEFAULT_ENDPOINT) -> None:

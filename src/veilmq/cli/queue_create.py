@@ -10,7 +10,7 @@ from veilmq.cli.printing import print_json
 from veilmq.cli.queue_options import QueueOptions
 from veilmq.cli.tag_options import read_tag
 from veilmq.client import ClientError, QueueClient
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.core.settings import SettingValue
 
 _SMQ_NAME = "Take a name of SMQ: longer, and of a FIFO queue too without .fifo, which SQS clients then do not expect."

@@ -3,7 +3,7 @@
 from veilmq.cli.confirmation import confirm
 from veilmq.cli.connection import connect
 from veilmq.cli.options import Endpoint, Queue, Yes
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 
 
 def delete(queue: Queue, /, *, yes: Yes = False, endpoint: Endpoint = DEFAULT_ENDPOINT) -> None:

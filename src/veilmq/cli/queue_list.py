@@ -7,7 +7,7 @@ from cyclopts import Parameter
 from veilmq.cli.connection import connect
 from veilmq.cli.options import Endpoint, Json
 from veilmq.cli.printing import print_json
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 
 
 def list_queues(

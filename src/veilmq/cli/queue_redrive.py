@@ -6,7 +6,7 @@ from cyclopts import Parameter
 
 from veilmq.cli.connection import connect
 from veilmq.cli.options import Endpoint, Queue, whole_number
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.core.limits import SQS_MOVES_PER_S
 
 

@@ -4,7 +4,7 @@ from veilmq.cli.connection import connect, connect_settings
 from veilmq.cli.failures import UsageError
 from veilmq.cli.options import Endpoint, Queue
 from veilmq.cli.queue_options import FIFO_FIELDS, FIFO_SUFFIX, QueueOptions
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 
 
 def set_queue(

@@ -4,7 +4,7 @@ from veilmq.cli.connection import connect
 from veilmq.cli.options import Endpoint, Json, Queue
 from veilmq.cli.printing import instant, print_aligned, print_json
 from veilmq.client import QueueStatus
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.core.routing import RoutingTable, read_table
 from veilmq.core.settings import QueueSettings
 

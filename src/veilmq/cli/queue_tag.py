@@ -8,7 +8,7 @@ from veilmq.cli.connection import connect
 from veilmq.cli.options import Endpoint, Json, Queue
 from veilmq.cli.printing import print_json
 from veilmq.cli.tag_options import read_tag
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 
 
 def tag_queue(

@@ -12,7 +12,7 @@ from veilmq.cli.failures import CommandFailed
 from veilmq.cli.options import Endpoint, Json, Queue, whole_number
 from veilmq.cli.printing import instant, print_aligned, print_json
 from veilmq.client import QueueClient, ReceivedMessage
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.core.limits import SQS_RECEIVE_COUNT, SQS_RECEIVE_WAIT_S, VISIBILITY_TIMEOUT_S
 from veilmq.core.properties import Attribute
 

@@ -9,7 +9,7 @@ from veilmq.cli.connection import connect
 from veilmq.cli.failures import UsageError
 from veilmq.cli.options import Endpoint, Json, Queue, whole_number
 from veilmq.cli.printing import print_json
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.core.limits import SQS_DELAY_S
 from veilmq.core.properties import Attribute
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from veilmq.cli.connection import connect
 from veilmq.cli.failures import UsageError
 from veilmq.cli.options import Endpoint, Json, whole_number
-from veilmq.client.endpoint import DEFAULT_ENDPOINT
+from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.core.limits import Range
 
 EVERY_S = Range(minimum=1, maximum=3_600, default=1)

@@ -11,8 +11,7 @@ import msgspec
 import urllib3
 
 from veilmq.client import ClientError, HttpQueueClient
-from veilmq.consumer.status import WorkerStatus
-from veilmq.consumer.status_folder import answers
+from veilmq.consumer.status import WorkerStatus, replies
 from veilmq.wire.sqs.names import full_name
 
 QUEUES_MAX = 200
@@ -104,7 +103,7 @@ class Observer:
         return {(name, queue): float(value) for name, queue, value in _SAMPLE.findall(text)}
 
     def _here(self) -> Iterator[tuple[str, bytes | None]]:
-        for path, data in answers():
+        for path, data in replies():
             yield path.stem, data
 
     def _elsewhere(self) -> Iterator[tuple[str, bytes | None]]:

@@ -1,20 +1,25 @@
-"""The client: what a program or a command asks of a queue server, in our own terms.
+"""Clients of a queue server.
 
-``QueueClient`` is the port; ``HttpQueueClient`` speaks SQS over AWS JSON 1.0 to an endpoint. Each name is imported when
-it is first asked for (PEP 562): workers of Spark begin anew with each batch, and need few of them.
+``HttpQueueClient`` is a ``QueueClient`` that speaks SQS over AWS JSON 1.0 to an endpoint. Each name is imported at its
+first use (PEP 562): workers of Spark start anew with each batch, and need few of them.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from veilmq.client.errors import ClientError, Unreachable
-    from veilmq.client.http import HttpQueueClient
-    from veilmq.client.messages import NewMessage, ReceivedMessage, SentMessage
-    from veilmq.client.moves import Move
-    from veilmq.client.port import QueueClient
-    from veilmq.client.signing import SigningKey
-    from veilmq.client.status import QueueStatus
+    from veilmq.client.messages import (
+        ClientError,
+        Move,
+        NewMessage,
+        QueueStatus,
+        ReceivedMessage,
+        SentMessage,
+        Unreachable,
+        traced,
+    )
+    from veilmq.client.sqs import HttpQueueClient, QueueClient
+    from veilmq.client.transport import SigningKey
 
 __all__ = [
     "ClientError",
@@ -27,24 +32,26 @@ __all__ = [
     "SentMessage",
     "SigningKey",
     "Unreachable",
+    "traced",
 ]
 
 _MODULES = {
-    "ClientError": "errors",
-    "HttpQueueClient": "http",
-    "Move": "moves",
+    "ClientError": "messages",
+    "HttpQueueClient": "sqs",
+    "Move": "messages",
     "NewMessage": "messages",
-    "QueueClient": "port",
-    "QueueStatus": "status",
+    "QueueClient": "sqs",
+    "QueueStatus": "messages",
     "ReceivedMessage": "messages",
     "SentMessage": "messages",
-    "SigningKey": "signing",
-    "Unreachable": "errors",
+    "SigningKey": "transport",
+    "Unreachable": "messages",
+    "traced": "messages",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, once."""
+    """Import ``name`` at its first use."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,21 +1,29 @@
-"""One queue through veilmq's own API (``/v1/…``): paths, JSON, and errors by the names of their classes.
+"""veilmq's own API (``/v1/…``) from a client's side: claims, publications, forwards and settings of one queue.
 
-A queue is named by its URL, or by its plain name where it is one of the caller's own account: the server is then asked
-once for the URL, whose path says the account.
+Every call is idempotent, so all of them are tried again when a reply is lost. Failures are ``ClientError`` whose
+``code`` is the name of an error of ``core.errors``, for example ``EpochFenced``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Self
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 
-from veilmq.client.errors import ClientError
-from veilmq.client.signing import SigningKey
-from veilmq.client.transport import Answer, Reply, Transport, decode, unexpected
+from veilmq.client.messages import ClientError, QueueStatus
+from veilmq.client.transport import HttpReply, Reply, SigningKey, Transport, decode, unexpected
+from veilmq.core import limits
+from veilmq.core.claims import Acknowledged, Bound, SourceView
+from veilmq.core.publications import Published, Staged, WriterView
+from veilmq.core.settings import SettingValue
+
 from veilmq.wire.sqs.names import full_name
-from veilmq.wire.sqs.queues import GetQueueUrlRequest, QueueUrlResult
+from veilmq.wire.v1.publications import ForwardedEntry
+from veilmq.wire.v1.publications import OutgoingRow
+from veilmq.wire.v1.publications import ARROW_TYPE, MessagesFields
+from veilmq.wire.v1.claims import CURSOR
 
 _JSON = "application/json"
 
@@ -26,9 +34,10 @@ class _ErrorReply(msgspec.Struct, frozen=True):
 
 
 class QueueApi:
-    """The root of clients of one ``noun`` of a queue; close them, or use them as context managers.
+    """The base of clients of one ``noun`` of a queue; close them, or use them as context managers.
 
-    Threads may share one.
+    A queue is named by its URL, or by its plain name where it is one of the caller's own account: then the client gets
+    the URL from the server once, as its path names the account.
     """
 
     noun: ClassVar[str]
@@ -36,10 +45,7 @@ class QueueApi:
     def __init__(
         self, endpoint: str, queue: str, *, key: SigningKey | None = None, transport: Transport | None = None
     ) -> None:
-        """``queue`` is a name or a URL; raises ``ValueError`` for an ``endpoint`` that is none.
-
-        ``transport`` is one that is there already, and is used in place of a new one.
-        """
+        """Use ``transport``, or a new one to ``endpoint``; raises ``ValueError`` for an ``endpoint`` that is none."""
         self._transport = transport or Transport(endpoint, key=key)
         self._queue = queue
         self._path = ""
@@ -59,15 +65,15 @@ class QueueApi:
         self._transport.close()
 
     def post(self, verb: str, fields: Mapping[str, Any], reply_type: type[Reply], *, wait_s: int = 0) -> Reply:
-        """Return the answer to ``fields``; raises ``ClientError`` and ``Unreachable``."""
+        """Return the reply to ``fields``; raises ``ClientError`` and ``Unreachable``."""
         body = msgspec.json.encode(fields)
-        return decode(self.ask("POST", verb, body=body, content_type=_JSON, wait_s=wait_s), reply_type)
+        return decode(self.request("POST", verb, body=body, content_type=_JSON, wait_s=wait_s), reply_type)
 
     def get(self, verb: str, parameters: Mapping[str, Any], reply_type: type[Reply]) -> Reply:
-        """Return the answer to ``parameters``; raises ``ClientError`` and ``Unreachable``."""
-        return decode(self.ask("GET", verb, parameters=parameters), reply_type)
+        """Return the reply to ``parameters``; raises ``ClientError`` and ``Unreachable``."""
+        return decode(self.request("GET", verb, parameters=parameters), reply_type)
 
-    def ask(
+    def request(
         self,
         method: str,
         verb: str,
@@ -76,23 +82,20 @@ class QueueApi:
         body: bytes = b"",
         content_type: str = "",
         wait_s: int = 0,
-    ) -> Answer:
-        """Return the answer as it came, of status 200; raises ``ClientError`` and ``Unreachable``."""
-        target = self._target() + (f"/{verb}" if verb else "")
+    ) -> HttpReply:
+        """Return the reply as it came, of status 200; raises ``ClientError`` and ``Unreachable``."""
+        if not self._path:
+            self._path = f"/v1/{self.noun}/{self._full_name()}"
+        target = self._path + (f"/{verb}" if verb else "")
         if parameters:
             target += "?" + urlencode(parameters)
         headers = {"Content-Type": content_type} if content_type else {}
-        answer = self._transport.ask(method, target, headers=headers, body=body, wait_s=wait_s)
-        if answer.status != 200:
-            raise _error(answer)
-        return answer
+        reply = self._transport.request(method, target, headers=headers, body=body, wait_s=wait_s)
+        if reply.status != 200:
+            raise _error(reply)
+        return reply
 
-    def _target(self) -> str:
-        if not self._path:
-            self._path = f"/v1/{self.noun}/{self._place()}"
-        return self._path
-
-    def _place(self) -> str:
+    def _full_name(self) -> str:
         """Return account and name of the queue, as they are in a path."""
         url = self._queue
         if "/" not in url:
@@ -101,9 +104,270 @@ class QueueApi:
         return full_name(url)
 
 
-def _error(answer: Answer) -> ClientError:
+def _error(reply: HttpReply) -> ClientError:
     try:
-        reply = msgspec.json.decode(answer.data, type=_ErrorReply)
+        error = msgspec.json.decode(reply.data, type=_ErrorReply)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return unexpected(answer)
-    return ClientError(reply.code, reply.message, answer.status, fields=msgspec.json.decode(answer.data))
+        return unexpected(reply)
+    return ClientError(error.code, error.message, reply.status, fields=msgspec.json.decode(reply.data))
+
+
+BINDING_S_MAX = 30
+"""How long the server may take to bind a large claim, in seconds."""
+PUBLISHING_S_MAX = 10
+"""How long the server may take for one reply to ``publish``, in seconds."""
+
+
+class _Sources(msgspec.Struct, frozen=True):
+    sources: list[SourceView]
+
+
+class _Writers(msgspec.Struct, frozen=True):
+    writers: list[WriterView]
+
+
+class _Entries(msgspec.Struct, frozen=True):
+    entries: list[dict[str, Any]]
+
+
+class _Empty(msgspec.Struct, frozen=True):
+    pass
+
+
+class Claims(QueueApi):
+    """The claims of one queue: numbered sets of messages, read any number of times until acknowledged.
+
+    ``docs/protocols/claims.md`` describes them. An ``open`` whose reply was lost begins one more epoch.
+    """
+
+    noun = "claims"
+
+    def open(
+        self,
+        source: str,
+        *,
+        consumer: str = "",
+        takeover: bool = False,
+        hold_s: int = limits.CLAIM_HOLD_S.default,
+        lease_s: int = limits.CLAIM_LEASE_S.default,
+    ) -> SourceView:
+        """Begin a new epoch of ``source``, which is made if there is none; see ``core.claims.OpenSource``."""
+        fields = {"source": source, "consumer": consumer, "takeover": takeover, "hold_s": hold_s, "lease_s": lease_s}
+        return self.post("open", fields, SourceView)
+
+    def claim(
+        self,
+        source: str,
+        *,
+        epoch: int,
+        number: int,
+        messages_max: int,
+        shard_messages: int = limits.CLAIM_SHARD_MESSAGES,
+        bytes_max: int | None = None,
+        wait_s: int = 0,
+    ) -> Bound:
+        """Bind claim ``number``, or return what it has, waiting up to ``wait_s`` (0 to 20) for a first message."""
+        fields = {
+            "source": source,
+            "epoch": epoch,
+            "number": number,
+            "messages_max": messages_max,
+            "shard_messages": shard_messages,
+            "wait_s": wait_s,
+        } | ({} if bytes_max is None else {"bytes_max": bytes_max})  # earlier servers know no such field
+        return self.post("claim", fields, Bound, wait_s=wait_s + BINDING_S_MAX)
+
+    def read(self, source: str, *, number: int, shard: int = 0) -> Iterator[Any]:
+        """Yield the messages of a shard as ``pyarrow.RecordBatch``; needs pyarrow (the extra ``arrow``).
+
+        A page is requested when the one before it is used up, and again if it is lost.
+        """
+        batches, cursor = self.page(source, number=number, shard=shard)
+        yield from batches
+        while cursor:
+            batches, cursor = self.page(source, number=number, shard=shard, cursor=cursor)
+            yield from batches
+
+    def page(self, source: str, *, number: int, shard: int = 0, cursor: str = "") -> tuple[list[Any], str]:
+        """Return one page of ``read`` from ``cursor`` on, and the cursor of the next, empty after the last."""
+        from pyarrow import ArrowException, ipc  # noqa: PLC0415 (an extra)
+
+        parameters = {"source": source, "number": number, "shard": shard, "format": "arrow"}
+        parameters |= {"cursor": cursor} if cursor else {}
+        reply = self.request("GET", "read", parameters=parameters)
+        try:
+            with ipc.open_stream(reply.data) as batches:
+                return list(batches), reply.headers.get(CURSOR, "")
+        except (ArrowException, OSError) as error:
+            raise unexpected(reply) from error
+
+    def heartbeat(
+        self, source: str, *, epoch: int, lease_s: int | None = None, hold_s: int | None = None
+    ) -> SourceView:
+        """Renew lease and hold of ``source``, and change them where they are given."""
+        fields = {"source": source, "epoch": epoch, "lease_s": lease_s, "hold_s": hold_s}
+        return self.post("heartbeat", fields, SourceView)
+
+    def acknowledge(self, source: str, *, epoch: int, number: int) -> Acknowledged:
+        """Delete the messages of all open claims of ``source`` up to ``number``."""
+        return self.post("acknowledge", {"source": source, "epoch": epoch, "number": number}, Acknowledged)
+
+    def release(self, source: str, *, number: int) -> SourceView:
+        """Give the messages of a claim back, by an operator's decision."""
+        return self.post("release", {"source": source, "number": number}, SourceView)
+
+    def evict(self, source: str, *, number: int, message: str) -> SourceView:
+        """Move one message of a claim (by its id, a UUID) to the queue's dead-letter queue."""
+        return self.post("evict", {"source": source, "number": number, "message": message}, SourceView)
+
+    def close_source(self, source: str) -> None:
+        """Release all claims of ``source`` and forget it, by an operator's decision."""
+        self.post("close", {"source": source}, _Empty)
+
+    def sources(self) -> list[SourceView]:
+        """Return the sources of the queue, those with open claims first."""
+        return self.get("", {}, _Sources).sources
+
+
+class Publications(QueueApi):
+    """The publications of one queue: messages staged part by part, and sent together once.
+
+    ``docs/protocols/publications.md`` describes them. The field ``index`` of ``StageRefused`` names the message.
+    """
+
+    noun = "publications"
+
+    def stage(self, writer: str, *, batch: int, attempt: str, part: int, messages: Sequence[OutgoingRow]) -> Staged:
+        """Keep ``messages`` as part ``part`` (0, 1, 2, …) of an attempt; see ``core.publications.Stage``."""
+        body = msgspec.json.encode(MessagesFields(messages=list(messages)))
+        return self._stage(writer, batch, attempt, part, body, "application/json")
+
+    def stage_arrow(self, writer: str, *, batch: int, attempt: str, part: int, messages: Any) -> Staged:
+        """Do the same with a ``pyarrow.RecordBatch`` that has the columns of ``OutgoingRow``; needs pyarrow."""
+        import pyarrow as pa  # noqa: PLC0415 (an extra)
+
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, messages.schema) as stream:
+            stream.write_batch(messages)
+        return self._stage(writer, batch, attempt, part, sink.getvalue().to_pybytes(), ARROW_TYPE.decode())
+
+    def _stage(self, writer: str, batch: int, attempt: str, part: int, body: bytes, content_type: str) -> Staged:
+        parameters = {"writer": writer, "batch": batch, "attempt": attempt, "part": part}
+        return decode(
+            self.request("POST", "stage", parameters=parameters, body=body, content_type=content_type), Staged
+        )
+
+    def publish(
+        self, writer: str, *, batch: int, attempts: Sequence[tuple[str, int]], messages_per_s_max: int | None = None
+    ) -> Published:
+        """Send what was staged under ``attempts`` (names with their numbers of messages), in this order, once.
+
+        With ``messages_per_s_max`` they come into the queue no faster than that.
+        Returns when all is in the queue; ``again``: the batch had been published before.
+        """
+        publish_on = partial(
+            self.publish_on, writer, batch=batch, attempts=attempts, messages_per_s_max=messages_per_s_max
+        )
+        first = last = publish_on()
+        while last.more:
+            last = publish_on()
+        return msgspec.structs.replace(last, again=first.again)
+
+    def publish_on(
+        self, writer: str, *, batch: int, attempts: Sequence[tuple[str, int]], messages_per_s_max: int | None = None
+    ) -> Published:
+        """Do the same for some seconds at the most; ``more``: not all is in the queue yet, so call it again."""
+        fields = {"writer": writer, "batch": batch, "attempts": attempts, "messages_per_s_max": messages_per_s_max}
+        return self.post("publish", fields, Published, wait_s=PUBLISHING_S_MAX)
+
+    def abandon(self, writer: str, *, batch: int) -> None:
+        """Drop what is staged for ``batch`` and is not published."""
+        self.post("abandon", {"writer": writer, "batch": batch}, _Empty)
+
+    def writers(self) -> list[WriterView]:
+        """Return the writers of the queue, most recently active first."""
+        return self.get("", {}, _Writers).writers
+
+
+class Forwards(QueueApi):
+    """The forwards of one intake queue: received messages move on to other queues, each once.
+
+    ``docs/forwarding.md`` describes them. A call whose reply was lost is repeated; what the first one had moved is then
+    ``ReceiptEnded`` with the field ``state`` = ``gone``.
+    """
+
+    noun = "queues"
+
+    def forward(self, entries: Sequence[tuple[str, str]]) -> list[ForwardedEntry | ClientError]:
+        """Move the message of each receipt to its target, a queue's name or URL; an item for each entry, in order.
+
+        Up to ten; without any it checks that the server can. Raises ``ClientError`` and ``Unreachable``.
+        """
+        return self._forward([{"receipt": receipt, "target": _name_of(target)} for receipt, target in entries])
+
+    def dead_letter(self, receipt: str, target: str, reasons: Mapping[str, str]) -> ForwardedEntry | ClientError:
+        """Move a message to ``target`` as a dead letter, with ``reasons`` as attributes; raises as ``forward`` does."""
+        (item,) = self._forward([{"receipt": receipt, "target": _name_of(target), "reasons": dict(reasons)}])
+        return item
+
+    def _forward(self, wanted: Sequence[Mapping[str, Any]]) -> list[ForwardedEntry | ClientError]:
+        return [
+            ClientError(entry["code"], entry["message"], entry["status"], fields=entry)
+            if "code" in entry
+            else msgspec.convert(entry, ForwardedEntry)
+            for entry in self.post("forward", {"entries": wanted}, _Entries).entries
+        ]
+
+
+def _name_of(target: str) -> str:
+    """Return a queue as a forward names it: of a URL, namespace and name."""
+    return full_name(target) if "://" in target else target
+
+
+class Settings(QueueApi):
+    """The settings of one queue, which need not exist yet: every name, every setting, the widest ranges.
+
+    ``QueueClient`` has what SQS has. Here are also FIFO queues whose name does not end in ``.fifo``, names of up to 256
+    characters, and delays of up to seven days, as SMQ has them.
+    """
+
+    noun = "queues"
+
+    def create(
+        self, settings: Mapping[str, SettingValue] | None = None, *, tags: Mapping[str, str] | None = None
+    ) -> str:
+        """Create the queue, or find it with the same settings (fields of ``QueueSettings``); returns its URL.
+
+        Settings name other queues by their names. ``tags`` are those of a new queue. Raises ``ClientError`` and
+        ``Unreachable``.
+        """
+        from veilmq.wire.v1.queues import CreatedQueue
+
+        return self.post("create", {"settings": settings or {}, "tags": tags or {}}, CreatedQueue).url
+
+    def show(self) -> QueueStatus:
+        """Return the settings and the counters of the queue; raises ``ClientError`` and ``Unreachable``."""
+        from veilmq.wire.v1.queues import ShownQueue
+
+        shown = self.get("show", {}, ShownQueue)
+        return QueueStatus(
+            queue=shown.queue.rpartition("/")[2],
+            url=shown.url,
+            settings=shown.settings,
+            visible=shown.visible,
+            in_flight=shown.in_flight,
+            delayed=shown.delayed,
+            created_at_ms=shown.created_at_ms,
+            modified_at_ms=shown.modified_at_ms,
+        )
+
+    def set(self, settings: Mapping[str, SettingValue]) -> None:
+        """Change the supplied settings; messages in flight keep their deadlines.
+
+        Raises ``ClientError`` and ``Unreachable``.
+        """
+        self.post("set", settings, _Empty)
+
+    def _full_name(self) -> str:
+        """Return account and name; a plain name is one of the caller's account, whether it exists or not."""
+        return super()._full_name() if "/" in self._queue else f"-/{quote(self._queue)}"

@@ -1,72 +1,90 @@
-"""A ``QueueClient`` that speaks SQS through the shapes that the server's own codec reads and writes.
+"""The queue client: SQS over AWS JSON 1.0, in the shapes that the server's own codec reads and writes.
 
-How a call is carried is left to a ``Caller``: our own HTTP, or an SDK that the user brings. A queue's URL is asked for
-once and then remembered.
+A call goes through a ``Caller``: our own HTTP, or an SDK that the user brings. A batch call is one request, and each of
+its entries succeeds or fails alone: the result has an item for each entry, in order, and an error is an item instead of
+being raised. Every call raises ``ClientError`` when the server refuses and ``Unreachable`` when no usable reply came.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from time import time
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
-from veilmq.client import batches, translation
-from veilmq.client.batches import EntriesReply, SentEntriesReply
-from veilmq.client.errors import ClientError
-from veilmq.client.messages import Hidden, NewMessage, ReceivedMessage, SentMessage
-from veilmq.client.moves import Move
-from veilmq.client.status import QueueStatus
-from veilmq.client.transport import UNEXPECTED_REPLY, Reply, Transport
+from veilmq.client.messages import (
+    RECEIPT_SUPERSEDED,
+    ClientError,
+    Hidden,
+    Move,
+    NewMessage,
+    QueueStatus,
+    ReceivedMessage,
+    SentMessage,
+)
+from veilmq.client.transport import UNEXPECTED_REPLY, Reply, SigningKey, Transport
 from veilmq.core.commands import VisibilityChange
-from veilmq.core.limits import SQS_LIST_RESULTS, SQS_MOVE_TASK_RESULTS, SQS_RECEIVE_WAIT_S
+from veilmq.core.limits import SECOND_MS, SQS_LIST_RESULTS, SQS_MOVE_TASK_RESULTS, SQS_RECEIVE_WAIT_S, Range
 from veilmq.core.properties import Attribute
-from veilmq.core.settings import SettingValue
+from veilmq.core.settings import QueueSettings, SettingValue
+from veilmq.wire.sqs.members import BatchResultErrorEntry
+from veilmq.wire.sqs.members import ChangedResultEntry
+from veilmq.wire.sqs.members import QueueRequest
+from veilmq.wire.sqs.members import SendMessageBatchResultEntry
+from veilmq.wire.sqs.members import SendMessageResult
+from veilmq.wire.sqs.messages import ChangeMessageVisibilityBatchEntry
+from veilmq.wire.sqs.messages import ChangeMessageVisibilityBatchRequest
+from veilmq.wire.sqs.messages import DeleteMessageBatchEntry
+from veilmq.wire.sqs.messages import DeleteMessageBatchRequest
+from veilmq.wire.sqs.messages import DeleteMessageRequest
+from veilmq.wire.sqs.messages import Message
+from veilmq.wire.sqs.messages import ReceiveMessageResult
+from veilmq.wire.sqs.messages import SendMessageBatchEntry
+from veilmq.wire.sqs.messages import SendMessageBatchRequest
+from veilmq.wire.sqs.moves import CancelMessageMoveTaskRequest
+from veilmq.wire.sqs.moves import CancelMessageMoveTaskResult
+from veilmq.wire.sqs.moves import ListMessageMoveTasksRequest
+from veilmq.wire.sqs.moves import ListMessageMoveTasksResult
+from veilmq.wire.sqs.moves import MoveTaskEntry
+from veilmq.wire.sqs.moves import StartMessageMoveTaskResult
+from veilmq.wire.sqs.queues import CreateQueueRequest
+from veilmq.wire.sqs.queues import GetQueueAttributesRequest
+from veilmq.wire.sqs.queues import GetQueueAttributesResult
+from veilmq.wire.sqs.queues import GetQueueUrlRequest
+from veilmq.wire.sqs.queues import ListDeadLetterSourceQueuesRequest
+from veilmq.wire.sqs.queues import ListDeadLetterSourceQueuesResult
+from veilmq.wire.sqs.queues import ListQueueTagsResult
+from veilmq.wire.sqs.queues import ListQueuesRequest
+from veilmq.wire.sqs.queues import ListQueuesResult
+from veilmq.wire.sqs.queues import QueueUrlResult
+from veilmq.wire.sqs.queues import SetQueueAttributesRequest
+from veilmq.wire.sqs.queues import TagQueueRequest
+from veilmq.wire.sqs.queues import UntagQueueRequest
+from veilmq.wire.sqs.members import TRACE_HEADER
 from veilmq.wire.exchange import RequestContext
-from veilmq.wire.sqs.members import QueueRequest, SendMessageResult, Shape
-from veilmq.wire.sqs.messages import (
-    ChangeMessageVisibilityBatchRequest,
-    ChangeMessageVisibilityRequest,
-    DeleteMessageBatchRequest,
-    DeleteMessageRequest,
-    ReceiveMessageRequest,
-    ReceiveMessageResult,
-    SendMessageBatchRequest,
-    SendMessageRequest,
-)
-from veilmq.wire.sqs.moves import (
-    CancelMessageMoveTaskRequest,
-    CancelMessageMoveTaskResult,
-    ListMessageMoveTasksRequest,
-    ListMessageMoveTasksResult,
-    StartMessageMoveTaskRequest,
-    StartMessageMoveTaskResult,
-)
-from veilmq.wire.sqs.queue_attributes import ALL, QUEUE_ARN
-from veilmq.wire.sqs.queues import (
-    CreateQueueRequest,
-    GetQueueAttributesRequest,
-    GetQueueAttributesResult,
-    GetQueueUrlRequest,
-    ListDeadLetterSourceQueuesRequest,
-    ListDeadLetterSourceQueuesResult,
-    ListQueuesRequest,
-    ListQueuesResult,
-    ListQueueTagsResult,
-    QueueUrlResult,
-    SetQueueAttributesRequest,
-    TagQueueRequest,
-    UntagQueueRequest,
-)
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.members import DEDUPLICATION, GROUP
+from veilmq.wire.sqs.queue_attributes import Kind, Number
+from veilmq.wire.sqs.queue_attributes import ALL, QUEUE_ARN, SETTABLE, SETTINGS, attribute_of
+from veilmq.wire.sqs.members import AttributeValue, Shape
 
-_CANNOT_MOVE = frozenset({UNEXPECTED_REPLY, "UnknownRoute", "InvalidRequest", "DestinationRefused"})
-"""What a server answers that knows no dead letters of clients, or not between these queues."""
+_NO_DEAD_LETTERS = frozenset({UNEXPECTED_REPLY, "UnknownRoute", "InvalidRequest", "DestinationRefused"})
+"""Codes of a server that takes no dead letters from clients, or not between these queues."""
+_ANY = Range(minimum=0, maximum=10**10, default=0)
+_KINDS: dict[str, Kind] = {
+    name: replace(setting.kind, range=_ANY) if isinstance(setting.kind, Number) else setting.kind
+    for name, setting in SETTINGS.items()
+}
+"""How attributes of a queue are read: over SMQ numbers have other ranges."""
+_ARN = re.compile(r"arn:[^:]+:sqs:(?P<region>[^:]*):(?P<account>[^:/]+):(?P<name>[^:/]+)")
 
-_Page = ListQueuesResult | ListDeadLetterSourceQueuesResult
+T = TypeVar("T")
 
 
 class Caller(Protocol):
-    """Carries one action of SQS to a server, and its answer back."""
+    """Carries out actions of SQS at a server."""
 
     def call(
         self,
@@ -77,10 +95,9 @@ class Caller(Protocol):
         wait_s: int = 0,
         patience_s: float | None = None,
     ) -> Reply:
-        """Ask for ``action`` and return the answer; raises ``ClientError`` and ``Unreachable``.
+        """Carry out ``action``; raises ``ClientError`` and ``Unreachable``.
 
-        ``wait_s`` is how long the server may take on purpose. With ``patience_s`` the call is tried once, and given up
-        after so many seconds.
+        The server may take ``wait_s`` on purpose. With ``patience_s`` the call is tried once, for so many seconds.
         """
 
     def hang_up(self) -> None:
@@ -90,11 +107,21 @@ class Caller(Protocol):
         """Close the idle connections."""
 
 
-class Nothing(Shape, frozen=True):
-    """The answer of an action that has nothing to tell."""
+class _Empty(Shape, frozen=True):
+    """The reply of an action that returns nothing."""
 
 
-class SqsQueueClient:
+class _SentEntries(Shape, frozen=True, kw_only=True):
+    successful: list[SendMessageBatchResultEntry] | None = None
+    failed: list[BatchResultErrorEntry] | None = None
+
+
+class _ChangedEntries(Shape, frozen=True, kw_only=True):
+    successful: list[ChangedResultEntry] | None = None
+    failed: list[BatchResultErrorEntry] | None = None
+
+
+class QueueClient:
     """A client through a ``Caller``; close it, or use it as a context manager. Threads may share it.
 
     A queue is named by its plain name, or by its URL, as one of another account must be.
@@ -103,6 +130,7 @@ class SqsQueueClient:
     def __init__(self, caller: Caller) -> None:
         """Send nothing yet."""
         self._caller = caller
+        self._call = caller.call
         self._urls: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -120,8 +148,13 @@ class SqsQueueClient:
         self._caller.close()
 
     def hang_up(self) -> None:
-        """End the receives that wait for messages: the server answers them now, with what it has."""
+        """End the receives that wait for messages: the server replies now, with what it has.
+
+        For a client that stops. Where the connections are not ours, they are left alone and wait on.
+        """
         self._caller.hang_up()
+
+    # ------------------------------------------------------------------------------------------------- queues
 
     def create_queue(
         self,
@@ -130,86 +163,102 @@ class SqsQueueClient:
         *,
         tags: Mapping[str, str] | None = None,
     ) -> str:
-        """Create ``queue``, or find it with the same settings (fields of ``QueueSettings``); answers its URL.
+        """Create ``queue``, or find it with the same settings (fields of ``QueueSettings``); returns its URL.
 
         Settings name other queues by their plain names. ``tags`` are those of a new queue.
         """
-        attributes = self._attributes(settings or {})
-        request = CreateQueueRequest(queue_name=queue, attributes=attributes or None, tags=dict(tags or {}) or None)
-        return self._caller.call("CreateQueue", request, QueueUrlResult).queue_url
+        attributes = self._attributes(settings or {}) or None
+        request = CreateQueueRequest(queue_name=queue, attributes=attributes, tags=dict(tags or {}) or None)
+        return self._call("CreateQueue", request, QueueUrlResult).queue_url
 
     def queue_url(self, queue: str) -> str:
         """Return the URL of ``queue``."""
         request = GetQueueUrlRequest(queue_name=queue)
-        return self._caller.call("GetQueueUrl", request, QueueUrlResult).queue_url
+        return self._call("GetQueueUrl", request, QueueUrlResult).queue_url
 
     def list_queues(self, prefix: str = "") -> list[str]:
         """Return the names of all queues that begin with ``prefix``, in order, page by page."""
-        return self._names(partial(self._page, prefix))
+
+        def page(token: str | None) -> ListQueuesResult:
+            request = ListQueuesRequest(
+                queue_name_prefix=prefix or None, next_token=token, max_results=SQS_LIST_RESULTS.maximum
+            )
+            return self._call("ListQueues", request, ListQueuesResult)
+
+        return _names(page)
 
     def show(self, queue: str) -> QueueStatus:
-        """Return the settings and the counters of ``queue``; its tags are told by ``tags``."""
+        """Return the settings and the counters of ``queue``, without its tags."""
         url = self._url(queue)
         request = GetQueueAttributesRequest(queue_url=url, attribute_names=[ALL])
-        reply = self._caller.call("GetQueueAttributes", request, GetQueueAttributesResult)
-        return translation.read_status(queue, url, reply.attributes or {})
+        reply = self._call("GetQueueAttributes", request, GetQueueAttributesResult)
+        return _status(queue, url, reply.attributes or {})
 
     def set(self, queue: str, settings: Mapping[str, SettingValue]) -> None:
         """Change the supplied settings of ``queue``; messages in flight keep their deadlines."""
         attributes = self._attributes(settings)
         request = SetQueueAttributesRequest(queue_url=self._url(queue), attributes=attributes)
-        self._caller.call("SetQueueAttributes", request, Nothing)
+        self._call("SetQueueAttributes", request, _Empty)
 
     def purge(self, queue: str) -> None:
         """Delete all messages of ``queue``."""
-        self._caller.call("PurgeQueue", QueueRequest(queue_url=self._url(queue)), Nothing)
+        self._call("PurgeQueue", QueueRequest(queue_url=self._url(queue)), _Empty)
 
     def delete_queue(self, queue: str) -> None:
         """Delete ``queue`` and all its messages."""
-        self._caller.call("DeleteQueue", QueueRequest(queue_url=self._url(queue)), Nothing)
+        self._call("DeleteQueue", QueueRequest(queue_url=self._url(queue)), _Empty)
 
     def tags(self, queue: str) -> dict[str, str]:
         """Return the tags of ``queue``."""
         request = QueueRequest(queue_url=self._url(queue))
-        return self._caller.call("ListQueueTags", request, ListQueueTagsResult).tags or {}
+        return self._call("ListQueueTags", request, ListQueueTagsResult).tags or {}
 
     def tag(self, queue: str, tags: Mapping[str, str]) -> None:
-        """Put ``tags`` on ``queue``, beside those that are there."""
-        request = TagQueueRequest(queue_url=self._url(queue), tags=dict(tags))
-        self._caller.call("TagQueue", request, Nothing)
+        """Add ``tags`` to those of ``queue``."""
+        self._call("TagQueue", TagQueueRequest(queue_url=self._url(queue), tags=dict(tags)), _Empty)
 
     def untag(self, queue: str, keys: Sequence[str]) -> None:
         """Remove the tags with these ``keys`` from ``queue``."""
-        request = UntagQueueRequest(queue_url=self._url(queue), tag_keys=list(keys))
-        self._caller.call("UntagQueue", request, Nothing)
+        self._call("UntagQueue", UntagQueueRequest(queue_url=self._url(queue), tag_keys=list(keys)), _Empty)
 
     def dead_letter_sources(self, queue: str) -> list[str]:
         """Return the names of the queues whose dead letters go to ``queue``, in order, page by page."""
-        return self._names(partial(self._sources_page, self._url(queue)))
+        url = self._url(queue)
+
+        def page(token: str | None) -> ListDeadLetterSourceQueuesResult:
+            request = ListDeadLetterSourceQueuesRequest(
+                queue_url=url, next_token=token, max_results=SQS_LIST_RESULTS.maximum
+            )
+            return self._call("ListDeadLetterSourceQueues", request, ListDeadLetterSourceQueuesResult)
+
+        return _names(page)
 
     def start_move(self, queue: str, *, destination: str | None = None, moves_per_s_max: int | None = None) -> str:
         """Begin to move the dead letters of ``queue`` to ``destination`` (``None``: to where each one came from).
 
-        Answers the handle that cancels it.
+        Returns the handle that cancels it.
         """
         request = StartMessageMoveTaskRequest(
             source_arn=self._arn(queue),
             destination_arn=self._arn(destination) if destination is not None else None,
             max_number_of_messages_per_second=moves_per_s_max,
         )
-        return self._caller.call("StartMessageMoveTask", request, StartMessageMoveTaskResult).task_handle
+        return self._call("StartMessageMoveTask", request, StartMessageMoveTaskResult).task_handle
 
     def cancel_move(self, handle: str) -> int:
         """Stop a move, and return how many messages it has moved."""
         request = CancelMessageMoveTaskRequest(task_handle=handle)
-        reply = self._caller.call("CancelMessageMoveTask", request, CancelMessageMoveTaskResult)
+        reply = self._call("CancelMessageMoveTask", request, CancelMessageMoveTaskResult)
         return reply.approximate_number_of_messages_moved
 
     def moves(self, queue: str) -> list[Move]:
         """Return the latest moves of the dead letters of ``queue``, newest first."""
-        request = ListMessageMoveTasksRequest(source_arn=self._arn(queue), max_results=SQS_MOVE_TASK_RESULTS.maximum)
-        reply = self._caller.call("ListMessageMoveTasks", request, ListMessageMoveTasksResult)
-        return [translation.read_move(entry) for entry in reply.results]
+        results = SQS_MOVE_TASK_RESULTS.maximum
+        request = ListMessageMoveTasksRequest(source_arn=self._arn(queue), max_results=results)
+        reply = self._call("ListMessageMoveTasks", request, ListMessageMoveTasksResult)
+        return list(map(_move, reply.results))
+
+    # ------------------------------------------------------------------------------------------------- messages
 
     def send(
         self,
@@ -226,18 +275,30 @@ class SqsQueueClient:
             queue_url=self._url(queue),
             message_body=body,
             delay_seconds=delay_s,
-            message_attributes=translation.write_attributes(attributes or {}),
+            message_attributes=write_attributes(attributes or {}),
             message_group_id=group,
             message_deduplication_id=dedup_id,
         )
-        sent = self._caller.call("SendMessage", request, SendMessageResult)
+        sent = self._call("SendMessage", request, SendMessageResult)
         return SentMessage(id=sent.message_id, sequence=sent.sequence_number)
 
     def send_batch(self, queue: str, messages: Sequence[NewMessage]) -> list[SentMessage | ClientError]:
         """Store up to ten messages; if a reply was lost, they may be stored twice."""
-        request = SendMessageBatchRequest(queue_url=self._url(queue), entries=batches.sends(messages))
-        reply = self._caller.call("SendMessageBatch", request, SentEntriesReply)
-        return batches.sent(reply, len(messages))
+        entries = [
+            SendMessageBatchEntry(
+                id=str(number),
+                message_body=message.body,
+                delay_seconds=message.delay_s,
+                message_attributes=write_attributes(message.attributes),
+                message_group_id=message.group,
+                message_deduplication_id=message.dedup_id,
+            )
+            for number, message in enumerate(messages)
+        ]
+        request = SendMessageBatchRequest(queue_url=self._url(queue), entries=entries)
+        reply = self._call("SendMessageBatch", request, _SentEntries)
+        succeeded = ((e.id, SentMessage(id=e.message_id, sequence=e.sequence_number)) for e in reply.successful or [])
+        return _in_order(succeeded, reply.failed, len(messages))
 
     def receive(
         self,
@@ -250,7 +311,7 @@ class SqsQueueClient:
     ) -> list[ReceivedMessage]:
         """Take up to ``count`` messages and hide them for ``timeout_s``, waiting up to ``wait_s`` for the first.
 
-        ``None`` stands for the queue's own setting. On a FIFO queue a receive whose answer was lost can be repeated
+        ``None`` stands for the queue's own setting. On a FIFO queue a receive whose reply was lost can be repeated
         with the same ``attempt_id``.
         """
         request = ReceiveMessageRequest(
@@ -262,100 +323,232 @@ class SqsQueueClient:
             wait_time_seconds=wait_s,
             receive_request_attempt_id=attempt_id,
         )
-        patience_s = SQS_RECEIVE_WAIT_S.maximum if wait_s is None else wait_s
-        reply = self._caller.call("ReceiveMessage", request, ReceiveMessageResult, wait_s=patience_s)
-        return [translation.read_message(message) for message in reply.messages or []]
+        wait_s = SQS_RECEIVE_WAIT_S.maximum if wait_s is None else wait_s
+        reply = self._call("ReceiveMessage", request, ReceiveMessageResult, wait_s=wait_s)
+        return list(map(_received, reply.messages or []))
 
     def delete(self, queue: str, receipt: str) -> None:
         """Delete the message of ``receipt``."""
         request = DeleteMessageRequest(queue_url=self._url(queue), receipt_handle=receipt)
-        self._caller.call("DeleteMessage", request, Nothing)
+        self._call("DeleteMessage", request, _Empty)
 
     def dead_letter(self, queue: str, receipt: str, target: str, reasons: Mapping[str, str]) -> bool:
-        """Move the message of ``receipt`` to ``target`` as a dead letter of ``queue``; returns whether it could."""
-        from veilmq.client.forwards import Forwards  # noqa: PLC0415 - workers of Spark need none
+        """Have the server move the message of ``receipt`` to the queue ``target`` as a dead letter of ``queue``.
+
+        ``reasons`` become attributes of the message. False, with nothing done, where the server cannot do that: it is
+        not veilmq's, or the queues are of different types.
+        """
+        from veilmq.client.api import Forwards  # noqa: PLC0415 - workers of Spark need none
 
         if not isinstance(self._caller, Transport):
             return False
         forwards = Forwards(self._caller.endpoint, self._url(queue), transport=self._caller)
         try:
-            answer = forwards.dead_letter(receipt, target, reasons)
+            result = forwards.dead_letter(receipt, target, reasons)
         except ClientError as error:
-            answer = error
-        if isinstance(answer, ClientError) and answer.code not in _CANNOT_MOVE:
-            raise answer
-        return not isinstance(answer, ClientError)
+            result = error
+        if isinstance(result, ClientError) and result.code not in _NO_DEAD_LETTERS:
+            raise result
+        return not isinstance(result, ClientError)
 
     def delete_batch(self, queue: str, receipts: Sequence[str]) -> list[ClientError | None]:
         """Delete the messages of up to ten receipts; ``None`` for each that succeeded."""
-        request = DeleteMessageBatchRequest(queue_url=self._url(queue), entries=batches.deletes(receipts))
-        reply = self._caller.call("DeleteMessageBatch", request, EntriesReply)
-        return batches.done(reply, len(receipts))
+        entries = [
+            DeleteMessageBatchEntry(id=str(number), receipt_handle=receipt)
+            for number, receipt in enumerate(receipts)
+        ]
+        request = DeleteMessageBatchRequest(queue_url=self._url(queue), entries=entries)
+        reply = self._call("DeleteMessageBatch", request, _ChangedEntries)
+        return _in_order(((entry.id, None) for entry in reply.successful or []), reply.failed, len(receipts))
 
     def change_visibility(self, queue: str, receipt: str, timeout_s: int) -> None:
         """Hide the message of ``receipt`` for ``timeout_s`` from now on; 0 makes it visible at once."""
         request = ChangeMessageVisibilityRequest(
             queue_url=self._url(queue), receipt_handle=receipt, visibility_timeout=timeout_s
         )
-        self._caller.call("ChangeMessageVisibility", request, Nothing)
+        self._call("ChangeMessageVisibility", request, _Empty)
 
     def change_visibility_batch(
         self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
     ) -> Sequence[ClientError | Hidden | None]:
         """Make up to ten changes; no error for each that succeeded: ``Hidden`` where the server says more than SQS.
 
-        With ``patience_s`` the request is tried once and given up after so many seconds.
+        An entry that succeeds by the rules of SQS although another consumer has received the message since is an
+        error here: ``RECEIPT_SUPERSEDED``. Only veilmq's server reports it. With ``patience_s`` the request is tried
+        once and given up after so many seconds.
         """
-        entries = batches.changes(changes)
+        entries = [
+            ChangeMessageVisibilityBatchEntry(
+                id=str(number), receipt_handle=change.receipt, visibility_timeout=change.timeout_s
+            )
+            for number, change in enumerate(changes)
+        ]
         request = ChangeMessageVisibilityBatchRequest(queue_url=self._url(queue), entries=entries)
-        reply = self._caller.call("ChangeMessageVisibilityBatch", request, EntriesReply, patience_s=patience_s)
-        return batches.changed(reply, len(changes))
+        reply = self._call("ChangeMessageVisibilityBatch", request, _ChangedEntries, patience_s=patience_s)
+        return _in_order(((entry.id, _changed(entry)) for entry in reply.successful or []), reply.failed, len(changes))
 
-    def _names(self, page_of: Callable[[str | None], _Page]) -> list[str]:
-        names: list[str] = []
-        token: str | None = None
-        while True:
-            page = page_of(token)
-            names += [url.rpartition("/")[2] for url in page.queue_urls or []]
-            token = page.next_token
-            if not token:
-                return names
-
-    def _sources_page(self, url: str, token: str | None) -> ListDeadLetterSourceQueuesResult:
-        request = ListDeadLetterSourceQueuesRequest(
-            queue_url=url, next_token=token, max_results=SQS_LIST_RESULTS.maximum
-        )
-        return self._caller.call("ListDeadLetterSourceQueues", request, ListDeadLetterSourceQueuesResult)
-
-    def _page(self, prefix: str, token: str | None) -> ListQueuesResult:
-        request = ListQueuesRequest(
-            queue_name_prefix=prefix or None, next_token=token, max_results=SQS_LIST_RESULTS.maximum
-        )
-        return self._caller.call("ListQueues", request, ListQueuesResult)
+    # ------------------------------------------------------------------------------------------------- names
 
     def _attributes(self, settings: Mapping[str, SettingValue]) -> dict[str, str]:
         """Return ``settings`` as the wire has them, with the ARNs of the queues that they name."""
         named = dict(settings)
         context = RequestContext(base_url="")
         if isinstance(queue := settings.get("dead_letter_queue"), str) and queue:
-            context, named["dead_letter_queue"] = self._place(queue)
+            context, named["dead_letter_queue"] = _queue_of(self._arn(queue))
         if isinstance(sources := settings.get("redrive_sources"), tuple) and sources:
-            places = [self._place(source) for source in sources]
-            context, named["redrive_sources"] = places[0][0], tuple(place[1] for place in places)
-        return translation.write_settings(named, context)
-
-    def _place(self, queue: str) -> tuple[RequestContext, str]:
-        return translation.place_of(self._arn(queue))
+            queues = [_queue_of(self._arn(source)) for source in sources]
+            context, named["redrive_sources"] = queues[0][0], tuple(name for _, name in queues)
+        return write_settings(named, context)
 
     def _arn(self, queue: str) -> str:
         request = GetQueueAttributesRequest(queue_url=self._url(queue), attribute_names=[QUEUE_ARN])
-        reply = self._caller.call("GetQueueAttributes", request, GetQueueAttributesResult)
+        reply = self._call("GetQueueAttributes", request, GetQueueAttributesResult)
         return (reply.attributes or {}).get(QUEUE_ARN, "")
 
     def _url(self, queue: str) -> str:
         if "/" in queue:
             return queue
-        url = self._urls.get(queue)
-        if url is None:
-            url = self._urls[queue] = self.queue_url(queue)
-        return url
+        if queue not in self._urls:
+            self._urls[queue] = self.queue_url(queue)
+        return self._urls[queue]
+
+
+class HttpQueueClient(QueueClient):
+    """A client of one endpoint; close it, or use it as a context manager. Threads may share it.
+
+    A queue is named by its plain name, or by its URL, as one of another account must be.
+    """
+
+    def __init__(self, endpoint: str, *, key: SigningKey | None = None, wall_s: Callable[[], float] = time) -> None:
+        """``endpoint`` is like ``http://127.0.0.1:9324``; raises ``ValueError`` for anything else.
+
+        A server with a credentials file wants a ``key``, and its region; ``wall_s`` dates the signatures, in seconds
+        since the epoch.
+        """
+        super().__init__(Transport(endpoint, key=key, wall_s=wall_s))
+
+
+# Between a client's values and the shapes of the wire.
+
+
+def write_settings(settings: Mapping[str, SettingValue], context: RequestContext) -> dict[str, str]:
+    """Return settings (fields of ``QueueSettings``) as queue attributes; ``context`` has the region of other queues.
+
+    Raises ``ValueError`` for a field that no queue has.
+    """
+    for field in settings:
+        if field not in SETTABLE:
+            raise ValueError(f"{field!r} is no setting of a queue; there are {', '.join(SETTABLE)}")
+    wanted = QueueSettings().changed(settings)
+    names = dict.fromkeys(map(attribute_of, settings))
+    for name in names:
+        first, *others = SETTINGS[name].kind.fields
+        if first not in settings:
+            raise ValueError(f"{' and '.join(others)} can only be changed together with {first}")
+    return {name: SETTINGS[name].kind.write(wanted, context) or "" for name in names}
+
+
+def write_attributes(attributes: Mapping[str, Attribute]) -> dict[str, AttributeValue] | None:
+    """Return a message's attributes as the wire has them, ``None`` when there are none."""
+    return {
+        name: AttributeValue(data_type=value.type, string_value=value.text, binary_value=value.data)
+        for name, value in attributes.items()
+    } or None
+
+
+def _in_order(
+    succeeded: Iterable[tuple[str, T]], failed: Sequence[BatchResultErrorEntry] | None, count: int
+) -> list[T | ClientError]:
+    """Return the results of a batch in the order of its ``count`` entries, whose ids are their numbers."""
+    results: dict[str, T | ClientError] = {
+        entry.id: ClientError(entry.code, entry.message, 400 if entry.sender_fault else 500) for entry in failed or []
+    }
+    results |= dict(succeeded)
+    missing = ClientError(UNEXPECTED_REPLY, "The server said nothing about this entry of the batch.", 200)
+    return [results.get(number, missing) for number in map(str, range(count))]
+
+
+def _changed(entry: ChangedResultEntry) -> ClientError | Hidden | None:
+    if entry.veilmq_receipt is not None:
+        return ClientError(RECEIPT_SUPERSEDED, "Another consumer has received the message since.", 200)
+    return None if entry.veilmq_hidden_for_ms is None else Hidden(entry.veilmq_hidden_for_ms / SECOND_MS)
+
+
+def _names(page_of: Callable[[str | None], Any]) -> list[str]:
+    """Return the names of queues on all pages."""
+    page = page_of(None)
+    urls = list(page.queue_urls or [])
+    while page.next_token:
+        page = page_of(page.next_token)
+        urls += page.queue_urls or []
+    return [url.rpartition("/")[2] for url in urls]
+
+
+def _status(queue: str, url: str, attributes: Mapping[str, str]) -> QueueStatus:
+    try:
+        context, full_name = _queue_of(attributes[QUEUE_ARN])
+        settings: dict[str, SettingValue] = {}
+        for name, kind in _KINDS.items():
+            if name in attributes:
+                settings |= kind.read(name, attributes[name], full_name, context)
+        return QueueStatus(
+            queue=queue,
+            url=url,
+            settings=QueueSettings().changed(settings),
+            visible=int(attributes["ApproximateNumberOfMessages"]),
+            in_flight=int(attributes["ApproximateNumberOfMessagesNotVisible"]),
+            delayed=int(attributes["ApproximateNumberOfMessagesDelayed"]),
+            created_at_ms=int(attributes["CreatedTimestamp"]) * SECOND_MS,
+            modified_at_ms=int(attributes["LastModifiedTimestamp"]) * SECOND_MS,
+        )
+    except (KeyError, ValueError, SqsError) as error:
+        raise ClientError(UNEXPECTED_REPLY, f"The queue's attributes lack a usable {error}.", 200) from error
+
+
+def _received(message: Message) -> ReceivedMessage:
+    system = message.attributes or {}
+    try:
+        return ReceivedMessage(
+            id=message.message_id,
+            receipt=message.receipt_handle,
+            body=message.body,
+            attributes={
+                name: Attribute(type=value.data_type or "", text=value.string_value, data=value.binary_value)
+                for name, value in (message.message_attributes or {}).items()
+            },
+            sent_at_ms=int(system["SentTimestamp"]),
+            first_received_at_ms=int(system["ApproximateFirstReceiveTimestamp"]),
+            receive_count=int(system["ApproximateReceiveCount"]),
+            group=system.get(GROUP),
+            dedup_id=system.get(DEDUPLICATION),
+            sequence=system.get("SequenceNumber"),
+            source=_name_of(system.get("DeadLetterQueueSourceArn")),
+            trace_header=system.get(TRACE_HEADER),
+        )
+    except (KeyError, ValueError) as error:
+        raise ClientError(UNEXPECTED_REPLY, f"The message's attributes lack a usable {error}.", 200) from error
+
+
+def _move(entry: MoveTaskEntry) -> Move:
+    return Move(
+        handle=entry.task_handle,
+        status=entry.status.lower(),
+        destination=_name_of(entry.destination_arn),
+        moves_per_s_max=entry.max_number_of_messages_per_second,
+        messages_moved=entry.approximate_number_of_messages_moved,
+        messages_to_move=entry.approximate_number_of_messages_to_move,
+        started_at_ms=entry.started_timestamp,
+        failure=entry.failure_reason,
+    )
+
+
+def _name_of(arn: str | None) -> str | None:
+    return arn.rpartition(":")[2] if arn else None
+
+
+def _queue_of(arn: str) -> tuple[RequestContext, str]:
+    """Return region and full name of the queue at ``arn``, which may be longer than SQS allows, or ``ValueError``."""
+    match = _ARN.fullmatch(arn)
+    if match is None:
+        raise ValueError(arn)
+    return RequestContext(base_url="", region=match["region"]), f"{match['account']}/{match['name']}"

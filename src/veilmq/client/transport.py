@@ -1,20 +1,24 @@
-"""One request and its answer over HTTP, through a pool of kept-alive connections: ``call`` speaks AWS JSON 1.0.
+"""Requests over HTTP, through a pool of kept-alive connections, signed (AWS Signature Version 4) where there is a key.
 
-A request is tried up to three times: again after a failed connection, a reply that was cut off or did not come in time,
-and a status of 500, 502, 503 or 504, with a growing pause between. Deletes, changes and settings have the same effect
-twice. A send whose reply was lost may already be stored, and is sent again all the same, as the clients of standard
-queues do: delivery is at least once anyway. A receive whose reply was lost leaves its messages hidden until their
-timeout ends.
+A request is tried up to three times: again after a failed connection, a reply that was cut off or late, and a status of
+500, 502, 503 or 504, with a growing pause between. Deletes, changes and settings are idempotent. A send whose reply was
+lost may be stored already, and is repeated all the same, as the clients of standard queues do: delivery is at least
+once anyway. A receive whose reply was lost leaves its messages hidden until their timeout ends.
 
-A signed request that is refused with a date minutes away from ours is signed anew by that date, and tried once more: a
-machine whose clock is wrong can work all the same.
+Servers refuse a signature whose date is minutes off. Such a request is signed anew by the date of the refusal and tried
+once more, so that a machine whose clock is wrong can work.
 """
 
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import partial
+from hashlib import sha256
+from hmac import digest
 from time import monotonic, time
 from typing import Any, TypeVar
 
@@ -23,17 +27,19 @@ import urllib3
 from urllib3.exceptions import HTTPError, LocationParseError, MaxRetryError, NameResolutionError, ReadTimeoutError
 from urllib3.util import Retry, Timeout, Url, parse_url
 
-from veilmq.client.errors import ClientError, Unreachable
-from veilmq.client.signing import Signer, SigningKey
+from veilmq.client.messages import ClientError, Unreachable
+from veilmq.wire.sqs import canonical
+from veilmq.wire.exchange import DEFAULT_REGION
+from veilmq.wire.sqs.signatures import ALGORITHM, signing_key
 
 CONNECT_S_MAX = 5.0
-ANSWER_S_MAX = 10.0
+REPLY_S_MAX = 10.0
 ATTEMPTS_MAX = 3
 PAUSE_S_MAX = 2.0
 CONNECTIONS_KEPT = 10
 
 UNEXPECTED_REPLY = "UnexpectedReply"
-"""Our own code for an answer that no queue server gives."""
+"""Our own code for a reply that no queue server sends."""
 
 _TARGET = "AmazonSQS."
 _CONTENT_TYPE = "application/x-amz-json-1.0"
@@ -42,9 +48,18 @@ _REFUSED_STATUSES = (400, 401, 403)
 _REST_S_MIN = 0.05
 _SHOWN_CHARACTERS_MAX = 200
 _ONCE = Retry(total=0, raise_on_status=False)
+_RETRIES = Retry(
+    total=ATTEMPTS_MAX - 1,
+    status_forcelist=_RETRIED_STATUSES,
+    allowed_methods=None,  # a POST too
+    backoff_factor=0.1,
+    backoff_max=PAUSE_S_MAX,
+    raise_on_status=False,  # the last reply says why
+    respect_retry_after_header=False,  # a server must not be able to stop a client for hours
+)
 
 Reply = TypeVar("Reply")
-Answer = urllib3.BaseHTTPResponse
+HttpReply = urllib3.BaseHTTPResponse
 """Status, headers and the body (``data``)."""
 
 
@@ -55,13 +70,120 @@ class _ErrorReply(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class Waits:
-    """The connections of one pool on which a server takes its time on purpose; used by several threads.
+OFF_S_MIN = 120.0
+"""Services refuse dates that are 5 minutes off, or 15; one that is off by less than this was not refused for it."""
+YEARS = range(2000, 2100)
+"""Of a date that is believed: a date far from all clocks could make signing impossible."""
 
-    A thread that waits for an answer cannot be stopped. So the sending half of its connection is closed, and the
-    reading half stays open: a server that notices answers what was asked, with what it has, or closes; veilmq answers
-    at once. A message that was handed out at that very moment still arrives, and can be released; a connection that is
-    closed whole would take it along.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SigningKey:
+    """An access key; its secret and token are shown nowhere."""
+
+    id: str
+    secret: str = field(repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    region: str = DEFAULT_REGION
+
+    def sign(
+        self, target: str, headers: Mapping[str, str], body: bytes, *, now: datetime, method: str = "POST"
+    ) -> dict[str, str]:
+        """Return ``headers`` of a request for ``target`` (a path, perhaps with a query) with date and signature.
+
+        ``Host`` is among them, ``now`` in UTC.
+        """
+        date = now.strftime("%Y%m%dT%H%M%SZ")
+        whole = {**headers, "X-Amz-Date": date}
+        if self.session_token is not None:
+            whole["X-Amz-Security-Token"] = self.session_token
+        lines = sorted((name.lower(), value) for name, value in whole.items())
+        names = ";".join(name for name, _ in lines)
+        path, _, query = target.encode().partition(b"?")
+        request = b"%b\n%b\n%b\n%b\n%b\n%b" % (
+            method.encode(),
+            canonical.path(path),
+            canonical.query(canonical.pairs(query)),
+            "".join(f"{name}:{value}\n" for name, value in lines).encode(),
+            names.encode(),
+            sha256(body).hexdigest().encode(),
+        )
+        scope = f"{date[:8]}/{self.region}/sqs/aws4_request"
+        text = f"{ALGORITHM.decode()}\n{date}\n{scope}\n{sha256(request).hexdigest()}"
+        signature = digest(signing_key(self.secret.encode(), scope.encode()), text.encode(), "sha256").hex()
+        credential = f"Credential={self.id}/{scope}, SignedHeaders={names}, Signature={signature}"
+        return {**whole, "Authorization": f"{ALGORITHM.decode()} {credential}"}
+
+
+class Signer:
+    """A key and a clock; threads may share it."""
+
+    def __init__(self, key: SigningKey, wall_s: Callable[[], float]) -> None:
+        """``wall_s`` gives the seconds since the epoch by the clock of this machine."""
+        self._key = key
+        self._wall_s = wall_s
+        self._behind_s = 0.0
+
+    def now_s(self) -> float:
+        """Return the present instant, as far as is known."""
+        return self._wall_s() + self._behind_s
+
+    def sign(self, target: str, headers: Mapping[str, str], body: bytes, *, at_s: float, method: str) -> dict[str, str]:
+        """Return ``headers`` with the date ``at_s`` and the signature, as ``SigningKey.sign`` does."""
+        return self._key.sign(target, headers, body, now=datetime.fromtimestamp(at_s, UTC), method=method)
+
+    def adjust(self, date: str | None, *, signed_at_s: float) -> bool:
+        """Take ``date``, that of a refusal, for the present if the request's was minutes off; return whether it was.
+
+        Then another try may succeed. A ``date`` that is none, or cannot be now, changes nothing.
+        """
+        server_s = _instant_s(date or "")
+        if server_s is None or abs(server_s - signed_at_s) < OFF_S_MIN:
+            return False
+        self._behind_s = server_s - self._wall_s()
+        return True
+
+
+def _instant_s(date: str) -> float | None:
+    """Return the instant of a ``Date`` in seconds since the epoch, ``None`` where it is none or cannot be now."""
+    try:
+        found = parsedate_to_datetime(date)
+    except (ValueError, OverflowError):
+        return None
+    return found.replace(tzinfo=found.tzinfo or UTC).timestamp() if found.year in YEARS else None
+
+
+def key_of(environment: Mapping[str, str]) -> SigningKey | None:
+    """Return the key that the variables of AWS's tools name, ``None`` where they name none."""
+    key_id, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
+    if not key_id or not secret:
+        return None
+    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
+    token = environment.get("AWS_SESSION_TOKEN") or None
+    return SigningKey(id=key_id, secret=secret, session_token=token, region=region)
+
+
+DEFAULT_ENDPOINT = "http://127.0.0.1:9324"
+ENDPOINT_VARIABLES = ("VEILMQ_ENDPOINT", "AWS_ENDPOINT_URL_SQS", "AWS_ENDPOINT_URL")
+"""The first of these environment variables that is set and not empty names the server where no endpoint is given."""
+
+
+def endpoint_variable(environment: Mapping[str, str]) -> str | None:
+    """Return the name of the variable that names the server, ``None`` where none does."""
+    return next((name for name in ENDPOINT_VARIABLES if environment.get(name)), None)
+
+
+def endpoint_of(environment: Mapping[str, str]) -> str:
+    """Return the URL of the server that the variables name, else that of a server on this machine."""
+    variable = endpoint_variable(environment)
+    return DEFAULT_ENDPOINT if variable is None else environment[variable]
+
+
+class LongPolls:
+    """The connections of one pool on which a server waits on purpose; used by several threads.
+
+    A thread that waits for a reply cannot be stopped. So the sending half of its connection is closed, and the reading
+    half stays open: a server that notices replies with what it has, or closes; veilmq replies at once. A message that
+    was received at that very moment still arrives, and can be released; closing both halves would lose it.
     """
 
     def __init__(self) -> None:
@@ -72,7 +194,7 @@ class Waits:
 
     @contextmanager
     def during(self, wait_s: int) -> Iterator[None]:
-        """Have this thread's calls be such that can be hung up on, where ``wait_s`` is not 0."""
+        """Mark this thread's calls as long polls, where ``wait_s`` is not 0."""
         self._here.waits = wait_s > 0
         try:
             yield
@@ -80,17 +202,17 @@ class Waits:
             self._here.waits = False
 
     def watched(self, connection_class: type[Any]) -> type[Any]:
-        """Return the pool's class of connections, which from then on says when one of them waits for an answer."""
-        waits = self
+        """Return the pool's class of connections, which from then on registers those that wait for a reply."""
+        polls = self
 
         class Watched(connection_class):  # type: ignore[misc]
-            """A connection that can be hung up on, and is not used again then."""
+            """A connection that is not used again once it was hung up on."""
 
             is_hung_up = False
 
             @property
             def is_connected(self) -> bool:
-                """Whether the pool may give it out."""
+                """Whether the pool may use it."""
                 return not self.is_hung_up and bool(super().is_connected)
 
             def close(self) -> None:
@@ -98,17 +220,17 @@ class Waits:
                 super().close()
                 self.is_hung_up = False
 
-            def getresponse(self) -> Answer:
-                """Wait for the answer."""
-                if not getattr(waits._here, "waits", False):
+            def getresponse(self) -> HttpReply:
+                """Wait for the reply."""
+                if not getattr(polls._here, "waits", False):
                     return super().getresponse()  # type: ignore[no-any-return]
-                with waits._lock:
-                    waits._waiting.add(self)
+                with polls._lock:
+                    polls._waiting.add(self)
                 try:
                     return super().getresponse()  # type: ignore[no-any-return]
                 finally:
-                    with waits._lock:
-                        waits._waiting.discard(self)
+                    with polls._lock:
+                        polls._waiting.discard(self)
 
         return Watched
 
@@ -133,9 +255,9 @@ class Transport:
         self._signer = None if key is None else Signer(key, wall_s)
         self._path = _path_of(endpoint)
         self._host = parse_url(endpoint).netloc or ""
-        self._waits = Waits()
-        self._pool = urllib3.connection_from_url(endpoint, maxsize=CONNECTIONS_KEPT, retries=_retries())
-        self._pool.ConnectionCls = self._waits.watched(self._pool.ConnectionCls)
+        self._polls = LongPolls()
+        self._pool = urllib3.connection_from_url(endpoint, maxsize=CONNECTIONS_KEPT, retries=_RETRIES)
+        self._pool.ConnectionCls = self._polls.watched(self._pool.ConnectionCls)
 
     def call(
         self,
@@ -146,27 +268,26 @@ class Transport:
         wait_s: int = 0,
         patience_s: float | None = None,
     ) -> Reply:
-        """Ask for ``action`` and return the answer; ``wait_s`` and ``patience_s`` are those of ``ask``.
+        """Carry out ``action`` (AWS JSON 1.0); ``wait_s`` and ``patience_s`` are those of ``request``.
 
         Raises ``ClientError`` and ``Unreachable``.
         """
         headers = {"Content-Type": _CONTENT_TYPE, "X-Amz-Target": _TARGET + action}
-        answer = self.ask(
-            "POST", "", headers=headers, body=msgspec.json.encode(request), wait_s=wait_s, patience_s=patience_s
-        )
-        if answer.status != 200:
-            raise _error(answer)
-        return decode(answer, reply_type)
+        body = msgspec.json.encode(request)
+        reply = self.request("POST", "", headers=headers, body=body, wait_s=wait_s, patience_s=patience_s)
+        if reply.status != 200:
+            raise _error(reply)
+        return decode(reply, reply_type)
 
     def hang_up(self) -> None:
-        """End the calls that the server keeps waiting on purpose (``wait_s``): it answers now, or closes."""
-        self._waits.hang_up()
+        """End the calls that the server keeps waiting on purpose (``wait_s``): it replies now, or closes."""
+        self._polls.hang_up()
 
     def close(self) -> None:
         """Close the idle connections; the transport can still be used and opens new ones."""
         self._pool.close()
 
-    def ask(
+    def request(
         self,
         method: str,
         target: str,
@@ -175,11 +296,11 @@ class Transport:
         body: bytes = b"",
         wait_s: int = 0,
         patience_s: float | None = None,
-    ) -> Answer:
-        """Send a request and return the answer, whatever its status; raises ``Unreachable``.
+    ) -> HttpReply:
+        """Send a request and return the reply of any status; raises ``Unreachable``.
 
-        ``target`` is a path, perhaps with a query, below that of the endpoint; empty for that one itself. ``wait_s`` is
-        how long the server may take on purpose. With ``patience_s`` the request is tried once and given up after that.
+        ``target`` is a path, perhaps with a query, below that of the endpoint; empty for the endpoint itself. The
+        server may take ``wait_s`` on purpose. With ``patience_s`` the request is tried once, for so many seconds.
         """
         target = self._path.rstrip("/") + target if target else self._path
         send = partial(self._send, method, target, body=body, wait_s=wait_s)
@@ -188,10 +309,10 @@ class Transport:
             return send(headers=headers, patience_s=patience_s)
         began_s, at_s = monotonic(), signer.now_s()
         signed = partial(signer.sign, target, {**headers, "Host": self._host}, body, method=method)
-        answer = send(headers=signed(at_s=at_s), patience_s=patience_s)
-        refused = answer.status in _REFUSED_STATUSES
-        if not refused or not signer.is_set_right(answer.headers.get("Date"), signed_at_s=at_s):
-            return answer
+        reply = send(headers=signed(at_s=at_s), patience_s=patience_s)
+        refused = reply.status in _REFUSED_STATUSES
+        if not refused or not signer.adjust(reply.headers.get("Date"), signed_at_s=at_s):
+            return reply
         rest_s = None if patience_s is None else max(_REST_S_MIN, patience_s - (monotonic() - began_s))
         return send(headers=signed(at_s=signer.now_s()), patience_s=rest_s)
 
@@ -204,9 +325,9 @@ class Transport:
         body: bytes,
         wait_s: int,
         patience_s: float | None,
-    ) -> Answer:
+    ) -> HttpReply:
         try:
-            with self._waits.during(wait_s):
+            with self._polls.during(wait_s):
                 return self._pool.urlopen(
                     method,
                     target,
@@ -234,46 +355,34 @@ def _path_of(endpoint: str) -> str:
 
 def _timeout(wait_s: int, patience_s: float | None) -> Timeout:
     if patience_s is None:
-        return Timeout(connect=CONNECT_S_MAX, read=wait_s + ANSWER_S_MAX)
+        return Timeout(connect=CONNECT_S_MAX, read=wait_s + REPLY_S_MAX)
     return Timeout(connect=min(CONNECT_S_MAX, patience_s), total=patience_s)
 
 
-def _retries() -> Retry:
-    return Retry(
-        total=ATTEMPTS_MAX - 1,
-        status_forcelist=_RETRIED_STATUSES,
-        allowed_methods=None,  # a POST too
-        backoff_factor=0.1,
-        backoff_max=PAUSE_S_MAX,
-        raise_on_status=False,  # the last answer says why
-        respect_retry_after_header=False,  # a server must not be able to stop a client for hours
-    )
-
-
-def decode(answer: Answer, reply_type: type[Reply]) -> Reply:
-    """Return what the JSON of ``answer`` says; raises ``ClientError`` for what is none, or another."""
+def decode(reply: HttpReply, reply_type: type[Reply]) -> Reply:
+    """Return the JSON of ``reply`` as a ``reply_type``; raises ``ClientError`` where it is none."""
     try:
-        return msgspec.json.decode(answer.data or b"{}", type=reply_type)
+        return msgspec.json.decode(reply.data or b"{}", type=reply_type)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ClientError(UNEXPECTED_REPLY, f"The answer is not that of a queue server: {error}.", 200) from error
 
 
-def _error(answer: Answer) -> ClientError:
+def _error(reply: HttpReply) -> ClientError:
     try:
-        reply = msgspec.json.decode(answer.data, type=_ErrorReply)
+        error = msgspec.json.decode(reply.data, type=_ErrorReply)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return unexpected(answer)
-    return ClientError(reply.type.rpartition("#")[2], reply.message, answer.status)
+        return unexpected(reply)
+    return ClientError(error.type.rpartition("#")[2], error.message, reply.status)
 
 
-def unexpected(answer: Answer) -> ClientError:
-    """Return the error for an answer that no queue server gives."""
-    text = answer.data[:_SHOWN_CHARACTERS_MAX].decode(errors="replace")
-    return ClientError(UNEXPECTED_REPLY, f"The answer is not that of a queue server: {text!r}.", answer.status)
+def unexpected(reply: HttpReply) -> ClientError:
+    """Return the error for a reply that no queue server sends."""
+    text = reply.data[:_SHOWN_CHARACTERS_MAX].decode(errors="replace")
+    return ClientError(UNEXPECTED_REPLY, f"The answer is not that of a queue server: {text!r}.", reply.status)
 
 
 def _reason(error: BaseException) -> str:
-    """Say in a few words why there was no answer."""
+    """Say in a few words why there was no reply."""
     if isinstance(error, MaxRetryError) and error.reason is not None:
         return _reason(error.reason)
     if isinstance(error, ReadTimeoutError):

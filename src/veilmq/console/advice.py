@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from veilmq.events.held_times import HeldTimes
+from veilmq.events import ProcessingTimes
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 class Past(Protocol):
     """Looks into what was."""
 
-    async def held_times(self, queue: str) -> HeldTimes | str:
+    async def held_times(self, queue: str) -> ProcessingTimes | str:
         """Return how long receipts of ``queue`` (a full name) were held, or a sentence that says why nobody knows."""
 
     async def advice(self, queue: str) -> Advice | str:

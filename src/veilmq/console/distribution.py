@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from veilmq.console.rendering import duration, number
 from veilmq.core.limits import SECOND_MS
-from veilmq.events.held_times import BINS_A_DOUBLING, HeldTimes, bin_begin_ms
+from veilmq.events import BINS_A_DOUBLING, ProcessingTimes, bin_begin_ms
 
 HEIGHT_PX = 220
 _TOP_PX = 36
@@ -74,7 +74,7 @@ class _Scale(NamedTuple):
         return min(max((log2(max(at_ms, 1)) * BINS_A_DOUBLING - self.first) * 100 / self.bins, 0.0), 100.0)
 
 
-def histogram(held: HeldTimes, *, timeout_s: int, recommended_s: int | None) -> Histogram | None:
+def histogram(held: ProcessingTimes, *, timeout_s: int, recommended_s: int | None) -> Histogram | None:
     """Return the drawing, ``None`` where nothing has ended yet."""
     numbers = {*held.deleted, *held.late, *held.expired}
     if not numbers:
@@ -92,7 +92,7 @@ def histogram(held: HeldTimes, *, timeout_s: int, recommended_s: int | None) -> 
     )
 
 
-def _bin(held: HeldTimes, number: int) -> Bin:
+def _bin(held: ProcessingTimes, number: int) -> Bin:
     return Bin(
         begin_ms=bin_begin_ms(number),
         end_ms=bin_begin_ms(number + 1),

@@ -13,7 +13,7 @@ from veilmq.console.distribution import Histogram, histogram
 from veilmq.console.queue_look import look as look_at_queue
 from veilmq.console.rendering import path_of
 from veilmq.console.visit import Visit
-from veilmq.events.held_times import HeldTimes
+from veilmq.events import ProcessingTimes
 
 
 class TimeoutLook(NamedTuple):
@@ -22,7 +22,7 @@ class TimeoutLook(NamedTuple):
     ``obstacle`` says why the advice cannot be applied, empty where it can.
     """
 
-    held: HeldTimes | None
+    held: ProcessingTimes | None
     why_not: str
     histogram: Histogram | None
     advice: Advice | None

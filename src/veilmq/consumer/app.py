@@ -1,23 +1,35 @@
-"""The consumer: handlers declared on plain functions, and a program that runs them."""
+"""The consumer: handlers declared on plain functions, a program that runs them, and the order in which they stop.
+
+No new receives, while the last polls are answered; what no handler has begun, and what those polls bring, is released;
+handlers go on for the grace, their leases renewed; then they are cancelled and have two seconds; what is still held is
+released; deletes are flushed and confirmed; last of all the renewer ends. A second signal skips the grace.
+"""
 
 import asyncio
 import contextlib
+import logging
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from functools import partial
+from importlib import import_module
+from typing import Any, TypeVar, overload
+
+import msgspec
 
 from veilmq.client import HttpQueueClient, SigningKey
-from veilmq.client.endpoint import endpoint_of
-from veilmq.client.port import MessageClient
-from veilmq.client.signing import key_of
-from veilmq.consumer.backoff import Backoff
-from veilmq.consumer.clock import Clock, SystemClock
+from veilmq.client.sqs import QueueClient
+from veilmq.client.transport import endpoint_of, key_of
+from veilmq.consumer.clock import Clock, Span, SystemClock, span_s
+from veilmq.consumer.context import Backoff
 from veilmq.consumer.handlers import (
+    OUTSTANDING_BYTES_MAX,
     Batching,
     Handler,
+    Hook,
+    Hooks,
     OnLost,
     Options,
     make_handler,
@@ -25,18 +37,215 @@ from veilmq.consumer.handlers import (
     pool_of,
     timeout_of,
 )
-from veilmq.consumer.hooks import Hook, Hooks
-from veilmq.consumer.outstanding import OUTSTANDING_BYTES_MAX
-from veilmq.consumer.policies import Draw
-from veilmq.consumer.records.idempotency import Idempotency
-from veilmq.consumer.running import Running
-from veilmq.consumer.spans import Span, span_s
-from veilmq.consumer.watched import watched
+from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, RenewalRequest, Watcher
+from veilmq.consumer.metrics import exported, is_installed
+from veilmq.consumer.records import Idempotency
+from veilmq.consumer.renewal_policies import Draw, RenewalResult
+from veilmq.consumer.renewer import RenewalMetrics, Renewer
+from veilmq.consumer.runner import Runner
+from veilmq.consumer.status import WorkerStatus, announced, consumer_metrics, status_of
 from veilmq.core.limits import SQS_RECEIVE_WAIT_S
 
-if TYPE_CHECKING:  # the test kit is above us: a consumer that is not tested knows nothing of it
-    from veilmq.testing.consumer_bench import ConsumerBench
-    from veilmq.testing.virtual_clock import VirtualClock
+_log = logging.getLogger("veilmq.consumer")
+
+
+DONE, FAILED, ABANDONED = 0, 1, 3
+"""Exit codes: all was settled; a queue could not be consumed; a handler did not stop, or a message was not settled."""
+
+CANCEL_S = 2.0
+SETTLE_S_MAX = 30.0
+_CHECK_EVERY_S = 0.05
+
+
+class Running(Watcher):
+    """Made by ``Consumer.running`` and ``Consumer.run``."""
+
+    def __init__(
+        self,
+        handlers: Sequence[Handler],
+        connect: Callable[[], QueueClient],
+        clock: Clock,
+        *,
+        hooks: Hooks,
+        grace_s: float,
+        create: bool = False,
+        draw: Draw = random.random,
+        renewals_at_once: int = 4,
+        renewed: Callable[[RenewalRequest], object] | None = None,
+    ) -> None:
+        """``connect`` gives a client for each handler, and one for the renewer; ``draw`` the jitter of renewals.
+
+        With ``create`` missing queues of handlers are made. ``renewed`` is called for each renewal that succeeds.
+        """
+        self.table = LeaseTable(clock, watcher=self, draw=draw)
+        self.renewals = RenewalMetrics()
+        self._hooks = hooks
+        self._on_renewed = renewed
+        self._tracing: Any = tracing()
+        self._clients = [connect() for _ in range(len(handlers) + 1)]
+        self._renewer = Renewer(
+            self.table, self._clients[-1], metrics=self.renewals, renewed=self._renewed, calls_max=renewals_at_once
+        )
+        self.runners = [
+            Runner(handler, client, self.table, hooks=hooks, failed=self._failed, tracing=self._tracing, create=create)
+            for handler, client in zip(handlers, self._clients, strict=False)
+        ]
+        self._grace_s = grace_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._stopped = False
+        self.failure: Exception | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a process; final when ``stop`` has returned."""
+        if self.failure is not None:
+            return FAILED
+        return ABANDONED if any(runner.abandoned or runner.held for runner in self.runners) else DONE
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it has begun to stop."""
+        return self._stop.is_set()
+
+    def status(self) -> WorkerStatus:
+        """Return what it is doing; may be called in any thread."""
+        return status_of(self.runners, self.table, stopping=self.stopping)
+
+    def start(self) -> None:
+        """Begin to receive; within a running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._renewer.start()
+        for runner in self.runners:
+            runner.start()
+
+    async def wait(self) -> None:
+        """Return when ``request_stop`` was called, or a queue cannot be consumed."""
+        await self._stop.wait()
+
+    def request_stop(self) -> None:
+        """Begin to stop; called again, be in a hurry."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    async def drained(self, timeout: Span | None = None) -> None:  # noqa: ASYNC109 - people look for it there
+        """Return when the queues have nothing visible and no message is held here; raises ``TimeoutError``.
+
+        Raises, too, what makes a queue impossible to consume or to inspect. What others have in flight, and what is
+        delayed, is not waited for; but where anything is in flight, the polls of that moment are, for it may be ours.
+        On Amazon SQS the counts are approximate.
+        """
+        async with asyncio.timeout(None if timeout is None else span_s(timeout)):
+            while not await self._is_drained():  # noqa: ASYNC110 - the queue does not notify
+                await asyncio.sleep(_CHECK_EVERY_S)
+
+    async def stop(self) -> None:
+        """Stop in the order that this module describes; harmless when it has been done."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._stop.set()
+        _log.info("stopping")
+        polls: asyncio.Future[Any] = asyncio.gather(*(runner.stop_intake() for runner in self.runners))
+        if not await self._within(self._grace_s, Runner.worked, impatient=True):
+            for runner in self.runners:
+                runner.cancel()
+            if not await self._within(CANCEL_S, Runner.worked):
+                await asyncio.gather(*(runner.abandon() for runner in self.runners))
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        first: list[asyncio.Future[Any]] = [polls, hurry]
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        await asyncio.wait([polls], timeout=CANCEL_S)  # in a hurry, as long as cancelled handlers have
+        if not await self._within(SETTLE_S_MAX, Runner.settled):
+            _log.error("%d messages were not settled", sum(runner.held for runner in self.runners))
+        await asyncio.to_thread(self._renewer.stop)
+        for runner in self.runners:
+            runner.close()
+        for client in self._clients:
+            client.close()
+
+    def changed(self, lease: Lease, state: LeaseState) -> None:
+        """Notify the runner, in the event loop's thread."""
+        if self._tracing is not None:
+            self._tracing.changed(lease, state)
+        self._notify(lease, lambda runner: runner.lease_changed(lease, state))
+
+    def ending(self, lease: Lease, left_s: float) -> None:
+        """Notify the runner, in the event loop's thread."""
+        self._notify(lease, lambda runner: runner.lease_ending(lease, left_s))
+
+    def _renewed(self, requests: Sequence[RenewalRequest], results: Sequence[RenewalResult]) -> None:
+        if self._tracing is not None:
+            self._tracing.renewed(requests, results)
+        for request, result in zip(requests, results, strict=True):
+            if result in (RenewalResult.RENEWED, RenewalResult.PROVEN):
+                if self._on_renewed is not None:
+                    self._on_renewed(request)
+                if self._hooks.has("renew"):
+                    self._notify(request.lease, partial(Runner.lease_renewed, lease=request.lease))
+
+    def _notify(self, lease: Lease, call: Callable[[Runner], object]) -> None:
+        (runner,) = [runner for runner in self.runners if runner.subscription is lease.subscription]
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(call, runner)
+
+    def _failed(self, error: Exception) -> None:
+        _log.error("the queue cannot be consumed, stopping: %s", error)
+        self.failure = error
+        self._stop.set()
+
+    async def _is_drained(self) -> bool:
+        if self.failure is not None:
+            raise self.failure
+        drained = await asyncio.gather(*(runner.is_drained() for runner in self.runners))
+        return all(drained) and not any(runner.held for runner in self.runners)
+
+    async def _within(
+        self, seconds: float, what: Callable[[Runner], Awaitable[None]], *, impatient: bool = False
+    ) -> bool:
+        """Wait for ``what`` of all runners, and return whether it came in time; a hurry ends it if ``impatient``."""
+        awaited = asyncio.gather(*(what(runner) for runner in self.runners))
+        waiting: list[asyncio.Future[Any]] = [awaited]
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        if impatient:
+            waiting.append(hurry)
+        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        done = awaited.done()
+        awaited.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await awaited
+        return done
+
+
+def tracing() -> Any:
+    """Return the ``Tracing`` of this process, ``None`` where OpenTelemetry is not installed or not configured."""
+    return import_module("veilmq.consumer.tracing").configured() if is_installed("opentelemetry.trace") else None
+
+
+_seen: list[Running] = []
+
+
+@contextmanager
+def watched(running: Running, *, seen: bool) -> Iterator[None]:
+    """Export the metrics of ``running``; ``seen`` shows its status to ``veilmq top``."""
+    with ExitStack() as stack:
+        stack.enter_context(exported(consumer_metrics(running.runners, running.renewals)))
+        if seen:
+            _seen.append(running)
+            stack.callback(_seen.remove, running)
+            stack.enter_context(announced(lambda: msgspec.json.encode([running.status()])))
+        yield
+
+
+def statuses() -> list[WorkerStatus]:
+    """Return the status of each consumer of this process that may be seen."""
+    return [running.status() for running in list(_seen)]
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -58,7 +267,7 @@ class Consumer:
         *,
         endpoint: str | None = None,
         key: SigningKey | None = None,
-        client: MessageClient | None = None,
+        client: QueueClient | None = None,
         grace: Span = GRACE,
         clock: Clock | None = None,
         seen: bool = True,
@@ -81,7 +290,7 @@ class Consumer:
         self._clock = clock or SystemClock()
         if client is not None:
             shared = client
-            self._connect: Callable[[], MessageClient] = lambda: shared
+            self._connect: Callable[[], QueueClient] = lambda: shared
         else:
             signing_key = key or key_of(os.environ)
             server = endpoint or endpoint_of(os.environ)
@@ -113,7 +322,7 @@ class Consumer:
         """Declare a handler that takes a ``Batch`` of up to ``max_size`` messages that came within ``linger``.
 
         ``group_by`` takes an ``Item`` and gives a key; messages of different keys share no batch. Each message that
-        is not told to ``fail`` is done when the handler returns. Not for FIFO queues, nor in the process pool.
+        does not ``fail`` is done when the handler returns. Not for FIFO queues, nor in the process pool.
         """
         if not 1 <= max_size <= _BATCH_SIZE_MAX:
             raise ValueError(f"max_size is {max_size}; it must be from 1 to {_BATCH_SIZE_MAX}")
@@ -220,14 +429,16 @@ class Consumer:
     def make(
         self,
         *,
-        connect: Callable[[], MessageClient] | None = None,
+        connect: Callable[[], QueueClient] | None = None,
         clock: Clock | None = None,
         draw: Draw = random.random,
         renewals_at_once: int = 4,
+        renewed: Callable[[RenewalRequest], object] | None = None,
     ) -> Running:
-        """Return what runs the handlers, not started; for whoever runs them otherwise than ``run`` and ``running`` do.
+        """Return what runs the handlers, not started; to run them otherwise than ``run`` and ``running`` do.
 
         ``connect`` gives clients, ``draw`` the jitter of renewals, in up to ``renewals_at_once`` calls at a time.
+        ``renewed`` is called for each renewal that succeeds, in the renewer's threads.
         """
         if not self.handlers:
             raise ValueError("this consumer has no handler; declare one with @app.handler")
@@ -240,16 +451,8 @@ class Consumer:
             create=self.create,
             draw=draw,
             renewals_at_once=renewals_at_once,
+            renewed=renewed,
         )
-
-    def testing(self, *, clock: "VirtualClock | None" = None) -> "ConsumerBench":
-        """Return a bench for tests: these handlers with a server of their own, in a time that the test moves.
-
-        See ``docs/testing.md``. It needs what the server needs: ``pip install 'veilmq[server]'``.
-        """
-        from veilmq.testing.consumer_bench import ConsumerBench  # noqa: PLC0415 - only tests need a server
-
-        return ConsumerBench(self, clock)
 
 
 def _at_least(least: int, **option: int) -> int:

@@ -1,12 +1,17 @@
-"""The one reader of the system's clocks in the consumer: seconds that only ever go forwards, and a wait for an instant.
+"""Time and threads of a consumer: spans as people write them, its clock, and threads for calls that block.
 
-Deadlines of leases are durations, so the wall clock has no say in them: it may step by an hour and nothing moves. Time
-during which the machine is suspended counts where the system can tell, since the server's clock goes on meanwhile.
+Leases are durations: the wall clock may step by an hour and no deadline moves. Time during which the machine is
+suspended counts where the system can tell, since the server's clock goes on.
 """
 
+import queue
+import re
 import threading
 import time
-from typing import Protocol
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 _COUNTER = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -20,7 +25,7 @@ class Alarm(Protocol):
     """What one thread sleeps on, and any other can wake it by."""
 
     def ring(self) -> None:
-        """Wake the sleeper; if nobody sleeps, the next sleep ends at once."""
+        """Wake the sleeper; without one, the next sleep ends at once."""
 
     def wait_until(self, at_s: float | None) -> None:
         """Return when ``at_s`` has come (``None``: never) or it has rung since the last return."""
@@ -59,3 +64,82 @@ class _SystemAlarm:
     def wait_until(self, at_s: float | None) -> None:
         self._rung.wait(None if at_s is None else max(0.0, at_s - self._clock.now_s()))
         self._rung.clear()
+
+
+Span = str | float | timedelta
+"""``"200ms"``, ``"30s"``, ``"10m"``, ``"12h"``, ``"1d"``; a ``timedelta``; seconds."""
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_WRITTEN = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|m|h|d)")
+
+
+def span_s(span: Span) -> float:
+    """Return ``span`` in seconds; raises ``ValueError`` for what is none, or negative."""
+    if isinstance(span, str):
+        written = _WRITTEN.fullmatch(span)
+        if written is None:
+            raise ValueError(f"{span!r} is no span of time; write one like 200ms, 30s, 10m, 12h or 1d")
+        return float(written[1]) * _UNITS_S[written[2]]
+    span_seconds = span.total_seconds() if isinstance(span, timedelta) else float(span)
+    if span_seconds < 0:
+        raise ValueError(f"{span!r} is no span of time: it is negative")
+    return span_seconds
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_Call = tuple["Future[Any]", Callable[[], Any]]
+
+
+class Threads:
+    """Up to ``most`` threads, started when they are needed."""
+
+    def __init__(self, name: str, most: int) -> None:
+        """``name`` begins the threads' names."""
+        self._name = name
+        self._most = most
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._idle = 0
+        self._started = 0
+        self._open = 0
+        self._lock = threading.Lock()
+
+    @property
+    def at_work(self) -> int:
+        """Return how many threads have a call in work."""
+        return min(self._open, self._started)
+
+    def submit(self, function: Callable[[], T]) -> "Future[T]":
+        """Call ``function`` in a thread, as soon as one is free."""
+        future: Future[T] = Future()
+        with self._lock:
+            self._open += 1
+            if self._idle > 0:
+                self._idle -= 1
+            elif self._started < self._most:
+                self._started += 1
+                name = f"{self._name}-{self._started}"
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+        self._calls.put((future, function))
+        return future
+
+    def close(self) -> None:
+        """End the threads, each after its present call; nothing may be submitted afterwards."""
+        for _ in range(self._started):
+            self._calls.put(None)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            future, function = call
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = function()
+                except BaseException as error:  # noqa: BLE001 - the caller gets it
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+            del call, future, function
+            with self._lock:
+                self._open -= 1
+                self._idle += 1

@@ -1,17 +1,175 @@
-"""What a handler may know about the message in its hands, and ask about its lease. Safe to use from any thread."""
+"""What a handler sees of its message, and how it ends the work on it.
+
+A handler that returns has done its work: the message is deleted. Otherwise it raises, or returns, one of three verbs:
+``RetryLater``, ``Reject``, ``Drop``. Any other exception is a ``RetryLater`` with the handler's own backoff. For a
+cancelled handler the cause decides: shutdown releases the message, a lost lease leaves it alone, the handler's timeout
+backs off.
+"""
 
 import asyncio
+import logging
+import math
+import random
 import threading
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Generic, Protocol, Self, TypeVar
 
 from veilmq.client.messages import ReceivedMessage
-from veilmq.consumer.lease_table import LeaseTable
-from veilmq.consumer.leases import Lease, LeaseLost, LeaseState
-from veilmq.consumer.outcomes import Cancelled, Cause
-from veilmq.core.limits import SECOND_MS
+from veilmq.consumer.clock import Span, span_s
+from veilmq.consumer.leases import Lease, LeaseLost, LeaseState, LeaseTable
+from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
 from veilmq.core.properties import Attribute
+
+TRACE_CHARACTERS_MAX = 16_000
+
+
+class Outcome(Exception):
+    """What a handler raises or returns to say more than "done"."""
+
+
+class RetryLater(Outcome):
+    """Deliver this message again later; until then it stays hidden."""
+
+    def __init__(self, after: Span | None = None, reason: str = "") -> None:
+        """``after`` is how long to hide it, without it the handler's backoff decides; ``ValueError`` when malformed."""
+        super().__init__(reason or "The handler asked for this message again, later.")
+        self.after_s = None if after is None else span_s(after)
+
+
+class Reject(Outcome):
+    """This message cannot be handled: it goes to the dead-letter queue now, with the reason."""
+
+    def __init__(self, reason: str = "The handler rejected it.") -> None:
+        """``reason`` is for the readers of the dead letters."""
+        super().__init__(reason)
+
+
+class Drop(Outcome):
+    """This message is of no use: delete it, and count it as dropped."""
+
+    def __init__(self, reason: str = "") -> None:
+        """``reason`` is logged."""
+        super().__init__(reason)
+
+
+class Cancelled(Exception):
+    """Raised by ``Context.check`` in a handler that should stop: the process shuts down, or its time is over."""
+
+
+class Undecodable(Exception):
+    """The body is not what the handler is annotated with."""
+
+
+class Cause(Enum):
+    """Why a handler was cancelled."""
+
+    SHUTDOWN = "shutdown"
+    LOST = "lost"
+    ENDED = "ended"
+    TIMEOUT = "timeout"
+
+
+class EndingKind(Enum):
+    """What is to become of a message."""
+
+    DONE = "done"
+    DROPPED = "dropped"
+    RETRY = "retry"
+    REJECT = "reject"
+    RELEASE = "release"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the work on one message ended; plain values, so that it can come from another process.
+
+    ``after_s`` is ``None`` where the backoff decides. ``error`` is the name of an exception's class, ``trace`` the last
+    characters of its traceback.
+    """
+
+    kind: EndingKind
+    after_s: float | None = None
+    reason: str = ""
+    error: str = ""
+    trace: str = ""
+
+
+DONE = Ending(kind=EndingKind.DONE)
+
+_BY_CAUSE = {
+    Cause.SHUTDOWN: Ending(kind=EndingKind.RELEASE, reason="The consumer shut down."),
+    Cause.LOST: Ending(kind=EndingKind.LEFT, reason="The lease was lost."),
+    Cause.ENDED: Ending(kind=EndingKind.LEFT, reason="The twelve hours of the lease were over."),
+    Cause.TIMEOUT: Ending(kind=EndingKind.RETRY, reason="The handler's time was over.", error="TimeoutError"),
+}
+
+
+def ending_of(result: object, cause: Cause | None = None) -> Ending:
+    """Return what ``result`` means: what a handler returned or raised, cancelled before by ``cause`` or not."""
+    if isinstance(result, Outcome):
+        return _of_outcome(result)
+    if not isinstance(result, BaseException):
+        return DONE
+    if cause is not None:
+        return _BY_CAUSE[cause]
+    kind = EndingKind.REJECT if isinstance(result, Undecodable) else EndingKind.RETRY
+    trace = "".join(traceback.format_exception(result))[-TRACE_CHARACTERS_MAX:]
+    return Ending(kind=kind, reason=str(result), error=type(result).__name__, trace=trace)
+
+
+def _of_outcome(outcome: Outcome) -> Ending:
+    if isinstance(outcome, RetryLater):
+        return Ending(kind=EndingKind.RETRY, after_s=outcome.after_s, reason=str(outcome), error="RetryLater")
+    kind = EndingKind.REJECT if isinstance(outcome, Reject) else EndingKind.DROPPED
+    return Ending(kind=kind, reason=str(outcome), error=type(outcome).__name__)
+
+
+_DOUBLINGS_MAX = 40
+
+
+class Backoff:
+    """Full jitter: uniform from nothing to a ceiling that doubles with each attempt, up to ``cap``."""
+
+    def __init__(
+        self,
+        base: Span = "1s",
+        *,
+        cap: Span = "15m",
+        jitter: str = "full",
+        attempts: int | None = None,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """After ``attempts`` the message is rejected; ``None``: never, the queue's own dead-letter rule decides.
+
+        ``jitter`` is ``"full"`` or ``"none"``, ``draw`` gives numbers from 0 to 1. Raises ``ValueError``.
+        """
+        if jitter not in ("full", "none"):
+            raise ValueError(f'jitter is {jitter!r}; use "full" or "none"')
+        if attempts is not None and attempts < 1:
+            raise ValueError(f"attempts is {attempts}; a message is tried once at least")
+        self.base_s = span_s(base)
+        self.cap_s = min(span_s(cap), float(LEASE_S_MAX))
+        self.attempts = attempts
+        self._draw = draw if jitter == "full" else _no_jitter
+
+    def after_s(self, attempt: int) -> int:
+        """Return for how many whole seconds to hide a message whose attempt number ``attempt`` (1, 2, …) failed."""
+        ceiling_s = min(self.cap_s, self.base_s * 2 ** float(min(attempt - 1, _DOUBLINGS_MAX)))
+        return math.ceil(ceiling_s * self._draw())
+
+    def exhausted(self, attempt: int) -> bool:
+        """Tell whether attempt number ``attempt`` was the last one."""
+        return self.attempts is not None and attempt >= self.attempts
+
+
+def _no_jitter() -> float:
+    return 1.0
+
 
 _LOSSES = {Cause.LOST: LeaseState.LOST, Cause.ENDED: LeaseState.ENDED}
 
@@ -71,7 +229,7 @@ class Context:
     def __init__(
         self, message: ReceivedMessage, lease: LeaseView, on_progress: Callable[[float], object] | None = None
     ) -> None:
-        """``on_progress`` is told what the handler reports."""
+        """``on_progress`` is called with what the handler reports."""
         self.message = message
         self.lease = lease
         self._cause: Cause | None = None
@@ -172,3 +330,99 @@ class Fence:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Do nothing."""
+
+
+class Delivery:
+    """Mutable, and touched by the event loop's thread only; compared by identity."""
+
+    __slots__ = ("cause", "context", "given_up", "interrupt", "lease", "message")
+
+    def __init__(self, lease: Lease, context: Context) -> None:
+        """Nothing has begun."""
+        self.lease = lease
+        self.message: ReceivedMessage = lease.message
+        self.context = context
+        self.cause: Cause | None = None
+        self.interrupt: Callable[[Cause], object] | None = None
+        """Set while the handler runs: stops it."""
+        self.given_up = False
+        """Set when the consumer stopped before the handler did: its end decides nothing any more."""
+
+    @property
+    def attempt(self) -> int:
+        """Return which receive of the message this is, 1 for the first."""
+        return self.message.receive_count
+
+    def cancel(self, cause: Cause) -> None:
+        """Stop the handler if it runs; the first cause counts."""
+        if self.interrupt is None or self.cause is not None:
+            return
+        self.join(cause)
+        self.interrupt(cause)
+
+    def join(self, cause: Cause) -> None:
+        """Take part in a cancellation that stops others too; a cause of its own counts first."""
+        if self.cause is None:
+            self.cause = cause
+            self.context.stop(cause)
+
+
+T = TypeVar("T")
+
+
+class Item(Generic[T]):
+    """One message of a batch."""
+
+    __slots__ = ("body", "context", "outcome")
+
+    def __init__(self, body: T, context: Context) -> None:
+        """It succeeds unless ``fail`` is called."""
+        self.body = body
+        self.context = context
+        self.outcome: Outcome | None = None
+
+    def fail(self, outcome: Outcome) -> None:
+        """End this message by ``outcome``; the others are not touched."""
+        self.outcome = outcome
+
+
+class Batch(Sequence[Item[T]]):
+    """What a batch handler takes. When it returns, all that did not ``fail`` are done; when it raises, none is."""
+
+    def __init__(self, items: Sequence[Item[T]]) -> None:
+        """``items`` in the order of arrival."""
+        self._items = tuple(items)
+
+    @property
+    def bodies(self) -> list[T]:
+        """The payloads, in order."""
+        return [item.body for item in self._items]
+
+    def __len__(self) -> int:
+        """Return how many items there are."""
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Item[T]]:
+        """Go through the items in order."""
+        return iter(self._items)
+
+    def __getitem__(self, place: int) -> Item[T]:  # type: ignore[override]  # no slices
+        """Return one item."""
+        return self._items[place]
+
+
+def about(lease: Lease, **more: object) -> dict[str, object]:
+    """Return the fields of a line about the message of ``lease``, for ``extra``."""
+    message = lease.message
+    return {"queue": lease.subscription.queue, "message_id": message.id, "attempt": message.receive_count, **more}
+
+
+def with_traceback(record: logging.LogRecord) -> bool:
+    """Have each formatter of text write the field ``trace`` below the line, as it does the traceback of an exception.
+
+    A filter of loggers, and lets all pass. The exception itself may have been raised in another process.
+    """
+    trace = getattr(record, "trace", "")
+    if trace and record.exc_info is None:
+        record.exc_text = trace.rstrip()
+    return True

@@ -1,23 +1,108 @@
 """A handler: a plain function with its options, and what its signature says about payload and context."""
 
 import inspect
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_origin, get_type_hints
 
-from veilmq.consumer.adaptive import Adaptive
-from veilmq.consumer.backoff import Backoff
-from veilmq.consumer.batches import Batch
-from veilmq.consumer.context import Context
-from veilmq.consumer.outstanding import OUTSTANDING_BYTES_MAX
-from veilmq.consumer.payloads import Decode, decoder
-from veilmq.consumer.policies import Fixed, Policy
-from veilmq.consumer.records.idempotency import Idempotency
-from veilmq.consumer.spans import Span, span_s
+import msgspec
+
+from veilmq.client.messages import ReceivedMessage
+from veilmq.consumer.clock import Span, span_s
+from veilmq.consumer.context import Backoff, Batch, Context, Undecodable
+from veilmq.consumer.records import Idempotency
+from veilmq.consumer.renewal_policies import Adaptive, Fixed, RenewalPolicy
 from veilmq.core.limits import LEASE_S_MAX, SQS_RECEIVE_WAIT_S
+
+_log = logging.getLogger("veilmq.consumer")
+
+
+HOOKS = ("receive", "start", "settle", "renew", "suspect", "lost", "ending", "release")
+
+Hook = Callable[..., Any]
+
+
+class Hooks:
+    """Functions by what they watch."""
+
+    def __init__(self) -> None:
+        """Watch nothing."""
+        self._hooks: dict[str, list[Hook]] = {}
+
+    def add(self, name: str, hook: Hook) -> None:
+        """Call ``hook`` at each ``name``; raises ``ValueError`` for a name that there is not."""
+        if name not in HOOKS:
+            raise ValueError(f"there is no hook {name!r}; there are {', '.join(HOOKS)}")
+        self._hooks.setdefault(name, []).append(hook)
+
+    def has(self, name: str) -> bool:
+        """Tell whether anything watches ``name``."""
+        return name in self._hooks
+
+    def call(self, name: str, *arguments: object) -> None:
+        """Call what watches ``name``; a hook that fails is logged, and stops nothing else."""
+        for hook in self._hooks.get(name, ()):
+            try:
+                hook(*arguments)
+            except Exception:  # noqa: BLE001 - a hook may raise anything
+                _log.exception("the hook %r for %r failed", hook, name)
+
+
+# From a message to what the handler is annotated with.
+#
+# ``str`` is the body, ``bytes`` its UTF-8, ``ReceivedMessage`` all of it. A pydantic model reads the body by itself;
+# everything else (dataclasses, msgspec structs, typed dicts, lists …) is JSON, read and checked by msgspec. Without an
+# annotation the body is handed over as text.
+
+Decode = Callable[[ReceivedMessage], Any]
+
+
+def decoder(annotation: Any) -> Decode:
+    """Return how a message becomes ``annotation``; it raises ``Undecodable``. ``TypeError`` for what JSON cannot be."""
+    if annotation in _PLAIN:
+        return _PLAIN[annotation]
+    model = getattr(annotation, "model_validate_json", None)
+    if inspect.isclass(annotation) and model is not None:
+        return _checked(model)
+    return _checked(msgspec.json.Decoder(annotation).decode)
+
+
+def _checked(read: Callable[[str], Any]) -> Decode:
+    def decode(message: ReceivedMessage) -> Any:
+        try:
+            return read(message.body)
+        except (ValueError, TypeError) as error:  # both libraries' errors are ValueErrors
+            raise Undecodable(f"The body is not what the handler takes: {error}") from error
+
+    return decode
+
+
+def _text(message: ReceivedMessage) -> str:
+    return message.body
+
+
+def _data(message: ReceivedMessage) -> bytes:
+    return message.body.encode()
+
+
+def _message(message: ReceivedMessage) -> ReceivedMessage:
+    return message
+
+
+_PLAIN: dict[Any, Decode] = {
+    inspect.Parameter.empty: _text,
+    Any: _text,
+    str: _text,
+    bytes: _data,
+    ReceivedMessage: _message,
+}
+
 
 OnLost = str | Callable[[Context], object]
 
+OUTSTANDING_BYTES_MAX = 100 * 1024 * 1024
+"""Of one handler, by default; as in the clients of Google Pub/Sub."""
 POOLS = ("async", "thread", "process")
 
 
@@ -32,7 +117,7 @@ class Options:
     polls: int = 6
     wait_s: int = SQS_RECEIVE_WAIT_S.maximum
     pool: str = "async"
-    policy: Policy = field(default_factory=Adaptive)
+    policy: RenewalPolicy = field(default_factory=Adaptive)
     strict: bool = False
     timeout_s: float = 3_600.0
     stall_s: float | None = None
@@ -93,7 +178,7 @@ def make_handler(function: Callable[..., Any], options: Options, batching: Batch
     )
 
 
-def policy_of(lease: object) -> Policy:
+def policy_of(lease: object) -> RenewalPolicy:
     """Return the policy that the option ``lease`` names: ``"auto"``, a policy, or one length for all leases."""
     if isinstance(lease, str) and lease == "auto":
         return Adaptive()

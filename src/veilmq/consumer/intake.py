@@ -1,32 +1,29 @@
-"""Polls a queue: as many messages as there is room for, through one poll while the queue is quiet, several after a hit.
-
-A poll that fails is followed by a pause, from one second up to ten. Only what no pause can mend ends the intake: the
-queue does not exist, or we are not allowed to receive from it.
-
-Messages are leased in the thread that received them: an event loop that is blocked costs no lease.
-"""
+"""From the queue to the handler: polls, how many messages may come, and the order in which they are handled."""
 
 import asyncio
 import logging
 import random
 import uuid
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from veilmq.client.errors import ClientError
-from veilmq.client.port import MessageClient
-from veilmq.consumer.endings import FIFO_SUFFIX
-from veilmq.consumer.handlers import Options
-from veilmq.consumer.lease_table import LeaseTable
-from veilmq.consumer.leases import Lease
-from veilmq.consumer.policies import checked_timeout_s
-from veilmq.consumer.verdicts import plain_code
+from veilmq.client.messages import ClientError, ReceivedMessage
+from veilmq.client.sqs import QueueClient
+from veilmq.consumer.context import Delivery, Item, Undecodable
+from veilmq.consumer.handlers import OUTSTANDING_BYTES_MAX, Batching, Handler, Options
+from veilmq.consumer.leases import Lease, LeaseTable
+from veilmq.consumer.renewal_policies import checked_timeout_s, plain_code
+from veilmq.consumer.settling import FIFO_SUFFIX
 from veilmq.core.limits import SQS_RECEIVE_COUNT
+
+_log = logging.getLogger("veilmq.consumer")
+
 
 T = TypeVar("T")
 
-PAUSE_S = 1.0
-PAUSE_S_MAX = 10.0
+POLL_PAUSE_S = 1.0
+POLL_PAUSE_S_MAX = 10.0
 HANG_UP_EVERY_S = 0.05
 FATAL_CODES = frozenset(
     {
@@ -41,13 +38,11 @@ FATAL_CODES = frozenset(
     }
 )
 
-_log = logging.getLogger("veilmq.consumer")
-
 
 class Receiver:
     """One queue, as one handler receives from it. ``receive`` may be called by several threads at once."""
 
-    def __init__(self, client: MessageClient, options: Options, table: LeaseTable, *, create: bool = False) -> None:
+    def __init__(self, client: QueueClient, options: Options, table: LeaseTable, *, create: bool = False) -> None:
         """Ask nothing yet; with ``create`` make the queue, and its dead-letter queue, before the first receive."""
         self._client = client
         self._options = options
@@ -95,7 +90,7 @@ class Receiver:
     def _queues_timeout(self) -> int:
         """Return the queue's own visibility timeout, read once.
 
-        It is sent with each receive, so that nobody can change it under our leases, except where the policy leaves it
+        It is sent with each receive, so that it cannot change under our leases, except where the policy leaves it
         to the queue; and there, too, if the queue has visibility rules: they give each message another timeout, and no
         answer says which.
         """
@@ -194,9 +189,9 @@ class Intake(Generic[T]):
             self._failed(error)
             return
         if self._stopped:
-            return  # a server that was hung up on need not answer
+            return  # a server that was hung up on need not reply
         self._busy = False
-        pause_s = min(PAUSE_S * 2**self._failures, PAUSE_S_MAX) * (0.75 + random.random() / 4)
+        pause_s = min(POLL_PAUSE_S * 2**self._failures, POLL_PAUSE_S_MAX) * (0.75 + random.random() / 4)
         self._failures = min(self._failures + 1, 10)
         _log.warning("receiving failed, trying again in %.1f s: %s", pause_s, error)
         if self._pausing is None and not self._stopped:
@@ -213,3 +208,259 @@ class Intake(Generic[T]):
 def is_fatal(error: Exception) -> bool:
     """Tell whether no pause mends ``error``: the queue is not there, not ours, or not to be consumed."""
     return isinstance(error, ValueError) or (isinstance(error, ClientError) and plain_code(error.code) in FATAL_CODES)
+
+
+# How many messages are worth having here before a slot is free for them.
+#
+# Enough that handlers do not wait for a receive, and no more: one that waits here is renewed, counts as received, and
+# no other consumer can have it. Slow handlers need none.
+
+SLOW_S = 1.0
+PREFETCH_MAX = 100
+_SHARE = 0.2
+
+
+class Prefetch:
+    """Follows how long handlers and receives take."""
+
+    __slots__ = ("_handle_s", "_most", "_receive_s")
+
+    def __init__(self, most: int | None = None) -> None:
+        """``most`` is the user's own maximum."""
+        self._most = PREFETCH_MAX if most is None else most
+        self._handle_s: float | None = None
+        self._receive_s = 0.0
+
+    def handled(self, took_s: float) -> None:
+        """Take in how long one handler took."""
+        self._handle_s = took_s if self._handle_s is None else self._handle_s + _SHARE * (took_s - self._handle_s)
+
+    def received(self, took_s: float) -> None:
+        """Take in how long a receive took that brought messages."""
+        self._receive_s += _SHARE * (min(took_s, SLOW_S) - self._receive_s)
+
+    def target(self, concurrency: int, *, lease_s: float) -> int:
+        """Return how many to hold ready: what is handled during two receives, and within half a lease."""
+        if self._handle_s is None or self._handle_s > SLOW_S:
+            return 0
+        per_s = concurrency / max(self._handle_s, 0.0001)
+        return int(min(self._most, per_s * 2 * self._receive_s + 1, per_s * lease_s / 2))
+
+
+# How many bytes of bodies are held, and how many more messages may come before they are too many.
+#
+# What a receive brings is not known before: the mean of what came so far stands for it. With nothing held, one
+# message may come, whatever its size.
+
+
+class Outstanding:
+    """Counts the bodies of messages from their receive to their settle."""
+
+    __slots__ = ("_bytes_max", "_messages", "_received_bytes", "held_bytes")
+
+    def __init__(self, bytes_max: int = OUTSTANDING_BYTES_MAX) -> None:
+        """Begin with nothing."""
+        self._bytes_max = bytes_max
+        self._messages = 0
+        self._received_bytes = 0
+        self.held_bytes = 0
+
+    def add(self, message: ReceivedMessage) -> None:
+        """Count ``message``, which has come."""
+        size = body_bytes(message)
+        self._messages += 1
+        self._received_bytes += size
+        self.held_bytes += size
+
+    def remove(self, message: ReceivedMessage) -> None:
+        """Count ``message`` no more: it is settled."""
+        self.held_bytes -= body_bytes(message)
+
+    def room(self, most: int) -> int:
+        """Return how many messages may come, up to ``most``: one at least until the limit is reached."""
+        left = self._bytes_max - self.held_bytes
+        if left <= 0:
+            return 0
+        if left * self._messages >= most * self._received_bytes:
+            return most
+        return max(1, left * self._messages // self._received_bytes)
+
+
+def body_bytes(message: ReceivedMessage) -> int:
+    """Return the length of the body of ``message`` in UTF-8."""
+    body = message.body
+    return len(body) if body.isascii() else len(body.encode())
+
+
+# Which message is handled next: in the order of arrival, and in a FIFO queue one of each group at a time.
+#
+# The rest of a group waits behind the one in work. When that fails, the rest is handed back to be released at once: the
+# queue gives nothing of the group until the head returns, so the order holds without anybody waiting for it here.
+
+
+class Schedule:
+    """Messages that wait; ``ordered`` keeps groups in order, otherwise groups mean nothing."""
+
+    def __init__(self, *, ordered: bool) -> None:
+        """Begin with nothing."""
+        self._ordered = ordered
+        self._ready: deque[Delivery] = deque()
+        self._groups: dict[str, deque[Delivery]] = {}
+        self.behind = 0
+        """How many wait behind another of their group."""
+
+    def __len__(self) -> int:
+        """Return how many messages wait, ready or behind another of their group."""
+        return len(self._ready) + self.behind
+
+    @property
+    def ready(self) -> int:
+        """Return how many messages could begin now."""
+        return len(self._ready)
+
+    def add(self, delivery: Delivery) -> None:
+        """Put ``delivery`` at the end of its group, or of all."""
+        group = delivery.message.group
+        if not self._ordered or group is None:
+            self._ready.append(delivery)
+        elif group in self._groups:
+            self._groups[group].append(delivery)
+            self.behind += 1
+        else:
+            self._groups[group] = deque()
+            self._ready.append(delivery)
+
+    def next(self) -> Delivery | None:
+        """Take the next message that may begin, ``None`` when there is none."""
+        return self._ready.popleft() if self._ready else None
+
+    def done(self, delivery: Delivery) -> None:
+        """Let the next of the group begin: ``delivery`` is settled for good."""
+        waiting = self._waiting(delivery)
+        if waiting:
+            self.behind -= 1
+            self._ready.append(waiting.popleft())
+        elif waiting is not None:
+            del self._groups[delivery.message.group or ""]
+
+    def failed(self, delivery: Delivery) -> list[Delivery]:
+        """Return what waited behind ``delivery``, which returns later; it waits here no more."""
+        waiting = self._waiting(delivery)
+        if waiting is None:
+            return []
+        del self._groups[delivery.message.group or ""]
+        self.behind -= len(waiting)
+        return list(waiting)
+
+    def remove(self, delivery: Delivery) -> list[Delivery]:
+        """Take out ``delivery``, which waits and is ours no more, with what waits behind it: that is returned."""
+        if delivery in self._ready:
+            self._ready.remove(delivery)
+            return self.failed(delivery)
+        waiting = self._waiting(delivery)
+        if waiting is None or delivery not in waiting:
+            return []
+        behind = []
+        while (last := waiting.pop()) is not delivery:
+            behind.append(last)
+        self.behind -= len(behind) + 1
+        return behind[::-1]
+
+    def drain(self) -> list[Delivery]:
+        """Take out everything that waits; groups with a message in work stay closed."""
+        drained = list(self._ready)
+        self._ready.clear()
+        for waiting in self._groups.values():
+            drained += waiting
+            waiting.clear()
+        self.behind = 0
+        return drained
+
+    def _waiting(self, delivery: Delivery) -> "deque[Delivery] | None":
+        group = delivery.message.group
+        return self._groups.get(group) if self._ordered and group is not None else None
+
+
+class HandlerBatches:
+    """Takes messages from a ``Schedule`` for one call after the other."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        handler: Handler,
+        *,
+        wake: Callable[[], object],
+        failed: Callable[[Delivery, Exception], object],
+    ) -> None:
+        """``wake`` is called when a batch has waited long enough, ``failed`` for a message without a usable key."""
+        self._schedule = schedule
+        self._handler = handler
+        self._wake = wake
+        self._failed = failed
+        self._open: dict[object, list[Delivery]] = {}
+        self._since_s: dict[object, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """Return how many messages wait in batches that are not full."""
+        return sum(map(len, self._open.values()))
+
+    def next(self) -> list[Delivery]:
+        """Take what the next call is given; nothing when there is nothing to call for yet."""
+        batching = self._handler.batching
+        if batching is None:
+            delivery = self._schedule.next()
+            return [] if delivery is None else [delivery]
+        return self._next_batch(batching)
+
+    def drain(self) -> list[Delivery]:
+        """Take out everything that waits here."""
+        drained = [delivery for members in self._open.values() for delivery in members]
+        self._open.clear()
+        self._since_s.clear()
+        return drained
+
+    def remove(self, delivery: Delivery) -> None:
+        """Take out ``delivery`` if it waits here."""
+        for members in self._open.values():
+            if delivery in members:
+                members.remove(delivery)
+
+    def _next_batch(self, batching: Batching) -> list[Delivery]:
+        now_s = asyncio.get_running_loop().time()
+        while (delivery := self._schedule.next()) is not None:
+            try:
+                key = self._key(batching, delivery)
+                self._since_s.setdefault(key, now_s)
+            except Exception as error:  # noqa: BLE001 - the user's function may raise anything, and give what is no key
+                self._failed(delivery, error)
+                continue
+            members = self._open.setdefault(key, [])
+            members.append(delivery)
+            if len(members) >= batching.size_max:
+                return self._take(key)
+        due = [key for key, since_s in self._since_s.items() if now_s >= since_s + batching.linger_s]
+        if due:
+            return self._take(due[0]) or self._next_batch(batching)
+        self._arm(batching)
+        return []
+
+    def _take(self, key: object) -> list[Delivery]:
+        del self._since_s[key]
+        return self._open.pop(key)
+
+    def _arm(self, batching: Batching) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._since_s:
+            at_s = min(self._since_s.values()) + batching.linger_s
+            self._timer = asyncio.get_running_loop().call_at(at_s, self._wake)
+
+    def _key(self, batching: Batching, delivery: Delivery) -> object:
+        if batching.key is None:
+            return None
+        try:
+            return batching.key(Item(self._handler.decode(delivery.message), delivery.context))
+        except Undecodable:
+            return None  # it fails with its batch's call, alone

@@ -1,24 +1,50 @@
-"""Leases: what is known of one message from its receive to its confirmed settle, and what those of a handler share.
+"""The leases of a process: states, deadlines, and when each is due for renewal.
 
-States: **HELD** until the deadline passes without proof that it was moved, then **SUSPECT**: somebody else may have the
-message. Only an answer that came *before* the old deadline is proof; a later one is none, since a service may answer
-200 to a receipt that does nothing. **LOST**: the server says so, or the queue is FIFO (there a late receipt is dead),
-or the subscription is strict. **ENDED**: the twelve hours that the service allows are over. A lease that is not HELD
-must not be released: that could make a message visible which another consumer works on.
+**HELD** until the deadline passes without proof that it was moved, then **SUSPECT**: another consumer may have the
+message. Only a reply that came *before* the old deadline is proof; a later one is none, since a service may reply 200
+to a receipt that does nothing. **LOST**: the server says so, or the queue is FIFO (there a late receipt is dead), or
+the subscription is strict. **ENDED**: the twelve hours that the service allows are over. A lease that is not HELD must
+not be released: that could make a message visible which another consumer works on.
+
+The renewer takes what is ``due``, calls ``prepare`` right before it is sent, and returns what was ``answered``; runners
+take, start, settle and withdraw. Threads may do all of that at once: a lock guards the table, and no watcher is called
+while it is held.
 """
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+import heapq
+import itertools
+import logging
+import math
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from functools import partial
+from typing import TypeVar
 
 from veilmq.client.messages import ReceivedMessage
-from veilmq.consumer.measures import Measures, Renewing
-from veilmq.consumer.policies import Measured, Policy
+from veilmq.consumer.clock import Clock
+from veilmq.consumer.renewal_policies import (
+    SHARE,
+    Draw,
+    Durations,
+    Measured,
+    RenewalDurations,
+    RenewalPolicy,
+    RenewalResult,
+    allowed_s,
+    checked_timeout_s,
+)
+from veilmq.core.limits import LEASE_S_MAX, SQS_BATCH_ENTRIES_MAX
+
+_log = logging.getLogger("veilmq.consumer")
 
 
 class LeaseState(Enum):
-    """How sure it is that a message is still ours."""
+    """How certain it is that this process still holds a message."""
 
     HELD = "held"
     SUSPECT = "suspect"
@@ -35,8 +61,8 @@ class LeaseLost(Exception):
         self.state = state
 
 
-class Watcher(Protocol):
-    """Is told what happens to leases; called in the thread in which it happens, and must return soon."""
+class Watcher:
+    """What a table calls as leases change, in the thread in which that happens; it must return soon."""
 
     def changed(self, lease: "Lease", state: LeaseState) -> object:
         """``lease`` is now in ``state``, which is not HELD."""
@@ -45,13 +71,35 @@ class Watcher(Protocol):
         """``lease`` ends for good in ``left_s`` seconds: the twelve hours of its message are nearly over."""
 
 
+FRESH_S = 5.0
+"""Quantiles are read often and change slowly, so they are computed at most once in so many seconds."""
+
+
 class Subscription:
     """What the leases of one handler have in common."""
 
-    __slots__ = ("cap_s", "fifo", "live", "measured", "measures", "policy", "queue", "strict")
+    __slots__ = (
+        "_fresh_until_s",
+        "_renewing",
+        "cap_s",
+        "fifo",
+        "hold",
+        "live",
+        "measured",
+        "policy",
+        "queue",
+        "strict",
+    )
 
     def __init__(
-        self, queue: str, policy: Policy, renewing: Renewing, *, fifo: bool, strict: bool, cap_s: float | None
+        self,
+        queue: str,
+        policy: RenewalPolicy,
+        renewing: RenewalDurations,
+        *,
+        fifo: bool,
+        strict: bool,
+        cap_s: float | None,
     ) -> None:
         """Made by ``LeaseTable.subscribe``."""
         self.queue = queue
@@ -60,16 +108,31 @@ class Subscription:
         self.strict = strict
         self.cap_s = cap_s
         self.live: dict[int, Lease] = {}
-        self.measures = Measures(renewing, self._ages_s)
+        self.hold = Durations()
         self.measured = Measured()
-        """What was observed lately; brought up to date with every receive and renewal."""
+        """What was measured recently; ``measure`` updates it with every receive and renewal."""
+        self._renewing = renewing
+        self._fresh_until_s = -math.inf
 
-    def _ages_s(self, now_s: float) -> Iterator[float]:
-        return (now_s - lease.received_at_s for lease in self.live.values())
+    def measure(self, now_s: float) -> Measured:
+        """Bring ``measured`` up to date, and return it."""
+        if now_s >= self._fresh_until_s:
+            renewing = self._renewing
+            running_s = (now_s - lease.received_at_s for lease in self.live.values())
+            hold_s = self.hold.quantile(SHARE, now_s=now_s, running_s=running_s)
+            self.measured = Measured(
+                hold_s=self.measured.hold_s if hold_s is None else hold_s,
+                renewal_s=renewing.renewal.quantile(SHARE, now_s=now_s),
+                renewals=renewing.renewal.count,
+                lateness_s=renewing.lateness.quantile(SHARE, now_s=now_s),
+                call_s=renewing.call.quantile(SHARE, now_s=now_s),
+            )
+            self._fresh_until_s = now_s + FRESH_S
+        return self.measured
 
 
 class Lease:
-    """One message in the hands of this process: to be read; instants are seconds of the consumer's clock."""
+    """One message that this process holds: read it only; instants are seconds of the consumer's clock."""
 
     __slots__ = (
         "begun_at_s",
@@ -158,16 +221,6 @@ class Lease:
         return self.state
 
 
-class Unwatched:
-    """A ``Watcher`` that looks away."""
-
-    def changed(self, lease: Lease, state: LeaseState) -> object:
-        """Do nothing."""
-
-    def ending(self, lease: Lease, left_s: float) -> object:
-        """Do nothing."""
-
-
 def lapsed(lease: Lease) -> LeaseState:
     """Return the state of a lease whose deadline has passed without proof."""
     subscription = lease.subscription
@@ -176,3 +229,413 @@ def lapsed(lease: Lease) -> LeaseState:
     if subscription.strict or (subscription.fifo and not subscription.policy.server_decides):
         return LeaseState.LOST
     return LeaseState.SUSPECT
+
+
+Entry = tuple[float, int, Lease]
+"""When a lease is due, its number, and the lease."""
+
+_STALE_MIN = 64
+
+
+class DueHeap:
+    """The leases of a table by the instant at which each is due next; guarded by the lock of the table.
+
+    An entry counts only while it names the instant at which its lease is due; when most entries do not, the heap is
+    rebuilt. So a message that is settled within its first lease costs one push and no search.
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        """Begin with nothing due."""
+        self._entries: list[Entry] = []
+
+    def put(self, lease: Lease, at_s: float) -> None:
+        """Have ``lease`` be due at ``at_s``, and at no other instant."""
+        lease.due_at_s = at_s
+        heapq.heappush(self._entries, (at_s, lease.number, lease))
+
+    def first_s(self) -> float | None:
+        """Return when something is due next, ``None`` when nothing is."""
+        entries = self._entries
+        while entries and entries[0][0] != entries[0][2].due_at_s:
+            heapq.heappop(entries)
+        return entries[0][0] if entries else None
+
+    def pop(self) -> Lease:
+        """Take out the lease that is due first; ``wanted_at_s`` says when it was. There is one: see ``first_s``."""
+        wanted_at_s, _, lease = heapq.heappop(self._entries)
+        lease.wanted_at_s, lease.due_at_s = wanted_at_s, None
+        return lease
+
+    def shrink(self, open_leases: int) -> None:
+        """Drop the entries that count no more, when they are the most; ``open_leases`` is how many may count."""
+        entries = self._entries
+        if len(entries) > 2 * open_leases + _STALE_MIN:
+            entries[:] = [entry for entry in entries if entry[0] == entry[2].due_at_s]
+            heapq.heapify(entries)
+
+
+T = TypeVar("T")
+
+WARNED_S = 600.0
+"""How long before the end of the twelve hours it is announced, unless a longer lease leaves less time."""
+RETRY_S = 0.1
+RETRY_S_MAX = 1.6
+RETRY_S_MAX_LATE = 15.0
+"""Between tries for a lease that may be lost already."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenewalRequest:
+    """One renewal on its way: ``lease`` is to be hidden for ``for_s`` from ``sent_at_s`` on.
+
+    The ``last`` one requests all that the twelve hours leave.
+    """
+
+    lease: Lease
+    for_s: int
+    sent_at_s: float
+    last: bool
+
+
+class LeaseTable:
+    """Every message that this process holds."""
+
+    def __init__(self, clock: Clock, *, watcher: Watcher | None = None, draw: Draw = random.random) -> None:
+        """``draw`` gives the jitter of renewals and of pauses."""
+        self.clock = clock
+        self.renewing = RenewalDurations()
+        self.alarm = clock.alarm()
+        """Rings when something has become due earlier than was known."""
+        self._watcher = watcher or Watcher()
+        self._draw = draw
+        self._lock = threading.Lock()
+        self._heap = DueHeap()
+        self._known_s = math.inf  # what next_due_s returned, or an earlier instant for which the alarm rang
+        self._numbers = itertools.count()
+        self._subscriptions: list[Subscription] = []
+        self._calls: list[Callable[[], object]] = []
+
+    def __len__(self) -> int:
+        """Return how many leases are open."""
+        return sum(len(subscription.live) for subscription in self._subscriptions)
+
+    def subscribe(
+        self, queue: str, policy: RenewalPolicy, *, fifo: bool = False, strict: bool = False, cap_s: float | None = None
+    ) -> Subscription:
+        """Begin to hold messages of ``queue`` (a name or URL, as the client takes it) by ``policy``.
+
+        ``strict``: SUSPECT is LOST. After ``cap_s`` seconds of processing a lease is renewed no more.
+        """
+        subscription = Subscription(queue, policy, self.renewing, fifo=fifo, strict=strict, cap_s=cap_s)
+        with self._lock:
+            self._subscriptions.append(subscription)
+        return subscription
+
+    def receive_timeout_s(self, subscription: Subscription) -> int | None:
+        """Return the visibility timeout that the next receive should have; ``None``: that of the queue."""
+        with self._lock:
+            return subscription.policy.receive_timeout_s(subscription.measure(self.clock.now_s()))
+
+    def take(
+        self,
+        subscription: Subscription,
+        messages: Sequence[ReceivedMessage],
+        *,
+        requested_at_s: float,
+        answered_at_s: float,
+        timeout_s: int,
+    ) -> list[Lease]:
+        """Hold ``messages``, which one receive returned: requested and answered at these instants of the clock.
+
+        ``timeout_s`` is the visibility timeout in force: the one that was sent, else the queue's own. Raises
+        ``ValueError`` for one below a second, which no renewal can keep.
+        """
+        checked_timeout_s(timeout_s)
+        with self._deciding():
+            leases = [
+                Lease(next(self._numbers), message, subscription, requested_at_s=requested_at_s, timeout_s=timeout_s)
+                for message in messages
+            ]
+            subscription.measure(answered_at_s)
+            for lease in leases:
+                self._take(lease, answered_at_s)
+        return leases
+
+    def start(self, lease: Lease) -> None:
+        """Note that the handler of ``lease`` starts now."""
+        lease.started_at_s = self.clock.now_s()
+
+    def settle(self, lease: Lease) -> None:
+        """Forget ``lease``: its delete or release is confirmed, or it was given up. Harmless when done before.
+
+        A renewal that is on its way is not waited for, and its result has no effect.
+        """
+        with self._deciding():
+            if not lease.closed:
+                now_s = self.clock.now_s()
+                lease.subscription.hold.add(now_s - lease.received_at_s, now_s=now_s)
+                self._close(lease)
+
+    def withdraw(self, lease: Lease) -> "Future[bool]":
+        """Renew ``lease`` no more; the future gives, when no renewal of it is on its way, whether it may be released.
+
+        A renewal would undo a release that overtook it. Check once more (``may_release``) before the release is sent.
+        """
+        with self._deciding():
+            if lease.withdrawal is None:
+                lease.withdrawal = Future()
+                if not lease.in_flight:
+                    self._quiet(lease)
+            return lease.withdrawal
+
+    def may_release(self, lease: Lease) -> bool:
+        """Return whether the message of ``lease`` may be made visible: it is held, without a doubt."""
+        return not lease.closed and lease.state_at(self.clock.now_s()) is LeaseState.HELD
+
+    def confirm(self, lease: Lease) -> "Future[LeaseState]":
+        """Renew ``lease`` at once; the future gives HELD when that proved it, and raises ``LeaseLost`` otherwise."""
+        with self._deciding():
+            fence: Future[LeaseState] = Future()
+            lease.fences.append(fence)
+            if lease.closed or lease.withdrawal is not None or lease.state is not LeaseState.HELD:
+                self._fail_fences(lease, lease.state)
+            elif not lease.in_flight:
+                self._schedule(lease, self.clock.now_s())
+        return fence
+
+    def open_leases(self) -> list[Lease]:
+        """Return all leases that are open, oldest first."""
+        with self._lock:
+            return [lease for subscription in self._subscriptions for lease in subscription.live.values()]
+
+    def next_due_s(self) -> float | None:
+        """Return when something is due next; ``None`` when nothing is."""
+        with self._lock:
+            self._heap.shrink(len(self))
+            first_s = self._heap.first_s()
+            self._known_s = math.inf if first_s is None else first_s
+            return first_s
+
+    def due(self) -> list[list[Lease]]:
+        """Return what is to be renewed now, in batches of one queue each, filled with what would be due next."""
+        with self._deciding():
+            now_s = self.clock.now_s()
+            groups: dict[str, list[Lease]] = {}
+            while (lease := self._pop_due(now_s)) is not None:
+                if self._is_to_renew(lease, now_s):
+                    groups.setdefault(lease.subscription.queue, []).append(lease)
+            for group in groups.values():
+                self._fill(group, now_s)
+        return [
+            group[first : first + SQS_BATCH_ENTRIES_MAX]
+            for group in groups.values()
+            for first in range(0, len(group), SQS_BATCH_ENTRIES_MAX)
+        ]
+
+    def prepare(self, batch: Sequence[Lease]) -> list[RenewalRequest]:
+        """Return the requests for the leases of ``batch`` at this very instant, without those that ended meanwhile."""
+        with self._deciding():
+            now_s = self.clock.now_s()
+            return [request for lease in batch if (request := self._prepare(lease, now_s)) is not None]
+
+    def answered(self, requests: Sequence[RenewalRequest], results: Sequence[RenewalResult]) -> None:
+        """Apply the results, which came just now, one for each request in order."""
+        with self._deciding():
+            now_s = self.clock.now_s()
+            if any(result is not RenewalResult.AGAIN for result in results):
+                self.renewing.call.add(now_s - requests[0].sent_at_s, now_s=now_s)
+            for request, result in zip(requests, results, strict=True):
+                request.lease.in_flight = False
+                self._answered(request, result, now_s)
+
+    @contextmanager
+    def _deciding(self) -> Iterator[None]:
+        """Hold the lock; afterwards call what was put off by ``_notify`` meanwhile: it may wake any thread."""
+        with self._lock:
+            yield
+            calls, self._calls = self._calls, []
+        for call in calls:
+            try:
+                call()
+            except Exception:  # noqa: BLE001 - the other calls must go on
+                _log.exception("a watcher of leases failed")
+
+    def _notify(self, call: Callable[[], object]) -> None:
+        self._calls.append(call)
+
+    def _take(self, lease: Lease, answered_at_s: float) -> None:
+        subscription = lease.subscription
+        lease.received_at_s = lease.renewed_at_s = answered_at_s
+        lease.expires_at_s = subscription.policy.first_expiry_s(
+            answered_at_s=answered_at_s, timeout_s=lease.timeout_s, measured=subscription.measured
+        )
+        subscription.live[lease.number] = lease
+        self._plan(lease, self.clock.now_s())
+
+    def _plan(self, lease: Lease, now_s: float) -> None:
+        """Schedule the next renewal of ``lease``, or its end where there will be none."""
+        lease.jitter = self._draw()
+        at_s = lease.subscription.policy.renew_at_s(lease, now_s)
+        ends = self._is_over(lease, at_s) or at_s > lease.expires_at_s > now_s
+        self._schedule(lease, lease.expires_at_s if ends else at_s)
+
+    def _schedule(self, lease: Lease, at_s: float) -> None:
+        self._heap.put(lease, at_s)
+        if at_s < self._known_s:
+            self._known_s = at_s
+            self.alarm.ring()
+
+    def _pop_due(self, now_s: float) -> Lease | None:
+        first_s = self._heap.first_s()
+        return None if first_s is None or first_s > now_s else self._heap.pop()
+
+    def _is_over(self, lease: Lease, at_s: float) -> bool:
+        """Return whether ``lease`` will be renewed no more at ``at_s``: by its policy, by its cap, or at its end."""
+        cap_s, started_at_s = lease.subscription.cap_s, lease.started_at_s
+        capped = cap_s is not None and started_at_s is not None and at_s >= started_at_s + cap_s
+        return lease.final or capped or lease.subscription.policy.is_over(lease, at_s)
+
+    def _is_to_renew(self, lease: Lease, now_s: float) -> bool:
+        self._notice_end(lease, now_s)
+        if not lease.is_renewable:
+            return False
+        over = self._is_over(lease, now_s)
+        if over and now_s < lease.expires_at_s:
+            self._schedule(lease, lease.expires_at_s)
+        return not over
+
+    def _notice_end(self, lease: Lease, now_s: float) -> None:
+        state = lease.state_at(now_s)
+        if state is not lease.state:
+            self._change(lease, state)
+
+    def _fill(self, group: list[Lease], now_s: float) -> None:
+        """Bring ``group`` to a multiple of ten with leases of its queue that are past the half and due next."""
+        policy, queue = group[0].subscription.policy, group[0].subscription.queue
+        missing = -len(group) % SQS_BATCH_ENTRIES_MAX
+        passed: list[Lease] = []
+        while missing and not policy.timely_only and len(passed) < SQS_BATCH_ENTRIES_MAX:
+            if self._heap.first_s() is None:
+                break
+            lease = self._heap.pop()
+            if lease.subscription.queue == queue and _is_past_half(lease, now_s) and not self._is_over(lease, now_s):
+                group.append(lease)
+                missing -= 1
+            else:
+                passed.append(lease)
+        for lease in passed:
+            self._heap.put(lease, lease.wanted_at_s)
+
+    def _prepare(self, lease: Lease, now_s: float) -> RenewalRequest | None:
+        self._notice_end(lease, now_s)
+        if not lease.is_renewable:
+            return None
+        subscription = lease.subscription
+        subscription.measure(now_s)
+        wanted_s = max(1, subscription.policy.extension_s(lease, now_s))
+        for_s = allowed_s(min(wanted_s, LEASE_S_MAX), elapsed_s=lease.elapsed_s(now_s))
+        self._warn(lease, now_s, for_s)
+        if for_s < wanted_s and now_s + for_s <= lease.expires_at_s:
+            self._finish(lease, now_s)
+            return None
+        if not lease.tries and lease.wanted_at_s <= now_s:
+            self.renewing.lateness.add(now_s - lease.wanted_at_s, now_s=now_s)
+        lease.begun_at_s = now_s if lease.begun_at_s is None else lease.begun_at_s
+        lease.in_flight = True
+        return RenewalRequest(lease, for_s, now_s, last=for_s < wanted_s)
+
+    def _warn(self, lease: Lease, now_s: float, for_s: int) -> None:
+        left_s = LEASE_S_MAX - lease.elapsed_s(now_s)
+        if not lease.warned and left_s <= WARNED_S + for_s:
+            lease.warned = True
+            self._notify(partial(self._watcher.ending, lease, left_s))
+
+    def _finish(self, lease: Lease, now_s: float) -> None:
+        """Let ``lease`` run out: the service keeps it no longer than it is kept already."""
+        lease.final = True
+        self._fail_fences(lease, LeaseState.ENDED)
+        self._schedule(lease, max(now_s, lease.expires_at_s))
+
+    def _answered(self, request: RenewalRequest, result: RenewalResult, now_s: float) -> None:
+        lease = request.lease
+        if lease.closed:
+            return
+        if result is not RenewalResult.PROVEN:
+            self._notice_end(lease, now_s)
+        if result is RenewalResult.GONE and not lease.deleting:
+            self._change(lease, LeaseState.LOST)
+        if lease.withdrawal is not None:
+            self._quiet(lease)
+        elif not lease.is_renewable:
+            return
+        elif result is RenewalResult.AT_LIMIT:
+            self._finish(lease, now_s)
+        elif result in (RenewalResult.AGAIN, RenewalResult.GONE):  # GONE: it met our own delete, whose reply decides
+            self._retry(lease, now_s)
+        else:
+            if result is RenewalResult.PROVEN:  # however late: the server knows that it was received by no one else
+                lease.state = LeaseState.HELD
+            self._renewed(request, now_s)
+
+    def _renewed(self, request: RenewalRequest, now_s: float) -> None:
+        lease = request.lease
+        self.renewing.renewal.add(now_s - (lease.begun_at_s or request.sent_at_s), now_s=now_s)
+        lease.begun_at_s, lease.tries = None, 0
+        lease.renewals += 1
+        lease.final = request.last
+        lease.renewed_at_s = request.sent_at_s
+        lease.expires_at_s = request.sent_at_s + request.for_s
+        if lease.state is LeaseState.HELD:  # else it had passed before, and this proves nothing
+            fences, lease.fences = lease.fences, []
+            for fence in fences:
+                self._notify(partial(_resolve, fence.set_result, lease.state))
+        if lease.on_renewed is not None:
+            self._notify(lease.on_renewed)
+        self._plan(lease, now_s)
+
+    def _retry(self, lease: Lease, now_s: float) -> None:
+        lease.tries += 1
+        held = lease.state is LeaseState.HELD
+        pause_s = min(RETRY_S * 2 ** min(lease.tries - 1, 20), RETRY_S_MAX if held else RETRY_S_MAX_LATE)
+        at_s = now_s + pause_s * (0.5 + self._draw())
+        self._schedule(lease, min(at_s, lease.expires_at_s) if held else at_s)
+
+    def _change(self, lease: Lease, state: LeaseState) -> None:
+        lease.state = state
+        self._fail_fences(lease, state)
+        self._notify(partial(self._watcher.changed, lease, state))
+
+    def _quiet(self, lease: Lease) -> None:
+        """Resolve what waits for ``lease``: no renewal of it is on its way, and none will be."""
+        lease.due_at_s = None
+        self._fail_fences(lease, LeaseState.ENDED)
+        withdrawal = lease.withdrawal
+        assert withdrawal is not None
+        self._notify(lambda: _resolve(withdrawal.set_result, self.may_release(lease)))
+
+    def _fail_fences(self, lease: Lease, state: LeaseState) -> None:
+        """Fail the futures that wait for a proof of ``lease``: it is in ``state``."""
+        fences, lease.fences = lease.fences, []
+        for fence in fences:
+            self._notify(partial(_resolve, fence.set_exception, LeaseLost(state)))
+
+    def _close(self, lease: Lease) -> None:
+        lease.closed = True
+        lease.due_at_s = None
+        del lease.subscription.live[lease.number]
+        self._fail_fences(lease, LeaseState.ENDED)
+        if lease.withdrawal is not None:
+            self._quiet(lease)
+
+
+def _resolve(set_value: Callable[[T], object], value: T) -> None:
+    """Resolve a future, unless that was done, or its handler was cancelled in its fence."""
+    with suppress(InvalidStateError):
+        set_value(value)
+
+
+def _is_past_half(lease: Lease, now_s: float) -> bool:
+    """Return whether ``lease`` may be renewed now and half the time until it would be due anyway has passed."""
+    return lease.is_renewable and now_s - lease.renewed_at_s > (lease.wanted_at_s - lease.renewed_at_s) / 2

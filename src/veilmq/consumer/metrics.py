@@ -1,24 +1,86 @@
-"""Numbers for whoever watches: a table of metrics, told by each library that is installed, while they are exported.
+"""Metrics of consumers and forwarders: a table of names and values, exported by each library that is installed.
 
-A metric says its name, what it is, and how to read it; the libraries differ in how they ask. Prometheus asks when
-somebody looks. OpenTelemetry asks for counters and gauges, and is told each observation of a histogram, if a provider
-is configured. What nobody asks for costs nothing.
+Prometheus reads values at each scrape. OpenTelemetry reads counters and gauges, and gets each observation of a
+histogram, if a provider is configured. What no library reads costs nothing.
 """
 
-import importlib
+import importlib.util
 import threading
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache, partial
+from itertools import accumulate
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from veilmq.consumer.installed import is_installed
+from veilmq import __version__
+
+EDGES_S = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0, 120.0, 600.0, 3_600.0, 14_400.0, 43_200.0)
+EVENTS = (
+    "received",
+    "redelivered",
+    "started",
+    "recognised",
+    "acked",
+    "dropped",
+    "retried",
+    "rejected",
+    "released",
+    "left",
+    "suspect",
+    "lost",
+    "ended",
+    "delete_failed",
+)
+"""What may happen to a message; each is exported from the start, as 0."""
+OTEL_SCOPE = "veilmq"
 
 Labels = tuple[str, ...]
 
 
-class Kind(Enum):
+class Histogram:
+    """Durations in seconds, counted in the buckets ``EDGES_S`` and one above them."""
+
+    __slots__ = ("counts", "observe", "sum_s")
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.counts = [0] * (len(EDGES_S) + 1)
+        self.sum_s = 0.0
+        self.observe: Callable[[float], object] | None = None
+        """Called with every observation, where a library needs each and not their counts."""
+
+    def add(self, duration_s: float) -> None:
+        """Count one observation; one below zero counts as zero."""
+        duration_s = max(0.0, duration_s)
+        self.counts[bisect_left(EDGES_S, duration_s)] += 1
+        self.sum_s += duration_s
+        if self.observe is not None:
+            self.observe(duration_s)
+
+
+class Counters:
+    """All numbers of one handler; ``events`` are counters by name, those of ``EVENTS``.
+
+    The event loop's thread writes them, exporters read them; a number that is one behind does no harm.
+    """
+
+    __slots__ = ("buffer_wait", "events", "handle_time", "hold_time", "queue_wait")
+
+    def __init__(self) -> None:
+        """Begin at zero."""
+        self.events: Counter[str] = Counter(dict.fromkeys(EVENTS, 0))
+        self.queue_wait = Histogram()
+        self.buffer_wait = Histogram()
+        self.handle_time = Histogram()
+        self.hold_time = Histogram()
+
+
+class MetricKind(Enum):
     """What a metric is."""
 
     COUNTER = "counter"
@@ -28,33 +90,37 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Metric:
-    """One name; ``read`` gives the values of its ``labels`` with what they stand for: a number, or a ``Spread``.
+    """One name; ``read`` gives the values of its ``labels``, each with a number or a ``Histogram``.
 
     The name of a counter has no ``_total``: Prometheus adds that.
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     text: str
     labels: Labels = ()
     read: Callable[[], Iterable[tuple[Labels, Any]]]
 
+    def attributes(self, labels: Labels) -> dict[str, str]:
+        """Return the values of its labels by name."""
+        return dict(zip(self.labels, labels, strict=True))
+
 
 class Exported:
-    """The metrics that are told of now; threads may share it."""
+    """The metrics that are exported now; threads may share it."""
 
     def __init__(self) -> None:
-        """Tell of nothing."""
+        """Export nothing."""
         self._lock = threading.Lock()
         self._metrics: tuple[Metric, ...] = ()
 
     def add(self, metrics: Sequence[Metric]) -> None:
-        """Begin to tell of ``metrics``."""
+        """Begin to export ``metrics``."""
         with self._lock:
             self._metrics += tuple(metrics)
 
     def remove(self, metrics: Sequence[Metric]) -> None:
-        """Tell of ``metrics`` no more."""
+        """Stop to export ``metrics``."""
         with self._lock:
             self._metrics = tuple(metric for metric in self._metrics if metric not in metrics)
 
@@ -63,7 +129,7 @@ class Exported:
         return {metric.name: metric for metric in reversed(self._metrics)}
 
     def values(self, name: str) -> dict[Labels, Any]:
-        """Return all values of ``name`` by their labels; of two with the same ones, the first is told."""
+        """Return all values of ``name`` by their labels; of two with the same labels, the first."""
         found: dict[Labels, Any] = {}
         for metric in self._metrics:
             if metric.name == name:
@@ -75,22 +141,105 @@ class Exported:
 EXPORTED = Exported()
 """Of this process: libraries that export metrics have one registry in each."""
 
-_LIBRARIES = (
-    ("prometheus_client", "veilmq.consumer.prometheus"),
-    ("opentelemetry.metrics", "veilmq.consumer.otel_metrics"),
-)
-"""What must be installed, and the module that then has ``exporting``."""
-
 
 @contextmanager
 def exported(metrics: Sequence[Metric]) -> Iterator[None]:
-    """Have ``metrics`` told by every library that is installed."""
+    """Export ``metrics`` through every library that is installed."""
     EXPORTED.add(metrics)
     with ExitStack() as stack:
         stack.callback(EXPORTED.remove, metrics)
-        for library, module in _LIBRARIES:
-            if is_installed(library):
-                exporting: Callable[[Sequence[Metric]], AbstractContextManager[object]]
-                exporting = importlib.import_module(module).exporting
-                stack.enter_context(exporting(metrics))
+        if is_installed("prometheus_client"):
+            _register_prometheus()
+        if is_installed("opentelemetry.metrics"):
+            stack.enter_context(export_otel(metrics))
         yield
+
+
+def is_installed(module: str) -> bool:
+    """Return whether ``module`` could be imported; of a module inside a package, the package is imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package
+        return False
+
+
+class Collector:
+    """What ``prometheus_client`` calls at each scrape."""
+
+    def __init__(self, metrics: Exported) -> None:
+        """Read ``metrics``."""
+        self._metrics = metrics
+
+    def describe(self) -> list[Any]:
+        """Return no names: they change."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yield every metric."""
+        from prometheus_client import core  # noqa: PLC0415 (an extra)
+
+        for name, metric in self._metrics.names().items():
+            family: Any = getattr(core, f"{metric.kind.value.capitalize()}MetricFamily")(
+                name, metric.text, labels=metric.labels
+            )
+            for labels, value in self._metrics.values(name).items():
+                if metric.kind is MetricKind.HISTOGRAM:
+                    family.add_metric(labels, buckets(value), value.sum_s)
+                else:
+                    family.add_metric(labels, value)
+            yield family
+
+
+@cache
+def _register_prometheus() -> None:
+    """Register once, for good: the collector is empty when nothing is exported."""
+    from prometheus_client import REGISTRY  # noqa: PLC0415 (an extra)
+
+    REGISTRY.register(Collector(EXPORTED))
+
+
+def buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    """Return the cumulative buckets of ``histogram``, as Prometheus has them."""
+    edges = [*map(str, EDGES_S), "+Inf"]
+    return list(zip(edges, map(float, accumulate(histogram.counts)), strict=True))
+
+
+_instruments: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+"""By meter and name, since an instrument can be made once, and stays."""
+
+
+@contextmanager
+def export_otel(metrics: Sequence[Metric], provider: Any = None) -> Iterator[None]:
+    """Export ``metrics`` to the OpenTelemetry ``provider``, by default the one that is configured now, if one is."""
+    from opentelemetry.metrics import get_meter_provider  # noqa: PLC0415 (an extra)
+
+    chosen = get_meter_provider() if provider is None else provider
+    if type(chosen).__module__.startswith("opentelemetry.metrics"):  # the API's own provider does nothing
+        yield
+        return
+    meter = chosen.get_meter(OTEL_SCOPE, __version__)
+    with ExitStack() as stack:
+        for metric in metrics:
+            instruments = _instruments.setdefault(meter, {})
+            if metric.name not in instruments:
+                instruments[metric.name] = _instrument(meter, metric)
+            if metric.kind is MetricKind.HISTOGRAM:
+                for labels, histogram in metric.read():
+                    record = partial(instruments[metric.name].record, attributes=metric.attributes(labels))
+                    histogram.observe = record
+                    stack.callback(setattr, histogram, "observe", None)
+        yield
+
+
+def _instrument(meter: Any, metric: Metric) -> Any:
+    from opentelemetry.metrics import Observation  # noqa: PLC0415 (an extra)
+
+    def read(_: object) -> list[Any]:
+        values = EXPORTED.values(metric.name)
+        return [Observation(value, metric.attributes(labels)) for labels, value in values.items()]
+
+    unit = "s" if metric.name.endswith("_seconds") else ""
+    if metric.kind is MetricKind.HISTOGRAM:
+        edges = list(EDGES_S)
+        return meter.create_histogram(metric.name, unit, metric.text, explicit_bucket_boundaries_advisory=edges)
+    return getattr(meter, f"create_observable_{metric.kind.value}")(metric.name, [read], unit, metric.text)

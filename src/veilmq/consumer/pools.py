@@ -1,20 +1,29 @@
-"""Where handlers run: on the event loop, in threads, or in processes (``process_pool``).
+"""Where handlers run: on the event loop, in threads, or in processes.
 
-A pool runs the handler for one message and says how it ended. While the handler runs, ``Delivery.interrupt`` stops it
-in the way of the pool: by cancelling the task, by the flag that a thread looks at, by a word to the process.
+A pool runs the handler for one message, or a batch, and returns how it ended. While the handler runs,
+``Delivery.interrupt`` stops it in the way of the pool: by cancelling the task, by the flag that a thread checks, by a
+message to the process.
 """
 
 import asyncio
+import multiprocessing
+import os
+import queue
+import signal
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Protocol
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
 
-from veilmq.consumer.batches import Batch, Item
-from veilmq.consumer.delivery import Delivery
-from veilmq.consumer.handlers import Handler
-from veilmq.consumer.outcomes import DONE, Cause, Ending, ending_of
-from veilmq.consumer.threads import Threads
+from veilmq.client.messages import ReceivedMessage
+from veilmq.consumer.clock import Threads
+from veilmq.consumer.context import Batch, Cause, Context, Delivery, Ending, EndingKind, Item, ending_of
+from veilmq.consumer.handlers import Handler, Options, make_handler
+from veilmq.consumer.leases import LeaseLost, LeaseState
 
 _OF_ONE = (Cause.LOST, Cause.ENDED)
 
@@ -43,7 +52,7 @@ class AsyncPool:
         for delivery in deliveries:
             delivery.interrupt = partial(_cancel, task, deliveries)
         try:
-            work = prepare(self._handler, deliveries)
+            work = Work(self._handler, deliveries)
             result = await self._handler.function(*work.arguments) if work.arguments else None
         except asyncio.CancelledError as error:
             if task.cancelling() and all(delivery.cause is None for delivery in deliveries):
@@ -60,7 +69,7 @@ class AsyncPool:
 
 
 class ThreadPool:
-    """Plain handlers, each in a thread. A thread cannot be stopped: the handler looks at its ``Context``."""
+    """Plain handlers, each in a thread. A thread cannot be stopped: the handler checks its ``Context``."""
 
     def __init__(self, handler: Handler) -> None:
         """Run ``handler`` in as many threads as its concurrency."""
@@ -83,60 +92,34 @@ class ThreadPool:
 class Work:
     """One call of a handler: its ``arguments`` (``None`` when nothing could be decoded), and how its messages ended."""
 
-    __slots__ = ("_batch", "_deliveries", "_failed", "arguments")
+    __slots__ = ("_items", "arguments")
 
-    def __init__(self, deliveries: Sequence[Delivery]) -> None:
-        """Begin with nothing to call."""
-        self._deliveries = deliveries
-        self._failed: dict[int, Ending] = {}
-        self._batch: Batch[object] | None = None
+    def __init__(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
+        """Decode the messages: one that cannot be decoded is left out of a batch; alone, it raises ``Undecodable``."""
         self.arguments: tuple[object, ...] | None = None
-
-    def single(self, handler: Handler) -> None:
-        """Prepare the call for one message; raises ``Undecodable``."""
-        (delivery,) = self._deliveries
-        self.arguments = handler.arguments(handler.decode(delivery.message), delivery.context)
-
-    def several(self, handler: Handler) -> None:
-        """Prepare the call for a batch; messages that cannot be decoded are left out of it."""
-        items = []
-        for place, delivery in enumerate(self._deliveries):
+        self._items: list[Item[object] | Ending] = []
+        if handler.batching is None:
+            (delivery,) = deliveries
+            self.arguments = handler.arguments(handler.decode(delivery.message), delivery.context)
+            return
+        for delivery in deliveries:
             try:
-                items.append(Item(handler.decode(delivery.message), delivery.context))
-            except Exception as error:  # noqa: BLE001 - what decodes may be anybody's
-                self._failed[place] = ending_of(error)
-        if items:
-            self._batch = Batch(items)
-            self.arguments = (self._batch,)
+                self._items.append(Item(handler.decode(delivery.message), delivery.context))
+            except Exception as error:  # noqa: BLE001 - any library may decode
+                self._items.append(ending_of(error))
+        if decoded := [item for item in self._items if isinstance(item, Item)]:
+            self.arguments = (Batch(decoded),)
 
     def endings(self, result: object) -> list[Ending]:
         """Return how each message ended after the handler returned ``result``."""
-        if self._batch is None and not self._failed:
+        if not self._items:
             return [ending_of(result)]
-        rest = iter(self._batch or ())
-        return [
-            failed if (failed := self._failed.get(place)) is not None else _of_item(next(rest))
-            for place in range(len(self._deliveries))
-        ]
-
-
-def prepare(handler: Handler, deliveries: Sequence[Delivery]) -> Work:
-    """Return the call of ``handler`` for ``deliveries``; raises ``Undecodable`` for a single one."""
-    work = Work(deliveries)
-    if handler.batching is None:
-        work.single(handler)
-    else:
-        work.several(handler)
-    return work
-
-
-def _of_item(item: Item[object]) -> Ending:
-    return DONE if item.outcome is None else ending_of(item.outcome)
+        return [item if isinstance(item, Ending) else ending_of(item.outcome) for item in self._items]
 
 
 def _call(handler: Handler, deliveries: Sequence[Delivery]) -> list[Ending]:
     try:
-        work = prepare(handler, deliveries)
+        work = Work(handler, deliveries)
         result = handler.function(*work.arguments) if work.arguments else None
     except BaseException as error:  # noqa: BLE001 - a handler may raise anything
         return [ending_of(error, delivery.cause) for delivery in deliveries]
@@ -144,7 +127,7 @@ def _call(handler: Handler, deliveries: Sequence[Delivery]) -> list[Ending]:
 
 
 def _cancel(task: "asyncio.Task[object]", deliveries: Sequence[Delivery], cause: Cause) -> None:
-    """Cancel the call. What befalls one message of a batch is told to its own context only, for the others go on."""
+    """Cancel the call. A cause of one message of a batch goes to its own context only: the others go on."""
     if len(deliveries) > 1:
         if cause in _OF_ONE:
             return
@@ -155,3 +138,258 @@ def _cancel(task: "asyncio.Task[object]", deliveries: Sequence[Delivery], cause:
 
 def _nothing(cause: Cause) -> None:
     """Leave it to the flag of the context."""
+
+
+CALL, STOP, ANSWER = "call", "stop", "answer"
+ENDED, FENCE, PROGRESS, LEASE = "ended", "fence", "progress", "lease"
+
+PARENT_GONE = 70
+
+
+class PipedLease:
+    """A ``LeaseView`` through the parent."""
+
+    def __init__(self, pipe: Connection, answers: "queue.SimpleQueue[Any]") -> None:
+        """``answers`` gets the parent's replies."""
+        self._pipe = pipe
+        self._answers = answers
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the lease ends unless it is renewed."""
+        remaining: float = self._request(LEASE)[0]
+        return remaining
+
+    @property
+    def state(self) -> LeaseState:
+        """The state at this instant."""
+        return LeaseState(self._request(LEASE)[1])
+
+    def confirm(self) -> None:
+        """Renew the lease now and return when that proved it; raises ``LeaseLost``."""
+        state = LeaseState(self._request(FENCE)[1])
+        if state is not LeaseState.HELD:
+            raise LeaseLost(state)
+
+    async def confirmed(self) -> None:
+        """``confirm``, as no handler of this pool is async."""
+        self.confirm()
+
+    def _request(self, what: str) -> tuple[float, str]:
+        self._pipe.send((what, None))
+        answer: tuple[float, str] = self._answers.get()
+        return answer
+
+
+class Child:
+    """The process in which a handler runs: it knows no queue, its parent does all input and output.
+
+    Over its pipe come calls (a message) and, while one runs, a request to stop; back go requests for a fence, reports
+    of progress, and the ending. A thread reads the pipe, so that a stop arrives while the handler computes; when the
+    parent is gone, the pipe ends and so does the process.
+    """
+
+    def __init__(self, pipe: Connection, handler: Handler) -> None:
+        """``pipe`` is our end."""
+        self._pipe = pipe
+        self._handler = handler
+        self._calls: queue.SimpleQueue[ReceivedMessage] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._context: Context | None = None
+        self._cause: Cause | None = None
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """Handle one message after the other."""
+        threading.Thread(target=self._listen, daemon=True).start()
+        while True:
+            message = self._calls.get()
+            self._pipe.send((ENDED, self._handle(message)))
+
+    def _handle(self, message: ReceivedMessage) -> Ending:
+        context = Context(message, PipedLease(self._pipe, self._answers), self._report)
+        with self._lock:
+            self._context, self._cause = context, None
+        result: object
+        try:
+            payload = self._handler.decode(message)
+            result = self._handler.function(*self._handler.arguments(payload, context))
+        except BaseException as error:  # noqa: BLE001 - a handler may raise anything
+            result = error
+        with self._lock:
+            self._context = None
+            return ending_of(result, self._cause)
+
+    def _report(self, done: float) -> None:
+        self._pipe.send((PROGRESS, done))
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                kind, value = self._pipe.recv()
+                if kind == CALL:
+                    self._calls.put(value)
+                elif kind == STOP:
+                    self._stop(value)
+                else:
+                    self._answers.put(value)
+        except (EOFError, OSError):
+            os._exit(PARENT_GONE)
+
+    def _stop(self, cause: Cause) -> None:
+        with self._lock:
+            if self._context is not None:
+                self._cause = cause
+                self._context.stop(cause)
+
+
+def run_child(pipe: Connection, function: Any, options: Options) -> None:
+    """Run the child; the parent handles signals of the terminal."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    Child(pipe, make_handler(function, options)).run()
+
+
+TERM_S = 2.0
+"""Between SIGTERM and SIGKILL."""
+
+_SPAWN = multiprocessing.get_context("spawn")  # a fork would copy locks that our threads hold
+
+
+class ProcessPool:
+    """Plain handlers in processes: for work that keeps the interpreter to itself, or must be killable.
+
+    As many processes as the handler's concurrency, each started when it is first needed and fed by a thread of ours,
+    one message at a time. With ``kill_on_lost`` a process whose message is lost is ended, by SIGTERM and then by
+    SIGKILL, and replaced. A process that dies by itself fails its message, as an exception would.
+    """
+
+    def __init__(self, handler: Handler) -> None:
+        """Start nothing yet; the handler's function must be one that a module has under its name."""
+        self._handler = handler
+        self._threads = Threads(f"veilmq-{handler.name}", handler.options.concurrency)
+        self._idle: list[Worker] = []
+        self._all: list[Worker] = []
+        self._lock = threading.Lock()
+
+    async def run(self, deliveries: Sequence[Delivery]) -> list[Ending]:
+        """Return how it ended; this pool takes one message at a time."""
+        (delivery,) = deliveries
+        worker = self._worker()
+        delivery.interrupt = worker.stop
+        future: Future[Ending] = self._threads.submit(partial(worker.handle, delivery))
+        ending = await asyncio.wrap_future(future)
+        if not worker.dead:
+            with self._lock:
+                self._idle.append(worker)
+        return [ending]
+
+    def close(self) -> None:
+        """End the processes, those too whose handlers did not stop, and then the threads."""
+        with self._lock:
+            workers, self._all = self._all, []
+        for worker in workers:
+            worker.kill()
+        self._threads.close()
+
+    def _worker(self) -> "Worker":
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+            worker = Worker(self._handler)
+            self._all = [*(known for known in self._all if not known.dead), worker]
+            return worker
+
+
+class Worker:
+    """One process, with the parent's end of its pipe."""
+
+    def __init__(self, handler: Handler) -> None:
+        """Start nothing yet."""
+        self._handler = handler
+        self._process: Any = None
+        self._pipe: Connection | None = None
+        self._sending = threading.Lock()
+        self.dead = False
+
+    def handle(self, delivery: Delivery) -> Ending:
+        """Have the process handle one message, and carry out its requests meanwhile. Blocks."""
+        try:
+            pipe = self._started()
+            self._send(CALL, delivery.message)
+            if delivery.cause is not None:
+                self._send(STOP, delivery.cause)
+            while True:
+                kind, value = pipe.recv()
+                if kind == ENDED:
+                    return _with_cause(value, delivery.cause)
+                self._answer(delivery, kind, value)
+        except (EOFError, OSError) as error:
+            return self._died(delivery, error)
+        except Exception as error:  # noqa: BLE001 - a function that cannot be pickled, for one
+            self.kill()
+            return ending_of(error, delivery.cause)
+
+    def stop(self, cause: Cause) -> None:
+        """Stop the handler; end its process where the message is lost and ``kill_on_lost`` is set."""
+        if cause is Cause.LOST and self._handler.options.kill_on_lost:
+            self.dead = True
+            threading.Thread(target=self.kill, daemon=True).start()
+        else:
+            with suppress(OSError):  # it has just died, and its message fails for that
+                self._send(STOP, cause)
+
+    def kill(self) -> None:
+        """End the process. Blocks for ``TERM_S`` at most, unless the system itself hangs."""
+        self.dead = True
+        if self._process is not None:
+            self._process.terminate()
+            self._process.join(TERM_S)
+            self._process.kill()
+
+    def _answer(self, delivery: Delivery, kind: str, value: Any) -> None:
+        """Carry out a request of the process; after a fence the lease was renewed at once, or is lost."""
+        if kind == PROGRESS:
+            delivery.context.progress(value)
+            return
+        lease = delivery.context.lease
+        try:
+            if kind == FENCE:
+                lease.confirm()
+            self._send(ANSWER, (lease.remaining, lease.state.value))
+        except LeaseLost as lost:
+            self._send(ANSWER, (lease.remaining, lost.state.value))
+
+    def _started(self) -> Connection:
+        if self._pipe is None:
+            self._pipe, theirs = _SPAWN.Pipe()
+            handler = self._handler
+            options = Options(queue=handler.options.queue, pool=handler.options.pool)  # others may not be picklable
+            arguments = (theirs, handler.function, options)
+            name = f"veilmq-{handler.name}"
+            self._process = _SPAWN.Process(target=run_child, args=arguments, name=name, daemon=True)
+            self._process.start()
+            theirs.close()
+        return self._pipe
+
+    def _send(self, kind: str, value: object) -> None:
+        with self._sending:
+            if self._pipe is not None:
+                self._pipe.send((kind, value))
+
+    def _died(self, delivery: Delivery, error: Exception) -> Ending:
+        self.dead = True
+        self._process.join(TERM_S)
+        if delivery.cause is not None:
+            return ending_of(error, delivery.cause)
+        code = self._process.exitcode
+        return Ending(
+            kind=EndingKind.RETRY, reason=f"The handler's process died with code {code}.", error="ProcessDied"
+        )
+
+
+def _with_cause(ending: Ending, cause: Cause | None) -> Ending:
+    """Return ``ending``; one that a handler reached by itself stands."""
+    if cause is not None and ending.kind is EndingKind.RETRY and ending.error in ("Cancelled", "LeaseLost"):
+        return ending_of(RuntimeError(ending.reason), cause)
+    return ending

@@ -1,23 +1,26 @@
 """The thread that keeps leases alive, on a connection of its own.
 
-It sleeps until the next lease is due, sends what is due in batches with a timeout for each entry, and brings the
-answers to the table. Each call has a patience of its own: long enough for the slowest calls of late, and never past the
-end of the first lease of the batch, so that a connection which swallows everything costs a try and not the lease.
+It sleeps until the next lease is due, sends what is due in batches with a timeout for each entry, and returns the
+results to the table. Each call has a timeout of its own: long enough for the slowest recent calls, and never past the
+end of the first lease of the batch, so that a connection which drops everything costs a try and not the lease.
 """
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
 
-from veilmq.client.errors import ClientError
-from veilmq.client.messages import Hidden
-from veilmq.consumer.lease_table import Asked, LeaseTable
-from veilmq.consumer.leases import Lease
-from veilmq.consumer.verdicts import Verdict, verdict
+from veilmq.client.messages import ClientError, Hidden
+from veilmq.consumer.leases import Lease, LeaseTable, RenewalRequest
+from veilmq.consumer.metrics import Histogram
+from veilmq.consumer.renewal_policies import RenewalResult, plain_code, renewal_result
 from veilmq.core.commands import VisibilityChange
+
+_log = logging.getLogger("veilmq.consumer")
+
 
 PATIENCE_S_USUAL = 5.0
 PATIENCE_S_LAST = 2.0
@@ -25,7 +28,56 @@ PATIENCE_S_LAST = 2.0
 PATIENCE_S_LEAST = 0.5
 """For a batch with a lease that is nearly over, or is."""
 
-_log = logging.getLogger("veilmq.consumer")
+
+class RenewalMetrics:
+    """Calls that renew leases: their entries, results, errors and times; written in the renewer's threads.
+
+    ``lateness`` is by how much renewals begin after they were due, ``margin`` what was left of the lease then, 0 for
+    one that was over; ``took`` is how long the calls took.
+    """
+
+    __slots__ = ("_lock", "calls", "entries", "errors", "lateness", "margin", "results", "took")
+
+    def __init__(self) -> None:
+        """Begin at zero."""
+        self._lock = threading.Lock()
+        self.calls = 0
+        self.entries = 0
+        self.results: Counter[str] = Counter({result.value: 0 for result in RenewalResult})
+        self.errors: Counter[str] = Counter()
+        self.took = Histogram()
+        self.lateness = Histogram()
+        self.margin = Histogram()
+
+    def sending(self, requests: Sequence[RenewalRequest]) -> None:
+        """Count how timely a call is; a lease that is renewed before it is due is not late, nor is a retry."""
+        with self._lock:
+            for request in requests:
+                self.margin.add(request.lease.expires_at_s - request.sent_at_s)
+                if not request.lease.tries and request.lease.wanted_at_s <= request.sent_at_s:
+                    self.lateness.add(request.sent_at_s - request.lease.wanted_at_s)
+
+    def failed(self, errors: Sequence[Exception]) -> None:
+        """Count why entries were not renewed: the server's code, or the kind of the exception."""
+        with self._lock:
+            self.errors.update(map(class_of, errors))
+
+    def called(self, results: Sequence[RenewalResult], took_s: float) -> None:
+        """Count one call."""
+        with self._lock:
+            self.calls += 1
+            self.entries += len(results)
+            self.took.add(took_s)
+            self.results.update(result.value for result in results)
+
+
+def class_of(error: Exception) -> str:
+    """Return in a word what failed."""
+    return plain_code(error.code) if isinstance(error, ClientError) else type(error).__name__
+
+
+Renewed = Callable[[Sequence[RenewalRequest], Sequence[RenewalResult]], object]
+"""Called after each call of the renewer, in its threads, with a result for each request."""
 
 
 class VisibilityChanger(Protocol):
@@ -37,37 +89,17 @@ class VisibilityChanger(Protocol):
         """Make up to ten changes; no error for each that succeeded. Raises ``ClientError`` and ``Unreachable``."""
 
 
-class RenewalMeter(Protocol):
-    """Is told of every call that the renewer makes, in the threads of the renewer."""
-
-    def sending(self, asked: Sequence[Asked]) -> object:
-        """One call is about to be made; the leases are as they were before it."""
-
-    def failed(self, errors: Sequence[Exception]) -> object:
-        """Some of the entries of a call were not renewed: why, one error for each."""
-
-    def called(self, asked: Sequence[Asked], verdicts: Sequence[Verdict], took_s: float) -> object:
-        """One call took ``took_s``; each of its entries ended with a verdict."""
-
-
-class Unmeasured:
-    """A ``RenewalMeter`` that counts nothing."""
-
-    def sending(self, asked: Sequence[Asked]) -> object:
-        """Do nothing."""
-
-    def failed(self, errors: Sequence[Exception]) -> object:
-        """Do nothing."""
-
-    def called(self, asked: Sequence[Asked], verdicts: Sequence[Verdict], took_s: float) -> object:
-        """Do nothing."""
-
-
 class Renewer:
     """Renews what is due in a ``LeaseTable``; ``run_due`` does it once, ``start`` for as long as the process lives."""
 
     def __init__(
-        self, table: LeaseTable, client: VisibilityChanger, *, meter: RenewalMeter | None = None, calls_max: int = 4
+        self,
+        table: LeaseTable,
+        client: VisibilityChanger,
+        *,
+        metrics: RenewalMetrics | None = None,
+        renewed: Renewed | None = None,
+        calls_max: int = 4,
     ) -> None:
         """``client`` should have connections of its own: nothing else may keep a renewal waiting.
 
@@ -75,7 +107,8 @@ class Renewer:
         """
         self._table = table
         self._client = client
-        self._meter: RenewalMeter = meter or Unmeasured()
+        self._metrics = metrics or RenewalMetrics()
+        self._renewed = renewed
         self._calls = ThreadPoolExecutor(calls_max, "veilmq-renewal") if calls_max > 1 else None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="veilmq-renewer", daemon=True)
@@ -94,7 +127,7 @@ class Renewer:
             self._calls.shutdown()
 
     def run_due(self) -> None:
-        """Renew all that is due, and notice what has ended; returns when every call has been answered or given up."""
+        """Renew all that is due, and notice what has ended; returns when every call has a reply or was given up."""
         batches = self._table.due()
         if self._calls is None or len(batches) < 2:
             for batch in batches:
@@ -103,65 +136,57 @@ class Renewer:
             list(self._calls.map(self._renew, batches))
 
     def _run(self) -> None:
-        table = self._table
         while not self._stopping:
-            table.alarm.wait_until(table.next_due_s())
-            if not self._stopping:
-                self._try_due()
-
-    def _try_due(self) -> None:
-        """Renew what is due, whatever becomes of it: every lease depends on this thread."""
-        try:
-            self.run_due()
-        except Exception:  # noqa: BLE001 - what measures may raise anything
-            _log.exception("renewing failed, and goes on")
+            self._table.alarm.wait_until(self._table.next_due_s())
+            try:
+                if not self._stopping:
+                    self.run_due()
+            except Exception:  # noqa: BLE001 - every lease depends on this thread
+                _log.exception("renewing failed, and goes on")
 
     def _renew(self, batch: Sequence[Lease]) -> None:
-        clock = self._table.clock
-        asked = self._table.prepare(batch)
-        if not asked:
+        requests = self._table.prepare(batch)
+        if not requests:
             return
-        self._meter.sending(asked)
-        answers = self._ask(asked, patience_s(asked, self._table))
-        if answers is None:
-            verdicts = [Verdict.AGAIN] * len(asked)
-        else:
-            verdicts = [
-                verdict(answer, asked_s=one.for_s, elapsed_s=one.lease.elapsed_s(one.sent_at_s))
-                for one, answer in zip(asked, answers, strict=True)
-            ]
-            asked = list(map(_granted, asked, answers))
-        self._table.answered(asked, verdicts)
-        self._meter.called(asked, verdicts, clock.now_s() - asked[0].sent_at_s)
-
-    def _ask(self, asked: Sequence[Asked], patience_s: float) -> Sequence[ClientError | Hidden | None] | None:
-        changes = [VisibilityChange(receipt=one.lease.message.receipt, timeout_s=one.for_s) for one in asked]
-        queue = asked[0].lease.subscription.queue
+        self._metrics.sending(requests)
+        changes = [VisibilityChange(receipt=one.lease.message.receipt, timeout_s=one.for_s) for one in requests]
+        replies: Sequence[Exception | Hidden | None]
         try:
-            answers = self._client.change_visibility_batch(queue, changes, patience_s=patience_s)
+            replies = self._client.change_visibility_batch(
+                batch[0].subscription.queue, changes, patience_s=patience_s(requests, self._table)
+            )
         except Exception as error:  # noqa: BLE001 - it says nothing about a lease, and the thread goes on
-            self._meter.failed([error] * len(asked))
-            return None
-        self._meter.failed([answer for answer in answers if isinstance(answer, Exception)])
-        return answers
+            self._metrics.failed([error] * len(requests))
+            results = [RenewalResult.AGAIN] * len(requests)
+        else:
+            self._metrics.failed([reply for reply in replies if isinstance(reply, Exception)])
+            results = [
+                renewal_result(reply, requested_s=one.for_s, elapsed_s=one.lease.elapsed_s(one.sent_at_s))
+                for one, reply in zip(requests, replies, strict=True)
+            ]
+            requests = list(map(_granted, requests, replies))
+        self._table.answered(requests, results)
+        self._metrics.called(results, self._table.clock.now_s() - requests[0].sent_at_s)
+        if self._renewed is not None:
+            self._renewed(requests, results)
 
 
-def _granted(asked: Asked, answer: ClientError | Hidden | None) -> Asked:
-    """Return ``asked`` with what the server granted of it, where it says so: never more than was asked for.
+def _granted(request: RenewalRequest, reply: Exception | Hidden | None) -> RenewalRequest:
+    """Return ``request`` with what the server granted of it, where it says so: never more than was requested.
 
     It counts from when the request was sent, as no clocks have to agree then, and is early by the way there at most.
     """
-    if isinstance(answer, Hidden) and answer.for_s < asked.for_s:
-        return replace(asked, for_s=int(answer.for_s))
-    return asked
+    if isinstance(reply, Hidden) and reply.for_s < request.for_s:
+        return replace(request, for_s=int(reply.for_s))
+    return request
 
 
-def patience_s(asked: Sequence[Asked], table: LeaseTable) -> float:
-    """Return how long to wait for the answer to ``asked``, in seconds: longer with each try, up to half of the rest.
+def patience_s(requests: Sequence[RenewalRequest], table: LeaseTable) -> float:
+    """Return how long to wait for the reply to ``requests``, in seconds: longer with each try, up to half of the rest.
 
     The last seconds of a lease are waited for to the end.
     """
-    first = asked[0].lease
-    left_s = min(one.lease.remaining_s(table.clock.now_s()) for one in asked)
+    first = requests[0].lease
+    left_s = min(one.lease.remaining_s(table.clock.now_s()) for one in requests)
     usual_s = max(PATIENCE_S_USUAL, 4 * (first.measured.call_s or 0.0)) * 2.0 ** min(first.tries, 10)
     return max(PATIENCE_S_LEAST, min(usual_s, max(left_s / 2, PATIENCE_S_LAST), left_s))

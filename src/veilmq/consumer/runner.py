@@ -1,4 +1,4 @@
-"""One handler at work on its queue: receives, schedules, has it called (``handling``), settles.
+"""One handler at work on its queue: receives, calls the handler, settles.
 
 Everything here happens in the event loop's thread; what blocks is sent to threads of this runner's own. ``_held`` has
 every message from its receive to its settle.
@@ -6,31 +6,185 @@ every message from its receive to its settle.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from veilmq.client.port import MessageClient
-from veilmq.consumer.context import Context, TableLease
-from veilmq.consumer.counts import Counts
-from veilmq.consumer.delivery import Delivery
-from veilmq.consumer.endings import Endings
-from veilmq.consumer.gathering import Gathering
-from veilmq.consumer.handlers import Handler
-from veilmq.consumer.handling import Handling
-from veilmq.consumer.hooks import Hooks
-from veilmq.consumer.intake import Intake, Receiver
-from veilmq.consumer.lease_table import LeaseTable
-from veilmq.consumer.leases import Lease, LeaseState, Subscription
-from veilmq.consumer.logged import about
-from veilmq.consumer.outcomes import Cause, Ending, Kind, ending_of
-from veilmq.consumer.outstanding import Outstanding
-from veilmq.consumer.prefetch import Prefetch
-from veilmq.consumer.schedule import Schedule
-from veilmq.consumer.settler import LINGER_S, Settler
-from veilmq.consumer.threads import Threads
-from veilmq.consumer.tracing import Tracing
+from veilmq.client.sqs import QueueClient
+from veilmq.consumer.clock import Threads
+from veilmq.consumer.context import DONE, Cause, Context, Delivery, Ending, EndingKind, TableLease, about, ending_of
+from veilmq.consumer.handlers import Handler, Hooks, Options
+from veilmq.consumer.intake import HandlerBatches, Intake, Outstanding, Prefetch, Receiver, Schedule
+from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, Subscription
+from veilmq.consumer.metrics import Counters
+from veilmq.consumer.pools import AsyncPool, Pool, ProcessPool, ThreadPool
+from veilmq.consumer.records import Keeper
+from veilmq.consumer.settling import LINGER_S, Endings, HandledIds, Settler
 from veilmq.core.limits import SECOND_MS, SQS_RECEIVE_COUNT
+
+_log = logging.getLogger("veilmq.consumer")
+
+
+WARNED_SHARE = 0.8
+
+
+class Deadline:
+    """Armed while the handler of ``delivery`` runs."""
+
+    __slots__ = ("_delivery", "_loop", "_options", "_stall", "_timer")
+
+    def __init__(self, delivery: Delivery, options: Options, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin now."""
+        self._delivery = delivery
+        self._options = options
+        self._loop = loop
+        self._timer = loop.call_later(options.timeout_s * WARNED_SHARE, self._warn)
+        self._stall: asyncio.TimerHandle | None = None
+        if options.stall_s is not None:
+            self._stall = loop.call_later(options.stall_s, self._expire)
+
+    def progress(self, done: float) -> None:
+        """Begin anew to wait for progress; from any thread."""
+        self._loop.call_soon_threadsafe(self._progressed)
+
+    def cancel(self) -> None:
+        """Be of no effect any more."""
+        self._timer.cancel()
+        if self._stall is not None:
+            self._stall.cancel()
+
+    def _progressed(self) -> None:
+        if self._stall is not None and self._options.stall_s is not None and not self._stall.cancelled():
+            self._stall.cancel()
+            self._stall = self._loop.call_later(self._options.stall_s, self._expire)
+
+    def _warn(self) -> None:
+        timeout_s = self._options.timeout_s
+        _log.warning(
+            "message %s: the handler has used %.0f of its %.0f s",
+            self._delivery.message.id,
+            timeout_s * WARNED_SHARE,
+            timeout_s,
+            extra=about(self._delivery.lease),
+        )
+        self._timer = self._loop.call_later(timeout_s * (1 - WARNED_SHARE), self._expire)
+
+    def _expire(self) -> None:
+        text = "message %s: the handler's time is over"
+        _log.error(text, self._delivery.message.id, extra=about(self._delivery.lease))
+        self._delivery.cancel(Cause.TIMEOUT)
+
+
+_POOLS: Mapping[str, Callable[[Handler], Pool]] = {"async": AsyncPool, "thread": ThreadPool, "process": ProcessPool}
+
+
+class Handling:
+    """Used in the event loop; ``at_work`` is how many calls there are now."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        table: LeaseTable,
+        counts: Counters,
+        *,
+        hooks: Hooks,
+        prefetch: Prefetch,
+        done_before: HandledIds,
+        tracing: Any,
+    ) -> None:
+        """``done_before`` has the ids of messages that are not to be handled again."""
+        self._handler = handler
+        self._table = table
+        self._counts = counts
+        self._hooks = hooks
+        self._prefetch = prefetch
+        self._done_before = done_before
+        pool = _POOLS[handler.options.pool](handler)
+        self._pool = pool if tracing is None else tracing.around(pool, handler)
+        options = handler.options
+        self._keeper = None
+        if options.idempotency is not None:
+            self._keeper = Keeper(
+                options.idempotency, queue=options.queue, retry=options.retry, clock=table.clock, counts=counts
+            )
+        self._cancelling = False
+        self.at_work = 0
+
+    @property
+    def threads_at_work(self) -> int:
+        """Return how many threads work for it."""
+        in_handlers = 0 if self._handler.options.pool == "async" else self.at_work
+        return in_handlers + (0 if self._keeper is None else self._keeper.at_work)
+
+    def cancel(self) -> None:
+        """Begin no handler any more; running ones are cancelled by their ``Delivery``."""
+        self._cancelling = True
+
+    def close(self) -> None:
+        """End the pool and the threads."""
+        self._pool.close()
+        if self._keeper is not None:
+            self._keeper.close()
+
+    async def run(self, deliveries: Sequence[Delivery]) -> list[Ending]:
+        """Call the handler once, for as many of ``deliveries`` as it is to be called; return how each ended."""
+        try:
+            return await self._run(deliveries)
+        except Exception as error:  # noqa: BLE001 - it has to end somehow, and returns
+            _log.exception("a call of the handler %s failed outside of it", self._handler.name)
+            return [ending_of(error)] * len(deliveries)
+
+    async def ended(self, delivery: Delivery, ending: Ending) -> None:
+        """Bring what is recorded of ``delivery`` to what ``ending`` says, before that is carried out."""
+        if self._keeper is not None:
+            await self._keeper.end(delivery, ending)
+
+    async def _run(self, deliveries: Sequence[Delivery]) -> list[Ending]:
+        known = {id(delivery): ending for delivery in deliveries if (ending := self._known(delivery)) is not None}
+        fresh = [delivery for delivery in deliveries if id(delivery) not in known] if known else deliveries
+        if self._keeper is not None:
+            known |= await self._keeper.begin(fresh, too_late=lambda: self._cancelling)
+            fresh = [delivery for delivery in fresh if id(delivery) not in known]
+        if fresh:
+            ended = await self._call(fresh)
+            if not known:
+                return ended
+            known |= {id(delivery): ending for delivery, ending in zip(fresh, ended, strict=True)}
+        return [known[id(delivery)] for delivery in deliveries]
+
+    def _known(self, delivery: Delivery) -> Ending | None:
+        """Return how ``delivery`` ends without its handler: it was done before, or is perhaps not ours any more."""
+        if delivery.lease.state_at(self._table.clock.now_s()) is not LeaseState.HELD:
+            return Ending(kind=EndingKind.LEFT)
+        if delivery.message.id in self._done_before:
+            self._counts.events["recognised"] += 1
+            return DONE
+        return None
+
+    async def _call(self, deliveries: Sequence[Delivery]) -> list[Ending]:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        deadlines = [self._start(delivery, loop) for delivery in deliveries]
+        try:
+            return await self._pool.run(deliveries)
+        finally:
+            took_s = loop.time() - began_s
+            for delivery, deadline in zip(deliveries, deadlines, strict=True):
+                deadline.cancel()
+                delivery.interrupt = None
+            self._prefetch.handled(took_s)
+            self._counts.handle_time.add(took_s)
+
+    def _start(self, delivery: Delivery, loop: asyncio.AbstractEventLoop) -> Deadline:
+        self._table.start(delivery.lease)
+        self._counts.events["started"] += 1
+        self._counts.buffer_wait.add(self._table.clock.now_s() - delivery.lease.received_at_s)
+        self._hooks.call("start", delivery.context)
+        deadline = Deadline(delivery, self._handler.options, loop)
+        if self._handler.options.stall_s is not None:
+            delivery.context.on_progress = deadline.progress
+        return deadline
+
 
 OPEN_MAX = 1_000
 """Messages held at once, those included whose deletes are on their way; far below what a queue has in flight."""
@@ -40,10 +194,8 @@ and they must not keep other groups from the slots.
 """
 
 _THREADS_TO_SETTLE = 4  # with the default polls as many as connections are kept
-_GOING_ON = (Kind.DONE, Kind.DROPPED, Kind.REJECT)
+_GOING_ON = (EndingKind.DONE, EndingKind.DROPPED, EndingKind.REJECT)
 _CAUSES = {LeaseState.LOST: Cause.LOST, LeaseState.ENDED: Cause.ENDED}
-
-_log = logging.getLogger("veilmq.consumer")
 
 
 class Runner:
@@ -52,21 +204,21 @@ class Runner:
     def __init__(
         self,
         handler: Handler,
-        client: MessageClient,
+        client: QueueClient,
         table: LeaseTable,
         *,
         hooks: Hooks,
         failed: Callable[[Exception], object],
-        tracing: Tracing | None = None,
+        tracing: Any = None,
         create: bool = False,
     ) -> None:
-        """``failed`` is told what makes the queue impossible to consume; ``tracing`` traces the handler.
+        """``failed`` is called with what makes the queue impossible to consume; ``tracing`` traces the handler.
 
         With ``create`` its queues are made where they are missing.
         """
         options = handler.options
         self.handler = handler
-        self.counts = Counts()
+        self.counts = Counters()
         self._client = client
         self._table = table
         self._hooks = hooks
@@ -76,7 +228,7 @@ class Runner:
         self._settler = Settler(client, options.queue, table, self._in_thread, linger_s=linger_s)
         self._endings = Endings(client, options, table, self._settler, self.counts, self._in_thread)
         self._schedule = Schedule(ordered=self._receiver.fifo)
-        self._gathering = Gathering(self._schedule, handler, wake=self._begin, failed=self._fail)
+        self._gathering = HandlerBatches(self._schedule, handler, wake=self._begin, failed=self._fail)
         self._prefetch = Prefetch(options.prefetch)
         self._handling = Handling(
             handler,
@@ -84,7 +236,7 @@ class Runner:
             self.counts,
             hooks=hooks,
             prefetch=self._prefetch,
-            done_before=self._endings.remembered,
+            done_before=self._endings.handled_ids,
             tracing=tracing,
         )
         self._intake: Intake[Lease] = Intake(
@@ -112,7 +264,7 @@ class Runner:
 
     @property
     def held(self) -> int:
-        """Return how many messages are in our hands, from receive to settle."""
+        """Return how many messages are held, from receive to settle."""
         return len(self._held)
 
     @property
@@ -152,7 +304,7 @@ class Runner:
         await self._intake.stop()
 
     async def idle(self) -> None:
-        """Return when nothing is in our hands."""
+        """Return when no message is held."""
         while self._held:
             self._changed.clear()
             await self._changed.wait()
@@ -182,7 +334,7 @@ class Runner:
             self._forget(delivery)
 
     async def settled(self) -> None:
-        """Return when every delete and release has been answered."""
+        """Return when every delete and release has a reply."""
         self._settler.flush()
         await self.idle()
 
@@ -192,7 +344,7 @@ class Runner:
         self._threads.close()
 
     async def is_drained(self) -> bool:
-        """Return whether the queue has nothing visible, as far as the server knows, and nothing is in our hands.
+        """Return whether the queue has nothing visible, as far as the server knows, and no message is held.
 
         What is in flight there may be on its way to us, so then the polls of now are answered first.
         """

@@ -1,24 +1,50 @@
-"""What a worker is doing at one instant, for whoever looks: its handlers, and each lease with the time left on it."""
+"""What can be watched of a running consumer: its metrics, and its status through a socket for ``veilmq top``.
 
+The sockets of a user's workers are in a folder that only this user may enter: below ``XDG_RUNTIME_DIR``, else below the
+folder for temporary files, with the user's number in its name. Other users could have made it first, so a folder that
+is not the user's own, or open to others, is not used. A killed worker leaves its socket behind; readers and new workers
+remove such sockets. A socket gets its name once it listens, so that it is never taken for a dead one.
+"""
+
+import contextlib
+import logging
 import os
+import secrets
 import socket
-from collections.abc import Iterator
+import stat
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from veilmq.consumer.leases import Lease
+from veilmq.consumer.leases import Lease, LeaseTable
+from veilmq.consumer.metrics import Labels, Metric, MetricKind
+from veilmq.consumer.renewal_policies import Measured, RenewalPolicy
+from veilmq.consumer.renewer import RenewalMetrics
 from veilmq.consumer.runner import Runner
-from veilmq.consumer.running import Running
 
+PATIENCE_S = 1.0
+"""How long a worker may take to reply."""
 LEASES_MAX = 1_000
-"""Leases that are told of, those first that end first."""
+"""Leases in a status: those that end first."""
+
+_SUFFIX = ".sock"
+_READ_BYTES = 65_536
+
+_log = logging.getLogger("veilmq.consumer")
 
 
 class LeaseStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One message in the hands of a worker.
+    """One message that a worker holds.
 
     ``state`` is that of the lease: ``held``, ``suspect``, ``lost``, ``ended``. ``left_s`` is negative when it is over,
-    ``held_s`` counts from the receive; ``running`` tells whether the handler has begun.
+    ``held_s`` counts from the receive; ``running``: the handler has begun.
     """
 
     queue: str
@@ -33,7 +59,7 @@ class LeaseStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HandlerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One handler: messages ``leased`` (in our hands), ``running`` and ``buffered``, and what happened, by event."""
+    """One handler: messages ``leased`` (from receive to settle), ``running`` and ``buffered``, and counts by event."""
 
     queue: str
     handler: str
@@ -44,7 +70,7 @@ class HandlerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One running consumer; ``leases`` of all its leases those that end first."""
+    """One running consumer; ``leases`` has those that end first."""
 
     worker: str
     host: str
@@ -54,36 +80,24 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     leases: list[LeaseStatus]
 
 
-def status_of(running: Running) -> WorkerStatus:
-    """Return what ``running`` is doing; may be called in any thread."""
-    host, pid = socket.gethostname(), os.getpid()
-    leases = sorted(_leases(running), key=lambda lease: (lease.left_s, lease.message_id))
-    return WorkerStatus(
-        worker=f"{host}:{pid}",
-        host=host,
-        pid=pid,
-        stopping=running.stopping,
-        handlers=[_handler(runner) for runner in running.runners],
-        leases=leases[:LEASES_MAX],
-    )
-
-
-def _handler(runner: Runner) -> HandlerStatus:
-    return HandlerStatus(
-        queue=runner.handler.options.queue,
-        handler=runner.handler.name,
-        leased=runner.held,
-        running=runner.working,
-        buffered=runner.waiting,
-        events=dict(runner.counts.events),
-    )
-
-
-def _leases(running: Running) -> Iterator[LeaseStatus]:
-    now_s = running.table.clock.now_s()
-    runners = {id(runner.subscription): runner for runner in running.runners}
-    for lease in running.table.open_leases():
-        yield _lease(lease, runners[id(lease.subscription)], now_s)
+def status_of(runners: Sequence[Runner], table: LeaseTable, *, stopping: bool) -> WorkerStatus:
+    """Return the status of a consumer; may be called in any thread."""
+    host, pid, now_s = socket.gethostname(), os.getpid(), table.clock.now_s()
+    by_subscription = {id(runner.subscription): runner for runner in runners}
+    leases = [_lease(lease, by_subscription[id(lease.subscription)], now_s) for lease in table.open_leases()]
+    handlers = [
+        HandlerStatus(
+            queue=runner.handler.options.queue,
+            handler=runner.handler.name,
+            leased=runner.held,
+            running=runner.working,
+            buffered=runner.waiting,
+            events=dict(runner.counts.events),
+        )
+        for runner in runners
+    ]
+    first = sorted(leases, key=lambda lease: (lease.left_s, lease.message_id))[:LEASES_MAX]
+    return WorkerStatus(worker=f"{host}:{pid}", host=host, pid=pid, stopping=stopping, handlers=handlers, leases=first)
 
 
 def _lease(lease: Lease, runner: Runner, now_s: float) -> LeaseStatus:
@@ -98,3 +112,218 @@ def _lease(lease: Lease, runner: Runner, now_s: float) -> LeaseStatus:
         running=lease.started_at_s is not None,
         renewals=lease.renewals,
     )
+
+
+# ------------------------------------------------------------------------------------------------- metrics
+
+
+def lease_length_s(runner: Runner) -> float | None:
+    """Return the length of a lease that began now; ``None`` until the first receive, where the queue decides."""
+    subscription = runner.subscription
+    return subscription.policy.receive_timeout_s(subscription.measured) or runner.lease_s or None
+
+
+def guard_s(runner: Runner) -> float | None:
+    """Return how long before its end such a lease would be renewed; ``None`` where its length is not known."""
+    length_s, subscription = lease_length_s(runner), runner.subscription
+    return None if length_s is None else guard_of(subscription.policy, int(length_s), subscription.measured)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NewLease:
+    """The ``LeaseTerms`` of a lease that began at 0."""
+
+    timeout_s: int
+    expires_at_s: float
+    measured: Measured
+    received_at_s: float = 0.0
+    started_at_s: float | None = 0.0
+    renewed_at_s: float = 0.0
+    jitter: float = 0.0
+
+
+def guard_of(policy: RenewalPolicy, timeout_s: int, measured: Measured) -> float:
+    """Return how long before its end ``policy`` renews a lease of ``timeout_s`` at the latest; 0 for never."""
+    expires_at_s = policy.first_expiry_s(answered_at_s=0.0, timeout_s=timeout_s, measured=measured)
+    lease = _NewLease(timeout_s=timeout_s, expires_at_s=expires_at_s, measured=measured)
+    return max(0.0, expires_at_s - policy.renew_at_s(lease, 0.0))
+
+
+_OF_HANDLER: list[tuple[str, MetricKind, str, Callable[[Runner], Any]]] = [
+    ("leased", MetricKind.GAUGE, "Messages held, from receive to settle.", lambda runner: runner.held),
+    ("running", MetricKind.GAUGE, "Messages in handlers.", lambda runner: runner.working),
+    ("buffered", MetricKind.GAUGE, "Messages that wait for a slot.", lambda runner: runner.waiting),
+    ("lease_length_seconds", MetricKind.GAUGE, "Lease of a message received now.", lease_length_s),
+    ("guard_seconds", MetricKind.GAUGE, "How long before the end of that lease its renewal begins.", guard_s),
+    ("queue_wait_seconds", MetricKind.HISTOGRAM, "From sending to the first receive.", lambda r: r.counts.queue_wait),
+    ("buffer_wait_seconds", MetricKind.HISTOGRAM, "From receive to handler.", lambda r: r.counts.buffer_wait),
+    ("handle_time_seconds", MetricKind.HISTOGRAM, "In the handler.", lambda r: r.counts.handle_time),
+    ("hold_time_seconds", MetricKind.HISTOGRAM, "From receive to the confirmed settle.", lambda r: r.counts.hold_time),
+]
+"""Name, kind, help, and how to read it; ``None`` for no value yet."""
+
+Values = list[tuple[Labels, Any]]
+
+
+def consumer_metrics(runners: Sequence[Runner], renewals: RenewalMetrics) -> list[Metric]:
+    """Return the metrics of a consumer."""
+    of_handler = [((runner.handler.options.queue, runner.handler.name), runner) for runner in runners]
+
+    def events() -> Values:
+        return [
+            ((*labels, name), count)
+            for labels, runner in of_handler
+            for name, count in sorted(runner.counts.events.items())
+        ]
+
+    def metric(name: str, kind: MetricKind, text: str, labels: Labels, read: Callable[[], Values]) -> Metric:
+        return Metric(name=f"veilmq_consumer_{name}", kind=kind, text=text, labels=labels, read=read)
+
+    def each(of: Callable[[Runner], Any]) -> Values:
+        return [(labels, value) for labels, runner in of_handler if (value := of(runner)) is not None]
+
+    def by(counter: dict[str, int]) -> Values:
+        return [((name,), count) for name, count in sorted(counter.items())]
+
+    def single(value: Any) -> Callable[[], Values]:
+        return lambda: [((), value)]
+
+    counter, histogram, handler = MetricKind.COUNTER, MetricKind.HISTOGRAM, ("queue", "handler")
+    return [
+        metric("events", counter, "Messages by what happened to them.", (*handler, "event"), events),
+        *(metric(name, kind, text, handler, partial(each, of)) for name, kind, text, of in _OF_HANDLER),
+        metric("renew_calls", counter, "Calls that renewed leases.", (), lambda: [((), renewals.calls)]),
+        metric("renew_entries", counter, "Renewals by their result.", ("result",), partial(by, renewals.results)),
+        metric("renew_errors", counter, "Renewals that failed, by why.", ("class",), partial(by, renewals.errors)),
+        metric("renew_rtt_seconds", histogram, "Calls that renewed leases.", (), single(renewals.took)),
+        metric("timer_lateness_seconds", histogram, "From due to renewing.", (), single(renewals.lateness)),
+        metric("margin_at_renewal_seconds", histogram, "Left of the lease at renewing.", (), single(renewals.margin)),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------- sockets
+
+
+class FolderUnfit(OSError):
+    """The folder is not the user's own, or others may enter it; says what to do."""
+
+
+def status_folder() -> Path:
+    """Return the folder, which may not exist."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "veilmq" if runtime else Path(tempfile.gettempdir()) / f"veilmq-{os.getuid()}"
+
+
+@contextmanager
+def announced(status: Callable[[], bytes]) -> Iterator[None]:
+    """Send what ``status`` returns to each process of the user that connects, while the context lasts.
+
+    Costs a thread that waits. Where there can be no socket, the worker runs without.
+    """
+    try:
+        listener, path = _listen(f"{os.getpid()}-{secrets.token_hex(4)}")
+    except (OSError, AttributeError) as error:  # no folder, a path that is too long, a system without such sockets
+        _log.info("this worker cannot be seen by veilmq top: %s", error)
+        yield
+        return
+    over = threading.Event()
+    threading.Thread(target=_serve, args=(listener, status, over), name="veilmq-status", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        _wake(listener, path)
+        path.unlink(missing_ok=True)
+        listener.close()
+
+
+def replies() -> Iterator[tuple[Path, bytes | None]]:
+    """Yield the status that each worker of the user sends at its socket, ``None`` where one does not reply in time.
+
+    Removes the sockets of dead workers. Raises ``OSError`` for a folder that is unfit.
+    """
+    yield from _replies(_read)
+
+
+def _replies(connect: Callable[[Path], bytes]) -> Iterator[tuple[Path, bytes | None]]:
+    folder = status_folder()
+    if not folder.is_dir():
+        return
+    _check(folder)
+    for path in sorted(folder.glob(f"*{_SUFFIX}")):
+        try:
+            reply = connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):  # the worker was killed, or has just ended
+            path.unlink(missing_ok=True)
+        except OSError:
+            yield path, None
+        else:
+            yield path, reply
+
+
+def _read(path: Path) -> bytes:
+    with _connected(path) as connection:
+        return b"".join(iter(lambda: connection.recv(_READ_BYTES), b""))
+
+
+def _probe(path: Path) -> bytes:
+    with _connected(path):
+        return b""
+
+
+@contextmanager
+def _connected(path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(PATIENCE_S)
+        connection.connect(os.fspath(path))
+        yield connection
+
+
+def _check(path: Path) -> None:
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise FolderUnfit(f"{path} must be a folder of this user alone (mode 0700); remove it, or set XDG_RUNTIME_DIR")
+
+
+def _listen(name: str) -> tuple[socket.socket, Path]:
+    """Return a socket that listens in the folder under ``name``, with its path; raises ``OSError``."""
+    folder = status_folder()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _check(folder)
+    path = folder / f"{name}{_SUFFIX}"
+    for _ in _replies(_probe):  # removes dead sockets
+        pass
+    unnamed = path.with_suffix(".new")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(os.fspath(unnamed))
+        unnamed.chmod(0o600)
+        listener.listen()
+        unnamed.rename(path)
+    except OSError:
+        listener.close()
+        unnamed.unlink(missing_ok=True)
+        raise
+    return listener, path
+
+
+def _serve(listener: socket.socket, status: Callable[[], bytes], over: threading.Event) -> None:
+    while not over.is_set():
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # closed, or no file descriptor is left
+            return
+        with connection, contextlib.suppress(OSError, RuntimeError):  # disconnected, or it changed while it was read
+            connection.settimeout(PATIENCE_S)
+            connection.sendall(status())
+
+
+def _wake(listener: socket.socket, path: Path) -> None:
+    """Have the thread check whether it is over: closing its socket would not wake it.
+
+    On Linux shutting it down does; elsewhere connecting does, unless the path was removed.
+    """
+    with contextlib.suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    with contextlib.suppress(OSError), _connected(path):
+        pass

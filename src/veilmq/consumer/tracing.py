@@ -1,32 +1,159 @@
-"""Spans for the messages that handlers work on, where a tracing library is installed and configured."""
+"""A span for each message through OpenTelemetry's API; imported only where that is installed.
 
-import importlib
-from collections.abc import Sequence
-from typing import Protocol, cast
+The span lasts as long as the handler, is a trace of its own, and is linked to the sender's. Changes of the lease are
+its events. Names and attributes are those of the semantic conventions for messaging, ours begin with ``veilmq``.
+"""
 
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from opentelemetry import context as contexts
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from veilmq import __version__
+from veilmq.client.messages import ReceivedMessage
+from veilmq.consumer.context import Delivery, Ending, EndingKind
 from veilmq.consumer.handlers import Handler
-from veilmq.consumer.installed import is_installed
-from veilmq.consumer.lease_table import Asked
-from veilmq.consumer.leases import Lease, LeaseState
+from veilmq.consumer.leases import Lease, LeaseState, RenewalRequest
+from veilmq.consumer.metrics import OTEL_SCOPE
 from veilmq.consumer.pools import Pool
-from veilmq.consumer.verdicts import Verdict
+from veilmq.consumer.renewal_policies import RenewalResult
+
+_AMAZONS = re.compile(r"(?:^|;)\s*(Root|Parent|Sampled)=([^;]*)")
+_AMAZONS_TRACE = re.compile(r"1-([0-9a-f]{8})-([0-9a-f]{24})", re.IGNORECASE)
+_FAILED = (EndingKind.RETRY, EndingKind.REJECT, EndingKind.LEFT)
 
 
-class Tracing(Protocol):
-    """Is told what happens to messages in work; threads may share it."""
+class Tracing:
+    """Spans through one provider; threads may share it."""
+
+    def __init__(self, provider: trace.TracerProvider) -> None:
+        """Begin with no span."""
+        self._tracer = provider.get_tracer(OTEL_SCOPE, __version__)
+        self._spans: dict[int, Span] = {}  # by the number of the lease
 
     def around(self, pool: Pool, handler: Handler) -> Pool:
-        """Return a pool that runs ``handler`` in ``pool``, with a span for each message."""
+        """Return a pool with spans."""
+        return _TracedPool(self, pool, handler)
 
-    def renewed(self, asked: Sequence[Asked], verdicts: Sequence[Verdict]) -> None:
-        """Take note of renewals, in the renewer's thread."""
+    def renewed(self, requests: Sequence[RenewalRequest], results: Sequence[RenewalResult]) -> None:
+        """Note each renewal in the span of its message, if its handler runs."""
+        for one, result in zip(requests, results, strict=True):
+            span = self._spans.get(one.lease.number)
+            if span is not None:
+                span.add_event("veilmq.lease.renewal", {"veilmq.result": result.value, "veilmq.seconds": one.for_s})
 
     def changed(self, lease: Lease, state: LeaseState) -> None:
-        """Take note that ``lease`` is in ``state``, in whichever thread noticed."""
+        """Note it in the span of the message, if its handler runs."""
+        span = self._spans.get(lease.number)
+        if span is not None:
+            span.add_event(f"veilmq.lease.{state.value}")
+
+    def begin(self, delivery: Delivery, handler: Handler) -> tuple[Span, Context]:
+        """Begin the span of a message, and return it with the context that came from the sender."""
+        message = delivery.message
+        queue = handler.options.queue.rpartition("/")[2]
+        sender_context = sender_of(message)
+        sender = trace.get_current_span(sender_context).get_span_context()
+        span = self._tracer.start_span(
+            f"process {queue}",
+            context=Context(),
+            kind=SpanKind.CONSUMER,
+            links=[Link(sender)] if sender.is_valid else [],
+            attributes={
+                "messaging.system": "aws_sqs",
+                "messaging.operation.name": "process",
+                "messaging.operation.type": "process",
+                "messaging.destination.name": queue,
+                "messaging.message.id": message.id,
+                "veilmq.handler": handler.name,
+                "veilmq.attempt": delivery.attempt,
+            },
+        )
+        self._spans[delivery.lease.number] = span
+        return span, sender_context
+
+    def end(self, delivery: Delivery, ending: Ending | None) -> None:
+        """End the span of a message; ``None`` where the handler was given up."""
+        span = self._spans.pop(delivery.lease.number)
+        if ending is not None:
+            _record(span, ending)
+        span.end()
 
 
-def tracing() -> Tracing | None:
-    """Return what traces, ``None`` where nothing is installed, or nothing is configured to take spans."""
-    if not is_installed("opentelemetry.trace"):
+class _TracedPool:
+    """A ``Pool`` around another one."""
+
+    def __init__(self, tracing: Tracing, pool: Pool, handler: Handler) -> None:
+        self._tracing = tracing
+        self._pool = pool
+        self._handler = handler
+
+    async def run(self, deliveries: Sequence[Delivery]) -> list[Ending]:
+        """Return how each ended; a handler of one message finds its span as the current one."""
+        begun = [self._tracing.begin(delivery, self._handler) for delivery in deliveries]
+        endings: Sequence[Ending | None] = [None] * len(deliveries)
+        try:
+            single = len(begun) == 1 and self._handler.batching is None  # else the span would be wrong for the others
+            with _attached(trace.set_span_in_context(*begun[0]) if single else Context()):
+                endings = ended = await self._pool.run(deliveries)
+        finally:
+            for delivery, ending in zip(deliveries, endings, strict=True):
+                self._tracing.end(delivery, ending)
+        return ended
+
+    def close(self) -> None:
+        """End the inner pool."""
+        self._pool.close()
+
+
+def configured() -> Tracing | None:
+    """Return tracing to the provider that is configured now, if one is: the API's own provider does nothing."""
+    provider = trace.get_tracer_provider()
+    return None if type(provider).__module__.startswith("opentelemetry.trace") else Tracing(provider)
+
+
+def sender_of(message: ReceivedMessage) -> Context:
+    """Return the context that came with ``message``: by its attributes, else by Amazon's trace header."""
+    carried = {name.lower(): value.text for name, value in message.attributes.items() if value.text is not None}
+    found = propagate.extract(carried, Context())
+    if not trace.get_current_span(found).get_span_context().is_valid and message.trace_header is not None:
+        amazons = amazons_context(message.trace_header)
+        if amazons is not None:
+            return trace.set_span_in_context(trace.NonRecordingSpan(amazons), found)
+    return found
+
+
+def amazons_context(header: str) -> SpanContext | None:
+    """Return the span that a trace header names: ``Root=1-<8 hex>-<24 hex>;Parent=<16 hex>;Sampled=1``."""
+    fields = dict(_AMAZONS.findall(header))
+    root = _AMAZONS_TRACE.fullmatch(fields.get("Root", ""))
+    parent = re.fullmatch(r"[0-9a-fA-F]{16}", fields.get("Parent", ""))
+    if root is None or parent is None:
         return None
-    return cast(Tracing | None, importlib.import_module("veilmq.consumer.otel_tracing").configured())
+    sampled = TraceFlags.SAMPLED if fields.get("Sampled") == "1" else TraceFlags.DEFAULT
+    return SpanContext(int(root[1] + root[2], 16), int(parent[0], 16), is_remote=True, trace_flags=TraceFlags(sampled))
+
+
+@contextmanager
+def _attached(context: Context) -> Iterator[None]:
+    token = contexts.attach(context)
+    try:
+        yield
+    finally:
+        contexts.detach(token)
+
+
+def _record(span: Span, ending: Ending) -> None:
+    span.set_attribute("veilmq.outcome", ending.kind.value)
+    if ending.kind not in _FAILED:
+        return
+    span.set_status(Status(StatusCode.ERROR, ending.reason))
+    if ending.error:
+        span.set_attribute("error.type", ending.error)
+    if ending.trace:
+        names = ("exception.type", "exception.message", "exception.stacktrace")
+        span.add_event("exception", dict(zip(names, (ending.error, ending.reason, ending.trace), strict=True)))

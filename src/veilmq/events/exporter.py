@@ -1,45 +1,167 @@
-"""The exporter: takes events out of the store in their order and puts them where they belong, again and again.
+"""The exporter: reads events from the store in their order and writes them to a target, period by period.
 
-For each range: it is planned (in the store), read in slices, written as files, and forgotten. Whatever ends the process
-in between, the next one finds the plan and does the same again: files that are there are replaced by the same files. So
-an event is neither lost nor told twice. While the target cannot be written, events wait in the store, up to a bound
-(``docs/events.md``), and another try follows.
+Each range is planned (in the store), read in slices, written as files, and removed from the store. After a crash at any
+point the next start finds the plan and repeats it; files of the same range replace each other. So an event is neither
+lost nor exported twice. While the target cannot be written, events wait in the store, up to a bound
+(``docs/events.md``).
 
-It runs in the event loop and works in threads: rows become columns there, files are written there. The latter are
-daemons, as a target may answer nothing for hours, and asyncio waits for its own threads before it ends.
+The exporter runs in the event loop and works in threads. Those that write files are daemons: a target may hang for
+hours, and asyncio waits for its own threads before it ends.
 """
 
 import asyncio
+import contextlib
 import logging
+import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
+from secrets import token_hex
 from typing import Any
+
+from pyarrow import ArrowException, fs
 
 from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
 from veilmq.core.events import CountEvents, EventCounts, EventRange, ForgetEvents, PlanExport, ReadEvents
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Timer
-from veilmq.events.failures import EventsError
+from veilmq.events import EventsError
 from veilmq.events.parquet import DATA_SET, encoded, entry, files, to_table
-from veilmq.events.target import Target
 
 log = logging.getLogger(__name__)
 
+
 _SLICE_BYTES = 262_144  # some milliseconds of Python in the thread that makes columns of it
-_LOOK_S_MAX = 5
+_CHECK_S_MAX = 5
+_BUCKETS = ("s3", "gcs", "abfs")  # file systems without folders and renames, whose files appear when they are closed
+_IGNORED = "_"  # first letter of names that Spark and pyarrow ignore
 
 Execute = Callable[[Command], Awaitable[Any]]
 """Submits a command to the engine and waits for its result; raises its ``VeilmqError``."""
+
+
+class Target:
+    """Where files go: ``filesystem`` is one of ``pyarrow.fs``, ``root`` a path in it.
+
+    A file appears whole or not at all. In a bucket an upload does that. Elsewhere the file is written under a name that
+    readers of tables ignore, and renamed. On a local disk both are synced before ``put`` returns, since the store
+    deletes the events afterwards. A file that is put again replaces the first.
+    """
+
+    def __init__(self, filesystem: Any, root: str, *, local: bool) -> None:
+        """Use ``open_target``."""
+        self._filesystem = filesystem
+        self._own = token_hex(4)  # in temporary names: another process may export the same range
+        self.root = root.rstrip("/")
+        self._local = local
+
+    def put(self, folder: str, name: str, content: Any) -> None:
+        """Write ``content`` (bytes or a buffer) as the file ``name`` in ``folder``, a path below the root."""
+        where = f"{self.root}/{folder}"
+        temporary, path = f"{where}/{_IGNORED}{name}.{self._own}.tmp", f"{where}/{name}"
+        if self._filesystem.type_name in _BUCKETS:
+            self.write(path, content)
+            return
+        self._filesystem.create_dir(where, recursive=True)
+        self.write(temporary, content)
+        self.rename(temporary, path)
+        if self._local:
+            for left in Path(where).glob(f"{_IGNORED}{name}.*.tmp"):  # by writers that were killed
+                left.unlink(missing_ok=True)
+            above = Path(self.root).parent  # of the root, which may be new, too
+            for each in (Path(where), *Path(where).parents):
+                _sync(str(each))
+                if each == above:
+                    break
+
+    def write(self, path: str, content: Any) -> None:
+        """Write ``content``; on a local disk, sync it."""
+        with self._filesystem.open_output_stream(path) as stream:
+            stream.write(content)
+        if self._local:
+            _sync(path)
+
+    def rename(self, temporary: str, path: str) -> None:
+        """Rename a written file; where that replaces no file (HDFS, SFTP), remove the old one first."""
+        try:
+            self._filesystem.move(temporary, path)
+        except OSError:
+            if not self._filesystem.get_file_info(path).is_file:
+                raise
+            self._filesystem.delete_file(path)
+            self._filesystem.move(temporary, path)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def open_target(place: str) -> Target:
+    """Return the target that ``place`` names: a folder, made if it is missing, or a URL. Raises ``EventsError``."""
+    if "://" in place and not place.startswith("file://"):
+        return _remote(place)
+    folder = Path(place.removeprefix("file://")).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EventsError(f"The folder {folder} for events (--events-to) cannot be made: {error.strerror}.") from error
+    if not os.access(folder, os.W_OK):
+        raise EventsError(f"The folder {folder} for events (--events-to) cannot be written; change its rights.")
+    return Target(fs.LocalFileSystem(), str(folder), local=True)
+
+
+def _remote(url: str) -> Target:
+    whole = f"{url}{'&' if '?' in url else '?'}allow_delayed_open=true" if url.startswith("s3:") else url
+    try:
+        return Target(*fs.FileSystem.from_uri(whole), local=False)  # so small a file goes to S3 in one request
+    except (ArrowException, OSError, ValueError) as refused:
+        return _by_fsspec(url, refused)
+
+
+def _by_fsspec(url: str, refused: Exception) -> Target:
+    """Return the target of a URL that pyarrow does not know (``refused``) and fsspec does."""
+    place = f"{_shown(url)} (--events-to)"
+    try:
+        from fsspec.core import url_to_fs  # noqa: PLC0415 (only some targets need it)
+    except ModuleNotFoundError:
+        raise EventsError(
+            f"{place} is no URL of pyarrow ({_hidden(url, refused)}), and fsspec is missing: pip install fsspec"
+        ) from None
+    try:
+        filesystem, root = url_to_fs(url)
+    except Exception as error:  # noqa: BLE001 (each of its file systems has errors of its own)
+        reasons = f"fsspec: {_hidden(url, error)}; pyarrow: {_hidden(url, refused)}"
+        raise EventsError(f"{place} cannot be used. {reasons}") from None
+    return Target(fs.PyFileSystem(fs.FSSpecHandler(filesystem)), root, local=False)
+
+
+def _shown(url: str) -> str:
+    """Return ``url`` without its possible secrets: user, password and parameters."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
+
+
+def _hidden(url: str, error: Exception) -> str:
+    """Return the text of ``error`` without the secrets of ``url``."""
+    text = str(error).replace(url, _shown(url))
+    user = url.partition("://")[2].rpartition("@")[0]
+    for secret in (user, user.partition(":")[2]):
+        text = text.replace(secret, "…") if secret else text
+    return text
 
 
 class Exporter:
     """Exports the events of one store to one target."""
 
     def __init__(self, *, execute: Execute, clock: Clock, target: Target, period_s: int, events_per_range: int) -> None:
-        """Export once in ``period_s``, and as soon as ``events_per_range`` wait; no range has many more than that."""
+        """Export every ``period_s``, and as soon as ``events_per_range`` wait; no range has many more than that."""
         self._execute = execute
         self._clock = clock
         self._target = target
@@ -48,55 +170,44 @@ class Exporter:
         self._exported_at_ms = clock.now_ms()
         self._one_at_a_time = asyncio.Lock()
         self._timer: Timer | None = None
-        self._working: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._failing = False
         to_table((), "")  # pyarrow loads some of itself, and pandas where it is, at its first use: not beside requests
         self.failures = 0
-        """How many tries have failed."""
+        """How many exports have failed."""
 
     def start(self) -> None:
-        """Look now and then from here on."""
-        wait_ms = min(self._period_ms, _LOOK_S_MAX * SECOND_MS)
-        self._timer = self._clock.call_at(self._clock.now_ms() + wait_ms, self._look)
+        """Check now and then from here on whether an export is due."""
+        wait_ms = min(self._period_ms, _CHECK_S_MAX * SECOND_MS)
+        self._timer = self._clock.call_at(self._clock.now_ms() + wait_ms, self._begin_check)
 
-    def _look(self) -> None:
-        self._working = asyncio.get_running_loop().create_task(self._work())
+    def _begin_check(self) -> None:
+        self._checking = asyncio.get_running_loop().create_task(self._check())
 
-    async def _work(self) -> None:
-        try:
-            if await self._is_due():
+    async def _check(self) -> None:
+        with contextlib.suppress(EventsError, VeilmqError):  # logged already; the next check follows
+            due = self._clock.now_ms() >= self._exported_at_ms + self._period_ms
+            if due or (await self._execute(CountEvents())).waiting >= self._events_per_range:
                 await self.flush()
-        except (EventsError, VeilmqError):
-            pass  # told already; another look follows
         self.start()
-
-    async def _is_due(self) -> bool:
-        if self._clock.now_ms() >= self._exported_at_ms + self._period_ms:
-            return True
-        counts: EventCounts = await self._execute(CountEvents())
-        return counts.waiting >= self._events_per_range
 
     async def flush(self) -> EventCounts:
         """Export everything that waits now; raises ``EventsError`` when that failed."""
         async with self._one_at_a_time:
             counts: EventCounts = await self._execute(CountEvents())
-            until = counts.recorded
+            plan, planned = PlanExport(events_max=self._events_per_range), None
             try:
-                while (planned := await self._plan()) is not None:
+                while (planned is None or planned.last < counts.recorded) and (planned := await self._execute(plan)):
                     await self._export(planned)
-                    if planned.last >= until:
-                        break
             except Exception as error:
                 raise self._failed(error) from error
-            self._recovered()
+            if self._failing:
+                log.warning("events are exported to %s again", self._target.root)
+            self._failing = False
             self._exported_at_ms = self._clock.now_ms()
-            exported: EventCounts = await self._execute(CountEvents())
-        return exported
-
-    async def _plan(self) -> EventRange | None:
-        planned: EventRange | None = await self._execute(PlanExport(events_max=self._events_per_range))
-        return planned
+            counts = await self._execute(CountEvents())
+            return counts  # noqa: RET504 - typed so
 
     async def _export(self, planned: EventRange) -> None:
         tables = []
@@ -123,18 +234,13 @@ class Exporter:
         self._failing = True
         return EventsError(f"Events cannot be exported to {self._target.root}/{DATA_SET}: {error}")
 
-    def _recovered(self) -> None:
-        if self._failing:
-            log.warning("events are exported to %s again", self._target.root)
-        self._failing = False
-
     async def close(self) -> None:
-        """Export what is left and look no more; what cannot be exported now is by the next start."""
+        """Stop the checks and export the rest; what cannot be exported now is left for the next start."""
         self._closing = asyncio.current_task()
         self._disarm()
         try:
-            if self._working is not None:
-                await self._working
+            if self._checking is not None:
+                await self._checking
             self._disarm()
             await self.flush()
         except (EventsError, VeilmqError, asyncio.CancelledError) as error:
@@ -153,7 +259,7 @@ class Exporter:
 
 
 async def _in_daemon(work: Callable[[], None]) -> None:
-    """Call ``work`` in a thread that does not keep the process from ending."""
+    """Call ``work`` in a daemon thread."""
     done: Future[None] = Future()
     done.set_running_or_notify_cancel()
 

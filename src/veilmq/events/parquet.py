@@ -1,23 +1,28 @@
-"""Events as Arrow tables, and the files that a range of them becomes (``docs/events.md`` has the columns).
+"""Events as Parquet files: how a range is written, and how the newest receipts of a queue are read back.
 
-A range becomes one file for each hour in which receipts of it ended. What a file holds, its name and its place follow
-from the range alone, so a range that is exported again gives the same files byte for byte.
+A range becomes one file for each hour in which receipts of it ended. Content, name and place of a file follow from the
+range alone, so a range that is exported again gives the same files byte for byte.
 
-When they are in place, an entry names them: ``_ranges/NODE/FIRST.json``. Ranges of a node follow each other without a
-gap, so a reader that has read up to an event finds the next entry by its name, in whatever folders its files are.
+An entry then lists them: ``_ranges/NODE/FIRST.json``. Ranges of a node follow each other without a gap, so a reader
+that has read up to an event finds the next entry by its name, in whatever folders its files are.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
+from os import stat_result
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import parquet
+from pyarrow import ArrowException, parquet
 
 from veilmq.core.events import EventRange, ReceiptClosed
+from veilmq.events import ProcessingTimes, bin_of
 
 DATA_SET = "receipt_closed"
 """The folder of the table below the target."""
@@ -25,12 +30,17 @@ RANGES = "_ranges"
 """The folder of the entries below that of the table; readers of tables pass over its name."""
 DICTIONARY_ENCODED = ["queue", "key", "group_hash", "outcome", "node"]
 DELTA_ENCODED = ("event", "sent_at", "received_at", "closed_at")
+ROWS_MAX = 100_000  # that are read back
+FILES_MAX = 64
+BYTES_MAX = 64 << 20
+
+_COLUMNS = ["outcome", "held_ms", "closed_at", "message_id", "receipt"]
+_Row = tuple[str, int, int, tuple[str, int]]
+"""Outcome, held_ms, closed_at in milliseconds, and the receipt."""
 
 _HOUR_MS = 3_600_000
 _MESSAGE_ID = ReceiptClosed.__struct_fields__.index("message_id")
 _decode = msgspec.msgpack.Decoder(list[tuple[Any, ...]]).decode
-
-
 _INSTANT = pa.timestamp("ms", tz="UTC")
 
 SCHEMA = pa.schema(
@@ -84,7 +94,8 @@ def files(tables: Sequence[Any], planned: EventRange) -> Iterator[tuple[str, str
     name = f"{planned.node}-{planned.first:012d}-{planned.last:012d}.parquet"
     found = sorted(pc.unique(hours).to_pylist())
     for hour in found:
-        yield _folder(hour), name, whole if len(found) == 1 else whole.filter(pc.equal(hours, hour))
+        folder = datetime.fromtimestamp(hour * 3_600, tz=UTC).strftime(f"{DATA_SET}/date=%Y-%m-%d/hour=%H")
+        yield folder, name, whole if len(found) == 1 else whole.filter(pc.equal(hours, hour))
 
 
 def encoded(table: Any) -> Any:
@@ -103,11 +114,72 @@ def entry_name(first: int) -> str:
 
 
 def entry(planned: EventRange, paths: Sequence[str]) -> tuple[str, str, bytes]:
-    """Return the folder, the name and the content of the entry that names the files of a range, ``paths``."""
+    """Return folder, name and content of the entry that lists the files of a range, ``paths``."""
     names = [path.removeprefix(f"{DATA_SET}/") for path in paths]
     content = msgspec.json.encode(RangeEntry(last=planned.last, files=names))
     return f"{DATA_SET}/{RANGES}/{planned.node}", entry_name(planned.first), content
 
 
-def _folder(hour: int) -> str:
-    return datetime.fromtimestamp(hour * 3_600, tz=UTC).strftime(f"{DATA_SET}/date=%Y-%m-%d/hour=%H")
+def read_processing_times(root: Path, queue: str) -> ProcessingTimes:
+    """Return how long the newest receipts of ``queue`` (a full name) in the files below ``root`` were held; slow."""
+    rows: list[_Row] = []
+    size_bytes = 0
+    for number, (path, stat) in enumerate(_newest(root)):
+        if number >= FILES_MAX or size_bytes >= BYTES_MAX or len(rows) >= ROWS_MAX:
+            return _counted(rows, is_cut=True)
+        size_bytes += stat.st_size
+        rows += _rows(path, queue)
+    return _counted(rows, is_cut=False)
+
+
+def newest_first(paths: Iterable[Path]) -> list[tuple[Path, stat_result]]:
+    """Return the files that still exist, newest first: other processes may remove and replace them."""
+    found: list[tuple[Path, stat_result]] = []
+    for path in paths:
+        with suppress(OSError):
+            found.append((path, path.stat()))
+    return sorted(found, key=lambda each: each[1].st_mtime, reverse=True)
+
+
+def _newest(root: Path) -> Iterator[tuple[Path, stat_result]]:
+    """Yield the files: the latest hour first, and within an hour the newest."""
+    for date in sorted((root / DATA_SET).glob("date=*"), reverse=True):
+        for hour in sorted(date.glob("hour=*"), reverse=True):
+            yield from newest_first(hour.glob("[!_]*.parquet"))
+
+
+def _rows(path: Path, queue: str) -> list[_Row]:
+    try:
+        with path.open("rb") as file:
+            table = parquet.read_table(file, columns=_COLUMNS, filters=[("queue", "==", queue)])
+    except (ArrowException, OSError):
+        return []  # removed, or not one of ours
+    columns = [table[name].to_pylist() for name in ("outcome", "held_ms")]
+    closed_ms = table["closed_at"].cast("int64").to_pylist()
+    receipts = zip(table["message_id"].to_pylist(), table["receipt"].to_pylist(), strict=True)
+    return list(zip(*columns, closed_ms, receipts, strict=True))
+
+
+def _counted(rows: list[_Row], *, is_cut: bool) -> ProcessingTimes:
+    """A late delete corrects the expiry of its receipt, which is then not counted: the work did end."""
+    corrected = {receipt for outcome, _, _, receipt in rows if outcome == "late_deleted"}
+    deleted, late, expired = Counter[int](), Counter[int](), Counter[int]()
+    since_ms = None
+    for outcome, held_ms, closed_ms, receipt in rows:
+        if outcome == "deleted":
+            deleted[bin_of(held_ms)] += 1
+        elif outcome == "late_deleted":
+            late[bin_of(held_ms)] += 1
+        elif outcome == "expired" and receipt not in corrected:
+            expired[bin_of(held_ms)] += 1
+        else:
+            continue
+        since_ms = closed_ms if since_ms is None else min(since_ms, closed_ms)
+    return ProcessingTimes(
+        deleted=dict(deleted),
+        late=dict(late),
+        expired=dict(expired),
+        receipts=deleted.total() + late.total() + expired.total(),
+        since_ms=since_ms,
+        is_cut=is_cut,
+    )

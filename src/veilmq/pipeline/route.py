@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from veilmq.client.port import QueueClient
+from veilmq.client.sqs import QueueClient
 from veilmq.core.routing import ATTRIBUTE_DEFAULT, RoutingTable, TimeoutClass
 from veilmq.core.settings import SettingValue
 from veilmq.pipeline.cells import KeyCounts

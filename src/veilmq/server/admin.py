@@ -32,7 +32,7 @@ from veilmq.console.audit import AuditLogError
 from veilmq.core import limits
 from veilmq.core.errors import VeilmqError
 from veilmq.core.events import CountEvents, EventCounts
-from veilmq.events.failures import EventsError
+from veilmq.events import EventsError
 from veilmq.server.admin_api import CallerUnknown
 from veilmq.server.authentication import Security
 from veilmq.server.console import ConsoleService

@@ -22,7 +22,7 @@ from typing import TextIO
 
 from veilmq.core.browsing import BrowseQueues
 from veilmq.core.commands import Command
-from veilmq.events.failures import EventsError
+from veilmq.events import EventsError
 from veilmq.server import authentication
 from veilmq.server.admin import Admin
 from veilmq.server.admin_api import InProcessClient

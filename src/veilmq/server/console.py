@@ -37,7 +37,7 @@ from veilmq.core.errors import VeilmqError
 from veilmq.core.events import CountEvents, EventCounts
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock
-from veilmq.events.held_times import HeldTimes
+from veilmq.events.held_times import ProcessingTimes
 from veilmq.server.admin_api import AdminApi, AdminCallers
 from veilmq.server.authentication import Authentication, Security
 from veilmq.server.http import Connections
@@ -276,7 +276,7 @@ class PastReceipts:
         self._reading = asyncio.Lock()
         self._kept: dict[tuple[str, str], tuple[int, Any]] = {}
 
-    async def held_times(self, queue: str) -> HeldTimes | str:
+    async def held_times(self, queue: str) -> ProcessingTimes | str:
         """Return how long receipts of ``queue`` (a full name) were held, or why that is unknown."""
         if self._events_to is None:
             return NO_LOG
@@ -300,7 +300,7 @@ class PastReceipts:
             if now_ms - read_at_ms < KEPT_MS:
                 return cast(T, kept)
             try:
-                held_files = import_module("veilmq.events.held_files")
+                held_files = import_module("veilmq.events.parquet")
             except ModuleNotFoundError:
                 return NO_ARROW
             fresh = await asyncio.to_thread(read, held_files)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from veilmq.core.errors import VeilmqError
 from veilmq.core.events import EventCounts
 from veilmq.core.ports import Clock, Engine, MaySend
-from veilmq.events.failures import EventsError
+from veilmq.events import EventsError
 from veilmq.server.http import Connections
 from veilmq.server.process import Shutdown
 from veilmq.server.settings import ServerSettings
@@ -59,7 +59,7 @@ def place_of(settings: ServerSettings) -> Any:
     if settings.events_to is None:
         return None
     try:
-        target = import_module("veilmq.events.target")
+        target = import_module("veilmq.events.exporter")
     except ModuleNotFoundError as error:
         raise EventsError(
             f"events_to (--events-to) needs the module {error.name}, which this install does not have: "

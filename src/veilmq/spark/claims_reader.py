@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Self
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from veilmq.client.claims import Claims
-from veilmq.client.errors import ClientError, Unreachable
+from veilmq.client.api import Claims
+from veilmq.client.messages import ClientError, Unreachable
 from veilmq.core import limits
 from veilmq.core.claims import Acknowledged, Bound, ClaimState, ClaimView, SourceView
 from veilmq.spark.offsets import INITIAL, Offset, Progress
@@ -174,7 +174,7 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Count the messages that are visible now; the query ends after as many messages."""
-        from veilmq.client.http import HttpQueueClient  # noqa: PLC0415 - not needed in tasks, which import this module
+        from veilmq.client.sqs import HttpQueueClient  # noqa: PLC0415 - not needed in tasks, which import this module
 
         self._progress.ordered = True  # Spark refuses asynchronous tracking for this trigger
         connection = self._options.connection

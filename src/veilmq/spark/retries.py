@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from veilmq.client.errors import ClientError, Unreachable
+from veilmq.client.messages import ClientError, Unreachable
 
 _log = logging.getLogger("veilmq.spark")
 

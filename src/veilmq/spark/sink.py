@@ -23,8 +23,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import ByteType, DataType, IntegerType, LongType, MapType, ShortType, StringType, StructType
 
-from veilmq.client.errors import ClientError
-from veilmq.client.publications import Publications
+from veilmq.client.api import Publications
+from veilmq.client.messages import ClientError
 from veilmq.core import limits
 from veilmq.spark.options import FAIL, SKIP, Connection, OptionWrong, SinkOptions
 from veilmq.spark.retries import retrying

@@ -19,9 +19,8 @@ from zlib import crc32
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from veilmq.client.errors import ClientError, Unreachable
-from veilmq.client.http import HttpQueueClient
-from veilmq.client.messages import ReceivedMessage
+from veilmq.client.messages import ClientError, ReceivedMessage, Unreachable
+from veilmq.client.sqs import HttpQueueClient
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, SQS_RECEIVE_COUNT
 from veilmq.spark.offsets import INITIAL, Offset, Progress

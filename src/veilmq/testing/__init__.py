@@ -6,11 +6,9 @@ consumer's leases.
 
 try:
     from veilmq.testing import faults
-    from veilmq.testing.bench_time import Renewal
-    from veilmq.testing.consumer_bench import ConsumerBench
-    from veilmq.testing.running_queue import RunningQueue
-    from veilmq.testing.running_server import RunningServer
-    from veilmq.testing.script import ANY
+    from veilmq.testing.consumer_bench import ConsumerBench, Renewal
+    from veilmq.testing.faults import ANY
+    from veilmq.testing.running_server import RunningQueue, RunningServer
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] == "veilmq":
         raise  # a defect of ours, which no extra repairs
@@ -20,8 +18,7 @@ except ModuleNotFoundError as error:
     ) from None
 from veilmq.core.looks import MessageState, SeenMessage
 from veilmq.store.clock import SystemClock
-from veilmq.testing.stepped_clock import SteppedClock
-from veilmq.testing.virtual_clock import VirtualClock
+from veilmq.testing.clocks import SteppedClock, VirtualClock
 
 __all__ = [
     "ANY",

@@ -1,21 +1,201 @@
-"""What can happen to a request on purpose: one fault, one value.
+"""Faults of requests on purpose: one fault, one value, and a plan that says when they happen.
 
-A fault says two things: whether what was asked is carried out, and what its client sees. The handler that plays them is
-put in front of the server's own by ``RunningServer``; a server that nobody tests has none. ``script`` says when they
-happen. All of this runs in the server's thread; time is the server's clock, virtual or not.
+A fault decides whether a request is carried out, and what its client sees. ``RunningServer`` puts the handler that
+plays them in front of the server's own. All of this runs in the server's thread, by the server's clock.
+
+Where a reply is held back, late or lost, the server gets a second request, the *inner* one, with the same content. The
+client's own request, the *outer* one, keeps its place on its connection until it gets a reply or is hung up on.
 """
 
-from collections.abc import Callable
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Timer
-from veilmq.server.http_parser import Handler, Pending, Request
-from veilmq.server.protocols import Protocol
-from veilmq.testing.batch_faults import answer_without_doing, leave_out
-from veilmq.testing.shadow import Delayed, Held, Shadow, hang_up
+from veilmq.server.http import Http1Connection
+from veilmq.server.http_parser import Date, Handler, Pending, Request
+from veilmq.server.protocols import PROTOCOLS, Protocol, protocol_of
 from veilmq.wire.sqs.errors import INTERNAL_FAILURE, SERVICE_UNAVAILABLE, Code, SqsError
+
+
+def hang_up(request: Request) -> None:
+    """Break the connection of ``request`` without an answer."""
+    cast(Http1Connection, request.line).abort()
+
+
+class Held:
+    """A request without a reply; a ``Pending``."""
+
+    def __init__(self, request: Request) -> None:
+        """Do nothing with ``request``."""
+        self._request = request
+
+    def withdraw(self) -> None:
+        """Let it be: the client has given up."""
+
+    def hurry(self) -> None:
+        """Hang up: the server ends, or the client will send nothing more."""
+        hang_up(self._request)
+
+
+class ProxiedRequest:
+    """The line of the inner request, and what is pending of the outer one."""
+
+    def __init__(
+        self, outer: Request, *, answered: Callable[["ProxiedRequest"], object], body: bytes | None = None
+    ) -> None:
+        """``answered`` is called when the inner request has its reply; ``body`` is another content for it."""
+        self.outer = outer
+        self.date: Date = outer.line.date
+        self.proven = False
+        self.timer: Timer | None = None
+        self.inner = Request(
+            self,
+            outer.method,
+            outer.target,
+            outer.headers,
+            outer.body if body is None else body,
+            outer.keep_alive,
+            outer.persistence,
+        )
+        self._answered = answered
+
+    def begin(self, handler: Handler) -> Pending:
+        """Have the server answer the inner request."""
+        self.inner.pending = handler(self.inner)
+        return self
+
+    def deliver(self) -> None:
+        """Give the outer request the answer of the inner one; a connection that is gone takes no notice."""
+        self.outer.pending = None
+        self.outer.reply = self.inner.reply
+        self.outer.line.answered()
+
+    # What the inner request calls.
+
+    def answered(self) -> None:
+        """Take note of the reply."""
+        self._answered(self)
+
+    def peer(self) -> str | None:
+        """Return the address of the client."""
+        return self.outer.line.peer()
+
+    def turn(self) -> None:
+        """Let the inner request wait for the turn of the outer one."""
+        begin, self.inner.begin = self.inner.begin, None
+        assert begin is not None, "set by what waits"
+        self.outer.in_turn(begin)
+
+    # What the connection calls.
+
+    def withdraw(self) -> None:
+        """Forget it: the client has gone."""
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.inner.pending is not None:
+            self.inner.pending.withdraw()
+
+    def hurry(self) -> None:
+        """Hang up: the server ends, or the client has given up."""
+        hang_up(self.outer)
+
+
+class Delayed:
+    """A request that the server sees later, whether its client still waits or not; a ``Pending``."""
+
+    def __init__(self, request: Request, handler: Handler) -> None:
+        """Whoever makes it arranges for ``arrive`` to be called."""
+        self._request = request
+        self._handler = handler
+        self._withdrawn = False
+
+    def arrive(self) -> None:
+        """Hand the request on; where no client waits any more, the reply goes nowhere."""
+        if self._withdrawn:
+            ProxiedRequest(self._request, answered=_forget).begin(self._handler)
+            return
+        self._request.pending = self._handler(self._request)
+
+    def withdraw(self) -> None:
+        """Take note that the client has gone; what it sent is on its way."""
+        self._withdrawn = True
+
+    def hurry(self) -> None:
+        """Hang up: the server ends, or the client has given up."""
+        hang_up(self._request)
+
+
+def _forget(proxied: ProxiedRequest) -> None:
+    """Drop a reply."""
+
+
+_JSON_HEADERS = b"Content-Type: application/x-amz-json-1.0\r\n"
+_END_OF_HEAD = b"\r\n\r\n"
+_WITHOUT_RESULT = frozenset({"DeleteMessage", "ChangeMessageVisibility"})
+_BATCH = "Batch"
+_NO_BATCH = "The scripted fault is for batch actions of SQS over JSON (boto3 1.28 or newer)."
+_HAS_RESULT = "The scripted fault is for deletes and changes of visibility of SQS over JSON (boto3 1.28 or newer)."
+
+
+def leave_out(request: Request, handler: Handler, places: tuple[int, ...]) -> Pending | None:
+    """Have the batch carried out without its entries at ``places``, and add these to the answer as failed."""
+    content = _content(request)
+    if "Entries" not in content:
+        _explain(request, _NO_BATCH)
+        return None
+    entries = content["Entries"]
+    failed = [_failed(entry["Id"]) for place, entry in enumerate(entries) if place in places]
+    content["Entries"] = [entry for place, entry in enumerate(entries) if place not in places]
+    if not content["Entries"]:
+        _respond(request, {"Successful": [], "Failed": failed})
+        return None
+    answered = partial(_add, failed=failed)
+    return ProxiedRequest(request, answered=answered, body=json.dumps(content).encode()).begin(handler)
+
+
+def answer_without_doing(request: Request) -> None:
+    """Answer as after success."""
+    action = request.headers.get(b"x-amz-target", b"").decode().rpartition(".")[2]
+    if action.removesuffix(_BATCH) not in _WITHOUT_RESULT:
+        _explain(request, _HAS_RESULT)
+    elif action.endswith(_BATCH):
+        _respond(request, {"Successful": [{"Id": entry["Id"]} for entry in _content(request)["Entries"]], "Failed": []})
+    else:
+        _respond(request, {})
+
+
+def _content(request: Request) -> dict[str, Any]:
+    if b"x-amz-target" not in request.headers:
+        return {}
+    content: dict[str, Any] = json.loads(request.body)
+    return content
+
+
+def _failed(entry: str) -> dict[str, Any]:
+    return {"Id": entry, "SenderFault": False, "Code": "InternalError", "Message": "The entry failed; try again."}
+
+
+def _add(proxied: ProxiedRequest, failed: list[dict[str, Any]]) -> None:
+    assert proxied.inner.reply is not None, "called when it is answered"
+    head, _, body = proxied.inner.reply.partition(_END_OF_HEAD)
+    if not head.startswith(b"HTTP/1.1 200"):
+        proxied.deliver()
+        return
+    answer = json.loads(body)
+    _respond(proxied.outer, answer | {"Failed": answer.get("Failed", []) + failed})
+
+
+def _respond(request: Request, answer: dict[str, Any]) -> None:
+    request.respond(200, _JSON_HEADERS, json.dumps(answer).encode())
+
+
+def _explain(request: Request, text: str) -> None:
+    request.respond(501, b"Content-Type: text/plain; charset=utf-8\r\n", text.encode())
 
 
 class Scene(NamedTuple):
@@ -68,15 +248,15 @@ def _lose_request(scene: Scene) -> Pending:
 
 
 def _drop_answer(scene: Scene) -> Pending:
-    def answered(shadow: Shadow) -> None:
+    def answered(proxied: ProxiedRequest) -> None:
         scene.happened()
-        hang_up(shadow.outer)
+        hang_up(proxied.outer)
 
-    return Shadow(scene.request, answered=answered).begin(scene.handler)
+    return ProxiedRequest(scene.request, answered=answered).begin(scene.handler)
 
 
 def _lose_answer(scene: Scene) -> Pending:
-    return Shadow(scene.request, answered=lambda shadow: scene.happened()).begin(scene.handler)
+    return ProxiedRequest(scene.request, answered=lambda proxied: scene.happened()).begin(scene.handler)
 
 
 def _delay_request(delay_ms: int, scene: Scene) -> Pending:
@@ -87,11 +267,11 @@ def _delay_request(delay_ms: int, scene: Scene) -> Pending:
 
 
 def _delay_answer(delay_ms: int, scene: Scene) -> Pending:
-    def answered(shadow: Shadow) -> None:
-        shadow.timer = scene.later(delay_ms, shadow.deliver)
+    def answered(proxied: ProxiedRequest) -> None:
+        proxied.timer = scene.later(delay_ms, proxied.deliver)
         scene.happened()
 
-    return Shadow(scene.request, answered=answered).begin(scene.handler)
+    return ProxiedRequest(scene.request, answered=answered).begin(scene.handler)
 
 
 def _fail_entries(places: tuple[int, ...], scene: Scene) -> Pending | None:
@@ -145,3 +325,112 @@ def late_answer(*, seconds: float) -> Fault:
 def failed_entries(*places: int) -> Fault:
     """Return the fault of a batch whose entries at ``places`` (from 0) fail and are not carried out, over JSON."""
     return Fault(f"failed_entries{places}", partial(_fail_entries, places))
+
+
+ANY = "*"
+"""Every action."""
+
+ACTIONS = frozenset(label for protocol in PROTOCOLS for label in protocol.labels.values())
+"""The names of all actions: those of Amazon SQS, of SMQ (``smq.SendMessage``), and of the API under ``/v1/``."""
+
+
+class Happened(NamedTuple):
+    """A fault that was played, and the action on which."""
+
+    action: str
+    fault: Fault
+
+
+@dataclass(slots=True)
+class _Row:
+    action: str
+    fault: Fault
+    left: int | None
+
+    def is_for(self, action: str) -> bool:
+        return self.action in (ANY, action)
+
+
+class FaultPlan:
+    """The faults of one server. Tests may write it from any thread while the server plays it."""
+
+    def __init__(self, clock: Clock) -> None:
+        """``clock`` is the server's."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._rows: list[_Row] = []
+        self._happened: list[Happened] = []
+
+    def script(self, action: str, fault: Fault, *, times: int | None = 1) -> None:
+        """Play ``fault`` on the next ``times`` requests of ``action``, behind what is scripted for it already.
+
+        ``None`` plays it until ``clear``. ``action`` is as clients name it, ``ANY`` for each. Raises ``ValueError``.
+        """
+        if action != ANY and action not in ACTIONS:
+            raise ValueError(f"no action is called {action!r}; there are {', '.join(sorted(ACTIONS))}")
+        if times is not None and times < 1:
+            raise ValueError(f"times must be at least 1, or None for always, not {times}")
+        with self._lock:
+            self._rows.append(_Row(action, fault, times))
+
+    def clear(self, action: str = ANY) -> None:
+        """Forget what is scripted for ``action``, or all; requests that are held or late stay so."""
+        with self._lock:
+            self._rows = [row for row in self._rows if action not in (ANY, row.action)]
+
+    @property
+    def happened(self) -> list[Happened]:
+        """Return what was played so far, in order.
+
+        A late answer, or one that never comes, is listed once the request is carried out, a late request once it waits:
+        then ``RunningServer.advance`` finds it.
+        """
+        with self._lock:
+            return list(self._happened)
+
+    @property
+    def left(self) -> list[str]:
+        """Return what is still to be played, a line each: for assertions, and their messages."""
+        with self._lock:
+            return [f"{row.action}: {row.fault} × {row.left or 'always'}" for row in self._rows]
+
+    # What the server calls.
+
+    def around(self, handler: Handler) -> Handler:
+        """Return the handler that plays this script in front of ``handler``."""
+
+        def handle(request: Request) -> Pending | None:
+            return self._play(request, handler) if self._rows else handler(request)
+
+        return handle
+
+    def _play(self, request: Request, handler: Handler) -> Pending | None:
+        for protocol, action in _recognised(request):
+            fault = self._next(action)
+            if fault is not None:
+                happened = partial(self._note, Happened(action, fault))
+                return fault.play(Scene(request, handler, self._clock, protocol, happened))
+        return handler(request)
+
+    def _next(self, action: str) -> Fault | None:
+        with self._lock:
+            row = next((row for row in self._rows if row.is_for(action)), None)
+            if row is None:
+                return None
+            if row.left is not None:
+                row.left -= 1
+                if not row.left:
+                    self._rows.remove(row)
+            return row.fault
+
+    def _note(self, happened: Happened) -> None:
+        with self._lock:
+            self._happened.append(happened)
+
+
+def _recognised(request: Request) -> Iterator[tuple[Protocol, str]]:
+    """Yield the protocol of ``request`` and its action, if it has one that can be scripted."""
+    protocol = protocol_of(request)
+    found = None if protocol is None else protocol.read(request)
+    if protocol is not None and found is not None and found.action in protocol.labels:
+        yield protocol, protocol.labels[found.action]

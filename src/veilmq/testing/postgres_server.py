@@ -30,7 +30,7 @@ _PRESENT = {"fsync": "on", "max_connections": "100", "wal_level": "replica", "wa
 class PostgresServer:
     """One server; as a context manager it runs inside and is stopped at the end.
 
-    It listens on 127.0.0.1 and trusts whoever connects: nothing for data that matters.
+    It listens on 127.0.0.1 and trusts every client: not for data that matters.
     """
 
     def __init__(self, folder: Path, *, port: int | None = None, settings: Mapping[str, str] | None = None) -> None:
@@ -102,7 +102,7 @@ class PostgresServer:
         self._until(lambda: self._tries("pg_isready", "-q", *self._place), "start")
 
     def stop(self) -> None:
-        """End it in good order, if it runs; whoever is connected is sent away."""
+        """End it in good order, if it runs; clients are disconnected."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -191,7 +191,7 @@ class PostgresFailed(RuntimeError):
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Make a folder for servers for a while, which the user who runs them can reach whoever asks."""
+    """Make a folder for servers for a while, which the user that runs them can reach."""
     with tempfile.TemporaryDirectory(prefix="veilmq-pg-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

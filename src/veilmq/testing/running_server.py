@@ -1,7 +1,7 @@
 """A real server for tests: its own thread, its own event loop, real sockets on free loopback ports.
 
 With the virtual clock (the default) nothing becomes due until ``advance``, which goes from one instant to the next at
-which something is due and lets the server finish what that set off, so that a test sees the state of that moment.
+which something is due and lets the server finish what follows, so that a test sees the state of that moment.
 
 Tests call it from their own threads, or from coroutines of their own event loops: no call waits for a client.
 """
@@ -17,11 +17,13 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from veilmq.client import translation
+from veilmq.client import sqs
 from veilmq.client.messages import NewMessage
-from veilmq.core.commands import Command
+from veilmq.core.commands import Command, ShowQueue
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
+from veilmq.core.looks import LOOK_MESSAGES_MAX, LookAtQueue, MessageState, SeenMessage
+from veilmq.core.results import QueueCounts
 from veilmq.core.settings import SettingValue
 from veilmq.server.app import Bound, serve
 from veilmq.server.http_parser import Handler, Request
@@ -29,12 +31,68 @@ from veilmq.server.process import loop_factory
 from veilmq.server.settings import ServerSettings
 from veilmq.store.clock import StoreClock, wall_s
 from veilmq.store.port import execute
-from veilmq.testing.running_queue import RunningQueue
-from veilmq.testing.script import Script
-from veilmq.testing.virtual_clock import VirtualClock
+from veilmq.testing.clocks import VirtualClock
+from veilmq.testing.faults import FaultPlan
 from veilmq.wire.exchange import RequestContext
-from veilmq.wire.sqs.messages import SendMessageRequest, send_message
-from veilmq.wire.sqs.queues import CreateQueueRequest, create_queue
+from veilmq.wire.sqs.queues import create_queue
+from veilmq.wire.sqs.queues import CreateQueueRequest
+from veilmq.wire.sqs.messages import SendMessageRequest
+from veilmq.wire.sqs.messages import send_message
+
+Do = Callable[[Command], Any]
+"""Has the server's engine carry out a command, once all that the server received before is done."""
+
+
+class RunningQueue:
+    """A queue and its ``name`` and ``url``. ``str()`` is the URL."""
+
+    def __init__(self, *, name: str, url: str, account: str, do: Do) -> None:
+        """Made by ``RunningServer.queue``."""
+        self.name = name
+        self.url = url
+        self.full_name = f"{account}/{name}"
+        self._do = do
+
+    def __str__(self) -> str:
+        """Return the URL."""
+        return self.url
+
+    def __repr__(self) -> str:
+        """Return name and counts, for messages of failed assertions."""
+        counts = self.counts
+        return f"<queue {self.name}: {counts.visible} visible, {counts.in_flight} in flight, {counts.delayed} delayed>"
+
+    @property
+    def counts(self) -> QueueCounts:
+        """Return how many messages are visible, in flight and delayed now, and the instant of the oldest."""
+        counts: QueueCounts = self._do(ShowQueue(queue=self.full_name, counts=True)).counts
+        return counts
+
+    def messages(self, state: MessageState | None = None, *, count: int = LOOK_MESSAGES_MAX) -> list[SeenMessage]:
+        """Return up to ``count`` messages in the order of sending, in ``state`` or in any; nothing is received."""
+        seen: list[SeenMessage] = self._do(LookAtQueue(queue=self.full_name, count=count))
+        return [message for message in seen if state in (None, message.state)]
+
+    @property
+    def bodies(self) -> list[str]:
+        """Return the bodies of all messages, in the order of sending."""
+        return [message.body for message in self.messages()]
+
+    @property
+    def visible(self) -> list[SeenMessage]:
+        """Return the messages that a receive may get now."""
+        return self.messages(MessageState.VISIBLE)
+
+    @property
+    def in_flight(self) -> list[SeenMessage]:
+        """Return the messages in flight, each with the instant at which it becomes visible."""
+        return self.messages(MessageState.IN_FLIGHT)
+
+    @property
+    def delayed(self) -> list[SeenMessage]:
+        """Return the messages that were sent with a delay and were never visible."""
+        return self.messages(MessageState.DELAYED)
+
 
 T = TypeVar("T")
 
@@ -44,8 +102,8 @@ Follow = Callable[[int], Awaitable[object]]
 Following = Callable[[], AbstractAsyncContextManager[Follow]]
 
 _PATIENCE_S = 60.0
-_SLOTS = 50  # into which a move of the clock is divided at most, while nobody waits for a message
-_LOOK_S = 0.001
+_SLOTS = 50  # into which a move of the clock is divided at most, while no poll waits for a message
+_CHECK_S = 0.001
 _FIFO = ".fifo"
 
 
@@ -74,7 +132,7 @@ class RunningServer:
         self._following = follow
         self._follow: Follow | None = None
         self.clock: StoreClock = clock or VirtualClock()
-        self.faults = Script(self.clock)
+        self.faults = FaultPlan(self.clock)
         self._wall_s = wall_s
         self._settings = ServerSettings(**{"port": 0, "admin_port": 0, "data": data, **settings})
         self._thread = threading.Thread(target=self._run, name="veilmq-server", daemon=True)
@@ -110,7 +168,7 @@ class RunningServer:
         self._thread.join(_PATIENCE_S)
 
     def request_stop(self) -> None:
-        """Begin to drain, and do not wait for the end; asked again, do not let anybody finish."""
+        """Begin to drain, and do not wait for the end; called again, cut off what is under way."""
         if not self._ended.done():
             with contextlib.suppress(RuntimeError):  # it is ending by itself, and its loop is closed
                 self._loop.call_soon_threadsafe(self.bound.stop)
@@ -153,7 +211,7 @@ class RunningServer:
         while not condition():
             if monotonic() > give_up_at_s:
                 raise TimeoutError(f"not so within {patience_s:g} seconds: {condition}")
-            sleep(_LOOK_S)
+            sleep(_CHECK_S)
 
     def wait_parked(self, count: int = 1) -> None:
         """Return when at least ``count`` receives wait for a message; raises ``TimeoutError``, as ``wait_until`` does.
@@ -173,7 +231,7 @@ class RunningServer:
             settings["fifo"] = True
         if "dead_letter_queue" in settings:
             settings["dead_letter_queue"] = f"{context.account}/{settings['dead_letter_queue']}"
-        attributes = translation.write_settings(settings, context)
+        attributes = sqs.write_settings(settings, context)
         plan = create_queue(CreateQueueRequest(queue_name=name, attributes=attributes or None), context)
         found: Any = plan.respond(self._call(self._outcome(plan.command)))
         return RunningQueue(name=name, url=found.queue_url, account=context.account, do=self._do)
@@ -184,7 +242,7 @@ class RunningServer:
             queue_url=queue.url,
             message_body=message.body,
             delay_seconds=message.delay_s,
-            message_attributes=translation.write_attributes(message.attributes),
+            message_attributes=sqs.write_attributes(message.attributes),
             message_group_id=message.group,
             message_deduplication_id=message.dedup_id,
         )
@@ -199,11 +257,11 @@ class RunningServer:
         self._loop.call_soon_threadsafe(self._handle, request)
 
     def withdraw(self, request: Request) -> None:
-        """Take back ``request``: whoever sent it has given up."""
+        """Take back ``request``: its client has given up."""
         self._loop.call_soon_threadsafe(_withdraw, request)
 
     def hurry(self, request: Request) -> None:
-        """Have ``request`` answered now, with what there is: whoever sent it is about to stop."""
+        """Have ``request`` answered now, with what there is: its client is about to stop."""
         self._loop.call_soon_threadsafe(_hurry, request)
 
     def next_due_ms(self) -> int | None:
@@ -251,7 +309,7 @@ class RunningServer:
         await self._settle()
         slot_ms = 0 if self._follow is None else (until_ms - clock.now_ms()) // _SLOTS
         while (at_ms := clock.next_timer_ms()) is not None and at_ms <= until_ms:
-            if not self.bound.polls.parked:  # nobody but the node itself does anything, which looks every second
+            if not self.bound.polls.parked:  # only the node itself does anything, once a second
                 at_ms = min(until_ms, max(at_ms, clock.now_ms() + slot_ms))
             await self._lead(at_ms)
             clock.set(max(at_ms, clock.now_ms()))

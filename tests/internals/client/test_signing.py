@@ -9,7 +9,7 @@ import pytest
 from tests.client.scripted_server import ScriptedServer, reply
 from tests.server.keys import FRIEND, REGION, SECRETS, TOKEN, written
 from veilmq.client import ClientError, HttpQueueClient, SigningKey
-from veilmq.client.signing import Signer, key_of
+from veilmq.client.transport import Signer, key_of
 from veilmq.core.commands import VisibilityChange
 from veilmq.store.clock import wall_s
 from veilmq.testing import RunningServer
@@ -116,7 +116,7 @@ def test_a_clock_that_stays_wrong_ends_in_the_refusal() -> None:
 def test_a_date_that_is_none_sets_no_clock(date: str | None) -> None:
     """Nor does one that is nobody's present: by the last second of the last year nothing could be signed any more."""
     signer = Signer(SigningKey(id="AKID", secret="hush"), wall_s)
-    assert not signer.is_set_right(date, signed_at_s=0.0)
+    assert not signer.adjust(date, signed_at_s=0.0)
     assert signer.now_s() == pytest.approx(wall_s(), abs=60)
 
 
@@ -126,7 +126,7 @@ def test_a_date_that_names_no_zone_is_of_utc(monkeypatch: pytest.MonkeyPatch) ->
     time.tzset()
     try:
         signer = Signer(SigningKey(id="AKID", secret="hush"), lambda: 0.0)
-        assert signer.is_set_right("Sat, 31 Jan 2026 23:59:59 -0000", signed_at_s=0.0)
+        assert signer.adjust("Sat, 31 Jan 2026 23:59:59 -0000", signed_at_s=0.0)
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -138,6 +138,6 @@ def test_requests_that_were_refused_together_are_all_tried_again() -> None:
     signer = Signer(SigningKey(id="AKID", secret="hush"), lambda: NOW.timestamp() - 600)
     signed_at_s = signer.now_s()
     for _ in range(2):
-        assert signer.is_set_right("Sat, 31 Jan 2026 23:59:59 GMT", signed_at_s=signed_at_s)
+        assert signer.adjust("Sat, 31 Jan 2026 23:59:59 GMT", signed_at_s=signed_at_s)
         assert signer.now_s() == NOW.timestamp()
-    assert not signer.is_set_right("Sat, 31 Jan 2026 23:59:59 GMT", signed_at_s=signer.now_s())
+    assert not signer.adjust("Sat, 31 Jan 2026 23:59:59 GMT", signed_at_s=signer.now_s())

@@ -3,10 +3,10 @@
 import re
 
 from veilmq.console.distribution import Histogram, histogram
-from veilmq.events.held_times import HeldTimes, bin_of
+from veilmq.events import ProcessingTimes, bin_of
 
 
-def drawn(held: HeldTimes, *, timeout_s: int = 30, recommended_s: int | None = None) -> Histogram:
+def drawn(held: ProcessingTimes, *, timeout_s: int = 30, recommended_s: int | None = None) -> Histogram:
     """Return the drawing, which there is."""
     found = histogram(held, timeout_s=timeout_s, recommended_s=recommended_s)
     assert found is not None
@@ -14,11 +14,11 @@ def drawn(held: HeldTimes, *, timeout_s: int = 30, recommended_s: int | None = N
 
 
 def test_without_receipts_there_is_nothing_to_draw() -> None:
-    assert histogram(HeldTimes(), timeout_s=30, recommended_s=None) is None
+    assert histogram(ProcessingTimes(), timeout_s=30, recommended_s=None) is None
 
 
 def test_a_column_is_of_those_held_so_long_by_how_they_ended() -> None:
-    held = HeldTimes(
+    held = ProcessingTimes(
         deleted={bin_of(1_000): 1_200, bin_of(8_000): 3}, late={bin_of(50_000): 2}, expired={bin_of(30_000): 4}
     )
     found = drawn(held)
@@ -37,7 +37,7 @@ def test_a_column_is_of_those_held_so_long_by_how_they_ended() -> None:
 
 def test_the_lines_are_in_sight_wherever_the_receipts_are() -> None:
     """Also a timeout that is far longer or shorter than all work took."""
-    held = HeldTimes(deleted={bin_of(20): 1})
+    held = ProcessingTimes(deleted={bin_of(20): 1})
     for timeout_s, recommended_s in ((43_200, 1), (1, 43_200), (0, 30)):
         found = drawn(held, timeout_s=timeout_s, recommended_s=recommended_s)
         places = [float(x) for x in re.findall('<line class="(?:in-force|recommended)" x1="([0-9.]+)%"', found.lines)]
@@ -48,4 +48,4 @@ def test_the_lines_are_in_sight_wherever_the_receipts_are() -> None:
 
 
 def test_a_recommendation_that_is_in_force_is_one_line() -> None:
-    assert drawn(HeldTimes(deleted={1: 1}), recommended_s=30).lines.count("<line") == 1
+    assert drawn(ProcessingTimes(deleted={1: 1}), recommended_s=30).lines.count("<line") == 1

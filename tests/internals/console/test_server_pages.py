@@ -8,7 +8,7 @@ import pytest
 from tests.console.visitor import Visitor
 from tests.server.keys import OWNER, SECRETS, written
 from veilmq.client import HttpQueueClient
-from veilmq.client.claims import Claims
+from veilmq.client.api import Claims
 from veilmq.server.console import shown_settings
 from veilmq.server.settings import SETTINGS, ServerSettings
 from veilmq.store.port import FULL

@@ -7,8 +7,7 @@ from typing import Any
 
 from tests.consumer.one_clock import TimedBench
 from veilmq.client import HttpQueueClient, Unreachable
-from veilmq.client.errors import ClientError
-from veilmq.client.messages import Hidden
+from veilmq.client.messages import ClientError, Hidden
 from veilmq.core.commands import VisibilityChange
 
 PATIENCE_S = 0.05

@@ -10,8 +10,8 @@ import pytest
 from tests.consumer import acting
 from veilmq.client import HttpQueueClient
 from veilmq.consumer import Adaptive, Batch, Consumer, Context, Fixed, NServiceBusPolicy
-from veilmq.consumer.outcomes import Cause
-from veilmq.consumer.process_pool import ProcessPool, Worker
+from veilmq.consumer.context import Cause
+from veilmq.consumer.pools import ProcessPool, Worker
 from veilmq.testing import RunningServer
 
 

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from veilmq.client.errors import ClientError, Unreachable
-from veilmq.consumer.batcher import Batcher
+from veilmq.client.messages import ClientError, Unreachable
+from veilmq.consumer.settling import Batcher
 
 REFUSED = ClientError("InternalError", "no", 500)
 

@@ -97,7 +97,7 @@ def test_one_failed_renewal_is_tried_again_at_once(bench: TimedBench, fault: Fau
 
     async def scenario(running: Running, events: Counter[str]) -> None:
         await bench.guard(QUEUE, 100)
-        assert running.renewals.verdicts["again"] == 1
+        assert running.renewals.results["again"] == 1
         assert (events["suspect"], events["lost"]) == (0, 0)
         work.end.set()
         await bench.settled(running)
@@ -230,7 +230,7 @@ def test_black_holes_cost_tries_and_not_what_is_left(
                 await bench.elapse(0.5)
             bench.server.faults.clear()
             await bench.elapse(30)
-            assert running.renewals.verdicts["again"] > 0
+            assert running.renewals.results["again"] > 0
             assert (events["suspect"], events["lost"]) == (doubts, 0)
             assert work.contexts[0].lease.state is LeaseState.HELD
             await bench.guard(QUEUE, 60)
@@ -283,7 +283,7 @@ def test_a_wall_clock_that_steps_changes_nothing(signed: Signed) -> None:
         for off_s in (0.0, 3_600.0, -3_600.0, 0.0):
             signed.off_s = off_s
             await signed.bench.guard(QUEUE, 60)
-        assert running.renewals.verdicts == {**running.renewals.verdicts, "again": 0, "gone": 0}
+        assert running.renewals.results == {**running.renewals.results, "again": 0, "gone": 0}
         assert running.renewals.calls == 240 / 20
         assert (events["suspect"], events["lost"]) == (0, 0)
         work.end.set()
@@ -305,7 +305,7 @@ def test_a_clock_that_is_ten_minutes_off_hinders_no_signed_consumer(
 
     async def scenario(running: Running, events: Counter[str]) -> None:
         await signed.bench.guard(QUEUE, 60)
-        assert running.renewals.verdicts["again"] == 0
+        assert running.renewals.results["again"] == 0
         work.end.set()
         await signed.bench.settled(running)
 

@@ -3,8 +3,8 @@
 import pytest
 
 from veilmq.consumer import Adaptive, Fixed, NServiceBusPolicy
-from veilmq.consumer.figures import guard_of
-from veilmq.consumer.policies import Measured, Policy
+from veilmq.consumer.renewal_policies import Measured, RenewalPolicy
+from veilmq.consumer.status import guard_of
 
 BUSY = Measured(hold_s=60.0, renewal_s=0.5, renewals=1_000, lateness_s=0.25, call_s=0.4)
 
@@ -18,5 +18,5 @@ BUSY = Measured(hold_s=60.0, renewal_s=0.5, renewals=1_000, lateness_s=0.25, cal
         pytest.param(NServiceBusPolicy(), 30, Measured(), 10.0, id="nservicebus"),
     ],
 )
-def test_the_guard_of_a_fresh_lease(policy: Policy, timeout_s: int, measured: Measured, guard_s: float) -> None:
+def test_the_guard_of_a_fresh_lease(policy: RenewalPolicy, timeout_s: int, measured: Measured, guard_s: float) -> None:
     assert guard_of(policy, timeout_s, measured) == pytest.approx(guard_s)

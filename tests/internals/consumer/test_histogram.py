@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veilmq.consumer.histogram import BUCKETS, RATIO, Durations, bucket, edge_s
+from veilmq.consumer.renewal_policies import BUCKETS, RATIO, Durations, bucket, edge_s
 
 
 @given(st.lists(st.floats(min_value=0.001, max_value=43_200), min_size=1), st.sampled_from([0.5, 0.9, 0.99, 1.0]))

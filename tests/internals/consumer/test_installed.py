@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from veilmq.consumer.installed import is_installed
+from veilmq.consumer.metrics import is_installed
 
 
 def test_a_module_is_found_without_being_imported() -> None:

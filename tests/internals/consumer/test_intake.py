@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from veilmq.client.errors import ClientError, Unreachable
+from veilmq.client.messages import ClientError, Unreachable
 from veilmq.consumer.intake import Intake, is_fatal
 
 UNREACHABLE = Unreachable("http://nowhere", "made up")

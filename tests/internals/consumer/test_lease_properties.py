@@ -13,19 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.consumer.lease_play import BUSY, GONE, Play, message
-from veilmq.client.errors import ClientError, Unreachable
-from veilmq.consumer.adaptive import Adaptive
-from veilmq.consumer.lease_table import LeaseTable
-from veilmq.consumer.leases import Lease, LeaseState, Subscription
-from veilmq.consumer.nservicebus import NServiceBusPolicy
-from veilmq.consumer.policies import Fixed, Policy
+from veilmq.client.messages import ClientError, Unreachable
+from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, Subscription
+from veilmq.consumer.renewal_policies import Adaptive, Fixed, NServiceBusPolicy, RenewalPolicy
 from veilmq.consumer.renewer import Renewer
 from veilmq.core.commands import VisibilityChange
 from veilmq.testing import SteppedClock
 
 pytestmark = pytest.mark.slow
 
-POLICIES: list[Policy] = [
+POLICIES: list[RenewalPolicy] = [
     NServiceBusPolicy(max_auto_message_visibility_renewal_duration=43_200),
     Fixed(30, 20),
     Fixed(43_200, 20),
@@ -118,7 +115,7 @@ def check(lease: Lease, table: LeaseTable, queue: HonestQueue, now_s: float) -> 
     ),
 )
 def test_nobody_is_sure_of_what_another_could_have(
-    policy: Policy, fifo: bool, jitter: float, trips: list[Trip], steps: list[tuple[str, float]]
+    policy: RenewalPolicy, fifo: bool, jitter: float, trips: list[Trip], steps: list[tuple[str, float]]
 ) -> None:
     """Takes, settles, releases, fences and stalls in any order, over any network."""
     clock = SteppedClock()

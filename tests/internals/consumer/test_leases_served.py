@@ -9,8 +9,7 @@ from tests.conftest import EVERYTHING
 from tests.consumer.lease_play import Play
 from veilmq.client import HttpQueueClient
 from veilmq.consumer.leases import Lease, LeaseState
-from veilmq.consumer.nservicebus import NServiceBusPolicy
-from veilmq.consumer.policies import Fixed, Policy
+from veilmq.consumer.renewal_policies import Fixed, NServiceBusPolicy, RenewalPolicy
 from veilmq.consumer.renewer import Renewer
 from veilmq.testing import RunningServer
 
@@ -35,7 +34,7 @@ class Served(Play):
     """A play whose other side is a server; ``receive`` holds what it gets."""
 
     def __init__(
-        self, policy: Policy, server: RunningServer, client: HttpQueueClient, *, queue: str = "orders"
+        self, policy: RenewalPolicy, server: RunningServer, client: HttpQueueClient, *, queue: str = "orders"
     ) -> None:
         """Begin with both clocks at their origins."""
         super().__init__(policy, fifo=queue.endswith(".fifo"))

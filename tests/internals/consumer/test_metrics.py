@@ -11,11 +11,20 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
 from tests.consumer import acting
 from tests.consumer.workbench import WAIT, Workbench, workbench
-from veilmq.consumer import otel_metrics
-from veilmq.consumer.counts import EDGES_S, EVENTS, Spread
-from veilmq.consumer.figures import figures
-from veilmq.consumer.metrics import EXPORTED, Exported, Kind, Metric, exported
-from veilmq.consumer.prometheus import Collector, buckets
+from veilmq.consumer.metrics import (
+    EDGES_S,
+    EVENTS,
+    EXPORTED,
+    Collector,
+    Exported,
+    Histogram,
+    Metric,
+    MetricKind,
+    buckets,
+    export_otel,
+    exported,
+)
+from veilmq.consumer.status import consumer_metrics
 
 COUNTED = [
     *("received", "started", "acked", "retried", "rejected", "lost", "suspect", "released", "redelivered"),
@@ -49,12 +58,12 @@ def test_every_name_is_told_while_a_consumer_runs(bench: Workbench) -> None:
     async def scenario() -> None:
         async with bench.working(app) as running:
             await bench.settled(running)
-            names = {metric.name: metric.kind for metric in figures(running)}
+            names = {metric.name: metric.kind for metric in consumer_metrics(running.runners, running.renewals)}
             assert names == {
-                "veilmq_consumer_events": Kind.COUNTER,
-                **{f"veilmq_consumer_{name}": Kind.COUNTER for name in COUNTERS},
-                **{f"veilmq_consumer_{name}_seconds": Kind.HISTOGRAM for name in HISTOGRAMS},
-                **{f"veilmq_consumer_{name}": Kind.GAUGE for name in GAUGES},
+                "veilmq_consumer_events": MetricKind.COUNTER,
+                **{f"veilmq_consumer_{name}": MetricKind.COUNTER for name in COUNTERS},
+                **{f"veilmq_consumer_{name}_seconds": MetricKind.HISTOGRAM for name in HISTOGRAMS},
+                **{f"veilmq_consumer_{name}": MetricKind.GAUGE for name in GAUGES},
             }
             told = {event: value("events_total", event=event, **labels) for event in EVENTS}
             assert {event: count for event, count in told.items() if count} == {"received": 1, "started": 1, "acked": 1}
@@ -65,7 +74,7 @@ def test_every_name_is_told_while_a_consumer_runs(bench: Workbench) -> None:
             assert value("guard_seconds", **labels) is not None
             assert value("handle_time_seconds_count", **labels) == 1
             assert value("renew_calls_total") == 0
-            assert value("renew_entries_total", verdict="renewed") == 0
+            assert value("renew_entries_total", result="renewed") == 0
             assert value("margin_at_renewal_seconds_count") == 0
 
     asyncio.run(scenario())
@@ -88,14 +97,18 @@ def test_two_consumers_of_one_process_are_told_together(bench: Workbench) -> Non
         assert f'veilmq_consumer_leased{{handler="act_async",queue="{queue}"}} 0.0' in text
 
 
-def numbers() -> tuple[list[Metric], Spread]:
+def numbers() -> tuple[list[Metric], Histogram]:
     """Return one metric of each kind, and the spread of the histogram."""
-    spread = Spread()
+    spread = Histogram()
     return [
-        Metric(name="a_count", kind=Kind.COUNTER, text="A", labels=("queue",), read=lambda: [(("q",), 3)]),
-        Metric(name="a_level", kind=Kind.GAUGE, text="B", read=lambda: [((), 2.5)]),
+        Metric(name="a_count", kind=MetricKind.COUNTER, text="A", labels=("queue",), read=lambda: [(("q",), 3)]),
+        Metric(name="a_level", kind=MetricKind.GAUGE, text="B", read=lambda: [((), 2.5)]),
         Metric(
-            name="a_wait_seconds", kind=Kind.HISTOGRAM, text="C", labels=("queue",), read=lambda: [(("q",), spread)]
+            name="a_wait_seconds",
+            kind=MetricKind.HISTOGRAM,
+            text="C",
+            labels=("queue",),
+            read=lambda: [(("q",), spread)],
         ),
     ], spread
 
@@ -104,7 +117,7 @@ def test_opentelemetry_is_told_the_same_by_the_same_names() -> None:
     """And the observations of histograms one by one, until the end."""
     metrics, spread = numbers()
     reader = InMemoryMetricReader()
-    with exported(metrics), otel_metrics.exporting(metrics, MeterProvider([reader])):
+    with exported(metrics), export_otel(metrics, MeterProvider([reader])):
         spread.add(0.3)
         spread.add(7.0)
         data = reader.get_metrics_data()
@@ -127,7 +140,7 @@ def test_without_a_provider_nobody_is_told_of_observations() -> None:
     """The API alone would take them and throw them away."""
     metrics, spread = numbers()
     with exported(metrics):
-        assert spread.tell is None
+        assert spread.observe is None
 
 
 def test_of_two_values_with_the_same_labels_the_first_is_told() -> None:
@@ -135,7 +148,7 @@ def test_of_two_values_with_the_same_labels_the_first_is_told() -> None:
     told = Exported()
     for number in (1, 2):
         read = {(): number}.items
-        told.add([Metric(name="a_level", kind=Kind.GAUGE, text="B", read=read)])
+        told.add([Metric(name="a_level", kind=MetricKind.GAUGE, text="B", read=read)])
     registry = CollectorRegistry()
     registry.register(Collector(told))
     assert registry.get_sample_value("a_level") == 1
@@ -146,11 +159,11 @@ def test_without_libraries_nothing_is_exported_and_nothing_is_missed(monkeypatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     metrics, spread = numbers()
     with exported(metrics):
-        assert spread.tell is None
+        assert spread.observe is None
 
 
 def test_buckets_are_cumulative() -> None:
-    spread = Spread()
+    spread = Histogram()
     for duration_s in (0.0, 0.001, 0.3, 100_000.0, -1.0):
         spread.add(duration_s)
     counts = dict(buckets(spread))

@@ -8,7 +8,7 @@ import pytest
 from tests.consumer import acting
 from tests.consumer.workbench import WAIT, Workbench, workbench
 from veilmq.consumer import Backoff, Cancelled, Drop, LeaseLost, LeaseState, Reject, RetryLater
-from veilmq.consumer.outcomes import TRACE_CHARACTERS_MAX, Cause, Kind, Undecodable, ending_of
+from veilmq.consumer.context import TRACE_CHARACTERS_MAX, Cause, EndingKind, Undecodable, ending_of
 from veilmq.core.limits import MESSAGE_BYTES
 
 POOLS = {"async": acting.act_async, "thread": acting.act, "process": acting.act}
@@ -148,18 +148,18 @@ def test_the_queues_own_dead_letter_queue_is_used(bench: Workbench) -> None:
 @pytest.mark.parametrize(
     ("result", "kind"),
     [
-        (None, Kind.DONE),
-        ("anything", Kind.DONE),
-        (Drop(), Kind.DROPPED),
-        (Reject("no"), Kind.REJECT),
-        (Undecodable("no"), Kind.REJECT),
-        (RetryLater("2m"), Kind.RETRY),
-        (ValueError("no"), Kind.RETRY),
-        (LeaseLost(LeaseState.LOST), Kind.RETRY),
+        (None, EndingKind.DONE),
+        ("anything", EndingKind.DONE),
+        (Drop(), EndingKind.DROPPED),
+        (Reject("no"), EndingKind.REJECT),
+        (Undecodable("no"), EndingKind.REJECT),
+        (RetryLater("2m"), EndingKind.RETRY),
+        (ValueError("no"), EndingKind.RETRY),
+        (LeaseLost(LeaseState.LOST), EndingKind.RETRY),
     ],
     ids=["nothing", "value", "drop", "reject", "undecodable", "retry", "exception", "lost"],
 )
-def test_what_a_result_means(result: object, kind: Kind) -> None:
+def test_what_a_result_means(result: object, kind: EndingKind) -> None:
     """Returned or raised is the same."""
     assert ending_of(result).kind is kind
 
@@ -167,19 +167,19 @@ def test_what_a_result_means(result: object, kind: Kind) -> None:
 @pytest.mark.parametrize(
     ("cause", "kind"),
     [
-        (Cause.SHUTDOWN, Kind.RELEASE),
-        (Cause.LOST, Kind.LEFT),
-        (Cause.ENDED, Kind.LEFT),
-        (Cause.TIMEOUT, Kind.RETRY),
+        (Cause.SHUTDOWN, EndingKind.RELEASE),
+        (Cause.LOST, EndingKind.LEFT),
+        (Cause.ENDED, EndingKind.LEFT),
+        (Cause.TIMEOUT, EndingKind.RETRY),
     ],
     ids=lambda value: value.value,
 )
-def test_a_cancelled_handler_is_judged_by_the_cause(cause: Cause, kind: Kind) -> None:
+def test_a_cancelled_handler_is_judged_by_the_cause(cause: Cause, kind: EndingKind) -> None:
     """Unless it came to an end of its own."""
     assert ending_of(Cancelled("stop"), cause).kind is kind
     assert ending_of(asyncio.CancelledError(), cause).kind is kind
-    assert ending_of(None, cause).kind is Kind.DONE
-    assert ending_of(Drop(), cause).kind is Kind.DROPPED
+    assert ending_of(None, cause).kind is EndingKind.DONE
+    assert ending_of(Drop(), cause).kind is EndingKind.DROPPED
 
 
 def test_how_long_a_retry_waits_is_kept() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from tests.consumer.lease_play import message
 from tests.consumer.workbench import WAIT, until, workbench
 from veilmq.client import NewMessage
-from veilmq.consumer.outstanding import Outstanding, body_bytes
+from veilmq.consumer.intake import Outstanding, body_bytes
 
 BODY = replace(message("r"), body="x" * 10)
 

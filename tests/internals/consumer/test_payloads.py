@@ -9,8 +9,8 @@ import pydantic
 import pytest
 
 from veilmq.client import ReceivedMessage
-from veilmq.consumer.outcomes import Undecodable
-from veilmq.consumer.payloads import decoder
+from veilmq.consumer.context import Undecodable
+from veilmq.consumer.handlers import decoder
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """How many messages are held ready."""
 
-from veilmq.consumer.prefetch import Prefetch
+from veilmq.consumer.intake import Prefetch
 
 
 def test_nothing_is_held_ready_before_anything_is_known_or_when_handlers_are_slow() -> None:

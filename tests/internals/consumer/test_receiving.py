@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from veilmq.client import HttpQueueClient
-from veilmq.consumer.adaptive import Adaptive
 from veilmq.consumer.clock import SystemClock
 from veilmq.consumer.handlers import Options
 from veilmq.consumer.intake import Receiver
-from veilmq.consumer.lease_table import LeaseTable
-from veilmq.consumer.nservicebus import NServiceBusPolicy
-from veilmq.consumer.policies import Fixed, Policy
+from veilmq.consumer.leases import LeaseTable
+from veilmq.consumer.renewal_policies import Adaptive, Fixed, NServiceBusPolicy, RenewalPolicy
 from veilmq.core.settings import SettingValue
 from veilmq.testing import RunningServer
 
@@ -55,7 +53,9 @@ def client(server: RunningServer) -> Iterator[HttpQueueClient]:
         yield made
 
 
-def received(client: HttpQueueClient, policy: Policy, **settings: SettingValue) -> tuple[WatchedClient, list[int]]:
+def received(
+    client: HttpQueueClient, policy: RenewalPolicy, **settings: SettingValue
+) -> tuple[WatchedClient, list[int]]:
     """Receive three times from a queue with a message; return what was asked, and the leases' timeouts."""
     client.create_queue(QUEUE, {"visibility_timeout_s": 45, **settings})
     client.send(QUEUE, "x")
@@ -80,7 +80,7 @@ def test_until_it_has_observed_something_adaptive_sends_the_queues_timeout(clien
 @pytest.mark.parametrize(
     "policy", [NServiceBusPolicy(message_visibility_timeout=120), Fixed(120)], ids=["nservicebus", "fixed"]
 )
-def test_a_timeout_of_its_own_is_sent_with_each_receive(client: HttpQueueClient, policy: Policy) -> None:
+def test_a_timeout_of_its_own_is_sent_with_each_receive(client: HttpQueueClient, policy: RenewalPolicy) -> None:
     """And nothing is read."""
     watched, timeouts = received(client, policy)
     assert (watched.sent, watched.reads, timeouts) == ([120] * 3, 0, [120])
@@ -88,7 +88,7 @@ def test_a_timeout_of_its_own_is_sent_with_each_receive(client: HttpQueueClient,
 
 @pytest.mark.parametrize("policy", [NServiceBusPolicy(), Adaptive()], ids=["nservicebus", "adaptive"])
 def test_a_lease_ends_when_its_consumer_thinks_whatever_the_queues_rules(
-    server: RunningServer, client: HttpQueueClient, policy: Policy
+    server: RunningServer, client: HttpQueueClient, policy: RenewalPolicy
 ) -> None:
     """With visibility rules no answer says which timeout a message was given; so each receive names one."""
     watched, timeouts = received(client, policy, visibility_rules=RULES)
@@ -105,7 +105,7 @@ def test_at_a_queue_with_rules_adaptive_sends_what_it_has_observed(
     client.send(QUEUE, "x")
     table = LeaseTable(SystemClock())
     receiver = Receiver(client, Options(queue=QUEUE, policy=Adaptive(), wait_s=0), table)
-    receiver.subscription.measures.hold.add(100.0, now_s=table.clock.now_s())
+    receiver.subscription.hold.add(100.0, now_s=table.clock.now_s())
     (lease,) = receiver.receive(10)
     (held,) = server.queue(QUEUE).in_flight
     assert lease.timeout_s > 120

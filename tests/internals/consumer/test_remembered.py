@@ -1,11 +1,11 @@
 """Ids of messages whose work is done."""
 
-from veilmq.consumer.remembered import Remembered
+from veilmq.consumer.settling import HandledIds
 
 
 def test_the_one_untouched_for_longest_is_forgotten() -> None:
     """Being asked for counts as a touch."""
-    remembered = Remembered(2)
+    remembered = HandledIds(2)
     remembered.add("a")
     remembered.add("b")
     assert "a" in remembered

@@ -17,16 +17,12 @@ from tests.consumer.lease_play import (
     ScriptedQueue,
     message,
 )
-from veilmq.client.errors import ClientError, Unreachable
-from veilmq.client.messages import Hidden
-from veilmq.consumer.lease_table import Asked, LeaseTable
-from veilmq.consumer.leases import Lease, LeaseLost, LeaseState, Unwatched
-from veilmq.consumer.nservicebus import NServiceBusPolicy
-from veilmq.consumer.policies import Fixed
-from veilmq.consumer.renewer import Renewer, Unmeasured
-from veilmq.consumer.verdicts import Verdict
+from veilmq.client.messages import ClientError, Hidden, Unreachable
+from veilmq.consumer.leases import Lease, LeaseLost, LeaseState, LeaseTable, RenewalRequest, Watcher
+from veilmq.consumer.renewal_policies import Fixed, NServiceBusPolicy, RenewalResult
+from veilmq.consumer.renewer import RenewalMetrics, Renewer
 from veilmq.testing import SteppedClock
-from veilmq.testing.stepped_clock import SteppedAlarm
+from veilmq.testing.clocks import SteppedAlarm
 
 HELD, SUSPECT, LOST, ENDED = LeaseState.HELD, LeaseState.SUSPECT, LeaseState.LOST, LeaseState.ENDED
 
@@ -115,7 +111,7 @@ class TestFaults:
         play.clock.set(31)
         play.renewer.run_due()
         assert play.news == [(31, "r", LOST)]
-        play.table.answered([asked], [Verdict.PROVEN])
+        play.table.answered([asked], [RenewalResult.PROVEN])
         assert lease.state is LOST
 
     def test_a_server_that_grants_less_is_believed(self) -> None:
@@ -257,7 +253,7 @@ class TestRaces:
         (asked,) = sent(play, at_s=20)
         play.table.settle(lease)
         assert len(play.table) == 0
-        play.table.answered([asked], [Verdict.GONE])
+        play.table.answered([asked], [RenewalResult.GONE])
         play.until(1_000)
         assert play.news == []
         assert play.queue.calls == []
@@ -268,7 +264,7 @@ class TestRaces:
         (lease,) = play.take(timeout_s=30)
         (asked,) = sent(play, at_s=20)
         lease.deleting = True
-        play.table.answered([asked], [Verdict.GONE])
+        play.table.answered([asked], [RenewalResult.GONE])
         assert lease.state is HELD
         play.until(21)
         assert play.queue.asked == [(20.1, 30)], "should the delete have failed, the lease is still kept"
@@ -280,7 +276,7 @@ class TestRaces:
         (asked,) = sent(play, at_s=20)
         withdrawal = play.table.withdraw(lease)
         assert not withdrawal.done()
-        play.table.answered([asked], [Verdict.RENEWED])
+        play.table.answered([asked], [RenewalResult.RENEWED])
         assert withdrawal.result(0) is True
         play.until(1_000)
         assert play.queue.calls == []
@@ -291,7 +287,7 @@ class TestRaces:
         (lease,) = play.take(timeout_s=30)
         (asked,) = sent(play, at_s=20)
         withdrawal = play.table.withdraw(lease)
-        play.table.answered([asked], [Verdict.GONE])
+        play.table.answered([asked], [RenewalResult.GONE])
         assert withdrawal.result(0) is False
 
     def test_a_release_past_the_deadline_is_forbidden(self) -> None:
@@ -448,18 +444,19 @@ class TestThread:
     def test_whoever_watches_and_fails_does_not_end_it(self, caplog: pytest.LogCaptureFixture) -> None:
         """Leases, and all who wait for them, depend on it; what failed is logged."""
 
-        class Failing(Unwatched, Unmeasured):
+        class Failing(Watcher):
             def changed(self, lease: Lease, state: LeaseState) -> object:
                 raise LookupError("watching failed")
 
-            def called(self, asked: Sequence[Asked], verdicts: Sequence[Verdict], took_s: float) -> object:
+        class FailingMetrics(RenewalMetrics):
+            def called(self, results: Sequence[RenewalResult], took_s: float) -> None:
                 raise LookupError("measuring failed")
 
         clock = SteppedClock()
         queue = ScriptedQueue(clock)
         queue.script = [Answer(entries={"a": GONE, "b": GONE})]
         table = LeaseTable(clock, watcher=Failing())
-        renewer = Renewer(table, queue, meter=Failing(), calls_max=1)
+        renewer = Renewer(table, queue, metrics=FailingMetrics(), calls_max=1)
         subscription = table.subscribe("orders", Fixed(30, 20))
         leases = table.take(subscription, list(map(message, "abc")), requested_at_s=0, answered_at_s=0, timeout_s=30)
         renewer.start()
@@ -523,7 +520,7 @@ class CountingAlarm(SteppedAlarm):
         self._counting.rings += 1
 
 
-def sent(play: Play, *, at_s: float) -> list[Asked]:
+def sent(play: Play, *, at_s: float) -> list[RenewalRequest]:
     """Have everything that is due at ``at_s`` be on its way."""
     play.clock.set(at_s)
     return [asked for batch in play.table.due() for asked in play.table.prepare(batch)]

@@ -12,10 +12,9 @@ from tests.consumer import acting
 from tests.consumer.workbench import WAIT, Workbench, until, workbench
 from veilmq.client import NewMessage
 from veilmq.consumer import Backoff, Batch, Context, Fixed, Item, LeaseLost, RetryLater, Running
-from veilmq.consumer.delivery import Delivery
-from veilmq.consumer.outcomes import Ending, Kind
+from veilmq.consumer.app import ABANDONED
+from veilmq.consumer.context import Delivery, Ending, EndingKind
 from veilmq.consumer.pools import AsyncPool
-from veilmq.consumer.running import ABANDONED
 
 BRISK = Fixed(10, every=0.02)
 """Renewed so often that a loss is noticed at once."""
@@ -55,7 +54,7 @@ def test_a_lost_lease_cancels_the_handler_and_touches_nothing(bench: Workbench) 
         assert running.exit_code == 0
 
     asyncio.run(scenario())
-    assert [ending.kind for ending in endings] == [Kind.LEFT]
+    assert [ending.kind for ending in endings] == [EndingKind.LEFT]
 
 
 def test_a_process_whose_message_is_lost_is_killed_if_so_wanted(bench: Workbench) -> None:
@@ -109,7 +108,7 @@ def test_a_fence_in_a_process_is_asked_of_the_parent(bench: Workbench) -> None:
     async def scenario() -> None:
         async with bench.working(app) as running:
             await bench.settled(running)
-            assert +running.renewals.verdicts == {"proven": 1}
+            assert +running.renewals.results == {"proven": 1}
             assert running.runners[0].counts.events["acked"] == 1
 
     asyncio.run(scenario())

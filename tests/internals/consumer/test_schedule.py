@@ -2,11 +2,10 @@
 
 from veilmq.client import ReceivedMessage
 from veilmq.consumer.clock import SystemClock
-from veilmq.consumer.context import Context, TableLease
-from veilmq.consumer.delivery import Delivery
-from veilmq.consumer.lease_table import LeaseTable
-from veilmq.consumer.nservicebus import NServiceBusPolicy
-from veilmq.consumer.schedule import Schedule
+from veilmq.consumer.context import Context, Delivery, TableLease
+from veilmq.consumer.intake import Schedule
+from veilmq.consumer.leases import LeaseTable
+from veilmq.consumer.renewal_policies import NServiceBusPolicy
 
 
 def deliveries(*texts: str) -> list[Delivery]:

@@ -8,11 +8,9 @@ import pytest
 
 from veilmq.client import ClientError, ReceivedMessage, Unreachable
 from veilmq.consumer.clock import SystemClock
-from veilmq.consumer.lease_table import LeaseTable
-from veilmq.consumer.leases import Lease
-from veilmq.consumer.policies import Fixed
-from veilmq.consumer.settler import PATIENCE_S_MAX, TRIES_MAX, Settler
-from veilmq.consumer.verdicts import Verdict
+from veilmq.consumer.leases import Lease, LeaseTable
+from veilmq.consumer.renewal_policies import Fixed, RenewalResult
+from veilmq.consumer.settling import PATIENCE_S_MAX, TRIES_MAX, Settler
 from veilmq.core.commands import VisibilityChange
 
 THROTTLED = ClientError("RequestThrottled", "Slower.", 403)
@@ -302,7 +300,7 @@ def test_a_release_waits_for_a_renewal_on_its_way_and_a_delete_does_not() -> Non
         for _ in range(5):
             await asyncio.sleep(0)
         assert desk.client.changes == []
-        desk.table.answered(asked, [Verdict.RENEWED] * len(asked))
+        desk.table.answered(asked, [RenewalResult.RENEWED] * len(asked))
         assert await releasing == [True]
         assert desk.client.changes == [VisibilityChange(receipt="r1", timeout_s=0)]
 

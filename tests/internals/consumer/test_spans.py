@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from veilmq.consumer.spans import Span, span_s
+from veilmq.consumer.clock import Span, span_s
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,8 @@ import pytest
 from tests.consumer import acting
 from tests.consumer.workbench import WAIT, Workbench, until, workbench
 from veilmq.consumer import Consumer, Fixed
-from veilmq.consumer.announcing import announced
-from veilmq.consumer.status import WorkerStatus, status_of
-from veilmq.consumer.status_folder import answers, folder
-from veilmq.consumer.watched import statuses
+from veilmq.consumer.app import statuses
+from veilmq.consumer.status import WorkerStatus, announced, replies, status_folder
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +27,7 @@ def bench() -> Iterator[Workbench]:
 
 @pytest.fixture(autouse=True)
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give this test a folder of its own."""
+    """Give this test a status_folder of its own."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path
 
@@ -54,17 +52,15 @@ def test_a_worker_tells_of_each_lease(bench: Workbench) -> None:
 
     async def scenario() -> WorkerStatus:
         async with bench.working(app) as running:
-            await until(
-                lambda: running.runners[0].held == 2 and any(each.running for each in status_of(running).leases)
-            )
-            status = status_of(running)
-            ((_, data),) = await asyncio.to_thread(lambda: list(answers()))
+            await until(lambda: running.runners[0].held == 2 and any(each.running for each in running.status().leases))
+            status = running.status()
+            ((_, data),) = await asyncio.to_thread(lambda: list(replies()))
             assert sorted(lease.message_id for lease in read(data).leases) == sorted([first.id, second.id])
             assert [each.worker for each in statuses()] == [status.worker]
             assert {lease.message_id: lease.running for lease in status.leases} == {first.id: True, second.id: False}
             free.set()
             await bench.settled(running)
-        assert status_of(running).stopping
+        assert running.status().stopping
         return status
 
     status = asyncio.run(scenario())
@@ -76,9 +72,9 @@ def test_a_worker_tells_of_each_lease(bench: Workbench) -> None:
         assert (lease.queue, lease.handler, lease.attempt, lease.state) == ("seen.fifo", "work", 1, "held")
         assert 0 < lease.left_s <= 60
         assert 0 <= lease.held_s < 60
-    assert list(answers()) == []
+    assert list(replies()) == []
     assert statuses() == []
-    assert list(folder().iterdir()) == []
+    assert list(status_folder().iterdir()) == []
 
 
 def test_a_consumer_may_stay_unseen(bench: Workbench) -> None:
@@ -90,27 +86,27 @@ def test_a_consumer_may_stay_unseen(bench: Workbench) -> None:
     async def scenario() -> None:
         async with bench.working(app):
             assert statuses() == []
-            assert not folder().exists()
+            assert not status_folder().exists()
 
     asyncio.run(scenario())
 
 
 def test_only_the_user_may_enter() -> None:
-    """The folder, and the socket in it."""
+    """The status_folder, and the socket in it."""
     with announced(lambda: b"[]"):
-        assert stat.S_IMODE(folder().stat().st_mode) == 0o700
-        (place,) = folder().iterdir()
+        assert stat.S_IMODE(status_folder().stat().st_mode) == 0o700
+        (place,) = status_folder().iterdir()
         assert stat.S_IMODE(place.stat().st_mode) == 0o600
-        assert [data for _, data in answers()] == [b"[]"]
+        assert [data for _, data in replies()] == [b"[]"]
 
 
 def test_a_folder_that_others_may_enter_is_not_used(runtime: Path) -> None:
     """The worker runs unseen, and whoever looks is told."""
     (runtime / "veilmq").mkdir(mode=0o755)
     with announced(lambda: b"[]"):
-        assert list(folder().iterdir()) == []
+        assert list(status_folder().iterdir()) == []
     with pytest.raises(OSError, match="this user alone"):
-        list(answers())
+        list(replies())
 
 
 def test_a_path_that_is_too_long_leaves_the_worker_unseen(monkeypatch: pytest.MonkeyPatch, runtime: Path) -> None:
@@ -119,12 +115,12 @@ def test_a_path_that_is_too_long_leaves_the_worker_unseen(monkeypatch: pytest.Mo
     long.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
     with announced(lambda: b"[]"):
-        assert list(answers()) == []
+        assert list(replies()) == []
 
 
 def leave_behind() -> Path:
     """Leave a socket at which nobody listens."""
-    left = folder() / "1-dead.sock"
+    left = status_folder() / "1-dead.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(left))
     return left
@@ -134,7 +130,7 @@ def test_what_a_killed_worker_left_is_removed_by_whoever_looks() -> None:
     """And the sockets of others stay."""
     with announced(lambda: b"[]"):
         left = leave_behind()
-        assert len(list(answers())) == 1
+        assert len(list(replies())) == 1
         assert not left.exists()
 
 
@@ -144,12 +140,12 @@ def test_what_a_killed_worker_left_is_removed_by_the_next_one() -> None:
         left = leave_behind()
         with announced(lambda: b"[1]"):
             assert not left.exists()
-            assert sorted(data or b"" for _, data in answers()) == [b"[1]", b"[]"]
+            assert sorted(data or b"" for _, data in replies()) == [b"[1]", b"[]"]
 
 
 def test_a_worker_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be stopped, and is there."""
-    monkeypatch.setattr("veilmq.consumer.status_folder.PATIENCE_S", 0.05)
+    monkeypatch.setattr("veilmq.consumer.status.PATIENCE_S", 0.05)
     asked, free = threading.Event(), threading.Event()
 
     def tell() -> bytes:
@@ -158,7 +154,7 @@ def test_a_worker_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch)
         return b"[]"
 
     with announced(tell):
-        ((place, data),) = answers()
+        ((place, data),) = replies()
         assert data is None
         assert place.exists()
         assert asked.is_set()
@@ -171,7 +167,7 @@ def test_a_socket_that_somebody_removed_leaves_no_thread_behind(runtime: Path) -
     with announced(lambda: b"[]"):
         threads = set(threading.enumerate()) - {*before}
         (thread,) = (thread for thread in threads if thread.name == "veilmq-status")
-        (path,) = folder().glob("*.sock")
+        (path,) = status_folder().glob("*.sock")
         path.unlink()
     thread.join(60)
     assert not thread.is_alive()
@@ -182,5 +178,5 @@ def test_without_a_runtime_folder_the_one_for_temporary_files_has_it(
 ) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert folder() == tmp_path / f"veilmq-{os.getuid()}"
-    assert list(answers()) == []
+    assert status_folder() == tmp_path / f"veilmq-{os.getuid()}"
+    assert list(replies()) == []

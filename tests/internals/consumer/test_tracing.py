@@ -15,11 +15,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 from tests.consumer import acting
 from tests.consumer.workbench import WAIT, Workbench, until, workbench
 from veilmq.client import HttpQueueClient
-from veilmq.client.messages import NewMessage, ReceivedMessage
-from veilmq.client.traces import traced
+from veilmq.client.messages import NewMessage, ReceivedMessage, traced
 from veilmq.consumer import Batch, Consumer, Fixed
-from veilmq.consumer.otel_tracing import amazons_context, sender_of
-from veilmq.consumer.tracing import tracing
+from veilmq.consumer.app import tracing
+from veilmq.consumer.tracing import amazons_context, sender_of
 from veilmq.core.properties import Attribute
 from veilmq.testing import RunningServer
 

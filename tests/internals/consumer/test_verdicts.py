@@ -3,9 +3,8 @@
 import pytest
 
 from tests.consumer.lease_play import BEYOND, BUSY, CUT_OFF, FORBIDDEN_FOR_NOW, GONE, INVALID, THROTTLED
-from veilmq.client.errors import ClientError
-from veilmq.client.messages import Hidden
-from veilmq.consumer.verdicts import Verdict, verdict
+from veilmq.client.messages import ClientError, Hidden
+from veilmq.consumer.renewal_policies import RenewalResult, renewal_result
 
 NOT_IN_FLIGHT = ClientError("AWS.SimpleQueueService.MessageNotInflight", "It is not in flight.", 400)
 
@@ -13,30 +12,32 @@ NOT_IN_FLIGHT = ClientError("AWS.SimpleQueueService.MessageNotInflight", "It is 
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        pytest.param(None, Verdict.RENEWED, id="success"),
-        pytest.param(Hidden(30.0), Verdict.PROVEN, id="proof"),
-        pytest.param(Hidden(0.9), Verdict.AGAIN, id="nothing-granted"),
-        pytest.param(GONE, Verdict.GONE, id="gone"),
-        pytest.param(INVALID, Verdict.GONE, id="invalid"),
-        pytest.param(NOT_IN_FLIGHT, Verdict.GONE, id="not-in-flight"),
-        pytest.param(BEYOND, Verdict.AT_LIMIT, id="beyond"),
-        pytest.param(BUSY, Verdict.AGAIN, id="busy"),
-        pytest.param(THROTTLED, Verdict.AGAIN, id="throttled-400"),
-        pytest.param(FORBIDDEN_FOR_NOW, Verdict.AGAIN, id="throttled-403"),
-        pytest.param(CUT_OFF, Verdict.AGAIN, id="cut-off"),
-        pytest.param(ClientError("ExpiredToken", "Renew it.", 403), Verdict.AGAIN, id="token"),
-        pytest.param(ClientError("InvalidParameterValue", "Oops.", 500), Verdict.AGAIN, id="servers-fault"),
-        pytest.param(ValueError("a bug"), Verdict.AGAIN, id="bug"),
+        pytest.param(None, RenewalResult.RENEWED, id="success"),
+        pytest.param(Hidden(30.0), RenewalResult.PROVEN, id="proof"),
+        pytest.param(Hidden(0.9), RenewalResult.AGAIN, id="nothing-granted"),
+        pytest.param(GONE, RenewalResult.GONE, id="gone"),
+        pytest.param(INVALID, RenewalResult.GONE, id="invalid"),
+        pytest.param(NOT_IN_FLIGHT, RenewalResult.GONE, id="not-in-flight"),
+        pytest.param(BEYOND, RenewalResult.AT_LIMIT, id="beyond"),
+        pytest.param(BUSY, RenewalResult.AGAIN, id="busy"),
+        pytest.param(THROTTLED, RenewalResult.AGAIN, id="throttled-400"),
+        pytest.param(FORBIDDEN_FOR_NOW, RenewalResult.AGAIN, id="throttled-403"),
+        pytest.param(CUT_OFF, RenewalResult.AGAIN, id="cut-off"),
+        pytest.param(ClientError("ExpiredToken", "Renew it.", 403), RenewalResult.AGAIN, id="token"),
+        pytest.param(ClientError("InvalidParameterValue", "Oops.", 500), RenewalResult.AGAIN, id="servers-fault"),
+        pytest.param(ValueError("a bug"), RenewalResult.AGAIN, id="bug"),
     ],
 )
-def test_the_answer_to_a_legal_request(error: Exception | Hidden | None, expected: Verdict) -> None:
+def test_the_answer_to_a_legal_request(error: Exception | Hidden | None, expected: RenewalResult) -> None:
     """Only what is known to mean a loss is one."""
-    assert verdict(error, asked_s=30, elapsed_s=100) is expected
+    assert renewal_result(error, requested_s=30, elapsed_s=100) is expected
 
 
 @pytest.mark.parametrize(
-    ("asked_s", "elapsed_s"), [(43_201, 0), (0, 0), (-5, 0), (30, 43_190)], ids=["range", "zero", "negative", "total"]
+    ("requested_s", "elapsed_s"),
+    [(43_201, 0), (0, 0), (-5, 0), (30, 43_190)],
+    ids=["range", "zero", "negative", "total"],
 )
-def test_the_answer_to_an_illegal_request_is_no_loss(asked_s: int, elapsed_s: float) -> None:
+def test_the_answer_to_an_illegal_request_is_no_loss(requested_s: int, elapsed_s: float) -> None:
     """The very code that means a loss otherwise."""
-    assert verdict(GONE, asked_s=asked_s, elapsed_s=elapsed_s) is Verdict.AT_LIMIT
+    assert renewal_result(GONE, requested_s=requested_s, elapsed_s=elapsed_s) is RenewalResult.AT_LIMIT

@@ -15,10 +15,9 @@ from tests.store.logged import events_of, logging_to, plan
 from veilmq.core.commands import Command
 from veilmq.core.errors import StoreFull
 from veilmq.core.events import CountEvents, EventCounts, ForgetEvents, PlanExport, ReceiptClosed
-from veilmq.events.exporter import Exporter
-from veilmq.events.failures import EventsError
+from veilmq.events import EventsError
+from veilmq.events.exporter import Exporter, Target, open_target
 from veilmq.events.parquet import DATA_SET, SCHEMA
-from veilmq.events.target import Target, open_target
 from veilmq.store.port import execute
 
 HOUR_MS = 3_600_000

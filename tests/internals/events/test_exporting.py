@@ -8,8 +8,7 @@ from typing import Any
 from veilmq.core.commands import Command
 from veilmq.core.events import CountEvents, EventCounts, EventPage, EventRange, ForgetEvents, PlanExport, ReadEvents
 from veilmq.core.events import Forgotten as Forgot
-from veilmq.events.exporter import Exporter
-from veilmq.events.target import open_target
+from veilmq.events.exporter import Exporter, open_target
 from veilmq.testing import VirtualClock
 
 PERIOD_S = 60
@@ -77,8 +76,8 @@ def run(store: Store, folder: Path, story: Callable[[Exporter, VirtualClock], Aw
 async def look(exporter: Exporter, clock: VirtualClock) -> None:
     """Let five seconds pass, and the exporter do what it does then."""
     clock.advance(5_000)
-    if exporter._working is not None:
-        await exporter._working
+    if exporter._checking is not None:
+        await exporter._checking
 
 
 def test_a_flush_ends_though_events_go_on_to_come(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import parquet
 
-from veilmq.events.failures import EventsError
+from veilmq.events import EventsError
+from veilmq.events.exporter import open_target
 from veilmq.events.parquet import encoded
-from veilmq.events.target import open_target
 
 TABLE = pa.table({name: ["a"] for name in ("queue", "key", "group_hash", "outcome", "node")})
 ROWS = TABLE.append_column("event", pa.array([1]))

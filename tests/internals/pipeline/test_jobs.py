@@ -20,7 +20,7 @@ from tests.client.traffic import drained, left, send_in_order
 from tests.conftest import EVERYTHING, need_java
 from tests.internals.pipeline.archived_file import written
 from veilmq.client import HttpQueueClient, NewMessage
-from veilmq.client.claims import Claims
+from veilmq.client.api import Claims
 from veilmq.core.properties import Attribute
 from veilmq.core.routing import RoutingTable, TimeoutClass
 from veilmq.pipeline.archive import (

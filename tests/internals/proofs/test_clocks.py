@@ -21,7 +21,7 @@ from tests.proofs.served import ServedFolder
 from tests.proofs.sqs_caller import Refused, SqsCaller
 from tests.server.keys import SECRETS, written
 from veilmq.client import SigningKey
-from veilmq.client.claims import Claims
+from veilmq.client.api import Claims
 
 pytestmark = pytest.mark.xdist_group("clocks")  # one process that all servers are forks of
 LIBRARIES = ("lib*/faketime/libfaketimeMT.so.1", "lib*/*/faketime/libfaketimeMT.so.1")  # below /usr

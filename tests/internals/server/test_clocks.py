@@ -26,7 +26,7 @@ from tests.server.http_host import PATIENCE_S, wait_until
 from tests.server.test_claims import ask as ask_v1
 from tests.store.postgres_host import making_database
 from veilmq.client import ClientError, HttpQueueClient
-from veilmq.client.claims import Claims
+from veilmq.client.api import Claims
 from veilmq.server.stores import copy_store
 from veilmq.store.clock import wall_s
 from veilmq.testing import RunningServer, SystemClock, VirtualClock

@@ -22,8 +22,8 @@ from tests.server.keys import client
 from tests.store.postgres_host import serving_from
 from veilmq.client import HttpQueueClient
 from veilmq.core.settings import SettingValue
-from veilmq.events.failures import EventsError
-from veilmq.events.target import Target
+from veilmq.events import EventsError
+from veilmq.events.exporter import Target
 from veilmq.server.settings import ServerSettings, SettingError
 from veilmq.server.stores import log_of
 from veilmq.store.port import StoreError
@@ -265,7 +265,7 @@ def test_settings_that_are_refused(settings: dict[str, Any]) -> None:
 
 
 def test_without_pyarrow_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delitem(sys.modules, "veilmq.events.target", raising=False)
+    monkeypatch.delitem(sys.modules, "veilmq.events.exporter", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(EventsError, match=r"pip install 'veilmq\[arrow\]'"), RunningServer(events_to=str(tmp_path)):
         pass

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.client.traffic import left, send
 from tests.spark.stream import ROOT
 from veilmq.client import HttpQueueClient
-from veilmq.client.claims import Claims
-from veilmq.client.errors import ClientError, Unreachable
+from veilmq.client.api import Claims
+from veilmq.client.messages import ClientError, Unreachable
 from veilmq.core.claims import SourceView
 from veilmq.spark.claims_reader import ClaimsStreamReader, HeldSource
 from veilmq.spark.offsets import OffsetUnknown

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from veilmq.client.endpoint import ENDPOINT_VARIABLES
+from veilmq.client.transport import ENDPOINT_VARIABLES
 from veilmq.spark.options import SOURCE_OPTIONS, OptionWrong, SourceOptions
 
 SPARK_REDACTS = re.compile("(?i)secret|password|token|access[.]?key")

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 from tests.client.scripted_server import ScriptedServer, reply
 from veilmq.client import HttpQueueClient
-from veilmq.client.errors import ClientError
+from veilmq.client.messages import ClientError
 from veilmq.spark import retries
 from veilmq.spark.options import FAIL, SKIP, OptionWrong, SinkOptions
 from veilmq.spark.sink import (

@@ -42,7 +42,7 @@ def play(app: Consumer, *steps: Any) -> ConsumerBench:
     """Send an order, take the steps (spans and calls with the bench), and return the bench, stopped."""
 
     async def scenario() -> ConsumerBench:
-        async with app.testing() as bench:
+        async with ConsumerBench(app) as bench:
             bench.send(Order(1))
             for step in steps:
                 if callable(step):
@@ -58,7 +58,7 @@ def test_a_long_job_as_people_write_it() -> None:
     """Nothing has to be started or stopped, and its ten minutes take no time."""
 
     async def test_long_job() -> None:
-        t = working(299, lease=NServiceBusPolicy()).testing(clock=VirtualClock())
+        t = ConsumerBench(working(299, lease=NServiceBusPolicy()), VirtualClock())
         t.send(Order(1))
         await t.advance("10m")
         assert t.renewals == [(20, 40), (50, 40), *((20 + 30 * number, 40) for number in range(2, 10))]
@@ -150,7 +150,7 @@ def test_what_async_handlers_give_to_threads_is_waited_for() -> None:
         await asyncio.to_thread(done.wait)
 
     async def scenario() -> int:
-        async with app.testing() as t:
+        async with ConsumerBench(app) as t:
             t.send(Order(1))
             threading.Timer(0.05, done.set).start()
             await t.advance("1s")
@@ -161,7 +161,7 @@ def test_what_async_handlers_give_to_threads_is_waited_for() -> None:
 
 def test_a_thread_that_waits_for_time_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would wait for ever, since the time waits for it."""
-    monkeypatch.setattr("veilmq.testing.bench_time.PATIENCE_S", 0.2)
+    monkeypatch.setattr("veilmq.testing.consumer_bench.PATIENCE_S", 0.2)
     app = Consumer("orders")
     go_on = threading.Event()
 
@@ -170,7 +170,7 @@ def test_a_thread_that_waits_for_time_is_told_of(monkeypatch: pytest.MonkeyPatch
         go_on.wait()
 
     async def scenario() -> None:
-        async with app.testing() as t:
+        async with ConsumerBench(app) as t:
             t.send(Order(1))
             with pytest.raises(TimeoutError, match="make it async"):
                 await t.advance("1s")
@@ -202,7 +202,7 @@ def test_the_queue_may_be_made_before() -> None:
     """With settings of its own; the adaptive lease begins with its timeout."""
 
     async def scenario() -> ConsumerBench:
-        async with working(100).testing() as t:
+        async with ConsumerBench(working(100)) as t:
             t.queue(visibility_timeout_s=6)
             t.send(Order(1), delay="10s")
             await t.advance("2m")
@@ -224,7 +224,7 @@ def test_fifo_queues_are_made_as_such() -> None:
         done.append((name, asyncio.get_running_loop().time()))
 
     async def scenario() -> None:
-        async with app.testing() as t:
+        async with ConsumerBench(app) as t:
             for name in ("pick", "pack"):
                 t.send(name, group="a", dedup_id=name)
             await t.advance("1m")
@@ -245,7 +245,7 @@ def test_records_share_the_time() -> None:
 
 def test_a_queue_that_cannot_be_consumed_is_told() -> None:
     async def scenario() -> None:
-        async with working(1).testing() as t:
+        async with ConsumerBench(working(1)) as t:
             t.queue(visibility_timeout_s=0)
             with pytest.raises(ValueError, match="cannot be kept"):
                 await t.advance("1s")
@@ -255,7 +255,7 @@ def test_a_queue_that_cannot_be_consumed_is_told() -> None:
 
 def test_a_consumer_without_handlers_is_refused() -> None:
     async def scenario() -> None:
-        async with Consumer("orders").testing() as t:
+        async with ConsumerBench(Consumer("orders")) as t:
             with pytest.raises(ValueError, match="no handler"):
                 await t.advance("1s")
 
@@ -265,11 +265,11 @@ def test_a_consumer_without_handlers_is_refused() -> None:
 def test_nothing_is_left_behind() -> None:
     """Threads and sockets end with the last reference; a bench that never began leaves none either."""
     before = threading.active_count()
-    bench: ConsumerBench | None = working(1).testing()
+    bench: ConsumerBench | None = ConsumerBench(working(1))
     assert bench is not None
     assert bench.events == {}
     assert bench.deleted == 0
-    bench = working(500).testing()
+    bench = ConsumerBench(working(500))
     bench.send(Order(1))
     asyncio.run(bench.advance("1s"))
     bench = None
@@ -280,9 +280,11 @@ def test_nothing_is_left_behind() -> None:
 def test_a_bench_that_is_never_stopped_ends_quietly() -> None:
     """With its process."""
     program = (
-        "import asyncio; from veilmq.consumer import Consumer; app = Consumer('orders')\n"
+        "import asyncio; from veilmq.consumer import Consumer; from veilmq.testing import ConsumerBench\n"
+        "app = Consumer('orders')\n"
         "async def work(body: str) -> None: await asyncio.sleep(100)\n"
-        "app.handler(work); t = app.testing(); t.send('x'); asyncio.run(t.advance('10s')); print(t.events['started'])"
+        "app.handler(work); t = ConsumerBench(app); t.send('x')\n"
+        "asyncio.run(t.advance('10s')); print(t.events['started'])"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("1\n", "")

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from veilmq.client.errors import ClientError, Unreachable
-from veilmq.client.sqs import SqsQueueClient
+from veilmq.client.messages import ClientError, Unreachable
+from veilmq.client.sqs import QueueClient
 from veilmq.core.commands import VisibilityChange
 from veilmq.testing import RunningServer, SteppedClock, faults
-from veilmq.testing.direct_transport import Call, DirectTransport
+from veilmq.testing.consumer_bench import Call, DirectTransport
 
 CHANGE = [VisibilityChange(receipt="none", timeout_s=1)]
 
@@ -29,9 +29,9 @@ def clock() -> SteppedClock:
 
 
 @pytest.fixture
-def client(server: RunningServer, clock: SteppedClock) -> SqsQueueClient:
+def client(server: RunningServer, clock: SteppedClock) -> QueueClient:
     """Give a client."""
-    return SqsQueueClient(DirectTransport(server, clock))
+    return QueueClient(DirectTransport(server, clock))
 
 
 def while_time_passes(server: RunningServer, clock: SteppedClock) -> threading.Event:
@@ -49,7 +49,7 @@ def while_time_passes(server: RunningServer, clock: SteppedClock) -> threading.E
     return stop
 
 
-def test_messages_go_to_and_fro(server: RunningServer, client: SqsQueueClient) -> None:
+def test_messages_go_to_and_fro(server: RunningServer, client: QueueClient) -> None:
     """No connection is made."""
     client.send("orders", "tea")
     (message,) = client.receive("orders", wait_s=0)
@@ -58,12 +58,12 @@ def test_messages_go_to_and_fro(server: RunningServer, client: SqsQueueClient) -
     client.close()
 
 
-def test_a_refusal_is_the_servers(client: SqsQueueClient) -> None:
+def test_a_refusal_is_the_servers(client: QueueClient) -> None:
     with pytest.raises(ClientError, match="does not exist"):
         client.show("nowhere")
 
 
-def test_what_fails_is_tried_three_times(server: RunningServer, clock: SteppedClock, client: SqsQueueClient) -> None:
+def test_what_fails_is_tried_three_times(server: RunningServer, clock: SteppedClock, client: QueueClient) -> None:
     """After pauses, in virtual time; the last answer is given."""
     client.show("orders")
     stop = while_time_passes(server, clock)
@@ -80,7 +80,7 @@ def test_what_fails_is_tried_three_times(server: RunningServer, clock: SteppedCl
     assert clock.now_s() > 0
 
 
-def test_patience_is_virtual(server: RunningServer, clock: SteppedClock, client: SqsQueueClient) -> None:
+def test_patience_is_virtual(server: RunningServer, clock: SteppedClock, client: QueueClient) -> None:
     """A call that nobody answers is given up then, and tried once."""
     client.show("orders")
     stop = while_time_passes(server, clock)
@@ -111,9 +111,7 @@ def test_who_gave_up_after_the_answer_takes_nothing_back(server: RunningServer, 
     assert call.reply.status == 404
 
 
-def test_a_poll_that_was_given_up_gets_nothing(
-    server: RunningServer, clock: SteppedClock, client: SqsQueueClient
-) -> None:
+def test_a_poll_that_was_given_up_gets_nothing(server: RunningServer, clock: SteppedClock, client: QueueClient) -> None:
     """It is taken back from the server's line."""
     client.show("orders")
     stop = while_time_passes(server, clock)

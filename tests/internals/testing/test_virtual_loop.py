@@ -8,7 +8,7 @@ import pytest
 
 from tests.consumer.workbench import until
 from veilmq.testing import SteppedClock
-from veilmq.testing.virtual_loop import VirtualLoop
+from veilmq.testing.clocks import VirtualLoop
 
 
 class Loop:

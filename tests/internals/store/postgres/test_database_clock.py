@@ -6,7 +6,7 @@ from tests.store.host import QUEUE
 from tests.store.postgres_host import hosting_postgres, set_clock
 from veilmq.store.postgres.database import DatabaseClock
 from veilmq.testing import VirtualClock
-from veilmq.testing.virtual_clock import START_MS
+from veilmq.testing.clocks import START_MS
 
 
 @pytest.fixture

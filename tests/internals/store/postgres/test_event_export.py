@@ -27,8 +27,7 @@ from veilmq.core.commands import (
 from veilmq.core.errors import ShuttingDown
 from veilmq.core.events import CountEvents, EventRange, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents
 from veilmq.core.results import ReceivedMessage
-from veilmq.events.exporter import Exporter
-from veilmq.events.target import Target, open_target
+from veilmq.events.exporter import Exporter, Target, open_target
 from veilmq.store.port import execute
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.queues import EventLog

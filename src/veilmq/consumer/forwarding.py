@@ -1,0 +1,437 @@
+"""The forwarder: receives from the intake, routes, and moves each message to its queue; several at a time.
+
+Each worker is a thread with one receive of up to ten messages at work. A message that cannot be forwarded stays in the
+intake and returns when its timeout ends; the intake's dead-letter rule bounds how often. A group of a FIFO intake is
+locked by the server while one of its messages is in flight, so no two workers have it.
+"""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from veilmq.client.api import Forwards
+from veilmq.client.messages import ClientError, NewMessage, ReceivedMessage, Unreachable
+from veilmq.client.sqs import QueueClient
+from veilmq.client.transport import UNEXPECTED_REPLY
+from veilmq.consumer.clock import Threads
+from veilmq.consumer.forwarding_rules import Router, RoutesError
+from veilmq.consumer.metrics import Labels, Metric, MetricKind
+from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, Range
+from veilmq.core.properties import attributes_bytes
+from veilmq.core.settings import SettingValue
+
+BATCH_BYTES_MAX = 262_144
+"""What the messages of one send may have together on every server; a single larger message is sent alone."""
+FIFO_SUFFIX = ".fifo"
+NO_REPLY = "no answer"
+"""The reason of a message that may have been forwarded or not."""
+NO_RULE = "default"
+"""The label of messages that no rule matched."""
+REPORT_S = Range(minimum=1, maximum=3_600, default=10)
+TIMEOUT_S = Range(minimum=1, maximum=240, default=30)  # less than the five minutes of deduplication
+WAIT_S = Range(minimum=1, maximum=20, default=5)
+WORKERS = Range(minimum=1, maximum=10, default=4)
+
+_LAST_WAIT_S = 1
+_MISSING = frozenset({"QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"})
+_NO_FORWARD = frozenset({UNEXPECTED_REPLY, "UnknownRoute"})
+_PAUSE_S_MAX = 5.0
+_PAUSE_S_MIN = 0.1
+_SERVER_FAILED = 500
+_TRANSIENT = frozenset({"RequestThrottled", "ThrottlingException", "Throttling", "OverLimit"})
+
+log = logging.getLogger("veilmq.forwarding")
+
+
+class RelayedMessage(NamedTuple):
+    """A message in flight in the intake, the queue that it goes to, and by which rule."""
+
+    message: ReceivedMessage
+    target: str
+    rule: str | None = None
+
+
+RelayOutcome = ClientError | Unreachable | None
+"""Why a message has stayed in the intake, as far as is known; ``None`` for one that was forwarded."""
+
+GROUP_HELD = ClientError("GroupHeld", "An earlier message of the group was not forwarded: that one goes first.", 409)
+"""What keeps a message of a FIFO queue from being tried."""
+
+
+class GroupOrder:
+    """The groups of a FIFO intake that wait behind a message that stayed; of a standard queue, none."""
+
+    def __init__(self, *, fifo: bool) -> None:
+        """Hold none."""
+        self._fifo = fifo
+        self._held: set[str | None] = set()
+
+    def holds(self, relayed: RelayedMessage) -> bool:
+        """Return whether the message must not be tried."""
+        return relayed.message.group in self._held
+
+    def note(self, relayed: RelayedMessage, outcome: RelayOutcome) -> None:
+        """Hold the group of a message that stayed."""
+        if self._fifo and outcome is not None:
+            self._held.add(relayed.message.group)
+
+
+class Relay(Protocol):
+    """Moves messages to their queues; threads may share one."""
+
+    def relay(self, messages: Sequence[RelayedMessage]) -> list[RelayOutcome]:
+        """Try up to ten messages of one receive, and return the outcome of each. No message overtakes its group.
+
+        Raises ``Unreachable`` where no outcome is known.
+        """
+
+
+class ForwardRelay:
+    """Moves messages by veilmq's own forward, one transaction for each: a message is in one queue at any instant."""
+
+    def __init__(self, forwards: Forwards, *, fifo: bool) -> None:
+        """``forwards`` is the intake's; ``fifo``: it is a FIFO queue."""
+        self._forwards = forwards
+        self._fifo = fifo
+
+    def relay(self, messages: Sequence[RelayedMessage]) -> list[RelayOutcome]:
+        """Forward all at once; where that is refused as a whole (one target is missing or forbidden), one by one."""
+        try:
+            results = self._forwards.forward([(each.message.receipt, each.target) for each in messages])
+        except ClientError as error:
+            if error.status >= _SERVER_FAILED or len(messages) == 1:
+                return [error] * len(messages)
+        else:
+            return [result if isinstance(result, ClientError) else None for result in results]
+        order = GroupOrder(fifo=self._fifo)
+        outcomes: list[RelayOutcome] = []
+        for each in messages:
+            outcome = GROUP_HELD if order.holds(each) else self.relay([each])[0]
+            order.note(each, outcome)
+            outcomes.append(outcome)
+        return outcomes
+
+
+class SendRelay:
+    """Sends to the target, then deletes in the intake, which every SQS server can.
+
+    A crash in between repeats the send: in a FIFO target the repetition is not stored for five minutes, as the
+    message's id is its deduplication id there; in a standard one it is.
+    """
+
+    def __init__(self, client: QueueClient, intake: str, *, fifo: bool) -> None:
+        """``fifo``: the intake, and so each target, is a FIFO queue."""
+        self._client = client
+        self._intake = intake
+        self._fifo = fifo
+
+    def relay(self, messages: Sequence[RelayedMessage]) -> list[RelayOutcome]:
+        """Send in as few requests as the order of groups allows: of each group, one message at a time."""
+        outcomes: dict[str, RelayOutcome] = {}  # by receipt
+        order = GroupOrder(fifo=self._fifo)
+        for batch in _ordered(messages) if self._fifo else [list(messages)]:
+            by_target: dict[str, list[RelayedMessage]] = {}
+            for each in batch:
+                if order.holds(each):
+                    outcomes[each.message.receipt] = GROUP_HELD
+                else:
+                    by_target.setdefault(each.target, []).append(each)
+            for target, group in by_target.items():
+                for some in _by_size(group):
+                    for each, outcome in zip(some, self._send(target, some), strict=True):
+                        outcomes[each.message.receipt] = outcome
+                        order.note(each, outcome)
+        return [outcomes[each.message.receipt] for each in messages]
+
+    def _send(self, target: str, batch: Sequence[RelayedMessage]) -> list[RelayOutcome]:
+        new = [
+            NewMessage(
+                body=message.body,
+                attributes=message.attributes,
+                group=message.group,
+                dedup_id=message.id if self._fifo else None,
+            )
+            for message, _, _ in batch
+        ]
+        try:
+            sent = self._client.send_batch(target, new)
+        except (ClientError, Unreachable) as error:
+            return [error] * len(batch)
+        outcomes: list[RelayOutcome] = [each if isinstance(each, ClientError) else None for each in sent]
+        arrived = [number for number, outcome in enumerate(outcomes) if outcome is None]
+        for number, outcome in zip(arrived, self._delete([batch[number] for number in arrived]), strict=True):
+            outcomes[number] = outcome
+        return outcomes
+
+    def _delete(self, messages: Sequence[RelayedMessage]) -> Sequence[RelayOutcome]:
+        if not messages:
+            return []
+        try:
+            return self._client.delete_batch(self._intake, [each.message.receipt for each in messages])
+        except (ClientError, Unreachable) as error:
+            return [error] * len(messages)
+
+
+def _ordered(messages: Sequence[RelayedMessage]) -> list[list[RelayedMessage]]:
+    """Return the first message of each group, then the second of each, and so on."""
+    batches: list[list[RelayedMessage]] = []
+    count: Counter[str | None] = Counter()
+    for each in messages:
+        number = count[each.message.group]
+        count[each.message.group] += 1
+        batches += [[]] if number == len(batches) else []
+        batches[number].append(each)
+    return batches
+
+
+def _by_size(messages: Sequence[RelayedMessage]) -> Iterator[list[RelayedMessage]]:
+    """Yield the messages in their order, as many at once as one send takes."""
+    batch: list[RelayedMessage] = []
+    size_bytes = 0
+    for each in messages:
+        own_bytes = len(each.message.body.encode()) + attributes_bytes(each.message.attributes)
+        if batch and size_bytes + own_bytes > BATCH_BYTES_MAX:
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(each)
+        size_bytes += own_bytes
+    yield batch
+
+
+@dataclass(slots=True, kw_only=True)
+class Totals:
+    """Messages ``forwarded``, by queue, and attempts after which a message ``stayed`` in the intake, by reason.
+
+    ``routed`` has what was forwarded by queue and rule, ``None`` where none held. ``received`` counts all messages from
+    the intake, ``again`` those that had been received before.
+
+    One that stayed is received again when its timeout ends, and may so be counted more than once. ``gone`` counts
+    messages that were not in the intake any more: a repeated request finds what its first one had done.
+    """
+
+    forwarded: Counter[str] = field(default_factory=Counter)
+    stayed: Counter[str] = field(default_factory=Counter)
+    routed: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+    gone: int = 0
+    received: int = 0
+    again: int = 0
+
+    @property
+    def messages(self) -> int:
+        """Return how many were forwarded."""
+        return self.forwarded.total()
+
+    def add(self, messages: Sequence[RelayedMessage], outcomes: Sequence[RelayOutcome]) -> None:
+        """Count the outcomes of some messages."""
+        self.received += len(messages)
+        self.again += sum(each.message.receive_count > 1 for each in messages)
+        for each, outcome in zip(messages, outcomes, strict=True):
+            if outcome is None:
+                self.forwarded[each.target] += 1
+                self.routed[each.target, each.rule] += 1
+            elif _is_gone(outcome):
+                self.gone += 1
+            else:
+                self.stayed[_reason_of(outcome)] += 1
+
+
+def _is_gone(outcome: ClientError | Unreachable) -> bool:
+    return isinstance(outcome, ClientError) and outcome.fields.get("state") == "gone"
+
+
+def _reason_of(outcome: ClientError | Unreachable) -> str:
+    return outcome.code if isinstance(outcome, ClientError) else NO_REPLY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwarderOptions:
+    """How a forwarder works.
+
+    ``timeout_s`` is how long received messages are hidden, ``wait_s`` how long a receive waits for the first one,
+    and a stop for the receive. With ``until_empty`` it ends when a receive finds nothing.
+    """
+
+    intake: str
+    workers: int = WORKERS.default
+    timeout_s: int = TIMEOUT_S.default
+    wait_s: int = WAIT_S.default
+    until_empty: bool = False
+
+
+class Forwarder:
+    """Forwards the messages of one intake, by a router and a relay."""
+
+    def __init__(
+        self,
+        client: QueueClient,
+        router: Router,
+        relay: Relay,
+        options: ForwarderOptions,
+        *,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """``client`` receives. When ``stop`` is set, every worker ends after the messages that it has."""
+        self._client = client
+        self._router = router
+        self._relay = relay
+        self._options = options
+        self._stop = stop or threading.Event()
+        self._totals = Totals()
+        self._lock = threading.Lock()
+        self._warned: set[tuple[str, str]] = set()
+
+    def totals(self) -> Totals:
+        """Return a copy of the numbers so far."""
+        with self._lock:
+            return deepcopy(self._totals)
+
+    def run(
+        self, *, report: Callable[[Totals], None] = lambda totals: None, every_s: float = REPORT_S.default
+    ) -> Totals:
+        """Forward until ``stop`` is set, or the intake is empty; ``report`` is called every so often.
+
+        Raises ``ClientError`` when the intake cannot be received from: what is missing or forbidden stays so.
+        """
+        threads = Threads("forward", self._options.workers)
+        running: set[Future[None]] = {threads.submit(self._work) for _ in range(self._options.workers)}
+        try:
+            while running:
+                ended, running = wait(running, timeout=every_s, return_when=FIRST_EXCEPTION)
+                for each in ended:
+                    each.result()
+                if running:
+                    report(self.totals())
+        finally:
+            self._stop.set()
+            threads.close()
+        return self.totals()
+
+    def _work(self) -> None:
+        pause_s = _PAUSE_S_MIN
+        while not self._stop.is_set():
+            try:
+                messages = self._receive()
+            except (ClientError, Unreachable) as error:
+                if not _is_transient(error):
+                    raise
+                log.warning("nothing could be received from %s: %s", self._options.intake, error)
+                worked = False
+            else:
+                if not messages and self._options.until_empty:
+                    return
+                worked = self._forward(messages)
+            pause_s = _PAUSE_S_MIN if worked else min(2 * pause_s, _PAUSE_S_MAX)
+            if not worked:
+                self._stop.wait(pause_s)
+
+    def _receive(self) -> list[ReceivedMessage]:
+        options = self._options
+        return self._client.receive(
+            options.intake,
+            count=SQS_BATCH_ENTRIES_MAX,
+            timeout_s=options.timeout_s,
+            wait_s=_LAST_WAIT_S if options.until_empty else options.wait_s,
+        )
+
+    def _forward(self, received: Sequence[ReceivedMessage]) -> bool:
+        """Relay the messages; return whether the server works."""
+        if not received:
+            return True
+        messages = [RelayedMessage(message, *self._router.route(message)) for message in received]
+        outcomes: Sequence[RelayOutcome]
+        try:
+            outcomes = self._relay.relay(messages)
+        except Unreachable as error:
+            outcomes = [error] * len(messages)
+        with self._lock:
+            self._totals.add(messages, outcomes)
+        failures = [(each, why) for each, why in zip(messages, outcomes, strict=True) if why is not None]
+        for each, why in failures:
+            kind = each.target, _reason_of(why)
+            if not (_is_gone(why) or kind[1] == GROUP_HELD.code or kind in self._warned):
+                self._warned.add(kind)  # of each queue and reason once: it will come again and again
+                log.warning("the message %s was not forwarded to %s: %s", each.message.id, each.target, why)
+        return not any(_is_transient(why) for _, why in failures)
+
+
+def _is_transient(error: ClientError | Unreachable) -> bool:
+    """Return whether the same request may succeed a little later."""
+    return isinstance(error, Unreachable) or error.status >= _SERVER_FAILED or error.code in _TRANSIENT
+
+
+def forwarder_metrics(intake: str, totals: Callable[[], Totals]) -> list[Metric]:
+    """Return the metrics of the forwarder of ``intake``, which are read from ``totals``."""
+
+    def metric(name: str, text: str, labels: Labels, read: Callable[[Totals], Mapping[Labels, int]]) -> Metric:
+        def values() -> list[tuple[Labels, int]]:
+            return [((intake, *own), count) for own, count in read(totals()).items()]
+
+        return Metric(
+            name=f"veilmq_forward_{name}", kind=MetricKind.COUNTER, text=text, labels=("intake", *labels), read=values
+        )
+
+    def routed(now: Totals) -> Mapping[Labels, int]:
+        return {(queue, NO_RULE if rule is None else rule): count for (queue, rule), count in now.routed.items()}
+
+    def unmatched(now: Totals) -> Mapping[Labels, int]:
+        return {(): sum(count for (_, rule), count in now.routed.items() if rule is None)}
+
+    def stayed(now: Totals) -> Mapping[Labels, int]:
+        return {(reason,): count for reason, count in now.stayed.items()}
+
+    return [
+        metric("received", "Messages received from the intake.", (), lambda now: {(): now.received}),
+        metric("retried", "Of them, those that had been received before.", (), lambda now: {(): now.again}),
+        metric("unmatched", "Messages forwarded to the default queue, as no rule held.", (), unmatched),
+        metric("gone", "Messages that were in the intake no more.", (), lambda now: {(): now.gone}),
+        metric("forwarded", "Messages forwarded.", ("queue", "rule"), routed),
+        metric("failed", "Attempts after which a message stayed.", ("reason",), stayed),
+    ]
+
+
+def check_targets(intake: str, targets: Mapping[str, int | None]) -> None:
+    """Raise ``RoutesError`` where one of ``targets`` cannot take what is in ``intake``."""
+    fifo = intake.endswith(FIFO_SUFFIX)
+    for target in targets:
+        if target == intake:
+            raise RoutesError(f"The intake {intake} is one of the queues to forward to; name another one.")
+        if target.endswith(FIFO_SUFFIX) != fifo:
+            raise RoutesError(f"{intake} and {target} must both be FIFO queues, or both not.")
+
+
+def ready_queues(client: QueueClient, targets: Mapping[str, int | None], *, create: bool) -> list[str]:
+    """Make the queues that are missing, and return their names; without ``create`` raise ``RoutesError`` for them."""
+    missing = [target for target in targets if not _exists(client, target)]
+    if missing and not create:
+        raise RoutesError(f"There is no queue {', '.join(missing)}; create it first, or have --create do it.")
+    for target in missing:
+        timeout_s = targets[target]
+        settings: dict[str, SettingValue] = {} if timeout_s is None else {"visibility_timeout_s": timeout_s}
+        client.create_queue(target, settings | ({"fifo": True} if target.endswith(FIFO_SUFFIX) else {}))
+    return missing
+
+
+def _exists(client: QueueClient, queue: str) -> bool:
+    try:
+        client.show(queue)
+    except ClientError as error:
+        if error.code in _MISSING:
+            return False
+        raise
+    return True
+
+
+def can_forward(forwards: Forwards) -> bool:
+    """Return whether the server has forwards; raises ``ClientError`` where it has and refuses, and ``Unreachable``."""
+    try:
+        forwards.forward([])
+    except ClientError as error:
+        if error.code in _NO_FORWARD and error.status < _SERVER_FAILED:
+            return False
+        raise
+    return True

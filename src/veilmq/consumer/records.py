@@ -1,0 +1,399 @@
+"""Idempotency: records of what was done, and of what is being done, that keep work from being done twice.
+
+A record says of one piece of work, named by a ``key``, that its ``owner`` is doing it, until the lease ends, or that it
+was done, until its time to live ends::
+
+    nothing --begin--> begun --finish--> done --time--> nothing
+                       begun --forget, or time--> nothing
+
+A record begins before the handler does, ends when the lease ends, and is extended with each renewal of the lease. It is
+DONE before the message is deleted, and forgotten before the message returns.
+"""
+
+import asyncio
+import heapq
+import logging
+import math
+import sqlite3
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from veilmq.client.messages import ReceivedMessage
+from veilmq.consumer.clock import Clock, Span, SystemClock, Threads, span_s, wall_s
+from veilmq.consumer.context import DONE, Backoff, Cause, Delivery, Ending, EndingKind, ending_of
+from veilmq.consumer.leases import Lease, LeaseState
+from veilmq.consumer.metrics import Counters
+
+_log = logging.getLogger("veilmq.consumer")
+
+
+class Standing(Enum):
+    """What ``begin`` has found."""
+
+    OURS = "ours"
+    """Nobody has done it or does it; it is begun now."""
+    BUSY = "busy"
+    """Somebody else does it."""
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The result of ``begin``; ``left_s`` is how long a record that is BUSY or DONE lasts yet."""
+
+    standing: Standing
+    left_s: float = 0.0
+
+
+class RecordStore(Protocol):
+    """Keeps records. ``owner`` is a text that is new for each attempt."""
+
+    def begin(self, key: str, *, owner: str, for_s: float) -> Begun:
+        """Record that ``owner`` begins ``key``, for ``for_s`` seconds, unless it is done or being done. Atomic."""
+
+    def extend(self, key: str, *, owner: str, for_s: float) -> bool:
+        """Have the record last for ``for_s`` from now on; ``False``, and nothing changed, if it is not ``owner``'s."""
+
+    def finish(self, key: str, *, for_s: float) -> None:
+        """Record that ``key`` is done, by any owner, and keep that for ``for_s``."""
+
+    def forget(self, key: str, *, owner: str) -> None:
+        """Remove the record if it is ``owner``'s: the work was not done, and anybody may begin it."""
+
+
+class _MemoryRecord(NamedTuple):
+    expires_at_s: float
+    owner: str | None
+    """``None``: it is done."""
+
+
+class InMemory:
+    """A ``RecordStore`` that several handlers, and several consumers of a process, may share."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        """Record nothing yet."""
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._records: dict[str, _MemoryRecord] = {}
+        self._ends: list[tuple[float, str]] = []
+
+    def __len__(self) -> int:
+        """Return how many records there are."""
+        with self._lock:
+            self._drop_ended(self._clock.now_s())
+            return len(self._records)
+
+    def begin(self, key: str, *, owner: str, for_s: float) -> Begun:
+        """Record that ``owner`` begins ``key``, unless it is done or being done."""
+        with self._lock:
+            now_s = self._clock.now_s()
+            self._drop_ended(now_s)
+            found = self._records.get(key)
+            if found is None:
+                self._put(key, _MemoryRecord(now_s + for_s, owner))
+                return Begun(Standing.OURS)
+            return Begun(Standing.DONE if found.owner is None else Standing.BUSY, found.expires_at_s - now_s)
+
+    def extend(self, key: str, *, owner: str, for_s: float) -> bool:
+        """Have the record last for ``for_s`` from now on, if it is ``owner``'s."""
+        with self._lock:
+            now_s = self._clock.now_s()
+            self._drop_ended(now_s)
+            found = self._records.get(key)
+            if found is None or found.owner != owner:
+                return False
+            self._put(key, _MemoryRecord(now_s + for_s, owner))
+            return True
+
+    def finish(self, key: str, *, for_s: float) -> None:
+        """Record that ``key`` is done."""
+        with self._lock:
+            self._put(key, _MemoryRecord(self._clock.now_s() + for_s, None))
+
+    def forget(self, key: str, *, owner: str) -> None:
+        """Remove the record if it is ``owner``'s."""
+        with self._lock:
+            found = self._records.get(key)
+            if found is not None and found.owner == owner:
+                del self._records[key]
+
+    def _put(self, key: str, record: _MemoryRecord) -> None:
+        self._records[key] = record
+        heapq.heappush(self._ends, (record.expires_at_s, key))
+
+    def _drop_ended(self, now_s: float) -> None:
+        while self._ends and self._ends[0][0] <= now_s:
+            ends_at_s, key = heapq.heappop(self._ends)
+            record = self._records.get(key)
+            if record is not None and record.expires_at_s == ends_at_s:
+                del self._records[key]
+
+
+BUSY_S_MAX = 10.0
+"""How long a write waits for those of other processes."""
+
+_SCHEMA = """
+    CREATE TABLE IF NOT EXISTS record (key TEXT PRIMARY KEY, owner TEXT, expires_at_s REAL NOT NULL) WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS record_by_end ON record (expires_at_s);
+"""
+_FIND = "SELECT owner, expires_at_s FROM record WHERE key = ? AND expires_at_s > ?"
+_PUT = "INSERT OR REPLACE INTO record (key, owner, expires_at_s) VALUES (?, ?, ?)"
+_EXTEND = "UPDATE record SET expires_at_s = ? WHERE key = ? AND owner = ? AND expires_at_s > ?"
+_FORGET = "DELETE FROM record WHERE key = ? AND owner = ?"
+_DROP_ENDED = "DELETE FROM record WHERE key IN (SELECT key FROM record WHERE expires_at_s <= ? LIMIT 10)"
+
+
+class InFile:
+    """A ``RecordStore`` in a file of SQLite, for the processes of one machine: records outlive a crash of each.
+
+    Every write is a transaction that is on disk when it returns. Instants are the wall clock's, which processes share
+    and which goes on over a restart of the machine; a step of it moves the ends of records by as much. The time that a
+    write waits for others is part of the time that it gives: no record outlives its lease by that. The folder must
+    exist; ``close`` it when no handler runs any more.
+    """
+
+    def __init__(self, path: str | Path, *, wall_s: Callable[[], float] = wall_s) -> None:
+        """Open the file at ``path``, or make it. Raises ``sqlite3.Error`` for a file that is none of SQLite's."""
+        self._wall_s = wall_s
+        self._lock = threading.Lock()
+        self._connection = sqlite3.connect(path, timeout=BUSY_S_MAX, isolation_level=None, check_same_thread=False)
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def begin(self, key: str, *, owner: str, for_s: float) -> Begun:
+        """Record that ``owner`` begins ``key``, unless it is done or being done; drops a few records that ended."""
+        called_s = self._wall_s()
+        with self._writing() as connection:
+            now_s = self._wall_s()
+            found = connection.execute(_FIND, (key, now_s)).fetchone()
+            if found is not None:
+                return Begun(Standing.DONE if found[0] is None else Standing.BUSY, found[1] - now_s)
+            connection.execute(_DROP_ENDED, (now_s,))
+            connection.execute(_PUT, (key, owner, called_s + for_s))
+            return Begun(Standing.OURS)
+
+    def extend(self, key: str, *, owner: str, for_s: float) -> bool:
+        """Have the record last for ``for_s`` from now on, if it is ``owner``'s."""
+        called_s = self._wall_s()
+        with self._writing() as connection:
+            return connection.execute(_EXTEND, (called_s + for_s, key, owner, self._wall_s())).rowcount == 1
+
+    def finish(self, key: str, *, for_s: float) -> None:
+        """Record that ``key`` is done."""
+        with self._writing() as connection:
+            connection.execute(_PUT, (key, None, self._wall_s() + for_s))
+
+    def forget(self, key: str, *, owner: str) -> None:
+        """Remove the record if it is ``owner``'s."""
+        with self._writing() as connection:
+            connection.execute(_FORGET, (key, owner))
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """Hold the file for one transaction; the lock is taken at its begin, so that none fails halfway."""
+        with self._lock:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+
+TTL = "1d"
+
+
+class Idempotency(Protocol):
+    """What the option ``idempotency`` of a handler takes."""
+
+    @property
+    def store(self) -> RecordStore:
+        """Where the records are."""
+
+    @property
+    def ttl_s(self) -> float:
+        """How long the record of done work is kept."""
+
+    def key(self, message: ReceivedMessage) -> str:
+        """Return the name of the work that ``message`` requests."""
+
+
+class ByMessageId:
+    """One piece of work is one message: deliveries of it after the first that was done are deleted."""
+
+    def __init__(self, store: RecordStore, ttl: Span = TTL) -> None:
+        """``ttl`` should be longer than a message may take to return; its retention at the most."""
+        self.store = store
+        self.ttl_s = _positive_s(ttl)
+
+    def key(self, message: ReceivedMessage) -> str:
+        """Return the message's id."""
+        return message.id
+
+
+class ByKey:
+    """Messages with the same key request the same work: it is done for the first, the others are deleted."""
+
+    def __init__(self, store: RecordStore, key: Callable[[ReceivedMessage], str], ttl: Span = TTL) -> None:
+        """``key`` takes the message, whatever the handler takes; ``ttl`` is for how long a repetition is one."""
+        self.store = store
+        self.ttl_s = _positive_s(ttl)
+        self._key = key
+
+    def key(self, message: ReceivedMessage) -> str:
+        """Return what the user's function says."""
+        return self._key(message)
+
+
+def _positive_s(ttl: Span) -> float:
+    ttl_s = span_s(ttl)
+    if not ttl_s:
+        raise ValueError("ttl is 0: nothing would be remembered; give a span like 1d")
+    return ttl_s
+
+
+STORE_CALLS_MAX = 4
+
+_FINISHED = (EndingKind.DONE, EndingKind.DROPPED)
+
+
+class _Record(NamedTuple):
+    key: str
+    owner: str
+
+
+class Keeper:
+    """Used in the event loop; the store is called in threads of its own."""
+
+    def __init__(self, idempotency: Idempotency, *, queue: str, retry: Backoff, clock: Clock, counts: Counters) -> None:
+        """Keys are of ``queue``: another queue's handler does other work."""
+        self._idempotency = idempotency
+        self._prefix = queue.rpartition("/")[2]
+        self._retry = retry
+        self._clock = clock
+        self._counts = counts
+        self._threads = Threads(f"veilmq-records-{self._prefix}", STORE_CALLS_MAX)
+        self._records: dict[int, _Record] = {}
+
+    @property
+    def at_work(self) -> int:
+        """Return how many threads have a call of the store in work."""
+        return self._threads.at_work
+
+    async def begin(self, deliveries: Sequence[Delivery], *, too_late: Callable[[], bool]) -> dict[int, Ending]:
+        """Return, by ``id``, how those end whose handler is not to run; all, if by then it is ``too_late`` to begin."""
+        endings = await asyncio.gather(*map(self._begin, deliveries))
+        if too_late():
+            endings = [Ending(kind=EndingKind.RELEASE)] * len(deliveries)
+        self._counts.events["recognised"] += sum(ending is DONE for ending in endings)
+        return {
+            id(delivery): ending for delivery, ending in zip(deliveries, endings, strict=True) if ending is not None
+        }
+
+    async def end(self, delivery: Delivery, ending: Ending) -> None:
+        """Bring the record to what ``ending`` says, before that is carried out; without a record do nothing."""
+        record = self._records.pop(delivery.lease.number, None)
+        delivery.lease.on_renewed = None
+        if record is None:
+            return
+        store, ttl_s = self._idempotency.store, self._idempotency.ttl_s
+        try:
+            if ending.kind in _FINISHED:
+                await self._in_thread(partial(store.finish, record.key, for_s=ttl_s))
+            else:
+                await self._in_thread(partial(store.forget, record.key, owner=record.owner))
+        except Exception:  # noqa: BLE001 - a store may raise anything; the record ends with the lease
+            _log.exception("message %s: its record could not be written", delivery.message.id)
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._threads.close()
+
+    async def _begin(self, delivery: Delivery) -> Ending | None:
+        try:
+            key = self._idempotency.key(delivery.message)
+        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
+            return ending_of(error)
+        record = _Record(f"{self._prefix}:{key}", uuid.uuid4().hex)
+        renewals = delivery.lease.renewals
+        try:
+            begun = await self._in_thread(partial(self._begin_record, record, delivery.lease))
+        except Exception as error:  # noqa: BLE001 - a store may raise anything
+            _log.exception("message %s: no record could be begun", delivery.message.id)
+            return self._later(delivery, f"The store of records failed: {error}", 0.0)
+        if begun.standing is Standing.DONE:
+            return DONE
+        if begun.standing is Standing.BUSY:
+            return self._later(delivery, "Another worker is at this work.", begun.left_s)
+        return self._keep(delivery, record, renewals)
+
+    def _begin_record(self, record: _Record, lease: Lease) -> Begun:
+        return self._idempotency.store.begin(record.key, owner=record.owner, for_s=self._left_s(lease))
+
+    def _keep(self, delivery: Delivery, record: _Record, renewals: int) -> Ending | None:
+        """Extend the record from now on, and at once if the lease was renewed since there were so many ``renewals``."""
+        self._records[delivery.lease.number] = record
+        renewed = partial(self._renewed, delivery, record, asyncio.get_running_loop())
+        delivery.lease.on_renewed = renewed
+        if delivery.lease.renewals != renewals:
+            renewed()
+        if delivery.lease.state_at(self._clock.now_s()) is not LeaseState.HELD:
+            return Ending(kind=EndingKind.LEFT, reason="The lease ended while its record was begun.")
+        return None
+
+    def _later(self, delivery: Delivery, reason: str, after_s: float) -> Ending:
+        """Come back, at a time that is named: it is not an attempt that failed, and no number of them rejects."""
+        after_s = max(math.ceil(after_s), self._retry.after_s(delivery.attempt), 1)
+        return Ending(kind=EndingKind.RETRY, after_s=after_s, reason=reason)
+
+    def _renewed(self, delivery: Delivery, record: _Record, loop: asyncio.AbstractEventLoop) -> None:
+        """Extend the record by as much as the lease; called in the renewer's thread, which must not wait."""
+        self._threads.submit(partial(self._extend, delivery, record, loop))
+
+    def _extend(self, delivery: Delivery, record: _Record, loop: asyncio.AbstractEventLoop) -> None:
+        store, left_s = self._idempotency.store, self._left_s(delivery.lease)
+        try:
+            ours = store.extend(record.key, owner=record.owner, for_s=left_s) or self._is_begun_anew(delivery, record)
+        except Exception:  # noqa: BLE001 - a store may raise anything; the next renewal tries again
+            _log.exception("message %s: its record could not be extended", delivery.message.id)
+            return
+        if not ours:
+            loop.call_soon_threadsafe(self._taken, delivery)
+
+    def _is_begun_anew(self, delivery: Delivery, record: _Record) -> bool:
+        """Begin a record that ended before it was extended; return whether no other owner has begun it since.
+
+        If the handler ends meanwhile, its end may have come before this begin, and then nothing is left of it.
+        """
+        number = delivery.lease.number
+        if number not in self._records:
+            return False
+        ours = self._begin_record(record, delivery.lease).standing is Standing.OURS
+        if ours and number not in self._records:
+            self._idempotency.store.forget(record.key, owner=record.owner)
+        return ours
+
+    def _taken(self, delivery: Delivery) -> None:
+        """Stop the handler: another worker has begun, or done, its work."""
+        if delivery.lease.number in self._records:
+            _log.warning("message %s: its record is not ours any more", delivery.message.id)
+            delivery.cancel(Cause.LOST)
+
+    def _left_s(self, lease: Lease) -> float:
+        return max(0.0, lease.remaining_s(self._clock.now_s()))
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        return await asyncio.wrap_future(self._threads.submit(call))

@@ -1,1 +1,0 @@
-"""Forwarding without Spark: from an intake queue to the queue that rules name for each message."""

@@ -1,0 +1,319 @@
+"""Time that stands still until a test moves it: the server's clock, that of a consumer's leases, and an event loop."""
+
+import asyncio
+import heapq
+import selectors
+import threading
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
+
+from veilmq.core.limits import SECOND_MS
+from veilmq.store.clock import StoreClock
+
+START_MS = 1_700_000_000_000
+
+
+class VirtualTimer:
+    """A call that was arranged."""
+
+    __slots__ = ("at_ms", "callback", "number")
+
+    def __init__(self, at_ms: int, number: int, callback: Callable[[], object]) -> None:
+        """``number`` keeps timers of one instant in the order in which they were set."""
+        self.at_ms = at_ms
+        self.number = number
+        self.callback: Callable[[], object] | None = callback
+
+    def __lt__(self, other: "VirtualTimer") -> bool:
+        """Order by instant, then by when it was set."""
+        return (self.at_ms, self.number) < (other.at_ms, other.number)
+
+    def cancel(self) -> None:
+        """Call it off; harmless when it has happened."""
+        self.callback = None
+
+
+class VirtualClock(StoreClock):
+    """``core.ports.Clock`` for tests, and the machine under it; not safe to use from two threads at once.
+
+    The clocks of the machine move together with the store's. ``step_wall`` and ``reboot`` part them: what a store makes
+    of that is the store's affair. ``synchronised`` says whether the kernel calls its clock so.
+    """
+
+    def __init__(self, start_ms: int = START_MS, *, synchronised: bool = True) -> None:
+        """Stand at ``start_ms``."""
+        self.synchronised = synchronised
+        self.boot_id = "boot 1"
+        self._boots = 1
+        self._boot_ms = self._wall_ms = start_ms
+        self._timers: list[VirtualTimer] = []
+        self._set = 0
+        super().__init__(boot_ms=start_ms, wall_ms=start_ms)
+
+    def boot_ms(self) -> int:
+        """Return the boot clock."""
+        return self._boot_ms
+
+    def wall_ms(self) -> int:
+        """Return the wall clock."""
+        return self._wall_ms
+
+    def is_synchronised(self) -> bool:
+        """Return ``synchronised``."""
+        return self.synchronised
+
+    def step_wall(self, ms: int = 0, *, seconds: float = 0) -> None:
+        """Step the wall clock, forward or backward; no time passes."""
+        self._wall_ms += ms + round(seconds * SECOND_MS)
+
+    def reboot(self, down_ms: int = 0, *, seconds: float = 0) -> None:
+        """Begin another boot after the machine was down for that long; for a time when no server runs."""
+        self._boots += 1
+        self.boot_id = f"boot {self._boots}"
+        self._wall_ms += down_ms + round(seconds * SECOND_MS)
+        self._boot_ms = 0
+        self._timers.clear()
+        self._offset_ms = self._wall_ms
+
+    def call_at(self, at_ms: int, callback: Callable[[], object]) -> VirtualTimer:
+        """Call ``callback`` when the clock has been moved to ``at_ms``."""
+        self._set += 1
+        timer = VirtualTimer(at_ms, self._set, callback)
+        heapq.heappush(self._timers, timer)
+        if at_ms <= self.now_ms():
+            asyncio.get_running_loop().call_soon(self.run_due)
+        return timer
+
+    def catch_up(self, at_least_ms: int) -> None:
+        """Move to ``at_least_ms`` if that is later than now, and run nothing."""
+        self._move_to(max(self.now_ms(), at_least_ms))
+
+    def advance(self, ms: int) -> None:
+        """Move by ``ms`` milliseconds, running what becomes due on the way."""
+        self.set(self.now_ms() + ms)
+
+    def set(self, at_ms: int) -> None:
+        """Move to ``at_ms``, running what becomes due on the way; raises ``ValueError`` for a move backwards."""
+        if at_ms < self.now_ms():
+            raise ValueError(f"the clock stands at {self.now_ms()} and cannot go back to {at_ms}")
+        while (due_ms := self.next_timer_ms()) is not None and due_ms <= at_ms:
+            self._move_to(max(self.now_ms(), due_ms))
+            self.run_due()
+        self._move_to(max(self.now_ms(), at_ms))
+
+    def _move_to(self, at_ms: int) -> None:
+        passed_ms = at_ms - self.now_ms()
+        self._boot_ms += passed_ms
+        self._wall_ms += passed_ms
+
+    def next_timer_ms(self) -> int | None:
+        """Return the instant of the next timer, ``None`` when there is none."""
+        while self._timers and self._timers[0].callback is None:
+            heapq.heappop(self._timers)
+        return self._timers[0].at_ms if self._timers else None
+
+    def run_due(self) -> None:
+        """Run the timers whose instant has come; those that they set for now run when the loop turns."""
+        due = []
+        while (at_ms := self.next_timer_ms()) is not None and at_ms <= self.now_ms():
+            due.append(heapq.heappop(self._timers))
+        for timer in due:
+            callback, timer.callback = timer.callback, None
+            if callback is not None:
+                callback()
+
+
+_CHECK_S = 0.02  # a thread that ends does not notify
+_CHECKS_MAX = 1_500
+
+
+class SteppedClock:
+    """``veilmq.consumer.clock.Clock`` for tests; threads may share it, one of them moves it."""
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        """Stand at ``now_s``."""
+        self._now_s = now_s
+        self._moved = threading.Condition()
+        self._alarms: list[SteppedAlarm] = []
+        self.sleeps = 0
+        """How often anybody has gone to sleep."""
+
+    def now_s(self) -> float:
+        """Return the present instant."""
+        return self._now_s
+
+    def alarm(self) -> "SteppedAlarm":
+        """Return a new alarm on this clock."""
+        alarm = SteppedAlarm(self, self._moved)
+        self._alarms.append(alarm)
+        return alarm
+
+    def set(self, at_s: float) -> None:
+        """Stand at ``at_s`` at once, past all wake-ups before; raises ``ValueError`` for a move backwards."""
+        if at_s < self._now_s:
+            raise ValueError(f"the clock stands at {self._now_s} and cannot go back to {at_s}")
+        with self._moved:
+            self._now_s = at_s
+            self._moved.notify_all()
+
+    @property
+    def sleepers(self) -> int:
+        """Return how many threads sleep on an alarm, with no reason to wake yet."""
+        with self._moved:
+            return sum(alarm.is_asleep for alarm in self._alarms)
+
+    def advance(self, duration_s: float) -> None:
+        """Move by ``duration_s``, from sleeper to sleeper; raises ``TimeoutError`` if one does not sleep again."""
+        until_s = self._now_s + duration_s
+        self.settle()
+        while (next_s := self.next_s()) is not None and next_s <= until_s:
+            self.set(max(next_s, self._now_s))
+            self.settle()
+        self.set(max(until_s, self._now_s))
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until everybody who has slept on an alarm sleeps again, with nothing to do."""
+        with self._moved:
+            for _ in range(_CHECKS_MAX):
+                if self._moved.wait_for(lambda: all(alarm.is_quiet for alarm in self._alarms), _CHECK_S):
+                    return
+        raise TimeoutError("a thread on this clock has not gone to sleep again")
+
+    def next_s(self) -> float | None:
+        """Return the first instant at which a sleeper wants to wake."""
+        with self._moved:
+            return min((alarm.at_s for alarm in self._alarms if alarm.at_s is not None), default=None)
+
+
+class SteppedAlarm:
+    """An alarm of a ``SteppedClock``."""
+
+    def __init__(self, clock: SteppedClock, moved: threading.Condition) -> None:
+        """Made by the clock."""
+        self.at_s: float | None = None
+        self._clock = clock
+        self._moved = moved
+        self._rung = False
+        self._sleeper: threading.Thread | None = None
+        self._asleep = False
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether its thread, if it has one, sleeps and has no reason to wake yet."""
+        if self._sleeper is None or not self._sleeper.is_alive():
+            return True
+        return self.is_asleep
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether a thread sleeps on it and has no reason to wake yet."""
+        return self._asleep and not self._is_over()
+
+    def ring(self) -> None:
+        """Wake the sleeper; without one, the next sleep ends at once."""
+        with self._moved:
+            self._rung = True
+            self._moved.notify_all()
+
+    def wait_until(self, at_s: float | None) -> None:
+        """Return when ``at_s`` has come (``None``: never) or it has rung since the last return."""
+        with self._moved:
+            self.at_s, self._sleeper, self._asleep = at_s, threading.current_thread(), True
+            self._clock.sleeps += 1
+            self._moved.notify_all()
+            self._moved.wait_for(self._is_over)
+            self.at_s, self._rung, self._asleep = None, False, False
+
+    def _is_over(self) -> bool:
+        return self._rung or (self.at_s is not None and self.at_s <= self._clock.now_s())
+
+
+_TOLERANCE_S = 1e-6  # of sums of seconds, so that a timer is not missed by their last digit
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Runs in a thread of its own; the properties, ``wake`` and ``call_soon_threadsafe`` are for other threads."""
+
+    def __init__(self, clock: SteppedClock) -> None:
+        """Take the time from ``clock``."""
+        self._waiting = _Waiting(clock)
+        super().__init__(self._waiting)
+        self._clock = clock
+        self._clock_resolution = _TOLERANCE_S
+        self._lock = threading.Lock()
+        self._calls_scheduled = self._calls_made = 0
+        self._in_executor = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits, and every call that was scheduled has been made."""
+        return self._waiting.is_asleep and self._calls_scheduled == self._calls_made
+
+    @property
+    def next_s(self) -> float | None:
+        """When it wakes by itself, if it is idle; ``None``: only when woken."""
+        return self._waiting.wakes_at_s
+
+    @property
+    def in_executor(self) -> int:
+        """How many calls of ``asyncio.to_thread`` are under way."""
+        return self._in_executor
+
+    def time(self) -> float:
+        """Return the virtual instant."""
+        return self._clock.now_s()
+
+    def wake(self) -> None:
+        """Read the clock again."""
+        self.call_soon_threadsafe(_nothing)
+
+    def call_soon_threadsafe(  # type: ignore[override]  # it hands on what it is given
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Call ``callback`` soon, and count the call."""
+        with self._lock:
+            self._calls_scheduled += 1
+        return super().call_soon_threadsafe(self._count_call, callback, args, context=context)
+
+    def run_in_executor(  # type: ignore[override]  # it hands on what it is given
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> Any:
+        """Run ``func`` in a thread, and count it while it runs."""
+        self._in_executor += 1
+        future = super().run_in_executor(executor, func, *args)
+        future.add_done_callback(self._ran)
+        return future
+
+    def _count_call(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        with self._lock:
+            self._calls_made += 1
+        callback(*args)
+
+    def _ran(self, _: object) -> None:
+        self._in_executor -= 1
+
+
+class _Waiting(selectors.DefaultSelector):
+    """A selector that waits for no time, and says for how long it would have waited."""
+
+    def __init__(self, clock: SteppedClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.is_asleep = False
+        self.wakes_at_s: float | None = None
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is not None and timeout <= 0:
+            return super().select(0)
+        self.wakes_at_s = None if timeout is None else self._clock.now_s() + timeout
+        self.is_asleep = True
+        try:
+            return super().select(None)
+        finally:
+            self.is_asleep = False
+
+
+def _nothing() -> None:
+    """Be a reason to wake."""

@@ -1,0 +1,95 @@
+"""How long receipts were held, read back from the files that the export writes: the newest, with a bound."""
+
+from pathlib import Path
+
+import pytest
+
+from veilmq.core.events import EventRange, Outcome, ReceiptClosed, encode
+from veilmq.events import ProcessingTimes, bin_begin_ms, bin_of, parquet
+from veilmq.events.exporter import open_target
+from veilmq.events.parquet import encoded, files, read_processing_times, to_table
+
+HOUR_MS = 3_600_000
+
+
+def closed(
+    number: int, outcome: Outcome, held_ms: int, *, queue: str = "a/q", at_ms: int = HOUR_MS, message: int | None = None
+) -> ReceiptClosed:
+    """Return a receipt that ended."""
+    return ReceiptClosed(
+        queue=queue,
+        key="",
+        group_hash=None,
+        size_bucket=1,
+        message_id=(number if message is None else message).to_bytes(16),
+        receipt=1,
+        sent_at_ms=0,
+        received_at_ms=at_ms - held_ms,
+        closed_at_ms=at_ms,
+        held_ms=held_ms,
+        outcome=outcome,
+        visibility_ms=30_000,
+        extensions=0,
+        receive_count=1,
+        batch_size=1,
+        batch_position=0,
+    )
+
+
+def write(root: Path, first: int, *events: ReceiptClosed) -> None:
+    """Export events as a server does."""
+    target = open_target(str(root))
+    planned = EventRange(node="n", first=first, last=first + len(events) - 1)
+    table = to_table([(first, encode(list(events)))], "n")
+    for folder, name, rows in files([table], planned):
+        target.put(folder, name, encoded(rows))
+
+
+def test_bins_are_two_a_doubling() -> None:
+    assert [bin_of(ms) for ms in (0, 1, 2, 4, 1_000, 1_024)] == [0, 0, 2, 4, 19, 20]
+    for held_ms in (1, 3, 999, 30_000, 43_200_000):
+        assert bin_begin_ms(bin_of(held_ms)) <= held_ms < bin_begin_ms(bin_of(held_ms) + 1)
+
+
+def test_receipts_are_counted_by_how_they_ended(tmp_path: Path) -> None:
+    """Those of other queues are not, and an expiry that a late deletion followed says no more than that one."""
+    write(
+        tmp_path,
+        1,
+        closed(1, Outcome.DELETED, 1_000),
+        closed(2, Outcome.DELETED, 1_010),
+        closed(3, Outcome.EXPIRED, 30_000),
+        closed(4, Outcome.EXPIRED, 30_000, message=7),
+        closed(5, Outcome.LATE_DELETED, 50_000, message=7),
+        closed(6, Outcome.NACKED, 5),
+        closed(7, Outcome.DELETED, 9, queue="a/other"),
+    )
+    found = read_processing_times(tmp_path, "a/q")
+    second, timeout, late = bin_of(1_000), bin_of(30_000), bin_of(50_000)
+    assert found == ProcessingTimes(
+        deleted={second: 2}, late={late: 1}, expired={timeout: 1}, receipts=4, since_ms=HOUR_MS, is_cut=False
+    )
+
+
+def test_only_the_newest_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for hour in range(5):
+        write(tmp_path, 10 * hour + 1, closed(hour, Outcome.DELETED, 1 << hour, at_ms=(hour + 1) * HOUR_MS))
+    monkeypatch.setattr(parquet, "FILES_MAX", 2)
+    found = read_processing_times(tmp_path, "a/q")
+    assert (found.deleted, found.is_cut) == ({bin_of(8): 1, bin_of(16): 1}, True)
+
+
+def test_nothing_and_what_is_no_file_of_ours_are_nothing(tmp_path: Path) -> None:
+    assert read_processing_times(tmp_path / "none", "a/q") == ProcessingTimes()
+    write(tmp_path, 1, closed(1, Outcome.DELETED, 1))
+    (path,) = tmp_path.rglob("*.parquet")
+    (path.parent / "broken.parquet").write_bytes(b"no parquet")
+    assert read_processing_times(tmp_path, "a/q").receipts == 1
+
+
+def test_a_file_that_goes_meanwhile_hides_no_other(tmp_path: Path) -> None:
+    """Whoever tidies up the export does not ask this page."""
+    write(tmp_path, 1, closed(1, Outcome.DELETED, 1_000))
+    (there,) = tmp_path.rglob("*.parquet")
+    there.with_name("gone.parquet").symlink_to("nowhere")
+    assert read_processing_times(tmp_path, "a/q").receipts == 1
