@@ -18,12 +18,10 @@ from veilmq.core import limits
 from veilmq.core.claims import Acknowledged, Bound, SourceView
 from veilmq.core.publications import Published, Staged, WriterView
 from veilmq.core.settings import SettingValue
-
 from veilmq.wire.sqs.names import full_name
-from veilmq.wire.v1.publications import ForwardedEntry
-from veilmq.wire.v1.publications import OutgoingRow
-from veilmq.wire.v1.publications import ARROW_TYPE, MessagesFields
+from veilmq.wire.sqs.queues import GetQueueUrlRequest, QueueUrlResult
 from veilmq.wire.v1.claims import CURSOR
+from veilmq.wire.v1.publications import ARROW_TYPE, ForwardedEntry, MessagesFields, OutgoingRow
 
 _JSON = "application/json"
 
@@ -341,13 +339,13 @@ class Settings(QueueApi):
         Settings name other queues by their names. ``tags`` are those of a new queue. Raises ``ClientError`` and
         ``Unreachable``.
         """
-        from veilmq.wire.v1.queues import CreatedQueue
+        from veilmq.wire.v1.queues import CreatedQueue  # noqa: PLC0415 - workers of Spark need none
 
         return self.post("create", {"settings": settings or {}, "tags": tags or {}}, CreatedQueue).url
 
     def show(self) -> QueueStatus:
         """Return the settings and the counters of the queue; raises ``ClientError`` and ``Unreachable``."""
-        from veilmq.wire.v1.queues import ShownQueue
+        from veilmq.wire.v1.queues import ShownQueue  # noqa: PLC0415 - workers of Spark need none
 
         shown = self.get("show", {}, ShownQueue)
         return QueueStatus(

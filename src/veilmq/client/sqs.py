@@ -7,7 +7,6 @@ being raised. Every call raises ``ClientError`` when the server refuses and ``Un
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from time import time
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -29,52 +28,65 @@ from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SECOND_MS, SQS_LIST_RESULTS, SQS_MOVE_TASK_RESULTS, SQS_RECEIVE_WAIT_S, Range
 from veilmq.core.properties import Attribute
 from veilmq.core.settings import QueueSettings, SettingValue
-from veilmq.wire.sqs.members import BatchResultErrorEntry
-from veilmq.wire.sqs.members import ChangedResultEntry
-from veilmq.wire.sqs.members import QueueRequest
-from veilmq.wire.sqs.members import SendMessageBatchResultEntry
-from veilmq.wire.sqs.members import SendMessageResult
-from veilmq.wire.sqs.messages import ChangeMessageVisibilityBatchEntry
-from veilmq.wire.sqs.messages import ChangeMessageVisibilityBatchRequest
-from veilmq.wire.sqs.messages import DeleteMessageBatchEntry
-from veilmq.wire.sqs.messages import DeleteMessageBatchRequest
-from veilmq.wire.sqs.messages import DeleteMessageRequest
-from veilmq.wire.sqs.messages import Message
-from veilmq.wire.sqs.messages import ReceiveMessageResult
-from veilmq.wire.sqs.messages import SendMessageBatchEntry
-from veilmq.wire.sqs.messages import SendMessageBatchRequest
-from veilmq.wire.sqs.moves import CancelMessageMoveTaskRequest
-from veilmq.wire.sqs.moves import CancelMessageMoveTaskResult
-from veilmq.wire.sqs.moves import ListMessageMoveTasksRequest
-from veilmq.wire.sqs.moves import ListMessageMoveTasksResult
-from veilmq.wire.sqs.moves import MoveTaskEntry
-from veilmq.wire.sqs.moves import StartMessageMoveTaskResult
-from veilmq.wire.sqs.queues import CreateQueueRequest
-from veilmq.wire.sqs.queues import GetQueueAttributesRequest
-from veilmq.wire.sqs.queues import GetQueueAttributesResult
-from veilmq.wire.sqs.queues import GetQueueUrlRequest
-from veilmq.wire.sqs.queues import ListDeadLetterSourceQueuesRequest
-from veilmq.wire.sqs.queues import ListDeadLetterSourceQueuesResult
-from veilmq.wire.sqs.queues import ListQueueTagsResult
-from veilmq.wire.sqs.queues import ListQueuesRequest
-from veilmq.wire.sqs.queues import ListQueuesResult
-from veilmq.wire.sqs.queues import QueueUrlResult
-from veilmq.wire.sqs.queues import SetQueueAttributesRequest
-from veilmq.wire.sqs.queues import TagQueueRequest
-from veilmq.wire.sqs.queues import UntagQueueRequest
-from veilmq.wire.sqs.members import TRACE_HEADER
 from veilmq.wire.exchange import RequestContext
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.members import DEDUPLICATION, GROUP
-from veilmq.wire.sqs.queue_attributes import Kind, Number
-from veilmq.wire.sqs.queue_attributes import ALL, QUEUE_ARN, SETTABLE, SETTINGS, attribute_of
-from veilmq.wire.sqs.members import AttributeValue, Shape
+from veilmq.wire.sqs.members import (
+    DEDUPLICATION,
+    GROUP,
+    TRACE_HEADER,
+    AttributeValue,
+    BatchResultErrorEntry,
+    ChangedResultEntry,
+    QueueRequest,
+    SendMessageBatchResultEntry,
+    SendMessageResult,
+    Shape,
+)
+from veilmq.wire.sqs.messages import (
+    ChangeMessageVisibilityBatchEntry,
+    ChangeMessageVisibilityBatchRequest,
+    ChangeMessageVisibilityRequest,
+    DeleteMessageBatchEntry,
+    DeleteMessageBatchRequest,
+    DeleteMessageRequest,
+    Message,
+    ReceiveMessageRequest,
+    ReceiveMessageResult,
+    SendMessageBatchEntry,
+    SendMessageBatchRequest,
+    SendMessageRequest,
+)
+from veilmq.wire.sqs.moves import (
+    CancelMessageMoveTaskRequest,
+    CancelMessageMoveTaskResult,
+    ListMessageMoveTasksRequest,
+    ListMessageMoveTasksResult,
+    MoveTaskEntry,
+    StartMessageMoveTaskRequest,
+    StartMessageMoveTaskResult,
+)
+from veilmq.wire.sqs.queue_attributes import ALL, QUEUE_ARN, SETTABLE, SETTINGS, Kind, Number, attribute_of
+from veilmq.wire.sqs.queues import (
+    CreateQueueRequest,
+    GetQueueAttributesRequest,
+    GetQueueAttributesResult,
+    GetQueueUrlRequest,
+    ListDeadLetterSourceQueuesRequest,
+    ListDeadLetterSourceQueuesResult,
+    ListQueuesRequest,
+    ListQueuesResult,
+    ListQueueTagsResult,
+    QueueUrlResult,
+    SetQueueAttributesRequest,
+    TagQueueRequest,
+    UntagQueueRequest,
+)
 
 _NO_DEAD_LETTERS = frozenset({UNEXPECTED_REPLY, "UnknownRoute", "InvalidRequest", "DestinationRefused"})
 """Codes of a server that takes no dead letters from clients, or not between these queues."""
 _ANY = Range(minimum=0, maximum=10**10, default=0)
 _KINDS: dict[str, Kind] = {
-    name: replace(setting.kind, range=_ANY) if isinstance(setting.kind, Number) else setting.kind
+    name: Number(setting.kind.fields[0], _ANY) if isinstance(setting.kind, Number) else setting.kind
     for name, setting in SETTINGS.items()
 }
 """How attributes of a queue are read: over SMQ numbers have other ranges."""
@@ -354,8 +366,7 @@ class QueueClient:
     def delete_batch(self, queue: str, receipts: Sequence[str]) -> list[ClientError | None]:
         """Delete the messages of up to ten receipts; ``None`` for each that succeeded."""
         entries = [
-            DeleteMessageBatchEntry(id=str(number), receipt_handle=receipt)
-            for number, receipt in enumerate(receipts)
+            DeleteMessageBatchEntry(id=str(number), receipt_handle=receipt) for number, receipt in enumerate(receipts)
         ]
         request = DeleteMessageBatchRequest(queue_url=self._url(queue), entries=entries)
         reply = self._call("DeleteMessageBatch", request, _ChangedEntries)

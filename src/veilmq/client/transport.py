@@ -28,8 +28,8 @@ from urllib3.exceptions import HTTPError, LocationParseError, MaxRetryError, Nam
 from urllib3.util import Retry, Timeout, Url, parse_url
 
 from veilmq.client.messages import ClientError, Unreachable
-from veilmq.wire.sqs import canonical
 from veilmq.wire.exchange import DEFAULT_REGION
+from veilmq.wire.sqs import canonical
 from veilmq.wire.sqs.signatures import ALGORITHM, signing_key
 
 CONNECT_S_MAX = 5.0

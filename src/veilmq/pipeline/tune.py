@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
-from veilmq.client.sqs import QueueClient
 from veilmq.client.messages import QueueStatus
+from veilmq.client.sqs import QueueClient
 from veilmq.core.limits import TUNE_MAP_TASKS, VISIBILITY_TIMEOUT_S
 from veilmq.pipeline.cells import Array, KeyCounts, ReceiptCounts, counts_by_key, decayed, octaves, shifts, whole_of
 from veilmq.pipeline.cost import TuneOptions, candidates_s

@@ -37,7 +37,7 @@ from veilmq.core.errors import VeilmqError
 from veilmq.core.events import CountEvents, EventCounts
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock
-from veilmq.events.held_times import ProcessingTimes
+from veilmq.events import ProcessingTimes
 from veilmq.server.admin_api import AdminApi, AdminCallers
 from veilmq.server.authentication import Authentication, Security
 from veilmq.server.http import Connections
@@ -283,14 +283,16 @@ class PastReceipts:
         place = self._events_to.removeprefix("file://")
         if "://" in place:
             return ELSEWHERE.format(place=place.partition("://")[0] + "://…")
-        return await self._read("held", queue, lambda held_files: held_files.read(Path(place), queue))
+        return await self._read(
+            "held", queue, lambda parquet_files: parquet_files.read_processing_times(Path(place), queue)
+        )
 
     async def advice(self, queue: str) -> Advice | str:
         """Return what is recommended for ``queue``, or a sentence that says why nothing is."""
         folder = self._recommendations
         if folder is None:
             return NO_FOLDER
-        found = await self._read("advice", queue, lambda held_files: _recommendation(held_files, folder, queue))
+        found = await self._read("advice", queue, lambda parquet_files: _recommendation(parquet_files, folder, queue))
         return NO_ADVICE.format(folder=folder) if found is None else found
 
     async def _read(self, kind: str, queue: str, read: Callable[[Any], T]) -> T | str:
@@ -300,21 +302,21 @@ class PastReceipts:
             if now_ms - read_at_ms < KEPT_MS:
                 return cast(T, kept)
             try:
-                held_files = import_module("veilmq.events.parquet")
+                parquet_files = import_module("veilmq.events.parquet")
             except ModuleNotFoundError:
                 return NO_ARROW
-            fresh = await asyncio.to_thread(read, held_files)
+            fresh = await asyncio.to_thread(read, parquet_files)
             if len(self._kept) >= _KEPT_MAX:
                 self._kept.clear()
             self._kept[kind, queue] = now_ms, fresh
             return fresh
 
 
-def _recommendation(held_files: Any, folder: Path, queue: str) -> Advice | None:
+def _recommendation(parquet_files: Any, folder: Path, queue: str) -> Advice | None:
     """Return what ``veilmq pipeline tune`` recommends for ``queue`` as a whole; ``None`` for nothing."""
     arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     columns = [*Advice.__struct_fields__, "key"]
-    for path, _ in held_files.newest_first(folder.glob("[!_.]*.parquet")):
+    for path, _ in parquet_files.newest_first(folder.glob("[!_.]*.parquet")):
         try:
             with path.open("rb") as file:
                 table = parquet.read_table(file, columns=columns, filters=[("queue", "==", queue)])

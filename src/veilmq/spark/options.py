@@ -16,8 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from veilmq.client.transport import DEFAULT_ENDPOINT, ENDPOINT_VARIABLES, endpoint_of
-from veilmq.client.transport import SigningKey, key_of
+from veilmq.client.transport import DEFAULT_ENDPOINT, ENDPOINT_VARIABLES, SigningKey, endpoint_of, key_of
 from veilmq.core import limits
 from veilmq.core.limits import Range
 from veilmq.wire.exchange import DEFAULT_REGION

@@ -34,10 +34,8 @@ from veilmq.store.port import execute
 from veilmq.testing.clocks import VirtualClock
 from veilmq.testing.faults import FaultPlan
 from veilmq.wire.exchange import RequestContext
-from veilmq.wire.sqs.queues import create_queue
-from veilmq.wire.sqs.queues import CreateQueueRequest
-from veilmq.wire.sqs.messages import SendMessageRequest
-from veilmq.wire.sqs.messages import send_message
+from veilmq.wire.sqs.messages import SendMessageRequest, send_message
+from veilmq.wire.sqs.queues import CreateQueueRequest, create_queue
 
 Do = Callable[[Command], Any]
 """Has the server's engine carry out a command, once all that the server received before is done."""

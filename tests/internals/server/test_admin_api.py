@@ -19,8 +19,7 @@ from tests.internals.server.scripted_engine import ScriptedEngine
 from tests.server.keys import FRIEND, OWNER, REGION, written
 from tests.server.test_admin_api import Api
 from veilmq.client import HttpQueueClient
-from veilmq.client.api import Claims
-from veilmq.client.api import Publications
+from veilmq.client.api import Claims, Publications
 from veilmq.console.asking import Answer, Asked
 from veilmq.core.commands import CreateQueue, NewMessage, Send, SetQueue, ShowQueue
 from veilmq.core.ports import Engine
