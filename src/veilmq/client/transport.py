@@ -29,8 +29,7 @@ from urllib3.util import Retry, Timeout, Url, parse_url
 
 from veilmq.client.messages import ClientError, Unreachable
 from veilmq.wire.exchange import DEFAULT_REGION
-from veilmq.wire.sqs import canonical
-from veilmq.wire.sqs.signatures import ALGORITHM, signing_key
+from veilmq.wire.sqs.signatures import ALGORITHM, canonical_path, canonical_query, query_pairs, signing_key
 
 CONNECT_S_MAX = 5.0
 REPLY_S_MAX = 10.0
@@ -101,8 +100,8 @@ class SigningKey:
         path, _, query = target.encode().partition(b"?")
         request = b"%b\n%b\n%b\n%b\n%b\n%b" % (
             method.encode(),
-            canonical.path(path),
-            canonical.query(canonical.pairs(query)),
+            canonical_path(path),
+            canonical_query(query_pairs(query)),
             "".join(f"{name}:{value}\n" for name, value in lines).encode(),
             names.encode(),
             sha256(body).hexdigest().encode(),
