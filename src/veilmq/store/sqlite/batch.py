@@ -223,18 +223,24 @@ class Batch:
             if now_ms > queue.counted_at_ms or now_ms >= queue.expires_at_ms:
                 settle_time(session, queue, now_ms)
             found.append((queue, work))
-        settle(session, [(queue, work.before) for queue, work in found if work.before], now_ms, answers)
-        for queue, work in found:
-            if work.sends:
-                work.firsts = self._send(queue, work.sends, now_ms)
-        session.settle_ended()  # before the sends are written, which then take the pages that become free
-        session.flush()
+        before = [(queue, work.before) for queue, work in found if work.before]
+        if before:
+            settle(session, before, now_ms, answers)
+        sending = [(queue, work) for queue, work in found if work.sends]
+        for queue, work in sending:
+            work.firsts = self._send(queue, work.sends, now_ms)
+        if session.has_ended:
+            session.settle_ended()  # before the sends are written, which then take the pages that become free
+        if before or sending:
+            session.flush()
         for queue, work in found:
             if self._woken or work.receives:
                 self._receive(queue, work, now_ms)
         session.flush()
-        settle(session, [(queue, work.after) for queue, work in found if work.after], now_ms, answers)
-        session.flush()
+        after = [(queue, work.after) for queue, work in found if work.after]
+        if after:
+            settle(session, after, now_ms, answers)
+            session.flush()
 
     def _send(self, queue: Queue, sends: list[tuple[int, commands.Send]], now_ms: int) -> list[int]:
         """Store the messages of ``sends``; return the first seq that each of them could use, none where all fail."""

@@ -70,6 +70,8 @@ class Session:
         self._writes = {}
         self.group_numbers.forget()
         self.events.forget()
+        self.has_ended = False
+        """Whether ``settle_ended`` has something to write."""
         self._ended: list[Row] = []
         self._left: defaultdict[int, list[Row]] = defaultdict(list)
         self.group_of: dict[int, int] = {}  # of messages that were received lately, by seq
@@ -108,7 +110,8 @@ class Session:
     def write(self) -> bool:
         """Write what the batch has gathered so far; tell whether that were totals."""
         self.flush()
-        self.settle_ended()
+        if self.has_ended:
+            self.settle_ended()
         if self.accepted.staged:
             self.accepted.write()
         if self.events.staged:
@@ -131,7 +134,7 @@ class Session:
 
     def has_written(self, changes_before: int) -> bool:
         """Tell whether anything was written since ``write``, when the connection had made so many changes."""
-        waits = self._writes or self.accepted.staged or self.events.staged or self._touched or self._ended or self._left
+        waits = self._writes or self.accepted.staged or self.events.staged or self._touched or self.has_ended
         return bool(waits) or self.connection.total_changes() > changes_before
 
     def undo(self, accepted: int) -> None:
@@ -231,15 +234,18 @@ class Session:
     def ended(self, partition: int, seqs: list[Row], *, ordered: bool) -> None:
         """Have messages (seq alone) deleted at the end of the batch; ``ordered``: they are of a FIFO queue."""
         self._ended += seqs
+        self.has_ended = True
         if ordered:
             self.left(partition, seqs)
 
     def left(self, partition: int, seqs: list[Row]) -> None:
         """Have messages of a FIFO queue counted out of their runs at the end of the batch."""
         self._left[partition] += seqs
+        self.has_ended = True
 
     def settle_ended(self) -> None:
         """Write what ``ended`` and ``left`` have gathered."""
+        self.has_ended = False
         if self._ended:
             ended, self._ended = self._ended, []
             self.executemany(SQL["delete_message"], ended)
