@@ -14,6 +14,7 @@ answers of the database tell: its instant was read between the sending of a stat
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
@@ -222,6 +223,7 @@ async def _leave(connection: Any) -> None:
 
 SETTINGS = {
     "application_name": "veilmq",
+    "bytea_output": "hex",
     "default_transaction_isolation": "read committed",
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
@@ -345,7 +347,8 @@ class Database:
             try:
                 await pool.close()
             except IN_DOUBT:
-                pool.terminate()
+                with suppress(asyncpg.InterfaceError):  # it was never opened
+                    pool.terminate()
 
 
 async def _be_durable(connection: Any) -> None:

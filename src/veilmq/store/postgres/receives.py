@@ -243,7 +243,6 @@ class _Taking:
         if terms.requested_at_ms:
             last_ms = terms.requested_at_ms + terms.lease_ms_max if terms.lease_ms_max else None
             self._requested = terms.requested_at_ms, last_ms
-        self._letters_left, self._letter_bytes_left = DEAD_LETTERS_PER_RECEIVE, DEAD_LETTER_BYTES_PER_RECEIVE
 
     async def rows(self) -> list[Any]:
         """Lease the messages, and return their rows."""
@@ -307,6 +306,7 @@ class _Taking:
         if target is None:
             return await self._claim(self._count)
         queue, log = self._queue, self._node.log
+        self._letters_left, self._letter_bytes_left = DEAD_LETTERS_PER_RECEIVE, DEAD_LETTER_BYTES_PER_RECEIVE
         taken: list[Any] = []
         claims = 0
         while (left := self._count - len(taken)) > 0 and self._letters_left > 0 and self._letter_bytes_left > 0:

@@ -231,8 +231,7 @@ class Batch:
             work.firsts = self._send(queue, work.sends, now_ms)
         if session.has_ended:
             session.settle_ended()  # before the sends are written, which then take the pages that become free
-        if before or sending:
-            session.flush()
+        session.flush()  # what a cold command before these has staged, too
         for queue, work in found:
             if self._woken or work.receives:
                 self._receive(queue, work, now_ms)

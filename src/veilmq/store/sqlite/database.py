@@ -346,8 +346,10 @@ class Database:
         was_short, self.is_short = self.is_short, self._is_short()
         if self.is_short and not was_short:  # all of the log, whose file is cut; waits for no reader
             self._connection.set_busy_timeout(0)
-            is_busy, _, _ = self._checkpoint("TRUNCATE")
-            self._connection.set_busy_timeout(_BUSY_MS_MAX)
+            try:
+                is_busy, _, _ = self._checkpoint("TRUNCATE")
+            finally:
+                self._connection.set_busy_timeout(_BUSY_MS_MAX)
             if not is_busy:  # else another process reads what is still in the log
                 self._log_was_moved(0)
 

@@ -238,7 +238,7 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
     for each in _decode(row[0]):
         left: Any = None if each.seq < floor else session.row("ordered_find", queue.partition, each.seq)
         fenced = each.visible_at_ms, each.generation, each.epoch
-        if left is None or left[1] <= now_ms or (left[1], *left[3:5]) != fenced:
+        if left is None or (left[1], *left[3:5]) != fenced or left[1] <= now_ms:
             return None
         found.append((each, left))
     messages: list[ReceivedMessage] = []

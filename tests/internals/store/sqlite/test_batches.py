@@ -130,6 +130,14 @@ def test_a_queue_whose_creation_was_undone_can_be_created_and_watched(
     assert host.counts("a/other") == (3, 0, 0)
 
 
+def test_a_receive_has_what_was_published_before_it_in_its_batch(host: Host) -> None:
+    host.do(CreateTopic(topic=TOPIC))
+    host.do(Subscribe(subscription=Subscription(topic=TOPIC, name="s", endpoint=QUEUE, queue=QUEUE)))
+    publication = PublishToTopic(topic=TOPIC, size_bytes=1, make=lambda _: message("m"))
+    _, received = host.do_together(publication, Receive(queue=QUEUE))
+    assert [each.body for each in received.messages] == ["m"]
+
+
 def test_on_a_full_disk_publications_fail_and_the_rest_of_the_batch_goes_on(tmp_path: Path) -> None:
     with hosting(tmp_path / "full") as host:
         host.create()
