@@ -12,7 +12,7 @@ from veilmq.events import ProcessingTimes
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """A recommendation for a queue as a whole (``pipeline.recommendation.Recommendation`` has the same names).
+    """A recommendation for a queue as a whole (``pipeline.tune.Recommendation`` has the same names).
 
     ``current_s`` is the timeout that it was made for, ``recommended_s`` ``None`` where nothing can be said, and
     ``explore_s`` then a longer one that would show more.

@@ -1,4 +1,4 @@
-"""What pages are told by the server beside what they ask as their caller; ``server.console_ports`` makes it."""
+"""What pages are told by the server beside what they ask as their caller; ``server.console`` makes it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Browsing the queues of an account, however many: a page of them by any order, with what is in them and how it moves.
 
 What tells of movement, rates and what was visible lately, needs somebody who has looked before. So a server answers,
-not an engine (``server/queue_book.py``).
+not an engine (``server/queue_statistics.py``).
 """
 
 import enum

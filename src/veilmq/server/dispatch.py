@@ -164,7 +164,7 @@ class Dispatcher:
         return self._authentication is not None
 
     def handle(self, request: Request, known: Caller | None = None) -> Pending | None:
-        """Answer ``request`` now or later; see ``http_request.Handler``. A ``known`` caller needs no signature."""
+        """Answer ``request`` now or later; see ``http_parser.Handler``. A ``known`` caller needs no signature."""
         started_s = perf_counter()
         headers = request.headers
         content: Any = request.body

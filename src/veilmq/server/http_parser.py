@@ -239,6 +239,12 @@ class _PlainHead:
         self.on_url = self.targets.append
 
 
+_SPECIAL = frozenset({b"expect", b"transfer-encoding", b"proxy-connection"})
+
+_DIGITS_MAX = 20
+"""Of a length; llhttp refuses larger numbers, but any number of zeros before them may be more than ``int`` reads."""
+
+
 class RequestReader:
     """Turns bytes into calls of ``complete``, or one of ``refuse``, after which the rest is dropped."""
 
@@ -331,7 +337,7 @@ class RequestReader:
         target = plain.targets[0] if len(plain.targets) == 1 else b""  # else the headers may be of several requests
         plain.headers.clear()
         plain.targets.clear()
-        length = int(headers.get(b"content-length", b"0")) if target else 0
+        length = int(headers.get(b"content-length", b"0")[-_DIGITS_MAX:]) if target else 0
         end = len(segment) - length
         if not segment.startswith(_HEAD_END, max(end - len(_HEAD_END), 0)):  # there is less or more than one request
             end = segment.find(_HEAD_END) + len(_HEAD_END)
@@ -345,7 +351,7 @@ class RequestReader:
             and segment.startswith(_HTTP_1_1, len(method) + 1 + len(target))
             and len(headers) <= self._limits.headers_max
             and headers.get(b"host")
-            and not (b"expect" in headers or b"transfer-encoding" in headers)
+            and _SPECIAL.isdisjoint(headers)
             and headers.get(b"connection", _KEEP_ALIVE).lower() == _KEEP_ALIVE
         ):
             self._plain_parser = httptools.HttpRequestParser(plain)
@@ -427,7 +433,7 @@ class RequestReader:
         if self._headers is None:
             return 0
         limits, held = self._limits, 0 if self.hold is None else self.hold.bytes
-        length = int(self._headers.get(b"content-length", b"0"))
+        length = int(self._headers.get(b"content-length", b"0")[-_DIGITS_MAX:])
         if length > limits.large_body_bytes:
             return length - held
         is_growing = len(self._spooled) > max(limits.large_body_bytes, held - limits.large_body_bytes)
@@ -447,7 +453,11 @@ class RequestReader:
         """Return how many bytes of an unfinished body are announced and have not come."""
         if self.plain is not None:
             return self._body_left
-        return 0 if self._headers is None else int(self._headers.get(b"content-length", b"0")) - len(self._spooled)
+        return (
+            0
+            if self._headers is None
+            else int(self._headers.get(b"content-length", b"0")[-_DIGITS_MAX:]) - len(self._spooled)
+        )
 
     # What the parser calls, beside on_message_begin, on_url and on_body.
 
@@ -604,7 +614,7 @@ class RequestReader:
         limits = self._limits
         self._count_framing(segment_bytes)
         self._spool()
-        if max(len(self._spooled), int(headers.get(b"content-length", b"0"))) > limits.body_bytes_max:
+        if max(len(self._spooled), int(headers.get(b"content-length", b"0")[-_DIGITS_MAX:])) > limits.body_bytes_max:
             return LONG_BODY.of(limits.body_bytes_max)
         if len(self._fields) > limits.headers_max:
             return MANY_HEADERS.of(limits.headers_max)

@@ -381,7 +381,7 @@ class LogThrottle:
 
 
 LEASE_S = 15
-"""How long a message that is being pushed is hidden; an attempt may last ``attempts.ANSWER_S_MAX``."""
+"""How long a message that is being pushed is hidden; an attempt may last ``ANSWER_S_MAX``."""
 
 _TAKEN_AT_ONCE = 16
 _AFTER_ERROR_MS = SECOND_MS

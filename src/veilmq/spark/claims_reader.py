@@ -140,9 +140,6 @@ def warn_of_others(name: str, options: SourceOptions) -> None:
             _log.warning("The dead stream %s has %d claimed messages: %s.", view.source, held, action)
 
 
-_log = logging.getLogger("veilmq.spark")
-
-
 class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads one queue as a stream."""
 

@@ -1,7 +1,7 @@
 """What a server needs of an open store: commands, what is wrong with it, its figures.
 
 This is all that a server knows of where its messages are kept; the one place that knows which kinds of store there are
-opens one (``server/opening.py``).
+opens one (``server/stores.py``).
 """
 
 import asyncio

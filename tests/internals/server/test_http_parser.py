@@ -38,14 +38,14 @@ class Reading:
     date: Date
     proven = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, head_bytes_max: int = 300) -> None:
         """Use small limits."""
         self.read: list[Request] = []
         self.refused: list[Refusal] = []
         self.heard: dict[bytes, bytes] = {}
         self.reader = RequestReader(
             line=self,
-            limits=HttpLimits(head_bytes_max=300, headers_max=5, target_bytes_max=90, body_bytes_max=100),
+            limits=HttpLimits(head_bytes_max=head_bytes_max, headers_max=5, target_bytes_max=90, body_bytes_max=100),
             complete=self.read.append,
             refuse=self.refuse,
             hold_read=lambda: Hold(ByteBudget(1_000_000), Share(""), print),
@@ -130,6 +130,8 @@ REQUESTS = [
     HEAD.replace(b"5\r\n\r\n", b"5\r\nConnection: close\r\n\r\n") + b"first",
     HEAD.replace(b"5\r\n\r\n", b"5\r\nConnection: keep-alive\r\n\r\n") + b"first",
     HEAD.replace(b"5\r\n\r\n", b"5\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n") + b"first",
+    HEAD.replace(b"5\r\n\r\n", b"5\r\nProxy-Connection: close\r\n\r\n") + b"first",
+    HEAD.replace(b": 5", b": 000005") + b"first",
     HEAD.replace(b"HTTP/1.1", b"HTTP/1.0") + b"first",
     HEAD.replace(b"HTTP/1.1\r\n", b"HTTP/1.0\r\nConnection: keep-alive\r\n") + b"first",
     HEAD.replace(b"Host: h\r\n", b"") + b"first",
@@ -195,3 +197,13 @@ def test_a_body_that_ends_like_a_head_does_not_hide_the_request_behind_it() -> N
     first = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(body)
     found, _ = read([first + body + second])
     assert [(each[1], each[3]) for each in found] == [(b"/a", body), (b"/b", b"")]
+
+
+@pytest.mark.parametrize("step", [1, 2_600, 10_000])
+def test_a_length_of_thousands_of_digits_is_a_number(step: int) -> None:
+    """`int` reads no more than 4,300 of them."""
+    reading = Reading(head_bytes_max=20_000)
+    request = HEAD.replace(b": 5", b": " + b"0" * 5_000 + b"5") + b"first"
+    for at in range(0, len(request), step):
+        reading.feed(request[at : at + step])
+    assert [each.body for each in reading.read] == [b"first"]

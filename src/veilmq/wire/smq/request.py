@@ -423,7 +423,7 @@ def checked_name(name: str, names: re.Pattern[str] = _NAME) -> str:
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """Status and body of a reply; ``location`` is the URL of what was made or found, ``code`` an error's name.
 
-    The body is a whole document (``xml_writing.document``), empty where there is none.
+    The body is a whole document, empty where there is none.
     """
 
     status: int
