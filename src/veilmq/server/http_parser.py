@@ -259,6 +259,7 @@ class RequestReader:
         "_head_bytes",
         "_headers",
         "_hold_read",
+        "_length",
         "_limits",
         "_line",
         "_parser",
@@ -433,9 +434,8 @@ class RequestReader:
         if self._headers is None:
             return 0
         limits, held = self._limits, 0 if self.hold is None else self.hold.bytes
-        length = int(self._headers.get(b"content-length", b"0")[-_DIGITS_MAX:])
-        if length > limits.large_body_bytes:
-            return length - held
+        if self._length > limits.large_body_bytes:
+            return self._length - held
         is_growing = len(self._spooled) > max(limits.large_body_bytes, held - limits.large_body_bytes)
         return limits.body_step_bytes if is_growing else 0
 
@@ -453,11 +453,7 @@ class RequestReader:
         """Return how many bytes of an unfinished body are announced and have not come."""
         if self.plain is not None:
             return self._body_left
-        return (
-            0
-            if self._headers is None
-            else int(self._headers.get(b"content-length", b"0")[-_DIGITS_MAX:]) - len(self._spooled)
-        )
+        return 0 if self._headers is None else self._length - len(self._spooled)
 
     # What the parser calls, beside on_message_begin, on_url and on_body.
 
@@ -472,6 +468,7 @@ class RequestReader:
     def on_headers_complete(self) -> None:
         """Put the head aside: trailers must not add to it."""
         self._headers = self._fields
+        self._length = int(self._headers.get(b"content-length", b"0")[-_DIGITS_MAX:])
         self._fields = {}
 
     def on_chunk_header(self) -> None:
@@ -525,6 +522,7 @@ class RequestReader:
         self._spooled.clear()
         self._fields = {}
         self._headers = None
+        self._length = 0
         self._repeated: bytes | None = None
         self._head_bytes = 0
         self._head_began = False
@@ -614,7 +612,7 @@ class RequestReader:
         limits = self._limits
         self._count_framing(segment_bytes)
         self._spool()
-        if max(len(self._spooled), int(headers.get(b"content-length", b"0")[-_DIGITS_MAX:])) > limits.body_bytes_max:
+        if max(len(self._spooled), self._length) > limits.body_bytes_max:
             return LONG_BODY.of(limits.body_bytes_max)
         if len(self._fields) > limits.headers_max:
             return MANY_HEADERS.of(limits.headers_max)

@@ -47,7 +47,8 @@ class Namespaces:
         elif not _REGION.fullmatch(region):
             region = _of_host(context) or context.region
         place = namespace(account, region, context)
-        found = msgspec.structs.replace(context, account=place, by_region=self.by_region, caller=caller)
+        queues = {} if self.by_region else context.queues  # a URL means another queue in another region
+        found = msgspec.structs.replace(context, account=place, by_region=self.by_region, caller=caller, queues=queues)
         if len(self._known) >= _KNOWN_MAX:
             self._known.clear()
         self._known[key] = found
