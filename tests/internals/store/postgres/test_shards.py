@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -61,6 +62,12 @@ def test_databases_in_another_order_are_refused(host: ShardsHost) -> None:
 def test_one_database_twice_is_refused(host: ShardsHost) -> None:
     """It cannot be at two places."""
     assert "it is number 1 of its store, and named as number 2" in refused(host, host.urls[0], host.urls[0])
+
+
+def test_what_is_refused_is_named_where_other_databases_were_not_tried(host: ShardsHost) -> None:
+    """The third one was never opened when the second one is refused, and is closed with the others."""
+    missing = urlsplit(host.urls[1])._replace(path="/missing").geturl()
+    assert 'database "missing" does not exist' in refused(host, host.urls[0], missing, host.urls[1])
 
 
 def test_another_than_the_home_alone_is_refused(host: ShardsHost) -> None:
