@@ -35,17 +35,19 @@ def check_together(messages: Iterable[NewMessage], settings: QueueSettings) -> N
     for new in messages:
         if new.group is None:
             raise GroupMissing
-        if new.dedup_id is None and not settings.content_deduplication:
-            raise DeduplicationIdMissing
+        require_id(new, settings)
+
+
+def require_id(new: NewMessage, settings: QueueSettings) -> None:
+    """Raise ``DeduplicationIdMissing`` for a message that has no id, and gets none from its content."""
+    if new.dedup_id is None and not settings.content_deduplication:
+        raise DeduplicationIdMissing
 
 
 def id_of(new: NewMessage, settings: QueueSettings) -> str:
     """Return what tells a message apart from others; raises ``DeduplicationIdMissing``."""
-    if new.dedup_id is not None:
-        return new.dedup_id
-    if not settings.content_deduplication:
-        raise DeduplicationIdMissing
-    return content_id(new.body)
+    require_id(new, settings)
+    return content_id(new.body) if new.dedup_id is None else new.dedup_id
 
 
 def deduplication_key(queue_number: int, group: str, dedup_id: str, settings: QueueSettings) -> bytes:

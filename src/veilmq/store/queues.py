@@ -11,7 +11,9 @@ from typing import Any
 
 import msgspec
 
-from veilmq.core.errors import ReceivesThrottled
+from veilmq.core.commands import NewMessage, SendTerms
+from veilmq.core.errors import MessageTooLong, ReceivesThrottled, VeilmqError
+from veilmq.core.fifo import group_of, require_id
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.ports import Wake
 from veilmq.core.routing import RoutingTable, read_table
@@ -28,6 +30,28 @@ SEQ_SHIFT = 20
 
 FIFO_PRIORITY = PRIORITY.default
 """All messages of a FIFO queue have one priority: a group has one order."""
+
+
+def checked(
+    messages: Sequence[NewMessage], terms: SendTerms | None, settings: QueueSettings
+) -> list[NewMessage | VeilmqError]:
+    """Return what is to be stored of each message, or its error in its place; raises it where all go together."""
+    decode = terms.decode if terms is not None and settings.smq_base64 else None
+    found: list[NewMessage | VeilmqError] = []
+    for new in messages:
+        try:
+            if settings.fifo:
+                group_of(new, settings)
+                if terms is None or not terms.unrepeated:
+                    require_id(new, settings)
+            elif new.size_bytes > settings.message_bytes_max:
+                raise MessageTooLong(settings.message_bytes_max)
+            found.append(new if decode is None else decode(new))
+        except VeilmqError as error:
+            if terms is not None and terms.together:
+                raise
+            found.append(error)
+    return found
 
 
 class Throttle:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from veilmq.core import fifo, visibility
 from veilmq.core.commands import ChangeVisibility, Delete, NewMessage, Send
-from veilmq.core.errors import InternalError, LeaseTooLong, MessageTooLong, ReceiptInvalid, VeilmqError
+from veilmq.core.errors import InternalError, LeaseTooLong, ReceiptInvalid, VeilmqError
 from veilmq.core.limits import DEDUPLICATION_S, PRIORITY, SECOND_MS
 from veilmq.core.receipts import Receipt
 from veilmq.core.results import LeaseChange, ReceiptState, SentMessage
@@ -23,6 +23,7 @@ from veilmq.store.postgres.queues import (
     retention_ms,
     wake_groups,
 )
+from veilmq.store.queues import checked
 
 _COUNTERS = 1 << COUNTER_BITS
 AT_ONCE_MS = -1
@@ -163,27 +164,10 @@ class Sends:
 
 def _taken(command: Send, queue: Queue) -> Sequence[NewMessage | VeilmqError] | VeilmqError:
     """Return for each message what is to be stored, or why it is not; for all that go together, why none is."""
-    if queue.settings.fifo and command.terms is None:
-        try:
-            fifo.check_together(command.messages, queue.settings)
-        except VeilmqError as error:
-            return error
-    taken = [_checked(new, command, queue) for new in command.messages]
-    if command.terms is None or not command.terms.together:
-        return taken
-    return next((each for each in taken if isinstance(each, VeilmqError)), taken)
-
-
-def _checked(new: NewMessage, command: Send, queue: Queue) -> NewMessage | VeilmqError:
     try:
-        if queue.settings.fifo:
-            fifo.group_of(new, queue.settings)
-            _key(new, command, queue)
-        elif new.size_bytes > queue.settings.message_bytes_max:
-            raise MessageTooLong(queue.settings.message_bytes_max)
-        if command.terms is None or command.terms.decode is None or not queue.settings.smq_base64:
-            return new
-        return command.terms.decode(new)
+        if queue.settings.fifo and command.terms is None:
+            fifo.check_together(command.messages, queue.settings)
+        return checked(command.messages, command.terms, queue.settings)
     except VeilmqError as error:
         return error
 

@@ -23,7 +23,7 @@ from veilmq.core.errors import VeilmqError
 from veilmq.core.fifo import check_together, deduplication_key, group_of, id_of, is_duplicate, is_repeatable
 from veilmq.core.limits import BATCH_ROW_BYTES, SECOND_MS
 from veilmq.core.results import Received, ReceivedMessage, SentMessage
-from veilmq.store.queues import FIFO_PRIORITY, NEVER_MS, SEQ_SHIFT, Queue
+from veilmq.store.queues import FIFO_PRIORITY, NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import standard
 from veilmq.store.sqlite.database import SQL
 from veilmq.store.sqlite.session import Row, Session
@@ -65,7 +65,7 @@ def _add(session: Session, queue: Queue, command: commands.Send, first: int, now
     if terms is None:
         check_together(command.messages, queue.settings)
     answer: Sent = []
-    for new in command.messages if terms is None else standard.checked(queue, command.messages, terms):
+    for new in command.messages if terms is None else checked(command.messages, terms, queue.settings):
         seq = first + len(rows)
         try:
             if isinstance(new, VeilmqError):

@@ -18,9 +18,7 @@ from random import getrandbits
 from typing import Any, NamedTuple
 
 from veilmq.core import commands
-from veilmq.core.commands import NewMessage
 from veilmq.core.errors import MessageTooLong, VeilmqError
-from veilmq.core.fifo import group_of, id_of
 from veilmq.core.limits import (
     BATCH_ROW_BYTES,
     DEAD_LETTER_BYTES_PER_RECEIVE,
@@ -29,7 +27,7 @@ from veilmq.core.limits import (
     SECOND_MS,
 )
 from veilmq.core.results import Received, ReceivedMessage, SentMessage
-from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
+from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import fair
 from veilmq.store.sqlite.database import SQL
 from veilmq.store.sqlite.event_log import KIND
@@ -344,7 +342,7 @@ def _add(session: Session, queue: Queue, command: commands.Send, first: int, now
     seq = first + len(messages)
     answer: Sent = []
     due_ms = NEVER_MS
-    for new in command.messages if terms is None else checked(queue, command.messages, terms):
+    for new in command.messages if terms is None else checked(command.messages, terms, queue.settings):
         if isinstance(new, VeilmqError):
             answer.append(new)
             continue
@@ -376,29 +374,6 @@ def _add(session: Session, queue: Queue, command: commands.Send, first: int, now
     if due_ms < NEVER_MS:
         due.append(due_ms)
     return answer
-
-
-def checked(
-    queue: Queue, messages: tuple[NewMessage, ...], terms: commands.SendTerms
-) -> list[NewMessage | VeilmqError]:
-    """Return what is to be stored of each message, or its error in its place; raises it where all go together."""
-    settings = queue.settings
-    decode = terms.decode if settings.smq_base64 else None
-    found: list[NewMessage | VeilmqError] = []
-    for new in messages:
-        try:
-            if new.size_bytes > settings.message_bytes_max:
-                raise MessageTooLong(settings.message_bytes_max)
-            if settings.fifo:
-                group_of(new, settings)
-                if not terms.unrepeated:
-                    id_of(new, settings)
-            found.append(new if decode is None else decode(new))
-        except VeilmqError as error:
-            if terms.together:
-                raise
-            found.append(error)
-    return found
 
 
 # Receives.
