@@ -242,7 +242,8 @@ class _PlainHead:
 _SPECIAL = frozenset({b"expect", b"transfer-encoding", b"proxy-connection"})
 
 _DIGITS_MAX = 20
-"""Of a length; llhttp refuses larger numbers, but any number of zeros before them may be more than ``int`` reads."""
+"""Of a length, without the blanks that llhttp leaves behind it; it refuses larger numbers, but lets pass any number of
+zeros before them, which may be more than ``int`` reads."""
 
 
 class RequestReader:
@@ -338,7 +339,7 @@ class RequestReader:
         target = plain.targets[0] if len(plain.targets) == 1 else b""  # else the headers may be of several requests
         plain.headers.clear()
         plain.targets.clear()
-        length = int(headers.get(b"content-length", b"0")[-_DIGITS_MAX:]) if target else 0
+        length = int(headers.get(b"content-length", b"0").strip()[-_DIGITS_MAX:]) if target else 0
         end = len(segment) - length
         if not segment.startswith(_HEAD_END, max(end - len(_HEAD_END), 0)):  # there is less or more than one request
             end = segment.find(_HEAD_END) + len(_HEAD_END)
@@ -468,7 +469,7 @@ class RequestReader:
     def on_headers_complete(self) -> None:
         """Put the head aside: trailers must not add to it."""
         self._headers = self._fields
-        self._length = int(self._headers.get(b"content-length", b"0")[-_DIGITS_MAX:])
+        self._length = int(self._headers.get(b"content-length", b"0").strip()[-_DIGITS_MAX:])
         self._fields = {}
 
     def on_chunk_header(self) -> None:

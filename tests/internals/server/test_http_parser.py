@@ -199,11 +199,27 @@ def test_a_body_that_ends_like_a_head_does_not_hide_the_request_behind_it() -> N
     assert [(each[1], each[3]) for each in found] == [(b"/a", body), (b"/b", b"")]
 
 
-@pytest.mark.parametrize("step", [1, 2_600, 10_000])
-def test_a_length_of_thousands_of_digits_is_a_number(step: int) -> None:
-    """`int` reads no more than 4,300 of them."""
+@pytest.mark.parametrize("step", [1, 17, 2_600, 10_000])
+@pytest.mark.parametrize(
+    "length",
+    [b"0" * 5_000 + b"5", b"5" + b" " * 19, b"5" + b" " * 25, b"5\t \t" + b" " * 40, b"00005" + b" " * 18],
+    ids=["zeros", "19", "25", "tabs", "both"],
+)
+def test_a_length_is_its_number_whatever_stands_around_it(length: bytes, step: int) -> None:
+    """`int` reads no more than 4,300 digits; blanks are no digits. What follows the body is a request of its own."""
     reading = Reading(head_bytes_max=20_000)
-    request = HEAD.replace(b": 5", b": " + b"0" * 5_000 + b"5") + b"first"
+    request = HEAD.replace(b": 5", b": " + length) + b"first" + b"GET /next HTTP/1.1\r\nHost: h\r\n\r\n"
     for at in range(0, len(request), step):
         reading.feed(request[at : at + step])
-    assert [each.body for each in reading.read] == [b"first"]
+    assert [(each.target, each.body) for each in reading.read] == [(b"/", b"first"), (b"/next", b"")]
+
+
+@pytest.mark.parametrize("blanks", [19, 25])
+def test_a_head_with_a_padded_length_is_plain_in_one_segment(blanks: int) -> None:
+    """Its body is as long as the number says, and nothing behind it is taken for a request."""
+    body = b"twelve bytes"
+    head = HEAD.replace(b": 5", b": 12" + b" " * blanks)
+    reading = Reading(head_bytes_max=20_000)
+    reading.feed(head + body)
+    assert [(each.body, each.keep_alive) for each in reading.read] == [(body, True)]
+    assert not reading.refused
