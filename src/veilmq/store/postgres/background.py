@@ -198,7 +198,7 @@ class Sweeper:
         await self._all(connection, "forget_expired", queue.origin, self._rows, *expired)
         if queue.settings.fifo:
             await self._settle_late(connection, queue)
-            if self._node.log.has(queue):
+            if of_log:
                 await self._all(connection, "end_fifo", queue.partition, retention_ms(queue), self._rows, *of_log)
             deleted = await self._all(connection, "sweep_fifo", queue.partition, retention_ms(queue), self._rows)
             await self._all(connection, "forget_accepted", queue.origin, self._rows)
@@ -225,7 +225,7 @@ class Sweeper:
         """Delete the first messages that a shorter retention has ended, so that they block their groups no more."""
         terms = queue.partition, retention_ms(queue), self._rows
         if self._node.log.has(queue):
-            await connection.execute(_SQL_LOGGED["end_fifo"], *terms, queue.origin, queue.name)
+            await connection.execute(SQL["end_fifo"], *terms, queue.origin, queue.name)
         await connection.execute(SQL["sweep_fifo"], *terms)
 
     async def _settle_late(self, connection: Any, queue: Queue) -> None:

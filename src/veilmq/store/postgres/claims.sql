@@ -44,23 +44,6 @@ WHERE msg.qp = $1 AND msg.seq = ANY($3) AND msg.seq = chosen.seq
 -- name: bind_fifo
 SELECT * FROM mq.fifo_bind($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 
--- name: send_dead
--- Sends the messages at the positions $3, locked in the same transaction, to the partition $2 as dead letters of the queue $5;
--- $4 is where the counter begins.
-WITH clock AS MATERIALIZED (SELECT mq.now_ms() AS now), dead AS (
-    DELETE FROM mq.msg
-    WHERE msg.qp = $1 AND msg.seq = ANY($3::bigint[]) AND EXISTS (SELECT FROM mq.part WHERE qp = $2 AND NOT retired)
-    RETURNING msg.*
-)
-INSERT INTO mq.msg (
-    qp, seq, visible_at, sent_at, first_received_at, priority, id, properties, source, receives_before, body, group_key
-)
-SELECT $2, (clock.now << 20) | (($4 + row_number() OVER (ORDER BY array_position($3, dead.seq))) & 1048575),
-    clock.now, dead.sent_at, dead.first_received_at, dead.priority, dead.id, dead.properties, $5,
-    dead.receives_before + dead.receive_count, dead.body, dead.group_key
-FROM dead, clock
-RETURNING priority
-
 -- name: evict_fifo
 SELECT mq.fifo_move_on($1, $2, ARRAY[$3::bigint], NULL, NULL, $5, $6, $4)
 

@@ -236,7 +236,7 @@ BEGIN
     RETURN p_seq;
 END $$;
 
--- Does so with several, of groups that it locks; returns how many were moved. Nothing is moved to a retired partition.
+-- Moves several as mq.fifo_move does, of groups that it locks; returns how many. Nothing is moved to a retired partition.
 CREATE OR REPLACE FUNCTION mq.fifo_move_on(
     p_qp bigint, p_target bigint, p_seqs bigint[], p_ids bytea[], p_properties bytea[], p_counter bigint,
     p_retention bigint, p_source text

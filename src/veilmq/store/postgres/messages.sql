@@ -92,22 +92,19 @@ WHERE msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = asked.seq AND $5::bigint I
 RETURNING msg.seq, msg.visible_at
 
 -- name: move_dead
--- Sends the messages at the positions $3, just received in the same transaction, to the partition $2; a retired one takes none.
--- $4 is where the counter begins, $5 the name of the queue that they leave. The receive that found them dead does not count.
-WITH clock AS MATERIALIZED (
-    SELECT mq.now_ms() AS now
-), dead AS (
+-- Sends the messages at the positions $3, locked in the same transaction, to the partition $2; a retired one takes none.
+-- $4 is where the counter begins, $5 the name of the queue that they leave, $6 how many of their receives do not count.
+WITH clock AS MATERIALIZED (SELECT mq.now_ms() AS now), dead AS (
     DELETE FROM mq.msg
     WHERE msg.qp = $1 AND msg.seq = ANY($3::bigint[]) AND EXISTS (SELECT FROM mq.part WHERE qp = $2 AND NOT retired)
     RETURNING msg.*
 )
 INSERT INTO mq.msg (
-    qp, seq, visible_at, sent_at, first_received_at, priority, id, properties, source, receives_before, body,
-    group_key
+    qp, seq, visible_at, sent_at, first_received_at, priority, id, properties, source, receives_before, body, group_key
 )
 SELECT $2, (clock.now << 20) | (($4 + row_number() OVER (ORDER BY array_position($3, dead.seq))) & 1048575),
     clock.now, dead.sent_at, dead.first_received_at, dead.priority, dead.id, dead.properties, $5,
-    dead.receives_before + dead.receive_count - 1, dead.body, dead.group_key
+    dead.receives_before + dead.receive_count - $6, dead.body, dead.group_key
 FROM dead, clock
 RETURNING priority
 
@@ -389,9 +386,6 @@ WHERE is_kept OR claim IS NOT NULL
 
 -- name: admit
 SELECT mq.admit($1, $2, $3, $4)
-
--- name: now
-SELECT mq.now_ms()
 
 -- name: hold
 -- Holds off a purge for the rest of the transaction; no row of a retired partition.

@@ -233,7 +233,7 @@ class Carrier(Mover):
     """Carries what is in the outbox of the database at ``place``; what its node knows of queues elsewhere."""
 
     def __init__(self, place: int, *, node: Node, directory: Any, clock: Clock, start: Start) -> None:
-        """``directory`` is ``cluster.Directory``; ``start`` makes a task of the store."""
+        """``directory`` is ``store.Shards``; ``start`` makes a task of the store."""
         super().__init__(step=self._round, clock=clock, start=start, pause_ms_min=0, look_ms_max=LOOK_MS)
         self._place = place
         self._database = node.database

@@ -60,7 +60,6 @@ from veilmq.store.postgres.queues import (
 )
 
 _FAIR_LOGGED = logged(FAIR)
-_LETTERS_MAX = 1_000  # numbers for the dead letters of one receive of a FIFO queue
 _KEY_BYTES = 16
 _ALONE = (VeilmqError, QueryCanceledError, *COLLISIONS)
 """What ends one claim, of several on a connection: the others are answered with what those before it have leased."""
@@ -97,6 +96,19 @@ async def target_of(connection: Any, catalog: Catalog, queue: Queue) -> Queue | 
     if target is None or redrive.refusal(queue.name, settings, target.name, target.settings) is not None:
         return None
     return target
+
+
+async def move_dead(connection: Any, node: Node, queue: Queue, target: Queue, seqs: list[int], *, in_vain: int) -> bool:
+    """Send messages of a standard queue, locked in the transaction, to ``target``; return whether it takes any.
+
+    ``in_vain`` of the receives of each do not count.
+    """
+    terms = seqs, node.positions.take(len(seqs) + 1), queue.name, in_vain
+    moved = await connection.fetch(STANDARD["move_dead"], queue.partition, target.partition, *terms)
+    if moved:
+        priorities = sorted({row["priority"] for row in moved})
+        await connection.execute(STANDARD["add_priorities"], target.partition, priorities)
+    return bool(moved)
 
 
 def properties_of(queue: Queue, row: Any) -> bytes:
@@ -294,7 +306,7 @@ class _Taking:
             queue.settings.receives_max,
             None if target is None else target.partition,
             queue.name,
-            0 if target is None else node.positions.take(_LETTERS_MAX),
+            0 if target is None else node.positions.take(DEAD_LETTERS_PER_RECEIVE),
             *node.log.terms(queue),
         )
         if target is not None and any(row["seq"] is None for row in rows):
@@ -327,12 +339,9 @@ class _Taking:
         dead = [row for row in rows if row["receive_count"] > queue.settings.receives_max]
         if not dead:
             return rows
-        terms = [row["seq"] for row in dead], self._node.positions.take(len(dead) + 1), queue.name
-        moved = await self._connection.fetch(STANDARD["move_dead"], queue.partition, target.partition, *terms)
-        if not moved:
+        seqs = [row["seq"] for row in dead]
+        if not await move_dead(self._connection, self._node, queue, target, seqs, in_vain=1):
             return rows
-        priorities = sorted({row["priority"] for row in moved})
-        await self._connection.execute(STANDARD["add_priorities"], target.partition, priorities)
         self._letters_left -= len(dead)
         self._letter_bytes_left -= sum(len(row["body"]) + len(row["properties"] or b"") for row in dead)
         self._node.watches.wake(target.name, dead[0]["now"])

@@ -64,7 +64,7 @@ from veilmq.store.postgres.queues import (
     retention_ms,
     sql,
 )
-from veilmq.store.postgres.receives import properties_of, target_of
+from veilmq.store.postgres.receives import move_dead, properties_of, target_of
 from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import FIFO_PRIORITY
 from veilmq.store.transaction import Leased, Row, StoredMessage, Transaction, Waiting
@@ -121,7 +121,7 @@ class _Claimed(ClaimedMessages):
         rows = await connection.fetch(CLAIMS["choose"], queue.partition, count, retention_ms(queue))
         rows, is_full = _fitting(rows, wish.bytes)
         living, dead, is_cut = _divided(rows, 0 if target is None else queue.settings.receives_max)
-        if target is not None:
+        if target is not None and dead:
             await log.note(connection, queue, "die", dead)
             if not await self._send_dead(queue, target, dead):
                 # Where it was purged or deleted just now, they are delivered once more.
@@ -157,17 +157,11 @@ class _Claimed(ClaimedMessages):
         more = (bound == count or letters == DEAD_LETTERS_PER_RECEIVE) and bound < wish.messages
         return Part(bound, min(shards, CLAIM_SHARDS_MAX), 0, more=more)
 
-    async def _send_dead(self, queue: Queue, target: Queue, dead: list[int]) -> int:
-        if not dead:
-            return 0
-        counter = self._node.positions.take(len(dead) + 1)
-        terms = (queue.partition, target.partition, dead, counter, queue.name)
-        moved = await self._connection.fetch(CLAIMS["send_dead"], *terms)
-        if moved:
-            priorities = sorted({row["priority"] for row in moved})
-            await self._connection.execute(STANDARD["add_priorities"], target.partition, priorities)
+    async def _send_dead(self, queue: Queue, target: Queue, dead: list[int]) -> bool:
+        is_moved = await move_dead(self._connection, self._node, queue, target, dead, in_vain=0)
+        if is_moved:
             self._tx.notify(target.name)
-        return len(moved)
+        return is_moved
 
     async def read(
         self, queue: Queue, claim: BoundClaim, shard: int, seq: int, count: int, bytes_max: int

@@ -194,12 +194,11 @@ class Batch:
     def _take_woken(self, queue: str | None) -> int:
         """Give places to the commands that watches submitted, of one queue or all; return the first place."""
         start = len(self._entries)
-        if queue is None:
-            taken, self._woken = self._woken, []
-        else:
-            taken = [entry for entry in self._woken if type(entry[0]) is _RECEIVE and entry[0].queue == queue]
-            if taken:
-                self._woken = [entry for entry in self._woken if entry not in taken]
+        taken: list[Entry] = []
+        woken, self._woken = self._woken, []
+        for entry in woken:
+            goes = queue is None or (type(entry[0]) is _RECEIVE and entry[0].queue == queue)
+            (taken if goes else self._woken).append(entry)
         self._entries += taken
         self._answers += [None] * len(taken)
         return start

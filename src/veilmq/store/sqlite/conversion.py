@@ -33,6 +33,7 @@ from veilmq.store.sqlite.database import DATABASE_NAME, OLD_NAME, SQL, FolderErr
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.fifo import Taken, put_attempt
 from veilmq.store.sqlite.session import Row
+from veilmq.store.sqlite.standard import runs_of
 from veilmq.store.sqlite.transaction import end
 
 SET_ASIDE = f"{OLD_NAME}.before-store"
@@ -251,7 +252,7 @@ class ConversionTarget(FolderTarget):
     def _add_claimed(self, queue: CopiedQueue, slice_: list[_Stored]) -> None:
         """Add messages of claims, which their queue does not count."""
         partition, fifo = self._session.queue(queue.name).partition, queue.settings.fifo
-        runs: list[list[Any]] = []  # lane, claim, shard, first and last seq
+        placed: list[tuple[Any, int]] = []  # lane, claim and shard; and seq
         singles: list[Row] = []
         for stored in slice_:
             claim = stored.claim
@@ -264,13 +265,11 @@ class ConversionTarget(FolderTarget):
                 first_at_ms = receives_of(each)[4]
                 receives = each.receive_count, each.epoch, first_at_ms
                 singles.append((partition, seq, lane, group, *receives, claim, shard))
-            elif runs and runs[-1][:3] == [lane, claim, shard] and runs[-1][4] == seq - 1:
-                runs[-1][4] = seq
             else:
-                runs.append([lane, claim, shard, seq, seq])
+                placed.append(((lane, claim, shard), seq))
         self._session.flush()
         self._connection.executemany(SQL["insert_claimed"], singles)
-        rows = [(partition, last, first, lane, claim, shard) for lane, claim, shard, first, last in runs]
+        rows = [(partition, last, first, lane, claim, shard) for (lane, claim, shard), first, last in runs_of(placed)]
         self._connection.executemany(SQL["insert_claimed_run"], rows)
 
     def _add_purged(self) -> None:

@@ -38,6 +38,7 @@ from veilmq.store.sqlite.database import (
 )
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.session import ENTRY, Session, group_hash
+from veilmq.store.sqlite.standard import runs_of
 
 _CHECK = re.compile(r"^-- name: (.+)$", re.MULTILINE)
 _PAGES_PER_STEP = 1_000
@@ -342,7 +343,7 @@ class FolderTarget:
     async def add_messages(self, queue: CopiedQueue, messages: Sequence[CopiedMessage]) -> None:
         """See ``Target``."""
         session, filled = self._session, self._session.queue(queue.name)
-        runs: list[list[int]] = []  # lane, first and last seq
+        placed: list[tuple[int, int]] = []  # lane and seq
         for each in messages:
             seq, group = self._add(queue.number, filled.partition, each, fifo=filled.fifo)
             filled.hide(each.visible_at_ms, received=each.receive_count > 0)
@@ -350,10 +351,9 @@ class FolderTarget:
                 lane = each.priority + (0 if group is None else GROUPED)
                 row = (filled.partition, seq, lane, each.visible_at_ms, group, *receives_of(each))
                 session.stage(SQL["add_visibility"], [row])
-            elif runs and runs[-1][0] == each.priority and runs[-1][2] == seq - 1:
-                runs[-1][2] = seq
             else:
-                runs.append([each.priority, seq, seq])
+                placed.append((each.priority, seq))
+        runs = runs_of(placed)
         if filled.fifo:
             rows: list[Any] = [(filled.partition, last, first, last - first + 1) for _, first, last in runs]
             session.many("insert_ordered_run", rows)

@@ -490,12 +490,12 @@ def take(session: Session, queue: Queue, rows: list[tuple[int, int]]) -> None:
         session.run("cut_first_ready", queue.partition, lane, last)
 
 
-def runs_of(rows: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Return the runs of messages (lane and seq) that follow each other: lane, first and last seq."""
-    runs: list[list[int]] = []
-    for lane, seq in rows:
-        if runs and runs[-1][0] == lane and runs[-1][2] == seq - 1:
+def runs_of(rows: Iterable[tuple[Any, int]]) -> list[list[Any]]:
+    """Return the runs of messages (a lane or another place, and seq) that follow each other: it, first and last seq."""
+    runs: list[list[Any]] = []
+    for place, seq in rows:
+        if runs and runs[-1][0] == place and runs[-1][2] == seq - 1:
             runs[-1][2] = seq
         else:
-            runs.append([lane, seq, seq])
+            runs.append([place, seq, seq])
     return runs
