@@ -6,7 +6,7 @@ BIN := .venv/bin
 ARGS ?=
 WORKERS ?= 2
 
-FAST := $(addprefix tests/,client consumer server store $(addprefix internals/,client consumer core events forwarding server store wire))
+FAST := $(addprefix tests/,client consumer server store $(addprefix internals/,client consumer core events server store wire))
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 
@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster setup-bucket setup-test-all setup-mutations setup-tests run demo cluster docs \
 	test test-all test-fast check format bench screenshots \
-	prove-crash prove-flat prove-quota prove-spark prove-bucket prove-tune prove-incremental prove-leases prove-models prove-stopped prove-failover prove-nodes prove-overload mutations build clean
+	prove-crash prove-flat prove-quota prove-spark prove-bucket prove-tune prove-incremental prove-interleaving prove-leases prove-models prove-stopped prove-failover prove-nodes prove-overload mutations build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
 

@@ -1,4 +1,4 @@
-"""Control connections: one to each database for all tests of a process, for short statements beside the engines.
+"""Control connections: one to each database for all tests of a process, for short statements beside the stores.
 
 A thread of their own keeps them, as event loops of tests come and go. A statement may be executed twice.
 """

@@ -51,7 +51,7 @@ def id_of(new: NewMessage, settings: QueueSettings) -> str:
 
 
 def deduplication_key(queue_number: int, group: str, dedup_id: str, settings: QueueSettings) -> bytes:
-    """Return the key under which a queue stores that deduplication id; both engines use it, so copies carry it over.
+    """Return the key under which a queue stores that deduplication id; both dialects use it, so copies carry it over.
 
     The id counts in the whole queue or in its group, and only until the next purge.
     """

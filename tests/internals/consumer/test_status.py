@@ -92,7 +92,7 @@ def test_a_consumer_may_stay_unseen(bench: Workbench) -> None:
 
 
 def test_only_the_user_may_enter() -> None:
-    """The status_folder, and the socket in it."""
+    """The folder, and the socket in it."""
     with announced(lambda: b"[]"):
         assert stat.S_IMODE(status_folder().stat().st_mode) == 0o700
         (place,) = status_folder().iterdir()

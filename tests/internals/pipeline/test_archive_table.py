@@ -158,8 +158,8 @@ def test_a_killed_compaction_changes_nothing(table: ArchiveTable) -> None:
         table.commit(writer="w", batch=number, files=[written(table, [f"m{number:02}"])])
     version, files = table.snapshot().version, data_files(table)
     program = (
-        "import sys; from veilmq.pipeline.archive_table import compact; "
-        "from veilmq.pipeline.archive_table import ArchiveTable; compact(ArchiveTable(sys.argv[1]))"
+        "import sys; from veilmq.pipeline.archive_table import ArchiveTable, compact; "
+        "compact(ArchiveTable(sys.argv[1]))"
     )
     compaction = subprocess.Popen([sys.executable, "-c", program, table.location])
     while compaction.poll() is None and data_files(table) == files:

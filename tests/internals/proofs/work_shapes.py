@@ -32,7 +32,6 @@ from veilmq.pipeline.survival import Tail
 
 RECEIVES_MAX = 5
 PRICES = Prices()
-RENEWAL_TIMEOUT_S = 30.0
 Generator = np.random.Generator
 
 _ERFC = np.vectorize(math.erfc, otypes=[np.float64])

@@ -23,8 +23,8 @@ BODIES = [f"{number} {LONG if number % 3 else ''}" for number in range(TOTAL)]
 
 
 @pytest.fixture(autouse=True)
-def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces and slices of two messages."""
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of two messages."""
     monkeypatch.setattr(publications, "PIECE_MESSAGES", 2)
 
 

@@ -10,6 +10,6 @@ from veilmq.store.cold import COLD
 def test_it_knows_every_command(postgres_url: str) -> None:
     """And each of them once."""
     with hosting_postgres(postgres_url) as node:
-        machine: Any = node.engine
-        assert set(machine.alone) & set(machine.together) == set()
-        assert {*machine.alone, *machine.together} == {*COLD, *HOT}
+        engine: Any = node.engine
+        assert set(engine.alone) & set(engine.together) == set()
+        assert {*engine.alone, *engine.together} == {*COLD, *HOT}
