@@ -5,6 +5,7 @@ Every call is idempotent, so all of them are tried again when a reply is lost. F
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -18,8 +19,8 @@ from veilmq.core import limits
 from veilmq.core.claims import Acknowledged, Bound, SourceView
 from veilmq.core.publications import Published, Staged, WriterView
 from veilmq.core.settings import SettingValue
+from veilmq.wire.sqs.members import GetQueueUrlRequest, QueueUrlResult
 from veilmq.wire.sqs.names import full_name
-from veilmq.wire.sqs.queues import GetQueueUrlRequest, QueueUrlResult
 from veilmq.wire.v1.claims import CURSOR
 from veilmq.wire.v1.publications import ARROW_TYPE, ForwardedEntry, MessagesFields, OutgoingRow
 
@@ -345,19 +346,8 @@ class Settings(QueueApi):
 
     def show(self) -> QueueStatus:
         """Return the settings and the counters of the queue; raises ``ClientError`` and ``Unreachable``."""
-        from veilmq.wire.v1.queues import ShownQueue  # noqa: PLC0415 - workers of Spark need none
-
-        shown = self.get("show", {}, ShownQueue)
-        return QueueStatus(
-            queue=shown.queue.rpartition("/")[2],
-            url=shown.url,
-            settings=shown.settings,
-            visible=shown.visible,
-            in_flight=shown.in_flight,
-            delayed=shown.delayed,
-            created_at_ms=shown.created_at_ms,
-            modified_at_ms=shown.modified_at_ms,
-        )
+        status = self.get("show", {}, QueueStatus)
+        return replace(status, queue=status.queue.rpartition("/")[2])
 
     def set(self, settings: Mapping[str, SettingValue]) -> None:
         """Change the supplied settings; messages in flight keep their deadlines.

@@ -34,13 +34,15 @@ from veilmq.wire.sqs.members import (
     DEDUPLICATION,
     GROUP,
     TRACE_HEADER,
-    AttributeValue,
     BatchResultErrorEntry,
     ChangedResultEntry,
+    GetQueueUrlRequest,
     QueueRequest,
+    QueueUrlResult,
     SendMessageBatchResultEntry,
     SendMessageResult,
     Shape,
+    write_attributes,
 )
 from veilmq.wire.sqs.messages import (
     ChangeMessageVisibilityBatchEntry,
@@ -70,13 +72,11 @@ from veilmq.wire.sqs.queues import (
     CreateQueueRequest,
     GetQueueAttributesRequest,
     GetQueueAttributesResult,
-    GetQueueUrlRequest,
     ListDeadLetterSourceQueuesRequest,
     ListDeadLetterSourceQueuesResult,
     ListQueuesRequest,
     ListQueuesResult,
     ListQueueTagsResult,
-    QueueUrlResult,
     SetQueueAttributesRequest,
     TagQueueRequest,
     UntagQueueRequest,
@@ -287,7 +287,7 @@ class QueueClient:
             queue_url=self._url(queue),
             message_body=body,
             delay_seconds=delay_s,
-            message_attributes=write_attributes(attributes or {}),
+            message_attributes=write_attributes(attributes or {}) or None,
             message_group_id=group,
             message_deduplication_id=dedup_id,
         )
@@ -301,7 +301,7 @@ class QueueClient:
                 id=str(number),
                 message_body=message.body,
                 delay_seconds=message.delay_s,
-                message_attributes=write_attributes(message.attributes),
+                message_attributes=write_attributes(message.attributes) or None,
                 message_group_id=message.group,
                 message_deduplication_id=message.dedup_id,
             )
@@ -457,14 +457,6 @@ def write_settings(settings: Mapping[str, SettingValue], context: RequestContext
         if first not in settings:
             raise ValueError(f"{' and '.join(others)} can only be changed together with {first}")
     return {name: SETTINGS[name].kind.write(wanted, context) or "" for name in names}
-
-
-def write_attributes(attributes: Mapping[str, Attribute]) -> dict[str, AttributeValue] | None:
-    """Return a message's attributes as the wire has them, ``None`` when there are none."""
-    return {
-        name: AttributeValue(data_type=value.type, string_value=value.text, binary_value=value.data)
-        for name, value in attributes.items()
-    } or None
 
 
 def _in_order(

@@ -134,7 +134,6 @@ class Intake(Generic[T]):
         self._failures = 0
         self._stopped = False
         self._pausing: asyncio.Task[None] | None = None
-        self.errors = 0
 
     @property
     def polling(self) -> int:
@@ -183,7 +182,6 @@ class Intake(Generic[T]):
         self.fill()
 
     def _after_failure(self, error: Exception) -> None:
-        self.errors += 1
         if is_fatal(error):
             self._stopped = True
             self._failed(error)

@@ -291,10 +291,6 @@ class Runner:
         """Begin to receive."""
         self._intake.fill()
 
-    def owns(self, lease: Lease) -> bool:
-        """Tell whether ``lease`` is of this runner's messages."""
-        return lease.subscription is self._receiver.subscription
-
     # ------------------------------------------------------------------------------------------------- its end
 
     async def stop_intake(self) -> None:

@@ -415,17 +415,15 @@ class Compaction:
     added: int = 0
 
 
-def compact(
-    table: ArchiveTable, spark: SparkSession | None = None, *, file_bytes: int = FILE_BYTES, files_min: int = 2
-) -> Compaction:
-    """Join files smaller than half of ``file_bytes`` into files of about that size, given at least ``files_min``.
+def compact(table: ArchiveTable, spark: SparkSession | None = None, *, file_bytes: int = FILE_BYTES) -> Compaction:
+    """Join files smaller than half of ``file_bytes`` into files of about that size, given at least two.
 
     Tasks of ``spark`` join the files; without ``spark``, this process does. If another compaction commits meanwhile,
     this one ends early.
     """
     removed = added = 0
     snapshot = table.snapshot(writers=[WRITER])
-    groups = list(_groups(snapshot, file_bytes=file_bytes, files_min=files_min))
+    groups = list(_groups(snapshot, file_bytes=file_bytes))
     for start in range(0, len(groups), GROUPS_MAX):
         present = set(snapshot.files)
         chunk = [group for group in groups[start : start + GROUPS_MAX] if present.issuperset(group)]
@@ -440,15 +438,13 @@ def compact(
     return Compaction(removed=removed, added=added)
 
 
-def _groups(snapshot: Snapshot, *, file_bytes: int, files_min: int) -> Iterator[Sequence[ArchiveFile]]:
+def _groups(snapshot: Snapshot, *, file_bytes: int) -> Iterator[Sequence[ArchiveFile]]:
     """Yield groups of files to join, each of about ``file_bytes`` in total."""
     small: dict[tuple[str, date], list[ArchiveFile]] = defaultdict(list)
     for file in snapshot.files:
         if file.size_bytes * 2 < file_bytes:
             small[file.queue, file.day].append(file)
     for files in small.values():
-        if len(files) < files_min:
-            continue
         group: list[ArchiveFile] = []
         size = 0
         for file in files:

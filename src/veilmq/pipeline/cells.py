@@ -293,6 +293,7 @@ class ReceiptCounts:
         """The timeout of most receipts; 0 without receipts."""
         return float(MIDDLES_S[np.argmax(self.in_force)]) if self.receipts > 0 else 0.0
 
+    @cached_property
     def arms(self) -> Arms:
         """Return the arms; receipts whose timeout was extended belong to none."""
         kinds, arms, places = _parts(self.codes)

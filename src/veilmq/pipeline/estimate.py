@@ -379,7 +379,7 @@ def _quantile(first: ReceiptCounts, found: Completion, survival: Array, options:
 
 def _finishing(firsts: Iterable[ReceiptCounts]) -> Array | None:
     """Return the likelihood of each share l from the arms of all keys, unless the keys differ too much."""
-    every = [each.arms() for each in firsts]
+    every = [each.arms for each in firsts]
     joined = (
         Arms(*(np.concatenate([getattr(arms, name) for arms in every]) for name in Arms.__slots__)) if every else None
     )

@@ -371,7 +371,7 @@ def by_late_deletes(
     first: ReceiptCounts, later: ReceiptCounts, rng: np.random.Generator, *, finishing: Array | None = None
 ) -> Completion:
     """Complete with the line; ``finishing`` is the likelihood of each l, used if the arms leave l open."""
-    line = line_through(first.arms())
+    line = line_through(first.arms)
     chances = line.chances if finishing is None or line.spread < SPREAD_MAX else finishing
     if line.spread >= SPREAD_SMALL:
         chances = _with_returned(chances, line.crash, first, later)
@@ -466,7 +466,7 @@ def renewal_of(first: ReceiptCounts) -> float | None:
     most, least = (np.floor(times_s / periods_s[:, None]) @ held / extended for times_s in (EDGES_S, EDGES_S / RATIO))
     longest_s = float(periods_s[most >= each - _ROUNDED].max(initial=periods_s[0]))
     shortest_s = float(periods_s[least <= each + _ROUNDED].min(initial=periods_s[-1]))
-    arms = first.arms()
+    arms = first.arms
     weights = arms.receipts / max(float(arms.receipts.sum()), 1.0)
     usual_s = float(arms.timeouts_s @ weights)
     variance = float((arms.timeouts_s - usual_s) ** 2 @ weights)
@@ -549,7 +549,7 @@ def _with_returned(chances: Array, crash: Array, first: ReceiptCounts, later: Re
     crashed = np.maximum(crash, 0.0) * first.receipts + 0.5
     shown = np.clip(crashed, max(returned - noise, 0.5), max(returned, 0.0) + noise)
     off = np.log(crashed / shown)
-    if first.arms().receipts.max(initial=0.0) < ONE_ARM * first.receipts:
+    if first.arms.receipts.max(initial=0.0) < ONE_ARM * first.receipts:
         off = np.maximum(off, 0.0)  # the next receive of late work may have a longer timeout
     error = RETURNED_ERROR**2 + 1.0 / np.maximum(crashed, shown)
     weighed = np.maximum(chances, 1e-30) * np.exp(-0.5 * off**2 / error)
@@ -568,7 +568,7 @@ def _returned_share(first: ReceiptCounts, later: ReceiptCounts, left: Array, rng
 
 def _arms_differ(first: ReceiptCounts) -> str:
     """Return a reason if arms differ in the range that all cover: the timeouts depend on the work."""
-    arms = first.arms()
+    arms = first.arms
     large = arms.receipts >= max(200.0, 0.01 * float(arms.receipts.sum()))
     if large.sum() < 2:
         return ""

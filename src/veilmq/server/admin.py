@@ -13,10 +13,10 @@ no end; its client stays as long as it reads. The end of the server is bounded l
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import h11
 import uvicorn
@@ -35,7 +35,7 @@ from veilmq.core.events import CountEvents, EventCounts
 from veilmq.events import EventsError
 from veilmq.server.admin_api import CallerUnknown
 from veilmq.server.authentication import Security
-from veilmq.server.console import ConsoleService
+from veilmq.server.console import ConsoleService, or_none
 from veilmq.server.http import Connections
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import SHOWN_MAX, Metrics, QueueCountBook, Snapshot, TopicCounts, exposition
@@ -206,8 +206,6 @@ def _cut(server: uvicorn.Server) -> None:
         task.cancel()
 
 
-T = TypeVar("T")
-
 FLUSH_S_MAX = limits.HTTP_REQUEST_S_MAX / 2
 """How long an export on demand is waited for: a connection may take no longer than twice that for its reply."""
 
@@ -299,8 +297,8 @@ class Admin:
 
     async def _show_metrics(self, request: Request) -> Response:
         async with self._showing:
-            events = asyncio.create_task(_or_none(execute(self._engine, CountEvents())))
-            survey = await _or_none(self._engine.survey(SHOWN_MAX))
+            events = asyncio.create_task(or_none(execute(self._engine, CountEvents())))
+            survey = await or_none(self._engine.survey(SHOWN_MAX))
             snapshot = Snapshot(
                 metrics=self._metrics.copy(),
                 queues=[] if survey is None else await self._counts.look(survey.names),
@@ -316,14 +314,6 @@ class Admin:
             )
             text = await asyncio.to_thread(exposition, snapshot)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
-
-
-async def _or_none(question: Coroutine[Any, Any, T]) -> T | None:
-    """Return the answer; ``None`` where the store gives none, which is no reason to say nothing of the rest."""
-    try:
-        return await question
-    except VeilmqError:
-        return None
 
 
 def _consume_error(flushing: "asyncio.Future[EventCounts]") -> None:

@@ -7,7 +7,7 @@ while. pyarrow, which reads them, is an extra.
 import asyncio
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from hashlib import sha256
 from hmac import digest
 from importlib import import_module
@@ -52,7 +52,10 @@ _MILLISECOND_S = 0.001
 _SECRET_OPTION = re.compile(r"(?<=[?&])([^=&\s]*(?:key|pass|secret|sig|token)[^=&\s]*)=[^&\s]*", re.IGNORECASE)
 
 
-async def _or_none(question: Any) -> Any:
+T = TypeVar("T")
+
+
+async def or_none(question: Coroutine[Any, Any, T]) -> T | None:
     """Return the answer; ``None`` where the store gives none, which is no reason to say nothing of the rest."""
     try:
         return await question
@@ -170,7 +173,7 @@ class ConsoleService:
 
     async def health(self) -> Health:
         """Return what the page of the server's health shows."""
-        survey = await _or_none(self._engine.survey(0))
+        survey = await or_none(self._engine.survey(0))
         return Health(
             obstacles=await readiness_checks(self._connections, self._engine),
             warnings=list(self._engine.warnings()),
@@ -188,7 +191,7 @@ class ConsoleService:
     async def _export_health(self) -> ExportHealth | None:
         counts: EventCounts | None = None
         if self._exports is not None:
-            counts = await _or_none(execute(self._engine, CountEvents()))
+            counts = await or_none(execute(self._engine, CountEvents()))
         if self._exports is None or counts is None:
             return None
         return ExportHealth(counts.recorded, counts.waiting, counts.dropped, self._exports.failures)
@@ -246,8 +249,6 @@ def _until_restart(authentication: Authentication) -> Callable[[str], bytes]:
 async def _missing(request: Request) -> Response:
     return PlainTextResponse(MISSING, status_code=501)
 
-
-T = TypeVar("T")
 
 KEPT_MS = 30 * SECOND_MS
 _KEPT_MAX = 256

@@ -66,13 +66,6 @@ Ask = Callable[[Any, int | None, Done], Pending]
 """Has a command carried out that may wait so many seconds, and its result answered."""
 
 
-class Page(NamedTuple):
-    """What every client may get without a protocol; ``headers`` are whole lines."""
-
-    headers: bytes
-    body: bytes
-
-
 class Route(NamedTuple):
     """What a request's target stands for; ``label`` is the name under which it is counted."""
 
@@ -118,7 +111,7 @@ class Dispatcher:
         namespaces: Namespaces | None = None,
         permissions: Permissions | None = None,
         handlers: Mapping[type[Command], Ask] = MappingProxyType({}),
-        pages: Mapping[bytes, Page] = MappingProxyType({}),
+        pages: Mapping[bytes, Worded] = MappingProxyType({}),
     ) -> None:
         """``host`` is the name or address that the server listens on; the engine is that of ``polls``.
 

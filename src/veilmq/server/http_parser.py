@@ -58,7 +58,7 @@ class Refusal(NamedTuple):
 
 
 class Worded(NamedTuple):
-    """A refusal as it is answered: whole header lines, and the body."""
+    """A refusal or a page as it is answered: whole header lines, and the body."""
 
     headers: bytes
     body: bytes

@@ -35,10 +35,6 @@ class Denial(Exception):
             else f"because no resource-based policy allows the sqs:{action} action"
         )
         super().__init__(f"User: {caller} is not authorized to perform: sqs:{action} on resource: {queue} {reason}")
-        self.caller = caller
-        self.action = action
-        self.queue = queue
-        self.explicit = explicit
 
 
 _SQS_TARGET = b"AmazonSQS."

@@ -17,7 +17,8 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Done, Engine
 from veilmq.core.topic_errors import EndpointRefused
 from veilmq.core.topics import PublishedMessage, PublishToTopic, Subscribe
-from veilmq.server.dispatch import Ask, Page
+from veilmq.server.dispatch import Ask
+from veilmq.server.http_parser import Worded
 from veilmq.server.metrics import TopicCounts
 from veilmq.server.process import Shutdown
 from veilmq.server.pushes import Attempts, Guard, LogThrottle, Pusher, PushError
@@ -173,9 +174,9 @@ class TopicService:
             PublishToTopic: TopicPublishing(engine=engine, clock=clock, counts=self.counts).ask,
             Subscribe: Subscribing(engine=engine, clock=clock, guard=self._guard).ask,
         }
-        self.pages: Mapping[bytes, Page] = {}
+        self.pages: Mapping[bytes, Worded] = {}
         if self._identity is not None:
-            page = Page(_CERTIFICATE_TYPE, self._identity.certificate_pem)
+            page = Worded(_CERTIFICATE_TYPE, self._identity.certificate_pem)
             self.pages = {CERTIFICATE_PATH.encode(): page}
 
     @asynccontextmanager

@@ -34,6 +34,7 @@ from veilmq.store.port import execute
 from veilmq.testing.clocks import VirtualClock
 from veilmq.testing.faults import FaultPlan
 from veilmq.wire.exchange import RequestContext
+from veilmq.wire.sqs.members import write_attributes
 from veilmq.wire.sqs.messages import SendMessageRequest, send_message
 from veilmq.wire.sqs.queues import CreateQueueRequest, create_queue
 
@@ -240,7 +241,7 @@ class RunningServer:
             queue_url=queue.url,
             message_body=message.body,
             delay_seconds=message.delay_s,
-            message_attributes=sqs.write_attributes(message.attributes),
+            message_attributes=write_attributes(message.attributes) or None,
             message_group_id=message.group,
             message_deduplication_id=message.dedup_id,
         )

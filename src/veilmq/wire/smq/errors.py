@@ -127,10 +127,7 @@ ANSWERS: dict[type[core.VeilmqError], tuple[Code, str]] = {
     core.DeadLetterQueueRefused: (INVALID_ARGUMENT, _CAUSE),
     core.MessageTooLong: (INVALID_ARGUMENT, "The value of MessageBody should between 1 and {error.bytes_max} bytes."),
     core.BodyUnreadable: (INVALID_ARGUMENT, _CAUSE),
-    core.GroupMissing: (
-        INVALID_ARGUMENT,
-        invalid_argument("MessageGroupId: a FIFO queue needs one for each message").message,
-    ),
+    core.GroupMissing: (INVALID_ARGUMENT, _NO_GROUP),
     core.ReceiptInvalid: (RECEIPT_HANDLE_ERROR, ""),
     core.ReceivesThrottled: (TOO_MANY_REQUESTS, ""),
     topic_errors.TopicNotFound: (TOPIC_NOT_EXIST, ""),

@@ -11,7 +11,7 @@ from typing import Any
 from veilmq.wire.exchange import Plan, RequestContext
 from veilmq.wire.sqs import errors, moves, queues
 from veilmq.wire.sqs.errors import Code, SqsError, shown
-from veilmq.wire.sqs.members import TRACE_HEADER, QueueRequest, Shape
+from veilmq.wire.sqs.members import TRACE_HEADER, GetQueueUrlRequest, QueueRequest, Shape
 from veilmq.wire.sqs.messages import (
     SYSTEM_ATTRIBUTES,
     ChangeMessageVisibilityBatchRequest,
@@ -35,7 +35,6 @@ from veilmq.wire.sqs.queues import (
     AddPermissionRequest,
     CreateQueueRequest,
     GetQueueAttributesRequest,
-    GetQueueUrlRequest,
     ListDeadLetterSourceQueuesRequest,
     ListQueuesRequest,
     RemovePermissionRequest,

@@ -380,6 +380,19 @@ class QueueRequest(Shape, frozen=True, kw_only=True):
     queue_url: str | None = None
 
 
+class GetQueueUrlRequest(Shape, frozen=True, kw_only=True):
+    """GetQueueUrl."""
+
+    queue_name: str | None = None
+    queue_owner_aws_account_id: str | None = None
+
+
+class QueueUrlResult(Shape, frozen=True, kw_only=True):
+    """CreateQueue and GetQueueUrl."""
+
+    queue_url: str
+
+
 class SendMessageResult(Shape, frozen=True, kw_only=True):
     """SendMessage."""
 

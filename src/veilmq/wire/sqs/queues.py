@@ -32,7 +32,17 @@ from veilmq.wire.sqs.errors import (
     missing_queue_name,
     too_many_tags,
 )
-from veilmq.wire.sqs.members import Integer, QueueRequest, Shape, answered, check_number, nothing, required
+from veilmq.wire.sqs.members import (
+    GetQueueUrlRequest,
+    Integer,
+    QueueRequest,
+    QueueUrlResult,
+    Shape,
+    answered,
+    check_number,
+    nothing,
+    required,
+)
 from veilmq.wire.sqs.names import Listing, account_of, new_queue, queue_arn, queue_of, queue_url
 from veilmq.wire.sqs.policies import GRANTABLE, decode, statements
 from veilmq.wire.sqs.queue_attributes import (
@@ -53,13 +63,6 @@ class CreateQueueRequest(Shape, frozen=True, kw_only=True):
     queue_name: str | None = None
     attributes: dict[str, str] | None = None
     tags: dict[str, str] | None = None
-
-
-class GetQueueUrlRequest(Shape, frozen=True, kw_only=True):
-    """GetQueueUrl."""
-
-    queue_name: str | None = None
-    queue_owner_aws_account_id: str | None = None
 
 
 class ListQueuesRequest(Shape, frozen=True, kw_only=True):
@@ -113,12 +116,6 @@ class RemovePermissionRequest(QueueRequest, frozen=True, kw_only=True):
     """RemovePermission."""
 
     label: str | None = None
-
-
-class QueueUrlResult(Shape, frozen=True, kw_only=True):
-    """CreateQueue and GetQueueUrl."""
-
-    queue_url: str
 
 
 class ListQueuesResult(Shape, frozen=True, kw_only=True):

@@ -79,9 +79,9 @@ _JSON = b"Content-Type: application/json\r\n"
 _encode = msgspec.json.Encoder().encode
 
 
-def json_reply(status: int, value: Any, *, headers: bytes = b"", code: str = "OK") -> Reply:
-    """Return ``value`` as a reply; ``headers`` are whole lines, ``code`` the name under which it is counted."""
-    return Reply(status, _JSON + headers, _encode(value), code)
+def json_reply(status: int, value: Any, *, code: str = "OK") -> Reply:
+    """Return ``value`` as a reply; ``code`` is the name under which it is counted."""
+    return Reply(status, _JSON, _encode(value), code)
 
 
 def encode_failure(error: VeilmqError) -> Reply:

@@ -22,9 +22,8 @@ from veilmq.wire.exchange import REGION_PATTERN, RequestContext
 from veilmq.wire.sqs import members, messages, moves, queues
 from veilmq.wire.sqs.actions import ACTIONS, Action
 from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError
-from veilmq.wire.sqs.members import BatchResultErrorEntry, Shape
+from veilmq.wire.sqs.members import BatchResultErrorEntry, QueueUrlResult, Shape
 from veilmq.wire.sqs.names import account_of
-from veilmq.wire.sqs.queues import QueueUrlResult
 from veilmq.wire.v1 import claims, publications
 from veilmq.wire.v1.claims import MessageRow
 from veilmq.wire.v1.publications import ARROW_TYPE, ForwardFields, forward

@@ -27,6 +27,7 @@ from veilmq.wire.sqs.members import (
     BatchResultEntry,
     BatchResultErrorEntry,
     ChangedResultEntry,
+    QueueUrlResult,
     SendMessageBatchResultEntry,
     SendMessageResult,
     attributes_md5,
@@ -57,7 +58,6 @@ from veilmq.wire.sqs.queues import (
     ListDeadLetterSourceQueuesResult,
     ListQueuesResult,
     ListQueueTagsResult,
-    QueueUrlResult,
 )
 
 
