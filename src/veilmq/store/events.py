@@ -18,7 +18,7 @@ EXPIRED_KEPT_S = 86_400
 EXPIRED_KEPT_MAX = 1_000_000
 """How long, and how many, receipts that expired are kept for a delete that comes late."""
 
-_REMEMBERED_BYTES_MAX = 1_000  # of the properties of a message: larger ones are looked into each time
+_CACHED_BYTES_MAX = 1_000  # of the properties of a message: larger ones are looked into each time
 
 _NODE = "event_node"
 _NODE_BYTES = 4
@@ -134,10 +134,10 @@ def routing_key(properties: bytes, attribute: str) -> str:
     """Return the routing key of a message with these properties: the text of its ``attribute``."""
     if not properties:
         return ""
-    return (key_of if len(properties) > _REMEMBERED_BYTES_MAX else _remembered_key)(properties, attribute)
+    return (key_of if len(properties) > _CACHED_BYTES_MAX else _cached_key)(properties, attribute)
 
 
-_remembered_key = lru_cache(maxsize=4_096)(key_of)
+_cached_key = lru_cache(maxsize=4_096)(key_of)
 
 
 async def note_retired(tx: Transaction, queue: QueueRow) -> None:

@@ -85,7 +85,7 @@ async def stage(tx: Transaction, command: publications.Stage) -> publications.St
     """Keep the messages, all of them or none."""
     queue = await tx.queue(command.queue, lock="queue_shared")
     tx.need_room()
-    messages = _accepted(command.messages, queue.settings)
+    messages = _checked(command.messages, queue.settings)
     now_ms = await tx.now()
     await tx.run("see_writer", queue.origin, command.writer, now_ms, now_ms - _SEEN_MS)
     key = queue.origin, command.writer, "writer_shared"
@@ -151,25 +151,25 @@ async def list_writers(tx: Transaction, command: publications.ListWriters) -> li
 # Staged messages.
 
 
-def _accepted(messages: Sequence[NewMessage], settings: QueueSettings) -> list[NewMessage]:
+def _checked(messages: Sequence[NewMessage], settings: QueueSettings) -> list[NewMessage]:
     """Return messages as they are kept; raises ``StageRefused`` for the first one that the queue would not take.
 
     One of a FIFO queue has its deduplication id, made of its content where the queue says so at this moment.
     """
-    accepted = []
+    kept = []
     for index, new in enumerate(messages):
         try:
             if settings.fifo:
                 fifo.group_of(new, settings)
                 dedup_id = fifo.id_of(new, settings)
-                accepted.append(replace(new, dedup_id=dedup_id) if new.dedup_id is None else new)
+                kept.append(replace(new, dedup_id=dedup_id) if new.dedup_id is None else new)
             elif new.size_bytes <= settings.message_bytes_max:
-                accepted.append(new)
+                kept.append(new)
             else:
                 raise MessageTooLong(settings.message_bytes_max)
         except (MessageTooLong, GroupMissing, DeduplicationIdMissing) as reason:
             raise StageRefused(index, reason) from reason
-    return accepted
+    return kept
 
 
 def _pieces(messages: Sequence[NewMessage]) -> Iterator[Sequence[NewMessage]]:

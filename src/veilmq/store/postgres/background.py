@@ -356,8 +356,8 @@ class ClockGuard:
             return []
         hours = self._doubted_by_ms / STEP_MS
         text = f"The clock of the database is doubted: it is {hours:+.1f} h from the last confirmed instant, and"
-        advice = "Set the clock right, or, if it is right, run veilmq clock trust."
-        return [f"{text} retention deletes nothing. {advice}"]
+        remedy = "Set the clock right, or, if it is right, run veilmq clock trust."
+        return [f"{text} retention deletes nothing. {remedy}"]
 
     def figures(self) -> list[Figure]:
         """Return whether the clock is doubted."""

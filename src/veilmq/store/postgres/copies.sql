@@ -108,7 +108,7 @@ FROM mq.queue JOIN mq.fifo_msg USING (qp)
 WHERE queue.queue_id = $1 AND sent_at > $2
 ORDER BY seq
 
--- name: accepted
+-- name: deduplication_log
 SELECT queue_id, key, id, seq, expires_at FROM mq.accepted JOIN mq.queue ON accepted.qp = queue.origin
 WHERE expires_at > mq.now_ms() ORDER BY expires_at
 

@@ -168,7 +168,7 @@ class PostgresEngine(Node):
 
     # What a store needs of it.
 
-    async def ask(self, work: Callable[[Any], Awaitable[T]]) -> T:
+    async def read(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Return what ``work``, which changes nothing, finds out on a connection; raises ``StoreUnavailable``."""
         try:
             try:
@@ -180,7 +180,7 @@ class PostgresEngine(Node):
         except (*IN_DOUBT, asyncpg.PostgresError) as error:
             raise StoreUnavailable from error
 
-    async def obstacles(self) -> list[str]:
+    async def readiness_failures(self) -> list[str]:
         """Return why no requests should be sent here."""
         try:
             async with asyncio.timeout(_PROBE_S), self.database.connection() as connection:

@@ -94,16 +94,16 @@ class _Marks:
 
     From ``whole_at_ms`` on the next look is from the beginning; none is before ``again_at_s`` of the stopwatch, however
     little is found. The present look began at ``began_s``; one that was not from the beginning took ``usual_s``, and
-    the last ``dear_looks`` from there took far longer.
+    the last ``slow_scans`` from there took far longer.
     """
 
     whole_at_ms: int = 0
     again_at_s: float = 0.0
-    looks: int = 0
+    scans: int = 0
     is_whole: bool = False
     began_s: float = 0.0
     usual_s: float | None = None
-    dear_looks: int = 0
+    slow_scans: int = 0
     last: list[int] = field(default_factory=lambda: list(BEGINNING))
 
     def end_look(self) -> None:
@@ -114,8 +114,8 @@ class _Marks:
             return
         self.is_whole = False
         is_dear = self.usual_s is not None and cost_s >= max(_DEAR_S, _DEAR_FACTOR * self.usual_s)
-        self.dear_looks = self.dear_looks + 1 if is_dear else 0
-        self.again_at_s = now_s + _COSTS_PER_WHOLE_LOOK * cost_s if self.dear_looks >= _DEAR_LOOKS else 0.0
+        self.slow_scans = self.slow_scans + 1 if is_dear else 0
+        self.again_at_s = now_s + _COSTS_PER_WHOLE_LOOK * cost_s if self.slow_scans >= _DEAR_LOOKS else 0.0
 
 
 class LowWater:
@@ -137,8 +137,8 @@ class LowWater:
         if marks.is_whole:
             marks.whole_at_ms = self._clock.now_ms() + _WHOLE_LOOK_MS
             return BEGINNING
-        marks.looks += 1
-        if marks.looks % _LOOKS_PER_NEAR_ONE:
+        marks.scans += 1
+        if marks.scans % _LOOKS_PER_NEAR_ONE:
             return marks.last
         return [max(0, instant - _LATE_MS) for instant in marks.last[:_LANES]] + BEGINNING[_LANES:]
 

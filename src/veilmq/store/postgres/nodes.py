@@ -37,7 +37,7 @@ SQL = load("veilmq.store.postgres", "wakeups.sql")
 
 log = logging.getLogger(__name__)
 
-_DEAF_FACTOR = 5
+_UNNOTIFIED_FACTOR = 5
 
 
 class Rounds:
@@ -49,13 +49,13 @@ class Rounds:
         self._timer: Timer | None = None
         self._at_ms: int | None = None
         self._stopped = False
-        self.hears = False
+        self.is_notified = False
         """Whether notices of other nodes arrive."""
 
     def look(self, after_ms: int | None = None) -> None:
         """Have a round then, or in its time, unless one comes before."""
         if after_ms is None:
-            after_ms = self._interval_ms if self.hears else self._interval_ms // _DEAF_FACTOR
+            after_ms = self._interval_ms if self.is_notified else self._interval_ms // _UNNOTIFIED_FACTOR
         at_ms = self._node.clock.now_ms() + after_ms
         if self._stopped or (self._at_ms is not None and self._at_ms <= at_ms):
             return
@@ -272,11 +272,11 @@ class Nodes:
 
     def figures(self) -> list[Figure]:
         """Return what came and went."""
-        arrive = self.listens and self._rounds.hears
+        arrive = self.listens and self._rounds.is_notified
         return [
             gauge("store_notices_arrive", "1 while notices of other servers arrive.", arrive),
-            counter("store_notices_told", "Notices told to other servers.", self._sent),
-            counter("store_notices_heard", "Notices heard of other servers.", self._received),
+            counter("store_notices_sent", "Notices sent to other servers.", self._sent),
+            counter("store_notices_received", "Notices received from other servers.", self._received),
         ]
 
     def open(self) -> None:
@@ -325,7 +325,7 @@ class Nodes:
         # What was said while there was no connection is not known: ask for it, and look at everything.
         self.interests.clear()
         self._node.catalog.clear()
-        self._rounds.hears = True
+        self._rounds.is_notified = True
         self._say("hello", "", True)
         self._announce()
         self._rounds.look(0)
@@ -334,7 +334,7 @@ class Nodes:
         if connection is self._connection:
             self._connection = None
             log.warning("the connection for notices of other nodes has ended; looking for another one")
-            self._rounds.hears = False
+            self._rounds.is_notified = False
             self._rounds.look()
             self._connect_later()
 
@@ -354,7 +354,7 @@ class Nodes:
         self._say("awaited", queue, True, after_ms=1)
         self._rounds.look(SOON_MS)
 
-    def tell(self, queue: str, due_ms: int) -> None:
+    def notify(self, queue: str, due_ms: int) -> None:
         """Say that there is, or may be, a message at ``due_ms``."""
         self._say("due_ms", queue, min(due_ms, self._pending.get(("due_ms", queue), due_ms)))
 
@@ -413,7 +413,7 @@ class Nodes:
             return
         if notice.node == self.name:
             self._echoed = True
-            self._rounds.hears = True
+            self._rounds.is_notified = True
             return
         self._received += 1
         for queue, is_awaited in notice.awaited.items():
@@ -440,8 +440,8 @@ class Nodes:
         self._announced = here
 
     def _refresh(self) -> None:
-        """Do so every ten seconds; a node that does not hear itself hears no other."""
-        self._rounds.hears, self._echoed = self._echoed, False
+        """Do so every ten seconds; a node that does not receive its own notices receives no others."""
+        self._rounds.is_notified, self._echoed = self._echoed, False
         self.interests.look()
         self._announce()
         self._say("alive", "", True)

@@ -89,7 +89,7 @@ class Catalog:
         self._known: dict[str, tuple[Queue, float]] = {}
         self._kept_longer_ms = 0
         self.elsewhere: Any = None
-        """The other databases, where there are any: ``outbox.Carrier``."""
+        """The other databases, where there are any: ``outbox.Relay``."""
 
     async def queue(self, connection: Any, name: str) -> Queue:
         """Return the queue of that full name; raises ``QueueNotFound``."""
@@ -437,7 +437,7 @@ class Watches:
             return
         self.wake_here(queue, due_ms)
         if self.elsewhere is not None and self.elsewhere.awaits(queue):
-            self.elsewhere.tell(queue, due_ms)
+            self.elsewhere.notify(queue, due_ms)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -475,7 +475,7 @@ class Watches:
     def freed(self, queue: str, due_ms: int) -> None:
         """Tell other nodes of a place, if one of them waits for it."""
         if self.elsewhere is not None and self.elsewhere.lacks_a_place(queue):
-            self.elsewhere.tell(queue, due_ms)
+            self.elsewhere.notify(queue, due_ms)
 
 
 async def next_visible_ms(

@@ -24,7 +24,7 @@ from veilmq.core import properties
 from veilmq.core.claims import ClaimState
 from veilmq.core.limits import BATCH_BYTES_MAX
 from veilmq.core.settings import QueueSettings
-from veilmq.store.copying import SLICE, CopiedMessage, CopiedQueue, Told
+from veilmq.store.copying import SLICE, CopiedMessage, CopiedQueue, Progress
 from veilmq.store.events import log_is_open
 from veilmq.store.named_queries import load
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT
@@ -56,10 +56,10 @@ def is_old(folder: Path) -> bool:
     return (folder / OLD_NAME).is_file()
 
 
-def convert(folder: Path, *, told: Told | None = None) -> None:
+def convert(folder: Path, *, progress: Progress | None = None) -> None:
     """Convert the old database of ``folder``, or end a conversion that was interrupted.
 
-    ``told`` is called with the messages that are converted and the messages in all. Raises ``FolderError``, which
+    ``progress`` is called with the messages that are converted and the messages in all. Raises ``FolderError``, which
     leaves the old database as it was, for a folder that is in use, of another format, or without enough space.
     """
     with FolderLock(folder):
@@ -73,10 +73,10 @@ def convert(folder: Path, *, told: Told | None = None) -> None:
             _look_at(folder)
             try:
                 with ConversionTarget(folder / DATABASE_NAME) as target:
-                    end(target.take_over(told))
+                    end(target.take_over(progress))
             except (OSError, apsw.Error, FolderError) as error:
                 raise FolderError(f"{folder / OLD_NAME} was not converted, nothing is changed: {error}") from error
-        _set_aside(folder)
+        _keep_old(folder)
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def _check_converted(folder: Path) -> None:
         )
 
 
-def _set_aside(folder: Path) -> None:
+def _keep_old(folder: Path) -> None:
     """Give the old database its other name."""
     shutil.rmtree(_unfinished(folder), ignore_errors=True)
     (folder / OLD_NAME).rename(folder / SET_ASIDE)
@@ -199,7 +199,7 @@ class ConversionTarget(FolderTarget):
     def _old(self, query: str, *values: Any) -> list[Row]:
         return self._connection.execute(OLD[query], values).fetchall()
 
-    async def take_over(self, told: Told | None) -> None:
+    async def take_over(self, progress: Progress | None) -> None:
         """Take everything over, and give the new database its name."""
         self._connection.execute("ATTACH ? AS old", (str(self._unfinished.folder.with_name(OLD_NAME)),))
         facts: dict[str, Any] = dict(self._old("facts"))
@@ -220,8 +220,8 @@ class ConversionTarget(FolderTarget):
                     else:
                         await self.add_messages(queue, [each.message for each in together])
                 converted += len(slice_)
-                if told is not None:
-                    told(converted, in_all)
+                if progress is not None:
+                    progress(converted, in_all)
         self._add_purged()
         self._add_the_rest(facts)
         await self.finish()

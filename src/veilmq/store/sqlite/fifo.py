@@ -102,10 +102,10 @@ def _accept(
     if terms is not None and terms.unrepeated and new.dedup_id is None and not settings.content_deduplication:
         return SentMessage(id=message_id, sequence=seq)
     key = deduplication_key(queue.number, group, id_of(new, settings), settings)
-    before = session.accepted.find(key)
-    if before is not None and before.id != message_id and is_duplicate(before.accepted_at_ms, now_ms):
+    before = session.deduplication_log.find(key)
+    if before is not None and before.id != message_id and is_duplicate(before.logged_at_ms, now_ms):
         return SentMessage(id=before.id, sequence=before.sequence)  # else it is new, or comes back by a forward
-    session.accepted.add(key, message_id, seq, now_ms)
+    session.deduplication_log.add(key, message_id, seq, now_ms)
     return SentMessage(id=message_id, sequence=seq)
 
 

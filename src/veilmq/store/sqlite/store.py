@@ -276,7 +276,7 @@ class SqliteStore:
         """Where messages are kept; see ``store.port.Store``."""
         return "in memory only, gone when the server stops" if self._folder is None else f"in {self._folder.resolve()}"
 
-    async def obstacles(self) -> list[str]:
+    async def readiness_failures(self) -> list[str]:
         """Return why no requests should be sent here."""
         return [text for text, holds in {FAILED: self.has_failed, FULL: self._database.is_short}.items() if holds]
 
@@ -361,7 +361,7 @@ class SqliteStore:
 
     def _committed(self, error: BaseException | None) -> None:
         if error is None:
-            self._session.accepted.keep()
+            self._session.deduplication_log.keep()
             self._deliver()
         elif isinstance(error, Exception) and ran_out_of_room(error):
             try:

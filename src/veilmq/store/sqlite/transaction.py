@@ -300,14 +300,14 @@ def driven(cold: Cold, *, changes: bool) -> Callable[[Session, Any, int], object
         if not changes:
             return end(running)
         session.write()
-        accepted, changes_before = session.accepted.count, session.connection.total_changes()
+        entries_before, changes_before = session.deduplication_log.count, session.connection.total_changes()
         session.execute("SAVEPOINT cold")
         try:
             return end(running)
         except VeilmqError:
             if session.has_written(changes_before):
                 session.execute("ROLLBACK TO cold")
-                session.undo(accepted)
+                session.undo(entries_before)
             raise
         finally:
             if session.connection.in_transaction:
@@ -360,7 +360,7 @@ def sweep(session: Session, command: Sweep, now_ms: int) -> int:
     old = session.rows("old_accepted", _ROWS_PER_SWEEP, now_ms - DEDUPLICATION_S * SECOND_MS)
     if old:
         session.run("delete_accepted", old[-1][0])
-        session.accepted.cut()
+        session.deduplication_log.cut()
     session.flush()  # groups have the rows that say whether they have messages
     many_groups = session.group_numbers.sweep(_ROWS_PER_SWEEP // 2)
     many_expired = session.events.sweep(_ROWS_PER_SWEEP // 4, now_ms)

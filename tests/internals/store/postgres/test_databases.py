@@ -181,7 +181,7 @@ def test_messages_for_a_queue_in_a_removed_database_come_back(host: ShardsHost) 
     host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": DEAD, "receives_max": 1}))
     host.send("a")
     host.receive(1, timeout_s=0)
-    host.engine.carriers[0].stop()  # nothing is carried
+    host.engine.relays[0].stop()  # nothing is relayed
     assert host.receive(1) == []
     host.do(commands.DeleteQueue(queue=DEAD))
 

@@ -144,8 +144,8 @@ def test_listings_are_of_all_databases(host: ShardsHost) -> None:
     page = host.do(commands.ListDeadLetterSources(queue=DEAD, after=names(5)[0], count=3))
     assert (page.names, page.more) == (names(5)[1:4], True)
     assert host.run(host.engine.survey(2)) == ([DEAD, names(1)[0]], 6)
-    assert host.run(host.engine.obstacles()) == []
-    assert {figure.name for figure in host.engine.figures()} > {"store_reachable", "store_outbox_carried"}
+    assert host.run(host.engine.readiness_failures()) == []
+    assert {figure.name for figure in host.engine.figures()} > {"store_reachable", "store_outbox_relayed"}
 
 
 def test_receipts_are_of_one_database(host: ShardsHost) -> None:
@@ -266,7 +266,7 @@ def test_what_is_in_the_others_goes_on(frail: tuple[ShardsHost, PostgresServer])
     assert host.receive(10) == []  # they are dead, and on their way
     assert host.counts(QUEUE) == (0, 0, 0)
     host.create(LATER)
-    assert host.run(host.engine.obstacles()) == []
+    assert host.run(host.engine.readiness_failures()) == []
     bring_up(host, server)
     assert host.place_of(LATER) == 0
     host.advance(CLAIM_MS + LOOK_MS)
