@@ -79,7 +79,7 @@ class Fairness:
                 tenant.is_noisy = False
             tenant.sent_at_ms = now_ms
 
-    def heard(self, group: int, sent_at_ms: int) -> None:
+    def last_sent(self, group: int, sent_at_ms: int) -> None:
         """Note that the group sent a message at that instant, which may be long known."""
         tenant = self._tenants.get(group)
         if tenant is not None:

@@ -542,31 +542,31 @@ async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
     ending = [BoundClaim(*row) for row in await tx.unlocked("ending_claim", None)]
     if not ending or ending[0].state != ACKNOWLEDGED:
         for row in await tx.unlocked("due_source", now_ms):
-            if await _look(tx, await _Source.of(tx, row, now_ms)):
+            if await _check_hold(tx, await _Source.of(tx, row, now_ms)):
                 ending = []
     for bound in ending:
         queue = await tx.of_origin(bound.origin)
         if queue is not None and queue.partition == bound.partition and bound.state != ACKNOWLEDGED:
             tx.need_room()
         await _advance(tx, queue, bound)
-    ((look_at_ms, is_ending),) = await tx.rows("claims_due")
-    if is_ending or look_at_ms is None:
+    ((check_at_ms, is_ending),) = await tx.rows("claims_due")
+    if is_ending or check_at_ms is None:
         return _PAUSE_MS if is_ending else None
-    return look_at_ms - now_ms if look_at_ms > now_ms else _PAUSE_MS
+    return check_at_ms - now_ms if check_at_ms > now_ms else _PAUSE_MS
 
 
-async def _look(tx: ClaimTransaction, source: _Source) -> bool:
+async def _check_hold(tx: ClaimTransaction, source: _Source) -> bool:
     """See whether the hold of a source has ended, or its time; return whether that was a slice of work."""
     forgotten_ms = source.beat_at_ms + _SILENCE_MS
     if not source.held and source.now_ms >= forgotten_ms:
         await source.forget()
         return False
     is_due = source.hold_has_ended
-    look_at_ms = source.hold_until_ms if source.held and not is_due else forgotten_ms
+    check_at_ms = source.hold_until_ms if source.held and not is_due else forgotten_ms
     if is_due:
         tx.need_room()
         queue = await tx.of_origin(source.origin)
         assert queue is not None, "the sources of a queue are forgotten with it"
         await source.expire(queue)
-    await tx.run("look_later", source.origin, source.name, look_at_ms)
+    await tx.run("check_source_later", source.origin, source.name, check_at_ms)
     return is_due

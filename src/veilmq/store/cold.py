@@ -1,6 +1,6 @@
 """The cold commands of both dialects by type, and those of them that go on by themselves, a slice at a time.
 
-Nothing is kept here that a restart would have to bring back: a store has a look at each kind of work when it opens, and
+Nothing is kept here that a restart would have to bring back: a store schedules each kind of work when it opens, and
 a command that makes some says so through ``Transaction.schedule``.
 """
 
@@ -19,7 +19,7 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek
 from veilmq.core.ports import Clock, Done, Timer
 from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
-from veilmq.store import claims, events, forwards, looks, moves, publications, queue_commands, topics
+from veilmq.store import claims, events, forwards, inspection, moves, publications, queue_commands, topics
 
 Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 """A cold command: called with a ``Transaction`` and the command, returns the result or raises a ``VeilmqError``."""
@@ -31,9 +31,9 @@ _READS: Mapping[type[Command], Cold] = {
     queue_commands.SurveyQueues: queue_commands.survey,
     ShowAccount: queue_commands.show_account,
     commands.ListMoves: moves.list_moves,
-    LookAtQueue: looks.look,
-    LookAtLeases: looks.look_at_leases,
-    Peek: looks.peek,
+    LookAtQueue: inspection.inspect_queue,
+    LookAtLeases: inspection.inspect_leases,
+    Peek: inspection.peek,
     claim_commands.ReadClaim: claims.read,
     claim_commands.ListSources: claims.list_sources,
     topic_commands.ShowTopic: topics.show_topic,
@@ -105,22 +105,22 @@ class Scheduler:
     """Begins ``step`` whenever a slice is due, one at a time."""
 
     def __init__(
-        self, *, step: Callable[[Done], object], clock: Clock, pause_ms_min: int = 0, look_ms_max: float = inf
+        self, *, step: Callable[[Done], object], clock: Clock, pause_ms_min: int = 0, poll_ms_max: float = inf
     ) -> None:
         """``step`` does a slice, and calls what it is given with the ms until the next one, ``None`` or an error.
 
-        A slice follows another one after ``pause_ms_min`` at the earliest, and after ``look_ms_max`` in any case.
+        A slice follows another one after ``pause_ms_min`` at the earliest, and after ``poll_ms_max`` in any case.
         """
         self._step = step
         self._clock = clock
         self._pause_ms_min = pause_ms_min
-        self._look_ms_max = look_ms_max
+        self._poll_ms_max = poll_ms_max
         self._at_ms = inf  # when the next slice is due
         self._timer: Timer | None = None
         self._busy = False
         self._stopped = False
 
-    def look(self, after_ms: float = 0) -> None:
+    def schedule(self, after_ms: float = 0) -> None:
         """Have a slice done after that time, or earlier if one is arranged for then."""
         self._at_ms = min(self._at_ms, self._clock.now_ms() + after_ms)
         self._arm()
@@ -144,4 +144,4 @@ class Scheduler:
     def _ended(self, due: Any) -> None:
         self._busy = False
         after_ms = inf if due is None else _PAUSE_MS_AFTER_ERROR if isinstance(due, Exception) else due
-        self.look(min(self._look_ms_max, max(self._pause_ms_min, after_ms)))
+        self.schedule(min(self._poll_ms_max, max(self._pause_ms_min, after_ms)))

@@ -72,7 +72,7 @@ async def _going(tx: Transaction, intake: QueueRow, command: Forward, answers: l
             state = visibility.receipt_state(
                 current=(receipt.generation, receipt.epoch) == (message.receipt.generation, message.receipt.epoch),
                 visible_at_ms=message.receipt.visible_at_ms,
-                now_ms=message.looked_at_ms,
+                now_ms=message.read_at_ms,
             )
             if state is not ReceiptState.LIVE:
                 raise errors.ReceiptEnded(state)

@@ -107,7 +107,7 @@ class Waiting(NamedTuple):
 
 
 class Leased(NamedTuple):
-    """A message with its latest receipt, as it was at ``looked_at_ms``; ``row`` is the dialect's.
+    """A message with its latest receipt, as it was at ``read_at_ms``; ``row`` is the dialect's.
 
     One with ``receive_count`` 0 is delayed. ``properties`` are as a receive returns them.
     """
@@ -118,7 +118,7 @@ class Leased(NamedTuple):
     body: str
     properties: bytes
     priority: int
-    looked_at_ms: int
+    read_at_ms: int
     row: Any
 
 
@@ -129,7 +129,7 @@ class Given(SendTerms, frozen=True, kw_only=True, gc=False):
 
 
 class StoredMessage(NamedTuple):
-    """A message of a queue as it is at ``looked_at_ms``, without its body.
+    """A message of a queue as it is at ``read_at_ms``, without its body.
 
     ``visible_at_ms`` includes a delay of the queue. ``receive_count`` and what follows a receive are of this queue,
     ``receives_before`` of the queue ``source`` that a dead letter came from, and ``first_received_at_ms`` of the first
@@ -152,12 +152,12 @@ class StoredMessage(NamedTuple):
     first_received_at_ms: int | None
     log: int
     is_claimed: bool
-    looked_at_ms: int
+    read_at_ms: int
 
     @property
     def state(self) -> MessageState:
         """Return where it is."""
-        if not self.is_claimed and self.visible_at_ms <= self.looked_at_ms:
+        if not self.is_claimed and self.visible_at_ms <= self.read_at_ms:
             return MessageState.VISIBLE
         return MessageState.IN_FLIGHT if self.receive_count or self.is_claimed else MessageState.DELAYED
 

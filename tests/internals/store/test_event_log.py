@@ -264,7 +264,7 @@ def test_a_nearly_full_disk_takes_no_events(host: Host, monkeypatch: pytest.Monk
     late = host.receive_one(timeout_s=1).receipt
     host.advance(2_000)
     monkeypatch.setattr(host.engine._session.database, "_is_short", lambda: True)
-    host.engine._session.database.look()
+    host.engine._session.database.check_room()
     again = host.receive_one().receipt
     host.delete(late)
     host.delete(again)

@@ -10,7 +10,7 @@ SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name LIKE 'veilmq%' AND pid <> pg_backend_pid()
 AND pg_backend_pid() <> ALL (pg_blocking_pids(pid))
 
--- name: look_again
+-- name: clear_snapshot
 -- What was seen of other sessions is remembered for the whole transaction.
 SELECT pg_stat_clear_snapshot()
 

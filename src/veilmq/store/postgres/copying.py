@@ -34,7 +34,7 @@ from veilmq.store.postgres.database import sentence
 from veilmq.store.postgres.node import COUNTER_BITS, LANE, group_key
 from veilmq.store.postgres.queues import SQL as QUEUES
 from veilmq.store.postgres.queues import STANDARD
-from veilmq.store.postgres.schema import CONNECT_S, SchemaRefused, invariants, look, migrate, require
+from veilmq.store.postgres.schema import CONNECT_S, SchemaRefused, invariants, migrate, read_format, require
 from veilmq.store.urls import without_passwords
 
 SQL = {**QUEUES, **load("veilmq.store.postgres", "copies.sql")}
@@ -111,7 +111,7 @@ class CopyLock:
 
         One that had lost its connections for a while, and was not seen when the copy began, may be back at its end.
         """
-        await self.connection.execute(SQL["look_again"])
+        await self.connection.execute(SQL["clear_snapshot"])
         nodes = await self.connection.fetchval(SQL["nodes"])
         if nodes:
             raise CopyRefused(
@@ -313,7 +313,7 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, progress: Progress 
     """
     await source.hold(require)
     await target.hold_empty()
-    formats = [(await look(each.connection))[0] for each in (source, target)]
+    formats = [(await read_format(each.connection))[0] for each in (source, target)]
     if formats[0] != formats[1]:
         raise CopyRefused(
             f"{source.place} and {target.place} have other formats: run `veilmq migrate` on both, and copy again."

@@ -201,7 +201,7 @@ class Receipts:
         answers: list[list[Any]] = []
         requests = list(self._read(queue, together, answers))
         if node.fair.has(queue):
-            await node.fair.look(connection, queue)
+            await node.fair.refresh(connection, queue)
         for turn in _distinct(requests):
             found = await self._rows(statement, connection, queue, turn)
             freed = [row for row in found.values() if _frees(row)]

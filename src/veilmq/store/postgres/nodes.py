@@ -52,7 +52,7 @@ class Rounds:
         self.is_notified = False
         """Whether notices of other nodes arrive."""
 
-    def look(self, after_ms: int | None = None) -> None:
+    def schedule(self, after_ms: int | None = None) -> None:
         """Have a round then, or in its time, unless one comes before."""
         if after_ms is None:
             after_ms = self._interval_ms if self.is_notified else self._interval_ms // _UNNOTIFIED_FACTOR
@@ -62,7 +62,7 @@ class Rounds:
         if self._timer is not None:
             self._timer.cancel()
         self._at_ms = at_ms
-        self._timer = self._node.clock.call_at(at_ms, self._look)
+        self._timer = self._node.clock.call_at(at_ms, self._begin)
 
     def stop(self) -> None:
         """Have no more."""
@@ -70,7 +70,7 @@ class Rounds:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look(self) -> None:
+    def _begin(self) -> None:
         self._at_ms = None
         names = self._node.watches.here
         if names:
@@ -83,7 +83,7 @@ class Rounds:
             log.debug("a look at what is waited for failed, and is repeated", exc_info=True)
         except Exception:  # there would be no next one
             log.exception("a look at what is waited for failed, and is repeated")
-        self.look()
+        self.schedule()
 
     async def _inspect(self, names: list[str]) -> None:
         """Ask when the queues have something, whatever their age here: the rows tell which partitions are in use."""
@@ -216,7 +216,7 @@ class Interests:
         self._full.discard(queue)
         return was_full
 
-    def look(self) -> None:
+    def prune(self) -> None:
         """Forget what is old."""
         for queue in list(self._until_ms):
             self.has(queue)
@@ -243,14 +243,14 @@ SOON_MS = 50
 class Nodes:
     """What one node knows of the others, and notifies them of."""
 
-    def __init__(self, node: Node, *, rounds: Rounds, look_for_moves: Callable[[], None]) -> None:
+    def __init__(self, node: Node, *, rounds: Rounds, schedule_moves: Callable[[], None]) -> None:
         self.name = token_hex(_NODE_BYTES)
         self.interests = Interests(clock=node.clock)
         self.awaits = self.interests.has
         self.lacks_a_place = self.interests.give_place
         self._node = node
         self._rounds = rounds
-        self._look_for_moves = look_for_moves
+        self._schedule_moves = schedule_moves
         self._connection: asyncpg.Connection[Any] | None = None
         self._pause_ms = 0
         self._connecting: Timer | None = None
@@ -328,14 +328,14 @@ class Nodes:
         self._rounds.is_notified = True
         self._say("hello", "", True)
         self._announce()
-        self._rounds.look(0)
+        self._rounds.schedule(0)
 
     def _ended(self, connection: Any) -> None:
         if connection is self._connection:
             self._connection = None
             log.warning("the connection for notices of other nodes has ended; looking for another one")
             self._rounds.is_notified = False
-            self._rounds.look()
+            self._rounds.schedule()
             self._connect_later()
 
     def _connect_later(self) -> None:
@@ -348,11 +348,11 @@ class Nodes:
     def begin(self, queue: str) -> None:
         """Say that a waiter is here; look once more, for what came before others could hear of that."""
         if queue in self._announced or self._connection is None:
-            self._rounds.look()
+            self._rounds.schedule()
             return
         self._announced.add(queue)
         self._say("awaited", queue, True, after_ms=1)
-        self._rounds.look(SOON_MS)
+        self._rounds.schedule(SOON_MS)
 
     def notify(self, queue: str, due_ms: int) -> None:
         """Say that there is, or may be, a message at ``due_ms``."""
@@ -368,7 +368,7 @@ class Nodes:
 
     def moves_changed(self) -> None:
         """Look for move tasks, here and at the other nodes."""
-        self._look_for_moves()
+        self._schedule_moves()
         self._say("moves", "", True)
 
     def _say(self, field: str, queue: str, value: Any, *, after_ms: int = 0) -> None:
@@ -426,7 +426,7 @@ class Nodes:
         for queue, due_ms in notice.due_ms.items():
             self._node.watches.wake_here(queue, due_ms)
         if notice.moves:
-            self._look_for_moves()
+            self._schedule_moves()
         if notice.hello:
             self._announce()
 
@@ -442,7 +442,7 @@ class Nodes:
     def _refresh(self) -> None:
         """Do so every ten seconds; a node that does not receive its own notices receives no others."""
         self._rounds.is_notified, self._echoed = self._echoed, False
-        self.interests.look()
+        self.interests.prune()
         self._announce()
         self._say("alive", "", True)
         self._refreshing = self._later(REFRESH_MS, self._refresh)

@@ -32,7 +32,7 @@ from veilmq.core.ports import Clock
 from veilmq.core.redrive import SLICE_BYTES, SLICE_MESSAGES
 from veilmq.core.settings import QueueSettings
 from veilmq.store.named_queries import load
-from veilmq.store.postgres.background import Mover
+from veilmq.store.postgres.background import POLL_MS, Mover
 from veilmq.store.postgres.database import IN_DOUBT
 from veilmq.store.postgres.messages import AT_ONCE_MS, key_of
 from veilmq.store.postgres.node import Node, Positions, Start
@@ -45,8 +45,6 @@ OUTBOX |= {f"fifo_{name}": OUTBOX[name].replace("mq.msg", "mq.fifo_msg") for nam
 
 CLAIM_MS = 10 * SECOND_MS
 """For how long nodes leave a batch to the one that has begun with it."""
-LOOK_MS = 10 * SECOND_MS
-"""How often a node looks that has put nothing there."""
 PAUSE_MS = 2 * SECOND_MS
 """When it tries again what could not be done."""
 
@@ -234,7 +232,7 @@ class Relay(Mover):
 
     def __init__(self, place: int, *, node: Node, directory: Any, clock: Clock, start: Start) -> None:
         """``directory`` is ``store.Shards``; ``start`` makes a task of the store."""
-        super().__init__(step=self._round, clock=clock, start=start, pause_ms_min=0, look_ms_max=LOOK_MS)
+        super().__init__(step=self._round, clock=clock, start=start, pause_ms_min=0, poll_ms_max=POLL_MS)
         self._place = place
         self._database = node.database
         self._positions = node.positions
@@ -280,7 +278,7 @@ class Relay(Mover):
             else:
                 terms = *source, found.place, queue.number, queue.name, encoded
                 partition = await connection.fetchval(OUTBOX["make_outbox"], *terms)
-        self._database.afterwards(connection, self.look)
+        self._database.afterwards(connection, self.schedule)
         # Its number is one that no queue here has.
         return queue._replace(number=-partition, partition=partition, origin=partition, away=True)
 
@@ -294,7 +292,7 @@ class Relay(Mover):
             ways = [self._relay_all(list(alike)) for _, alike in groupby(outboxes, key=attrgetter("place"))]
             are_free = all(await asyncio.gather(*ways))
             if self._clock.now_ms() >= self._tidy_at_ms:
-                self._tidy_at_ms = self._clock.now_ms() + LOOK_MS
+                self._tidy_at_ms = self._clock.now_ms() + POLL_MS
                 await self._forget_ended()
         except _FAILED as error:
             self.failures += 1

@@ -45,7 +45,7 @@ STANDARD = load("veilmq.store.postgres", "messages.sql")
 FIFO = {
     **{
         name: STANDARD[name].replace("mq.msg", "mq.fifo_msg AS msg")
-        for name in ("bodies", "found", "look", "received_at")
+        for name in ("bodies", "found", "inspect", "received_at")
     },
     **load("veilmq.store.postgres", "fifo.sql"),
 }

@@ -86,7 +86,7 @@ class Shards:
             CountEvents: self._count_events,
         }
         self._workers = {
-            Mover(step=step, clock=self.clock, start=self._start, look_ms_max=every_ms): every_ms
+            Mover(step=step, clock=self.clock, start=self._start, poll_ms_max=every_ms): every_ms
             for step, every_ms in ((self.refresh, REFRESH_MS), (self.sweep_places, SWEEP_MS))
         }
 
@@ -107,7 +107,7 @@ class Shards:
             await store.close()
             raise
         for worker, every_ms in store._workers.items():
-            worker.look(every_ms)
+            worker.schedule(every_ms)
         return store
 
     async def _meet(self) -> None:
@@ -231,7 +231,7 @@ class Shards:
         engine.catalog.elsewhere = relay
         for queue, wake in self._watched.items():
             engine.watch(queue, wake)
-        relay.look()
+        relay.schedule()
 
     async def _open_late(self, engine: PostgresEngine) -> None:
         """Have a database take part if that is possible now; a log line says why not."""

@@ -241,10 +241,10 @@ def _divided(rows: Sequence[Any], receives_max: int) -> tuple[list[int], list[in
 
 
 _INSPECTING = {
-    None: "look",
-    MessageState.VISIBLE: "look_visible",
-    MessageState.IN_FLIGHT: "look_in_flight",
-    MessageState.DELAYED: "look_delayed",
+    None: "inspect",
+    MessageState.VISIBLE: "inspect_visible",
+    MessageState.IN_FLIGHT: "inspect_in_flight",
+    MessageState.DELAYED: "inspect_delayed",
 }
 
 
@@ -406,7 +406,7 @@ class _Transaction(ClaimTransaction):
         seqs = [each.receipt.position for each in messages]
         await self._node.log.note(self._connection, queue, "delete", seqs)
         await self._connection.execute(sql(queue)["remove"], queue.partition, seqs, retention_ms(queue))
-        self.after(partial(self._node.deleted, queue, seqs, messages[0].looked_at_ms))
+        self.after(partial(self._node.deleted, queue, seqs, messages[0].read_at_ms))
         if queue.settings.fifo:
             self._groups_of[queue.name] = queue
 
@@ -431,7 +431,7 @@ class _Transaction(ClaimTransaction):
         if state is None or queue.settings.fifo:
             statement = sql(queue)[_INSPECTING[state]]
         else:
-            statement, first = STANDARD["look_at"], (*first, state.value)
+            statement, first = STANDARD["inspect_at"], (*first, state.value)
         return await self._stored(queue, statement, count, retention_ms(queue), *first)
 
     async def inspect_at(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
@@ -511,7 +511,7 @@ def _leased(queue: Queue, row: Any) -> Leased:
         body=row["body"],
         properties=properties_of(queue, row),
         priority=PRIORITY.default if queue.settings.fifo else row["priority"] % LANE,
-        looked_at_ms=row["now"],
+        read_at_ms=row["now"],
         row=row,
     )
 

@@ -27,7 +27,7 @@ RETURNING qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at;
 UPDATE source SET consumer = $3, epoch = $4, acknowledged = $5, last = $6, hold = $7, lease = $8, beat_at = $9, look_at = $10
 WHERE qp = $1 AND name = $2;
 
--- name: look_later
+-- name: check_source_later
 UPDATE source SET look_at = $3 WHERE qp = $1 AND name = $2;
 
 -- name: delete_source
@@ -83,5 +83,5 @@ SELECT claim_id, qp, part, source, number, state, messages, shards, filled, boun
 WHERE is_ending AND qp = coalesce($1, qp) ORDER BY state <> 'acknowledged', claim_id LIMIT 1;
 
 -- name: claims_due
--- When a source is to be looked at, and whether a claim ends.
+-- When a source is to be checked, and whether a claim ends.
 SELECT (SELECT min(look_at) FROM source), EXISTS (SELECT 1 FROM claim WHERE is_ending);

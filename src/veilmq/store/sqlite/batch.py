@@ -242,7 +242,7 @@ class Batch:
 
     def _send(self, queue: Queue, sends: list[tuple[int, commands.Send]], now_ms: int) -> list[int]:
         """Store the messages of ``sends``; return the first seq that each of them could use, none where all fail."""
-        if self._database.is_short and self._database.look_again(now_ms):
+        if self._database.is_short and self._database.recheck_room(now_ms):
             for slot, _ in sends:
                 self._answers[slot] = StoreFull()
             return []

@@ -70,7 +70,7 @@ def convert(folder: Path, *, progress: Progress | None = None) -> None:
         if (folder / DATABASE_NAME).is_file():
             _check_converted(folder)
         else:
-            _look_at(folder)
+            _check_old(folder)
             try:
                 with ConversionTarget(folder / DATABASE_NAME) as target:
                     end(target.take_over(progress))
@@ -88,7 +88,7 @@ def _opened(path: Path) -> Iterator[apsw.Connection]:
         raise FolderError(f"{path} cannot be read: {error}. If it is damaged, restore it from a copy.") from error
 
 
-def _look_at(folder: Path) -> None:
+def _check_old(folder: Path) -> None:
     """Raise ``FolderError`` unless the old database can be converted; have all of it in one file."""
     path = folder / OLD_NAME
     with _opened(path) as connection:

@@ -16,8 +16,9 @@ from tests.store.test_dead_letters_fifo import take as take_in_turn
 from tests.store.test_moves import kill
 from veilmq.core import commands
 from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
+from veilmq.store.postgres.background import POLL_MS
 from veilmq.store.postgres.node import Positions
-from veilmq.store.postgres.outbox import CLAIM_MS, LOOK_MS, Batch, Outbox, arrive, due, take
+from veilmq.store.postgres.outbox import CLAIM_MS, Batch, Outbox, arrive, due, take
 
 BODIES = [str(number) for number in range(250)]
 STEPS = 6
@@ -42,7 +43,7 @@ def carry_again(host: ShardsHost) -> None:
     """Go on with another node, which finds what the first one left."""
     host.reopen()
     host.run(host.engine.answered())
-    host.advance(CLAIM_MS + LOOK_MS)
+    host.advance(CLAIM_MS + POLL_MS)
 
 
 async def one_outbox(source: Any) -> Outbox:
@@ -178,8 +179,8 @@ def test_the_books_are_right_after_many_crashes(host: ShardsHost, seed: int) -> 
 
     async def end_soon() -> None:
         for url in host.urls:
-            await set_clock(url, host.clock.now_ms() + CLAIM_MS + LOOK_MS)
-        host.clock.advance(CLAIM_MS + LOOK_MS)
+            await set_clock(url, host.clock.now_ms() + CLAIM_MS + POLL_MS)
+        host.clock.advance(CLAIM_MS + POLL_MS)
         for _ in range(random.randrange(400)):
             await asyncio.sleep(0)
         await host.end_connections()
@@ -248,7 +249,7 @@ def test_what_is_of_no_queue_any_more_is_deleted(host: ShardsHost) -> None:
     carry_again(host)
     assert left_in_outbox(host) == 0
     host.advance(400_000)
-    host.advance(LOOK_MS)
+    host.advance(POLL_MS)
 
     async def ways() -> Any:
         async with connected(host.urls[1]) as connection:
@@ -289,7 +290,7 @@ def test_a_delay_of_the_target_counts_from_the_forward(shard_urls: list[str]) ->
         host.advance(30_000)
         carry_again(host)
         assert host.counts(there) == (0, 0, 1)
-        host.advance(30_000 - CLAIM_MS - LOOK_MS - 1)
+        host.advance(30_000 - CLAIM_MS - POLL_MS - 1)
         assert host.counts(there) == (0, 0, 1)
         host.advance(1)
         assert host.counts(there) == (1, 0, 0)
