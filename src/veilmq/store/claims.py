@@ -22,7 +22,7 @@ from veilmq.core import claims, errors, limits, redrive
 from veilmq.core.claims import ClaimedMessage, ClaimState, ClaimView, SourceView
 from veilmq.core.commands import Command
 from veilmq.core.limits import CLAIM_SHARDS_MAX, SECOND_MS, SOURCE_SILENCE_S
-from veilmq.store.transaction import QueueRow, Row, Transaction
+from veilmq.store.transaction import QueueRow, Row, Transaction, changes, reads
 
 ACKNOWLEDGED = "acknowledged"
 """The state of a claim whose messages are being deleted: commands see its number only."""
@@ -316,6 +316,7 @@ async def _source(
 # The commands of readers.
 
 
+@changes
 async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> SourceView:
     """Begin a new epoch."""
     queue = await tx.queue(command.queue, lock="queue_shared")
@@ -342,6 +343,7 @@ async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> Sourc
     return await ours.shown(queue)
 
 
+@changes
 async def heartbeat(tx: ClaimTransaction, command: claims.Heartbeat) -> SourceView:
     """Renew lease and hold."""
     queue, source = await _source(tx, command.queue, command.source, command.epoch)
@@ -349,6 +351,7 @@ async def heartbeat(tx: ClaimTransaction, command: claims.Heartbeat) -> SourceVi
     return await source.shown(queue, lately=True)
 
 
+@changes
 async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
     """Bind, go on binding, or return what was bound."""
     queue, source = await _source(tx, command.queue, command.source, command.epoch)
@@ -404,6 +407,7 @@ async def _nothing(tx: ClaimTransaction, queue: QueueRow, number: int, places: i
     return claims.Bound(number=number, messages=0, shards=0, more=more, next_due_ms=due_ms)
 
 
+@changes
 async def acknowledge(tx: ClaimTransaction, command: claims.AcknowledgeClaims) -> claims.Acknowledged:
     """Delete a prefix; the claims that were passed over are kept until the next one, for an answer that is lost."""
     queue, source = await _source(tx, command.queue, command.source, command.epoch)
@@ -419,6 +423,7 @@ async def acknowledge(tx: ClaimTransaction, command: claims.AcknowledgeClaims) -
     return claims.Acknowledged(acknowledged=source.acknowledged, lost=lost)
 
 
+@reads
 async def read(tx: ClaimTransaction, command: claims.ReadClaim) -> claims.ClaimPage:
     """Return messages of a claim; one that is not whole is whole as it is from then on."""
     queue = await tx.queue(command.queue)
@@ -449,6 +454,7 @@ async def _readable(tx: ClaimTransaction, queue: QueueRow, command: claims.ReadC
 # The commands of operators.
 
 
+@reads
 async def list_sources(tx: ClaimTransaction, command: claims.ListSources) -> list[SourceView]:
     """Return the sources, those with open claims first."""
     queue = await tx.queue(command.queue)
@@ -466,6 +472,7 @@ async def list_sources(tx: ClaimTransaction, command: claims.ListSources) -> lis
     return [source.as_seen().view(backlog) for source in sources.values()]
 
 
+@changes
 async def release(tx: ClaimTransaction, command: claims.ReleaseClaim) -> SourceView:
     """Give the messages of a claim back."""
     queue, source = await _source(tx, command.queue, command.source)
@@ -474,6 +481,7 @@ async def release(tx: ClaimTransaction, command: claims.ReleaseClaim) -> SourceV
     return await source.shown(queue)
 
 
+@changes
 async def close_source(tx: ClaimTransaction, command: claims.CloseSource) -> None:
     """Give everything back and forget the source."""
     queue, source = await _source(tx, command.queue, command.source)
@@ -481,6 +489,7 @@ async def close_source(tx: ClaimTransaction, command: claims.CloseSource) -> Non
     await source.forget()
 
 
+@changes
 async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceView:
     """Move one message to the dead-letter queue."""
     queue, source = await _source(tx, command.queue, command.source)
@@ -533,6 +542,7 @@ async def forget_all(tx: Transaction, queue: QueueRow) -> None:
 # Ends by themselves.
 
 
+@changes
 async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
     """See which hold has ended, or do a slice; return in how many ms there is more to do, ``None`` for never.
 

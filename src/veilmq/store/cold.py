@@ -1,97 +1,32 @@
-"""The cold commands of both dialects by type, and those of them that go on by themselves, a slice at a time.
+"""The cold commands of both dialects, and those of them that go on by themselves, a slice at a time.
 
 Nothing is kept here that a restart would have to bring back: a store schedules each kind of work when it opens, and
 a command that makes some says so through ``Transaction.schedule``.
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from veilmq.core import claims as claim_commands
-from veilmq.core import commands
-from veilmq.core import topics as topic_commands
-from veilmq.core.account_settings import SetAccount, ShowAccount
+from veilmq.core.claims import ListSources, ReadClaim
 from veilmq.core.commands import Command
-from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents
-from veilmq.core.forwards import Forward
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek
 from veilmq.core.ports import Clock, Done, Timer
-from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
-from veilmq.store import claims, events, forwards, inspection, moves, publications, queue_commands, topics
+from veilmq.store import events, forwards, inspection, queue_commands, topics  # noqa: F401 - they add their commands
+from veilmq.store.claims import ClaimStep
+from veilmq.store.moves import MoveStep
+from veilmq.store.publications import PublicationStep
+from veilmq.store.transaction import COLD, READS, Cold
 
-Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
-"""A cold command: called with a ``Transaction`` and the command, returns the result or raises a ``VeilmqError``."""
+__all__ = ["COLD", "READS", "SNAPSHOTS", "STEPS", "Cold", "Scheduler", "Sweep"]
 
-_READS: Mapping[type[Command], Cold] = {
-    commands.ShowQueue: queue_commands.show_queue,
-    commands.ListQueues: queue_commands.list_queues,
-    commands.ListDeadLetterSources: queue_commands.list_sources,
-    queue_commands.SurveyQueues: queue_commands.survey,
-    ShowAccount: queue_commands.show_account,
-    commands.ListMoves: moves.list_moves,
-    LookAtQueue: inspection.inspect_queue,
-    LookAtLeases: inspection.inspect_leases,
-    Peek: inspection.peek,
-    claim_commands.ReadClaim: claims.read,
-    claim_commands.ListSources: claims.list_sources,
-    topic_commands.ShowTopic: topics.show_topic,
-    topic_commands.ListTopics: topics.list_topics,
-    topic_commands.ShowSubscription: topics.show_subscription,
-    topic_commands.ListSubscriptions: topics.list_subscriptions,
-    topic_commands.ListPushes: topics.list_pushes,
-    ListWriters: publications.list_writers,
-}
-
-COLD: Mapping[type[Command], Cold] = {
-    **_READS,
-    commands.CreateQueue: queue_commands.create_queue,
-    commands.DeleteQueue: queue_commands.delete_queue,
-    commands.PurgeQueue: queue_commands.purge_queue,
-    commands.SetQueue: queue_commands.set_queue,
-    commands.EditQueue: queue_commands.edit_queue,
-    commands.TagQueue: queue_commands.tag_queue,
-    SetAccount: queue_commands.set_account,
-    commands.StartMove: moves.start,
-    commands.CancelMove: moves.cancel,
-    moves.MoveStep: moves.step,
-    claim_commands.OpenSource: claims.open_source,
-    claim_commands.Claim: claims.claim,
-    claim_commands.Heartbeat: claims.heartbeat,
-    claim_commands.AcknowledgeClaims: claims.acknowledge,
-    claim_commands.ReleaseClaim: claims.release,
-    claim_commands.EvictMessage: claims.evict,
-    claim_commands.CloseSource: claims.close_source,
-    claims.ClaimStep: claims.step,
-    topic_commands.CreateTopic: topics.create_topic,
-    topic_commands.SetTopic: topics.set_topic,
-    topic_commands.DeleteTopic: topics.delete_topic,
-    topic_commands.Subscribe: topics.subscribe,
-    topic_commands.SetSubscription: topics.set_subscription,
-    topic_commands.Unsubscribe: topics.unsubscribe,
-    topic_commands.PublishToTopic: topics.publish,
-    Forward: forwards.forward,
-    PlanExport: events.plan_export,
-    ReadEvents: events.read_events,
-    ForgetEvents: events.forget_events,
-    CountEvents: events.count_events,
-    Stage: publications.stage,
-    Publish: publications.publish,
-    Abandon: publications.abandon,
-    publications.PublicationStep: publications.step,
-}
-
-READS = frozenset(_READS)
-"""What changes nothing, so that it may be repeated when an answer was lost."""
-
-SNAPSHOTS: frozenset[type[Command]] = frozenset({claim_commands.ReadClaim, claim_commands.ListSources})
-"""Those of them whose statements must all see the store as it is at one instant.
+SNAPSHOTS: frozenset[type[Command]] = frozenset({ReadClaim, ListSources})
+"""Those that change nothing, and whose statements must all see the store as it is at one instant.
 
 One that finds something to change after all does so, as it was begun or as a command that changes something.
 """
 
-STEPS: tuple[type[Command], ...] = (moves.MoveStep, publications.PublicationStep, claims.ClaimStep)
+STEPS: tuple[type[Command], ...] = (MoveStep, PublicationStep, ClaimStep)
 """Those that do a slice of what goes on by itself, and return in how many ms the next one is due (``Scheduler``)."""
 
 _PAUSE_MS_AFTER_ERROR = SECOND_MS

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from veilmq.core import events
 from veilmq.core.routing import key_of
 from veilmq.core.settings import QueueSettings
-from veilmq.store.transaction import QueueRow, Transaction
+from veilmq.store.transaction import QueueRow, Transaction, changes
 
 EXPIRED_KEPT_S = 86_400
 EXPIRED_KEPT_MAX = 1_000_000
@@ -149,6 +149,7 @@ async def note_retired(tx: Transaction, queue: QueueRow) -> None:
 # The export.
 
 
+@changes
 async def plan_export(tx: Transaction, command: events.PlanExport) -> events.EventRange | None:
     """Choose the next range, or return the one that was chosen before."""
     await tx.lock("event_state")
@@ -166,6 +167,7 @@ async def plan_export(tx: Transaction, command: events.PlanExport) -> events.Eve
     return events.EventRange(node=node.hex(), first=first, last=last)
 
 
+@changes
 async def read_events(tx: Transaction, command: events.ReadEvents) -> events.EventPage:
     """Read some batches of a range; raises ``ExportedElsewhere`` when another node has exported it meanwhile."""
     batches: list[tuple[int, bytes]] = []
@@ -182,6 +184,7 @@ async def read_events(tx: Transaction, command: events.ReadEvents) -> events.Eve
     return events.EventPage(batches=batches, next=following)
 
 
+@changes
 async def forget_events(tx: Transaction, command: events.ForgetEvents) -> events.Forgotten:
     """Note that a range is exported, and remove a slice of what is."""
     await tx.run("export_events", command.last)
@@ -189,6 +192,7 @@ async def forget_events(tx: Transaction, command: events.ForgetEvents) -> events
     return events.Forgotten(more=len(gone) == _FORGOTTEN_PER_COMMAND)
 
 
+@changes
 async def count_events(tx: Transaction, command: events.CountEvents) -> events.EventCounts:
     """Return how many events there are."""
     ((recorded, _, exported, dropped),) = await tx.rows("event_state")

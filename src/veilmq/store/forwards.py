@@ -16,7 +16,7 @@ from veilmq.core.commands import NewMessage
 from veilmq.core.forwards import Forward, Forwarded, as_dead_letter, as_sent, refusal
 from veilmq.core.receipts import Receipt
 from veilmq.core.results import ReceiptState
-from veilmq.store.transaction import Leased, QueueRow, Transaction
+from veilmq.store.transaction import Leased, QueueRow, Transaction, changes
 
 
 class _Going(NamedTuple):
@@ -29,6 +29,7 @@ class _Going(NamedTuple):
     is_dead: bool
 
 
+@changes
 async def forward(tx: Transaction, command: Forward) -> list[Any]:
     """Move the message of each live receipt; return a ``Forwarded`` or an error for each; raises ``StoreFull``."""
     intake = await tx.queue(command.queue)

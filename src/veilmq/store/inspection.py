@@ -25,9 +25,10 @@ from veilmq.core.looks import (
 from veilmq.core.properties import decode
 from veilmq.store.events import read_log
 from veilmq.store.queues import SEQ_SHIFT
-from veilmq.store.transaction import QueueRow, StoredMessage, Transaction
+from veilmq.store.transaction import QueueRow, StoredMessage, Transaction, reads
 
 
+@reads
 async def inspect_queue(tx: Transaction, command: LookAtQueue) -> list[SeenMessage]:
     """Show what there is, in the order of sending, or what is in one state."""
     queue = await tx.queue(command.queue)
@@ -40,6 +41,7 @@ async def inspect_queue(tx: Transaction, command: LookAtQueue) -> list[SeenMessa
     return [_seen(tx, queue, each, body, with_receipt=command.receipts) for each, body in shown]
 
 
+@reads
 async def inspect_leases(tx: Transaction, command: LookAtLeases) -> list[SeenLease]:
     """Show the leases that end first."""
     queue = await tx.queue(command.queue)
@@ -62,6 +64,7 @@ async def inspect_leases(tx: Transaction, command: LookAtLeases) -> list[SeenLea
     ]
 
 
+@reads
 async def peek(tx: Transaction, command: Peek) -> Peeked:
     """Show the first visible messages; the quota of messages in flight does not count."""
     queue = await tx.queue(command.queue)

@@ -15,7 +15,7 @@ from veilmq.core import errors, redrive
 from veilmq.core.commands import CancelMove, Command, ListMoves, StartMove
 from veilmq.core.limits import MOVE_TASKS_KEPT
 from veilmq.core.results import MoveStatus, MoveTask
-from veilmq.store.transaction import QueueRow, Transaction, Waiting, made_of
+from veilmq.store.transaction import QueueRow, Transaction, Waiting, changes, made_of, reads
 
 _AWAY_MS = 10_000
 """How long a task rests whose next message goes to a database that cannot be reached: the others go on."""
@@ -42,6 +42,7 @@ class _Task(NamedTuple):
 # The commands.
 
 
+@changes
 async def start(tx: Transaction, command: StartMove) -> MoveTask:
     """Begin a task; its first slice follows at once."""
     source = await tx.queue(command.source, lock="queue_shared")
@@ -64,6 +65,7 @@ async def start(tx: Transaction, command: StartMove) -> MoveTask:
     return made_of(row, MoveTask)
 
 
+@changes
 async def cancel(tx: Transaction, command: CancelMove) -> MoveTask:
     """End a task that is running."""
     source = await tx.queue(command.source)
@@ -73,6 +75,7 @@ async def cancel(tx: Transaction, command: CancelMove) -> MoveTask:
     return made_of(row, MoveTask)
 
 
+@reads
 async def list_moves(tx: Transaction, command: ListMoves) -> list[MoveTask]:
     """Return the latest tasks of a queue, newest first."""
     source = await tx.queue(command.source)
@@ -82,6 +85,7 @@ async def list_moves(tx: Transaction, command: ListMoves) -> list[MoveTask]:
 # The work.
 
 
+@changes
 async def step(tx: Transaction, command: MoveStep) -> int | None:
     """Do a slice of the task that has waited longest; return in how many ms the next one is due, if any is.
 

@@ -26,7 +26,7 @@ from veilmq.core.commands import Command, NewMessage
 from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, MessageTooLong, StageMissing, StageRefused
 from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
 from veilmq.core.settings import QueueSettings
-from veilmq.store.transaction import QueueRow, Row, Transaction, made_of
+from veilmq.store.transaction import QueueRow, Row, Transaction, changes, made_of, reads
 
 PIECE_MESSAGES = 500
 """Of a piece, and of a slice."""
@@ -81,6 +81,7 @@ class _Publication(NamedTuple):
 # The commands.
 
 
+@changes
 async def stage(tx: Transaction, command: publications.Stage) -> publications.Staged:
     """Keep the messages, all of them or none."""
     queue = await tx.queue(command.queue, lock="queue_shared")
@@ -103,6 +104,7 @@ async def stage(tx: Transaction, command: publications.Stage) -> publications.St
     return publications.Staged(messages=staged + len(messages))
 
 
+@changes
 async def publish(tx: Transaction, command: publications.Publish) -> publications.Published:
     """Decide, unless it was, and do a slice."""
     queue = await tx.queue(command.queue, lock="queue_shared")
@@ -133,6 +135,7 @@ async def publish(tx: Transaction, command: publications.Publish) -> publication
     )
 
 
+@changes
 async def abandon(tx: Transaction, command: publications.Abandon) -> None:
     """Have what is staged for the batch dropped."""
     queue = await tx.queue(command.queue, lock="queue_shared")
@@ -141,6 +144,7 @@ async def abandon(tx: Transaction, command: publications.Abandon) -> None:
         await _hand_over(tx, queue.origin, writer.number, (command.batch, command.batch), await tx.now())
 
 
+@reads
 async def list_writers(tx: Transaction, command: publications.ListWriters) -> list[publications.WriterView]:
     """Return the writers of a queue."""
     queue = await tx.queue(command.queue)
@@ -272,6 +276,7 @@ def _text(stages: list[int]) -> str:
 # The work.
 
 
+@changes
 async def step(tx: Transaction, command: PublicationStep) -> int | None:
     """Forget writers that fell silent, and do a slice of the publication that has waited longest for it."""
     now_ms = await tx.now()

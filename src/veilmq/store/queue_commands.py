@@ -19,7 +19,7 @@ from veilmq.core.settings import QueueSettings
 from veilmq.core.settings_rules import purged, settled, tagged
 from veilmq.store import claims, events, publications
 from veilmq.store.port import Survey
-from veilmq.store.transaction import LAST, QueueRow, Transaction
+from veilmq.store.transaction import LAST, QueueRow, Transaction, changes, reads
 
 _PURGED, _DELETED = "purged", "deleted"
 """The kinds of cooldowns: of a queue, and of a name."""
@@ -41,6 +41,7 @@ def _view(queue: QueueRow, counts: QueueCounts | None = None) -> QueueView:
 # Creation and deletion.
 
 
+@changes
 async def create_queue(tx: Transaction, command: commands.CreateQueue) -> QueueView:
     """Add the queue, or find it with the settings of the command."""
     while (queue := await tx.find(command.queue)) is None:
@@ -79,6 +80,7 @@ async def _check_dead_letters(tx: Transaction, name: str, settings: QueueSetting
         redrive.check(name, settings, target, await tx.settings(target))
 
 
+@changes
 async def delete_queue(tx: Transaction, command: commands.DeleteQueue) -> None:
     """Remove the queue, whose name rests."""
     await remove(tx, await tx.queue(command.queue, lock="queue"))
@@ -96,6 +98,7 @@ async def remove(tx: Transaction, queue: QueueRow) -> None:
     tx.changed(queue)
 
 
+@changes
 async def purge_queue(tx: Transaction, command: commands.PurgeQueue) -> None:
     """Delete all messages: the queue goes on with a new partition."""
     queue = await tx.queue(command.queue, lock="queue")
@@ -134,6 +137,7 @@ async def forget_cooldowns(tx: Transaction) -> None:
 # Settings.
 
 
+@changes
 async def set_queue(tx: Transaction, command: commands.SetQueue) -> None:
     """Change settings."""
     queue = await tx.queue(command.queue, lock="queue")
@@ -143,6 +147,7 @@ async def set_queue(tx: Transaction, command: commands.SetQueue) -> None:
     await tx.change(queue, settings, await tx.now())
 
 
+@changes
 async def edit_queue(tx: Transaction, command: commands.EditQueue) -> None:
     """Change one setting by what it is."""
     queue = await tx.queue(command.queue, lock="queue")
@@ -150,6 +155,7 @@ async def edit_queue(tx: Transaction, command: commands.EditQueue) -> None:
     await tx.change(queue, settled(queue.settings, {command.setting: value}), await tx.now())
 
 
+@changes
 async def tag_queue(tx: Transaction, command: commands.TagQueue) -> None:
     """Remove and put tags; that is no change of the queue's settings, whose time stays."""
     queue = await tx.queue(command.queue, lock="queue")
@@ -160,12 +166,14 @@ async def tag_queue(tx: Transaction, command: commands.TagQueue) -> None:
 # What there is.
 
 
+@reads
 async def show_queue(tx: Transaction, command: commands.ShowQueue) -> QueueView:
     """Return what the queue is, and how many messages are in which state."""
     queue = await tx.queue(command.queue)
     return _view(queue, await tx.counts(queue) if command.counts else None)
 
 
+@reads
 async def list_queues(tx: Transaction, command: commands.ListQueues) -> QueuePage:
     """Return one page of names."""
     account = f"{command.account}/"
@@ -180,6 +188,7 @@ async def list_queues(tx: Transaction, command: commands.ListQueues) -> QueuePag
     )
 
 
+@reads
 async def list_sources(tx: Transaction, command: commands.ListDeadLetterSources) -> QueuePage:
     """Return one page of the queues whose dead-letter queue the named one is."""
     queue = await tx.queue(command.queue)
@@ -187,6 +196,7 @@ async def list_sources(tx: Transaction, command: commands.ListDeadLetterSources)
     return QueuePage(names=[name for (name,) in rows[: command.count]], more=len(rows) > command.count)
 
 
+@reads
 async def survey(tx: Transaction, command: SurveyQueues) -> Survey:
     """Return the first queues by name, and how many there are."""
     rows = await tx.rows("queue_names", "", "", LAST, command.names_max)
@@ -196,12 +206,14 @@ async def survey(tx: Transaction, command: SurveyQueues) -> Survey:
 # Accounts: those that have set anything have a value of the store each.
 
 
+@reads
 async def show_account(tx: Transaction, command: ShowAccount) -> AccountSettings:
     """Return what the account has set; all is as at first where it has set nothing."""
     kept = await tx.value("setting", f"account {command.account}")
     return AccountSettings() if kept is None else _read_account(kept)
 
 
+@changes
 async def set_account(tx: Transaction, command: SetAccount) -> None:
     """Put other settings in place of the account's."""
     await tx.run("put_setting", f"account {command.account}", msgspec.json.encode(command.settings))

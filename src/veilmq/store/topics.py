@@ -18,7 +18,7 @@ from veilmq.core.errors import MessageTooLong, QueueNotFound, StoreFull, StoreUn
 from veilmq.core.limits import MESSAGE_BYTES, SMQ_SUBSCRIPTIONS_MAX, SMQ_TOPIC_RETENTION_S
 from veilmq.core.settings import QueueSettings
 from veilmq.store import queue_commands
-from veilmq.store.transaction import LAST, QueueRow, Row, Transaction
+from veilmq.store.transaction import LAST, QueueRow, Row, Transaction, changes, reads
 
 PUSH_SETTINGS = QueueSettings(
     retention_s=SMQ_TOPIC_RETENTION_S, message_bytes_max=MESSAGE_BYTES.maximum, event_log="off"
@@ -54,6 +54,7 @@ def _subscribed(row: Row) -> topics.SubscriptionView:
 # Topics.
 
 
+@changes
 async def create_topic(tx: Transaction, command: topics.CreateTopic) -> topics.TopicView:
     """Add the topic, or find it with the settings of the command."""
     while (row := await tx.row("topic", command.topic)) is None:
@@ -69,6 +70,7 @@ async def create_topic(tx: Transaction, command: topics.CreateTopic) -> topics.T
     return await _counted(tx, number, topic)
 
 
+@changes
 async def set_topic(tx: Transaction, command: topics.SetTopic) -> None:
     """Change settings."""
     number, topic = await _find(tx, command.topic, lock=True)
@@ -76,6 +78,7 @@ async def set_topic(tx: Transaction, command: topics.SetTopic) -> None:
     await tx.run("update_topic", number, msgspec.json.encode(settings), await tx.now())
 
 
+@changes
 async def delete_topic(tx: Transaction, command: topics.DeleteTopic) -> None:
     """Remove the topic, its subscriptions and their own queues."""
     number, _ = await _find(tx, command.topic, lock=True)
@@ -85,11 +88,13 @@ async def delete_topic(tx: Transaction, command: topics.DeleteTopic) -> None:
     await tx.run("delete_topic", number)
 
 
+@reads
 async def show_topic(tx: Transaction, command: topics.ShowTopic) -> topics.TopicView:
     """Return what the topic is."""
     return await _counted(tx, *await _find(tx, command.topic))
 
 
+@reads
 async def list_topics(tx: Transaction, command: topics.ListTopics) -> topics.TopicPage:
     """Return one page of topics."""
     account = f"{command.account}/"
@@ -113,6 +118,7 @@ async def _counted(tx: Transaction, number: int, topic: topics.TopicView) -> top
 # Subscriptions.
 
 
+@changes
 async def subscribe(tx: Transaction, command: topics.Subscribe) -> topics.SubscriptionView:
     """Add the subscription, with a queue of its own if it is pushed, or find the same one."""
     wanted = command.subscription
@@ -137,6 +143,7 @@ async def subscribe(tx: Transaction, command: topics.Subscribe) -> topics.Subscr
     return topics.SubscriptionView(subscription=wanted, created_at_ms=now_ms, modified_at_ms=now_ms, is_new=True)
 
 
+@changes
 async def set_subscription(tx: Transaction, command: topics.SetSubscription) -> None:
     """Change the strategy."""
     number, view = await _subscription(tx, command.topic, command.name, lock=True)
@@ -145,6 +152,7 @@ async def set_subscription(tx: Transaction, command: topics.SetSubscription) -> 
     _changed(tx, changed)
 
 
+@changes
 async def unsubscribe(tx: Transaction, command: topics.Unsubscribe) -> None:
     """Remove the subscription, and its own queue."""
     number, view = await _subscription(tx, command.topic, command.name, lock=True)
@@ -152,12 +160,14 @@ async def unsubscribe(tx: Transaction, command: topics.Unsubscribe) -> None:
     await tx.run("delete_subscription", number, command.name)
 
 
+@reads
 async def show_subscription(tx: Transaction, command: topics.ShowSubscription) -> topics.SubscriptionView:
     """Return what the subscription is."""
     _, view = await _subscription(tx, command.topic, command.name)
     return view
 
 
+@reads
 async def list_subscriptions(tx: Transaction, command: topics.ListSubscriptions) -> topics.SubscriptionPage:
     """Return one page of subscriptions."""
     (number, _), prefix = await _find(tx, command.topic), command.prefix
@@ -166,6 +176,7 @@ async def list_subscriptions(tx: Transaction, command: topics.ListSubscriptions)
     return topics.SubscriptionPage(subscriptions=found, more=len(rows) > command.count)
 
 
+@reads
 async def list_pushes(tx: Transaction, command: topics.ListPushes) -> list[topics.Subscription]:
     """Return all subscriptions that are pushed."""
     return [_read_subscription(content) for (content,) in await tx.rows("pushes")]
@@ -201,6 +212,7 @@ def _changed(tx: Transaction, subscription: topics.Subscription) -> None:
 # Messages.
 
 
+@changes
 async def publish(tx: Transaction, command: topics.PublishToTopic) -> topics.PublishedMessage:
     """Store the message in the queue of each subscription that wants its tag."""
     number, topic = await _find(tx, command.topic)

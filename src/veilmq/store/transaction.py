@@ -10,7 +10,7 @@ it waits at each statement, other transactions go on meanwhile, and what two of 
 A query is named. One text serves both dialects where it can (``store/queries``); its parameters are ``$1``, ``$2``, ….
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -27,6 +27,27 @@ from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.routing import ATTRIBUTE_DEFAULT
 from veilmq.core.settings import QueueSettings
 
+Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
+"""A cold command: called with a ``Transaction`` and the command, returns the result or raises a ``VeilmqError``."""
+COLD: dict[type[Command], Cold] = {}
+"""All cold commands by type (``reads`` and ``changes`` add them); importing ``store.cold`` makes it complete."""
+READS: set[type[Command]] = set()
+"""Those that change nothing, so that they may be repeated when an answer was lost."""
+AnyCold = TypeVar("AnyCold", bound=Cold)
+
+
+def changes(cold: AnyCold) -> AnyCold:
+    """Register a cold command that may change something, by the type of its second argument."""
+    COLD[cold.__annotations__["command"]] = cold
+    return cold
+
+
+def reads(cold: AnyCold) -> AnyCold:
+    """Register a cold command that changes nothing."""
+    READS.add(cold.__annotations__["command"])
+    return changes(cold)
+
+
 Row = Sequence[Any]
 """The columns of a query, in its order."""
 
@@ -34,6 +55,7 @@ LAST = chr(0x10FFFF)
 """Sorts behind every name with the same beginning."""
 
 Made = TypeVar("Made", bound=msgspec.Struct)
+read_settings = msgspec.json.Decoder(QueueSettings).decode
 
 
 def made_of(row: Row, kind: type[Made]) -> Made:
