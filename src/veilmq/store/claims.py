@@ -110,7 +110,7 @@ class ClaimedMessages(Protocol):
         The one that brings bodies and properties to ``bytes_max`` is the last.
         """
 
-    async def find(self, queue: QueueRow, claim: BoundClaim, message: bytes) -> int | None:
+    async def find(self, claim: BoundClaim, message: bytes) -> int | None:
         """Return the seq of the message of that id, if the claim has it; looks at all that the claim has."""
 
     async def evict(self, queue: QueueRow, claim: BoundClaim, seq: int, target: QueueRow) -> None:
@@ -494,7 +494,7 @@ async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceVie
     """Move one message to the dead-letter queue."""
     queue, source = await _source(tx, command.queue, command.source)
     bound = source.open_claim(command.number)
-    seq = await tx.claimed.find(queue, bound, command.message)
+    seq = await tx.claimed.find(bound, command.message)
     if seq is None:
         raise errors.MessageNotClaimed(command.number)
     name = queue.settings.dead_letter_queue

@@ -9,11 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-import msgspec
-
 from veilmq.core import properties
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.settings import QueueSettings
+from veilmq.store.transaction import read_settings
 
 SLICE = 1_000
 """Messages that travel together."""
@@ -32,7 +31,6 @@ TABLES: Mapping[str, Sequence[str]] = {
 
 Row = TypeVar("Row")
 
-_read_settings = msgspec.json.Decoder(QueueSettings).decode
 _CLOSE = "close the readers with `veilmq claims close`"
 _EXPORT = "export the event log with `veilmq events flush`"
 _REMEDIES = {
@@ -171,7 +169,7 @@ class Source(ABC):
         """Return all queues, by number."""
         rows = await self.fetch("SELECT queue_id, name, settings, created_at, modified_at FROM queue ORDER BY queue_id")
         return [
-            self.shown(CopiedQueue(number, name, _read_settings(encoded), encoded, *times))
+            self.shown(CopiedQueue(number, name, read_settings(encoded), encoded, *times))
             for number, name, encoded, *times in rows
         ]
 

@@ -9,8 +9,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from veilmq.core.commands import NewMessage, SendTerms
 from veilmq.core.errors import MessageTooLong, ReceivesThrottled, VeilmqError
 from veilmq.core.fifo import group_of, require_id
@@ -19,8 +17,7 @@ from veilmq.core.ports import Wake
 from veilmq.core.routing import RoutingTable, read_table
 from veilmq.core.settings import QueueSettings
 from veilmq.store.events import Logged
-
-_read_settings = msgspec.json.Decoder(QueueSettings).decode
+from veilmq.store.transaction import read_settings
 
 NEVER_MS = (1 << 62) - 1
 """An instant that never comes."""
@@ -135,7 +132,7 @@ class Queue:
 
     def _follow(self, encoded: bytes) -> None:
         """Take new settings; the caller sets ``in_flight_max`` and ``log``."""
-        self.settings = settings = _read_settings(encoded)
+        self.settings = settings = read_settings(encoded)
         self.fifo = settings.fifo
         self.delay_ms = settings.delay_s * SECOND_MS
         self.retention_ms = settings.retention_s * SECOND_MS

@@ -29,7 +29,7 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Clock, Timer
 from veilmq.store.named_queries import load
 from veilmq.store.port import Figure, counter, gauge
-from veilmq.store.postgres.database import IN_DOUBT, UNREACHABLE
+from veilmq.store.postgres.database import IN_DOUBT, UNREACHABLE, longer_ms
 from veilmq.store.postgres.node import Node
 from veilmq.store.postgres.queues import Queue, retention_ms
 
@@ -229,8 +229,6 @@ class Interests:
 
 _NAME = "veilmq"
 _ANSWER_S = 5.0
-_PAUSE_MS_MIN = 100
-_PAUSE_MS_MAX = 5_000
 _FAILURES = (*UNREACHABLE, asyncpg.PostgresError)
 _NODE_BYTES = 4
 
@@ -340,7 +338,7 @@ class Nodes:
 
     def _connect_later(self) -> None:
         if not self._stopped:
-            self._pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS_MIN, 2 * self._pause_ms))
+            self._pause_ms = longer_ms(self._pause_ms)
             self._connecting = self._later(self._pause_ms, lambda: self._node.start(self._connect()))
 
     # What this node has to say.

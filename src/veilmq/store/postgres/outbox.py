@@ -37,6 +37,7 @@ from veilmq.store.postgres.database import IN_DOUBT
 from veilmq.store.postgres.messages import AT_ONCE_MS, key_of
 from veilmq.store.postgres.node import Node, Positions, Start
 from veilmq.store.postgres.queues import COLLISIONS, COLLISIONS_MAX, FIFO, STANDARD, Queue, queue_of
+from veilmq.store.transaction import read_settings
 
 log = logging.getLogger(__name__)
 
@@ -100,8 +101,7 @@ class Arrived(NamedTuple):
 async def due(connection: Any) -> list[Outbox]:
     """Return the outboxes that have something to be relayed."""
     return [
-        Outbox._make([*rest, msgspec.json.decode(settings, type=QueueSettings).fifo])
-        for *rest, settings in await connection.fetch(OUTBOX["due"])
+        Outbox._make([*rest, read_settings(settings).fifo]) for *rest, settings in await connection.fetch(OUTBOX["due"])
     ]
 
 
@@ -267,7 +267,7 @@ class Relay(Mover):
         except StoreUnavailable:
             if known is None:
                 raise
-            settings = msgspec.json.decode(known["settings"], type=QueueSettings)
+            settings = read_settings(known["settings"])
             queue, partition = Queue(known["target_id"], name, settings, 0, 0, 0, 0), known["qp"]
         else:
             if found is None or found.place == self._place:

@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-import msgspec
 from asyncpg import DeadlockDetectedError, SerializationError, UniqueViolationError
 
 from veilmq.core.commands import Command
@@ -39,6 +38,7 @@ from veilmq.store.events import is_logged, log_begun, log_placed
 from veilmq.store.named_queries import load, shared
 from veilmq.store.port import Figure, Series
 from veilmq.store.postgres.database import OF_ALL, PostgresOptions, failure_of
+from veilmq.store.transaction import read_settings
 
 log = logging.getLogger(__name__)
 STANDARD = load("veilmq.store.postgres", "messages.sql")
@@ -162,8 +162,7 @@ class Catalog:
 def queue_of(row: Any) -> Queue:
     """Return the queue of a row of ``mq.queue``."""
     number, name, settings, created_at_ms, modified_at_ms, partition, origin, *has_groups = row
-    decoded = msgspec.json.decode(settings, type=QueueSettings)
-    queue = Queue(number, name, decoded, created_at_ms, modified_at_ms, partition, origin)
+    queue = Queue(number, name, read_settings(settings), created_at_ms, modified_at_ms, partition, origin)
     return queue._replace(has_groups=True) if has_groups == [True] else queue
 
 

@@ -179,7 +179,7 @@ class _Claimed(ClaimedMessages):
                 break
         return page
 
-    async def find(self, queue: Queue, claim: BoundClaim, message: bytes) -> int | None:
+    async def find(self, claim: BoundClaim, message: bytes) -> int | None:
         position: int | None = await self._connection.fetchval(CLAIMS["find"], claim.partition, claim.id, message)
         return position
 

@@ -89,7 +89,7 @@ class SqliteClaimed(ClaimedMessages):
             cursor.close()
         return page
 
-    async def find(self, queue: QueueRow, claim: BoundClaim, message: bytes) -> int | None:
+    async def find(self, claim: BoundClaim, message: bytes) -> int | None:
         """Return the seq of the message of that id."""
         row = self._session.row("find_claimed", claim.id, message)
         return None if row is None else int(row[0])

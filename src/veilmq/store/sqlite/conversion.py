@@ -23,7 +23,6 @@ import msgspec
 from veilmq.core import properties
 from veilmq.core.claims import ClaimState
 from veilmq.core.limits import BATCH_BYTES_MAX
-from veilmq.core.settings import QueueSettings
 from veilmq.store.copying import SLICE, CopiedMessage, CopiedQueue, Progress
 from veilmq.store.events import log_is_open
 from veilmq.store.named_queries import load
@@ -35,6 +34,7 @@ from veilmq.store.sqlite.fifo import Taken, put_attempt
 from veilmq.store.sqlite.session import Row
 from veilmq.store.sqlite.standard import runs_of
 from veilmq.store.sqlite.transaction import end
+from veilmq.store.transaction import read_settings
 
 SET_ASIDE = f"{OLD_NAME}.before-store"
 OLD = load("veilmq.store.sqlite", "conversion.sql")
@@ -211,7 +211,7 @@ class ConversionTarget(FolderTarget):
         ((in_all,),) = self._old("in_all")
         converted = 0
         for number, name, encoded, *times in self._old("queues"):
-            queue = CopiedQueue(number, name, msgspec.json.decode(encoded, type=QueueSettings), encoded, *times)
+            queue = CopiedQueue(number, name, read_settings(encoded), encoded, *times)
             await self.add_queue(queue)
             for slice_ in self._slices(queue):
                 for is_claimed, together in groupby(slice_, key=lambda each: each.claim is not None):
