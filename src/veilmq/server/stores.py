@@ -20,7 +20,7 @@ from veilmq.events import EventsError
 from veilmq.server.http import Connections
 from veilmq.server.process import Shutdown
 from veilmq.server.settings import ServerSettings
-from veilmq.store.clock import StoreClock, SystemClock, stopwatch_s
+from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.copying import CopyRefused, Progress, copy
 from veilmq.store.port import Store, StoreError, execute
 from veilmq.store.sqlite import SqliteStore, conversion
@@ -101,7 +101,7 @@ _PROGRESS_S = 5.0
 async def open_store(
     settings: ServerSettings,
     *,
-    clock: StoreClock | None,
+    clock: SystemClock | None,
     on_fatal: Callable[[BaseException], None],
     may_send: MaySend | None = None,
 ) -> Store:
@@ -177,7 +177,7 @@ def postgres_options(settings: ServerSettings) -> Any:
     )
 
 
-async def copy_store(source: str, target: str, *, clock: StoreClock, progress: Progress | None = None) -> int:
+async def copy_store(source: str, target: str, *, clock: SystemClock, progress: Progress | None = None) -> int:
     """Copy the stopped store ``source`` to ``target``, which has nothing: folders, or URLs (``postgresql://…``).
 
     Return how many messages there are. Raises ``CopyRefused`` when that is not possible, ``StoreError`` when a driver
@@ -223,7 +223,7 @@ _TO_SEVERAL = (
 )
 
 
-async def _source(stack: AsyncExitStack, place: str, clock: StoreClock) -> Any:
+async def _source(stack: AsyncExitStack, place: str, clock: SystemClock) -> Any:
     if _is_url(place):
         return await _postgres().DatabaseSource.open(await _held(stack, place))
     return stack.enter_context(FolderSource.opened(Path(place), clock=clock))

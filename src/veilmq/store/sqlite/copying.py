@@ -19,7 +19,7 @@ import apsw
 import msgspec
 
 from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
-from veilmq.store.clock import StoreClock
+from veilmq.store.clock import SystemClock
 from veilmq.store.copying import SLICE, TABLES, CopiedDeduplication, CopiedMessage, CopiedQueue, Progress, Source
 from veilmq.store.port import Finding, Report
 from veilmq.store.queues import SEQ_SHIFT
@@ -248,13 +248,13 @@ class FolderSource(Source):
 
     @classmethod
     @contextmanager
-    def opened(cls, folder: Path, *, clock: StoreClock) -> Iterator["FolderSource"]:
+    def opened(cls, folder: Path, *, clock: SystemClock) -> Iterator["FolderSource"]:
         """Have the folder locked and open."""
         database_of(folder, "--from")
         with FolderLock(folder), closing(open_connection(folder, EngineOptions())) as connection:
             yield cls(connection, clock)
 
-    def __init__(self, connection: apsw.Connection, clock: StoreClock) -> None:
+    def __init__(self, connection: apsw.Connection, clock: SystemClock) -> None:
         """``clock`` goes on where that of the store stopped; what is read has shown times, which others keep."""
         self._connection = connection
         ((floor_ms, _, mark),) = self._connection.execute(SQL["progress"])

@@ -33,7 +33,7 @@ from veilmq.core.commands import Command, ListQueues
 from veilmq.core.errors import OutcomeUnknown, ShuttingDown, VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.ports import Done, Wake
-from veilmq.store.clock import StoreClock, stopwatch_s
+from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.cold import STEPS, Scheduler, Sweep
 from veilmq.store.port import FAILED, FULL, NOTHING_HELD_BACK, Figure, Survey, execute, gauge
 from veilmq.store.queue_commands import SurveyQueues
@@ -155,7 +155,7 @@ class SqliteStore:
         self,
         folder: Path | None,
         *,
-        clock: StoreClock,
+        clock: SystemClock,
         options: EngineOptions | None = None,
         on_fatal: Callable[[BaseException], object] | None = None,
     ) -> None:
