@@ -27,9 +27,7 @@ from veilmq.store.transaction import QueueRow, Row, Transaction, changes, reads
 ACKNOWLEDGED = "acknowledged"
 """The state of a claim whose messages are being deleted: commands see its number only."""
 
-_BINDING, _OPEN, _LOST, _RELEASED = (
-    each.value for each in (ClaimState.BINDING, ClaimState.OPEN, ClaimState.LOST, ClaimState.RELEASED)
-)
+_BINDING, _OPEN, _LOST, _RELEASED = (each.value for each in ClaimState)
 _CURSOR = re.compile(r"(?:u([0-9]{1,19}))?")
 _SEQ_MAX = (1 << 63) - 1  # the highest number of both databases; no message stands there
 _SILENCE_MS = SOURCE_SILENCE_S * SECOND_MS
@@ -38,9 +36,6 @@ _PAUSE_MS = 5
 
 class ClaimStep(Command, frozen=True, kw_only=True):
     """Do one slice of what claims do by themselves. Answers in how many ms the next one is due, ``None`` for never."""
-
-
-# What a dialect does with messages.
 
 
 class BoundClaim(NamedTuple):
@@ -78,8 +73,8 @@ class Wish(NamedTuple):
 class Part(NamedTuple):
     """What a slice has bound: so many messages; how many shards the claim has then, and messages in the last one.
 
-    ``more``: there may be more of what is wished; ``expires``: messages past their retention, which
-    go by slices, may hide it.
+    ``more``: there may be more of what is wished; ``expires``: messages past their retention, which go by slices, may
+    hide it.
     """
 
     messages: int
@@ -111,7 +106,7 @@ class ClaimedMessages(Protocol):
         """
 
     async def find(self, claim: BoundClaim, message: bytes) -> int | None:
-        """Return the seq of the message of that id, if the claim has it; looks at all that the claim has."""
+        """Return the seq of the message of that id, if the claim has it; reads all that the claim has."""
 
     async def evict(self, queue: QueueRow, claim: BoundClaim, seq: int, target: QueueRow) -> None:
         """Move a message of the claim to ``target`` as a dead letter."""
@@ -136,8 +131,8 @@ class ClaimTransaction(Transaction, Protocol):
     claimed: ClaimedMessages
 
 
-def placed(messages: int, claim: BoundClaim, shard_messages: int) -> list[tuple[int, int]]:
-    """Return how many of the next messages go to which shard.
+def placed(messages: int, claim: BoundClaim, shard_messages: int) -> tuple[list[tuple[int, int]], tuple[int, int]]:
+    """Return how many of the next messages go to which shard; how many shards there are then, and in the last one.
 
     The last one gets what it has room for, and new ones share the rest evenly. Of ``CLAIM_SHARDS_MAX`` the last one
     takes all that comes.
@@ -148,24 +143,15 @@ def placed(messages: int, claim: BoundClaim, shard_messages: int) -> list[tuple[
     rest = messages - first
     parts = min(parts_max, -(-rest // shard_messages))
     pieces = [(claim.shards - 1, first)] if first else []
-    return pieces + [(claim.shards + each, (each + 1) * rest // parts - each * rest // parts) for each in range(parts)]
-
-
-def filled(pieces: list[tuple[int, int]], claim: BoundClaim) -> tuple[int, int]:
-    """Return how many shards the claim has with what was ``placed``, and how many messages its last one has."""
-    if not pieces:
-        return claim.shards, claim.filled
-    shard, messages = pieces[-1]
-    return shard + 1, messages + (claim.filled if shard == claim.shards - 1 else 0)
+    pieces += [(claim.shards + each, (each + 1) * rest // parts - each * rest // parts) for each in range(parts)]
+    filled = pieces[-1][1] if parts else claim.filled + first
+    return pieces, (claim.shards + parts, filled)
 
 
 def shards_of_groups(found: int, *, more: bool, wish: Wish) -> int:
     """Return among how many shards groups are divided, once and for all: without ``more``, what was found is all."""
     messages = wish.messages if more else found
     return min(CLAIM_SHARDS_MAX, max(1, -(-messages // wish.shard_messages)))
-
-
-# Sources.
 
 
 class _Source:
@@ -182,9 +168,8 @@ class _Source:
     @classmethod
     async def of(cls, tx: ClaimTransaction, row: Row, now_ms: int) -> "_Source":
         source = cls(tx, row, now_ms)
-        for each in await tx.rows("claims_of", source.origin, source.name):
-            bound = BoundClaim(*each)
-            source.claims[bound.number] = bound
+        for each in map(BoundClaim._make, await tx.rows("claims_of", source.origin, source.name)):
+            source.claims[each.number] = each
         return source
 
     @property
@@ -225,7 +210,7 @@ class _Source:
 
     def view(self, backlog: Backlog) -> SourceView:
         lease_until_ms = self.beat_at_ms + self.lease_ms
-        claims = [each for each in self.claims.values() if each.number > self.acknowledged]
+        claims = [each._asdict() for each in self.claims.values() if each.number > self.acknowledged]
         return SourceView(
             source=self.name,
             consumer=self.consumer,
@@ -235,7 +220,7 @@ class _Source:
             alive=self.now_ms < lease_until_ms,
             lease_until_ms=lease_until_ms,
             hold_until_ms=self.hold_until_ms,
-            claims=[msgspec.convert(each._asdict(), ClaimView) for each in claims],
+            claims=msgspec.convert(claims, list[ClaimView]),
             ready=backlog.visible,
             oldest_sent_at_ms=backlog.oldest_sent_at_ms,
         )
@@ -244,7 +229,7 @@ class _Source:
         return self.view(await self.tx.claimed.backlog(queue, lately=lately))
 
     async def put(self) -> None:
-        """Write it; its hold is looked at when it ends."""
+        """Write it; its hold is checked when it ends."""
         columns = self.origin, self.name, self.consumer, self.epoch, self.acknowledged, self.last
         times = self.hold_ms, self.lease_ms, self.beat_at_ms, self.hold_until_ms
         await self.tx.run("put_source", *columns, *times)
@@ -313,9 +298,6 @@ async def _source(
     return queue, source
 
 
-# The commands of readers.
-
-
 @changes
 async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> SourceView:
     """Begin a new epoch."""
@@ -364,8 +346,8 @@ async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
     else:
         if source.last in source.claims:
             await _whole(tx, source.claims[source.last])
-        (row,) = await tx.rows("insert_claim", queue.origin, queue.partition, source.name, number, source.now_ms)
-        bound = BoundClaim(*row)
+        terms = queue.origin, queue.partition, source.name, number, source.now_ms
+        (bound,) = map(BoundClaim._make, await tx.rows("insert_claim", *terms))
     more = False
     if bound.state == _BINDING:
         places = max(0, tx.options.claimed_max - await tx.value("claimed", queue.origin))
@@ -451,21 +433,16 @@ async def _readable(tx: ClaimTransaction, queue: QueueRow, command: claims.ReadC
     return (await _Source.of(tx, row, await tx.now())).as_seen().open_claim(command.number)
 
 
-# The commands of operators.
-
-
 @reads
 async def list_sources(tx: ClaimTransaction, command: claims.ListSources) -> list[SourceView]:
     """Return the sources, those with open claims first."""
     queue = await tx.queue(command.queue)
     now_ms = await tx.now()
-    sources = {
-        row[1]: _Source(tx, row, now_ms) for row in await tx.rows("sources", queue.origin, now_ms, command.count)
-    }
-    if not sources:
+    rows = await tx.rows("sources", queue.origin, now_ms, command.count)
+    if not rows:
         return []
-    for row in await tx.rows("claims_of", queue.origin, None):
-        each = BoundClaim(*row)
+    sources = {row[1]: _Source(tx, row, now_ms) for row in rows}
+    for each in map(BoundClaim._make, await tx.rows("claims_of", queue.origin, None)):
         if each.source in sources:
             sources[each.source].claims[each.number] = each
     backlog = await tx.claimed.backlog(queue, lately=False)
@@ -509,21 +486,10 @@ async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceVie
     return await source.shown(queue)
 
 
-# Ends, in a transaction that has locked the source.
-
-
 async def _advance(tx: ClaimTransaction, queue: QueueRow | None, claim: BoundClaim) -> None:
     """Do a slice for a claim, whose row is locked."""
     if not await tx.claimed.end(queue, claim):
         await tx.run("drop_claim" if claim.source is None else "finish_claim", claim.id)
-
-
-# Ends with the partition of a queue.
-
-
-async def lock_sources(tx: Transaction, queue: QueueRow) -> None:
-    """Have the sources of a queue wait whose partition is about to be retired."""
-    await tx.locked("source_names", queue.origin)
 
 
 async def lose_all(tx: Transaction, queue: QueueRow) -> None:
@@ -537,9 +503,6 @@ async def forget_all(tx: Transaction, queue: QueueRow) -> None:
     await lose_all(tx, queue)
     for query in ("detach_all_claims", "delete_ended_claims", "delete_sources"):
         await tx.run(query, queue.origin)
-
-
-# Ends by themselves.
 
 
 @changes

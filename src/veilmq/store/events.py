@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from veilmq.core import events
 from veilmq.core.routing import key_of
 from veilmq.core.settings import QueueSettings
-from veilmq.store.transaction import QueueRow, Transaction, changes
+from veilmq.store.transaction import Transaction, changes
 
 EXPIRED_KEPT_S = 86_400
 EXPIRED_KEPT_MAX = 1_000_000
@@ -138,12 +138,6 @@ def routing_key(properties: bytes, attribute: str) -> str:
 
 
 _cached_key = lru_cache(maxsize=4_096)(key_of)
-
-
-async def note_retired(tx: Transaction, queue: QueueRow) -> None:
-    """Have the janitor know of what queue the partition is that was just retired, if the queue is logged."""
-    if is_logged(queue.settings, tx.options.event_log):
-        await tx.run("log_retired", queue.partition, queue.origin, queue.name)
 
 
 # The export.

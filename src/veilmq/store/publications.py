@@ -236,14 +236,6 @@ def _named(rows: Sequence[Row], command: publications.Publish) -> list[int]:
 # What happens to queues.
 
 
-async def empty(tx: Transaction, queue: QueueRow) -> None:
-    """Let nothing enter that was decided before; what is staged and not published is not the queue's yet.
-
-    The caller has locked the queue; slices that are under way end before.
-    """
-    await tx.run("empty_publications", queue.origin)
-
-
 async def forget(tx: Transaction, queue: QueueRow) -> None:
     """Forget all writers of a queue that is deleted, and have what they staged dropped. The caller has locked it."""
     writers = await tx.rows("delete_writers_of", queue.origin)

@@ -17,7 +17,8 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.core.results import QueueCounts, QueuePage, QueueView
 from veilmq.core.settings import QueueSettings
 from veilmq.core.settings_rules import purged, settled, tagged
-from veilmq.store import claims, events, publications
+from veilmq.store import claims, publications
+from veilmq.store.events import is_logged
 from veilmq.store.port import Survey
 from veilmq.store.transaction import LAST, QueueRow, Transaction, changes, reads
 
@@ -116,10 +117,11 @@ async def purge_queue(tx: Transaction, command: commands.PurgeQueue) -> None:
 
 async def _retire(tx: Transaction, queue: QueueRow, *, is_deleted: bool) -> None:
     """Retire the partition of a queue once other transactions are held off, in the order of locks."""
-    await claims.lock_sources(tx, queue)
-    await publications.empty(tx, queue)
+    await tx.locked("source_names", queue.origin)
+    await tx.run("empty_publications", queue.origin)  # what is staged and not published is not the queue's yet
     await tx.retire(queue, is_deleted=is_deleted)
-    await events.note_retired(tx, queue)
+    if is_logged(queue.settings, tx.options.event_log):  # the janitor ends receipts in the partition's events
+        await tx.run("log_retired", queue.partition, queue.origin, queue.name)
 
 
 async def _rests(tx: Transaction, kind: str, name: str, pause_s: int) -> bool:

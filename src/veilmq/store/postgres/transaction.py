@@ -39,7 +39,6 @@ from veilmq.store.claims import (
     ClaimTransaction,
     Part,
     Wish,
-    filled,
     placed,
     shards_of_groups,
 )
@@ -133,8 +132,8 @@ class _Claimed(ClaimedMessages):
             total = claim.shards or shards_of_groups(len(rows), more=len(rows) == count, wish=wish)
             shards, grown = [keys[seq] % total for seq in living], (total, 0)
         else:
-            pieces = placed(messages, claim, wish.shard_messages)
-            shards, grown = [shard for shard, of_it in pieces for _ in range(of_it)], filled(pieces, claim)
+            pieces, grown = placed(messages, claim, wish.shard_messages)
+            shards = [shard for shard, of_it in pieces for _ in range(of_it)]
         generation = getrandbits(GENERATION_BITS)
         await connection.execute(CLAIMS["bind"], queue.partition, claim.id, living, shards, generation)
         self._node.totals.received[queue.number] += messages

@@ -22,7 +22,6 @@ from veilmq.store.claims import (
     ClaimedMessages,
     Part,
     Wish,
-    filled,
     placed,
     shards_of_groups,
 )
@@ -177,9 +176,8 @@ class _Binding:
             self._write(self._by_group(shards), dead)
             grown = shards, 0
         else:
-            pieces = placed(self._messages, claim, self._wish.shard_messages)
+            pieces, grown = placed(self._messages, claim, self._wish.shard_messages)
             self._write(self._in_turn(pieces), dead)
-            grown = filled(pieces, claim)
         if self._messages:
             queue.messages -= self._messages
             queue.received += self._messages
