@@ -12,12 +12,13 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from veilmq.core import fifo, topic_errors, topics
+from veilmq.core import topic_errors, topics
 from veilmq.core.commands import NewMessage
 from veilmq.core.errors import MessageTooLong, QueueNotFound, StoreFull, StoreUnavailable, VeilmqError
 from veilmq.core.limits import MESSAGE_BYTES, SMQ_SUBSCRIPTIONS_MAX, SMQ_TOPIC_RETENTION_S
 from veilmq.core.settings import QueueSettings
 from veilmq.store import queue_commands
+from veilmq.store.queues import checked
 from veilmq.store.transaction import LAST, QueueRow, Row, Transaction, changes, reads
 
 PUSH_SETTINGS = QueueSettings(
@@ -49,9 +50,6 @@ async def _subscriptions(tx: Transaction, number: int) -> list[topics.Subscripti
 def _subscribed(row: Row) -> topics.SubscriptionView:
     subscription = _read_subscription(row[0])
     return topics.SubscriptionView(subscription=subscription, created_at_ms=row[1], modified_at_ms=row[2])
-
-
-# Topics.
 
 
 @changes
@@ -115,16 +113,12 @@ async def _counted(tx: Transaction, number: int, topic: topics.TopicView) -> top
     return replace(topic, messages=waiting)
 
 
-# Subscriptions.
-
-
 @changes
 async def subscribe(tx: Transaction, command: topics.Subscribe) -> topics.SubscriptionView:
     """Add the subscription, with a queue of its own if it is pushed, or find the same one."""
     wanted = command.subscription
     number, _ = await _find(tx, wanted.topic, lock=True)
-    row = await tx.row("subscription", number, wanted.name)
-    if row is not None:
+    for row in await tx.rows("subscription", number, wanted.name):
         existing = _subscribed(row)
         for field in topics.Subscription.__struct_fields__:
             if getattr(existing.subscription, field) != getattr(wanted, field):
@@ -209,9 +203,6 @@ def _changed(tx: Transaction, subscription: topics.Subscription) -> None:
         tx.notify(topics.PUSHES)
 
 
-# Messages.
-
-
 @changes
 async def publish(tx: Transaction, command: topics.PublishToTopic) -> topics.PublishedMessage:
     """Store the message in the queue of each subscription that wants its tag."""
@@ -233,12 +224,11 @@ async def publish(tx: Transaction, command: topics.PublishToTopic) -> topics.Pub
             queue = await tx.target(name, (0, topic.topic))
             if queue is None:
                 raise QueueNotFound(name)
-            new = command.make(topics.Notification(subscription=each, id=message_id, published_at_ms=published_at_ms))
-            if queue.settings.fifo:
-                fifo.group_of(new, queue.settings)  # raises the reason why it cannot be stored
-            elif new.size_bytes > queue.settings.message_bytes_max:
-                raise MessageTooLong(queue.settings.message_bytes_max)
-            deliveries.append((queue, replace(new, dedup_id=str(UUID(bytes=message_id)))))
+            made = command.make(topics.Notification(subscription=each, id=message_id, published_at_ms=published_at_ms))
+            (new,) = checked([replace(made, dedup_id=str(UUID(bytes=message_id)))], None, queue.settings)
+            if isinstance(new, VeilmqError):
+                raise new
+            deliveries.append((queue, new))
         except (StoreFull, StoreUnavailable):  # it may well be taken: later, and by all of them
             raise
         except VeilmqError as error:
