@@ -87,35 +87,19 @@ class Options:
 
 
 class QueueRow(Protocol):
-    """A queue as a transaction sees it."""
+    """A queue as a transaction sees it; cold commands do not write to it.
 
-    @property
-    def number(self) -> int:
-        """Return the number, which no other queue ever has."""
+    No other queue ever has its ``number``; ``name`` has the account. ``partition`` has its messages, and ``origin``, its
+    first one, what outlives a purge.
+    """
 
-    @property
-    def name(self) -> str:
-        """Return the full name, account included."""
-
-    @property
-    def partition(self) -> int:
-        """Return the partition that has its messages."""
-
-    @property
-    def origin(self) -> int:
-        """Return its first partition, which never changes: what outlives a purge stands under it."""
-
-    @property
-    def settings(self) -> QueueSettings:
-        """Return its settings."""
-
-    @property
-    def created_at_ms(self) -> int:
-        """Return when it was created."""
-
-    @property
-    def modified_at_ms(self) -> int:
-        """Return when its settings were changed last."""
+    number: int
+    name: str
+    partition: int
+    origin: int
+    settings: QueueSettings
+    created_at_ms: int
+    modified_at_ms: int
 
 
 class Waiting(NamedTuple):
