@@ -30,8 +30,8 @@ DIFFERENCE_MS_MAX = 500
 
 NS_PER_MS = 1_000_000
 _MS_PER_S = 1_000
-_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_boot_ns = partial(time.clock_gettime_ns, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 _ALARM_S_MAX = 60.0
 """An alarm looks at the clock so often: the loop's own clock stands while the machine is suspended."""
 
@@ -103,7 +103,7 @@ class SystemClock:
         self,
         *,
         wall_ns: Callable[[], int] = time.time_ns,
-        boot_ns: Callable[[], int] = partial(time.clock_gettime_ns, _BOOT_CLOCK),
+        boot_ns: Callable[[], int] = _boot_ns,
         boot_id: str | None = None,
         is_synchronised: Callable[[], bool] = kernel_synchronised,
     ) -> None:

@@ -177,12 +177,13 @@ class Source(ABC):
         """Return the rows of one of ``TABLES``."""
         columns = TABLES[table]
         rows = await self.fetch(f"SELECT {', '.join(columns)} FROM {table} ORDER BY 1, 2")
-        return [tuple(map(self._shown_value, columns, row)) for row in rows]
 
-    def _shown_value(self, column: str, value: Any) -> Any:
-        if column == "pushed":  # a number in SQLite
-            return bool(value)
-        return value + self.ahead_ms if value and column.endswith("_at") else value
+        def shown(column: str, value: Any) -> Any:
+            if column == "pushed":  # a number in SQLite
+                return bool(value)
+            return value + self.ahead_ms if value and column.endswith("_at") else value
+
+        return [tuple(map(shown, columns, row)) for row in rows]
 
 
 class Target(Protocol):

@@ -39,9 +39,16 @@ async def forward(tx: Transaction, command: Forward) -> list[Any]:
     for target in {each.target.number: each.target for each in going}.values():
         here = [each for each in going if each.target.number == target.number]
         for is_dead, run in groupby(here, attrgetter("is_dead")):
-            await _arrive(tx, intake, target, list(run), answers, is_dead=is_dead)
-    if sent := [each.message for each in going if not each.is_dead]:
-        await tx.delete(intake, sent)
+            places, messages, _, new, _ = zip(*run, strict=True)
+            if is_dead:  # it leaves the intake by that
+                sent = await tx.bury(intake, target, messages, new)
+            else:
+                sent = await tx.store(target, new, [each.id for each in messages])
+            for place, message, stored in zip(places, messages, sent, strict=True):
+                is_duplicate = stored.id != message.id
+                answers[place] = Forwarded(id=stored.id, sequence=stored.sequence, duplicate=is_duplicate)
+    if moved := [each.message for each in going if not each.is_dead]:
+        await tx.delete(intake, moved)
     return answers
 
 
@@ -82,7 +89,10 @@ async def _going(tx: Transaction, intake: QueueRow, command: Forward, answers: l
                 targets[entry.target] = await _target(tx, intake, entry.target)
             target = targets[entry.target]
             terms = message.body, message.properties, message.priority, target.settings
-            new = as_sent(*terms) if entry.reasons is None else as_dead_letter(*terms, entry.reasons)
+            if entry.reasons is None:
+                new = replace(as_sent(*terms), dedup_id=str(UUID(bytes=message.id)))
+            else:
+                new = as_dead_letter(*terms, entry.reasons)
             going.append(_Going(place, message, target, new, entry.reasons is not None))
             del found[receipt.position]
         except errors.VeilmqError as error:
@@ -101,17 +111,3 @@ async def _target(tx: Transaction, intake: QueueRow, name: str) -> QueueRow:
     if why is not None:
         raise errors.DestinationRefused(name, why)
     return target
-
-
-async def _arrive(
-    tx: Transaction, intake: QueueRow, target: QueueRow, here: list[_Going], answers: list[Any], *, is_dead: bool
-) -> None:
-    """Store messages in their target; those that die there leave the intake by that."""
-    messages = [each.message for each in here]
-    if is_dead:
-        sent = await tx.bury(intake, target, messages, [each.new for each in here])
-    else:
-        new = [replace(each.new, dedup_id=str(UUID(bytes=each.message.id))) for each in here]
-        sent = await tx.store(target, new, [each.id for each in messages])
-    for (place, message, *_), stored in zip(here, sent, strict=True):
-        answers[place] = Forwarded(id=stored.id, sequence=stored.sequence, duplicate=stored.id != message.id)

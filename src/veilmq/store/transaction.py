@@ -89,8 +89,8 @@ class Options:
 class QueueRow(Protocol):
     """A queue as a transaction sees it; cold commands do not write to it.
 
-    No other queue ever has its ``number``; ``name`` has the account. ``partition`` has its messages, and ``origin``, its
-    first one, what outlives a purge.
+    No other queue ever has its ``number``, and ``name`` has the account. ``partition`` has its messages; what outlives
+    a purge stands under ``origin``, its first one.
     """
 
     number: int

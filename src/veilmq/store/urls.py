@@ -10,6 +10,7 @@ SCHEMES = ("postgresql", "postgres")
 
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://(?:(?!://)[!-~])+")
 _HOST = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::(?P<port>.*))?")
+_PORT = re.compile("[0-9]{1,5}")
 _PORT_MAX = 65_535
 _BETWEEN = re.compile(rf"[,\s]+(?=(?:{'|'.join(SCHEMES)})://)")
 _PASSWORD = re.compile(r"(?<=://)([^:@/\s]*):\S*@")  # up to the last @, whatever stands in a password
@@ -33,11 +34,8 @@ def _has_ports(url: str) -> bool:
     hosts = [_HOST.fullmatch(host) for host in parts.netloc.rpartition("@")[2].split(",")]
     ports = [host["port"] for host in hosts if host is not None]
     optional = [port for each in parse_qs(parts.query).get("port", ()) for port in each.split(",")]
-    return len(ports) == len(hosts) and all(_is_port(port) for port in (*ports, *optional) if port)
-
-
-def _is_port(text: str) -> bool:
-    return re.fullmatch("[0-9]{1,5}", text) is not None and 1 <= int(text) <= _PORT_MAX
+    named = [port for port in (*ports, *optional) if port]
+    return len(ports) == len(hosts) and all(_PORT.fullmatch(each) and 1 <= int(each) <= _PORT_MAX for each in named)
 
 
 def bare(url: str) -> str:
