@@ -73,9 +73,6 @@ def read_log(log: int) -> tuple[int, int, int, int]:
     return log >> _EXTENSIONS_AT & _EXTENSIONS_MAX, size, position, log >> _WAITED_AT
 
 
-# What is logged.
-
-
 class Logged(NamedTuple):
     """What has logged receipts: a queue, or a partition of one that was retired at ``ended_at_ms``."""
 
@@ -110,24 +107,9 @@ def event_of(
 ) -> Event:
     """Return the event of a receipt of a message of ``size`` bytes; ``log`` is that of its lease."""
     extensions, batch_size, batch_position, _ = read_log(log)
-    return (
-        queue,
-        key,
-        group_hash,
-        1 << size.bit_length(),
-        message_id,
-        generation,
-        sent_at_ms,
-        received_at_ms,
-        closed_at_ms,
-        closed_at_ms - received_at_ms,
-        outcome,
-        visible_at_ms - received_at_ms,
-        extensions,
-        receive_count,
-        batch_size,
-        batch_position,
-    )
+    message = queue, key, group_hash, 1 << size.bit_length(), message_id, generation, sent_at_ms
+    lease = received_at_ms, closed_at_ms, closed_at_ms - received_at_ms, outcome, visible_at_ms - received_at_ms
+    return *message, *lease, extensions, receive_count, batch_size, batch_position
 
 
 def routing_key(properties: bytes, attribute: str) -> str:
@@ -138,9 +120,6 @@ def routing_key(properties: bytes, attribute: str) -> str:
 
 
 _cached_key = lru_cache(maxsize=4_096)(key_of)
-
-
-# The export.
 
 
 @changes

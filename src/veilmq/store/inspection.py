@@ -102,9 +102,6 @@ async def _with_bodies(
     return [(each, bodies[each.seq]) for each in found if each.seq in bodies]
 
 
-# Dead letters.
-
-
 async def _receives_max(tx: Transaction, queue: QueueRow) -> int:
     """Return how often a message is received before a receive moves it to the dead-letter queue; 0 if none does."""
     settings, target = queue.settings, queue.settings.dead_letter_queue

@@ -39,9 +39,6 @@ class _Task(NamedTuple):
     others_at_ms: int | None
 
 
-# The commands.
-
-
 @changes
 async def start(tx: Transaction, command: StartMove) -> MoveTask:
     """Begin a task; its first slice follows at once."""
@@ -80,9 +77,6 @@ async def list_moves(tx: Transaction, command: ListMoves) -> list[MoveTask]:
     """Return the latest tasks of a queue, newest first."""
     source = await tx.queue(command.source)
     return [made_of(row, MoveTask) for row in await tx.rows("moves_of", source.number, command.count)]
-
-
-# The work.
 
 
 @changes

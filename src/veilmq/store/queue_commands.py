@@ -39,9 +39,6 @@ def _view(queue: QueueRow, counts: QueueCounts | None = None) -> QueueView:
     return QueueView(queue=queue.name, settings=queue.settings, **times, counts=counts)
 
 
-# Creation and deletion.
-
-
 @changes
 async def create_queue(tx: Transaction, command: commands.CreateQueue) -> QueueView:
     """Add the queue, or find it with the settings of the command."""
@@ -136,9 +133,6 @@ async def forget_cooldowns(tx: Transaction) -> None:
         await tx.run("forget_cooldowns", kind, now_ms - pause_s * SECOND_MS, _FORGOTTEN_COOLDOWNS)
 
 
-# Settings.
-
-
 @changes
 async def set_queue(tx: Transaction, command: commands.SetQueue) -> None:
     """Change settings."""
@@ -163,9 +157,6 @@ async def tag_queue(tx: Transaction, command: commands.TagQueue) -> None:
     queue = await tx.queue(command.queue, lock="queue")
     kept = {key: value for key, value in queue.settings.tags.items() if key not in command.removed}
     await tx.change(queue, replace(queue.settings, tags=tagged(kept, command.tags)), queue.modified_at_ms)
-
-
-# What there is.
 
 
 @reads
@@ -203,9 +194,6 @@ async def survey(tx: Transaction, command: SurveyQueues) -> Survey:
     """Return the first queues by name, and how many there are."""
     rows = await tx.rows("queue_names", "", "", LAST, command.names_max)
     return Survey([name for (name,) in rows], await tx.value("count_queues"))
-
-
-# Accounts: those that have set anything have a value of the store each.
 
 
 @reads
