@@ -24,16 +24,16 @@ import msgspec
 from veilmq.core.ports import Timer
 
 UNTRUSTED_MS_MAX = 3_600_000
-"""How much time passes across boots on the word of a clock that is not synchronised."""
+"""Longest time that an unsynchronised clock may apply across a restart of the machine."""
 DIFFERENCE_MS_MAX = 500
-"""How far shown time may be from the wall clock."""
+"""Largest difference between shown time and the wall clock."""
 
 NS_PER_MS = 1_000_000
 _MS_PER_S = 1_000
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _boot_ns = partial(time.clock_gettime_ns, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 _ALARM_S_MAX = 60.0
-"""An alarm looks at the clock so often: the loop's own clock stands while the machine is suspended."""
+"""How often an alarm reads the clock: the loop's own clock stands still while the machine is suspended."""
 
 _STATUS_OFFSET = 40  # of struct timex: an int and four longs, aligned; of 64-bit systems
 _TIMEX_BYTES = 512
@@ -41,11 +41,11 @@ _UNSYNCHRONISED = 0x40
 
 
 stopwatch_s = time.perf_counter
-"""Return seconds on a counter that is good for nothing but durations."""
+"""Return seconds on a counter, to measure durations."""
 
 
 def wall_s() -> float:
-    """Return seconds since the epoch as the machine has them, steps and all: to compare with what others signed."""
+    """Return the machine's time in seconds since the epoch, steps included: to compare with signatures of clients."""
     return time.time()
 
 
@@ -68,7 +68,7 @@ def _adjtimex() -> Any:
 
 
 class Since(msgspec.Struct, frozen=True):
-    """The mark from which on the wall clock is doubted: its two instants, and whether the kernel trusted its clock."""
+    """The mark since which the wall clock is doubted, and whether the kernel called its clock synchronised then."""
 
     wall_ms: int
     store_ms: int
@@ -114,18 +114,18 @@ class SystemClock:
         if boot_id is None and _BOOT_ID.is_file():
             boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
         self.boot_id = boot_id or ""
-        """What tells this boot from others; empty where the system does not say."""
+        """Identifies this boot; empty where the system has no such id."""
         self._offset_ms = self.wall_ms() - self.boot_ms()
         self._ahead_ms = 0
         self.doubt: Since | None = None
-        """Since when the wall clock is doubted, ``None`` where it is not."""
+        """Set while the wall clock is doubted."""
 
     def boot_ms(self) -> int:
         """Return the boot clock; never less than before."""
         return self._boot_ns() // NS_PER_MS
 
     def wall_ms(self) -> int:
-        """Return the wall clock, steps and all."""
+        """Return the wall clock, steps included."""
         return self._wall_ns() // NS_PER_MS
 
     def now_ms(self) -> int:
@@ -177,7 +177,7 @@ class SystemClock:
         return mark.store_ms + min(elapsed_ms, UNTRUSTED_MS_MAX)
 
     def held_back_ms(self) -> int:
-        """Return by how much more time the wall clock has advanced since it is doubted than the store's."""
+        """Return how much further the wall clock has advanced than the store's since it is doubted."""
         if self.doubt is None:
             return 0
         held_ms = (self.wall_ms() - self.doubt.wall_ms) - (self.now_ms() - self.doubt.store_ms)
@@ -197,7 +197,7 @@ class SystemClock:
 
 
 class _Alarm:
-    """A timer that sleeps again when the loop wakes it before its instant, as it does once a minute at least."""
+    """A timer that sleeps again when the loop wakes it before its instant."""
 
     def __init__(self, *, clock: SystemClock, at_ms: int, callback: Callable[[], object]) -> None:
         self._clock = clock

@@ -18,7 +18,7 @@ EXPIRED_KEPT_S = 86_400
 EXPIRED_KEPT_MAX = 1_000_000
 """How long, and how many, receipts that expired are kept for a delete that comes late."""
 
-_CACHED_BYTES_MAX = 1_000  # of the properties of a message: larger ones are looked into each time
+_CACHED_BYTES_MAX = 1_000  # of the properties of a message: larger ones are decoded each time
 
 _NODE = "event_node"
 _NODE_BYTES = 4
@@ -55,7 +55,7 @@ def log_placed(begun: int, batch_position: int) -> int:
 
 
 def log_is_open(log: int) -> bool:
-    """Tell whether the receipt is logged and its end not recorded yet."""
+    """Return whether the receipt is logged and its end is not recorded yet."""
     return log & _STATE == _LOGGED
 
 
@@ -86,7 +86,7 @@ class Logged(NamedTuple):
 
 
 def is_logged(settings: QueueSettings, default: str) -> bool:
-    """Tell whether the receipts of a queue are logged; ``default`` is for queues that do not say it."""
+    """Return whether the receipts of a queue are logged; ``default`` is for queues without the setting."""
     return (default if settings.event_log is None else settings.event_log) != "off"
 
 

@@ -1,6 +1,6 @@
 """Forwards: messages in flight that go on to other queues, each by a send and a deletion in one transaction.
 
-What could refuse a message is looked at first; then those of each target are stored there, in the order of the command.
+All messages are checked first; then those of each target are stored there, in the order of the command.
 """
 
 from contextlib import suppress
@@ -103,7 +103,7 @@ async def _going(tx: Transaction, intake: QueueRow, command: Forward, answers: l
 
 
 async def _target(tx: Transaction, intake: QueueRow, name: str) -> QueueRow:
-    """Look the target up, whatever is known of it."""
+    """Look up the target, which the node may know as it was before; raises the reason why it cannot take messages."""
     target = await tx.find(name) or await tx.target(name, (intake.number, intake.name))
     if target is None:
         raise errors.QueueNotFound(name)

@@ -128,7 +128,7 @@ async def _going(
             return going, redrive.SOURCE_UNKNOWN, False
         if name not in known:
             try:
-                # Looked up whatever is known of it: its policy may have changed, or it may be a new queue.
+                # Looked up each time: its policy may have changed, or it may be a new queue.
                 known[name] = await tx.find(name) or await tx.target(name, (source.number, source.name))
             except errors.StoreUnavailable:
                 return going, None, True

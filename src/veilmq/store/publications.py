@@ -1,6 +1,6 @@
 """Publications: what writers stage, the decision that it counts, and its way into the queue.
 
-Staged messages stand in tables of their own: no receive, count or send looks at them. They stand in pieces, each of
+Staged messages stand in tables of their own: no receive, count or send reads them. They stand in pieces, each of
 one row and so many as one slice moves, so staging costs a row for some hundred of them and dropping it one deletion.
 Publishing decides, in a transaction that locks the writer: its last batch is raised, which guards against a second
 time, and what was staged for it is handed to a row of ``publication``, with the stages named in their order. From then

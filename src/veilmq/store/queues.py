@@ -166,12 +166,12 @@ class Queue:
                 self.delayed -= 1
 
     def notify(self, due_ms: int) -> None:
-        """Tell the watch that there may be a message at ``due_ms``."""
+        """Notify the watch of a message that may be there at ``due_ms``."""
         if self.wake is not None:
             self.wake(due_ms)
 
     def free_place(self, now_ms: int) -> None:
-        """Tell the watch of a place that became free otherwise than by the end of a lease."""
+        """Notify the watch of a place that became free otherwise than by the end of a lease."""
         if self.at_limit:
             self.at_limit = False
             self.notify(now_ms)

@@ -234,16 +234,16 @@ class Transaction(Protocol):
         return None if name is None else await self.find(name)
 
     async def target(self, name: str, source: tuple[int, str]) -> QueueRow | None:
-        """Return the queue to which messages go, in whichever database it is.
+        """Return the queue to which messages go, in any database.
 
         ``source`` is number and name of the queue that they leave, 0 and its name for a topic.
         """
 
     async def settings(self, name: str) -> QueueSettings | None:
-        """Return the settings of a queue, in whichever database it is."""
+        """Return the settings of a queue, in any database."""
 
     async def has_sources(self, name: str) -> bool:
-        """Tell whether it is the dead-letter queue of any queue, in whichever database."""
+        """Return whether it is the dead-letter queue of any queue, in any database."""
 
     async def counts(self, queue: QueueRow) -> QueueCounts:
         """Count the messages of a queue by state."""
@@ -329,4 +329,4 @@ class Transaction(Protocol):
         """Have slices of that work in the background done (``store.cold.STEPS``)."""
 
     def notify(self, name: str) -> None:
-        """Have the watch on a queue, here and at other nodes, look at it."""
+        """Notify the watches on a queue, here and at other nodes."""
