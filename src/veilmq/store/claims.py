@@ -267,17 +267,22 @@ class _Source:
             await self.end(queue, self.held, _LOST)
 
     async def detach(self, claims: Sequence[BoundClaim]) -> None:
-        """Part claims from it, all from the first to the last; each is forgotten once it has ended."""
+        """Part claims from it, all up to the last; each is forgotten once it has ended."""
         if claims:
-            numbers = claims[0].number, claims[-1].number
-            for claim_id, is_ending in await self.tx.rows("detach_claims", self.origin, self.name, *numbers):
-                if not is_ending:
-                    await self.tx.run("drop_claim", claim_id)
+            await _detach(self.tx, self.origin, self.name, claims[-1].number)
+            for each in claims:
+                del self.claims[each.number]
 
     async def forget(self) -> None:
         """Delete it; it has no open claim."""
         await self.detach(list(self.claims.values()))
         await self.tx.run("delete_source", self.origin, self.name)
+
+
+async def _detach(tx: Transaction, origin: int, source: str | None, last: int) -> None:
+    """Part claims up to the number ``last`` from their source, of all sources without one."""
+    await tx.run("detach_claims", origin, source, last)
+    await tx.run("delete_ended_claims", origin)
 
 
 async def _source(
@@ -501,8 +506,8 @@ async def lose_all(tx: Transaction, queue: QueueRow) -> None:
 async def forget_all(tx: Transaction, queue: QueueRow) -> None:
     """Forget all sources of a queue that is deleted."""
     await lose_all(tx, queue)
-    for query in ("detach_all_claims", "delete_ended_claims", "delete_sources"):
-        await tx.run(query, queue.origin)
+    await _detach(tx, queue.origin, None, _SEQ_MAX)
+    await tx.run("delete_sources", queue.origin)
 
 
 @changes

@@ -69,13 +69,11 @@ UPDATE claim SET is_ending = false WHERE claim_id = $1;
 DELETE FROM claim WHERE claim_id = $1;
 
 -- name: detach_claims
-UPDATE claim SET source = NULL WHERE qp = $1 AND source = $2 AND number BETWEEN $3 AND $4 RETURNING claim_id, is_ending;
-
--- name: detach_all_claims
-UPDATE claim SET source = NULL WHERE qp = $1;
+-- Those of the source $2, of all without one, up to number $3.
+UPDATE claim SET source = NULL WHERE qp = $1 AND source = coalesce($2, source) AND number <= $3;
 
 -- name: delete_ended_claims
-DELETE FROM claim WHERE qp = $1 AND NOT is_ending;
+DELETE FROM claim WHERE qp = $1 AND source IS NULL AND NOT is_ending;
 
 -- name: ending_claim
 -- Of the queue $1, of all without one; what is acknowledged first: its end makes room.
