@@ -140,11 +140,6 @@ class Source(ABC):
     async def deduplication_log(self) -> list[CopiedDeduplication]:
         """Return the entries of the deduplication interval."""
 
-    async def number(self, query: str) -> int:
-        """Return the number that a named query gives."""
-        ((number,),) = await self.fetch(self.SQL[query])
-        return int(number)
-
     def shown(self, row: Row) -> Row:
         """Return a row, a named tuple, with its instants as users see them; 0 is none, as ``None`` is."""
         if not self.ahead_ms:
@@ -213,9 +208,10 @@ async def copy(source: Source, target: Target, *, progress: Progress | None = No
     refusals = await source.refusals()
     if refusals:
         raise CopyRefused(" ".join(["Nothing was copied.", *refusals]))
-    messages, in_all = 0, await source.number("copied_count")  # about so many
-    values = dict(await source.fetch(source.SQL["copied_values"]))
-    await target.begin(values, now_ms=source.now_ms, last_queue=await source.number("last_queue"))
+    ((in_all,),) = await source.fetch(source.SQL["copied_count"])  # about so many
+    ((last_queue,),) = await source.fetch(source.SQL["last_queue"])
+    messages, values = 0, dict(await source.fetch(source.SQL["copied_values"]))
+    await target.begin(values, now_ms=source.now_ms, last_queue=last_queue)
     for queue in await source.queues():
         await target.add_queue(queue)
         async for each in source.messages(queue):

@@ -60,7 +60,7 @@ async def create_topic(tx: Transaction, command: topics.CreateTopic) -> topics.T
         settings = msgspec.json.encode(topics.TopicSettings().changed(command.settings))
         row = await tx.row("insert_topic", command.topic, settings, await tx.now())
         if row is not None:
-            return replace(await _counted(tx, *_topic(row)), is_new=True)
+            return replace(_topic(row)[1], is_new=True)
     number, topic = _topic(row)
     setting = topic.settings.first_difference(command.settings)
     if setting is not None:
