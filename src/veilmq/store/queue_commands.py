@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from veilmq.core import commands, redrive
 from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
-from veilmq.core.commands import Command
 from veilmq.core.errors import PurgeInProgress, QueueDeletedRecently, QueueExists
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.results import QueueCounts, QueuePage, QueueView
@@ -19,19 +18,13 @@ from veilmq.core.settings import QueueSettings
 from veilmq.core.settings_rules import purged, settled, tagged
 from veilmq.store import claims, publications
 from veilmq.store.events import is_logged
-from veilmq.store.port import Survey
+from veilmq.store.port import Survey, SurveyQueues
 from veilmq.store.transaction import LAST, QueueRow, Transaction, changes, reads
 
 _PURGED, _DELETED = "purged", "deleted"
 """The kinds of cooldowns: of a queue, and of a name."""
 _FORGOTTEN_COOLDOWNS = 1_000
 _read_account = msgspec.json.Decoder(AccountSettings).decode
-
-
-class SurveyQueues(Command, frozen=True, kw_only=True):
-    """Answer a ``Survey`` of the first ``names_max`` queues of all accounts."""
-
-    names_max: int
 
 
 def _view(queue: QueueRow, counts: QueueCounts | None = None) -> QueueView:

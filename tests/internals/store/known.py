@@ -24,6 +24,7 @@ from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek, PeekedMessage
 from veilmq.core.properties import decode as decode_properties
 from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
 from veilmq.core.topics import ListPushes, ListSubscriptions, ListTopics, PublishToTopic, ShowTopic, Unsubscribe
+from veilmq.store.port import SurveyQueues
 
 FOLDERS = Path(__file__).parent / "folders"
 DAY_MS = 86_400_000
@@ -96,7 +97,7 @@ class Probing:
 
     def names(self) -> list[str]:
         """Return the full names of all queues."""
-        return sorted(self.host.run(self.host.engine.survey(1_000)).names)
+        return sorted(self.host.do(SurveyQueues(names_max=1_000)).names)
 
     def settle(self) -> None:
         """Let what happens by itself happen."""
