@@ -46,9 +46,9 @@ class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
         index = self.keys.get(key, self.default) + receives_before
         return self.classes[min(index, len(self.classes) - 1)]
 
-    def timeout_s(self, properties: bytes, receives_before: int) -> int:
-        """Return the timeout of a message with these properties; see ``class_of``."""
-        return self.class_of(key_of(properties, self.attribute), receives_before).visibility_timeout_s
+    def timeout_s(self, key: str, receives_before: int) -> int:
+        """Return the timeout of a message with that key; see ``class_of``."""
+        return self.class_of(key, receives_before).visibility_timeout_s
 
 
 class TableError(ValueError):

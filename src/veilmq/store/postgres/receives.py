@@ -40,7 +40,7 @@ from veilmq.core.limits import (
     SECOND_MS,
 )
 from veilmq.core.results import Received, ReceivedMessage
-from veilmq.core.routing import read_table
+from veilmq.core.routing import key_of, read_table
 from veilmq.store.postgres.database import failure_of
 from veilmq.store.postgres.node import FAIR, LANE, Node
 from veilmq.store.postgres.queues import (
@@ -273,7 +273,10 @@ class _Taking:
             return rows
         queue = self._queue
         table = _read_table(queue.settings.visibility_rules)
-        timeouts_ms = [table.timeout_s(row["properties"] or b"", row["receive_count"] - 1) * SECOND_MS for row in rows]
+        keys = [key_of(row["properties"] or b"", table.attribute) for row in rows]
+        timeouts_ms = [
+            table.timeout_s(key, row["receive_count"] - 1) * SECOND_MS for key, row in zip(keys, rows, strict=True)
+        ]
         terms = queue.partition, [row["seq"] for row in rows], timeouts_ms, self._bound_ms, retention_ms(queue)
         until_ms = dict(await self._connection.fetch(sql(queue)["hide"], *terms))
         return [{**row, "visible_at": until_ms[row["seq"]]} for row in rows]

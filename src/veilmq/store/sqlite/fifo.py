@@ -23,6 +23,7 @@ from veilmq.core.errors import VeilmqError
 from veilmq.core.fifo import check_together, deduplication_key, group_of, id_of, is_duplicate, is_repeatable
 from veilmq.core.limits import BATCH_ROW_BYTES, SECOND_MS
 from veilmq.core.results import Received, ReceivedMessage, SentMessage
+from veilmq.core.routing import key_of
 from veilmq.store.queues import FIFO_PRIORITY, NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import standard
 from veilmq.store.sqlite.database import SQL
@@ -250,7 +251,8 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
         if timeout_s is None:
             timeout_s = queue.settings.visibility_timeout_s
             if queue.rules is not None:
-                timeout_s = queue.rules.timeout_s(encoded, receive_count - 1)  # it is the same receive
+                key = key_of(encoded, queue.rules.attribute)
+                timeout_s = queue.rules.timeout_s(key, receive_count - 1)  # it is the same receive
         visible_at_ms = visibility.deadline_ms(now_ms, timeout_s)
         if command.lease_s_max is not None:
             visible_at_ms = min(visible_at_ms, visibility.lease_end_ms_max(received_at_ms, command.lease_s_max))

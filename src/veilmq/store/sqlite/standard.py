@@ -27,6 +27,7 @@ from veilmq.core.limits import (
     SECOND_MS,
 )
 from veilmq.core.results import Received, ReceivedMessage, SentMessage
+from veilmq.core.routing import key_of
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import fair
 from veilmq.store.sqlite.database import SQL
@@ -175,7 +176,8 @@ class Giving:
         for row in rows:
             seq, lane, received, epoch, first_ms, message_id, body, properties, source, before, first, group, _ = row
             if rules is not None:
-                visible_at_ms = min(now_ms + rules.timeout_s(properties, received) * SECOND_MS, end_ms)
+                timeout_s = rules.timeout_s(key_of(properties, rules.attribute), received)
+                visible_at_ms = min(now_ms + timeout_s * SECOND_MS, end_ms)
             generation = getrandbits(GENERATION_BITS) or 1  # 0 is that of what was never received
             if begun is not None:
                 log = session.events.remember(begun[seq], visible_at_ms, generation)
