@@ -15,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from tests.store.host import RESTLESS, Host
 from tests.store.naive import NaiveQueue
 from tests.store.postgres_host import PostgresHost
-from veilmq.core import commands, results
-from veilmq.core.commands import NewMessage, SendTerms
-from veilmq.core.looks import LookAtLeases, LookAtQueue, MessageState, Peek
+from veilmq.core import commands
+from veilmq.core.commands import LookAtLeases, LookAtQueue, MessageState, Peek, SendTerms
+from veilmq.core.messages import NewMessage
 
 SHORT_TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000))
 RULES = st.sampled_from(
@@ -183,14 +183,14 @@ def one_of(data: st.DataObject, issued: Sequence[T]) -> T:
     return issued[data.draw(recent | recent | st.integers(0, last))]
 
 
-def naive_send(new: NewMessage, sent: results.SentMessage) -> tuple[dict[str, Any], dict[str, Any]]:
+def naive_send(new: NewMessage, sent: commands.SentMessage) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a message that was sent, and the answer, as the models speak of them."""
     terms = ("body", "group", "dedup_id", "delay_s", "priority")
     answer = {"id": sent.id, "sequence": sent.sequence, "receipt": sent.receipt}
     return {name: getattr(new, name) for name in terms}, answer
 
 
-def naive_terms(received: results.ReceivedMessage) -> dict[str, Any]:
+def naive_terms(received: commands.ReceivedMessage) -> dict[str, Any]:
     """Return a received message as the models speak of it."""
     return {
         "id": received.id,

@@ -16,9 +16,8 @@ from hypothesis.stateful import initialize, precondition, rule
 from tests.store.host import QUEUE, message
 from tests.store.model_frame import ModelFrame, one_of, run_model
 from veilmq.core import commands
-from veilmq.core.commands import Receive, SendTerms, VisibilityChange
-from veilmq.core.errors import LeaseTooLong
-from veilmq.core.results import ReceiptState, ReceivedMessage
+from veilmq.core.commands import Receive, ReceivedMessage, SendTerms, VisibilityChange
+from veilmq.core.errors import LeaseTooLong, ReceiptState
 
 OWN_TIMEOUT_S = 30
 RETENTION_S = 1_209_600

@@ -19,9 +19,8 @@ from tests.store.logged import (
 )
 from tests.store.stores import Store
 from veilmq.core import claims, commands
-from veilmq.core.commands import NewMessage
-from veilmq.core.events import CountEvents, EventCounts, ForgetEvents, PlanExport, ReadEvents
-from veilmq.core.properties import Attribute, Properties, encode
+from veilmq.core.messages import Attribute, NewMessage, Properties, encode_properties
+from veilmq.core.receipts import CountEvents, EventCounts, ForgetEvents, PlanExport, ReadEvents
 
 DEAD = "000000000000/dead"
 FIFO = "000000000000/jobs.fifo"
@@ -326,7 +325,7 @@ def test_it_says_the_same_when_nothing_is_remembered(kept: Host) -> None:
 
 def test_the_key_is_found_in_large_properties(host: Host) -> None:
     attributes = {"Type": Attribute("String", "thumbnail"), "more": Attribute("String", "x" * 5_000)}
-    properties = encode(Properties(attributes=attributes))
+    properties = encode_properties(Properties(attributes=attributes))
     new = NewMessage(body="a", properties=properties, size_bytes=5_000)
     host.do(commands.Send(queue=QUEUE, messages=(new,)))
     host.delete(host.receive_one().receipt)

@@ -1,7 +1,7 @@
 """Fair queues beside the naive model, at random, with restarts, crashes and dead letters.
 
 The thresholds are set low (three in flight, 30 %), so that groups become noisy within a few steps; that the published
-ones are in force is for `tests/internals/core/test_fairness.py` to say.
+ones are in force is for `tests/internals/core/test_messages.py` to say.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from tests.store.model_frame import (
 )
 from tests.store.naive import kind_of
 from tests.store.naive_fair import NaiveFair
-from veilmq.core import commands, fairness
+from veilmq.core import commands, messages
 from veilmq.core.commands import SendTerms
 
 QUEUE, DEAD = "a/jobs", "a/dead"
@@ -174,6 +174,6 @@ class EngineAndModel(ModelFrame):
 @pytest.mark.timeout(600)
 def test_the_engine_agrees_with_the_model(model_url: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """At random, and reproducibly."""
-    monkeypatch.setattr(fairness, "FAIR_IN_FLIGHT_MIN", IN_FLIGHT_MIN)
-    monkeypatch.setattr(fairness, "FAIR_SHARE_PERCENT", SHARE_PERCENT)
+    monkeypatch.setattr(messages, "FAIR_IN_FLIGHT_MIN", IN_FLIGHT_MIN)
+    monkeypatch.setattr(messages, "FAIR_SHARE_PERCENT", SHARE_PERCENT)
     run_model(EngineAndModel, examples=25, steps=30, url=model_url, examples_there=5)

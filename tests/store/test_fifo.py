@@ -11,11 +11,10 @@ from msgspec.structs import replace
 
 from tests.store.host import QUEUE, Host, message
 from tests.store.test_dead_letters import DEAD
-from veilmq.core import commands, results
-from veilmq.core.commands import NewMessage, SendTerms
-from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, LeaseTooLong, MessageTooLong
-from veilmq.core.looks import LookAtQueue, MessageState, Peek
-from veilmq.core.results import ReceiptState
+from veilmq.core import commands
+from veilmq.core.commands import LookAtQueue, MessageState, Peek, SendTerms
+from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, LeaseTooLong, MessageTooLong, ReceiptState
+from veilmq.core.messages import NewMessage
 
 LIVE, EXPIRED, SUPERSEDED, GONE = ReceiptState.LIVE, ReceiptState.EXPIRED, ReceiptState.SUPERSEDED, ReceiptState.GONE
 
@@ -49,7 +48,7 @@ def receive(host: Host, count: int = 10, *, timeout_s: int | None = None, attemp
     return host.do(command).messages
 
 
-def bodies(messages: list[results.ReceivedMessage]) -> str:
+def bodies(messages: list[commands.ReceivedMessage]) -> str:
     """Return the bodies, in order."""
     return " ".join(message.body for message in messages)
 
@@ -585,7 +584,7 @@ def test_many_messages_that_end_at_once_are_never_given(host: Host, groups: int,
     host.do(commands.Send(queue=QUEUE, messages=new))
     host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
     shown: list[str] = []
-    given: list[results.ReceivedMessage] = []
+    given: list[commands.ReceivedMessage] = []
     for _ in range(receives):
         shown += [each.body for each in host.do(Peek(queue=QUEUE, count=10)).messages]
         given += receive(host, timeout_s=900)

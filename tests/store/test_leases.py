@@ -7,8 +7,8 @@ import pytest
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
 from veilmq.core.claims import Claim, OpenSource
+from veilmq.core.commands import LookAtLeases, SeenLease
 from veilmq.core.errors import QueueNotFound
-from veilmq.core.looks import LookAtLeases, SeenLease
 
 KINDS = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 

@@ -7,9 +7,9 @@ import pytest
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
 from veilmq.core.claims import Claim, OpenSource
+from veilmq.core.commands import LookAtQueue, MessageState, SeenMessage
 from veilmq.core.errors import QueueNotFound
-from veilmq.core.looks import LookAtQueue, MessageState, SeenMessage
-from veilmq.core.properties import decode
+from veilmq.core.messages import decode_properties
 
 VISIBLE, IN_FLIGHT, DELAYED = MessageState
 
@@ -83,7 +83,7 @@ def test_a_look_shows_what_a_message_carries(host: Host) -> None:
     (sent,) = host.do(commands.Send(queue=QUEUE, messages=(message("a", group="g", dedup_id="d", kind="resize"),)))
     (seen,) = look(host)
     assert (seen.id, seen.state) == (sent.id, MessageState.VISIBLE)
-    assert decode(seen.properties).attributes["Type"].text == "resize"
+    assert decode_properties(seen.properties).attributes["Type"].text == "resize"
 
 
 def test_claimed_messages_are_in_flight(host: Host) -> None:

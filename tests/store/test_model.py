@@ -21,7 +21,7 @@ from tests.store.model_frame import (
 )
 from tests.store.naive import kind_of
 from tests.store.naive_standard import NaiveStandard
-from veilmq.core import commands, results
+from veilmq.core import commands
 from veilmq.core.commands import SendTerms
 from veilmq.core.errors import LeaseTooLong, ReceiptInvalid
 
@@ -143,7 +143,7 @@ class EngineAndModel(ModelFrame):
         """Return what a receive that takes nothing says about the next message."""
         if not model.is_full(self.now_ms):
             return self.live.due_ms(queue=name)
-        refused: results.Received = self.live.do(commands.Receive(queue=name))
+        refused: commands.Received = self.live.do(commands.Receive(queue=name))
         assert refused.over_limit
         return refused.next_due_ms
 

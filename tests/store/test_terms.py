@@ -8,8 +8,7 @@ import pytest
 from tests.store.host import QUEUE, Host, message
 from tests.store.stores import on_sqlite
 from veilmq.core import commands
-from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
-from veilmq.core.commands import NewMessage, SendTerms, VisibilityChange
+from veilmq.core.commands import LeaseChange, SendTerms, SentMessage, SetAccount, ShowAccount, VisibilityChange
 from veilmq.core.errors import (
     BodyUnreadable,
     DeduplicationIdMissing,
@@ -18,11 +17,13 @@ from veilmq.core.errors import (
     MessageTooLong,
     QueueDeletedRecently,
     QueueExists,
+    ReceiptState,
     SettingsConflict,
     VeilmqError,
 )
 from veilmq.core.limits import QUEUE_NAME_PAUSE_S
-from veilmq.core.results import LeaseChange, ReceiptState, SentMessage
+from veilmq.core.messages import NewMessage
+from veilmq.core.settings import AccountSettings
 
 RECEIPTS = SendTerms(receipts=True)
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -11,7 +11,7 @@ from veilmq.cli.printing import print_aligned, print_json
 from veilmq.cli.statistics_options import StatisticsOptions, facts
 from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.core.limits import Range
-from veilmq.core.routing import ATTRIBUTE_DEFAULT, RoutingTable
+from veilmq.core.settings import ATTRIBUTE_DEFAULT, RoutingTable
 
 _HERE = ClusterOptions()
 _USUAL = StatisticsOptions()

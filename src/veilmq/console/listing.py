@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 from urllib.parse import urlencode
 
 from veilmq.console.page import HOME
-from veilmq.core.browsing import BROWSED_MAX, QueueOrder
+from veilmq.core.commands import BROWSED_MAX, QueueOrder
 from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX
 
 SIZES = (25, 50, 100, BROWSED_MAX)

@@ -3,14 +3,161 @@
 A queue is named by ``"account/name"``. Commands carry no time: the engine stamps them. Ranges that belong to a
 protocol are checked at the wire; an engine relies on ``core.limits``' widest values and on its own queues' settings.
 A batch action of a protocol is one command with several entries, and each entry succeeds or fails alone.
+
+Results are plain frozen values, instants in milliseconds since the epoch. ``Engine`` is all that a server knows of a
+store.
 """
 
+import enum
 from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import msgspec
 
 from veilmq.core import limits
-from veilmq.core.settings import SettingValue
+from veilmq.core.errors import ReceiptState
+from veilmq.core.messages import NewMessage
+from veilmq.core.settings import AccountSettings, QueueSettings, SettingValue
+
+
+class SentMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A message that is stored; ``id`` has 16 bytes (an RFC 9562 version 4 UUID).
+
+    ``sequence`` rises strictly with each message of a FIFO queue, also across purges; ``None`` in standard queues.
+    ``receipt`` is of a delayed message, where one was asked for.
+    """
+
+    id: bytes
+    sequence: int | None = None
+    receipt: str | None = None
+
+
+class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A message and its lease: hidden from everyone else until ``visible_at_ms``.
+
+    ``source`` is the full name of the queue that a dead letter came from. Group and deduplication id are among the
+    ``properties``.
+    """
+
+    id: bytes
+    receipt: str
+    body: str
+    properties: bytes
+    sent_at_ms: int
+    first_received_at_ms: int
+    receive_count: int
+    visible_at_ms: int
+    priority: int
+    sequence: int | None = None
+    source: str | None = None
+
+
+class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The messages of one receive, and the instant at which the queue has, or may have, the next one.
+
+    ``next_due_ms`` is not later than now when more is visible already, ``None`` when nothing is coming by itself. After
+    messages it is exact only while the queue is watched; nobody else needs to know, and the present is always right.
+    ``receive_wait_s`` is the queue's own setting, for a caller that named no wait. ``over_limit`` tells that there is
+    nothing because a standard queue has as many messages in flight as it may. ``smq_base64`` is the queue's, too.
+    """
+
+    messages: list[ReceivedMessage]
+    next_due_ms: int | None
+    receive_wait_s: int
+    over_limit: bool = False
+    smq_base64: bool = False
+
+
+class LeaseChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One change of visibility: the state that the receipt was in, and what holds now.
+
+    ``visible_at_ms`` is the deadline now in force, ``hidden_for_ms`` the same as counted from the change, and
+    ``receipt`` a new receipt where one was asked for; all are ``None`` where the receipt did not act.
+    """
+
+    state: ReceiptState
+    visible_at_ms: int | None = None
+    hidden_for_ms: int | None = None
+    receipt: str | None = None
+
+
+class QueueCounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How many messages are in which state at one instant; ``oldest_sent_at_ms`` is of the oldest not deleted.
+
+    ``redelivered`` is how often messages were received that had been received before, since the engine was opened
+    (or had to go back to what is on disk). ``sent``, ``received`` and ``deleted`` are running totals since then, too:
+    messages stored by sends, topics, publications and forwards, but not dead letters or what move tasks brought;
+    messages given by receives or bound by claims, each time; messages deleted by their receipts, by forwards or with
+    acknowledged claims, but not by retention or a purge. A duplicate is not stored, a repeated receive gives nothing.
+    Exact, but for many messages that passed their retention at once (``docs/lifecycle.md``).
+    """
+
+    visible: int
+    in_flight: int
+    delayed: int
+    oldest_sent_at_ms: int | None
+    redelivered: int = 0
+    sent: int = 0
+    received: int = 0
+    deleted: int = 0
+
+
+class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue as its owner sees it; ``is_new`` where the command has just made it."""
+
+    queue: str
+    settings: QueueSettings
+    created_at_ms: int
+    modified_at_ms: int
+    counts: QueueCounts | None = None
+    is_new: bool = False
+
+
+class QueuePage(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of a listing: names without the account, in order; ``more`` tells whether any follow.
+
+    ``views`` are of the same queues, with their counters, where they were asked for and may be seen.
+    """
+
+    names: list[str]
+    more: bool
+    views: list[QueueView] = []
+
+
+class MoveStatus(enum.Enum):
+    """How a move task stands."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+class MoveTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A move of dead letters; ``id`` has 16 bytes and names the running task.
+
+    ``messages_to_move`` is what ``source`` had when the task began; ``failure`` says why it failed.
+    """
+
+    id: bytes
+    source: str
+    destination: str | None
+    moves_per_s_max: int | None
+    status: MoveStatus
+    messages_moved: int
+    messages_to_move: int
+    started_at_ms: int
+    failure: str | None = None
+
+
+SOURCE_UNKNOWN = "source unknown"
+"""The failure of a move task: a message was sent to the dead-letter queue directly, so there is no way back."""
+
+QUEUE_MISSING = "queue missing"
+"""The failure of a move task: the queue that a message should go to is gone, or cannot take messages of this kind."""
+
+NOT_ALLOWED = "not allowed"
+"""The failure of a move task: its starter may not send to the queue that a message should go to, or not any more."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -99,24 +246,6 @@ class ListQueues(Command, frozen=True, kw_only=True):
     after: str = ""
     count: int = limits.SQS_LIST_RESULTS.default
     views: bool = False
-
-
-class NewMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One message to be sent.
-
-    ``properties`` is ``core.properties`` encoded, empty when there are none; ``size_bytes`` counts the body in UTF-8
-    and the names, types and values of the user's attributes; ``delay_s`` is ``None`` for the queue's own delay.
-    ``group`` is the message group: the unit of order in a FIFO queue, of fairness in a standard one. ``dedup_id`` means
-    something in FIFO queues alone.
-    """
-
-    body: str
-    size_bytes: int
-    properties: bytes = b""
-    delay_s: int | None = None
-    priority: int = limits.PRIORITY.default
-    group: str | None = None
-    dedup_id: str | None = None
 
 
 class Send(Command, frozen=True, kw_only=True):
@@ -250,3 +379,294 @@ class ListMoves(Command, frozen=True, kw_only=True):
 
     source: str
     count: int = limits.SQS_MOVE_TASK_RESULTS.default
+
+
+class ShowAccount(Command, frozen=True, kw_only=True):
+    """Tell what ``account`` has set. Answers ``AccountSettings``."""
+
+    account: str
+
+
+class SetAccount(Command, frozen=True, kw_only=True):
+    """Give ``account`` other settings. Answers ``None``."""
+
+    account: str
+    settings: AccountSettings
+
+
+# Looking at a queue's messages without receiving them: for tests, and for whoever wants to know what is in a queue.
+#
+# Nothing changes by a look: no lease begins and no receive is counted. What it shows is what the engine has at one
+# instant, together with the state that this instant gives each message.
+
+LOOK_MESSAGES_MAX = 1_000
+LOOK_LEASES_MAX = 1_000
+LOOKED_AT_MAX = 100_000
+"""How many messages of another kind a look for some of a kind passes over: a hundredth of a second, or a tenth."""
+
+
+class MessageState(enum.Enum):
+    """Where a message is at an instant (``docs/lifecycle.md``); a claimed message is in flight."""
+
+    VISIBLE = "visible"
+    IN_FLIGHT = "in flight"
+    DELAYED = "delayed"
+
+
+class LookAtQueue(Command, frozen=True, kw_only=True):
+    """Show up to ``count`` messages of ``queue``, those sent first first. Answers a list of ``SeenMessage``.
+
+    With ``state``, only those in that state, in the order in which they became or become visible, claimed ones last.
+    They are found by that instant, or where that cannot be, among the first ``LOOKED_AT_MAX`` of others: so a look at
+    some stays short, whatever else there is, and where others are that many, it may show less than there is.
+
+    With ``id``, it shows that one alone of these messages. With ``bytes_max`` the list ends with the message whose
+    body brings all of them there.
+
+    With ``receipts`` each message in flight comes with the receipt that its holder has. Whoever has that can release,
+    extend or delete the message, so an operator alone may ask for it. Error ``QueueNotFound``.
+    """
+
+    queue: str
+    count: int = LOOK_MESSAGES_MAX
+    state: MessageState | None = None
+    receipts: bool = False
+    id: bytes | None = None
+    bytes_max: int | None = None
+
+
+class LookAtLeases(Command, frozen=True, kw_only=True):
+    """Show up to ``count`` leases of ``queue``, those that end first first. Answers a list of ``SeenLease``.
+
+    What is shown was received and is in flight: claims have no leases. That costs by ``count`` alone, however many
+    messages the queue has and however many of them are in flight; behind more than ``LOOKED_AT_MAX`` delayed messages
+    that become visible sooner nothing is shown.
+
+    ``also`` are positions that earlier looks have told: of these messages, those that are not shown anyway follow as
+    long as they are in the queue, whatever has become of their leases. So whoever follows leases knows which of them
+    ended with their messages. Error ``QueueNotFound``.
+    """
+
+    queue: str
+    count: int = LOOK_LEASES_MAX
+    also: tuple[int, ...] = ()
+
+
+class SeenLease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A message in flight, by its lease: from its receive, at ``received_at_ms``, to ``visible_at_ms``.
+
+    ``position`` is where the message stands, to be asked for again; of one that was asked for the lease may have ended,
+    as it has, now at the latest, where a claim has the message. ``generation`` tells the receives of one message apart,
+    ``receive_count`` counts those in this queue. ``extensions`` is how often the deadline was moved since the receive;
+    ``None`` where nobody has counted, as the queue has no event log. Without one, the receive of a message that was
+    received before is when it was asked for: a wait for the message is not taken off.
+    """
+
+    message_id: bytes
+    position: int
+    generation: int
+    received_at_ms: int
+    visible_at_ms: int
+    receive_count: int
+    extensions: int | None = None
+    group: str | None = None
+
+
+class Peek(Command, frozen=True, kw_only=True):
+    """Show up to ``count`` visible messages of ``queue`` in the order in which receives would give them.
+
+    Answers ``Peeked``. Of a FIFO queue, what a receive could give now: not what waits behind a message of its group.
+    Costs what a receive of that many costs. With ``bytes_max`` it ends with the message whose body brings all of them
+    there. Error ``QueueNotFound``. (SMQ reference, section 4.12)
+    """
+
+    queue: str
+    count: int = 1
+    bytes_max: int | None = None
+
+
+class PeekedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A visible message: ``receive_count`` is 0 and ``first_received_at_ms`` ``None`` before its first receive.
+
+    ``source`` is the full name of the queue that a dead letter came from.
+    """
+
+    id: bytes
+    body: str
+    properties: bytes
+    sent_at_ms: int
+    first_received_at_ms: int | None
+    receive_count: int
+    priority: int
+    source: str | None = None
+
+
+class Peeked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a peek shows; ``smq_base64`` is the queue's setting."""
+
+    messages: list[PeekedMessage]
+    smq_base64: bool = False
+
+
+class SeenMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A message as a look shows it; ``properties`` is ``core.properties`` encoded.
+
+    ``visible_at_ms`` is when its last hiding ends or ended: ``None`` for one that was never hidden, or is claimed.
+    ``received_at_ms`` is its last receive (as of ``SeenLease``), ``first_received_at_ms`` its first one, also in the
+    queue that a dead letter came from; both are ``None`` before there was one, and of a claimed message. ``receipt`` is
+    the one that acts while the message is in flight, where it was asked for; claimed messages have none.
+    """
+
+    id: bytes
+    body: str
+    properties: bytes
+    sent_at_ms: int
+    receive_count: int
+    state: MessageState
+    visible_at_ms: int | None
+    received_at_ms: int | None
+    first_received_at_ms: int | None
+    group: str | None
+    priority: int
+    receipt: str | None = None
+
+
+# Browsing the queues of an account, however many: a page of them by any order, with what is in them and how it moves.
+#
+# What tells of movement, rates and what was visible lately, needs somebody who has looked before. So a server answers,
+# not an engine (``server/queue_statistics.py``).
+
+BROWSED_MAX = 200
+"""How many queues a page may have."""
+
+
+class QueueOrder(enum.Enum):
+    """By what queues are sorted; equals by name."""
+
+    NAME = "name"
+    VISIBLE = "visible"
+    IN_FLIGHT = "in_flight"
+    DELAYED = "delayed"
+    OLDEST = "oldest"
+    SENT = "sent"
+    RECEIVED = "received"
+    DELETED = "deleted"
+
+
+class BrowseQueues(Command, frozen=True, kw_only=True):
+    """Show up to ``count`` queues of ``account``, from the one with the index ``first`` on. Answers ``BrowsedQueues``.
+
+    Only those that have ``search`` in their name, in upper or lower case; or only those of ``names`` (without the
+    account), at most ``BROWSED_MAX``. ``OLDEST`` sorts by the age of the oldest message, ``SENT`` and its kin by what
+    happened a second lately. Without ``history`` none is told. Of what ``may_see`` denies no more than the name is
+    told; ``None`` denies nothing.
+
+    The queues that are shown are counted for it. Which ones those are is decided by what was counted last, in any order
+    but that of names. Named ones, about which whoever watches asks again and again, are counted as often as there is
+    time for.
+    """
+
+    account: str
+    search: str = ""
+    names: tuple[str, ...] | None = None
+    order: QueueOrder = QueueOrder.NAME
+    descending: bool = False
+    first: int = 0
+    count: int = 50
+    history: bool = True
+    may_see: Callable[[QueueView], bool] | None = None
+
+
+class BrowsedQueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A queue as a listing shows it: its name without the account; nothing else is known where that is denied.
+
+    ``sent``, ``received`` and ``deleted`` are the totals of ``QueueCounts``. What is per second is taken over some
+    seconds before ``counted_at_ms``, ``None`` where nobody had looked. The ``history`` is what was visible when
+    somebody looked, as pairs of an instant (ms) and a number, oldest first.
+    """
+
+    name: str
+    fifo: bool | None = None
+    dead_letter_queue: str | None = None
+    visible: int | None = None
+    in_flight: int | None = None
+    delayed: int | None = None
+    oldest_sent_at_ms: int | None = None
+    sent: int | None = None
+    received: int | None = None
+    deleted: int | None = None
+    sent_per_s: float | None = None
+    received_per_s: float | None = None
+    deleted_per_s: float | None = None
+    counted_at_ms: int | None = None
+    history: list[tuple[int, int]] = []
+
+
+class BrowsedQueues(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of queues; ``in_all`` match, and ``counted`` of those have been counted yet, whenever that was."""
+
+    queues: list[BrowsedQueue]
+    in_all: int
+    counted: int
+
+
+# What the outside gives the engine and what an engine gives the outside: two small ports.
+#
+# ``Engine`` is all that a server knows of a store. ``Clock`` is the one source of time; tests put a virtual one in.
+
+Done = Callable[[Any], object]
+"""Called once with the result or the ``VeilmqError`` of a command, in the event loop, once that is durable."""
+
+Wake = Callable[[int], object]
+"""Called with the instant (ms) at which a watched queue has, or may have, a message."""
+
+MaySend = Callable[[str, str, str], bool]
+"""Whether a principal (its ARN) may send to a queue (its full name) that has this policy."""
+
+
+class Timer(Protocol):
+    """A call that was arranged and can be called off."""
+
+    def cancel(self) -> object:
+        """Call it off; harmless when it has happened."""
+
+
+class Clock(Protocol):
+    """The time of a store, which never runs backwards, in whole milliseconds.
+
+    Timers and ``next_due_ms`` are in it; a server tells its users the shown one. Instants in results whose names end in
+    ``_at_ms`` or ``_until_ms`` are shown ones, as users see them: their age is reckoned from ``shown_ms()``.
+    """
+
+    def now_ms(self) -> int:
+        """Return the present instant of the store."""
+
+    def shown_ms(self, at_ms: int | None = None) -> int:
+        """Return the instant ``at_ms``, the present one without it, as users see it, since the epoch."""
+
+    def call_at(self, at_ms: int, callback: Callable[[], object]) -> Timer:
+        """Call ``callback`` in the event loop once ``now_ms()`` is at least ``at_ms``."""
+
+
+class Engine(Protocol):
+    """Commands made atomic and durable. All methods are called in the event loop's thread, and none blocks."""
+
+    @property
+    def token_key(self) -> bytes:
+        """Return a secret of 32 bytes, kept as long as the data: for what a protocol hands out and takes back."""
+
+    def submit(self, command: Command, done: Done) -> None:
+        """Take ``command``; call ``done`` with its result or error once that is durable."""
+
+    def withdraw(self, done: Done) -> None:
+        """Drop the command submitted with ``done`` if it has not been begun; its client has gone."""
+
+    def watch(self, queue: str, wake: Wake) -> None:
+        """Call ``wake`` whenever ``queue`` may have a message sooner than its last receive said.
+
+        Called between a command and the next one: a command that ``wake`` submits is the next to be applied, in the
+        same batch. Deletion of the queue wakes too (the next receive answers ``QueueNotFound``). One watch a queue.
+        """
+
+    def unwatch(self, queue: str) -> None:
+        """End the watch on ``queue``."""

@@ -5,18 +5,20 @@ queue of its own (``push_queue``) that no protocol can name, from which the serv
 is a send to several queues at once, all of it or nothing, also after a crash, and what is not delivered yet waits as
 every message waits.
 
-A topic is named by ``"account/name"``, a subscription by its topic and its own name (SMQ reference, section 9). Errors
-are in ``core.topic_errors``.
+A topic is named by ``"account/name"``, a subscription by its topic and its own name (SMQ reference, section 9).
 """
 
 import enum
+import re
 from collections.abc import Callable, Mapping
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
 import msgspec
 
 from veilmq.core import limits
-from veilmq.core.commands import Command, NewMessage
-from veilmq.core.errors import VeilmqError
+from veilmq.core.commands import Command
+from veilmq.core.errors import EndpointRefused, VeilmqError
+from veilmq.core.messages import NewMessage
 from veilmq.core.settings import SettingValue
 
 
@@ -245,3 +247,164 @@ class SubscriptionPage(msgspec.Struct, frozen=True, kw_only=True):
 
     subscriptions: list[SubscriptionView]
     more: bool
+
+
+# When a push that failed is tried again (SMQ reference, section 9).
+
+_BACKOFF_RETRIES = 3
+_BACKOFF_S_MIN, _BACKOFF_S_MAX = 10, 20
+_DECAY_RETRIES = 176
+_DECAY_S_MAX = 512
+
+
+def retry_delay_s(strategy: RetryStrategy, failures: int, chance: float) -> int | None:
+    """Return the pause after the failure number ``failures``, counted from 1; ``None`` when that was the last one.
+
+    ``chance`` is a random number from 0 up to, not including, 1.
+    """
+    return _DELAYS[strategy](failures, chance)
+
+
+def _backoff_s(failures: int, chance: float) -> int | None:
+    if failures > _BACKOFF_RETRIES:
+        return None
+    return _BACKOFF_S_MIN + int(chance * (_BACKOFF_S_MAX - _BACKOFF_S_MIN + 1))
+
+
+def _decay_s(failures: int, chance: float) -> int | None:
+    if failures > _DECAY_RETRIES:
+        return None
+    return min(1 << (failures - 1), _DECAY_S_MAX)
+
+
+_DELAYS = {RetryStrategy.BACKOFF: _backoff_s, RetryStrategy.EXPONENTIAL_DECAY: _decay_s}
+
+
+# URLs that messages may be pushed to, taken apart strictly: what two readers might read otherwise is refused.
+#
+# A host that ends with a number is an address only in its one usual form, four decimal numbers: others (octal, one
+# large number, fewer parts) mean an address to some and a name to others.
+
+PATH_DEFAULT = "/notifications"
+"""Where messages are pushed to when the URL names a host alone (SMQ reference, section 9)."""
+
+_URL_CHARACTERS_MAX = 2_048
+_URL = re.compile(
+    r"(?i:(?P<scheme>https?))://(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::(?P<port>[0-9]{1,5}))?"
+    r"(?P<path>[/?][!$-;=?-Z_a-z~\[\]%]*)?"
+)
+_NAME = re.compile(
+    r"(?:[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.?"
+)
+_LIKE_A_NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
+_PORTS = {"http": 80, "https": 443}
+
+
+class PushUrl(msgspec.Struct, frozen=True, kw_only=True):
+    """``host`` is a name in lower case, without a dot at its end, or an address in its usual form, without brackets.
+
+    ``path`` is all behind the host, as a request names it; ``authority`` is host and port as ``Host`` names them.
+    """
+
+    secure: bool
+    host: str
+    port: int
+    path: str
+
+    @property
+    def authority(self) -> str:
+        """Return the value of the ``Host`` header: without the port where it is the scheme's own."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS["https" if self.secure else "http"] else f"{host}:{self.port}"
+
+
+def read_push_url(text: str) -> PushUrl:
+    """Return the parts of ``text``; raises ``EndpointRefused`` for what is not plainly the URL of a host."""
+    match = _URL.fullmatch(text) if len(text) <= _URL_CHARACTERS_MAX else None
+    if match is None:
+        raise EndpointRefused(
+            text,
+            "it must be http:// or https://, a host name or address, perhaps a port and a path, of "
+            f"{_URL_CHARACTERS_MAX} ASCII characters at the most, no user name, fragment, space or backslash",
+        )
+    scheme = match["scheme"].lower()
+    port = int(match["port"] or _PORTS[scheme])
+    if not 1 <= port <= 65_535:
+        raise EndpointRefused(text, "its port must be one from 1 to 65535")
+    path = match["path"] or PATH_DEFAULT
+    return PushUrl(
+        secure=scheme == "https",
+        host=_host(text, match["host"]),
+        port=port,
+        path=path if path.startswith("/") else f"/{path}",
+    )
+
+
+def _host(text: str, host: str) -> str:
+    if host.startswith("["):
+        try:
+            return str(IPv6Address(host[1:-1]))
+        except AddressValueError:
+            raise EndpointRefused(text, "what stands between brackets is no IPv6 address") from None
+    name = host.lower().removesuffix(".")
+    if _LIKE_A_NUMBER.fullmatch(name.rpartition(".")[2]):
+        try:
+            return str(IPv4Address(host))
+        except AddressValueError:
+            raise EndpointRefused(text, "write an IPv4 address as four decimal numbers with dots between") from None
+    if not _NAME.fullmatch(host):
+        raise EndpointRefused(text, "its host is no name of a host")
+    return name
+
+
+# Forwarding: a received message goes on to another queue, by one command and in one transaction.
+#
+# A forward is the send of a message to its *target*, together with its deletion in the *intake*, where its receipt is
+# from: whenever the process ends, the message is in exactly one of the two. See ``docs/forwarding.md``.
+
+
+class ForwardEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Forward the message of ``receipt`` to ``target``, a full name.
+
+    With ``reasons``, perhaps none, it goes there as a dead letter of the intake. They are texts by the names of the
+    attributes that tell them, which the message gets beside its own.
+    """
+
+    receipt: str
+    target: str
+    reasons: dict[str, str] | None = None
+
+
+class Forward(Command, frozen=True, kw_only=True):
+    """Move messages in flight of ``queue``, the intake, to other queues. Answers a ``Forwarded`` or an error for each.
+
+    A message keeps its id, body, properties, group and priority. To the target it is sent now: the delay and the
+    retention there count from this moment, and it was never received. Two FIFO queues, or two standard ones.
+
+    The receipt must be live; ``ReceiptEnded`` tells why it is not, and nothing is sent then. The other errors of an
+    entry are ``ReceiptInvalid``, ``QueueNotFound`` (the target), ``DestinationRefused``, ``MessageTooLong``,
+    ``StoreFull``, and in a FIFO intake ``GroupHeld``: an entry before it, of the same group, was refused, and the
+    group's order holds. (One that is gone does not count: what asks twice after a lost answer finds it so.)
+
+    In a FIFO target a message is told apart by its id, as a dead letter is, and not by its sender's deduplication id:
+    what its intake took for two messages stays two. One whose id was taken as a deduplication id there within
+    ``limits.DEDUPLICATION_S``, of another message, is deleted in the intake and not stored again.
+
+    A dead letter is in its target what a receive beyond ``receives_max`` would have made of it: it names the intake as
+    its source, so that a move task brings it back; its receives go on, and in standard queues its age; it is visible at
+    once, and nobody's duplicate.
+    """
+
+    queue: str
+    entries: tuple[ForwardEntry, ...]
+
+
+class Forwarded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The message is in the target and no longer in the intake; ``sequence`` is ``None`` in standard queues.
+
+    ``id`` is the message's own; of one that was ``duplicate`` it is, with its sequence number, that of the first.
+    """
+
+    id: bytes
+    sequence: int | None = None
+    duplicate: bool = False

@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from veilmq.core import limits
 from veilmq.core.limits import Range
-from veilmq.core.routing import ATTRIBUTE_DEFAULT
+from veilmq.core.settings import ATTRIBUTE_DEFAULT
 from veilmq.server.setting_kinds import (
     FILE,
     FOLDER,

@@ -11,14 +11,11 @@ from typing import Any
 from veilmq.core import claims as claim_commands
 from veilmq.core import commands
 from veilmq.core import topics as topic_commands
-from veilmq.core.account_settings import SetAccount, ShowAccount
-from veilmq.core.commands import Command
-from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents
-from veilmq.core.forwards import Forward
+from veilmq.core.claims import Abandon, ListWriters, Publish, Stage
+from veilmq.core.commands import Clock, Command, Done, LookAtLeases, LookAtQueue, Peek, SetAccount, ShowAccount, Timer
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek
-from veilmq.core.ports import Clock, Done, Timer
-from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
+from veilmq.core.receipts import CountEvents, ForgetEvents, PlanExport, ReadEvents
+from veilmq.core.topics import Forward
 from veilmq.store import claims, events, forwards, looks, moves, publications, queue_commands, topics
 
 Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]

@@ -11,12 +11,24 @@ cannot keep the task going for ever. It ends when it has moved so many, or when 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from veilmq.core import errors, redrive
-from veilmq.core.commands import CancelMove, Command, ListMoves, StartMove
-from veilmq.core.limits import MOVE_TASKS_KEPT
-from veilmq.core.results import MoveStatus, MoveTask
+from veilmq.core import errors
+from veilmq.core.commands import (
+    NOT_ALLOWED,
+    QUEUE_MISSING,
+    SOURCE_UNKNOWN,
+    CancelMove,
+    Command,
+    ListMoves,
+    MoveStatus,
+    MoveTask,
+    StartMove,
+)
+from veilmq.core.limits import MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, MOVE_TASKS_KEPT, SECOND_MS
+from veilmq.core.settings import destination_refusal
 from veilmq.store.transaction import QueueRow, Transaction, Waiting, made_of
 
+_SLICES_PER_S = 10
+_PAUSE_MS = 10
 _AWAY_MS = 10_000
 """How long a task rests whose next message goes to a database that cannot be reached: the others go on."""
 
@@ -51,7 +63,7 @@ async def start(tx: Transaction, command: StartMove) -> MoveTask:
         theirs = await tx.settings(command.destination)
         if theirs is None:
             raise errors.QueueNotFound(command.destination)
-        why = redrive.destination_refusal(source.name, source.settings, command.destination, theirs)
+        why = destination_refusal(source.name, source.settings, command.destination, theirs)
         if why is not None:
             raise errors.DestinationRefused(command.destination, why)
     terms = source.number, tx.ids.next(), source.name, command.destination, command.moves_per_s_max
@@ -98,6 +110,16 @@ async def step(tx: Transaction, command: MoveStep) -> int | None:
     return min((max(0, at_ms - now_ms) for at_ms in due_ms if at_ms is not None), default=None)
 
 
+def moved_at_once(per_s_max: int | None) -> int:
+    """Return how many messages a slice of a move task may move: with a rate, about a tenth of a second's worth."""
+    return MOVE_SLICE_MESSAGES if per_s_max is None else max(1, per_s_max // _SLICES_PER_S)
+
+
+def pause_ms(per_s_max: int | None, moved: int) -> int:
+    """Return the time until the next slice: what so many messages take at the rate, never less than a pause."""
+    return _PAUSE_MS if per_s_max is None else max(_PAUSE_MS, -(-moved * SECOND_MS // per_s_max))
+
+
 async def _advance(tx: Transaction, task: _Task, now_ms: int) -> int | None:
     """Do a slice of a task; return when its next one is due, ``None`` if it has ended."""
     source = await tx.find(task.source)
@@ -105,15 +127,15 @@ async def _advance(tx: Transaction, task: _Task, now_ms: int) -> int | None:
         await tx.run("delete_moves", task.queue)
         return None
     left = task.to_move - task.moved
-    count = min(redrive.moved_at_once(task.moves_per_s_max), left)
-    chosen, more = await tx.choose(source, count, redrive.SLICE_BYTES)
+    count = min(moved_at_once(task.moves_per_s_max), left)
+    chosen, more = await tx.choose(source, count, MOVE_SLICE_BYTES)
     going, failure, is_away = await _going(tx, task, source, chosen)
     moved = 0
     for target in {target.number: target for _, target in going}.values():
         moved += await tx.move(source, target, [each for each, to in going if to.number == target.number])
     is_over = moved >= left or (len(going) == len(chosen) and not more)
     status = MoveStatus.FAILED if failure else MoveStatus.COMPLETED if is_over else MoveStatus.RUNNING
-    next_at_ms = now_ms + (_AWAY_MS if is_away else redrive.pause_ms(task.moves_per_s_max, moved))
+    next_at_ms = now_ms + (_AWAY_MS if is_away else pause_ms(task.moves_per_s_max, moved))
     await tx.run("update_move", task.number, moved, next_at_ms, status.value, failure)
     return next_at_ms if status is MoveStatus.RUNNING else None
 
@@ -127,7 +149,7 @@ async def _going(
     for message in messages:
         name = task.destination or message.source
         if name is None:
-            return going, redrive.SOURCE_UNKNOWN, False
+            return going, SOURCE_UNKNOWN, False
         if name not in known:
             try:
                 # Looked up whatever is known of it: its policy may have changed, or it may be a new queue.
@@ -137,9 +159,9 @@ async def _going(
             found = known[name]
             may_send, starter = tx.options.may_send, task.starter
             if found and may_send and starter is not None and not may_send(starter, found.name, found.settings.policy):
-                return going, redrive.NOT_ALLOWED, False
+                return going, NOT_ALLOWED, False
         target = known[name]
         if target is None or target.number == source.number or target.settings.fifo != source.settings.fifo:
-            return going, redrive.QUEUE_MISSING, False
+            return going, QUEUE_MISSING, False
         going.append((message, target))
     return going, None, False

@@ -9,14 +9,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from veilmq.core import commands, redrive
-from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
-from veilmq.core.commands import Command
+from veilmq.core import commands
+from veilmq.core.commands import Command, QueueCounts, QueuePage, QueueView, SetAccount, ShowAccount
 from veilmq.core.errors import PurgeInProgress, QueueDeletedRecently, QueueExists
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.results import QueueCounts, QueuePage, QueueView
-from veilmq.core.settings import QueueSettings
-from veilmq.core.settings_rules import purged, settled, tagged
+from veilmq.core.settings import AccountSettings, QueueSettings, check_dead_letter_queue, purged, settled, tagged
 from veilmq.store import claims, events, publications
 from veilmq.store.port import Survey
 from veilmq.store.transaction import LAST, QueueRow, Transaction
@@ -76,7 +73,7 @@ async def _check_dead_letters(tx: Transaction, name: str, settings: QueueSetting
     """Raise unless the dead-letter queue that ``settings`` name can serve the queue ``name``."""
     target = settings.dead_letter_queue
     if target:
-        redrive.check(name, settings, target, await tx.settings(target))
+        check_dead_letter_queue(name, settings, target, await tx.settings(target))
 
 
 async def delete_queue(tx: Transaction, command: commands.DeleteQueue) -> None:

@@ -11,13 +11,11 @@ from typing import Any
 
 import msgspec
 
-from veilmq.core.commands import NewMessage, SendTerms
+from veilmq.core.commands import SendTerms, Wake
 from veilmq.core.errors import MessageTooLong, ReceivesThrottled, VeilmqError
-from veilmq.core.fifo import group_of, require_id
 from veilmq.core.limits import PRIORITY, SECOND_MS
-from veilmq.core.ports import Wake
-from veilmq.core.routing import RoutingTable, read_table
-from veilmq.core.settings import QueueSettings
+from veilmq.core.messages import NewMessage, group_of, require_id
+from veilmq.core.settings import QueueSettings, RoutingTable, read_table
 from veilmq.store.events import Logged
 
 _read_settings = msgspec.json.Decoder(QueueSettings).decode

@@ -17,15 +17,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from veilmq.core import limits
-from veilmq.core.commands import Command, NewMessage, SendTerms
+from veilmq.core.commands import Command, MaySend, MessageState, QueueCounts, SendTerms, SentMessage
 from veilmq.core.errors import QueueNotFound
-from veilmq.core.ids import IdSource
-from veilmq.core.looks import MessageState
-from veilmq.core.ports import MaySend
+from veilmq.core.messages import IdSource, NewMessage
 from veilmq.core.receipts import Receipt, ReceiptBook
-from veilmq.core.results import QueueCounts, SentMessage
-from veilmq.core.routing import ATTRIBUTE_DEFAULT
-from veilmq.core.settings import QueueSettings
+from veilmq.core.settings import ATTRIBUTE_DEFAULT, QueueSettings
 
 Row = Sequence[Any]
 """The columns of a query, in its order."""

@@ -19,11 +19,17 @@ from typing import Any, Self, TypeVar
 
 from veilmq.client import sqs
 from veilmq.client.messages import NewMessage
-from veilmq.core.commands import Command, ShowQueue
+from veilmq.core.commands import (
+    LOOK_MESSAGES_MAX,
+    Command,
+    LookAtQueue,
+    MessageState,
+    QueueCounts,
+    SeenMessage,
+    ShowQueue,
+)
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.looks import LOOK_MESSAGES_MAX, LookAtQueue, MessageState, SeenMessage
-from veilmq.core.results import QueueCounts
 from veilmq.core.settings import SettingValue
 from veilmq.server.app import Bound, serve
 from veilmq.server.http_parser import Handler, Request

@@ -1,6 +1,6 @@
 """The published thresholds of fair queues, at their edges."""
 
-from veilmq.core.fairness import Decaying, Fairness
+from veilmq.core.messages import Decaying, Fairness
 
 NOW_MS = 1_000_000
 MINUTE_MS = 60_000

@@ -2,7 +2,7 @@
 
 import uuid
 
-from veilmq.core.ids import IdSource
+from veilmq.core.messages import IdSource
 
 
 def test_ids_are_version_4_uuids_and_never_repeat() -> None:

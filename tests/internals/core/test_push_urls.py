@@ -2,8 +2,8 @@
 
 import pytest
 
-from veilmq.core.push_urls import PushUrl, read_push_url
-from veilmq.core.topic_errors import EndpointRefused
+from veilmq.core.errors import EndpointRefused
+from veilmq.core.topics import PushUrl, read_push_url
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@
 
 import pytest
 
-from veilmq.core.redrive import account_of, allows, refusal
-from veilmq.core.settings import QueueSettings
+from veilmq.core.settings import QueueSettings, account_of, allows_source, dead_letter_refusal
 
 STANDARD = QueueSettings()
 FIFO = QueueSettings(fifo=True)
@@ -27,19 +26,19 @@ LISTED = QueueSettings(redrive_permission="listed", redrive_sources=("a/jobs", "
 def test_a_dead_letter_queue_serves_or_is_refused_for_a_reason(
     target: str, theirs: QueueSettings | None, why: str | None
 ) -> None:
-    found = refusal("a/jobs", STANDARD, target, theirs)
+    found = dead_letter_refusal("a/jobs", STANDARD, target, theirs)
     assert found is None if why is None else why in (found or "")
 
 
 def test_a_fifo_queue_needs_a_fifo_one() -> None:
-    assert refusal("a/jobs", FIFO, "a/dead", FIFO) is None
-    assert "another type" in (refusal("a/jobs", FIFO, "a/dead", STANDARD) or "")
+    assert dead_letter_refusal("a/jobs", FIFO, "a/dead", FIFO) is None
+    assert "another type" in (dead_letter_refusal("a/jobs", FIFO, "a/dead", STANDARD) or "")
 
 
 def test_a_list_is_of_full_names() -> None:
-    assert allows(LISTED, "a/jobs")
-    assert not allows(LISTED, "b/jobs")
-    assert not allows(LISTED, "jobs")
+    assert allows_source(LISTED, "a/jobs")
+    assert not allows_source(LISTED, "b/jobs")
+    assert not allows_source(LISTED, "jobs")
 
 
 def test_the_account_is_what_stands_before_the_name() -> None:

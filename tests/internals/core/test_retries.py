@@ -1,8 +1,7 @@
 """When a push that failed is tried again."""
 
 from veilmq.core.limits import SMQ_TOPIC_RETENTION_S
-from veilmq.core.retries import retry_delay_s
-from veilmq.core.topics import RetryStrategy
+from veilmq.core.topics import RetryStrategy, retry_delay_s
 
 
 def delays(strategy: RetryStrategy, chance: float = 0.0) -> list[int]:

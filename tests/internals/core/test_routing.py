@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from veilmq.core.properties import Attribute, Properties, encode
-from veilmq.core.routing import TableError, key_of, read_table
+from veilmq.core.messages import Attribute, Properties, encode_properties, key_of
+from veilmq.core.settings import TableError, read_table
 
 TABLE: dict[str, Any] = {
     "version": 3,
@@ -22,7 +22,7 @@ TABLE: dict[str, Any] = {
 
 
 def _properties(**attributes: Attribute) -> bytes:
-    return encode(Properties(attributes=attributes, group="g"))
+    return encode_properties(Properties(attributes=attributes, group="g"))
 
 
 def test_the_key_is_the_text_of_the_attribute() -> None:

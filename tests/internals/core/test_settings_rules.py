@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from veilmq.core.errors import SettingsConflict
-from veilmq.core.settings import QueueSettings
-from veilmq.core.settings_rules import RULES, settled
+from veilmq.core.settings import RULES, QueueSettings, settled
 
 LETTERS = "a/letters"
 

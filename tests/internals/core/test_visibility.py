@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veilmq.core.errors import LeaseTooLong
+from veilmq.core.errors import LeaseTooLong, ReceiptState
 from veilmq.core.limits import LEASE_S_MAX
-from veilmq.core.results import ReceiptState
-from veilmq.core.visibility import changed_deadline_ms, deadline_ms, receipt_acts, receipt_state
+from veilmq.core.receipts import changed_deadline_ms, deadline_ms, receipt_acts, receipt_state
 
 NOW_MS = 1_700_000_000_000
 

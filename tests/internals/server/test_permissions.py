@@ -7,10 +7,8 @@ import pytest
 
 from tests.server.keys import OWNER, REGION
 from veilmq.core import commands
-from veilmq.core.commands import Command
+from veilmq.core.commands import Command, Done, QueueView, Wake
 from veilmq.core.errors import QueueNotFound
-from veilmq.core.ports import Done, Wake
-from veilmq.core.results import QueueView
 from veilmq.core.settings import QueueSettings
 from veilmq.server.permissions import FRESH_S, Permissions, Unknown
 from veilmq.wire.exchange import caller_named

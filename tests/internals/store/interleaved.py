@@ -9,13 +9,10 @@ import msgspec
 from tests.internals.store.interleaving import Begin, OneConnection, Run
 from tests.store.host import message
 from veilmq.core import commands
-from veilmq.core.account_settings import ShowAccount
-from veilmq.core.claims import ListSources
-from veilmq.core.commands import Command, Receive, Send
+from veilmq.core.claims import ListSources, ListWriters
+from veilmq.core.commands import Command, LookAtQueue, Receive, Send, ShowAccount
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SQS_LIST_RESULTS
-from veilmq.core.looks import LookAtQueue
-from veilmq.core.publications import ListWriters
 from veilmq.core.receipts import ReceiptBook
 from veilmq.core.settings import SettingValue
 from veilmq.core.topics import ListSubscriptions, ListTopics

@@ -5,10 +5,9 @@ from typing import Any
 
 from tests.internals.store.interleaved import DEAD, JOBS, Family, Make, Sweep, World, create, just, sending
 from veilmq.core import claims, commands
-from veilmq.core.commands import Receive
+from veilmq.core.claims import Abandon, ListWriters, Publish, Stage
+from veilmq.core.commands import LookAtQueue, Receive
 from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
-from veilmq.core.looks import LookAtQueue
-from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
 from veilmq.store.claims import ClaimStep
 from veilmq.store.postgres.database import PostgresOptions
 from veilmq.store.publications import PublicationStep

@@ -8,16 +8,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.store.host import message
-from veilmq.core.account_settings import AccountSettings, SetAccount
 from veilmq.core.claims import (
+    Abandon,
     AcknowledgeClaims,
     Claim,
     CloseSource,
     EvictMessage,
     Heartbeat,
     OpenSource,
+    Publish,
     ReadClaim,
     ReleaseClaim,
+    Stage,
 )
 from veilmq.core.commands import (
     CancelMove,
@@ -26,22 +28,24 @@ from veilmq.core.commands import (
     Delete,
     DeleteQueue,
     EditQueue,
-    NewMessage,
     PurgeQueue,
     Receive,
     Send,
     SendTerms,
+    SetAccount,
     SetQueue,
     StartMove,
     TagQueue,
     VisibilityChange,
 )
-from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents
-from veilmq.core.forwards import Forward, ForwardEntry
-from veilmq.core.publications import Abandon, Publish, Stage
+from veilmq.core.messages import NewMessage
+from veilmq.core.receipts import CountEvents, ForgetEvents, PlanExport, ReadEvents
+from veilmq.core.settings import AccountSettings
 from veilmq.core.topics import (
     CreateTopic,
     DeleteTopic,
+    Forward,
+    ForwardEntry,
     Notification,
     PublishToTopic,
     RetryStrategy,

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.store.host import QUEUE, Host, message
-from veilmq.core.commands import Command, Send
-from veilmq.core.looks import LookAtLeases, LookAtQueue, MessageState, Peek
+from veilmq.core.commands import Command, LookAtLeases, LookAtQueue, MessageState, Peek, Send
 from veilmq.store import looks
 
 SHOWN = 5

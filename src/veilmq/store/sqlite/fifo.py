@@ -17,13 +17,21 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from veilmq.core import commands, visibility
-from veilmq.core.commands import NewMessage, SendTerms
+from veilmq.core import commands
+from veilmq.core.commands import Received, ReceivedMessage, SendTerms, SentMessage
 from veilmq.core.errors import VeilmqError
-from veilmq.core.fifo import check_together, deduplication_key, group_of, id_of, is_duplicate, is_repeatable
 from veilmq.core.limits import BATCH_ROW_BYTES, SECOND_MS
-from veilmq.core.results import Received, ReceivedMessage, SentMessage
-from veilmq.core.routing import key_of
+from veilmq.core.messages import (
+    NewMessage,
+    check_together,
+    deduplication_key,
+    group_of,
+    id_of,
+    is_duplicate,
+    is_repeatable,
+    key_of,
+)
+from veilmq.core.receipts import deadline_ms, lease_end_ms_max
 from veilmq.store.queues import FIFO_PRIORITY, NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import standard
 from veilmq.store.sqlite.database import SQL
@@ -253,9 +261,9 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
             if queue.rules is not None:
                 key = key_of(encoded, queue.rules.attribute)
                 timeout_s = queue.rules.timeout_s(key, receive_count - 1)  # it is the same receive
-        visible_at_ms = visibility.deadline_ms(now_ms, timeout_s)
+        visible_at_ms = deadline_ms(now_ms, timeout_s)
         if command.lease_s_max is not None:
-            visible_at_ms = min(visible_at_ms, visibility.lease_end_ms_max(received_at_ms, command.lease_s_max))
+            visible_at_ms = min(visible_at_ms, lease_end_ms_max(received_at_ms, command.lease_s_max))
         queue.unhide(was_visible_at_ms, received=True)
         queue.hide(visible_at_ms, received=True)
         session.run("ordered_change", visible_at_ms, epoch, queue.partition, group, seq)

@@ -18,6 +18,7 @@ from random import getrandbits
 from typing import Any, NamedTuple
 
 from veilmq.core import commands
+from veilmq.core.commands import Received, ReceivedMessage, SentMessage
 from veilmq.core.errors import MessageTooLong, VeilmqError
 from veilmq.core.limits import (
     BATCH_ROW_BYTES,
@@ -26,8 +27,7 @@ from veilmq.core.limits import (
     PRIORITY,
     SECOND_MS,
 )
-from veilmq.core.results import Received, ReceivedMessage, SentMessage
-from veilmq.core.routing import key_of
+from veilmq.core.messages import key_of
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import fair
 from veilmq.store.sqlite.database import SQL

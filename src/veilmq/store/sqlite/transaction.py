@@ -12,12 +12,11 @@ from typing import Any
 import msgspec
 
 from veilmq.core import commands
-from veilmq.core.commands import Command, NewMessage
+from veilmq.core.commands import LOOKED_AT_MAX, Command, MessageState, QueueCounts, SentMessage
 from veilmq.core.errors import StoreFull, VeilmqError
 from veilmq.core.limits import ATTEMPT_S, BATCH_ROW_BYTES, DEDUPLICATION_S, PRIORITY, RETENTION_S, SECOND_MS
-from veilmq.core.looks import LOOKED_AT_MAX, MessageState
+from veilmq.core.messages import NewMessage
 from veilmq.core.receipts import Receipt
-from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.store.claims import ClaimTransaction
 from veilmq.store.cold import COLD, READS, Cold, Sweep

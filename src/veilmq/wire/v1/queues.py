@@ -8,21 +8,24 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from veilmq.core import commands, limits, properties, redrive
-from veilmq.core.browsing import BROWSED_MAX, BrowseQueues, QueueOrder
-from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX, Range
-from veilmq.core.looks import (
+from veilmq.core import commands, limits
+from veilmq.core.commands import (
+    BROWSED_MAX,
+    BrowseQueues,
     LookAtLeases,
     LookAtQueue,
     MessageState,
     Peek,
     Peeked,
     PeekedMessage,
+    QueueOrder,
+    QueueView,
     SeenLease,
     SeenMessage,
 )
-from veilmq.core.results import QueueView
-from veilmq.core.settings import QueueSettings, SettingValue
+from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX, Range
+from veilmq.core.messages import decode_properties
+from veilmq.core.settings import QueueSettings, SettingValue, refusal_of_itself
 from veilmq.wire.exchange import Reply, RequestContext, id_text
 from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError
 from veilmq.wire.sqs.names import account_of, queue_url
@@ -182,7 +185,7 @@ def _changes(fields: SettingFields, request: ApiRequest, context: RequestContext
     if given.get("dead_letter_queue"):
         given["dead_letter_queue"] = _full("dead_letter_queue", given["dead_letter_queue"], account)
         if given["dead_letter_queue"] == request.queue:
-            raise SqsError(DEAD_LETTER_QUEUE_REFUSED, str(redrive.itself(request.queue)))
+            raise SqsError(DEAD_LETTER_QUEUE_REFUSED, str(refusal_of_itself(request.queue)))
     if "redrive_sources" in given:
         given["redrive_sources"] = tuple(_full("redrive_sources", each, account) for each in given["redrive_sources"])
     if "policy" in given:
@@ -339,7 +342,7 @@ class ShownMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedMessage(ShownMessage, frozen=True, kw_only=True):
-    """A message with its state; see ``core.looks.SeenMessage``. ``receipt`` is null unless asked for."""
+    """A message with its state; see ``core.commands.SeenMessage``. ``receipt`` is null unless asked for."""
 
     state: State
     visible_at_ms: int | None
@@ -368,7 +371,7 @@ class PeekedMessages(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in flight, by its lease: ``core.looks.SeenLease``. The position is a text, as it may be long."""
+    """A message in flight, by its lease: ``core.commands.SeenLease``. The position is a text, as it may be long."""
 
     message_id: str
     position: str
@@ -479,7 +482,7 @@ def _listed(message: SeenMessage, body: str) -> ListedMessage:
 
 def _fields(message: SeenMessage | PeekedMessage, body: str) -> dict[str, Any]:
     """Return the fields of ``ShownMessage``."""
-    carried = properties.decode(message.properties)
+    carried = decode_properties(message.properties)
     return {
         "id": id_text(message.id),
         "body": body,

@@ -6,7 +6,7 @@ from tests.internals.store.postgres.entries import entries_read
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import PostgresHost, hosting_postgres
 from veilmq.core import commands
-from veilmq.core.looks import LookAtLeases, LookAtQueue, MessageState
+from veilmq.core.commands import LookAtLeases, LookAtQueue, MessageState
 from veilmq.store import looks
 
 pytestmark = pytest.mark.usefixtures("new_tables")

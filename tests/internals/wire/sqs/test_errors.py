@@ -14,7 +14,8 @@ from tests.clients.sqs_client import exceptions, header_fields, understood
 from tests.clients.sqs_members import LISTED, MEMBERS
 from tests.internals.wire.sqs.asking import CONTEXT, ID_TEXT, QUEUE, SENT, ask, entries, refusal
 from veilmq.core import errors as core
-from veilmq.core.results import LeaseChange, ReceiptState, Received
+from veilmq.core.commands import LeaseChange, Received
+from veilmq.core.errors import ReceiptState
 from veilmq.wire.exchange import Reply
 from veilmq.wire.smq import errors as smq
 from veilmq.wire.sqs import errors

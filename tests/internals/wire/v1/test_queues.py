@@ -7,21 +7,24 @@ import pytest
 
 from tests.internals.wire.v1.asking import QUEUE, refusal, send
 from tests.internals.wire.v1.claimed import ID, ID_TEXT, MIXED
-from veilmq.core import limits, properties
-from veilmq.core.commands import CreateQueue, SetQueue, ShowQueue
-from veilmq.core.errors import QueueExists, SettingsConflict
-from veilmq.core.looks import (
+from veilmq.core import limits
+from veilmq.core.commands import (
+    CreateQueue,
     LookAtLeases,
     LookAtQueue,
     MessageState,
     Peek,
     Peeked,
     PeekedMessage,
+    QueueCounts,
+    QueueView,
     SeenLease,
     SeenMessage,
+    SetQueue,
+    ShowQueue,
 )
-from veilmq.core.properties import Attribute, Properties
-from veilmq.core.results import QueueCounts, QueueView
+from veilmq.core.errors import QueueExists, SettingsConflict
+from veilmq.core.messages import Attribute, Properties, encode_properties
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.v1.queues import RANGES, SettingFields
 from veilmq.wire.v1.request import ApiCall
@@ -189,7 +192,7 @@ def seen(body: str = "hello", message_id: bytes = ID, **other: Any) -> SeenMessa
     fields: dict[str, Any] = {
         "id": message_id,
         "body": body,
-        "properties": properties.encode(carried),
+        "properties": encode_properties(carried),
         "sent_at_ms": 1,
         "receive_count": 2,
         "state": MessageState.IN_FLIGHT,
@@ -320,7 +323,7 @@ def test_an_answer_ends_by_its_bytes() -> None:
     long = "x" * (limits.LOOK_BYTES // 2)
     answer = told(MESSAGES, [seen(long), seen(long), seen("left out")])
     assert (len(answer["messages"]), answer["is_cut"]) == (2, True)
-    carried = properties.encode(Properties(attributes={"a": Attribute("String", "ü" * limits.LOOK_BYTES)}))
+    carried = encode_properties(Properties(attributes={"a": Attribute("String", "ü" * limits.LOOK_BYTES)}))
     answer = told(MESSAGES, [seen(properties=carried), seen()])
     assert (len(answer["messages"]), answer["is_cut"]) == (1, True)
     answer = told(f"{MESSAGES}?body_characters_max=10", [seen(long), seen(long), seen(long)])
@@ -340,7 +343,7 @@ def peeked(body: str, source: str | None = None) -> PeekedMessage:
     return PeekedMessage(
         id=ID,
         body=body,
-        properties=properties.encode(Properties(group="g")),
+        properties=encode_properties(Properties(group="g")),
         sent_at_ms=1,
         first_received_at_ms=None,
         receive_count=0,
