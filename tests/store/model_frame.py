@@ -16,7 +16,7 @@ from tests.store.host import RESTLESS, Host
 from tests.store.naive import NaiveQueue
 from tests.store.postgres_host import PostgresHost
 from veilmq.core import commands
-from veilmq.core.commands import LookAtLeases, LookAtQueue, MessageState, Peek, SendTerms
+from veilmq.core.commands import InspectLeases, InspectQueue, MessageState, Peek, SendTerms
 from veilmq.core.messages import NewMessage
 
 SHORT_TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000))
@@ -137,12 +137,12 @@ class ModelFrame(RuleBasedStateMachine):
         """Assert, if it is time, that looks show what is counted, each message in its state, and the leases."""
         if not self.is_looking:
             return
-        whole = self.live.do(LookAtQueue(queue=name))
+        whole = self.live.do(InspectQueue(queue=name))
         for state, count in zip(MessageState, counts, strict=True):
-            seen = self.live.do(LookAtQueue(queue=name, state=state))
+            seen = self.live.do(InspectQueue(queue=name, state=state))
             assert len(seen) == count, (name, state)
             assert {each.id for each in seen} == {each.id for each in whole if each.state is state}
-        leases = self.live.do(LookAtLeases(queue=name))
+        leases = self.live.do(InspectLeases(queue=name))
         assert {each.message_id for each in leases} == {
             each.id for each in whole if each.state is MessageState.IN_FLIGHT and each.visible_at_ms is not None
         }

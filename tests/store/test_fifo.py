@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.store.host import QUEUE, Host, message
 from tests.store.test_dead_letters import DEAD
 from veilmq.core import commands
-from veilmq.core.commands import LookAtQueue, MessageState, Peek, SendTerms
+from veilmq.core.commands import InspectQueue, MessageState, Peek, SendTerms
 from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, LeaseTooLong, MessageTooLong, ReceiptState
 from veilmq.core.messages import NewMessage
 
@@ -782,6 +782,6 @@ def test_counts_and_looks_tell_of_what_the_queue_delays(host: Host) -> None:
     assert host.counts() == (1, 1, 4)
     set_delay(host, 30)
     assert host.counts() == (4, 1, 1)
-    seen = host.do(LookAtQueue(queue=QUEUE, state=MessageState.DELAYED))
+    seen = host.do(InspectQueue(queue=QUEUE, state=MessageState.DELAYED))
     assert [(each.body, each.visible_at_ms) for each in seen] == [("a3", host.clock.now_ms() + 30_000)]
     assert bodies(receive(host)) == "b1 b2 a1 a2"

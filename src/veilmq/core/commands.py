@@ -394,15 +394,7 @@ class SetAccount(Command, frozen=True, kw_only=True):
     settings: AccountSettings
 
 
-# Looking at a queue's messages without receiving them: for tests, and for whoever wants to know what is in a queue.
-#
-# Nothing changes by a look: no lease begins and no receive is counted. What it shows is what the engine has at one
-# instant, together with the state that this instant gives each message.
-
-LOOK_MESSAGES_MAX = 1_000
-LOOK_LEASES_MAX = 1_000
-LOOKED_AT_MAX = 100_000
-"""How many messages of another kind a look for some of a kind passes over: a hundredth of a second, or a tenth."""
+# Inspection changes nothing: no lease begins and no receive is counted. States are those of one instant.
 
 
 class MessageState(enum.Enum):
@@ -413,42 +405,37 @@ class MessageState(enum.Enum):
     DELAYED = "delayed"
 
 
-class LookAtQueue(Command, frozen=True, kw_only=True):
-    """Show up to ``count`` messages of ``queue``, those sent first first. Answers a list of ``SeenMessage``.
+class InspectQueue(Command, frozen=True, kw_only=True):
+    """Return up to ``count`` messages of ``queue`` in the order of sending: a list of ``SeenMessage``.
 
-    With ``state``, only those in that state, in the order in which they became or become visible, claimed ones last.
-    They are found by that instant, or where that cannot be, among the first ``LOOKED_AT_MAX`` of others: so a look at
-    some stays short, whatever else there is, and where others are that many, it may show less than there is.
+    With ``state``: only messages in that state, by ``visible_at_ms``, claimed ones last. Where no index gives that
+    order, at most ``limits.INSPECT_SCANNED_MAX`` messages of other states are scanned, and some may be missing.
 
-    With ``id``, it shows that one alone of these messages. With ``bytes_max`` the list ends with the message whose
-    body brings all of them there.
-
-    With ``receipts`` each message in flight comes with the receipt that its holder has. Whoever has that can release,
-    extend or delete the message, so an operator alone may ask for it. Error ``QueueNotFound``.
+    With ``id``: only that message, if it is among them. With ``bytes_max`` the list ends with the message whose body
+    reaches it. With ``receipts`` each message in flight has its latest receipt; a receipt can release, extend and
+    delete the message, so only operators may see it. Error ``QueueNotFound``.
     """
 
     queue: str
-    count: int = LOOK_MESSAGES_MAX
+    count: int = limits.INSPECTED_MAX
     state: MessageState | None = None
     receipts: bool = False
     id: bytes | None = None
     bytes_max: int | None = None
 
 
-class LookAtLeases(Command, frozen=True, kw_only=True):
-    """Show up to ``count`` leases of ``queue``, those that end first first. Answers a list of ``SeenLease``.
+class InspectLeases(Command, frozen=True, kw_only=True):
+    """Return up to ``count`` leases of ``queue``, by their ends: a list of ``SeenLease``. Claims have no leases.
 
-    What is shown was received and is in flight: claims have no leases. That costs by ``count`` alone, however many
-    messages the queue has and however many of them are in flight; behind more than ``LOOKED_AT_MAX`` delayed messages
-    that become visible sooner nothing is shown.
+    The cost depends on ``count`` alone, not on how many messages the queue has or are in flight. Leases behind more
+    than ``limits.INSPECT_SCANNED_MAX`` delayed messages that become visible sooner are not found.
 
-    ``also`` are positions that earlier looks have told: of these messages, those that are not shown anyway follow as
-    long as they are in the queue, whatever has become of their leases. So whoever follows leases knows which of them
-    ended with their messages. Error ``QueueNotFound``.
+    ``also`` are positions from earlier results: their messages are appended while they are in the queue, whatever
+    became of their leases, so a caller that follows leases sees which messages are deleted. Error ``QueueNotFound``.
     """
 
     queue: str
-    count: int = LOOK_LEASES_MAX
+    count: int = limits.INSPECTED_MAX
     also: tuple[int, ...] = ()
 
 
@@ -531,13 +518,8 @@ class SeenMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     receipt: str | None = None
 
 
-# Browsing the queues of an account, however many: a page of them by any order, with what is in them and how it moves.
-#
-# What tells of movement, rates and what was visible lately, needs somebody who has looked before. So a server answers,
-# not an engine (``server/queue_statistics.py``).
-
-BROWSED_MAX = 200
-"""How many queues a page may have."""
+# Browsing: a page of the queues of an account in any order, with counts and rates. Rates need earlier counts, so the
+# server answers (``server/queue_statistics.py``), not the engine.
 
 
 class QueueOrder(enum.Enum):
@@ -554,16 +536,14 @@ class QueueOrder(enum.Enum):
 
 
 class BrowseQueues(Command, frozen=True, kw_only=True):
-    """Show up to ``count`` queues of ``account``, from the one with the index ``first`` on. Answers ``BrowsedQueues``.
+    """Return up to ``count`` queues of ``account``, from the index ``first`` on: a ``BrowsedQueues``.
 
-    Only those that have ``search`` in their name, in upper or lower case; or only those of ``names`` (without the
-    account), at most ``BROWSED_MAX``. ``OLDEST`` sorts by the age of the oldest message, ``SENT`` and its kin by what
-    happened a second lately. Without ``history`` none is told. Of what ``may_see`` denies no more than the name is
-    told; ``None`` denies nothing.
+    ``search`` selects names that contain it, ignoring case; ``names`` (without the account) selects at most
+    ``limits.BROWSED_QUEUES_MAX`` by name. ``OLDEST`` sorts by the age of the oldest message; ``SENT``, ``RECEIVED`` and
+    ``DELETED`` by the recent rate. Queues that ``may_see`` denies have only a name; ``None`` denies nothing.
 
-    The queues that are shown are counted for it. Which ones those are is decided by what was counted last, in any order
-    but that of names. Named ones, about which whoever watches asks again and again, are counted as often as there is
-    time for.
+    The queues of the page are counted for it; the order, unless by name, is that of the last counts. Queues asked for
+    by name are counted as often as time allows.
     """
 
     account: str

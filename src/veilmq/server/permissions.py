@@ -28,7 +28,7 @@ from veilmq.core.commands import (
     Command,
     Done,
     Engine,
-    LookAtQueue,
+    InspectQueue,
     QueuePage,
     QueueView,
     SetAccount,
@@ -342,7 +342,7 @@ def _of_subscription(command: topics.Subscribe) -> Iterator[tuple[str, str]]:
         yield command.subscription.queue, "SendMessage"
 
 
-def _of_look(command: LookAtQueue) -> Iterator[tuple[str, str]]:
+def _of_look(command: InspectQueue) -> Iterator[tuple[str, str]]:
     """Receipts of others can end their leases, so they need the permission to delete everything."""
     if command.receipts:
         yield command.queue, "PurgeQueue"
@@ -350,7 +350,7 @@ def _of_look(command: LookAtQueue) -> Iterator[tuple[str, str]]:
 
 _FURTHER: dict[type[Command], Callable[[Any], Iterator[tuple[str, str]]]] = {
     Forward: _of_forward,
-    LookAtQueue: _of_look,
+    InspectQueue: _of_look,
     topics.Subscribe: _of_subscription,
 }
 """What a command does beside what its own queue's policy decides on: where, and by which action of SQS singly."""

@@ -9,9 +9,8 @@ from contextlib import suppress
 from itertools import accumulate, islice
 
 from veilmq.core.commands import (
-    LOOKED_AT_MAX,
-    LookAtLeases,
-    LookAtQueue,
+    InspectLeases,
+    InspectQueue,
     MessageState,
     Peek,
     Peeked,
@@ -20,7 +19,7 @@ from veilmq.core.commands import (
     SeenMessage,
 )
 from veilmq.core.errors import StoreFull, StoreUnavailable
-from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE
+from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE, INSPECT_SCANNED_MAX
 from veilmq.core.messages import decode_properties
 from veilmq.core.settings import dead_letter_refusal
 from veilmq.store.events import read_log
@@ -28,10 +27,10 @@ from veilmq.store.queues import SEQ_SHIFT
 from veilmq.store.transaction import QueueRow, StoredMessage, Transaction
 
 
-async def look(tx: Transaction, command: LookAtQueue) -> list[SeenMessage]:
+async def look(tx: Transaction, command: InspectQueue) -> list[SeenMessage]:
     """Show what there is, in the order of sending, or what is in one state."""
     queue = await tx.queue(command.queue)
-    found = await tx.inspect(queue, command.state, command.count, LOOKED_AT_MAX)
+    found = await tx.inspect(queue, command.state, command.count, INSPECT_SCANNED_MAX)
     if command.state is not None:
         found = sorted(found, key=_visibility)
     if command.id is not None:
@@ -40,10 +39,10 @@ async def look(tx: Transaction, command: LookAtQueue) -> list[SeenMessage]:
     return [_seen(tx, queue, each, body, with_receipt=command.receipts) for each, body in shown]
 
 
-async def look_at_leases(tx: Transaction, command: LookAtLeases) -> list[SeenLease]:
+async def look_at_leases(tx: Transaction, command: InspectLeases) -> list[SeenLease]:
     """Show the leases that end first."""
     queue = await tx.queue(command.queue)
-    found = await tx.inspect(queue, MessageState.IN_FLIGHT, command.count, LOOKED_AT_MAX)
+    found = await tx.inspect(queue, MessageState.IN_FLIGHT, command.count, INSPECT_SCANNED_MAX)
     leases = sorted([each for each in found if not each.is_claimed], key=_visibility)
     if others := sorted({*command.also} - {each.seq for each in leases}):
         leases += await tx.inspect_at(queue, others)

@@ -10,7 +10,7 @@ from tests.internals.store.interleaving import Begin, OneConnection, Run
 from tests.store.host import message
 from veilmq.core import commands
 from veilmq.core.claims import ListSources, ListWriters
-from veilmq.core.commands import Command, LookAtQueue, Receive, Send, ShowAccount
+from veilmq.core.commands import Command, InspectQueue, Receive, Send, ShowAccount
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SQS_LIST_RESULTS
 from veilmq.core.receipts import ReceiptBook
@@ -194,7 +194,7 @@ class World:
 
 
 async def _queue(node: Node, view: Any, left: Any) -> dict[str, Any]:
-    messages = plain(await node.do(LookAtQueue(queue=view.queue)))
+    messages = plain(await node.do(InspectQueue(queue=view.queue)))
     # What two calls stored in a standard queue has no order that is promised.
     by = (lambda each: str(each["group"])) if view.settings.fifo else str
     seen = {"view": plain(view), "messages": sorted(messages, key=by)}

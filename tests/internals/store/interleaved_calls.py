@@ -27,7 +27,7 @@ from veilmq.core import claims, commands, topics
 from veilmq.core.commands import (
     ChangeVisibility,
     Delete,
-    LookAtLeases,
+    InspectLeases,
     Receive,
     SetAccount,
     ShowAccount,
@@ -263,7 +263,7 @@ def forwarding(end: str) -> dict[str, Make]:
         "receive": just(Receive(queue=jobs, count=10)),
         "receive other": just(Receive(queue=other, count=10)),
         "send": just(sending(other, "ba", "ac")),
-        "look": just(LookAtLeases(queue=jobs)),
+        "look": just(InspectLeases(queue=jobs)),
         "purge": just(commands.PurgeQueue(queue=jobs)),
         "delete": just(commands.DeleteQueue(queue=jobs)),
         "purge other": just(commands.PurgeQueue(queue=other)),

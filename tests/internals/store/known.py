@@ -19,8 +19,8 @@ from veilmq.core.claims import Abandon, ListWriters, Publish, Stage
 from veilmq.core.commands import (
     ChangeVisibility,
     Delete,
-    LookAtLeases,
-    LookAtQueue,
+    InspectLeases,
+    InspectQueue,
     Peek,
     PeekedMessage,
     Receive,
@@ -136,7 +136,7 @@ class Probing:
         for queue in self.queues:
             yield queue, self.answer(commands.ShowQueue(queue=queue, counts=True))
             yield self._messages(queue)
-            leases = self.answer(LookAtLeases(queue=queue))
+            leases = self.answer(InspectLeases(queue=queue))
             yield sorted(leases, key=lambda each: (each["visible_at_ms"], each["message_id"]))
             yield self.sources(queue)
             yield sorted(self.answer(ListWriters(queue=queue)), key=lambda each: str(each["writer"]))
@@ -164,7 +164,7 @@ class Probing:
         return sorted(self.answer(claims.ListSources(queue=queue)), key=lambda each: str(each["source"]))
 
     def _messages(self, queue: str) -> Any:
-        found = self.answer(LookAtQueue(queue=queue))
+        found = self.answer(InspectQueue(queue=queue))
         for each in found:
             if each["state"] == "in flight" and each["received_at_ms"] is None:  # a claim has it
                 each["receive_count"] = 0

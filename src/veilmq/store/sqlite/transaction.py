@@ -12,9 +12,17 @@ from typing import Any
 import msgspec
 
 from veilmq.core import commands
-from veilmq.core.commands import LOOKED_AT_MAX, Command, MessageState, QueueCounts, SentMessage
+from veilmq.core.commands import Command, MessageState, QueueCounts, SentMessage
 from veilmq.core.errors import StoreFull, VeilmqError
-from veilmq.core.limits import ATTEMPT_S, BATCH_ROW_BYTES, DEDUPLICATION_S, PRIORITY, RETENTION_S, SECOND_MS
+from veilmq.core.limits import (
+    ATTEMPT_S,
+    BATCH_ROW_BYTES,
+    DEDUPLICATION_S,
+    INSPECT_SCANNED_MAX,
+    PRIORITY,
+    RETENTION_S,
+    SECOND_MS,
+)
 from veilmq.core.messages import NewMessage
 from veilmq.core.receipts import Receipt
 from veilmq.core.settings import QueueSettings
@@ -228,7 +236,7 @@ class _Transaction(ClaimTransaction):
             rows = self._of_groups(ours, count)
         else:
             rows = standard.in_order(session, ours, now_ms, BARE, judges=False)
-        return self._stored(ours, _first(rows, ours.floor(now_ms), count, LOOKED_AT_MAX))
+        return self._stored(ours, _first(rows, ours.floor(now_ms), count, INSPECT_SCANNED_MAX))
 
     def _stored(self, queue: Queue, found: Iterable[Any]) -> list[StoredMessage]:
         query = SQL["ordered_stored" if queue.fifo else "standard_stored"]
