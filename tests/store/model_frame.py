@@ -16,7 +16,7 @@ from tests.store.host import RESTLESS, Host
 from tests.store.naive import NaiveQueue
 from tests.store.postgres_host import PostgresHost
 from veilmq.core import commands
-from veilmq.core.commands import InspectLeases, InspectQueue, MessageState, Peek, SendTerms
+from veilmq.core.commands import InspectLeases, InspectQueue, MessageState, Peek, SendOptions
 from veilmq.core.messages import NewMessage
 
 SHORT_TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000))
@@ -30,7 +30,7 @@ RULES = st.sampled_from(
         ]}""",
     )
 )
-TERMS = st.sampled_from((None, None, SendTerms(receipts=True), SendTerms(receipts=True, together=True)))
+TERMS = st.sampled_from((None, None, SendOptions(receipts=True), SendOptions(receipts=True, all_or_nothing=True)))
 
 _EXAMPLES = {"whole": 20, "few": 0.2}
 """What `PROVE` multiplies the examples of a model by."""

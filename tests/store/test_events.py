@@ -273,9 +273,9 @@ def test_a_receipt_that_a_change_renewed_has_one_end(host: Host) -> None:
 
 def test_a_message_that_nobody_received_has_no_event(host: Host) -> None:
     """Though its sender has a receipt, changes its delay and takes it back; once received it begins as all others."""
-    terms = commands.SendTerms(receipts=True)
+    terms = commands.SendOptions(receipts=True)
     new = tuple(message(body, delay_s=30) for body in "ab")
-    a, b = (each.receipt for each in host.do(commands.Send(queue=QUEUE, messages=new, terms=terms)))
+    a, b = (each.receipt for each in host.do(commands.Send(queue=QUEUE, messages=new, options=terms)))
     host.delete(a)
     renewed = host.change(b, 5, renew_receipt=True).receipt
     host.change(renewed, 0)

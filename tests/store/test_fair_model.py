@@ -25,7 +25,7 @@ from tests.store.model_frame import (
 from tests.store.naive import kind_of
 from tests.store.naive_fair import NaiveFair
 from veilmq.core import commands, messages
-from veilmq.core.commands import SendTerms
+from veilmq.core.commands import SendOptions
 
 QUEUE, DEAD = "a/jobs", "a/dead"
 GROUPS = st.sampled_from(("a", "b", "c", "d", None))
@@ -66,7 +66,7 @@ class EngineAndModel(ModelFrame):
     # Messages.
 
     @rule(groups=st.lists(GROUPS, min_size=1, max_size=6), delay_s=st.sampled_from((0, 0, 0, 1, 30)), terms=TERMS)
-    def send(self, groups: list[str | None], delay_s: int, terms: SendTerms | None) -> None:
+    def send(self, groups: list[str | None], delay_s: int, terms: SendOptions | None) -> None:
         """Send a batch of several groups, sometimes with receipts of what is delayed."""
         self.deliver(groups, delay_s, terms)
 
@@ -76,7 +76,7 @@ class EngineAndModel(ModelFrame):
         self.deliver([group] * 2 * several, 0)
         self.take(several, timeout_s)
 
-    def deliver(self, groups: list[str | None], delay_s: int, terms: SendTerms | None = None) -> None:
+    def deliver(self, groups: list[str | None], delay_s: int, terms: SendOptions | None = None) -> None:
         """Send a batch to both, each at an instant of its own, so that there is an order to keep."""
         self.live.advance(1)
         bodies = [f"{group}{self.bodies + number}" for number, group in enumerate(groups)]
@@ -85,7 +85,7 @@ class EngineAndModel(ModelFrame):
             message(body, group=group, delay_s=delay_s, kind=kind_of(body))
             for body, group in zip(bodies, groups, strict=True)
         ]
-        answers = self.live.do(commands.Send(queue=QUEUE, messages=tuple(new), terms=terms))
+        answers = self.live.do(commands.Send(queue=QUEUE, messages=tuple(new), options=terms))
         for each, sent in zip(new, answers, strict=True):
             self.model.send(self.now_ms, *naive_send(each, sent))
             self.issued += [sent.receipt] if sent.receipt is not None else []

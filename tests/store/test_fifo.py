@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.store.host import QUEUE, Host, message
 from tests.store.test_dead_letters import DEAD
 from veilmq.core import commands
-from veilmq.core.commands import InspectQueue, MessageState, Peek, SendTerms
+from veilmq.core.commands import InspectQueue, MessageState, Peek, SendOptions
 from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, LeaseTooLong, MessageTooLong, ReceiptState
 from veilmq.core.messages import NewMessage
 
@@ -720,9 +720,9 @@ def test_a_higher_delay_leaves_messages_with_a_delay_of_their_own_as_they_are(fi
 
 def test_a_higher_delay_leaves_a_message_as_it_is_whose_own_was_changed(fifo: Host) -> None:
     """Behind one that it delays."""
-    terms = SendTerms(receipts=True, unrepeated=True)
+    terms = SendOptions(receipts=True, dedup_id_optional=True)
     send(fifo, "a1")
-    (sent,) = fifo.do(commands.Send(queue=QUEUE, messages=(message("a2", group="a", delay_s=30),), terms=terms))
+    (sent,) = fifo.do(commands.Send(queue=QUEUE, messages=(message("a2", group="a", delay_s=30),), options=terms))
     fifo.change(sent.receipt, 0)
     set_delay(fifo, 60)
     assert bodies(receive(fifo, timeout_s=0)) == "a2"

@@ -93,10 +93,10 @@ def reasons(answers: Sequence[Any]) -> list[type]:
 
 def test_a_delayed_message_is_not_forwarded_by_the_receipt_of_its_send(queues: Host) -> None:
     """It is nobody's to work on before it was received."""
-    terms = commands.SendTerms(receipts=True)
+    terms = commands.SendOptions(receipts=True)
     for intake, target in ((QUEUE, FAST), (FIFO, FIFO_FAST)):
         new = message("a", delay_s=30, group="g", dedup_id="a")
-        (sent,) = queues.do(commands.Send(queue=intake, messages=(new,), terms=terms))
+        (sent,) = queues.do(commands.Send(queue=intake, messages=(new,), options=terms))
         (refused,) = forward(queues, (sent.receipt, target), intake=intake)
         assert isinstance(refused, ReceiptInvalid)
         assert (queues.counts(intake), queues.counts(target)) == ((0, 0, 1), (0, 0, 0))

@@ -248,35 +248,35 @@ class ListQueues(Command, frozen=True, kw_only=True):
     views: bool = False
 
 
-class Send(Command, frozen=True, kw_only=True):
-    """Store messages. Answers a list with a ``SentMessage`` or an error for each.
+class SendOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The rules of SMQ that differ from those of SQS (SMQ reference, sections 4.6, 4.7 and 6).
 
-    The error of a message is ``MessageTooLong``. In a FIFO queue ``GroupMissing`` and ``DeduplicationIdMissing`` are
-    errors of the whole command, and nothing is stored; under ``terms`` they are those of a message. A duplicate within
-    ``limits.DEDUPLICATION_S`` is not stored and answered as the first one was.
-
-    What SMQ does otherwise is said in ``terms``, ``None`` for the rules of SQS.
-    """
-
-    queue: str
-    messages: tuple[NewMessage, ...]
-    terms: "SendTerms | None" = None
-
-
-class SendTerms(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How messages are sent where the protocol has other rules than SQS (SMQ reference, sections 4.6, 4.7 and 6).
-
-    ``receipts``: a delayed message is answered with a receipt, by which it can be deleted, or its delay changed, before
-    it is visible. ``together``: the error of one message is that of the command, and nothing is stored.
-    ``unrepeated``: a message without a deduplication id is stored even if its queue asks for one. ``decode`` is pure,
-    makes the message to store of each one that was sent to a queue whose ``smq_base64`` is set, and may raise
+    ``receipts``: a delayed message gets a receipt, by which it can be deleted, or its delay changed, before it is
+    visible. ``all_or_nothing``: the error of one message is that of the command, and nothing is stored.
+    ``dedup_id_optional``: a message without a deduplication id is stored even if its queue needs one. ``decode`` is
+    pure, returns the message to store for each one sent to a queue with ``smq_base64``, and may raise
     ``BodyUnreadable``.
     """
 
     receipts: bool = False
-    together: bool = False
-    unrepeated: bool = False
+    all_or_nothing: bool = False
+    dedup_id_optional: bool = False
     decode: Callable[[NewMessage], NewMessage] | None = None
+
+
+class Send(Command, frozen=True, kw_only=True):
+    """Store messages. Result: a list with a ``SentMessage`` or an error for each.
+
+    The error of a message is ``MessageTooLong``. In a FIFO queue ``GroupMissing`` and ``DeduplicationIdMissing`` are
+    errors of the whole command, and nothing is stored; with ``options`` they are errors of a message. A duplicate
+    within ``limits.DEDUPLICATION_S`` is not stored; its result is that of the first message.
+
+    ``options`` is ``None`` for the rules of SQS.
+    """
+
+    queue: str
+    messages: tuple[NewMessage, ...]
+    options: SendOptions | None = None
 
 
 class Receive(Command, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from veilmq.core import limits
-from veilmq.core.commands import Command, MaySend, MessageState, QueueCounts, SendTerms, SentMessage
+from veilmq.core.commands import Command, MaySend, MessageState, QueueCounts, SendOptions, SentMessage
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.messages import IdSource, NewMessage
 from veilmq.core.receipts import Receipt, ReceiptBook
@@ -118,7 +118,7 @@ class Leased(NamedTuple):
     row: Any
 
 
-class Given(SendTerms, frozen=True, kw_only=True, gc=False):
+class Given(SendOptions, frozen=True, kw_only=True, gc=False):
     """The terms of messages that the store itself sends: they were checked, and have ids."""
 
     ids: tuple[bytes, ...]

@@ -31,7 +31,7 @@ from veilmq.core.commands import (
     PurgeQueue,
     Receive,
     Send,
-    SendTerms,
+    SendOptions,
     SetAccount,
     SetQueue,
     StartMove,
@@ -122,7 +122,7 @@ def standard(world: World) -> Iterator[Receipts]:
         )
         held.append(second)
     late = tuple(message(f"late-{place}", delay_s=HOUR_S) for place in range(2))
-    (sent,) = world.ask(Send(queue=queue, messages=late, terms=SendTerms(receipts=True, together=True)))
+    (sent,) = world.ask(Send(queue=queue, messages=late, options=SendOptions(receipts=True, all_or_nothing=True)))
     changes = (VisibilityChange(receipt=sent[0].receipt, timeout_s=2 * HOUR_S),)
     renewed: dict[str, Any] = {"only_live": True, "renew_receipt": True, "lease_s_max": None}
     world.ask(

@@ -87,8 +87,8 @@ async def insert(
 def _key(new: NewMessage, command: Send, queue: Queue) -> bytes | None:
     """Return under what a message is remembered; ``None`` for one that is no duplicate of any."""
     settings = queue.settings
-    unrepeated = command.terms is not None and command.terms.unrepeated
-    if unrepeated and new.dedup_id is None and not settings.content_deduplication:
+    is_optional = command.options is not None and command.options.dedup_id_optional
+    if is_optional and new.dedup_id is None and not settings.content_deduplication:
         return None
     return key_of(new.group or "", id_of(new, settings), queue)
 
@@ -133,7 +133,7 @@ class Sends:
             if queue.settings.delay_s:  # an answer with a receipt says until when, so the delay is the message's own
                 new = [
                     replace(each, delay_s=queue.settings.delay_s)
-                    if each.delay_s is None and command.terms is not None and command.terms.receipts
+                    if each.delay_s is None and command.options is not None and command.options.receipts
                     else each
                     for each, command in asked
                 ]
@@ -156,7 +156,7 @@ class Sends:
 
     def _sent(self, queue: Queue, command: Send, row: Any) -> SentMessage:
         sequence, receipt = row["seq"] if queue.settings.fifo else None, None
-        if command.terms is not None and command.terms.receipts and row["visible_at"] != row["sent_at"]:
+        if command.options is not None and command.options.receipts and row["visible_at"] != row["sent_at"]:
             receipt = self._node.book.issue(queue.number, row["seq"], 0, 0, row["visible_at"])
         return SentMessage(id=row["id"], sequence=sequence, receipt=receipt)
 
@@ -164,9 +164,9 @@ class Sends:
 def _taken(command: Send, queue: Queue) -> Sequence[NewMessage | VeilmqError] | VeilmqError:
     """Return for each message what is to be stored, or why it is not; for all that go together, why none is."""
     try:
-        if queue.settings.fifo and command.terms is None:
+        if queue.settings.fifo and command.options is None:
             check_together(command.messages, queue.settings)
-        return checked(command.messages, command.terms, queue.settings)
+        return checked(command.messages, command.options, queue.settings)
     except VeilmqError as error:
         return error
 

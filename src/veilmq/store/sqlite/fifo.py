@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from veilmq.core import commands
-from veilmq.core.commands import Received, ReceivedMessage, SendTerms, SentMessage
+from veilmq.core.commands import Received, ReceivedMessage, SendOptions, SentMessage
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import BATCH_ROW_BYTES, SECOND_MS
 from veilmq.core.messages import (
@@ -69,23 +69,23 @@ def send(
 def _add(session: Session, queue: Queue, command: commands.Send, first: int, now_ms: int, made: Made) -> Sent:
     """Raises what is wrong with all of the command."""
     messages, rows, _, _ = made
-    terms = command.terms
-    next_id = session.ids.next if type(terms) is not Given else iter(terms.ids).__next__
-    if terms is None:
+    options = command.options
+    next_id = session.ids.next if type(options) is not Given else iter(options.ids).__next__
+    if options is None:
         check_together(command.messages, queue.settings)
     answer: Sent = []
-    for new in command.messages if terms is None else checked(command.messages, terms, queue.settings):
+    for new in command.messages if options is None else checked(command.messages, options, queue.settings):
         seq = first + len(rows)
         try:
             if isinstance(new, VeilmqError):
                 raise new
-            sent = _accept(session, queue, new, next_id(), seq, now_ms, terms)
+            sent = _accept(session, queue, new, next_id(), seq, now_ms, options)
         except VeilmqError as error:
             answer.append(error)
             continue
         if sent.sequence == seq:  # else it repeats another one
             assert new.group is not None, "a message of a FIFO queue has a group"
-            wants_receipt = terms is not None and terms.receipts
+            wants_receipt = options is not None and options.receipts
             visible_at_ms = None  # it follows the queue's delay
             if new.delay_s is not None:
                 visible_at_ms = now_ms + new.delay_s * SECOND_MS
@@ -103,12 +103,23 @@ def _add(session: Session, queue: Queue, command: commands.Send, first: int, now
 
 
 def _accept(
-    session: Session, queue: Queue, new: NewMessage, message_id: bytes, seq: int, now_ms: int, terms: SendTerms | None
+    session: Session,
+    queue: Queue,
+    new: NewMessage,
+    message_id: bytes,
+    seq: int,
+    now_ms: int,
+    options: SendOptions | None,
 ) -> SentMessage:
     """Return the answer of a message that is to be stored as ``seq``, or that of the one that it repeats."""
     settings = queue.settings
     group = group_of(new, settings)
-    if terms is not None and terms.unrepeated and new.dedup_id is None and not settings.content_deduplication:
+    if (
+        options is not None
+        and options.dedup_id_optional
+        and new.dedup_id is None
+        and not settings.content_deduplication
+    ):
         return SentMessage(id=message_id, sequence=seq)
     key = deduplication_key(queue.number, group, id_of(new, settings), settings)
     before = session.accepted.find(key)

@@ -121,7 +121,7 @@ class _Transaction(ClaimTransaction):
 
     async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
         session, ours = self._session, self._settled(queue)
-        given = commands.Send(queue=ours.name, messages=tuple(messages), terms=Given(ids=tuple(ids)))
+        given = commands.Send(queue=ours.name, messages=tuple(messages), options=Given(ids=tuple(ids)))
         answers: list[Any] = [None]
         (fifo.send if ours.fifo else standard.send)(session, ours, [(0, given)], self._now_ms, answers)
         sent: list[SentMessage] = answers[0]

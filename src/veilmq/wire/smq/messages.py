@@ -21,7 +21,7 @@ from veilmq.core.commands import (
     Received,
     ReceivedMessage,
     Send,
-    SendTerms,
+    SendOptions,
     SentMessage,
     VisibilityChange,
 )
@@ -243,8 +243,8 @@ def _invalid(name: str, why: str) -> SmqError:
 # A batch is stored as a whole or not at all: what is wrong with one message is the error of the request.
 
 
-_ONE = SendTerms(receipts=True, together=True, unrepeated=True, decode=decoded)
-_SEVERAL = SendTerms(together=True, unrepeated=True, decode=decoded)
+_ONE = SendOptions(receipts=True, all_or_nothing=True, dedup_id_optional=True, decode=decoded)
+_SEVERAL = SendOptions(all_or_nothing=True, dedup_id_optional=True, decode=decoded)
 _UNSET = "0"
 _BODY = "MessageBody"
 
@@ -271,7 +271,7 @@ def send_message(request: SmqRequest, context: RequestContext) -> Plan:
         )
         return Answer(201, document("Message", content))
 
-    return Plan(Send(queue=queue_of(request, context), messages=(outgoing.message,), terms=_ONE), respond)
+    return Plan(Send(queue=queue_of(request, context), messages=(outgoing.message,), options=_ONE), respond)
 
 
 def batch_send_message(request: SmqRequest, context: RequestContext) -> Plan:
@@ -290,7 +290,7 @@ def batch_send_message(request: SmqRequest, context: RequestContext) -> Plan:
         return Answer(201, document("Messages", "".join(content)))
 
     messages = tuple(each.message for each in outgoing)
-    return Plan(Send(queue=queue_of(request, context), messages=messages, terms=_SEVERAL), respond)
+    return Plan(Send(queue=queue_of(request, context), messages=messages, options=_SEVERAL), respond)
 
 
 def _sent_elements(sent: SentMessage, outgoing: _Outgoing) -> str:
