@@ -1,10 +1,12 @@
 """What can go wrong with a command: a small closed set.
 
-The engine raises or returns these; each protocol gives them its own codes and statuses at the wire. Every message says
-what to do about it.
+The engine raises or returns these; each protocol gives them its own codes and statuses at the wire. An error is its
+fields and a sentence that says what to do.
 """
 
 import enum
+from dataclasses import dataclass
+from typing import ClassVar, dataclass_transform
 
 
 class ReceiptState(enum.Enum):
@@ -18,432 +20,387 @@ class ReceiptState(enum.Enum):
     GONE = "gone"
 
 
-_ENDED = {
-    ReceiptState.EXPIRED: "The receipt's timeout has ended",
-    ReceiptState.SUPERSEDED: "The message was received again since, by whoever has it now",
-    ReceiptState.GONE: "The message is no longer in the queue",
-}
-
-
 class VeilmqError(Exception):
     """The root of all errors that veilmq itself raises; ``str()`` is a sentence for a person."""
 
 
-class QueueNotFound(VeilmqError):
-    """The named queue does not exist, or was deleted while the command waited."""
+@dataclass_transform()
+class CommandError(VeilmqError):
+    """An error with the annotated fields of its class; ``text`` has their names in braces."""
 
-    def __init__(self, queue: str) -> None:
-        """``queue`` is the full name, account included."""
-        super().__init__(f"The queue {queue} does not exist; create it first.")
-        self.queue = queue
+    text: ClassVar[str]
 
+    def __init_subclass__(cls) -> None:
+        dataclass(eq=False, repr=False)(cls)
 
-class QueueExists(VeilmqError):
-    """A queue of that name exists with another value of ``setting`` (a field of ``QueueSettings``)."""
+    def __str__(self) -> str:
+        return self.text.format(**vars(self))
 
-    def __init__(self, queue: str, setting: str) -> None:
-        """``setting`` is the first field whose supplied value differs."""
-        super().__init__(
-            f"The queue {queue} exists with another {setting}; leave it out, or change the queue's settings first."
-        )
-        self.queue = queue
-        self.setting = setting
 
+# Queues. ``queue`` is a full name, account included; ``setting`` a field of ``QueueSettings``; ``why`` a sentence.
 
-class MessageTooLong(VeilmqError):
-    """Body and attributes together exceed the queue's ``message_bytes_max``."""
 
-    def __init__(self, bytes_max: int) -> None:
-        """``bytes_max`` is the limit in force, in bytes."""
-        super().__init__(f"The message is too long: body and attributes may have {bytes_max} bytes together.")
-        self.bytes_max = bytes_max
+class QueueNotFound(CommandError):
+    """The queue does not exist, or was deleted while the command waited."""
 
+    text = "The queue {queue} does not exist; create it first."
+    queue: str
 
-class ReceiptInvalid(VeilmqError):
-    """The receipt was not issued by this server for this queue: malformed, forged, foreign, or never received."""
 
-    def __init__(self) -> None:
-        """Say no more than that: which check failed is nobody's business."""
-        super().__init__("The receipt handle is not valid for this queue; use the one of the latest receive.")
+class QueueExists(CommandError):
+    """A queue of that name exists; ``setting`` is the first one whose supplied value differs."""
 
+    text = "The queue {queue} exists with another {setting}; leave it out, or change the queue's settings first."
+    queue: str
+    setting: str
 
-class LeaseTooLong(VeilmqError):
-    """The change would keep the message in flight for more than 12 hours after its receive."""
 
-    def __init__(self, seconds_max: int) -> None:
-        """``seconds_max`` is the whole lease's maximum, in seconds."""
-        super().__init__(f"The total visibility timeout would exceed {seconds_max} seconds since the receive.")
-        self.seconds_max = seconds_max
+class QueueDeletedRecently(CommandError):
+    """The name of a deleted queue cannot be used again for ``pause_s`` seconds."""
 
+    text = "The queue {queue} was deleted; wait {pause_s} seconds before creating one of that name."
+    queue: str
+    pause_s: int
 
-class QueueDeletedRecently(VeilmqError):
-    """A queue of that name was deleted so lately that the name may not be used again yet."""
 
-    def __init__(self, queue: str, pause_s: int) -> None:
-        """``pause_s`` is how long a name rests, in seconds."""
-        super().__init__(f"The queue {queue} was deleted; wait {pause_s} seconds before creating one of that name.")
-        self.queue = queue
-        self.pause_s = pause_s
+class PurgeInProgress(CommandError):
+    """A queue that was purged cannot be purged again for ``pause_s`` seconds."""
 
+    text = "The queue {queue} was purged less than {pause_s} seconds ago; wait that long."
+    queue: str
+    pause_s: int
 
-class PurgeInProgress(VeilmqError):
-    """The queue was purged so lately that it may not be purged again yet."""
 
-    def __init__(self, queue: str, pause_s: int) -> None:
-        """``pause_s`` is how long a queue rests, in seconds."""
-        super().__init__(f"The queue {queue} was purged less than {pause_s} seconds ago; wait that long.")
-        self.queue = queue
-        self.pause_s = pause_s
+class SettingsConflict(CommandError):
+    """Settings contradict each other, or ``setting`` cannot change any more."""
 
+    text = "{why}"
+    setting: str
+    why: str
 
-class SettingsConflict(VeilmqError):
-    """The settings would contradict each other, or ``setting`` cannot change any more."""
 
-    def __init__(self, setting: str, why: str) -> None:
-        """``setting`` is the field of ``QueueSettings`` to correct, ``why`` a sentence."""
-        super().__init__(why)
-        self.setting = setting
+class EditRefused(CommandError):
+    """The ``edit`` of an ``EditQueue`` refuses; ``reason`` is for its caller, the engine only returns it."""
 
+    text = "{reason}"
+    reason: Exception
 
-class EditRefused(VeilmqError):
-    """Whoever edits a setting found that it cannot be done."""
 
-    def __init__(self, reason: Exception) -> None:
-        """``reason`` is for whoever asked: the engine only hands it back."""
-        super().__init__(str(reason))
-        self.reason = reason
+class TooManyTags(CommandError):
+    """The queue would have more than ``tags_max`` tags."""
 
+    text = "A queue may have {tags_max} tags; remove some first."
+    tags_max: int
 
-class TooManyTags(VeilmqError):
-    """The queue would have more tags than it may."""
 
-    def __init__(self, tags_max: int) -> None:
-        """``tags_max`` is the limit in force."""
-        super().__init__(f"A queue may have {tags_max} tags; remove some first.")
-        self.tags_max = tags_max
+class DeadLetterQueueRefused(CommandError):
+    """``queue`` cannot be the dead-letter queue of this source: ``missing``, of another type, or not allowed."""
 
+    text = "{why}"
+    queue: str
+    why: str
+    missing: bool = False
 
-class DeadLetterQueueRefused(VeilmqError):
-    """The dead-letter queue cannot serve this source: missing, of another kind, or it does not allow it."""
 
-    def __init__(self, queue: str, why: str, *, missing: bool = False) -> None:
-        """``queue`` is the dead-letter queue's full name, ``why`` a sentence; ``missing``: it does not exist."""
-        super().__init__(why)
-        self.queue = queue
-        self.missing = missing
+class ReceivesThrottled(CommandError):
+    """The queue got more than ``per_s_max`` receives in a second."""
 
+    text = "The queue allows {per_s_max} receives a second; ask for more messages at once, or later."
+    per_s_max: int
 
-class GroupMissing(VeilmqError):
-    """A message of a FIFO queue must name its group."""
 
-    def __init__(self) -> None:
-        """The remedy is in the sentence."""
-        super().__init__("The message has no group; a FIFO queue needs one for each message.")
+# Messages and receipts.
 
 
-class DeduplicationIdMissing(VeilmqError):
-    """A message of this FIFO queue must bring its deduplication id."""
+class MessageTooLong(CommandError):
+    """Body and attributes together exceed ``bytes_max``, the queue's ``message_bytes_max``."""
 
-    def __init__(self) -> None:
-        """The remedy is in the sentence."""
-        super().__init__("The message has no deduplication id; give one, or turn content-based deduplication on.")
+    text = "The message is too long: body and attributes may have {bytes_max} bytes together."
+    bytes_max: int
 
 
-class NotADeadLetterQueue(VeilmqError):
-    """Only the messages of a dead-letter queue can be moved by a task."""
-
-    def __init__(self, queue: str) -> None:
-        """``queue`` is the source's full name."""
-        super().__init__(f"No queue names {queue} as its dead-letter queue; only dead letters can be moved.")
-        self.queue = queue
-
-
-class MoveTaskRunning(VeilmqError):
-    """A source has one move task at a time."""
-
-    def __init__(self, queue: str) -> None:
-        """``queue`` is the source's full name."""
-        super().__init__(f"A move task for {queue} is running; wait for its end or cancel it.")
-        self.queue = queue
-
-
-class MoveTaskNotFound(VeilmqError):
-    """The move task does not exist, or does not run any more."""
-
-    def __init__(self) -> None:
-        """The remedy is in the sentence."""
-        super().__init__("There is no such running move task; list the tasks of the source.")
-
-
-class DestinationRefused(VeilmqError):
-    """Messages cannot be moved to that queue."""
-
-    def __init__(self, queue: str, why: str) -> None:
-        """``queue`` is the destination's full name, ``why`` a sentence."""
-        super().__init__(why)
-        self.queue = queue
-
-
-class SourceNotFound(VeilmqError):
-    """The queue has no such source: it was never opened, or an operator closed it."""
-
-    def __init__(self, source: str) -> None:
-        """``source`` is the reader's name for itself."""
-        super().__init__(f"The queue has no source {source}; open it first.")
-        self.source = source
-
-
-class ConsumerTaken(VeilmqError):
-    """Another source of the same consumer has open claims."""
-
-    def __init__(self, consumer: str, source: str) -> None:
-        """``source`` is the other one."""
-        super().__init__(
-            f"The source {source} of the consumer {consumer} has open claims. Let it end, or take its place over: its "
-            "claims are then released and their messages delivered again."
-        )
-        self.consumer = consumer
-        self.source = source
-
-
-class EpochFenced(VeilmqError):
-    """The source was opened again since: whoever uses the older epoch must stop."""
-
-    def __init__(self, epoch: int, current: int) -> None:
-        """``current`` is the epoch in force."""
-        super().__init__(f"The epoch {epoch} is over, {current} is in force: another reader opened the source; stop.")
-        self.epoch = epoch
-        self.current = current
-
-
-class ClaimGap(VeilmqError):
-    """The number is behind the next claim of the source."""
-
-    def __init__(self, number: int, last: int) -> None:
-        """``last`` is the last number bound."""
-        super().__init__(f"Claim {number} cannot be: the last one is {last}. The checkpoint is not of this source.")
-        self.number = number
-        self.last = last
-
-
-class ClaimAcknowledged(VeilmqError):
-    """The claim was acknowledged: its messages are deleted."""
-
-    def __init__(self, number: int, acknowledged: int) -> None:
-        """``acknowledged`` is up to where the source is."""
-        super().__init__(f"Claim {number} was acknowledged (all up to {acknowledged} are); its messages are deleted.")
-        self.number = number
-        self.acknowledged = acknowledged
-
-
-class ClaimLost(VeilmqError):
-    """The claim's messages went back to the queue, or were purged: its hold ended, or nobody knows of it."""
-
-    def __init__(self, number: int) -> None:
-        """``number`` is the claim's."""
-        super().__init__(
-            f"Claim {number} is lost: its hold ended without a heartbeat, or the queue was purged. Messages that went "
-            "back to the queue are delivered again."
-        )
-        self.number = number
-
-
-class ClaimReleased(VeilmqError):
-    """The claim's messages were given back by an operator or by a takeover."""
-
-    def __init__(self, number: int) -> None:
-        """``number`` is the claim's."""
-        super().__init__(f"Claim {number} was released: its messages are delivered again.")
-        self.number = number
-
-
-class ShardNotFound(VeilmqError):
-    """The claim has fewer shards."""
-
-    def __init__(self, shard: int, shards: int) -> None:
-        """``shards`` is how many the claim has."""
-        super().__init__(f"The claim has no shard {shard}; they are 0 to {shards - 1}.")
-        self.shard = shard
-        self.shards = shards
-
-
-class CursorInvalid(VeilmqError):
-    """The cursor is not one that a page of a claim named."""
-
-    def __init__(self) -> None:
-        """The remedy is in the sentence."""
-        super().__init__("The cursor is not valid; use the one of the page before, or none for the first page.")
-
-
-class MessageNotClaimed(VeilmqError):
-    """The message is not in that claim."""
-
-    def __init__(self, number: int) -> None:
-        """``number`` is the claim's."""
-        super().__init__(f"Claim {number} has no such message; read it to see the ids of its messages.")
-        self.number = number
-
-
-class ReceiptEnded(VeilmqError):
-    """Only a live receipt forwards; this one is not, and its message was not sent."""
-
-    def __init__(self, state: ReceiptState) -> None:
-        """``state`` is any but live."""
-        super().__init__(f"{_ENDED[state]}, so nothing was forwarded; forward what the next receive gives.")
-        self.state = state
-
-
-class GroupHeld(VeilmqError):
-    """A message of the same group, before this one, was not forwarded; this one would overtake it."""
-
-    def __init__(self) -> None:
-        """The remedy is in the sentence."""
-        super().__init__("An earlier message of the group was not forwarded: forward that one first.")
-
-
-class StageRefused(VeilmqError):
-    """One of the messages cannot be sent, so none of them was staged."""
-
-    def __init__(self, index: int, reason: VeilmqError) -> None:
-        """``index`` counts the messages of the call from 0."""
-        super().__init__(f"Message {index} was refused, and nothing staged: {reason}")
-        self.index = index
-        self.reason = reason
-        self.why = type(reason).__name__
-        self.bytes_max: int | None = getattr(reason, "bytes_max", None)
-
-
-class StageMissing(VeilmqError):
-    """An attempt that is to be published has not staged what it should have."""
-
-    def __init__(self, attempt: str, messages: int, wanted: int) -> None:
-        """``messages`` is what is there."""
-        super().__init__(f"The attempt {attempt} has staged {messages} messages, not {wanted}; stage the batch again.")
-        self.attempt = attempt
-        self.messages = messages
-        self.wanted = wanted
-
-
-class BodyUnreadable(VeilmqError):
+class BodyUnreadable(CommandError):
     """The queue takes bodies in base64 over this protocol, and this one is no such text."""
 
-    def __init__(self) -> None:
-        """The remedy is in the sentence."""
-        super().__init__(
-            "The body is no base64 of UTF-8 text, which this queue takes bodies in: encode it, or unset smq_base64."
-        )
+    text = "The body is no base64 of UTF-8 text, which this queue takes bodies in: encode it, or unset smq_base64."
 
 
-class ReceivesThrottled(VeilmqError):
-    """More receives were asked of the queue in a second than it allows."""
+class GroupMissing(CommandError):
+    """A message of a FIFO queue must name its group."""
 
-    def __init__(self, per_s_max: int) -> None:
-        """``per_s_max`` is the limit in force, in receives a second."""
-        super().__init__(f"The queue allows {per_s_max} receives a second; ask for more messages at once, or later.")
-        self.per_s_max = per_s_max
+    text = "The message has no group; a FIFO queue needs one for each message."
 
 
-class StoreFull(VeilmqError):
-    """The disk is full, or nearly: nothing of the command was kept. Receives, changes and deletes go on."""
+class DeduplicationIdMissing(CommandError):
+    """A message of this FIFO queue must have a deduplication id."""
 
-    def __init__(self) -> None:
-        """The remedy is the operator's: free space, or drain queues."""
-        super().__init__(
-            "The disk that keeps the messages is (nearly) full: free space or drain queues, then send again."
-        )
+    text = "The message has no deduplication id; give one, or turn content-based deduplication on."
 
 
-class StoreUnavailable(VeilmqError):
-    """The database cannot be reached, or has no time: nothing of the command was done. Retry."""
+class ReceiptInvalid(CommandError):
+    """The receipt is malformed, forged, of another queue or server, or of a message never received: not said which."""
 
-    def __init__(self) -> None:
-        """Clients retry this by themselves; the operator looks at the log."""
-        super().__init__("The database cannot be reached, or has no time for this; nothing was done. Try again.")
+    text = "The receipt handle is not valid for this queue; use the one of the latest receive."
 
 
-class OutcomeUnknown(VeilmqError):
-    """The store failed after the commit was begun: the command may or may not have been kept. Retry."""
+class LeaseTooLong(CommandError):
+    """The change would keep the message in flight for more than ``seconds_max`` after its receive."""
 
-    def __init__(self) -> None:
-        """A retry is safe for everything but an exactly-once send."""
-        super().__init__("The store failed while it was making this durable; it may have happened. Try again.")
-
-
-class ShuttingDown(VeilmqError):
-    """The server is draining; nothing of the command was done. Retry on the next connection."""
-
-    def __init__(self) -> None:
-        """Clients retry this by themselves."""
-        super().__init__("The server is shutting down; try again.")
+    text = "The total visibility timeout would exceed {seconds_max} seconds since the receive."
+    seconds_max: int
 
 
-class InternalError(VeilmqError):
-    """A defect of ours: the command failed alone and changed nothing; the log has the traceback."""
-
-    def __init__(self) -> None:
-        """The details stay in the log."""
-        super().__init__("The server failed on this request; the log has the details.")
-
-
-# Topics and subscriptions.
+_ENDED = {
+    ReceiptState.EXPIRED: "The receipt's timeout has ended",
+    ReceiptState.SUPERSEDED: "The message has been received again",
+    ReceiptState.GONE: "The message is no longer in the queue",
+}
 
 
-class TopicNotFound(VeilmqError):
-    """The named topic does not exist."""
+class ReceiptEnded(CommandError):
+    """Only a live receipt forwards; the message of this one was not sent."""
 
-    def __init__(self, topic: str) -> None:
-        """``topic`` is the full name, account included."""
-        super().__init__(f"The topic {topic} does not exist; create it first.")
-        self.topic = topic
+    text = "{why}, so nothing was forwarded; forward what the next receive gives."
+    state: ReceiptState
 
-
-class TopicExists(VeilmqError):
-    """A topic of that name exists with another value of ``setting`` (a field of ``TopicSettings``)."""
-
-    def __init__(self, topic: str, setting: str) -> None:
-        """``setting`` is the first field whose supplied value differs."""
-        super().__init__(f"The topic {topic} exists with another {setting}; leave it out, or change the topic first.")
-        self.topic = topic
-        self.setting = setting
+    def __str__(self) -> str:
+        return self.text.format(why=_ENDED[self.state])
 
 
-class SubscriptionNotFound(VeilmqError):
+class GroupHeld(CommandError):
+    """An earlier message of the group was not forwarded; this one would overtake it."""
+
+    text = "An earlier message of the group was not forwarded: forward that one first."
+
+
+# Move tasks.
+
+
+class NotADeadLetterQueue(CommandError):
+    """Only the messages of a dead-letter queue can be moved by a task."""
+
+    text = "No queue names {queue} as its dead-letter queue; only dead letters can be moved."
+    queue: str
+
+
+class MoveTaskRunning(CommandError):
+    """A source has one move task at a time."""
+
+    text = "A move task for {queue} is running; wait for its end or cancel it."
+    queue: str
+
+
+class MoveTaskNotFound(CommandError):
+    """The move task does not exist, or does not run any more."""
+
+    text = "There is no such running move task; list the tasks of the source."
+
+
+class DestinationRefused(CommandError):
+    """Messages cannot be moved or forwarded to ``queue``."""
+
+    text = "{why}"
+    queue: str
+    why: str
+
+
+# Claims and publications. ``source`` is the reader's own name, ``number`` that of a claim.
+
+
+class SourceNotFound(CommandError):
+    """The queue has no such source: it was never opened, or an operator closed it."""
+
+    text = "The queue has no source {source}; open it first."
+    source: str
+
+
+class ConsumerTaken(CommandError):
+    """Another source of the same consumer has open claims."""
+
+    text = (
+        "The source {source} of the consumer {consumer} has open claims. Let it end, or take its place over: its "
+        "claims are then released and their messages delivered again."
+    )
+    consumer: str
+    source: str
+
+
+class EpochFenced(CommandError):
+    """The source was opened again: a reader with an older epoch than ``current`` must stop."""
+
+    text = "The epoch {epoch} is over, {current} is in force: another reader opened the source; stop."
+    epoch: int
+    current: int
+
+
+class ClaimGap(CommandError):
+    """The number is behind the next claim of the source; ``last`` is the last number bound."""
+
+    text = "Claim {number} cannot be: the last one is {last}. The checkpoint is not of this source."
+    number: int
+    last: int
+
+
+class ClaimAcknowledged(CommandError):
+    """All claims up to ``acknowledged`` are acknowledged: their messages are deleted."""
+
+    text = "Claim {number} was acknowledged (all up to {acknowledged} are); its messages are deleted."
+    number: int
+    acknowledged: int
+
+
+class ClaimLost(CommandError):
+    """The claim's messages went back to the queue or were purged, or the claim is unknown."""
+
+    text = (
+        "Claim {number} is lost: its hold ended without a heartbeat, or the queue was purged. Messages that went back "
+        "to the queue are delivered again."
+    )
+    number: int
+
+
+class ClaimReleased(CommandError):
+    """An operator or a takeover returned the claim's messages to the queue."""
+
+    text = "Claim {number} was released: its messages are delivered again."
+    number: int
+
+
+class ShardNotFound(CommandError):
+    """The claim has only ``shards`` shards."""
+
+    text = "The claim has no shard {shard}; they are 0 to {last}."
+    shard: int
+    shards: int
+
+    def __str__(self) -> str:
+        return self.text.format(shard=self.shard, last=self.shards - 1)
+
+
+class CursorInvalid(CommandError):
+    """No page of a claim has this cursor."""
+
+    text = "The cursor is not valid; use the one of the page before, or none for the first page."
+
+
+class MessageNotClaimed(CommandError):
+    """The message is not in that claim."""
+
+    text = "Claim {number} has no such message; read it to see the ids of its messages."
+    number: int
+
+
+class StageRefused(CommandError):
+    """The message ``index`` of the call, from 0, cannot be sent, so none of them was staged."""
+
+    text = "Message {index} was refused, and nothing staged: {reason}"
+    index: int
+    reason: VeilmqError
+
+    @property
+    def why(self) -> str:
+        """The name of the reason's type."""
+        return type(self.reason).__name__
+
+    @property
+    def bytes_max(self) -> int | None:
+        """The limit that the message exceeds."""
+        return getattr(self.reason, "bytes_max", None)
+
+
+class StageMissing(CommandError):
+    """An attempt that is to be published has staged ``messages`` and not ``wanted``."""
+
+    text = "The attempt {attempt} has staged {messages} messages, not {wanted}; stage the batch again."
+    attempt: str
+    messages: int
+    wanted: int
+
+
+# Topics and subscriptions; ``topic`` is a full name.
+
+
+class TopicNotFound(CommandError):
+    """The topic does not exist."""
+
+    text = "The topic {topic} does not exist; create it first."
+    topic: str
+
+
+class TopicExists(CommandError):
+    """A topic of that name exists; ``setting`` is the first one whose supplied value differs."""
+
+    text = "The topic {topic} exists with another {setting}; leave it out, or change the topic first."
+    topic: str
+    setting: str
+
+
+class SubscriptionNotFound(CommandError):
     """The topic has no such subscription."""
 
-    def __init__(self, topic: str, subscription: str) -> None:
-        """``topic`` is the full name, ``subscription`` its own."""
-        super().__init__(f"The topic {topic} has no subscription {subscription}; subscribe first.")
-        self.topic = topic
-        self.subscription = subscription
+    text = "The topic {topic} has no subscription {subscription}; subscribe first."
+    topic: str
+    subscription: str
 
 
-class SubscriptionExists(VeilmqError):
-    """A subscription of that name exists with another value of ``setting`` (a field of ``Subscription``)."""
+class SubscriptionExists(CommandError):
+    """A subscription of that name exists; ``setting`` is the first field of ``Subscription`` that differs."""
 
-    def __init__(self, topic: str, subscription: str, setting: str) -> None:
-        """``setting`` is the first field that differs."""
-        super().__init__(
-            f"The subscription {subscription} of {topic} exists with another {setting}; end it first, or name another."
-        )
-        self.topic = topic
-        self.subscription = subscription
-        self.setting = setting
+    text = "The subscription {subscription} of {topic} exists with another {setting}; end it first, or name another."
+    topic: str
+    subscription: str
+    setting: str
 
 
-class TooManySubscriptions(VeilmqError):
-    """The topic would have more subscriptions than it may."""
+class TooManySubscriptions(CommandError):
+    """The topic would have more than ``subscriptions_max`` subscriptions."""
 
-    def __init__(self, subscriptions_max: int) -> None:
-        """``subscriptions_max`` is the limit in force."""
-        super().__init__(f"A topic may have {subscriptions_max} subscriptions; end some first.")
-        self.subscriptions_max = subscriptions_max
+    text = "A topic may have {subscriptions_max} subscriptions; end some first."
+    subscriptions_max: int
 
 
-class EndpointRefused(VeilmqError):
-    """Messages cannot, or may not, be pushed to ``endpoint``."""
+class EndpointRefused(CommandError):
+    """Messages cannot, or may not, be pushed to ``endpoint``; ``why`` says what is wrong and what to do."""
 
-    def __init__(self, endpoint: str, why: str) -> None:
-        """``why`` says what is wrong, and what to do, as words behind a colon."""
-        super().__init__(f"Nothing can be pushed to {endpoint[:200]!r}: {why}.")
-        self.endpoint = endpoint
-        self.why = why
+    text = "Nothing can be pushed to {endpoint!r}: {why}."
+    endpoint: str
+    why: str
+
+    def __str__(self) -> str:
+        return self.text.format(endpoint=self.endpoint[:200], why=self.why)
+
+
+# The store and the server.
+
+
+class StoreFull(CommandError):
+    """The disk is full, or nearly: nothing of the command was kept. Receives, changes and deletes go on."""
+
+    text = "The disk that keeps the messages is (nearly) full: free space or drain queues, then send again."
+
+
+class StoreUnavailable(CommandError):
+    """The database cannot be reached, or has no time: nothing of the command was done. Retry."""
+
+    text = "The database cannot be reached, or has no time for this; nothing was done. Try again."
+
+
+class OutcomeUnknown(CommandError):
+    """The store failed after the commit was begun: the command may or may not have been kept.
+
+    A retry is safe for everything but an exactly-once send.
+    """
+
+    text = "The store failed while it was making this durable; it may have happened. Try again."
+
+
+class ShuttingDown(CommandError):
+    """The server is draining; nothing of the command was done. Retry on the next connection."""
+
+    text = "The server is shutting down; try again."
+
+
+class InternalError(CommandError):
+    """A defect of ours: the command failed alone and changed nothing; the log has the traceback."""
+
+    text = "The server failed on this request; the log has the details."

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from veilmq.core.commands import Command
-from veilmq.core.errors import LeaseTooLong, ReceiptInvalid, ReceiptState, StoreUnavailable, VeilmqError
+from veilmq.core.errors import LeaseTooLong, ReceiptInvalid, ReceiptState, StoreUnavailable
 from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
 
 _VERSION = 1
@@ -212,9 +212,7 @@ class PlanExport(Command, frozen=True, kw_only=True):
 class ExportedElsewhere(StoreUnavailable):
     """Another node exports at this moment, and has done so for a while."""
 
-    def __init__(self) -> None:
-        """Say so."""
-        VeilmqError.__init__(self, "Events are being exported by another node, which takes its time; try again.")
+    text = "Events are being exported by another node, which takes its time; try again."
 
 
 class ReadEvents(Command, frozen=True, kw_only=True):
