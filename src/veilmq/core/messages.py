@@ -18,7 +18,7 @@ from veilmq.core.limits import (
     PRIORITY,
     SECOND_MS,
 )
-from veilmq.core.settings import ATTRIBUTE_DEFAULT, QueueSettings
+from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, QueueSettings
 
 # What a message carries beside its body: the user's attributes and the protocol's.
 #
@@ -78,7 +78,7 @@ def _value_bytes(value: Attribute) -> bytes:
     return (value.text or "").encode() if value.data is None else value.data
 
 
-def key_of(properties: bytes, attribute: str = ATTRIBUTE_DEFAULT) -> str:
+def key_of(properties: bytes, attribute: str = ROUTING_ATTRIBUTE_DEFAULT) -> str:
     """Return the text of the message attribute ``attribute``; empty when the message has none.
 
     ``properties`` are encoded by ``encode_properties``.

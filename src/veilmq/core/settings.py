@@ -1,25 +1,27 @@
-"""A queue's settings: the values that its owner chooses, one name each, and which of them fit together."""
+"""A queue's settings: the values that its owner chooses, which of them fit together, and routing tables.
+
+Names are the same for every protocol. The store checks, so a rule holds whichever protocol sets the value.
+"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import Self
 
 import msgspec
 
 from veilmq.core import limits
-from veilmq.core.errors import DeadLetterQueueRefused, SettingsConflict, TooManyTags
+from veilmq.core.errors import DeadLetterQueueRefused, DestinationRefused, SettingsConflict, TooManyTags
 
 SettingValue = int | str | bool | tuple[str, ...] | None
-"""A setting as a command carries it, already parsed and in range."""
+"""A setting as a command carries it, parsed and in range."""
 
+# Routing tables: the visibility timeout that a kind of work needs. The kind is a message's routing key.
 
-# Routing tables: what kind of work a message is, as its sender said, and which visibility timeout that deserves.
-
-ATTRIBUTE_DEFAULT = "Type"
+ROUTING_ATTRIBUTE_DEFAULT = "Type"
 """The name of the message attribute whose text is the routing key."""
 
 
 class TimeoutClass(msgspec.Struct, frozen=True, kw_only=True):
-    """One class of a routing table: its visibility timeout, and the queue that takes it where there are several."""
+    """One class of a routing table: its visibility timeout, and the queue to which `route` forwards its messages."""
 
     name: str
     visibility_timeout_s: int
@@ -27,46 +29,49 @@ class TimeoutClass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Which class each routing key belongs to: an index into ``classes``, which are in rising order of their timeouts.
+    """The class of each routing key, as an index into ``classes``, which are in rising order of their timeouts.
 
-    ``default`` is the class of keys that are not listed. A message received before (its lease ended unfinished) belongs
-    one class higher for each such receive, up to the last.
+    ``default`` is the class of keys that are not listed. Each receive whose lease expired raises a message by one
+    class, up to the last.
     """
 
     version: int
-    attribute: str = ATTRIBUTE_DEFAULT
+    attribute: str = ROUTING_ATTRIBUTE_DEFAULT
     classes: tuple[TimeoutClass, ...]
     keys: dict[str, int] = {}
     default: int
 
     def class_of(self, key: str, receives_before: int = 0) -> TimeoutClass:
-        """Return the class of a message with that key that was received so often before, in vain."""
+        """Return the class of a message with ``key`` after so many receives in vain."""
         index = self.keys.get(key, self.default) + receives_before
         return self.classes[min(index, len(self.classes) - 1)]
 
     def timeout_s(self, key: str, receives_before: int) -> int:
-        """Return the timeout of a message with that key; see ``class_of``."""
+        """Return the timeout of a message; see ``class_of``."""
         return self.class_of(key, receives_before).visibility_timeout_s
 
 
 class TableError(ValueError):
-    """Text that is no routing table; says in a sentence what to correct."""
+    """The text is no routing table; says in a sentence what to correct."""
+
+
+_decode_table = msgspec.json.Decoder(RoutingTable).decode
 
 
 def read_table(text: str | bytes) -> RoutingTable:
     """Return the table that ``text`` (JSON) is; raises ``TableError``."""
     try:
-        table = _decode(text)
+        table = _decode_table(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise TableError(f"A routing table is JSON with version, classes, keys and default: {error}.") from None
     timeouts_s = [each.visibility_timeout_s for each in table.classes]
     if not timeouts_s:
         raise TableError("A routing table needs at least one class.")
+    allowed = limits.VISIBILITY_TIMEOUT_S
     for each in table.classes:
-        if not limits.VISIBILITY_TIMEOUT_S.holds(each.visibility_timeout_s):
+        if not allowed.holds(each.visibility_timeout_s):
             raise TableError(
-                f"The visibility_timeout_s of the class {each.name!r} must be {limits.VISIBILITY_TIMEOUT_S.minimum} to "
-                f"{limits.VISIBILITY_TIMEOUT_S.maximum}."
+                f"The visibility_timeout_s of the class {each.name!r} must be {allowed.minimum} to {allowed.maximum}."
             )
     if timeouts_s != sorted(timeouts_s):
         raise TableError("The classes must be in rising order of their visibility_timeout_s.")
@@ -76,33 +81,42 @@ def read_table(text: str | bytes) -> RoutingTable:
     return table
 
 
-_decode = msgspec.json.Decoder(RoutingTable).decode
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the settings of queues and of topics have in common."""
+
+    def changed(self, changes: Mapping[str, SettingValue]) -> Self:
+        """Return these settings with ``changes`` by field name."""
+        return msgspec.structs.replace(self, **changes)
+
+    def first_difference(self, supplied: Mapping[str, SettingValue]) -> str | None:
+        """Return the first field whose supplied value differs from ours; fields not supplied do not count."""
+        return next((name for name, value in supplied.items() if getattr(self, name) != value), None)
 
 
-class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+class AccountSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of an account for all its queues, stored and shown, no more (SMQ reference, section 4.14).
+
+    ``logging_bucket`` is where SMQ would put the records of operations; empty for nowhere.
+    """
+
+    logging_bucket: str = ""
+
+
+class QueueSettings(Settings, frozen=True, kw_only=True):
     """All settings of one queue; durations in seconds, sizes in bytes, other queues by their full names.
 
-    ``fifo`` is chosen at creation, for good. ``deduplication_scope`` and ``throughput_limit`` say whether a FIFO queue
-    counts by ``"queue"`` or by ``"group"``. ``in_flight_max`` is ``None`` for the engine's own limit.
-
-    A message received ``receives_max`` times goes to ``dead_letter_queue`` instead of being received once more; both
-    are empty (``""``, 0) or neither is. ``redrive_permission`` says which queues may name this one as theirs: ``"all"``
-    (``""`` when nobody chose), ``"none"``, or those of ``redrive_sources`` (``"listed"``).
-
-    ``event_log`` is what the event log has of the queue: ``"off"`` or ``"closed"`` (the ends of its receipts), ``None``
-    for what the server says.
-
-    ``visibility_rules`` is a routing table (JSON; ``""`` for none): where a receive names no timeout,
-    each message has that of its class.
-
-    A queue of which more than ``receives_per_s_max`` receives are asked in a second refuses them (0: no such limit;
-    SMQ's TenantRateLimitPolicy). ``smq_base64``: bodies cross SMQ in base64 and are kept decoded, so that both
-    protocols have the same text. ``operations_logged`` is SMQ's LoggingEnabled.
-
-    ``purges`` counts the purges of a FIFO queue; deduplication ids are stored together with it, so a purge forgets
-    them.
-
-    ``policy`` is a protocol's document, kept as it was given. The encryption settings are kept and shown, no more.
+    - ``fifo`` cannot be changed after the creation. ``deduplication_scope`` and ``throughput_limit`` of a FIFO queue
+      are ``"queue"`` or ``"group"``. ``in_flight_max`` is ``None`` for the engine's own limit.
+    - A message received ``receives_max`` times goes to ``dead_letter_queue`` instead of being received again; both are
+      empty (``""``, 0) or neither is. ``redrive_permission`` says which queues may name this one as their dead-letter
+      queue: ``"all"`` (also ``""``, the default), ``"none"``, or ``redrive_sources`` (``"listed"``).
+    - ``visibility_rules`` is a routing table (JSON; ``""`` for none) that gives messages their timeout where a receive
+      names none. ``event_log`` is ``"off"`` or ``"closed"`` (the ends of receipts), ``None`` for the server's default.
+    - Receives beyond ``receives_per_s_max`` in a second are refused (0: no limit; SMQ's TenantRateLimitPolicy).
+      ``smq_base64``: bodies cross SMQ in base64 and are stored decoded, so both protocols have the same text.
+      ``operations_logged`` is SMQ's LoggingEnabled.
+    - ``policy`` is a protocol's document, stored as it was given. Encryption settings are stored and shown, no more.
+    - ``purges`` counts the purges of a FIFO queue; it is part of stored deduplication ids, so a purge forgets them.
     """
 
     visibility_timeout_s: int = limits.VISIBILITY_TIMEOUT_S.default
@@ -131,35 +145,6 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     tags: dict[str, str] = {}
     purges: int = 0
 
-    def changed(self, changes: Mapping[str, SettingValue]) -> "QueueSettings":
-        """Return these settings with ``changes`` (field name → value) put in."""
-        return msgspec.structs.replace(self, **changes)
-
-    def first_difference(self, supplied: Mapping[str, SettingValue]) -> str | None:
-        """Name the first field whose supplied value differs from ours; fields not supplied do not count."""
-        return next((name for name, value in supplied.items() if getattr(self, name) != value), None)
-
-
-class AccountSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """``logging_bucket`` is where SMQ would put the records of operations; empty for nowhere."""
-
-    logging_bucket: str = ""
-
-
-# Which settings of a queue fit together: one row a rule, checked on what a change would lead to.
-#
-# The engine asks, so that it holds whichever protocol sets them. Whether a dead-letter queue may serve its source
-# depends on other queues and is no rule of this table.
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """The ``setting`` to correct where settings are ``broken``, and ``why``: a sentence that says what to do."""
-
-    setting: str
-    broken: Callable[[QueueSettings], bool]
-    why: str
-
 
 def _has_bad_rules(settings: QueueSettings) -> bool:
     try:
@@ -170,74 +155,70 @@ def _has_bad_rules(settings: QueueSettings) -> bool:
     return False
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+RULES: tuple[tuple[str, Callable[[QueueSettings], bool], str], ...] = (
+    (
         "visibility_rules",
         _has_bad_rules,
         "The visibility rules are no routing table; give one, or none.",
     ),
-    Rule(
+    (
         "content_deduplication",
         lambda settings: settings.content_deduplication and not settings.fifo,
         "Only FIFO queues deduplicate by content; leave it out, or create a FIFO queue.",
     ),
-    Rule(
+    (
         "deduplication_scope",
         lambda settings: settings.deduplication_scope != "queue" and not settings.fifo,
         "Only FIFO queues have a deduplication scope; leave it out, or create a FIFO queue.",
     ),
-    Rule(
+    (
         "throughput_limit",
         lambda settings: settings.throughput_limit != "queue" and not settings.fifo,
         "Only FIFO queues have a throughput limit of their own; leave it out, or create a FIFO queue.",
     ),
-    Rule(
+    (
         "throughput_limit",
         lambda settings: settings.throughput_limit == "group" and settings.deduplication_scope != "group",
         "A throughput limit by group needs a deduplication scope by group; set both.",
     ),
-    Rule(
+    (
         "receives_max",
         lambda settings: bool(settings.dead_letter_queue) is not bool(settings.receives_max),
         "A dead-letter queue and the number of receives after which it is used go together; give both or neither.",
     ),
-    Rule(
+    (
         "redrive_sources",
         lambda settings: bool(settings.redrive_sources) and settings.redrive_permission != "listed",
         "Queues are listed where the permission is for those that are listed; change the permission or list none.",
     ),
-    Rule(
+    (
         "kms_key",
         lambda settings: bool(settings.kms_key) and settings.managed_encryption,
         "A queue is encrypted with a key of its own or with a managed one; choose one of them.",
     ),
 )
-"""Every rule about one queue's settings by themselves (SQS API Reference, "SetQueueAttributes")."""
+"""The setting to correct, whether settings break the rule, and why: what to do (SQS API Reference, SetQueueAttributes).
+
+Rules are checked on the settings after a change. Whether a dead-letter queue may serve depends on other queues: below.
+"""
 
 
-def settled(before: QueueSettings | None, changes: Mapping[str, SettingValue]) -> QueueSettings:
+def checked_settings(before: QueueSettings | None, changes: Mapping[str, SettingValue]) -> QueueSettings:
     """Return the settings of a queue after ``changes``; ``before`` is ``None`` for a new one.
 
     Choosing one kind of encryption ends the other, unless both are named. Raises ``SettingsConflict``.
     """
-    after = (before or QueueSettings()).changed({**_consequences(changes), **changes})
+    if changes.get("kms_key"):
+        changes = {"managed_encryption": False, **changes}
+    elif changes.get("managed_encryption"):
+        changes = {"kms_key": "", **changes}
+    after = (before or QueueSettings()).changed(changes)
     if before is not None and after.fifo != before.fifo:
         raise SettingsConflict("fifo", "A queue is a FIFO queue or a standard one for good; create another queue.")
-    for rule in RULES:
-        if rule.broken(after):
-            raise SettingsConflict(rule.setting, rule.why)
+    for setting, is_broken, why in RULES:
+        if is_broken(after):
+            raise SettingsConflict(setting, why)
     return after
-
-
-def _consequences(changes: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
-    if changes.get("kms_key"):
-        return {"managed_encryption": False}
-    return {"kms_key": ""} if changes.get("managed_encryption") else {}
-
-
-def purged(settings: QueueSettings) -> QueueSettings:
-    """Return the settings of a FIFO queue after one more purge: it forgets its deduplication ids."""
-    return settings.changed({"purges": settings.purges + 1})
 
 
 def tagged(tags: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
@@ -248,29 +229,29 @@ def tagged(tags: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
     return both
 
 
-# The rules of dead letters: which queue may serve which as its dead-letter queue, and what a message keeps.
+# Which queue may serve which as its dead-letter queue, and where messages may be moved. Queues have their full names;
+# ``ours`` are the settings of the source, ``theirs`` those of the target.
 #
-# A message of a standard queue keeps the time at which it was first sent, and its retention goes on counting from
-# there; in FIFO queues both begin anew. Its receive count and its first receive go on either way, for whoever looks at
-# the message; a limit of the dead-letter queue itself counts from the move (SQS Developer Guide, "Using dead-letter
-# queues"; ``docs/decisions/0006-moved-messages.md`` has what that page leaves open).
+# A dead letter of a standard queue keeps the time of its sending, and its retention continues; in FIFO queues both
+# begin anew. Its receive count and first receive are kept and shown; ``receives_max`` of the dead-letter queue itself
+# counts from the move (SQS Developer Guide, "Using dead-letter queues"; ``docs/decisions/0006-moved-messages.md``).
 
 
 def dead_letter_refusal(source: str, ours: QueueSettings, target: str, theirs: QueueSettings | None) -> str | None:
-    """Return why the queue ``target`` cannot be the dead-letter queue of ``source``, a sentence; ``None`` if it can.
+    """Return a sentence why ``target`` cannot be the dead-letter queue of ``source``, ``None`` if it can.
 
-    Both are full names. ``ours`` are the settings of the source, ``theirs`` those of the target, ``None`` when it
-    does not exist.
+    ``theirs`` is ``None`` where the target does not exist.
     """
     if target == source and theirs is not None:
         return str(refusal_of_itself(source))
-    if account_of(target) != account_of(source):
+    if _account_of(target) != _account_of(source):
         return f"The dead-letter queue {target} is of another account than {source}; name one of the same account."
     if theirs is None:
         return f"The dead-letter queue {target} does not exist; create it first."
     if theirs.fifo != ours.fifo:
         return f"The dead-letter queue {target} is of another type than {source}; both are FIFO queues, or neither is."
-    if not allows_source(theirs, source):
+    is_listed = theirs.redrive_permission != "listed" or source in theirs.redrive_sources
+    if theirs.redrive_permission == "none" or not is_listed:
         return f"The queue {target} does not allow {source} to use it as a dead-letter queue; change its permission."
     return None
 
@@ -290,39 +271,21 @@ def check_dead_letter_queue(source: str, ours: QueueSettings, target: str, their
         raise DeadLetterQueueRefused(target, why, missing=theirs is None)
 
 
-def allows_source(target: QueueSettings, source: str) -> bool:
-    """Tell whether a queue with the settings ``target`` lets ``source`` use it as its dead-letter queue."""
-    if target.redrive_permission == "listed":
-        return source in target.redrive_sources
-    return target.redrive_permission != "none"
+def check_destination(source: str, ours: QueueSettings, target: str, theirs: QueueSettings, *, verb: str) -> None:
+    """Raise ``DestinationRefused`` unless messages of ``source`` can be "moved" or "forwarded" (``verb``) to ``target``.
 
-
-def destination_refusal(source: str, ours: QueueSettings, target: str, theirs: QueueSettings) -> str | None:
-    """Return why messages of ``source`` cannot be moved to ``target``, a sentence; ``None`` if they can.
-
-    Both are full names of queues that exist, with their settings.
+    A move stays within the account.
     """
+    why = None
     if target == source:
-        return f"Messages of {target} cannot be moved to itself; name another destination."
-    if account_of(target) != account_of(source):
-        return f"The destination {target} is of another account than {source}."
-    if theirs.fifo != ours.fifo:
-        return f"The destination {target} is of another type than {source}."
-    return None
+        why = f"Messages of {target} cannot be {verb} to itself; name another queue."
+    elif verb == "moved" and _account_of(target) != _account_of(source):
+        why = f"The queue {target} is of another account than {source}; name one of the same account."
+    elif theirs.fifo != ours.fifo:
+        why = f"The queue {target} is of another type than {source}: both are FIFO queues, or neither is."
+    if why is not None:
+        raise DestinationRefused(target, why)
 
 
-def account_of(queue: str) -> str:
-    """Return the account in a full name."""
+def _account_of(queue: str) -> str:
     return queue.partition("/")[0]
-
-
-def forward_refusal(intake: str, ours: QueueSettings, target: str, theirs: QueueSettings) -> str | None:
-    """Return why messages of ``intake`` cannot be forwarded to ``target``, a sentence; ``None`` if they can.
-
-    Both are full names of queues that exist, with their settings.
-    """
-    if target == intake:
-        return f"Messages of {target} cannot be forwarded to itself; name another queue."
-    if theirs.fifo != ours.fifo:
-        return f"The queue {target} is of another type than {intake}: both are FIFO queues, or neither is."
-    return None

@@ -19,7 +19,7 @@ from veilmq.core import limits
 from veilmq.core.commands import Command
 from veilmq.core.errors import EndpointRefused, VeilmqError
 from veilmq.core.messages import NewMessage
-from veilmq.core.settings import SettingValue
+from veilmq.core.settings import Settings, SettingValue
 
 
 class RetryStrategy(enum.Enum):
@@ -39,19 +39,11 @@ class NotificationFormat(enum.Enum):
     SIMPLIFIED = "simplified"
 
 
-class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
+class TopicSettings(Settings, frozen=True, kw_only=True):
     """All settings of one topic; ``message_bytes_max`` counts what is published as for queues."""
 
     message_bytes_max: int = limits.SMQ_MESSAGE_BYTES.default
     operations_logged: bool = False
-
-    def changed(self, changes: Mapping[str, SettingValue]) -> "TopicSettings":
-        """Return these settings with ``changes`` (field name → value) put in."""
-        return msgspec.structs.replace(self, **changes)
-
-    def first_difference(self, supplied: Mapping[str, SettingValue]) -> str | None:
-        """Name the first field whose supplied value differs from ours; fields not supplied do not count."""
-        return next((name for name, value in supplied.items() if getattr(self, name) != value), None)
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):

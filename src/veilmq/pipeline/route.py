@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from veilmq.client.sqs import QueueClient
-from veilmq.core.settings import ATTRIBUTE_DEFAULT, RoutingTable, SettingValue, TimeoutClass
+from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, RoutingTable, SettingValue, TimeoutClass
 from veilmq.pipeline.cells import KeyCounts
 from veilmq.pipeline.cost import TuneOptions, classes_of
 from veilmq.pipeline.estimate import RENEWALS_IN_TIMEOUT, Estimate, estimates
@@ -264,7 +264,7 @@ def route_table(
     queue: str,
     path: Path | None = None,
     classes: int = CLASSES_DEFAULT,
-    attribute: str = ATTRIBUTE_DEFAULT,
+    attribute: str = ROUTING_ATTRIBUTE_DEFAULT,
     queue_pattern: str = QUEUE_PATTERN,
     options: TuneOptions = DEFAULTS,
     facts: QueueFacts | None = None,

@@ -15,7 +15,7 @@ from veilmq.core import errors
 from veilmq.core.errors import ReceiptState
 from veilmq.core.messages import NewMessage, as_dead_letter, as_sent, decode_properties
 from veilmq.core.receipts import Receipt, receipt_state
-from veilmq.core.settings import forward_refusal
+from veilmq.core.settings import check_destination
 from veilmq.core.topics import Forward, Forwarded
 from veilmq.store.transaction import Leased, QueueRow, Transaction
 
@@ -97,9 +97,7 @@ async def _target(tx: Transaction, intake: QueueRow, name: str) -> QueueRow:
     target = await tx.find(name) or await tx.target(name, (intake.number, intake.name))
     if target is None:
         raise errors.QueueNotFound(name)
-    why = forward_refusal(intake.name, intake.settings, name, target.settings)
-    if why is not None:
-        raise errors.DestinationRefused(name, why)
+    check_destination(intake.name, intake.settings, name, target.settings, verb="forwarded")
     return target
 
 

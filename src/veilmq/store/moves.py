@@ -24,7 +24,7 @@ from veilmq.core.commands import (
     StartMove,
 )
 from veilmq.core.limits import MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, MOVE_TASKS_KEPT, SECOND_MS
-from veilmq.core.settings import destination_refusal
+from veilmq.core.settings import check_destination
 from veilmq.store.transaction import QueueRow, Transaction, Waiting, made_of
 
 _SLICES_PER_S = 10
@@ -63,9 +63,7 @@ async def start(tx: Transaction, command: StartMove) -> MoveTask:
         theirs = await tx.settings(command.destination)
         if theirs is None:
             raise errors.QueueNotFound(command.destination)
-        why = destination_refusal(source.name, source.settings, command.destination, theirs)
-        if why is not None:
-            raise errors.DestinationRefused(command.destination, why)
+        check_destination(source.name, source.settings, command.destination, theirs, verb="moved")
     terms = source.number, tx.ids.next(), source.name, command.destination, command.moves_per_s_max
     visible = (await tx.counts(source)).visible
     row = await tx.row("insert_move", *terms, visible, await tx.now(), command.starter)

@@ -21,7 +21,7 @@ from veilmq.core.commands import Command, MaySend, MessageState, QueueCounts, Se
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.messages import IdSource, NewMessage
 from veilmq.core.receipts import Receipt, ReceiptBook
-from veilmq.core.settings import ATTRIBUTE_DEFAULT, QueueSettings
+from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, QueueSettings
 
 Row = Sequence[Any]
 """The columns of a query, in its order."""
@@ -56,7 +56,7 @@ class Options:
     claim_slice_rows: int = limits.CLAIM_SLICE_ROWS
     may_send: MaySend | None = None
     event_log: str = "off"
-    routing_attribute: str = ATTRIBUTE_DEFAULT
+    routing_attribute: str = ROUTING_ATTRIBUTE_DEFAULT
     events_waiting_max: int = limits.EVENTS_WAITING_MAX
 
 

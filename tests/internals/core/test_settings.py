@@ -13,11 +13,9 @@ from veilmq.core.settings import (
     RULES,
     QueueSettings,
     TableError,
-    account_of,
-    allows_source,
+    checked_settings,
     dead_letter_refusal,
     read_table,
-    settled,
 )
 
 
@@ -105,7 +103,7 @@ def test_what_contradicts_itself_is_refused(before: QueueSettings | None, given:
     if before is not None:
         before = before.changed({"fifo": given.get("fifo", False)})
     with pytest.raises(SettingsConflict) as refusal:
-        settled(before, given)
+        checked_settings(before, given)
     assert refusal.value.setting == setting
     assert str(refusal.value).endswith(".")
 
@@ -113,13 +111,13 @@ def test_what_contradicts_itself_is_refused(before: QueueSettings | None, given:
 @pytest.mark.parametrize("given", KEPT, ids=str)
 def test_what_fits_together_is_taken(given: dict[str, Any]) -> None:
     """And is exactly what was given."""
-    assert settled(None, given) == QueueSettings().changed(given)
+    assert checked_settings(None, given) == QueueSettings().changed(given)
 
 
 def test_every_rule_is_broken_by_some_case_here() -> None:
     """By that rule and by none before it: a rule that is taken out makes a case above pass, and its test fail."""
     first = {
-        next(index for index, rule in enumerate(RULES) if rule.broken(QueueSettings().changed(given)))
+        next(index for index, (_, is_broken, _) in enumerate(RULES) if is_broken(QueueSettings().changed(given)))
         for given, _ in BROKEN
     }
     assert first == set(range(len(RULES)))
@@ -127,34 +125,34 @@ def test_every_rule_is_broken_by_some_case_here() -> None:
 
 def test_the_result_counts_and_not_the_change_alone() -> None:
     """One change completes or breaks what an earlier one set."""
-    before = settled(None, {"fifo": True, "deduplication_scope": "group"})
-    after = settled(before, {"throughput_limit": "group"})
+    before = checked_settings(None, {"fifo": True, "deduplication_scope": "group"})
+    after = checked_settings(before, {"throughput_limit": "group"})
     with pytest.raises(SettingsConflict):
-        settled(after, {"deduplication_scope": "queue"})
-    with_letters = settled(None, {"dead_letter_queue": LETTERS, "receives_max": 3})
-    assert settled(with_letters, {"receives_max": 5}).dead_letter_queue == LETTERS
+        checked_settings(after, {"deduplication_scope": "queue"})
+    with_letters = checked_settings(None, {"dead_letter_queue": LETTERS, "receives_max": 3})
+    assert checked_settings(with_letters, {"receives_max": 5}).dead_letter_queue == LETTERS
     with pytest.raises(SettingsConflict):
-        settled(with_letters, {"dead_letter_queue": ""})
-    assert settled(with_letters, {"dead_letter_queue": "", "receives_max": 0}) == QueueSettings()
+        checked_settings(with_letters, {"dead_letter_queue": ""})
+    assert checked_settings(with_letters, {"dead_letter_queue": "", "receives_max": 0}) == QueueSettings()
 
 
 @pytest.mark.parametrize("fifo", [False, True])
 def test_the_kind_of_a_queue_is_for_good(*, fifo: bool) -> None:
     """Saying what it is anyway is no change."""
-    before = settled(None, {"fifo": fifo})
-    assert settled(before, {"fifo": fifo}) == before
+    before = checked_settings(None, {"fifo": fifo})
+    assert checked_settings(before, {"fifo": fifo}) == before
     with pytest.raises(SettingsConflict) as refusal:
-        settled(before, {"fifo": not fifo})
+        checked_settings(before, {"fifo": not fifo})
     assert refusal.value.setting == "fifo"
 
 
 def test_one_kind_of_encryption_ends_the_other() -> None:
     """Unless both are named."""
-    managed = settled(None, {})
-    own = settled(managed, {"kms_key": "alias/mine"})
+    managed = checked_settings(None, {})
+    own = checked_settings(managed, {"kms_key": "alias/mine"})
     assert (own.kms_key, own.managed_encryption) == ("alias/mine", False)
-    assert settled(own, {"managed_encryption": True}) == managed
-    neither = settled(own, {"kms_key": ""})
+    assert checked_settings(own, {"managed_encryption": True}) == managed
+    neither = checked_settings(own, {"kms_key": ""})
     assert (neither.kms_key, neither.managed_encryption) == ("", False)
 
 
@@ -256,10 +254,6 @@ def test_a_fifo_queue_needs_a_fifo_one() -> None:
 
 
 def test_a_list_is_of_full_names() -> None:
-    assert allows_source(LISTED, "a/jobs")
-    assert not allows_source(LISTED, "b/jobs")
-    assert not allows_source(LISTED, "jobs")
-
-
-def test_the_account_is_what_stands_before_the_name() -> None:
-    assert account_of("000000000000/jobs") == "000000000000"
+    assert dead_letter_refusal("a/jobs", STANDARD, "a/dead", LISTED) is None
+    assert "does not allow" in (dead_letter_refusal("a/job", STANDARD, "a/dead", LISTED) or "")
+    assert "does not allow" in (dead_letter_refusal("jobs", STANDARD, "dead", LISTED) or "")
