@@ -272,7 +272,7 @@ def check_dead_letter_queue(source: str, ours: QueueSettings, target: str, their
 
 
 def check_destination(source: str, ours: QueueSettings, target: str, theirs: QueueSettings, *, verb: str) -> None:
-    """Raise ``DestinationRefused`` unless messages of ``source`` can be "moved" or "forwarded" (``verb``) to ``target``.
+    """Raise ``DestinationRefused`` unless ``target`` can get what is "moved" or "forwarded" (``verb``) from ``source``.
 
     A move stays within the account.
     """
