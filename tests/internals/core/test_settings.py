@@ -256,4 +256,5 @@ def test_a_fifo_queue_needs_a_fifo_one() -> None:
 def test_a_list_is_of_full_names() -> None:
     assert dead_letter_refusal("a/jobs", STANDARD, "a/dead", LISTED) is None
     assert "does not allow" in (dead_letter_refusal("a/job", STANDARD, "a/dead", LISTED) or "")
-    assert "does not allow" in (dead_letter_refusal("jobs", STANDARD, "dead", LISTED) or "")
+    short = QueueSettings(redrive_permission="listed", redrive_sources=("jobs",))
+    assert "does not allow" in (dead_letter_refusal("a/jobs", STANDARD, "a/dead", short) or "")

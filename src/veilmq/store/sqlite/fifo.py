@@ -270,8 +270,8 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
         if timeout_s is None:
             timeout_s = queue.settings.visibility_timeout_s
             if queue.rules is not None:
-                key = key_of(encoded, queue.rules.attribute)
-                timeout_s = queue.rules.timeout_s(key, receive_count - 1)  # it is the same receive
+                kind = key_of(encoded, queue.rules.attribute)
+                timeout_s = queue.rules.timeout_s(kind, receive_count - 1)  # it is the same receive
         visible_at_ms = deadline_ms(now_ms, timeout_s)
         if command.lease_s_max is not None:
             visible_at_ms = min(visible_at_ms, lease_end_ms_max(received_at_ms, command.lease_s_max))
