@@ -1,9 +1,8 @@
-"""Topics: what is published there goes to every subscription that wants it, in one transaction.
+"""Topics and forwards: one message to several queues, or on to another queue, in one transaction.
 
-A topic stores no messages. Each subscription has a queue: the one it names, or, where it names an address to push to, a
-queue of its own (``push_queue``) that no protocol can name, from which the server delivers with retries. So a publish
-is a send to several queues at once, all of it or nothing, also after a crash, and what is not delivered yet waits as
-every message waits.
+A topic stores no messages. Each subscription has a queue: the one it names, or, for a push URL, a queue of its own
+(``push_queue``) that no protocol can name, from which the server delivers with retries. A publish sends to these queues
+all or nothing, also after a crash.
 
 A topic is named by ``"account/name"``, a subscription by its topic and its own name (SMQ reference, section 9).
 """
@@ -23,7 +22,7 @@ from veilmq.core.settings import Settings, SettingValue
 
 
 class RetryStrategy(enum.Enum):
-    """How often a push that failed is tried again."""
+    """How often a push that failed is tried again (SMQ reference, section 9)."""
 
     BACKOFF = "backoff"
     """Three times, after 10 to 20 s each."""
@@ -31,8 +30,18 @@ class RetryStrategy(enum.Enum):
     """176 times, after 1, 2, 4 … 512 s and then every 512 s: a day."""
 
 
+def retry_delay_s(strategy: RetryStrategy, failures: int, chance: float) -> int | None:
+    """Return the pause after the failure number ``failures``, from 1; ``None`` when that was the last attempt.
+
+    ``chance`` is a random number from 0 up to, not including, 1.
+    """
+    if strategy is RetryStrategy.BACKOFF:
+        return 10 + int(chance * 11) if failures <= 3 else None
+    return min(1 << (failures - 1), 512) if failures <= 176 else None
+
+
 class NotificationFormat(enum.Enum):
-    """What a subscription gets of a message: a document about it, or its body alone."""
+    """The form in which a subscription gets a message: a document about it, or its body alone."""
 
     XML = "xml"
     JSON = "json"
@@ -47,9 +56,9 @@ class TopicSettings(Settings, frozen=True, kw_only=True):
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a topic's messages go. Exactly one of ``queue`` (a full name) and ``push_url`` is not empty.
+    """A target of a topic's messages. Exactly one of ``queue`` (a full name) and ``push_url`` is not empty.
 
-    ``endpoint`` is the text it was subscribed with. Messages whose tag is not ``filter_tag`` are left out; empty: none.
+    ``endpoint`` is the text it was subscribed with. With a ``filter_tag``, only messages with that tag are sent to it.
     """
 
     topic: str
@@ -67,48 +76,48 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def push_queue(topic: str, subscription: str) -> str:
-    """Return the full name of the queue of a subscription that is pushed: no protocol has an account of that form."""
+    """Return the full name of the queue of a push subscription; no protocol has an account of that form."""
     account, _, name = topic.partition("/")
     return f"{account}~push/{name}~{subscription}"
 
 
 PUSHES = "~pushes"
-"""What ``Engine.watch`` takes, in place of a queue, to be told when subscriptions that are pushed change."""
+"""The name that ``Engine.watch`` takes, in place of a queue's, for changes of push subscriptions."""
 
 
 class CreateTopic(Command, frozen=True, kw_only=True):
-    """Create ``topic``, or find it with the same supplied settings. Answers ``TopicView``. Error ``TopicExists``."""
+    """Create ``topic``, or find it with the same supplied settings. Result: ``TopicView``. Error ``TopicExists``."""
 
     topic: str
     settings: Mapping[str, SettingValue] = {}
 
 
 class SetTopic(Command, frozen=True, kw_only=True):
-    """Change the supplied settings of ``topic``. Answers ``None``. Error ``TopicNotFound``."""
+    """Change the supplied settings of ``topic``. Result: ``None``. Error ``TopicNotFound``."""
 
     topic: str
     settings: Mapping[str, SettingValue]
 
 
 class DeleteTopic(Command, frozen=True, kw_only=True):
-    """Delete ``topic`` and its subscriptions, with what was not pushed yet. Answers ``None``. Error ``TopicNotFound``.
+    """Delete ``topic``, its subscriptions and messages not pushed yet; those in queues stay. Result: ``None``.
 
-    What is in queues stays there.
+    Error ``TopicNotFound``.
     """
 
     topic: str
 
 
 class ShowTopic(Command, frozen=True, kw_only=True):
-    """Tell the settings of ``topic``. Answers ``TopicView``. Error ``TopicNotFound``."""
+    """Return the settings of ``topic``: a ``TopicView``. Error ``TopicNotFound``."""
 
     topic: str
 
 
 class ListTopics(Command, frozen=True, kw_only=True):
-    """List topics of ``account`` whose names begin with ``prefix``, by name, after the name ``after``.
+    """Return a ``TopicPage``: at most ``count`` topics of ``account`` whose names begin with ``prefix``, by name.
 
-    Answers ``TopicPage`` with at most ``count`` views.
+    The page begins behind the name ``after``.
     """
 
     account: str
@@ -118,7 +127,7 @@ class ListTopics(Command, frozen=True, kw_only=True):
 
 
 class Subscribe(Command, frozen=True, kw_only=True):
-    """Subscribe, or find the same subscription. Answers ``SubscriptionView``.
+    """Subscribe, or find the same subscription. Result: ``SubscriptionView``.
 
     Errors: ``TopicNotFound``, ``SubscriptionExists``, ``TooManySubscriptions``, ``QueueNotFound``.
     """
@@ -127,10 +136,7 @@ class Subscribe(Command, frozen=True, kw_only=True):
 
 
 class SetSubscription(Command, frozen=True, kw_only=True):
-    """Change how pushes of a subscription are tried again. Answers ``None``.
-
-    Errors: ``TopicNotFound``, ``SubscriptionNotFound``.
-    """
+    """Change how pushes are tried again. Result: ``None``. Errors: ``TopicNotFound``, ``SubscriptionNotFound``."""
 
     topic: str
     name: str
@@ -138,7 +144,7 @@ class SetSubscription(Command, frozen=True, kw_only=True):
 
 
 class Unsubscribe(Command, frozen=True, kw_only=True):
-    """End a subscription, with what was not pushed yet. Answers ``None``.
+    """End a subscription and delete its messages not pushed yet. Result: ``None``.
 
     Errors: ``TopicNotFound``, ``SubscriptionNotFound``.
     """
@@ -148,17 +154,14 @@ class Unsubscribe(Command, frozen=True, kw_only=True):
 
 
 class ShowSubscription(Command, frozen=True, kw_only=True):
-    """Tell about a subscription. Answers ``SubscriptionView``. Errors: ``TopicNotFound``, ``SubscriptionNotFound``."""
+    """Return a ``SubscriptionView``. Errors: ``TopicNotFound``, ``SubscriptionNotFound``."""
 
     topic: str
     name: str
 
 
 class ListSubscriptions(Command, frozen=True, kw_only=True):
-    """List the subscriptions of ``topic`` as ``ListTopics`` lists topics. Answers ``SubscriptionPage``.
-
-    Error ``TopicNotFound``.
-    """
+    """Return a ``SubscriptionPage`` of ``topic``, as ``ListTopics`` lists topics. Error ``TopicNotFound``."""
 
     topic: str
     prefix: str = ""
@@ -167,7 +170,7 @@ class ListSubscriptions(Command, frozen=True, kw_only=True):
 
 
 class ListPushes(Command, frozen=True, kw_only=True):
-    """Tell of every subscription of the store that is pushed. Answers a list of ``Subscription``; see ``PUSHES``."""
+    """Return every push subscription of the store: a list of ``Subscription``; see ``PUSHES``."""
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -179,11 +182,11 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PublishToTopic(Command, frozen=True, kw_only=True):
-    """Send a message to every subscription of ``topic`` that wants ``tag``. Answers ``PublishedMessage``.
+    """Send a message to every subscription of ``topic`` that wants ``tag``. Result: ``PublishedMessage``.
 
-    ``make`` is pure and returns what the queue of one subscription is to store; its ``size_bytes`` is what that queue's
-    limit is compared with. ``size_bytes`` of the command is checked against the topic. In FIFO queues the message's id
-    tells it apart. Errors: ``TopicNotFound``, ``MessageTooLong``, ``StoreFull``.
+    ``make`` is pure and returns the message to store for one subscription; its ``size_bytes`` is checked against that
+    queue's limit, ``size_bytes`` of the command against the topic's. In FIFO queues the message's id is its
+    deduplication id. Errors: ``TopicNotFound``, ``MessageTooLong``, ``StoreFull``.
     """
 
     topic: str
@@ -195,8 +198,7 @@ class PublishToTopic(Command, frozen=True, kw_only=True):
 class PublishedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The message has the ``id`` (16 bytes) and is in ``deliveries`` queues.
 
-    ``undeliverable`` names the subscriptions that got nothing, as their queue does not exist any more or refused it,
-    each with the reason.
+    ``undeliverable`` names the subscriptions whose queue does not exist any more or refused it, each with the reason.
     """
 
     id: bytes
@@ -205,10 +207,7 @@ class PublishedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TopicView(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic as its owner sees it; ``is_new`` where the command has just made it.
-
-    ``messages`` counts what waits to be pushed.
-    """
+    """One topic as its owner sees it; ``is_new`` if the command created it, ``messages`` wait to be pushed."""
 
     topic: str
     settings: TopicSettings
@@ -219,7 +218,7 @@ class TopicView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionView(msgspec.Struct, frozen=True, kw_only=True):
-    """One subscription; ``is_new`` where the command has just made it."""
+    """One subscription; ``is_new`` if the command created it."""
 
     subscription: Subscription
     created_at_ms: int
@@ -228,57 +227,25 @@ class SubscriptionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicPage(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of topics, in order; ``more`` tells whether any follow."""
+    """One page of topics, in order; ``more`` if any follow."""
 
     topics: list[TopicView]
     more: bool
 
 
 class SubscriptionPage(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of subscriptions, in order; ``more`` tells whether any follow."""
+    """One page of subscriptions, in order; ``more`` if any follow."""
 
     subscriptions: list[SubscriptionView]
     more: bool
 
 
-# When a push that failed is tried again (SMQ reference, section 9).
-
-_BACKOFF_RETRIES = 3
-_BACKOFF_S_MIN, _BACKOFF_S_MAX = 10, 20
-_DECAY_RETRIES = 176
-_DECAY_S_MAX = 512
-
-
-def retry_delay_s(strategy: RetryStrategy, failures: int, chance: float) -> int | None:
-    """Return the pause after the failure number ``failures``, counted from 1; ``None`` when that was the last one.
-
-    ``chance`` is a random number from 0 up to, not including, 1.
-    """
-    return _DELAYS[strategy](failures, chance)
-
-
-def _backoff_s(failures: int, chance: float) -> int | None:
-    if failures > _BACKOFF_RETRIES:
-        return None
-    return _BACKOFF_S_MIN + int(chance * (_BACKOFF_S_MAX - _BACKOFF_S_MIN + 1))
-
-
-def _decay_s(failures: int, chance: float) -> int | None:
-    if failures > _DECAY_RETRIES:
-        return None
-    return min(1 << (failures - 1), _DECAY_S_MAX)
-
-
-_DELAYS = {RetryStrategy.BACKOFF: _backoff_s, RetryStrategy.EXPONENTIAL_DECAY: _decay_s}
-
-
-# URLs that messages may be pushed to, taken apart strictly: what two readers might read otherwise is refused.
-#
-# A host that ends with a number is an address only in its one usual form, four decimal numbers: others (octal, one
-# large number, fewer parts) mean an address to some and a name to others.
+# Push URLs are parsed strictly: what two parsers might read differently is refused. A host that ends with a number is
+# an address only in its one usual form, four decimal numbers: others (octal, one large number, fewer parts) are an
+# address to some parsers and a name to others.
 
 PATH_DEFAULT = "/notifications"
-"""Where messages are pushed to when the URL names a host alone (SMQ reference, section 9)."""
+"""The path of a push URL that names a host alone (SMQ reference, section 9)."""
 
 _URL_CHARACTERS_MAX = 2_048
 _URL = re.compile(
@@ -293,9 +260,9 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class PushUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """``host`` is a name in lower case, without a dot at its end, or an address in its usual form, without brackets.
+    """``host`` is a name in lower case, without a final dot, or an address in its usual form, without brackets.
 
-    ``path`` is all behind the host, as a request names it; ``authority`` is host and port as ``Host`` names them.
+    ``path`` is everything behind the host; ``authority`` is host and port, as a ``Host`` header names them.
     """
 
     secure: bool
@@ -305,7 +272,7 @@ class PushUrl(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def authority(self) -> str:
-        """Return the value of the ``Host`` header: without the port where it is the scheme's own."""
+        """The value of the ``Host`` header: without the port where it is the scheme's own."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS["https" if self.secure else "http"] else f"{host}:{self.port}"
 
@@ -324,12 +291,8 @@ def read_push_url(text: str) -> PushUrl:
     if not 1 <= port <= 65_535:
         raise EndpointRefused(text, "its port must be one from 1 to 65535")
     path = match["path"] or PATH_DEFAULT
-    return PushUrl(
-        secure=scheme == "https",
-        host=_host(text, match["host"]),
-        port=port,
-        path=path if path.startswith("/") else f"/{path}",
-    )
+    path = path if path.startswith("/") else f"/{path}"
+    return PushUrl(secure=scheme == "https", host=_host(text, match["host"]), port=port, path=path)
 
 
 def _host(text: str, host: str) -> str:
@@ -349,17 +312,14 @@ def _host(text: str, host: str) -> str:
     return name
 
 
-# Forwarding: a received message goes on to another queue, by one command and in one transaction.
-#
-# A forward is the send of a message to its *target*, together with its deletion in the *intake*, where its receipt is
-# from: whenever the process ends, the message is in exactly one of the two. See ``docs/forwarding.md``.
+# A forward sends a message to its *target* and deletes it in the *intake*, the queue of its receipt: after a crash at
+# any moment it is in exactly one of them (``docs/forwarding.md``).
 
 
 class ForwardEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Forward the message of ``receipt`` to ``target``, a full name.
 
-    With ``reasons``, perhaps none, it goes there as a dead letter of the intake. They are texts by the names of the
-    attributes that tell them, which the message gets beside its own.
+    With ``reasons``, perhaps none, it becomes a dead letter of the intake; they are added to its attributes, by name.
     """
 
     receipt: str
@@ -368,23 +328,22 @@ class ForwardEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Forward(Command, frozen=True, kw_only=True):
-    """Move messages in flight of ``queue``, the intake, to other queues. Answers a ``Forwarded`` or an error for each.
+    """Move messages in flight of ``queue``, the intake, to other queues. Result: a ``Forwarded`` or an error for each.
 
-    A message keeps its id, body, properties, group and priority. To the target it is sent now: the delay and the
-    retention there count from this moment, and it was never received. Two FIFO queues, or two standard ones.
+    A message keeps its id, body, properties, group and priority. The target's delay and retention count from now, and
+    its receive count begins at 0. Both queues are FIFO queues, or neither is.
 
-    The receipt must be live; ``ReceiptEnded`` tells why it is not, and nothing is sent then. The other errors of an
+    The receipt must be live; otherwise nothing is sent, and ``ReceiptEnded`` has the reason. The other errors of an
     entry are ``ReceiptInvalid``, ``QueueNotFound`` (the target), ``DestinationRefused``, ``MessageTooLong``,
-    ``StoreFull``, and in a FIFO intake ``GroupHeld``: an entry before it, of the same group, was refused, and the
-    group's order holds. (One that is gone does not count: what asks twice after a lost answer finds it so.)
+    ``StoreFull``, and in a FIFO intake ``GroupHeld``: an earlier entry of the same group was refused, and the order of
+    the group holds. (An entry whose message is gone does not hold: a repeated call after a lost reply finds it so.)
 
-    In a FIFO target a message is told apart by its id, as a dead letter is, and not by its sender's deduplication id:
-    what its intake took for two messages stays two. One whose id was taken as a deduplication id there within
-    ``limits.DEDUPLICATION_S``, of another message, is deleted in the intake and not stored again.
+    A FIFO target deduplicates by the message's id, not by the sender's deduplication id: two messages of the intake
+    stay two. Where another message had that id as its deduplication id within ``limits.DEDUPLICATION_S``, the message
+    is deleted in the intake and not stored again.
 
-    A dead letter is in its target what a receive beyond ``receives_max`` would have made of it: it names the intake as
-    its source, so that a move task brings it back; its receives go on, and in standard queues its age; it is visible at
-    once, and nobody's duplicate.
+    A dead letter is stored as by a receive beyond ``receives_max``: with the intake as its source, so that a move task
+    returns it; with its receive count, and in standard queues its age; visible at once, and never a duplicate.
     """
 
     queue: str
@@ -394,7 +353,7 @@ class Forward(Command, frozen=True, kw_only=True):
 class Forwarded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The message is in the target and no longer in the intake; ``sequence`` is ``None`` in standard queues.
 
-    ``id`` is the message's own; of one that was ``duplicate`` it is, with its sequence number, that of the first.
+    ``id`` is the message's own; with ``duplicate``, id and sequence are those of the first message.
     """
 
     id: bytes
