@@ -244,9 +244,6 @@ class SubscriptionPage(msgspec.Struct, frozen=True, kw_only=True):
 # an address only in its one usual form, four decimal numbers: others (octal, one large number, fewer parts) are an
 # address to some parsers and a name to others.
 
-PATH_DEFAULT = "/notifications"
-"""The path of a push URL that names a host alone (SMQ reference, section 9)."""
-
 _URL_CHARACTERS_MAX = 2_048
 _URL = re.compile(
     r"(?i:(?P<scheme>https?))://(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::(?P<port>[0-9]{1,5}))?"
@@ -290,7 +287,7 @@ def read_push_url(text: str) -> PushUrl:
     port = int(match["port"] or _PORTS[scheme])
     if not 1 <= port <= 65_535:
         raise EndpointRefused(text, "its port must be one from 1 to 65535")
-    path = match["path"] or PATH_DEFAULT
+    path = match["path"] or "/notifications"  # SMQ reference, section 9
     path = path if path.startswith("/") else f"/{path}"
     return PushUrl(secure=scheme == "https", host=_host(text, match["host"]), port=port, path=path)
 
