@@ -9,7 +9,7 @@ from functools import lru_cache
 from os import urandom
 from typing import Any, NamedTuple
 
-from veilmq.core.messages import key_of
+from veilmq.core.messages import routing_key_of
 from veilmq.core.receipts import (
     CountEvents,
     EventCounts,
@@ -145,10 +145,10 @@ def routing_key(properties: bytes, attribute: str) -> str:
     """Return the routing key of a message with these properties: the text of its ``attribute``."""
     if not properties:
         return ""
-    return (key_of if len(properties) > _REMEMBERED_BYTES_MAX else _remembered_key)(properties, attribute)
+    return (routing_key_of if len(properties) > _REMEMBERED_BYTES_MAX else _remembered_key)(properties, attribute)
 
 
-_remembered_key = lru_cache(maxsize=4_096)(key_of)
+_remembered_key = lru_cache(maxsize=4_096)(routing_key_of)
 
 
 async def note_retired(tx: Transaction, queue: QueueRow) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from veilmq.core import errors
 from veilmq.core.errors import ReceiptState
-from veilmq.core.messages import NewMessage, as_dead_letter, as_sent, decode_properties
+from veilmq.core.messages import NewMessage, decode_properties, forwarded_message
 from veilmq.core.receipts import Receipt, receipt_state
 from veilmq.core.settings import check_destination
 from veilmq.core.topics import Forward, Forwarded
@@ -81,8 +81,8 @@ async def _going(tx: Transaction, intake: QueueRow, command: Forward, answers: l
             if entry.target not in targets:
                 targets[entry.target] = await _target(tx, intake, entry.target)
             target = targets[entry.target]
-            terms = message.body, message.properties, message.priority, target.settings
-            new = as_sent(*terms) if entry.reasons is None else as_dead_letter(*terms, entry.reasons)
+            sent = message.body, message.properties, message.priority
+            new = forwarded_message(*sent, target.settings, entry.reasons)
             going.append(_Going(place, message, target, new, entry.reasons is not None))
             del found[receipt.position]
         except errors.VeilmqError as error:

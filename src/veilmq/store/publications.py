@@ -25,7 +25,7 @@ from veilmq.core.claims import Abandon, ListWriters, Publish, Published, Stage, 
 from veilmq.core.commands import Command
 from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, MessageTooLong, StageMissing, StageRefused
 from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
-from veilmq.core.messages import NewMessage, group_of, id_of
+from veilmq.core.messages import NewMessage, dedup_id_of, group_of
 from veilmq.core.settings import QueueSettings
 from veilmq.store.transaction import QueueRow, Row, Transaction, made_of
 
@@ -160,7 +160,7 @@ def _accepted(messages: Sequence[NewMessage], settings: QueueSettings) -> list[N
         try:
             if settings.fifo:
                 group_of(new, settings)
-                dedup_id = id_of(new, settings)
+                dedup_id = dedup_id_of(new, settings)
                 accepted.append(replace(new, dedup_id=dedup_id) if new.dedup_id is None else new)
             elif new.size_bytes <= settings.message_bytes_max:
                 accepted.append(new)

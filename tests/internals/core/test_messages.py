@@ -2,7 +2,6 @@
 
 import uuid
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,13 +11,13 @@ from veilmq.core.messages import (
     Decaying,
     Fairness,
     IdSource,
+    NewMessage,
     Properties,
-    content_id,
     decode_properties,
+    dedup_id_of,
     encode_properties,
-    is_duplicate,
-    is_repeatable,
 )
+from veilmq.core.settings import QueueSettings
 
 ATTRIBUTES = st.dictionaries(
     st.text(max_size=20),
@@ -81,14 +80,9 @@ def test_all_other_bits_vary() -> None:
 
 def test_the_id_by_content_is_the_bodys_sha_256() -> None:
     """The example of FIPS 180-2."""
-    assert content_id("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-
-
-@pytest.mark.parametrize(("age_ms", "counts"), [(0, True), (299_999, True), (300_000, False)])
-def test_five_minutes(age_ms: int, *, counts: bool) -> None:
-    """Counted from the first one, which is at 0 of an age."""
-    assert is_duplicate(1_000, 1_000 + age_ms) is counts
-    assert is_repeatable(1_000, 1_000 + age_ms) is counts
+    new = NewMessage(body="abc", size_bytes=3, properties=b"not counted")
+    expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert dedup_id_of(new, QueueSettings(fifo=True, content_deduplication=True)) == expected
 
 
 NOW_MS = 1_000_000

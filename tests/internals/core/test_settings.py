@@ -8,7 +8,7 @@ import pytest
 
 from veilmq.core import limits
 from veilmq.core.errors import SettingsConflict
-from veilmq.core.messages import Attribute, Properties, encode_properties, key_of
+from veilmq.core.messages import Attribute, Properties, encode_properties, routing_key_of
 from veilmq.core.settings import (
     RULES,
     QueueSettings,
@@ -176,7 +176,12 @@ def _properties(**attributes: Attribute) -> bytes:
 def test_the_key_is_the_text_of_the_attribute() -> None:
     """Nothing else has one."""
     properties = _properties(Type=Attribute("String", "mail"), Blob=Attribute("Binary", data=b"mail"))
-    assert (key_of(properties), key_of(properties, "Blob"), key_of(properties, "Other"), key_of(b"")) == (
+    assert (
+        routing_key_of(properties),
+        routing_key_of(properties, "Blob"),
+        routing_key_of(properties, "Other"),
+        routing_key_of(b""),
+    ) == (
         "mail",
         "",
         "",

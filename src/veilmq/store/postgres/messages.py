@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from veilmq.core.commands import ChangeVisibility, Delete, LeaseChange, Send, SentMessage
 from veilmq.core.errors import InternalError, LeaseTooLong, ReceiptInvalid, ReceiptState, VeilmqError
 from veilmq.core.limits import DEDUPLICATION_S, PRIORITY, SECOND_MS
-from veilmq.core.messages import NewMessage, check_together, deduplication_key, id_of
+from veilmq.core.messages import NewMessage, check_together, dedup_id_of, deduplication_key
 from veilmq.core.receipts import Receipt, receipt_acts, receipt_state
 from veilmq.store.postgres.node import COUNTER_BITS, FAIR, LANE, Node, keys_of
 from veilmq.store.postgres.queues import (
@@ -90,7 +90,7 @@ def _key(new: NewMessage, command: Send, queue: Queue) -> bytes | None:
     is_optional = command.options is not None and command.options.dedup_id_optional
     if is_optional and new.dedup_id is None and not settings.content_deduplication:
         return None
-    return key_of(new.group or "", id_of(new, settings), queue)
+    return key_of(new.group or "", dedup_id_of(new, settings), queue)
 
 
 def key_of(group: str, dedup_id: str, queue: Queue) -> bytes:

@@ -458,7 +458,7 @@ class FairQueues:
         shares.correct(found, self._now_ms(), whole=len(rows) < _FLIGHTS_READ_MAX)
         if shares.suspects:
             for row in await connection.fetch(FAIR["turns"], queue.partition, list(shares.suspects), kept_ms):
-                shares.fairness.heard(row["group_key"], row["sent_at"])
+                shares.fairness.sent_at(row["group_key"], row["sent_at"])
                 if not row["has_any"]:
                     shares.fairness.drained(row["group_key"])
         shares.look_at_ms = now_ms + _interval_ms(began_s)

@@ -38,7 +38,7 @@ from veilmq.core.limits import (
     PRIORITY,
     SECOND_MS,
 )
-from veilmq.core.messages import decode_properties, encode_properties, key_of
+from veilmq.core.messages import decode_properties, encode_properties, routing_key_of
 from veilmq.core.settings import dead_letter_refusal, read_table
 from veilmq.store.postgres.database import failure_of
 from veilmq.store.postgres.node import FAIR, LANE, Node
@@ -272,7 +272,7 @@ class _Taking:
             return rows
         queue = self._queue
         table = _read_table(queue.settings.visibility_rules)
-        keys = [key_of(row["properties"] or b"", table.attribute) for row in rows]
+        keys = [routing_key_of(row["properties"] or b"", table.attribute) for row in rows]
         timeouts_ms = [
             table.timeout_s(key, row["receive_count"] - 1) * SECOND_MS for key, row in zip(keys, rows, strict=True)
         ]

@@ -20,16 +20,14 @@ from msgspec.structs import replace
 from veilmq.core import commands
 from veilmq.core.commands import Received, ReceivedMessage, SendOptions, SentMessage
 from veilmq.core.errors import VeilmqError
-from veilmq.core.limits import BATCH_ROW_BYTES, SECOND_MS
+from veilmq.core.limits import ATTEMPT_S, BATCH_ROW_BYTES, DEDUPLICATION_S, SECOND_MS
 from veilmq.core.messages import (
     NewMessage,
     check_together,
+    dedup_id_of,
     deduplication_key,
     group_of,
-    id_of,
-    is_duplicate,
-    is_repeatable,
-    key_of,
+    routing_key_of,
 )
 from veilmq.core.receipts import deadline_ms, lease_end_ms_max
 from veilmq.store.queues import FIFO_PRIORITY, NEVER_MS, SEQ_SHIFT, Queue, checked
@@ -43,6 +41,7 @@ PASSED_OVER_MAX = 100
 
 _GROUPS_REMEMBERED_MAX = 65_536
 _KEY_BYTES = 16
+_DEDUPLICATION_MS, _ATTEMPT_MS = DEDUPLICATION_S * SECOND_MS, ATTEMPT_S * SECOND_MS
 
 
 # Sends.
@@ -121,9 +120,9 @@ def _accept(
         and not settings.content_deduplication
     ):
         return SentMessage(id=message_id, sequence=seq)
-    key = deduplication_key(queue.number, group, id_of(new, settings), settings)
+    key = deduplication_key(queue.number, group, dedup_id_of(new, settings), settings)
     before = session.accepted.find(key)
-    if before is not None and before.id != message_id and is_duplicate(before.accepted_at_ms, now_ms):
+    if before is not None and before.id != message_id and now_ms < before.accepted_at_ms + _DEDUPLICATION_MS:
         return SentMessage(id=before.id, sequence=before.sequence)  # else it is new, or comes back by a forward
     session.accepted.add(key, message_id, seq, now_ms)
     return SentMessage(id=message_id, sequence=seq)
@@ -252,7 +251,7 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
     longest lease still counts from the first receive. Otherwise the receive is an ordinary one.
     """
     row = session.row("attempt", key)
-    if row is None or not is_repeatable(row[1], now_ms):
+    if row is None or now_ms >= row[1] + _ATTEMPT_MS:
         return None
     floor, found = queue.floor(now_ms), []
     for each in _decode(row[0]):
@@ -270,7 +269,7 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
         if timeout_s is None:
             timeout_s = queue.settings.visibility_timeout_s
             if queue.rules is not None:
-                kind = key_of(encoded, queue.rules.attribute)
+                kind = routing_key_of(encoded, queue.rules.attribute)
                 timeout_s = queue.rules.timeout_s(kind, receive_count - 1)  # it is the same receive
         visible_at_ms = deadline_ms(now_ms, timeout_s)
         if command.lease_s_max is not None:

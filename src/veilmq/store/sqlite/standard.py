@@ -27,7 +27,7 @@ from veilmq.core.limits import (
     PRIORITY,
     SECOND_MS,
 )
-from veilmq.core.messages import key_of
+from veilmq.core.messages import routing_key_of
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import fair
 from veilmq.store.sqlite.database import SQL
@@ -176,7 +176,7 @@ class Giving:
         for row in rows:
             seq, lane, received, epoch, first_ms, message_id, body, properties, source, before, first, group, _ = row
             if rules is not None:
-                timeout_s = rules.timeout_s(key_of(properties, rules.attribute), received)
+                timeout_s = rules.timeout_s(routing_key_of(properties, rules.attribute), received)
                 visible_at_ms = min(now_ms + timeout_s * SECOND_MS, end_ms)
             generation = getrandbits(GENERATION_BITS) or 1  # 0 is that of what was never received
             if begun is not None:
