@@ -109,9 +109,9 @@ def _ids() -> Iterator[bytes]:
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One message to be sent.
 
-    ``properties`` are encoded; ``size_bytes`` counts the body in UTF-8 and ``attributes_bytes``; ``delay_s`` ``None`` is
-    the queue's own delay. ``group`` is the message group: the unit of order in a FIFO queue, of fairness in a standard
-    one. Only FIFO queues use ``dedup_id``.
+    ``properties`` are encoded; ``size_bytes`` counts the body in UTF-8 and ``attributes_bytes``. ``delay_s`` of
+    ``None`` is the queue's own delay. ``group`` is the message group: the unit of order in a FIFO queue, of fairness in
+    a standard one. Only FIFO queues use ``dedup_id``.
     """
 
     body: str
