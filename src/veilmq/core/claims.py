@@ -20,7 +20,7 @@ import enum
 import msgspec
 
 from veilmq.core import limits
-from veilmq.core.commands import Command
+from veilmq.core.commands import QueueCommand
 from veilmq.core.messages import NewMessage
 
 
@@ -33,13 +33,12 @@ class ClaimState(enum.Enum):
     RELEASED = "released"
 
 
-class SourceCommand(Command, frozen=True, kw_only=True):
+class SourceCommand(QueueCommand, frozen=True, kw_only=True):
     """A command of ``source``, the reader's own name: 1 to 128 letters, digits, ``-`` and ``_`` (a UUID, as a rule).
 
     The error of all but ``OpenSource`` and ``ReadClaim`` is ``SourceNotFound``.
     """
 
-    queue: str
     source: str
 
 
@@ -133,13 +132,12 @@ class CloseSource(SourceCommand, frozen=True, kw_only=True):
     """
 
 
-class ListSources(Command, frozen=True, kw_only=True):
+class ListSources(QueueCommand, frozen=True, kw_only=True):
     """Return up to ``count`` sources, a list of ``SourceView``: with open claims first, then the last active ones.
 
     Each snapshot that Spark reads is a source for two weeks, so there may be many.
     """
 
-    queue: str
     count: int = limits.SOURCES_LISTED_MAX
 
 
@@ -217,10 +215,9 @@ class ClaimPage(msgspec.Struct, frozen=True, kw_only=True):
     cursor: str
 
 
-class WriterCommand(Command, frozen=True, kw_only=True):
+class WriterCommand(QueueCommand, frozen=True, kw_only=True):
     """A command on the batch ``batch`` of ``writer``."""
 
-    queue: str
     writer: str
     batch: int
 
@@ -252,10 +249,9 @@ class Abandon(WriterCommand, frozen=True, kw_only=True):
     """Drop what was staged for the batch and is not published. Result: ``None``."""
 
 
-class ListWriters(Command, frozen=True, kw_only=True):
+class ListWriters(QueueCommand, frozen=True, kw_only=True):
     """Return the writers of ``queue``, the last active ones first: a list of ``WriterView``."""
 
-    queue: str
     count: int = limits.WRITERS_LISTED_MAX
 
 

@@ -5,8 +5,7 @@ fields and a sentence that says what to do.
 """
 
 import enum
-from dataclasses import dataclass
-from typing import ClassVar, dataclass_transform
+from typing import Any, ClassVar, dataclass_transform
 
 
 class ReceiptState(enum.Enum):
@@ -26,46 +25,44 @@ class VeilmqError(Exception):
 
 @dataclass_transform()
 class CommandError(VeilmqError):
-    """An error with the annotated fields of its class; ``text`` has their names in braces."""
+    """An error with the annotated fields of its class, in their order; ``text`` has their names in braces."""
 
     text: ClassVar[str]
+    _fields: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        dataclass(eq=False, repr=False)(cls)
+        cls._fields = (*cls._fields, *cls.__annotations__)
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        super().__init__(*values)
+        vars(self).update(zip(self._fields, values, strict=False), **named)
 
     def __str__(self) -> str:
         return self.text.format(**vars(self))
 
 
-# Queues. ``queue`` is a full name, account included; ``setting`` a field of ``QueueSettings``; ``why`` a sentence.
+# Queues. ``queue`` is a full name, account included; ``setting`` the first field of the settings that differs or has to
+# be corrected; ``why`` a sentence. Sizes are in bytes.
 
 
 class QueueNotFound(CommandError):
-    """The queue does not exist, or was deleted while the command waited."""
-
     text = "The queue {queue} does not exist; create it first."
     queue: str
 
 
 class QueueExists(CommandError):
-    """A queue of that name exists; ``setting`` is the first one whose supplied value differs."""
-
     text = "The queue {queue} exists with another {setting}; leave it out, or change the queue's settings first."
     queue: str
     setting: str
 
 
 class QueueDeletedRecently(CommandError):
-    """The name of a deleted queue cannot be used again for ``pause_s`` seconds."""
-
     text = "The queue {queue} was deleted; wait {pause_s} seconds before creating one of that name."
     queue: str
     pause_s: int
 
 
 class PurgeInProgress(CommandError):
-    """A queue that was purged cannot be purged again for ``pause_s`` seconds."""
-
     text = "The queue {queue} was purged less than {pause_s} seconds ago; wait that long."
     queue: str
     pause_s: int
@@ -87,8 +84,6 @@ class EditRefused(CommandError):
 
 
 class TooManyTags(CommandError):
-    """The queue would have more than ``tags_max`` tags."""
-
     text = "A queue may have {tags_max} tags; remove some first."
     tags_max: int
 
@@ -103,8 +98,6 @@ class DeadLetterQueueRefused(CommandError):
 
 
 class ReceivesThrottled(CommandError):
-    """The queue got more than ``per_s_max`` receives in a second."""
-
     text = "The queue allows {per_s_max} receives a second; ask for more messages at once, or later."
     per_s_max: int
 
@@ -113,27 +106,19 @@ class ReceivesThrottled(CommandError):
 
 
 class MessageTooLong(CommandError):
-    """Body and attributes together exceed ``bytes_max``, the queue's ``message_bytes_max``."""
-
     text = "The message is too long: body and attributes may have {bytes_max} bytes together."
     bytes_max: int
 
 
 class BodyUnreadable(CommandError):
-    """The queue takes bodies in base64 over this protocol, and this one is no such text."""
-
     text = "The body is no base64 of UTF-8 text, which this queue takes bodies in: encode it, or unset smq_base64."
 
 
 class GroupMissing(CommandError):
-    """A message of a FIFO queue must name its group."""
-
     text = "The message has no group; a FIFO queue needs one for each message."
 
 
 class DeduplicationIdMissing(CommandError):
-    """A message of this FIFO queue must have a deduplication id."""
-
     text = "The message has no deduplication id; give one, or turn content-based deduplication on."
 
 
@@ -144,8 +129,6 @@ class ReceiptInvalid(CommandError):
 
 
 class LeaseTooLong(CommandError):
-    """The change would keep the message in flight for more than ``seconds_max`` after its receive."""
-
     text = "The total visibility timeout would exceed {seconds_max} seconds since the receive."
     seconds_max: int
 
@@ -168,8 +151,6 @@ class ReceiptEnded(CommandError):
 
 
 class GroupHeld(CommandError):
-    """An earlier message of the group was not forwarded; this one would overtake it."""
-
     text = "An earlier message of the group was not forwarded: forward that one first."
 
 
@@ -177,22 +158,16 @@ class GroupHeld(CommandError):
 
 
 class NotADeadLetterQueue(CommandError):
-    """Only the messages of a dead-letter queue can be moved by a task."""
-
     text = "No queue names {queue} as its dead-letter queue; only dead letters can be moved."
     queue: str
 
 
 class MoveTaskRunning(CommandError):
-    """A source has one move task at a time."""
-
     text = "A move task for {queue} is running; wait for its end or cancel it."
     queue: str
 
 
 class MoveTaskNotFound(CommandError):
-    """The move task does not exist, or does not run any more."""
-
     text = "There is no such running move task; list the tasks of the source."
 
 
@@ -208,15 +183,11 @@ class DestinationRefused(CommandError):
 
 
 class SourceNotFound(CommandError):
-    """The queue has no such source: it was never opened, or an operator closed it."""
-
     text = "The queue has no source {source}; open it first."
     source: str
 
 
 class ConsumerTaken(CommandError):
-    """Another source of the same consumer has open claims."""
-
     text = (
         "The source {source} of the consumer {consumer} has open claims. Let it end, or take its place over: its "
         "claims are then released and their messages delivered again."
@@ -226,8 +197,6 @@ class ConsumerTaken(CommandError):
 
 
 class EpochFenced(CommandError):
-    """The source was opened again: a reader with an older epoch than ``current`` must stop."""
-
     text = "The epoch {epoch} is over, {current} is in force: another reader opened the source; stop."
     epoch: int
     current: int
@@ -242,16 +211,12 @@ class ClaimGap(CommandError):
 
 
 class ClaimAcknowledged(CommandError):
-    """All claims up to ``acknowledged`` are acknowledged: their messages are deleted."""
-
     text = "Claim {number} was acknowledged (all up to {acknowledged} are); its messages are deleted."
     number: int
     acknowledged: int
 
 
 class ClaimLost(CommandError):
-    """The claim's messages went back to the queue or were purged, or the claim is unknown."""
-
     text = (
         "Claim {number} is lost: its hold ended without a heartbeat, or the queue was purged. Messages that went back "
         "to the queue are delivered again."
@@ -260,15 +225,11 @@ class ClaimLost(CommandError):
 
 
 class ClaimReleased(CommandError):
-    """An operator or a takeover returned the claim's messages to the queue."""
-
     text = "Claim {number} was released: its messages are delivered again."
     number: int
 
 
 class ShardNotFound(CommandError):
-    """The claim has only ``shards`` shards."""
-
     text = "The claim has no shard {shard}; they are 0 to {last}."
     shard: int
     shards: int
@@ -278,14 +239,10 @@ class ShardNotFound(CommandError):
 
 
 class CursorInvalid(CommandError):
-    """No page of a claim has this cursor."""
-
     text = "The cursor is not valid; use the one of the page before, or none for the first page."
 
 
 class MessageNotClaimed(CommandError):
-    """The message is not in that claim."""
-
     text = "Claim {number} has no such message; read it to see the ids of its messages."
     number: int
 
@@ -309,8 +266,6 @@ class StageRefused(CommandError):
 
 
 class StageMissing(CommandError):
-    """An attempt that is to be published has staged ``messages`` and not ``wanted``."""
-
     text = "The attempt {attempt} has staged {messages} messages, not {wanted}; stage the batch again."
     attempt: str
     messages: int
@@ -321,31 +276,23 @@ class StageMissing(CommandError):
 
 
 class TopicNotFound(CommandError):
-    """The topic does not exist."""
-
     text = "The topic {topic} does not exist; create it first."
     topic: str
 
 
 class TopicExists(CommandError):
-    """A topic of that name exists; ``setting`` is the first one whose supplied value differs."""
-
     text = "The topic {topic} exists with another {setting}; leave it out, or change the topic first."
     topic: str
     setting: str
 
 
 class SubscriptionNotFound(CommandError):
-    """The topic has no such subscription."""
-
     text = "The topic {topic} has no subscription {subscription}; subscribe first."
     topic: str
     subscription: str
 
 
 class SubscriptionExists(CommandError):
-    """A subscription of that name exists; ``setting`` is the first field of ``Subscription`` that differs."""
-
     text = "The subscription {subscription} of {topic} exists with another {setting}; end it first, or name another."
     topic: str
     subscription: str
@@ -353,8 +300,6 @@ class SubscriptionExists(CommandError):
 
 
 class TooManySubscriptions(CommandError):
-    """The topic would have more than ``subscriptions_max`` subscriptions."""
-
     text = "A topic may have {subscriptions_max} subscriptions; end some first."
     subscriptions_max: int
 
@@ -395,8 +340,6 @@ class OutcomeUnknown(CommandError):
 
 
 class ShuttingDown(CommandError):
-    """The server is draining; nothing of the command was done. Retry on the next connection."""
-
     text = "The server is shutting down; try again."
 
 

@@ -15,7 +15,7 @@ from ipaddress import AddressValueError, IPv4Address, IPv6Address
 import msgspec
 
 from veilmq.core import limits
-from veilmq.core.commands import Command
+from veilmq.core.commands import Command, QueueCommand
 from veilmq.core.errors import EndpointRefused, VeilmqError
 from veilmq.core.messages import NewMessage
 from veilmq.core.settings import Settings, SettingValue
@@ -85,33 +85,30 @@ PUSHES = "~pushes"
 """The name that ``Engine.watch`` takes, in place of a queue's, for changes of push subscriptions."""
 
 
-class CreateTopic(Command, frozen=True, kw_only=True):
-    """Create ``topic``, or find it with the same supplied settings. Result: ``TopicView``. Error ``TopicExists``."""
+class TopicCommand(Command, frozen=True, kw_only=True):
+    """A command on ``topic``. Error of all but ``CreateTopic``: ``TopicNotFound``."""
 
     topic: str
+
+
+class CreateTopic(TopicCommand, frozen=True, kw_only=True):
+    """Create ``topic``, or find it with the same supplied settings. Result: ``TopicView``. Error ``TopicExists``."""
+
     settings: Mapping[str, SettingValue] = {}
 
 
-class SetTopic(Command, frozen=True, kw_only=True):
-    """Change the supplied settings of ``topic``. Result: ``None``. Error ``TopicNotFound``."""
+class SetTopic(TopicCommand, frozen=True, kw_only=True):
+    """Change the supplied settings of ``topic``. Result: ``None``."""
 
-    topic: str
     settings: Mapping[str, SettingValue]
 
 
-class DeleteTopic(Command, frozen=True, kw_only=True):
-    """Delete ``topic``, its subscriptions and messages not pushed yet; those in queues stay. Result: ``None``.
-
-    Error ``TopicNotFound``.
-    """
-
-    topic: str
+class DeleteTopic(TopicCommand, frozen=True, kw_only=True):
+    """Delete ``topic``, its subscriptions and messages not pushed yet; those in queues stay. Result: ``None``."""
 
 
-class ShowTopic(Command, frozen=True, kw_only=True):
-    """Return the settings of ``topic``: a ``TopicView``. Error ``TopicNotFound``."""
-
-    topic: str
+class ShowTopic(TopicCommand, frozen=True, kw_only=True):
+    """Return the settings of ``topic``: a ``TopicView``."""
 
 
 class ListTopics(Command, frozen=True, kw_only=True):
@@ -126,6 +123,14 @@ class ListTopics(Command, frozen=True, kw_only=True):
     count: int = limits.SMQ_LIST_RESULTS.default
 
 
+class ListSubscriptions(TopicCommand, frozen=True, kw_only=True):
+    """Return a ``SubscriptionPage`` of ``topic``, as ``ListTopics`` lists topics."""
+
+    prefix: str = ""
+    after: str = ""
+    count: int = limits.SMQ_LIST_RESULTS.default
+
+
 class Subscribe(Command, frozen=True, kw_only=True):
     """Subscribe, or find the same subscription. Result: ``SubscriptionView``.
 
@@ -135,38 +140,24 @@ class Subscribe(Command, frozen=True, kw_only=True):
     subscription: Subscription
 
 
-class SetSubscription(Command, frozen=True, kw_only=True):
-    """Change how pushes are tried again. Result: ``None``. Errors: ``TopicNotFound``, ``SubscriptionNotFound``."""
+class SubscriptionCommand(TopicCommand, frozen=True, kw_only=True):
+    """A command on the subscription ``name``. Error ``SubscriptionNotFound``."""
 
-    topic: str
     name: str
+
+
+class SetSubscription(SubscriptionCommand, frozen=True, kw_only=True):
+    """Change how pushes are tried again. Result: ``None``."""
+
     strategy: RetryStrategy
 
 
-class Unsubscribe(Command, frozen=True, kw_only=True):
-    """End a subscription and delete its messages not pushed yet. Result: ``None``.
-
-    Errors: ``TopicNotFound``, ``SubscriptionNotFound``.
-    """
-
-    topic: str
-    name: str
+class Unsubscribe(SubscriptionCommand, frozen=True, kw_only=True):
+    """End a subscription and delete its messages not pushed yet. Result: ``None``."""
 
 
-class ShowSubscription(Command, frozen=True, kw_only=True):
-    """Return a ``SubscriptionView``. Errors: ``TopicNotFound``, ``SubscriptionNotFound``."""
-
-    topic: str
-    name: str
-
-
-class ListSubscriptions(Command, frozen=True, kw_only=True):
-    """Return a ``SubscriptionPage`` of ``topic``, as ``ListTopics`` lists topics. Error ``TopicNotFound``."""
-
-    topic: str
-    prefix: str = ""
-    after: str = ""
-    count: int = limits.SMQ_LIST_RESULTS.default
+class ShowSubscription(SubscriptionCommand, frozen=True, kw_only=True):
+    """Return a ``SubscriptionView``."""
 
 
 class ListPushes(Command, frozen=True, kw_only=True):
@@ -181,7 +172,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     published_at_ms: int
 
 
-class PublishToTopic(Command, frozen=True, kw_only=True):
+class PublishToTopic(TopicCommand, frozen=True, kw_only=True):
     """Send a message to every subscription of ``topic`` that wants ``tag``. Result: ``PublishedMessage``.
 
     ``make`` is pure and returns the message to store for one subscription; its ``size_bytes`` is checked against that
@@ -189,7 +180,6 @@ class PublishToTopic(Command, frozen=True, kw_only=True):
     deduplication id. Errors: ``TopicNotFound``, ``MessageTooLong``, ``StoreFull``.
     """
 
-    topic: str
     size_bytes: int
     make: Callable[[Notification], NewMessage]
     tag: str = ""
@@ -324,7 +314,7 @@ class ForwardEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reasons: dict[str, str] | None = None
 
 
-class Forward(Command, frozen=True, kw_only=True):
+class Forward(QueueCommand, frozen=True, kw_only=True):
     """Move messages in flight of ``queue``, the intake, to other queues. Result: a ``Forwarded`` or an error for each.
 
     A message keeps its id, body, properties, group and priority. The target's delay and retention count from now, and
@@ -343,7 +333,6 @@ class Forward(Command, frozen=True, kw_only=True):
     returns it; with its receive count, and in standard queues its age; visible at once, and never a duplicate.
     """
 
-    queue: str
     entries: tuple[ForwardEntry, ...]
 
 
