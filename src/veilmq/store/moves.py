@@ -27,8 +27,8 @@ from veilmq.core.limits import MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, MOVE_TASKS
 from veilmq.core.settings import check_destination
 from veilmq.store.transaction import QueueRow, Transaction, Waiting, made_of
 
-_SLICES_PER_S = 10
-_PAUSE_MS = 10
+_SLICES_PER_S = 10  # of a task with a rate
+_PAUSE_MS = 10  # at least, between two slices
 _AWAY_MS = 10_000
 """How long a task rests whose next message goes to a database that cannot be reached: the others go on."""
 
@@ -108,24 +108,14 @@ async def step(tx: Transaction, command: MoveStep) -> int | None:
     return min((max(0, at_ms - now_ms) for at_ms in due_ms if at_ms is not None), default=None)
 
 
-def moved_at_once(per_s_max: int | None) -> int:
-    """Return how many messages a slice of a move task may move: with a rate, about a tenth of a second's worth."""
-    return MOVE_SLICE_MESSAGES if per_s_max is None else max(1, per_s_max // _SLICES_PER_S)
-
-
-def pause_ms(per_s_max: int | None, moved: int) -> int:
-    """Return the time until the next slice: what so many messages take at the rate, never less than a pause."""
-    return _PAUSE_MS if per_s_max is None else max(_PAUSE_MS, -(-moved * SECOND_MS // per_s_max))
-
-
 async def _advance(tx: Transaction, task: _Task, now_ms: int) -> int | None:
     """Do a slice of a task; return when its next one is due, ``None`` if it has ended."""
     source = await tx.find(task.source)
     if source is None or source.number != task.queue:
         await tx.run("delete_moves", task.queue)
         return None
-    left = task.to_move - task.moved
-    count = min(moved_at_once(task.moves_per_s_max), left)
+    left, rate = task.to_move - task.moved, task.moves_per_s_max
+    count = min(MOVE_SLICE_MESSAGES if rate is None else max(1, rate // _SLICES_PER_S), left)
     chosen, more = await tx.choose(source, count, MOVE_SLICE_BYTES)
     going, failure, is_away = await _going(tx, task, source, chosen)
     moved = 0
@@ -133,7 +123,8 @@ async def _advance(tx: Transaction, task: _Task, now_ms: int) -> int | None:
         moved += await tx.move(source, target, [each for each, to in going if to.number == target.number])
     is_over = moved >= left or (len(going) == len(chosen) and not more)
     status = MoveStatus.FAILED if failure else MoveStatus.COMPLETED if is_over else MoveStatus.RUNNING
-    next_at_ms = now_ms + (_AWAY_MS if is_away else pause_ms(task.moves_per_s_max, moved))
+    rest_ms = _AWAY_MS if is_away else max(_PAUSE_MS, -(-moved * SECOND_MS // rate) if rate else 0)
+    next_at_ms = now_ms + rest_ms
     await tx.run("update_move", task.number, moved, next_at_ms, status.value, failure)
     return next_at_ms if status is MoveStatus.RUNNING else None
 
