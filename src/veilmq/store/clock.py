@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from veilmq.core.ports import Timer
+from veilmq.core.commands import Timer
 
 UNTRUSTED_MS_MAX = 3_600_000
 """How much time passes across boots on the word of a clock that is not synchronised."""
@@ -95,7 +95,7 @@ _decode = msgspec.json.Decoder(Mark).decode
 
 
 class StoreClock(ABC):
-    """``core.ports.Clock`` of an embedded store, on the clocks of a machine that a subclass reads."""
+    """``core.commands.Clock`` of an embedded store, on the clocks of a machine that a subclass reads."""
 
     boot_id = ""
     """What tells this boot from others; empty where the system does not say."""

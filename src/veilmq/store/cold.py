@@ -11,14 +11,11 @@ from typing import Any
 from veilmq.core import claims as claim_commands
 from veilmq.core import commands
 from veilmq.core import topics as topic_commands
-from veilmq.core.account_settings import SetAccount, ShowAccount
-from veilmq.core.commands import Command
-from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents
-from veilmq.core.forwards import Forward
+from veilmq.core.claims import Abandon, ListWriters, Publish, Stage
+from veilmq.core.commands import Clock, Command, Done, InspectLeases, InspectQueue, Peek, SetAccount, ShowAccount, Timer
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek
-from veilmq.core.ports import Clock, Done, Timer
-from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
+from veilmq.core.receipts import CountEvents, ForgetEvents, PlanExport, ReadEvents
+from veilmq.core.topics import Forward
 from veilmq.store import claims, events, forwards, looks, moves, publications, queue_commands, topics
 
 Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
@@ -31,8 +28,8 @@ _READS: Mapping[type[Command], Cold] = {
     queue_commands.SurveyQueues: queue_commands.survey,
     ShowAccount: queue_commands.show_account,
     commands.ListMoves: moves.list_moves,
-    LookAtQueue: looks.look,
-    LookAtLeases: looks.look_at_leases,
+    InspectQueue: looks.look,
+    InspectLeases: looks.look_at_leases,
     Peek: looks.peek,
     claim_commands.ReadClaim: claims.read,
     claim_commands.ListSources: claims.list_sources,

@@ -11,11 +11,12 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from veilmq.core import errors, properties, visibility
-from veilmq.core.commands import NewMessage
-from veilmq.core.forwards import Forward, Forwarded, as_dead_letter, as_sent, refusal
-from veilmq.core.receipts import Receipt
-from veilmq.core.results import ReceiptState
+from veilmq.core import errors
+from veilmq.core.errors import ReceiptState
+from veilmq.core.messages import NewMessage, decode_properties, forwarded_message
+from veilmq.core.receipts import Receipt, receipt_state
+from veilmq.core.settings import check_destination
+from veilmq.core.topics import Forward, Forwarded
 from veilmq.store.transaction import Leased, QueueRow, Transaction
 
 
@@ -65,11 +66,11 @@ async def _going(tx: Transaction, intake: QueueRow, command: Forward, answers: l
             continue
         if not message.receive_count:  # it is delayed, and no consumer has it: the receipt is invalid
             continue
-        group = properties.decode(message.properties).group if intake.settings.fifo else None
+        group = decode_properties(message.properties).group if intake.settings.fifo else None
         try:
             if group in held:
                 raise errors.GroupHeld
-            state = visibility.receipt_state(
+            state = receipt_state(
                 current=(receipt.generation, receipt.epoch) == (message.receipt.generation, message.receipt.epoch),
                 visible_at_ms=message.receipt.visible_at_ms,
                 now_ms=message.looked_at_ms,
@@ -80,8 +81,8 @@ async def _going(tx: Transaction, intake: QueueRow, command: Forward, answers: l
             if entry.target not in targets:
                 targets[entry.target] = await _target(tx, intake, entry.target)
             target = targets[entry.target]
-            terms = message.body, message.properties, message.priority, target.settings
-            new = as_sent(*terms) if entry.reasons is None else as_dead_letter(*terms, entry.reasons)
+            sent = message.body, message.properties, message.priority
+            new = forwarded_message(*sent, target.settings, entry.reasons)
             going.append(_Going(place, message, target, new, entry.reasons is not None))
             del found[receipt.position]
         except errors.VeilmqError as error:
@@ -96,9 +97,7 @@ async def _target(tx: Transaction, intake: QueueRow, name: str) -> QueueRow:
     target = await tx.find(name) or await tx.target(name, (intake.number, intake.name))
     if target is None:
         raise errors.QueueNotFound(name)
-    why = refusal(intake.name, intake.settings, name, target.settings)
-    if why is not None:
-        raise errors.DestinationRefused(name, why)
+    check_destination(intake.name, intake.settings, name, target.settings, verb="forwarded")
     return target
 
 

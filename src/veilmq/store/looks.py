@@ -8,20 +8,29 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, islice
 
-from veilmq.core import looks, redrive
+from veilmq.core.commands import (
+    InspectLeases,
+    InspectQueue,
+    MessageState,
+    Peek,
+    Peeked,
+    PeekedMessage,
+    SeenLease,
+    SeenMessage,
+)
 from veilmq.core.errors import StoreFull, StoreUnavailable
-from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE
-from veilmq.core.looks import LOOKED_AT_MAX
-from veilmq.core.properties import decode
+from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE, INSPECT_SCANNED_MAX
+from veilmq.core.messages import decode_properties
+from veilmq.core.settings import dead_letter_refusal
 from veilmq.store.events import read_log
 from veilmq.store.queues import SEQ_SHIFT
 from veilmq.store.transaction import QueueRow, StoredMessage, Transaction
 
 
-async def look(tx: Transaction, command: looks.LookAtQueue) -> list[looks.SeenMessage]:
+async def look(tx: Transaction, command: InspectQueue) -> list[SeenMessage]:
     """Show what there is, in the order of sending, or what is in one state."""
     queue = await tx.queue(command.queue)
-    found = await tx.inspect(queue, command.state, command.count, LOOKED_AT_MAX)
+    found = await tx.inspect(queue, command.state, command.count, INSPECT_SCANNED_MAX)
     if command.state is not None:
         found = sorted(found, key=_visibility)
     if command.id is not None:
@@ -30,15 +39,15 @@ async def look(tx: Transaction, command: looks.LookAtQueue) -> list[looks.SeenMe
     return [_seen(tx, queue, each, body, with_receipt=command.receipts) for each, body in shown]
 
 
-async def look_at_leases(tx: Transaction, command: looks.LookAtLeases) -> list[looks.SeenLease]:
+async def look_at_leases(tx: Transaction, command: InspectLeases) -> list[SeenLease]:
     """Show the leases that end first."""
     queue = await tx.queue(command.queue)
-    found = await tx.inspect(queue, looks.MessageState.IN_FLIGHT, command.count, LOOKED_AT_MAX)
+    found = await tx.inspect(queue, MessageState.IN_FLIGHT, command.count, INSPECT_SCANNED_MAX)
     leases = sorted([each for each in found if not each.is_claimed], key=_visibility)
     if others := sorted({*command.also} - {each.seq for each in leases}):
         leases += await tx.inspect_at(queue, others)
     return [
-        looks.SeenLease(
+        SeenLease(
             message_id=each.id,
             position=each.seq,
             generation=each.generation,
@@ -46,20 +55,20 @@ async def look_at_leases(tx: Transaction, command: looks.LookAtLeases) -> list[l
             visible_at_ms=each.looked_at_ms if each.is_claimed else each.visible_at_ms,
             receive_count=each.receive_count,
             extensions=read_log(each.log)[0] if each.log else None,
-            group=decode(each.properties).group,
+            group=decode_properties(each.properties).group,
         )
         for each in leases
     ]
 
 
-async def peek(tx: Transaction, command: looks.Peek) -> looks.Peeked:
+async def peek(tx: Transaction, command: Peek) -> Peeked:
     """Show the first visible messages; the quota of messages in flight does not count."""
     queue = await tx.queue(command.queue)
     receives_max = await _receives_max(tx, queue)
     count = command.count + DEAD_LETTERS_PER_RECEIVE if receives_max else command.count
     living = _living(await tx.offered(queue, count), receives_max)
     messages = [
-        looks.PeekedMessage(
+        PeekedMessage(
             id=each.id,
             body=body,
             properties=each.properties,
@@ -71,7 +80,7 @@ async def peek(tx: Transaction, command: looks.Peek) -> looks.Peeked:
         )
         for each, body in await _with_bodies(tx, queue, list(islice(living, command.count)), command.bytes_max)
     ]
-    return looks.Peeked(messages=messages, smq_base64=queue.settings.smq_base64)
+    return Peeked(messages=messages, smq_base64=queue.settings.smq_base64)
 
 
 def _visibility(each: StoredMessage) -> tuple[bool, int, int]:
@@ -98,7 +107,7 @@ async def _receives_max(tx: Transaction, queue: QueueRow) -> int:
     if settings.receives_max:
         with suppress(StoreFull, StoreUnavailable):  # it stays where it is
             tx.need_room()
-            if redrive.refusal(queue.name, settings, target, await tx.settings(target)) is None:
+            if dead_letter_refusal(queue.name, settings, target, await tx.settings(target)) is None:
                 return settings.receives_max
     return 0
 
@@ -113,16 +122,16 @@ def _living(found: Iterable[StoredMessage], receives_max: int) -> Iterator[Store
             return
 
 
-def _seen(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, with_receipt: bool) -> looks.SeenMessage:
+def _seen(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, with_receipt: bool) -> SeenMessage:
     state = each.state
     is_received = each.receive_count > 0 and not each.is_claimed
     receipt = None
-    if with_receipt and is_received and state is looks.MessageState.IN_FLIGHT:
+    if with_receipt and is_received and state is MessageState.IN_FLIGHT:
         receipt = tx.book.issue(queue.number, each.seq, each.generation, each.epoch, each.visible_at_ms)
     # A message is or was hidden if it was received or came delayed; a dead letter comes to its queue visible.
     came_at_ms = max(each.sent_at_ms, each.seq >> SEQ_SHIFT) if each.source is None else each.looked_at_ms
     was_hidden = is_received or (not each.is_claimed and each.visible_at_ms > came_at_ms)
-    return looks.SeenMessage(
+    return SeenMessage(
         id=each.id,
         body=body,
         properties=each.properties,
@@ -132,7 +141,7 @@ def _seen(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, w
         visible_at_ms=each.visible_at_ms if was_hidden else None,
         received_at_ms=_received_at_ms(each) if is_received else None,
         first_received_at_ms=None if each.is_claimed else each.first_received_at_ms,
-        group=decode(each.properties).group,
+        group=decode_properties(each.properties).group,
         priority=each.priority,
         receipt=receipt,
     )

@@ -11,12 +11,24 @@ cannot keep the task going for ever. It ends when it has moved so many, or when 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from veilmq.core import errors, redrive
-from veilmq.core.commands import CancelMove, Command, ListMoves, StartMove
-from veilmq.core.limits import MOVE_TASKS_KEPT
-from veilmq.core.results import MoveStatus, MoveTask
+from veilmq.core import errors
+from veilmq.core.commands import (
+    NOT_ALLOWED,
+    QUEUE_MISSING,
+    SOURCE_UNKNOWN,
+    CancelMove,
+    Command,
+    ListMoves,
+    MoveStatus,
+    MoveTask,
+    StartMove,
+)
+from veilmq.core.limits import MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, MOVE_TASKS_KEPT, SECOND_MS
+from veilmq.core.settings import check_destination
 from veilmq.store.transaction import QueueRow, Transaction, Waiting, made_of
 
+_SLICES_PER_S = 10  # of a task with a rate
+_PAUSE_MS = 10  # at least, between two slices
 _AWAY_MS = 10_000
 """How long a task rests whose next message goes to a database that cannot be reached: the others go on."""
 
@@ -51,9 +63,7 @@ async def start(tx: Transaction, command: StartMove) -> MoveTask:
         theirs = await tx.settings(command.destination)
         if theirs is None:
             raise errors.QueueNotFound(command.destination)
-        why = redrive.destination_refusal(source.name, source.settings, command.destination, theirs)
-        if why is not None:
-            raise errors.DestinationRefused(command.destination, why)
+        check_destination(source.name, source.settings, command.destination, theirs, verb="moved")
     terms = source.number, tx.ids.next(), source.name, command.destination, command.moves_per_s_max
     visible = (await tx.counts(source)).visible
     row = await tx.row("insert_move", *terms, visible, await tx.now(), command.starter)
@@ -104,16 +114,17 @@ async def _advance(tx: Transaction, task: _Task, now_ms: int) -> int | None:
     if source is None or source.number != task.queue:
         await tx.run("delete_moves", task.queue)
         return None
-    left = task.to_move - task.moved
-    count = min(redrive.moved_at_once(task.moves_per_s_max), left)
-    chosen, more = await tx.choose(source, count, redrive.SLICE_BYTES)
+    left, rate = task.to_move - task.moved, task.moves_per_s_max
+    count = min(MOVE_SLICE_MESSAGES if rate is None else max(1, rate // _SLICES_PER_S), left)
+    chosen, more = await tx.choose(source, count, MOVE_SLICE_BYTES)
     going, failure, is_away = await _going(tx, task, source, chosen)
     moved = 0
     for target in {target.number: target for _, target in going}.values():
         moved += await tx.move(source, target, [each for each, to in going if to.number == target.number])
     is_over = moved >= left or (len(going) == len(chosen) and not more)
     status = MoveStatus.FAILED if failure else MoveStatus.COMPLETED if is_over else MoveStatus.RUNNING
-    next_at_ms = now_ms + (_AWAY_MS if is_away else redrive.pause_ms(task.moves_per_s_max, moved))
+    rest_ms = _AWAY_MS if is_away else max(_PAUSE_MS, -(-moved * SECOND_MS // rate) if rate else 0)
+    next_at_ms = now_ms + rest_ms
     await tx.run("update_move", task.number, moved, next_at_ms, status.value, failure)
     return next_at_ms if status is MoveStatus.RUNNING else None
 
@@ -127,7 +138,7 @@ async def _going(
     for message in messages:
         name = task.destination or message.source
         if name is None:
-            return going, redrive.SOURCE_UNKNOWN, False
+            return going, SOURCE_UNKNOWN, False
         if name not in known:
             try:
                 # Looked up whatever is known of it: its policy may have changed, or it may be a new queue.
@@ -137,9 +148,9 @@ async def _going(
             found = known[name]
             may_send, starter = tx.options.may_send, task.starter
             if found and may_send and starter is not None and not may_send(starter, found.name, found.settings.policy):
-                return going, redrive.NOT_ALLOWED, False
+                return going, NOT_ALLOWED, False
         target = known[name]
         if target is None or target.number == source.number or target.settings.fifo != source.settings.fifo:
-            return going, redrive.QUEUE_MISSING, False
+            return going, QUEUE_MISSING, False
         going.append((message, target))
     return going, None, False

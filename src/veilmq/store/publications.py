@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from veilmq.core import fifo, publications
-from veilmq.core.commands import Command, NewMessage
+from veilmq.core.claims import Abandon, ListWriters, Publish, Published, Stage, Staged, WriterView
+from veilmq.core.commands import Command
 from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, MessageTooLong, StageMissing, StageRefused
 from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
+from veilmq.core.messages import NewMessage, dedup_id_of, group_of
 from veilmq.core.settings import QueueSettings
 from veilmq.store.transaction import QueueRow, Row, Transaction, made_of
 
@@ -81,7 +82,7 @@ class _Publication(NamedTuple):
 # The commands.
 
 
-async def stage(tx: Transaction, command: publications.Stage) -> publications.Staged:
+async def stage(tx: Transaction, command: Stage) -> Staged:
     """Keep the messages, all of them or none."""
     queue = await tx.queue(command.queue, lock="queue_shared")
     tx.need_room()
@@ -91,19 +92,19 @@ async def stage(tx: Transaction, command: publications.Stage) -> publications.St
     key = queue.origin, command.writer, "writer_shared"
     writer = await _find(tx, *key) or await _added(tx, *key)
     if writer.has_published(command.batch):
-        return publications.Staged(messages=0, again=True)
+        return Staged(messages=0, again=True)
     ((number, staged, is_there),) = await tx.rows(
         "put_stage", writer.number, command.batch, command.attempt, command.part
     )
     if is_there:
-        return publications.Staged(messages=staged, again=True)
+        return Staged(messages=staged, again=True)
     pieces = enumerate(_pieces(messages))
     await tx.many("insert_piece", [(number, command.part, place, len(each), _pack(each)) for place, each in pieces])
     await tx.run("add_to_stage", number, len(messages))
-    return publications.Staged(messages=staged + len(messages))
+    return Staged(messages=staged + len(messages))
 
 
-async def publish(tx: Transaction, command: publications.Publish) -> publications.Published:
+async def publish(tx: Transaction, command: Publish) -> Published:
     """Decide, unless it was, and do a slice."""
     queue = await tx.queue(command.queue, lock="queue_shared")
     key = queue.origin, command.writer, "writer"
@@ -128,12 +129,10 @@ async def publish(tx: Transaction, command: publications.Publish) -> publication
         due_ms = now_ms + (_PAUSE_MS if is_taken else 0)
         due_ms = due_ms if first.messages_per_s_max is None else max(due_ms, first.next_at_ms)
     messages, duplicates = (writer.messages, writer.duplicates) if writer.batch == command.batch else (0, 0)
-    return publications.Published(
-        messages=messages, duplicates=duplicates, again=again, more=first is not None, next_due_ms=due_ms
-    )
+    return Published(messages=messages, duplicates=duplicates, again=again, more=first is not None, next_due_ms=due_ms)
 
 
-async def abandon(tx: Transaction, command: publications.Abandon) -> None:
+async def abandon(tx: Transaction, command: Abandon) -> None:
     """Have what is staged for the batch dropped."""
     queue = await tx.queue(command.queue, lock="queue_shared")
     writer = await _find(tx, queue.origin, command.writer, "writer")
@@ -141,11 +140,11 @@ async def abandon(tx: Transaction, command: publications.Abandon) -> None:
         await _hand_over(tx, queue.origin, writer.number, (command.batch, command.batch), await tx.now())
 
 
-async def list_writers(tx: Transaction, command: publications.ListWriters) -> list[publications.WriterView]:
+async def list_writers(tx: Transaction, command: ListWriters) -> list[WriterView]:
     """Return the writers of a queue."""
     queue = await tx.queue(command.queue)
     rows = await tx.rows("writers_of", queue.origin, command.count)
-    return [made_of(row, publications.WriterView) for row in rows]
+    return [made_of(row, WriterView) for row in rows]
 
 
 # Staged messages.
@@ -160,8 +159,8 @@ def _accepted(messages: Sequence[NewMessage], settings: QueueSettings) -> list[N
     for index, new in enumerate(messages):
         try:
             if settings.fifo:
-                fifo.group_of(new, settings)
-                dedup_id = fifo.id_of(new, settings)
+                group_of(new, settings)
+                dedup_id = dedup_id_of(new, settings)
                 accepted.append(replace(new, dedup_id=dedup_id) if new.dedup_id is None else new)
             elif new.size_bytes <= settings.message_bytes_max:
                 accepted.append(new)
@@ -216,7 +215,7 @@ async def _added(tx: Transaction, origin: int, name: str, lock: str) -> _Writer:
     return writer
 
 
-def _named(rows: Sequence[Row], command: publications.Publish) -> list[int]:
+def _named(rows: Sequence[Row], command: Publish) -> list[int]:
     """Return the stages that the command names, of those in ``rows``; raises ``StageMissing``."""
     there = {attempt: (number, messages) for attempt, number, messages in rows}
     stages = []
