@@ -120,7 +120,7 @@ class Stack:
         instants.append(time.perf_counter())
         if changed:
             engine.database.commit()
-            engine.session.accepted.keep()
+            engine.session.deduplication_log.keep()
         instants.append(time.perf_counter())
         engine.batch.deliver(time.perf_counter() + 1)
         instants.append(time.perf_counter())

@@ -446,6 +446,9 @@ def test_an_acknowledgement_deletes_a_prefix_and_tells_what_was_lost(jobs: Host)
     for _ in range(2):  # whose answer was lost asks again
         assert acknowledge(jobs, 3) == claims.Acknowledged(acknowledged=3, lost=[2])
     assert acknowledge(jobs, 2) == claims.Acknowledged(acknowledged=3, lost=[])
+    claim(jobs, 4, 1)
+    for _ in range(2):
+        assert acknowledge(jobs, 4) == claims.Acknowledged(acknowledged=4, lost=[])
     assert jobs.counts() == (2, 0, 0)
     assert view(jobs).claims == []
     assert sorted(bodies(jobs.receive(10))) == ["b", "d"]

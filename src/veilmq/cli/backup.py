@@ -41,8 +41,8 @@ def backup(
         from veilmq.store.sqlite.database import FolderError
     folder = data_folder(data, config)
     try:
-        with progress("copied", unit="pages") as told:
-            facts = back_up(folder, to, told=told)
+        with progress("copied", unit="pages") as report:
+            facts = back_up(folder, to, progress=report)
     except FolderError as error:
         raise CommandFailed(str(error)) from error
     if json:

@@ -30,8 +30,8 @@ def copy(*, source: From, to: To, json: Json = False) -> None:
         from veilmq.store.copying import CopyRefused
         from veilmq.store.port import StoreError
     try:
-        with progress("copied", unit="messages") as told:
-            messages = asyncio.run(copy_store(source, to, clock=SystemClock(), told=told))
+        with progress("copied", unit="messages") as report:
+            messages = asyncio.run(copy_store(source, to, clock=SystemClock(), progress=report))
     except (CopyRefused, StoreError) as error:
         raise CommandFailed(str(error)) from error
     if json:

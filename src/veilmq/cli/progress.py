@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-Told = Callable[[int, int], None]
-"""Is told how much is done, and of how much."""
+Report = Callable[[int, int], None]
+"""Called with how much is done, and of how much."""
 
 
 @contextmanager
-def progress(what: str, *, unit: str) -> Iterator[Told]:
+def progress(what: str, *, unit: str) -> Iterator[Report]:
     """Show a bar on standard error for a while; ``what`` is done to so many ``unit``."""
     columns = (
         TextColumn(f"{what} {{task.completed:,.0f}} of {{task.total:,.0f}} {unit}"),
@@ -23,7 +23,7 @@ def progress(what: str, *, unit: str) -> Iterator[Told]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
         task = shown.add_task(what, total=0)
 
-        def told(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             shown.update(task, completed=done, total=total)
 
-        yield told
+        yield report

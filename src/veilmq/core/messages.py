@@ -252,7 +252,7 @@ class Fairness:
                 tenant.is_noisy = False
             tenant.sent_at_ms = now_ms
 
-    def sent_at(self, group: int, sent_at_ms: int) -> None:
+    def last_sent(self, group: int, sent_at_ms: int) -> None:
         """Note a send of the group at that instant; a later one may be known."""
         tenant = self._tenants.get(group)
         if tenant is not None:

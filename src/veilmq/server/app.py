@@ -41,7 +41,7 @@ from veilmq.server.queue_statistics import QueueBook
 from veilmq.server.settings import ServerSettings
 from veilmq.server.stores import exporting, open_store, place_of
 from veilmq.server.topics import TopicService, push_identity
-from veilmq.store.clock import StoreClock, wall_s
+from veilmq.store.clock import SystemClock, wall_s
 from veilmq.store.port import Store, StoreError
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Bound:
 async def serve(
     settings: ServerSettings,
     *,
-    clock: StoreClock | None = None,
+    clock: SystemClock | None = None,
     wall_s: Callable[[], float] = wall_s,
     ready: Callable[[Bound], None] | None = None,
     around: Callable[[Handler], Handler] | None = None,

@@ -20,8 +20,8 @@ from veilmq.events import EventsError
 from veilmq.server.http import Connections
 from veilmq.server.process import Shutdown
 from veilmq.server.settings import ServerSettings
-from veilmq.store.clock import StoreClock, SystemClock, stopwatch_s
-from veilmq.store.copying import CopyRefused, Told, copy
+from veilmq.store.clock import SystemClock, stopwatch_s
+from veilmq.store.copying import CopyRefused, Progress, copy
 from veilmq.store.port import Store, StoreError, execute
 from veilmq.store.sqlite import SqliteStore, conversion
 from veilmq.store.sqlite.copying import FolderSource, FolderTarget, back_up
@@ -101,7 +101,7 @@ _PROGRESS_S = 5.0
 async def open_store(
     settings: ServerSettings,
     *,
-    clock: StoreClock | None,
+    clock: SystemClock | None,
     on_fatal: Callable[[BaseException], None],
     may_send: MaySend | None = None,
 ) -> Store:
@@ -113,7 +113,7 @@ async def open_store(
     if settings.store is None:
         options = replace(sqlite_options(settings), may_send=may_send)
         if settings.data is not None and conversion.is_old(settings.data):
-            await asyncio.to_thread(conversion.convert, settings.data, told=_progress_logger())
+            await asyncio.to_thread(conversion.convert, settings.data, progress=_progress_logger())
         return SqliteStore(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
     urls = split_urls(settings.store)
     postgres = postgres_parts("store (--store)")
@@ -123,7 +123,7 @@ async def open_store(
     return store
 
 
-def _progress_logger() -> Told:
+def _progress_logger() -> Progress:
     """Return what logs how far a conversion is, every few seconds."""
     due_s = stopwatch_s()
 
@@ -177,7 +177,7 @@ def postgres_options(settings: ServerSettings) -> Any:
     )
 
 
-async def copy_store(source: str, target: str, *, clock: StoreClock, told: Told | None = None) -> int:
+async def copy_store(source: str, target: str, *, clock: SystemClock, progress: Progress | None = None) -> int:
     """Copy the stopped store ``source`` to ``target``, which has nothing: folders, or URLs (``postgresql://…``).
 
     Return how many messages there are. Raises ``CopyRefused`` when that is not possible, ``StoreError`` when a driver
@@ -189,11 +189,11 @@ async def copy_store(source: str, target: str, *, clock: StoreClock, told: Told 
             if _is_url(source) != _is_url(target):
                 reader = await _source(stack, source, clock)
                 filled = await _target(stack, target)
-                return await copy(reader, filled, told=told)
+                return await copy(reader, filled, progress=progress)
             if not _is_url(source):
-                return _copy_folder(stack, Path(source), Path(target), told)
+                return _copy_folder(stack, Path(source), Path(target), progress)
             databases = [await _held(stack, each) for each in (source, target)]
-            return int(await _postgres().copy_tables(*databases, told=told))
+            return int(await _postgres().copy_tables(*databases, progress=progress))
     except (FolderError, VeilmqError) as error:
         raise CopyRefused(str(error)) from error
 
@@ -223,7 +223,7 @@ _TO_SEVERAL = (
 )
 
 
-async def _source(stack: AsyncExitStack, place: str, clock: StoreClock) -> Any:
+async def _source(stack: AsyncExitStack, place: str, clock: SystemClock) -> Any:
     if _is_url(place):
         return await _postgres().DatabaseSource.open(await _held(stack, place))
     return stack.enter_context(FolderSource.opened(Path(place), clock=clock))
@@ -235,11 +235,11 @@ async def _target(stack: AsyncExitStack, place: str) -> Any:
     return stack.enter_context(FolderTarget(Path(place)))
 
 
-def _copy_folder(stack: AsyncExitStack, source: Path, target: Path, told: Told | None) -> int:
+def _copy_folder(stack: AsyncExitStack, source: Path, target: Path, progress: Progress | None) -> int:
     """Copy a folder as it is; return how many messages there are."""
     database_of(source, "--from")
     stack.enter_context(FolderLock(source))
-    return int(back_up(source, target, told=told)["messages"])
+    return int(back_up(source, target, progress=progress)["messages"])
 
 
 async def _held(stack: AsyncExitStack, place: str) -> Any:
@@ -261,4 +261,4 @@ DRAINING = "The server is draining: it is about to stop."
 async def readiness_checks(connections: Connections, engine: Store) -> list[str]:
     """Return the reasons as sentences, none where there is none."""
     draining = [DRAINING] if connections.draining else []
-    return draining + await engine.obstacles()
+    return draining + await engine.readiness_failures()

@@ -23,14 +23,12 @@ from veilmq.core.claims import ClaimedMessage, ClaimState, ClaimView, SourceView
 from veilmq.core.commands import Command
 from veilmq.core.limits import CLAIM_SHARDS_MAX, SECOND_MS, SOURCE_SILENCE_S
 from veilmq.core.settings import dead_letter_refusal
-from veilmq.store.transaction import QueueRow, Row, Transaction
+from veilmq.store.transaction import QueueRow, Row, Transaction, changes, reads
 
 ACKNOWLEDGED = "acknowledged"
 """The state of a claim whose messages are being deleted: commands see its number only."""
 
-_BINDING, _OPEN, _LOST, _RELEASED = (
-    each.value for each in (ClaimState.BINDING, ClaimState.OPEN, ClaimState.LOST, ClaimState.RELEASED)
-)
+_BINDING, _OPEN, _LOST, _RELEASED = (each.value for each in ClaimState)
 _CURSOR = re.compile(r"(?:u([0-9]{1,19}))?")
 _SEQ_MAX = (1 << 63) - 1  # the highest number of both databases; no message stands there
 _SILENCE_MS = SOURCE_SILENCE_S * SECOND_MS
@@ -39,9 +37,6 @@ _PAUSE_MS = 5
 
 class ClaimStep(Command, frozen=True, kw_only=True):
     """Do one slice of what claims do by themselves. Answers in how many ms the next one is due, ``None`` for never."""
-
-
-# What a dialect does with messages.
 
 
 class BoundClaim(NamedTuple):
@@ -79,8 +74,8 @@ class Wish(NamedTuple):
 class Part(NamedTuple):
     """What a slice has bound: so many messages; how many shards the claim has then, and messages in the last one.
 
-    ``more``: there may be more of what is wished; ``expires``: messages past their retention, which
-    go by slices, may hide it.
+    ``more``: there may be more of what is wished; ``expires``: messages past their retention, which go by slices, may
+    hide it.
     """
 
     messages: int
@@ -111,8 +106,8 @@ class ClaimedMessages(Protocol):
         The one that brings bodies and properties to ``bytes_max`` is the last.
         """
 
-    async def find(self, queue: QueueRow, claim: BoundClaim, message: bytes) -> int | None:
-        """Return the seq of the message of that id, if the claim has it; looks at all that the claim has."""
+    async def find(self, claim: BoundClaim, message: bytes) -> int | None:
+        """Return the seq of the message of that id, if the claim has it; reads all that the claim has."""
 
     async def evict(self, queue: QueueRow, claim: BoundClaim, seq: int, target: QueueRow) -> None:
         """Move a message of the claim to ``target`` as a dead letter."""
@@ -137,8 +132,8 @@ class ClaimTransaction(Transaction, Protocol):
     claimed: ClaimedMessages
 
 
-def placed(messages: int, claim: BoundClaim, shard_messages: int) -> list[tuple[int, int]]:
-    """Return how many of the next messages go to which shard.
+def placed(messages: int, claim: BoundClaim, shard_messages: int) -> tuple[list[tuple[int, int]], tuple[int, int]]:
+    """Return how many of the next messages go to which shard; how many shards there are then, and in the last one.
 
     The last one gets what it has room for, and new ones share the rest evenly. Of ``CLAIM_SHARDS_MAX`` the last one
     takes all that comes.
@@ -149,24 +144,15 @@ def placed(messages: int, claim: BoundClaim, shard_messages: int) -> list[tuple[
     rest = messages - first
     parts = min(parts_max, -(-rest // shard_messages))
     pieces = [(claim.shards - 1, first)] if first else []
-    return pieces + [(claim.shards + each, (each + 1) * rest // parts - each * rest // parts) for each in range(parts)]
-
-
-def filled(pieces: list[tuple[int, int]], claim: BoundClaim) -> tuple[int, int]:
-    """Return how many shards the claim has with what was ``placed``, and how many messages its last one has."""
-    if not pieces:
-        return claim.shards, claim.filled
-    shard, messages = pieces[-1]
-    return shard + 1, messages + (claim.filled if shard == claim.shards - 1 else 0)
+    pieces += [(claim.shards + each, (each + 1) * rest // parts - each * rest // parts) for each in range(parts)]
+    filled = pieces[-1][1] if parts else claim.filled + first
+    return pieces, (claim.shards + parts, filled)
 
 
 def shards_of_groups(found: int, *, more: bool, wish: Wish) -> int:
     """Return among how many shards groups are divided, once and for all: without ``more``, what was found is all."""
     messages = wish.messages if more else found
     return min(CLAIM_SHARDS_MAX, max(1, -(-messages // wish.shard_messages)))
-
-
-# Sources.
 
 
 class _Source:
@@ -183,9 +169,8 @@ class _Source:
     @classmethod
     async def of(cls, tx: ClaimTransaction, row: Row, now_ms: int) -> "_Source":
         source = cls(tx, row, now_ms)
-        for each in await tx.rows("claims_of", source.origin, source.name):
-            bound = BoundClaim(*each)
-            source.claims[bound.number] = bound
+        for each in map(BoundClaim._make, await tx.rows("claims_of", source.origin, source.name)):
+            source.claims[each.number] = each
         return source
 
     @property
@@ -226,7 +211,7 @@ class _Source:
 
     def view(self, backlog: Backlog) -> SourceView:
         lease_until_ms = self.beat_at_ms + self.lease_ms
-        claims = [each for each in self.claims.values() if each.number > self.acknowledged]
+        claims = [each._asdict() for each in self.claims.values() if each.number > self.acknowledged]
         return SourceView(
             source=self.name,
             consumer=self.consumer,
@@ -236,7 +221,7 @@ class _Source:
             alive=self.now_ms < lease_until_ms,
             lease_until_ms=lease_until_ms,
             hold_until_ms=self.hold_until_ms,
-            claims=[msgspec.convert(each._asdict(), ClaimView) for each in claims],
+            claims=msgspec.convert(claims, list[ClaimView]),
             ready=backlog.visible,
             oldest_sent_at_ms=backlog.oldest_sent_at_ms,
         )
@@ -245,7 +230,7 @@ class _Source:
         return self.view(await self.tx.claimed.backlog(queue, lately=lately))
 
     async def put(self) -> None:
-        """Write it; its hold is looked at when it ends."""
+        """Write it; its hold is checked when it ends."""
         columns = self.origin, self.name, self.consumer, self.epoch, self.acknowledged, self.last
         times = self.hold_ms, self.lease_ms, self.beat_at_ms, self.hold_until_ms
         await self.tx.run("put_source", *columns, *times)
@@ -283,17 +268,22 @@ class _Source:
             await self.end(queue, self.held, _LOST)
 
     async def detach(self, claims: Sequence[BoundClaim]) -> None:
-        """Part claims from it, all from the first to the last; each is forgotten once it has ended."""
+        """Part claims from it, all up to the last; each is forgotten once it has ended."""
         if claims:
-            numbers = claims[0].number, claims[-1].number
-            for claim_id, is_ending in await self.tx.rows("detach_claims", self.origin, self.name, *numbers):
-                if not is_ending:
-                    await self.tx.run("drop_claim", claim_id)
+            await _detach(self.tx, self.origin, self.name, claims[-1].number)
+            for each in claims:
+                del self.claims[each.number]
 
     async def forget(self) -> None:
         """Delete it; it has no open claim."""
         await self.detach(list(self.claims.values()))
         await self.tx.run("delete_source", self.origin, self.name)
+
+
+async def _detach(tx: Transaction, origin: int, source: str | None, last: int) -> None:
+    """Part claims up to the number ``last`` from their source, of all sources without one."""
+    await tx.run("detach_claims", origin, source, last)
+    await tx.run("delete_ended_claims", origin)
 
 
 async def _source(
@@ -314,9 +304,7 @@ async def _source(
     return queue, source
 
 
-# The commands of readers.
-
-
+@changes
 async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> SourceView:
     """Begin a new epoch."""
     queue = await tx.queue(command.queue, lock="queue_shared")
@@ -343,6 +331,7 @@ async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> Sourc
     return await ours.shown(queue)
 
 
+@changes
 async def heartbeat(tx: ClaimTransaction, command: claims.Heartbeat) -> SourceView:
     """Renew lease and hold."""
     queue, source = await _source(tx, command.queue, command.source, command.epoch)
@@ -350,6 +339,7 @@ async def heartbeat(tx: ClaimTransaction, command: claims.Heartbeat) -> SourceVi
     return await source.shown(queue, lately=True)
 
 
+@changes
 async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
     """Bind, go on binding, or return what was bound."""
     queue, source = await _source(tx, command.queue, command.source, command.epoch)
@@ -362,8 +352,8 @@ async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
     else:
         if source.last in source.claims:
             await _whole(tx, source.claims[source.last])
-        (row,) = await tx.rows("insert_claim", queue.origin, queue.partition, source.name, number, source.now_ms)
-        bound = BoundClaim(*row)
+        terms = queue.origin, queue.partition, source.name, number, source.now_ms
+        (bound,) = map(BoundClaim._make, await tx.rows("insert_claim", *terms))
     more = False
     if bound.state == _BINDING:
         places = max(0, tx.options.claimed_max - await tx.value("claimed", queue.origin))
@@ -405,6 +395,7 @@ async def _nothing(tx: ClaimTransaction, queue: QueueRow, number: int, places: i
     return claims.Bound(number=number, messages=0, shards=0, more=more, next_due_ms=due_ms)
 
 
+@changes
 async def acknowledge(tx: ClaimTransaction, command: claims.AcknowledgeClaims) -> claims.Acknowledged:
     """Delete a prefix; the claims that were passed over are kept until the next one, for an answer that is lost."""
     queue, source = await _source(tx, command.queue, command.source, command.epoch)
@@ -420,6 +411,7 @@ async def acknowledge(tx: ClaimTransaction, command: claims.AcknowledgeClaims) -
     return claims.Acknowledged(acknowledged=source.acknowledged, lost=lost)
 
 
+@reads
 async def read(tx: ClaimTransaction, command: claims.ReadClaim) -> claims.ClaimPage:
     """Return messages of a claim; one that is not whole is whole as it is from then on."""
     queue = await tx.queue(command.queue)
@@ -447,26 +439,23 @@ async def _readable(tx: ClaimTransaction, queue: QueueRow, command: claims.ReadC
     return (await _Source.of(tx, row, await tx.now())).as_seen().open_claim(command.number)
 
 
-# The commands of operators.
-
-
+@reads
 async def list_sources(tx: ClaimTransaction, command: claims.ListSources) -> list[SourceView]:
     """Return the sources, those with open claims first."""
     queue = await tx.queue(command.queue)
     now_ms = await tx.now()
-    sources = {
-        row[1]: _Source(tx, row, now_ms) for row in await tx.rows("sources", queue.origin, now_ms, command.count)
-    }
-    if not sources:
+    rows = await tx.rows("sources", queue.origin, now_ms, command.count)
+    if not rows:
         return []
-    for row in await tx.rows("claims_of", queue.origin, None):
-        each = BoundClaim(*row)
+    sources = {row[1]: _Source(tx, row, now_ms) for row in rows}
+    for each in map(BoundClaim._make, await tx.rows("claims_of", queue.origin, None)):
         if each.source in sources:
             sources[each.source].claims[each.number] = each
     backlog = await tx.claimed.backlog(queue, lately=False)
     return [source.as_seen().view(backlog) for source in sources.values()]
 
 
+@changes
 async def release(tx: ClaimTransaction, command: claims.ReleaseClaim) -> SourceView:
     """Give the messages of a claim back."""
     queue, source = await _source(tx, command.queue, command.source)
@@ -475,6 +464,7 @@ async def release(tx: ClaimTransaction, command: claims.ReleaseClaim) -> SourceV
     return await source.shown(queue)
 
 
+@changes
 async def close_source(tx: ClaimTransaction, command: claims.CloseSource) -> None:
     """Give everything back and forget the source."""
     queue, source = await _source(tx, command.queue, command.source)
@@ -482,11 +472,12 @@ async def close_source(tx: ClaimTransaction, command: claims.CloseSource) -> Non
     await source.forget()
 
 
+@changes
 async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceView:
     """Move one message to the dead-letter queue."""
     queue, source = await _source(tx, command.queue, command.source)
     bound = source.open_claim(command.number)
-    seq = await tx.claimed.find(queue, bound, command.message)
+    seq = await tx.claimed.find(bound, command.message)
     if seq is None:
         raise errors.MessageNotClaimed(command.number)
     name = queue.settings.dead_letter_queue
@@ -501,21 +492,10 @@ async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceVie
     return await source.shown(queue)
 
 
-# Ends, in a transaction that has locked the source.
-
-
 async def _advance(tx: ClaimTransaction, queue: QueueRow | None, claim: BoundClaim) -> None:
     """Do a slice for a claim, whose row is locked."""
     if not await tx.claimed.end(queue, claim):
         await tx.run("drop_claim" if claim.source is None else "finish_claim", claim.id)
-
-
-# Ends with the partition of a queue.
-
-
-async def lock_sources(tx: Transaction, queue: QueueRow) -> None:
-    """Have the sources of a queue wait whose partition is about to be retired."""
-    await tx.locked("source_names", queue.origin)
 
 
 async def lose_all(tx: Transaction, queue: QueueRow) -> None:
@@ -527,13 +507,11 @@ async def lose_all(tx: Transaction, queue: QueueRow) -> None:
 async def forget_all(tx: Transaction, queue: QueueRow) -> None:
     """Forget all sources of a queue that is deleted."""
     await lose_all(tx, queue)
-    for query in ("detach_all_claims", "delete_ended_claims", "delete_sources"):
-        await tx.run(query, queue.origin)
+    await _detach(tx, queue.origin, None, _SEQ_MAX)
+    await tx.run("delete_sources", queue.origin)
 
 
-# Ends by themselves.
-
-
+@changes
 async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
     """See which hold has ended, or do a slice; return in how many ms there is more to do, ``None`` for never.
 
@@ -543,31 +521,31 @@ async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
     ending = [BoundClaim(*row) for row in await tx.unlocked("ending_claim", None)]
     if not ending or ending[0].state != ACKNOWLEDGED:
         for row in await tx.unlocked("due_source", now_ms):
-            if await _look(tx, await _Source.of(tx, row, now_ms)):
+            if await _check_hold(tx, await _Source.of(tx, row, now_ms)):
                 ending = []
     for bound in ending:
         queue = await tx.of_origin(bound.origin)
         if queue is not None and queue.partition == bound.partition and bound.state != ACKNOWLEDGED:
             tx.need_room()
         await _advance(tx, queue, bound)
-    ((look_at_ms, is_ending),) = await tx.rows("claims_due")
-    if is_ending or look_at_ms is None:
+    ((check_at_ms, is_ending),) = await tx.rows("claims_due")
+    if is_ending or check_at_ms is None:
         return _PAUSE_MS if is_ending else None
-    return look_at_ms - now_ms if look_at_ms > now_ms else _PAUSE_MS
+    return check_at_ms - now_ms if check_at_ms > now_ms else _PAUSE_MS
 
 
-async def _look(tx: ClaimTransaction, source: _Source) -> bool:
+async def _check_hold(tx: ClaimTransaction, source: _Source) -> bool:
     """See whether the hold of a source has ended, or its time; return whether that was a slice of work."""
     forgotten_ms = source.beat_at_ms + _SILENCE_MS
     if not source.held and source.now_ms >= forgotten_ms:
         await source.forget()
         return False
     is_due = source.hold_has_ended
-    look_at_ms = source.hold_until_ms if source.held and not is_due else forgotten_ms
+    check_at_ms = source.hold_until_ms if source.held and not is_due else forgotten_ms
     if is_due:
         tx.need_room()
         queue = await tx.of_origin(source.origin)
         assert queue is not None, "the sources of a queue are forgotten with it"
         await source.expire(queue)
-    await tx.run("look_later", source.origin, source.name, look_at_ms)
+    await tx.run("check_source_later", source.origin, source.name, check_at_ms)
     return is_due

@@ -13,7 +13,6 @@ The rest is held back until the kernel calls its clock synchronised, if it did a
 import asyncio
 import ctypes
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
@@ -25,16 +24,16 @@ import msgspec
 from veilmq.core.commands import Timer
 
 UNTRUSTED_MS_MAX = 3_600_000
-"""How much time passes across boots on the word of a clock that is not synchronised."""
+"""Longest time that an unsynchronised clock may apply across a restart of the machine."""
 DIFFERENCE_MS_MAX = 500
-"""How far shown time may be from the wall clock."""
+"""Largest difference between shown time and the wall clock."""
 
-_NS_PER_MS = 1_000_000
+NS_PER_MS = 1_000_000
 _MS_PER_S = 1_000
-_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_boot_ns = partial(time.clock_gettime_ns, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 _ALARM_S_MAX = 60.0
-"""An alarm looks at the clock so often: the loop's own clock stands while the machine is suspended."""
+"""How often an alarm reads the clock: the loop's own clock stands still while the machine is suspended."""
 
 _STATUS_OFFSET = 40  # of struct timex: an int and four longs, aligned; of 64-bit systems
 _TIMEX_BYTES = 512
@@ -42,11 +41,11 @@ _UNSYNCHRONISED = 0x40
 
 
 stopwatch_s = time.perf_counter
-"""Return seconds on a counter that is good for nothing but durations."""
+"""Return seconds on a counter, to measure durations."""
 
 
 def wall_s() -> float:
-    """Return seconds since the epoch as the machine has them, steps and all: to compare with what others signed."""
+    """Return the machine's time in seconds since the epoch, steps included: to compare with signatures of clients."""
     return time.time()
 
 
@@ -69,14 +68,14 @@ def _adjtimex() -> Any:
 
 
 class Since(msgspec.Struct, frozen=True):
-    """The mark from which on the wall clock is doubted: its two instants, and whether the kernel trusted its clock."""
+    """The mark since which the wall clock is doubted, and whether the kernel called its clock synchronised then."""
 
     wall_ms: int
     store_ms: int
     synchronised: bool
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class Mark(msgspec.Struct, frozen=True):
     """Store time beside the machine's clocks at one instant; ``ahead_ms`` is what shown times were ahead of it.
 
     ``boot_id`` is empty where the system has none. ``doubt`` is what is not resolved yet.
@@ -94,34 +93,44 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 _decode = msgspec.json.Decoder(Mark).decode
 
 
-class StoreClock(ABC):
-    """``core.commands.Clock`` of an embedded store, on the clocks of a machine that a subclass reads."""
+class SystemClock:
+    """``core.commands.Clock`` of an embedded store, on the clocks of this machine.
 
-    boot_id = ""
-    """What tells this boot from others; empty where the system does not say."""
+    The arguments replace single ones of these, for tests of processes that "boot" anew.
+    """
 
-    def __init__(self, *, boot_ms: int, wall_ms: int) -> None:
+    def __init__(
+        self,
+        *,
+        wall_ns: Callable[[], int] = time.time_ns,
+        boot_ns: Callable[[], int] = _boot_ns,
+        boot_id: str | None = None,
+        is_synchronised: Callable[[], bool] = kernel_synchronised,
+    ) -> None:
         """Begin at the wall clock's present instant, until ``resume``."""
-        self._offset_ms = wall_ms - boot_ms
+        self._wall_ns = wall_ns
+        self._boot_ns = boot_ns
+        self._is_synchronised = is_synchronised
+        if boot_id is None and _BOOT_ID.is_file():
+            boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
+        self.boot_id = boot_id or ""
+        """Identifies this boot; empty where the system has no such id."""
+        self._offset_ms = self.wall_ms() - self.boot_ms()
         self._ahead_ms = 0
         self.doubt: Since | None = None
-        """Since when the wall clock is doubted, ``None`` where it is not."""
+        """Set while the wall clock is doubted."""
 
-    @abstractmethod
     def boot_ms(self) -> int:
         """Return the boot clock; never less than before."""
+        return self._boot_ns() // NS_PER_MS
 
-    @abstractmethod
     def wall_ms(self) -> int:
-        """Return the wall clock, steps and all."""
-
-    @abstractmethod
-    def is_synchronised(self) -> bool:
-        """Return whether the wall clock is called synchronised."""
+        """Return the wall clock, steps included."""
+        return self._wall_ns() // NS_PER_MS
 
     def now_ms(self) -> int:
         """Return the present instant of the store; never less than before."""
-        return self.boot_ms() + self._offset_ms
+        return self._boot_ns() // NS_PER_MS + self._offset_ms
 
     def ahead_ms(self, now_ms: int) -> int:
         """Return what users see beyond ``now_ms``, the present instant."""
@@ -135,9 +144,9 @@ class StoreClock(ABC):
         now_ms = self.now_ms()
         return (now_ms if at_ms is None else at_ms) + self.ahead_ms(now_ms)
 
-    @abstractmethod
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> Timer:
-        """Call ``callback`` in the event loop once ``now_ms()`` is at least ``at_ms``."""
+        """Call ``callback`` once ``now_ms() >= at_ms``, in the running event loop."""
+        return _Alarm(clock=self, at_ms=at_ms, callback=callback)
 
     # Restarts.
 
@@ -145,15 +154,8 @@ class StoreClock(ABC):
         """Return the present ``Mark``, encoded."""
         boot_ms = self.boot_ms()
         store_ms = boot_ms + self._offset_ms
-        mark = Mark(
-            boot_id=self.boot_id,
-            boot_ms=boot_ms,
-            wall_ms=self.wall_ms(),
-            store_ms=store_ms,
-            synchronised=self.is_synchronised(),
-            ahead_ms=self.ahead_ms(store_ms),
-            doubt=self.doubt,
-        )
+        instants = boot_ms, self.wall_ms(), store_ms
+        mark = Mark(self.boot_id, *instants, self._is_synchronised(), self.ahead_ms(store_ms), self.doubt)
         return msgspec.json.encode(mark)
 
     def resume(self, mark: bytes | None, *, floor_ms: int) -> None:
@@ -168,14 +170,14 @@ class StoreClock(ABC):
         if mark.boot_id and mark.boot_id == self.boot_id:
             return mark.store_ms + max(0, boot_ms - mark.boot_ms)
         elapsed_ms = max(0, self.wall_ms() - mark.wall_ms)
-        if mark.synchronised and self.is_synchronised():
+        if mark.synchronised and self._is_synchronised():
             return mark.store_ms + elapsed_ms
         if self.doubt is None and (mark.synchronised or elapsed_ms > UNTRUSTED_MS_MAX):
             self.doubt = Since(mark.wall_ms, mark.store_ms, mark.synchronised)
         return mark.store_ms + min(elapsed_ms, UNTRUSTED_MS_MAX)
 
     def held_back_ms(self) -> int:
-        """Return by how much more time the wall clock has advanced since it is doubted than the store's."""
+        """Return how much further the wall clock has advanced than the store's since it is doubted."""
         if self.doubt is None:
             return 0
         held_ms = (self.wall_ms() - self.doubt.wall_ms) - (self.now_ms() - self.doubt.store_ms)
@@ -183,7 +185,7 @@ class StoreClock(ABC):
 
     def settle(self) -> int:
         """Apply what is held back if the clock is synchronised and was at the mark; return how much that was."""
-        is_trusted = self.doubt is not None and self.doubt.synchronised and self.is_synchronised()
+        is_trusted = self.doubt is not None and self.doubt.synchronised and self._is_synchronised()
         return self.trust() if is_trusted else 0
 
     def trust(self) -> int:
@@ -194,48 +196,8 @@ class StoreClock(ABC):
         return held_ms
 
 
-class SystemClock(StoreClock):
-    """The clocks of this machine; the arguments replace single ones, for tests of processes that "boot" anew."""
-
-    def __init__(
-        self,
-        *,
-        wall_ns: Callable[[], int] = time.time_ns,
-        boot_ns: Callable[[], int] | None = None,
-        boot_id: str | None = None,
-        is_synchronised: Callable[[], bool] = kernel_synchronised,
-    ) -> None:
-        self._wall_ns = wall_ns
-        self._boot_ns = boot_ns or partial(time.clock_gettime_ns, _BOOT_CLOCK)
-        self._is_synchronised = is_synchronised
-        if boot_id is None and _BOOT_ID.is_file():
-            boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
-        self.boot_id = boot_id or ""
-        super().__init__(boot_ms=self.boot_ms(), wall_ms=self.wall_ms())
-
-    def now_ms(self) -> int:
-        """Return the present instant of the store; never less than before."""
-        return self._boot_ns() // _NS_PER_MS + self._offset_ms
-
-    def boot_ms(self) -> int:
-        """Return the boot clock."""
-        return self._boot_ns() // _NS_PER_MS
-
-    def wall_ms(self) -> int:
-        """Return the wall clock."""
-        return self._wall_ns() // _NS_PER_MS
-
-    def is_synchronised(self) -> bool:
-        """Return whether the kernel calls the wall clock synchronised."""
-        return self._is_synchronised()
-
-    def call_at(self, at_ms: int, callback: Callable[[], object]) -> Timer:
-        """Call ``callback`` once ``now_ms() >= at_ms``, in the running event loop."""
-        return _Alarm(clock=self, at_ms=at_ms, callback=callback)
-
-
 class _Alarm:
-    """A timer that sleeps again when the loop wakes it before its instant, as it does once a minute at least."""
+    """A timer that sleeps again when the loop wakes it before its instant."""
 
     def __init__(self, *, clock: SystemClock, at_ms: int, callback: Callable[[], object]) -> None:
         self._clock = clock

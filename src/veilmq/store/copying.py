@@ -9,16 +9,15 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-import msgspec
-
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.messages import decode_properties
 from veilmq.core.settings import QueueSettings
+from veilmq.store.transaction import read_settings
 
 SLICE = 1_000
 """Messages that travel together."""
 
-Told = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 """Called after each slice with the messages that are copied, and messages in all."""
 
 TABLES: Mapping[str, Sequence[str]] = {
@@ -32,7 +31,6 @@ TABLES: Mapping[str, Sequence[str]] = {
 
 Row = TypeVar("Row")
 
-_read_settings = msgspec.json.Decoder(QueueSettings).decode
 _CLOSE = "close the readers with `veilmq claims close`"
 _EXPORT = "export the event log with `veilmq events flush`"
 _REMEDIES = {
@@ -107,14 +105,14 @@ class CopiedMessage(NamedTuple):
         return bool(self.receive_count or self.epoch or self.visible_at_ms != self.came_at_ms)
 
 
-class CopiedAcceptance(NamedTuple):
-    """What was accepted lately under a key; ``queue`` is ``None`` where only the key says whose it is."""
+class CopiedDeduplication(NamedTuple):
+    """An entry of the deduplication log; ``queue`` is ``None`` where only the key says whose it is."""
 
     queue: int | None
     key: bytes
     id: bytes
     sequence: int
-    accepted_at_ms: int
+    logged_at_ms: int
 
 
 class Source(ABC):
@@ -139,13 +137,8 @@ class Source(ABC):
         """Yield the messages within their retention, in slices, in the order in which they came."""
 
     @abstractmethod
-    async def accepted(self) -> list[CopiedAcceptance]:
-        """Return what was accepted, as long as duplicates count."""
-
-    async def number(self, query: str) -> int:
-        """Return the number that a named query gives."""
-        ((number,),) = await self.fetch(self.SQL[query])
-        return int(number)
+    async def deduplication_log(self) -> list[CopiedDeduplication]:
+        """Return the entries of the deduplication interval."""
 
     def shown(self, row: Row) -> Row:
         """Return a row, a named tuple, with its instants as users see them; 0 is none, as ``None`` is."""
@@ -156,22 +149,22 @@ class Source(ABC):
         later: Row = fields._replace(**{name: getattr(row, name) + self.ahead_ms for name in names})
         return later
 
-    async def obstacles(self) -> list[str]:
+    async def refusals(self) -> list[str]:
         """Return what it has that no copy takes along, and what to do about each; nothing when it can be copied."""
-        obstacles = []
+        refusals = []
         for (table,) in await self.fetch(self.SQL["copied_tables"]):
             if table not in self.COPIED and table not in TABLES:
                 which = self.UNLESS_ENDED.get(table, "true")
                 ((count,),) = await self.fetch(f"SELECT count(*) FROM {table} WHERE {which}")
                 if count:
-                    obstacles.append(f"The store has {count} of {table}: {_REMEDIES.get(table, 'remove them')}.")
-        return obstacles
+                    refusals.append(f"The store has {count} of {table}: {_REMEDIES.get(table, 'remove them')}.")
+        return refusals
 
     async def queues(self) -> list[CopiedQueue]:
         """Return all queues, by number."""
         rows = await self.fetch("SELECT queue_id, name, settings, created_at, modified_at FROM queue ORDER BY queue_id")
         return [
-            self.shown(CopiedQueue(number, name, _read_settings(encoded), encoded, *times))
+            self.shown(CopiedQueue(number, name, read_settings(encoded), encoded, *times))
             for number, name, encoded, *times in rows
         ]
 
@@ -179,12 +172,13 @@ class Source(ABC):
         """Return the rows of one of ``TABLES``."""
         columns = TABLES[table]
         rows = await self.fetch(f"SELECT {', '.join(columns)} FROM {table} ORDER BY 1, 2")
-        return [tuple(map(self._shown_value, columns, row)) for row in rows]
 
-    def _shown_value(self, column: str, value: Any) -> Any:
-        if column == "pushed":  # a number in SQLite
-            return bool(value)
-        return value + self.ahead_ms if value and column.endswith("_at") else value
+        def shown(column: str, value: Any) -> Any:
+            if column == "pushed":  # a number in SQLite
+                return bool(value)
+            return value + self.ahead_ms if value and column.endswith("_at") else value
+
+        return [tuple(map(shown, columns, row)) for row in rows]
 
 
 class Target(Protocol):
@@ -199,8 +193,8 @@ class Target(Protocol):
     async def add_messages(self, queue: CopiedQueue, messages: Sequence[CopiedMessage]) -> None:
         """Add messages behind those that were added before."""
 
-    async def accept(self, accepted: Sequence[CopiedAcceptance]) -> None:
-        """Remember what was accepted, once all queues are there."""
+    async def add_deduplication_log(self, entries: Sequence[CopiedDeduplication]) -> None:
+        """Add entries of the deduplication log, once all queues are there."""
 
     async def add_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """Add the rows of one of ``TABLES``."""
@@ -209,22 +203,23 @@ class Target(Protocol):
         """Check it, and make it the store."""
 
 
-async def copy(source: Source, target: Target, *, told: Told | None = None) -> int:
+async def copy(source: Source, target: Target, *, progress: Progress | None = None) -> int:
     """Copy everything; return how many messages there were. Raises ``CopyRefused``, and what the stores raise."""
-    obstacles = await source.obstacles()
-    if obstacles:
-        raise CopyRefused(" ".join(["Nothing was copied.", *obstacles]))
-    messages, in_all = 0, await source.number("copied_count")  # about so many
-    values = dict(await source.fetch(source.SQL["copied_values"]))
-    await target.begin(values, now_ms=source.now_ms, last_queue=await source.number("last_queue"))
+    refusals = await source.refusals()
+    if refusals:
+        raise CopyRefused(" ".join(["Nothing was copied.", *refusals]))
+    ((in_all,),) = await source.fetch(source.SQL["copied_count"])  # about so many
+    ((last_queue,),) = await source.fetch(source.SQL["last_queue"])
+    messages, values = 0, dict(await source.fetch(source.SQL["copied_values"]))
+    await target.begin(values, now_ms=source.now_ms, last_queue=last_queue)
     for queue in await source.queues():
         await target.add_queue(queue)
         async for each in source.messages(queue):
             await target.add_messages(queue, each)
             messages += len(each)
-            if told is not None:
-                told(messages, max(messages, in_all))
-    await target.accept(await source.accepted())
+            if progress is not None:
+                progress(messages, max(messages, in_all))
+    await target.add_deduplication_log(await source.deduplication_log())
     for table in TABLES:
         await target.add_rows(table, await source.rows(table))
     await target.finish()

@@ -23,13 +23,13 @@ from veilmq.core.receipts import (
     ReadEvents,
 )
 from veilmq.core.settings import QueueSettings
-from veilmq.store.transaction import QueueRow, Transaction
+from veilmq.store.transaction import Transaction, changes
 
 EXPIRED_KEPT_S = 86_400
 EXPIRED_KEPT_MAX = 1_000_000
 """How long, and how many, receipts that expired are kept for a delete that comes late."""
 
-_REMEMBERED_BYTES_MAX = 1_000  # of the properties of a message: larger ones are looked into each time
+_CACHED_BYTES_MAX = 1_000  # of the properties of a message: larger ones are decoded each time
 
 _NODE = "event_node"
 _NODE_BYTES = 4
@@ -66,7 +66,7 @@ def log_placed(begun: int, batch_position: int) -> int:
 
 
 def log_is_open(log: int) -> bool:
-    """Tell whether the receipt is logged and its end not recorded yet."""
+    """Return whether the receipt is logged and its end is not recorded yet."""
     return log & _STATE == _LOGGED
 
 
@@ -84,9 +84,6 @@ def read_log(log: int) -> tuple[int, int, int, int]:
     return log >> _EXTENSIONS_AT & _EXTENSIONS_MAX, size, position, log >> _WAITED_AT
 
 
-# What is logged.
-
-
 class Logged(NamedTuple):
     """What has logged receipts: a queue, or a partition of one that was retired at ``ended_at_ms``."""
 
@@ -100,7 +97,7 @@ class Logged(NamedTuple):
 
 
 def is_logged(settings: QueueSettings, default: str) -> bool:
-    """Tell whether the receipts of a queue are logged; ``default`` is for queues that do not say it."""
+    """Return whether the receipts of a queue are logged; ``default`` is for queues without the setting."""
     return (default if settings.event_log is None else settings.event_log) != "off"
 
 
@@ -121,45 +118,22 @@ def event_of(
 ) -> Event:
     """Return the event of a receipt of a message of ``size`` bytes; ``log`` is that of its lease."""
     extensions, batch_size, batch_position, _ = read_log(log)
-    return (
-        queue,
-        key,
-        group_hash,
-        1 << size.bit_length(),
-        message_id,
-        generation,
-        sent_at_ms,
-        received_at_ms,
-        closed_at_ms,
-        closed_at_ms - received_at_ms,
-        outcome,
-        visible_at_ms - received_at_ms,
-        extensions,
-        receive_count,
-        batch_size,
-        batch_position,
-    )
+    message = queue, key, group_hash, 1 << size.bit_length(), message_id, generation, sent_at_ms
+    lease = received_at_ms, closed_at_ms, closed_at_ms - received_at_ms, outcome, visible_at_ms - received_at_ms
+    return *message, *lease, extensions, receive_count, batch_size, batch_position
 
 
 def routing_key(properties: bytes, attribute: str) -> str:
     """Return the routing key of a message with these properties: the text of its ``attribute``."""
     if not properties:
         return ""
-    return (routing_key_of if len(properties) > _REMEMBERED_BYTES_MAX else _remembered_key)(properties, attribute)
+    return (routing_key_of if len(properties) > _CACHED_BYTES_MAX else _cached_key)(properties, attribute)
 
 
-_remembered_key = lru_cache(maxsize=4_096)(routing_key_of)
+_cached_key = lru_cache(maxsize=4_096)(routing_key_of)
 
 
-async def note_retired(tx: Transaction, queue: QueueRow) -> None:
-    """Have the janitor know of what queue the partition is that was just retired, if the queue is logged."""
-    if is_logged(queue.settings, tx.options.event_log):
-        await tx.run("log_retired", queue.partition, queue.origin, queue.name)
-
-
-# The export.
-
-
+@changes
 async def plan_export(tx: Transaction, command: PlanExport) -> EventRange | None:
     """Choose the next range, or return the one that was chosen before."""
     await tx.lock("event_state")
@@ -177,6 +151,7 @@ async def plan_export(tx: Transaction, command: PlanExport) -> EventRange | None
     return EventRange(node=node.hex(), first=first, last=last)
 
 
+@changes
 async def read_events(tx: Transaction, command: ReadEvents) -> EventPage:
     """Read some batches of a range; raises ``ExportedElsewhere`` when another node has exported it meanwhile."""
     batches: list[tuple[int, bytes]] = []
@@ -193,6 +168,7 @@ async def read_events(tx: Transaction, command: ReadEvents) -> EventPage:
     return EventPage(batches=batches, next=following)
 
 
+@changes
 async def forget_events(tx: Transaction, command: ForgetEvents) -> Forgotten:
     """Note that a range is exported, and remove a slice of what is."""
     await tx.run("export_events", command.last)
@@ -200,6 +176,7 @@ async def forget_events(tx: Transaction, command: ForgetEvents) -> Forgotten:
     return Forgotten(more=len(gone) == _FORGOTTEN_PER_COMMAND)
 
 
+@changes
 async def count_events(tx: Transaction, command: CountEvents) -> EventCounts:
     """Return how many events there are."""
     ((recorded, _, exported, dropped),) = await tx.rows("event_state")

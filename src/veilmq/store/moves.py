@@ -1,15 +1,25 @@
-"""Move tasks: dead letters on their way back, a slice at a time.
+"""Messages that go on from one queue to others: move tasks, and what consumers forward.
 
-A task is a row, which a slice locks. It moves some messages and writes the progress in one transaction, so a crash at
-any moment neither loses nor doubles a message nor miscounts; the next start goes on.
+A move task brings dead letters back, a slice at a time. It is a row, which a slice locks. It moves some messages and
+writes the progress in one transaction, so a crash at any moment neither loses nor doubles a message nor miscounts; the
+next start goes on.
 
 What a task moves are the messages visible when a slice comes to them, in the order in which they would be received, and
 not more than were visible when it began: a message that dies again at once, and comes back to the dead-letter queue,
 cannot keep the task going for ever. It ends when it has moved so many, or when nothing is visible.
+
+A forward sends messages in flight on, and deletes them, in one transaction. All are checked first; then those of each
+target are stored there, in the order of the command.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from msgspec.structs import replace
 
 from veilmq.core import errors
 from veilmq.core.commands import (
@@ -23,9 +33,13 @@ from veilmq.core.commands import (
     MoveTask,
     StartMove,
 )
+from veilmq.core.errors import ReceiptState
 from veilmq.core.limits import MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, MOVE_TASKS_KEPT, SECOND_MS
+from veilmq.core.messages import NewMessage, decode_properties, forwarded_message
+from veilmq.core.receipts import Receipt, receipt_state
 from veilmq.core.settings import check_destination
-from veilmq.store.transaction import QueueRow, Transaction, Waiting, made_of
+from veilmq.core.topics import Forward, Forwarded
+from veilmq.store.transaction import Leased, QueueRow, Transaction, Waiting, changes, made_of, reads
 
 _SLICES_PER_S = 10  # of a task with a rate
 _PAUSE_MS = 10  # at least, between two slices
@@ -51,9 +65,7 @@ class _Task(NamedTuple):
     others_at_ms: int | None
 
 
-# The commands.
-
-
+@changes
 async def start(tx: Transaction, command: StartMove) -> MoveTask:
     """Begin a task; its first slice follows at once."""
     source = await tx.queue(command.source, lock="queue_shared")
@@ -74,6 +86,7 @@ async def start(tx: Transaction, command: StartMove) -> MoveTask:
     return made_of(row, MoveTask)
 
 
+@changes
 async def cancel(tx: Transaction, command: CancelMove) -> MoveTask:
     """End a task that is running."""
     source = await tx.queue(command.source)
@@ -83,15 +96,14 @@ async def cancel(tx: Transaction, command: CancelMove) -> MoveTask:
     return made_of(row, MoveTask)
 
 
+@reads
 async def list_moves(tx: Transaction, command: ListMoves) -> list[MoveTask]:
     """Return the latest tasks of a queue, newest first."""
     source = await tx.queue(command.source)
     return [made_of(row, MoveTask) for row in await tx.rows("moves_of", source.number, command.count)]
 
 
-# The work.
-
-
+@changes
 async def step(tx: Transaction, command: MoveStep) -> int | None:
     """Do a slice of the task that has waited longest; return in how many ms the next one is due, if any is.
 
@@ -141,7 +153,7 @@ async def _going(
             return going, SOURCE_UNKNOWN, False
         if name not in known:
             try:
-                # Looked up whatever is known of it: its policy may have changed, or it may be a new queue.
+                # Looked up each time: its policy may have changed, or it may be a new queue.
                 known[name] = await tx.find(name) or await tx.target(name, (source.number, source.name))
             except errors.StoreUnavailable:
                 return going, None, True
@@ -154,3 +166,96 @@ async def _going(
             return going, QUEUE_MISSING, False
         going.append((message, target))
     return going, None, False
+
+
+class _ForwardedMessage(NamedTuple):
+    """A message that is forwarded: the place of its answer, what it was, and what is sent to ``target``."""
+
+    place: int
+    message: Leased
+    target: QueueRow
+    new: NewMessage
+    is_dead: bool
+
+
+@changes
+async def forward(tx: Transaction, command: Forward) -> list[Any]:
+    """Move the message of each live receipt; return a ``Forwarded`` or an error for each; raises ``StoreFull``."""
+    intake = await tx.queue(command.queue)
+    tx.need_room()
+    answers: list[Any] = [None] * len(command.entries)
+    going = await _forwardable(tx, intake, command, answers)
+    for target in {each.target.number: each.target for each in going}.values():
+        here = [each for each in going if each.target.number == target.number]
+        for is_dead, run in groupby(here, attrgetter("is_dead")):
+            places, messages, _, new, _ = zip(*run, strict=True)
+            if is_dead:  # it leaves the intake by that
+                sent = await tx.bury(intake, target, messages, new)
+            else:
+                sent = await tx.store(target, new, [each.id for each in messages])
+            for place, message, stored in zip(places, messages, sent, strict=True):
+                is_duplicate = stored.id != message.id
+                answers[place] = Forwarded(id=stored.id, sequence=stored.sequence, duplicate=is_duplicate)
+    if moved := [each.message for each in going if not each.is_dead]:
+        await tx.delete(intake, moved)
+    return answers
+
+
+async def _forwardable(
+    tx: Transaction, intake: QueueRow, command: Forward, answers: list[Any]
+) -> list[_ForwardedMessage]:
+    """Return what is forwarded, in order; put the error of each other entry among ``answers``."""
+    receipts: dict[int, Receipt] = {}
+    for place, entry in enumerate(command.entries):
+        answers[place] = errors.ReceiptInvalid()
+        with suppress(errors.ReceiptInvalid):
+            receipt = tx.book.read(entry.receipt)
+            if receipt.queue == intake.number:
+                receipts[place] = receipt
+    leased = await tx.leased(intake, sorted({receipt.position for receipt in receipts.values()}))
+    found = {each.receipt.position: each for each in leased}
+    going: list[_ForwardedMessage] = []
+    held: set[str | None] = set()
+    targets: dict[str, QueueRow] = {}
+    for place, receipt in receipts.items():
+        message = found.get(receipt.position)
+        if message is None:
+            answers[place] = errors.ReceiptEnded(ReceiptState.GONE)
+            continue
+        if not message.receive_count:  # it is delayed, and no consumer has it: the receipt is invalid
+            continue
+        group = decode_properties(message.properties).group if intake.settings.fifo else None
+        try:
+            if group in held:
+                raise errors.GroupHeld
+            state = receipt_state(
+                current=(receipt.generation, receipt.epoch) == (message.receipt.generation, message.receipt.epoch),
+                visible_at_ms=message.receipt.visible_at_ms,
+                now_ms=message.read_at_ms,
+            )
+            if state is not ReceiptState.LIVE:
+                raise errors.ReceiptEnded(state)
+            entry = command.entries[place]
+            if entry.target not in targets:
+                targets[entry.target] = await _target(tx, intake, entry.target)
+            target = targets[entry.target]
+            sent = message.body, message.properties, message.priority
+            new = forwarded_message(*sent, target.settings, entry.reasons)
+            if entry.reasons is None:
+                new = replace(new, dedup_id=str(UUID(bytes=message.id)))
+            going.append(_ForwardedMessage(place, message, target, new, entry.reasons is not None))
+            del found[receipt.position]
+        except errors.VeilmqError as error:
+            answers[place] = error
+            if group is not None:
+                held.add(group)
+    return going
+
+
+async def _target(tx: Transaction, intake: QueueRow, name: str) -> QueueRow:
+    """Look up the target, which the node may know as it was before; raises the reason why it cannot take messages."""
+    target = await tx.find(name) or await tx.target(name, (intake.number, intake.name))
+    if target is None:
+        raise errors.QueueNotFound(name)
+    check_destination(intake.name, intake.settings, name, target.settings, verb="forwarded")
+    return target

@@ -153,7 +153,7 @@ class Store(Engine, Protocol):
     def kept(self) -> str:
         """Return where messages are kept, as words that follow "messages are kept"; never a secret."""
 
-    async def obstacles(self) -> list[str]:
+    async def readiness_failures(self) -> list[str]:
         """Return why no requests should be sent here, nothing when they should."""
 
     def warnings(self) -> Sequence[str]:

@@ -1,6 +1,6 @@
 """Publications: what writers stage, the decision that it counts, and its way into the queue.
 
-Staged messages stand in tables of their own: no receive, count or send looks at them. They stand in pieces, each of
+Staged messages stand in tables of their own: no receive, count or send reads them. They stand in pieces, each of
 one row and so many as one slice moves, so staging costs a row for some hundred of them and dropping it one deletion.
 Publishing decides, in a transaction that locks the writer: its last batch is raised, which guards against a second
 time, and what was staged for it is handed to a row of ``publication``, with the stages named in their order. From then
@@ -23,11 +23,12 @@ from msgspec.structs import replace
 
 from veilmq.core.claims import Abandon, ListWriters, Publish, Published, Stage, Staged, WriterView
 from veilmq.core.commands import Command
-from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, MessageTooLong, StageMissing, StageRefused
+from veilmq.core.errors import StageMissing, StageRefused, VeilmqError
 from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
-from veilmq.core.messages import NewMessage, dedup_id_of, group_of
+from veilmq.core.messages import NewMessage, dedup_id_of
 from veilmq.core.settings import QueueSettings
-from veilmq.store.transaction import QueueRow, Row, Transaction, made_of
+from veilmq.store.queues import checked
+from veilmq.store.transaction import QueueRow, Row, Transaction, changes, made_of, reads
 
 PIECE_MESSAGES = 500
 """Of a piece, and of a slice."""
@@ -78,24 +79,25 @@ class _Publication(NamedTuple):
     messages_per_s_max: int | None
     next_at_ms: int
 
+    def is_due(self, now_ms: int) -> bool:
+        """Return whether a client may do the next slice."""
+        return self.messages_per_s_max is None or self.next_at_ms <= now_ms
 
-# The commands.
 
-
+@changes
 async def stage(tx: Transaction, command: Stage) -> Staged:
     """Keep the messages, all of them or none."""
     queue = await tx.queue(command.queue, lock="queue_shared")
     tx.need_room()
-    messages = _accepted(command.messages, queue.settings)
+    messages = _kept(command.messages, queue.settings)
     now_ms = await tx.now()
     await tx.run("see_writer", queue.origin, command.writer, now_ms, now_ms - _SEEN_MS)
     key = queue.origin, command.writer, "writer_shared"
     writer = await _find(tx, *key) or await _added(tx, *key)
     if writer.has_published(command.batch):
         return Staged(messages=0, again=True)
-    ((number, staged, is_there),) = await tx.rows(
-        "put_stage", writer.number, command.batch, command.attempt, command.part
-    )
+    terms = writer.number, command.batch, command.attempt, command.part
+    ((number, staged, is_there),) = await tx.rows("put_stage", *terms)
     if is_there:
         return Staged(messages=staged, again=True)
     pieces = enumerate(_pieces(messages))
@@ -104,6 +106,7 @@ async def stage(tx: Transaction, command: Stage) -> Staged:
     return Staged(messages=staged + len(messages))
 
 
+@changes
 async def publish(tx: Transaction, command: Publish) -> Published:
     """Decide, unless it was, and do a slice."""
     queue = await tx.queue(command.queue, lock="queue_shared")
@@ -121,7 +124,12 @@ async def publish(tx: Transaction, command: Publish) -> Published:
         await tx.run("publish_batch", writer.number, command.batch, messages, now_ms)
         terms = _text(stages), command.messages_per_s_max
         await _hand_over(tx, queue.origin, writer.number, (_FIRST_BATCH, command.batch), now_ms, terms)
-    is_taken = len(stages) <= _DECIDED_WITH_SLICE and not await _advance_first(tx, queue, writer, now_ms)
+    is_taken = False  # by another transaction
+    if len(stages) <= _DECIDED_WITH_SLICE and (first := await _entering(tx, writer)) and first.is_due(now_ms):
+        rows = await tx.unlocked("entering_at", first.number, now_ms)
+        is_taken = not rows
+        for row in rows:
+            await _enter(tx, _Publication(*row), queue, now_ms, CLIENT_MS)
     writer = await _find(tx, queue.origin, command.writer) or writer
     first = await _entering(tx, writer)
     due_ms = None
@@ -129,9 +137,11 @@ async def publish(tx: Transaction, command: Publish) -> Published:
         due_ms = now_ms + (_PAUSE_MS if is_taken else 0)
         due_ms = due_ms if first.messages_per_s_max is None else max(due_ms, first.next_at_ms)
     messages, duplicates = (writer.messages, writer.duplicates) if writer.batch == command.batch else (0, 0)
-    return Published(messages=messages, duplicates=duplicates, again=again, more=first is not None, next_due_ms=due_ms)
+    counts = {"messages": messages, "duplicates": duplicates}
+    return Published(**counts, again=again, more=first is not None, next_due_ms=due_ms)
 
 
+@changes
 async def abandon(tx: Transaction, command: Abandon) -> None:
     """Have what is staged for the batch dropped."""
     queue = await tx.queue(command.queue, lock="queue_shared")
@@ -140,6 +150,7 @@ async def abandon(tx: Transaction, command: Abandon) -> None:
         await _hand_over(tx, queue.origin, writer.number, (command.batch, command.batch), await tx.now())
 
 
+@reads
 async def list_writers(tx: Transaction, command: ListWriters) -> list[WriterView]:
     """Return the writers of a queue."""
     queue = await tx.queue(command.queue)
@@ -147,28 +158,18 @@ async def list_writers(tx: Transaction, command: ListWriters) -> list[WriterView
     return [made_of(row, WriterView) for row in rows]
 
 
-# Staged messages.
-
-
-def _accepted(messages: Sequence[NewMessage], settings: QueueSettings) -> list[NewMessage]:
+def _kept(messages: Sequence[NewMessage], settings: QueueSettings) -> list[NewMessage]:
     """Return messages as they are kept; raises ``StageRefused`` for the first one that the queue would not take.
 
     One of a FIFO queue has its deduplication id, made of its content where the queue says so at this moment.
     """
-    accepted = []
-    for index, new in enumerate(messages):
-        try:
-            if settings.fifo:
-                group_of(new, settings)
-                dedup_id = dedup_id_of(new, settings)
-                accepted.append(replace(new, dedup_id=dedup_id) if new.dedup_id is None else new)
-            elif new.size_bytes <= settings.message_bytes_max:
-                accepted.append(new)
-            else:
-                raise MessageTooLong(settings.message_bytes_max)
-        except (MessageTooLong, GroupMissing, DeduplicationIdMissing) as reason:
-            raise StageRefused(index, reason) from reason
-    return accepted
+    kept: list[NewMessage] = []
+    for index, new in enumerate(checked(messages, None, settings)):
+        if isinstance(new, VeilmqError):
+            raise StageRefused(index, new) from new
+        is_named = new.dedup_id is not None or not settings.fifo
+        kept.append(new if is_named else replace(new, dedup_id=dedup_id_of(new, settings)))
+    return kept
 
 
 def _pieces(messages: Sequence[NewMessage]) -> Iterator[Sequence[NewMessage]]:
@@ -190,15 +191,6 @@ _decode = msgspec.msgpack.Decoder(list[tuple[str, bytes, int | None, int, str | 
 
 def _pack(messages: Sequence[NewMessage]) -> bytes:
     return msgspec.msgpack.encode([_columns(new) for new in messages])
-
-
-def _unpack(content: bytes) -> list[NewMessage]:
-    """Return the messages of a piece, without a size: what it may be was checked before."""
-    rows: Any = _decode(content)
-    return [NewMessage(size_bytes=0, **dict(zip(_FIELDS, row, strict=True))) for row in rows]
-
-
-# Writers.
 
 
 async def _find(tx: Transaction, origin: int, name: str, lock: str | None = None) -> _Writer | None:
@@ -228,26 +220,12 @@ def _named(rows: Sequence[Row], command: Publish) -> list[int]:
     return stages
 
 
-# What happens to queues.
-
-
-async def empty(tx: Transaction, queue: QueueRow) -> None:
-    """Let nothing enter that was decided before; what is staged and not published is not the queue's yet.
-
-    The caller has locked the queue; slices that are under way end before.
-    """
-    await tx.run("empty_publications", queue.origin)
-
-
 async def forget(tx: Transaction, queue: QueueRow) -> None:
     """Forget all writers of a queue that is deleted, and have what they staged dropped. The caller has locked it."""
     writers = await tx.rows("delete_writers_of", queue.origin)
     now_ms = await tx.now() if writers else 0
     for (writer,) in writers:
         await _hand_over(tx, queue.origin, writer, _ALL_BATCHES, now_ms)
-
-
-# What is decided.
 
 
 async def _hand_over(
@@ -268,9 +246,7 @@ def _text(stages: list[int]) -> str:
     return f"{{{','.join(map(str, stages))}}}"
 
 
-# The work.
-
-
+@changes
 async def step(tx: Transaction, command: PublicationStep) -> int | None:
     """Forget writers that fell silent, and do a slice of the publication that has waited longest for it."""
     now_ms = await tx.now()
@@ -291,17 +267,6 @@ async def _entering(tx: Transaction, writer: _Writer) -> _Publication | None:
     """Return the first publication of a writer that is not through."""
     row = await tx.row("entering", writer.number)
     return None if row is None else _Publication(*row)
-
-
-async def _advance_first(tx: Transaction, queue: QueueRow, writer: _Writer, now_ms: int) -> bool:
-    """Do a slice of the writer's first publication, if it is time; return whether no other transaction is at it."""
-    first = await _entering(tx, writer)
-    if first is None or (first.messages_per_s_max is not None and first.next_at_ms > now_ms):
-        return True
-    for row in await tx.unlocked("entering_at", first.number, now_ms):
-        await _enter(tx, _Publication(*row), queue, now_ms, CLIENT_MS)
-        return True
-    return False
 
 
 async def _advance(tx: Transaction, publication: _Publication, now_ms: int) -> None:
@@ -327,7 +292,8 @@ async def _enter(tx: Transaction, publication: _Publication, queue: QueueRow, no
             del stages[0]
             continue
         part, place, content, is_last = row
-        messages = _unpack(content)
+        columns: Any = _decode(content)  # their size was checked before
+        messages = [NewMessage(size_bytes=0, **dict(zip(_FIELDS, each, strict=True))) for each in columns]
         new, rest = messages[:left], messages[left:]
         # First, so that its room is there for the messages on a full disk.
         if rest:

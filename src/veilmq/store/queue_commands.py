@@ -14,9 +14,10 @@ from veilmq.core.commands import Command, QueueCounts, QueuePage, QueueView, Set
 from veilmq.core.errors import PurgeInProgress, QueueDeletedRecently, QueueExists
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.settings import AccountSettings, QueueSettings, check_dead_letter_queue, checked_settings, tagged
-from veilmq.store import claims, events, publications
+from veilmq.store import claims, publications
+from veilmq.store.events import is_logged
 from veilmq.store.port import Survey
-from veilmq.store.transaction import LAST, QueueRow, Transaction
+from veilmq.store.transaction import LAST, QueueRow, Transaction, changes, reads
 
 _PURGED, _DELETED = "purged", "deleted"
 """The kinds of cooldowns: of a queue, and of a name."""
@@ -35,9 +36,7 @@ def _view(queue: QueueRow, counts: QueueCounts | None = None) -> QueueView:
     return QueueView(queue=queue.name, settings=queue.settings, **times, counts=counts)
 
 
-# Creation and deletion.
-
-
+@changes
 async def create_queue(tx: Transaction, command: commands.CreateQueue) -> QueueView:
     """Add the queue, or find it with the settings of the command."""
     while (queue := await tx.find(command.queue)) is None:
@@ -77,6 +76,7 @@ async def _check_dead_letters(tx: Transaction, name: str, settings: QueueSetting
         check_dead_letter_queue(name, settings, target, await tx.settings(target))
 
 
+@changes
 async def delete_queue(tx: Transaction, command: commands.DeleteQueue) -> None:
     """Remove the queue, whose name rests."""
     await remove(tx, await tx.queue(command.queue, lock="queue"))
@@ -94,6 +94,7 @@ async def remove(tx: Transaction, queue: QueueRow) -> None:
     tx.changed(queue)
 
 
+@changes
 async def purge_queue(tx: Transaction, command: commands.PurgeQueue) -> None:
     """Delete all messages: the queue goes on with a new partition."""
     queue = await tx.queue(command.queue, lock="queue")
@@ -111,10 +112,11 @@ async def purge_queue(tx: Transaction, command: commands.PurgeQueue) -> None:
 
 async def _retire(tx: Transaction, queue: QueueRow, *, is_deleted: bool) -> None:
     """Retire the partition of a queue once other transactions are held off, in the order of locks."""
-    await claims.lock_sources(tx, queue)
-    await publications.empty(tx, queue)
+    await tx.locked("source_names", queue.origin)
+    await tx.run("empty_publications", queue.origin)  # what is staged and not published is not the queue's yet
     await tx.retire(queue, is_deleted=is_deleted)
-    await events.note_retired(tx, queue)
+    if is_logged(queue.settings, tx.options.event_log):  # the janitor ends receipts in the partition's events
+        await tx.run("log_retired", queue.partition, queue.origin, queue.name)
 
 
 async def _rests(tx: Transaction, kind: str, name: str, pause_s: int) -> bool:
@@ -129,9 +131,7 @@ async def forget_cooldowns(tx: Transaction) -> None:
         await tx.run("forget_cooldowns", kind, now_ms - pause_s * SECOND_MS, _FORGOTTEN_COOLDOWNS)
 
 
-# Settings.
-
-
+@changes
 async def set_queue(tx: Transaction, command: commands.SetQueue) -> None:
     """Change settings."""
     queue = await tx.queue(command.queue, lock="queue")
@@ -141,6 +141,7 @@ async def set_queue(tx: Transaction, command: commands.SetQueue) -> None:
     await tx.change(queue, settings, await tx.now())
 
 
+@changes
 async def edit_queue(tx: Transaction, command: commands.EditQueue) -> None:
     """Change one setting by what it is."""
     queue = await tx.queue(command.queue, lock="queue")
@@ -148,6 +149,7 @@ async def edit_queue(tx: Transaction, command: commands.EditQueue) -> None:
     await tx.change(queue, checked_settings(queue.settings, {command.setting: value}), await tx.now())
 
 
+@changes
 async def tag_queue(tx: Transaction, command: commands.TagQueue) -> None:
     """Remove and put tags; that is no change of the queue's settings, whose time stays."""
     queue = await tx.queue(command.queue, lock="queue")
@@ -155,15 +157,14 @@ async def tag_queue(tx: Transaction, command: commands.TagQueue) -> None:
     await tx.change(queue, replace(queue.settings, tags=tagged(kept, command.tags)), queue.modified_at_ms)
 
 
-# What there is.
-
-
+@reads
 async def show_queue(tx: Transaction, command: commands.ShowQueue) -> QueueView:
     """Return what the queue is, and how many messages are in which state."""
     queue = await tx.queue(command.queue)
     return _view(queue, await tx.counts(queue) if command.counts else None)
 
 
+@reads
 async def list_queues(tx: Transaction, command: commands.ListQueues) -> QueuePage:
     """Return one page of names."""
     account = f"{command.account}/"
@@ -178,6 +179,7 @@ async def list_queues(tx: Transaction, command: commands.ListQueues) -> QueuePag
     )
 
 
+@reads
 async def list_sources(tx: Transaction, command: commands.ListDeadLetterSources) -> QueuePage:
     """Return one page of the queues whose dead-letter queue the named one is."""
     queue = await tx.queue(command.queue)
@@ -185,21 +187,21 @@ async def list_sources(tx: Transaction, command: commands.ListDeadLetterSources)
     return QueuePage(names=[name for (name,) in rows[: command.count]], more=len(rows) > command.count)
 
 
+@reads
 async def survey(tx: Transaction, command: SurveyQueues) -> Survey:
     """Return the first queues by name, and how many there are."""
     rows = await tx.rows("queue_names", "", "", LAST, command.names_max)
     return Survey([name for (name,) in rows], await tx.value("count_queues"))
 
 
-# Accounts: those that have set anything have a value of the store each.
-
-
+@reads
 async def show_account(tx: Transaction, command: ShowAccount) -> AccountSettings:
     """Return what the account has set; all is as at first where it has set nothing."""
     kept = await tx.value("setting", f"account {command.account}")
     return AccountSettings() if kept is None else _read_account(kept)
 
 
+@changes
 async def set_account(tx: Transaction, command: SetAccount) -> None:
     """Put other settings in place of the account's."""
     await tx.run("put_setting", f"account {command.account}", msgspec.json.encode(command.settings))

@@ -9,16 +9,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from veilmq.core.commands import SendOptions, Wake
 from veilmq.core.errors import MessageTooLong, ReceivesThrottled, VeilmqError
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.messages import NewMessage, group_of, require_id
 from veilmq.core.settings import QueueSettings, RoutingTable, read_table
 from veilmq.store.events import Logged
-
-_read_settings = msgspec.json.Decoder(QueueSettings).decode
+from veilmq.store.transaction import read_settings
 
 NEVER_MS = (1 << 62) - 1
 """An instant that never comes."""
@@ -133,7 +130,7 @@ class Queue:
 
     def _follow(self, encoded: bytes) -> None:
         """Take new settings; the caller sets ``in_flight_max`` and ``log``."""
-        self.settings = settings = _read_settings(encoded)
+        self.settings = settings = read_settings(encoded)
         self.fifo = settings.fifo
         self.delay_ms = settings.delay_s * SECOND_MS
         self.retention_ms = settings.retention_s * SECOND_MS
@@ -167,12 +164,12 @@ class Queue:
                 self.delayed -= 1
 
     def notify(self, due_ms: int) -> None:
-        """Tell the watch that there may be a message at ``due_ms``."""
+        """Notify the watch of a message that may be there at ``due_ms``."""
         if self.wake is not None:
             self.wake(due_ms)
 
     def free_place(self, now_ms: int) -> None:
-        """Tell the watch of a place that became free otherwise than by the end of a lease."""
+        """Notify the watch of a place that became free otherwise than by the end of a lease."""
         if self.at_limit:
             self.at_limit = False
             self.notify(now_ms)

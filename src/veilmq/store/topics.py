@@ -26,10 +26,11 @@ from veilmq.core.errors import (
     VeilmqError,
 )
 from veilmq.core.limits import MESSAGE_BYTES, SMQ_SUBSCRIPTIONS_MAX, SMQ_TOPIC_RETENTION_S
-from veilmq.core.messages import NewMessage, group_of
+from veilmq.core.messages import NewMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.store import queue_commands
-from veilmq.store.transaction import LAST, QueueRow, Row, Transaction
+from veilmq.store.queues import checked
+from veilmq.store.transaction import LAST, QueueRow, Row, Transaction, changes, reads
 
 PUSH_SETTINGS = QueueSettings(
     retention_s=SMQ_TOPIC_RETENTION_S, message_bytes_max=MESSAGE_BYTES.maximum, event_log="off"
@@ -62,9 +63,7 @@ def _subscribed(row: Row) -> topics.SubscriptionView:
     return topics.SubscriptionView(subscription=subscription, created_at_ms=row[1], modified_at_ms=row[2])
 
 
-# Topics.
-
-
+@changes
 async def create_topic(tx: Transaction, command: topics.CreateTopic) -> topics.TopicView:
     """Add the topic, or find it with the settings of the command."""
     while (row := await tx.row("topic", command.topic)) is None:
@@ -72,7 +71,7 @@ async def create_topic(tx: Transaction, command: topics.CreateTopic) -> topics.T
         settings = msgspec.json.encode(topics.TopicSettings().changed(command.settings))
         row = await tx.row("insert_topic", command.topic, settings, await tx.now())
         if row is not None:
-            return replace(await _counted(tx, *_topic(row)), is_new=True)
+            return replace(_topic(row)[1], is_new=True)
     number, topic = _topic(row)
     setting = topic.settings.first_difference(command.settings)
     if setting is not None:
@@ -80,6 +79,7 @@ async def create_topic(tx: Transaction, command: topics.CreateTopic) -> topics.T
     return await _counted(tx, number, topic)
 
 
+@changes
 async def set_topic(tx: Transaction, command: topics.SetTopic) -> None:
     """Change settings."""
     number, topic = await _find(tx, command.topic, lock=True)
@@ -87,6 +87,7 @@ async def set_topic(tx: Transaction, command: topics.SetTopic) -> None:
     await tx.run("update_topic", number, msgspec.json.encode(settings), await tx.now())
 
 
+@changes
 async def delete_topic(tx: Transaction, command: topics.DeleteTopic) -> None:
     """Remove the topic, its subscriptions and their own queues."""
     number, _ = await _find(tx, command.topic, lock=True)
@@ -96,11 +97,13 @@ async def delete_topic(tx: Transaction, command: topics.DeleteTopic) -> None:
     await tx.run("delete_topic", number)
 
 
+@reads
 async def show_topic(tx: Transaction, command: topics.ShowTopic) -> topics.TopicView:
     """Return what the topic is."""
     return await _counted(tx, *await _find(tx, command.topic))
 
 
+@reads
 async def list_topics(tx: Transaction, command: topics.ListTopics) -> topics.TopicPage:
     """Return one page of topics."""
     account = f"{command.account}/"
@@ -121,15 +124,12 @@ async def _counted(tx: Transaction, number: int, topic: topics.TopicView) -> top
     return replace(topic, messages=waiting)
 
 
-# Subscriptions.
-
-
+@changes
 async def subscribe(tx: Transaction, command: topics.Subscribe) -> topics.SubscriptionView:
     """Add the subscription, with a queue of its own if it is pushed, or find the same one."""
     wanted = command.subscription
     number, _ = await _find(tx, wanted.topic, lock=True)
-    row = await tx.row("subscription", number, wanted.name)
-    if row is not None:
+    for row in await tx.rows("subscription", number, wanted.name):
         existing = _subscribed(row)
         for field in topics.Subscription.__struct_fields__:
             if getattr(existing.subscription, field) != getattr(wanted, field):
@@ -148,6 +148,7 @@ async def subscribe(tx: Transaction, command: topics.Subscribe) -> topics.Subscr
     return topics.SubscriptionView(subscription=wanted, created_at_ms=now_ms, modified_at_ms=now_ms, is_new=True)
 
 
+@changes
 async def set_subscription(tx: Transaction, command: topics.SetSubscription) -> None:
     """Change the strategy."""
     number, view = await _subscription(tx, command.topic, command.name, lock=True)
@@ -156,6 +157,7 @@ async def set_subscription(tx: Transaction, command: topics.SetSubscription) -> 
     _changed(tx, changed)
 
 
+@changes
 async def unsubscribe(tx: Transaction, command: topics.Unsubscribe) -> None:
     """Remove the subscription, and its own queue."""
     number, view = await _subscription(tx, command.topic, command.name, lock=True)
@@ -163,12 +165,14 @@ async def unsubscribe(tx: Transaction, command: topics.Unsubscribe) -> None:
     await tx.run("delete_subscription", number, command.name)
 
 
+@reads
 async def show_subscription(tx: Transaction, command: topics.ShowSubscription) -> topics.SubscriptionView:
     """Return what the subscription is."""
     _, view = await _subscription(tx, command.topic, command.name)
     return view
 
 
+@reads
 async def list_subscriptions(tx: Transaction, command: topics.ListSubscriptions) -> topics.SubscriptionPage:
     """Return one page of subscriptions."""
     (number, _), prefix = await _find(tx, command.topic), command.prefix
@@ -177,6 +181,7 @@ async def list_subscriptions(tx: Transaction, command: topics.ListSubscriptions)
     return topics.SubscriptionPage(subscriptions=found, more=len(rows) > command.count)
 
 
+@reads
 async def list_pushes(tx: Transaction, command: topics.ListPushes) -> list[topics.Subscription]:
     """Return all subscriptions that are pushed."""
     return [_read_subscription(content) for (content,) in await tx.rows("pushes")]
@@ -209,9 +214,7 @@ def _changed(tx: Transaction, subscription: topics.Subscription) -> None:
         tx.notify(topics.PUSHES)
 
 
-# Messages.
-
-
+@changes
 async def publish(tx: Transaction, command: topics.PublishToTopic) -> topics.PublishedMessage:
     """Store the message in the queue of each subscription that wants its tag."""
     number, topic = await _find(tx, command.topic)
@@ -232,12 +235,11 @@ async def publish(tx: Transaction, command: topics.PublishToTopic) -> topics.Pub
             queue = await tx.target(name, (0, topic.topic))
             if queue is None:
                 raise QueueNotFound(name)
-            new = command.make(topics.Notification(subscription=each, id=message_id, published_at_ms=published_at_ms))
-            if queue.settings.fifo:
-                group_of(new, queue.settings)  # raises the reason why it cannot be stored
-            elif new.size_bytes > queue.settings.message_bytes_max:
-                raise MessageTooLong(queue.settings.message_bytes_max)
-            deliveries.append((queue, replace(new, dedup_id=str(UUID(bytes=message_id)))))
+            made = command.make(topics.Notification(subscription=each, id=message_id, published_at_ms=published_at_ms))
+            (new,) = checked([replace(made, dedup_id=str(UUID(bytes=message_id)))], None, queue.settings)
+            if isinstance(new, VeilmqError):
+                raise new
+            deliveries.append((queue, new))
         except (StoreFull, StoreUnavailable):  # it may well be taken: later, and by all of them
             raise
         except VeilmqError as error:

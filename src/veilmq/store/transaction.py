@@ -10,7 +10,7 @@ it waits at each statement, other transactions go on meanwhile, and what two of 
 A query is named. One text serves both dialects where it can (``store/queries``); its parameters are ``$1``, ``$2``, ….
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -23,6 +23,27 @@ from veilmq.core.messages import IdSource, NewMessage
 from veilmq.core.receipts import Receipt, ReceiptBook
 from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, QueueSettings
 
+Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
+"""A cold command: called with a ``Transaction`` and the command, returns the result or raises a ``VeilmqError``."""
+COLD: dict[type[Command], Cold] = {}
+"""All cold commands by type (``reads`` and ``changes`` add them); importing ``store.cold`` makes it complete."""
+READS: set[type[Command]] = set()
+"""Those that change nothing, so that they may be repeated when an answer was lost."""
+AnyCold = TypeVar("AnyCold", bound=Cold)
+
+
+def changes(cold: AnyCold) -> AnyCold:
+    """Register a cold command that may change something, by the type of its second argument."""
+    COLD[cold.__annotations__["command"]] = cold
+    return cold
+
+
+def reads(cold: AnyCold) -> AnyCold:
+    """Register a cold command that changes nothing."""
+    READS.add(cold.__annotations__["command"])
+    return changes(cold)
+
+
 Row = Sequence[Any]
 """The columns of a query, in its order."""
 
@@ -30,6 +51,7 @@ LAST = chr(0x10FFFF)
 """Sorts behind every name with the same beginning."""
 
 Made = TypeVar("Made", bound=msgspec.Struct)
+read_settings = msgspec.json.Decoder(QueueSettings).decode
 
 
 def made_of(row: Row, kind: type[Made]) -> Made:
@@ -61,35 +83,19 @@ class Options:
 
 
 class QueueRow(Protocol):
-    """A queue as a transaction sees it."""
+    """A queue as a transaction sees it; cold commands do not write to it.
 
-    @property
-    def number(self) -> int:
-        """Return the number, which no other queue ever has."""
+    No other queue ever has its ``number``, and ``name`` has the account. ``partition`` has its messages; what outlives
+    a purge stands under ``origin``, its first one.
+    """
 
-    @property
-    def name(self) -> str:
-        """Return the full name, account included."""
-
-    @property
-    def partition(self) -> int:
-        """Return the partition that has its messages."""
-
-    @property
-    def origin(self) -> int:
-        """Return its first partition, which never changes: what outlives a purge stands under it."""
-
-    @property
-    def settings(self) -> QueueSettings:
-        """Return its settings."""
-
-    @property
-    def created_at_ms(self) -> int:
-        """Return when it was created."""
-
-    @property
-    def modified_at_ms(self) -> int:
-        """Return when its settings were changed last."""
+    number: int
+    name: str
+    partition: int
+    origin: int
+    settings: QueueSettings
+    created_at_ms: int
+    modified_at_ms: int
 
 
 class Waiting(NamedTuple):
@@ -103,7 +109,7 @@ class Waiting(NamedTuple):
 
 
 class Leased(NamedTuple):
-    """A message with its latest receipt, as it was at ``looked_at_ms``; ``row`` is the dialect's.
+    """A message with its latest receipt, as it was at ``read_at_ms``; ``row`` is the dialect's.
 
     One with ``receive_count`` 0 is delayed. ``properties`` are as a receive returns them.
     """
@@ -114,7 +120,7 @@ class Leased(NamedTuple):
     body: str
     properties: bytes
     priority: int
-    looked_at_ms: int
+    read_at_ms: int
     row: Any
 
 
@@ -125,7 +131,7 @@ class Given(SendOptions, frozen=True, kw_only=True, gc=False):
 
 
 class StoredMessage(NamedTuple):
-    """A message of a queue as it is at ``looked_at_ms``, without its body.
+    """A message of a queue as it is at ``read_at_ms``, without its body.
 
     ``visible_at_ms`` includes a delay of the queue. ``receive_count`` and what follows a receive are of this queue,
     ``receives_before`` of the queue ``source`` that a dead letter came from, and ``first_received_at_ms`` of the first
@@ -148,12 +154,12 @@ class StoredMessage(NamedTuple):
     first_received_at_ms: int | None
     log: int
     is_claimed: bool
-    looked_at_ms: int
+    read_at_ms: int
 
     @property
     def state(self) -> MessageState:
         """Return where it is."""
-        if not self.is_claimed and self.visible_at_ms <= self.looked_at_ms:
+        if not self.is_claimed and self.visible_at_ms <= self.read_at_ms:
             return MessageState.VISIBLE
         return MessageState.IN_FLIGHT if self.receive_count or self.is_claimed else MessageState.DELAYED
 
@@ -224,16 +230,16 @@ class Transaction(Protocol):
         return None if name is None else await self.find(name)
 
     async def target(self, name: str, source: tuple[int, str]) -> QueueRow | None:
-        """Return the queue to which messages go, in whichever database it is.
+        """Return the queue to which messages go, in any database.
 
         ``source`` is number and name of the queue that they leave, 0 and its name for a topic.
         """
 
     async def settings(self, name: str) -> QueueSettings | None:
-        """Return the settings of a queue, in whichever database it is."""
+        """Return the settings of a queue, in any database."""
 
     async def has_sources(self, name: str) -> bool:
-        """Tell whether it is the dead-letter queue of any queue, in whichever database."""
+        """Return whether it is the dead-letter queue of any queue, in any database."""
 
     async def counts(self, queue: QueueRow) -> QueueCounts:
         """Count the messages of a queue by state."""
@@ -319,4 +325,4 @@ class Transaction(Protocol):
         """Have slices of that work in the background done (``store.cold.STEPS``)."""
 
     def notify(self, name: str) -> None:
-        """Have the watch on a queue, here and at other nodes, look at it."""
+        """Notify the watches on a queue, here and at other nodes."""

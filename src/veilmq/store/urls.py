@@ -10,9 +10,10 @@ SCHEMES = ("postgresql", "postgres")
 
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://(?:(?!://)[!-~])+")
 _HOST = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::(?P<port>.*))?")
+_PORT = re.compile("[0-9]{1,5}")
 _PORT_MAX = 65_535
 _BETWEEN = re.compile(rf"[,\s]+(?=(?:{'|'.join(SCHEMES)})://)")
-_PASSWORD = re.compile(r"(?<=://)([^:@/\s]*):\S*@")  # up to the last @, whatever stands in a password
+_PASSWORD = re.compile(r"(?<=://)([^:@/\s]*):\S*@")  # up to the last @: a password may have others
 _PASSWORD_OPTION = re.compile(r"(?<=[?&])((?:ssl)?password)=[^&\s]*")
 
 
@@ -25,7 +26,7 @@ def split_urls(text: str) -> tuple[str, ...]:
 
 
 def _has_ports(url: str) -> bool:
-    """Return whether each port in ``url`` is one: the driver would find that out late, and say it in its own words."""
+    """Return whether each port in ``url`` is one: the driver would report it late, in its own words."""
     try:
         parts = urlsplit(url)
     except ValueError:  # a bracket without its other one
@@ -33,11 +34,8 @@ def _has_ports(url: str) -> bool:
     hosts = [_HOST.fullmatch(host) for host in parts.netloc.rpartition("@")[2].split(",")]
     ports = [host["port"] for host in hosts if host is not None]
     optional = [port for each in parse_qs(parts.query).get("port", ()) for port in each.split(",")]
-    return len(ports) == len(hosts) and all(_is_port(port) for port in (*ports, *optional) if port)
-
-
-def _is_port(text: str) -> bool:
-    return re.fullmatch("[0-9]{1,5}", text) is not None and 1 <= int(text) <= _PORT_MAX
+    named = [port for port in (*ports, *optional) if port]
+    return len(ports) == len(hosts) and all(_PORT.fullmatch(each) and 1 <= int(each) <= _PORT_MAX for each in named)
 
 
 def bare(url: str) -> str:
@@ -46,5 +44,5 @@ def bare(url: str) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """Return ``text``, whatever it is, with stars where a URL in it has a password."""
+    """Return ``text`` with stars in place of the passwords of the URLs in it."""
     return ",".join(_PASSWORD_OPTION.sub(r"\1=***", _PASSWORD.sub(r"\1:***@", url)) for url in _BETWEEN.split(text))

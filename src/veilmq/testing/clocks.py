@@ -9,7 +9,7 @@ from contextvars import Context
 from typing import Any
 
 from veilmq.core.limits import SECOND_MS
-from veilmq.store.clock import StoreClock
+from veilmq.store.clock import NS_PER_MS, SystemClock
 
 START_MS = 1_700_000_000_000
 
@@ -34,7 +34,7 @@ class VirtualTimer:
         self.callback = None
 
 
-class VirtualClock(StoreClock):
+class VirtualClock(SystemClock):
     """``core.commands.Clock`` for tests, and the machine under it; not safe to use from two threads at once.
 
     The clocks of the machine move together with the store's. ``step_wall`` and ``reboot`` part them: what a store makes
@@ -44,24 +44,16 @@ class VirtualClock(StoreClock):
     def __init__(self, start_ms: int = START_MS, *, synchronised: bool = True) -> None:
         """Stand at ``start_ms``."""
         self.synchronised = synchronised
-        self.boot_id = "boot 1"
         self._boots = 1
         self._boot_ms = self._wall_ms = start_ms
         self._timers: list[VirtualTimer] = []
         self._set = 0
-        super().__init__(boot_ms=start_ms, wall_ms=start_ms)
-
-    def boot_ms(self) -> int:
-        """Return the boot clock."""
-        return self._boot_ms
-
-    def wall_ms(self) -> int:
-        """Return the wall clock."""
-        return self._wall_ms
-
-    def is_synchronised(self) -> bool:
-        """Return ``synchronised``."""
-        return self.synchronised
+        super().__init__(
+            wall_ns=lambda: self._wall_ms * NS_PER_MS,
+            boot_ns=lambda: self._boot_ms * NS_PER_MS,
+            boot_id="boot 1",
+            is_synchronised=lambda: self.synchronised,
+        )
 
     def step_wall(self, ms: int = 0, *, seconds: float = 0) -> None:
         """Step the wall clock, forward or backward; no time passes."""

@@ -34,7 +34,7 @@ from veilmq.server.app import Bound, serve
 from veilmq.server.http_parser import Handler, Request
 from veilmq.server.process import loop_factory
 from veilmq.server.settings import ServerSettings
-from veilmq.store.clock import StoreClock, wall_s
+from veilmq.store.clock import SystemClock, wall_s
 from veilmq.store.port import execute
 from veilmq.testing.clocks import VirtualClock
 from veilmq.testing.faults import FaultPlan
@@ -127,7 +127,7 @@ class RunningServer:
         self,
         *,
         data: Path | None = None,
-        clock: StoreClock | None = None,
+        clock: SystemClock | None = None,
         wall_s: Callable[[], float] = wall_s,
         follow: Following | None = None,
         **settings: Any,
@@ -135,7 +135,7 @@ class RunningServer:
         """Start nothing yet."""
         self._following = follow
         self._follow: Follow | None = None
-        self.clock: StoreClock = clock or VirtualClock()
+        self.clock: SystemClock = clock or VirtualClock()
         self.faults = FaultPlan(self.clock)
         self._wall_s = wall_s
         self._settings = ServerSettings(**{"port": 0, "admin_port": 0, "data": data, **settings})

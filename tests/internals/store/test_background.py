@@ -26,7 +26,7 @@ class Work:
 
 def test_a_slice_is_begun_when_it_is_due_and_the_next_one_when_that_is() -> None:
     work = Work()
-    work.scheduler.look(100)
+    work.scheduler.schedule(100)
     assert work.counts(99, 1, 1_000) == [0, 1, 1]
     work.begun[0](50)
     assert work.counts(49, 1) == [1, 2]
@@ -37,15 +37,15 @@ def test_a_slice_is_begun_when_it_is_due_and_the_next_one_when_that_is() -> None
 def test_the_earliest_instant_wins() -> None:
     work = Work()
     for after_ms in (100, 30, 60):
-        work.scheduler.look(after_ms)
+        work.scheduler.schedule(after_ms)
     assert work.counts(30, 1_000) == [1, 1]
 
 
 def test_a_look_while_a_slice_is_under_way_is_not_lost() -> None:
     work = Work()
-    work.scheduler.look(1)
+    work.scheduler.schedule(1)
     assert work.counts(1) == [1]
-    work.scheduler.look(100)
+    work.scheduler.schedule(100)
     assert work.counts(50) == [1]
     work.begun[0](None)
     assert work.counts(49, 1) == [1, 2]
@@ -53,15 +53,15 @@ def test_a_look_while_a_slice_is_under_way_is_not_lost() -> None:
 
 def test_after_an_error_it_tries_again_in_a_second() -> None:
     work = Work()
-    work.scheduler.look(1)
+    work.scheduler.schedule(1)
     work.counts(1)
     work.begun[0](InternalError())
     assert work.counts(999, 1) == [1, 2]
 
 
 def test_slices_rest_between_each_other_and_come_now_and_then_in_any_case() -> None:
-    work = Work(pause_ms_min=10, look_ms_max=1_000)
-    work.scheduler.look(1)
+    work = Work(pause_ms_min=10, poll_ms_max=1_000)
+    work.scheduler.schedule(1)
     work.counts(1)
     work.begun[0](0)
     assert work.counts(9, 1) == [1, 2]
@@ -71,7 +71,7 @@ def test_slices_rest_between_each_other_and_come_now_and_then_in_any_case() -> N
 
 def test_after_the_stop_nothing_is_begun() -> None:
     work = Work()
-    work.scheduler.look(1)
+    work.scheduler.schedule(1)
     work.scheduler.stop()
-    work.scheduler.look(1)
+    work.scheduler.schedule(1)
     assert work.counts(1_000) == [0]

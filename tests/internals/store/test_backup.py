@@ -30,7 +30,7 @@ def test_a_store_at_work_is_copied_as_it_was(tmp_path: Path, name: str) -> None:
             host.send("meanwhile")
             host.delete(*(each.receipt for each in host.receive(1)))
 
-        facts = back_up(tmp_path / "store", target, told=told)
+        facts = back_up(tmp_path / "store", target, progress=told)
         assert len(steps) > 1, "the copy was made in one step"
     assert facts["messages"] == len(BODIES) + 2
     folder = target

@@ -103,7 +103,7 @@ def killed_at(folder: Path, step: int, patched: Callable[[Callable[[], None]], N
 
         patched(count)
         try:
-            conversion.convert(folder, told=lambda *_: count())
+            conversion.convert(folder, progress=lambda *_: count())
         finally:
             os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
@@ -213,7 +213,7 @@ def test_progress_is_told(tmp_path: Path) -> None:
     """Messages converted, and messages in all."""
     folder, _ = filled(tmp_path)
     told: list[tuple[int, int]] = []
-    conversion.convert(folder, told=lambda *progress: told.append(progress))
+    conversion.convert(folder, progress=lambda *progress: told.append(progress))
     assert told == [(2, 2)]
 
 

@@ -150,10 +150,10 @@ def test_a_delete_in_time_reads_no_lease(
 
 
 def test_no_more_leases_are_remembered_than_so_many(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_log, "_REMEMBERED_MAX", 2)
+    monkeypatch.setattr(event_log, "_LEASES_MAX", 2)
     host.send("a", "b", "c")
     given = host.receive(3)
-    assert len(host.engine._session.events._remembered) == 1
+    assert len(host.engine._session.events._leases) == 1
     host.delete(*[each.receipt for each in given])
     assert outcomes(host) == [("deleted", 0)] * 3
 
@@ -194,11 +194,11 @@ def test_the_group_of_a_message_is_told_by_the_hash_of_its_name(host: Host) -> N
 
 def test_large_properties_are_not_remembered() -> None:
     """What is remembered of very many messages must not take more memory than their number says."""
-    events._remembered_key.cache_clear()
+    events._cached_key.cache_clear()
     for size in (10, 5_000):
         attributes = {"Type": Attribute("String", "resize"), "more": Attribute("String", "x" * size)}
         assert events.routing_key(encode_properties(Properties(attributes=attributes)), "Type") == "resize"
-    assert events._remembered_key.cache_info().currsize == 1
+    assert events._cached_key.cache_info().currsize == 1
 
 
 # Batches.
@@ -264,7 +264,7 @@ def test_a_nearly_full_disk_takes_no_events(host: Host, monkeypatch: pytest.Monk
     late = host.receive_one(timeout_s=1).receipt
     host.advance(2_000)
     monkeypatch.setattr(host.engine._session.database, "_is_short", lambda: True)
-    host.engine._session.database.look()
+    host.engine._session.database.check_room()
     again = host.receive_one().receipt
     host.delete(late)
     host.delete(again)

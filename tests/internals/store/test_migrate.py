@@ -19,7 +19,7 @@ from veilmq.core.errors import QueueDeletedRecently, ReceiptState
 from veilmq.core.receipts import Outcome, PlanExport
 from veilmq.core.topics import push_queue
 from veilmq.store.postgres import PostgresOptions
-from veilmq.store.postgres.schema import SchemaRefused, Script, all_scripts, look, migrate, require
+from veilmq.store.postgres.schema import SchemaRefused, Script, all_scripts, migrate, read_format, require
 from veilmq.testing import VirtualClock
 
 OURS = all_scripts()
@@ -52,10 +52,10 @@ def test_a_new_database_gets_the_schema_once(on_database: Tell) -> None:
     """And looking at the schema applies nothing."""
 
     async def story(connection: Any) -> None:
-        (schema,) = (await look(connection))[1]
+        (schema,) = (await read_format(connection))[1]
         assert (schema.number, schema.name) == (LAST, "schema")
         assert await migrate(connection) == [schema]
-        assert await look(connection) == (LAST, [])
+        assert await read_format(connection) == (LAST, [])
         assert await migrate(connection) == []
 
     on_database(story)
@@ -67,7 +67,7 @@ def test_a_format_that_was_never_released_is_refused(on_database: Tell) -> None:
     async def story(connection: Any) -> None:
         await connection.execute(recorded()[1])
         await connection.execute("DELETE FROM mq.migration WHERE number = $1", FIRST)
-        for do in (look, migrate, require):
+        for do in (read_format, migrate, require):
             with pytest.raises(SchemaRefused, match=f"has format {FIRST - 1}, which was never released.*new database"):
                 await do(connection)
 
@@ -81,7 +81,7 @@ def test_all_of_it_or_nothing(on_database: Tell) -> None:
         await migrate(connection)
         with pytest.raises(asyncpg.UndefinedTableError):
             await migrate(connection, [*OURS, added(), added(text="DROP TABLE mq.nothing")])
-        assert await look(connection) == (LAST, [])
+        assert await read_format(connection) == (LAST, [])
         assert await connection.fetchval("SELECT to_regclass('mq.later')") is None
 
     on_database(story)
@@ -104,7 +104,7 @@ def test_a_node_refuses_what_it_cannot_work_with(on_database: Tell) -> None:
 
     async def story(connection: Any) -> None:
         await migrate(connection, [*OURS, added(ends=LAST + 1)])
-        for do in (look, migrate, require):
+        for do in (read_format, migrate, require):
             with pytest.raises(SchemaRefused, match=f"has format {LAST + 1}.*this one knows {LAST}: install a newer"):
                 await do(connection)
 
@@ -138,7 +138,7 @@ def test_the_operator_ends_no_node_that_is_connected(new_database: str) -> None:
             node = await asyncpg.connect(new_database, server_settings={"application_name": "veilmq"})
             with pytest.raises(SchemaRefused, match=r"stop them all \(1 connections are open\), run `veilmq migrate`"):
                 await migrate(connection)
-            assert await look(connection) == (FIRST, list(OURS))
+            assert await read_format(connection) == (FIRST, list(OURS))
             await node.close()
             while await connection.fetchval("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'veilmq'"):
                 pass  # its process ends after its connection
@@ -169,7 +169,7 @@ def test_a_table_in_use_is_not_waited_for(new_database: str) -> None:
                 await other.execute("SELECT FROM mq.queue")
                 with pytest.raises(SchemaRefused, match="another session uses a table"):
                     await migrate(connection, [*OURS, added(text="ALTER TABLE mq.queue ADD COLUMN later int")])
-            assert await look(connection) == (LAST, [])
+            assert await read_format(connection) == (LAST, [])
 
     asyncio.run(story())
 
@@ -219,7 +219,7 @@ def test_a_migration_that_is_killed_changes_nothing_and_is_done_by_the_next(new_
                 async with connected(new_database) as connection:
                     with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
                         await migrate(connection, [OURS[0]._replace(text=text)])
-                assert await look(other) == (FIRST, list(OURS))
+                assert await read_format(other) == (FIRST, list(OURS))
                 assert await contents(other, old=True) == before
             assert await migrate(other) == list(OURS)
             assert await migrate(other) == []

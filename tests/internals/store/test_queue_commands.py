@@ -43,12 +43,11 @@ PURGE, DELETE = commands.PurgeQueue(queue=QUEUE), commands.DeleteQueue(queue=QUE
 @pytest.mark.parametrize(
     ("feature", "hook", "command"),
     [
-        (claims, "lock_sources", PURGE),
-        (publications, "empty", DELETE),
         (claims, "lose_all", PURGE),
+        (publications, "forget", DELETE),
         (claims, "forget_all", DELETE),
     ],
-    ids=["before-purge", "before-deletion", "purge", "deletion"],
+    ids=["purge", "deletion-writers", "deletion-claims"],
 )
 def test_what_follows_is_part_of_a_purge_and_a_deletion(
     host: Host, monkeypatch: pytest.MonkeyPatch, feature: ModuleType, hook: str, command: commands.Command

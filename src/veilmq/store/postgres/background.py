@@ -47,10 +47,10 @@ from veilmq.store.postgres.queues import SQL as QUEUES
 
 log = logging.getLogger(__name__)
 
-LOOK_MS = 10 * SECOND_MS
-"""How often a node looks that knows of no work."""
+POLL_MS = 10 * SECOND_MS
+"""How often a node polls that knows of no work."""
 JANITOR_MS = RETENTION_S.minimum * SECOND_MS
-"""How often each node looks for the janitor's: often enough for every retention."""
+"""How often each node polls for the janitor's: often enough for every retention."""
 _BUSY_MS = 10  # while another node is at it
 
 
@@ -64,7 +64,7 @@ class Mover(Scheduler):
         clock: Clock,
         start: Start,
         pause_ms_min: int = _BUSY_MS,
-        look_ms_max: int = LOOK_MS,
+        poll_ms_max: int = POLL_MS,
     ) -> None:
 
         async def work(done: Done) -> None:
@@ -80,7 +80,7 @@ class Mover(Scheduler):
             done(due)
 
         super().__init__(
-            step=lambda done: start(work(done)), clock=clock, pause_ms_min=pause_ms_min, look_ms_max=look_ms_max
+            step=lambda done: start(work(done)), clock=clock, pause_ms_min=pause_ms_min, poll_ms_max=poll_ms_max
         )
 
 
@@ -152,7 +152,7 @@ class Janitor(Mover):
                 turn.leave()
                 raise
 
-        super().__init__(step=step, clock=node.clock, start=node.start, pause_ms_min=JANITOR_MS, look_ms_max=JANITOR_MS)
+        super().__init__(step=step, clock=node.clock, start=node.start, pause_ms_min=JANITOR_MS, poll_ms_max=JANITOR_MS)
 
     def stop(self) -> None:
         """Do no more, and leave the turn to others."""
@@ -293,10 +293,10 @@ class ClockGuard:
         self._name = name
         self._good: _Seen | None = None
         self._trusts = 0
-        self._suspects = False  # the last look found a step; a second one makes sure
+        self._suspects = False  # the last check found a step; a second one makes sure
         self._doubted_by_ms: int | None = None
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Confirm the database's clock, or doubt it."""
         async with self._node.database.connection() as connection:
             row = await connection.fetchrow(SQL["clock"])
@@ -346,7 +346,7 @@ class ClockGuard:
         was_doubted = self._doubted_by_ms is not None
         async with self._node.database.connection() as connection:
             await connection.execute(SQL["trust_clock"])
-        await self.look()
+        await self.check()
         return "The database's clock is trusted: retention deletes again." if was_doubted else NOTHING_HELD_BACK
 
     def warnings(self) -> list[str]:
@@ -355,8 +355,8 @@ class ClockGuard:
             return []
         hours = self._doubted_by_ms / STEP_MS
         text = f"The clock of the database is doubted: it is {hours:+.1f} h from the last confirmed instant, and"
-        advice = "Set the clock right, or, if it is right, run veilmq clock trust."
-        return [f"{text} retention deletes nothing. {advice}"]
+        remedy = "Set the clock right, or, if it is right, run veilmq clock trust."
+        return [f"{text} retention deletes nothing. {remedy}"]
 
     def figures(self) -> list[Figure]:
         """Return whether the clock is doubted."""

@@ -10,7 +10,7 @@ SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name LIKE 'veilmq%' AND pid <> pg_backend_pid()
 AND pg_backend_pid() <> ALL (pg_blocking_pids(pid))
 
--- name: look_again
+-- name: clear_snapshot
 -- What was seen of other sessions is remembered for the whole transaction.
 SELECT pg_stat_clear_snapshot()
 
@@ -108,7 +108,7 @@ FROM mq.queue JOIN mq.fifo_msg USING (qp)
 WHERE queue.queue_id = $1 AND sent_at > $2
 ORDER BY seq
 
--- name: accepted
+-- name: deduplication_log
 SELECT queue_id, key, id, seq, expires_at FROM mq.accepted JOIN mq.queue ON accepted.qp = queue.origin
 WHERE expires_at > mq.now_ms() ORDER BY expires_at
 

@@ -19,13 +19,22 @@ from typing import Any, ClassVar, Self
 import asyncpg
 
 from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
-from veilmq.store.copying import SLICE, TABLES, CopiedAcceptance, CopiedMessage, CopiedQueue, CopyRefused, Source, Told
+from veilmq.store.copying import (
+    SLICE,
+    TABLES,
+    CopiedDeduplication,
+    CopiedMessage,
+    CopiedQueue,
+    CopyRefused,
+    Progress,
+    Source,
+)
 from veilmq.store.named_queries import load
 from veilmq.store.postgres.database import sentence
 from veilmq.store.postgres.node import COUNTER_BITS, LANE, group_key
 from veilmq.store.postgres.queues import SQL as QUEUES
 from veilmq.store.postgres.queues import STANDARD
-from veilmq.store.postgres.schema import CONNECT_S, SchemaRefused, invariants, look, migrate, require
+from veilmq.store.postgres.schema import CONNECT_S, SchemaRefused, invariants, migrate, read_format, require
 from veilmq.store.urls import without_passwords
 
 SQL = {**QUEUES, **load("veilmq.store.postgres", "copies.sql")}
@@ -102,7 +111,7 @@ class CopyLock:
 
         One that had lost its connections for a while, and was not seen when the copy began, may be back at its end.
         """
-        await self.connection.execute(SQL["look_again"])
+        await self.connection.execute(SQL["clear_snapshot"])
         nodes = await self.connection.fetchval(SQL["nodes"])
         if nodes:
             raise CopyRefused(
@@ -163,12 +172,12 @@ class DatabaseSource(Source):
                 found = []
         yield found
 
-    async def accepted(self) -> list[CopiedAcceptance]:
+    async def deduplication_log(self) -> list[CopiedDeduplication]:
         """See ``Source``; also the last moment to see that somebody has been at work meanwhile."""
         await self._lock.check_alone()
         return [
-            CopiedAcceptance(queue, key, message_id, sequence, expires_at - DEDUPLICATION_S * SECOND_MS)
-            for queue, key, message_id, sequence, expires_at in await self.fetch(SQL["accepted"])
+            CopiedDeduplication(queue, key, message_id, sequence, expires_at - DEDUPLICATION_S * SECOND_MS)
+            for queue, key, message_id, sequence, expires_at in await self.fetch(SQL["deduplication_log"])
         ]
 
 
@@ -258,9 +267,9 @@ class DatabaseTarget:
             *(message.receives_before, message.log or None, message.body),
         )
 
-    async def accept(self, accepted: Sequence[CopiedAcceptance]) -> None:
+    async def add_deduplication_log(self, entries: Sequence[CopiedDeduplication]) -> None:
         """See ``Target``. What only its key tells the queue of is remembered for each: it is another's in none."""
-        await self._copy("accepted", ("qp", "key", "expires_at", "seq", "id"), self._acceptances(accepted))
+        await self._copy("accepted", ("qp", "key", "expires_at", "seq", "id"), self._deduplication_rows(entries))
 
     async def add_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """See ``Target``."""
@@ -269,10 +278,10 @@ class DatabaseTarget:
             last = max(row[0] for row in rows)
             await self._lock.connection.execute(SQL["number_behind"], f"mq.{table}", TABLES[table][0], last)
 
-    def _acceptances(self, accepted: Sequence[CopiedAcceptance]) -> list[Any]:
-        latest = {each.key: each for each in accepted}  # a key may have been accepted again
+    def _deduplication_rows(self, entries: Sequence[CopiedDeduplication]) -> list[Any]:
+        latest = {each.key: each for each in entries}  # a key may have been logged again
         return [
-            (self._partitions[queue], key, each.accepted_at_ms + DEDUPLICATION_S * SECOND_MS, each.sequence, each.id)
+            (self._partitions[queue], key, each.logged_at_ms + DEDUPLICATION_S * SECOND_MS, each.sequence, each.id)
             for key, each in latest.items()
             for queue in (self._fifo if each.queue is None else [each.queue])
         ]
@@ -297,14 +306,14 @@ _PARTS_AHEAD = 16
 _END = b""
 
 
-async def copy_tables(source: CopyLock, target: CopyLock, *, told: Told | None = None) -> int:
+async def copy_tables(source: CopyLock, target: CopyLock, *, progress: Progress | None = None) -> int:
     """Copy all that is in ``source``; return how many messages there were. Raises ``CopyRefused``.
 
-    ``told`` hears of messages once their table is copied.
+    ``progress`` is called once their table is copied.
     """
     await source.hold(require)
     await target.hold_empty()
-    formats = [(await look(each.connection))[0] for each in (source, target)]
+    formats = [(await read_format(each.connection))[0] for each in (source, target)]
     if formats[0] != formats[1]:
         raise CopyRefused(
             f"{source.place} and {target.place} have other formats: run `veilmq migrate` on both, and copy again."
@@ -317,8 +326,8 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, told: Told | None =
     for table in tables:
         rows = await _copy_table(source, target, table)
         messages += rows if table in _OF_MESSAGES else 0
-        if told is not None:
-            told(messages, max(messages, in_all))
+        if progress is not None:
+            progress(messages, max(messages, in_all))
     await target.connection.execute(SQL["forget_urls"])
     for table, column, sequence in await source.connection.fetch(SQL["sequences"]):
         last = await source.connection.fetchval("SELECT pg_sequence_last_value($1::text::regclass)", sequence)

@@ -98,6 +98,11 @@ _PAUSE_MS_MIN = 100
 _PAUSE_MS_MAX = 5_000
 
 
+def longer_ms(pause_ms: int) -> int:
+    """Return the pause before the next attempt to connect, after one that failed behind a pause of ``pause_ms``."""
+    return min(_PAUSE_MS_MAX, max(_PAUSE_MS_MIN, 2 * pause_ms))
+
+
 class Breaker:
     """Whether it is worth asking for a connection."""
 
@@ -124,7 +129,7 @@ class Breaker:
     def failed(self) -> None:
         """Take note that there was no connection to be had."""
         self.failures += 1
-        self._pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS_MIN, 2 * self._pause_ms))
+        self._pause_ms = longer_ms(self._pause_ms)
         self._rests_until_ms = self._clock.now_ms() + self._pause_ms
 
     def worked(self) -> None:

@@ -23,7 +23,7 @@ from veilmq.store.named_queries import load
 from veilmq.store.port import Finding, Report, StoreError
 from veilmq.store.postgres.database import sentence
 from veilmq.store.postgres.queues import SQL
-from veilmq.store.postgres.schema import CONNECT_S, Durability, SchemaRefused, examine, look, migrate, require
+from veilmq.store.postgres.schema import CONNECT_S, Durability, SchemaRefused, examine, migrate, read_format, require
 from veilmq.store.urls import bare, without_passwords
 
 log = logging.getLogger(__name__)
@@ -225,7 +225,7 @@ class Upgrade(NamedTuple):
 async def upgrade(url: str, *, apply: bool) -> Upgrade:
     """Bring the schema up to date, or only tell what that would be; raises ``StoreError``."""
     async with _connected(url) as connection:
-        before, pending = await look(connection)
+        before, pending = await read_format(connection)
         applied = await migrate(connection) if apply else pending
     return Upgrade(without_passwords(url), before, [script.name for script in applied])
 

@@ -74,10 +74,10 @@ class PostgresEngine(Node):
         self.claimant = self._worker(claims.step, claims.ClaimStep, pause_ms_min=1)
         self.janitor = Janitor(self, sweep=cold.sweep)
         self.rounds = Rounds(self)
-        self.watches.elsewhere = self.nodes = Nodes(self, rounds=self.rounds, look_for_moves=self.mover.look)
+        self.watches.elsewhere = self.nodes = Nodes(self, rounds=self.rounds, schedule_moves=self.mover.schedule)
         cold.schedulers[moves.MoveStep] = self.nodes.moves_changed
         self.clock_guard = ClockGuard(self, name=self.nodes.name)
-        self._clock_look = Mover(step=self.clock_guard.look, clock=clock, start=self._start)
+        self._clock_check = Mover(step=self.clock_guard.check, clock=clock, start=self._start)
         self.events = EventExport(self, cold.running)
         self.alone: dict[type[Command], Alone] = {
             **{kind: cold.running(run, changes=kind not in READS) for kind, run in COLD.items()},
@@ -88,7 +88,7 @@ class PostgresEngine(Node):
         """Return what does slices of such work, and has them done after a transaction that schedules it."""
         work = partial(self.cold.running(step, changes=True), kind())
         mover = Mover(step=work, clock=self.clock, start=self._start, **pause)
-        self.cold.schedulers[kind] = mover.look
+        self.cold.schedulers[kind] = mover.schedule
         return mover
 
     @classmethod
@@ -105,9 +105,9 @@ class PostgresEngine(Node):
         self.is_open = True
         if self.options.listens:
             self.nodes.open()
-        for worker in (self.mover, self.publisher, self.claimant, self._clock_look):
-            worker.look()
-        self.janitor.look(JANITOR_MS)
+        for worker in (self.mover, self.publisher, self.claimant, self._clock_check):
+            worker.schedule()
+        self.janitor.schedule(JANITOR_MS)
 
     # ``core.commands.Engine``.
 
@@ -167,7 +167,7 @@ class PostgresEngine(Node):
 
     # What a store needs of it.
 
-    async def ask(self, work: Callable[[Any], Awaitable[T]]) -> T:
+    async def read(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Return what ``work``, which changes nothing, finds out on a connection; raises ``StoreUnavailable``."""
         try:
             try:
@@ -179,7 +179,7 @@ class PostgresEngine(Node):
         except (*IN_DOUBT, asyncpg.PostgresError) as error:
             raise StoreUnavailable from error
 
-    async def obstacles(self) -> list[str]:
+    async def readiness_failures(self) -> list[str]:
         """Return why no requests should be sent here."""
         try:
             async with asyncio.timeout(_PROBE_S), self.database.connection() as connection:
@@ -216,7 +216,7 @@ class PostgresEngine(Node):
     async def stop(self) -> None:
         """End the work that goes on by itself, and leave all turns to others."""
         for worker in (
-            *(self.mover, self.publisher, self.claimant, self._clock_look),
+            *(self.mover, self.publisher, self.claimant, self._clock_check),
             *(self.janitor, self.events, self.rounds),
         ):
             worker.stop()

@@ -67,14 +67,14 @@ WITH locked AS MATERIALIZED (
 )
 SELECT (was).seq FROM ended
 
--- name: look_visible
+-- name: inspect_visible
 -- Of the first $4 messages, $2 that are not hidden, whether their groups may give them or not.
 SELECT first.* FROM (SELECT * FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq LIMIT $4) AS first
 WHERE first.sent_at > mq.now_ms() - $3
     AND mq.due(visible_at, sent_at, receive_count, (SELECT delay FROM mq.part WHERE qp = $1)) <= mq.now_ms()
 LIMIT $2
 
--- name: look_in_flight
+-- name: inspect_in_flight
 -- What the first $4 groups that wait have in flight, those whose last lease ends first; $2 of it.
 SELECT msg.*
 FROM (
@@ -87,7 +87,7 @@ WHERE msg.visible_at > mq.now_ms() AND msg.receive_count > 0
 ORDER BY of_group.eligible_at, of_group.head, msg.seq
 LIMIT $2
 
--- name: look_delayed
+-- name: inspect_delayed
 -- Of the last $4 messages, $2 whose delay has not ended, as it ends.
 SELECT last.* FROM (
     SELECT *, mq.due(visible_at, sent_at, receive_count, (SELECT delay FROM mq.part WHERE qp = $1)) AS due

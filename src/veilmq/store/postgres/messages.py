@@ -125,19 +125,19 @@ class Sends:
             for command, answers in zip(together, taken, strict=True)
         ]
 
-    async def _store(self, connection: Any, queue: Queue, asked: list[tuple[NewMessage, Send]]) -> list[Any]:
+    async def _store(self, connection: Any, queue: Queue, sends: list[tuple[NewMessage, Send]]) -> list[Any]:
         """Return the stored row of each message, in their order."""
-        new, keys = [each for each, _ in asked], []
+        new, keys = [each for each, _ in sends], []
         if queue.settings.fifo:
-            keys = [_key(each, command, queue) for each, command in asked]
+            keys = [_key(each, command, queue) for each, command in sends]
             if queue.settings.delay_s:  # an answer with a receipt says until when, so the delay is the message's own
                 new = [
                     replace(each, delay_s=queue.settings.delay_s)
                     if each.delay_s is None and command.options is not None and command.options.receipts
                     else each
-                    for each, command in asked
+                    for each, command in sends
                 ]
-        ids = [self._node.ids.next() for _ in asked]
+        ids = [self._node.ids.next() for _ in sends]
         for _ in range(COLLISIONS_MAX):
             try:
                 rows = await insert(self._node, connection, queue, new, keys, ids)
@@ -171,7 +171,7 @@ def _taken(command: Send, queue: Queue) -> Sequence[NewMessage | VeilmqError] | 
         return error
 
 
-class _Asked(NamedTuple):
+class _ReceiptRequest(NamedTuple):
     """One receipt that a command names; its answer goes to ``place`` among ``answers``."""
 
     answers: list[Any]
@@ -198,10 +198,10 @@ class Receipts:
     async def _settle(self, statement: str, connection: Any, queue: Queue, together: Sequence[Any]) -> list[Any]:
         node = self._node
         answers: list[list[Any]] = []
-        asked = list(self._read(queue, together, answers))
+        requests = list(self._read(queue, together, answers))
         if node.fair.has(queue):
-            await node.fair.look(connection, queue)
-        for turn in _turns(asked):
+            await node.fair.refresh(connection, queue)
+        for turn in _distinct(requests):
             found = await self._rows(statement, connection, queue, turn)
             freed = [row for row in found.values() if _frees(row)]
             if statement == "delete":
@@ -212,11 +212,11 @@ class Receipts:
                     each.answers[each.place] = self._changed(queue, each, found.get(each.receipt.position))
             if freed:
                 node.in_flight.freed(queue, len(freed), freed[0]["now"])
-        if asked and queue.settings.fifo:
+        if requests and queue.settings.fifo:
             await wake_groups(connection, queue, node.watches)
         return answers
 
-    def _read(self, queue: Queue, together: Sequence[Any], answers: list[list[Any]]) -> Iterator[_Asked]:
+    def _read(self, queue: Queue, together: Sequence[Any], answers: list[list[Any]]) -> Iterator[_ReceiptRequest]:
         """Yield the genuine receipts; put the error of each other one among the ``answers``."""
         for command in together:
             if isinstance(command, Delete):
@@ -230,11 +230,11 @@ class Receipts:
                     receipt = self._node.book.read(text)
                     if receipt.queue != queue.number:
                         raise ReceiptInvalid
-                    yield _Asked(of_command, place, receipt, command, timeout_s)
+                    yield _ReceiptRequest(of_command, place, receipt, command, timeout_s)
                 except ReceiptInvalid as error:
                     of_command[place] = error
 
-    async def _rows(self, name: str, connection: Any, queue: Queue, turn: Sequence[_Asked]) -> dict[int, Any]:
+    async def _rows(self, name: str, connection: Any, queue: Queue, turn: Sequence[_ReceiptRequest]) -> dict[int, Any]:
         """Return the row of each message that was there, by its position.
 
         The statement is repeated when it was in another node's way, and for rows that were changed while it waited.
@@ -254,7 +254,7 @@ class Receipts:
             turn = [each for each in turn if each.receipt.position in missed]
         raise InternalError
 
-    def _terms(self, name: str, queue: Queue, turn: Sequence[_Asked]) -> Iterator[Any]:
+    def _terms(self, name: str, queue: Queue, turn: Sequence[_ReceiptRequest]) -> Iterator[Any]:
         """Yield the terms of a statement, behind the partition, in its order."""
         yield [each.receipt.position for each in turn]
         yield [each.receipt.generation for each in turn]
@@ -271,7 +271,7 @@ class Receipts:
         yield from self._node.log.terms(queue)
 
     async def _deleted(
-        self, connection: Any, queue: Queue, turn: Sequence[_Asked], found: dict[int, Any], freed: list[Any]
+        self, connection: Any, queue: Queue, turn: Sequence[_ReceiptRequest], found: dict[int, Any], freed: list[Any]
     ) -> None:
         useless: dict[ReceiptState, list[Receipt]] = {}
         earlier: list[Receipt] = []
@@ -286,26 +286,26 @@ class Receipts:
         self._node.totals.deleted[queue.number] += len(turn) - sum(map(len, useless.values()))
         await self._node.log.late(connection, queue, useless, earlier=earlier)
 
-    def _changed(self, queue: Queue, asked: _Asked, row: Any) -> LeaseChange | VeilmqError:
+    def _changed(self, queue: Queue, request: _ReceiptRequest, row: Any) -> LeaseChange | VeilmqError:
         state = _state(row)
-        if not receipt_acts(state, only_live=_only_live(asked.command, queue)):
+        if not receipt_acts(state, only_live=_only_live(request.command, queue)):
             return LeaseChange(state=state)
         if not row["is_short"]:
-            return LeaseTooLong(asked.command.lease_s_max)
+            return LeaseTooLong(request.command.lease_s_max)
         until_ms: int = row["until"]
         if not queue.settings.fifo:
             self._node.fair.moved(queue, row)
             self._node.watches.wake(queue.name, until_ms)
-        renewed, at = None, asked.receipt
-        if asked.command.renew_receipt:
+        renewed, at = None, request.receipt
+        if request.command.renew_receipt:
             renewed = self._node.book.issue(queue.number, at.position, at.generation, row["epoch"], until_ms)
-        hidden_for_ms = asked.timeout_s * SECOND_MS
+        hidden_for_ms = request.timeout_s * SECOND_MS
         return LeaseChange(state=state, visible_at_ms=until_ms, hidden_for_ms=hidden_for_ms, receipt=renewed)
 
 
-def _turns(asked: Sequence[_Asked]) -> Iterator[list[_Asked]]:
-    """Split ``asked`` so that no message is named twice in a statement; positions rise in each."""
-    left = list(asked)
+def _distinct(requests: Sequence[_ReceiptRequest]) -> Iterator[list[_ReceiptRequest]]:
+    """Split ``requests`` so that no message is named twice in a statement; positions rise in each."""
+    left = list(requests)
     while left:
         first = {each.receipt.position: each for each in reversed(left)}
         yield sorted(first.values(), key=lambda each: each.receipt.position)

@@ -193,7 +193,7 @@ WITH ended AS (
 )
 SELECT (was).seq FROM ended
 
--- name: look
+-- name: inspect
 -- The first $2 messages within their retention of $3 ms, or claimed, as they came to the queue.
 SELECT msg.*
 FROM mq.part JOIN mq.msg ON msg.qp = part.qp AND (msg.claim IS NOT NULL OR msg.sent_at > mq.now_ms() - $3
@@ -201,7 +201,7 @@ FROM mq.part JOIN mq.msg ON msg.qp = part.qp AND (msg.claim IS NOT NULL OR msg.s
 WHERE part.qp = $1 AND NOT part.retired
 ORDER BY msg.seq LIMIT $2
 
--- name: look_at
+-- name: inspect_at
 -- The first $2 messages that are in the state $5, within their retention of $3 ms or claimed, as they became visible or will be: of
 -- each priority among all visible ones, or among the first $4 hidden ones.
 SELECT shown.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (

@@ -73,12 +73,12 @@ class Positions:
 
 
 _LATE_MS = 50
-_LOOKS_PER_NEAR_ONE = 16
-_WHOLE_LOOK_MS = SECOND_MS
-_DEAR_S = 0.02
-_DEAR_FACTOR = 8
-_DEAR_LOOKS = 2  # once may be chance: a busy machine
-_COSTS_PER_WHOLE_LOOK = 10
+_SCANS_PER_NEAR_ONE = 16
+_WHOLE_SCAN_MS = SECOND_MS
+_SLOW_S = 0.02
+_SLOW_FACTOR = 8
+_SLOW_SCANS_MIN = 2  # once may be chance: a busy machine
+_COSTS_PER_WHOLE_SCAN = 10
 _LANES = PRIORITY.maximum
 _INTERVAL_MS = SECOND_MS
 _INTERVAL_MS_WHILE_FREE = 10 * SECOND_MS
@@ -92,28 +92,28 @@ class _Marks:
 
     From ``whole_at_ms`` on the next look is from the beginning; none is before ``again_at_s`` of the stopwatch, however
     little is found. The present look began at ``began_s``; one that was not from the beginning took ``usual_s``, and
-    the last ``dear_looks`` from there took far longer.
+    the last ``slow_scans`` from there took far longer.
     """
 
     whole_at_ms: int = 0
     again_at_s: float = 0.0
-    looks: int = 0
+    scans: int = 0
     is_whole: bool = False
     began_s: float = 0.0
     usual_s: float | None = None
-    dear_looks: int = 0
+    slow_scans: int = 0
     last: list[int] = field(default_factory=lambda: list(BEGINNING))
 
-    def end_look(self) -> None:
+    def end_scan(self) -> None:
         now_s = stopwatch_s()
         cost_s = now_s - self.began_s
         if not self.is_whole:
             self.usual_s = cost_s
             return
         self.is_whole = False
-        is_dear = self.usual_s is not None and cost_s >= max(_DEAR_S, _DEAR_FACTOR * self.usual_s)
-        self.dear_looks = self.dear_looks + 1 if is_dear else 0
-        self.again_at_s = now_s + _COSTS_PER_WHOLE_LOOK * cost_s if self.dear_looks >= _DEAR_LOOKS else 0.0
+        is_slow = self.usual_s is not None and cost_s >= max(_SLOW_S, _SLOW_FACTOR * self.usual_s)
+        self.slow_scans = self.slow_scans + 1 if is_slow else 0
+        self.again_at_s = now_s + _COSTS_PER_WHOLE_SCAN * cost_s if self.slow_scans >= _SLOW_SCANS_MIN else 0.0
 
 
 class LowWater:
@@ -133,10 +133,10 @@ class LowWater:
         marks.began_s = stopwatch_s()
         marks.is_whole = self._clock.now_ms() >= marks.whole_at_ms and marks.began_s >= marks.again_at_s
         if marks.is_whole:
-            marks.whole_at_ms = self._clock.now_ms() + _WHOLE_LOOK_MS
+            marks.whole_at_ms = self._clock.now_ms() + _WHOLE_SCAN_MS
             return BEGINNING
-        marks.looks += 1
-        if marks.looks % _LOOKS_PER_NEAR_ONE:
+        marks.scans += 1
+        if marks.scans % _SCANS_PER_NEAR_ONE:
             return marks.last
         return [max(0, instant - _LATE_MS) for instant in marks.last[:_LANES]] + BEGINNING[_LANES:]
 
@@ -145,7 +145,7 @@ class LowWater:
         marks = self._marks.get(partition)
         if marks is None or marks.is_whole:
             return None
-        marks.end_look()
+        marks.end_scan()
         marks.began_s = stopwatch_s()
         marks.is_whole = marks.began_s >= marks.again_at_s
         return BEGINNING if marks.is_whole else None
@@ -155,7 +155,7 @@ class LowWater:
         marks = self._marks.get(partition)
         if marks is None:
             return
-        marks.end_look()
+        marks.end_scan()
         for row in sorted(rows, key=itemgetter("was_visible_at", "seq")):
             lane, instant = row["priority"] - 1, row["was_visible_at"]
             marks.last[lane], marks.last[_LANES + lane] = instant, row["seq"] if instant < row["now"] else -1
@@ -313,13 +313,13 @@ class Flight(NamedTuple):
 class FairShares:
     """The groups of one partition. Instants are of the database's clock."""
 
-    __slots__ = ("_alone", "_flights", "_landings", "_touched", "fairness", "look_at_ms", "suspects")
+    __slots__ = ("_alone", "_flights", "_landings", "_touched", "fairness", "refresh_at_ms", "suspects")
 
     def __init__(self) -> None:
         self.fairness = Fairness()
         self.suspects: set[int] = set()
         """The groups that are noisy, or may be soon."""
-        self.look_at_ms = 0
+        self.refresh_at_ms = 0
         """From when on, by the node's clock, there may be another look at what other nodes do."""
         self._flights: dict[int, Flight] = {}
         self._landings: list[tuple[int, int]] = []  # when, and the position; some are of earlier deadlines
@@ -380,7 +380,7 @@ class FairShares:
         else:
             heappush(self._landings, (flight.lands_at_ms, position))
 
-    def begin_look(self) -> None:
+    def begin_refresh(self) -> None:
         """From now on it is seen what is in flight; of what is heard meanwhile, that is the later news."""
         self._touched = set()
 
@@ -440,28 +440,28 @@ class FairQueues:
 
     async def noisy(self, connection: Any, queue: Queue, *, judge: bool = True) -> list[int]:
         """Return the noisy groups, the one that comes first among them first."""
-        await self.look(connection, queue)
+        await self.refresh(connection, queue)
         return self.of(queue).noisy(self._now_ms(), judge=judge)
 
-    async def look(self, connection: Any, queue: Queue) -> None:
+    async def refresh(self, connection: Any, queue: Queue) -> None:
         """See what other nodes do, if a look at that is due."""
         shares, kept_ms = self.of(queue), retention_ms(queue)
         now_ms = self._clock.now_ms()
-        if now_ms < shares.look_at_ms:
+        if now_ms < shares.refresh_at_ms:
             return
         began_s = stopwatch_s()
-        shares.look_at_ms = now_ms + _INTERVAL_MS  # no other command looks meanwhile
-        shares.begin_look()
+        shares.refresh_at_ms = now_ms + _INTERVAL_MS  # no other command looks meanwhile
+        shares.begin_refresh()
         rows = await connection.fetch(FAIR["flights"], queue.partition, _FLIGHTS_READ_MAX, _HIDDEN_READ_MAX, kept_ms)
         self._hear(rows)
         found = {row["seq"]: _flight(queue, row, row["received_at"]) for row in rows}
         shares.correct(found, self._now_ms(), whole=len(rows) < _FLIGHTS_READ_MAX)
         if shares.suspects:
             for row in await connection.fetch(FAIR["turns"], queue.partition, list(shares.suspects), kept_ms):
-                shares.fairness.sent_at(row["group_key"], row["sent_at"])
+                shares.fairness.last_sent(row["group_key"], row["sent_at"])
                 if not row["has_any"]:
                     shares.fairness.drained(row["group_key"])
-        shares.look_at_ms = now_ms + _interval_ms(began_s)
+        shares.refresh_at_ms = now_ms + _interval_ms(began_s)
 
     # What this node does.
 

@@ -29,7 +29,7 @@ from veilmq.core.errors import QueueNotFound, StoreUnavailable
 from veilmq.core.limits import SECOND_MS
 from veilmq.store.named_queries import load
 from veilmq.store.port import Figure, counter, gauge
-from veilmq.store.postgres.database import IN_DOUBT, UNREACHABLE
+from veilmq.store.postgres.database import IN_DOUBT, UNREACHABLE, longer_ms
 from veilmq.store.postgres.node import Node
 from veilmq.store.postgres.queues import Queue, retention_ms
 
@@ -37,7 +37,7 @@ SQL = load("veilmq.store.postgres", "wakeups.sql")
 
 log = logging.getLogger(__name__)
 
-_DEAF_FACTOR = 5
+_UNNOTIFIED_FACTOR = 5
 
 
 class Rounds:
@@ -49,20 +49,20 @@ class Rounds:
         self._timer: Timer | None = None
         self._at_ms: int | None = None
         self._stopped = False
-        self.hears = False
+        self.is_notified = False
         """Whether notices of other nodes arrive."""
 
-    def look(self, after_ms: int | None = None) -> None:
+    def schedule(self, after_ms: int | None = None) -> None:
         """Have a round then, or in its time, unless one comes before."""
         if after_ms is None:
-            after_ms = self._interval_ms if self.hears else self._interval_ms // _DEAF_FACTOR
+            after_ms = self._interval_ms if self.is_notified else self._interval_ms // _UNNOTIFIED_FACTOR
         at_ms = self._node.clock.now_ms() + after_ms
         if self._stopped or (self._at_ms is not None and self._at_ms <= at_ms):
             return
         if self._timer is not None:
             self._timer.cancel()
         self._at_ms = at_ms
-        self._timer = self._node.clock.call_at(at_ms, self._look)
+        self._timer = self._node.clock.call_at(at_ms, self._begin)
 
     def stop(self) -> None:
         """Have no more."""
@@ -70,7 +70,7 @@ class Rounds:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look(self) -> None:
+    def _begin(self) -> None:
         self._at_ms = None
         names = self._node.watches.here
         if names:
@@ -83,7 +83,7 @@ class Rounds:
             log.debug("a look at what is waited for failed, and is repeated", exc_info=True)
         except Exception:  # there would be no next one
             log.exception("a look at what is waited for failed, and is repeated")
-        self.look()
+        self.schedule()
 
     async def _inspect(self, names: list[str]) -> None:
         """Ask when the queues have something, whatever their age here: the rows tell which partitions are in use."""
@@ -216,7 +216,7 @@ class Interests:
         self._full.discard(queue)
         return was_full
 
-    def look(self) -> None:
+    def prune(self) -> None:
         """Forget what is old."""
         for queue in list(self._until_ms):
             self.has(queue)
@@ -229,8 +229,6 @@ class Interests:
 
 _NAME = "veilmq"
 _ANSWER_S = 5.0
-_PAUSE_MS_MIN = 100
-_PAUSE_MS_MAX = 5_000
 _FAILURES = (*UNREACHABLE, asyncpg.PostgresError)
 _NODE_BYTES = 4
 
@@ -243,14 +241,14 @@ SOON_MS = 50
 class Nodes:
     """What one node knows of the others, and notifies them of."""
 
-    def __init__(self, node: Node, *, rounds: Rounds, look_for_moves: Callable[[], None]) -> None:
+    def __init__(self, node: Node, *, rounds: Rounds, schedule_moves: Callable[[], None]) -> None:
         self.name = token_hex(_NODE_BYTES)
         self.interests = Interests(clock=node.clock)
         self.awaits = self.interests.has
         self.lacks_a_place = self.interests.give_place
         self._node = node
         self._rounds = rounds
-        self._look_for_moves = look_for_moves
+        self._schedule_moves = schedule_moves
         self._connection: asyncpg.Connection[Any] | None = None
         self._pause_ms = 0
         self._connecting: Timer | None = None
@@ -272,11 +270,11 @@ class Nodes:
 
     def figures(self) -> list[Figure]:
         """Return what came and went."""
-        arrive = self.listens and self._rounds.hears
+        arrive = self.listens and self._rounds.is_notified
         return [
             gauge("store_notices_arrive", "1 while notices of other servers arrive.", arrive),
-            counter("store_notices_told", "Notices told to other servers.", self._sent),
-            counter("store_notices_heard", "Notices heard of other servers.", self._received),
+            counter("store_notices_sent", "Notices sent to other servers.", self._sent),
+            counter("store_notices_received", "Notices received from other servers.", self._received),
         ]
 
     def open(self) -> None:
@@ -325,22 +323,22 @@ class Nodes:
         # What was said while there was no connection is not known: ask for it, and look at everything.
         self.interests.clear()
         self._node.catalog.clear()
-        self._rounds.hears = True
+        self._rounds.is_notified = True
         self._say("hello", "", True)
         self._announce()
-        self._rounds.look(0)
+        self._rounds.schedule(0)
 
     def _ended(self, connection: Any) -> None:
         if connection is self._connection:
             self._connection = None
             log.warning("the connection for notices of other nodes has ended; looking for another one")
-            self._rounds.hears = False
-            self._rounds.look()
+            self._rounds.is_notified = False
+            self._rounds.schedule()
             self._connect_later()
 
     def _connect_later(self) -> None:
         if not self._stopped:
-            self._pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS_MIN, 2 * self._pause_ms))
+            self._pause_ms = longer_ms(self._pause_ms)
             self._connecting = self._later(self._pause_ms, lambda: self._node.start(self._connect()))
 
     # What this node has to say.
@@ -348,13 +346,13 @@ class Nodes:
     def begin(self, queue: str) -> None:
         """Say that a waiter is here; look once more, for what came before others could hear of that."""
         if queue in self._announced or self._connection is None:
-            self._rounds.look()
+            self._rounds.schedule()
             return
         self._announced.add(queue)
         self._say("awaited", queue, True, after_ms=1)
-        self._rounds.look(SOON_MS)
+        self._rounds.schedule(SOON_MS)
 
-    def tell(self, queue: str, due_ms: int) -> None:
+    def notify(self, queue: str, due_ms: int) -> None:
         """Say that there is, or may be, a message at ``due_ms``."""
         self._say("due_ms", queue, min(due_ms, self._pending.get(("due_ms", queue), due_ms)))
 
@@ -368,7 +366,7 @@ class Nodes:
 
     def moves_changed(self) -> None:
         """Look for move tasks, here and at the other nodes."""
-        self._look_for_moves()
+        self._schedule_moves()
         self._say("moves", "", True)
 
     def _say(self, field: str, queue: str, value: Any, *, after_ms: int = 0) -> None:
@@ -413,7 +411,7 @@ class Nodes:
             return
         if notice.node == self.name:
             self._echoed = True
-            self._rounds.hears = True
+            self._rounds.is_notified = True
             return
         self._received += 1
         for queue, is_awaited in notice.awaited.items():
@@ -426,7 +424,7 @@ class Nodes:
         for queue, due_ms in notice.due_ms.items():
             self._node.watches.wake_here(queue, due_ms)
         if notice.moves:
-            self._look_for_moves()
+            self._schedule_moves()
         if notice.hello:
             self._announce()
 
@@ -440,9 +438,9 @@ class Nodes:
         self._announced = here
 
     def _refresh(self) -> None:
-        """Do so every ten seconds; a node that does not hear itself hears no other."""
-        self._rounds.hears, self._echoed = self._echoed, False
-        self.interests.look()
+        """Do so every ten seconds; a node that does not receive its own notices receives no others."""
+        self._rounds.is_notified, self._echoed = self._echoed, False
+        self.interests.prune()
         self._announce()
         self._say("alive", "", True)
         self._refreshing = self._later(REFRESH_MS, self._refresh)

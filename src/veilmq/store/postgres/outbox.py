@@ -1,11 +1,11 @@
 """What travels from one database of a store to another: exactly once, and in the order of its groups.
 
-For each pair of a queue here and a queue elsewhere there is a *transit*: a partition of the tables of messages, which
+For each pair of a queue here and a queue elsewhere there is an *outbox*: a partition of the tables of messages, which
 stands for the other queue. Whoever moves messages (dead letters, move tasks, forwards, publications) does so as if the
 queue was here, by the same statements in the same transaction; that is what makes the message's way durable. Then a
-*carrier* takes it on, in three steps, each a transaction:
+*relay* takes it on, in three steps, each a transaction:
 
-1. At the source: the messages of a batch are decided, and it gets the next number of its transit, and a token.
+1. At the source: the messages of a batch are decided, and it gets the next number of its outbox, and a token.
 2. At the target: the batch's number is noted beside the messages, unless it was before.
 3. At the source: the messages of the batch are deleted (together with step 1 of the next one).
 
@@ -31,11 +31,12 @@ from veilmq.core.errors import StoreUnavailable, VeilmqError
 from veilmq.core.limits import DEDUPLICATION_S, MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, SECOND_MS
 from veilmq.core.settings import QueueSettings
 from veilmq.store.named_queries import load
-from veilmq.store.postgres.background import Mover
+from veilmq.store.postgres.background import POLL_MS, Mover
 from veilmq.store.postgres.database import IN_DOUBT
 from veilmq.store.postgres.messages import AT_ONCE_MS, key_of
 from veilmq.store.postgres.node import Node, Positions, Start
 from veilmq.store.postgres.queues import COLLISIONS, COLLISIONS_MAX, FIFO, STANDARD, Queue, queue_of
+from veilmq.store.transaction import read_settings
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +45,6 @@ OUTBOX |= {f"fifo_{name}": OUTBOX[name].replace("mq.msg", "mq.fifo_msg") for nam
 
 CLAIM_MS = 10 * SECOND_MS
 """For how long nodes leave a batch to the one that has begun with it."""
-LOOK_MS = 10 * SECOND_MS
-"""How often a node looks that has put nothing there."""
 PAUSE_MS = 2 * SECOND_MS
 """When it tries again what could not be done."""
 
@@ -61,7 +60,7 @@ class Placed(NamedTuple):
     queue: Queue
 
 
-class Transit(NamedTuple):
+class Outbox(NamedTuple):
     """A way from a queue to one elsewhere; ``source_id`` is 0 for a topic."""
 
     partition: int
@@ -98,51 +97,50 @@ class Arrived(NamedTuple):
     is_changed: bool = False
 
 
-async def due(connection: Any) -> list[Transit]:
-    """Return the transits that have something to be carried."""
+async def due(connection: Any) -> list[Outbox]:
+    """Return the outboxes that have something to be relayed."""
     return [
-        Transit._make([*rest, msgspec.json.decode(settings, type=QueueSettings).fifo])
-        for *rest, settings in await connection.fetch(OUTBOX["due"])
+        Outbox._make([*rest, read_settings(settings).fifo]) for *rest, settings in await connection.fetch(OUTBOX["due"])
     ]
 
 
-async def take(connection: Any, transit: Transit, done: Batch | None) -> Batch | None:
+async def take(connection: Any, outbox: Outbox, done: Batch | None) -> Batch | None:
     """Delete what has arrived with ``done``, and return the batch that goes next, if any; within a transaction."""
-    open_batch = await connection.fetchrow(OUTBOX["lock_transit"], transit.partition)
+    open_batch = await connection.fetchrow(OUTBOX["lock_outbox"], outbox.partition)
     if open_batch is None:
         return None
     number, token, seqs = open_batch
     if done is not None and (number, token) == (done.number, done.token) and seqs:
-        await connection.execute(transit.sql("depart"), transit.partition, seqs)
-        await connection.execute(OUTBOX["close_batch"], transit.partition)
+        await connection.execute(outbox.sql("depart"), outbox.partition, seqs)
+        await connection.execute(OUTBOX["close_batch"], outbox.partition)
         seqs = []
     if not seqs:
-        seqs, token = await _first(connection, transit), urandom(_TOKEN_BYTES)
+        seqs, token = await _first(connection, outbox), urandom(_TOKEN_BYTES)
         if not seqs:
             return None
-        number = await connection.fetchval(OUTBOX["open_batch"], transit.partition, token, seqs, CLAIM_MS)
-    return Batch(number, token, await _messages(connection, transit, seqs))
+        number = await connection.fetchval(OUTBOX["open_batch"], outbox.partition, token, seqs, CLAIM_MS)
+    return Batch(number, token, await _messages(connection, outbox, seqs))
 
 
-async def _first(connection: Any, transit: Transit) -> list[int]:
-    rows = await connection.fetch(transit.sql("first"), transit.partition, MOVE_SLICE_MESSAGES, MOVE_SLICE_BYTES)
+async def _first(connection: Any, outbox: Outbox) -> list[int]:
+    rows = await connection.fetch(outbox.sql("first"), outbox.partition, MOVE_SLICE_MESSAGES, MOVE_SLICE_BYTES)
     return [seq for (seq,) in rows]
 
 
-async def _messages(connection: Any, transit: Transit, seqs: list[int]) -> list[dict[str, Any]]:
-    rows = await connection.fetch(transit.sql("messages"), transit.partition, seqs)
+async def _messages(connection: Any, outbox: Outbox, seqs: list[int]) -> list[dict[str, Any]]:
+    rows = await connection.fetch(outbox.sql("messages"), outbox.partition, seqs)
     return [msgspec.json.decode(whole) for (whole,) in rows]
 
 
-async def arrive(connection: Any, transit: Transit, from_place: int, batch: Batch, positions: Positions) -> Arrived:
+async def arrive(connection: Any, outbox: Outbox, from_place: int, batch: Batch, positions: Positions) -> Arrived:
     """Store the messages of ``batch`` in its target, where they are not yet; within a transaction.
 
     Raises what is among ``COLLISIONS`` when it is to be repeated.
     """
-    queue = await _end(connection, transit.target, transit.target_id)
+    queue = await _end(connection, outbox.target, outbox.target_id)
     if queue is None:
         return Arrived(None)
-    whence = queue.origin, from_place, transit.partition
+    whence = queue.origin, from_place, outbox.partition
     if await connection.fetchval(OUTBOX["note_arrival"], *whence, batch.number, batch.token) is None:
         number, token = await connection.fetchrow(OUTBOX["arrived"], *whence)
         is_ours = (number, token) == (batch.number, batch.token)
@@ -206,40 +204,40 @@ def _encoded(messages: list[dict[str, Any]]) -> str:
     return msgspec.json.encode(messages).decode()
 
 
-async def give_back(connection: Any, transit: Transit, positions: Positions) -> tuple[Queue | None, int]:
+async def give_back(connection: Any, outbox: Outbox, positions: Positions) -> tuple[Queue | None, int]:
     """Return messages whose target is gone to the queue that they came from, to be received there once more.
 
     A slice of them, within a transaction: returns that queue, ``None`` when it is gone too and they are deleted; and
     how many there were.
     """
-    if await connection.fetchrow(OUTBOX["lock_transit"], transit.partition) is None:
+    if await connection.fetchrow(OUTBOX["lock_outbox"], outbox.partition) is None:
         return None, 0
-    await connection.execute(OUTBOX["end_transit"], transit.partition)
-    seqs = await _first(connection, transit)
-    queue = await _end(connection, transit.source, transit.source_id)
+    await connection.execute(OUTBOX["end_outbox"], outbox.partition)
+    seqs = await _first(connection, outbox)
+    queue = await _end(connection, outbox.source, outbox.source_id)
     if queue is not None:
         # Without what the way to a dead-letter queue has changed: receives are those of the queue again.
         back = [
             {**each, "source": None, "receive_count": each["receives_before"], "receives_before": 0}
-            for each in await _messages(connection, transit, seqs)
+            for each in await _messages(connection, outbox, seqs)
         ]
         await _store(connection, queue, back, positions)
-    await connection.execute(transit.sql("depart"), transit.partition, seqs)
+    await connection.execute(outbox.sql("depart"), outbox.partition, seqs)
     return queue, len(seqs)
 
 
-class Carrier(Mover):
-    """Carries what is in the outbox of the database at ``place``; what its node knows of queues elsewhere."""
+class Relay(Mover):
+    """Relays what is in the outboxes of the database at ``place``; what its node knows of queues elsewhere."""
 
     def __init__(self, place: int, *, node: Node, directory: Any, clock: Clock, start: Start) -> None:
         """``directory`` is ``store.Shards``; ``start`` makes a task of the store."""
-        super().__init__(step=self._round, clock=clock, start=start, pause_ms_min=0, look_ms_max=LOOK_MS)
+        super().__init__(step=self._round, clock=clock, start=start, pause_ms_min=0, poll_ms_max=POLL_MS)
         self._place = place
         self._database = node.database
         self._positions = node.positions
         self._directory = directory
         self._tidy_at_ms = 0
-        self.carried = 0
+        self.relayed = 0
         """How many messages have arrived."""
         self.failures = 0
         """How often one way or the other was not free."""
@@ -256,19 +254,19 @@ class Carrier(Mover):
         return bool(await self._directory.has_sources(name))
 
     async def target(self, connection: Any, name: str, source: tuple[int, str]) -> Queue | None:
-        """Return a queue elsewhere as its transit stands for it, to which messages of ``source`` can be moved.
+        """Return a queue elsewhere as its outbox stands for it, to which messages of ``source`` can be moved.
 
-        ``source`` is number and name, 0 and the name for a topic. The transit is made in the connection's transaction.
+        ``source`` is number and name, 0 and the name for a topic. The outbox is made in the connection's transaction.
         While the other database cannot be reached, the queue is as it was last; raises ``StoreUnavailable`` if it was
         never met.
         """
-        known = await connection.fetchrow(OUTBOX["known_transit"], source[0], name)
+        known = await connection.fetchrow(OUTBOX["known_outbox"], source[0], name)
         try:
             found: Placed | None = await self._directory.find(name)
         except StoreUnavailable:
             if known is None:
                 raise
-            settings = msgspec.json.decode(known["settings"], type=QueueSettings)
+            settings = read_settings(known["settings"])
             queue, partition = Queue(known["target_id"], name, settings, 0, 0, 0, 0), known["qp"]
         else:
             if found is None or found.place == self._place:
@@ -278,86 +276,86 @@ class Carrier(Mover):
                 partition = known["qp"]
             else:
                 terms = *source, found.place, queue.number, queue.name, encoded
-                partition = await connection.fetchval(OUTBOX["make_transit"], *terms)
-        self._database.afterwards(connection, self.look)
+                partition = await connection.fetchval(OUTBOX["make_outbox"], *terms)
+        self._database.afterwards(connection, self.schedule)
         # Its number is one that no queue here has.
         return queue._replace(number=-partition, partition=partition, origin=partition, away=True)
 
-    # What carries.
+    # The relay.
 
     async def _round(self) -> int | None:
-        """Carry what is due, to all places at a time; return when to go on, where that is soon."""
+        """Relay what is due, to all places at a time; return when to go on, where that is soon."""
         try:
             async with self._database.connection() as connection:
-                transits = sorted(await due(connection), key=attrgetter("place"))
-            ways = [self._carry_all(list(alike)) for _, alike in groupby(transits, key=attrgetter("place"))]
+                outboxes = sorted(await due(connection), key=attrgetter("place"))
+            ways = [self._relay_all(list(alike)) for _, alike in groupby(outboxes, key=attrgetter("place"))]
             are_free = all(await asyncio.gather(*ways))
             if self._clock.now_ms() >= self._tidy_at_ms:
-                self._tidy_at_ms = self._clock.now_ms() + LOOK_MS
+                self._tidy_at_ms = self._clock.now_ms() + POLL_MS
                 await self._forget_ended()
         except _FAILED as error:
             self.failures += 1
-            log.warning("the outbox of database %s rests for a while: %s", self._place + 1, error)
+            log.warning("the relay of database %s rests for a while: %s", self._place + 1, error)
             return PAUSE_MS
         return None if are_free else PAUSE_MS
 
     async def _forget_ended(self) -> None:
-        """Drop the transits of queues that are gone, once nothing can be put there any more."""
+        """Drop the outboxes of queues that are gone, once nothing can be put there any more."""
         async with self._database.connection() as connection:
             await connection.execute(OUTBOX["note_ends"])
             for (partition,) in await connection.fetch(OUTBOX["ended"], _RETIRED_MS):
-                await connection.execute(OUTBOX["drop_transit"], partition)
+                await connection.execute(OUTBOX["drop_outbox"], partition)
 
-    async def _carry_all(self, transits: Sequence[Transit]) -> bool:
-        """Carry all that goes to one place; where one cannot go, put the others off."""
-        for number, transit in enumerate(transits):
+    async def _relay_all(self, outboxes: Sequence[Outbox]) -> bool:
+        """Relay all that goes to one place; where one cannot go, put the others off."""
+        for number, outbox in enumerate(outboxes):
             try:
-                await self._carry(transit)
+                await self._relay(outbox)
             except _FAILED as error:
                 self.failures += 1
-                log.warning("messages for %s wait in the outbox: %s", transit.target, error)
+                log.warning("messages for %s wait in the outbox: %s", outbox.target, error)
                 async with self._database.connection() as connection:
-                    for left in transits[number:]:
+                    for left in outboxes[number:]:
                         await connection.execute(OUTBOX["put_off"], left.partition, PAUSE_MS)
                 return False
         return True
 
-    async def _carry(self, transit: Transit) -> None:
-        batch = await self._take(transit, None)
+    async def _relay(self, outbox: Outbox) -> None:
+        batch = await self._take(outbox, None)
         while batch is not None:
-            arrived: Arrived = await self._directory.arrive(transit, self._place, batch)
+            arrived: Arrived = await self._directory.arrive(outbox, self._place, batch)
             if arrived.queue is None:
-                await self._give_back(transit)
+                await self._give_back(outbox)
                 return
             if arrived.last_number is not None:
-                terms = transit.partition, arrived.last_number, batch.number, batch.token
+                terms = outbox.partition, arrived.last_number, batch.number, batch.token
                 async with self._database.connection() as connection:
                     await connection.execute(OUTBOX["renumber"], *terms)
             else:
-                self.carried += len(batch.messages)
-            batch = await self._take(transit, batch)
+                self.relayed += len(batch.messages)
+            batch = await self._take(outbox, batch)
 
-    async def _take(self, transit: Transit, done: Batch | None) -> Batch | None:
+    async def _take(self, outbox: Outbox, done: Batch | None) -> Batch | None:
         async with self._database.connection() as connection, connection.transaction():
-            return await take(connection, transit, done)
+            return await take(connection, outbox, done)
 
-    async def _give_back(self, transit: Transit) -> None:
+    async def _give_back(self, outbox: Outbox) -> None:
         for _ in range(COLLISIONS_MAX):
             try:
-                while await self._give_back_some(transit):
+                while await self._give_back_some(outbox):
                     pass
                 return
             except COLLISIONS:
                 self._positions.jump()
         raise StoreUnavailable
 
-    async def _give_back_some(self, transit: Transit) -> int:
+    async def _give_back_some(self, outbox: Outbox) -> int:
         async with self._database.connection() as connection, connection.transaction():
-            queue, messages = await give_back(connection, transit, self._positions)
+            queue, messages = await give_back(connection, outbox, self._positions)
         if messages and queue is None:
             text = "%s messages on their way from %s to %s are deleted, as both are gone"
-            log.warning(text, messages, transit.source, transit.target)
+            log.warning(text, messages, outbox.source, outbox.target)
         if messages and queue is not None:
-            log.warning("%s messages for %s, which is gone, are in %s again", messages, transit.target, queue.name)
+            log.warning("%s messages for %s, which is gone, are in %s again", messages, outbox.target, queue.name)
             await self._directory.wake(self._place, queue)
         return messages

@@ -1,8 +1,8 @@
 -- What goes from one database of a store to another: the data plane of it. Every statement names one partition ($1), of the
--- outbox here or of the queue there; but for due and ended, by which a carrier finds its work.
+-- outbox here or of the queue there; but for due and ended, by which a relay finds its work.
 
 -- name: due
--- The partitions of the outbox that have something to be carried now.
+-- The outboxes that have something to be relayed now.
 SELECT qp, source_id, source, place, target_id, target, settings FROM mq.outbox
 WHERE next_at <= mq.now_ms() AND (
     seqs <> '{}'
@@ -11,7 +11,7 @@ WHERE next_at <= mq.now_ms() AND (
 )
 ORDER BY next_at, qp
 
--- name: lock_transit
+-- name: lock_outbox
 SELECT number, token, seqs FROM mq.outbox WHERE qp = $1 FOR UPDATE
 
 -- name: open_batch
@@ -85,17 +85,17 @@ FROM jsonb_populate_recordset(NULL::mq.fifo_msg, $3::jsonb) AS was
 WHERE msg.qp = $1 AND msg.seq = ANY($2::bigint[]) AND msg.id = was.id
 
 -- name: ended
--- The partitions of the outbox one of whose queues is gone for so long ($1 ms) that nobody can still put anything there.
+-- The outboxes one of whose queues is gone for so long ($1 ms) that nobody can still put anything there.
 SELECT qp FROM mq.outbox WHERE ended_at < mq.now_ms() - $1
 
 -- name: note_ends
 UPDATE mq.outbox SET ended_at = mq.now_ms()
 WHERE ended_at IS NULL AND source_id > 0 AND NOT EXISTS (SELECT FROM mq.queue WHERE queue_id = outbox.source_id)
 
--- name: end_transit
+-- name: end_outbox
 UPDATE mq.outbox SET ended_at = coalesce(ended_at, mq.now_ms()), seqs = '{}', next_at = 0 WHERE qp = $1
 
--- name: drop_transit
+-- name: drop_outbox
 WITH dropped AS (
     DELETE FROM mq.outbox WHERE qp = $1 AND seqs = '{}'
         AND NOT EXISTS (SELECT FROM mq.msg WHERE qp = $1) AND NOT EXISTS (SELECT FROM mq.fifo_msg WHERE qp = $1)
@@ -103,12 +103,12 @@ WITH dropped AS (
 )
 DELETE FROM mq.part WHERE qp = $1 AND EXISTS (SELECT FROM dropped)
 
--- name: known_transit
--- The outbox's partition from the queue $1 to the last one of the name $2.
+-- name: known_outbox
+-- The outbox from the queue $1 to the last one of the name $2.
 SELECT qp, target_id, place, settings FROM mq.outbox WHERE source_id = $1 AND target = $2 AND ended_at IS NULL
 ORDER BY qp DESC LIMIT 1
 
--- name: make_transit
+-- name: make_outbox
 -- $1 source_id, $2 source, $3 place, $4 target_id, $5 target, $6 settings.
 WITH made AS (
     INSERT INTO mq.outbox (qp, source_id, source, place, target_id, target, settings)

@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-import msgspec
 from asyncpg import DeadlockDetectedError, SerializationError, UniqueViolationError
 
 from veilmq.core.commands import Command, Done, Wake
@@ -37,13 +36,14 @@ from veilmq.store.events import is_logged, log_begun, log_placed
 from veilmq.store.named_queries import load, shared
 from veilmq.store.port import Figure, Series
 from veilmq.store.postgres.database import OF_ALL, PostgresOptions, failure_of
+from veilmq.store.transaction import read_settings
 
 log = logging.getLogger(__name__)
 STANDARD = load("veilmq.store.postgres", "messages.sql")
 FIFO = {
     **{
         name: STANDARD[name].replace("mq.msg", "mq.fifo_msg AS msg")
-        for name in ("bodies", "found", "look", "received_at")
+        for name in ("bodies", "found", "inspect", "received_at")
     },
     **load("veilmq.store.postgres", "fifo.sql"),
 }
@@ -87,7 +87,7 @@ class Catalog:
         self._known: dict[str, tuple[Queue, float]] = {}
         self._kept_longer_ms = 0
         self.elsewhere: Any = None
-        """The other databases, where there are any: ``outbox.Carrier``."""
+        """The other databases, where there are any: ``outbox.Relay``."""
 
     async def queue(self, connection: Any, name: str) -> Queue:
         """Return the queue of that full name; raises ``QueueNotFound``."""
@@ -160,8 +160,7 @@ class Catalog:
 def queue_of(row: Any) -> Queue:
     """Return the queue of a row of ``mq.queue``."""
     number, name, settings, created_at_ms, modified_at_ms, partition, origin, *has_groups = row
-    decoded = msgspec.json.decode(settings, type=QueueSettings)
-    queue = Queue(number, name, decoded, created_at_ms, modified_at_ms, partition, origin)
+    queue = Queue(number, name, read_settings(settings), created_at_ms, modified_at_ms, partition, origin)
     return queue._replace(has_groups=True) if has_groups == [True] else queue
 
 
@@ -435,7 +434,7 @@ class Watches:
             return
         self.wake_here(queue, due_ms)
         if self.elsewhere is not None and self.elsewhere.awaits(queue):
-            self.elsewhere.tell(queue, due_ms)
+            self.elsewhere.notify(queue, due_ms)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -473,7 +472,7 @@ class Watches:
     def freed(self, queue: str, due_ms: int) -> None:
         """Tell other nodes of a place, if one of them waits for it."""
         if self.elsewhere is not None and self.elsewhere.lacks_a_place(queue):
-            self.elsewhere.tell(queue, due_ms)
+            self.elsewhere.notify(queue, due_ms)
 
 
 async def next_visible_ms(

@@ -112,10 +112,10 @@ async def move_dead(connection: Any, node: Node, queue: Queue, target: Queue, se
 
 def properties_of(queue: Queue, row: Any) -> bytes:
     """Return the properties of a message as its receiver sees them."""
-    return _told_apart(row) if queue.settings.fifo and row["source"] else row["properties"] or b""
+    return _with_own_id(row) if queue.settings.fifo and row["source"] else row["properties"] or b""
 
 
-def _told_apart(row: Any) -> bytes:
+def _with_own_id(row: Any) -> bytes:
     """Return the properties of a dead letter with its id in place of the deduplication id that its sender gave.
 
     SQS Developer Guide, "Using dead-letter queues": two messages that shared a deduplication id are told apart.
@@ -230,11 +230,11 @@ async def _refused(connection: Any, queue: Queue, together: Sequence[Receive]) -
     Those that waited were counted before, and what is refused does not count.
     """
     per_s_max = queue.settings.receives_per_s_max
-    asked = [place for place, command in enumerate(together) if command.requested_at_ms is None] if per_s_max else []
-    if not asked:
+    new = [place for place, command in enumerate(together) if command.requested_at_ms is None] if per_s_max else []
+    if not new:
         return set()
-    admitted = await connection.fetchval(STANDARD["admit"], queue.origin, len(asked), per_s_max, SECOND_MS)
-    return set(asked[admitted:])
+    admitted = await connection.fetchval(STANDARD["admit"], queue.origin, len(new), per_s_max, SECOND_MS)
+    return set(new[admitted:])
 
 
 class _Taking:

@@ -66,7 +66,7 @@ class SchemaRefused(VeilmqError):
     """The database has a schema that this version cannot work with, or may not change."""
 
 
-async def look(connection: Any, scripts: Sequence[Script] | None = None) -> tuple[int, list[Script]]:
+async def read_format(connection: Any, scripts: Sequence[Script] | None = None) -> tuple[int, list[Script]]:
     """Return the format of the database, 0 without a schema, and which of ``scripts`` (default: ours) it lacks.
 
     Raises ``SchemaRefused`` for a format of a later version that this one cannot work with, and for one that is older
@@ -98,14 +98,14 @@ async def migrate(
     That is also when a table is in use for long, and when nodes of the version that made the schema could not go on:
     always where ``ending_older_nodes`` is false, and while one is connected where it is true.
     """
-    if not (await look(connection, scripts))[1]:
+    if not (await read_format(connection, scripts))[1]:
         return []
     try:
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _TURN)
             await connection.execute(_PATIENCE)
             await connection.execute(_PREPARE)
-            found, pending = await look(connection, scripts)
+            found, pending = await read_format(connection, scripts)
             ending = next((script.name for script in pending if 0 < found < script.ends), None)
             nodes = await connection.fetchval(_NODES) if ending and ending_older_nodes else 0
             if ending and (nodes or not ending_older_nodes):
@@ -126,7 +126,7 @@ async def migrate(
 
 async def require(connection: Any) -> None:
     """Raise ``SchemaRefused`` unless the schema has all that this version needs."""
-    found, pending = await look(connection)
+    found, pending = await read_format(connection)
     if pending:
         raise SchemaRefused(
             f"The database has format {found}, this version needs {pending[-1].number}: run `veilmq migrate`, or start "
@@ -226,7 +226,7 @@ async def examine(connection: Any, *, durability: Durability) -> Report:
     """Check the database; ``durability`` is that of the servers. Raises ``SchemaRefused`` and what ``asyncpg`` does."""
     promise = await Promise.of(connection, durability)
     findings = await _settings(connection, promise.doubts)
-    found, pending = await look(connection)
+    found, pending = await read_format(connection)
     if not found:
         return Report([*findings, Finding("there is a schema", ok=False, detail=_MIGRATE)], {})
     known = all_scripts()[-1].number

@@ -2,7 +2,7 @@
 
 The home knows the other databases and where each queue is, and has what is of no queue (accounts, topics). What must go
 from one database to another goes through an outbox (``outbox``). A database is opened as soon as it can be reached. One
-that is down takes its queues with it, and no other's; what is asked of all of them is refused meanwhile, as half of a
+that is down takes its queues with it, and no other's; what needs all of them is refused meanwhile, as half of a
 listing would be a wrong one. One that is added or removed meanwhile is noticed within seconds, or when a queue there is
 named.
 
@@ -30,7 +30,7 @@ from veilmq.store.postgres.background import Mover, Turn
 from veilmq.store.postgres.database import UNREACHABLE, MachineClock, PostgresOptions, failure_of, sentence
 from veilmq.store.postgres.databases import SHARDS, Identity, named
 from veilmq.store.postgres.engine import PostgresEngine
-from veilmq.store.postgres.outbox import Arrived, Batch, Carrier, Placed, Transit, arrive
+from veilmq.store.postgres.outbox import Arrived, Batch, Outbox, Placed, Relay, arrive
 from veilmq.store.postgres.queues import COLLISIONS, COLLISIONS_MAX, SQL, Queue, wake_groups
 from veilmq.store.urls import bare, without_passwords
 
@@ -60,15 +60,15 @@ class Shards:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._watched: dict[str, Wake] = {}
-        self._finding: list[_Asked] = []
+        self._finding: list[_Routed] = []
         self._creating = asyncio.Lock()
         self._refreshing: asyncio.Task[None] | None = None
-        self._identity: Identity | None = None  # what the store is, once a database was asked
+        self._identity: Identity | None = None  # what the store is, once a database was reached
         self._places: dict[str, int] = {}  # of queues that were met
         self._exported_place = 0
         self._removed: set[int] = set()  # the places of databases that were removed
-        self.carriers: dict[int, Carrier] = {}
-        """Those that are at work, by the places from which they carry."""
+        self.relays: dict[int, Relay] = {}
+        """Those that are at work, by the places from which they relay."""
         self.shards: dict[int, PostgresEngine] = {}
         """All databases by their places, the home at 0; some are not open yet."""
         self._home = self._add(0, urls[0])
@@ -84,7 +84,7 @@ class Shards:
             CountEvents: self._count_events,
         }
         self._workers = {
-            Mover(step=step, clock=self.clock, start=self._start, look_ms_max=every_ms): every_ms
+            Mover(step=step, clock=self.clock, start=self._start, poll_ms_max=every_ms): every_ms
             for step, every_ms in ((self.refresh, REFRESH_MS), (self.sweep_places, SWEEP_MS))
         }
 
@@ -105,7 +105,7 @@ class Shards:
             await store.close()
             raise
         for worker, every_ms in store._workers.items():
-            worker.look(every_ms)
+            worker.schedule(every_ms)
         return store
 
     async def _meet(self) -> None:
@@ -142,7 +142,7 @@ class Shards:
             async with databases.locked(connection):
                 for engine in given:
                     with named(engine.database.url):
-                        is_sure = engine in reached and await engine.ask(
+                        is_sure = engine in reached and await engine.read(
                             partial(databases.require_place, store=home.store, place=engine.place)
                         )
                         await databases.register(connection, engine.place, engine.database.url, is_sure=is_sure)
@@ -225,13 +225,11 @@ class Shards:
             # Numbers of queues are of one database, and receipts of no other.
             key = home.receipt_key if place == 0 else blake2s(b"shard %d" % place, key=home.receipt_key).digest()
             engine.begin(key, home.token_key)
-        carrier = self.carriers[place] = Carrier(
-            place, node=engine, directory=self, clock=self.clock, start=self._start
-        )
-        engine.catalog.elsewhere = carrier
+        relay = self.relays[place] = Relay(place, node=engine, directory=self, clock=self.clock, start=self._start)
+        engine.catalog.elsewhere = relay
         for queue, wake in self._watched.items():
             engine.watch(queue, wake)
-        carrier.look()
+        relay.schedule()
 
     async def _open_late(self, engine: PostgresEngine) -> None:
         """Have a database take part if that is possible now; a log line says why not."""
@@ -245,9 +243,9 @@ class Shards:
         """Have a database take part no more."""
         del self.shards[engine.place]
         self._places.clear()
-        carrier = self.carriers.pop(engine.place, None)
-        if carrier is not None:
-            carrier.stop()
+        relay = self.relays.pop(engine.place, None)
+        if relay is not None:
+            relay.stop()
         self._start(engine.close())
 
     def _opened(self, place: int) -> PostgresEngine:
@@ -266,7 +264,7 @@ class Shards:
     async def _ask(self, engine: PostgresEngine, work: Callable[[Any], Awaitable[T]]) -> T:
         """Return what ``work``, which changes nothing, finds out there; raises ``StoreUnavailable``."""
         self._opened(engine.place)
-        return await engine.ask(work)
+        return await engine.read(work)
 
     # Where a queue is.
 
@@ -348,7 +346,7 @@ class Shards:
                         self._places.pop(name, None)
             after = names[-1]
 
-    # What a carrier of the outbox asks for.
+    # What a relay of the outbox asks for.
 
     async def find(self, name: str) -> Placed | None:
         """Return the queue of that full name; raises ``StoreUnavailable`` where that cannot be known."""
@@ -366,7 +364,7 @@ class Shards:
 
     async def _queue_at(self, place: int, name: str) -> Queue | None:
         engine = self._opened(place)
-        return engine.catalog.known(name) or await engine.ask(lambda there: engine.catalog.find(there, name))
+        return engine.catalog.known(name) or await engine.read(lambda there: engine.catalog.find(there, name))
 
     async def has_sources(self, name: str) -> bool:
         """Tell whether the queue is the dead-letter queue of one at any place; raises ``StoreUnavailable``."""
@@ -375,25 +373,25 @@ class Shards:
                 return True
         return False
 
-    async def arrive(self, transit: Transit, from_place: int, batch: Batch) -> Arrived:
+    async def arrive(self, outbox: Outbox, from_place: int, batch: Batch) -> Arrived:
         """Have a batch stored at its target, and wake who waits there; raises ``StoreUnavailable``."""
-        if transit.place in self._removed:
+        if outbox.place in self._removed:
             return Arrived(None)
-        engine = self._opened(transit.place)
+        engine = self._opened(outbox.place)
         for _ in range(COLLISIONS_MAX):
             try:
                 async with engine.database.connection() as connection, connection.transaction():
-                    arrived = await arrive(connection, transit, from_place, batch, engine.positions)
+                    arrived = await arrive(connection, outbox, from_place, batch, engine.positions)
                 break
             except COLLISIONS:
                 engine.positions.jump()
         else:
             raise StoreUnavailable
         if arrived.is_changed:
-            engine.catalog.forget(transit.target)
-            engine.watches.changed(transit.target, arrived.due_ms)
+            engine.catalog.forget(outbox.target)
+            engine.watches.changed(outbox.target, arrived.due_ms)
         elif arrived.queue is not None:
-            await self.wake(transit.place, arrived.queue, arrived.due_ms)
+            await self.wake(outbox.place, arrived.queue, arrived.due_ms)
         return arrived
 
     async def wake(self, place: int, queue: Queue, due_ms: int = 0) -> None:
@@ -402,7 +400,7 @@ class Shards:
         if not queue.settings.fifo:
             engine.watches.wake(queue.name, due_ms)
         elif engine.is_open:
-            await engine.ask(lambda connection: wake_groups(connection, queue, engine.watches))
+            await engine.read(lambda connection: wake_groups(connection, queue, engine.watches))
 
     # ``core.commands.Engine``.
 
@@ -425,13 +423,13 @@ class Shards:
         if name is None:
             self._submit_at(0, command, done)
             return
-        asked = _Asked(self, command, name, done)
+        routed = _Routed(self, command, name, done)
         place = 0 if len(self.shards) == 1 else self._places.get(name)
         if place is None or place not in self.shards:
-            self._find(asked)
+            self._find(routed)
         else:
-            asked.place = place
-            self._submit_at(place, command, asked)
+            routed.place = place
+            self._submit_at(place, command, routed)
 
     def _submit_at(self, place: int, command: Command, done: Done) -> None:
         try:
@@ -441,35 +439,35 @@ class Shards:
         else:
             engine.submit(command, done)
 
-    def not_there(self, asked: "_Asked", error: QueueNotFound) -> None:
+    def not_there(self, routed: "_Routed", error: QueueNotFound) -> None:
         """Look for the queue of a command again, which is not where it was; answer ``error`` if it is nowhere else."""
-        self._places.pop(asked.name, None)
-        asked.error = error
-        self._find(asked)
+        self._places.pop(routed.name, None)
+        routed.error = error
+        self._find(routed)
 
-    def _find(self, asked: "_Asked") -> None:
-        self._finding.append(asked)
-        self._start(self._submit_where_it_is(asked))
+    def _find(self, routed: "_Routed") -> None:
+        self._finding.append(routed)
+        self._start(self._submit_where_it_is(routed))
 
-    async def _submit_where_it_is(self, asked: "_Asked") -> None:
+    async def _submit_where_it_is(self, routed: "_Routed") -> None:
         try:
-            place = await self._place_of(asked.name)
-            if place == asked.place:
+            place = await self._place_of(routed.name)
+            if place == routed.place:
                 place = None
             if place is not None:
                 await self._find_place(place)
         except Exception as error:  # noqa: BLE001 - the caller is answered
-            asked.error, place = failure_of(error, "a look for a queue"), None
-        if asked not in self._finding:  # its client has gone
+            routed.error, place = failure_of(error, "a look for a queue"), None
+        if routed not in self._finding:  # its client has gone
             return
-        self._finding.remove(asked)
+        self._finding.remove(routed)
         if place is None:
-            asked.done(asked.error or QueueNotFound(asked.name))
+            routed.done(routed.error or QueueNotFound(routed.name))
             return
-        if asked.name in self._watched and self.shards[place].is_open:
-            self.shards[place].watch(asked.name, self._watched[asked.name])
-        asked.place = place
-        self._submit_at(place, asked.command, asked)
+        if routed.name in self._watched and self.shards[place].is_open:
+            self.shards[place].watch(routed.name, self._watched[routed.name])
+        routed.place = place
+        self._submit_at(place, routed.command, routed)
 
     async def _find_place(self, place: int) -> None:
         """Look which databases there are where that one is not known; raises ``StoreUnavailable`` if there is none."""
@@ -491,7 +489,7 @@ class Shards:
 
     def withdraw(self, done: Done) -> None:
         """Drop the command submitted with ``done`` if it has not been begun."""
-        self._finding = [asked for asked in self._finding if asked != done]
+        self._finding = [routed for routed in self._finding if routed != done]
         for engine in self._open_ones():
             engine.withdraw(done)
 
@@ -535,7 +533,7 @@ class Shards:
         if await self.find(command.queue) is None:
             raise QueueNotFound(command.queue)
         terms = command.queue, command.after, command.count + 1
-        found = [await engine.ask(lambda there: there.fetch(SQL["queue_sources"], *terms)) for engine in self._all()]
+        found = [await engine.read(lambda there: there.fetch(SQL["queue_sources"], *terms)) for engine in self._all()]
         names = sorted(name for rows in found for (name,) in rows)
         return QueuePage(names=names[: command.count], more=len(names) > command.count)
 
@@ -580,9 +578,9 @@ class Shards:
         """Where messages are kept."""
         return f"in PostgreSQL, {' and '.join(engine.database.place for engine in self.shards.values())}"
 
-    async def obstacles(self) -> list[str]:
+    async def readiness_failures(self) -> list[str]:
         """Return why no requests should be sent here: as long as one database answers there is something to do."""
-        found = [await engine.obstacles() for engine in self._open_ones()]
+        found = [await engine.readiness_failures() for engine in self._open_ones()]
         return found[0] if all(found) else []
 
     def warnings(self) -> list[str]:
@@ -595,16 +593,16 @@ class Shards:
         return next((text for text in texts if text != NOTHING_HELD_BACK), NOTHING_HELD_BACK)
 
     def figures(self) -> Sequence[Figure]:
-        """Return what the database tells; of several each, by its number, and what is carried from one to another."""
+        """Return what the database tells; of several each, by its number, and what is relayed from one to another."""
         figures = [(engine.place, engine.figures()) for engine in self._open_ones()]
         if len(self.shards) == 1:
             return figures[0][1]
-        carried = {str(place + 1): float(carrier.carried) for place, carrier in self.carriers.items()}
-        failures = {str(place + 1): float(carrier.failures) for place, carrier in self.carriers.items()}
+        relayed = {str(place + 1): float(relay.relayed) for place, relay in self.relays.items()}
+        failures = {str(place + 1): float(relay.failures) for place, relay in self.relays.items()}
         return [
             *by_database(figures),
-            Figure("store_outbox_carried", "Messages carried to other databases.", "counter", carried, "database"),
-            Figure("store_outbox_failures", "Times that some could not be carried.", "counter", failures, "database"),
+            Figure("store_outbox_relayed", "Messages relayed to other databases.", "counter", relayed, "database"),
+            Figure("store_outbox_failures", "Times that some could not be relayed.", "counter", failures, "database"),
         ]
 
     async def survey(self, names_max: int) -> Survey:
@@ -637,14 +635,14 @@ class Shards:
         self._closing = True
         for worker in self._workers:
             worker.stop()
-        for carrier in self.carriers.values():
-            carrier.stop()
+        for relay in self.relays.values():
+            relay.stop()
         await self.answered()
         for engine in self.shards.values():
             await engine.close()
 
 
-class _Asked:
+class _Routed:
     """A command that is with one of the databases; equal to what is called when it is done."""
 
     __slots__ = ("_store", "command", "done", "error", "name", "place")

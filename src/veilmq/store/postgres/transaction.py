@@ -38,7 +38,6 @@ from veilmq.store.claims import (
     ClaimTransaction,
     Part,
     Wish,
-    filled,
     placed,
     shards_of_groups,
 )
@@ -132,8 +131,8 @@ class _Claimed(ClaimedMessages):
             total = claim.shards or shards_of_groups(len(rows), more=len(rows) == count, wish=wish)
             shards, grown = [keys[seq] % total for seq in living], (total, 0)
         else:
-            pieces = placed(messages, claim, wish.shard_messages)
-            shards, grown = [shard for shard, of_it in pieces for _ in range(of_it)], filled(pieces, claim)
+            pieces, grown = placed(messages, claim, wish.shard_messages)
+            shards = [shard for shard, of_it in pieces for _ in range(of_it)]
         generation = getrandbits(GENERATION_BITS)
         await connection.execute(CLAIMS["bind"], queue.partition, claim.id, living, shards, generation)
         self._node.totals.received[queue.number] += messages
@@ -178,7 +177,7 @@ class _Claimed(ClaimedMessages):
                 break
         return page
 
-    async def find(self, queue: Queue, claim: BoundClaim, message: bytes) -> int | None:
+    async def find(self, claim: BoundClaim, message: bytes) -> int | None:
         position: int | None = await self._connection.fetchval(CLAIMS["find"], claim.partition, claim.id, message)
         return position
 
@@ -240,10 +239,10 @@ def _divided(rows: Sequence[Any], receives_max: int) -> tuple[list[int], list[in
 
 
 _INSPECTING = {
-    None: "look",
-    MessageState.VISIBLE: "look_visible",
-    MessageState.IN_FLIGHT: "look_in_flight",
-    MessageState.DELAYED: "look_delayed",
+    None: "inspect",
+    MessageState.VISIBLE: "inspect_visible",
+    MessageState.IN_FLIGHT: "inspect_in_flight",
+    MessageState.DELAYED: "inspect_delayed",
 }
 
 
@@ -405,7 +404,7 @@ class _Transaction(ClaimTransaction):
         seqs = [each.receipt.position for each in messages]
         await self._node.log.note(self._connection, queue, "delete", seqs)
         await self._connection.execute(sql(queue)["remove"], queue.partition, seqs, retention_ms(queue))
-        self.after(partial(self._node.deleted, queue, seqs, messages[0].looked_at_ms))
+        self.after(partial(self._node.deleted, queue, seqs, messages[0].read_at_ms))
         if queue.settings.fifo:
             self._groups_of[queue.name] = queue
 
@@ -430,7 +429,7 @@ class _Transaction(ClaimTransaction):
         if state is None or queue.settings.fifo:
             statement = sql(queue)[_INSPECTING[state]]
         else:
-            statement, first = STANDARD["look_at"], (*first, state.value)
+            statement, first = STANDARD["inspect_at"], (*first, state.value)
         return await self._stored(queue, statement, count, retention_ms(queue), *first)
 
     async def inspect_at(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
@@ -510,7 +509,7 @@ def _leased(queue: Queue, row: Any) -> Leased:
         body=row["body"],
         properties=properties_of(queue, row),
         priority=PRIORITY.default if queue.settings.fifo else row["priority"] % LANE,
-        looked_at_ms=row["now"],
+        read_at_ms=row["now"],
         row=row,
     )
 

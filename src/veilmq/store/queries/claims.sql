@@ -27,7 +27,7 @@ RETURNING qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at;
 UPDATE source SET consumer = $3, epoch = $4, acknowledged = $5, last = $6, hold = $7, lease = $8, beat_at = $9, look_at = $10
 WHERE qp = $1 AND name = $2;
 
--- name: look_later
+-- name: check_source_later
 UPDATE source SET look_at = $3 WHERE qp = $1 AND name = $2;
 
 -- name: delete_source
@@ -69,13 +69,11 @@ UPDATE claim SET is_ending = false WHERE claim_id = $1;
 DELETE FROM claim WHERE claim_id = $1;
 
 -- name: detach_claims
-UPDATE claim SET source = NULL WHERE qp = $1 AND source = $2 AND number BETWEEN $3 AND $4 RETURNING claim_id, is_ending;
-
--- name: detach_all_claims
-UPDATE claim SET source = NULL WHERE qp = $1;
+-- Those of the source $2, of all without one, up to number $3.
+UPDATE claim SET source = NULL WHERE qp = $1 AND source = coalesce($2, source) AND number <= $3;
 
 -- name: delete_ended_claims
-DELETE FROM claim WHERE qp = $1 AND NOT is_ending;
+DELETE FROM claim WHERE qp = $1 AND source IS NULL AND NOT is_ending;
 
 -- name: ending_claim
 -- Of the queue $1, of all without one; what is acknowledged first: its end makes room.
@@ -83,5 +81,5 @@ SELECT claim_id, qp, part, source, number, state, messages, shards, filled, boun
 WHERE is_ending AND qp = coalesce($1, qp) ORDER BY state <> 'acknowledged', claim_id LIMIT 1;
 
 -- name: claims_due
--- When a source is to be looked at, and whether a claim ends.
+-- When a source is to be checked, and whether a claim ends.
 SELECT (SELECT min(look_at) FROM source), EXISTS (SELECT 1 FROM claim WHERE is_ending);

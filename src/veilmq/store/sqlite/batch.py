@@ -240,7 +240,7 @@ class Batch:
 
     def _send(self, queue: Queue, sends: list[tuple[int, commands.Send]], now_ms: int) -> list[int]:
         """Store the messages of ``sends``; return the first seq that each of them could use, none where all fail."""
-        if self._database.is_short and self._database.look_again(now_ms):
+        if self._database.is_short and self._database.recheck_room(now_ms):
             for slot, _ in sends:
                 self._answers[slot] = StoreFull()
             return []
@@ -278,7 +278,7 @@ class Batch:
         while waiting:
             self._entries, self._answers = [waiting.popleft()], [None]
             session.execute("SAVEPOINT command")
-            accepted = session.accepted.count
+            entries_before = session.deduplication_log.count
             try:
                 self._apply(0, 1, now_ms)
                 session.finish(now_ms)
@@ -287,7 +287,7 @@ class Batch:
                     self._entries = [*entries, *self._entries, *waiting]
                     raise  # the transaction is gone, and with it the commands before
                 session.execute("ROLLBACK TO command")
-                session.undo(accepted)
+                session.undo(entries_before)
                 waiting.extendleft(reversed([*self._entries[1:], *self._woken]))
                 self._woken = []
                 self._entries, self._answers = self._entries[:1], [self._blame(error)]
@@ -378,8 +378,8 @@ def _shown(result: Any, ahead_ms: int) -> Any:
         return [_shown(each, ahead_ms) for each in result]
     if not isinstance(result, Struct) or type(result) is ClaimPage:
         return result
-    instants, inside = _fields(type(result))
-    changed: dict[str, Any] = {name: _shown(getattr(result, name), ahead_ms) for name in inside}
+    instants, nested = _fields(type(result))
+    changed: dict[str, Any] = {name: _shown(getattr(result, name), ahead_ms) for name in nested}
     changed |= {name: at_ms + ahead_ms for name in instants if (at_ms := getattr(result, name))}  # 0 is none, too
     return replace(result, **changed) if changed else result
 
@@ -388,9 +388,9 @@ def _shown(result: Any, ahead_ms: int) -> Any:
 def _fields(kind: type) -> tuple[list[str], list[str]]:
     """Return the fields of a type of results that are instants, and those that have results inside."""
     hints = get_type_hints(kind)
-    inside = [
+    nested = [
         name
         for name, hint in hints.items()
         if any(isinstance(each, type) and issubclass(each, Struct) for each in (hint, *get_args(hint)))
     ]
-    return [name for name in hints if name.endswith(_INSTANTS)], inside
+    return [name for name in hints if name.endswith(_INSTANTS)], nested

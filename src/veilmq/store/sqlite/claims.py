@@ -22,7 +22,6 @@ from veilmq.store.claims import (
     ClaimedMessages,
     Part,
     Wish,
-    filled,
     placed,
     shards_of_groups,
 )
@@ -89,7 +88,7 @@ class SqliteClaimed(ClaimedMessages):
             cursor.close()
         return page
 
-    async def find(self, queue: QueueRow, claim: BoundClaim, message: bytes) -> int | None:
+    async def find(self, claim: BoundClaim, message: bytes) -> int | None:
         """Return the seq of the message of that id."""
         row = self._session.row("find_claimed", claim.id, message)
         return None if row is None else int(row[0])
@@ -177,9 +176,8 @@ class _Binding:
             self._write(self._by_group(shards), dead)
             grown = shards, 0
         else:
-            pieces = placed(self._messages, claim, self._wish.shard_messages)
+            pieces, grown = placed(self._messages, claim, self._wish.shard_messages)
             self._write(self._in_turn(pieces), dead)
-            grown = filled(pieces, claim)
         if self._messages:
             queue.messages -= self._messages
             queue.received += self._messages

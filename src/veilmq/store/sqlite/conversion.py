@@ -23,8 +23,7 @@ import msgspec
 from veilmq.core.claims import ClaimState
 from veilmq.core.limits import BATCH_BYTES_MAX
 from veilmq.core.messages import decode_properties
-from veilmq.core.settings import QueueSettings
-from veilmq.store.copying import SLICE, CopiedMessage, CopiedQueue, Told
+from veilmq.store.copying import SLICE, CopiedMessage, CopiedQueue, Progress
 from veilmq.store.events import log_is_open
 from veilmq.store.named_queries import load
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT
@@ -35,6 +34,7 @@ from veilmq.store.sqlite.fifo import Taken, put_attempt
 from veilmq.store.sqlite.session import Row
 from veilmq.store.sqlite.standard import runs_of
 from veilmq.store.sqlite.transaction import end
+from veilmq.store.transaction import read_settings
 
 SET_ASIDE = f"{OLD_NAME}.before-store"
 OLD = load("veilmq.store.sqlite", "conversion.sql")
@@ -56,10 +56,10 @@ def is_old(folder: Path) -> bool:
     return (folder / OLD_NAME).is_file()
 
 
-def convert(folder: Path, *, told: Told | None = None) -> None:
+def convert(folder: Path, *, progress: Progress | None = None) -> None:
     """Convert the old database of ``folder``, or end a conversion that was interrupted.
 
-    ``told`` is called with the messages that are converted and the messages in all. Raises ``FolderError``, which
+    ``progress`` is called with the messages that are converted and the messages in all. Raises ``FolderError``, which
     leaves the old database as it was, for a folder that is in use, of another format, or without enough space.
     """
     with FolderLock(folder):
@@ -70,13 +70,13 @@ def convert(folder: Path, *, told: Told | None = None) -> None:
         if (folder / DATABASE_NAME).is_file():
             _check_converted(folder)
         else:
-            _look_at(folder)
+            _check_old(folder)
             try:
                 with ConversionTarget(folder / DATABASE_NAME) as target:
-                    end(target.take_over(told))
+                    end(target.take_over(progress))
             except (OSError, apsw.Error, FolderError) as error:
                 raise FolderError(f"{folder / OLD_NAME} was not converted, nothing is changed: {error}") from error
-        _set_aside(folder)
+        _keep_old(folder)
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def _opened(path: Path) -> Iterator[apsw.Connection]:
         raise FolderError(f"{path} cannot be read: {error}. If it is damaged, restore it from a copy.") from error
 
 
-def _look_at(folder: Path) -> None:
+def _check_old(folder: Path) -> None:
     """Raise ``FolderError`` unless the old database can be converted; have all of it in one file."""
     path = folder / OLD_NAME
     with _opened(path) as connection:
@@ -141,7 +141,7 @@ def _check_converted(folder: Path) -> None:
         )
 
 
-def _set_aside(folder: Path) -> None:
+def _keep_old(folder: Path) -> None:
     """Give the old database its other name."""
     shutil.rmtree(_unfinished(folder), ignore_errors=True)
     (folder / OLD_NAME).rename(folder / SET_ASIDE)
@@ -199,7 +199,7 @@ class ConversionTarget(FolderTarget):
     def _old(self, query: str, *values: Any) -> list[Row]:
         return self._connection.execute(OLD[query], values).fetchall()
 
-    async def take_over(self, told: Told | None) -> None:
+    async def take_over(self, progress: Progress | None) -> None:
         """Take everything over, and give the new database its name."""
         self._connection.execute("ATTACH ? AS old", (str(self._unfinished.folder.with_name(OLD_NAME)),))
         facts: dict[str, Any] = dict(self._old("facts"))
@@ -211,7 +211,7 @@ class ConversionTarget(FolderTarget):
         ((in_all,),) = self._old("in_all")
         converted = 0
         for number, name, encoded, *times in self._old("queues"):
-            queue = CopiedQueue(number, name, msgspec.json.decode(encoded, type=QueueSettings), encoded, *times)
+            queue = CopiedQueue(number, name, read_settings(encoded), encoded, *times)
             await self.add_queue(queue)
             for slice_ in self._slices(queue):
                 for is_claimed, together in groupby(slice_, key=lambda each: each.claim is not None):
@@ -220,8 +220,8 @@ class ConversionTarget(FolderTarget):
                     else:
                         await self.add_messages(queue, [each.message for each in together])
                 converted += len(slice_)
-                if told is not None:
-                    told(converted, in_all)
+                if progress is not None:
+                    progress(converted, in_all)
         self._add_purged()
         self._add_the_rest(facts)
         await self.finish()

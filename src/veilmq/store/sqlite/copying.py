@@ -19,8 +19,8 @@ import apsw
 import msgspec
 
 from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
-from veilmq.store.clock import StoreClock
-from veilmq.store.copying import SLICE, TABLES, CopiedAcceptance, CopiedMessage, CopiedQueue, Source, Told
+from veilmq.store.clock import SystemClock
+from veilmq.store.copying import SLICE, TABLES, CopiedDeduplication, CopiedMessage, CopiedQueue, Progress, Source
 from veilmq.store.port import Finding, Report
 from veilmq.store.queues import SEQ_SHIFT
 from veilmq.store.sqlite import fifo
@@ -185,11 +185,11 @@ class Unfinished:
 # Backup.
 
 
-def back_up(folder: Path, to: Path, *, told: Told | None = None) -> dict[str, str | int]:
+def back_up(folder: Path, to: Path, *, progress: Progress | None = None) -> dict[str, str | int]:
     """Copy the store in ``folder``, whether or not it is served, to ``to``; return what it holds, as the doctor does.
 
     ``to`` becomes a folder for ``serve --data``, or, where it ends in ``.db``, the one file that such a folder needs
-    under the name ``store.db``, without what a server keeps beside it. ``told`` is called after each step with the
+    under the name ``store.db``, without what a server keeps beside it. ``progress`` is called after each step with the
     pages that are copied and the pages in all. The copy is checked before it takes its name. Raises ``FolderError``
     when there is no store, the target exists, its disk is full, or the copy is not sound; nothing is left then.
 
@@ -199,7 +199,7 @@ def back_up(folder: Path, to: Path, *, told: Told | None = None) -> dict[str, st
     source = database_of(folder)
     unfinished = Unfinished(to)
     try:
-        _copy(source, unfinished.database, told)
+        _copy(source, unfinished.database, progress)
         facts = unfinished.check()
         for path in folder.iterdir():  # what else is kept there, such as the key that signs pushes
             if path.is_file() and not path.name.startswith(_OURS) and path.suffix != _UNFINISHED:
@@ -212,7 +212,7 @@ def back_up(folder: Path, to: Path, *, told: Told | None = None) -> dict[str, st
     return facts
 
 
-def _copy(source: Path, target: Path, told: Told | None) -> None:
+def _copy(source: Path, target: Path, progress: Progress | None) -> None:
     os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # messages and the receipts' key are private
     with (
         closing(apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)) as reader,
@@ -224,8 +224,8 @@ def _copy(source: Path, target: Path, told: Told | None) -> None:
         with writer.backup("main", reader, "main") as backup:
             while not backup.done:
                 backup.step(_PAGES_PER_STEP)
-                if told is not None:
-                    told(backup.page_count - backup.remaining, backup.page_count)
+                if progress is not None:
+                    progress(backup.page_count - backup.remaining, backup.page_count)
 
 
 # Copies.
@@ -248,13 +248,13 @@ class FolderSource(Source):
 
     @classmethod
     @contextmanager
-    def opened(cls, folder: Path, *, clock: StoreClock) -> Iterator["FolderSource"]:
+    def opened(cls, folder: Path, *, clock: SystemClock) -> Iterator["FolderSource"]:
         """Have the folder locked and open."""
         database_of(folder, "--from")
         with FolderLock(folder), closing(open_connection(folder, EngineOptions())) as connection:
             yield cls(connection, clock)
 
-    def __init__(self, connection: apsw.Connection, clock: StoreClock) -> None:
+    def __init__(self, connection: apsw.Connection, clock: SystemClock) -> None:
         """``clock`` goes on where that of the store stopped; what is read has shown times, which others keep."""
         self._connection = connection
         ((floor_ms, _, mark),) = self._connection.execute(SQL["progress"])
@@ -283,12 +283,12 @@ class FolderSource(Source):
             return message
         return message._replace(position=message.position + (self.ahead_ms << SEQ_SHIFT))
 
-    async def accepted(self) -> list[CopiedAcceptance]:
+    async def deduplication_log(self) -> list[CopiedDeduplication]:
         """See ``Source``; there is one log of all queues, whose keys are hashes."""
         rows = await self.fetch(SQL["copied_accepted"], self._now_ms - DEDUPLICATION_S * SECOND_MS)
         return [
-            CopiedAcceptance(None, key, message_id, sequence, accepted_at_ms + self.ahead_ms)
-            for accepted_at_ms, entries in rows
+            CopiedDeduplication(None, key, message_id, sequence, logged_at_ms + self.ahead_ms)
+            for logged_at_ms, entries in rows
             for key, message_id, sequence, _ in ENTRY.iter_unpack(entries)
         ]
 
@@ -392,12 +392,12 @@ class FolderTarget:
             ((seq, self._taken_seq),) = self._session.rows("free_seq", seq)
         return seq
 
-    async def accept(self, accepted: Sequence[CopiedAcceptance]) -> None:
+    async def add_deduplication_log(self, entries: Sequence[CopiedDeduplication]) -> None:
         """See ``Target``."""
-        log = self._session.accepted
-        for accepted_at_ms, together in groupby(accepted, key=attrgetter("accepted_at_ms")):
+        log = self._session.deduplication_log
+        for logged_at_ms, together in groupby(entries, key=attrgetter("logged_at_ms")):
             for each in together:
-                log.add(each.key, each.id, each.sequence, accepted_at_ms)
+                log.add(each.key, each.id, each.sequence, logged_at_ms)
             log.write()
             log.keep()
 

@@ -263,7 +263,7 @@ class Database:
         self._pages_max = options.database_pages_max
         if self._pages_max is not None:
             connection.pragma("max_page_count", self._pages_max)
-        self._look_again_ms = 0
+        self._recheck_room_ms = 0
         self._ran_out = False  # since then it takes more than no room at all, even with a reserve of 0
         self._in_batch = False
         self.is_short = False
@@ -334,15 +334,15 @@ class Database:
         """Let the numbers count again."""
         self._in_batch = False
 
-    def look_again(self, now_ms: int) -> bool:
+    def recheck_room(self, now_ms: int) -> bool:
         """Tell whether room is short; where it was, look anew if that is a second ago."""
-        if self.is_short and now_ms >= self._look_again_ms and not self._in_batch:
-            self._look_again_ms = now_ms + SECOND_MS
+        if self.is_short and now_ms >= self._recheck_room_ms and not self._in_batch:
+            self._recheck_room_ms = now_ms + SECOND_MS
             self.is_short = self._is_short()
         return self.is_short
 
-    def look(self) -> None:
-        """Inspect the disk; when room has just become short, the log is moved while there is room for that."""
+    def check_room(self) -> None:
+        """Measure the room on the disk; once it has become short, move the log while there is room for that."""
         was_short, self.is_short = self.is_short, self._is_short()
         if self.is_short and not was_short:  # all of the log, whose file is cut; waits for no reader
             self._connection.set_busy_timeout(0)

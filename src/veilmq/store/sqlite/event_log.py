@@ -49,7 +49,7 @@ _SEQ, _VISIBLE_AT, _GENERATION, _EPOCH, _RECEIVED_FROM, _GROUP, _LOG = 0, 1, 3, 
 _KEY, _SENT_AT, _GIVEN_AT = 12, 13, 14
 KIND = {False: "standard", True: "ordered"}
 """What names of statements begin with that both kinds of queues have, by whether it is a FIFO queue."""
-_REMEMBERED_MAX = 65_536
+_LEASES_MAX = 65_536
 
 _decode = msgspec.msgpack.Decoder(tuple).decode
 
@@ -79,7 +79,7 @@ class EventLog:
         self.staged: list[Event] = []
         """The events that the batch has still to write, with instants of the store."""
         self._expired: dict[tuple[int, int], tuple[int, bytes]] = {}
-        self._remembered: dict[int, Lease] = {}
+        self._leases: dict[int, Lease] = {}
         self._hashes: dict[tuple[int, int], int | None] = {}
 
     def write(self, ahead_ms: int) -> None:
@@ -119,21 +119,21 @@ class EventLog:
         """Remember a lease that ``received`` has returned, with what it did not know; return its ``log``."""
         lease[_VISIBLE_AT], lease[_GENERATION] = visible_at_ms, generation
         if lease[_SENT_AT] is not None:
-            if len(self._remembered) >= _REMEMBERED_MAX:
-                self._remembered.clear()
-            self._remembered[lease[_SEQ]] = lease
+            if len(self._leases) >= _LEASES_MAX:
+                self._leases.clear()
+            self._leases[lease[_SEQ]] = lease
         log: int = lease[_LOG]
         return log
 
     def knows(self, receipt: Receipt) -> bool:
         """Tell whether the lease that a receipt names is remembered."""
-        lease = self._remembered.get(receipt.position)
+        lease = self._leases.get(receipt.position)
         return lease is not None and (lease[_GENERATION], lease[_EPOCH], lease[_VISIBLE_AT]) == receipt[2:]
 
     def keep(self, partition: int, leases: Collection[Lease], *, fifo: bool) -> None:
         """Write what the leases say of their receipts now."""
         for lease in leases:
-            self._remembered.pop(lease[_SEQ], None)
+            self._leases.pop(lease[_SEQ], None)
         rows = [(lease[_LOG], partition, lease[_GROUP], lease[_SEQ]) for lease in leases]
         self._executemany(SQL[f"{KIND[fifo]}_set_log"], rows)
 
@@ -164,7 +164,7 @@ class EventLog:
     def _hash(self, partition: int, group: int) -> int | None:
         """Return the hash of the name of a group of a FIFO queue."""
         if (partition, group) not in self._hashes:
-            if len(self._hashes) >= _REMEMBERED_MAX:
+            if len(self._hashes) >= _LEASES_MAX:
                 self._hashes.clear()
             row = self._execute(SQL["group_hash"], (partition, group)).fetchone()
             self._hashes[partition, group] = None if row is None else row[0]
@@ -200,7 +200,7 @@ class EventLog:
     def deleted_as_received(self, logged: Logged, seqs: Iterable[Row], now_ms: int) -> None:
         """Take note of messages (seq alone) that were deleted by the receipts of their remembered leases."""
         for (seq,) in seqs:
-            self._delete(logged, self._remembered.pop(seq), now_ms)
+            self._delete(logged, self._leases.pop(seq), now_ms)
 
     def deleted(self, queue: Queue, receipt: Receipt, lease: Lease | None, now_ms: int, *, acts: bool) -> None:
         """Take note of a delete: it acts, or its receipt has ended or its message has, which has no ``lease`` then.

@@ -42,7 +42,7 @@ class Sharing:
         self.flights: dict[int, tuple[Group, int, int]] = {}  # by seq: group, end, and since when
         self.touched: set[Group] = set()
 
-    def look(self, now_ms: int) -> None:
+    def pass_time(self, now_ms: int) -> None:
         """Count out what became visible again."""
         while self._ends and self._ends[0][0] <= now_ms:
             end_ms, seq = heappop(self._ends)
@@ -114,7 +114,7 @@ def in_order(
     ``judges``: a group that takes too much is noisy from now on; else it is so for this order alone.
     """
     sharing = sharing_of(session, queue)
-    sharing.look(now_ms)
+    sharing.pass_time(now_ms)
     partition, execute, others = queue.partition, session.execute, max(0, queue.in_flight - len(sharing.flights))
     for priority in priorities(queue):
         lane = GROUPED + priority
@@ -155,7 +155,7 @@ def touch(session: Session, queue: Queue, rows: Iterable[Row]) -> None:
 def received(session: Session, queue: Queue, given: Iterable[tuple[Row, int]], now_ms: int) -> None:
     """Count messages that were given, with their deadlines."""
     sharing = sharing_of(session, queue)
-    sharing.look(now_ms)
+    sharing.pass_time(now_ms)
     for row, end_ms in given:
         if row[_GROUP] is not None:
             sharing.take_off(row[0], (row[_LANE], row[_GROUP]), end_ms, now_ms, now_ms)
@@ -183,7 +183,7 @@ def ended(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]
     """Count out deleted messages: seq, lane and group of each."""
     sharing: Any = queue.fair
     if sharing is not None:
-        sharing.look(now_ms)
+        sharing.pass_time(now_ms)
         for seq, _, _ in rows:
             sharing.land(seq, now_ms)
     refile(session, queue, {(lane, group) for _, lane, group in rows if group is not None}, now_ms)
@@ -192,7 +192,7 @@ def ended(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]
 def changed(session: Session, queue: Queue, rows: Iterable[Any], now_ms: int) -> None:
     """Follow new deadlines: rows that begin as those of ``standard_find``."""
     sharing: Any = queue.fair
-    sharing.look(now_ms)
+    sharing.pass_time(now_ms)
     groups: set[Group] = set()
     for seq, visible_at_ms, receive_count, _, _, _, group, lane, *_ in rows:
         if group is None:
@@ -200,5 +200,5 @@ def changed(session: Session, queue: Queue, rows: Iterable[Any], now_ms: int) ->
         groups.add((lane, group))
         if receive_count:
             sharing.take_off(seq, (lane, group), visible_at_ms, now_ms, now_ms)
-    sharing.look(now_ms)  # those that are visible at once have something to give
+    sharing.pass_time(now_ms)  # those that are visible at once have something to give
     refile(session, queue, groups, now_ms)

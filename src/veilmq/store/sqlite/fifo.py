@@ -121,10 +121,10 @@ def _accept(
     ):
         return SentMessage(id=message_id, sequence=seq)
     key = deduplication_key(queue.number, group, dedup_id_of(new, settings), settings)
-    before = session.accepted.find(key)
-    if before is not None and before.id != message_id and now_ms < before.accepted_at_ms + _DEDUPLICATION_MS:
+    before = session.deduplication_log.find(key)
+    if before is not None and before.id != message_id and now_ms < before.logged_at_ms + _DEDUPLICATION_MS:
         return SentMessage(id=before.id, sequence=before.sequence)  # else it is new, or comes back by a forward
-    session.accepted.add(key, message_id, seq, now_ms)
+    session.deduplication_log.add(key, message_id, seq, now_ms)
     return SentMessage(id=message_id, sequence=seq)
 
 

@@ -60,7 +60,7 @@ class Session:
         self.ahead_ms = 0  # how far the instants that users see are ahead of the store's
         self.bytes_left = 0  # of bodies that the batch may still read
         self.write_bytes_left = 0  # that it may still write; the command that goes beyond is its last one that writes
-        self.accepted = Accepted(connection)
+        self.deduplication_log = DeduplicationLog(connection)
         self.events = EventLog(connection, options=options, database=database)
         self.forget()
 
@@ -111,8 +111,8 @@ class Session:
         self.flush()
         if self.has_ended:
             self.settle_ended()
-        if self.accepted.staged:
-            self.accepted.write()
+        if self.deduplication_log.staged:
+            self.deduplication_log.write()
         if self.events.staged:
             self.events.write(self.ahead_ms)
         touched, self._touched = self._touched, []
@@ -126,19 +126,19 @@ class Session:
 
     def roll_back(self) -> None:
         """Forget a batch that failed."""
-        self.accepted.forget()
+        self.deduplication_log.forget()
         if self.connection.in_transaction:
             self.execute("ROLLBACK")
         self.forget()
 
     def has_written(self, changes_before: int) -> bool:
         """Tell whether anything was written since ``write``, when the connection had made so many changes."""
-        waits = self._writes or self.accepted.staged or self.events.staged or self._touched or self.has_ended
+        waits = self._writes or self.deduplication_log.staged or self.events.staged or self._touched or self.has_ended
         return bool(waits) or self.connection.total_changes() > changes_before
 
-    def undo(self, accepted: int) -> None:
-        """Forget a command that was rolled back; the log has ``accepted`` entries of the batch before it."""
-        self.accepted.forget(accepted)
+    def undo(self, entries: int) -> None:
+        """Forget a command that was rolled back; the log has so many ``entries`` of the batch before it."""
+        self.deduplication_log.forget(entries)
         self.forget()
 
     # Reading.
@@ -343,15 +343,15 @@ class _RenumberingBook(ReceiptBook):
 # The deduplication log.
 
 
-class Acceptance(NamedTuple):
+class Deduplication(NamedTuple):
     """The message that was accepted with a key, and when."""
 
     id: bytes
     sequence: int
-    accepted_at_ms: int
+    logged_at_ms: int
 
 
-class Accepted:
+class DeduplicationLog:
     """What FIFO queues accepted lately, found by deduplication key: a log in the order of time, and chains through it.
 
     Keys are hashes, so a table ordered by them would be written to at another page with each message. Here the entries
@@ -380,21 +380,21 @@ class Accepted:
             self._next = at + 1
         self._written = self._next  # entries from here on are staged
 
-    def find(self, key: bytes) -> Acceptance | None:
+    def find(self, key: bytes) -> Deduplication | None:
         """Return the last message that was accepted with ``key``, ``None`` when there was none in five minutes."""
         number = self._slots[_HASH.unpack_from(key)[0] >> _SHIFT]
         while number >= self._first:
-            found, message_id, sequence, before, accepted_at_ms = self._entry(number)
+            found, message_id, sequence, before, logged_at_ms = self._entry(number)
             if found == key:
-                return Acceptance(message_id, sequence, accepted_at_ms)
+                return Deduplication(message_id, sequence, logged_at_ms)
             number = before
         return None
 
     def _entry(self, number: int) -> tuple[bytes, bytes, int, int, int]:
         if number >= self._written:
             return *ENTRY.unpack(self.staged[number - self._written]), self._at_ms
-        first, accepted_at_ms, entries = self._connection.execute(SQL["accepted_row"], (number,)).get
-        return *ENTRY.unpack_from(entries, (number - first) * ENTRY.size), accepted_at_ms
+        first, logged_at_ms, entries = self._connection.execute(SQL["accepted_row"], (number,)).get
+        return *ENTRY.unpack_from(entries, (number - first) * ENTRY.size), logged_at_ms
 
     def add(self, key: bytes, message_id: bytes, sequence: int, now_ms: int) -> None:
         """Take note of a message; all of a batch have one instant."""

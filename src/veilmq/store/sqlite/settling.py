@@ -403,7 +403,7 @@ def sink_of(session: Session, queue: Queue, now_ms: int) -> DeadLetterSink | Non
     target = session.find(settings.dead_letter_queue)
     if target is None or dead_letter_refusal(queue.name, settings, target.name, target.settings) is not None:
         return None
-    if session.database.is_short and session.database.look_again(now_ms):
+    if session.database.is_short and session.database.recheck_room(now_ms):
         return None
 
     def move(rows: list[Row]) -> None:

@@ -32,7 +32,7 @@ import apsw
 from veilmq.core.commands import Command, Done, ListQueues, Wake
 from veilmq.core.errors import OutcomeUnknown, ShuttingDown, VeilmqError
 from veilmq.core.limits import SECOND_MS
-from veilmq.store.clock import StoreClock, stopwatch_s
+from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.cold import STEPS, Scheduler, Sweep
 from veilmq.store.port import FAILED, FULL, NOTHING_HELD_BACK, Figure, Survey, execute, gauge
 from veilmq.store.queue_commands import SurveyQueues
@@ -56,7 +56,7 @@ _DOUBT_MS = 10 * SECOND_MS  # from one look whether a doubted clock is synchroni
 
 _QUICK_S = 0.001
 _SYNCS_REMEMBERED = 8
-_COMMITS_PER_LOOK = 64
+_COMMITS_PER_TRIAL = 64
 _COMMITS_PER_QUICK = 16  # so many more for each time that a look took as long as a quick sync may
 _GIVES_AFTER_S = 0.005  # the loop gives the thread the GIL, each time that a commit has taken so much longer
 _GIVEN_S_MAX = 0.000_5
@@ -88,7 +88,7 @@ class Committer:
         self._loop = asyncio.get_running_loop()
         self._stopwatch = stopwatch
         self._usual_s = 0.0
-        self._commits_to_look = 0
+        self._commits_to_trial = 0
         self._work: SimpleQueue[bool] = SimpleQueue()
         self._ended = Event()  # the thread needs the GIL no more
         self._giving: asyncio.TimerHandle | None = None
@@ -101,10 +101,10 @@ class Committer:
         """Make the batch durable; ``committed`` follows, before or after this returns."""
         if self._thread is None:
             self._committed(self._try())
-        elif not self._database.moves_log and (self._usual_s < _QUICK_S or self._commits_to_look <= 0):
+        elif not self._database.moves_log and (self._usual_s < _QUICK_S or self._commits_to_trial <= 0):
             self._committed(self._timed_try())
         else:
-            self._commits_to_look -= 1
+            self._commits_to_trial -= 1
             self._ended.clear()
             self._work.put(True)
             self._giving = self._loop.call_later(_GIVES_AFTER_S, self._give_gil)
@@ -118,7 +118,7 @@ class Committer:
     def _try(self) -> BaseException | None:
         try:
             self._database.commit()
-            self._database.look()
+            self._database.check_room()
         except BaseException as error:  # noqa: BLE001 - the engine decides what it means, in its own thread
             return error
         return None
@@ -143,7 +143,7 @@ class Committer:
         error = self._try()
         took_s = self._stopwatch() - started_s
         self._usual_s += (took_s - self._usual_s) / _SYNCS_REMEMBERED
-        self._commits_to_look = _COMMITS_PER_LOOK + int(_COMMITS_PER_QUICK * took_s / _QUICK_S)
+        self._commits_to_trial = _COMMITS_PER_TRIAL + int(_COMMITS_PER_QUICK * took_s / _QUICK_S)
         return error
 
 
@@ -154,7 +154,7 @@ class SqliteStore:
         self,
         folder: Path | None,
         *,
-        clock: StoreClock,
+        clock: SystemClock,
         options: EngineOptions | None = None,
         on_fatal: Callable[[BaseException], object] | None = None,
     ) -> None:
@@ -184,7 +184,7 @@ class SqliteStore:
             ((floor_ms, _, mark),) = self._session.rows("progress")
             clock.resume(mark, floor_ms=floor_ms)
             self._batch = Batch(self._session, self._database)
-            self._database.look()
+            self._database.check_room()
             self._committer = Committer(self._database, self._committed, in_thread=folder is not None)
         except BaseException:
             if self._lock is not None:
@@ -193,10 +193,10 @@ class SqliteStore:
         steps: tuple[type[Command], ...] = (Sweep, *STEPS)
         for step in steps:
             self._session.schedulers[step] = Scheduler(step=partial(self._do_slice, step()), clock=clock)
-            self._session.schedulers[step].look()
+            self._session.schedulers[step].schedule()
         self._doubting = Scheduler(step=self._settle_clock, clock=clock)
         if clock.doubt is not None:
-            self._doubting.look(_DOUBT_MS)
+            self._doubting.schedule(_DOUBT_MS)
         for warning in self.warnings():
             log.warning("%s", warning)
 
@@ -275,7 +275,7 @@ class SqliteStore:
         """Where messages are kept; see ``store.port.Store``."""
         return "in memory only, gone when the server stops" if self._folder is None else f"in {self._folder.resolve()}"
 
-    async def obstacles(self) -> list[str]:
+    async def readiness_failures(self) -> list[str]:
         """Return why no requests should be sent here."""
         return [text for text, holds in {FAILED: self.has_failed, FULL: self._database.is_short}.items() if holds]
 
@@ -334,7 +334,7 @@ class SqliteStore:
             log.warning("the clock is trusted: %s that was held back is applied", _span(applied_ms))
         self._mark_due_ms, self._mark_alone = 0, True
         self.submit(ListQueues(account=""), _nothing)
-        self._session.schedulers[Sweep].look()
+        self._session.schedulers[Sweep].schedule()
 
     # Batches.
 
@@ -360,7 +360,7 @@ class SqliteStore:
 
     def _committed(self, error: BaseException | None) -> None:
         if error is None:
-            self._session.accepted.keep()
+            self._session.deduplication_log.keep()
             self._deliver()
         elif isinstance(error, Exception) and ran_out_of_room(error):
             try:

@@ -42,7 +42,7 @@ _ROWS_PER_SWEEP = 1_000
 _QUEUES_PER_SWEEP = 200
 _PARTITION_ROWS = 5  # what a look at a partition takes, in rows
 _PAUSE_MS = 10
-_LOOK_MS = RETENTION_S.minimum * SECOND_MS
+_SWEEP_MS = RETENTION_S.minimum * SECOND_MS
 
 
 class _Transaction(ClaimTransaction):
@@ -116,7 +116,7 @@ class _Transaction(ClaimTransaction):
 
     def need_room(self) -> None:
         database = self._session.database
-        if database.is_short and database.look_again(self._now_ms):
+        if database.is_short and database.recheck_room(self._now_ms):
             raise StoreFull
 
     async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
@@ -203,7 +203,7 @@ class _Transaction(ClaimTransaction):
         return ours
 
     def schedule(self, step: type[Command]) -> None:
-        self._session.schedulers[step].look()
+        self._session.schedulers[step].schedule()
 
     def notify(self, name: str) -> None:
         """Have the watch look at once; what it submits is part of the batch."""
@@ -307,14 +307,14 @@ def driven(cold: Cold, *, changes: bool) -> Callable[[Session, Any, int], object
         if not changes:
             return end(running)
         session.write()
-        accepted, changes_before = session.accepted.count, session.connection.total_changes()
+        entries_before, changes_before = session.deduplication_log.count, session.connection.total_changes()
         session.execute("SAVEPOINT cold")
         try:
             return end(running)
         except VeilmqError:
             if session.has_written(changes_before):
                 session.execute("ROLLBACK TO cold")
-                session.undo(accepted)
+                session.undo(entries_before)
             raise
         finally:
             if session.connection.in_transaction:
@@ -345,7 +345,7 @@ def sweep(session: Session, command: Sweep, now_ms: int) -> int:
     A slice is a thousand rows, a few milliseconds, and a pause follows. Retention is at least a minute, so a look a
     minute misses no end of it; nothing is delivered late by that, since every command reckons with retention by itself.
     """
-    session.database.look_again(now_ms)
+    session.database.recheck_room(now_ms)
     left = _ROWS_PER_SWEEP
     while left > 0 and (retired := session.row("retired_part")) is not None:
         left -= _PARTITION_ROWS + _sweep_partition(session, retired, left, now_ms)
@@ -367,13 +367,13 @@ def sweep(session: Session, command: Sweep, now_ms: int) -> int:
     old = session.rows("old_accepted", _ROWS_PER_SWEEP, now_ms - DEDUPLICATION_S * SECOND_MS)
     if old:
         session.run("delete_accepted", old[-1][0])
-        session.accepted.cut()
+        session.deduplication_log.cut()
     session.flush()  # groups have the rows that say whether they have messages
     many_groups = session.group_numbers.sweep(_ROWS_PER_SWEEP // 2)
     many_expired = session.events.sweep(_ROWS_PER_SWEEP // 4, now_ms)
     gave_back = session.database.give_back()
     more = many_groups or many_expired or gave_back or left <= 0 or session.swept_to > 0
-    return _PAUSE_MS if more or session.row("retired_part") is not None else _LOOK_MS
+    return _PAUSE_MS if more or session.row("retired_part") is not None else _SWEEP_MS
 
 
 def _sweep_partition(session: Session, retired: Row, rows_max: int, now_ms: int) -> int:

@@ -15,7 +15,7 @@ from veilmq.core import claims, commands
 from veilmq.core.errors import ClaimLost, EpochFenced, OutcomeUnknown, PurgeInProgress, StoreUnavailable
 from veilmq.store.port import execute
 from veilmq.store.postgres import transaction
-from veilmq.store.postgres.background import LOOK_MS
+from veilmq.store.postgres.background import POLL_MS
 from veilmq.store.postgres.engine import PostgresEngine
 
 SLICE = 8
@@ -101,7 +101,7 @@ def test_what_a_dead_node_left_to_be_done_is_done(nodes: TwoNodes, ending: Any, 
     claimed = f"SELECT count(*) FROM mq.{table} WHERE claim IS NOT NULL"
     assert nodes.host.values(claimed) == [3 * SLICE]
     for _ in range(5):
-        nodes.advance(LOOK_MS)
+        nodes.advance(POLL_MS)
     assert nodes.host.values(claimed) == [0]
     assert nodes.host.counts() == ((0, 0, 0) if ending is ACKNOWLEDGE else (4 * SLICE, 0, 0))
     assert nodes.host.rows("claim") == 0
@@ -179,7 +179,7 @@ def test_each_message_is_somebodys_once(postgres_url: str, *, fifo: bool) -> Non
         host.run(work())
         assert len(got) == len(set(got)) == MESSAGES
         for _ in range(60):  # what a node leaves that ends, another one finds when it looks again
-            host.advance(LOOK_MS // 50)
+            host.advance(POLL_MS // 50)
         assert host.counts() == (0, 0, 0)
         # But for what a source passed over last, which an answer lost may have to be repeated with.
         assert host.values("SELECT count(*) FROM mq.claim WHERE is_ending OR source IS NULL") == [0]

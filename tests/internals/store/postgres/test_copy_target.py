@@ -109,7 +109,7 @@ def test_a_node_that_is_back_while_a_database_is_copied_ends_that(postgres_url: 
             assert await source.queues() == []
             async with _node(postgres_url):
                 with pytest.raises(CopyRefused, match="stop all servers"):
-                    await source.accepted()
+                    await source.deduplication_log()
 
     asyncio.run(run())
 
@@ -124,7 +124,7 @@ def test_a_node_that_waits_for_a_copy_does_not_end_it(postgres_url: str) -> None
             async with _node(postgres_url) as node:
                 keys = asyncio.create_task(node.fetch("SELECT name FROM mq.setting"))
                 await _waits(lock, node)
-                assert await source.accepted() == []
+                assert await source.deduplication_log() == []
                 await lock.commit()
                 assert len(await keys) > 0
 

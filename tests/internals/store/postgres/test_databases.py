@@ -15,7 +15,8 @@ from veilmq.core import commands
 from veilmq.core.errors import StoreUnavailable
 from veilmq.store.port import StoreError, execute
 from veilmq.store.postgres import Shards, databases
-from veilmq.store.postgres.outbox import CLAIM_MS, LOOK_MS
+from veilmq.store.postgres.background import POLL_MS
+from veilmq.store.postgres.outbox import CLAIM_MS
 from veilmq.store.postgres.store import REFRESH_MS
 from veilmq.store.urls import bare
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder
@@ -181,7 +182,7 @@ def test_messages_for_a_queue_in_a_removed_database_come_back(host: ShardsHost) 
     host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": DEAD, "receives_max": 1}))
     host.send("a")
     host.receive(1, timeout_s=0)
-    host.engine.carriers[0].stop()  # nothing is carried
+    host.engine.relays[0].stop()  # nothing is relayed
     assert host.receive(1) == []
     host.do(commands.DeleteQueue(queue=DEAD))
 
@@ -191,8 +192,8 @@ def test_messages_for_a_queue_in_a_removed_database_come_back(host: ShardsHost) 
 
     host.run(remove_all_the_same())
     host.reopen()
-    host.advance(CLAIM_MS + LOOK_MS)
-    host.advance(LOOK_MS)
+    host.advance(CLAIM_MS + POLL_MS)
+    host.advance(POLL_MS)
     assert host.receive_one().body == "a"
 
 

@@ -13,7 +13,7 @@ from tests.store.host import QUEUE, message
 from tests.store.postgres_host import OF_QUEUES, RESTLESS, PostgresHost, connected, hosting_postgres, open_engine
 from veilmq.core import commands
 from veilmq.store.postgres import PostgresOptions
-from veilmq.store.postgres.background import JANITOR_MS as LOOK_MS
+from veilmq.store.postgres.background import JANITOR_MS
 from veilmq.store.postgres.engine import PostgresEngine
 
 SMALL = PostgresOptions(purge_pause_s=0, queue_name_pause_s=0, sweep_rows=2)
@@ -60,9 +60,9 @@ def test_messages_past_their_retention_are_deleted(host: PostgresHost) -> None:
     host.send(*"abcde")
     host.advance(50_000)
     host.send("young")
-    host.advance(LOOK_MS)
+    host.advance(JANITOR_MS)
     assert rows(host, "msg") == {"msg": 1}
-    host.advance(LOOK_MS)
+    host.advance(JANITOR_MS)
     assert rows(host, "msg") == {}
 
 
@@ -73,7 +73,7 @@ def test_messages_of_groups_are_deleted_with_their_groups(host: PostgresHost) ->
     host.receive(2, timeout_s=3_600)
     host.advance(30_000)
     send_in_turn(host, "a3")
-    host.advance(LOOK_MS - 30_000)
+    host.advance(JANITOR_MS - 30_000)
     assert rows(host, "fifo_msg", "fifo_group", "accepted") == {"fifo_msg": 1, "fifo_group": 1, "accepted": 6}
     assert host.receive_one().body == "a3"
     host.advance(300_000)
@@ -87,10 +87,10 @@ def test_dead_letters_end_by_their_first_sending(host: PostgresHost) -> None:
     host.create(dead_letter_queue=dead, receives_max=1)
     host.send(*"abc")
     host.receive(3, timeout_s=0)
-    host.advance(LOOK_MS)
+    host.advance(JANITOR_MS)
     assert host.receive(10) == []
     assert rows(host, "msg") == {"msg": 3}
-    host.advance(LOOK_MS)
+    host.advance(JANITOR_MS)
     assert rows(host, "msg") == {}
 
 
@@ -98,12 +98,12 @@ def test_what_a_shorter_retention_had_ended_is_deleted(host: PostgresHost) -> No
     """Also when a longer one is in force; after that nothing is looked for any more."""
     host.create(retention_s=60)
     host.send(*"abc")
-    host.advance(LOOK_MS - 1)
+    host.advance(JANITOR_MS - 1)
     host.send("young")
     host.advance(1)
     host.send("d")
     host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 1_000}))
-    host.advance(LOOK_MS)
+    host.advance(JANITOR_MS)
     assert (rows(host, "msg"), host.counts()) == ({"msg": 2}, (2, 0, 0))
     assert ask(host, "SELECT max(ended_before) FROM mq.part") == 0
 
@@ -116,7 +116,7 @@ def test_what_was_purged_or_deleted_is_cleared_away(host: PostgresHost, settings
     send_in_turn(host, "a1", "a2", "b1", "c1", "d1")
     host.do(commands.Receive(queue=QUEUE, attempt_id="x" if settings else None))
     host.do(way(queue=QUEUE))
-    host.advance(LOOK_MS)
+    host.advance(JANITOR_MS)
     assert rows(host, "msg", "fifo_msg", "fifo_group") == {}
     assert ask(host, "SELECT count(*) FROM mq.part WHERE retired") == 1
     host.advance(300_000)
@@ -132,9 +132,9 @@ def test_pauses_that_are_over_are_forgotten(postgres_url: str) -> None:
         host.create("a/gone")
         host.do(commands.PurgeQueue(queue=QUEUE))
         host.do(commands.DeleteQueue(queue="a/gone"))
-        host.advance(LOOK_MS)
+        host.advance(JANITOR_MS)
         assert rows(host, "pause") == {"pause": 1}
-        host.advance(LOOK_MS)
+        host.advance(JANITOR_MS)
         assert rows(host, "pause") == {}
 
 
@@ -145,16 +145,16 @@ def test_one_node_has_the_turn_and_another_takes_it_over(host: PostgresHost) -> 
         return await open_engine(host.url, clock=host.clock, options=RESTLESS)
 
     host.create(retention_s=60)
-    host.advance(LOOK_MS)
+    host.advance(JANITOR_MS)
     first = cast(PostgresEngine, host.engine)
     second = host.run(other_node())
-    host.advance(LOOK_MS)
+    host.advance(JANITOR_MS)
     host.run(second.answered())
     assert (first.janitor.turn.is_held, second.janitor.turn.is_held) == (True, False)
     host.send(*"abc")
     host.in_loop(first.janitor.stop)
     host.run(_gone(host))
-    host.advance(LOOK_MS)
+    host.advance(JANITOR_MS)
     host.run(second.answered())
     assert (first.janitor.turn.is_held, second.janitor.turn.is_held) == (False, True)
     assert rows(host, "msg") == {}
@@ -164,12 +164,12 @@ def test_one_node_has_the_turn_and_another_takes_it_over(host: PostgresHost) -> 
 def test_a_lost_connection_only_delays_it(host: PostgresHost) -> None:
     """The next look has another one."""
     host.create(retention_s=60)
-    host.advance(LOOK_MS)
+    host.advance(JANITOR_MS)
     host.send(*"abc")
     ask(host, "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
     host.run(_gone(host))
-    host.advance(LOOK_MS)
-    host.advance(LOOK_MS)
+    host.advance(JANITOR_MS)
+    host.advance(JANITOR_MS)
     assert rows(host, "msg") == {}
 
 
@@ -178,7 +178,7 @@ def test_a_server_that_falls_silent_is_given_up(host: PostgresHost) -> None:
 
     async def swept(node: PostgresEngine) -> bool:
         async with asyncio.timeout(60):
-            host.clock.advance(LOOK_MS)
+            host.clock.advance(JANITOR_MS)
             await node.answered()
         return node.janitor.turn.is_held
 
@@ -212,11 +212,11 @@ def test_what_the_janitor_cannot_read_does_not_keep_the_turn(host: PostgresHost)
     host.send("a")
     ask(host, "UPDATE mq.queue SET settings = '{' RETURNING 1")
     settings = "SELECT convert_to('{\"retention_s\": 60}', 'UTF8')"
-    host.advance(LOOK_MS)
+    host.advance(JANITOR_MS)
     assert rows(host, "msg") == {"msg": 1}
     assert not cast(PostgresEngine, host.engine).janitor.turn.is_held
     ask(host, f"UPDATE mq.queue SET settings = ({settings}) RETURNING 1")
-    host.advance(LOOK_MS)
+    host.advance(JANITOR_MS)
     assert rows(host, "msg") == {}
 
 
@@ -224,7 +224,7 @@ def test_a_node_that_ends_while_it_connects_leaves_its_turn(host: PostgresHost) 
     """Nothing else would end that connection."""
 
     async def end_at_once() -> int:
-        host.clock.advance(LOOK_MS)
+        host.clock.advance(JANITOR_MS)
         await asyncio.sleep(0)
         await host.engine.close()
         async with connected(host.url) as connection:

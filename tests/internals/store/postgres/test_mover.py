@@ -14,7 +14,7 @@ from tests.store.test_moves import PAUSE_MS, finish, kill, latest, run, start
 from veilmq.core import commands
 from veilmq.core.commands import MoveStatus
 from veilmq.core.errors import InternalError, StoreUnavailable
-from veilmq.store.postgres.background import LOOK_MS, Mover
+from veilmq.store.postgres.background import POLL_MS, Mover
 from veilmq.store.postgres.engine import PostgresEngine
 
 
@@ -40,7 +40,7 @@ def test_a_task_goes_on_when_its_node_is_gone(host: PostgresHost) -> None:
     assert latest(host).messages_moved == 1
     host.run(host.engine.close())
     host.engine = cast(Any, other)
-    host.advance(LOOK_MS)
+    host.advance(POLL_MS)
     run(host, 2_000)
     ended = latest(host)
     assert (ended.status, ended.messages_moved) == (MoveStatus.COMPLETED, 4)
@@ -60,7 +60,7 @@ def test_a_step_that_fails_is_done_again(host: PostgresHost, error: type[Excepti
 
     async def work() -> None:
         mover = Mover(step=step, clock=host.clock, start=lambda step: works.append(asyncio.ensure_future(step)))
-        mover.look()
+        mover.schedule()
         for at in range(2):
             host.clock.advance(1_000)
             await works[at]
@@ -92,7 +92,7 @@ def test_several_nodes_move_no_message_twice(host: PostgresHost) -> None:
     """However many there are at the task, and its rate holds."""
     others = [host.run(open_node(host)) for _ in range(2)]
     kill(host, *(str(number) for number in range(20)))
-    host.advance(LOOK_MS)
+    host.advance(POLL_MS)
     start(host, rate=10)
     for _ in range(100):
         host.advance(PAUSE_MS)

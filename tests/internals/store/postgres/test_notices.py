@@ -57,7 +57,7 @@ def test_an_interest_that_nobody_repeats_ends() -> None:
     interests.drop("a", "q")
     assert interests.has("q")
     clock.advance(2 * REFRESH_MS)
-    interests.look()
+    interests.prune()
     assert not interests.has("q")
     assert not interests.give_place("q")
 

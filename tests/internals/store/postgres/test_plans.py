@@ -38,7 +38,7 @@ STATEMENTS: dict[str, dict[str, str]] = {
     "locks": {"choose": STANDARD["choose"]},
     "of FIFO queues in the outbox": {name: OUTBOX[f"fifo_{name}"] for name in ("first", "messages")},
 }
-WHOLE = {"count", "look", "waiting"}
+WHOLE = {"count", "inspect", "waiting"}
 """Statements that are about all of a partition, or its first messages."""
 
 _SCAN = re.compile(

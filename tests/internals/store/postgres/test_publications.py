@@ -13,7 +13,7 @@ from veilmq.core.claims import ListWriters, Publish, Published, Stage, Staged
 from veilmq.core.commands import DeleteQueue, PurgeQueue
 from veilmq.core.errors import QueueNotFound
 from veilmq.store.port import execute
-from veilmq.store.postgres.background import LOOK_MS
+from veilmq.store.postgres.background import POLL_MS
 from veilmq.store.publications import CLIENT_MS, PIECE_MESSAGES
 
 MANY = 4 * PIECE_MESSAGES
@@ -60,7 +60,7 @@ def test_what_a_dead_node_had_decided_enters(nodes: TwoNodes) -> None:
     assert nodes.host.do(PUBLISH).more
     nodes.first.publisher.stop()
     for _ in range(MANY // PIECE_MESSAGES + 2):
-        nodes.advance(LOOK_MS)
+        nodes.advance(POLL_MS)
     check_all_came(nodes)
 
 

@@ -19,8 +19,8 @@ from veilmq.core.receipts import CountEvents, ForgetEvents, PlanExport, ReadEven
 from veilmq.core.settings import AccountSettings
 from veilmq.store.port import StoreError, execute
 from veilmq.store.postgres import Shards
-from veilmq.store.postgres.background import JANITOR_MS
-from veilmq.store.postgres.outbox import CLAIM_MS, LOOK_MS
+from veilmq.store.postgres.background import JANITOR_MS, POLL_MS
+from veilmq.store.postgres.outbox import CLAIM_MS
 from veilmq.store.postgres.store import REFRESH_MS
 from veilmq.testing import VirtualClock
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder
@@ -145,8 +145,8 @@ def test_listings_are_of_all_databases(host: ShardsHost) -> None:
     page = host.do(commands.ListDeadLetterSources(queue=DEAD, after=names(5)[0], count=3))
     assert (page.names, page.more) == (names(5)[1:4], True)
     assert host.run(host.engine.survey(2)) == ([DEAD, names(1)[0]], 6)
-    assert host.run(host.engine.obstacles()) == []
-    assert {figure.name for figure in host.engine.figures()} > {"store_reachable", "store_outbox_carried"}
+    assert host.run(host.engine.readiness_failures()) == []
+    assert {figure.name for figure in host.engine.figures()} > {"store_reachable", "store_outbox_relayed"}
 
 
 def test_receipts_are_of_one_database(host: ShardsHost) -> None:
@@ -267,11 +267,11 @@ def test_what_is_in_the_others_goes_on(frail: tuple[ShardsHost, PostgresServer])
     assert host.receive(10) == []  # they are dead, and on their way
     assert host.counts(QUEUE) == (0, 0, 0)
     host.create(LATER)
-    assert host.run(host.engine.obstacles()) == []
+    assert host.run(host.engine.readiness_failures()) == []
     bring_up(host, server)
     assert host.place_of(LATER) == 0
-    host.advance(CLAIM_MS + LOOK_MS)
-    host.advance(LOOK_MS)
+    host.advance(CLAIM_MS + POLL_MS)
+    host.advance(POLL_MS)
     assert sorted(each.body for each in host.receive(10, queue=DEAD)) == ["a", "b", "before"]
     assert len(host.do(commands.ListQueues(account="000000000000")).names) == 3
 
@@ -292,7 +292,7 @@ def test_a_move_task_that_waits_for_it_keeps_no_other_from_going_on(frail: tuple
         host.do(commands.SetQueue(queue=source, settings={"dead_letter_queue": target, "receives_max": 1}))
     for source, letters in ((near, "ab"), (far, "ab"), (other, "abcde")):
         kill(host, *letters, queue=source)
-        host.advance(CLAIM_MS + LOOK_MS)
+        host.advance(CLAIM_MS + POLL_MS)
     for source in (dead, other_dead):
         host.do(commands.StartMove(source=source, moves_per_s_max=1))
     assert (host.counts(near), host.counts(other)) == ((1, 0, 0), (1, 0, 0))
@@ -303,9 +303,9 @@ def test_a_move_task_that_waits_for_it_keeps_no_other_from_going_on(frail: tuple
     assert (host.counts(near), host.counts(dead)) == ((2, 0, 0), (2, 0, 0))
     assert (host.counts(other), host.counts(other_dead)) == ((5, 0, 0), (0, 0, 0))
     bring_up(host, server)
-    host.advance(CLAIM_MS + LOOK_MS)
+    host.advance(CLAIM_MS + POLL_MS)
     for _ in range(3):
-        host.advance(LOOK_MS)
+        host.advance(POLL_MS)
     assert (host.counts(far), host.counts(dead)) == ((2, 0, 0), (0, 0, 0))
 
 

@@ -14,8 +14,7 @@ from tests.store.test_dead_letters import DEAD, pair
 from tests.store.test_moves import finish, kill, latest, start
 from veilmq.core import commands
 from veilmq.core.commands import MoveStatus
-from veilmq.store.postgres.background import JANITOR_MS as LOOK_MS
-from veilmq.store.postgres.background import LOOK_MS as LOOK_FOR_MOVES_MS
+from veilmq.store.postgres.background import JANITOR_MS, POLL_MS
 from veilmq.store.postgres.database import SETTINGS
 
 ESTIMATED = replace(RESTLESS, in_flight_max=2, in_flight_counted_max=0)
@@ -59,12 +58,12 @@ def sweepers(nodes: TwoNodes) -> int:
 def test_a_janitor_that_is_cut_off_leaves_its_turn(nodes: TwoNodes) -> None:
     """In the middle of a sweep, which one node does; whoever looks first has it then, and sweeps."""
     nodes.host.create(retention_s=60)
-    nodes.advance(LOOK_MS)
+    nodes.advance(JANITOR_MS)
     nodes.host.send(*"abc")
     assert sweepers(nodes) == 1
-    assert end_in_its_work(nodes, "msg", time_ms=LOOK_MS)
+    assert end_in_its_work(nodes, "msg", time_ms=JANITOR_MS)
     nodes.until(lambda: sweepers(nodes) <= 1)
-    nodes.advance(LOOK_MS)
+    nodes.advance(JANITOR_MS)
     assert sweepers(nodes) == 1
     assert nodes.host.counts() == (0, 0, 0)
     assert _rows(nodes, "msg") == 0
@@ -74,7 +73,7 @@ def test_a_move_task_that_is_cut_off_goes_on(nodes: TwoNodes) -> None:
     """The slice is rolled back with its node's connection; nothing is lost, doubled or miscounted."""
     pair(nodes.host, receives_max=1)
     kill(nodes.host, *(str(number) for number in range(60)))
-    nodes.advance(LOOK_FOR_MOVES_MS)
+    nodes.advance(POLL_MS)
     start(nodes.host, rate=50)
     for _ in range(3):
         assert end_in_its_work(nodes, "msg", time_ms=1_000)

@@ -13,7 +13,7 @@ from tests.store.test_dead_letters import DEAD, pair
 from tests.store.test_moves import kill, start
 from veilmq.core import commands
 from veilmq.core.errors import QueueNotFound
-from veilmq.store.postgres.background import JANITOR_MS as LOOK_MS
+from veilmq.store.postgres.background import JANITOR_MS
 from veilmq.store.postgres.nodes import REFRESH_MS, REST_MS, SOON_MS
 
 DEAF = replace(RESTLESS, listens=False)
@@ -101,7 +101,7 @@ def test_what_the_janitor_deletes_wakes(nodes: TwoNodes) -> None:
     nodes.host.create(retention_s=60)
     nodes.host.send(*"ab")
     nodes.watch()
-    nodes.advance(LOOK_MS - 1_000)
+    nodes.advance(JANITOR_MS - 1_000)
     nodes.woken_ms.clear()
     nodes.advance(1_000)
     nodes.advance(REST_MS)

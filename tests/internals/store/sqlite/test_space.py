@@ -31,7 +31,7 @@ def test_a_freed_disk_takes_sends_again_though_nothing_else_commits(
         host.create()
         with monkeypatch.context() as full:
             full.setattr(os, "statvfs", no_room)
-            host.engine._database.look()
+            host.engine._database.check_room()
             assert refuses(host)
             host.advance(1_000)
             assert refuses(host)

@@ -7,7 +7,7 @@ from tests.store.host import QUEUE, message
 from tests.store.postgres_host import PostgresHost, hosting_postgres
 from veilmq.core import commands
 from veilmq.core.commands import InspectLeases, InspectQueue, MessageState
-from veilmq.store import looks
+from veilmq.store import inspection
 
 pytestmark = pytest.mark.usefixtures("new_tables")
 
@@ -49,7 +49,7 @@ def test_a_look_costs_the_same_however_many_others_there_are(postgres_url: str, 
 
 def test_no_more_are_passed_over_than_a_look_may(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is behind them is not seen."""
-    monkeypatch.setattr(looks, "INSPECT_SCANNED_MAX", 7)
+    monkeypatch.setattr(inspection, "INSPECT_SCANNED_MAX", 7)
     seen = []
     with hosting_postgres(postgres_url) as host:
         host.create()

@@ -16,8 +16,9 @@ from tests.store.test_dead_letters_fifo import take as take_in_turn
 from tests.store.test_moves import kill
 from veilmq.core import commands
 from veilmq.core.topics import Forward, Forwarded, ForwardEntry
+from veilmq.store.postgres.background import POLL_MS
 from veilmq.store.postgres.node import Positions
-from veilmq.store.postgres.outbox import CLAIM_MS, LOOK_MS, Batch, Transit, arrive, due, take
+from veilmq.store.postgres.outbox import CLAIM_MS, Batch, Outbox, arrive, due, take
 
 BODIES = [str(number) for number in range(250)]
 STEPS = 6
@@ -32,35 +33,35 @@ def host(shard_urls: list[str]) -> Iterator[ShardsHost]:
         yield opened
 
 
-def stop_carriers(host: ShardsHost) -> None:
+def stop_relays(host: ShardsHost) -> None:
     """Leave what is put in the outbox there."""
-    for carrier in host.engine.carriers.values():
-        carrier.stop()
+    for relay in host.engine.relays.values():
+        relay.stop()
 
 
 def carry_again(host: ShardsHost) -> None:
     """Go on with another node, which finds what the first one left."""
     host.reopen()
     host.run(host.engine.answered())
-    host.advance(CLAIM_MS + LOOK_MS)
+    host.advance(CLAIM_MS + POLL_MS)
 
 
-async def one_transit(source: Any) -> Transit:
+async def one_outbox(source: Any) -> Outbox:
     """Return the only way that has something to be carried."""
-    (transit,) = await due(source)
-    return transit
+    (outbox,) = await due(source)
+    return outbox
 
 
-async def taken(source: Any, transit: Transit, done: Batch | None = None) -> Batch | None:
+async def taken(source: Any, outbox: Outbox, done: Batch | None = None) -> Batch | None:
     """Take a batch, as a transaction."""
     async with source.transaction():
-        return await take(source, transit, done)
+        return await take(source, outbox, done)
 
 
-async def arrived(target: Any, transit: Transit, batch: Batch) -> Any:
+async def arrived(target: Any, outbox: Outbox, batch: Batch) -> Any:
     """Have a batch arrive, as a transaction."""
     async with target.transaction():
-        return await arrive(target, transit, 1, batch, Positions())
+        return await arrive(target, outbox, 1, batch, Positions())
 
 
 def drained(host: ShardsHost, queue: str = DEAD) -> list[str]:
@@ -88,26 +89,26 @@ def left_in_outbox(host: ShardsHost) -> int:
 
 @pytest.mark.parametrize("steps", range(STEPS))
 def test_nothing_is_lost_or_doubled_by_a_death_between_two_steps(host: ShardsHost, steps: int) -> None:
-    """Two batches are on their way, and their carrier ends after so many steps; another one takes over."""
-    stop_carriers(host)
+    """Two batches are on their way, and their relay ends after so many steps; another one takes over."""
+    stop_relays(host)
     kill(host, *BODIES)
     assert (left_in_outbox(host), host.counts(DEAD)) == (len(BODIES), (0, 0, 0))
 
     async def go() -> None:
         async with connected(host.urls[1]) as source, connected(host.urls[0]) as target:
-            transit = await one_transit(source)
-            batch = await taken(source, transit) if steps > 0 else None
+            outbox = await one_outbox(source)
+            batch = await taken(source, outbox) if steps > 0 else None
             if batch is not None and steps == 2:  # it ends before the commit
                 transaction = target.transaction()
                 await transaction.start()
-                await arrive(target, transit, 1, batch, Positions())
+                await arrive(target, outbox, 1, batch, Positions())
                 await transaction.rollback()
             if batch is not None and steps > 2:
-                await arrived(target, transit, batch)
+                await arrived(target, outbox, batch)
             if batch is not None and steps > 3:
-                batch = await taken(source, transit, batch)
+                batch = await taken(source, outbox, batch)
             if batch is not None and steps > 4:
-                await arrived(target, transit, batch)
+                await arrived(target, outbox, batch)
 
     host.run(go())
     carry_again(host)
@@ -116,29 +117,29 @@ def test_nothing_is_lost_or_doubled_by_a_death_between_two_steps(host: ShardsHos
     host.check()
 
 
-def test_a_carrier_that_comes_late_changes_nothing(host: ShardsHost) -> None:
+def test_a_relay_that_comes_late_changes_nothing(host: ShardsHost) -> None:
     """It held a batch while others carried it, and what came after it."""
-    stop_carriers(host)
+    stop_relays(host)
     kill(host, "a", "b")
 
-    async def hold() -> tuple[Transit, Batch]:
+    async def hold() -> tuple[Outbox, Batch]:
         async with connected(host.urls[1]) as source:
-            transit = await one_transit(source)
-            batch = await taken(source, transit)
+            outbox = await one_outbox(source)
+            batch = await taken(source, outbox)
             assert batch is not None
-            return transit, batch
+            return outbox, batch
 
-    async def come_late(transit: Transit, batch: Batch) -> Any:
+    async def come_late(outbox: Outbox, batch: Batch) -> Any:
         async with connected(host.urls[1]) as source, connected(host.urls[0]) as target:
-            answer = await arrived(target, transit, batch)
-            assert await taken(source, transit, batch) is None
+            answer = await arrived(target, outbox, batch)
+            assert await taken(source, outbox, batch) is None
             return answer
 
-    transit, batch = host.run(hold())
+    outbox, batch = host.run(hold())
     carry_again(host)
-    assert host.run(come_late(transit, batch)).last_number is None
+    assert host.run(come_late(outbox, batch)).last_number is None
     kill(host, "c")
-    assert host.run(come_late(transit, batch)).last_number == batch.number + 1
+    assert host.run(come_late(outbox, batch)).last_number == batch.number + 1
     assert drained(host) == ["a", "b", "c"]
 
 
@@ -173,13 +174,13 @@ def test_a_deleted_queue_leaves_no_number_behind(host: ShardsHost) -> None:
 def test_the_books_are_right_after_many_crashes(host: ShardsHost, seed: int) -> None:
     """All connections end while messages are on their way, again and again."""
     random = Random(seed)
-    stop_carriers(host)
+    stop_relays(host)
     kill(host, *BODIES)
 
     async def end_soon() -> None:
         for url in host.urls:
-            await set_clock(url, host.clock.now_ms() + CLAIM_MS + LOOK_MS)
-        host.clock.advance(CLAIM_MS + LOOK_MS)
+            await set_clock(url, host.clock.now_ms() + CLAIM_MS + POLL_MS)
+        host.clock.advance(CLAIM_MS + POLL_MS)
         for _ in range(random.randrange(400)):
             await asyncio.sleep(0)
         await host.end_connections()
@@ -198,7 +199,7 @@ def test_groups_keep_their_order_over_crashes(shard_urls: list[str]) -> None:
     with hosting_shards(shard_urls) as host:
         pair(host, receives_max=1, fifo=True)
         kill_in_turn(host, "a1", "b1", "a2")
-        stop_carriers(host)
+        stop_relays(host)
         kill_in_turn(host, "a3", "b2", "a4")
         host.run(host.end_connections())
         carry_again(host)
@@ -215,7 +216,7 @@ def test_messages_for_a_queue_that_is_gone_come_back(shard_urls: list[str], *, f
     """As they were before they left: received so often, and received once more."""
     with hosting_shards(shard_urls) as host:
         pair(host, receives_max=1, fifo=fifo)
-        stop_carriers(host)
+        stop_relays(host)
         host.do(commands.Send(queue=QUEUE, messages=(message("a", group="g", dedup_id="a"),)))
         (before,) = host.receive(10, timeout_s=0)
         assert host.receive(10) == []
@@ -229,7 +230,7 @@ def test_messages_for_a_queue_that_is_gone_come_back(shard_urls: list[str], *, f
 
 def test_a_queue_of_the_same_name_gets_nothing_of_the_one_before(host: ShardsHost) -> None:
     """It is another queue; what was on its way to the first one comes back, and dies again."""
-    stop_carriers(host)
+    stop_relays(host)
     kill(host, "a")
     host.do(commands.DeleteQueue(queue=DEAD))
     host.do(commands.CreateQueue(queue=DEAD))
@@ -241,14 +242,14 @@ def test_a_queue_of_the_same_name_gets_nothing_of_the_one_before(host: ShardsHos
 
 def test_what_is_of_no_queue_any_more_is_deleted(host: ShardsHost) -> None:
     """Where it came from is gone as where it went; and the way between them, after a while."""
-    stop_carriers(host)
+    stop_relays(host)
     kill(host, "a")
     host.do(commands.DeleteQueue(queue=DEAD))
     host.do(commands.DeleteQueue(queue=QUEUE))
     carry_again(host)
     assert left_in_outbox(host) == 0
     host.advance(400_000)
-    host.advance(LOOK_MS)
+    host.advance(POLL_MS)
 
     async def ways() -> Any:
         async with connected(host.urls[1]) as connection:
@@ -283,13 +284,13 @@ def test_a_delay_of_the_target_counts_from_the_forward(shard_urls: list[str]) ->
         there = "000000000000/there"
         host.create(QUEUE)
         host.create(there, delay_s=60)
-        stop_carriers(host)
+        stop_relays(host)
         host.send("a")
         host.do(Forward(queue=QUEUE, entries=(ForwardEntry(receipt=host.receive_one().receipt, target=there),)))
         host.advance(30_000)
         carry_again(host)
         assert host.counts(there) == (0, 0, 1)
-        host.advance(30_000 - CLAIM_MS - LOOK_MS - 1)
+        host.advance(30_000 - CLAIM_MS - POLL_MS - 1)
         assert host.counts(there) == (0, 0, 1)
         host.advance(1)
         assert host.counts(there) == (1, 0, 0)

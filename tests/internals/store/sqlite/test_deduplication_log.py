@@ -1,4 +1,4 @@
-"""What was accepted lately is found by its key, whatever shares its chain, staged, on disk and after a start."""
+"""What was logged lately is found by its key, whatever shares its chain, staged, on disk and after a start."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from veilmq.store.sqlite.database import SQL, EngineOptions, open_connection
-from veilmq.store.sqlite.session import Accepted
+from veilmq.store.sqlite.session import DeduplicationLog
 
 
 class Book:
@@ -17,25 +17,25 @@ class Book:
     def __init__(self, folder: Path | None = None) -> None:
         """Open it, with the database."""
         self.connection: apsw.Connection = open_connection(folder, EngineOptions())
-        self.accepted = Accepted(self.connection)
+        self.log = DeduplicationLog(self.connection)
 
     def add(self, number: int, *, chain: int = 0, now_ms: int = 1_000) -> None:
         """Take note of a message; those of one `chain` share a slot."""
-        self.accepted.add(key(number, chain=chain), bytes([number]) * 16, number, now_ms)
+        self.log.add(key(number, chain=chain), bytes([number]) * 16, number, now_ms)
 
     def write(self) -> None:
         """Write what is staged."""
-        if self.accepted.staged:
-            self.accepted.write()
+        if self.log.staged:
+            self.log.write()
 
     def keep(self) -> None:
         """End the batch."""
         self.write()
-        self.accepted.keep()
+        self.log.keep()
 
     def found(self, numbers: range, *, chain: int = 0) -> list[int]:
         """Return which of these are found."""
-        found = [self.accepted.find(key(number, chain=chain)) for number in numbers]
+        found = [self.log.find(key(number, chain=chain)) for number in numbers]
         assert all(each is None or each.id == bytes([each.sequence]) * 16 for each in found)
         return [each.sequence for each in found if each is not None]
 
@@ -56,7 +56,7 @@ def test_each_entry_of_a_chain_is_found_staged_and_written(*, write_each: bool) 
             book.write()
     book.write()
     assert book.found(range(5)) == [0, 2, 4]
-    assert book.accepted.find(key(1)) is None
+    assert book.log.find(key(1)) is None
 
 
 def test_the_last_of_those_with_one_key_is_found() -> None:
@@ -64,9 +64,9 @@ def test_the_last_of_those_with_one_key_is_found() -> None:
     for now_ms in (1_000, 301_000):
         book.add(7, now_ms=now_ms)
         book.keep()
-    found = book.accepted.find(key(7))
+    found = book.log.find(key(7))
     assert found is not None
-    assert found.accepted_at_ms == 301_000
+    assert found.logged_at_ms == 301_000
 
 
 def test_the_entries_of_a_batch_share_rows_of_a_page_at_the_most() -> None:
@@ -111,14 +111,14 @@ def test_a_batch_that_is_rolled_back_leaves_nothing(batches: list[tuple[int, boo
                 book.write()
         if count:
             book.connection.execute("ROLLBACK TO command")
-            book.accepted.forget(count)
+            book.log.forget(count)
             book.connection.execute("COMMIT")
-            book.accepted.keep()
+            book.log.keep()
         else:
             book.connection.execute("ROLLBACK")
-            book.accepted.forget()
+            book.log.forget()
         kept.update(range(number, number + count))
         number += size
         for each in range(number):
-            assert (book.accepted.find(key(each, chain=each % chains << 11)) is not None) is (each in kept)
+            assert (book.log.find(key(each, chain=each % chains << 11)) is not None) is (each in kept)
     book.connection.close()

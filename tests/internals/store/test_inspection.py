@@ -7,7 +7,7 @@ import pytest
 
 from tests.store.host import QUEUE, Host, message
 from veilmq.core.commands import Command, InspectLeases, InspectQueue, MessageState, Peek, Send
-from veilmq.store import looks
+from veilmq.store import inspection
 
 SHOWN = 5
 WHOLE, VISIBLE, IN_FLIGHT, DELAYED = (
@@ -80,7 +80,7 @@ def test_a_look_costs_the_same_however_many_others_there_are(host: Host, command
 @KINDS
 def test_no_more_are_passed_over_than_a_look_may(host: Host, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """What is behind them is not seen."""
-    monkeypatch.setattr(looks, "INSPECT_SCANNED_MAX", 7)
+    monkeypatch.setattr(inspection, "INSPECT_SCANNED_MAX", 7)
     host.create(fifo=kind == "fifo")
     send(host, "held", 1, kind=kind)
     host.receive(1, timeout_s=900)
@@ -122,6 +122,6 @@ def test_a_dead_letter_for_which_there_is_no_room_is_shown(host: Host, monkeypat
     assert host.do(PEEK).messages == []
     space = host.engine._session.database
     monkeypatch.setattr(space, "is_short", True)
-    monkeypatch.setattr(space, "look_again", lambda now_ms: True)
+    monkeypatch.setattr(space, "recheck_room", lambda now_ms: True)
     assert [each.body for each in host.do(PEEK).messages] == ["a"]
     assert [each.body for each in host.receive(1)] == ["a"]

@@ -1,6 +1,6 @@
-"""Looks at a queue: its messages as they are, its leases, and what a receive of this instant would give.
+"""Inspection of a queue: its messages as they are, its leases, and what a receive of this instant would give.
 
-Nothing changes by a look. The store finds messages without their bodies (``Transaction.inspect``); here it is decided
+Nothing changes by it. The store finds messages without their bodies (``Transaction.inspect``); here it is decided
 which of them are shown, and how. Bodies are read of these alone.
 """
 
@@ -24,10 +24,11 @@ from veilmq.core.messages import decode_properties
 from veilmq.core.settings import dead_letter_refusal
 from veilmq.store.events import read_log
 from veilmq.store.queues import SEQ_SHIFT
-from veilmq.store.transaction import QueueRow, StoredMessage, Transaction
+from veilmq.store.transaction import QueueRow, StoredMessage, Transaction, reads
 
 
-async def look(tx: Transaction, command: InspectQueue) -> list[SeenMessage]:
+@reads
+async def inspect_queue(tx: Transaction, command: InspectQueue) -> list[SeenMessage]:
     """Show what there is, in the order of sending, or what is in one state."""
     queue = await tx.queue(command.queue)
     found = await tx.inspect(queue, command.state, command.count, INSPECT_SCANNED_MAX)
@@ -39,7 +40,8 @@ async def look(tx: Transaction, command: InspectQueue) -> list[SeenMessage]:
     return [_seen(tx, queue, each, body, with_receipt=command.receipts) for each, body in shown]
 
 
-async def look_at_leases(tx: Transaction, command: InspectLeases) -> list[SeenLease]:
+@reads
+async def inspect_leases(tx: Transaction, command: InspectLeases) -> list[SeenLease]:
     """Show the leases that end first."""
     queue = await tx.queue(command.queue)
     found = await tx.inspect(queue, MessageState.IN_FLIGHT, command.count, INSPECT_SCANNED_MAX)
@@ -52,7 +54,7 @@ async def look_at_leases(tx: Transaction, command: InspectLeases) -> list[SeenLe
             position=each.seq,
             generation=each.generation,
             received_at_ms=_received_at_ms(each),
-            visible_at_ms=each.looked_at_ms if each.is_claimed else each.visible_at_ms,
+            visible_at_ms=each.read_at_ms if each.is_claimed else each.visible_at_ms,
             receive_count=each.receive_count,
             extensions=read_log(each.log)[0] if each.log else None,
             group=decode_properties(each.properties).group,
@@ -61,6 +63,7 @@ async def look_at_leases(tx: Transaction, command: InspectLeases) -> list[SeenLe
     ]
 
 
+@reads
 async def peek(tx: Transaction, command: Peek) -> Peeked:
     """Show the first visible messages; the quota of messages in flight does not count."""
     queue = await tx.queue(command.queue)
@@ -98,9 +101,6 @@ async def _with_bodies(
     return [(each, bodies[each.seq]) for each in found if each.seq in bodies]
 
 
-# Dead letters.
-
-
 async def _receives_max(tx: Transaction, queue: QueueRow) -> int:
     """Return how often a message is received before a receive moves it to the dead-letter queue; 0 if none does."""
     settings, target = queue.settings, queue.settings.dead_letter_queue
@@ -129,7 +129,7 @@ def _seen(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, w
     if with_receipt and is_received and state is MessageState.IN_FLIGHT:
         receipt = tx.book.issue(queue.number, each.seq, each.generation, each.epoch, each.visible_at_ms)
     # A message is or was hidden if it was received or came delayed; a dead letter comes to its queue visible.
-    came_at_ms = max(each.sent_at_ms, each.seq >> SEQ_SHIFT) if each.source is None else each.looked_at_ms
+    came_at_ms = max(each.sent_at_ms, each.seq >> SEQ_SHIFT) if each.source is None else each.read_at_ms
     was_hidden = is_received or (not each.is_claimed and each.visible_at_ms > came_at_ms)
     return SeenMessage(
         id=each.id,
