@@ -16,7 +16,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.servers import CHECKOUT
-from veilmq.core.commands import Command, CreateQueue, Delete, NewMessage, Receive, Send
+from veilmq.core.commands import Command, CreateQueue, Delete, Receive, Send
+from veilmq.core.messages import NewMessage
 from veilmq.store.clock import SystemClock
 from veilmq.store.sqlite import SqliteStore
 from veilmq.store.sqlite.database import EngineOptions

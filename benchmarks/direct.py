@@ -10,8 +10,8 @@ import asyncpg
 from msgspec.structs import replace
 
 from veilmq.core import commands
-from veilmq.core.commands import NewMessage
-from veilmq.core.results import Received
+from veilmq.core.commands import Received
+from veilmq.core.messages import NewMessage
 from veilmq.store.clock import SystemClock
 from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresOptions, Shards

@@ -31,12 +31,12 @@ WAITING = 1_000_000
 SLOW_MS = 5
 
 RECEIVE = replace(rates.RECEIVE, filled=False, share=1.0)
-DELETE = replace(rates.DELETE, share=0.5)
+DELETE = replace(rates.DELETE, share=0.35)
 RECEIVE_TEN = Workload(
     figure="receive by ten", script="receive_ten", per_s=lambda result: result.count_per_s("received"), share=1.0
 )
 DELETE_TEN = Workload(
-    figure="delete by ten", script="delete_ten", per_s=lambda result: result.count_per_s("deleted"), share=0.5
+    figure="delete by ten", script="delete_ten", per_s=lambda result: result.count_per_s("deleted"), share=0.35
 )
 QUEUES_CYCLE = Workload(figure="cycle", script="queues", per_s=lambda result: result.count_per_s("deletes"))
 

@@ -17,8 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from veilmq.core.commands import Command
-from veilmq.core.ports import Done, Wake
+from veilmq.core.commands import Command, Done, Wake
 from veilmq.server.dispatch import Dispatcher
 from veilmq.server.http import Connections
 from veilmq.server.long_polling import LongPolls

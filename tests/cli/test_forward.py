@@ -14,7 +14,7 @@ from tests.cli.conftest import COMMAND, Veilmq, environment
 from tests.proofs.forking import Forked
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.api import Forwards
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer, SystemClock
 
 RULES = """

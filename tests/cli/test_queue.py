@@ -12,8 +12,7 @@ import pytest
 
 from tests.cli.conftest import Veilmq
 from veilmq.client import HttpQueueClient
-from veilmq.core.routing import read_table
-from veilmq.core.settings import QueueSettings
+from veilmq.core.settings import QueueSettings, read_table
 from veilmq.testing import RunningServer
 
 Terminal = Callable[[str], object]

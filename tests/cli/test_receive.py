@@ -11,7 +11,7 @@ from tests.cli.conftest import COMMAND, Veilmq, environment
 from tests.client.scripted_server import ScriptedServer, reply
 from tests.proofs.forking import run
 from veilmq.client import HttpQueueClient
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import Veilmq
 from veilmq.client import HttpQueueClient
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from veilmq.client import ClientError, NewMessage, Unreachable
 from veilmq.client.boto import BotoQueueClient
 from veilmq.consumer import Consumer, Context
 from veilmq.core.commands import VisibilityChange
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
 
 

@@ -13,7 +13,7 @@ from veilmq.client import ClientError, HttpQueueClient, NewMessage, Unreachable
 from veilmq.client.api import Claims
 from veilmq.client.transport import UNEXPECTED_REPLY
 from veilmq.core.claims import Acknowledged, Bound, ClaimState
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
 from veilmq.wire.v1.arrow import SCHEMA
 

@@ -8,7 +8,7 @@ import pytest
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, QueueClient, SentMessage
 from veilmq.client.messages import RECEIPT_SUPERSEDED, Hidden
 from veilmq.core.commands import VisibilityChange
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 from veilmq.core.settings import QueueSettings
 from veilmq.testing import RunningServer
 

@@ -11,7 +11,7 @@ from tests.client.scripted_server import ScriptedServer, reply
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.api import Publications
 from veilmq.client.transport import UNEXPECTED_REPLY
-from veilmq.core.publications import Published, Staged
+from veilmq.core.claims import Published, Staged
 from veilmq.testing import RunningServer
 from veilmq.wire.v1.publications import OutgoingRow
 

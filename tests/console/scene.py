@@ -6,7 +6,7 @@ from tests.console.every_page import ACCOUNT, addresses
 from tests.console.visitor import Visitor
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.api import Claims
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
 
 QUIET = (

@@ -11,7 +11,7 @@ from veilmq.client import HttpQueueClient, SigningKey
 from veilmq.client.boto import BotoQueueClient
 from veilmq.client.sqs import QueueClient
 from veilmq.consumer import Consumer, Reject
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
 
 OWN = {"kind": Attribute("String", "x"), "raw": Attribute("Binary", data=b"\x00")}

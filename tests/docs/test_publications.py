@@ -11,7 +11,7 @@ import urllib3
 
 from veilmq.client import HttpQueueClient
 from veilmq.core import limits
-from veilmq.core.publications import Published, WriterView
+from veilmq.core.claims import Published, WriterView
 from veilmq.testing import RunningServer
 from veilmq.wire.v1.publications import OutgoingRow
 

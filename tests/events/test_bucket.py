@@ -20,7 +20,7 @@ from tests.pipeline.exported import ExportedLog
 from tests.pipeline.made_report import content
 from tests.proofs.served import ServedFolder
 from veilmq.client import HttpQueueClient
-from veilmq.core.events import Outcome
+from veilmq.core.receipts import Outcome
 
 ROUNDS, BATCH = 24, 10
 HELD_MS = {"fast": range(100, 2_100, 5), "slow": range(10_000, 26_000, 40)}

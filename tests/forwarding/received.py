@@ -3,7 +3,7 @@
 from typing import Any
 
 from veilmq.client.messages import ReceivedMessage
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 
 
 def received(

@@ -5,7 +5,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from veilmq.core.events import Outcome
+from veilmq.core.receipts import Outcome
 from veilmq.pipeline.event_log import SCHEMA
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from tests.pipeline.closed import NOON, row
-from veilmq.core.events import EventRange, Outcome
+from veilmq.core.receipts import EventRange, Outcome
 from veilmq.events.exporter import Target, open_target
 from veilmq.events.parquet import SCHEMA, encoded, entry, files
 

@@ -25,7 +25,7 @@ from tests.conftest import EVERYTHING
 from tests.proofs.forking import Forked, run
 from tests.proofs.served import ServedFolder
 from veilmq.client import HttpQueueClient, NewMessage, Unreachable
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 
 WHOLE = os.environ.get("PROVE") == "whole"
 KILLS = 30 if WHOLE else 4

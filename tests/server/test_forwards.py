@@ -11,7 +11,7 @@ from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, set_policy
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.api import Forwards
 from veilmq.client.transport import SigningKey
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
 from veilmq.wire.v1.publications import ForwardedEntry
 

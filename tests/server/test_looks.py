@@ -10,7 +10,7 @@ from tests.server.keys import REGION, SECRETS, client, denied, set_policy, state
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.api import QueueApi
 from veilmq.client.transport import SigningKey
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
 from veilmq.wire.v1.queues import ListedLeases, ListedMessages, PeekedMessages
 

@@ -13,7 +13,7 @@ from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, set_policy
 from veilmq.client import ClientError, HttpQueueClient, Unreachable
 from veilmq.client.api import Publications
 from veilmq.client.transport import SigningKey
-from veilmq.core.publications import Published
+from veilmq.core.claims import Published
 from veilmq.testing import RunningServer
 from veilmq.wire.v1.publications import OutgoingRow
 from veilmq.wire.v1.routes import ROUTES

@@ -16,7 +16,7 @@ from tests.conftest import EVERYTHING
 from tests.spark.stream import ROOT, Stream, kept
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.api import Claims
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 from veilmq.spark import snapshots
 from veilmq.spark.retries import SourceFailed
 from veilmq.testing import RunningServer

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from veilmq.core import commands, results
-from veilmq.core.commands import Command, NewMessage, VisibilityChange
+from veilmq.core import commands
+from veilmq.core.commands import Command, VisibilityChange
 from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
-from veilmq.core.properties import Attribute, Properties, encode
+from veilmq.core.messages import Attribute, NewMessage, Properties, encode_properties
 from veilmq.core.settings import SettingValue
 from veilmq.store.cold import Sweep
 from veilmq.store.port import execute
@@ -154,33 +154,33 @@ class Host:
 
     # The commands in short.
 
-    def create(self, queue: str = QUEUE, **settings: SettingValue) -> results.QueueView:
+    def create(self, queue: str = QUEUE, **settings: SettingValue) -> commands.QueueView:
         """Create a queue; return it as it is seen from then on."""
-        view: results.QueueView = self.do(commands.CreateQueue(queue=queue, settings=settings))
+        view: commands.QueueView = self.do(commands.CreateQueue(queue=queue, settings=settings))
         return replace(view, is_new=False)
 
     def send(self, *bodies: str, queue: str = QUEUE, delay_s: int | None = None, priority: int = 8) -> None:
         """Send messages in one command."""
         messages = tuple(message(body, delay_s=delay_s, priority=priority) for body in bodies)
         assert all(
-            isinstance(sent, results.SentMessage) for sent in self.do(commands.Send(queue=queue, messages=messages))
+            isinstance(sent, commands.SentMessage) for sent in self.do(commands.Send(queue=queue, messages=messages))
         )
 
     def receive(
         self, count: int = 1, *, queue: str = QUEUE, timeout_s: int | None = None
-    ) -> list[results.ReceivedMessage]:
+    ) -> list[commands.ReceivedMessage]:
         """Return what a receive takes."""
-        received: results.Received = self.do(commands.Receive(queue=queue, count=count, timeout_s=timeout_s))
+        received: commands.Received = self.do(commands.Receive(queue=queue, count=count, timeout_s=timeout_s))
         return received.messages
 
-    def receive_one(self, *, queue: str = QUEUE, timeout_s: int | None = None) -> results.ReceivedMessage:
+    def receive_one(self, *, queue: str = QUEUE, timeout_s: int | None = None) -> commands.ReceivedMessage:
         """Return the only message that a receive of up to ten takes."""
         (only,) = self.receive(10, queue=queue, timeout_s=timeout_s)
         return only
 
     def due_ms(self, *, queue: str = QUEUE) -> int | None:
         """Return what a receive that takes nothing says about the next message."""
-        received: results.Received = self.do(commands.Receive(queue=queue, count=0))
+        received: commands.Received = self.do(commands.Receive(queue=queue, count=0))
         return received.next_due_ms
 
     def delete(self, *receipts: str, queue: str = QUEUE, **how: bool) -> list[Any]:
@@ -228,7 +228,7 @@ def message(
     properties = Properties(attributes=attributes, group=group, dedup_id=dedup_id)
     return NewMessage(
         body=body,
-        properties=encode(properties),
+        properties=encode_properties(properties),
         size_bytes=len(body.encode()),
         delay_s=delay_s,
         priority=priority,

@@ -7,8 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.store.host import RESTLESS, Host, hosting
-from veilmq.core.events import CountEvents, EventCounts, EventPage, PlanExport, ReadEvents, ReceiptClosed, decode
-from veilmq.core.properties import Attribute, Properties, encode
+from veilmq.core.messages import Attribute, Properties, encode_properties
+from veilmq.core.receipts import (
+    CountEvents,
+    EventCounts,
+    EventPage,
+    PlanExport,
+    ReadEvents,
+    ReceiptClosed,
+    decode_events,
+)
 from veilmq.store.sqlite.database import EngineOptions
 
 LOGGED = replace(RESTLESS, event_log="closed")
@@ -30,7 +38,7 @@ def numbered(host: Host) -> list[tuple[int, ReceiptClosed]]:
     """Return the same with the number of each; asserts that there is no gap."""
     counts: EventCounts = host.do(CountEvents())
     page: EventPage = host.do(ReadEvents(first=counts.exported + 1, last=counts.recorded, bytes_max=1 << 30))
-    found = [(n, event) for first, batch in page.batches for n, event in enumerate(decode(batch), first)]
+    found = [(n, event) for first, batch in page.batches for n, event in enumerate(decode_events(batch), first)]
     assert [n for n, _ in found] == list(range(counts.exported + 1, counts.recorded + 1))
     return found
 
@@ -67,7 +75,7 @@ def check_conservation(events: list[ReceiptClosed]) -> Counter[tuple[str, bytes,
 
 def with_type(kind: str) -> bytes:
     """Return encoded properties with the routing attribute."""
-    return encode(Properties(attributes={"Type": Attribute(type="String", text=kind)}))
+    return encode_properties(Properties(attributes={"Type": Attribute(type="String", text=kind)}))
 
 
 def plan(host: Host, events_max: int = 1_000) -> tuple[int, int]:

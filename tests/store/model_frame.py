@@ -15,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from tests.store.host import RESTLESS, Host
 from tests.store.naive import NaiveQueue
 from tests.store.postgres_host import PostgresHost
-from veilmq.core import commands, results
-from veilmq.core.commands import NewMessage, SendTerms
-from veilmq.core.looks import LookAtLeases, LookAtQueue, MessageState, Peek
+from veilmq.core import commands
+from veilmq.core.commands import InspectLeases, InspectQueue, MessageState, Peek, SendOptions
+from veilmq.core.messages import NewMessage
 
 SHORT_TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000))
 RULES = st.sampled_from(
@@ -30,7 +30,7 @@ RULES = st.sampled_from(
         ]}""",
     )
 )
-TERMS = st.sampled_from((None, None, SendTerms(receipts=True), SendTerms(receipts=True, together=True)))
+TERMS = st.sampled_from((None, None, SendOptions(receipts=True), SendOptions(receipts=True, all_or_nothing=True)))
 
 _EXAMPLES = {"whole": 20, "few": 0.2}
 """What `PROVE` multiplies the examples of a model by."""
@@ -137,12 +137,12 @@ class ModelFrame(RuleBasedStateMachine):
         """Assert, if it is time, that looks show what is counted, each message in its state, and the leases."""
         if not self.is_looking:
             return
-        whole = self.live.do(LookAtQueue(queue=name))
+        whole = self.live.do(InspectQueue(queue=name))
         for state, count in zip(MessageState, counts, strict=True):
-            seen = self.live.do(LookAtQueue(queue=name, state=state))
+            seen = self.live.do(InspectQueue(queue=name, state=state))
             assert len(seen) == count, (name, state)
             assert {each.id for each in seen} == {each.id for each in whole if each.state is state}
-        leases = self.live.do(LookAtLeases(queue=name))
+        leases = self.live.do(InspectLeases(queue=name))
         assert {each.message_id for each in leases} == {
             each.id for each in whole if each.state is MessageState.IN_FLIGHT and each.visible_at_ms is not None
         }
@@ -183,14 +183,14 @@ def one_of(data: st.DataObject, issued: Sequence[T]) -> T:
     return issued[data.draw(recent | recent | st.integers(0, last))]
 
 
-def naive_send(new: NewMessage, sent: results.SentMessage) -> tuple[dict[str, Any], dict[str, Any]]:
+def naive_send(new: NewMessage, sent: commands.SentMessage) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a message that was sent, and the answer, as the models speak of them."""
     terms = ("body", "group", "dedup_id", "delay_s", "priority")
     answer = {"id": sent.id, "sequence": sent.sequence, "receipt": sent.receipt}
     return {name: getattr(new, name) for name in terms}, answer
 
 
-def naive_terms(received: results.ReceivedMessage) -> dict[str, Any]:
+def naive_terms(received: commands.ReceivedMessage) -> dict[str, Any]:
     """Return a received message as the models speak of it."""
     return {
         "id": received.id,

@@ -11,7 +11,7 @@ from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
 from tests.store.stores import Store, on_postgres
 from veilmq.core import claims, commands, limits
 from veilmq.core.claims import ClaimState
-from veilmq.core.commands import Command
+from veilmq.core.commands import Command, Peek
 from veilmq.core.errors import (
     ClaimAcknowledged,
     ClaimGap,
@@ -23,13 +23,12 @@ from veilmq.core.errors import (
     EpochFenced,
     MessageNotClaimed,
     ReceiptEnded,
+    ReceiptState,
     ShardNotFound,
     SourceNotFound,
     VeilmqError,
 )
-from veilmq.core.forwards import Forward, ForwardEntry
-from veilmq.core.looks import Peek
-from veilmq.core.results import ReceiptState
+from veilmq.core.topics import Forward, ForwardEntry
 
 DEAD = "000000000000/dead"
 HOUR_MS = 3_600_000

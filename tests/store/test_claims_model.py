@@ -16,8 +16,8 @@ from tests.store.naive_claims import CLAIMED, NaiveClaims, Refused, told
 from tests.store.postgres_host import RESTLESS as RESTLESS_NODE
 from tests.store.postgres_host import PostgresHost
 from veilmq.core import claims, commands
-from veilmq.core.commands import NewMessage
 from veilmq.core.errors import VeilmqError
+from veilmq.core.messages import NewMessage
 
 QUEUE = "a/jobs"
 TABLES = {False: "mq.msg", True: "mq.fifo_msg"}

@@ -9,13 +9,13 @@ import pytest
 from tests.store.copied import CopyRefused, copied, moved_to_database, moved_to_folder
 from tests.store.host import QUEUE, Host, message
 from tests.store.postgres_host import PostgresHost, making_database, prepare, set_clock
-from veilmq.core import commands, results
-from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
-from veilmq.core.claims import AcknowledgeClaims, Claim, OpenSource
-from veilmq.core.errors import ReceiptInvalid
+from veilmq.core import commands
+from veilmq.core.claims import AcknowledgeClaims, Claim, OpenSource, Stage
+from veilmq.core.commands import SentMessage, SetAccount, ShowAccount
+from veilmq.core.errors import ReceiptInvalid, ReceiptState
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.publications import Stage
-from veilmq.core.results import ReceiptState, SentMessage
+from veilmq.core.messages import NewMessage
+from veilmq.core.settings import AccountSettings
 from veilmq.core.topics import CreateTopic, ListPushes, PublishToTopic, Subscribe, Subscription
 
 DEAD = "000000000000/dead"
@@ -74,18 +74,18 @@ def house(request: pytest.FixtureRequest, postgres_url: str, tmp_path: Path) -> 
             house.host.close()
 
 
-def fifo(body: str, group: str, dedup_id: str) -> commands.NewMessage:
+def fifo(body: str, group: str, dedup_id: str) -> NewMessage:
     """Return a message for a FIFO queue."""
     return message(body, group=group, dedup_id=dedup_id)
 
 
-def sent(host: Host, queue: str, *messages: commands.NewMessage) -> list[SentMessage]:
+def sent(host: Host, queue: str, *messages: NewMessage) -> list[SentMessage]:
     """Send, and return the answers."""
     answers: list[SentMessage] = host.do(commands.Send(queue=queue, messages=messages))
     return answers
 
 
-def bodies(messages: list[results.ReceivedMessage]) -> list[str]:
+def bodies(messages: list[commands.ReceivedMessage]) -> list[str]:
     """Return what was received."""
     return [each.body for each in messages]
 

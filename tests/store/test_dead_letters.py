@@ -7,10 +7,10 @@ import pytest
 
 from tests.store.host import QUEUE, Host
 from tests.store.stores import on_sqlite
-from veilmq.core import commands, results
-from veilmq.core.errors import DeadLetterQueueRefused, QueueNotFound
+from veilmq.core import commands
+from veilmq.core.errors import DeadLetterQueueRefused, QueueNotFound, ReceiptState
 from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE
-from veilmq.core.results import ReceiptState
+from veilmq.core.messages import NewMessage
 from veilmq.core.settings import SettingValue
 
 DEAD = "000000000000/dead"
@@ -224,7 +224,7 @@ def test_a_poll_on_the_dead_letter_queue_is_answered_in_the_same_batch(host: Hos
 def test_a_dead_letter_of_a_standard_queue_keeps_what_it_had(kept: Host) -> None:
     """Id, body, properties, priority, the time at which it was sent, the first receive; its receives go on counting."""
     pair(kept, receives_max=2)
-    new = commands.NewMessage(body="a", size_bytes=1, properties=b"opaque", priority=3)
+    new = NewMessage(body="a", size_bytes=1, properties=b"opaque", priority=3)
     (sent,) = kept.do(commands.Send(queue=QUEUE, messages=(new,)))
     sent_at_ms = kept.clock.now_ms()
     kept.advance(5)
@@ -329,9 +329,7 @@ def fill(host: Host) -> list[str]:
     sent: list[str] = []
     while len(sent) < 200:
         body = f"{len(sent)}-{'x' * 20_000}"
-        (answer,) = host.do_together(
-            commands.Send(queue=QUEUE, messages=(commands.NewMessage(body=body, size_bytes=1),))
-        )
+        (answer,) = host.do_together(commands.Send(queue=QUEUE, messages=(NewMessage(body=body, size_bytes=1),)))
         if not isinstance(answer, list):
             return sent
         sent.append(body)
@@ -468,6 +466,8 @@ def test_what_a_receive_of_a_dead_letter_answers_is_a_plain_message(host: Host) 
     before = host.receive_one(timeout_s=0)
     bodies(host)
     after = host.receive_one(queue=DEAD, timeout_s=0)
-    same = [name for name in results.ReceivedMessage.__struct_fields__ if getattr(before, name) == getattr(after, name)]
+    same = [
+        name for name in commands.ReceivedMessage.__struct_fields__ if getattr(before, name) == getattr(after, name)
+    ]
     others = {"receipt", "receive_count", "source"}
-    assert set(same) == set(results.ReceivedMessage.__struct_fields__) - others
+    assert set(same) == set(commands.ReceivedMessage.__struct_fields__) - others

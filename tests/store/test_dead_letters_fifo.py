@@ -7,11 +7,11 @@ import pytest
 from tests.store.host import QUEUE, Host
 from tests.store.test_dead_letters import DEAD, change, create, pair
 from tests.store.test_moves import finish, latest, run, start
-from veilmq.core import commands, properties
-from veilmq.core.commands import NewMessage
+from veilmq.core import commands
+from veilmq.core.commands import MoveStatus, SentMessage
+from veilmq.core.errors import ReceiptState
 from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE
-from veilmq.core.properties import Attribute, Properties
-from veilmq.core.results import MoveStatus, ReceiptState, SentMessage
+from veilmq.core.messages import Attribute, NewMessage, Properties, decode_properties, encode_properties
 
 
 def send(host: Host, *bodies: str, queue: str = QUEUE) -> list[SentMessage]:
@@ -106,19 +106,19 @@ def test_the_id_of_a_fifo_dead_letter_is_its_deduplication_id(ordered: Host, giv
     """As Amazon SQS documents; all else that it carries stays, and a task moves it back as it is."""
     ordered.do(commands.SetQueue(queue=QUEUE, settings={"content_deduplication": True}))
     carried = Properties(attributes={"n": Attribute("Number", "1")}, group="a", dedup_id=given)
-    new = NewMessage(body="a1", size_bytes=2, group="a", dedup_id=given, properties=properties.encode(carried))
+    new = NewMessage(body="a1", size_bytes=2, group="a", dedup_id=given, properties=encode_properties(carried))
     (sent,) = ordered.do(commands.Send(queue=QUEUE, messages=(new,)))
     (before,) = ordered.receive(10, timeout_s=0)
-    assert properties.decode(before.properties) == carried
+    assert decode_properties(before.properties) == carried
     assert take(ordered) == []
     id_text = str(UUID(bytes=sent.id))
     (dead,) = ordered.receive(10, queue=DEAD, timeout_s=0)
     expected = Properties(attributes=carried.attributes, group="a", dedup_id=id_text)
-    assert properties.decode(dead.properties) == expected
+    assert decode_properties(dead.properties) == expected
     start(ordered)
     finish(ordered)
     (back,) = ordered.receive(10)
-    assert properties.decode(back.properties) == expected
+    assert decode_properties(back.properties) == expected
 
 
 def test_retention_of_a_fifo_dead_letter_begins_with_its_move(host: Host) -> None:

@@ -16,13 +16,12 @@ from hypothesis.stateful import initialize, precondition, rule
 from tests.store.host import QUEUE, message
 from tests.store.model_frame import ModelFrame, one_of, run_model
 from veilmq.core import commands
-from veilmq.core.commands import Receive, SendTerms, VisibilityChange
-from veilmq.core.errors import LeaseTooLong
-from veilmq.core.results import ReceiptState, ReceivedMessage
+from veilmq.core.commands import Receive, ReceivedMessage, SendOptions, VisibilityChange
+from veilmq.core.errors import LeaseTooLong, ReceiptState
 
 OWN_TIMEOUT_S = 30
 RETENTION_S = 1_209_600
-TERMS = SendTerms(receipts=True, unrepeated=True, together=True)
+TERMS = SendOptions(receipts=True, dedup_id_optional=True, all_or_nothing=True)
 TWELVE_HOURS_MS = 43_200_000
 
 
@@ -76,7 +75,7 @@ class Doors(ModelFrame):
         """Send a message; a delayed one has a receipt, by which it is hidden from the start."""
         where = None if self.kind == "plain" else group
         new = message("x", delay_s=delay_s, priority=priority, group=where)
-        (sent,) = self.live.do(commands.Send(queue=QUEUE, messages=(new,), terms=TERMS))
+        (sent,) = self.live.do(commands.Send(queue=QUEUE, messages=(new,), options=TERMS))
         told = Told(sent.id, where, self.now_ms, self.now_ms + delay_s * 1_000)
         self.messages.append(told)
         assert (sent.receipt is not None) is bool(delay_s)

@@ -19,9 +19,8 @@ from tests.store.logged import (
 )
 from tests.store.stores import Store
 from veilmq.core import claims, commands
-from veilmq.core.commands import NewMessage
-from veilmq.core.events import CountEvents, EventCounts, ForgetEvents, PlanExport, ReadEvents
-from veilmq.core.properties import Attribute, Properties, encode
+from veilmq.core.messages import Attribute, NewMessage, Properties, encode_properties
+from veilmq.core.receipts import CountEvents, EventCounts, ForgetEvents, PlanExport, ReadEvents
 
 DEAD = "000000000000/dead"
 FIFO = "000000000000/jobs.fifo"
@@ -274,9 +273,9 @@ def test_a_receipt_that_a_change_renewed_has_one_end(host: Host) -> None:
 
 def test_a_message_that_nobody_received_has_no_event(host: Host) -> None:
     """Though its sender has a receipt, changes its delay and takes it back; once received it begins as all others."""
-    terms = commands.SendTerms(receipts=True)
+    terms = commands.SendOptions(receipts=True)
     new = tuple(message(body, delay_s=30) for body in "ab")
-    a, b = (each.receipt for each in host.do(commands.Send(queue=QUEUE, messages=new, terms=terms)))
+    a, b = (each.receipt for each in host.do(commands.Send(queue=QUEUE, messages=new, options=terms)))
     host.delete(a)
     renewed = host.change(b, 5, renew_receipt=True).receipt
     host.change(renewed, 0)
@@ -326,7 +325,7 @@ def test_it_says_the_same_when_nothing_is_remembered(kept: Host) -> None:
 
 def test_the_key_is_found_in_large_properties(host: Host) -> None:
     attributes = {"Type": Attribute("String", "thumbnail"), "more": Attribute("String", "x" * 5_000)}
-    properties = encode(Properties(attributes=attributes))
+    properties = encode_properties(Properties(attributes=attributes))
     new = NewMessage(body="a", properties=properties, size_bytes=5_000)
     host.do(commands.Send(queue=QUEUE, messages=(new,)))
     host.delete(host.receive_one().receipt)

@@ -17,9 +17,9 @@ from tests.store.host import QUEUE
 from tests.store.logged import LOGGED, check_conservation, events_of
 from tests.store.model_frame import ModelFrame, one_of, run_model
 from tests.store.postgres_host import RESTLESS, PostgresHost
-from veilmq.core import commands, results
-from veilmq.core.commands import NewMessage
-from veilmq.core.results import ReceiptState
+from veilmq.core import commands
+from veilmq.core.errors import ReceiptState
+from veilmq.core.messages import NewMessage
 from veilmq.core.settings import SettingValue
 
 FIFO = f"{QUEUE}.fifo"
@@ -96,7 +96,7 @@ class EventModel(ModelFrame):
         for received in self.live.receive(count, queue=queue, timeout_s=timeout_s):
             self.take_note(queue, received)
 
-    def take_note(self, queue: str, received: results.ReceivedMessage) -> None:
+    def take_note(self, queue: str, received: commands.ReceivedMessage) -> None:
         """Remember a receipt, and what the receive saw."""
         earlier = self.latest.get((queue, received.id))
         if earlier is not None and not earlier.ends:
@@ -137,7 +137,7 @@ class EventModel(ModelFrame):
         receipt = one_of(data, self.issued)
         answer = self.live.change(receipt.text, timeout_s, queue=receipt.queue, any_receive=stale)
         receipt = self.latest[receipt.queue, receipt.message]
-        if not isinstance(answer, results.LeaseChange) or answer.visible_at_ms is None:
+        if not isinstance(answer, commands.LeaseChange) or answer.visible_at_ms is None:
             return
         if not receipt.ends and timeout_s == 0:
             self.end(receipt, "nacked", self.now_ms)

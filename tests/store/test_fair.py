@@ -9,7 +9,8 @@ import pytest
 from tests.store.host import QUEUE, Host, message
 from tests.store.postgres_host import hosting_postgres
 from tests.store.stores import on_sqlite
-from veilmq.core import commands, results
+from veilmq.core import commands
+from veilmq.core.errors import ReceiptState
 
 MINUTE_MS = 60_000
 NOISY, QUIET = "noisy", "quiet"
@@ -31,10 +32,10 @@ def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
 def send(host: Host, group: str | None, *bodies: str, queue: str = QUEUE) -> None:
     messages = tuple(message(body, group=group) for body in bodies)
     sent = host.do(commands.Send(queue=queue, messages=messages))
-    assert all(isinstance(each, results.SentMessage) for each in sent)
+    assert all(isinstance(each, commands.SentMessage) for each in sent)
 
 
-def crowd(host: Host, waiting: int) -> list[results.ReceivedMessage]:
+def crowd(host: Host, waiting: int) -> list[commands.ReceivedMessage]:
     """Have 40 messages of a noisy group in flight and so many waiting; return those in flight."""
     for start in range(0, 40 + waiting, 50):
         send(host, NOISY, *(f"n{n}" for n in range(start, min(start + 50, 40 + waiting))))
@@ -92,8 +93,8 @@ def test_receipts_of_what_stands_aside_act(host: Host) -> None:
     host.advance(1)
     send(host, QUIET, "q")
     assert bodies(host) == ["q"], "both are passed over"
-    assert host.delete(in_flight[0].receipt) == [results.ReceiptState.EXPIRED]
-    assert host.change(in_flight[1].receipt, 60).state is results.ReceiptState.EXPIRED
+    assert host.delete(in_flight[0].receipt) == [ReceiptState.EXPIRED]
+    assert host.change(in_flight[1].receipt, 60).state is ReceiptState.EXPIRED
     assert host.counts() == (0, 40, 0)
     assert bodies(host) == []
     host.advance(60_000)

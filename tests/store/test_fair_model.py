@@ -1,7 +1,7 @@
 """Fair queues beside the naive model, at random, with restarts, crashes and dead letters.
 
 The thresholds are set low (three in flight, 30 %), so that groups become noisy within a few steps; that the published
-ones are in force is for `tests/internals/core/test_fairness.py` to say.
+ones are in force is for `tests/internals/core/test_messages.py` to say.
 """
 
 from typing import Any
@@ -24,8 +24,8 @@ from tests.store.model_frame import (
 )
 from tests.store.naive import kind_of
 from tests.store.naive_fair import NaiveFair
-from veilmq.core import commands, fairness
-from veilmq.core.commands import SendTerms
+from veilmq.core import commands, messages
+from veilmq.core.commands import SendOptions
 
 QUEUE, DEAD = "a/jobs", "a/dead"
 GROUPS = st.sampled_from(("a", "b", "c", "d", None))
@@ -66,7 +66,7 @@ class EngineAndModel(ModelFrame):
     # Messages.
 
     @rule(groups=st.lists(GROUPS, min_size=1, max_size=6), delay_s=st.sampled_from((0, 0, 0, 1, 30)), terms=TERMS)
-    def send(self, groups: list[str | None], delay_s: int, terms: SendTerms | None) -> None:
+    def send(self, groups: list[str | None], delay_s: int, terms: SendOptions | None) -> None:
         """Send a batch of several groups, sometimes with receipts of what is delayed."""
         self.deliver(groups, delay_s, terms)
 
@@ -76,7 +76,7 @@ class EngineAndModel(ModelFrame):
         self.deliver([group] * 2 * several, 0)
         self.take(several, timeout_s)
 
-    def deliver(self, groups: list[str | None], delay_s: int, terms: SendTerms | None = None) -> None:
+    def deliver(self, groups: list[str | None], delay_s: int, terms: SendOptions | None = None) -> None:
         """Send a batch to both, each at an instant of its own, so that there is an order to keep."""
         self.live.advance(1)
         bodies = [f"{group}{self.bodies + number}" for number, group in enumerate(groups)]
@@ -85,7 +85,7 @@ class EngineAndModel(ModelFrame):
             message(body, group=group, delay_s=delay_s, kind=kind_of(body))
             for body, group in zip(bodies, groups, strict=True)
         ]
-        answers = self.live.do(commands.Send(queue=QUEUE, messages=tuple(new), terms=terms))
+        answers = self.live.do(commands.Send(queue=QUEUE, messages=tuple(new), options=terms))
         for each, sent in zip(new, answers, strict=True):
             self.model.send(self.now_ms, *naive_send(each, sent))
             self.issued += [sent.receipt] if sent.receipt is not None else []
@@ -174,6 +174,6 @@ class EngineAndModel(ModelFrame):
 @pytest.mark.timeout(600)
 def test_the_engine_agrees_with_the_model(model_url: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """At random, and reproducibly."""
-    monkeypatch.setattr(fairness, "FAIR_IN_FLIGHT_MIN", IN_FLIGHT_MIN)
-    monkeypatch.setattr(fairness, "FAIR_SHARE_PERCENT", SHARE_PERCENT)
+    monkeypatch.setattr(messages, "FAIR_IN_FLIGHT_MIN", IN_FLIGHT_MIN)
+    monkeypatch.setattr(messages, "FAIR_SHARE_PERCENT", SHARE_PERCENT)
     run_model(EngineAndModel, examples=25, steps=30, url=model_url, examples_there=5)

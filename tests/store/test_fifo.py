@@ -11,11 +11,10 @@ from msgspec.structs import replace
 
 from tests.store.host import QUEUE, Host, message
 from tests.store.test_dead_letters import DEAD
-from veilmq.core import commands, results
-from veilmq.core.commands import NewMessage, SendTerms
-from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, LeaseTooLong, MessageTooLong
-from veilmq.core.looks import LookAtQueue, MessageState, Peek
-from veilmq.core.results import ReceiptState
+from veilmq.core import commands
+from veilmq.core.commands import InspectQueue, MessageState, Peek, SendOptions
+from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, LeaseTooLong, MessageTooLong, ReceiptState
+from veilmq.core.messages import NewMessage
 
 LIVE, EXPIRED, SUPERSEDED, GONE = ReceiptState.LIVE, ReceiptState.EXPIRED, ReceiptState.SUPERSEDED, ReceiptState.GONE
 
@@ -49,7 +48,7 @@ def receive(host: Host, count: int = 10, *, timeout_s: int | None = None, attemp
     return host.do(command).messages
 
 
-def bodies(messages: list[results.ReceivedMessage]) -> str:
+def bodies(messages: list[commands.ReceivedMessage]) -> str:
     """Return the bodies, in order."""
     return " ".join(message.body for message in messages)
 
@@ -585,7 +584,7 @@ def test_many_messages_that_end_at_once_are_never_given(host: Host, groups: int,
     host.do(commands.Send(queue=QUEUE, messages=new))
     host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
     shown: list[str] = []
-    given: list[results.ReceivedMessage] = []
+    given: list[commands.ReceivedMessage] = []
     for _ in range(receives):
         shown += [each.body for each in host.do(Peek(queue=QUEUE, count=10)).messages]
         given += receive(host, timeout_s=900)
@@ -721,9 +720,9 @@ def test_a_higher_delay_leaves_messages_with_a_delay_of_their_own_as_they_are(fi
 
 def test_a_higher_delay_leaves_a_message_as_it_is_whose_own_was_changed(fifo: Host) -> None:
     """Behind one that it delays."""
-    terms = SendTerms(receipts=True, unrepeated=True)
+    terms = SendOptions(receipts=True, dedup_id_optional=True)
     send(fifo, "a1")
-    (sent,) = fifo.do(commands.Send(queue=QUEUE, messages=(message("a2", group="a", delay_s=30),), terms=terms))
+    (sent,) = fifo.do(commands.Send(queue=QUEUE, messages=(message("a2", group="a", delay_s=30),), options=terms))
     fifo.change(sent.receipt, 0)
     set_delay(fifo, 60)
     assert bodies(receive(fifo, timeout_s=0)) == "a2"
@@ -783,6 +782,6 @@ def test_counts_and_looks_tell_of_what_the_queue_delays(host: Host) -> None:
     assert host.counts() == (1, 1, 4)
     set_delay(host, 30)
     assert host.counts() == (4, 1, 1)
-    seen = host.do(LookAtQueue(queue=QUEUE, state=MessageState.DELAYED))
+    seen = host.do(InspectQueue(queue=QUEUE, state=MessageState.DELAYED))
     assert [(each.body, each.visible_at_ms) for each in seen] == [("a3", host.clock.now_ms() + 30_000)]
     assert bodies(receive(host)) == "b1 b2 a1 a2"

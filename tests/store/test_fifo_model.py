@@ -22,7 +22,7 @@ from tests.store.model_frame import (
 from tests.store.naive import kind_of
 from tests.store.naive_fifo import NaiveFifo
 from veilmq.core import commands
-from veilmq.core.commands import SendTerms
+from veilmq.core.commands import SendOptions
 from veilmq.core.errors import LeaseTooLong
 
 QUEUE = "a/orders"
@@ -91,9 +91,9 @@ class EngineAndModel(ModelFrame):
     @rule(
         groups=st.text(GROUPS, min_size=1, max_size=10),
         delay_s=st.sampled_from((None, None, None, 0, 1, 30)),
-        terms=TERMS | st.just(SendTerms(receipts=True, unrepeated=True)),
+        terms=TERMS | st.just(SendOptions(receipts=True, dedup_id_optional=True)),
     )
-    def send(self, groups: str, delay_s: int | None, terms: SendTerms | None) -> None:
+    def send(self, groups: str, delay_s: int | None, terms: SendOptions | None) -> None:
         """Send a batch, none of it sent before."""
         self.deliver([(group, None, delay_s) for group in groups], terms)
 
@@ -105,10 +105,10 @@ class EngineAndModel(ModelFrame):
         )
         self.deliver(entries)
 
-    def deliver(self, entries: Sequence[tuple[str, str | None, int | None]], terms: SendTerms | None = None) -> None:
+    def deliver(self, entries: Sequence[tuple[str, str | None, int | None]], terms: SendOptions | None = None) -> None:
         """Send, and have the model judge the answers."""
         messages = []
-        numbered = terms is None or not terms.unrepeated
+        numbered = terms is None or not terms.dedup_id_optional
         for group, dedup_id, delay_s in entries:
             self.bodies += 1
             body = f"{group}{self.bodies}"
@@ -121,7 +121,7 @@ class EngineAndModel(ModelFrame):
                     kind=kind_of(body),
                 )
             )
-        answers = self.live.do(commands.Send(queue=QUEUE, messages=tuple(messages), terms=terms))
+        answers = self.live.do(commands.Send(queue=QUEUE, messages=tuple(messages), options=terms))
         for new, sent in zip(messages, answers, strict=True):
             self.model.send(self.now_ms, *naive_send(new, sent))
             self.issued += [sent.receipt] if sent.receipt is not None else []

@@ -16,7 +16,7 @@ from tests.store.logged import LOGGED, events_of
 from tests.store.stores import on_sqlite
 from tests.store.test_full_disk import fill
 from veilmq.core import commands
-from veilmq.core.commands import NewMessage
+from veilmq.core.commands import ReceivedMessage
 from veilmq.core.errors import (
     DestinationRefused,
     GroupHeld,
@@ -24,12 +24,12 @@ from veilmq.core.errors import (
     QueueNotFound,
     ReceiptEnded,
     ReceiptInvalid,
+    ReceiptState,
     StoreFull,
     VeilmqError,
 )
-from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
-from veilmq.core.properties import Attribute, Properties, decode, encode
-from veilmq.core.results import ReceiptState, ReceivedMessage
+from veilmq.core.messages import Attribute, NewMessage, Properties, decode_properties, encode_properties
+from veilmq.core.topics import Forward, Forwarded, ForwardEntry
 
 FAST = "000000000000/fast"
 SLOW = "000000000000/slow"
@@ -93,10 +93,10 @@ def reasons(answers: Sequence[Any]) -> list[type]:
 
 def test_a_delayed_message_is_not_forwarded_by_the_receipt_of_its_send(queues: Host) -> None:
     """It is nobody's to work on before it was received."""
-    terms = commands.SendTerms(receipts=True)
+    terms = commands.SendOptions(receipts=True)
     for intake, target in ((QUEUE, FAST), (FIFO, FIFO_FAST)):
         new = message("a", delay_s=30, group="g", dedup_id="a")
-        (sent,) = queues.do(commands.Send(queue=intake, messages=(new,), terms=terms))
+        (sent,) = queues.do(commands.Send(queue=intake, messages=(new,), options=terms))
         (refused,) = forward(queues, (sent.receipt, target), intake=intake)
         assert isinstance(refused, ReceiptInvalid)
         assert (queues.counts(intake), queues.counts(target)) == ((0, 0, 1), (0, 0, 0))
@@ -104,7 +104,7 @@ def test_a_delayed_message_is_not_forwarded_by_the_receipt_of_its_send(queues: H
 
 def test_a_message_goes_on_with_what_it_is_and_without_what_happened_to_it(queues: Host) -> None:
     """Id, body, properties, priority and group stay; times and receives begin anew."""
-    properties = encode(Properties(attributes={"kind": Attribute("String", "x")}, group="tenant"))
+    properties = encode_properties(Properties(attributes={"kind": Attribute("String", "x")}, group="tenant"))
     send(queues, NewMessage(body="a", size_bytes=6, properties=properties, priority=3, group="tenant"))
     queues.receive_one(timeout_s=0)
     queues.advance(5_000)
@@ -178,7 +178,7 @@ def test_a_dead_letter_keeps_its_past(queues: Host) -> None:
     """It names its queue, is visible at once, and has the reasons among its attributes; its group goes on."""
     queues.create("000000000000/dead", delay_s=60)
     kind = {"kind": Attribute("String", "x")}
-    properties = encode(Properties(attributes=kind, group="tenant"))
+    properties = encode_properties(Properties(attributes=kind, group="tenant"))
     for body in "ab":
         send(queues, NewMessage(body=body, size_bytes=6, properties=properties, priority=3, group="tenant"))
     sent_at_ms = queues.clock.now_ms()
@@ -196,7 +196,7 @@ def test_a_dead_letter_keeps_its_past(queues: Host) -> None:
     assert bodies(queues, QUEUE) == [{"a": "b", "b": "a"}[held.body]]
     got = queues.receive_one(queue="000000000000/dead")
     assert (got.id, got.body, got.priority, got.source) == (held.id, held.body, 3, QUEUE)
-    carried = decode(got.properties)
+    carried = decode_properties(got.properties)
     assert (carried.attributes, carried.group) == (kind | {"why": Attribute("String", "no")}, "tenant")
     assert (got.sent_at_ms, got.receive_count) == (sent_at_ms, held.receive_count + 1)
     assert got.first_received_at_ms == held.first_received_at_ms
@@ -223,7 +223,7 @@ def test_a_dead_letter_of_a_group_is_in_its_place_and_nobodys_duplicate(queues: 
     assert [each.duplicate for each in answers] == [False] * 3
     _, *got = queues.receive(10, queue=FIFO_FAST)
     assert [(each.body, each.source) for each in got] == [("a1", None), ("a2", FIFO), ("a3", None)]
-    assert decode(got[1].properties).dedup_id == str(UUID(bytes=second.id))
+    assert decode_properties(got[1].properties).dedup_id == str(UUID(bytes=second.id))
     assert queues.counts(FIFO) == (0, 0, 0)
 
 
@@ -294,7 +294,7 @@ def test_what_the_target_cannot_take_stays(queues: Host, intake: str, target: st
     """In flight, with its receipt in force."""
     queues.create("000000000000/small", message_bytes_max=1_024)
     queues.create("000000000000/small.fifo", message_bytes_max=1_024, fifo=True)
-    attributes = encode(Properties(attributes={"kind": Attribute("String", "x" * 600)}, group="g"))
+    attributes = encode_properties(Properties(attributes={"kind": Attribute("String", "x" * 600)}, group="g"))
     long = NewMessage(body="é" * 300, size_bytes=1_210, properties=attributes, group="g", dedup_id="d")
     send(queues, long, queue=intake)
     held = queues.receive_one(queue=intake)

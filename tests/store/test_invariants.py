@@ -7,8 +7,8 @@ import pytest
 
 from tests.store.host import QUEUE, Host
 from veilmq.core import commands
-from veilmq.core.commands import NewMessage
-from veilmq.core.results import ReceiptState
+from veilmq.core.errors import ReceiptState
+from veilmq.core.messages import NewMessage
 from veilmq.core.settings import SettingValue
 
 

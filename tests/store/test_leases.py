@@ -7,15 +7,15 @@ import pytest
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
 from veilmq.core.claims import Claim, OpenSource
+from veilmq.core.commands import InspectLeases, SeenLease
 from veilmq.core.errors import QueueNotFound
-from veilmq.core.looks import LookAtLeases, SeenLease
 
 KINDS = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 
 
 def leases(host: Host, **narrowed: Any) -> list[SeenLease]:
     """Return the leases of the queue."""
-    seen: list[SeenLease] = host.do(LookAtLeases(queue=QUEUE, **narrowed))
+    seen: list[SeenLease] = host.do(InspectLeases(queue=QUEUE, **narrowed))
     return seen
 
 

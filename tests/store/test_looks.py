@@ -7,16 +7,16 @@ import pytest
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
 from veilmq.core.claims import Claim, OpenSource
+from veilmq.core.commands import InspectQueue, MessageState, SeenMessage
 from veilmq.core.errors import QueueNotFound
-from veilmq.core.looks import LookAtQueue, MessageState, SeenMessage
-from veilmq.core.properties import decode
+from veilmq.core.messages import decode_properties
 
 VISIBLE, IN_FLIGHT, DELAYED = MessageState
 
 
 def look(host: Host, **narrowed: Any) -> list[SeenMessage]:
     """Return what a look at the queue shows."""
-    seen: list[SeenMessage] = host.do(LookAtQueue(queue=QUEUE, **narrowed))
+    seen: list[SeenMessage] = host.do(InspectQueue(queue=QUEUE, **narrowed))
     return seen
 
 
@@ -83,7 +83,7 @@ def test_a_look_shows_what_a_message_carries(host: Host) -> None:
     (sent,) = host.do(commands.Send(queue=QUEUE, messages=(message("a", group="g", dedup_id="d", kind="resize"),)))
     (seen,) = look(host)
     assert (seen.id, seen.state) == (sent.id, MessageState.VISIBLE)
-    assert decode(seen.properties).attributes["Type"].text == "resize"
+    assert decode_properties(seen.properties).attributes["Type"].text == "resize"
 
 
 def test_claimed_messages_are_in_flight(host: Host) -> None:
@@ -102,7 +102,7 @@ def test_a_look_is_bounded(host: Host) -> None:
     host.send("a", "b", "c")
     assert [seen.body for seen in look(host, count=2)] == ["a", "b"]
     with pytest.raises(QueueNotFound):
-        host.do(LookAtQueue(queue="000000000000/nobody"))
+        host.do(InspectQueue(queue="000000000000/nobody"))
 
 
 def test_a_look_at_one_state(host: Host) -> None:
@@ -210,12 +210,12 @@ def test_what_a_dead_letter_was(host: Host) -> None:
     host.receive(1, timeout_s=1)
     host.advance(1_000)
     host.receive(1)
-    (seen,) = host.do(LookAtQueue(queue=dead, state=VISIBLE))
+    (seen,) = host.do(InspectQueue(queue=dead, state=VISIBLE))
     assert (seen.receive_count, seen.sent_at_ms, seen.received_at_ms) == (1, first_ms, None)
     assert seen.first_received_at_ms == first_ms + 1
     host.advance(1_000)
     host.receive(1, queue=dead)
-    (seen,) = host.do(LookAtQueue(queue=dead, state=IN_FLIGHT))
+    (seen,) = host.do(InspectQueue(queue=dead, state=IN_FLIGHT))
     assert (seen.receive_count, seen.received_at_ms) == (2, first_ms + 2_001)
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
-from veilmq.core.commands import NewMessage
+from veilmq.core.commands import SentMessage
 from veilmq.core.errors import MessageTooLong
-from veilmq.core.results import SentMessage
+from veilmq.core.messages import NewMessage
 
 
 def bodies(host: Host, count: int = 10, timeout_s: int | None = None) -> list[str]:

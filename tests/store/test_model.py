@@ -21,8 +21,8 @@ from tests.store.model_frame import (
 )
 from tests.store.naive import kind_of
 from tests.store.naive_standard import NaiveStandard
-from veilmq.core import commands, results
-from veilmq.core.commands import SendTerms
+from veilmq.core import commands
+from veilmq.core.commands import SendOptions
 from veilmq.core.errors import LeaseTooLong, ReceiptInvalid
 
 NAMES = ("a/first", "a/second", "b/first")
@@ -96,7 +96,7 @@ class EngineAndModel(ModelFrame):
         priority=st.just(8) | st.integers(1, 16),
         terms=TERMS,
     )
-    def send(self, data: st.DataObject, delays_s: list[int | None], priority: int, terms: SendTerms | None) -> None:
+    def send(self, data: st.DataObject, delays_s: list[int | None], priority: int, terms: SendOptions | None) -> None:
         """Send a batch, sometimes with receipts of what is delayed."""
         name, model = self.some(data)
         messages = []
@@ -104,7 +104,7 @@ class EngineAndModel(ModelFrame):
             self.bodies += 1
             body = f"m{self.bodies}"
             messages.append(message(body, delay_s=delay_s, priority=priority, kind=kind_of(body)))
-        answers = self.live.do(commands.Send(queue=name, messages=tuple(messages), terms=terms))
+        answers = self.live.do(commands.Send(queue=name, messages=tuple(messages), options=terms))
         for new, sent in zip(messages, answers, strict=True):
             model.send(self.now_ms, *naive_send(new, sent))
             if sent.receipt is not None:
@@ -143,7 +143,7 @@ class EngineAndModel(ModelFrame):
         """Return what a receive that takes nothing says about the next message."""
         if not model.is_full(self.now_ms):
             return self.live.due_ms(queue=name)
-        refused: results.Received = self.live.do(commands.Receive(queue=name))
+        refused: commands.Received = self.live.do(commands.Receive(queue=name))
         assert refused.over_limit
         return refused.next_due_ms
 

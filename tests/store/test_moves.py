@@ -8,16 +8,10 @@ from tests.store.host import QUEUE, Host
 from tests.store.stores import Store, on_sqlite
 from tests.store.test_dead_letters import DEAD, DEEPER, LONG_S, bodies, change, create, pair, wear_out
 from veilmq.core import commands
-from veilmq.core.errors import (
-    DestinationRefused,
-    MoveTaskNotFound,
-    MoveTaskRunning,
-    NotADeadLetterQueue,
-    QueueNotFound,
-)
+from veilmq.core.commands import NOT_ALLOWED, QUEUE_MISSING, SOURCE_UNKNOWN, MoveStatus, MoveTask
+from veilmq.core.errors import DestinationRefused, MoveTaskNotFound, MoveTaskRunning, NotADeadLetterQueue, QueueNotFound
 from veilmq.core.limits import MOVE_TASKS_KEPT
-from veilmq.core.redrive import NOT_ALLOWED, QUEUE_MISSING, SOURCE_UNKNOWN
-from veilmq.core.results import MoveStatus, MoveTask
+from veilmq.core.messages import NewMessage
 
 PAUSE_MS = 10
 OTHER = "000000000000/other"
@@ -97,7 +91,7 @@ def test_dead_letters_go_to_a_destination(dying: Host) -> None:
 
 def test_a_moved_message_is_a_new_one(dying: Host) -> None:
     """Another id, sent now, received never, of no source; visible at once whatever the destination's delay."""
-    new = commands.NewMessage(body="a", size_bytes=1, properties=b"opaque", priority=3)
+    new = NewMessage(body="a", size_bytes=1, properties=b"opaque", priority=3)
     dying.do(commands.Send(queue=QUEUE, messages=(new,)))
     wear_out(dying, 2)
     dead = dying.receive_one(queue=DEAD, timeout_s=0)
@@ -208,7 +202,7 @@ def test_messages_of_groups_of_a_standard_queue_die_return_and_end(kept: Host) -
     """As those without a group do: groups share fairly in both queues, and that is all."""
     pair(kept, receives_max=1, retention_s=100)
     names = [f"{group}{number}" for number in range(4) for group in "abc"]
-    new = [commands.NewMessage(body=name, size_bytes=2, group=name[0]) for name in names]
+    new = [NewMessage(body=name, size_bytes=2, group=name[0]) for name in names]
     kept.do(commands.Send(queue=QUEUE, messages=tuple(new)))
     wear_out(kept, 2)
     kept.crash()
@@ -525,4 +519,4 @@ def test_a_full_disk_holds_a_task_up_and_loses_nothing(tmp_path: Path) -> None:
 
 def filling() -> commands.Send:
     """Return a send that takes room."""
-    return commands.Send(queue=QUEUE, messages=(commands.NewMessage(body="x" * 20_000, size_bytes=1),))
+    return commands.Send(queue=QUEUE, messages=(NewMessage(body="x" * 20_000, size_bytes=1),))

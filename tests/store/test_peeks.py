@@ -8,9 +8,9 @@ import pytest
 from tests.store.host import QUEUE, Host, message
 from tests.store.stores import on_sqlite
 from veilmq.core import commands
+from veilmq.core.commands import Peek, PeekedMessage
 from veilmq.core.errors import QueueNotFound
-from veilmq.core.looks import Peek, PeekedMessage
-from veilmq.core.properties import Properties, encode
+from veilmq.core.messages import NewMessage, Properties, encode_properties
 
 DEAD = "000000000000/dead"
 
@@ -36,7 +36,7 @@ def send(host: Host, *bodies: str, **terms: Any) -> None:
 def test_a_message_is_shown_as_it_is(host: Host) -> None:
     """Before its first receive, and with what is known of it later."""
     host.create()
-    new = commands.NewMessage(body="a", size_bytes=1, properties=encode(Properties(group="g")), priority=3)
+    new = NewMessage(body="a", size_bytes=1, properties=encode_properties(Properties(group="g")), priority=3)
     (sent,) = host.do(commands.Send(queue=QUEUE, messages=(new,)))
     first_ms = host.clock.now_ms()
     shown = PeekedMessage(

@@ -8,6 +8,7 @@ import pytest
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
 from veilmq.core.limits import PRIORITY
+from veilmq.core.messages import NewMessage
 
 ALL = range(PRIORITY.minimum, PRIORITY.maximum + 1)
 
@@ -60,7 +61,7 @@ def test_of_one_priority_what_was_visible_first_comes_first(host: Host) -> None:
     host.advance(500)
     host.send("sent later", priority=3)
     host.advance(1_500)
-    host.do(commands.Send(queue=QUEUE, messages=(commands.NewMessage(body="of SQS", size_bytes=6),)))
+    host.do(commands.Send(queue=QUEUE, messages=(NewMessage(body="of SQS", size_bytes=6),)))
     assert [each.body for each in host.receive(16)] == ["sent later", "delayed", "sent first", "other", "of SQS"]
 
 

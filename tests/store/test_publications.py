@@ -5,6 +5,7 @@ import pytest
 from tests.store.host import QUEUE, Host, message
 from tests.store.stores import on_sqlite
 from veilmq.core import commands
+from veilmq.core.claims import Abandon, ListWriters, Publish, Published, Stage, Staged, WriterView
 from veilmq.core.errors import (
     DeduplicationIdMissing,
     GroupMissing,
@@ -15,7 +16,7 @@ from veilmq.core.errors import (
     StoreFull,
 )
 from veilmq.core.limits import DEDUPLICATION_S, WRITER_SILENCE_S
-from veilmq.core.publications import Abandon, ListWriters, Publish, Published, Stage, Staged, WriterView
+from veilmq.core.messages import NewMessage
 
 WRITER = "query"
 FIFO = "000000000000/jobs.fifo"
@@ -25,7 +26,7 @@ MANY = 2 * PIECE + 1
 
 
 def stage(
-    host: Host, *messages: commands.NewMessage, batch: int = 0, attempt: str = "a", part: int = 0, queue: str = QUEUE
+    host: Host, *messages: NewMessage, batch: int = 0, attempt: str = "a", part: int = 0, queue: str = QUEUE
 ) -> Staged:
     """Stage messages in one call."""
     staged: Staged = host.do(
@@ -34,12 +35,12 @@ def stage(
     return staged
 
 
-def bodies(*names: str) -> list[commands.NewMessage]:
+def bodies(*names: str) -> list[NewMessage]:
     """Return messages of these bodies."""
     return [message(name) for name in names]
 
 
-def many(count: int = MANY, prefix: str = "m") -> list[commands.NewMessage]:
+def many(count: int = MANY, prefix: str = "m") -> list[NewMessage]:
     """Return so many messages that a publication takes several slices."""
     return bodies(*(f"{prefix}{number}" for number in range(count)))
 

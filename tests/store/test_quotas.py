@@ -12,7 +12,8 @@ from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
 from tests.store.stores import Store
 from tests.store.test_waking import Watcher
 from veilmq.core import commands, limits
-from veilmq.core.results import Received
+from veilmq.core.commands import Received
+from veilmq.core.messages import NewMessage
 
 QUOTA = 5
 WHOLE = os.environ.get("PROVE") == "whole"
@@ -288,9 +289,9 @@ def test_a_place_freed_by_the_end_of_a_dead_letter_is_told(host: Host) -> None:
     assert host.receive_one(queue=dead).body == "young"
 
 
-def grouped(body: str, group: str) -> commands.NewMessage:
+def grouped(body: str, group: str) -> NewMessage:
     """Return a message of a group with a deduplication id of its own."""
-    return commands.NewMessage(body=body, size_bytes=len(body), group=group, dedup_id=body)
+    return NewMessage(body=body, size_bytes=len(body), group=group, dedup_id=body)
 
 
 def test_the_defaults_are_the_documented_ones() -> None:

@@ -6,9 +6,8 @@ import pytest
 
 from tests.store.host import QUEUE, Host
 from veilmq.core import commands
-from veilmq.core.commands import VisibilityChange
-from veilmq.core.errors import LeaseTooLong, QueueNotFound, ReceiptInvalid
-from veilmq.core.results import LeaseChange, ReceiptState
+from veilmq.core.commands import LeaseChange, VisibilityChange
+from veilmq.core.errors import LeaseTooLong, QueueNotFound, ReceiptInvalid, ReceiptState
 
 OTHER = "000000000000/other"
 ACTS, NOTHING = True, False

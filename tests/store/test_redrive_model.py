@@ -14,7 +14,7 @@ from hypothesis.stateful import initialize, rule
 from tests.store.host import message
 from tests.store.model_frame import SHORT_TIMES_MS, ModelFrame, run_model
 from veilmq.core import commands
-from veilmq.core.results import MoveStatus
+from veilmq.core.commands import MoveStatus
 from veilmq.core.settings import SettingValue
 
 FIRST, SECOND, LAST = CHAIN = ("a/first", "a/second", "a/last")

@@ -8,8 +8,7 @@ import pytest
 from tests.store.host import QUEUE, Host, message
 from tests.store.stores import on_sqlite
 from veilmq.core import commands
-from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
-from veilmq.core.commands import NewMessage, SendTerms, VisibilityChange
+from veilmq.core.commands import LeaseChange, SendOptions, SentMessage, SetAccount, ShowAccount, VisibilityChange
 from veilmq.core.errors import (
     BodyUnreadable,
     DeduplicationIdMissing,
@@ -18,13 +17,15 @@ from veilmq.core.errors import (
     MessageTooLong,
     QueueDeletedRecently,
     QueueExists,
+    ReceiptState,
     SettingsConflict,
     VeilmqError,
 )
 from veilmq.core.limits import QUEUE_NAME_PAUSE_S
-from veilmq.core.results import LeaseChange, ReceiptState, SentMessage
+from veilmq.core.messages import NewMessage
+from veilmq.core.settings import AccountSettings
 
-RECEIPTS = SendTerms(receipts=True)
+RECEIPTS = SendOptions(receipts=True)
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({}, {}),
     "fair": ({}, {"group": "g"}),
@@ -32,13 +33,13 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def send(host: Host, *messages: NewMessage, terms: SendTerms | None = RECEIPTS) -> list[SentMessage | VeilmqError]:
+def send(host: Host, *messages: NewMessage, terms: SendOptions | None = RECEIPTS) -> list[SentMessage | VeilmqError]:
     """Return what a send on terms answers."""
-    sent: list[SentMessage | VeilmqError] = host.do(commands.Send(queue=QUEUE, messages=messages, terms=terms))
+    sent: list[SentMessage | VeilmqError] = host.do(commands.Send(queue=QUEUE, messages=messages, options=terms))
     return sent
 
 
-def only_sent(host: Host, new: NewMessage, terms: SendTerms = RECEIPTS) -> SentMessage:
+def only_sent(host: Host, new: NewMessage, terms: SendOptions = RECEIPTS) -> SentMessage:
     """Return the one message that was sent."""
     (sent,) = send(host, new, terms=terms)
     assert isinstance(sent, SentMessage)
@@ -193,7 +194,7 @@ def test_only_a_delayed_message_has_a_receipt(host: Host) -> None:
     host.create(delay_s=5)
     assert only_sent(host, message("a", delay_s=0)).receipt is None
     assert only_sent(host, message("b")).receipt is not None
-    assert only_sent(host, message("c"), SendTerms()).receipt is None
+    assert only_sent(host, message("c"), SendOptions()).receipt is None
 
 
 def test_a_delayed_duplicate_has_no_receipt(host: Host) -> None:
@@ -241,7 +242,7 @@ def test_a_changed_delay_makes_no_group_noisy(host: Host) -> None:
 def test_messages_that_go_together_are_all_stored_or_none(host: Host, settings: dict[str, Any]) -> None:
     """The error of one is the command's; without it, all are there."""
     host.create(message_bytes_max=1_024, **settings)
-    terms = SendTerms(together=True)
+    terms = SendOptions(all_or_nothing=True)
     good = [message(body, group="g", dedup_id=body) for body in "abc"]
     with pytest.raises(MessageTooLong) as refused:
         send(host, *good, message("x" * 1_025, group="g", dedup_id="x"), terms=terms)
@@ -264,7 +265,7 @@ def test_fifo_messages_that_go_together_are_checked_together(
     host.create(fifo=True)
     good = message("a", group="g", dedup_id="a")
     with pytest.raises(error):
-        send(host, good, bad, terms=SendTerms(together=True))
+        send(host, good, bad, terms=SendOptions(all_or_nothing=True))
     assert host.counts() == (0, 0, 0)
     send(host, good)
     assert host.counts() == (1, 0, 0)
@@ -295,7 +296,7 @@ def test_a_send_on_terms_rouses_who_waits(host: Host) -> None:
 def test_an_unrepeated_message_is_nobodys_duplicate(host: Host) -> None:
     """Without an id it is stored, and again; with one it may be a duplicate as ever."""
     host.create(fifo=True)
-    terms = SendTerms(unrepeated=True)
+    terms = SendOptions(dedup_id_optional=True)
     assert isinstance(send(host, message("a", group="g"))[0], DeduplicationIdMissing)
     first, second = (only_sent(host, message("a", group="g"), terms) for _ in range(2))
     assert first.id != second.id
@@ -311,7 +312,7 @@ def test_an_unrepeated_message_is_nobodys_duplicate(host: Host) -> None:
 def test_a_queue_that_knows_messages_by_their_content_goes_on_to_do_so(host: Host) -> None:
     """That is its owner's choice, whoever sends."""
     host.create(fifo=True, content_deduplication=True)
-    first, second = (only_sent(host, message("a", group="g"), SendTerms(unrepeated=True)) for _ in range(2))
+    first, second = (only_sent(host, message("a", group="g"), SendOptions(dedup_id_optional=True)) for _ in range(2))
     assert first.id == second.id
 
 
@@ -329,7 +330,7 @@ def test_bodies_are_decoded_where_the_queue_is_set_to(host: Host, kind: str) -> 
     """What is stored is what `decode` makes; receives tell the setting. Others take bodies as they are."""
     settings, more = KINDS[kind]
     host.create(**settings)
-    terms = SendTerms(decode=_decode)
+    terms = SendOptions(decode=_decode)
     send(host, message("coded a", **more), terms=terms)
     received = host.do(commands.Receive(queue=QUEUE, timeout_s=0))
     assert (received.messages[0].body, received.smq_base64) == ("coded a", False)
@@ -344,12 +345,12 @@ def test_a_body_that_cannot_be_decoded_is_refused(host: Host) -> None:
     """Alone, or with all that go with it; and the size that counts is the one that was sent."""
     host.create(smq_base64=True, message_bytes_max=1_024)
     bad, good = message("a"), message("coded a")
-    answers = send(host, bad, good, terms=SendTerms(decode=_decode))
+    answers = send(host, bad, good, terms=SendOptions(decode=_decode))
     assert [type(answer) for answer in answers] == [BodyUnreadable, SentMessage]
     with pytest.raises(BodyUnreadable):
-        send(host, good, bad, terms=SendTerms(decode=_decode, together=True))
+        send(host, good, bad, terms=SendOptions(decode=_decode, all_or_nothing=True))
     assert host.counts() == (1, 0, 0)
-    assert isinstance(send(host, message("coded " + "x" * 1_020), terms=SendTerms(decode=_decode))[0], MessageTooLong)
+    assert isinstance(send(host, message("coded " + "x" * 1_020), terms=SendOptions(decode=_decode))[0], MessageTooLong)
 
 
 def test_an_attempt_tells_the_setting_too(host: Host) -> None:

@@ -5,9 +5,8 @@ import pytest
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
 from veilmq.core.claims import Claim, OpenSource
-from veilmq.core.commands import Receive
+from veilmq.core.commands import Peek, Receive
 from veilmq.core.errors import ReceivesThrottled
-from veilmq.core.looks import Peek
 
 
 def ask(host: Host, times: int) -> int:

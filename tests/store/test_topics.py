@@ -10,18 +10,21 @@ from tests.store.host import QUEUE, Host, hosting, message
 from tests.store.stores import on_sqlite
 from tests.store.test_full_disk import fill
 from veilmq.core import commands
-from veilmq.core.commands import NewMessage
-from veilmq.core.errors import GroupMissing, MessageTooLong, QueueNotFound, StoreFull
-from veilmq.core.limits import SMQ_SUBSCRIPTIONS_MAX
-from veilmq.core.results import ReceiptState
-from veilmq.core.settings import SettingValue
-from veilmq.core.topic_errors import (
+from veilmq.core.errors import (
+    GroupMissing,
+    MessageTooLong,
+    QueueNotFound,
+    ReceiptState,
+    StoreFull,
     SubscriptionExists,
     SubscriptionNotFound,
     TooManySubscriptions,
     TopicExists,
     TopicNotFound,
 )
+from veilmq.core.limits import SMQ_SUBSCRIPTIONS_MAX
+from veilmq.core.messages import NewMessage
+from veilmq.core.settings import SettingValue
 from veilmq.core.topics import (
     PUSHES,
     CreateTopic,

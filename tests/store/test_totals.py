@@ -7,10 +7,8 @@ import pytest
 
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
-from veilmq.core.claims import AcknowledgeClaims, Claim, OpenSource, ReleaseClaim
-from veilmq.core.forwards import Forward, ForwardEntry
-from veilmq.core.publications import Publish, Stage
-from veilmq.core.topics import CreateTopic, PublishToTopic, Subscribe, Subscription
+from veilmq.core.claims import AcknowledgeClaims, Claim, OpenSource, Publish, ReleaseClaim, Stage
+from veilmq.core.topics import CreateTopic, Forward, ForwardEntry, PublishToTopic, Subscribe, Subscription
 
 OTHER = "000000000000/other"
 KINDS = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from tests.store.host import QUEUE, Host, message
-from veilmq.core import commands, results
-from veilmq.core.errors import SettingsConflict
-from veilmq.core.results import ReceiptState
+from veilmq.core import commands
+from veilmq.core.errors import ReceiptState, SettingsConflict
 
 TWELVE_HOURS_S = 43_200
 RULES = json.dumps(
@@ -33,10 +32,12 @@ def send(host: Host, *kinds: str | None, group: str | None = None) -> None:
         message(str(kind), kind=kind, group=group or (str(kind) if fifo else None), dedup_id=f"{group}{number}")
         for number, kind in enumerate(kinds)
     )
-    assert all(isinstance(each, results.SentMessage) for each in host.do(commands.Send(queue=QUEUE, messages=messages)))
+    assert all(
+        isinstance(each, commands.SentMessage) for each in host.do(commands.Send(queue=QUEUE, messages=messages))
+    )
 
 
-def held_ms(host: Host, messages: list[results.ReceivedMessage]) -> dict[str, int]:
+def held_ms(host: Host, messages: list[commands.ReceivedMessage]) -> dict[str, int]:
     """Return for how long each message, by its body, is hidden from now on, as the answer says."""
     return {each.body: each.visible_at_ms - host.clock.now_ms() for each in messages}
 

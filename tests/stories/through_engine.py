@@ -10,9 +10,15 @@ from tests.store.host import Host, message
 from tests.stories import story
 from tests.stories.book import Book, Got
 from veilmq.core import commands
-from veilmq.core.errors import LeaseTooLong, PurgeInProgress, QueueDeletedRecently, QueueNotFound, ReceiptInvalid
-from veilmq.core.ports import Timer
-from veilmq.core.results import LeaseChange, ReceiptState, Received
+from veilmq.core.commands import LeaseChange, Received, Timer
+from veilmq.core.errors import (
+    LeaseTooLong,
+    PurgeInProgress,
+    QueueDeletedRecently,
+    QueueNotFound,
+    ReceiptInvalid,
+    ReceiptState,
+)
 
 ACCOUNT = "000000000000"
 DEAD_LETTERS = "dead_letter_queue"

@@ -1,7 +1,7 @@
 """Every public name is documented: modules, classes, functions and methods of src.
 
 Public is what no leading underscore hides, all the way up. Left out: nested functions; special methods,
-setters, overloads and overrides, whose meaning is stated elsewhere.
+setters, overloads and overrides, whose meaning is stated elsewhere; errors whose `text` states theirs.
 """
 
 import ast
@@ -20,7 +20,9 @@ def is_public(name: str) -> bool:
 
 
 def is_stated_elsewhere(node: Definition) -> bool:
-    """Return whether a decorator says that another definition documents `node`."""
+    """Return whether a decorator says that another definition documents `node`, or its `text` does."""
+    if isinstance(node, ast.ClassDef) and any(ast.unparse(line).startswith("text = ") for line in node.body):
+        return True
     return any(ast.unparse(mark).rpartition(".")[2] in STATED_ELSEWHERE for mark in node.decorator_list)
 
 
@@ -86,6 +88,8 @@ def test_the_rule_lets_the_rest_pass() -> None:
 def _f(): ...
 class _C:
     def f(self): ...
+class E:
+    text = "It failed."
 class C:
     """Doc."""
     def __init__(self): ...

@@ -36,7 +36,7 @@ from veilmq.consumer.forwarding import (
 )
 from veilmq.consumer.forwarding_rules import Router, RoutesError, TableRouter, read_rules
 from veilmq.consumer.metrics import exported
-from veilmq.core.routing import TableError, read_table
+from veilmq.core.settings import TableError, read_table
 
 _ATOMIC = "each message in one transaction"
 _PLAIN = "by sending and deleting"

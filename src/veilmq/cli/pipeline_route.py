@@ -13,7 +13,7 @@ from veilmq.cli.pipeline_options import CONTINUOUS, HOLD, ON_LOST_CLAIM, BadRows
 from veilmq.cli.stopping import stop_on_signals
 from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.core.limits import CLAIM_MESSAGES, SQS_RECEIVES_MAX
-from veilmq.core.routing import RoutingTable
+from veilmq.core.settings import RoutingTable
 
 _HERE = ClusterOptions()
 _ONCE = 1

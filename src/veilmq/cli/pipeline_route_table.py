@@ -11,7 +11,7 @@ from veilmq.cli.printing import print_aligned, print_json
 from veilmq.cli.statistics_options import StatisticsOptions, facts
 from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.core.limits import Range
-from veilmq.core.routing import ATTRIBUTE_DEFAULT, RoutingTable
+from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, RoutingTable
 
 _HERE = ClusterOptions()
 _USUAL = StatisticsOptions()
@@ -26,7 +26,7 @@ def route_table(
     to: Annotated[Path, Parameter(metavar="FILE", help="JSON file to write.")],
     classes: Annotated[int, whole_number(CLASSES, "Maximum number of classes.")] = CLASSES.default,
     attribute: Annotated[str, Parameter(metavar="NAME", help="Message attribute with the kind of work.")] = (
-        ATTRIBUTE_DEFAULT
+        ROUTING_ATTRIBUTE_DEFAULT
     ),
     queue_pattern: Annotated[
         str, Parameter(metavar="TEXT", help="Name of each class's queue; {queue} and {class} are replaced.")

@@ -20,8 +20,7 @@ from veilmq.core.limits import (
     SQS_RECEIVES_MAX,
     VISIBILITY_TIMEOUT_S,
 )
-from veilmq.core.routing import TableError, read_table
-from veilmq.core.settings import SettingValue
+from veilmq.core.settings import SettingValue, TableError, read_table
 
 _SOURCE = "A queue that may, with --redrive-permission listed; may be repeated."
 

@@ -5,8 +5,7 @@ from veilmq.cli.options import Endpoint, Json, Queue
 from veilmq.cli.printing import instant, print_aligned, print_json
 from veilmq.client import QueueStatus
 from veilmq.client.transport import DEFAULT_ENDPOINT
-from veilmq.core.routing import RoutingTable, read_table
-from veilmq.core.settings import QueueSettings
+from veilmq.core.settings import QueueSettings, RoutingTable, read_table
 
 
 def show(queue: Queue, /, *, json: Json = False, endpoint: Endpoint = DEFAULT_ENDPOINT) -> None:

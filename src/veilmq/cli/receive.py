@@ -14,7 +14,7 @@ from veilmq.cli.printing import instant, print_aligned, print_json
 from veilmq.client import QueueClient, ReceivedMessage
 from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.core.limits import SQS_RECEIVE_COUNT, SQS_RECEIVE_WAIT_S, VISIBILITY_TIMEOUT_S
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 
 
 def receive(

@@ -11,7 +11,7 @@ from veilmq.cli.options import Endpoint, Json, Queue, whole_number
 from veilmq.cli.printing import print_json
 from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.core.limits import SQS_DELAY_S
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 
 STANDARD_INPUT = "-"
 

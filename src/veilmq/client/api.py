@@ -16,8 +16,7 @@ import msgspec
 from veilmq.client.messages import ClientError, QueueStatus
 from veilmq.client.transport import HttpReply, Reply, SigningKey, Transport, decode, unexpected
 from veilmq.core import limits
-from veilmq.core.claims import Acknowledged, Bound, SourceView
-from veilmq.core.publications import Published, Staged, WriterView
+from veilmq.core.claims import Acknowledged, Bound, Published, SourceView, Staged, WriterView
 from veilmq.core.settings import SettingValue
 from veilmq.wire.sqs.members import GetQueueUrlRequest, QueueUrlResult
 from veilmq.wire.sqs.names import full_name
@@ -237,7 +236,7 @@ class Publications(QueueApi):
     noun = "publications"
 
     def stage(self, writer: str, *, batch: int, attempt: str, part: int, messages: Sequence[OutgoingRow]) -> Staged:
-        """Keep ``messages`` as part ``part`` (0, 1, 2, …) of an attempt; see ``core.publications.Stage``."""
+        """Keep ``messages`` as part ``part`` (0, 1, 2, …) of an attempt; see ``core.claims.Stage``."""
         body = msgspec.json.encode(MessagesFields(messages=list(messages)))
         return self._stage(writer, batch, attempt, part, body, "application/json")
 

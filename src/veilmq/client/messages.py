@@ -1,6 +1,6 @@
 """What a client takes and gives: messages, queues' statistics, redrives, and errors.
 
-Attributes are ``core.properties.Attribute`` by name. Ids are text (a dashed UUID), instants milliseconds since the
+Attributes are ``core.messages.Attribute`` by name. Ids are text (a dashed UUID), instants milliseconds since the
 epoch.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 from veilmq.core.settings import QueueSettings
 
 RECEIPT_SUPERSEDED = "ReceiptSuperseded"

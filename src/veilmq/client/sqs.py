@@ -26,7 +26,7 @@ from veilmq.client.messages import (
 from veilmq.client.transport import UNEXPECTED_REPLY, Reply, SigningKey, Transport
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SECOND_MS, SQS_LIST_RESULTS, SQS_MOVE_TASK_RESULTS, SQS_RECEIVE_WAIT_S, Range
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 from veilmq.core.settings import QueueSettings, SettingValue
 from veilmq.wire.exchange import RequestContext
 from veilmq.wire.sqs.errors import SqsError

@@ -7,8 +7,7 @@ import msgspec
 
 from veilmq.console.asking import Refused
 from veilmq.console.visit import Visit
-from veilmq.core.claims import SourceView
-from veilmq.core.publications import WriterView
+from veilmq.core.claims import SourceView, WriterView
 
 
 class Readers(NamedTuple):

@@ -13,7 +13,7 @@ from veilmq.console.move_tasks import latest_moves
 from veilmq.console.rendering import age, number, path_of
 from veilmq.console.timeline import BARS_MAX, Timeline, going_on
 from veilmq.console.timeline_drawing import Drawn, Frame, draw, frame_for
-from veilmq.core.browsing import BrowsedQueue, BrowsedQueues
+from veilmq.core.commands import BrowsedQueue, BrowsedQueues
 from veilmq.core.limits import SECOND_MS
 from veilmq.wire.v1.queues import Lease
 

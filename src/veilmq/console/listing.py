@@ -8,10 +8,10 @@ from typing import NamedTuple, Self
 from urllib.parse import urlencode
 
 from veilmq.console.page import HOME
-from veilmq.core.browsing import BROWSED_MAX, QueueOrder
-from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX
+from veilmq.core.commands import QueueOrder
+from veilmq.core.limits import BROWSED_QUEUES_MAX, SMQ_QUEUE_NAME_CHARACTERS_MAX
 
-SIZES = (25, 50, 100, BROWSED_MAX)
+SIZES = (25, 50, 100, BROWSED_QUEUES_MAX)
 SIZE_DEFAULT = 50
 
 _PAGE_DIGITS_MAX = 9

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from veilmq.console.asking import Asking, Refused
+from veilmq.core.commands import Clock, Timer
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.ports import Clock, Timer
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from veilmq.console.bodies import CUT_CHARACTERS, ShownBody, hex_rows, shown
 from veilmq.console.message_view import IN_FLIGHT, NEXT, MessageView, lease_name
 from veilmq.console.queue_look import look
 from veilmq.console.visit import Visit
-from veilmq.core.limits import LEASE_S_MAX, LOOK_MESSAGES, SECOND_MS
+from veilmq.core.limits import INSPECT_MESSAGES, LEASE_S_MAX, SECOND_MS
 from veilmq.wire.v1.queues import ListedMessage, ListedMessages, PeekedMessages, PeekedRow, ShownQueue
 
 _LAID_OUT_CHARACTERS = 65_536
@@ -116,7 +116,7 @@ async def _ask(visit: Visit, verb: str, query: Mapping[str, Any]) -> Any:
 
 def _query(view: MessageView) -> dict[str, Any]:
     if view.whole:
-        return {"count": LOOK_MESSAGES.maximum}
+        return {"count": INSPECT_MESSAGES.maximum}
     return {
         "count": view.count,
         "body_characters_max": _LAID_OUT_CHARACTERS if view.body == "json" else CUT_CHARACTERS,

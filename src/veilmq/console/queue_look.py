@@ -8,7 +8,7 @@ import msgspec
 
 from veilmq.console.asking import Asking, Refused
 from veilmq.console.visit import Visit
-from veilmq.core.browsing import BrowsedQueue, BrowsedQueues
+from veilmq.core.commands import BrowsedQueue, BrowsedQueues
 from veilmq.wire.sqs.names import account_of, full_name
 from veilmq.wire.v1.queues import ShownQueue
 

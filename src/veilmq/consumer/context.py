@@ -22,7 +22,7 @@ from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Span, span_s
 from veilmq.consumer.leases import Lease, LeaseLost, LeaseState, LeaseTable
 from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 
 TRACE_CHARACTERS_MAX = 16_000
 

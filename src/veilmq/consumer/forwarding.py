@@ -22,7 +22,7 @@ from veilmq.consumer.clock import Threads
 from veilmq.consumer.forwarding_rules import Router, RoutesError
 from veilmq.consumer.metrics import Labels, Metric, MetricKind
 from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, Range
-from veilmq.core.properties import attributes_bytes
+from veilmq.core.messages import attributes_bytes
 from veilmq.core.settings import SettingValue
 
 BATCH_BYTES_MAX = 262_144

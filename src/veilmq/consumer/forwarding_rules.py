@@ -23,8 +23,8 @@ from msgspec import Meta
 
 from veilmq.client.messages import ReceivedMessage
 from veilmq.core.limits import VISIBILITY_TIMEOUT_S
-from veilmq.core.properties import Attribute
-from veilmq.core.routing import RoutingTable
+from veilmq.core.messages import Attribute
+from veilmq.core.settings import RoutingTable
 
 
 class Route(NamedTuple):

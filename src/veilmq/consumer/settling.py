@@ -26,7 +26,7 @@ from veilmq.consumer.metrics import Counters
 from veilmq.consumer.renewal_policies import allowed_s, plain_code
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 
 _log = logging.getLogger("veilmq.consumer")
 

@@ -1,13 +1,18 @@
-"""Claims: what a reader that repeats itself takes from a queue, a numbered set of messages at a time.
+"""Claims and publications: exactly-once reading from a queue, and writing to it, for programs that repeat themselves.
 
-A *source* is one reader (one Spark checkpoint). It binds claims 1, 2, 3, … in their order. What a claim has is fixed
-for ever when it is bound: it may be read as often as one likes, by several at once, and always gives the same messages.
-Acknowledging a number deletes the messages of all claims up to it; an acknowledged number is never bound again.
+A *source* is one reader (one Spark checkpoint). It binds claims 1, 2, 3, … in order. A bound claim never changes: it
+can be read any number of times, concurrently, and always has the same messages. Acknowledging a number deletes the
+messages of all claims up to it; an acknowledged number is never bound again.
 
 Binding counts as one receive, reading as none. Claimed messages are in flight, but not within the quota of receives.
-A source lives by its heartbeats: without them its messages come back when its *hold* ends, and its claims are *lost*.
-The *lease*, much shorter, only tells whether the reader seems to be alive. Each ``open`` begins a new epoch; the ones
-before it are refused. See ``docs/protocols/claims.md``.
+Heartbeats keep a source: without them its messages return to the queue when its *hold* ends, and its claims are *lost*.
+The *lease*, much shorter, only shows whether the reader seems to be alive. Each ``OpenSource`` begins a new epoch;
+commands of earlier ones are refused. See ``docs/protocols/claims.md``.
+
+A *writer* (one Spark query) publishes numbered batches in rising order. Its tasks stage the messages of a batch, each
+task under the name of its *attempt*; staged messages are invisible. A publish names the attempts that count, in the
+order of their messages, once for each batch, in one transaction; what else was staged for the batch is dropped. See
+``docs/protocols/publications.md``.
 """
 
 import enum
@@ -15,11 +20,12 @@ import enum
 import msgspec
 
 from veilmq.core import limits
-from veilmq.core.commands import Command
+from veilmq.core.commands import QueueCommand
+from veilmq.core.messages import NewMessage
 
 
 class ClaimState(enum.Enum):
-    """How a claim stands. What was acknowledged is kept as one number, not as claims."""
+    """The state of a claim. What was acknowledged is kept as one number, not as claims."""
 
     BINDING = "binding"
     OPEN = "open"
@@ -27,35 +33,38 @@ class ClaimState(enum.Enum):
     RELEASED = "released"
 
 
-class OpenSource(Command, frozen=True, kw_only=True):
-    """Begin a new epoch of ``source`` on ``queue``; makes the source where there is none. Answers ``SourceView``.
+class SourceCommand(QueueCommand, frozen=True, kw_only=True):
+    """A command of ``source``, the reader's own name: 1 to 128 letters, digits, ``-`` and ``_`` (a UUID, as a rule).
 
-    ``source`` is the reader's own name for itself, 1 to 128 letters, digits, ``-`` and ``_`` (a UUID, as a rule).
-    ``consumer`` names what the reader works for; of one consumer there is one source. With ``takeover`` the others of
-    that consumer are fenced and their claims released; without, ``ConsumerTaken`` while one of them is open. ``hold_s``
-    is how long messages stay bound after the last heartbeat, ``lease_s`` how long the source counts as alive.
+    The error of all but ``OpenSource`` and ``ReadClaim`` is ``SourceNotFound``.
     """
 
-    queue: str
     source: str
+
+
+class OpenSource(SourceCommand, frozen=True, kw_only=True):
+    """Begin a new epoch of the source, created if there is none. Result: ``SourceView``.
+
+    ``consumer`` names what the reader works for; a consumer has one source. With ``takeover`` its other sources are
+    fenced and their claims released; otherwise ``ConsumerTaken`` while one of them is open. ``hold_s`` is how long
+    messages stay bound after the last heartbeat, ``lease_s`` how long the source counts as alive.
+    """
+
     consumer: str = ""
     takeover: bool = False
     hold_s: int = limits.CLAIM_HOLD_S.default
     lease_s: int = limits.CLAIM_LEASE_S.default
 
 
-class Claim(Command, frozen=True, kw_only=True):
-    """Bind claim ``number`` to up to ``messages_max`` visible messages, or tell what it has. Answers ``Bound``.
+class Claim(SourceCommand, frozen=True, kw_only=True):
+    """Bind claim ``number`` to up to ``messages_max`` visible messages, or return what it has. Result: ``Bound``.
 
-    A claim bound before is answered as it was, and the source's lease renewed. ``number`` must be the last one or the
-    next. Where no message is visible nothing is recorded. A claim has so many shards that none is meant to have more
-    than ``shard_messages``; all messages of a group are in one shard. With ``bytes_max`` it ends before its bodies and
-    properties are longer than that, as the store keeps them. Errors: ``EpochFenced``, ``ClaimAcknowledged``,
-    ``ClaimLost``, ``ClaimGap``, ``SourceNotFound``.
+    ``number`` must be the last one or the next; the last one is returned as it is. Both renew the source's lease. Where
+    no message is visible nothing is recorded. A claim has enough shards for ``shard_messages`` each; all messages of a
+    group are in one shard. With ``bytes_max`` it ends before its stored bodies and properties exceed that. Errors:
+    ``EpochFenced``, ``ClaimAcknowledged``, ``ClaimLost``, ``ClaimGap``.
     """
 
-    queue: str
-    source: str
     epoch: int
     number: int
     messages_max: int
@@ -63,93 +72,77 @@ class Claim(Command, frozen=True, kw_only=True):
     bytes_max: int | None = None
 
 
-class Heartbeat(Command, frozen=True, kw_only=True):
-    """Renew the lease and the hold of ``source``. Answers ``SourceView``. Errors: ``EpochFenced``, ``SourceNotFound``.
+class Heartbeat(SourceCommand, frozen=True, kw_only=True):
+    """Renew the lease and the hold of the source. Result: ``SourceView``. Error ``EpochFenced``.
 
-    ``lease_s`` and ``hold_s`` change what ``OpenSource`` said; ``None`` leaves it.
+    ``lease_s`` and ``hold_s`` replace those of ``OpenSource``, unless they are ``None``.
     """
 
-    queue: str
-    source: str
     epoch: int
     lease_s: int | None = None
     hold_s: int | None = None
 
 
-class AcknowledgeClaims(Command, frozen=True, kw_only=True):
-    """Delete the messages of all open claims of ``source`` up to ``number``. Answers ``Acknowledged``.
+class AcknowledgeClaims(SourceCommand, frozen=True, kw_only=True):
+    """Delete the messages of all open claims up to ``number``. Result: ``Acknowledged``.
 
-    Errors: ``EpochFenced``, ``ClaimGap`` for a number that was never bound, ``SourceNotFound``.
+    Errors: ``EpochFenced``, ``ClaimGap`` for a number that was never bound.
     """
 
-    queue: str
-    source: str
     epoch: int
     number: int
 
 
-class ReadClaim(Command, frozen=True, kw_only=True):
-    """Read messages of one shard of a claim, from ``cursor`` on. Answers ``ClaimPage``; needs no epoch.
+class ReadClaim(SourceCommand, frozen=True, kw_only=True):
+    """Read messages of one shard of a claim, from ``cursor`` on. Result: ``ClaimPage``; needs no epoch.
 
-    Errors: ``ClaimAcknowledged``, ``ClaimLost`` (also for a claim of which nobody knows), ``ClaimReleased``,
-    ``ShardNotFound``.
+    Errors: ``ClaimAcknowledged``, ``ClaimLost`` (also for an unknown claim), ``ClaimReleased``, ``ShardNotFound``.
     """
 
-    queue: str
-    source: str
     number: int
     shard: int = 0
     cursor: str = ""
     messages_max: int = limits.CLAIM_PAGE_MESSAGES
 
 
-class ReleaseClaim(Command, frozen=True, kw_only=True):
-    """Give the messages of an open claim back, by an operator's decision. Answers ``SourceView``.
+class ReleaseClaim(SourceCommand, frozen=True, kw_only=True):
+    """Return the messages of an open claim to the queue, by an operator's decision. Result: ``SourceView``.
 
-    The claim is ``released``: reading and claiming it again fail. Errors: ``SourceNotFound``, ``ClaimLost``,
-    ``ClaimAcknowledged``.
+    Reading and claiming a ``released`` claim fails. Errors: ``ClaimLost``, ``ClaimAcknowledged``.
     """
 
-    queue: str
-    source: str
     number: int
 
 
-class EvictMessage(Command, frozen=True, kw_only=True):
-    """Take one message out of an open claim and move it to the queue's dead-letter queue. Answers ``SourceView``.
+class EvictMessage(SourceCommand, frozen=True, kw_only=True):
+    """Move one message of an open claim to the dead-letter queue: its reader cannot process it. Result: ``SourceView``.
 
-    The way out for a message that its reader cannot digest. ``message`` is its id (16 bytes). Errors:
-    ``SourceNotFound``, ``MessageNotClaimed``, ``DeadLetterQueueRefused`` where the queue has no dead-letter queue.
+    ``message`` is its id (16 bytes). Errors: ``MessageNotClaimed``, ``DeadLetterQueueRefused`` where the queue has no
+    dead-letter queue.
     """
 
-    queue: str
-    source: str
     number: int
     message: bytes
 
 
-class ListSources(Command, frozen=True, kw_only=True):
-    """Tell up to ``count`` sources of ``queue``, those with open claims first, then those that were heard of last.
+class CloseSource(SourceCommand, frozen=True, kw_only=True):
+    """Release all open claims of the source and forget it, by an operator's decision. Result: ``None``.
 
-    Answers a list of ``SourceView``. Each snapshot that Spark reads is a source for two weeks, so there may be many.
+    A reader that continues finds its claims lost.
     """
 
-    queue: str
+
+class ListSources(QueueCommand, frozen=True, kw_only=True):
+    """Return up to ``count`` sources, a list of ``SourceView``: with open claims first, then the last active ones.
+
+    Each snapshot that Spark reads is a source for two weeks, so there may be many.
+    """
+
     count: int = limits.SOURCES_LISTED_MAX
 
 
-class CloseSource(Command, frozen=True, kw_only=True):
-    """Release all open claims of ``source`` and forget it, by an operator's decision. Answers ``None``.
-
-    A reader that goes on with it finds its claims lost. Error: ``SourceNotFound``.
-    """
-
-    queue: str
-    source: str
-
-
 class ClaimView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One claim: its number, how it stands, how many messages and shards it has, and since when."""
+    """One claim: its number and state, how many messages and shards it has, and since when."""
 
     number: int
     state: ClaimState
@@ -161,9 +154,8 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class SourceView(msgspec.Struct, frozen=True, kw_only=True):
     """One source: ``acknowledged`` and ``last`` are numbers of claims, ``claims`` those behind ``acknowledged``.
 
-    ``alive`` tells whether its lease runs; ``hold_until_ms`` is when its messages come back. ``ready`` is how many
-    messages of the queue are visible now, ``oldest_sent_at_ms`` when the oldest of them was sent, or of those
-    that are claimed or in flight.
+    ``alive``: its lease runs; ``hold_until_ms`` is when its messages return to the queue. ``ready`` messages of the
+    queue are visible; ``oldest_sent_at_ms`` is of the oldest that is visible, claimed or in flight.
     """
 
     source: str
@@ -180,13 +172,13 @@ class SourceView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a claim was bound to. ``shards`` 0: nothing was, and nothing is recorded.
+    """The messages of a claim. 0 ``shards``: nothing was bound, and nothing is recorded.
 
     A claim all of whose messages were evicted has shards and no messages.
 
-    ``more``: the claim is not whole yet (a large one is bound in slices), or nothing is bound yet, while slices end
-    what is past its retention, or another claim; claim the same number again. ``again``: it had been bound before.
-    ``next_due_ms`` is as for ``results.Received``, where nothing was bound.
+    ``more``: claim the same number again. A large claim is bound in slices; or nothing is bound yet, while slices end
+    messages past their retention, or another claim. ``again``: it had been bound before. ``next_due_ms`` is that of
+    ``Received``, where nothing was bound.
     """
 
     number: int
@@ -198,7 +190,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Acknowledged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How far the source is acknowledged; ``lost`` are numbers among those whose messages were not deleted by it."""
+    """The last acknowledged number; ``lost`` are numbers up to it whose messages were not deleted by it."""
 
     acknowledged: int
     lost: list[int]
@@ -217,7 +209,82 @@ class ClaimedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ClaimPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages of a shard in their order; ``cursor`` is where the next page begins, empty after the last."""
+    """Messages of a shard in order; ``cursor`` begins the next page, empty after the last."""
 
     messages: list[ClaimedMessage]
     cursor: str
+
+
+class WriterCommand(QueueCommand, frozen=True, kw_only=True):
+    """A command on the batch ``batch`` of ``writer``."""
+
+    writer: str
+    batch: int
+
+
+class Stage(WriterCommand, frozen=True, kw_only=True):
+    """Keep ``messages`` for a later ``Publish``. Result: ``Staged``.
+
+    ``part`` numbers the calls of one attempt from 0; a part is not kept twice, nor anything of a published batch. The
+    errors are those of ``Send``, as a ``StageRefused`` of the whole call.
+    """
+
+    attempt: str
+    part: int
+    messages: tuple[NewMessage, ...]
+
+
+class Publish(WriterCommand, frozen=True, kw_only=True):
+    """Send what was staged under ``attempts``, in this order, once. Result: ``Published``.
+
+    ``attempts`` are names, each with its number of staged messages; error ``StageMissing`` if that differs. A batch not
+    behind the last published one changes nothing (``again``). The queue gets at most ``messages_per_s_max`` a second.
+    """
+
+    attempts: tuple[tuple[str, int], ...]
+    messages_per_s_max: int | None = None
+
+
+class Abandon(WriterCommand, frozen=True, kw_only=True):
+    """Drop what was staged for the batch and is not published. Result: ``None``."""
+
+
+class ListWriters(QueueCommand, frozen=True, kw_only=True):
+    """Return the writers of ``queue``, the last active ones first: a list of ``WriterView``."""
+
+    count: int = limits.WRITERS_LISTED_MAX
+
+
+class Staged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How many messages the attempt has now. ``again``: the part, or the whole batch, was there before."""
+
+    messages: int
+    again: bool = False
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The batch is published, with ``messages``. ``again``: it had been published before.
+
+    ``duplicates`` of them, so far, were not stored, as a FIFO queue had them within ``limits.DEDUPLICATION_S``. Of a
+    batch before the last published one both numbers are 0: they are not kept.
+
+    ``more``: not all messages are in the queue yet; they follow by themselves. Repeat the command to wait, not before
+    ``next_due_ms``.
+    """
+
+    messages: int
+    duplicates: int = 0
+    again: bool = False
+    more: bool = False
+    next_due_ms: int | None = None
+
+
+class WriterView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One writer: its last published batch (``None``: none yet) and what it has staged and not published."""
+
+    writer: str
+    batch: int | None
+    messages: int
+    duplicates: int
+    staged: int
+    seen_at_ms: int

@@ -1,373 +1,349 @@
 """What can go wrong with a command: a small closed set.
 
-The engine raises or returns these; each protocol gives them its own codes and statuses at the wire. Every message says
-what to do about it.
+The engine raises or returns these; each protocol gives them its own codes and statuses at the wire. An error is its
+fields and a sentence that says what to do.
 """
 
-from veilmq.core.results import ReceiptState
+import enum
+from typing import Any, ClassVar, dataclass_transform
 
-_ENDED = {
-    ReceiptState.EXPIRED: "The receipt's timeout has ended",
-    ReceiptState.SUPERSEDED: "The message was received again since, by whoever has it now",
-    ReceiptState.GONE: "The message is no longer in the queue",
-}
+
+class ReceiptState(enum.Enum):
+    """What a genuine receipt was when the command met it (``docs/lifecycle.md``, the receipt table)."""
+
+    LIVE = "live"
+    EXPIRED = "expired"
+    EARLIER = "earlier"
+    """Superseded, and acts all the same, where the command has ``any_receive``."""
+    SUPERSEDED = "superseded"
+    GONE = "gone"
 
 
 class VeilmqError(Exception):
     """The root of all errors that veilmq itself raises; ``str()`` is a sentence for a person."""
 
 
-class QueueNotFound(VeilmqError):
-    """The named queue does not exist, or was deleted while the command waited."""
+@dataclass_transform()
+class CommandError(VeilmqError):
+    """An error with the annotated fields of its class, in their order; ``text`` has their names in braces."""
 
-    def __init__(self, queue: str) -> None:
-        """``queue`` is the full name, account included."""
-        super().__init__(f"The queue {queue} does not exist; create it first.")
-        self.queue = queue
+    text: ClassVar[str]
+    _fields: ClassVar[tuple[str, ...]] = ()
 
+    def __init_subclass__(cls) -> None:
+        cls._fields = (*cls._fields, *cls.__annotations__)
 
-class QueueExists(VeilmqError):
-    """A queue of that name exists with another value of ``setting`` (a field of ``QueueSettings``)."""
+    def __init__(self, *values: Any, **named: Any) -> None:
+        super().__init__(*values)
+        vars(self).update(zip(self._fields, values, strict=False), **named)
 
-    def __init__(self, queue: str, setting: str) -> None:
-        """``setting`` is the first field whose supplied value differs."""
-        super().__init__(
-            f"The queue {queue} exists with another {setting}; leave it out, or change the queue's settings first."
-        )
-        self.queue = queue
-        self.setting = setting
+    def __str__(self) -> str:
+        return self.text.format(**vars(self))
 
 
-class MessageTooLong(VeilmqError):
-    """Body and attributes together exceed the queue's ``message_bytes_max``."""
+# Queues. ``queue`` is a full name, account included; ``setting`` the first field of the settings that differs or has to
+# be corrected; ``why`` a sentence. Sizes are in bytes.
 
-    def __init__(self, bytes_max: int) -> None:
-        """``bytes_max`` is the limit in force, in bytes."""
-        super().__init__(f"The message is too long: body and attributes may have {bytes_max} bytes together.")
-        self.bytes_max = bytes_max
 
+class QueueNotFound(CommandError):
+    text = "The queue {queue} does not exist; create it first."
+    queue: str
 
-class ReceiptInvalid(VeilmqError):
-    """The receipt was not issued by this server for this queue: malformed, forged, foreign, or never received."""
 
-    def __init__(self) -> None:
-        """Say no more than that: which check failed is nobody's business."""
-        super().__init__("The receipt handle is not valid for this queue; use the one of the latest receive.")
+class QueueExists(CommandError):
+    text = "The queue {queue} exists with another {setting}; leave it out, or change the queue's settings first."
+    queue: str
+    setting: str
 
 
-class LeaseTooLong(VeilmqError):
-    """The change would keep the message in flight for more than 12 hours after its receive."""
+class QueueDeletedRecently(CommandError):
+    text = "The queue {queue} was deleted; wait {pause_s} seconds before creating one of that name."
+    queue: str
+    pause_s: int
 
-    def __init__(self, seconds_max: int) -> None:
-        """``seconds_max`` is the whole lease's maximum, in seconds."""
-        super().__init__(f"The total visibility timeout would exceed {seconds_max} seconds since the receive.")
-        self.seconds_max = seconds_max
 
+class PurgeInProgress(CommandError):
+    text = "The queue {queue} was purged less than {pause_s} seconds ago; wait that long."
+    queue: str
+    pause_s: int
 
-class QueueDeletedRecently(VeilmqError):
-    """A queue of that name was deleted so lately that the name may not be used again yet."""
 
-    def __init__(self, queue: str, pause_s: int) -> None:
-        """``pause_s`` is how long a name rests, in seconds."""
-        super().__init__(f"The queue {queue} was deleted; wait {pause_s} seconds before creating one of that name.")
-        self.queue = queue
-        self.pause_s = pause_s
+class SettingsConflict(CommandError):
+    """Settings contradict each other, or ``setting`` cannot change any more."""
 
+    text = "{why}"
+    setting: str
+    why: str
 
-class PurgeInProgress(VeilmqError):
-    """The queue was purged so lately that it may not be purged again yet."""
 
-    def __init__(self, queue: str, pause_s: int) -> None:
-        """``pause_s`` is how long a queue rests, in seconds."""
-        super().__init__(f"The queue {queue} was purged less than {pause_s} seconds ago; wait that long.")
-        self.queue = queue
-        self.pause_s = pause_s
+class EditRefused(CommandError):
+    """The ``edit`` of an ``EditQueue`` refuses; ``reason`` is for its caller, the engine only returns it."""
 
+    text = "{reason}"
+    reason: Exception
 
-class SettingsConflict(VeilmqError):
-    """The settings would contradict each other, or ``setting`` cannot change any more."""
 
-    def __init__(self, setting: str, why: str) -> None:
-        """``setting`` is the field of ``QueueSettings`` to correct, ``why`` a sentence."""
-        super().__init__(why)
-        self.setting = setting
+class TooManyTags(CommandError):
+    text = "A queue may have {tags_max} tags; remove some first."
+    tags_max: int
 
 
-class EditRefused(VeilmqError):
-    """Whoever edits a setting found that it cannot be done."""
+class DeadLetterQueueRefused(CommandError):
+    """``queue`` cannot be the dead-letter queue of this source: ``missing``, of another type, or not allowed."""
 
-    def __init__(self, reason: Exception) -> None:
-        """``reason`` is for whoever asked: the engine only hands it back."""
-        super().__init__(str(reason))
-        self.reason = reason
+    text = "{why}"
+    queue: str
+    why: str
+    missing: bool = False
 
 
-class TooManyTags(VeilmqError):
-    """The queue would have more tags than it may."""
+class ReceivesThrottled(CommandError):
+    text = "The queue allows {per_s_max} receives a second; ask for more messages at once, or later."
+    per_s_max: int
 
-    def __init__(self, tags_max: int) -> None:
-        """``tags_max`` is the limit in force."""
-        super().__init__(f"A queue may have {tags_max} tags; remove some first.")
-        self.tags_max = tags_max
 
+# Messages and receipts.
 
-class DeadLetterQueueRefused(VeilmqError):
-    """The dead-letter queue cannot serve this source: missing, of another kind, or it does not allow it."""
 
-    def __init__(self, queue: str, why: str, *, missing: bool = False) -> None:
-        """``queue`` is the dead-letter queue's full name, ``why`` a sentence; ``missing``: it does not exist."""
-        super().__init__(why)
-        self.queue = queue
-        self.missing = missing
+class MessageTooLong(CommandError):
+    text = "The message is too long: body and attributes may have {bytes_max} bytes together."
+    bytes_max: int
 
 
-class GroupMissing(VeilmqError):
-    """A message of a FIFO queue must name its group."""
+class BodyUnreadable(CommandError):
+    text = "The body is no base64 of UTF-8 text, which this queue takes bodies in: encode it, or unset smq_base64."
 
-    def __init__(self) -> None:
-        """The remedy is in the sentence."""
-        super().__init__("The message has no group; a FIFO queue needs one for each message.")
 
+class GroupMissing(CommandError):
+    text = "The message has no group; a FIFO queue needs one for each message."
 
-class DeduplicationIdMissing(VeilmqError):
-    """A message of this FIFO queue must bring its deduplication id."""
 
-    def __init__(self) -> None:
-        """The remedy is in the sentence."""
-        super().__init__("The message has no deduplication id; give one, or turn content-based deduplication on.")
+class DeduplicationIdMissing(CommandError):
+    text = "The message has no deduplication id; give one, or turn content-based deduplication on."
 
 
-class NotADeadLetterQueue(VeilmqError):
-    """Only the messages of a dead-letter queue can be moved by a task."""
+class ReceiptInvalid(CommandError):
+    """The receipt is malformed, forged, of another queue or server, or of a message never received: not said which."""
 
-    def __init__(self, queue: str) -> None:
-        """``queue`` is the source's full name."""
-        super().__init__(f"No queue names {queue} as its dead-letter queue; only dead letters can be moved.")
-        self.queue = queue
+    text = "The receipt handle is not valid for this queue; use the one of the latest receive."
 
 
-class MoveTaskRunning(VeilmqError):
-    """A source has one move task at a time."""
+class LeaseTooLong(CommandError):
+    text = "The total visibility timeout would exceed {seconds_max} seconds since the receive."
+    seconds_max: int
 
-    def __init__(self, queue: str) -> None:
-        """``queue`` is the source's full name."""
-        super().__init__(f"A move task for {queue} is running; wait for its end or cancel it.")
-        self.queue = queue
 
+_ENDED = {
+    ReceiptState.EXPIRED: "The receipt's timeout has ended",
+    ReceiptState.SUPERSEDED: "The message has been received again",
+    ReceiptState.GONE: "The message is no longer in the queue",
+}
 
-class MoveTaskNotFound(VeilmqError):
-    """The move task does not exist, or does not run any more."""
 
-    def __init__(self) -> None:
-        """The remedy is in the sentence."""
-        super().__init__("There is no such running move task; list the tasks of the source.")
+class ReceiptEnded(CommandError):
+    """Only a live receipt forwards; the message of this one was not sent."""
 
+    text = "{why}, so nothing was forwarded; forward what the next receive gives."
+    state: ReceiptState
 
-class DestinationRefused(VeilmqError):
-    """Messages cannot be moved to that queue."""
+    def __str__(self) -> str:
+        return self.text.format(why=_ENDED[self.state])
 
-    def __init__(self, queue: str, why: str) -> None:
-        """``queue`` is the destination's full name, ``why`` a sentence."""
-        super().__init__(why)
-        self.queue = queue
 
+class GroupHeld(CommandError):
+    text = "An earlier message of the group was not forwarded: forward that one first."
 
-class SourceNotFound(VeilmqError):
-    """The queue has no such source: it was never opened, or an operator closed it."""
 
-    def __init__(self, source: str) -> None:
-        """``source`` is the reader's name for itself."""
-        super().__init__(f"The queue has no source {source}; open it first.")
-        self.source = source
+# Move tasks.
 
 
-class ConsumerTaken(VeilmqError):
-    """Another source of the same consumer has open claims."""
+class NotADeadLetterQueue(CommandError):
+    text = "No queue names {queue} as its dead-letter queue; only dead letters can be moved."
+    queue: str
 
-    def __init__(self, consumer: str, source: str) -> None:
-        """``source`` is the other one."""
-        super().__init__(
-            f"The source {source} of the consumer {consumer} has open claims. Let it end, or take its place over: its "
-            "claims are then released and their messages delivered again."
-        )
-        self.consumer = consumer
-        self.source = source
 
+class MoveTaskRunning(CommandError):
+    text = "A move task for {queue} is running; wait for its end or cancel it."
+    queue: str
 
-class EpochFenced(VeilmqError):
-    """The source was opened again since: whoever uses the older epoch must stop."""
 
-    def __init__(self, epoch: int, current: int) -> None:
-        """``current`` is the epoch in force."""
-        super().__init__(f"The epoch {epoch} is over, {current} is in force: another reader opened the source; stop.")
-        self.epoch = epoch
-        self.current = current
+class MoveTaskNotFound(CommandError):
+    text = "There is no such running move task; list the tasks of the source."
 
 
-class ClaimGap(VeilmqError):
-    """The number is behind the next claim of the source."""
+class DestinationRefused(CommandError):
+    """Messages cannot be moved or forwarded to ``queue``."""
 
-    def __init__(self, number: int, last: int) -> None:
-        """``last`` is the last number bound."""
-        super().__init__(f"Claim {number} cannot be: the last one is {last}. The checkpoint is not of this source.")
-        self.number = number
-        self.last = last
+    text = "{why}"
+    queue: str
+    why: str
 
 
-class ClaimAcknowledged(VeilmqError):
-    """The claim was acknowledged: its messages are deleted."""
+# Claims and publications. ``source`` is the reader's own name, ``number`` that of a claim.
 
-    def __init__(self, number: int, acknowledged: int) -> None:
-        """``acknowledged`` is up to where the source is."""
-        super().__init__(f"Claim {number} was acknowledged (all up to {acknowledged} are); its messages are deleted.")
-        self.number = number
-        self.acknowledged = acknowledged
 
+class SourceNotFound(CommandError):
+    text = "The queue has no source {source}; open it first."
+    source: str
 
-class ClaimLost(VeilmqError):
-    """The claim's messages went back to the queue, or were purged: its hold ended, or nobody knows of it."""
 
-    def __init__(self, number: int) -> None:
-        """``number`` is the claim's."""
-        super().__init__(
-            f"Claim {number} is lost: its hold ended without a heartbeat, or the queue was purged. Messages that went "
-            "back to the queue are delivered again."
-        )
-        self.number = number
+class ConsumerTaken(CommandError):
+    text = (
+        "The source {source} of the consumer {consumer} has open claims. Let it end, or take its place over: its "
+        "claims are then released and their messages delivered again."
+    )
+    consumer: str
+    source: str
 
 
-class ClaimReleased(VeilmqError):
-    """The claim's messages were given back by an operator or by a takeover."""
+class EpochFenced(CommandError):
+    text = "The epoch {epoch} is over, {current} is in force: another reader opened the source; stop."
+    epoch: int
+    current: int
 
-    def __init__(self, number: int) -> None:
-        """``number`` is the claim's."""
-        super().__init__(f"Claim {number} was released: its messages are delivered again.")
-        self.number = number
 
+class ClaimGap(CommandError):
+    """The number is behind the next claim of the source; ``last`` is the last number bound."""
 
-class ShardNotFound(VeilmqError):
-    """The claim has fewer shards."""
+    text = "Claim {number} cannot be: the last one is {last}. The checkpoint is not of this source."
+    number: int
+    last: int
 
-    def __init__(self, shard: int, shards: int) -> None:
-        """``shards`` is how many the claim has."""
-        super().__init__(f"The claim has no shard {shard}; they are 0 to {shards - 1}.")
-        self.shard = shard
-        self.shards = shards
 
+class ClaimAcknowledged(CommandError):
+    text = "Claim {number} was acknowledged (all up to {acknowledged} are); its messages are deleted."
+    number: int
+    acknowledged: int
 
-class CursorInvalid(VeilmqError):
-    """The cursor is not one that a page of a claim named."""
 
-    def __init__(self) -> None:
-        """The remedy is in the sentence."""
-        super().__init__("The cursor is not valid; use the one of the page before, or none for the first page.")
+class ClaimLost(CommandError):
+    text = (
+        "Claim {number} is lost: its hold ended without a heartbeat, or the queue was purged. Messages that went back "
+        "to the queue are delivered again."
+    )
+    number: int
 
 
-class MessageNotClaimed(VeilmqError):
-    """The message is not in that claim."""
+class ClaimReleased(CommandError):
+    text = "Claim {number} was released: its messages are delivered again."
+    number: int
 
-    def __init__(self, number: int) -> None:
-        """``number`` is the claim's."""
-        super().__init__(f"Claim {number} has no such message; read it to see the ids of its messages.")
-        self.number = number
 
+class ShardNotFound(CommandError):
+    text = "The claim has no shard {shard}; they are 0 to {last}."
+    shard: int
+    shards: int
 
-class ReceiptEnded(VeilmqError):
-    """Only a live receipt forwards; this one is not, and its message was not sent."""
+    def __str__(self) -> str:
+        return self.text.format(shard=self.shard, last=self.shards - 1)
 
-    def __init__(self, state: ReceiptState) -> None:
-        """``state`` is any but live."""
-        super().__init__(f"{_ENDED[state]}, so nothing was forwarded; forward what the next receive gives.")
-        self.state = state
 
+class CursorInvalid(CommandError):
+    text = "The cursor is not valid; use the one of the page before, or none for the first page."
 
-class GroupHeld(VeilmqError):
-    """A message of the same group, before this one, was not forwarded; this one would overtake it."""
 
-    def __init__(self) -> None:
-        """The remedy is in the sentence."""
-        super().__init__("An earlier message of the group was not forwarded: forward that one first.")
+class MessageNotClaimed(CommandError):
+    text = "Claim {number} has no such message; read it to see the ids of its messages."
+    number: int
 
 
-class StageRefused(VeilmqError):
-    """One of the messages cannot be sent, so none of them was staged."""
+class StageRefused(CommandError):
+    """The message ``index`` of the call, from 0, cannot be sent, so none of them was staged."""
 
-    def __init__(self, index: int, reason: VeilmqError) -> None:
-        """``index`` counts the messages of the call from 0."""
-        super().__init__(f"Message {index} was refused, and nothing staged: {reason}")
-        self.index = index
-        self.reason = reason
-        self.why = type(reason).__name__
-        self.bytes_max: int | None = getattr(reason, "bytes_max", None)
+    text = "Message {index} was refused, and nothing staged: {reason}"
+    index: int
+    reason: VeilmqError
 
+    @property
+    def why(self) -> str:
+        """The name of the reason's type."""
+        return type(self.reason).__name__
 
-class StageMissing(VeilmqError):
-    """An attempt that is to be published has not staged what it should have."""
+    @property
+    def bytes_max(self) -> int | None:
+        """The limit that the message exceeds."""
+        return getattr(self.reason, "bytes_max", None)
 
-    def __init__(self, attempt: str, messages: int, wanted: int) -> None:
-        """``messages`` is what is there."""
-        super().__init__(f"The attempt {attempt} has staged {messages} messages, not {wanted}; stage the batch again.")
-        self.attempt = attempt
-        self.messages = messages
-        self.wanted = wanted
 
+class StageMissing(CommandError):
+    text = "The attempt {attempt} has staged {messages} messages, not {wanted}; stage the batch again."
+    attempt: str
+    messages: int
+    wanted: int
 
-class BodyUnreadable(VeilmqError):
-    """The queue takes bodies in base64 over this protocol, and this one is no such text."""
 
-    def __init__(self) -> None:
-        """The remedy is in the sentence."""
-        super().__init__(
-            "The body is no base64 of UTF-8 text, which this queue takes bodies in: encode it, or unset smq_base64."
-        )
+# Topics and subscriptions; ``topic`` is a full name.
 
 
-class ReceivesThrottled(VeilmqError):
-    """More receives were asked of the queue in a second than it allows."""
+class TopicNotFound(CommandError):
+    text = "The topic {topic} does not exist; create it first."
+    topic: str
 
-    def __init__(self, per_s_max: int) -> None:
-        """``per_s_max`` is the limit in force, in receives a second."""
-        super().__init__(f"The queue allows {per_s_max} receives a second; ask for more messages at once, or later.")
-        self.per_s_max = per_s_max
 
+class TopicExists(CommandError):
+    text = "The topic {topic} exists with another {setting}; leave it out, or change the topic first."
+    topic: str
+    setting: str
 
-class StoreFull(VeilmqError):
+
+class SubscriptionNotFound(CommandError):
+    text = "The topic {topic} has no subscription {subscription}; subscribe first."
+    topic: str
+    subscription: str
+
+
+class SubscriptionExists(CommandError):
+    text = "The subscription {subscription} of {topic} exists with another {setting}; end it first, or name another."
+    topic: str
+    subscription: str
+    setting: str
+
+
+class TooManySubscriptions(CommandError):
+    text = "A topic may have {subscriptions_max} subscriptions; end some first."
+    subscriptions_max: int
+
+
+class EndpointRefused(CommandError):
+    """Messages cannot, or may not, be pushed to ``endpoint``; ``why`` says what is wrong and what to do."""
+
+    text = "Nothing can be pushed to {endpoint!r}: {why}."
+    endpoint: str
+    why: str
+
+    def __str__(self) -> str:
+        return self.text.format(endpoint=self.endpoint[:200], why=self.why)
+
+
+# The store and the server.
+
+
+class StoreFull(CommandError):
     """The disk is full, or nearly: nothing of the command was kept. Receives, changes and deletes go on."""
 
-    def __init__(self) -> None:
-        """The remedy is the operator's: free space, or drain queues."""
-        super().__init__(
-            "The disk that keeps the messages is (nearly) full: free space or drain queues, then send again."
-        )
+    text = "The disk that keeps the messages is (nearly) full: free space or drain queues, then send again."
 
 
-class StoreUnavailable(VeilmqError):
+class StoreUnavailable(CommandError):
     """The database cannot be reached, or has no time: nothing of the command was done. Retry."""
 
-    def __init__(self) -> None:
-        """Clients retry this by themselves; the operator looks at the log."""
-        super().__init__("The database cannot be reached, or has no time for this; nothing was done. Try again.")
+    text = "The database cannot be reached, or has no time for this; nothing was done. Try again."
 
 
-class OutcomeUnknown(VeilmqError):
-    """The store failed after the commit was begun: the command may or may not have been kept. Retry."""
+class OutcomeUnknown(CommandError):
+    """The store failed after the commit was begun: the command may or may not have been kept.
 
-    def __init__(self) -> None:
-        """A retry is safe for everything but an exactly-once send."""
-        super().__init__("The store failed while it was making this durable; it may have happened. Try again.")
+    A retry is safe for everything but an exactly-once send.
+    """
 
-
-class ShuttingDown(VeilmqError):
-    """The server is draining; nothing of the command was done. Retry on the next connection."""
-
-    def __init__(self) -> None:
-        """Clients retry this by themselves."""
-        super().__init__("The server is shutting down; try again.")
+    text = "The store failed while it was making this durable; it may have happened. Try again."
 
 
-class InternalError(VeilmqError):
+class ShuttingDown(CommandError):
+    text = "The server is shutting down; try again."
+
+
+class InternalError(CommandError):
     """A defect of ours: the command failed alone and changed nothing; the log has the traceback."""
 
-    def __init__(self) -> None:
-        """The details stay in the log."""
-        super().__init__("The server failed on this request; the log has the details.")
+    text = "The server failed on this request; the log has the details."

@@ -54,11 +54,14 @@ CLAIM_SLICE_ROWS = 2_000  # rows of claims that one command deletes; fewer are g
 SOURCE_SILENCE_S = 1_209_600  # after that a source without open claims is forgotten
 SOURCES_LISTED_MAX = 1_000
 CLAIM_READ_BYTES = 4 * 1_048_576  # an answer with messages of a claim ends with the page that brings it there
-LOOK_MESSAGES = Range(minimum=1, maximum=100, default=10)  # of one answer to whoever looks without receiving
-LOOK_LEASES = Range(minimum=1, maximum=1_000, default=100)  # the same
-LOOK_ALSO_MAX = 200  # leases that a look is to tell of in any case
-LOOK_BYTES = 4 * 1_048_576  # an answer ends with the message that brings it there
-LOOK_READ_BYTES = 8 * 1_048_576  # the same of all that is read for it, where bodies are cut
+INSPECT_MESSAGES = Range(minimum=1, maximum=100, default=10)  # of one answer
+INSPECT_LEASES = Range(minimum=1, maximum=1_000, default=100)  # of one answer
+INSPECT_ALSO_MAX = 200  # leases shown in any case
+INSPECT_BYTES = 4 * 1_048_576  # an answer ends with the message that brings it there
+INSPECT_READ_BYTES = 8 * 1_048_576  # the same of all that is read for it, where bodies are cut
+INSPECTED_MAX = 1_000  # messages or leases of one command
+INSPECT_SCANNED_MAX = 100_000  # messages of other states that a command passes over: 10 to 100 ms
+BROWSED_QUEUES_MAX = 200  # of one page
 STAGE_MESSAGES_MAX = 5_000  # of one call
 STAGE_BYTES_MAX = 4 * 1_048_576  # of the messages of one call
 PUBLISH_PER_S = Range(minimum=1, maximum=1_000_000, default=1_000_000)  # messages of one publication
@@ -151,6 +154,8 @@ EVENTS_WAITING_MAX = 10_000_000  # some gigabyte
 DEAD_LETTERS_PER_RECEIVE = 100
 DEAD_LETTER_BYTES_PER_RECEIVE = 1_048_576
 MOVE_TASKS_KEPT = 10
+MOVE_SLICE_MESSAGES = 200  # that a slice of a move task moves: some 10 ms
+MOVE_SLICE_BYTES = 1_048_576
 FREE_SPACE_RESERVE_BYTES = 64 * 1_048_576
 
 # The pipeline.

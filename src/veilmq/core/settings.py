@@ -1,39 +1,122 @@
-"""A queue's settings: the values that its owner chooses, one name each, whichever protocol set them."""
+"""A queue's settings: the values that its owner chooses, which of them fit together, and routing tables.
 
-from collections.abc import Mapping
+Names are the same for every protocol. The store checks, so a rule holds whichever protocol sets the value.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Self
 
 import msgspec
 
 from veilmq.core import limits
+from veilmq.core.errors import DeadLetterQueueRefused, DestinationRefused, SettingsConflict, TooManyTags
 
 SettingValue = int | str | bool | tuple[str, ...] | None
-"""A setting as a command carries it, already parsed and in range."""
+"""A setting as a command carries it, parsed and in range."""
+
+# Routing tables: the visibility timeout that a kind of work needs. The kind is a message's routing key.
+
+ROUTING_ATTRIBUTE_DEFAULT = "Type"
+"""The name of the message attribute whose text is the routing key."""
 
 
-class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+class TimeoutClass(msgspec.Struct, frozen=True, kw_only=True):
+    """One class of a routing table: its visibility timeout, and the queue to which `route` forwards its messages."""
+
+    name: str
+    visibility_timeout_s: int
+    queue: str = ""
+
+
+class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The class of each routing key, as an index into ``classes``, which are in rising order of their timeouts.
+
+    ``default`` is the class of keys that are not listed. Each receive whose lease expired raises a message by one
+    class, up to the last.
+    """
+
+    version: int
+    attribute: str = ROUTING_ATTRIBUTE_DEFAULT
+    classes: tuple[TimeoutClass, ...]
+    keys: dict[str, int] = {}
+    default: int
+
+    def class_of(self, key: str, receives_before: int = 0) -> TimeoutClass:
+        """Return the class of a message with ``key`` after so many receives in vain."""
+        index = self.keys.get(key, self.default) + receives_before
+        return self.classes[min(index, len(self.classes) - 1)]
+
+    def timeout_s(self, key: str, receives_before: int) -> int:
+        """Return the timeout of a message; see ``class_of``."""
+        return self.class_of(key, receives_before).visibility_timeout_s
+
+
+class TableError(ValueError):
+    """The text is no routing table; says in a sentence what to correct."""
+
+
+_decode_table = msgspec.json.Decoder(RoutingTable).decode
+
+
+def read_table(text: str | bytes) -> RoutingTable:
+    """Return the table that ``text`` (JSON) is; raises ``TableError``."""
+    try:
+        table = _decode_table(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise TableError(f"A routing table is JSON with version, classes, keys and default: {error}.") from None
+    timeouts_s = [each.visibility_timeout_s for each in table.classes]
+    if not timeouts_s:
+        raise TableError("A routing table needs at least one class.")
+    allowed = limits.VISIBILITY_TIMEOUT_S
+    for each in table.classes:
+        if not allowed.holds(each.visibility_timeout_s):
+            raise TableError(
+                f"The visibility_timeout_s of the class {each.name!r} must be {allowed.minimum} to {allowed.maximum}."
+            )
+    if timeouts_s != sorted(timeouts_s):
+        raise TableError("The classes must be in rising order of their visibility_timeout_s.")
+    for what, index in (("default", table.default), *((f"class of {key!r}", at) for key, at in table.keys.items())):
+        if not 0 <= index < len(timeouts_s):
+            raise TableError(f"The {what} is {index}, and the classes are 0 to {len(timeouts_s) - 1}.")
+    return table
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the settings of queues and of topics have in common."""
+
+    def changed(self, changes: Mapping[str, SettingValue]) -> Self:
+        """Return these settings with ``changes`` by field name."""
+        return msgspec.structs.replace(self, **changes)
+
+    def first_difference(self, supplied: Mapping[str, SettingValue]) -> str | None:
+        """Return the first field whose supplied value differs from ours; fields not supplied do not count."""
+        return next((name for name, value in supplied.items() if getattr(self, name) != value), None)
+
+
+class AccountSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of an account for all its queues, stored and shown, no more (SMQ reference, section 4.14).
+
+    ``logging_bucket`` is where SMQ would put the records of operations; empty for nowhere.
+    """
+
+    logging_bucket: str = ""
+
+
+class QueueSettings(Settings, frozen=True, kw_only=True):
     """All settings of one queue; durations in seconds, sizes in bytes, other queues by their full names.
 
-    ``fifo`` is chosen at creation, for good. ``deduplication_scope`` and ``throughput_limit`` say whether a FIFO queue
-    counts by ``"queue"`` or by ``"group"``. ``in_flight_max`` is ``None`` for the engine's own limit.
-
-    A message received ``receives_max`` times goes to ``dead_letter_queue`` instead of being received once more; both
-    are empty (``""``, 0) or neither is. ``redrive_permission`` says which queues may name this one as theirs: ``"all"``
-    (``""`` when nobody chose), ``"none"``, or those of ``redrive_sources`` (``"listed"``).
-
-    ``event_log`` is what the event log has of the queue: ``"off"`` or ``"closed"`` (the ends of its receipts), ``None``
-    for what the server says.
-
-    ``visibility_rules`` is a routing table (``core.routing``, JSON; ``""`` for none): where a receive names no timeout,
-    each message has that of its class.
-
-    A queue of which more than ``receives_per_s_max`` receives are asked in a second refuses them (0: no such limit;
-    SMQ's TenantRateLimitPolicy). ``smq_base64``: bodies cross SMQ in base64 and are kept decoded, so that both
-    protocols have the same text. ``operations_logged`` is SMQ's LoggingEnabled.
-
-    ``purges`` counts the purges of a FIFO queue; deduplication ids are stored together with it, so a purge forgets
-    them.
-
-    ``policy`` is a protocol's document, kept as it was given. The encryption settings are kept and shown, no more.
+    - ``fifo`` cannot be changed after the creation. ``deduplication_scope`` and ``throughput_limit`` of a FIFO queue
+      are ``"queue"`` or ``"group"``. ``in_flight_max`` is ``None`` for the engine's own limit.
+    - A message received ``receives_max`` times goes to ``dead_letter_queue`` instead of being received again; both are
+      empty (``""``, 0) or neither is. ``redrive_permission`` says which queues may name this one as their dead-letter
+      queue: ``"all"`` (also ``""``, the default), ``"none"``, or ``redrive_sources`` (``"listed"``).
+    - ``visibility_rules`` is a routing table (JSON; ``""`` for none) that gives messages their timeout where a receive
+      names none. ``event_log`` is ``"off"`` or ``"closed"`` (the ends of receipts), ``None`` for the server's default.
+    - Receives beyond ``receives_per_s_max`` in a second are refused (0: no limit; SMQ's TenantRateLimitPolicy).
+      ``smq_base64``: bodies cross SMQ in base64 and are stored decoded, so both protocols have the same text.
+      ``operations_logged`` is SMQ's LoggingEnabled.
+    - ``policy`` is a protocol's document, stored as it was given. Encryption settings are stored and shown, no more.
+    - ``purges`` counts the purges of a FIFO queue; it is part of stored deduplication ids, so a purge forgets them.
     """
 
     visibility_timeout_s: int = limits.VISIBILITY_TIMEOUT_S.default
@@ -62,10 +145,147 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     tags: dict[str, str] = {}
     purges: int = 0
 
-    def changed(self, changes: Mapping[str, SettingValue]) -> "QueueSettings":
-        """Return these settings with ``changes`` (field name → value) put in."""
-        return msgspec.structs.replace(self, **changes)
 
-    def first_difference(self, supplied: Mapping[str, SettingValue]) -> str | None:
-        """Name the first field whose supplied value differs from ours; fields not supplied do not count."""
-        return next((name for name, value in supplied.items() if getattr(self, name) != value), None)
+def _has_bad_rules(settings: QueueSettings) -> bool:
+    try:
+        if settings.visibility_rules:
+            read_table(settings.visibility_rules)
+    except TableError:
+        return True
+    return False
+
+
+RULES: tuple[tuple[str, Callable[[QueueSettings], bool], str], ...] = (
+    (
+        "visibility_rules",
+        _has_bad_rules,
+        "The visibility rules are no routing table; give one, or none.",
+    ),
+    (
+        "content_deduplication",
+        lambda settings: settings.content_deduplication and not settings.fifo,
+        "Only FIFO queues deduplicate by content; leave it out, or create a FIFO queue.",
+    ),
+    (
+        "deduplication_scope",
+        lambda settings: settings.deduplication_scope != "queue" and not settings.fifo,
+        "Only FIFO queues have a deduplication scope; leave it out, or create a FIFO queue.",
+    ),
+    (
+        "throughput_limit",
+        lambda settings: settings.throughput_limit != "queue" and not settings.fifo,
+        "Only FIFO queues have a throughput limit of their own; leave it out, or create a FIFO queue.",
+    ),
+    (
+        "throughput_limit",
+        lambda settings: settings.throughput_limit == "group" and settings.deduplication_scope != "group",
+        "A throughput limit by group needs a deduplication scope by group; set both.",
+    ),
+    (
+        "receives_max",
+        lambda settings: bool(settings.dead_letter_queue) is not bool(settings.receives_max),
+        "A dead-letter queue and the number of receives after which it is used go together; give both or neither.",
+    ),
+    (
+        "redrive_sources",
+        lambda settings: bool(settings.redrive_sources) and settings.redrive_permission != "listed",
+        "Queues are listed where the permission is for those that are listed; change the permission or list none.",
+    ),
+    (
+        "kms_key",
+        lambda settings: bool(settings.kms_key) and settings.managed_encryption,
+        "A queue is encrypted with a key of its own or with a managed one; choose one of them.",
+    ),
+)
+"""The setting to correct, whether settings break the rule, and why: what to do (SQS API Reference, SetQueueAttributes).
+
+Rules are checked on the settings after a change. Whether a dead-letter queue may serve depends on other queues: below.
+"""
+
+
+def checked_settings(before: QueueSettings | None, changes: Mapping[str, SettingValue]) -> QueueSettings:
+    """Return the settings of a queue after ``changes``; ``before`` is ``None`` for a new one.
+
+    Choosing one kind of encryption ends the other, unless both are named. Raises ``SettingsConflict``.
+    """
+    if changes.get("kms_key"):
+        changes = {"managed_encryption": False, **changes}
+    elif changes.get("managed_encryption"):
+        changes = {"kms_key": "", **changes}
+    after = (before or QueueSettings()).changed(changes)
+    if before is not None and after.fifo != before.fifo:
+        raise SettingsConflict("fifo", "A queue is a FIFO queue or a standard one for good; create another queue.")
+    for setting, is_broken, why in RULES:
+        if is_broken(after):
+            raise SettingsConflict(setting, why)
+    return after
+
+
+def tagged(tags: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """Return ``tags`` with ``more`` put over them; raises ``TooManyTags``."""
+    both = {**tags, **more}
+    if len(both) > limits.SQS_TAGS_MAX:
+        raise TooManyTags(limits.SQS_TAGS_MAX)
+    return both
+
+
+# Which queue may serve which as its dead-letter queue, and where messages may be moved. Queues have their full names;
+# ``ours`` are the settings of the source, ``theirs`` those of the target.
+#
+# A dead letter of a standard queue keeps the time of its sending, and its retention continues; in FIFO queues both
+# begin anew. Its receive count and first receive are kept and shown; ``receives_max`` of the dead-letter queue itself
+# counts from the move (SQS Developer Guide, "Using dead-letter queues"; ``docs/decisions/0006-moved-messages.md``).
+
+
+def dead_letter_refusal(source: str, ours: QueueSettings, target: str, theirs: QueueSettings | None) -> str | None:
+    """Return a sentence why ``target`` cannot be the dead-letter queue of ``source``, ``None`` if it can.
+
+    ``theirs`` is ``None`` where the target does not exist.
+    """
+    if target == source and theirs is not None:
+        return str(refusal_of_itself(source))
+    if _account_of(target) != _account_of(source):
+        return f"The dead-letter queue {target} is of another account than {source}; name one of the same account."
+    if theirs is None:
+        return f"The dead-letter queue {target} does not exist; create it first."
+    if theirs.fifo != ours.fifo:
+        return f"The dead-letter queue {target} is of another type than {source}; both are FIFO queues, or neither is."
+    is_listed = theirs.redrive_permission != "listed" or source in theirs.redrive_sources
+    if theirs.redrive_permission == "none" or not is_listed:
+        return f"The queue {target} does not allow {source} to use it as a dead-letter queue; change its permission."
+    return None
+
+
+def refusal_of_itself(queue: str) -> DeadLetterQueueRefused:
+    """Return the error for a queue that names itself, through a protocol that does not allow it."""
+    return DeadLetterQueueRefused(queue, f"The queue {queue} cannot be its own dead-letter queue; name another one.")
+
+
+def check_dead_letter_queue(source: str, ours: QueueSettings, target: str, theirs: QueueSettings | None) -> None:
+    """Raise ``DeadLetterQueueRefused`` unless ``target`` may be set as the dead-letter queue of ``source``.
+
+    Amazon SQS lets a queue name itself. Its messages then stay in it, whatever their receive count.
+    """
+    why = None if target == source and theirs is not None else dead_letter_refusal(source, ours, target, theirs)
+    if why is not None:
+        raise DeadLetterQueueRefused(target, why, missing=theirs is None)
+
+
+def check_destination(source: str, ours: QueueSettings, target: str, theirs: QueueSettings, *, verb: str) -> None:
+    """Raise ``DestinationRefused`` unless ``target`` can get what is "moved" or "forwarded" (``verb``) from ``source``.
+
+    A move stays within the account.
+    """
+    why = None
+    if target == source:
+        why = f"Messages of {target} cannot be {verb} to itself; name another queue."
+    elif verb == "moved" and _account_of(target) != _account_of(source):
+        why = f"The queue {target} is of another account than {source}; name one of the same account."
+    elif theirs.fifo != ours.fifo:
+        why = f"The queue {target} is of another type than {source}: both are FIFO queues, or neither is."
+    if why is not None:
+        raise DestinationRefused(target, why)
+
+
+def _account_of(queue: str) -> str:
+    return queue.partition("/")[0]

@@ -23,11 +23,10 @@ from typing import Any
 
 from pyarrow import ArrowException, fs
 
-from veilmq.core.commands import Command
+from veilmq.core.commands import Clock, Command, Timer
 from veilmq.core.errors import VeilmqError
-from veilmq.core.events import CountEvents, EventCounts, EventRange, ForgetEvents, PlanExport, ReadEvents
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.ports import Clock, Timer
+from veilmq.core.receipts import CountEvents, EventCounts, EventRange, ForgetEvents, PlanExport, ReadEvents
 from veilmq.events import EventsError
 from veilmq.events.parquet import DATA_SET, encoded, entry, files, to_table
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ArrowException, parquet
 
-from veilmq.core.events import EventRange, ReceiptClosed
+from veilmq.core.receipts import EventRange, ReceiptClosed
 from veilmq.events import ProcessingTimes, bin_of
 
 DATA_SET = "receipt_closed"

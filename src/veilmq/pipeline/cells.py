@@ -28,7 +28,7 @@ import numpy.typing as npt
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 
-from veilmq.core.events import Outcome
+from veilmq.core.receipts import Outcome
 
 RATIO = 1.02
 BUCKETS = 1060

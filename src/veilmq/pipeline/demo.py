@@ -22,9 +22,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from veilmq.client import HttpQueueClient, NewMessage
-from veilmq.core.properties import Attribute
-from veilmq.core.routing import RoutingTable
-from veilmq.core.settings import SettingValue
+from veilmq.core.messages import Attribute
+from veilmq.core.settings import RoutingTable, SettingValue
 from veilmq.pipeline.archive import ArchiveOptions, archive
 from veilmq.pipeline.cells import ENDED
 from veilmq.pipeline.cost import TuneOptions

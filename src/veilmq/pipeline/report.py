@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 from pyspark.sql import SparkSession
 
-from veilmq.core.events import Outcome
 from veilmq.core.limits import VISIBILITY_TIMEOUT_S
+from veilmq.core.receipts import Outcome
 from veilmq.pipeline.cells import EDGES_S, Array, KeyCounts, days
 from veilmq.pipeline.cost import TuneOptions, parts
 from veilmq.pipeline.estimate import Estimate, estimates

@@ -1,6 +1,6 @@
 """Routing: the job ``route-table`` computes a routing table, and the job ``route`` forwards messages by it, each once.
 
-A ``core.routing.RoutingTable`` assigns routing keys to timeout classes; a server can apply it as visibility rules, too.
+A ``core.settings.RoutingTable`` assigns routing keys to timeout classes; a server can apply it as visibility rules.
 
 ``format("veilmq_forward")`` is a streaming sink that sends each row to the queue in its column ``queue``. A task stages
 its rows in their queues; the commit of a batch publishes to one queue after the other. Each queue accepts a batch of a
@@ -25,8 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from veilmq.client.sqs import QueueClient
-from veilmq.core.routing import ATTRIBUTE_DEFAULT, RoutingTable, TimeoutClass
-from veilmq.core.settings import SettingValue
+from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, RoutingTable, SettingValue, TimeoutClass
 from veilmq.pipeline.cells import KeyCounts
 from veilmq.pipeline.cost import TuneOptions, classes_of
 from veilmq.pipeline.estimate import RENEWALS_IN_TIMEOUT, Estimate, estimates
@@ -265,7 +264,7 @@ def route_table(
     queue: str,
     path: Path | None = None,
     classes: int = CLASSES_DEFAULT,
-    attribute: str = ATTRIBUTE_DEFAULT,
+    attribute: str = ROUTING_ATTRIBUTE_DEFAULT,
     queue_pattern: str = QUEUE_PATTERN,
     options: TuneOptions = DEFAULTS,
     facts: QueueFacts | None = None,

@@ -31,7 +31,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from veilmq.console.audit import AuditLogError
 from veilmq.core import limits
 from veilmq.core.errors import VeilmqError
-from veilmq.core.events import CountEvents, EventCounts
+from veilmq.core.receipts import CountEvents, EventCounts
 from veilmq.events import EventsError
 from veilmq.server.admin_api import CallerUnknown
 from veilmq.server.authentication import Security

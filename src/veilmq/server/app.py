@@ -20,8 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from veilmq.core.browsing import BrowseQueues
-from veilmq.core.commands import Command
+from veilmq.core.commands import BrowseQueues, Command
 from veilmq.events import EventsError
 from veilmq.server import authentication
 from veilmq.server.admin import Admin

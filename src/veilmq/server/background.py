@@ -17,12 +17,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from veilmq.core import limits
-from veilmq.core.claims import ClaimedMessage, ClaimPage
-from veilmq.core.commands import NewMessage
+from veilmq.core.claims import ClaimedMessage, ClaimPage, Publish, Published, Staged
+from veilmq.core.commands import Clock, Done, Engine, Timer
 from veilmq.core.errors import InternalError, VeilmqError
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.ports import Clock, Done, Engine, Timer
-from veilmq.core.publications import Publish, Published, Staged
+from veilmq.core.messages import NewMessage
 from veilmq.server.http_parser import Pending, Request
 from veilmq.store.port import execute
 from veilmq.wire.sqs.errors import SqsError

@@ -33,10 +33,10 @@ from veilmq.console.live import Live
 from veilmq.console.ports import Ports
 from veilmq.console.shown_settings import ShownSetting
 from veilmq.console.sign_ins import SignIns
+from veilmq.core.commands import Clock
 from veilmq.core.errors import VeilmqError
-from veilmq.core.events import CountEvents, EventCounts
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.ports import Clock
+from veilmq.core.receipts import CountEvents, EventCounts
 from veilmq.events import ProcessingTimes
 from veilmq.server.admin_api import AdminApi, AdminCallers
 from veilmq.server.authentication import Authentication, Security

@@ -14,13 +14,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from veilmq.core.browsing import BrowseQueues
-from veilmq.core.claims import Claim
-from veilmq.core.commands import Command, Receive
+from veilmq.core.claims import Claim, Publish
+from veilmq.core.commands import BrowseQueues, Command, Done, Receive
 from veilmq.core.errors import InternalError
 from veilmq.core.limits import SMQ_MESSAGE_BYTES
-from veilmq.core.ports import Done
-from veilmq.core.publications import Publish
 from veilmq.server import origin
 from veilmq.server.admission import Share, by_address
 from veilmq.server.authentication import Authentication

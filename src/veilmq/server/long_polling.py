@@ -30,11 +30,9 @@ import msgspec
 from msgspec.structs import replace
 
 from veilmq.core.claims import Bound, Claim
-from veilmq.core.commands import Command, Receive
+from veilmq.core.commands import Clock, Command, Done, Engine, Receive, Received, Timer
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.limits import HTTP_BYTES, SECOND_MS
-from veilmq.core.ports import Clock, Done, Engine, Timer
-from veilmq.core.results import Received
 from veilmq.server.admission import ByteBudget
 from veilmq.server.background import showing_due
 from veilmq.server.http_parser import Pending

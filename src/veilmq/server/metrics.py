@@ -21,13 +21,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from veilmq.core.claims import ClaimState, ListSources, SourceView
-from veilmq.core.commands import ShowQueue
-from veilmq.core.events import EventCounts
+from veilmq.core.claims import ClaimState, ListSources, ListWriters, SourceView
+from veilmq.core.commands import Engine, QueueCounts, QueueView, ShowQueue
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.ports import Engine
-from veilmq.core.publications import ListWriters
-from veilmq.core.results import QueueCounts, QueueView
+from veilmq.core.receipts import EventCounts
 from veilmq.store.port import LATENCY_BOUNDS_S, Figure, Series, execute
 
 COUNTED_TOGETHER = 32

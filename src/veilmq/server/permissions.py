@@ -23,13 +23,18 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from veilmq.core import commands, topics
-from veilmq.core.account_settings import SetAccount, ShowAccount
-from veilmq.core.browsing import BrowseQueues
-from veilmq.core.commands import Command
-from veilmq.core.forwards import Forward
-from veilmq.core.looks import LookAtQueue
-from veilmq.core.ports import Done, Engine
-from veilmq.core.results import QueuePage, QueueView
+from veilmq.core.commands import (
+    BrowseQueues,
+    Command,
+    Done,
+    Engine,
+    InspectQueue,
+    QueuePage,
+    QueueView,
+    SetAccount,
+    ShowAccount,
+)
+from veilmq.core.topics import Forward
 from veilmq.server import protocols
 from veilmq.server.authentication import Authentication
 from veilmq.server.http_parser import Pending, Request
@@ -337,7 +342,7 @@ def _of_subscription(command: topics.Subscribe) -> Iterator[tuple[str, str]]:
         yield command.subscription.queue, "SendMessage"
 
 
-def _of_look(command: LookAtQueue) -> Iterator[tuple[str, str]]:
+def _of_look(command: InspectQueue) -> Iterator[tuple[str, str]]:
     """Receipts of others can end their leases, so they need the permission to delete everything."""
     if command.receipts:
         yield command.queue, "PurgeQueue"
@@ -345,7 +350,7 @@ def _of_look(command: LookAtQueue) -> Iterator[tuple[str, str]]:
 
 _FURTHER: dict[type[Command], Callable[[Any], Iterator[tuple[str, str]]]] = {
     Forward: _of_forward,
-    LookAtQueue: _of_look,
+    InspectQueue: _of_look,
     topics.Subscribe: _of_subscription,
 }
 """What a command does beside what its own queue's policy decides on: where, and by which action of SQS singly."""
@@ -390,7 +395,7 @@ class Judge:
         return found
 
     def may_send(self, starter: str, queue: str, policy: str) -> bool:
-        """``core.ports.MaySend``: whether a principal may send to ``queue`` now, by no request."""
+        """``core.commands.MaySend``: whether a principal may send to ``queue`` now, by no request."""
         read, policy_request = self._policy_request(caller_of(starter), queue, policy, _Source())
         return all(permits(read, policy_request) for policy_request.action in actions_of(_SEND))
 

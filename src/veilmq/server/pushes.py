@@ -31,15 +31,10 @@ from threading import Thread
 from typing import NamedTuple
 
 from veilmq.core import commands
-from veilmq.core.commands import VisibilityChange
-from veilmq.core.errors import QueueNotFound, VeilmqError
+from veilmq.core.commands import Clock, Engine, Received, ReceivedMessage, Timer, VisibilityChange
+from veilmq.core.errors import EndpointRefused, QueueNotFound, VeilmqError
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.ports import Clock, Engine, Timer
-from veilmq.core.push_urls import PushUrl, read_push_url
-from veilmq.core.results import Received, ReceivedMessage
-from veilmq.core.retries import retry_delay_s
-from veilmq.core.topic_errors import EndpointRefused
-from veilmq.core.topics import PUSHES, ListPushes, Subscription, push_queue
+from veilmq.core.topics import PUSHES, ListPushes, PushUrl, Subscription, push_queue, read_push_url, retry_delay_s
 from veilmq.server.metrics import PushOutcome, TopicCounts
 from veilmq.server.setting_kinds import Address, AllowList, unmapped
 from veilmq.store.port import execute

@@ -20,12 +20,23 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from veilmq.core.browsing import BrowsedQueue, BrowsedQueues, BrowseQueues, QueueOrder
-from veilmq.core.commands import ListQueues, ShowQueue
+from veilmq.core.commands import (
+    BrowsedQueue,
+    BrowsedQueues,
+    BrowseQueues,
+    Clock,
+    Done,
+    Engine,
+    ListQueues,
+    QueueCounts,
+    QueueOrder,
+    QueuePage,
+    QueueView,
+    ShowQueue,
+    Timer,
+)
 from veilmq.core.errors import QueueNotFound, VeilmqError
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.ports import Clock, Done, Engine, Timer
-from veilmq.core.results import QueueCounts, QueuePage, QueueView
 from veilmq.server.background import BackgroundRequest
 from veilmq.store.port import execute
 

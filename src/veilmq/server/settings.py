@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from veilmq.core import limits
 from veilmq.core.limits import Range
-from veilmq.core.routing import ATTRIBUTE_DEFAULT
+from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT
 from veilmq.server.setting_kinds import (
     FILE,
     FOLDER,
@@ -183,7 +183,7 @@ class ServerSettings:
         maximum=1_000_000_000,
     )
     routing_attribute: str = _setting(
-        ATTRIBUTE_DEFAULT, _ATTRIBUTE, "Message attribute whose text says what kind of work a message is."
+        ROUTING_ATTRIBUTE_DEFAULT, _ATTRIBUTE, "Message attribute whose text says what kind of work a message is."
     )
 
     stale_receipts: str = _setting(

@@ -13,9 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
+from veilmq.core.commands import Clock, Engine, MaySend
 from veilmq.core.errors import VeilmqError
-from veilmq.core.events import EventCounts
-from veilmq.core.ports import Clock, Engine, MaySend
+from veilmq.core.receipts import EventCounts
 from veilmq.events import EventsError
 from veilmq.server.http import Connections
 from veilmq.server.process import Shutdown

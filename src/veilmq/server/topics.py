@@ -11,11 +11,9 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import Any
 
-from veilmq.core.commands import Command
-from veilmq.core.errors import VeilmqError
+from veilmq.core.commands import Clock, Command, Done, Engine
+from veilmq.core.errors import EndpointRefused, VeilmqError
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.ports import Clock, Done, Engine
-from veilmq.core.topic_errors import EndpointRefused
 from veilmq.core.topics import PublishedMessage, PublishToTopic, Subscribe
 from veilmq.server.dispatch import Ask
 from veilmq.server.http_parser import Worded

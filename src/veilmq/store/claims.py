@@ -18,10 +18,11 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from veilmq.core import claims, errors, limits, redrive
+from veilmq.core import claims, errors, limits
 from veilmq.core.claims import ClaimedMessage, ClaimState, ClaimView, SourceView
 from veilmq.core.commands import Command
 from veilmq.core.limits import CLAIM_SHARDS_MAX, SECOND_MS, SOURCE_SILENCE_S
+from veilmq.core.settings import dead_letter_refusal
 from veilmq.store.transaction import QueueRow, Row, Transaction, changes, reads
 
 ACKNOWLEDGED = "acknowledged"
@@ -483,7 +484,7 @@ async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceVie
     if not name:
         raise errors.DeadLetterQueueRefused("", f"The queue {queue.name} has no dead-letter queue; give it one first.")
     target = await tx.target(name, (queue.number, queue.name))
-    why = redrive.refusal(queue.name, queue.settings, name, None if target is None else target.settings)
+    why = dead_letter_refusal(queue.name, queue.settings, name, None if target is None else target.settings)
     if target is None or why is not None:
         raise errors.DeadLetterQueueRefused(name, why or "")
     await tx.claimed.evict(queue, bound, seq, target)

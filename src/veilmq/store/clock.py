@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from veilmq.core.ports import Timer
+from veilmq.core.commands import Timer
 
 UNTRUSTED_MS_MAX = 3_600_000
 """Longest time that an unsynchronised clock may apply across a restart of the machine."""
@@ -94,7 +94,7 @@ _decode = msgspec.json.Decoder(Mark).decode
 
 
 class SystemClock:
-    """``core.ports.Clock`` of an embedded store, on the clocks of this machine.
+    """``core.commands.Clock`` of an embedded store, on the clocks of this machine.
 
     The arguments replace single ones of these, for tests of processes that "boot" anew.
     """

@@ -9,9 +9,8 @@ from math import inf
 from typing import Any
 
 from veilmq.core.claims import ListSources, ReadClaim
-from veilmq.core.commands import Command
+from veilmq.core.commands import Clock, Command, Done, Timer
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.ports import Clock, Done, Timer
 from veilmq.store import events, inspection, queue_commands, topics  # noqa: F401 - they add their commands
 from veilmq.store.claims import ClaimStep
 from veilmq.store.moves import MoveStep

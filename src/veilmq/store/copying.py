@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-from veilmq.core import properties
 from veilmq.core.limits import SECOND_MS
+from veilmq.core.messages import decode_properties
 from veilmq.core.settings import QueueSettings
 from veilmq.store.transaction import read_settings
 
@@ -97,7 +97,7 @@ class CopiedMessage(NamedTuple):
         """Return the message of a row that has a number of its group: the name is among the properties."""
         if self.group is None:
             return self
-        return self._replace(group=properties.decode(self.properties).group or f"group {self.group}")
+        return self._replace(group=decode_properties(self.properties).group or f"group {self.group}")
 
     @property
     def has_history(self) -> bool:

@@ -9,8 +9,19 @@ from functools import lru_cache
 from os import urandom
 from typing import Any, NamedTuple
 
-from veilmq.core import events
-from veilmq.core.routing import key_of
+from veilmq.core.messages import routing_key_of
+from veilmq.core.receipts import (
+    CountEvents,
+    EventCounts,
+    EventPage,
+    EventRange,
+    ExportedElsewhere,
+    ForgetEvents,
+    Forgotten,
+    Outcome,
+    PlanExport,
+    ReadEvents,
+)
 from veilmq.core.settings import QueueSettings
 from veilmq.store.transaction import Transaction, changes
 
@@ -102,7 +113,7 @@ def event_of(
     visible_at_ms: int,
     receive_count: int,
     log: int,
-    outcome: events.Outcome | str,
+    outcome: Outcome | str,
     closed_at_ms: int,
 ) -> Event:
     """Return the event of a receipt of a message of ``size`` bytes; ``log`` is that of its lease."""
@@ -116,14 +127,14 @@ def routing_key(properties: bytes, attribute: str) -> str:
     """Return the routing key of a message with these properties: the text of its ``attribute``."""
     if not properties:
         return ""
-    return (key_of if len(properties) > _CACHED_BYTES_MAX else _cached_key)(properties, attribute)
+    return (routing_key_of if len(properties) > _CACHED_BYTES_MAX else _cached_key)(properties, attribute)
 
 
-_cached_key = lru_cache(maxsize=4_096)(key_of)
+_cached_key = lru_cache(maxsize=4_096)(routing_key_of)
 
 
 @changes
-async def plan_export(tx: Transaction, command: events.PlanExport) -> events.EventRange | None:
+async def plan_export(tx: Transaction, command: PlanExport) -> EventRange | None:
     """Choose the next range, or return the one that was chosen before."""
     await tx.lock("event_state")
     ((_, last, exported, _),) = await tx.rows("event_state")
@@ -137,36 +148,36 @@ async def plan_export(tx: Transaction, command: events.PlanExport) -> events.Eve
     if node is None:
         node = urandom(_NODE_BYTES)
         await tx.run("put_setting", _NODE, node)
-    return events.EventRange(node=node.hex(), first=first, last=last)
+    return EventRange(node=node.hex(), first=first, last=last)
 
 
 @changes
-async def read_events(tx: Transaction, command: events.ReadEvents) -> events.EventPage:
+async def read_events(tx: Transaction, command: ReadEvents) -> EventPage:
     """Read some batches of a range; raises ``ExportedElsewhere`` when another node has exported it meanwhile."""
     batches: list[tuple[int, bytes]] = []
     left, following = command.bytes_max, command.first
     while following <= command.last and left > 0:
         rows = await tx.rows("event_batches", following, command.last, _READ_AT_ONCE)
         if not rows or rows[0][0] != following:
-            raise events.ExportedElsewhere  # the first ones are forgotten first
+            raise ExportedElsewhere  # the first ones are forgotten first
         for number, count, encoded in rows:
             if left > 0:
                 batches.append((number, encoded))
                 following = number + count
                 left -= len(encoded)
-    return events.EventPage(batches=batches, next=following)
+    return EventPage(batches=batches, next=following)
 
 
 @changes
-async def forget_events(tx: Transaction, command: events.ForgetEvents) -> events.Forgotten:
+async def forget_events(tx: Transaction, command: ForgetEvents) -> Forgotten:
     """Note that a range is exported, and remove a slice of what is."""
     await tx.run("export_events", command.last)
     gone = await tx.rows("forget_events", _FORGOTTEN_PER_COMMAND)
-    return events.Forgotten(more=len(gone) == _FORGOTTEN_PER_COMMAND)
+    return Forgotten(more=len(gone) == _FORGOTTEN_PER_COMMAND)
 
 
 @changes
-async def count_events(tx: Transaction, command: events.CountEvents) -> events.EventCounts:
+async def count_events(tx: Transaction, command: CountEvents) -> EventCounts:
     """Return how many events there are."""
     ((recorded, _, exported, dropped),) = await tx.rows("event_state")
-    return events.EventCounts(recorded=recorded, exported=exported, dropped=dropped)
+    return EventCounts(recorded=recorded, exported=exported, dropped=dropped)

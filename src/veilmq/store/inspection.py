@@ -8,13 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, islice
 
-from veilmq.core import redrive
-from veilmq.core.errors import StoreFull, StoreUnavailable
-from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE
-from veilmq.core.looks import (
-    LOOKED_AT_MAX,
-    LookAtLeases,
-    LookAtQueue,
+from veilmq.core.commands import (
+    InspectLeases,
+    InspectQueue,
     MessageState,
     Peek,
     Peeked,
@@ -22,17 +18,20 @@ from veilmq.core.looks import (
     SeenLease,
     SeenMessage,
 )
-from veilmq.core.properties import decode
+from veilmq.core.errors import StoreFull, StoreUnavailable
+from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE, INSPECT_SCANNED_MAX
+from veilmq.core.messages import decode_properties
+from veilmq.core.settings import dead_letter_refusal
 from veilmq.store.events import read_log
 from veilmq.store.queues import SEQ_SHIFT
 from veilmq.store.transaction import QueueRow, StoredMessage, Transaction, reads
 
 
 @reads
-async def inspect_queue(tx: Transaction, command: LookAtQueue) -> list[SeenMessage]:
+async def inspect_queue(tx: Transaction, command: InspectQueue) -> list[SeenMessage]:
     """Show what there is, in the order of sending, or what is in one state."""
     queue = await tx.queue(command.queue)
-    found = await tx.inspect(queue, command.state, command.count, LOOKED_AT_MAX)
+    found = await tx.inspect(queue, command.state, command.count, INSPECT_SCANNED_MAX)
     if command.state is not None:
         found = sorted(found, key=_visibility)
     if command.id is not None:
@@ -42,10 +41,10 @@ async def inspect_queue(tx: Transaction, command: LookAtQueue) -> list[SeenMessa
 
 
 @reads
-async def inspect_leases(tx: Transaction, command: LookAtLeases) -> list[SeenLease]:
+async def inspect_leases(tx: Transaction, command: InspectLeases) -> list[SeenLease]:
     """Show the leases that end first."""
     queue = await tx.queue(command.queue)
-    found = await tx.inspect(queue, MessageState.IN_FLIGHT, command.count, LOOKED_AT_MAX)
+    found = await tx.inspect(queue, MessageState.IN_FLIGHT, command.count, INSPECT_SCANNED_MAX)
     leases = sorted([each for each in found if not each.is_claimed], key=_visibility)
     if others := sorted({*command.also} - {each.seq for each in leases}):
         leases += await tx.inspect_at(queue, others)
@@ -58,7 +57,7 @@ async def inspect_leases(tx: Transaction, command: LookAtLeases) -> list[SeenLea
             visible_at_ms=each.read_at_ms if each.is_claimed else each.visible_at_ms,
             receive_count=each.receive_count,
             extensions=read_log(each.log)[0] if each.log else None,
-            group=decode(each.properties).group,
+            group=decode_properties(each.properties).group,
         )
         for each in leases
     ]
@@ -108,7 +107,7 @@ async def _receives_max(tx: Transaction, queue: QueueRow) -> int:
     if settings.receives_max:
         with suppress(StoreFull, StoreUnavailable):  # it stays where it is
             tx.need_room()
-            if redrive.refusal(queue.name, settings, target, await tx.settings(target)) is None:
+            if dead_letter_refusal(queue.name, settings, target, await tx.settings(target)) is None:
                 return settings.receives_max
     return 0
 
@@ -142,7 +141,7 @@ def _seen(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, w
         visible_at_ms=each.visible_at_ms if was_hidden else None,
         received_at_ms=_received_at_ms(each) if is_received else None,
         first_received_at_ms=None if each.is_claimed else each.first_received_at_ms,
-        group=decode(each.properties).group,
+        group=decode_properties(each.properties).group,
         priority=each.priority,
         receipt=receipt,
     )

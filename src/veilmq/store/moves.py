@@ -21,14 +21,28 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from veilmq.core import errors, properties, redrive, visibility
-from veilmq.core.commands import CancelMove, Command, ListMoves, NewMessage, StartMove
-from veilmq.core.forwards import Forward, Forwarded, as_dead_letter, as_sent, refusal
-from veilmq.core.limits import MOVE_TASKS_KEPT
-from veilmq.core.receipts import Receipt
-from veilmq.core.results import MoveStatus, MoveTask, ReceiptState
+from veilmq.core import errors
+from veilmq.core.commands import (
+    NOT_ALLOWED,
+    QUEUE_MISSING,
+    SOURCE_UNKNOWN,
+    CancelMove,
+    Command,
+    ListMoves,
+    MoveStatus,
+    MoveTask,
+    StartMove,
+)
+from veilmq.core.errors import ReceiptState
+from veilmq.core.limits import MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, MOVE_TASKS_KEPT, SECOND_MS
+from veilmq.core.messages import NewMessage, decode_properties, forwarded_message
+from veilmq.core.receipts import Receipt, receipt_state
+from veilmq.core.settings import check_destination
+from veilmq.core.topics import Forward, Forwarded
 from veilmq.store.transaction import Leased, QueueRow, Transaction, Waiting, changes, made_of, reads
 
+_SLICES_PER_S = 10  # of a task with a rate
+_PAUSE_MS = 10  # at least, between two slices
 _AWAY_MS = 10_000
 """How long a task rests whose next message goes to a database that cannot be reached: the others go on."""
 
@@ -61,9 +75,7 @@ async def start(tx: Transaction, command: StartMove) -> MoveTask:
         theirs = await tx.settings(command.destination)
         if theirs is None:
             raise errors.QueueNotFound(command.destination)
-        why = redrive.destination_refusal(source.name, source.settings, command.destination, theirs)
-        if why is not None:
-            raise errors.DestinationRefused(command.destination, why)
+        check_destination(source.name, source.settings, command.destination, theirs, verb="moved")
     terms = source.number, tx.ids.next(), source.name, command.destination, command.moves_per_s_max
     visible = (await tx.counts(source)).visible
     row = await tx.row("insert_move", *terms, visible, await tx.now(), command.starter)
@@ -114,16 +126,17 @@ async def _advance(tx: Transaction, task: _Task, now_ms: int) -> int | None:
     if source is None or source.number != task.queue:
         await tx.run("delete_moves", task.queue)
         return None
-    left = task.to_move - task.moved
-    count = min(redrive.moved_at_once(task.moves_per_s_max), left)
-    chosen, more = await tx.choose(source, count, redrive.SLICE_BYTES)
+    left, rate = task.to_move - task.moved, task.moves_per_s_max
+    count = min(MOVE_SLICE_MESSAGES if rate is None else max(1, rate // _SLICES_PER_S), left)
+    chosen, more = await tx.choose(source, count, MOVE_SLICE_BYTES)
     going, failure, is_away = await _going(tx, task, source, chosen)
     moved = 0
     for target in {target.number: target for _, target in going}.values():
         moved += await tx.move(source, target, [each for each, to in going if to.number == target.number])
     is_over = moved >= left or (len(going) == len(chosen) and not more)
     status = MoveStatus.FAILED if failure else MoveStatus.COMPLETED if is_over else MoveStatus.RUNNING
-    next_at_ms = now_ms + (_AWAY_MS if is_away else redrive.pause_ms(task.moves_per_s_max, moved))
+    rest_ms = _AWAY_MS if is_away else max(_PAUSE_MS, -(-moved * SECOND_MS // rate) if rate else 0)
+    next_at_ms = now_ms + rest_ms
     await tx.run("update_move", task.number, moved, next_at_ms, status.value, failure)
     return next_at_ms if status is MoveStatus.RUNNING else None
 
@@ -137,7 +150,7 @@ async def _going(
     for message in messages:
         name = task.destination or message.source
         if name is None:
-            return going, redrive.SOURCE_UNKNOWN, False
+            return going, SOURCE_UNKNOWN, False
         if name not in known:
             try:
                 # Looked up each time: its policy may have changed, or it may be a new queue.
@@ -147,10 +160,10 @@ async def _going(
             found = known[name]
             may_send, starter = tx.options.may_send, task.starter
             if found and may_send and starter is not None and not may_send(starter, found.name, found.settings.policy):
-                return going, redrive.NOT_ALLOWED, False
+                return going, NOT_ALLOWED, False
         target = known[name]
         if target is None or target.number == source.number or target.settings.fifo != source.settings.fifo:
-            return going, redrive.QUEUE_MISSING, False
+            return going, QUEUE_MISSING, False
         going.append((message, target))
     return going, None, False
 
@@ -211,11 +224,11 @@ async def _forwardable(
             continue
         if not message.receive_count:  # it is delayed, and no consumer has it: the receipt is invalid
             continue
-        group = properties.decode(message.properties).group if intake.settings.fifo else None
+        group = decode_properties(message.properties).group if intake.settings.fifo else None
         try:
             if group in held:
                 raise errors.GroupHeld
-            state = visibility.receipt_state(
+            state = receipt_state(
                 current=(receipt.generation, receipt.epoch) == (message.receipt.generation, message.receipt.epoch),
                 visible_at_ms=message.receipt.visible_at_ms,
                 now_ms=message.read_at_ms,
@@ -226,11 +239,10 @@ async def _forwardable(
             if entry.target not in targets:
                 targets[entry.target] = await _target(tx, intake, entry.target)
             target = targets[entry.target]
-            terms = message.body, message.properties, message.priority, target.settings
+            sent = message.body, message.properties, message.priority
+            new = forwarded_message(*sent, target.settings, entry.reasons)
             if entry.reasons is None:
-                new = replace(as_sent(*terms), dedup_id=str(UUID(bytes=message.id)))
-            else:
-                new = as_dead_letter(*terms, entry.reasons)
+                new = replace(new, dedup_id=str(UUID(bytes=message.id)))
             going.append(_ForwardedMessage(place, message, target, new, entry.reasons is not None))
             del found[receipt.position]
         except errors.VeilmqError as error:
@@ -245,7 +257,5 @@ async def _target(tx: Transaction, intake: QueueRow, name: str) -> QueueRow:
     target = await tx.find(name) or await tx.target(name, (intake.number, intake.name))
     if target is None:
         raise errors.QueueNotFound(name)
-    why = refusal(intake.name, intake.settings, name, target.settings)
-    if why is not None:
-        raise errors.DestinationRefused(name, why)
+    check_destination(intake.name, intake.settings, name, target.settings, verb="forwarded")
     return target

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
-from veilmq.core.commands import Command
+from veilmq.core.commands import Clock, Command, Engine
 from veilmq.core.errors import VeilmqError
-from veilmq.core.ports import Clock, Engine
 
 FAILED = "The store has failed; the process is about to end, and recovers when it is started again."
 FULL = "The store is full: sends are refused until disk space is freed or queues are drained."

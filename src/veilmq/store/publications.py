@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from veilmq.core import fifo, publications
-from veilmq.core.commands import Command, NewMessage
+from veilmq.core.claims import Abandon, ListWriters, Publish, Published, Stage, Staged, WriterView
+from veilmq.core.commands import Command
 from veilmq.core.errors import StageMissing, StageRefused, VeilmqError
 from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
+from veilmq.core.messages import NewMessage, dedup_id_of
 from veilmq.core.settings import QueueSettings
 from veilmq.store.queues import checked
 from veilmq.store.transaction import QueueRow, Row, Transaction, changes, made_of, reads
@@ -84,7 +85,7 @@ class _Publication(NamedTuple):
 
 
 @changes
-async def stage(tx: Transaction, command: publications.Stage) -> publications.Staged:
+async def stage(tx: Transaction, command: Stage) -> Staged:
     """Keep the messages, all of them or none."""
     queue = await tx.queue(command.queue, lock="queue_shared")
     tx.need_room()
@@ -94,19 +95,19 @@ async def stage(tx: Transaction, command: publications.Stage) -> publications.St
     key = queue.origin, command.writer, "writer_shared"
     writer = await _find(tx, *key) or await _added(tx, *key)
     if writer.has_published(command.batch):
-        return publications.Staged(messages=0, again=True)
+        return Staged(messages=0, again=True)
     terms = writer.number, command.batch, command.attempt, command.part
     ((number, staged, is_there),) = await tx.rows("put_stage", *terms)
     if is_there:
-        return publications.Staged(messages=staged, again=True)
+        return Staged(messages=staged, again=True)
     pieces = enumerate(_pieces(messages))
     await tx.many("insert_piece", [(number, command.part, place, len(each), _pack(each)) for place, each in pieces])
     await tx.run("add_to_stage", number, len(messages))
-    return publications.Staged(messages=staged + len(messages))
+    return Staged(messages=staged + len(messages))
 
 
 @changes
-async def publish(tx: Transaction, command: publications.Publish) -> publications.Published:
+async def publish(tx: Transaction, command: Publish) -> Published:
     """Decide, unless it was, and do a slice."""
     queue = await tx.queue(command.queue, lock="queue_shared")
     key = queue.origin, command.writer, "writer"
@@ -137,11 +138,11 @@ async def publish(tx: Transaction, command: publications.Publish) -> publication
         due_ms = due_ms if first.messages_per_s_max is None else max(due_ms, first.next_at_ms)
     messages, duplicates = (writer.messages, writer.duplicates) if writer.batch == command.batch else (0, 0)
     counts = {"messages": messages, "duplicates": duplicates}
-    return publications.Published(**counts, again=again, more=first is not None, next_due_ms=due_ms)
+    return Published(**counts, again=again, more=first is not None, next_due_ms=due_ms)
 
 
 @changes
-async def abandon(tx: Transaction, command: publications.Abandon) -> None:
+async def abandon(tx: Transaction, command: Abandon) -> None:
     """Have what is staged for the batch dropped."""
     queue = await tx.queue(command.queue, lock="queue_shared")
     writer = await _find(tx, queue.origin, command.writer, "writer")
@@ -150,11 +151,11 @@ async def abandon(tx: Transaction, command: publications.Abandon) -> None:
 
 
 @reads
-async def list_writers(tx: Transaction, command: publications.ListWriters) -> list[publications.WriterView]:
+async def list_writers(tx: Transaction, command: ListWriters) -> list[WriterView]:
     """Return the writers of a queue."""
     queue = await tx.queue(command.queue)
     rows = await tx.rows("writers_of", queue.origin, command.count)
-    return [made_of(row, publications.WriterView) for row in rows]
+    return [made_of(row, WriterView) for row in rows]
 
 
 def _kept(messages: Sequence[NewMessage], settings: QueueSettings) -> list[NewMessage]:
@@ -167,7 +168,7 @@ def _kept(messages: Sequence[NewMessage], settings: QueueSettings) -> list[NewMe
         if isinstance(new, VeilmqError):
             raise StageRefused(index, new) from new
         is_named = new.dedup_id is not None or not settings.fifo
-        kept.append(new if is_named else replace(new, dedup_id=fifo.content_id(new.body)))
+        kept.append(new if is_named else replace(new, dedup_id=dedup_id_of(new, settings)))
     return kept
 
 
@@ -206,7 +207,7 @@ async def _added(tx: Transaction, origin: int, name: str, lock: str) -> _Writer:
     return writer
 
 
-def _named(rows: Sequence[Row], command: publications.Publish) -> list[int]:
+def _named(rows: Sequence[Row], command: Publish) -> list[int]:
     """Return the stages that the command names, of those in ``rows``; raises ``StageMissing``."""
     there = {attempt: (number, messages) for attempt, number, messages in rows}
     stages = []

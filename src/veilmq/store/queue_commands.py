@@ -9,13 +9,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from veilmq.core import commands, redrive
-from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
+from veilmq.core import commands
+from veilmq.core.commands import QueueCounts, QueuePage, QueueView, SetAccount, ShowAccount
 from veilmq.core.errors import PurgeInProgress, QueueDeletedRecently, QueueExists
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.results import QueueCounts, QueuePage, QueueView
-from veilmq.core.settings import QueueSettings
-from veilmq.core.settings_rules import purged, settled, tagged
+from veilmq.core.settings import AccountSettings, QueueSettings, check_dead_letter_queue, checked_settings, tagged
 from veilmq.store import claims, publications
 from veilmq.store.events import is_logged
 from veilmq.store.port import Survey, SurveyQueues
@@ -37,7 +35,8 @@ async def create_queue(tx: Transaction, command: commands.CreateQueue) -> QueueV
     """Add the queue, or find it with the settings of the command."""
     while (queue := await tx.find(command.queue)) is None:
         await _check_name(tx, command)
-        settings = replace(settled(None, {**command.defaults, **command.settings}), tags=tagged({}, command.tags))
+        settings = checked_settings(None, {**command.defaults, **command.settings})
+        settings = replace(settings, tags=tagged({}, command.tags))
         await _check_dead_letters(tx, command.queue, settings)
         if await add(tx, command.queue, settings):
             await _check_name(tx, command)  # again: the insertion has waited for a deletion that was under way
@@ -68,7 +67,7 @@ async def _check_dead_letters(tx: Transaction, name: str, settings: QueueSetting
     """Raise unless the dead-letter queue that ``settings`` name can serve the queue ``name``."""
     target = settings.dead_letter_queue
     if target:
-        redrive.check(name, settings, target, await tx.settings(target))
+        check_dead_letter_queue(name, settings, target, await tx.settings(target))
 
 
 @changes
@@ -102,7 +101,7 @@ async def purge_queue(tx: Transaction, command: commands.PurgeQueue) -> None:
     await tx.run("place_queue", queue.number, await tx.value("insert_part", queue.number))
     tx.changed(queue)
     if queue.settings.fifo:
-        await tx.change(queue, purged(queue.settings), queue.modified_at_ms)
+        await tx.change(queue, replace(queue.settings, purges=queue.settings.purges + 1), queue.modified_at_ms)
 
 
 async def _retire(tx: Transaction, queue: QueueRow, *, is_deleted: bool) -> None:
@@ -130,7 +129,7 @@ async def forget_cooldowns(tx: Transaction) -> None:
 async def set_queue(tx: Transaction, command: commands.SetQueue) -> None:
     """Change settings."""
     queue = await tx.queue(command.queue, lock="queue")
-    settings = settled(queue.settings, command.settings)
+    settings = checked_settings(queue.settings, command.settings)
     if "dead_letter_queue" in command.settings:
         await _check_dead_letters(tx, queue.name, settings)
     await tx.change(queue, settings, await tx.now())
@@ -141,7 +140,7 @@ async def edit_queue(tx: Transaction, command: commands.EditQueue) -> None:
     """Change one setting by what it is."""
     queue = await tx.queue(command.queue, lock="queue")
     value = command.edit(getattr(queue.settings, command.setting))
-    await tx.change(queue, settled(queue.settings, {command.setting: value}), await tx.now())
+    await tx.change(queue, checked_settings(queue.settings, {command.setting: value}), await tx.now())
 
 
 @changes

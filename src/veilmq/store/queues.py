@@ -9,13 +9,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from veilmq.core.commands import NewMessage, SendTerms
+from veilmq.core.commands import SendOptions, Wake
 from veilmq.core.errors import MessageTooLong, ReceivesThrottled, VeilmqError
-from veilmq.core.fifo import group_of, require_id
 from veilmq.core.limits import PRIORITY, SECOND_MS
-from veilmq.core.ports import Wake
-from veilmq.core.routing import RoutingTable, read_table
-from veilmq.core.settings import QueueSettings
+from veilmq.core.messages import NewMessage, group_of, require_id
+from veilmq.core.settings import QueueSettings, RoutingTable, read_table
 from veilmq.store.events import Logged
 from veilmq.store.transaction import read_settings
 
@@ -30,22 +28,22 @@ FIFO_PRIORITY = PRIORITY.default
 
 
 def checked(
-    messages: Sequence[NewMessage], terms: SendTerms | None, settings: QueueSettings
+    messages: Sequence[NewMessage], options: SendOptions | None, settings: QueueSettings
 ) -> list[NewMessage | VeilmqError]:
     """Return what is to be stored of each message, or its error in its place; raises it where all go together."""
-    decode = terms.decode if terms is not None and settings.smq_base64 else None
+    decode = options.decode if options is not None and settings.smq_base64 else None
     found: list[NewMessage | VeilmqError] = []
     for new in messages:
         try:
             if settings.fifo:
                 group_of(new, settings)
-                if terms is None or not terms.unrepeated:
+                if options is None or not options.dedup_id_optional:
                     require_id(new, settings)
             elif new.size_bytes > settings.message_bytes_max:
                 raise MessageTooLong(settings.message_bytes_max)
             found.append(new if decode is None else decode(new))
         except VeilmqError as error:
-            if terms is not None and terms.together:
+            if options is not None and options.all_or_nothing:
                 raise
             found.append(error)
     return found

@@ -12,10 +12,21 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from veilmq.core import topic_errors, topics
-from veilmq.core.commands import NewMessage
-from veilmq.core.errors import MessageTooLong, QueueNotFound, StoreFull, StoreUnavailable, VeilmqError
+from veilmq.core import topics
+from veilmq.core.errors import (
+    MessageTooLong,
+    QueueNotFound,
+    StoreFull,
+    StoreUnavailable,
+    SubscriptionExists,
+    SubscriptionNotFound,
+    TooManySubscriptions,
+    TopicExists,
+    TopicNotFound,
+    VeilmqError,
+)
 from veilmq.core.limits import MESSAGE_BYTES, SMQ_SUBSCRIPTIONS_MAX, SMQ_TOPIC_RETENTION_S
+from veilmq.core.messages import NewMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.store import queue_commands
 from veilmq.store.queues import checked
@@ -38,7 +49,7 @@ def _topic(row: Row) -> tuple[int, topics.TopicView]:
 async def _find(tx: Transaction, name: str, *, lock: bool = False) -> tuple[int, topics.TopicView]:
     row = await tx.row("topic", name) if not lock or await tx.lock("topic", name) else None
     if row is None:
-        raise topic_errors.TopicNotFound(name)
+        raise TopicNotFound(name)
     return _topic(row)
 
 
@@ -64,7 +75,7 @@ async def create_topic(tx: Transaction, command: topics.CreateTopic) -> topics.T
     number, topic = _topic(row)
     setting = topic.settings.first_difference(command.settings)
     if setting is not None:
-        raise topic_errors.TopicExists(command.topic, setting)
+        raise TopicExists(command.topic, setting)
     return await _counted(tx, number, topic)
 
 
@@ -122,10 +133,10 @@ async def subscribe(tx: Transaction, command: topics.Subscribe) -> topics.Subscr
         existing = _subscribed(row)
         for field in topics.Subscription.__struct_fields__:
             if getattr(existing.subscription, field) != getattr(wanted, field):
-                raise topic_errors.SubscriptionExists(wanted.topic, wanted.name, field)
+                raise SubscriptionExists(wanted.topic, wanted.name, field)
         return existing
     if await tx.value("count_subscriptions", number) >= SMQ_SUBSCRIPTIONS_MAX:
-        raise topic_errors.TooManySubscriptions(SMQ_SUBSCRIPTIONS_MAX)
+        raise TooManySubscriptions(SMQ_SUBSCRIPTIONS_MAX)
     tx.need_room()
     if wanted.push_url:
         await queue_commands.add(tx, topics.push_queue(wanted.topic, wanted.name), PUSH_SETTINGS)
@@ -183,7 +194,7 @@ async def _subscription(
     number, _ = await _find(tx, topic, lock=lock)
     row = await tx.row("subscription", number, name)
     if row is None:
-        raise topic_errors.SubscriptionNotFound(topic, name)
+        raise SubscriptionNotFound(topic, name)
     return number, _subscribed(row)
 
 

@@ -17,15 +17,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from veilmq.core import limits
-from veilmq.core.commands import Command, NewMessage, SendTerms
+from veilmq.core.commands import Command, MaySend, MessageState, QueueCounts, SendOptions, SentMessage
 from veilmq.core.errors import QueueNotFound
-from veilmq.core.ids import IdSource
-from veilmq.core.looks import MessageState
-from veilmq.core.ports import MaySend
+from veilmq.core.messages import IdSource, NewMessage
 from veilmq.core.receipts import Receipt, ReceiptBook
-from veilmq.core.results import QueueCounts, SentMessage
-from veilmq.core.routing import ATTRIBUTE_DEFAULT
-from veilmq.core.settings import QueueSettings
+from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, QueueSettings
 
 Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 """A cold command: called with a ``Transaction`` and the command, returns the result or raises a ``VeilmqError``."""
@@ -82,7 +78,7 @@ class Options:
     claim_slice_rows: int = limits.CLAIM_SLICE_ROWS
     may_send: MaySend | None = None
     event_log: str = "off"
-    routing_attribute: str = ATTRIBUTE_DEFAULT
+    routing_attribute: str = ROUTING_ATTRIBUTE_DEFAULT
     events_waiting_max: int = limits.EVENTS_WAITING_MAX
 
 
@@ -128,7 +124,7 @@ class Leased(NamedTuple):
     row: Any
 
 
-class Given(SendTerms, frozen=True, kw_only=True, gc=False):
+class Given(SendOptions, frozen=True, kw_only=True, gc=False):
     """The terms of messages that the store itself sends: they were checked, and have ids."""
 
     ids: tuple[bytes, ...]

@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
         f"veilmq.testing runs a server, for which the module {error.name} is missing: pip install 'veilmq[server]'",
         name=error.name,
     ) from None
-from veilmq.core.looks import MessageState, SeenMessage
+from veilmq.core.commands import MessageState, SeenMessage
 from veilmq.store.clock import SystemClock
 from veilmq.testing.clocks import SteppedClock, VirtualClock
 

@@ -35,7 +35,7 @@ class VirtualTimer:
 
 
 class VirtualClock(SystemClock):
-    """``core.ports.Clock`` for tests, and the machine under it; not safe to use from two threads at once.
+    """``core.commands.Clock`` for tests, and the machine under it; not safe to use from two threads at once.
 
     The clocks of the machine move together with the store's. ``step_wall`` and ``reboot`` part them: what a store makes
     of that is the store's affair. ``synchronised`` says whether the kernel calls its clock so.

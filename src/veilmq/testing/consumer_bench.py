@@ -27,7 +27,7 @@ from veilmq.consumer.app import Consumer, Running
 from veilmq.consumer.clock import Span, span_s
 from veilmq.consumer.runner import Runner
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 from veilmq.core.settings import SettingValue
 from veilmq.server.http_parser import Date, Request
 from veilmq.testing.clocks import SteppedAlarm, SteppedClock, VirtualClock, VirtualLoop

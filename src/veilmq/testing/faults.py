@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
 
+from veilmq.core.commands import Clock, Timer
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.ports import Clock, Timer
 from veilmq.server.http import Http1Connection
 from veilmq.server.http_parser import Date, Handler, Pending, Request
 from veilmq.server.protocols import PROTOCOLS, Protocol, protocol_of

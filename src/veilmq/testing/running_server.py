@@ -19,11 +19,16 @@ from typing import Any, Self, TypeVar
 
 from veilmq.client import sqs
 from veilmq.client.messages import NewMessage
-from veilmq.core.commands import Command, ShowQueue
+from veilmq.core.commands import (
+    Command,
+    InspectQueue,
+    MessageState,
+    QueueCounts,
+    SeenMessage,
+    ShowQueue,
+)
 from veilmq.core.errors import VeilmqError
-from veilmq.core.limits import SECOND_MS
-from veilmq.core.looks import LOOK_MESSAGES_MAX, LookAtQueue, MessageState, SeenMessage
-from veilmq.core.results import QueueCounts
+from veilmq.core.limits import INSPECTED_MAX, SECOND_MS
 from veilmq.core.settings import SettingValue
 from veilmq.server.app import Bound, serve
 from veilmq.server.http_parser import Handler, Request
@@ -67,9 +72,9 @@ class RunningQueue:
         counts: QueueCounts = self._do(ShowQueue(queue=self.full_name, counts=True)).counts
         return counts
 
-    def messages(self, state: MessageState | None = None, *, count: int = LOOK_MESSAGES_MAX) -> list[SeenMessage]:
+    def messages(self, state: MessageState | None = None, *, count: int = INSPECTED_MAX) -> list[SeenMessage]:
         """Return up to ``count`` messages in the order of sending, in ``state`` or in any; nothing is received."""
-        seen: list[SeenMessage] = self._do(LookAtQueue(queue=self.full_name, count=count))
+        seen: list[SeenMessage] = self._do(InspectQueue(queue=self.full_name, count=count))
         return [message for message in seen if state in (None, message.state)]
 
     @property

@@ -11,11 +11,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from veilmq.core import properties
 from veilmq.core.commands import Command
-from veilmq.core.ids import IdSource
 from veilmq.core.limits import SMQ_MESSAGE_BYTES
-from veilmq.core.properties import Attribute, Properties
+from veilmq.core.messages import Attribute, IdSource, Properties, encode_properties
 
 
 def id_text(identifier: bytes) -> str:
@@ -80,7 +78,7 @@ def caller_named(account: str, user: str = "") -> Caller:
         arn=f"arn:aws:iam::{account}:user/{user}" if user else root_arn(account),
         sender_id=sender_id,
         sender=sender,
-        sent=properties.encode(Properties(system={SENDER_ID: sender})),
+        sent=encode_properties(Properties(system={SENDER_ID: sender})),
     )
 
 

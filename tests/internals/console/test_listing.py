@@ -4,7 +4,7 @@ import pytest
 
 from veilmq.console.feeds import figures
 from veilmq.console.listing import COLUMNS, SIZE_DEFAULT, Column, Listing
-from veilmq.core.browsing import BrowsedQueue, QueueOrder
+from veilmq.core.commands import BrowsedQueue, QueueOrder
 
 NAME, VISIBLE = COLUMNS[0], COLUMNS[1]
 

@@ -9,9 +9,8 @@ from tests.clients import boto
 from tests.console.every_page import ACCOUNT, addresses
 from tests.console.test_messages_page import _CHOICE, act
 from tests.console.visitor import Visitor
-from veilmq.core.commands import Command, Delete, Receive
+from veilmq.core.commands import Command, Delete, Done, Receive
 from veilmq.core.errors import StoreUnavailable
-from veilmq.core.ports import Done
 from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import RunningServer
 

@@ -16,7 +16,7 @@ from veilmq.consumer.forwarding import (
     RelayOutcome,
     SendRelay,
 )
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
 
 QUEUES = ("jobs", "fast", "slow", "jobs.fifo", "fast.fifo", "slow.fifo")

@@ -4,7 +4,7 @@ import pytest
 
 from tests.forwarding.received import received
 from veilmq.consumer.forwarding_rules import RoutesError, TableRouter
-from veilmq.core.routing import RoutingTable, TimeoutClass
+from veilmq.core.settings import RoutingTable, TimeoutClass
 
 SHORT = TimeoutClass(name="short", visibility_timeout_s=2, queue="jobs-short")
 LONG = TimeoutClass(name="long", visibility_timeout_s=200, queue="jobs-long")

@@ -19,7 +19,7 @@ from veilmq.client.messages import NewMessage, ReceivedMessage, traced
 from veilmq.consumer import Batch, Consumer, Fixed
 from veilmq.consumer.app import tracing
 from veilmq.consumer.tracing import amazons_context, sender_of
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
 
 AMAZONS = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"

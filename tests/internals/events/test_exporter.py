@@ -14,7 +14,7 @@ from tests.store.host import Host
 from tests.store.logged import events_of, logging_to, plan
 from veilmq.core.commands import Command
 from veilmq.core.errors import StoreFull
-from veilmq.core.events import CountEvents, EventCounts, ForgetEvents, PlanExport, ReceiptClosed
+from veilmq.core.receipts import CountEvents, EventCounts, ForgetEvents, PlanExport, ReceiptClosed
 from veilmq.events import EventsError
 from veilmq.events.exporter import Exporter, Target, open_target
 from veilmq.events.parquet import DATA_SET, SCHEMA

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from veilmq.core.commands import Command
-from veilmq.core.events import CountEvents, EventCounts, EventPage, EventRange, ForgetEvents, PlanExport, ReadEvents
-from veilmq.core.events import Forgotten as Forgot
+from veilmq.core.receipts import CountEvents, EventCounts, EventPage, EventRange, ForgetEvents, PlanExport, ReadEvents
+from veilmq.core.receipts import Forgotten as Forgot
 from veilmq.events.exporter import Exporter, open_target
 from veilmq.testing import VirtualClock
 

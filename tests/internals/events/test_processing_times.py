@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from veilmq.core.events import EventRange, Outcome, ReceiptClosed, encode
+from veilmq.core.receipts import EventRange, Outcome, ReceiptClosed, encode_events
 from veilmq.events import ProcessingTimes, bin_begin_ms, bin_of, parquet
 from veilmq.events.exporter import open_target
 from veilmq.events.parquet import encoded, files, read_processing_times, to_table
@@ -40,7 +40,7 @@ def write(root: Path, first: int, *events: ReceiptClosed) -> None:
     """Export events as a server does."""
     target = open_target(str(root))
     planned = EventRange(node="n", first=first, last=first + len(events) - 1)
-    table = to_table([(first, encode(list(events)))], "n")
+    table = to_table([(first, encode_events(list(events)))], "n")
     for folder, name, rows in files([table], planned):
         target.put(folder, name, encoded(rows))
 

@@ -14,8 +14,8 @@ from tests.pipeline.closed import row
 from tests.pipeline.made_report import content
 from tests.tidy.tree import ROOT, SRC
 from veilmq.client import HttpQueueClient, NewMessage
-from veilmq.core.events import Outcome
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
+from veilmq.core.receipts import Outcome
 from veilmq.events.parquet import SCHEMA
 from veilmq.testing import RunningServer
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from veilmq.core.events import Outcome
+from veilmq.core.receipts import Outcome
 from veilmq.pipeline.cells import RATIO
 
 BUCKETS_HELD = range(350, 450)

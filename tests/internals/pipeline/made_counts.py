@@ -6,7 +6,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from veilmq.core.events import Outcome
+from veilmq.core.receipts import Outcome
 from veilmq.pipeline.cells import (
     ARM_BUCKETS,
     EXTENDED,

@@ -23,7 +23,7 @@ from tests.internals.pipeline.work_types import (
     TIMEOUT_MS,
     TURNS,
 )
-from veilmq.core.events import Outcome
+from veilmq.core.receipts import Outcome
 
 DAYS = 3
 DAY_MS = 86_400_000

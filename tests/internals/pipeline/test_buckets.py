@@ -15,8 +15,8 @@ from tests.client.traffic import drained, left, send_in_order
 from tests.conftest import need_java
 from tests.internals.pipeline.test_elsewhere import run
 from veilmq.client import HttpQueueClient, NewMessage
-from veilmq.core.properties import Attribute
-from veilmq.core.routing import RoutingTable, TimeoutClass
+from veilmq.core.messages import Attribute
+from veilmq.core.settings import RoutingTable, TimeoutClass
 from veilmq.pipeline.archive_table import ArchiveTable
 from veilmq.pipeline.session import PipelineFailed
 from veilmq.testing import RunningServer

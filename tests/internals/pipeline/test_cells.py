@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.closed import LATE, row, table
-from veilmq.core.events import Outcome
+from veilmq.core.receipts import Outcome
 from veilmq.pipeline.cells import EXTENDED, RATIO, KeyCounts, cells, counts_by_key, days, decayed, merged, waits
 from veilmq.pipeline.cost import TuneOptions
 from veilmq.pipeline.tune import known

@@ -16,7 +16,7 @@ from tests.conftest import EVERYTHING, need_java
 from tests.pipeline.closed import row
 from tests.tidy.tree import ROOT
 from veilmq.client import HttpQueueClient, NewMessage
-from veilmq.core.events import Outcome
+from veilmq.core.receipts import Outcome
 from veilmq.events.parquet import SCHEMA
 from veilmq.testing import RunningServer
 

@@ -20,9 +20,9 @@ from tests.internals.proofs.standalone import Standalone
 from tests.pipeline.closed import row
 from tests.pipeline.made_report import content
 from veilmq.client import HttpQueueClient, NewMessage
-from veilmq.core.events import Outcome
-from veilmq.core.properties import Attribute
-from veilmq.core.routing import RoutingTable, TimeoutClass
+from veilmq.core.messages import Attribute
+from veilmq.core.receipts import Outcome
+from veilmq.core.settings import RoutingTable, TimeoutClass
 from veilmq.events.parquet import SCHEMA
 from veilmq.pipeline.archive_table import ArchiveTable
 from veilmq.testing import RunningServer

@@ -21,8 +21,8 @@ from tests.conftest import EVERYTHING, need_java
 from tests.internals.pipeline.archived_file import written
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.api import Claims
-from veilmq.core.properties import Attribute
-from veilmq.core.routing import RoutingTable, TimeoutClass
+from veilmq.core.messages import Attribute
+from veilmq.core.settings import RoutingTable, TimeoutClass
 from veilmq.pipeline.archive import (
     Archived,
     ArchiveOptions,

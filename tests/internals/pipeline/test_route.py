@@ -17,9 +17,8 @@ import pytest
 
 from tests.internals.pipeline.made_counts import key_with, lognormal, renewed
 from veilmq.client import HttpQueueClient
-from veilmq.core.properties import Attribute
-from veilmq.core.routing import RoutingTable, TimeoutClass
-from veilmq.core.settings import SettingValue
+from veilmq.core.messages import Attribute
+from veilmq.core.settings import RoutingTable, SettingValue, TimeoutClass
 from veilmq.pipeline.cells import ReceiptCounts
 from veilmq.pipeline.cost import TuneOptions
 from veilmq.pipeline.estimate import estimates

@@ -14,8 +14,8 @@ from tests.pipeline.closed import row
 from tests.pipeline.exported import ExportedLog
 from tests.pipeline.made_report import content
 from veilmq.client import HttpQueueClient
-from veilmq.core.events import Outcome
-from veilmq.core.routing import RoutingTable
+from veilmq.core.receipts import Outcome
+from veilmq.core.settings import RoutingTable
 from veilmq.pipeline.report import report
 from veilmq.pipeline.route import route_table
 from veilmq.pipeline.session import PipelineFailed

@@ -24,8 +24,8 @@ from tests.conftest import EVERYTHING, need_java
 from tests.internals.proofs.standalone import Standalone
 from tests.proofs.served import ServedFolder
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, Unreachable
-from veilmq.core.properties import Attribute
-from veilmq.core.routing import RoutingTable, TimeoutClass
+from veilmq.core.messages import Attribute
+from veilmq.core.settings import RoutingTable, TimeoutClass
 from veilmq.pipeline.route import create_queues
 
 WHOLE = os.environ.get("PROVE") == "whole"

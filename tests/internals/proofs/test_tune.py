@@ -14,7 +14,7 @@ from pyspark.sql import functions as fn
 
 from tests.conftest import EVERYTHING
 from tests.internals.pipeline import simulated_queue, work_types
-from veilmq.core.events import Outcome
+from veilmq.core.receipts import Outcome
 from veilmq.pipeline.cost import Load, Prices, TuneOptions, classes_of, cost_of_classes
 from veilmq.pipeline.estimate import Estimate, estimates
 from veilmq.pipeline.event_log import CellStore

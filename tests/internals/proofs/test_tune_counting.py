@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.conftest import EVERYTHING
 from tests.internals.pipeline import simulated_queue
 from tests.internals.pipeline.even_receipts import CELLS, even_receipts
-from veilmq.core.events import EventRange, Outcome, ReceiptClosed
+from veilmq.core.receipts import EventRange, Outcome, ReceiptClosed
 from veilmq.events.parquet import encoded, files, to_table
 from veilmq.pipeline.event_log import CellStore
 

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from tests.bucket import S3Server
 from tests.pipeline.closed import NOON, row
-from veilmq.core.events import Outcome
+from veilmq.core.receipts import Outcome
 from veilmq.events.parquet import RANGES, SCHEMA, RangeEntry, encoded, entry_name
 from veilmq.pipeline.event_log import CellStore
 from veilmq.pipeline.session import Cluster, open_session

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from veilmq.core.commands import Command
-from veilmq.core.ports import Done, Wake
+from veilmq.core.commands import Command, Done, Wake
 
 
 class ScriptedEngine:

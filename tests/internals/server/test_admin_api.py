@@ -21,10 +21,8 @@ from tests.server.test_admin_api import Api
 from veilmq.client import HttpQueueClient
 from veilmq.client.api import Claims, Publications
 from veilmq.console.asking import Answer, Asked
-from veilmq.core.commands import CreateQueue, NewMessage, Send, SetQueue, ShowQueue
-from veilmq.core.ports import Engine
-from veilmq.core.properties import Attribute
-from veilmq.core.results import QueueView
+from veilmq.core.commands import CreateQueue, Engine, QueueView, Send, SetQueue, ShowQueue
+from veilmq.core.messages import Attribute, NewMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.server.admin_api import InProcessClient
 from veilmq.server.authentication import Authentication

@@ -17,10 +17,9 @@ import pytest
 from tests.internals.server.scripted_engine import ScriptedEngine
 from tests.server.http_host import LARGE, Client, HttpHost, Large, wait_until
 from veilmq.core import limits
-from veilmq.core.claims import ClaimedMessage, ClaimPage, ReadClaim
-from veilmq.core.commands import NewMessage
+from veilmq.core.claims import ClaimedMessage, ClaimPage, Publish, Published, ReadClaim, Stage, Staged
 from veilmq.core.errors import ClaimLost, InternalError, StageMissing, StoreFull
-from veilmq.core.publications import Publish, Published, Stage, Staged
+from veilmq.core.messages import NewMessage
 from veilmq.server.background import (
     PAGE_MESSAGES,
     PIECE_CHARACTERS,

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from veilmq.core.commands import Command
+from veilmq.core.commands import Command, Done, Wake
 from veilmq.core.errors import InternalError
-from veilmq.core.ports import Done, Wake
 from veilmq.server import origin
 from veilmq.server.dispatch import Dispatcher, Exchange
 from veilmq.server.http_parser import Date, Pending, Request

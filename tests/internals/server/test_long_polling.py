@@ -19,9 +19,11 @@ from veilmq.core.commands import (
     CreateQueue,
     Delete,
     DeleteQueue,
+    Done,
     ListQueues,
-    NewMessage,
     Receive,
+    Received,
+    ReceivedMessage,
     Send,
     SetQueue,
     ShowQueue,
@@ -29,8 +31,7 @@ from veilmq.core.commands import (
 )
 from veilmq.core.errors import EpochFenced, InternalError, QueueNotFound, ReceivesThrottled
 from veilmq.core.limits import HTTP_BYTES
-from veilmq.core.ports import Done
-from veilmq.core.results import Received, ReceivedMessage
+from veilmq.core.messages import NewMessage
 from veilmq.server.long_polling import LongPolls, Permit, Poll
 from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from veilmq.core.commands import Command, CreateQueue, DeleteQueue, NewMessage, Send, ShowQueue
-from veilmq.core.events import EventCounts
-from veilmq.core.ports import Done
-from veilmq.core.results import QueueCounts
+from veilmq.core.commands import Command, CreateQueue, DeleteQueue, Done, QueueCounts, Send, ShowQueue
+from veilmq.core.messages import NewMessage
+from veilmq.core.receipts import EventCounts
 from veilmq.server.metrics import COUNTED_TOGETHER, Counted, Metrics, QueueCountBook, Snapshot, exposition
 from veilmq.store.port import SurveyQueues, execute
 from veilmq.store.sqlite import SqliteStore

@@ -22,9 +22,8 @@ import trustme
 from tests.internals.server.scripted_engine import ScriptedEngine
 from tests.server.pushing.receiver import Receiver
 from veilmq.core import commands
-from veilmq.core.errors import InternalError, QueueNotFound, StoreFull
-from veilmq.core.results import LeaseChange, ReceiptState, Received, ReceivedMessage
-from veilmq.core.topic_errors import EndpointRefused
+from veilmq.core.commands import LeaseChange, Received, ReceivedMessage
+from veilmq.core.errors import EndpointRefused, InternalError, QueueNotFound, ReceiptState, StoreFull
 from veilmq.core.topics import PUSHES, ListPushes, Subscription, push_queue
 from veilmq.server import pushes
 from veilmq.server.metrics import PushOutcome, TopicCounts

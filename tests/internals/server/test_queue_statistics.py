@@ -9,12 +9,24 @@ from typing import Any
 
 import pytest
 
-from veilmq.core.browsing import BrowsedQueues, BrowseQueues, QueueOrder
-from veilmq.core.commands import Command, CreateQueue, Delete, DeleteQueue, NewMessage, Receive, Send, ShowQueue
+from veilmq.core.commands import (
+    BrowsedQueues,
+    BrowseQueues,
+    Command,
+    CreateQueue,
+    Delete,
+    DeleteQueue,
+    Done,
+    QueueCounts,
+    QueueOrder,
+    QueueView,
+    Receive,
+    Send,
+    ShowQueue,
+)
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.ports import Done
-from veilmq.core.results import QueueCounts, QueueView
+from veilmq.core.messages import NewMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.server.queue_statistics import COUNTED_TOGETHER, HISTORY_MAX, LOOKED_AT_MS, QueueBook, QueueRecord
 from veilmq.store.port import execute

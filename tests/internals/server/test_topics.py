@@ -12,8 +12,8 @@ import urllib3
 
 from tests.clients.smq.raw import ask, element
 from tests.internals.server.scripted_engine import ScriptedEngine
-from veilmq.core.commands import NewMessage
-from veilmq.core.topic_errors import EndpointRefused
+from veilmq.core.errors import EndpointRefused
+from veilmq.core.messages import NewMessage
 from veilmq.core.topics import PublishToTopic, Subscribe, Subscription
 from veilmq.server.metrics import TopicCounts
 from veilmq.server.pushes import Guard

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from tests.client.traffic import left, send
 from tests.spark.stream import Stream, kept
 from veilmq.client import HttpQueueClient
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 from veilmq.spark.options import SourceOptions
 from veilmq.spark.sqs_reader import MessagesPartition, SqsStreamReader, shards
 from veilmq.testing import RunningServer

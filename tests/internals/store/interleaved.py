@@ -9,13 +9,10 @@ import msgspec
 from tests.internals.store.interleaving import Begin, OneConnection, Run
 from tests.store.host import message
 from veilmq.core import commands
-from veilmq.core.account_settings import ShowAccount
-from veilmq.core.claims import ListSources
-from veilmq.core.commands import Command, Receive, Send
+from veilmq.core.claims import ListSources, ListWriters
+from veilmq.core.commands import Command, InspectQueue, Receive, Send, ShowAccount
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SQS_LIST_RESULTS
-from veilmq.core.looks import LookAtQueue
-from veilmq.core.publications import ListWriters
 from veilmq.core.receipts import ReceiptBook
 from veilmq.core.settings import SettingValue
 from veilmq.core.topics import ListSubscriptions, ListTopics
@@ -197,7 +194,7 @@ class World:
 
 
 async def _queue(node: Node, view: Any, left: Any) -> dict[str, Any]:
-    messages = plain(await node.do(LookAtQueue(queue=view.queue)))
+    messages = plain(await node.do(InspectQueue(queue=view.queue)))
     # What two calls stored in a standard queue has no order that is promised.
     by = (lambda each: str(each["group"])) if view.settings.fifo else str
     seen = {"view": plain(view), "messages": sorted(messages, key=by)}

@@ -24,12 +24,19 @@ from tests.internals.store.interleaved import (
 from tests.internals.store.interleaved_pipelines import PIPELINES
 from tests.store.host import message
 from veilmq.core import claims, commands, topics
-from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
-from veilmq.core.commands import ChangeVisibility, Delete, Receive, VisibilityChange
-from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents
-from veilmq.core.forwards import Forward, ForwardEntry
+from veilmq.core.commands import (
+    ChangeVisibility,
+    Delete,
+    InspectLeases,
+    Receive,
+    SetAccount,
+    ShowAccount,
+    VisibilityChange,
+)
 from veilmq.core.limits import PURGE_PAUSE_S, SECOND_MS
-from veilmq.core.looks import LookAtLeases
+from veilmq.core.receipts import CountEvents, ForgetEvents, PlanExport, ReadEvents
+from veilmq.core.settings import AccountSettings
+from veilmq.core.topics import Forward, ForwardEntry
 from veilmq.store.moves import MoveStep
 from veilmq.store.postgres.database import PostgresOptions
 
@@ -256,7 +263,7 @@ def forwarding(end: str) -> dict[str, Make]:
         "receive": just(Receive(queue=jobs, count=10)),
         "receive other": just(Receive(queue=other, count=10)),
         "send": just(sending(other, "ba", "ac")),
-        "look": just(LookAtLeases(queue=jobs)),
+        "look": just(InspectLeases(queue=jobs)),
         "purge": just(commands.PurgeQueue(queue=jobs)),
         "delete": just(commands.DeleteQueue(queue=jobs)),
         "purge other": just(commands.PurgeQueue(queue=other)),

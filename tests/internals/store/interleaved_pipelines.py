@@ -5,10 +5,9 @@ from typing import Any
 
 from tests.internals.store.interleaved import DEAD, JOBS, Family, Make, Sweep, World, create, just, sending
 from veilmq.core import claims, commands
-from veilmq.core.commands import Receive
+from veilmq.core.claims import Abandon, ListWriters, Publish, Stage
+from veilmq.core.commands import InspectQueue, Receive
 from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
-from veilmq.core.looks import LookAtQueue
-from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
 from veilmq.store.claims import ClaimStep
 from veilmq.store.postgres.database import PostgresOptions
 from veilmq.store.publications import PublicationStep
@@ -29,7 +28,7 @@ def building_claims(end: str, *, hours: int = 0) -> Callable[[World], Any]:
         for number in (1, 2):
             await world.do(claims.Claim(queue=jobs, source="s", epoch=1, number=number, messages_max=3))
         await world.advance(hours * 3_600 * SECOND_MS)
-        seen = await world.do(LookAtQueue(queue=jobs, count=1))
+        seen = await world.do(InspectQueue(queue=jobs, count=1))
         world.kept["message"] = seen[0].id
 
     return build

@@ -15,15 +15,32 @@ import msgspec
 
 from tests.store.host import Host, message
 from veilmq.core import claims, commands
-from veilmq.core.account_settings import ShowAccount
-from veilmq.core.commands import ChangeVisibility, Delete, Receive, Send, VisibilityChange
+from veilmq.core.claims import Abandon, ListWriters, Publish, Stage
+from veilmq.core.commands import (
+    ChangeVisibility,
+    Delete,
+    InspectLeases,
+    InspectQueue,
+    Peek,
+    PeekedMessage,
+    Receive,
+    Send,
+    ShowAccount,
+    VisibilityChange,
+)
 from veilmq.core.errors import VeilmqError
-from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents, ReceiptClosed, decode
-from veilmq.core.forwards import Forward, ForwardEntry
-from veilmq.core.looks import LookAtLeases, LookAtQueue, Peek, PeekedMessage
-from veilmq.core.properties import decode as decode_properties
-from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
-from veilmq.core.topics import ListPushes, ListSubscriptions, ListTopics, PublishToTopic, ShowTopic, Unsubscribe
+from veilmq.core.messages import decode_properties
+from veilmq.core.receipts import CountEvents, ForgetEvents, PlanExport, ReadEvents, ReceiptClosed, decode_events
+from veilmq.core.topics import (
+    Forward,
+    ForwardEntry,
+    ListPushes,
+    ListSubscriptions,
+    ListTopics,
+    PublishToTopic,
+    ShowTopic,
+    Unsubscribe,
+)
 from veilmq.store.port import SurveyQueues
 
 FOLDERS = Path(__file__).parent / "folders"
@@ -120,7 +137,7 @@ class Probing:
         for queue in self.queues:
             yield queue, self.answer(commands.ShowQueue(queue=queue, counts=True))
             yield self._messages(queue)
-            leases = self.answer(LookAtLeases(queue=queue))
+            leases = self.answer(InspectLeases(queue=queue))
             yield sorted(leases, key=lambda each: (each["visible_at_ms"], each["message_id"]))
             yield self.sources(queue)
             yield sorted(self.answer(ListWriters(queue=queue)), key=lambda each: str(each["writer"]))
@@ -148,7 +165,7 @@ class Probing:
         return sorted(self.answer(claims.ListSources(queue=queue)), key=lambda each: str(each["source"]))
 
     def _messages(self, queue: str) -> Any:
-        found = self.answer(LookAtQueue(queue=queue))
+        found = self.answer(InspectQueue(queue=queue))
         for each in found:
             if each["state"] == "in flight" and each["received_at_ms"] is None:  # a claim has it
                 each["receive_count"] = 0
@@ -164,7 +181,7 @@ class Probing:
         if counts.exported == counts.recorded:
             return []
         page = self.raw(ReadEvents(first=counts.exported + 1, last=counts.recorded, bytes_max=1 << 30))
-        found = [event for _, batch in page.batches for event in decode(batch)]
+        found = [event for _, batch in page.batches for event in decode_events(batch)]
         fields = [msgspec.structs.asdict(each) | self._new(each) for each in found]
         return sorted(map(plain, fields), key=lambda each: [str(value) for value in each.values()])
 

@@ -8,16 +8,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.store.host import message
-from veilmq.core.account_settings import AccountSettings, SetAccount
 from veilmq.core.claims import (
+    Abandon,
     AcknowledgeClaims,
     Claim,
     CloseSource,
     EvictMessage,
     Heartbeat,
     OpenSource,
+    Publish,
     ReadClaim,
     ReleaseClaim,
+    Stage,
 )
 from veilmq.core.commands import (
     CancelMove,
@@ -26,22 +28,24 @@ from veilmq.core.commands import (
     Delete,
     DeleteQueue,
     EditQueue,
-    NewMessage,
     PurgeQueue,
     Receive,
     Send,
-    SendTerms,
+    SendOptions,
+    SetAccount,
     SetQueue,
     StartMove,
     TagQueue,
     VisibilityChange,
 )
-from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents
-from veilmq.core.forwards import Forward, ForwardEntry
-from veilmq.core.publications import Abandon, Publish, Stage
+from veilmq.core.messages import NewMessage
+from veilmq.core.receipts import CountEvents, ForgetEvents, PlanExport, ReadEvents
+from veilmq.core.settings import AccountSettings
 from veilmq.core.topics import (
     CreateTopic,
     DeleteTopic,
+    Forward,
+    ForwardEntry,
     Notification,
     PublishToTopic,
     RetryStrategy,
@@ -118,7 +122,7 @@ def standard(world: World) -> Iterator[Receipts]:
         )
         held.append(second)
     late = tuple(message(f"late-{place}", delay_s=HOUR_S) for place in range(2))
-    (sent,) = world.ask(Send(queue=queue, messages=late, terms=SendTerms(receipts=True, together=True)))
+    (sent,) = world.ask(Send(queue=queue, messages=late, options=SendOptions(receipts=True, all_or_nothing=True)))
     changes = (VisibilityChange(receipt=sent[0].receipt, timeout_s=2 * HOUR_S),)
     renewed: dict[str, Any] = {"only_live": True, "renew_receipt": True, "lease_s_max": None}
     world.ask(

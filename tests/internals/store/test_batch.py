@@ -9,8 +9,7 @@ import pytest
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
 from veilmq.core.commands import Delete, Receive, Send
-from veilmq.core.errors import InternalError
-from veilmq.core.results import ReceiptState
+from veilmq.core.errors import InternalError, ReceiptState
 from veilmq.store.sqlite import standard
 
 

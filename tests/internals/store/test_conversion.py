@@ -16,8 +16,7 @@ from tests.internals.store.known import PROBES, Known, answers, unpack
 from tests.small_disk import MIB, resize, small_file_system
 from tests.store.host import QUEUE, Host, hosting
 from veilmq.core.claims import ClaimState, ListSources, ReadClaim
-from veilmq.core.errors import CursorInvalid
-from veilmq.core.results import ReceiptState
+from veilmq.core.errors import CursorInvalid, ReceiptState
 from veilmq.store.sqlite import conversion
 from veilmq.store.sqlite.database import EngineOptions, FolderError
 from veilmq.testing import VirtualClock

@@ -8,9 +8,9 @@ import pytest
 from tests.store.host import QUEUE, hosting, message
 from tests.store.postgres_host import PostgresHost, set_clock
 from veilmq.core.commands import Send
+from veilmq.core.errors import ReceiptState
 from veilmq.core.limits import RETENTION_S, SECOND_MS
 from veilmq.core.receipts import KEY_BYTES, ReceiptBook
-from veilmq.core.results import ReceiptState
 from veilmq.core.settings import QueueSettings
 from veilmq.server.stores import copy_store
 from veilmq.store.copying import CopiedMessage, CopiedQueue

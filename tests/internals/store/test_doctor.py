@@ -7,9 +7,9 @@ import apsw
 import pytest
 
 from tests.store.host import QUEUE, Host, hosting, message
-from veilmq.core.claims import Claim, OpenSource
-from veilmq.core.commands import NewMessage, PurgeQueue, Send
-from veilmq.core.publications import Stage
+from veilmq.core.claims import Claim, OpenSource, Stage
+from veilmq.core.commands import PurgeQueue, Send
+from veilmq.core.messages import NewMessage
 from veilmq.core.topics import CreateTopic, Subscribe, Subscription
 from veilmq.store.sqlite.copying import examine
 from veilmq.store.sqlite.database import DATABASE_NAME, FolderError

@@ -9,10 +9,10 @@ import pytest
 
 from tests.store.host import QUEUE, Host, message
 from tests.store.logged import LOGGED, events_of, outcomes
-from veilmq.core.commands import Command, Delete, NewMessage, PurgeQueue, Receive, Send, SetQueue
+from veilmq.core.commands import Command, Delete, PurgeQueue, Receive, Send, SetQueue
 from veilmq.core.errors import InternalError, StoreFull, VeilmqError
-from veilmq.core.events import CountEvents, EventCounts
-from veilmq.core.properties import Attribute, Properties, encode
+from veilmq.core.messages import Attribute, NewMessage, Properties, encode_properties
+from veilmq.core.receipts import CountEvents, EventCounts
 from veilmq.store import events
 from veilmq.store.sqlite import event_log, settling
 from veilmq.store.sqlite.batch import HANDLERS
@@ -197,7 +197,7 @@ def test_large_properties_are_not_remembered() -> None:
     events._cached_key.cache_clear()
     for size in (10, 5_000):
         attributes = {"Type": Attribute("String", "resize"), "more": Attribute("String", "x" * size)}
-        assert events.routing_key(encode(Properties(attributes=attributes)), "Type") == "resize"
+        assert events.routing_key(encode_properties(Properties(attributes=attributes)), "Type") == "resize"
     assert events._cached_key.cache_info().currsize == 1
 
 

@@ -12,7 +12,7 @@ from tests.internals.store.power import Log, check, counted, outages, record
 from tests.internals.store.test_moves_power import LONG, SEED
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
-from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
+from veilmq.core.topics import Forward, Forwarded, ForwardEntry
 
 FAST = "000000000000/fast"
 SLOW = "000000000000/slow"

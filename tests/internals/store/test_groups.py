@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.store.host import QUEUE, Host, message
-from veilmq.core.commands import Send
-from veilmq.core.looks import Peek
+from veilmq.core.commands import Peek, Send
 from veilmq.store.sqlite import fifo, settling
 
 

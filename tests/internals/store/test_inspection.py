@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.store.host import QUEUE, Host, message
-from veilmq.core.commands import Command, Send
-from veilmq.core.looks import LookAtLeases, LookAtQueue, MessageState, Peek
+from veilmq.core.commands import Command, InspectLeases, InspectQueue, MessageState, Peek, Send
 from veilmq.store import inspection
 
 SHOWN = 5
 WHOLE, VISIBLE, IN_FLIGHT, DELAYED = (
-    LookAtQueue(queue=QUEUE, count=SHOWN, state=state) for state in (None, *MessageState)
+    InspectQueue(queue=QUEUE, count=SHOWN, state=state) for state in (None, *MessageState)
 )
-LEASES = LookAtLeases(queue=QUEUE, count=SHOWN)
+LEASES = InspectLeases(queue=QUEUE, count=SHOWN)
 PEEK = Peek(queue=QUEUE, count=SHOWN)
 KINDS = pytest.mark.parametrize("kind", ["plain", "fair", "fifo"])
 
@@ -81,7 +80,7 @@ def test_a_look_costs_the_same_however_many_others_there_are(host: Host, command
 @KINDS
 def test_no_more_are_passed_over_than_a_look_may(host: Host, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """What is behind them is not seen."""
-    monkeypatch.setattr(inspection, "LOOKED_AT_MAX", 7)
+    monkeypatch.setattr(inspection, "INSPECT_SCANNED_MAX", 7)
     host.create(fifo=kind == "fifo")
     send(host, "held", 1, kind=kind)
     host.receive(1, timeout_s=900)

@@ -13,11 +13,10 @@ from tests.store.host import QUEUE, message
 from tests.store.logged import numbered
 from tests.store.postgres_host import _CLOCK, _UNGUARDED, OF_QUEUES, PostgresHost, connected
 from veilmq.core import claims, commands
-from veilmq.core.account_settings import ShowAccount
-from veilmq.core.errors import QueueDeletedRecently
-from veilmq.core.events import Outcome, PlanExport
-from veilmq.core.publications import ListWriters, Publish
-from veilmq.core.results import MoveStatus, ReceiptState
+from veilmq.core.claims import ListWriters, Publish
+from veilmq.core.commands import MoveStatus, ShowAccount
+from veilmq.core.errors import QueueDeletedRecently, ReceiptState
+from veilmq.core.receipts import Outcome, PlanExport
 from veilmq.core.topics import push_queue
 from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.schema import SchemaRefused, Script, all_scripts, migrate, read_format, require

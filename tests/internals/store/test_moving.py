@@ -9,9 +9,8 @@ import pytest
 from tests.store.host import QUEUE, Host, message
 from tests.store.test_dead_letters import DEAD, create, pair
 from tests.store.test_moves import OTHER, PAUSE_MS, finish, kill, latest, start
-from veilmq.core.commands import Command, Receive, Send
+from veilmq.core.commands import Command, MoveStatus, Receive, Send
 from veilmq.core.errors import InternalError
-from veilmq.core.results import MoveStatus
 from veilmq.store.moves import MoveStep
 from veilmq.store.sqlite import settling
 from veilmq.store.sqlite.batch import HANDLERS

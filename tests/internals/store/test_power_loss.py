@@ -20,8 +20,8 @@ from tests.internals.store.power import Change, Disk, Log, Note, RecordingVFS, S
 from tests.internals.store.power_script import SCENES, World
 from tests.store.host import HOT, RESTLESS, Host
 from veilmq.core import commands
-from veilmq.core.looks import LookAtLeases, LookAtQueue
-from veilmq.core.results import ReceiptState
+from veilmq.core.commands import InspectLeases, InspectQueue
+from veilmq.core.errors import ReceiptState
 from veilmq.store.cold import COLD, READS, STEPS
 from veilmq.store.sqlite.database import DATABASE_NAME
 from veilmq.testing import VirtualClock
@@ -120,7 +120,7 @@ def seen(host: Host) -> Any:
     names = host.do(commands.ListQueues(account="000000000000")).names
     queues = [f"000000000000/{name}" for name in names]
     return [
-        (name, host.counts(name), host.do(LookAtQueue(queue=name)), host.do(LookAtLeases(queue=name)))
+        (name, host.counts(name), host.do(InspectQueue(queue=name)), host.do(InspectLeases(queue=name)))
         for name in queues
     ]
 

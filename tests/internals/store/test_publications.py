@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from tests.store.host import QUEUE, Host, message
-from veilmq.core.publications import Publish, Stage
+from veilmq.core.claims import Publish, Stage
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from tests.store.host import QUEUE, message
 from tests.store.model_frame import ModelFrame, run_model
 from tests.store.postgres_host import PostgresHost
 from veilmq.core import commands
+from veilmq.core.claims import Abandon, ListWriters, Publish, Stage
 from veilmq.core.errors import StageMissing
-from veilmq.core.publications import Abandon, ListWriters, Publish, Stage
 from veilmq.store import publications
 
 WRITERS = st.sampled_from(("w", "x"))

@@ -12,8 +12,8 @@ import pytest
 
 from tests.internals.store.power import Change, Disk, record
 from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
+from veilmq.core.claims import ListWriters, Publish, Stage
 from veilmq.core.errors import QueueNotFound
-from veilmq.core.publications import ListWriters, Publish, Stage
 from veilmq.store import publications
 
 SEED = 20_240_229

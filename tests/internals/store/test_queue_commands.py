@@ -11,8 +11,9 @@ from tests.store.host import QUEUE, Host
 from tests.store.postgres_host import hosting_postgres, open_engine
 from tests.store.stores import Store, on_postgres, on_sqlite
 from veilmq.core import commands
+from veilmq.core.commands import QueueView
 from veilmq.core.errors import PurgeInProgress, QueueExists, SettingsConflict
-from veilmq.core.results import QueueView
+from veilmq.core.messages import NewMessage
 from veilmq.store import claims, publications
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.transaction import QueueRow, Transaction
@@ -135,7 +136,7 @@ def test_a_deletion_and_a_new_queue_of_the_name_in_one_batch(tmp_path: Path) -> 
     with on_sqlite(tmp_path / "store").open() as host:
         assert isinstance(host, Host)
         host.create()
-        send = commands.Send(queue=QUEUE, messages=(commands.NewMessage(body="a", size_bytes=1),))
+        send = commands.Send(queue=QUEUE, messages=(NewMessage(body="a", size_bytes=1),))
         delete, create = commands.DeleteQueue(queue=QUEUE), commands.CreateQueue(queue=QUEUE)
         show = commands.ShowQueue(queue=QUEUE, counts=True)
         *_, view = host.do_together(send, delete, create, send, send, show)

@@ -12,6 +12,7 @@ from tests.internals.store.power import Log, check, counted, outages, record
 from tests.internals.store.test_moves_power import LONG, SEED
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
+from veilmq.core.messages import NewMessage
 from veilmq.core.topics import CreateTopic, Notification, PublishToTopic, Subscribe, Subscription, push_queue
 
 TOPIC = "000000000000/news"
@@ -30,7 +31,7 @@ def work(host: Host) -> None:
     host.do(Subscribe(subscription=Subscription(topic=TOPIC, name="pushed", endpoint="u", push_url="u")))
     for number in range(PUBLICATIONS):
 
-        def make(notification: Notification, number: int = number) -> commands.NewMessage:
+        def make(notification: Notification, number: int = number) -> NewMessage:
             return message(f"{number} {notification.subscription.name} {LONG if number % 2 else ''}")
 
         assert host.do(PublishToTopic(topic=TOPIC, size_bytes=1, make=make)).deliveries == 3

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veilmq.core import properties
+from veilmq.core.messages import decode_properties
 from veilmq.wire.exchange import SENDER_ID, AccessKey, caller_named, root_arn
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError
@@ -37,7 +37,7 @@ def test_a_user_has_an_id_of_its_own_for_ever() -> None:
 @pytest.mark.parametrize("user", ["", "alice"])
 def test_what_a_message_carries_of_its_sender(user: str) -> None:
     who = caller_named(ACCOUNT, user)
-    carried = properties.decode(who.sent)
+    carried = decode_properties(who.sent)
     assert carried.system == {SENDER_ID: who.sender}
     assert who.sender.text == who.sender_id
     assert carried.attributes == {}

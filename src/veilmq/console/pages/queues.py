@@ -10,7 +10,7 @@ from veilmq.console.listing import COLUMNS, SIZES, Listing
 from veilmq.console.page import HOME, Page
 from veilmq.console.sparkline import sparkline
 from veilmq.console.visit import Visit
-from veilmq.core.browsing import BrowsedQueues
+from veilmq.core.commands import BrowsedQueues
 
 
 async def show(visit: Visit) -> Response:

@@ -31,11 +31,10 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
-from veilmq.core.commands import Command
+from veilmq.core.commands import Clock, Command, Done, Timer
 from veilmq.core.errors import ShuttingDown
-from veilmq.core.events import CountEvents, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents, encode
 from veilmq.core.limits import ATTEMPT_S, RETENTION_S, SECOND_MS
-from veilmq.core.ports import Clock, Done, Timer
+from veilmq.core.receipts import CountEvents, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents, encode_events
 from veilmq.store import events
 from veilmq.store.cold import Scheduler
 from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S, Event, event_of, routing_key
@@ -384,7 +383,7 @@ async def _number_slice(connection: Any, options: PostgresOptions, slice_events:
         room = max(0, options.events_waiting_max - (state["recorded"] - state["exported"]))
         kept, dropped = rows[:room], rows[room:]
         if kept:
-            encoded = encode([_event(row, options.routing_attribute) for row in kept])
+            encoded = encode_events([_event(row, options.routing_attribute) for row in kept])
             await connection.execute(EVENTS["insert_batch"], state["recorded"] + 1, len(kept), encoded)
         if dropped and not state["dropped"]:
             log.warning("events are dropped: too many wait to be exported")

@@ -21,8 +21,8 @@ from typing import Any, Protocol
 
 import asyncpg
 
+from veilmq.core.commands import Clock, Timer
 from veilmq.core.errors import InternalError, OutcomeUnknown, StoreFull, StoreUnavailable, VeilmqError
-from veilmq.core.ports import Clock, Timer
 from veilmq.store.port import Figure, counter, gauge
 from veilmq.store.postgres.schema import CONNECT_S, RELAXED, SQL, Durability, Promise, migrate, require
 from veilmq.store.transaction import Options
@@ -374,7 +374,7 @@ class MachineClock(Clock, Protocol):
 
 
 class DatabaseClock:
-    """``core.ports.Clock``; until it has seen an answer it is that of the machine."""
+    """``core.commands.Clock``; until it has seen an answer it is that of the machine."""
 
     def __init__(self, machine: MachineClock) -> None:
         self.machine = machine

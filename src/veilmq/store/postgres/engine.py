@@ -13,9 +13,8 @@ from typing import Any, Self, TypeVar
 import asyncpg
 
 from veilmq.core import commands
-from veilmq.core.commands import Command
+from veilmq.core.commands import Command, Done, Wake
 from veilmq.core.errors import ShuttingDown, StoreUnavailable
-from veilmq.core.ports import Done, Wake
 from veilmq.core.receipts import ReceiptBook
 from veilmq.store import claims, moves, publications
 from veilmq.store.clock import stopwatch_s
@@ -42,7 +41,7 @@ Together = tuple[Work, Callable[[Any], int]]
 
 
 class PostgresEngine(Node):
-    """``core.ports.Engine`` on one database, that at ``place`` of a store. Every method belongs to the loop's thread.
+    """``core.commands.Engine`` on one database, that at ``place`` of a store. Methods belong to the loop's thread.
 
     ``together`` and ``alone`` have an entry for each type of command. The other parts are workers, of which each says
     how exactly one node at a time does its work.
@@ -109,7 +108,7 @@ class PostgresEngine(Node):
             worker.schedule()
         self.janitor.schedule(JANITOR_MS)
 
-    # ``core.ports.Engine``.
+    # ``core.commands.Engine``.
 
     def submit(self, command: Command, done: Done) -> None:
         """Take ``command``; call ``done`` with its result or error once that is durable."""
@@ -158,7 +157,7 @@ class PostgresEngine(Node):
             line.withdraw(done)
 
     def watch(self, queue: str, wake: Wake) -> None:
-        """Call ``wake`` when ``queue`` may have a message; see ``core.ports.Engine``."""
+        """Call ``wake`` when ``queue`` may have a message; see ``core.commands.Engine``."""
         self.watches.begin(queue, wake)
 
     def unwatch(self, queue: str) -> None:

@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from veilmq.core import fifo, visibility
-from veilmq.core.commands import ChangeVisibility, Delete, NewMessage, Send
-from veilmq.core.errors import InternalError, LeaseTooLong, ReceiptInvalid, VeilmqError
+from veilmq.core.commands import ChangeVisibility, Delete, LeaseChange, Send, SentMessage
+from veilmq.core.errors import InternalError, LeaseTooLong, ReceiptInvalid, ReceiptState, VeilmqError
 from veilmq.core.limits import DEDUPLICATION_S, PRIORITY, SECOND_MS
-from veilmq.core.receipts import Receipt
-from veilmq.core.results import LeaseChange, ReceiptState, SentMessage
+from veilmq.core.messages import NewMessage, check_together, dedup_id_of, deduplication_key
+from veilmq.core.receipts import Receipt, receipt_acts, receipt_state
 from veilmq.store.postgres.node import COUNTER_BITS, FAIR, LANE, Node, keys_of
 from veilmq.store.postgres.queues import (
     COLLISIONS,
@@ -88,15 +87,15 @@ async def insert(
 def _key(new: NewMessage, command: Send, queue: Queue) -> bytes | None:
     """Return under what a message is remembered; ``None`` for one that is no duplicate of any."""
     settings = queue.settings
-    unrepeated = command.terms is not None and command.terms.unrepeated
-    if unrepeated and new.dedup_id is None and not settings.content_deduplication:
+    is_optional = command.options is not None and command.options.dedup_id_optional
+    if is_optional and new.dedup_id is None and not settings.content_deduplication:
         return None
-    return key_of(new.group or "", fifo.id_of(new, settings), queue)
+    return key_of(new.group or "", dedup_id_of(new, settings), queue)
 
 
 def key_of(group: str, dedup_id: str, queue: Queue) -> bytes:
     """Return the key under which ``queue`` stores that deduplication id."""
-    return fifo.deduplication_key(queue.number, group, dedup_id, queue.settings)
+    return deduplication_key(queue.number, group, dedup_id, queue.settings)
 
 
 class Sends:
@@ -134,7 +133,7 @@ class Sends:
             if queue.settings.delay_s:  # an answer with a receipt says until when, so the delay is the message's own
                 new = [
                     replace(each, delay_s=queue.settings.delay_s)
-                    if each.delay_s is None and command.terms is not None and command.terms.receipts
+                    if each.delay_s is None and command.options is not None and command.options.receipts
                     else each
                     for each, command in sends
                 ]
@@ -157,7 +156,7 @@ class Sends:
 
     def _sent(self, queue: Queue, command: Send, row: Any) -> SentMessage:
         sequence, receipt = row["seq"] if queue.settings.fifo else None, None
-        if command.terms is not None and command.terms.receipts and row["visible_at"] != row["sent_at"]:
+        if command.options is not None and command.options.receipts and row["visible_at"] != row["sent_at"]:
             receipt = self._node.book.issue(queue.number, row["seq"], 0, 0, row["visible_at"])
         return SentMessage(id=row["id"], sequence=sequence, receipt=receipt)
 
@@ -165,9 +164,9 @@ class Sends:
 def _taken(command: Send, queue: Queue) -> Sequence[NewMessage | VeilmqError] | VeilmqError:
     """Return for each message what is to be stored, or why it is not; for all that go together, why none is."""
     try:
-        if queue.settings.fifo and command.terms is None:
-            fifo.check_together(command.messages, queue.settings)
-        return checked(command.messages, command.terms, queue.settings)
+        if queue.settings.fifo and command.options is None:
+            check_together(command.messages, queue.settings)
+        return checked(command.messages, command.options, queue.settings)
     except VeilmqError as error:
         return error
 
@@ -280,7 +279,7 @@ class Receipts:
             state = each.answers[each.place] = _state(found.get(each.receipt.position))
             if state is ReceiptState.EARLIER:
                 earlier.append(each.receipt)
-            if not visibility.receipt_acts(state, only_live=_only_live(each.command, queue)):
+            if not receipt_acts(state, only_live=_only_live(each.command, queue)):
                 useless.setdefault(state, []).append(each.receipt)
         if freed:
             self._node.fair.ended(queue, [row["seq"] for row in freed], freed[0]["now"])
@@ -289,7 +288,7 @@ class Receipts:
 
     def _changed(self, queue: Queue, request: _ReceiptRequest, row: Any) -> LeaseChange | VeilmqError:
         state = _state(row)
-        if not visibility.receipt_acts(state, only_live=_only_live(request.command, queue)):
+        if not receipt_acts(state, only_live=_only_live(request.command, queue)):
             return LeaseChange(state=state)
         if not row["is_short"]:
             return LeaseTooLong(request.command.lease_s_max)
@@ -327,4 +326,4 @@ def _state(row: Any) -> ReceiptState:
         return ReceiptState.GONE
     if not row["is_current"] and row.get("is_earlier"):
         return ReceiptState.EARLIER
-    return visibility.receipt_state(current=row["is_current"], visible_at_ms=row["visible_at"], now_ms=row["now"])
+    return receipt_state(current=row["is_current"], visible_at_ms=row["visible_at"], now_ms=row["now"])

@@ -17,7 +17,7 @@ quota may be passed by what other nodes give in that time.
 
 **Fair queues** are standard queues with messages that name a group; others cost nothing. A node follows what it gave
 out itself, exactly. What other nodes gave, and what became of it, it learns from which messages are in flight, once a
-second at the most, and no more than a fiftieth of the time. ``core.fairness`` judges.
+second at the most, and no more than a fiftieth of the time. ``core.messages`` judges.
 """
 
 from collections import Counter
@@ -30,12 +30,10 @@ from operator import itemgetter
 from random import getrandbits
 from typing import Any, NamedTuple
 
-from veilmq.core.commands import NewMessage
+from veilmq.core.commands import Clock
 from veilmq.core.errors import QueueNotFound
-from veilmq.core.fairness import Fairness
-from veilmq.core.ids import IdSource
 from veilmq.core.limits import PRIORITY, SECOND_MS
-from veilmq.core.ports import Clock
+from veilmq.core.messages import Fairness, IdSource, NewMessage
 from veilmq.core.receipts import ReceiptBook
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.named_queries import load

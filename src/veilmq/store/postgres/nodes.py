@@ -24,9 +24,9 @@ from typing import Any
 import asyncpg
 import msgspec
 
+from veilmq.core.commands import Clock, Timer
 from veilmq.core.errors import QueueNotFound, StoreUnavailable
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.ports import Clock, Timer
 from veilmq.store.named_queries import load
 from veilmq.store.port import Figure, counter, gauge
 from veilmq.store.postgres.database import IN_DOUBT, UNREACHABLE, longer_ms

@@ -26,10 +26,9 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from veilmq.core.commands import Clock
 from veilmq.core.errors import StoreUnavailable, VeilmqError
-from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
-from veilmq.core.ports import Clock
-from veilmq.core.redrive import SLICE_BYTES, SLICE_MESSAGES
+from veilmq.core.limits import DEDUPLICATION_S, MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, SECOND_MS
 from veilmq.core.settings import QueueSettings
 from veilmq.store.named_queries import load
 from veilmq.store.postgres.background import POLL_MS, Mover
@@ -124,7 +123,7 @@ async def take(connection: Any, outbox: Outbox, done: Batch | None) -> Batch | N
 
 
 async def _first(connection: Any, outbox: Outbox) -> list[int]:
-    rows = await connection.fetch(outbox.sql("first"), outbox.partition, SLICE_MESSAGES, SLICE_BYTES)
+    rows = await connection.fetch(outbox.sql("first"), outbox.partition, MOVE_SLICE_MESSAGES, MOVE_SLICE_BYTES)
     return [seq for (seq,) in rows]
 
 

@@ -26,12 +26,10 @@ from typing import Any, NamedTuple
 
 from asyncpg import DeadlockDetectedError, SerializationError, UniqueViolationError
 
-from veilmq.core.commands import Command
-from veilmq.core.errors import QueueNotFound
+from veilmq.core.commands import Command, Done, Wake
+from veilmq.core.errors import QueueNotFound, ReceiptState
 from veilmq.core.limits import PRIORITY, SECOND_MS
-from veilmq.core.ports import Done, Wake
 from veilmq.core.receipts import Receipt
-from veilmq.core.results import ReceiptState
 from veilmq.core.settings import QueueSettings
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.events import is_logged, log_begun, log_placed
@@ -399,7 +397,7 @@ _held: ContextVar[dict[str, int] | None] = ContextVar("held", default=None)
 
 
 class Watches:
-    """The watches of one node; see ``core.ports.Engine``."""
+    """The watches of one node; see ``core.commands.Engine``."""
 
     def __init__(self) -> None:
         self._wakes: dict[str, Wake] = {}

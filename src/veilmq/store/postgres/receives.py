@@ -28,8 +28,7 @@ from uuid import UUID
 from asyncpg import QueryCanceledError
 from msgspec.structs import replace
 
-from veilmq.core import properties, redrive
-from veilmq.core.commands import Receive
+from veilmq.core.commands import Receive, Received, ReceivedMessage
 from veilmq.core.errors import InternalError, ReceivesThrottled, StoreUnavailable, VeilmqError
 from veilmq.core.limits import (
     ATTEMPT_S,
@@ -39,8 +38,8 @@ from veilmq.core.limits import (
     PRIORITY,
     SECOND_MS,
 )
-from veilmq.core.results import Received, ReceivedMessage
-from veilmq.core.routing import read_table
+from veilmq.core.messages import decode_properties, encode_properties, routing_key_of
+from veilmq.core.settings import dead_letter_refusal, read_table
 from veilmq.store.postgres.database import failure_of
 from veilmq.store.postgres.node import FAIR, LANE, Node
 from veilmq.store.postgres.queues import (
@@ -93,7 +92,7 @@ async def target_of(connection: Any, catalog: Catalog, queue: Queue) -> Queue | 
         target = await catalog.target(connection, settings.dead_letter_queue, (queue.number, queue.name))
     except StoreUnavailable:  # of the other database: this one has time
         return None
-    if target is None or redrive.refusal(queue.name, settings, target.name, target.settings) is not None:
+    if target is None or dead_letter_refusal(queue.name, settings, target.name, target.settings) is not None:
         return None
     return target
 
@@ -121,8 +120,8 @@ def _with_own_id(row: Any) -> bytes:
 
     SQS Developer Guide, "Using dead-letter queues": two messages that shared a deduplication id are told apart.
     """
-    sent = properties.decode(row["properties"] or b"")
-    return properties.encode(replace(sent, dedup_id=str(UUID(bytes=row["id"]))))
+    sent = decode_properties(row["properties"] or b"")
+    return encode_properties(replace(sent, dedup_id=str(UUID(bytes=row["id"]))))
 
 
 class Receives:
@@ -273,7 +272,10 @@ class _Taking:
             return rows
         queue = self._queue
         table = _read_table(queue.settings.visibility_rules)
-        timeouts_ms = [table.timeout_s(row["properties"] or b"", row["receive_count"] - 1) * SECOND_MS for row in rows]
+        keys = [routing_key_of(row["properties"] or b"", table.attribute) for row in rows]
+        timeouts_ms = [
+            table.timeout_s(key, row["receive_count"] - 1) * SECOND_MS for key, row in zip(keys, rows, strict=True)
+        ]
         terms = queue.partition, [row["seq"] for row in rows], timeouts_ms, self._bound_ms, retention_ms(queue)
         until_ms = dict(await self._connection.fetch(sql(queue)["hide"], *terms))
         return [{**row, "visible_at": until_ms[row["seq"]]} for row in rows]

@@ -21,11 +21,9 @@ from typing import Any, Self, TypeVar
 import asyncpg
 
 from veilmq.core import commands
-from veilmq.core.commands import Command
+from veilmq.core.commands import Command, Done, QueuePage, QueueView, Wake
 from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable, VeilmqError
-from veilmq.core.events import CountEvents, EventCounts, EventRange, ForgetEvents, Forgotten, PlanExport, ReadEvents
-from veilmq.core.ports import Done, Wake
-from veilmq.core.results import QueuePage, QueueView
+from veilmq.core.receipts import CountEvents, EventCounts, EventRange, ForgetEvents, Forgotten, PlanExport, ReadEvents
 from veilmq.store.port import NOTHING_HELD_BACK, Figure, StoreError, Survey, SurveyQueues, by_database, execute
 from veilmq.store.postgres import databases
 from veilmq.store.postgres.background import Mover, Turn
@@ -405,7 +403,7 @@ class Shards:
         elif engine.is_open:
             await engine.read(lambda connection: wake_groups(connection, queue, engine.watches))
 
-    # ``core.ports.Engine``.
+    # ``core.commands.Engine``.
 
     @property
     def token_key(self) -> bytes:
@@ -497,7 +495,7 @@ class Shards:
             engine.withdraw(done)
 
     def watch(self, queue: str, wake: Wake) -> None:
-        """Call ``wake`` when ``queue`` may have a message, wherever it is; see ``core.ports.Engine``."""
+        """Call ``wake`` when ``queue`` may have a message, wherever it is; see ``core.commands.Engine``."""
         self._watched[queue] = wake
         place = self._places.get(queue)
         for engine in self._open_ones():

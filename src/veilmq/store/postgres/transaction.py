@@ -18,7 +18,7 @@ import msgspec
 from asyncpg import ReadOnlySQLTransactionError
 
 from veilmq.core.claims import ClaimedMessage
-from veilmq.core.commands import Command, NewMessage
+from veilmq.core.commands import Command, MessageState, QueueCounts, SentMessage
 from veilmq.core.errors import InternalError
 from veilmq.core.limits import (
     CLAIM_SHARDS_MAX,
@@ -27,9 +27,8 @@ from veilmq.core.limits import (
     PRIORITY,
     STORED_BYTES_MAX,
 )
-from veilmq.core.looks import MessageState
+from veilmq.core.messages import NewMessage
 from veilmq.core.receipts import Receipt
-from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.store.claims import (
     ACKNOWLEDGED,

@@ -29,13 +29,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from veilmq.core import commands
-from veilmq.core.claims import ClaimPage
-from veilmq.core.commands import Command
+from veilmq.core.claims import ClaimPage, Publish, Stage
+from veilmq.core.commands import Command, Done
 from veilmq.core.errors import InternalError, QueueNotFound, StoreFull, VeilmqError
-from veilmq.core.forwards import Forward
 from veilmq.core.limits import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, BATCH_ROW_BYTES
-from veilmq.core.ports import Done
-from veilmq.core.publications import Publish, Stage
+from veilmq.core.topics import Forward
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.cold import Sweep
 from veilmq.store.publications import PublicationStep

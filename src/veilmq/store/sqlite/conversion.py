@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from veilmq.core import properties
 from veilmq.core.claims import ClaimState
 from veilmq.core.limits import BATCH_BYTES_MAX
+from veilmq.core.messages import decode_properties
 from veilmq.store.copying import SLICE, CopiedMessage, CopiedQueue, Progress
 from veilmq.store.events import log_is_open
 from veilmq.store.named_queries import load
@@ -177,7 +177,7 @@ class _Stored(NamedTuple):
         key: Any = message.group
         if key is not None:
             # The sender's name of the group is among the properties; the key is its hash.
-            name = properties.decode(message.properties).group
+            name = decode_properties(message.properties).group
             if name is None or int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) >> 1 != key:
                 name = f"group {key:x}"
             message = message._replace(group=name)

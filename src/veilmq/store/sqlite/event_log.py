@@ -19,9 +19,8 @@ from typing import Any
 import apsw
 import msgspec
 
-from veilmq.core.events import Outcome, ReceiptClosed, encode
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.receipts import Receipt
+from veilmq.core.receipts import Outcome, Receipt, ReceiptClosed, encode_events
 from veilmq.store.events import (
     EXPIRED_KEPT_MAX,
     EXPIRED_KEPT_S,
@@ -96,7 +95,7 @@ class EventLog:
                 log.warning("events are dropped: too many wait to be exported, or the disk is nearly full")
             self._execute(SQL["drop_events"], (len(events),))
             return
-        encoded = encode([_shown(event, ahead_ms) for event in events] if ahead_ms else events)
+        encoded = encode_events([_shown(event, ahead_ms) for event in events] if ahead_ms else events)
         self._execute(SQL["insert_event_batch"], (recorded + 1, len(events), encoded))
         self._executemany(SQL["insert_expired"], [(*key, *kept) for key, kept in expired.items()])
 
@@ -180,7 +179,7 @@ class EventLog:
         for lease in leases:
             if log_is_open(lease[_LOG]):
                 event = self._expire(logged, lease)
-                self._expired[lease[_SEQ], lease[_GENERATION]] = now_ms, encode(event)
+                self._expired[lease[_SEQ], lease[_GENERATION]] = now_ms, encode_events(event)
         return leases
 
     def dead_lettered(self, queue: Queue, seqs: Iterable[int], now_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Fair sharing in standard queues: quiet message groups first (``core.fairness`` says which groups are noisy).
+"""Fair sharing in standard queues: quiet message groups first (``core.messages`` says which groups are noisy).
 
 The messages of groups stand in lanes of their own: ``GROUPED`` and their priority. A group blocks nobody, and its
 messages come in the order of visibility like all others. ``fair_group`` has the first message of each group, so a
@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
-from veilmq.core.fairness import Fairness
 from veilmq.core.limits import PRIORITY
+from veilmq.core.messages import Fairness
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite.database import SQL
 from veilmq.store.sqlite.session import Row, Session, group_hash

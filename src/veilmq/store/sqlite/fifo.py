@@ -17,12 +17,19 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from veilmq.core import commands, visibility
-from veilmq.core.commands import NewMessage, SendTerms
+from veilmq.core import commands
+from veilmq.core.commands import Received, ReceivedMessage, SendOptions, SentMessage
 from veilmq.core.errors import VeilmqError
-from veilmq.core.fifo import check_together, deduplication_key, group_of, id_of, is_duplicate, is_repeatable
-from veilmq.core.limits import BATCH_ROW_BYTES, SECOND_MS
-from veilmq.core.results import Received, ReceivedMessage, SentMessage
+from veilmq.core.limits import ATTEMPT_S, BATCH_ROW_BYTES, DEDUPLICATION_S, SECOND_MS
+from veilmq.core.messages import (
+    NewMessage,
+    check_together,
+    dedup_id_of,
+    deduplication_key,
+    group_of,
+    routing_key_of,
+)
+from veilmq.core.receipts import deadline_ms, lease_end_ms_max
 from veilmq.store.queues import FIFO_PRIORITY, NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import standard
 from veilmq.store.sqlite.database import SQL
@@ -34,6 +41,7 @@ PASSED_OVER_MAX = 100
 
 _GROUPS_REMEMBERED_MAX = 65_536
 _KEY_BYTES = 16
+_DEDUPLICATION_MS, _ATTEMPT_MS = DEDUPLICATION_S * SECOND_MS, ATTEMPT_S * SECOND_MS
 
 
 # Sends.
@@ -60,23 +68,23 @@ def send(
 def _add(session: Session, queue: Queue, command: commands.Send, first: int, now_ms: int, made: Made) -> Sent:
     """Raises what is wrong with all of the command."""
     messages, rows, _, _ = made
-    terms = command.terms
-    next_id = session.ids.next if type(terms) is not Given else iter(terms.ids).__next__
-    if terms is None:
+    options = command.options
+    next_id = session.ids.next if type(options) is not Given else iter(options.ids).__next__
+    if options is None:
         check_together(command.messages, queue.settings)
     answer: Sent = []
-    for new in command.messages if terms is None else checked(command.messages, terms, queue.settings):
+    for new in command.messages if options is None else checked(command.messages, options, queue.settings):
         seq = first + len(rows)
         try:
             if isinstance(new, VeilmqError):
                 raise new
-            sent = _accept(session, queue, new, next_id(), seq, now_ms, terms)
+            sent = _accept(session, queue, new, next_id(), seq, now_ms, options)
         except VeilmqError as error:
             answer.append(error)
             continue
         if sent.sequence == seq:  # else it repeats another one
             assert new.group is not None, "a message of a FIFO queue has a group"
-            wants_receipt = terms is not None and terms.receipts
+            wants_receipt = options is not None and options.receipts
             visible_at_ms = None  # it follows the queue's delay
             if new.delay_s is not None:
                 visible_at_ms = now_ms + new.delay_s * SECOND_MS
@@ -94,16 +102,27 @@ def _add(session: Session, queue: Queue, command: commands.Send, first: int, now
 
 
 def _accept(
-    session: Session, queue: Queue, new: NewMessage, message_id: bytes, seq: int, now_ms: int, terms: SendTerms | None
+    session: Session,
+    queue: Queue,
+    new: NewMessage,
+    message_id: bytes,
+    seq: int,
+    now_ms: int,
+    options: SendOptions | None,
 ) -> SentMessage:
     """Return the answer of a message that is to be stored as ``seq``, or that of the one that it repeats."""
     settings = queue.settings
     group = group_of(new, settings)
-    if terms is not None and terms.unrepeated and new.dedup_id is None and not settings.content_deduplication:
+    if (
+        options is not None
+        and options.dedup_id_optional
+        and new.dedup_id is None
+        and not settings.content_deduplication
+    ):
         return SentMessage(id=message_id, sequence=seq)
-    key = deduplication_key(queue.number, group, id_of(new, settings), settings)
+    key = deduplication_key(queue.number, group, dedup_id_of(new, settings), settings)
     before = session.deduplication_log.find(key)
-    if before is not None and before.id != message_id and is_duplicate(before.logged_at_ms, now_ms):
+    if before is not None and before.id != message_id and now_ms < before.logged_at_ms + _DEDUPLICATION_MS:
         return SentMessage(id=before.id, sequence=before.sequence)  # else it is new, or comes back by a forward
     session.deduplication_log.add(key, message_id, seq, now_ms)
     return SentMessage(id=message_id, sequence=seq)
@@ -232,7 +251,7 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
     longest lease still counts from the first receive. Otherwise the receive is an ordinary one.
     """
     row = session.row("attempt", key)
-    if row is None or not is_repeatable(row[1], now_ms):
+    if row is None or now_ms >= row[1] + _ATTEMPT_MS:
         return None
     floor, found = queue.floor(now_ms), []
     for each in _decode(row[0]):
@@ -250,10 +269,11 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
         if timeout_s is None:
             timeout_s = queue.settings.visibility_timeout_s
             if queue.rules is not None:
-                timeout_s = queue.rules.timeout_s(encoded, receive_count - 1)  # it is the same receive
-        visible_at_ms = visibility.deadline_ms(now_ms, timeout_s)
+                kind = routing_key_of(encoded, queue.rules.attribute)
+                timeout_s = queue.rules.timeout_s(kind, receive_count - 1)  # it is the same receive
+        visible_at_ms = deadline_ms(now_ms, timeout_s)
         if command.lease_s_max is not None:
-            visible_at_ms = min(visible_at_ms, visibility.lease_end_ms_max(received_at_ms, command.lease_s_max))
+            visible_at_ms = min(visible_at_ms, lease_end_ms_max(received_at_ms, command.lease_s_max))
         queue.unhide(was_visible_at_ms, received=True)
         queue.hide(visible_at_ms, received=True)
         session.run("ordered_change", visible_at_ms, epoch, queue.partition, group, seq)

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from veilmq.core.commands import Command
+from veilmq.core.commands import Command, Wake
 from veilmq.core.errors import QueueNotFound
-from veilmq.core.ids import IdSource
 from veilmq.core.limits import PRIORITY
-from veilmq.core.ports import Wake
+from veilmq.core.messages import IdSource
 from veilmq.core.receipts import KEY_BYTES, Receipt, ReceiptBook
 from veilmq.store.cold import Scheduler
 from veilmq.store.events import Logged, is_logged

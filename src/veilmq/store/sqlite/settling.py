@@ -21,10 +21,12 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from veilmq.core import commands, properties, redrive, visibility
-from veilmq.core.errors import ReceiptInvalid, VeilmqError
-from veilmq.core.receipts import Receipt
-from veilmq.core.results import LeaseChange, QueueCounts, ReceiptState
+from veilmq.core import commands
+from veilmq.core.commands import LeaseChange, QueueCounts
+from veilmq.core.errors import ReceiptInvalid, ReceiptState, VeilmqError
+from veilmq.core.messages import decode_properties, encode_properties
+from veilmq.core.receipts import Receipt, changed_deadline_ms, receipt_acts, receipt_state
+from veilmq.core.settings import dead_letter_refusal
 from veilmq.store.events import Logged
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fair, fifo
@@ -188,10 +190,10 @@ class _Receipts:
             return _GONE, None, False
         _, visible_at_ms, _, generation, epoch = row[:5]
         current = generation == receipt[2] and (epoch == receipt[3] or command.any_epoch)
-        state = visibility.receipt_state(current=current, visible_at_ms=visible_at_ms or 0, now_ms=self._now_ms)
+        state = receipt_state(current=current, visible_at_ms=visible_at_ms or 0, now_ms=self._now_ms)
         if not current and command.any_receive and not self.queue.fifo and visible_at_ms < NEVER_MS:  # else: claimed
             state = ReceiptState.EARLIER
-        return state, row, visibility.receipt_acts(state, only_live=command.only_live or self.queue.fifo)
+        return state, row, receipt_acts(state, only_live=command.only_live or self.queue.fifo)
 
     def _delete(self, receipt: Receipt, command: commands.Delete) -> ReceiptState:
         queue = self.queue
@@ -214,7 +216,7 @@ class _Receipts:
         received = row[2] > 0
         since_ms = row[5] if received else now_ms  # a delayed message was not received yet
         timeout_s = command.changes[at].timeout_s
-        visible_at_ms = visibility.changed_deadline_ms(now_ms, timeout_s, since_ms, command.lease_s_max)
+        visible_at_ms = changed_deadline_ms(now_ms, timeout_s, since_ms, command.lease_s_max)
         if queue.log is not None:
             self._session.events.changed(queue.log, row, now_ms, released=not timeout_s)
         queue.unhide(row[1] or 0, received=received)
@@ -399,7 +401,7 @@ def sink_of(session: Session, queue: Queue, now_ms: int) -> DeadLetterSink | Non
     """Return where the dead letters of a queue that bounds receives go; ``None``: they stay where they are."""
     settings = queue.settings
     target = session.find(settings.dead_letter_queue)
-    if target is None or redrive.refusal(queue.name, settings, target.name, target.settings) is not None:
+    if target is None or dead_letter_refusal(queue.name, settings, target.name, target.settings) is not None:
         return None
     if session.database.is_short and session.database.recheck_room(now_ms):
         return None
@@ -422,7 +424,7 @@ def bury(session: Session, source: Queue, target: Queue, rows: list[Row], now_ms
     pasts = [(source.name, row[2] + (row[9] or 0), row[4] if row[10] is None else row[10]) for row in rows]
     if source.fifo:
         # Two that shared a deduplication id are told apart by their own ids (SQS, "Using dead-letter queues").
-        kept = [properties.encode(replace(properties.decode(row[7]), dedup_id=str(UUID(bytes=row[5])))) for row in rows]
+        kept = [encode_properties(replace(decode_properties(row[7]), dedup_id=str(UUID(bytes=row[5])))) for row in rows]
         what = [(row[5], own, *past) for row, own, past in zip(rows, kept, pasts, strict=True)]
         seqs = _renumber(session, source, target, rows, what, now_ms)
     else:

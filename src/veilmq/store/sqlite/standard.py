@@ -18,6 +18,7 @@ from random import getrandbits
 from typing import Any, NamedTuple
 
 from veilmq.core import commands
+from veilmq.core.commands import Received, ReceivedMessage, SentMessage
 from veilmq.core.errors import MessageTooLong, VeilmqError
 from veilmq.core.limits import (
     BATCH_ROW_BYTES,
@@ -26,7 +27,7 @@ from veilmq.core.limits import (
     PRIORITY,
     SECOND_MS,
 )
-from veilmq.core.results import Received, ReceivedMessage, SentMessage
+from veilmq.core.messages import routing_key_of
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import fair
 from veilmq.store.sqlite.database import SQL
@@ -175,7 +176,8 @@ class Giving:
         for row in rows:
             seq, lane, received, epoch, first_ms, message_id, body, properties, source, before, first, group, _ = row
             if rules is not None:
-                visible_at_ms = min(now_ms + rules.timeout_s(properties, received) * SECOND_MS, end_ms)
+                timeout_s = rules.timeout_s(routing_key_of(properties, rules.attribute), received)
+                visible_at_ms = min(now_ms + timeout_s * SECOND_MS, end_ms)
             generation = getrandbits(GENERATION_BITS) or 1  # 0 is that of what was never received
             if begun is not None:
                 log = session.events.remember(begun[seq], visible_at_ms, generation)
@@ -337,16 +339,16 @@ def send(
 
 def _add(session: Session, queue: Queue, command: commands.Send, first: int, now_ms: int, made: Made) -> Sent:
     messages, rows, runs, due = made
-    terms, partition, size_max = command.terms, queue.partition, queue.settings.message_bytes_max
-    next_id = session.ids.next if type(terms) is not Given else iter(terms.ids).__next__
+    options, partition, size_max = command.options, queue.partition, queue.settings.message_bytes_max
+    next_id = session.ids.next if type(options) is not Given else iter(options.ids).__next__
     seq = first + len(messages)
     answer: Sent = []
     due_ms = NEVER_MS
-    for new in command.messages if terms is None else checked(command.messages, terms, queue.settings):
+    for new in command.messages if options is None else checked(command.messages, options, queue.settings):
         if isinstance(new, VeilmqError):
             answer.append(new)
             continue
-        if terms is None and new.size_bytes > size_max:  # else it was checked as it was on the wire
+        if options is None and new.size_bytes > size_max:  # else it was checked as it was on the wire
             answer.append(MessageTooLong(size_max))
             continue
         visible_at_ms = now_ms + (queue.delay_ms if new.delay_s is None else new.delay_s * SECOND_MS)
@@ -365,7 +367,7 @@ def _add(session: Session, queue: Queue, command: commands.Send, first: int, now
             runs.append([partition, lane, seq, seq])
         if visible_at_ms > now_ms:
             queue.hide(visible_at_ms, received=False)
-            if terms is not None and terms.receipts:
+            if options is not None and options.receipts:
                 receipt = session.book.issue(queue.number, seq, 0, 0, visible_at_ms)
         answer.append(SentMessage(id=message_id, receipt=receipt))
         seq += 1

@@ -29,10 +29,9 @@ from typing import Any
 
 import apsw
 
-from veilmq.core.commands import Command, ListQueues
+from veilmq.core.commands import Command, Done, ListQueues, Wake
 from veilmq.core.errors import OutcomeUnknown, ShuttingDown, VeilmqError
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.ports import Done, Wake
 from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.cold import STEPS, Scheduler, Sweep
 from veilmq.store.port import FAILED, FULL, NOTHING_HELD_BACK, Figure, execute, gauge
@@ -220,7 +219,7 @@ class SqliteStore:
             self._pending.remove(entry)
 
     def watch(self, queue: str, wake: Wake) -> None:
-        """Call ``wake`` whenever ``queue`` may have a message; see ``core.ports.Engine``."""
+        """Call ``wake`` whenever ``queue`` may have a message; see ``core.commands.Engine``."""
         self._session.wakes[queue] = wake
         if queue in self._session.queues:
             self._session.queues[queue].wake = wake

@@ -12,12 +12,19 @@ from typing import Any
 import msgspec
 
 from veilmq.core import commands
-from veilmq.core.commands import Command, NewMessage
+from veilmq.core.commands import Command, MessageState, QueueCounts, SentMessage
 from veilmq.core.errors import StoreFull, VeilmqError
-from veilmq.core.limits import ATTEMPT_S, BATCH_ROW_BYTES, DEDUPLICATION_S, PRIORITY, RETENTION_S, SECOND_MS
-from veilmq.core.looks import LOOKED_AT_MAX, MessageState
+from veilmq.core.limits import (
+    ATTEMPT_S,
+    BATCH_ROW_BYTES,
+    DEDUPLICATION_S,
+    INSPECT_SCANNED_MAX,
+    PRIORITY,
+    RETENTION_S,
+    SECOND_MS,
+)
+from veilmq.core.messages import NewMessage
 from veilmq.core.receipts import Receipt
-from veilmq.core.results import QueueCounts, SentMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.store.claims import ClaimTransaction
 from veilmq.store.cold import COLD, READS, Cold, Sweep
@@ -114,7 +121,7 @@ class _Transaction(ClaimTransaction):
 
     async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
         session, ours = self._session, self._settled(queue)
-        given = commands.Send(queue=ours.name, messages=tuple(messages), terms=Given(ids=tuple(ids)))
+        given = commands.Send(queue=ours.name, messages=tuple(messages), options=Given(ids=tuple(ids)))
         answers: list[Any] = [None]
         (fifo.send if ours.fifo else standard.send)(session, ours, [(0, given)], self._now_ms, answers)
         sent: list[SentMessage] = answers[0]
@@ -229,7 +236,7 @@ class _Transaction(ClaimTransaction):
             rows = self._of_groups(ours, count)
         else:
             rows = standard.in_order(session, ours, now_ms, BARE, judges=False)
-        return self._stored(ours, _first(rows, ours.floor(now_ms), count, LOOKED_AT_MAX))
+        return self._stored(ours, _first(rows, ours.floor(now_ms), count, INSPECT_SCANNED_MAX))
 
     def _stored(self, queue: Queue, found: Iterable[Any]) -> list[StoredMessage]:
         query = SQL["ordered_stored" if queue.fifo else "standard_stored"]

@@ -8,7 +8,6 @@ it.
 from dataclasses import dataclass
 
 from veilmq.core import errors as core
-from veilmq.core import topic_errors
 from veilmq.core.limits import Range
 from veilmq.wire.sqs import errors as sqs
 from veilmq.wire.sqs.errors import SqsError, shown
@@ -130,12 +129,12 @@ ANSWERS: dict[type[core.VeilmqError], tuple[Code, str]] = {
     core.GroupMissing: (INVALID_ARGUMENT, _NO_GROUP),
     core.ReceiptInvalid: (RECEIPT_HANDLE_ERROR, ""),
     core.ReceivesThrottled: (TOO_MANY_REQUESTS, ""),
-    topic_errors.TopicNotFound: (TOPIC_NOT_EXIST, ""),
-    topic_errors.TopicExists: (TOPIC_ALREADY_EXIST, ""),
-    topic_errors.SubscriptionNotFound: (SUBSCRIPTION_NOT_EXIST, ""),
-    topic_errors.SubscriptionExists: (SUBSCRIPTION_ALREADY_EXIST, ""),
-    topic_errors.TooManySubscriptions: (INVALID_ARGUMENT, _CAUSE),
-    topic_errors.EndpointRefused: (ENDPOINT_INVALID, ENDPOINT_INVALID.text + " {error}"),
+    core.TopicNotFound: (TOPIC_NOT_EXIST, ""),
+    core.TopicExists: (TOPIC_ALREADY_EXIST, ""),
+    core.SubscriptionNotFound: (SUBSCRIPTION_NOT_EXIST, ""),
+    core.SubscriptionExists: (SUBSCRIPTION_ALREADY_EXIST, ""),
+    core.TooManySubscriptions: (INVALID_ARGUMENT, _CAUSE),
+    core.EndpointRefused: (ENDPOINT_INVALID, ENDPOINT_INVALID.text + " {error}"),
     core.StoreFull: (INTERNAL_SERVER_ERROR, _UNAVAILABLE),
     core.StoreUnavailable: (INTERNAL_SERVER_ERROR, _UNAVAILABLE),
     core.OutcomeUnknown: (INTERNAL_SERVER_ERROR, _UNAVAILABLE),

@@ -10,9 +10,22 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from veilmq.core import properties
-from veilmq.core.commands import ChangeVisibility, Delete, NewMessage, Receive, Send, SendTerms, VisibilityChange
-from veilmq.core.errors import BodyUnreadable
+from veilmq.core.commands import (
+    ChangeVisibility,
+    Delete,
+    LeaseChange,
+    Peek,
+    Peeked,
+    PeekedMessage,
+    Receive,
+    Received,
+    ReceivedMessage,
+    Send,
+    SendOptions,
+    SentMessage,
+    VisibilityChange,
+)
+from veilmq.core.errors import BodyUnreadable, ReceiptState
 from veilmq.core.limits import (
     PRIORITY,
     SMQ_BATCH_BYTES_MAX,
@@ -26,9 +39,14 @@ from veilmq.core.limits import (
     SMQ_RECEIVE_WAIT_S,
     SMQ_VISIBILITY_TIMEOUT_S,
 )
-from veilmq.core.looks import Peek, Peeked, PeekedMessage
-from veilmq.core.properties import Attribute, Properties, attributes_bytes
-from veilmq.core.results import LeaseChange, ReceiptState, Received, ReceivedMessage, SentMessage
+from veilmq.core.messages import (
+    Attribute,
+    NewMessage,
+    Properties,
+    attributes_bytes,
+    decode_properties,
+    encode_properties,
+)
 from veilmq.wire.exchange import SENDER_ID, Caller, Plan, RequestContext
 from veilmq.wire.smq.errors import (
     MESSAGE_NOT_EXIST,
@@ -225,8 +243,8 @@ def _invalid(name: str, why: str) -> SmqError:
 # A batch is stored as a whole or not at all: what is wrong with one message is the error of the request.
 
 
-_ONE = SendTerms(receipts=True, together=True, unrepeated=True, decode=decoded)
-_SEVERAL = SendTerms(together=True, unrepeated=True, decode=decoded)
+_ONE = SendOptions(receipts=True, all_or_nothing=True, dedup_id_optional=True, decode=decoded)
+_SEVERAL = SendOptions(all_or_nothing=True, dedup_id_optional=True, decode=decoded)
 _UNSET = "0"
 _BODY = "MessageBody"
 
@@ -253,7 +271,7 @@ def send_message(request: SmqRequest, context: RequestContext) -> Plan:
         )
         return Answer(201, document("Message", content))
 
-    return Plan(Send(queue=queue_of(request, context), messages=(outgoing.message,), terms=_ONE), respond)
+    return Plan(Send(queue=queue_of(request, context), messages=(outgoing.message,), options=_ONE), respond)
 
 
 def batch_send_message(request: SmqRequest, context: RequestContext) -> Plan:
@@ -272,7 +290,7 @@ def batch_send_message(request: SmqRequest, context: RequestContext) -> Plan:
         return Answer(201, document("Messages", "".join(content)))
 
     messages = tuple(each.message for each in outgoing)
-    return Plan(Send(queue=queue_of(request, context), messages=messages, terms=_SEVERAL), respond)
+    return Plan(Send(queue=queue_of(request, context), messages=messages, options=_SEVERAL), respond)
 
 
 def _sent_elements(sent: SentMessage, outgoing: _Outgoing) -> str:
@@ -331,7 +349,7 @@ def carried_by(message: Element, group: str | None, caller: Caller | None) -> tu
         return (b"" if caller is None else caller.sent), 0
     kept = system if caller is None else system | {SENDER_ID: caller.sender}
     carried = Properties(attributes=user, system=kept, group=group)
-    return properties.encode(carried), attributes_bytes(user) + attributes_bytes(system)
+    return encode_properties(carried), attributes_bytes(user) + attributes_bytes(system)
 
 
 # ReceiveMessage, PeekMessage and their batches (reference, sections 4.8, 4.9 and 4.12).
@@ -435,7 +453,7 @@ def _more(message: ReceivedMessage | PeekedMessage, context: RequestContext) -> 
     """Return the elements that most messages do not have; the SDK for PHP reads none behind ``UserProperties``."""
     if not message.properties and message.source is None:
         return ""
-    carried = properties.decode(message.properties)
+    carried = decode_properties(message.properties)
     system = carried.system if message.source is None else carried.system | _dead_letter(message, context)
     return (
         optional("MessageGroupId", carried.group or "")

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from veilmq.core import commands, redrive
-from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
-from veilmq.core.commands import ListQueues
+from veilmq.core import commands
+from veilmq.core.commands import ListQueues, QueuePage, QueueView, SetAccount, ShowAccount
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.limits import (
     RECEIVES_PER_S,
@@ -19,8 +18,7 @@ from veilmq.core.limits import (
     SQS_RECEIVES_MAX,
     Range,
 )
-from veilmq.core.results import QueuePage, QueueView
-from veilmq.core.settings import QueueSettings, SettingValue
+from veilmq.core.settings import AccountSettings, QueueSettings, SettingValue, refusal_of_itself
 from veilmq.wire.exchange import Plan, RequestContext
 from veilmq.wire.smq.errors import invalid_argument
 from veilmq.wire.smq.request import (
@@ -167,7 +165,7 @@ def set_queue_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     changes = read_settings(body_of(request, "Queue"), context)
     queue = queue_of(request, context)
     if changes.get("dead_letter_queue") == queue:
-        answered(redrive.itself(queue))
+        answered(refusal_of_itself(queue))
     return Plan(commands.SetQueue(queue=queue, settings=changes), nothing)
 
 

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from veilmq.core import properties, topics
-from veilmq.core.commands import NewMessage
+from veilmq.core import topics
+from veilmq.core.commands import ReceivedMessage
+from veilmq.core.errors import EndpointRefused, SubscriptionNotFound, TopicNotFound
 from veilmq.core.limits import (
     SECOND_MS,
     SMQ_SUBSCRIPTION_NAME_CHARACTERS_MAX,
@@ -18,22 +19,21 @@ from veilmq.core.limits import (
     SMQ_TOPIC_NAME_CHARACTERS_MAX,
     SMQ_TOPIC_RETENTION_S,
 )
-from veilmq.core.properties import Attribute, Properties
-from veilmq.core.push_urls import PushUrl, read_push_url
-from veilmq.core.results import ReceivedMessage
+from veilmq.core.messages import Attribute, NewMessage, Properties, decode_properties, encode_properties
 from veilmq.core.settings import SettingValue
-from veilmq.core.topic_errors import EndpointRefused, SubscriptionNotFound, TopicNotFound
 from veilmq.core.topics import (
     Notification,
     NotificationFormat,
     PublishedMessage,
     PublishToTopic,
+    PushUrl,
     RetryStrategy,
     Subscription,
     SubscriptionPage,
     SubscriptionView,
     TopicPage,
     TopicView,
+    read_push_url,
 )
 from veilmq.wire.exchange import Plan, RequestContext
 from veilmq.wire.smq.errors import (
@@ -405,7 +405,7 @@ def make(published: Published, notification: Notification) -> NewMessage:
     carried = published.carried
     if subscription.push_url:
         content = {TAG: Attribute("String", published.tag)} if published.tag else {}
-        carried = properties.encode(Properties(system=content))
+        carried = encode_properties(Properties(system=content))
     return NewMessage(
         body=_WRITERS[subscription.format](published, notification),
         size_bytes=published.size_bytes,
@@ -525,7 +525,7 @@ def push_request(
 
 def _particulars(subscription: Subscription, message: ReceivedMessage) -> dict[bytes, bytes]:
     owner, _, topic = subscription.topic.partition("/")
-    tag = properties.decode(message.properties).system.get(TAG)
+    tag = decode_properties(message.properties).system.get(TAG)
     content = {
         b"x-mns-message-id": message.id.hex().upper(),
         b"x-mns-message-tag": (tag.text or "") if tag is not None else "",

@@ -26,7 +26,7 @@ from veilmq.core.limits import (
     VISIBILITY_TIMEOUT_S,
     Range,
 )
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 from veilmq.wire.sqs.errors import (
     EMPTY_BATCH_REQUEST,
     ENTRY_IDS_NOT_DISTINCT,
@@ -189,7 +189,7 @@ def nothing(result: Any) -> None:
     answered(result)
 
 
-# Message attributes: from the wire to ``core.properties`` and back, with the rules for their names and values.
+# Message attributes: from the wire to ``core.messages`` and back, with the rules for their names and values.
 #
 # The rules are those of the SQS Developer Guide ("Amazon SQS message metadata"): a name has letters, digits (of any
 # script, as the service takes them), ``_``, ``-`` and ``.``, no period at an end or beside another, and does not begin

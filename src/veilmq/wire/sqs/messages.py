@@ -7,13 +7,28 @@ from typing import Any
 
 import msgspec
 
-from veilmq.core import properties
-from veilmq.core.commands import ChangeVisibility, Delete, NewMessage, Receive, Send, VisibilityChange
-from veilmq.core.errors import GroupMissing, LeaseTooLong, ReceiptInvalid, VeilmqError
+from veilmq.core.commands import (
+    ChangeVisibility,
+    Delete,
+    LeaseChange,
+    Receive,
+    Received,
+    ReceivedMessage,
+    Send,
+    SentMessage,
+    VisibilityChange,
+)
+from veilmq.core.errors import GroupMissing, LeaseTooLong, ReceiptInvalid, ReceiptState, VeilmqError
 from veilmq.core.limits import SQS_BATCH_BYTES_MAX, SQS_RECEIVE_COUNT
-from veilmq.core.properties import Attribute, Properties, attributes_bytes
+from veilmq.core.messages import (
+    Attribute,
+    NewMessage,
+    Properties,
+    attributes_bytes,
+    decode_properties,
+    encode_properties,
+)
 from veilmq.core.receipts import has_form
-from veilmq.core.results import LeaseChange, ReceiptState, Received, ReceivedMessage, SentMessage
 from veilmq.wire.exchange import SENDER_ID, Plan, RequestContext, id_text
 from veilmq.wire.sqs.errors import (
     INVALID_PARAMETER_VALUE,
@@ -258,7 +273,7 @@ def _with_properties(
     message = NewMessage(
         body=request.message_body or "",
         size_bytes=body_bytes + attributes_bytes(attributes),
-        properties=properties.encode(Properties(attributes=attributes, system=kept, group=group, dedup_id=dedup_id)),
+        properties=encode_properties(Properties(attributes=attributes, system=kept, group=group, dedup_id=dedup_id)),
         delay_s=delay_s,
         group=group,
         dedup_id=dedup_id,
@@ -384,7 +399,7 @@ def _message(message: ReceivedMessage, system: list[str], names: list[str], cont
     digest = md5(body.encode(), usedforsecurity=False).hexdigest()
     if not system and (not names or not message.properties):
         return Message(message_id=identifier, receipt_handle=message.receipt, md5_of_body=digest, body=body)
-    carried = properties.decode(message.properties)
+    carried = decode_properties(message.properties)
     chosen = choose(carried.attributes, names) if names else {}
     return Message(
         message_id=identifier,

@@ -10,10 +10,10 @@ from uuid import UUID
 
 import msgspec
 
-from veilmq.core import commands, redrive
+from veilmq.core import commands
+from veilmq.core.commands import MoveStatus, MoveTask
 from veilmq.core.errors import DestinationRefused, QueueNotFound
 from veilmq.core.limits import SQS_MOVE_TASK_RESULTS
-from veilmq.core.results import MoveStatus, MoveTask
 from veilmq.wire.exchange import Plan, RequestContext, id_text
 from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE, RESOURCE_NOT_FOUND, SqsError, invalid_parameter
 from veilmq.wire.sqs.members import Integer, Shape, answered, check_number, required
@@ -78,9 +78,9 @@ _DESTINATION = "DestinationArn"
 _RATE = "MaxNumberOfMessagesPerSecond"
 
 _FAILURES = {
-    redrive.SOURCE_UNKNOWN: "CouldNotDetermineMessageSource",
-    redrive.QUEUE_MISSING: "AWS.SimpleQueueService.NonExistentQueue",
-    redrive.NOT_ALLOWED: "AccessDenied",
+    commands.SOURCE_UNKNOWN: "CouldNotDetermineMessageSource",
+    commands.QUEUE_MISSING: "AWS.SimpleQueueService.NonExistentQueue",
+    commands.NOT_ALLOWED: "AccessDenied",
 }
 """Why a task failed, as AWS names it (SQS Developer Guide, "Troubleshoot DLQ redrive")."""
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from veilmq.core.commands import QueueCounts, QueueView
 from veilmq.core.errors import DeadLetterQueueRefused, SettingsConflict, TooManyTags
 from veilmq.core.limits import (
     IN_FLIGHT,
@@ -31,9 +32,7 @@ from veilmq.core.limits import (
     VISIBILITY_TIMEOUT_S,
     Range,
 )
-from veilmq.core.results import QueueCounts, QueueView
-from veilmq.core.routing import TableError, read_table
-from veilmq.core.settings import QueueSettings, SettingValue
+from veilmq.core.settings import QueueSettings, SettingValue, TableError, read_table
 from veilmq.wire.exchange import RequestContext
 from veilmq.wire.sqs.errors import (
     INVALID_ATTRIBUTE_NAME,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from veilmq.core import commands
-from veilmq.core.commands import EditQueue
+from veilmq.core.commands import EditQueue, QueuePage, QueueView
 from veilmq.core.errors import EditRefused, QueueExists, TooManyTags
 from veilmq.core.limits import (
     SQS_LIST_RESULTS,
@@ -20,7 +20,6 @@ from veilmq.core.limits import (
     SQS_TAG_VALUE_CHARACTERS_MAX,
     SQS_TAGS_MAX,
 )
-from veilmq.core.results import QueuePage, QueueView
 from veilmq.wire.exchange import Plan, RequestContext, root_arn
 from veilmq.wire.sqs.errors import (
     INVALID_PARAMETER_VALUE,

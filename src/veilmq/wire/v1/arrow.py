@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from veilmq.core import limits, properties
+from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage
-from veilmq.core.commands import NewMessage
-from veilmq.core.properties import Properties
+from veilmq.core.messages import NewMessage, Properties, decode_properties
 from veilmq.wire.exchange import id_text
 from veilmq.wire.sqs.errors import SqsError, too_many_attributes
 from veilmq.wire.sqs.members import sequence_text
@@ -102,7 +101,7 @@ def _carried(messages: Sequence[ClaimedMessage]) -> tuple[Any, Any, Any]:
     """Return attributes, their types, and groups."""
     if not any(message.properties for message in messages):
         return _nothing_carried(len(messages))
-    carried = [properties.decode(message.properties) for message in messages]
+    carried = [decode_properties(message.properties) for message in messages]
     return (_maps(carried, texts), _maps(carried, types), pa.array([each.group for each in carried], pa.string()))
 
 

@@ -11,11 +11,11 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import asdict
 
-from veilmq.core import claims, limits, properties
+from veilmq.core import claims, limits
 from veilmq.core.claims import ClaimedMessage, ReadClaim
 from veilmq.core.commands import Command
 from veilmq.core.limits import Range
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute, decode_properties
 from veilmq.wire.exchange import Reply, RequestContext, id_text
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import sequence_text
@@ -58,7 +58,7 @@ def text_of(value: Attribute) -> str:
 
 def row(message: ClaimedMessage, queue: str) -> MessageRow:
     """Return ``message`` of ``queue``, a name without the account."""
-    carried = properties.decode(message.properties)
+    carried = decode_properties(message.properties)
     return MessageRow(
         id=id_text(message.id),
         body=message.body,

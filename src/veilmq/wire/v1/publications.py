@@ -11,13 +11,13 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import asdict, replace
 
-from veilmq.core import limits, properties, publications
-from veilmq.core.commands import Command, NewMessage
+from veilmq.core import limits
+from veilmq.core.claims import Abandon, ListWriters, Publish, Stage, WriterView
+from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
-from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
 from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX
-from veilmq.core.properties import Attribute, Properties, attributes_bytes
-from veilmq.core.publications import Stage
+from veilmq.core.messages import Attribute, NewMessage, Properties, attributes_bytes, encode_properties
+from veilmq.core.topics import Forward, Forwarded, ForwardEntry
 from veilmq.wire.exchange import REGION_PATTERN, SENDER_ID, Caller, Reply, RequestContext, id_text
 from veilmq.wire.sqs.errors import SqsError, too_many_attributes
 from veilmq.wire.sqs.members import (
@@ -122,7 +122,7 @@ class Outgoing:
         return NewMessage(
             body=body,
             size_bytes=size_bytes + attributes_bytes(attributes),
-            properties=properties.encode(carried),
+            properties=encode_properties(carried),
             delay_s=delay_s,
             group=group,
             dedup_id=dedup_id,
@@ -241,7 +241,7 @@ class NoFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def stage(request: ApiRequest, context: RequestContext) -> ApiCall:
     """Keep messages for a later publication."""
     fields = asdict(from_query(request.query, StageFields))
-    first = publications.Stage(queue=request.queue, messages=(), **fields)
+    first = Stage(queue=request.queue, messages=(), **fields)
     return ApiCall(BulkStage(first=first, read=_reader(request, Outgoing(queue=request.queue, caller=context.caller))))
 
 
@@ -269,7 +269,7 @@ def _read_arrow(body: bytes, outgoing: Outgoing) -> Pieces:
 def publish(request: ApiRequest, context: RequestContext) -> ApiCall:
     """Send what was staged, once."""
     fields = from_json(request.body, PublishFields)
-    command = publications.Publish(
+    command = Publish(
         queue=request.queue,
         writer=fields.writer,
         batch=fields.batch,
@@ -281,17 +281,17 @@ def publish(request: ApiRequest, context: RequestContext) -> ApiCall:
 
 def abandon(request: ApiRequest, context: RequestContext) -> ApiCall:
     """Drop what is staged for a batch."""
-    return ApiCall(publications.Abandon(queue=request.queue, **asdict(from_json(request.body, BatchFields))))
+    return ApiCall(Abandon(queue=request.queue, **asdict(from_json(request.body, BatchFields))))
 
 
-def _writers(views: list[publications.WriterView]) -> Reply:
+def _writers(views: list[WriterView]) -> Reply:
     return json_reply(200, {"writers": views})
 
 
 def list_writers(request: ApiRequest, context: RequestContext) -> ApiCall:
     """Tell the writers of a queue, as ``{"writers": [...]}``."""
     from_query(request.query, NoFields)
-    return ApiCall(publications.ListWriters(queue=request.queue), _writers)
+    return ApiCall(ListWriters(queue=request.queue), _writers)
 
 
 # The route that forwards received messages to other queues.
@@ -326,7 +326,7 @@ class ForwardFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ForwardedEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one message that is in its target now; see ``core.forwards.Forwarded``."""
+    """What became of one message that is in its target now; see ``core.topics.Forwarded``."""
 
     id: str
     sequence_number: str | None = None

@@ -8,21 +8,23 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from veilmq.core import commands, limits, properties, redrive
-from veilmq.core.browsing import BROWSED_MAX, BrowseQueues, QueueOrder
-from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX, Range
-from veilmq.core.looks import (
-    LookAtLeases,
-    LookAtQueue,
+from veilmq.core import commands, limits
+from veilmq.core.commands import (
+    BrowseQueues,
+    InspectLeases,
+    InspectQueue,
     MessageState,
     Peek,
     Peeked,
     PeekedMessage,
+    QueueOrder,
+    QueueView,
     SeenLease,
     SeenMessage,
 )
-from veilmq.core.results import QueueView
-from veilmq.core.settings import QueueSettings, SettingValue
+from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX, Range
+from veilmq.core.messages import decode_properties
+from veilmq.core.settings import QueueSettings, SettingValue, refusal_of_itself
 from veilmq.wire.exchange import Reply, RequestContext, id_text
 from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError
 from veilmq.wire.sqs.names import account_of, queue_url
@@ -182,7 +184,7 @@ def _changes(fields: SettingFields, request: ApiRequest, context: RequestContext
     if given.get("dead_letter_queue"):
         given["dead_letter_queue"] = _full("dead_letter_queue", given["dead_letter_queue"], account)
         if given["dead_letter_queue"] == request.queue:
-            raise SqsError(DEAD_LETTER_QUEUE_REFUSED, str(redrive.itself(request.queue)))
+            raise SqsError(DEAD_LETTER_QUEUE_REFUSED, str(refusal_of_itself(request.queue)))
     if "redrive_sources" in given:
         given["redrive_sources"] = tuple(_full("redrive_sources", each, account) for each in given["redrive_sources"])
     if "policy" in given:
@@ -239,7 +241,7 @@ class ListFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     sort: QueueOrder = QueueOrder.NAME
     descending: bool = False
     first: Annotated[int, msgspec.Meta(ge=0)] = 0
-    count: Annotated[int, msgspec.Meta(ge=1, le=BROWSED_MAX)] = 50
+    count: Annotated[int, msgspec.Meta(ge=1, le=limits.BROWSED_QUEUES_MAX)] = 50
     history: bool = True
 
 
@@ -262,15 +264,15 @@ def list_queues(request: ApiRequest, context: RequestContext) -> ApiCall:
 
 def _named(names: str) -> tuple[str, ...]:
     named = tuple(dict.fromkeys(name for name in names.split(",") if name))
-    if len(named) > BROWSED_MAX:
-        raise SqsError(INVALID_REQUEST, f"names: may be {BROWSED_MAX} at once.")
+    if len(named) > limits.BROWSED_QUEUES_MAX:
+        raise SqsError(INVALID_REQUEST, f"names: may be {limits.BROWSED_QUEUES_MAX} at once.")
     return named
 
 
 # The routes that show messages and leases of a queue and change nothing: no lease begins, no receive is counted.
 #
 # A message has the form of a claimed one (``wire.v1.claims``), with what else is known of it. An answer ends with the
-# message that brings it to ``limits.LOOK_BYTES``; bodies can be cut to show more messages.
+# message that brings it to ``limits.INSPECT_BYTES``; bodies can be cut to show more messages.
 
 
 AnyMessage = TypeVar("AnyMessage", SeenMessage, PeekedMessage)
@@ -290,15 +292,15 @@ def _within(allowed: Range) -> Meta:
     return Meta(ge=allowed.minimum, le=allowed.maximum)
 
 
-Messages = Annotated[int, _within(limits.LOOK_MESSAGES)]
-Leases = Annotated[int, _within(limits.LOOK_LEASES)]
+Messages = Annotated[int, _within(limits.INSPECT_MESSAGES)]
+Leases = Annotated[int, _within(limits.INSPECT_LEASES)]
 Characters = Annotated[int, Meta(ge=0, le=limits.MESSAGE_BYTES.maximum)]
 
 
 class PeekFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The parameters of ``peek``, and some of the list's. Longer bodies are cut to ``body_characters_max``."""
 
-    count: Messages = limits.LOOK_MESSAGES.default
+    count: Messages = limits.INSPECT_MESSAGES.default
     body_characters_max: Characters | None = None
 
 
@@ -313,7 +315,7 @@ class InspectFields(PeekFields, frozen=True, kw_only=True):
 class LeaseFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The parameters of the list of leases; ``also`` are positions, apart by commas."""
 
-    count: Leases = limits.LOOK_LEASES.default
+    count: Leases = limits.INSPECT_LEASES.default
     also: str = ""
 
 
@@ -339,7 +341,7 @@ class ShownMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedMessage(ShownMessage, frozen=True, kw_only=True):
-    """A message with its state; see ``core.looks.SeenMessage``. ``receipt`` is null unless asked for."""
+    """A message with its state; see ``core.commands.SeenMessage``. ``receipt`` is null unless asked for."""
 
     state: State
     visible_at_ms: int | None
@@ -368,7 +370,7 @@ class PeekedMessages(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in flight, by its lease: ``core.looks.SeenLease``. The position is a text, as it may be long."""
+    """A message in flight, by its lease: ``core.commands.SeenLease``. The position is a text, as it may be long."""
 
     message_id: str
     position: str
@@ -390,13 +392,13 @@ def list_messages(request: ApiRequest, context: RequestContext) -> ApiCall:
     """Show messages without receiving them: those sent first, or those of one state in the order of its instants."""
     fields = from_query(request.query, InspectFields)
     state = None if fields.state is None else _STATES[fields.state]
-    command = LookAtQueue(
+    command = InspectQueue(
         queue=request.queue,
         count=fields.count,
         state=state,
         receipts=fields.receipts,
         id=None if fields.id is None else fields.id.bytes,
-        bytes_max=limits.LOOK_READ_BYTES,
+        bytes_max=limits.INSPECT_READ_BYTES,
     )
 
     def answer(seen: list[SeenMessage]) -> Reply:
@@ -415,20 +417,20 @@ def peek(request: ApiRequest, context: RequestContext) -> ApiCall:
         rows = [PeekedRow(source=each.source, **_fields(each, body)) for each, body in shown]
         return json_reply(200, PeekedMessages(rows, is_cut))
 
-    return ApiCall(Peek(queue=request.queue, count=fields.count, bytes_max=limits.LOOK_READ_BYTES), answer)
+    return ApiCall(Peek(queue=request.queue, count=fields.count, bytes_max=limits.INSPECT_READ_BYTES), answer)
 
 
 def list_leases(request: ApiRequest, context: RequestContext) -> ApiCall:
     """Show the leases of a queue that end first: what was received and is in flight."""
     fields = from_query(request.query, LeaseFields)
-    return ApiCall(LookAtLeases(queue=request.queue, count=fields.count, also=_positions(fields.also)), _leases)
+    return ApiCall(InspectLeases(queue=request.queue, count=fields.count, also=_positions(fields.also)), _leases)
 
 
 def _positions(text: str) -> tuple[int, ...]:
     """Return the positions that ``text`` has; raises ``SqsError``."""
     texts = text.split(",") if text else []
-    if len(texts) > limits.LOOK_ALSO_MAX:
-        raise SqsError(INVALID_REQUEST, f"also: may be {limits.LOOK_ALSO_MAX} positions at once.")
+    if len(texts) > limits.INSPECT_ALSO_MAX:
+        raise SqsError(INVALID_REQUEST, f"also: may be {limits.INSPECT_ALSO_MAX} positions at once.")
     if not all(_POSITION.fullmatch(each) and int(each) < _POSITIONS_END for each in texts):
         raise SqsError(INVALID_REQUEST, "also: must be positions from a list of leases, apart by commas.")
     return tuple(map(int, texts))
@@ -458,13 +460,13 @@ def _bounded(messages: Sequence[AnyMessage], fields: PeekFields) -> tuple[list[t
     shown: list[tuple[AnyMessage, str]] = []
     size_bytes = read_bytes = 0
     for message in messages:
-        if size_bytes >= limits.LOOK_BYTES:
+        if size_bytes >= limits.INSPECT_BYTES:
             return shown, True
         body = message.body[: fields.body_characters_max]
         shown.append((message, body))
         size_bytes += len(body.encode()) + len(message.properties)
         read_bytes += len(message.body.encode())
-    return shown, read_bytes >= limits.LOOK_READ_BYTES
+    return shown, read_bytes >= limits.INSPECT_READ_BYTES
 
 
 def _listed(message: SeenMessage, body: str) -> ListedMessage:
@@ -479,7 +481,7 @@ def _listed(message: SeenMessage, body: str) -> ListedMessage:
 
 def _fields(message: SeenMessage | PeekedMessage, body: str) -> dict[str, Any]:
     """Return the fields of ``ShownMessage``."""
-    carried = properties.decode(message.properties)
+    carried = decode_properties(message.properties)
     return {
         "id": id_text(message.id),
         "body": body,

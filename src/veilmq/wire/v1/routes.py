@@ -14,10 +14,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from veilmq.core import errors
-from veilmq.core.browsing import BrowsedQueues
-from veilmq.core.claims import Acknowledged, Bound, SourceView
+from veilmq.core.claims import Acknowledged, Bound, Published, SourceView, Staged, WriterView
+from veilmq.core.commands import BrowsedQueues
 from veilmq.core.errors import VeilmqError
-from veilmq.core.publications import Published, Staged, WriterView
 from veilmq.wire.exchange import REGION_PATTERN, RequestContext
 from veilmq.wire.sqs import members, messages, moves, queues
 from veilmq.wire.sqs.actions import ACTIONS, Action

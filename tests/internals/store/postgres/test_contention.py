@@ -11,9 +11,9 @@ import pytest
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
-from veilmq.core.commands import Command, NewMessage, VisibilityChange
-from veilmq.core.errors import StoreUnavailable
-from veilmq.core.results import ReceiptState
+from veilmq.core.commands import Command, VisibilityChange
+from veilmq.core.errors import ReceiptState, StoreUnavailable
+from veilmq.core.messages import NewMessage
 from veilmq.store.port import execute
 from veilmq.store.postgres.node import keys_of
 

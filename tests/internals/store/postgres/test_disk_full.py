@@ -12,8 +12,7 @@ from tests.small_disk import MIB, small_file_system
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import PostgresHost, connected, hosting_postgres, prepare
 from veilmq.core import commands
-from veilmq.core.errors import StoreFull
-from veilmq.core.results import ReceiptState
+from veilmq.core.errors import ReceiptState, StoreFull
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 
 

@@ -10,8 +10,8 @@ import pytest
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
-from veilmq.core.forwards import Forward, ForwardEntry
-from veilmq.core.results import ReceivedMessage
+from veilmq.core.commands import ReceivedMessage
+from veilmq.core.topics import Forward, ForwardEntry
 from veilmq.store.postgres.database import Database
 from veilmq.store.postgres.schema import Durability, Promise
 

@@ -21,12 +21,12 @@ from veilmq.core.commands import (
     DeleteQueue,
     PurgeQueue,
     Receive,
+    ReceivedMessage,
     Send,
     VisibilityChange,
 )
 from veilmq.core.errors import ShuttingDown
-from veilmq.core.events import CountEvents, EventRange, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents
-from veilmq.core.results import ReceivedMessage
+from veilmq.core.receipts import CountEvents, EventRange, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents
 from veilmq.events.exporter import Exporter, Target, open_target
 from veilmq.store.port import execute
 from veilmq.store.postgres.engine import PostgresEngine

@@ -12,9 +12,8 @@ import pytest
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
-from veilmq.core.commands import Command
-from veilmq.core.errors import InternalError, OutcomeUnknown, StoreFull, StoreUnavailable
-from veilmq.core.results import QueueView, ReceiptState
+from veilmq.core.commands import Command, QueueView
+from veilmq.core.errors import InternalError, OutcomeUnknown, ReceiptState, StoreFull, StoreUnavailable
 from veilmq.store.port import execute
 from veilmq.store.postgres.database import Breaker, Database, failure_of
 from veilmq.testing import VirtualClock

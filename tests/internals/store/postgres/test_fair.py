@@ -9,7 +9,7 @@ import pytest
 from tests.internals.store.postgres.two_nodes import TwoNodes, two_nodes
 from tests.store.host import QUEUE, Host, message
 from tests.store.postgres_host import PostgresHost, connected, hosting_postgres
-from veilmq.core import commands, results
+from veilmq.core import commands
 from veilmq.store.postgres.node import keys_of
 
 NOISY, QUIET = "noisy", "quiet"
@@ -46,8 +46,8 @@ def crowd(host: Host, numbers: range) -> None:
     host.do(commands.Send(queue=QUEUE, messages=messages))
 
 
-def receive_there(nodes: TwoNodes, count: int = 1) -> list[results.ReceivedMessage]:
-    received: results.Received = nodes.do_there(commands.Receive(queue=QUEUE, count=count, timeout_s=3_600))
+def receive_there(nodes: TwoNodes, count: int = 1) -> list[commands.ReceivedMessage]:
+    received: commands.Received = nodes.do_there(commands.Receive(queue=QUEUE, count=count, timeout_s=3_600))
     return received.messages
 
 

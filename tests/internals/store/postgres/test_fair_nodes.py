@@ -8,8 +8,9 @@ import pytest
 
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres, open_engine
-from veilmq.core import commands, results
+from veilmq.core import commands
 from veilmq.core.commands import VisibilityChange
+from veilmq.core.errors import ReceiptState
 from veilmq.store.port import execute
 from veilmq.store.postgres.engine import PostgresEngine
 
@@ -46,18 +47,18 @@ class Crowd:
         """Receive, and delete or release each message, until all are deleted. No lease ends meanwhile."""
         while len(self.deleted) < MESSAGES:
             asked = commands.Receive(queue=QUEUE, count=self._random.choice((1, 3, 10)), timeout_s=LEASE_S)
-            received: results.Received = await execute(self._any(), asked)
+            received: commands.Received = await execute(self._any(), asked)
             for each in received.messages:
                 await self._settle(each)
 
-    async def _settle(self, received: results.ReceivedMessage) -> None:
+    async def _settle(self, received: commands.ReceivedMessage) -> None:
         if self._random.random() < 0.3:
             change = VisibilityChange(receipt=received.receipt, timeout_s=0)
             (changed,) = await execute(self._any(), commands.ChangeVisibility(queue=QUEUE, changes=(change,)))
-            assert changed.state is results.ReceiptState.LIVE
+            assert changed.state is ReceiptState.LIVE
             return
         (state,) = await execute(self._any(), commands.Delete(queue=QUEUE, receipts=(received.receipt,)))
-        assert state is results.ReceiptState.LIVE
+        assert state is ReceiptState.LIVE
         assert received.body not in self.deleted
         self.deleted.add(received.body)
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import PostgresHost, hosting_postgres, open_engine
-from veilmq.core import commands, results
+from veilmq.core import commands
 from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.engine import PostgresEngine
@@ -27,9 +27,9 @@ def host(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Postgres
         yield opened
 
 
-def received(host: PostgresHost) -> results.Received:
+def received(host: PostgresHost) -> commands.Received:
     """Return the whole answer to a receive of ten."""
-    answer: results.Received = host.do(commands.Receive(queue=QUEUE, count=10))
+    answer: commands.Received = host.do(commands.Receive(queue=QUEUE, count=10))
     return answer
 
 
@@ -87,7 +87,7 @@ async def open_node(host: PostgresHost) -> PostgresEngine:
 
 async def receive(node: PostgresEngine, count: int) -> int:
     """Return how many messages a receive at that node gives."""
-    answer: results.Received = await execute(node, commands.Receive(queue=QUEUE, count=count))
+    answer: commands.Received = await execute(node, commands.Receive(queue=QUEUE, count=count))
     return len(answer.messages)
 
 

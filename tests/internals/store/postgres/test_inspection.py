@@ -6,14 +6,14 @@ from tests.internals.store.postgres.entries import entries_read
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import PostgresHost, hosting_postgres
 from veilmq.core import commands
-from veilmq.core.looks import LookAtLeases, LookAtQueue, MessageState
+from veilmq.core.commands import InspectLeases, InspectQueue, MessageState
 from veilmq.store import inspection
 
 pytestmark = pytest.mark.usefixtures("new_tables")
 
 SHOWN = 5
-LEASES = LookAtLeases(queue=QUEUE, count=SHOWN)
-IN_FLIGHT = LookAtQueue(queue=QUEUE, count=SHOWN, state=MessageState.IN_FLIGHT)
+LEASES = InspectLeases(queue=QUEUE, count=SHOWN)
+IN_FLIGHT = InspectQueue(queue=QUEUE, count=SHOWN, state=MessageState.IN_FLIGHT)
 
 
 def send(host: PostgresHost, name: str, messages: int, *, fifo: bool, delay_s: int | None = None) -> None:
@@ -49,7 +49,7 @@ def test_a_look_costs_the_same_however_many_others_there_are(postgres_url: str, 
 
 def test_no_more_are_passed_over_than_a_look_may(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is behind them is not seen."""
-    monkeypatch.setattr(inspection, "LOOKED_AT_MAX", 7)
+    monkeypatch.setattr(inspection, "INSPECT_SCANNED_MAX", 7)
     seen = []
     with hosting_postgres(postgres_url) as host:
         host.create()

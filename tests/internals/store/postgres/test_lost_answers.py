@@ -13,9 +13,8 @@ from tests.internals.store.postgres.proxy import Proxy, passing
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres, open_engine
 from veilmq.core import commands
-from veilmq.core.commands import Command
+from veilmq.core.commands import Command, SentMessage
 from veilmq.core.errors import OutcomeUnknown, StoreUnavailable
-from veilmq.core.results import SentMessage
 from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.engine import PostgresEngine

@@ -12,8 +12,8 @@ from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres, 
 from tests.store.test_dead_letters import DEAD, pair
 from tests.store.test_moves import PAUSE_MS, finish, kill, latest, run, start
 from veilmq.core import commands
+from veilmq.core.commands import MoveStatus
 from veilmq.core.errors import InternalError, StoreUnavailable
-from veilmq.core.results import MoveStatus
 from veilmq.store.postgres.background import POLL_MS, Mover
 from veilmq.store.postgres.engine import PostgresEngine
 

@@ -11,8 +11,9 @@ import pytest
 from tests.store.host import message
 from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres, open_engine
 from veilmq.core import commands
-from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
-from veilmq.core.results import ReceiptState, ReceivedMessage, SentMessage
+from veilmq.core.commands import ReceivedMessage, SentMessage
+from veilmq.core.errors import ReceiptState
+from veilmq.core.topics import Forward, Forwarded, ForwardEntry
 from veilmq.store.port import execute
 from veilmq.store.postgres.engine import PostgresEngine
 

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from tests.internals.store.postgres.two_nodes import TwoNodes, two_nodes
 from tests.store.host import QUEUE, message
+from veilmq.core.claims import ListWriters, Publish, Published, Stage, Staged
 from veilmq.core.commands import DeleteQueue, PurgeQueue
 from veilmq.core.errors import QueueNotFound
-from veilmq.core.publications import ListWriters, Publish, Published, Stage, Staged
 from veilmq.store.port import execute
 from veilmq.store.postgres.background import POLL_MS
 from veilmq.store.publications import CLIENT_MS, PIECE_MESSAGES

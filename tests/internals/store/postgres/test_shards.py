@@ -13,9 +13,10 @@ from tests.store.shards_host import ShardsHost, hosting_shards
 from tests.store.test_dead_letters import DEAD
 from tests.store.test_moves import kill
 from veilmq.core import commands
-from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
+from veilmq.core.commands import SetAccount, ShowAccount
 from veilmq.core.errors import OutcomeUnknown, QueueNotFound, ReceiptInvalid, StoreUnavailable
-from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents, decode
+from veilmq.core.receipts import CountEvents, ForgetEvents, PlanExport, ReadEvents, decode_events
+from veilmq.core.settings import AccountSettings
 from veilmq.store.port import StoreError, SurveyQueues, execute
 from veilmq.store.postgres import Shards
 from veilmq.store.postgres.background import JANITOR_MS, POLL_MS
@@ -205,7 +206,7 @@ def test_the_events_of_all_databases_are_exported(shard_urls: list[str]) -> None
         while (planned := host.do(PlanExport(events_max=2))) is not None:
             ranges.append(planned)
             page = host.do(ReadEvents(first=planned.first, last=planned.last, bytes_max=1 << 20))
-            events += [event for _, batch in page.batches for event in decode(batch)]
+            events += [event for _, batch in page.batches for event in decode_events(batch)]
             while host.do(ForgetEvents(last=planned.last)).more:
                 pass
         assert sorted(event.queue for event in events) == [names(2)[0]] * 3 + [names(2)[1]] * 3

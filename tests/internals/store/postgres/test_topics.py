@@ -10,9 +10,10 @@ from tests.internals.store.postgres.two_nodes import two_nodes
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres, open_engine
 from veilmq.core import commands
+from veilmq.core.commands import ReceivedMessage
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.results import ReceivedMessage
+from veilmq.core.messages import NewMessage
 from veilmq.core.topics import (
     PUSHES,
     CreateTopic,
@@ -62,7 +63,7 @@ def pushed(name: str = "pushed") -> Subscription:
 def publishing(body: str) -> PublishToTopic:
     """Return the command that publishes `body`."""
 
-    def make(notification: Notification) -> commands.NewMessage:
+    def make(notification: Notification) -> NewMessage:
         return message(body, group="g")
 
     return PublishToTopic(topic=TOPIC, size_bytes=len(body), make=make)

@@ -13,7 +13,7 @@ from tests.store.postgres_host import OF_QUEUES, RESTLESS, connected, set_clock
 from tests.store.test_dead_letters import DEAD, pair
 from tests.store.test_moves import finish, kill, latest, start
 from veilmq.core import commands
-from veilmq.core.results import MoveStatus
+from veilmq.core.commands import MoveStatus
 from veilmq.store.postgres.background import JANITOR_MS, POLL_MS
 from veilmq.store.postgres.database import SETTINGS
 

@@ -8,8 +8,9 @@ import apsw
 import pytest
 
 from tests.store.host import QUEUE, Host, hosting, message
-from veilmq.core.commands import Command, CreateQueue, DeleteQueue, NewMessage, Receive, Send, ShowQueue
+from veilmq.core.commands import Command, CreateQueue, DeleteQueue, Receive, Send, ShowQueue
 from veilmq.core.errors import InternalError, QueueDeletedRecently, StoreFull
+from veilmq.core.messages import NewMessage
 from veilmq.core.topics import CreateTopic, PublishToTopic, Subscribe, Subscription
 from veilmq.store.sqlite.database import EngineOptions
 from veilmq.store.sqlite.session import Session

@@ -11,8 +11,8 @@ from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
 from veilmq.core import commands
 from veilmq.core.claims import Claim, OpenSource
 from veilmq.core.commands import DeleteQueue, PurgeQueue, Receive, Send, SetQueue
+from veilmq.core.errors import ReceiptState
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.results import ReceiptState
 from veilmq.store.cold import Sweep
 
 TABLES = ("message", "ready", "visibility", "ordered", "ordered_run", "message_group", "fair_group", "claimed")

@@ -9,8 +9,9 @@ from typing import Any
 import apsw
 import pytest
 
-from veilmq.core.commands import Command, CreateQueue, NewMessage, Receive, Send
+from veilmq.core.commands import Command, CreateQueue, Receive, Send
 from veilmq.core.errors import OutcomeUnknown, ShuttingDown, StoreFull
+from veilmq.core.messages import NewMessage
 from veilmq.store.clock import SystemClock
 from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veilmq.core.commands import NewMessage
 from veilmq.core.errors import BodyUnreadable
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute, NewMessage
 from veilmq.wire.smq.messages import (
     SYSTEM_NAMES,
     body_md5,

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from tests.internals.wire.smq.asking import ACCOUNT, CONTEXT, request
-from veilmq.core.results import QueueCounts, QueueView
+from veilmq.core.commands import QueueCounts, QueueView
 from veilmq.core.settings import QueueSettings, SettingValue
 from veilmq.wire.smq.queues import ATTRIBUTES, DEFAULTS, described, read_settings
 from veilmq.wire.smq.request import body_of

@@ -9,8 +9,8 @@ import pytest
 from tests.clients.smq.signing import hex_md5
 from tests.internals.wire.smq.asking import BASE, ask, request
 from veilmq.core import commands
+from veilmq.core.commands import QueueView
 from veilmq.core.errors import InternalError, QueueNotFound, VeilmqError
-from veilmq.core.results import QueueView
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.smq import ROUTES, encode_error, encode_failure, route_of
 from veilmq.wire.smq.errors import (

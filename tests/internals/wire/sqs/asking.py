@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.clients.sqs_client import understood
-from veilmq.core.results import QueueCounts, QueueView, Received, ReceivedMessage, SentMessage
+from veilmq.core.commands import QueueCounts, QueueView, Received, ReceivedMessage, SentMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.exchange import Call, RequestContext
 from veilmq.wire.sqs.errors import SqsError

@@ -9,8 +9,9 @@ import pytest
 from tests.clients.sqs_client import understood
 from tests.internals.wire.sqs.asking import CONTEXT, ID, ID_TEXT, QUEUE, SENT, URL, VIEW, message, received
 from veilmq.core import commands as core
-from veilmq.core.errors import ReceiptInvalid
-from veilmq.core.results import LeaseChange, MoveStatus, MoveTask, QueuePage, ReceiptState
+from veilmq.core.commands import LeaseChange, MoveStatus, MoveTask, QueuePage
+from veilmq.core.errors import ReceiptInvalid, ReceiptState
+from veilmq.core.messages import NewMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.json import decode
@@ -178,14 +179,14 @@ PAIRS = [
     Pair(
         "SendMessage",
         {"QueueUrl": URL, "MessageBody": "hello", "DelaySeconds": 5},
-        core.Send(queue=QUEUE, messages=(core.NewMessage(body="hello", size_bytes=5, delay_s=5),)),
+        core.Send(queue=QUEUE, messages=(NewMessage(body="hello", size_bytes=5, delay_s=5),)),
         [SENT],
         {"MD5OfMessageBody": MD5_OF_HELLO, "MessageId": ID_TEXT},
     ),
     Pair(
         "SendMessageBatch",
         {"QueueUrl": URL, "Entries": [{"Id": "a", "MessageBody": "hello"}, {"Id": "b", "MessageBody": ""}]},
-        core.Send(queue=QUEUE, messages=(core.NewMessage(body="hello", size_bytes=5),)),
+        core.Send(queue=QUEUE, messages=(NewMessage(body="hello", size_bytes=5),)),
         [SENT],
         {
             "Successful": [{"Id": "a", "MD5OfMessageBody": MD5_OF_HELLO, "MessageId": ID_TEXT}],

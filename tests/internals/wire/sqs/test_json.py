@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from tests.clients.sqs_client import header_fields
 from tests.internals.wire.sqs.asking import CONTEXT, ID_TEXT, QUEUE, SENT, UNHURRIED, URL, ask, received, refusal
 from tests.internals.wire.sqs.test_members import is_accepted
-from veilmq.core.commands import Delete, DeleteQueue, NewMessage, Send
+from veilmq.core.commands import Delete, DeleteQueue, Send
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, JSON_LARGE_BODY_BYTES, JSON_PUNCTUATION_MAX
+from veilmq.core.messages import NewMessage
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.errors import SqsError

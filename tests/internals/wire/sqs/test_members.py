@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from tests.clients.sqs_client import service_model
 from tests.internals.wire.sqs.asking import SENT, UNHURRIED, answer, ask, entries, message, received, refusal
-from veilmq.core import properties
-from veilmq.core.commands import Delete, NewMessage, Send
-from veilmq.core.errors import MessageTooLong, ShuttingDown
-from veilmq.core.properties import Attribute
-from veilmq.core.results import ReceiptState, SentMessage
+from veilmq.core.commands import Delete, Send, SentMessage
+from veilmq.core.errors import MessageTooLong, ReceiptState, ShuttingDown
+from veilmq.core.messages import Attribute, NewMessage, Properties, decode_properties, encode_properties
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.errors import INVALID_MESSAGE_CONTENTS, INVALID_PARAMETER_VALUE, MISSING_PARAMETER, SqsError
@@ -246,7 +244,7 @@ def refused(attributes: dict[str, Any]) -> str:
 @pytest.mark.parametrize("name", ["a", "é", "A-b_c.9", "aws", "awsx.y", "x.aws.y", "AmazonS3", "a" * 256])
 def test_good_names(name: str) -> None:
     """Letters, digits and three signs; a reserved prefix is one only before a period."""
-    assert list(properties.decode(send({name: TEXT}).properties).attributes) == [name]
+    assert list(decode_properties(send({name: TEXT}).properties).attributes) == [name]
 
 
 @pytest.mark.parametrize(
@@ -261,7 +259,7 @@ def test_bad_names(name: str) -> None:
 def test_good_types(kind: str) -> None:
     """A known prefix, and any suffix after a period."""
     value = {"DataType": kind, "StringValue": "1"}
-    assert properties.decode(send({"a": value}).properties).attributes["a"] == Attribute(type=kind, text="1")
+    assert decode_properties(send({"a": value}).properties).attributes["a"] == Attribute(type=kind, text="1")
 
 
 @pytest.mark.parametrize(
@@ -315,7 +313,7 @@ def test_numbers(text: str, good: bool) -> None:
     """Up to 38 digits between 10^-128 and 10^126, in ASCII."""
     attributes = {"a": {"DataType": "Number", "StringValue": text}}
     if good:
-        assert properties.decode(send(attributes).properties).attributes["a"].text == text
+        assert decode_properties(send(attributes).properties).attributes["a"].text == text
     else:
         assert "'a'" in refused(attributes)
 
@@ -327,7 +325,7 @@ def test_a_long_number_is_read_at_once() -> None:
 
 def test_ten_attributes_are_allowed_and_eleven_are_not() -> None:
     """The limit of SQS."""
-    assert len(properties.decode(send({f"a{i}": TEXT for i in range(10)}).properties).attributes) == 10
+    assert len(decode_properties(send({f"a{i}": TEXT for i in range(10)}).properties).attributes) == 10
     text = refused({f"a{i}": TEXT for i in range(11)})
     assert text == "Number of message attributes [11] exceeds the allowed maximum [10]."
 
@@ -407,7 +405,7 @@ def test_which_attributes_a_receive_chooses(names: list[str], chosen: list[str])
 
 def test_a_receive_tells_the_digest_of_what_it_chose() -> None:
     """So that a client can check what it got."""
-    carried = properties.encode(properties.Properties(attributes=THREE))
+    carried = encode_properties(Properties(attributes=THREE))
     result = received(message(properties=carried))
     (told,) = answer("ReceiveMessage", result, MessageAttributeNames=["General", "Hello"])["Messages"]
     assert set(told["MessageAttributes"]) == {"General", "Hello"}
@@ -426,8 +424,8 @@ VALUES = st.builds(
 @given(st.dictionaries(st.text("abc-_9", min_size=1), VALUES, max_size=10))
 def test_attributes_come_back_as_they_were_sent(values: dict[str, AttributeValue]) -> None:
     """Through the bytes in which the engine keeps them."""
-    kept = properties.encode(properties.Properties(attributes=read_attributes(values)))
-    assert write_attributes(properties.decode(kept).attributes) == values
+    kept = encode_properties(Properties(attributes=read_attributes(values)))
+    assert write_attributes(decode_properties(kept).attributes) == values
 
 
 # The digests, against values that AWS returned and against an independent calculation.

@@ -7,10 +7,9 @@ from botocore.exceptions import ClientError
 
 from tests.clients.sqs_client import service_model
 from tests.internals.wire.sqs.asking import ID, ID_TEXT, QUEUE, SENT, answer, ask, entries, message, received, refusal
-from veilmq.core import properties
-from veilmq.core.commands import Receive, Send
-from veilmq.core.properties import Attribute, Properties, decode
-from veilmq.core.results import LeaseChange, ReceiptState, Received, ReceivedMessage, SentMessage
+from veilmq.core.commands import LeaseChange, Receive, Received, ReceivedMessage, Send, SentMessage
+from veilmq.core.errors import ReceiptState
+from veilmq.core.messages import Attribute, Properties, decode_properties, encode_properties
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.messages import SYSTEM_ATTRIBUTES
 
@@ -41,8 +40,8 @@ def test_the_trace_header_is_kept_beside_the_attributes() -> None:
     """As a system attribute."""
     header = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1-5"}}
     (sent,) = messages("SendMessage", MessageBody="x", MessageSystemAttributes=header).messages
-    assert decode(sent.properties).system == {"AWSTraceHeader": Attribute(type="String", text="Root=1-5")}
-    assert decode(sent.properties).attributes == {}
+    assert decode_properties(sent.properties).system == {"AWSTraceHeader": Attribute(type="String", text="Root=1-5")}
+    assert decode_properties(sent.properties).attributes == {}
     assert sent.size_bytes == 1
 
 
@@ -80,7 +79,7 @@ def test_a_message_of_a_group() -> None:
     """Carries the group for the engine and for those who ask; it does not count towards the size."""
     (sent,) = messages("SendMessage", MessageBody="x", MessageGroupId="g").messages
     assert (sent.group, sent.dedup_id, sent.size_bytes) == ("g", None, 1)
-    assert decode(sent.properties) == Properties(group="g")
+    assert decode_properties(sent.properties) == Properties(group="g")
 
 
 def test_a_message_of_a_fifo_queue() -> None:
@@ -88,7 +87,7 @@ def test_a_message_of_a_fifo_queue() -> None:
     message = {"MessageBody": "x", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
     (sent,) = messages("SendMessage", QueueUrl=FIFO, **message).messages
     assert (sent.group, sent.dedup_id) == ("g", "d")
-    assert decode(sent.properties) == Properties(group="g", dedup_id="d")
+    assert decode_properties(sent.properties) == Properties(group="g", dedup_id="d")
     numbered = SentMessage(id=ID, sequence=12)
     told = answer("SendMessage", [numbered], QueueUrl=FIFO, **message)
     assert (told["MessageId"], told["SequenceNumber"]) == (ID_TEXT, "10000000000000000012")
@@ -123,7 +122,7 @@ def test_a_fifo_queue_has_one_delay_for_all() -> None:
 # ReceiveMessage beyond its errors.
 
 
-TRACED = properties.encode(Properties(system={"AWSTraceHeader": Attribute(type="String", text="Root=1-5")}))
+TRACED = encode_properties(Properties(system={"AWSTraceHeader": Attribute(type="String", text="Root=1-5")}))
 ALL = {
     "SenderId": "000000000000",
     "SentTimestamp": "1700000000000",
@@ -174,19 +173,19 @@ def test_names_of_queue_attributes_in_the_deprecated_member_tell_nothing() -> No
 
 def test_attributes_nobody_asked_for_are_not_told() -> None:
     """Nor their digest."""
-    carried = properties.encode(Properties(attributes={"a": Attribute(type="String", text="b")}))
+    carried = encode_properties(Properties(attributes={"a": Attribute(type="String", text="b")}))
     (told,) = answer("ReceiveMessage", received(message(properties=carried)))["Messages"]
     assert set(told) == {"MessageId", "ReceiptHandle", "MD5OfBody", "Body"}
 
 
 def test_a_binary_attribute_arrives_as_bytes() -> None:
     """Through base64 on the wire."""
-    carried = properties.encode(Properties(attributes={"a": Attribute(type="Binary.x", data=b"\x00\xff")}))
+    carried = encode_properties(Properties(attributes={"a": Attribute(type="Binary.x", data=b"\x00\xff")}))
     (told,) = answer("ReceiveMessage", received(message(properties=carried)), MessageAttributeNames=["All"])["Messages"]
     assert told["MessageAttributes"] == {"a": {"BinaryValue": b"\x00\xff", "DataType": "Binary.x"}}
 
 
-GROUPED = properties.encode(Properties(group="g", dedup_id="d"))
+GROUPED = encode_properties(Properties(group="g", dedup_id="d"))
 
 
 def test_a_message_of_a_fifo_queue_tells_what_it_is() -> None:
@@ -201,13 +200,13 @@ def test_a_message_of_a_fifo_queue_tells_what_it_is() -> None:
 
 def test_a_message_that_was_deduplicated_by_its_content() -> None:
     """Has the SHA-256 of its body for an id."""
-    told = told_of(message(properties=properties.encode(Properties(group="g")), sequence=0))
+    told = told_of(message(properties=encode_properties(Properties(group="g")), sequence=0))
     assert told["MessageDeduplicationId"] == "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
 
 
 def test_a_message_of_a_group_in_a_standard_queue() -> None:
     """Has its group and nothing else of FIFO queues."""
-    assert told_of(message(properties=properties.encode(Properties(group="g")))) == ALL | {"MessageGroupId": "g"}
+    assert told_of(message(properties=encode_properties(Properties(group="g")))) == ALL | {"MessageGroupId": "g"}
 
 
 def test_a_dead_letter_tells_where_it_came_from() -> None:

@@ -6,10 +6,8 @@ from base64 import b64decode, b64encode
 import pytest
 
 from tests.internals.wire.sqs.asking import CONTEXT, ID, ID_TEXT, QUEUE, answer, ask, refusal
-from veilmq.core import redrive
-from veilmq.core.commands import CancelMove, ListMoves, StartMove
+from veilmq.core.commands import QUEUE_MISSING, SOURCE_UNKNOWN, CancelMove, ListMoves, MoveStatus, MoveTask, StartMove
 from veilmq.core.errors import QueueNotFound
-from veilmq.core.results import MoveStatus, MoveTask
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.moves import task_handle, task_of
@@ -123,8 +121,8 @@ def test_a_task_that_ended_has_none(status: MoveStatus) -> None:
 @pytest.mark.parametrize(
     ("failure", "reason"),
     [
-        (redrive.SOURCE_UNKNOWN, "CouldNotDetermineMessageSource"),
-        (redrive.QUEUE_MISSING, "AWS.SimpleQueueService.NonExistentQueue"),
+        (SOURCE_UNKNOWN, "CouldNotDetermineMessageSource"),
+        (QUEUE_MISSING, "AWS.SimpleQueueService.NonExistentQueue"),
     ],
 )
 def test_a_task_that_failed_says_why_as_aws_does(failure: str, reason: str) -> None:

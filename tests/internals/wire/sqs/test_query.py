@@ -19,6 +19,7 @@ from tests.internals.wire.sqs.asking import CONTEXT, QUEUE, SENT, UNHURRIED, URL
 from veilmq.core import commands as core
 from veilmq.core.errors import InternalError, QueueNotFound
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, QUERY_DEPTH_MAX, QUERY_PARAMETERS_MAX, SQS_BATCH_ENTRIES_MAX
+from veilmq.core.messages import NewMessage
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs import json as sqs_json
 from veilmq.wire.sqs.actions import ACTIONS, BY_PROTOCOL, EVERYWHERE
@@ -112,7 +113,7 @@ def test_another_version_is_refused(version: str) -> None:
 def test_parameters_of_signatures_are_not_the_actions(signature: str) -> None:
     """They may be anywhere."""
     target = AT_QUEUE + f"?{signature}".encode()
-    sent = core.Send(queue=QUEUE, messages=(core.NewMessage(body="x", size_bytes=1),))
+    sent = core.Send(queue=QUEUE, messages=(NewMessage(body="x", size_bytes=1),))
     assert ask("SendMessage", "MessageBody=x", target=target).command == sent
     assert ask("SendMessage", f"{signature}&MessageBody=x").command == sent
 

@@ -8,9 +8,16 @@ import pytest
 
 from tests.internals.wire.sqs.asking import CONTEXT, QUEUE, URL, VIEW, answer, ask, refusal
 from tests.internals.wire.sqs.test_golden import STATEMENT
-from veilmq.core.commands import CreateQueue, EditQueue, ListDeadLetterSources, ListQueues, ShowQueue, TagQueue
+from veilmq.core.commands import (
+    CreateQueue,
+    EditQueue,
+    ListDeadLetterSources,
+    ListQueues,
+    QueuePage,
+    ShowQueue,
+    TagQueue,
+)
 from veilmq.core.errors import EditRefused
-from veilmq.core.results import QueuePage
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError

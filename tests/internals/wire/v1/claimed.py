@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from veilmq.core import properties
 from veilmq.core.claims import ClaimedMessage
-from veilmq.core.properties import Attribute, Properties
+from veilmq.core.messages import Attribute, Properties, encode_properties
 
 ID = bytes.fromhex("0190a1b2c3d44e5f8a9b0123456789ab")
 ID_TEXT = "0190a1b2-c3d4-4e5f-8a9b-0123456789ab"
@@ -15,7 +14,7 @@ def message(body: str = "hello", *, sequence: int | None = None, **carried: Any)
     return ClaimedMessage(
         id=ID,
         body=body,
-        properties=properties.encode(Properties(**carried)),
+        properties=encode_properties(Properties(**carried)),
         sent_at_ms=1_700_000_000_001,
         received_at_ms=1_700_000_000_999,
         receive_count=2,

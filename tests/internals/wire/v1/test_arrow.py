@@ -13,8 +13,7 @@ from pyarrow import ipc
 from tests.internals.wire.v1.asking import QUEUE, get, refusal
 from tests.internals.wire.v1.claimed import ID_TEXT, MIXED, message
 from veilmq.core import limits
-from veilmq.core.commands import NewMessage
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute, NewMessage
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.v1.arrow import SCHEMA, ArrowWriter, staged_messages
 from veilmq.wire.v1.claims import BulkRead, JsonWriter

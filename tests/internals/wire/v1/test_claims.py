@@ -10,7 +10,7 @@ from tests.internals.wire.v1.asking import QUEUE, get, post, refusal, refused
 from tests.internals.wire.v1.claimed import ID_TEXT, MIXED, message
 from veilmq.core import claims, limits
 from veilmq.core.commands import Command
-from veilmq.core.properties import Attribute
+from veilmq.core.messages import Attribute
 from veilmq.wire.v1.claims import BulkRead, Gathered, JsonWriter, answer
 
 ID = "0190a1b2-c3d4-4e5f-8a9b-0123456789ab"

@@ -7,13 +7,11 @@ import pyarrow as pa
 import pytest
 
 from tests.internals.wire.v1.asking import CONTEXT, QUEUE, refusal, send
-from veilmq.core import limits, properties
-from veilmq.core.commands import NewMessage
-from veilmq.core.errors import DestinationRefused, ReceiptEnded, TooManyTags, VeilmqError
-from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
-from veilmq.core.properties import Attribute, Properties
-from veilmq.core.publications import Abandon, ListWriters, Publish, Stage, WriterView
-from veilmq.core.results import ReceiptState
+from veilmq.core import limits
+from veilmq.core.claims import Abandon, ListWriters, Publish, Stage, WriterView
+from veilmq.core.errors import DestinationRefused, ReceiptEnded, ReceiptState, TooManyTags, VeilmqError
+from veilmq.core.messages import Attribute, NewMessage, Properties, decode_properties
+from veilmq.core.topics import Forward, Forwarded, ForwardEntry
 from veilmq.wire.exchange import SENDER_ID, caller_named
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.v1.publications import ARROW_TYPE, PIECE_ROWS, BulkStage, Outgoing, OutgoingRow
@@ -191,7 +189,7 @@ def test_a_body_is_a_message() -> None:
 
 def test_attributes_have_types_and_count_towards_the_size() -> None:
     message = made(attributes={"a": "x", "n": "12", "d": "AQI="}, attribute_types={"n": "Number", "d": "Binary.raw"})
-    kept = properties.decode(message.properties)
+    kept = decode_properties(message.properties)
     assert kept.attributes == {
         "a": Attribute("String", "x"),
         "n": Attribute("Number", "12"),
@@ -203,13 +201,13 @@ def test_attributes_have_types_and_count_towards_the_size() -> None:
 def test_group_and_deduplication_id_are_kept_for_the_receiver() -> None:
     message = made(FIFO, group="g", dedup_id="d", delay_s=0)
     assert (message.group, message.dedup_id, message.delay_s) == ("g", "d", None)
-    assert properties.decode(message.properties) == Properties(group="g", dedup_id="d")
+    assert decode_properties(message.properties) == Properties(group="g", dedup_id="d")
 
 
 def test_who_sent_is_kept() -> None:
     signed = Outgoing(queue="000000000000/jobs", caller=ALICE)
     assert signed.from_bodies(["a"])[0].properties == ALICE.sent
-    kept = properties.decode(made(signed, group="g").properties)
+    kept = decode_properties(made(signed, group="g").properties)
     assert kept.system == {SENDER_ID: ALICE.sender}
 
 

@@ -7,21 +7,24 @@ import pytest
 
 from tests.internals.wire.v1.asking import QUEUE, refusal, send
 from tests.internals.wire.v1.claimed import ID, ID_TEXT, MIXED
-from veilmq.core import limits, properties
-from veilmq.core.commands import CreateQueue, SetQueue, ShowQueue
-from veilmq.core.errors import QueueExists, SettingsConflict
-from veilmq.core.looks import (
-    LookAtLeases,
-    LookAtQueue,
+from veilmq.core import limits
+from veilmq.core.commands import (
+    CreateQueue,
+    InspectLeases,
+    InspectQueue,
     MessageState,
     Peek,
     Peeked,
     PeekedMessage,
+    QueueCounts,
+    QueueView,
     SeenLease,
     SeenMessage,
+    SetQueue,
+    ShowQueue,
 )
-from veilmq.core.properties import Attribute, Properties
-from veilmq.core.results import QueueCounts, QueueView
+from veilmq.core.errors import QueueExists, SettingsConflict
+from veilmq.core.messages import Attribute, Properties, encode_properties
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.v1.queues import RANGES, SettingFields
 from veilmq.wire.v1.request import ApiCall
@@ -180,7 +183,7 @@ def test_errors_name_the_setting(error: Any, status: int, told: dict[str, str]) 
 
 MESSAGES = f"/v1/messages/{QUEUE}"
 LEASES = f"/v1/leases/{QUEUE}"
-READ = limits.LOOK_READ_BYTES
+READ = limits.INSPECT_READ_BYTES
 
 
 def seen(body: str = "hello", message_id: bytes = ID, **other: Any) -> SeenMessage:
@@ -189,7 +192,7 @@ def seen(body: str = "hello", message_id: bytes = ID, **other: Any) -> SeenMessa
     fields: dict[str, Any] = {
         "id": message_id,
         "body": body,
-        "properties": properties.encode(carried),
+        "properties": encode_properties(carried),
         "sent_at_ms": 1,
         "receive_count": 2,
         "state": MessageState.IN_FLIGHT,
@@ -213,28 +216,28 @@ def told(target: str, result: Any) -> Any:
 @pytest.mark.parametrize(
     ("query", "command"),
     [
-        ("", LookAtQueue(queue=QUEUE, bytes_max=READ, count=10)),
-        ("?state=visible&count=100", LookAtQueue(queue=QUEUE, bytes_max=READ, count=100, state=MessageState.VISIBLE)),
+        ("", InspectQueue(queue=QUEUE, bytes_max=READ, count=10)),
+        ("?state=visible&count=100", InspectQueue(queue=QUEUE, bytes_max=READ, count=100, state=MessageState.VISIBLE)),
         (
             "?state=in_flight&receipts=true",
-            LookAtQueue(queue=QUEUE, bytes_max=READ, count=10, state=MessageState.IN_FLIGHT, receipts=True),
+            InspectQueue(queue=QUEUE, bytes_max=READ, count=10, state=MessageState.IN_FLIGHT, receipts=True),
         ),
         (
             "?state=delayed&receipts=false",
-            LookAtQueue(queue=QUEUE, bytes_max=READ, count=10, state=MessageState.DELAYED),
+            InspectQueue(queue=QUEUE, bytes_max=READ, count=10, state=MessageState.DELAYED),
         ),
-        (f"?id={ID_TEXT}&body_characters_max=0", LookAtQueue(queue=QUEUE, bytes_max=READ, count=10, id=ID)),
+        (f"?id={ID_TEXT}&body_characters_max=0", InspectQueue(queue=QUEUE, bytes_max=READ, count=10, id=ID)),
     ],
 )
-def test_messages_are_looked_at(query: str, command: LookAtQueue) -> None:
+def test_messages_are_looked_at(query: str, command: InspectQueue) -> None:
     assert send("GET", MESSAGES + query).command == command
 
 
 def test_peeks_and_leases_are_counted() -> None:
     assert send("GET", f"{MESSAGES}/peek").command == Peek(queue=QUEUE, bytes_max=READ, count=10)
     assert send("GET", f"{MESSAGES}/peek?count=100").command == Peek(queue=QUEUE, bytes_max=READ, count=100)
-    assert send("GET", LEASES).command == LookAtLeases(queue=QUEUE, count=100)
-    assert send("GET", f"{LEASES}?count=1000").command == LookAtLeases(queue=QUEUE, count=1_000)
+    assert send("GET", LEASES).command == InspectLeases(queue=QUEUE, count=100)
+    assert send("GET", f"{LEASES}?count=1000").command == InspectLeases(queue=QUEUE, count=1_000)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +296,7 @@ def test_a_state_is_one_word(state: MessageState, word: str) -> None:
     """The one that asks for it."""
     (message,) = told(MESSAGES, [seen(state=state)])["messages"]
     assert message["state"] == word
-    assert send("GET", f"{MESSAGES}?state={word}").command == LookAtQueue(
+    assert send("GET", f"{MESSAGES}?state={word}").command == InspectQueue(
         queue=QUEUE, bytes_max=READ, count=10, state=state
     )
 
@@ -317,10 +320,10 @@ def test_bodies_are_cut_where_that_is_asked_for() -> None:
 
 def test_an_answer_ends_by_its_bytes() -> None:
     """With the message that brings it there; what carries the bytes does not matter, and cut bodies do not count."""
-    long = "x" * (limits.LOOK_BYTES // 2)
+    long = "x" * (limits.INSPECT_BYTES // 2)
     answer = told(MESSAGES, [seen(long), seen(long), seen("left out")])
     assert (len(answer["messages"]), answer["is_cut"]) == (2, True)
-    carried = properties.encode(Properties(attributes={"a": Attribute("String", "ü" * limits.LOOK_BYTES)}))
+    carried = encode_properties(Properties(attributes={"a": Attribute("String", "ü" * limits.INSPECT_BYTES)}))
     answer = told(MESSAGES, [seen(properties=carried), seen()])
     assert (len(answer["messages"]), answer["is_cut"]) == (1, True)
     answer = told(f"{MESSAGES}?body_characters_max=10", [seen(long), seen(long), seen(long)])
@@ -340,7 +343,7 @@ def peeked(body: str, source: str | None = None) -> PeekedMessage:
     return PeekedMessage(
         id=ID,
         body=body,
-        properties=properties.encode(Properties(group="g")),
+        properties=encode_properties(Properties(group="g")),
         sent_at_ms=1,
         first_received_at_ms=None,
         receive_count=0,
@@ -356,7 +359,7 @@ def test_a_peek_shows_where_a_dead_letter_came_from() -> None:
         ("dead", "g", QUEUE),
     ]
     assert answer["messages"][0].items() >= {"id": ID_TEXT, "first_received_at_ms": None, "priority": 3}.items()
-    long = "x" * limits.LOOK_BYTES
+    long = "x" * limits.INSPECT_BYTES
     assert told(f"{MESSAGES}/peek", Peeked(messages=[peeked(long), peeked("left out")]))["is_cut"]
     assert not told(f"{MESSAGES}/peek?body_characters_max=1", Peeked(messages=[peeked(long), peeked("b")]))["is_cut"]
 
@@ -392,7 +395,7 @@ def test_a_lease_tells_its_message_and_its_instants() -> None:
     ("text", "also"), [("", ()), ("0", (0,)), ("8999999999999999999,12,12", (9 * 10**18 - 1, 12, 12))]
 )
 def test_positions_are_asked_for_as_they_were_told(text: str, also: tuple[int, ...]) -> None:
-    assert send("GET", f"{LEASES}?also={text}").command == LookAtLeases(queue=QUEUE, count=100, also=also)
+    assert send("GET", f"{LEASES}?also={text}").command == InspectLeases(queue=QUEUE, count=100, also=also)
 
 
 @pytest.mark.parametrize("text", ["-1", "1,", "x", "9223372036854775808", "1.5", "1%202", ",".join("1" * 201)])

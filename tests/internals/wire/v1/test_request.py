@@ -10,8 +10,7 @@ from tests.internals.wire.v1.asking import QUEUE, refusal, send
 from veilmq.core import errors
 from veilmq.core.claims import ListSources
 from veilmq.core.commands import ListQueues
-from veilmq.core.errors import VeilmqError
-from veilmq.core.results import ReceiptState
+from veilmq.core.errors import ReceiptState, VeilmqError
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.policies import GRANTABLE, OWNERS
 from veilmq.wire.v1.request import ANSWERS, CODES, ApiCall, encode_error, encode_failure

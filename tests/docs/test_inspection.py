@@ -1,4 +1,4 @@
-"""The page of looks has every route, with its permission, its parameters and the fields of its answer."""
+"""The page of inspection has every route, with its permission, its parameters and the fields of its answer."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from veilmq.wire.v1.queues import InspectFields, Lease, LeaseFields, ListedMessage, PeekedRow, PeekFields
 from veilmq.wire.v1.routes import ROUTES
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocols" / "looks.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocols" / "inspection.md"
 ROWS = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
 FIELDS = {"/v1/messages/{account}/{queue}": InspectFields, "/v1/leases/{account}/{queue}": LeaseFields}
 

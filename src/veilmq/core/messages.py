@@ -1,0 +1,323 @@
+"""Messages: what they carry, which of them are duplicates, and which message groups are noisy."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import blake2b, sha256
+
+import msgspec
+from msgspec.structs import replace
+
+from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, MessageTooLong
+from veilmq.core.limits import (
+    FAIR_IN_FLIGHT_MIN,
+    FAIR_RECENT_S,
+    FAIR_SHARE_PERCENT,
+    FAIR_SILENCE_S,
+    PRIORITY,
+    SECOND_MS,
+)
+from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, QueueSettings
+
+# Properties: what a message carries beside its body. The store keeps them as opaque bytes (MessagePack), empty when
+# there are none, and reads them only where a message becomes a dead letter of a FIFO queue.
+
+
+class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One typed value; ``type`` is the full label with its custom suffix, for example ``Number.float``.
+
+    Exactly one of ``text`` (string and number types) and ``data`` (binary types) is given.
+    """
+
+    type: str
+    text: str | None = None
+    data: bytes | None = None
+
+
+class Properties(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """The user's ``attributes`` by name, and the protocol's own (``system``), for example a trace header.
+
+    ``group`` and ``dedup_id`` are those of the send; ``dedup_id`` of a dead letter of a FIFO queue is its message id.
+    """
+
+    attributes: dict[str, Attribute] = {}
+    system: dict[str, Attribute] = {}
+    group: str | None = None
+    dedup_id: str | None = None
+
+
+NO_PROPERTIES = Properties()
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Properties)
+
+
+def encode_properties(properties: Properties) -> bytes:
+    """Return ``properties`` as bytes; empty bytes when there are none."""
+    return b"" if properties == NO_PROPERTIES else _encoder.encode(properties)
+
+
+def decode_properties(data: bytes) -> Properties:
+    """Return what ``encode_properties`` was given."""
+    return _decoder.decode(data) if data else NO_PROPERTIES
+
+
+def attributes_bytes(attributes: Mapping[str, Attribute]) -> int:
+    """Return how much ``attributes`` count towards a message's size: names, types and values."""
+    return sum(
+        len(name.encode())
+        + len(value.type.encode())
+        + len((value.text or "").encode() if value.data is None else value.data)
+        for name, value in attributes.items()
+    )
+
+
+def routing_key_of(properties: bytes, attribute: str = ROUTING_ATTRIBUTE_DEFAULT) -> str:
+    """Return the text of the attribute ``attribute``, empty without one, from encoded ``properties``."""
+    if not properties:
+        return ""
+    found = decode_properties(properties).attributes.get(attribute)
+    return "" if found is None else found.text or ""
+
+
+# Message ids: random 128-bit UUIDs (RFC 9562, version 4). One call of ``os.urandom`` serves 256 ids, and their fixed
+# bits are set in one number of that length: drawn singly, each id took several microseconds.
+
+_ID_BYTES = 16
+_IDS_PER_PAGE = 256
+
+# Bytes 6 and 8 of each id carry the version and the variant of RFC 9562.
+_RANDOM_BITS = int.from_bytes(bytes.fromhex("ffffffffffff0fff3fffffffffffffff") * _IDS_PER_PAGE)
+_FIXED_BITS = int.from_bytes(bytes.fromhex("00000000000040008000000000000000") * _IDS_PER_PAGE)
+
+
+class IdSource:
+    """An endless supply: ``next`` returns a new id of 16 bytes, without a Python frame of its own."""
+
+    __slots__ = ("next",)
+
+    def __init__(self) -> None:
+        self.next: Callable[[], bytes] = _ids().__next__
+
+
+def _ids() -> Iterator[bytes]:
+    while True:
+        bits = int.from_bytes(os.urandom(_ID_BYTES * _IDS_PER_PAGE)) & _RANDOM_BITS | _FIXED_BITS
+        page = bits.to_bytes(_ID_BYTES * _IDS_PER_PAGE)
+        for start in range(0, len(page), _ID_BYTES):
+            yield page[start : start + _ID_BYTES]
+
+
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One message to be sent.
+
+    ``properties`` are encoded; ``size_bytes`` counts the body in UTF-8 and ``attributes_bytes``. ``delay_s`` of
+    ``None`` is the queue's own delay. ``group`` is the message group: the unit of order in a FIFO queue, of fairness in
+    a standard one. Only FIFO queues use ``dedup_id``.
+    """
+
+    body: str
+    size_bytes: int
+    properties: bytes = b""
+    delay_s: int | None = None
+    priority: int = PRIORITY.default
+    group: str | None = None
+    dedup_id: str | None = None
+
+
+def forwarded_message(
+    body: str, properties: bytes, priority: int, target: QueueSettings, reasons: Mapping[str, str] | None
+) -> NewMessage:
+    """Return what a forward stores in a queue with the settings ``target``: a send, or with ``reasons`` a dead letter.
+
+    Raises ``MessageTooLong``. A dead letter without reasons may have any size, as every dead letter may.
+    """
+    sent = decode_properties(properties)
+    if reasons:
+        texts = {name: Attribute(type="String", text=text) for name, text in reasons.items()}
+        sent = replace(sent, attributes=sent.attributes | texts)
+        properties = encode_properties(sent)
+    size_bytes = len(body.encode()) + attributes_bytes(sent.attributes)
+    if reasons != {} and size_bytes > target.message_bytes_max:
+        raise MessageTooLong(target.message_bytes_max)
+    return NewMessage(
+        body=body,
+        size_bytes=size_bytes,
+        properties=properties,
+        priority=priority,
+        group=sent.group,
+        dedup_id=sent.dedup_id,
+        delay_s=None if reasons is None else 0,
+    )
+
+
+# Deduplication in FIFO queues. A deduplication id counts for exactly five minutes from the acceptance of the first
+# message that had it, in the whole queue or within each message group (SQS Developer Guide, "Exactly-once processing").
+# With content-based deduplication a message without an id has the SHA-256 of its body, and of the body alone.
+
+
+def group_of(new: NewMessage, settings: QueueSettings) -> str:
+    """Return the group of a message; raises ``MessageTooLong`` and ``GroupMissing``."""
+    if new.size_bytes > settings.message_bytes_max:
+        raise MessageTooLong(settings.message_bytes_max)
+    if new.group is None:
+        raise GroupMissing
+    return new.group
+
+
+def check_together(messages: Iterable[NewMessage], settings: QueueSettings) -> None:
+    """Raise ``GroupMissing`` or ``DeduplicationIdMissing`` for the first of ``messages`` without a group or an id."""
+    for new in messages:
+        if new.group is None:
+            raise GroupMissing
+        require_id(new, settings)
+
+
+def require_id(new: NewMessage, settings: QueueSettings) -> None:
+    """Raise ``DeduplicationIdMissing`` for a message that has no id, and gets none from its content."""
+    if new.dedup_id is None and not settings.content_deduplication:
+        raise DeduplicationIdMissing
+
+
+def dedup_id_of(new: NewMessage, settings: QueueSettings) -> str:
+    """Return the deduplication id of a message; raises ``DeduplicationIdMissing``."""
+    require_id(new, settings)
+    return sha256(new.body.encode()).hexdigest() if new.dedup_id is None else new.dedup_id
+
+
+def deduplication_key(queue_number: int, group: str, dedup_id: str, settings: QueueSettings) -> bytes:
+    """Return the key of a deduplication id in the log of a queue, the same in both dialects, until the next purge."""
+    scope = f"{len(group)} {group}" if settings.deduplication_scope == "group" else "-"
+    since = f"{queue_number}.{settings.purges}" if settings.purges else f"{queue_number}"
+    return blake2b(f"{since} {scope} {dedup_id}".encode(), digest_size=16).digest()
+
+
+# Fairness: which message groups of a standard queue are noisy, so that quiet ones are served first. Nothing is dropped
+# or throttled. The thresholds are those of AWS (SQS Developer Guide, "Fair queues"): a group is noisy when it has more
+# than 10 % of the messages in flight and at least 30 of them, or more than 10 % of the recent processing time; it is
+# quiet again when its backlog is drained or it has sent nothing for five minutes. AWS does not define *recent*: here
+# processing time has a half-life of one minute.
+
+_HALF_LIFE_MS = FAIR_RECENT_S * SECOND_MS
+_SILENCE_MS = FAIR_SILENCE_S * SECOND_MS
+_FORGOTTEN_MS = 1.0  # less processing time than this is none
+_TENANTS_MIN = 1_024
+
+
+class Decaying:
+    """A sum of which half is left after each half-life."""
+
+    __slots__ = ("_at_ms", "_sum")
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._at_ms = 0
+
+    def at(self, now_ms: int) -> float:
+        """Return what is left of the sum."""
+        return self._sum * 0.5 ** ((now_ms - self._at_ms) / _HALF_LIFE_MS) if self._sum else 0.0
+
+    def add(self, amount: float, now_ms: int) -> None:
+        """Add ``amount``."""
+        self._sum = self.at(now_ms) + amount
+        self._at_ms = now_ms
+
+
+class Tenant(msgspec.Struct, eq=False):
+    """One message group; ``sent_at_ms`` is its last known send, or its first receive if that was later."""
+
+    processed: Decaying
+    in_flight: int = 0
+    sent_at_ms: int = 0
+    is_noisy: bool = False
+
+
+class Fairness:
+    """The tenants of one queue. Groups that have nothing in flight and are not noisy are forgotten in time."""
+
+    __slots__ = ("_forget_at", "_in_flight", "_processed", "_tenants")
+
+    def __init__(self) -> None:
+        self._tenants: dict[int, Tenant] = {}
+        self._in_flight = 0
+        self._processed = Decaying()
+        self._forget_at = _TENANTS_MIN
+
+    def __len__(self) -> int:
+        return len(self._tenants)
+
+    def sent(self, group: int, now_ms: int) -> None:
+        """Note a send of the group now."""
+        tenant = self._tenants.get(group)
+        if tenant is not None:
+            if now_ms - tenant.sent_at_ms >= _SILENCE_MS:
+                tenant.is_noisy = False
+            tenant.sent_at_ms = now_ms
+
+    def last_sent(self, group: int, sent_at_ms: int) -> None:
+        """Note a send of the group at that instant; a later one may be known."""
+        tenant = self._tenants.get(group)
+        if tenant is not None:
+            tenant.sent_at_ms = max(tenant.sent_at_ms, sent_at_ms)
+
+    def received(self, group: int, now_ms: int) -> None:
+        """Count a message of the group in flight."""
+        tenant = self._tenants.get(group)
+        if tenant is None:
+            if len(self._tenants) >= self._forget_at:
+                self._forget(now_ms)
+            tenant = self._tenants[group] = Tenant(processed=Decaying(), sent_at_ms=now_ms)
+        tenant.in_flight += 1
+        self._in_flight += 1
+
+    def ended(self, group: int, held_ms: int, ended_at_ms: int) -> None:
+        """Count a message of the group out, deleted or returned after ``held_ms`` in flight."""
+        tenant = self._tenants[group]
+        tenant.in_flight -= 1
+        self._in_flight -= 1
+        tenant.processed.add(held_ms, ended_at_ms)
+        self._processed.add(held_ms, ended_at_ms)
+
+    def drained(self, group: int) -> None:
+        """Note that the group has no waiting messages: it is quiet."""
+        tenant = self._tenants.get(group)
+        if tenant is not None:
+            tenant.is_noisy = False
+
+    def is_noisy(self, group: int, others_in_flight: int, now_ms: int) -> bool:
+        """Return whether the group is noisy now, and keep that; ``others_in_flight`` have no group."""
+        tenant = self._tenants.get(group)
+        if tenant is None:
+            return False
+        tenant.is_noisy = self._judge(tenant, others_in_flight, now_ms)
+        return tenant.is_noisy
+
+    def would_be_noisy(self, group: int, others_in_flight: int, now_ms: int) -> bool:
+        """Return the same without keeping it."""
+        tenant = self._tenants.get(group)
+        return tenant is not None and self._judge(tenant, others_in_flight, now_ms)
+
+    def in_flight(self, group: int) -> int:
+        """Return how many messages of the group are in flight."""
+        tenant = self._tenants.get(group)
+        return 0 if tenant is None else tenant.in_flight
+
+    def has_many(self, group: int) -> bool:
+        """Return whether the group has enough messages in flight to be noisy when others have few."""
+        return self.in_flight(group) >= FAIR_IN_FLIGHT_MIN
+
+    def _judge(self, tenant: Tenant, others_in_flight: int, now_ms: int) -> bool:
+        if now_ms - tenant.sent_at_ms >= _SILENCE_MS:
+            return False
+        in_flight_max = (self._in_flight + others_in_flight) * FAIR_SHARE_PERCENT
+        if tenant.is_noisy or (tenant.in_flight >= FAIR_IN_FLIGHT_MIN and tenant.in_flight * 100 > in_flight_max):
+            return True
+        processed = tenant.processed.at(now_ms)
+        return processed >= _FORGOTTEN_MS and processed * 100 > self._processed.at(now_ms) * FAIR_SHARE_PERCENT
+
+    def _forget(self, now_ms: int) -> None:
+        """Drop tenants without effect; the next call follows only after as many admissions as are left now."""
+        self._tenants = {
+            group: tenant
+            for group, tenant in self._tenants.items()
+            if tenant.in_flight or tenant.is_noisy or tenant.processed.at(now_ms) >= _FORGOTTEN_MS
+        }
+        self._forget_at = max(_TENANTS_MIN, 2 * len(self._tenants))

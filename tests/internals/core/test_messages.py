@@ -1,0 +1,172 @@
+"""Messages: what they carry comes back as it was, ids never repeat, duplicates count for five minutes, noisy groups."""
+
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from veilmq.core.messages import (
+    NO_PROPERTIES,
+    Attribute,
+    Decaying,
+    Fairness,
+    IdSource,
+    NewMessage,
+    Properties,
+    decode_properties,
+    dedup_id_of,
+    encode_properties,
+)
+from veilmq.core.settings import QueueSettings
+
+ATTRIBUTES = st.dictionaries(
+    st.text(max_size=20),
+    st.builds(Attribute, type=st.text(max_size=20), text=st.text())
+    | st.builds(Attribute, type=st.text(max_size=20), data=st.binary()),
+    max_size=10,
+)
+
+
+@given(st.builds(Properties, attributes=ATTRIBUTES, system=ATTRIBUTES))
+def test_what_is_encoded_is_decoded(properties: Properties) -> None:
+    """Any names, types, texts and bytes."""
+    assert decode_properties(encode_properties(properties)) == properties
+
+
+def test_nothing_costs_nothing() -> None:
+    """A message without properties keeps no bytes for them, and reads as one that has none."""
+    assert encode_properties(NO_PROPERTIES) == b""
+    assert encode_properties(Properties()) == b""
+    assert decode_properties(b"") == Properties()
+
+
+def test_an_empty_text_is_not_no_text() -> None:
+    """An attribute with an empty value is not one of the other kind."""
+    kept = Properties(attributes={"a": Attribute(type="String", text=""), "b": Attribute(type="Binary", data=b"")})
+    attributes = decode_properties(encode_properties(kept)).attributes
+    assert attributes["a"].text == ""
+    assert attributes["a"].data is None
+    assert attributes["b"].data == b""
+    assert attributes["b"].text is None
+
+
+def test_ids_are_version_4_uuids_and_never_repeat() -> None:
+    """Ten thousand ids, across many pages of random bytes."""
+    source = IdSource()
+    ids = [source.next() for _ in range(10_000)]
+    assert len(set(ids)) == len(ids)
+    for each in ids:
+        parsed = uuid.UUID(bytes=each)
+        assert parsed.version == 4
+        assert parsed.variant == uuid.RFC_4122
+
+
+def test_two_sources_do_not_share_ids() -> None:
+    """Sources draw from the system, not from a seed."""
+    first, second = IdSource(), IdSource()
+    assert {first.next() for _ in range(600)}.isdisjoint(second.next() for _ in range(600))
+
+
+def test_all_other_bits_vary() -> None:
+    """Each of the 122 random bits is seen as 0 and as 1; the six fixed ones are not."""
+    source = IdSource()
+    ones, zeros = 0, 0
+    for _ in range(600):
+        bits = int.from_bytes(source.next())
+        ones |= bits
+        zeros |= ~bits & (2**128 - 1)
+    assert (ones & zeros).bit_count() == 122
+
+
+def test_the_id_by_content_is_the_bodys_sha_256() -> None:
+    """The example of FIPS 180-2."""
+    new = NewMessage(body="abc", size_bytes=3, properties=b"not counted")
+    expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert dedup_id_of(new, QueueSettings(fifo=True, content_deduplication=True)) == expected
+
+
+NOW_MS = 1_000_000
+MINUTE_MS = 60_000
+A, B = 1, 2
+
+
+def in_flight(**groups: int) -> Fairness:
+    """Return tenants ``a`` and ``b`` with so many messages in flight."""
+    fairness = Fairness()
+    for name, count in groups.items():
+        for _ in range(count):
+            fairness.received({"a": A, "b": B}[name], NOW_MS)
+    return fairness
+
+
+def test_thirty_in_flight_and_more_than_a_tenth_are_noisy() -> None:
+    assert in_flight(a=30).is_noisy(A, 269, NOW_MS)
+    assert not in_flight(a=30).is_noisy(A, 270, NOW_MS), "exactly a tenth is not more than a tenth"
+    assert not in_flight(a=29).is_noisy(A, 0, NOW_MS), "fewer than thirty are never noisy"
+
+
+def test_the_share_is_of_all_groups_together() -> None:
+    fairness = in_flight(a=30, b=270)
+    assert not fairness.is_noisy(A, 0, NOW_MS)
+    assert fairness.is_noisy(B, 0, NOW_MS)
+
+
+def test_a_group_that_was_never_received_from_is_quiet() -> None:
+    assert not in_flight(a=30).is_noisy(B, 0, NOW_MS)
+    assert in_flight(a=30).in_flight(B) == 0
+
+
+def test_more_than_a_tenth_of_the_processing_time_is_noisy() -> None:
+    fairness = in_flight(a=1, b=1)
+    fairness.ended(A, 1_000, NOW_MS)
+    fairness.ended(B, 9_000, NOW_MS)
+    assert not fairness.is_noisy(A, 0, NOW_MS)
+    assert fairness.is_noisy(B, 0, NOW_MS)
+    fairness.received(A, NOW_MS)
+    fairness.ended(A, 1, NOW_MS)
+    assert fairness.is_noisy(A, 0, NOW_MS), "1,001 of 10,001 ms is more than a tenth"
+
+
+def test_processing_time_is_forgotten_by_halves() -> None:
+    decaying = Decaying()
+    decaying.add(800, NOW_MS)
+    assert decaying.at(NOW_MS) == 800
+    assert decaying.at(NOW_MS + MINUTE_MS) == 400
+    decaying.add(100, NOW_MS + MINUTE_MS)
+    assert decaying.at(NOW_MS + 2 * MINUTE_MS) == 250
+
+
+def test_a_noisy_group_stays_noisy_until_it_is_drained() -> None:
+    fairness = in_flight(a=30)
+    assert fairness.is_noisy(A, 0, NOW_MS)
+    for _ in range(30):
+        fairness.ended(A, 0, NOW_MS)
+    assert fairness.is_noisy(A, 0, NOW_MS), "its share fell, its backlog did not"
+    fairness.drained(A)
+    assert not fairness.is_noisy(A, 0, NOW_MS)
+
+
+def test_a_group_that_sent_nothing_for_five_minutes_is_quiet() -> None:
+    fairness = in_flight(a=30)
+    fairness.sent(A, NOW_MS)
+    assert fairness.is_noisy(A, 0, NOW_MS + 5 * MINUTE_MS - 1)
+    assert not fairness.is_noisy(A, 0, NOW_MS + 5 * MINUTE_MS)
+    fairness.sent(A, NOW_MS + 5 * MINUTE_MS)
+    assert fairness.is_noisy(A, 0, NOW_MS + 5 * MINUTE_MS)
+
+
+def test_five_minutes_of_silence_count_also_when_nobody_looked() -> None:
+    fairness = in_flight(a=30)
+    assert fairness.is_noisy(A, 0, NOW_MS)
+    for _ in range(30):
+        fairness.ended(A, 0, NOW_MS)
+    fairness.sent(A, NOW_MS + 5 * MINUTE_MS)
+    assert not fairness.is_noisy(A, 0, NOW_MS + 5 * MINUTE_MS)
+
+
+def test_groups_that_ended_are_forgotten() -> None:
+    fairness = Fairness()
+    for group in range(10_000):
+        fairness.received(group, NOW_MS)
+        fairness.ended(group, 0, NOW_MS)
+    assert len(fairness) < 2_000
