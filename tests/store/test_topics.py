@@ -47,6 +47,7 @@ from veilmq.core.topics import (
     Unsubscribe,
     push_queue,
 )
+from veilmq.store.port import SurveyQueues
 
 TOPIC = "000000000000/news"
 OTHER = "000000000000/copies"
@@ -364,7 +365,7 @@ def test_a_pushed_subscription_has_a_queue_that_nobody_lists(topic: Host) -> Non
 
 def test_metrics_tell_of_it(topic: Host) -> None:
     subscribe(topic, to_url())
-    assert PUSHED in topic.run(topic.engine.survey(100)).names
+    assert PUSHED in topic.do(SurveyQueues(names_max=100)).names
 
 
 def test_messages_wait_a_day_to_be_pushed_and_are_counted(topic: Host) -> None:

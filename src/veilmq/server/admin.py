@@ -42,7 +42,7 @@ from veilmq.server.metrics import SHOWN_MAX, Metrics, QueueCountBook, Snapshot, 
 from veilmq.server.origin import AdminGuard
 from veilmq.server.process import CLOSING_S_MAX, Shutdown, is_loopback
 from veilmq.server.stores import EventExports, readiness_checks
-from veilmq.store.port import Store, execute
+from veilmq.store.port import Store, SurveyQueues, execute
 
 HEAD_BYTES_MAX = 16_384
 CONNECTIONS_MAX = 256
@@ -298,7 +298,7 @@ class Admin:
     async def _show_metrics(self, request: Request) -> Response:
         async with self._showing:
             events = asyncio.create_task(or_none(execute(self._engine, CountEvents())))
-            survey = await or_none(self._engine.survey(SHOWN_MAX))
+            survey = await or_none(execute(self._engine, SurveyQueues(names_max=SHOWN_MAX)))
             snapshot = Snapshot(
                 metrics=self._metrics.copy(),
                 queues=[] if survey is None else await self._counts.look(survey.names),

@@ -45,7 +45,7 @@ from veilmq.server.long_polling import LongPolls
 from veilmq.server.permissions import Judge
 from veilmq.server.settings import MEMORY, SETTINGS, ServerSettings, Setting
 from veilmq.server.stores import EventExports, readiness_checks
-from veilmq.store.port import Figure, Series, Store, execute
+from veilmq.store.port import Figure, Series, Store, SurveyQueues, execute
 from veilmq.store.urls import without_passwords
 
 _MILLISECOND_S = 0.001
@@ -173,7 +173,7 @@ class ConsoleService:
 
     async def health(self) -> Health:
         """Return what the page of the server's health shows."""
-        survey = await or_none(self._engine.survey(0))
+        survey = await or_none(execute(self._engine, SurveyQueues(names_max=0)))
         return Health(
             obstacles=await readiness_checks(self._connections, self._engine),
             warnings=list(self._engine.warnings()),

@@ -52,12 +52,11 @@ class CopyRefused(Exception):
 
 
 class CopiedQueue(NamedTuple):
-    """A queue; ``number`` is what its receipts name, ``encoded`` its settings and tags as both stores keep them."""
+    """A queue; ``number`` is what its receipts name."""
 
     number: int
     name: str
     settings: QueueSettings
-    encoded: bytes
     created_at_ms: int
     modified_at_ms: int
 
@@ -163,10 +162,7 @@ class Source(ABC):
     async def queues(self) -> list[CopiedQueue]:
         """Return all queues, by number."""
         rows = await self.fetch("SELECT queue_id, name, settings, created_at, modified_at FROM queue ORDER BY queue_id")
-        return [
-            self.shown(CopiedQueue(number, name, read_settings(encoded), encoded, *times))
-            for number, name, encoded, *times in rows
-        ]
+        return [self.shown(CopiedQueue(*row[:2], read_settings(row[2]), *row[3:])) for row in rows]
 
     async def rows(self, table: str) -> list[tuple[Any, ...]]:
         """Return the rows of one of ``TABLES``."""

@@ -9,19 +9,8 @@ from functools import lru_cache
 from os import urandom
 from typing import Any, NamedTuple
 
+from veilmq.core import receipts
 from veilmq.core.messages import routing_key_of
-from veilmq.core.receipts import (
-    CountEvents,
-    EventCounts,
-    EventPage,
-    EventRange,
-    ExportedElsewhere,
-    ForgetEvents,
-    Forgotten,
-    Outcome,
-    PlanExport,
-    ReadEvents,
-)
 from veilmq.core.settings import QueueSettings
 from veilmq.store.transaction import Transaction, changes
 
@@ -113,7 +102,7 @@ def event_of(
     visible_at_ms: int,
     receive_count: int,
     log: int,
-    outcome: Outcome | str,
+    outcome: receipts.Outcome | str,
     closed_at_ms: int,
 ) -> Event:
     """Return the event of a receipt of a message of ``size`` bytes; ``log`` is that of its lease."""
@@ -134,7 +123,7 @@ _cached_key = lru_cache(maxsize=4_096)(routing_key_of)
 
 
 @changes
-async def plan_export(tx: Transaction, command: PlanExport) -> EventRange | None:
+async def plan_export(tx: Transaction, command: receipts.PlanExport) -> receipts.EventRange | None:
     """Choose the next range, or return the one that was chosen before."""
     await tx.lock("event_state")
     ((_, last, exported, _),) = await tx.rows("event_state")
@@ -148,36 +137,36 @@ async def plan_export(tx: Transaction, command: PlanExport) -> EventRange | None
     if node is None:
         node = urandom(_NODE_BYTES)
         await tx.run("put_setting", _NODE, node)
-    return EventRange(node=node.hex(), first=first, last=last)
+    return receipts.EventRange(node=node.hex(), first=first, last=last)
 
 
 @changes
-async def read_events(tx: Transaction, command: ReadEvents) -> EventPage:
+async def read_events(tx: Transaction, command: receipts.ReadEvents) -> receipts.EventPage:
     """Read some batches of a range; raises ``ExportedElsewhere`` when another node has exported it meanwhile."""
     batches: list[tuple[int, bytes]] = []
     left, following = command.bytes_max, command.first
     while following <= command.last and left > 0:
         rows = await tx.rows("event_batches", following, command.last, _READ_AT_ONCE)
         if not rows or rows[0][0] != following:
-            raise ExportedElsewhere  # the first ones are forgotten first
+            raise receipts.ExportedElsewhere  # the first ones are forgotten first
         for number, count, encoded in rows:
             if left > 0:
                 batches.append((number, encoded))
                 following = number + count
                 left -= len(encoded)
-    return EventPage(batches=batches, next=following)
+    return receipts.EventPage(batches=batches, next=following)
 
 
 @changes
-async def forget_events(tx: Transaction, command: ForgetEvents) -> Forgotten:
+async def forget_events(tx: Transaction, command: receipts.ForgetEvents) -> receipts.Forgotten:
     """Note that a range is exported, and remove a slice of what is."""
     await tx.run("export_events", command.last)
     gone = await tx.rows("forget_events", _FORGOTTEN_PER_COMMAND)
-    return Forgotten(more=len(gone) == _FORGOTTEN_PER_COMMAND)
+    return receipts.Forgotten(more=len(gone) == _FORGOTTEN_PER_COMMAND)
 
 
 @changes
-async def count_events(tx: Transaction, command: CountEvents) -> EventCounts:
+async def count_events(tx: Transaction, command: receipts.CountEvents) -> receipts.EventCounts:
     """Return how many events there are."""
     ((recorded, _, exported, dropped),) = await tx.rows("event_state")
-    return EventCounts(recorded=recorded, exported=exported, dropped=dropped)
+    return receipts.EventCounts(recorded=recorded, exported=exported, dropped=dropped)

@@ -8,16 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, islice
 
-from veilmq.core.commands import (
-    InspectLeases,
-    InspectQueue,
-    MessageState,
-    Peek,
-    Peeked,
-    PeekedMessage,
-    SeenLease,
-    SeenMessage,
-)
+from veilmq.core import commands
+from veilmq.core.commands import MessageState, SeenMessage
 from veilmq.core.errors import StoreFull, StoreUnavailable
 from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE, INSPECT_SCANNED_MAX
 from veilmq.core.messages import decode_properties
@@ -28,7 +20,7 @@ from veilmq.store.transaction import QueueRow, StoredMessage, Transaction, reads
 
 
 @reads
-async def inspect_queue(tx: Transaction, command: InspectQueue) -> list[SeenMessage]:
+async def inspect_queue(tx: Transaction, command: commands.InspectQueue) -> list[SeenMessage]:
     """Show what there is, in the order of sending, or what is in one state."""
     queue = await tx.queue(command.queue)
     found = await tx.inspect(queue, command.state, command.count, INSPECT_SCANNED_MAX)
@@ -41,7 +33,7 @@ async def inspect_queue(tx: Transaction, command: InspectQueue) -> list[SeenMess
 
 
 @reads
-async def inspect_leases(tx: Transaction, command: InspectLeases) -> list[SeenLease]:
+async def inspect_leases(tx: Transaction, command: commands.InspectLeases) -> list[commands.SeenLease]:
     """Show the leases that end first."""
     queue = await tx.queue(command.queue)
     found = await tx.inspect(queue, MessageState.IN_FLIGHT, command.count, INSPECT_SCANNED_MAX)
@@ -49,7 +41,7 @@ async def inspect_leases(tx: Transaction, command: InspectLeases) -> list[SeenLe
     if others := sorted({*command.also} - {each.seq for each in leases}):
         leases += await tx.inspect_at(queue, others)
     return [
-        SeenLease(
+        commands.SeenLease(
             message_id=each.id,
             position=each.seq,
             generation=each.generation,
@@ -64,14 +56,14 @@ async def inspect_leases(tx: Transaction, command: InspectLeases) -> list[SeenLe
 
 
 @reads
-async def peek(tx: Transaction, command: Peek) -> Peeked:
+async def peek(tx: Transaction, command: commands.Peek) -> commands.Peeked:
     """Show the first visible messages; the quota of messages in flight does not count."""
     queue = await tx.queue(command.queue)
     receives_max = await _receives_max(tx, queue)
     count = command.count + DEAD_LETTERS_PER_RECEIVE if receives_max else command.count
     living = _living(await tx.offered(queue, count), receives_max)
     messages = [
-        PeekedMessage(
+        commands.PeekedMessage(
             id=each.id,
             body=body,
             properties=each.properties,
@@ -83,7 +75,7 @@ async def peek(tx: Transaction, command: Peek) -> Peeked:
         )
         for each, body in await _with_bodies(tx, queue, list(islice(living, command.count)), command.bytes_max)
     ]
-    return Peeked(messages=messages, smq_base64=queue.settings.smq_base64)
+    return commands.Peeked(messages=messages, smq_base64=queue.settings.smq_base64)
 
 
 def _visibility(each: StoredMessage) -> tuple[bool, int, int]:

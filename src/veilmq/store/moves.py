@@ -21,19 +21,8 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from veilmq.core import errors
-from veilmq.core.commands import (
-    NOT_ALLOWED,
-    QUEUE_MISSING,
-    SOURCE_UNKNOWN,
-    CancelMove,
-    Command,
-    ListMoves,
-    MoveStatus,
-    MoveTask,
-    StartMove,
-)
-from veilmq.core.errors import ReceiptState
+from veilmq.core import commands, errors
+from veilmq.core.commands import MoveStatus, MoveTask
 from veilmq.core.limits import MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, MOVE_TASKS_KEPT, SECOND_MS
 from veilmq.core.messages import NewMessage, decode_properties, forwarded_message
 from veilmq.core.receipts import Receipt, receipt_state
@@ -47,7 +36,7 @@ _AWAY_MS = 10_000
 """How long a task rests whose next message goes to a database that cannot be reached: the others go on."""
 
 
-class MoveStep(Command, frozen=True, kw_only=True):
+class MoveStep(commands.Command, frozen=True, kw_only=True):
     """Do one slice of the move tasks. Answers in how many ms the next one is due, ``None`` while no task runs."""
 
 
@@ -66,7 +55,7 @@ class _Task(NamedTuple):
 
 
 @changes
-async def start(tx: Transaction, command: StartMove) -> MoveTask:
+async def start(tx: Transaction, command: commands.StartMove) -> MoveTask:
     """Begin a task; its first slice follows at once."""
     source = await tx.queue(command.source, lock="queue_shared")
     if not await tx.has_sources(source.name):
@@ -87,7 +76,7 @@ async def start(tx: Transaction, command: StartMove) -> MoveTask:
 
 
 @changes
-async def cancel(tx: Transaction, command: CancelMove) -> MoveTask:
+async def cancel(tx: Transaction, command: commands.CancelMove) -> MoveTask:
     """End a task that is running."""
     source = await tx.queue(command.source)
     row = await tx.row("cancel_move", source.number, command.task)
@@ -97,7 +86,7 @@ async def cancel(tx: Transaction, command: CancelMove) -> MoveTask:
 
 
 @reads
-async def list_moves(tx: Transaction, command: ListMoves) -> list[MoveTask]:
+async def list_moves(tx: Transaction, command: commands.ListMoves) -> list[MoveTask]:
     """Return the latest tasks of a queue, newest first."""
     source = await tx.queue(command.source)
     return [made_of(row, MoveTask) for row in await tx.rows("moves_of", source.number, command.count)]
@@ -150,7 +139,7 @@ async def _going(
     for message in messages:
         name = task.destination or message.source
         if name is None:
-            return going, SOURCE_UNKNOWN, False
+            return going, commands.SOURCE_UNKNOWN, False
         if name not in known:
             try:
                 # Looked up each time: its policy may have changed, or it may be a new queue.
@@ -160,10 +149,10 @@ async def _going(
             found = known[name]
             may_send, starter = tx.options.may_send, task.starter
             if found and may_send and starter is not None and not may_send(starter, found.name, found.settings.policy):
-                return going, NOT_ALLOWED, False
+                return going, commands.NOT_ALLOWED, False
         target = known[name]
         if target is None or target.number == source.number or target.settings.fifo != source.settings.fifo:
-            return going, QUEUE_MISSING, False
+            return going, commands.QUEUE_MISSING, False
         going.append((message, target))
     return going, None, False
 
@@ -220,7 +209,7 @@ async def _forwardable(
     for place, receipt in receipts.items():
         message = found.get(receipt.position)
         if message is None:
-            answers[place] = errors.ReceiptEnded(ReceiptState.GONE)
+            answers[place] = errors.ReceiptEnded(errors.ReceiptState.GONE)
             continue
         if not message.receive_count:  # it is delayed, and no consumer has it: the receipt is invalid
             continue
@@ -233,7 +222,7 @@ async def _forwardable(
                 visible_at_ms=message.receipt.visible_at_ms,
                 now_ms=message.read_at_ms,
             )
-            if state is not ReceiptState.LIVE:
+            if state is not errors.ReceiptState.LIVE:
                 raise errors.ReceiptEnded(state)
             entry = command.entries[place]
             if entry.target not in targets:

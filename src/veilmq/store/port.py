@@ -142,6 +142,12 @@ class Survey(NamedTuple):
     in_all: int
 
 
+class SurveyQueues(Command, frozen=True, kw_only=True):
+    """Answer a ``Survey`` of the first ``names_max`` queues of all accounts."""
+
+    names_max: int
+
+
 class Store(Engine, Protocol):
     """An open engine, and what its server needs of it beyond commands."""
 
@@ -167,9 +173,6 @@ class Store(Engine, Protocol):
 
     def figures(self) -> Sequence[Figure]:
         """Return numbers by name for monitoring."""
-
-    async def survey(self, names_max: int) -> Survey:
-        """Return the first ``names_max`` queues of all accounts by name; raises ``VeilmqError``."""
 
     async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
         """Return what is kept under ``name`` (a file's) for all servers, what ``make`` gives where nothing is.

@@ -10,25 +10,19 @@ import msgspec
 from msgspec.structs import replace
 
 from veilmq.core import commands
-from veilmq.core.commands import Command, QueueCounts, QueuePage, QueueView, SetAccount, ShowAccount
+from veilmq.core.commands import QueueCounts, QueuePage, QueueView, SetAccount, ShowAccount
 from veilmq.core.errors import PurgeInProgress, QueueDeletedRecently, QueueExists
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.settings import AccountSettings, QueueSettings, check_dead_letter_queue, checked_settings, tagged
 from veilmq.store import claims, publications
 from veilmq.store.events import is_logged
-from veilmq.store.port import Survey
+from veilmq.store.port import Survey, SurveyQueues
 from veilmq.store.transaction import LAST, QueueRow, Transaction, changes, reads
 
 _PURGED, _DELETED = "purged", "deleted"
 """The kinds of cooldowns: of a queue, and of a name."""
 _FORGOTTEN_COOLDOWNS = 1_000
 _read_account = msgspec.json.Decoder(AccountSettings).decode
-
-
-class SurveyQueues(Command, frozen=True, kw_only=True):
-    """Answer a ``Survey`` of the first ``names_max`` queues of all accounts."""
-
-    names_max: int
 
 
 def _view(queue: QueueRow, counts: QueueCounts | None = None) -> QueueView:

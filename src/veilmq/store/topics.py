@@ -12,19 +12,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from veilmq.core import topics
-from veilmq.core.errors import (
-    MessageTooLong,
-    QueueNotFound,
-    StoreFull,
-    StoreUnavailable,
-    SubscriptionExists,
-    SubscriptionNotFound,
-    TooManySubscriptions,
-    TopicExists,
-    TopicNotFound,
-    VeilmqError,
-)
+from veilmq.core import errors, topics
 from veilmq.core.limits import MESSAGE_BYTES, SMQ_SUBSCRIPTIONS_MAX, SMQ_TOPIC_RETENTION_S
 from veilmq.core.messages import NewMessage
 from veilmq.core.settings import QueueSettings
@@ -49,7 +37,7 @@ def _topic(row: Row) -> tuple[int, topics.TopicView]:
 async def _find(tx: Transaction, name: str, *, lock: bool = False) -> tuple[int, topics.TopicView]:
     row = await tx.row("topic", name) if not lock or await tx.lock("topic", name) else None
     if row is None:
-        raise TopicNotFound(name)
+        raise errors.TopicNotFound(name)
     return _topic(row)
 
 
@@ -75,7 +63,7 @@ async def create_topic(tx: Transaction, command: topics.CreateTopic) -> topics.T
     number, topic = _topic(row)
     setting = topic.settings.first_difference(command.settings)
     if setting is not None:
-        raise TopicExists(command.topic, setting)
+        raise errors.TopicExists(command.topic, setting)
     return await _counted(tx, number, topic)
 
 
@@ -133,15 +121,15 @@ async def subscribe(tx: Transaction, command: topics.Subscribe) -> topics.Subscr
         existing = _subscribed(row)
         for field in topics.Subscription.__struct_fields__:
             if getattr(existing.subscription, field) != getattr(wanted, field):
-                raise SubscriptionExists(wanted.topic, wanted.name, field)
+                raise errors.SubscriptionExists(wanted.topic, wanted.name, field)
         return existing
     if await tx.value("count_subscriptions", number) >= SMQ_SUBSCRIPTIONS_MAX:
-        raise TooManySubscriptions(SMQ_SUBSCRIPTIONS_MAX)
+        raise errors.TooManySubscriptions(SMQ_SUBSCRIPTIONS_MAX)
     tx.need_room()
     if wanted.push_url:
         await queue_commands.add(tx, topics.push_queue(wanted.topic, wanted.name), PUSH_SETTINGS)
     elif await tx.settings(wanted.queue) is None:
-        raise QueueNotFound(wanted.queue)
+        raise errors.QueueNotFound(wanted.queue)
     now_ms, pushed = await tx.now(), bool(wanted.push_url)
     await tx.run("insert_subscription", number, wanted.name, msgspec.json.encode(wanted), pushed, now_ms)
     _changed(tx, wanted)
@@ -194,7 +182,7 @@ async def _subscription(
     number, _ = await _find(tx, topic, lock=lock)
     row = await tx.row("subscription", number, name)
     if row is None:
-        raise SubscriptionNotFound(topic, name)
+        raise errors.SubscriptionNotFound(topic, name)
     return number, _subscribed(row)
 
 
@@ -219,11 +207,11 @@ async def publish(tx: Transaction, command: topics.PublishToTopic) -> topics.Pub
     """Store the message in the queue of each subscription that wants its tag."""
     number, topic = await _find(tx, command.topic)
     if command.size_bytes > topic.settings.message_bytes_max:
-        raise MessageTooLong(topic.settings.message_bytes_max)
+        raise errors.MessageTooLong(topic.settings.message_bytes_max)
     tx.need_room()
     message_id, published_at_ms = tx.ids.next(), tx.shown(await tx.now())
     deliveries: list[tuple[QueueRow, NewMessage]] = []
-    undeliverable: list[tuple[str, VeilmqError]] = []
+    undeliverable: list[tuple[str, errors.VeilmqError]] = []
     subscriptions = await _subscriptions(tx, number)
     if not subscriptions:
         await _find(tx, topic.topic)  # they may have gone with the topic since it was looked up
@@ -234,15 +222,15 @@ async def publish(tx: Transaction, command: topics.PublishToTopic) -> topics.Pub
         try:
             queue = await tx.target(name, (0, topic.topic))
             if queue is None:
-                raise QueueNotFound(name)
+                raise errors.QueueNotFound(name)
             made = command.make(topics.Notification(subscription=each, id=message_id, published_at_ms=published_at_ms))
             (new,) = checked([replace(made, dedup_id=str(UUID(bytes=message_id)))], None, queue.settings)
-            if isinstance(new, VeilmqError):
+            if isinstance(new, errors.VeilmqError):
                 raise new
             deliveries.append((queue, new))
-        except (StoreFull, StoreUnavailable):  # it may well be taken: later, and by all of them
+        except (errors.StoreFull, errors.StoreUnavailable):  # it may well be taken: later, and by all of them
             raise
-        except VeilmqError as error:
+        except errors.VeilmqError as error:
             undeliverable.append((each.name, error))
     # In one order, so that two publications do not wait for each other.
     for queue, new in sorted(deliveries, key=lambda delivery: delivery[0].partition):

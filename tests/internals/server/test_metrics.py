@@ -13,7 +13,7 @@ from veilmq.core.commands import Command, CreateQueue, DeleteQueue, Done, QueueC
 from veilmq.core.messages import NewMessage
 from veilmq.core.receipts import EventCounts
 from veilmq.server.metrics import COUNTED_TOGETHER, Counted, Metrics, QueueCountBook, Snapshot, exposition
-from veilmq.store.port import execute
+from veilmq.store.port import SurveyQueues, execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import VirtualClock
 
@@ -44,7 +44,7 @@ class Counting(SqliteStore):
 
     async def names(self) -> list[str]:
         """Return the full names of all queues, in order."""
-        return list((await self.survey(2 * QUEUES)).names)
+        return list((await execute(self, SurveyQueues(names_max=2 * QUEUES))).names)
 
     async def put(self, *names: str) -> None:
         """Send one message to each queue."""

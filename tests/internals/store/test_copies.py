@@ -39,7 +39,7 @@ async def fill(target: FolderTarget, **queues: list[CopiedMessage]) -> None:
     await target.begin({"receipt_key": KEY}, now_ms=NOW_MS, last_queue=9)
     for number, (name, messages) in enumerate(queues.items(), 1):
         settings = QueueSettings(fifo=name == "fifo")
-        queue = CopiedQueue(number, FIFO if settings.fifo else f"000000000000/{name}", settings, b"{}", 0, 0)
+        queue = CopiedQueue(number, FIFO if settings.fifo else f"000000000000/{name}", settings, 0, 0)
         await target.add_queue(queue)
         await target.add_messages(queue, messages)
 

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import asyncpg
+import msgspec
 
 from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
 from veilmq.store.copying import (
@@ -224,8 +225,8 @@ class DatabaseTarget:
         connection = self._lock.connection
         delay_ms = queue.settings.delay_s * SECOND_MS if queue.settings.fifo else 0
         partition = await connection.fetchval(SQL["add_part"], queue.number, delay_ms)
-        row = queue.number, queue.name, queue.encoded, queue.created_at_ms, queue.modified_at_ms, partition
-        await connection.execute(SQL["add_queue"], *row)
+        encoded, times = msgspec.json.encode(queue.settings), (queue.created_at_ms, queue.modified_at_ms)
+        await connection.execute(SQL["add_queue"], queue.number, queue.name, encoded, *times, partition)
         self._partitions[queue.number] = partition
         if queue.settings.fifo:
             self._fifo[queue.number] = queue.settings.retention_s * SECOND_MS

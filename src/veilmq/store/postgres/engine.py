@@ -19,7 +19,7 @@ from veilmq.core.receipts import ReceiptBook
 from veilmq.store import claims, moves, publications
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.cold import COLD, READS, Cold
-from veilmq.store.port import STANDBY, UNREACHABLE, Figure, Survey, execute
+from veilmq.store.port import STANDBY, UNREACHABLE, Figure
 from veilmq.store.postgres.background import JANITOR_MS, ClockGuard, EventExport, Janitor, Mover
 from veilmq.store.postgres.database import IN_DOUBT, Database, DatabaseClock, MachineClock, PostgresOptions, failure_of
 from veilmq.store.postgres.messages import Receipts, Sends
@@ -28,7 +28,6 @@ from veilmq.store.postgres.nodes import Nodes, Rounds
 from veilmq.store.postgres.queues import Coalescer, Measured, Work
 from veilmq.store.postgres.receives import Receives
 from veilmq.store.postgres.transaction import ColdCommands
-from veilmq.store.queue_commands import SurveyQueues
 
 _PROBE_S = 2.0
 
@@ -202,11 +201,6 @@ class PostgresEngine(Node):
         """Return what this node tells of itself and of its way to the database."""
         of_node = self.nodes.figures() + self.clock_guard.figures()
         return [*self.database.figures(), *self._measured.figures(), *of_node]
-
-    async def survey(self, names_max: int) -> Survey:
-        """Return the first ``names_max`` queues by name, and how many there are; raises ``VeilmqError``."""
-        survey: Survey = await execute(self, SurveyQueues(names_max=names_max))
-        return survey
 
     async def answered(self) -> None:
         """Return when nothing waits and nothing is under way."""

@@ -24,7 +24,7 @@ from veilmq.core import commands
 from veilmq.core.commands import Command, Done, QueuePage, QueueView, Wake
 from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable, VeilmqError
 from veilmq.core.receipts import CountEvents, EventCounts, EventRange, ForgetEvents, Forgotten, PlanExport, ReadEvents
-from veilmq.store.port import NOTHING_HELD_BACK, Figure, StoreError, Survey, by_database, execute
+from veilmq.store.port import NOTHING_HELD_BACK, Figure, StoreError, Survey, SurveyQueues, by_database, execute
 from veilmq.store.postgres import databases
 from veilmq.store.postgres.background import Mover, Turn
 from veilmq.store.postgres.database import UNREACHABLE, MachineClock, PostgresOptions, failure_of, sentence
@@ -78,6 +78,7 @@ class Shards:
             commands.CreateQueue: self._create,
             commands.ListQueues: self._list,
             commands.ListDeadLetterSources: self._list_sources,
+            SurveyQueues: self._survey,
             PlanExport: self._plan_export,
             ReadEvents: self._of_export,
             ForgetEvents: self._forget_events,
@@ -529,6 +530,11 @@ class Shards:
         more = len(names) > command.count or any(page.more for page in pages)
         return QueuePage(names=names[: command.count], more=more, views=views[: command.count])
 
+    async def _survey(self, command: SurveyQueues) -> Survey:
+        surveys: list[Survey] = [await execute(engine, command) for engine in self._all()]
+        names = sorted(name for survey in surveys for name in survey.names)
+        return Survey(names[: command.names_max], sum(survey.in_all for survey in surveys))
+
     async def _list_sources(self, command: commands.ListDeadLetterSources) -> QueuePage:
         if await self.find(command.queue) is None:
             raise QueueNotFound(command.queue)
@@ -604,12 +610,6 @@ class Shards:
             Figure("store_outbox_relayed", "Messages relayed to other databases.", "counter", relayed, "database"),
             Figure("store_outbox_failures", "Times that some could not be relayed.", "counter", failures, "database"),
         ]
-
-    async def survey(self, names_max: int) -> Survey:
-        """Return the first ``names_max`` queues by name, and how many there are; raises ``VeilmqError``."""
-        surveys = [await engine.survey(names_max) for engine in self._all()]
-        names = sorted(name for survey in surveys for name in survey.names)
-        return Survey(names[:names_max], sum(survey.in_all for survey in surveys))
 
     async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
         """Return what the home keeps under ``name`` for all nodes; raises ``VeilmqError``."""

@@ -211,7 +211,7 @@ class ConversionTarget(FolderTarget):
         ((in_all,),) = self._old("in_all")
         converted = 0
         for number, name, encoded, *times in self._old("queues"):
-            queue = CopiedQueue(number, name, read_settings(encoded), encoded, *times)
+            queue = CopiedQueue(number, name, read_settings(encoded), *times)
             await self.add_queue(queue)
             for slice_ in self._slices(queue):
                 for is_claimed, together in groupby(slice_, key=lambda each: each.claim is not None):

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Thread
-from typing import Any, cast
+from typing import Any
 
 import apsw
 
@@ -34,8 +34,7 @@ from veilmq.core.errors import OutcomeUnknown, ShuttingDown, VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.cold import STEPS, Scheduler, Sweep
-from veilmq.store.port import FAILED, FULL, NOTHING_HELD_BACK, Figure, Survey, execute, gauge
-from veilmq.store.queue_commands import SurveyQueues
+from veilmq.store.port import FAILED, FULL, NOTHING_HELD_BACK, Figure, execute, gauge
 from veilmq.store.sqlite.batch import Batch, Entry
 from veilmq.store.sqlite.database import (
     LONG_LOG,
@@ -265,10 +264,6 @@ class SqliteStore:
         self.submit(step, answered)
 
     # What an operator asks.
-
-    async def survey(self, names_max: int) -> Survey:
-        """Return the first ``names_max`` queues by name, and how many there are."""
-        return cast(Survey, await execute(self, SurveyQueues(names_max=names_max)))
 
     @property
     def kept(self) -> str:

@@ -17,7 +17,7 @@ from veilmq.core.settings import QueueSettings
 from veilmq.store.copying import CopiedMessage, CopiedQueue, CopyRefused
 from veilmq.store.postgres.copying import CopyLock, DatabaseSource, DatabaseTarget
 
-JOBS = CopiedQueue(1, QUEUE, QueueSettings(), b"{}", 0, 0)
+JOBS = CopiedQueue(1, QUEUE, QueueSettings(), 0, 0)
 
 
 def filled(url: str, fill: Callable[[DatabaseTarget, CopyLock, int], Awaitable[None]]) -> None:

@@ -17,7 +17,7 @@ from veilmq.core.commands import SetAccount, ShowAccount
 from veilmq.core.errors import OutcomeUnknown, QueueNotFound, ReceiptInvalid, StoreUnavailable
 from veilmq.core.receipts import CountEvents, ForgetEvents, PlanExport, ReadEvents, decode_events
 from veilmq.core.settings import AccountSettings
-from veilmq.store.port import StoreError, execute
+from veilmq.store.port import StoreError, SurveyQueues, execute
 from veilmq.store.postgres import Shards
 from veilmq.store.postgres.background import JANITOR_MS, POLL_MS
 from veilmq.store.postgres.outbox import CLAIM_MS
@@ -144,7 +144,7 @@ def test_listings_are_of_all_databases(host: ShardsHost) -> None:
     assert (page.names, page.more) == (["q3", "q4"], False)
     page = host.do(commands.ListDeadLetterSources(queue=DEAD, after=names(5)[0], count=3))
     assert (page.names, page.more) == (names(5)[1:4], True)
-    assert host.run(host.engine.survey(2)) == ([DEAD, names(1)[0]], 6)
+    assert host.do(SurveyQueues(names_max=2)) == ([DEAD, names(1)[0]], 6)
     assert host.run(host.engine.readiness_failures()) == []
     assert {figure.name for figure in host.engine.figures()} > {"store_reachable", "store_outbox_relayed"}
 
