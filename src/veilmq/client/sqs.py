@@ -169,11 +169,7 @@ class QueueClient:
     # ------------------------------------------------------------------------------------------------- queues
 
     def create_queue(
-        self,
-        queue: str,
-        settings: Mapping[str, SettingValue] | None = None,
-        *,
-        tags: Mapping[str, str] | None = None,
+        self, queue: str, settings: Mapping[str, SettingValue] | None = None, *, tags: Mapping[str, str] | None = None
     ) -> str:
         """Create ``queue``, or find it with the same settings (fields of ``QueueSettings``); returns its URL.
 

@@ -358,13 +358,7 @@ class RunningServer:
             await self._serve_until_the_end()
 
     async def _serve_until_the_end(self) -> None:
-        await serve(
-            self._settings,
-            clock=self.clock,
-            wall_s=self._wall_s,
-            ready=self._serving,
-            around=self._around,
-        )
+        await serve(self._settings, clock=self.clock, wall_s=self._wall_s, ready=self._serving, around=self._around)
 
     def _serving(self, bound: Bound) -> None:
         self._ready.set_result((bound, asyncio.get_running_loop()))
