@@ -7,7 +7,6 @@ Every call is idempotent, so all of them are tried again when a reply is lost. F
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any, ClassVar, Self
 from urllib.parse import quote, urlencode
 
@@ -50,13 +49,9 @@ class QueueApi:
         self._path = ""
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

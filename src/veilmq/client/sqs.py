@@ -8,7 +8,6 @@ being raised. Every call raises ``ClientError`` when the server refuses and ``Un
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import time
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
@@ -140,19 +139,14 @@ class QueueClient:
     """
 
     def __init__(self, caller: Caller) -> None:
-        """Send nothing yet."""
         self._caller = caller
         self._call = caller.call
         self._urls: dict[str, str] = {}
 
     def __enter__(self) -> Self:
-        """Return the client itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

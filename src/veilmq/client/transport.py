@@ -186,7 +186,6 @@ class LongPolls:
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._here = threading.local()
         self._lock = threading.Lock()
         self._waiting: set[Any] = set()

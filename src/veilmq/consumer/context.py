@@ -15,7 +15,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from veilmq.client.messages import ReceivedMessage
@@ -306,29 +305,22 @@ class Fence:
     __slots__ = ("_context",)
 
     def __init__(self, context: Context) -> None:
-        """Ask nothing yet."""
         self._context = context
 
     def __enter__(self) -> Self:
-        """Confirm the lease; raises ``LeaseLost``."""
         self._context.check()
         self._context.lease.confirm()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Do nothing."""
 
     async def __aenter__(self) -> Self:
-        """Confirm the lease; raises ``LeaseLost``."""
         self._context.check()
         await self._context.lease.confirmed()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Do nothing."""
 
 
@@ -338,7 +330,6 @@ class Delivery:
     __slots__ = ("cause", "context", "given_up", "interrupt", "lease", "message")
 
     def __init__(self, lease: Lease, context: Context) -> None:
-        """Nothing has begun."""
         self.lease = lease
         self.message: ReceivedMessage = lease.message
         self.context = context
@@ -399,15 +390,12 @@ class Batch(Sequence[Item[T]]):
         return [item.body for item in self._items]
 
     def __len__(self) -> int:
-        """Return how many items there are."""
         return len(self._items)
 
     def __iter__(self) -> Iterator[Item[T]]:
-        """Go through the items in order."""
         return iter(self._items)
 
     def __getitem__(self, place: int) -> Item[T]:  # type: ignore[override]  # no slices
-        """Return one item."""
         return self._items[place]
 
 

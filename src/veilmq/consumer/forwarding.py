@@ -67,7 +67,6 @@ class GroupOrder:
     """The groups of a FIFO intake that wait behind a message that stayed; of a standard queue, none."""
 
     def __init__(self, *, fifo: bool) -> None:
-        """Hold none."""
         self._fifo = fifo
         self._held: set[str | None] = set()
 

@@ -99,7 +99,6 @@ class Content:
     __slots__ = ("_document", "_message")
 
     def __init__(self, message: ReceivedMessage) -> None:
-        """Look at nothing yet."""
         self._message = message
         self._document: Any = _UNREAD
 

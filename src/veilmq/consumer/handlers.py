@@ -27,7 +27,6 @@ class Hooks:
     """Functions by what they watch."""
 
     def __init__(self) -> None:
-        """Watch nothing."""
         self._hooks: dict[str, list[Hook]] = {}
 
     def add(self, name: str, hook: Hook) -> None:

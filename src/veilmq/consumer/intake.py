@@ -257,7 +257,6 @@ class Outstanding:
     __slots__ = ("_bytes_max", "_messages", "_received_bytes", "held_bytes")
 
     def __init__(self, bytes_max: int = OUTSTANDING_BYTES_MAX) -> None:
-        """Begin with nothing."""
         self._bytes_max = bytes_max
         self._messages = 0
         self._received_bytes = 0
@@ -300,7 +299,6 @@ class Schedule:
     """Messages that wait; ``ordered`` keeps groups in order, otherwise groups mean nothing."""
 
     def __init__(self, *, ordered: bool) -> None:
-        """Begin with nothing."""
         self._ordered = ordered
         self._ready: deque[Delivery] = deque()
         self._groups: dict[str, deque[Delivery]] = {}
@@ -400,7 +398,6 @@ class HandlerBatches:
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        """Return how many messages wait in batches that are not full."""
         return sum(map(len, self._open.values()))
 
     def next(self) -> list[Delivery]:

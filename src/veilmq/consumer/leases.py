@@ -247,7 +247,6 @@ class DueHeap:
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        """Begin with nothing due."""
         self._entries: list[Entry] = []
 
     def put(self, lease: Lease, at_s: float) -> None:
@@ -318,7 +317,6 @@ class LeaseTable:
         self._calls: list[Callable[[], object]] = []
 
     def __len__(self) -> int:
-        """Return how many leases are open."""
         return sum(len(subscription.live) for subscription in self._subscriptions)
 
     def subscribe(

@@ -48,7 +48,6 @@ class Histogram:
     __slots__ = ("counts", "observe", "sum_s")
 
     def __init__(self) -> None:
-        """Begin empty."""
         self.counts = [0] * (len(EDGES_S) + 1)
         self.sum_s = 0.0
         self.observe: Callable[[float], object] | None = None
@@ -72,7 +71,6 @@ class Counters:
     __slots__ = ("buffer_wait", "events", "handle_time", "hold_time", "queue_wait")
 
     def __init__(self) -> None:
-        """Begin at zero."""
         self.events: Counter[str] = Counter(dict.fromkeys(EVENTS, 0))
         self.queue_wait = Histogram()
         self.buffer_wait = Histogram()
@@ -110,7 +108,6 @@ class Exported:
     """The metrics that are exported now; threads may share it."""
 
     def __init__(self) -> None:
-        """Export nothing."""
         self._lock = threading.Lock()
         self._metrics: tuple[Metric, ...] = ()
 
@@ -167,7 +164,6 @@ class Collector:
     """What ``prometheus_client`` calls at each scrape."""
 
     def __init__(self, metrics: Exported) -> None:
-        """Read ``metrics``."""
         self._metrics = metrics
 
     def describe(self) -> list[Any]:

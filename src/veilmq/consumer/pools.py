@@ -42,7 +42,6 @@ class AsyncPool:
     """Async handlers, in the task that calls ``run``."""
 
     def __init__(self, handler: Handler) -> None:
-        """Run ``handler``."""
         self._handler = handler
 
     async def run(self, deliveries: Sequence[Delivery]) -> list[Ending]:
@@ -72,7 +71,6 @@ class ThreadPool:
     """Plain handlers, each in a thread. A thread cannot be stopped: the handler checks its ``Context``."""
 
     def __init__(self, handler: Handler) -> None:
-        """Run ``handler`` in as many threads as its concurrency."""
         self._handler = handler
         self._threads = Threads(f"veilmq-{handler.name}", handler.options.concurrency)
 
@@ -305,7 +303,6 @@ class Worker:
     """One process, with the parent's end of its pipe."""
 
     def __init__(self, handler: Handler) -> None:
-        """Start nothing yet."""
         self._handler = handler
         self._process: Any = None
         self._pipe: Connection | None = None

@@ -78,14 +78,12 @@ class InMemory:
     """A ``RecordStore`` that several handlers, and several consumers of a process, may share."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        """Record nothing yet."""
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._records: dict[str, _MemoryRecord] = {}
         self._ends: list[tuple[float, str]] = []
 
     def __len__(self) -> int:
-        """Return how many records there are."""
         with self._lock:
             self._drop_ended(self._clock.now_s())
             return len(self._records)

@@ -406,7 +406,6 @@ class RenewalDurations:
     __slots__ = ("call", "lateness", "renewal")
 
     def __init__(self) -> None:
-        """Begin with no observation."""
         self.call = Durations()
         self.renewal = Durations()
         self.lateness = Durations()

@@ -39,7 +39,6 @@ class RenewalMetrics:
     __slots__ = ("_lock", "calls", "entries", "errors", "lateness", "margin", "results", "took")
 
     def __init__(self) -> None:
-        """Begin at zero."""
         self._lock = threading.Lock()
         self.calls = 0
         self.entries = 0

@@ -34,7 +34,6 @@ class Deadline:
     __slots__ = ("_delivery", "_loop", "_options", "_stall", "_timer")
 
     def __init__(self, delivery: Delivery, options: Options, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin now."""
         self._delivery = delivery
         self._options = options
         self._loop = loop

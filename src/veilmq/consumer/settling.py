@@ -245,12 +245,10 @@ class HandledIds:
     __slots__ = ("_ids", "_most")
 
     def __init__(self, most: int = HANDLED_IDS_MAX) -> None:
-        """Remember nothing yet."""
         self._ids: OrderedDict[str, None] = OrderedDict()
         self._most = most
 
     def __len__(self) -> int:
-        """Return how many ids are known."""
         return len(self._ids)
 
     def add(self, message_id: str) -> None:
@@ -260,7 +258,6 @@ class HandledIds:
             self._ids.popitem(last=False)
 
     def __contains__(self, message_id: str) -> bool:
-        """Tell whether ``message_id`` is known."""
         if message_id not in self._ids:
             return False
         self._ids.move_to_end(message_id)

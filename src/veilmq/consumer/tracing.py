@@ -31,7 +31,6 @@ class Tracing:
     """Spans through one provider; threads may share it."""
 
     def __init__(self, provider: trace.TracerProvider) -> None:
-        """Begin with no span."""
         self._tracer = provider.get_tracer(OTEL_SCOPE, __version__)
         self._spans: dict[int, Span] = {}  # by the number of the lease
 

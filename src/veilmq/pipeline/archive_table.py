@@ -161,7 +161,6 @@ class ArchiveTable:
     """The table in a folder or at a URL."""
 
     def __init__(self, place: str | Path) -> None:
-        """Open nothing."""
         self.place = Place.at(place)
         self.location = self.place.location
 

@@ -208,7 +208,6 @@ class ReceiptCounts:
     extensions: float = 0.0
 
     def __add__(self, other: "ReceiptCounts") -> "ReceiptCounts":
-        """Return the sum of both."""
         return total([self, other])
 
     def scaled(self, weight: float) -> "ReceiptCounts":

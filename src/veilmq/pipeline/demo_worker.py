@@ -72,7 +72,6 @@ class Worker:
     """
 
     def __init__(self, endpoint: str, number: int, done: str, queues: Sequence[str]) -> None:
-        """Connect to nothing yet."""
         self._endpoint, self._number = endpoint, number
         self._done, self._queues = done, list(queues)
         self.stop = threading.Event()

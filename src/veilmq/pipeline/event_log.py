@@ -62,7 +62,6 @@ class EventLog:
     """The table ``receipt_closed`` in a folder or at a URL."""
 
     def __init__(self, spark: SparkSession, place: str) -> None:
-        """Read nothing."""
         self._spark = spark
         self.root = located(place)
         self._files: Any
@@ -220,7 +219,6 @@ class CellStore:
     """The cells, the waits and the names of the counted files, under one folder or URL."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
-        """Open nothing."""
         self._spark = spark
         self._location = located(location)
 

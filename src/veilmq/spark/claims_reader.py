@@ -158,7 +158,6 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._budget: int | None = None  # remaining messages of a query with trigger(availableNow=True)
 
     def __reduce__(self) -> tuple[type, tuple[SourceOptions]]:
-        """Pickle only the options."""
         return ClaimsStreamReader, (self._options,)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
@@ -364,7 +363,6 @@ class ShardPartition(InputPartition):
     """A shard of claim ``number`` of ``source``."""
 
     def __init__(self, source: str, number: int, shard: int) -> None:
-        """Identify the shard."""
         super().__init__((source, number, shard))
         self.source = source
         self.number = number

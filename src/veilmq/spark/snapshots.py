@@ -65,7 +65,6 @@ class SnapshotReader(DataSourceReader):
     """Reads the visible messages of a queue."""
 
     def __init__(self, options: SourceOptions, name: str) -> None:
-        """Bind nothing."""
         self._options = options
         self._name = name
 

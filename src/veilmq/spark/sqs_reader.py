@@ -46,7 +46,6 @@ class HeldReceipts:
     """The received messages by batch, until they are deleted."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Start the renewal thread."""
         connection = options.connection
         self._options = options
         self._queue = connection.queue
@@ -143,7 +142,6 @@ class MessagesPartition(InputPartition):
     """Messages for a task, with the columns of the source."""
 
     def __init__(self, batch: "pa.RecordBatch") -> None:
-        """Store the messages."""
         super().__init__(None)
         self.batch = batch
 
@@ -159,7 +157,6 @@ class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._budget: int | None = None
 
     def __reduce__(self) -> tuple[type, tuple[SourceOptions]]:
-        """Pickle only the options."""
         return SqsStreamReader, (self._options,)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names

@@ -26,7 +26,6 @@ class VirtualTimer:
         self.callback: Callable[[], object] | None = callback
 
     def __lt__(self, other: "VirtualTimer") -> bool:
-        """Order by instant, then by when it was set."""
         return (self.at_ms, self.number) < (other.at_ms, other.number)
 
     def cancel(self) -> None:
@@ -42,7 +41,6 @@ class VirtualClock(StoreClock):
     """
 
     def __init__(self, start_ms: int = START_MS, *, synchronised: bool = True) -> None:
-        """Stand at ``start_ms``."""
         self.synchronised = synchronised
         self.boot_id = "boot 1"
         self._boots = 1
@@ -132,7 +130,6 @@ class SteppedClock:
     """``veilmq.consumer.clock.Clock`` for tests; threads may share it, one of them moves it."""
 
     def __init__(self, now_s: float = 0.0) -> None:
-        """Stand at ``now_s``."""
         self._now_s = now_s
         self._moved = threading.Condition()
         self._alarms: list[SteppedAlarm] = []
@@ -191,7 +188,6 @@ class SteppedAlarm:
     """An alarm of a ``SteppedClock``."""
 
     def __init__(self, clock: SteppedClock, moved: threading.Condition) -> None:
-        """Made by the clock."""
         self.at_s: float | None = None
         self._clock = clock
         self._moved = moved
@@ -237,7 +233,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """Runs in a thread of its own; the properties, ``wake`` and ``call_soon_threadsafe`` are for other threads."""
 
     def __init__(self, clock: SteppedClock) -> None:
-        """Take the time from ``clock``."""
         self._waiting = _Waiting(clock)
         super().__init__(self._waiting)
         self._clock = clock

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from time import monotonic, sleep
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 from weakref import finalize
 
@@ -43,7 +42,6 @@ class DirectTransport(Transport):
     """``Transport`` to ``server``; what is tried again is the same, at instants of ``clock``."""
 
     def __init__(self, server: RunningServer, clock: SteppedClock) -> None:
-        """Send nothing yet."""
         super().__init__(server.endpoint)
         self._server = server
         self._clock = clock
@@ -172,7 +170,6 @@ class BenchTime:
     """Runs the handlers of ``app`` against ``server``, both in a time that ``advance`` moves."""
 
     def __init__(self, app: Consumer, server: RunningServer) -> None:
-        """Start nothing yet."""
         self.clock = SteppedClock()
         self.renewals: list[Renewal] = []
         self._app = app
@@ -314,12 +311,9 @@ class ConsumerBench:
         self._closed.atexit = False  # at exit it cannot stop in order: its threads are daemons
 
     async def __aenter__(self) -> Self:
-        """Return it."""
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stop the consumer as a program would, and then the server."""
         await asyncio.to_thread(self._closed)
 

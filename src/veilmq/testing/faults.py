@@ -31,7 +31,6 @@ class Held:
     """A request without a reply; a ``Pending``."""
 
     def __init__(self, request: Request) -> None:
-        """Do nothing with ``request``."""
         self._request = request
 
     def withdraw(self) -> None:
@@ -222,7 +221,6 @@ class Fault(NamedTuple):
     play: Callable[[Scene], Pending | None]
 
     def __repr__(self) -> str:
-        """Return the name."""
         return self.name
 
 
@@ -355,7 +353,6 @@ class FaultPlan:
     """The faults of one server. Tests may write it from any thread while the server plays it."""
 
     def __init__(self, clock: Clock) -> None:
-        """``clock`` is the server's."""
         self._clock = clock
         self._lock = threading.Lock()
         self._rows: list[_Row] = []

@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from time import monotonic, sleep
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from veilmq.client import sqs
@@ -46,14 +45,12 @@ class RunningQueue:
     """A queue and its ``name`` and ``url``. ``str()`` is the URL."""
 
     def __init__(self, *, name: str, url: str, account: str, do: Do) -> None:
-        """Made by ``RunningServer.queue``."""
         self.name = name
         self.url = url
         self.full_name = f"{account}/{name}"
         self._do = do
 
     def __str__(self) -> str:
-        """Return the URL."""
         return self.url
 
     def __repr__(self) -> str:
@@ -127,7 +124,6 @@ class RunningServer:
         follow: Following | None = None,
         **settings: Any,
     ) -> None:
-        """Start nothing yet."""
         self._following = follow
         self._follow: Follow | None = None
         self.clock: StoreClock = clock or VirtualClock()
@@ -144,9 +140,7 @@ class RunningServer:
         self.bound, self._loop = self._ready.result(_PATIENCE_S)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop the server as SIGTERM would, and wait for its end."""
         self.stop()
 
