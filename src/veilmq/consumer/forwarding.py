@@ -163,17 +163,15 @@ class SendRelay:
             return [error] * len(batch)
         outcomes: list[RelayOutcome] = [each if isinstance(each, ClientError) else None for each in sent]
         arrived = [number for number, outcome in enumerate(outcomes) if outcome is None]
-        for number, outcome in zip(arrived, self._delete([batch[number] for number in arrived]), strict=True):
+        deleted: Sequence[RelayOutcome] = []
+        try:
+            if arrived:
+                deleted = self._client.delete_batch(self._intake, [batch[number].message.receipt for number in arrived])
+        except (ClientError, Unreachable) as error:
+            deleted = [error] * len(arrived)
+        for number, outcome in zip(arrived, deleted, strict=True):
             outcomes[number] = outcome
         return outcomes
-
-    def _delete(self, messages: Sequence[RelayedMessage]) -> Sequence[RelayOutcome]:
-        if not messages:
-            return []
-        try:
-            return self._client.delete_batch(self._intake, [each.message.receipt for each in messages])
-        except (ClientError, Unreachable) as error:
-            return [error] * len(messages)
 
 
 def _ordered(messages: Sequence[RelayedMessage]) -> list[list[RelayedMessage]]:
@@ -311,36 +309,30 @@ class Forwarder:
         return self.totals()
 
     def _work(self) -> None:
-        pause_s = _PAUSE_S_MIN
+        pause_s, options = _PAUSE_S_MIN, self._options
         while not self._stop.is_set():
             try:
-                messages = self._receive()
+                messages = self._client.receive(
+                    options.intake,
+                    count=SQS_BATCH_ENTRIES_MAX,
+                    timeout_s=options.timeout_s,
+                    wait_s=_LAST_WAIT_S if options.until_empty else options.wait_s,
+                )
             except (ClientError, Unreachable) as error:
                 if not _is_transient(error):
                     raise
-                log.warning("nothing could be received from %s: %s", self._options.intake, error)
+                log.warning("nothing could be received from %s: %s", options.intake, error)
                 worked = False
             else:
-                if not messages and self._options.until_empty:
+                if not messages and options.until_empty:
                     return
-                worked = self._forward(messages)
+                worked = not messages or self._forward(messages)
             pause_s = _PAUSE_S_MIN if worked else min(2 * pause_s, _PAUSE_S_MAX)
             if not worked:
                 self._stop.wait(pause_s)
 
-    def _receive(self) -> list[ReceivedMessage]:
-        options = self._options
-        return self._client.receive(
-            options.intake,
-            count=SQS_BATCH_ENTRIES_MAX,
-            timeout_s=options.timeout_s,
-            wait_s=_LAST_WAIT_S if options.until_empty else options.wait_s,
-        )
-
     def _forward(self, received: Sequence[ReceivedMessage]) -> bool:
         """Relay the messages; return whether the server works."""
-        if not received:
-            return True
         messages = [RelayedMessage(message, *self._router.route(message)) for message in received]
         outcomes: Sequence[RelayOutcome]
         try:
@@ -367,11 +359,12 @@ def forwarder_metrics(intake: str, totals: Callable[[], Totals]) -> list[Metric]
     """Return the metrics of the forwarder of ``intake``, which are read from ``totals``."""
 
     def metric(name: str, text: str, labels: Labels, read: Callable[[Totals], Mapping[Labels, int]]) -> Metric:
-        def values() -> list[tuple[Labels, int]]:
-            return [((intake, *own), count) for own, count in read(totals()).items()]
-
         return Metric(
-            name=f"veilmq_forward_{name}", kind=MetricKind.COUNTER, text=text, labels=("intake", *labels), read=values
+            name=f"veilmq_forward_{name}",
+            kind=MetricKind.COUNTER,
+            text=text,
+            labels=("intake", *labels),
+            read=lambda: [((intake, *own), count) for own, count in read(totals()).items()],
         )
 
     def routed(now: Totals) -> Mapping[Labels, int]:

@@ -16,6 +16,7 @@ import logging
 import math
 import sqlite3
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from veilmq.client.messages import ReceivedMessage
-from veilmq.consumer.clock import Clock, Span, SystemClock, Threads, span_s, wall_s
+from veilmq.consumer.clock import Clock, Span, SystemClock, Threads, span_s
 from veilmq.consumer.context import DONE, Backoff, Cause, Delivery, Ending, EndingKind, ending_of
 from veilmq.consumer.leases import Lease, LeaseState
 from veilmq.consumer.metrics import Counters
@@ -38,9 +39,9 @@ class Standing(Enum):
     """What ``begin`` has found."""
 
     OURS = "ours"
-    """Nobody has done it or does it; it is begun now."""
+    """Neither done nor begun by another; it is begun now."""
     BUSY = "busy"
-    """Somebody else does it."""
+    """Another owner does it."""
     DONE = "done"
 
 
@@ -65,7 +66,7 @@ class RecordStore(Protocol):
         """Record that ``key`` is done, by any owner, and keep that for ``for_s``."""
 
     def forget(self, key: str, *, owner: str) -> None:
-        """Remove the record if it is ``owner``'s: the work was not done, and anybody may begin it."""
+        """Remove the record if it is ``owner``'s: the work was not done, and any owner may begin it."""
 
 
 class _MemoryRecord(NamedTuple):
@@ -157,7 +158,7 @@ class InFile:
     exist; ``close`` it when no handler runs any more.
     """
 
-    def __init__(self, path: str | Path, *, wall_s: Callable[[], float] = wall_s) -> None:
+    def __init__(self, path: str | Path, *, wall_s: Callable[[], float] = time.time) -> None:
         """Open the file at ``path``, or make it. Raises ``sqlite3.Error`` for a file that is none of SQLite's."""
         self._wall_s = wall_s
         self._lock = threading.Lock()
@@ -214,53 +215,43 @@ class InFile:
 TTL = "1d"
 
 
-class Idempotency(Protocol):
-    """What the option ``idempotency`` of a handler takes."""
+class Idempotency:
+    """What the option ``idempotency`` of a handler takes: a name for the work of each message, and its records."""
 
-    @property
-    def store(self) -> RecordStore:
-        """Where the records are."""
-
-    @property
-    def ttl_s(self) -> float:
-        """How long the record of done work is kept."""
+    def __init__(self, store: RecordStore, ttl: Span = TTL) -> None:
+        """``ttl`` is how long the record of done work is kept."""
+        self.store = store
+        self.ttl_s = span_s(ttl)
+        if not self.ttl_s:
+            raise ValueError("ttl is 0: nothing would be remembered; give a span like 1d")
 
     def key(self, message: ReceivedMessage) -> str:
         """Return the name of the work that ``message`` requests."""
+        raise NotImplementedError
 
 
-class ByMessageId:
-    """One piece of work is one message: deliveries of it after the first that was done are deleted."""
+class ByMessageId(Idempotency):
+    """One piece of work is one message: deliveries of it after the first that was done are deleted.
 
-    def __init__(self, store: RecordStore, ttl: Span = TTL) -> None:
-        """``ttl`` should be longer than a message may take to return; its retention at the most."""
-        self.store = store
-        self.ttl_s = _positive_s(ttl)
+    ``ttl`` should be longer than a message may take to return; its retention at the most.
+    """
 
     def key(self, message: ReceivedMessage) -> str:
         """Return the message's id."""
         return message.id
 
 
-class ByKey:
+class ByKey(Idempotency):
     """Messages with the same key request the same work: it is done for the first, the others are deleted."""
 
     def __init__(self, store: RecordStore, key: Callable[[ReceivedMessage], str], ttl: Span = TTL) -> None:
         """``key`` takes the message, whatever the handler takes; ``ttl`` is for how long a repetition is one."""
-        self.store = store
-        self.ttl_s = _positive_s(ttl)
+        super().__init__(store, ttl)
         self._key = key
 
     def key(self, message: ReceivedMessage) -> str:
         """Return what the user's function says."""
         return self._key(message)
-
-
-def _positive_s(ttl: Span) -> float:
-    ttl_s = span_s(ttl)
-    if not ttl_s:
-        raise ValueError("ttl is 0: nothing would be remembered; give a span like 1d")
-    return ttl_s
 
 
 STORE_CALLS_MAX = 4
@@ -326,9 +317,10 @@ class Keeper:
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
             return ending_of(error)
         record = _Record(f"{self._prefix}:{key}", uuid.uuid4().hex)
-        renewals = delivery.lease.renewals
+        lease = delivery.lease
+        renewals = lease.renewals
         try:
-            begun = await self._in_thread(partial(self._begin_record, record, delivery.lease))
+            begun = await self._in_thread(partial(self._begin_record, record, lease))
         except Exception as error:  # noqa: BLE001 - a store may raise anything
             _log.exception("message %s: no record could be begun", delivery.message.id)
             return self._later(delivery, f"The store of records failed: {error}", 0.0)
@@ -336,24 +328,19 @@ class Keeper:
             return DONE
         if begun.standing is Standing.BUSY:
             return self._later(delivery, "Another worker is at this work.", begun.left_s)
-        return self._keep(delivery, record, renewals)
+        self._records[lease.number] = record
+        lease.on_renewed = partial(self._renewed, delivery, record, asyncio.get_running_loop())
+        if lease.renewals != renewals:  # since it was begun
+            lease.on_renewed()
+        if lease.state_at(self._clock.now_s()) is not LeaseState.HELD:
+            return Ending(kind=EndingKind.LEFT, reason="The lease ended while its record was begun.")
+        return None
 
     def _begin_record(self, record: _Record, lease: Lease) -> Begun:
         return self._idempotency.store.begin(record.key, owner=record.owner, for_s=self._left_s(lease))
 
-    def _keep(self, delivery: Delivery, record: _Record, renewals: int) -> Ending | None:
-        """Extend the record from now on, and at once if the lease was renewed since there were so many ``renewals``."""
-        self._records[delivery.lease.number] = record
-        renewed = partial(self._renewed, delivery, record, asyncio.get_running_loop())
-        delivery.lease.on_renewed = renewed
-        if delivery.lease.renewals != renewals:
-            renewed()
-        if delivery.lease.state_at(self._clock.now_s()) is not LeaseState.HELD:
-            return Ending(kind=EndingKind.LEFT, reason="The lease ended while its record was begun.")
-        return None
-
     def _later(self, delivery: Delivery, reason: str, after_s: float) -> Ending:
-        """Come back, at a time that is named: it is not an attempt that failed, and no number of them rejects."""
+        """Return it later, at a named time: it is not an attempt that failed, and no number of them rejects."""
         after_s = max(math.ceil(after_s), self._retry.after_s(delivery.attempt), 1)
         return Ending(kind=EndingKind.RETRY, after_s=after_s, reason=reason)
 
@@ -362,27 +349,22 @@ class Keeper:
         self._threads.submit(partial(self._extend, delivery, record, loop))
 
     def _extend(self, delivery: Delivery, record: _Record, loop: asyncio.AbstractEventLoop) -> None:
-        store, left_s = self._idempotency.store, self._left_s(delivery.lease)
+        """Extend the record, or begin one anew that ended before, unless another owner has begun it since.
+
+        If the handler ends meanwhile, its end may have come before this begin, and then nothing is left of it.
+        """
+        store, number = self._idempotency.store, delivery.lease.number
         try:
-            ours = store.extend(record.key, owner=record.owner, for_s=left_s) or self._is_begun_anew(delivery, record)
+            ours = store.extend(record.key, owner=record.owner, for_s=self._left_s(delivery.lease))
+            if not ours and number in self._records:
+                ours = self._begin_record(record, delivery.lease).standing is Standing.OURS
+                if ours and number not in self._records:
+                    store.forget(record.key, owner=record.owner)
         except Exception:  # noqa: BLE001 - a store may raise anything; the next renewal tries again
             _log.exception("message %s: its record could not be extended", delivery.message.id)
             return
         if not ours:
             loop.call_soon_threadsafe(self._taken, delivery)
-
-    def _is_begun_anew(self, delivery: Delivery, record: _Record) -> bool:
-        """Begin a record that ended before it was extended; return whether no other owner has begun it since.
-
-        If the handler ends meanwhile, its end may have come before this begin, and then nothing is left of it.
-        """
-        number = delivery.lease.number
-        if number not in self._records:
-            return False
-        ours = self._begin_record(record, delivery.lease).standing is Standing.OURS
-        if ours and number not in self._records:
-            self._idempotency.store.forget(record.key, owner=record.owner)
-        return ours
 
     def _taken(self, delivery: Delivery) -> None:
         """Stop the handler: another worker has begun, or done, its work."""

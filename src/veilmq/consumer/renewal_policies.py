@@ -4,10 +4,12 @@ A policy is pure: the renewer calls it, clamps the result to what the service al
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
+from itertools import accumulate
 from typing import Protocol
 
 from veilmq.client.messages import DEAD_RECEIPT_CODES, ClientError, Hidden
@@ -118,20 +120,27 @@ def checked_timeout_s(timeout_s: int) -> int:
     return timeout_s
 
 
-def expiry_s(*, answered_at_s: float, timeout_s: int, measured: Measured) -> float:
-    """Return when a lease ends at the earliest: counted from the reply, less the time that it may have taken to come.
-
-    That time is the measured one of a short call, a renewal's, and at most half of the lease.
-    """
-    return answered_at_s + timeout_s - min(measured.renewal_s or 0.0, timeout_s / 2)
-
-
-class Fixed:
-    """A heartbeat: leases of one length, renewed at one interval."""
+class _WhileAllowed:
+    """What policies have in common that renew a lease as long as the service allows."""
 
     timely_only = False
     queue_decides = False
     server_decides = False
+
+    def first_expiry_s(self, *, answered_at_s: float, timeout_s: int, measured: Measured) -> float:
+        """Return the end as counted from the reply, less the time that it may have taken to come.
+
+        That time is the measured one of a short call, a renewal's, and at most half of the lease.
+        """
+        return answered_at_s + timeout_s - min(measured.renewal_s or 0.0, timeout_s / 2)
+
+    def is_over(self, lease: LeaseTerms, at_s: float) -> bool:
+        """Return ``False``."""
+        return False
+
+
+class Fixed(_WhileAllowed):
+    """A heartbeat: leases of one length, renewed at one interval."""
 
     def __init__(self, lease: Duration, every: Duration | None = None) -> None:
         """``lease`` is whole seconds; ``every`` is shorter, half of it unless given. Raises ``ValueError``."""
@@ -145,17 +154,9 @@ class Fixed:
         """Return the length of the lease."""
         return self.lease_s
 
-    def first_expiry_s(self, *, answered_at_s: float, timeout_s: int, measured: Measured) -> float:
-        """Return the end as counted from the reply, less the time that it may have taken to come."""
-        return expiry_s(answered_at_s=answered_at_s, timeout_s=timeout_s, measured=measured)
-
     def renew_at_s(self, lease: LeaseTerms, now_s: float) -> float:
         """Return the next beat."""
         return lease.renewed_at_s + self.every_s
-
-    def is_over(self, lease: LeaseTerms, at_s: float) -> bool:
-        """Return ``False``: it renews as long as the service allows."""
-        return False
 
     def extension_s(self, lease: LeaseTerms, now_s: float) -> int:
         """Return the length of the lease."""
@@ -171,7 +172,7 @@ SAMPLES_TRUSTED = 100
 RENEWAL_S_SUPPOSED = 1.0
 
 
-class Adaptive:
+class Adaptive(_WhileAllowed):
     """The default policy: leases that fit the work, renewed early enough for the network; durations in seconds.
 
     The guard is how long before its end a lease is renewed: four times the slowest percent of renewals and of the
@@ -179,10 +180,6 @@ class Adaptive:
     percent of holding times, so that most messages need no renewal at all; and no less than the age of the message
     itself, since work that has lasted for long tends to go on for as long again. A maximum bounds what a crash hides.
     """
-
-    timely_only = False
-    queue_decides = False
-    server_decides = False
 
     def __init__(
         self, *, shortest_s: int = 30, longest_s: int = 300, guard_s_min: float = 2.0, guard_share: float = 1 / 3
@@ -213,19 +210,11 @@ class Adaptive:
         """Return the length that fits what was held lately; ``None`` while nothing was."""
         return None if measured.hold_s is None else self.length_s(measured)
 
-    def first_expiry_s(self, *, answered_at_s: float, timeout_s: int, measured: Measured) -> float:
-        """Return the end as counted from the reply, less the time that it may have taken to come."""
-        return expiry_s(answered_at_s=answered_at_s, timeout_s=timeout_s, measured=measured)
-
     def renew_at_s(self, lease: LeaseTerms, now_s: float) -> float:
         """Return an instant up to a quarter of the guard before the latest one, so that leases spread."""
         remaining_s = lease.expires_at_s - now_s
         guard_s = max(self.guard_s(lease.measured), self.guard_share * remaining_s) * (1 + lease.jitter / 4)
         return lease.expires_at_s - min(guard_s, remaining_s / 2)
-
-    def is_over(self, lease: LeaseTerms, at_s: float) -> bool:
-        """Return ``False``: it renews as long as the service allows."""
-        return False
 
     def extension_s(self, lease: LeaseTerms, now_s: float) -> int:
         """Return the length that fits what was held lately, and the message's own age."""
@@ -297,7 +286,7 @@ class NServiceBusPolicy:
         return now_s + renew_after_s(lease.expires_at_s - now_s)
 
     def is_over(self, lease: LeaseTerms, at_s: float) -> bool:
-        """Tell whether the renewal duration, counted from the handler's begin, has passed at ``at_s``."""
+        """Return whether the renewal duration, counted from the handler's begin, has passed at ``at_s``."""
         if lease.started_at_s is None:
             return not self.renewal_s
         return at_s >= lease.started_at_s + self.renewal_s
@@ -360,7 +349,8 @@ class Durations:
         counts = [early + late for early, late in zip(self._before, self._now, strict=True)]
         for duration_s in running_s:
             counts[bucket(duration_s)] += 1
-        return _quantile_of(counts, share)
+        wanted = math.ceil(share * sum(counts))
+        return SHORTEST_S * RATIO ** bisect_left([*accumulate(counts)], wanted) if wanted else None
 
     def _rotate(self, now_s: float) -> None:
         if self._rotate_at_s is None:
@@ -380,35 +370,16 @@ def bucket(duration_s: float) -> int:
     return min(BUCKETS - 1, math.ceil(math.log(duration_s / SHORTEST_S) / _LOG_RATIO - 1e-9))
 
 
-def edge_s(place: int) -> float:
-    """Return the longest duration in bucket ``place``."""
-    return float(SHORTEST_S * RATIO**place)
-
-
-def _quantile_of(counts: list[int], share: float) -> float | None:
-    wanted = math.ceil(share * sum(counts))
-    if wanted == 0:
-        return None
-    seen = 0
-    for place, n in enumerate(counts):
-        seen += n
-        if seen >= wanted:
-            return edge_s(place)
-    raise AssertionError("the buckets hold fewer than their sum")
-
-
 SHARE = 0.99
 
 
+@dataclass(slots=True)
 class RenewalDurations:
     """How long the renewals of one renewer take: ``call``, ``lateness`` and ``renewal`` as ``Measured`` has them."""
 
-    __slots__ = ("call", "lateness", "renewal")
-
-    def __init__(self) -> None:
-        self.call = Durations()
-        self.renewal = Durations()
-        self.lateness = Durations()
+    call: Durations = field(default_factory=Durations)
+    renewal: Durations = field(default_factory=Durations)
+    lateness: Durations = field(default_factory=Durations)
 
 
 class RenewalResult(Enum):

@@ -14,6 +14,7 @@ import socket
 import stat
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -237,38 +238,26 @@ def announced(status: Callable[[], bytes]) -> Iterator[None]:
         listener.close()
 
 
-def replies() -> Iterator[tuple[Path, bytes | None]]:
+def replies(*, read: bool = True) -> Iterator[tuple[Path, bytes | None]]:
     """Yield the status that each worker of the user sends at its socket, ``None`` where one does not reply in time.
 
-    Removes the sockets of dead workers. Raises ``OSError`` for a folder that is unfit.
+    Removes the sockets of dead workers, and does no more than that unless ``read``. Raises ``OSError`` for a folder
+    that is unfit.
     """
-    yield from _replies(_read)
-
-
-def _replies(connect: Callable[[Path], bytes]) -> Iterator[tuple[Path, bytes | None]]:
     folder = status_folder()
     if not folder.is_dir():
         return
     _check(folder)
     for path in sorted(folder.glob(f"*{_SUFFIX}")):
         try:
-            reply = connect(path)
+            with _connected(path) as connection:
+                reply = b"".join(iter(lambda: connection.recv(_READ_BYTES), b"")) if read else b""  # noqa: B023
         except (ConnectionRefusedError, FileNotFoundError):  # the worker was killed, or has just ended
             path.unlink(missing_ok=True)
         except OSError:
             yield path, None
         else:
             yield path, reply
-
-
-def _read(path: Path) -> bytes:
-    with _connected(path) as connection:
-        return b"".join(iter(lambda: connection.recv(_READ_BYTES), b""))
-
-
-def _probe(path: Path) -> bytes:
-    with _connected(path):
-        return b""
 
 
 @contextmanager
@@ -291,8 +280,7 @@ def _listen(name: str) -> tuple[socket.socket, Path]:
     folder.mkdir(mode=0o700, exist_ok=True)
     _check(folder)
     path = folder / f"{name}{_SUFFIX}"
-    for _ in _replies(_probe):  # removes dead sockets
-        pass
+    deque(replies(read=False), maxlen=0)  # removes dead sockets
     unnamed = path.with_suffix(".new")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -2,7 +2,7 @@
 
 from veilmq.client import ReceivedMessage
 from veilmq.consumer.clock import SystemClock
-from veilmq.consumer.context import Context, Delivery, TableLease
+from veilmq.consumer.context import Context, Delivery, LeaseView
 from veilmq.consumer.intake import Schedule
 from veilmq.consumer.leases import LeaseTable
 from veilmq.consumer.renewal_policies import NServiceBusPolicy
@@ -27,7 +27,7 @@ def deliveries(*texts: str) -> list[Delivery]:
     leases = table.take(
         table.subscribe("q", NServiceBusPolicy()), messages, requested_at_s=0, answered_at_s=0, timeout_s=30
     )
-    return [Delivery(lease, Context(lease.message, TableLease(lease, table))) for lease in leases]
+    return [Delivery(lease, Context(lease.message, LeaseView(lease, table))) for lease in leases]
 
 
 def filled(given: list[Delivery], *, ordered: bool = True) -> Schedule:
