@@ -11,7 +11,6 @@ DONE before the message is deleted, and forgotten before the message returns.
 """
 
 import asyncio
-import heapq
 import logging
 import math
 import sqlite3
@@ -69,72 +68,6 @@ class RecordStore(Protocol):
         """Remove the record if it is ``owner``'s: the work was not done, and any owner may begin it."""
 
 
-class _MemoryRecord(NamedTuple):
-    expires_at_s: float
-    owner: str | None
-    """``None``: it is done."""
-
-
-class InMemory:
-    """A ``RecordStore`` that several handlers, and several consumers of a process, may share."""
-
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
-        self._lock = threading.Lock()
-        self._records: dict[str, _MemoryRecord] = {}
-        self._ends: list[tuple[float, str]] = []
-
-    def __len__(self) -> int:
-        with self._lock:
-            self._drop_ended(self._clock.now_s())
-            return len(self._records)
-
-    def begin(self, key: str, *, owner: str, for_s: float) -> Begun:
-        """Record that ``owner`` begins ``key``, unless it is done or being done."""
-        with self._lock:
-            now_s = self._clock.now_s()
-            self._drop_ended(now_s)
-            found = self._records.get(key)
-            if found is None:
-                self._put(key, _MemoryRecord(now_s + for_s, owner))
-                return Begun(Standing.OURS)
-            return Begun(Standing.DONE if found.owner is None else Standing.BUSY, found.expires_at_s - now_s)
-
-    def extend(self, key: str, *, owner: str, for_s: float) -> bool:
-        """Have the record last for ``for_s`` from now on, if it is ``owner``'s."""
-        with self._lock:
-            now_s = self._clock.now_s()
-            self._drop_ended(now_s)
-            found = self._records.get(key)
-            if found is None or found.owner != owner:
-                return False
-            self._put(key, _MemoryRecord(now_s + for_s, owner))
-            return True
-
-    def finish(self, key: str, *, for_s: float) -> None:
-        """Record that ``key`` is done."""
-        with self._lock:
-            self._put(key, _MemoryRecord(self._clock.now_s() + for_s, None))
-
-    def forget(self, key: str, *, owner: str) -> None:
-        """Remove the record if it is ``owner``'s."""
-        with self._lock:
-            found = self._records.get(key)
-            if found is not None and found.owner == owner:
-                del self._records[key]
-
-    def _put(self, key: str, record: _MemoryRecord) -> None:
-        self._records[key] = record
-        heapq.heappush(self._ends, (record.expires_at_s, key))
-
-    def _drop_ended(self, now_s: float) -> None:
-        while self._ends and self._ends[0][0] <= now_s:
-            ends_at_s, key = heapq.heappop(self._ends)
-            record = self._records.get(key)
-            if record is not None and record.expires_at_s == ends_at_s:
-                del self._records[key]
-
-
 BUSY_S_MAX = 10.0
 """How long a write waits for those of other processes."""
 
@@ -143,10 +76,11 @@ _SCHEMA = """
     CREATE INDEX IF NOT EXISTS record_by_end ON record (expires_at_s);
 """
 _FIND = "SELECT owner, expires_at_s FROM record WHERE key = ? AND expires_at_s > ?"
-_PUT = "INSERT OR REPLACE INTO record (key, owner, expires_at_s) VALUES (?, ?, ?)"
+_PUT = "INSERT OR REPLACE INTO record (key, owner, expires_at_s) VALUES (?, ?, ?)"  # without owner: it is done
 _EXTEND = "UPDATE record SET expires_at_s = ? WHERE key = ? AND owner = ? AND expires_at_s > ?"
 _FORGET = "DELETE FROM record WHERE key = ? AND owner = ?"
 _DROP_ENDED = "DELETE FROM record WHERE key IN (SELECT key FROM record WHERE expires_at_s <= ? LIMIT 10)"
+_COUNT = "SELECT count(*) FROM record WHERE expires_at_s > ?"
 
 
 class InFile:
@@ -160,12 +94,17 @@ class InFile:
 
     def __init__(self, path: str | Path, *, wall_s: Callable[[], float] = time.time) -> None:
         """Open the file at ``path``, or make it. Raises ``sqlite3.Error`` for a file that is none of SQLite's."""
-        self._wall_s = wall_s
+        self._now_s = wall_s
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(path, timeout=BUSY_S_MAX, isolation_level=None, check_same_thread=False)
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.executescript(_SCHEMA)
+
+    def __len__(self) -> int:
+        with self._lock:
+            count: int = self._connection.execute(_COUNT, (self._now_s(),)).fetchone()[0]
+            return count
 
     def close(self) -> None:
         """Close the file."""
@@ -173,9 +112,9 @@ class InFile:
 
     def begin(self, key: str, *, owner: str, for_s: float) -> Begun:
         """Record that ``owner`` begins ``key``, unless it is done or being done; drops a few records that ended."""
-        called_s = self._wall_s()
+        called_s = self._now_s()
         with self._writing() as connection:
-            now_s = self._wall_s()
+            now_s = self._now_s()
             found = connection.execute(_FIND, (key, now_s)).fetchone()
             if found is not None:
                 return Begun(Standing.DONE if found[0] is None else Standing.BUSY, found[1] - now_s)
@@ -185,14 +124,14 @@ class InFile:
 
     def extend(self, key: str, *, owner: str, for_s: float) -> bool:
         """Have the record last for ``for_s`` from now on, if it is ``owner``'s."""
-        called_s = self._wall_s()
+        called_s = self._now_s()
         with self._writing() as connection:
-            return connection.execute(_EXTEND, (called_s + for_s, key, owner, self._wall_s())).rowcount == 1
+            return connection.execute(_EXTEND, (called_s + for_s, key, owner, self._now_s())).rowcount == 1
 
     def finish(self, key: str, *, for_s: float) -> None:
         """Record that ``key`` is done."""
         with self._writing() as connection:
-            connection.execute(_PUT, (key, None, self._wall_s() + for_s))
+            connection.execute(_PUT, (key, None, self._now_s() + for_s))
 
     def forget(self, key: str, *, owner: str) -> None:
         """Remove the record if it is ``owner``'s."""
@@ -210,6 +149,16 @@ class InFile:
                 self._connection.execute("ROLLBACK")
                 raise
             self._connection.execute("COMMIT")
+
+
+class InMemory(InFile):
+    """The same in memory: several handlers, and several consumers of a process, may share it."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(":memory:", wall_s=(clock or SystemClock()).now_s)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 TTL = "1d"

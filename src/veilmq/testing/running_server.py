@@ -172,7 +172,7 @@ class RunningServer:
 
     def reload(self) -> None:
         """Have credentials and certificate read again, as SIGHUP does; returns when they are."""
-        self._call(self._reload())
+        self._in_loop(self.bound.reload)
 
     def advance(self, ms: int = 0, *, seconds: float = 0) -> None:
         """Move the virtual clock; returns when everything that became due has been answered.
@@ -192,7 +192,8 @@ class RunningServer:
     @property
     def parked(self) -> int:
         """Return how many receives wait for a message."""
-        return self._call(self._parked())
+        self.settle()
+        return self._in_loop(lambda: self.bound.polls.parked)
 
     def wait_until(self, condition: Callable[[], object], *, patience_s: float = _PATIENCE_S) -> None:
         """Return when ``condition()`` is true; raises ``TimeoutError`` when it is not after so many real seconds.
@@ -247,26 +248,33 @@ class RunningServer:
 
     def hand(self, request: Request) -> None:
         """Have ``request`` handled as if it had come by a connection."""
-        self._loop.call_soon_threadsafe(self._handle, request)
+        self._loop.call_soon_threadsafe(lambda: setattr(request, "pending", self._handler(request)))
 
     def withdraw(self, request: Request) -> None:
         """Take back ``request``: its client has given up."""
-        self._loop.call_soon_threadsafe(_withdraw, request)
+        self._loop.call_soon_threadsafe(lambda: request.pending and request.pending.withdraw())
 
     def hurry(self, request: Request) -> None:
         """Have ``request`` answered now, with what there is: its client is about to stop."""
-        self._loop.call_soon_threadsafe(_hurry, request)
+        self._loop.call_soon_threadsafe(lambda: request.pending and request.pending.hurry())
 
     def next_due_ms(self) -> int | None:
         """Return the instant at which something is due next on the virtual clock."""
-        return self._call(self._next_due_ms(self._virtual()))
+        return self._in_loop(self._virtual().next_timer_ms)
 
     def move_to(self, at_ms: int, *, first: Callable[[], object]) -> None:
         """Have the virtual clock stand at ``at_ms`` right after ``first`` was called, and do what is due then.
 
-        Whatever that sets off goes on beside the caller.
+        What follows from that goes on beside the caller.
         """
-        self._call(self._move_to(self._virtual(), at_ms, first))
+        clock = self._virtual()
+
+        async def move() -> None:
+            await self._lead(at_ms)
+            first()
+            clock.set(max(at_ms, clock.now_ms()))
+
+        self._call(move())
 
     def _virtual(self) -> VirtualClock:
         if not isinstance(self.clock, VirtualClock):
@@ -276,27 +284,9 @@ class RunningServer:
     def _context(self) -> RequestContext:
         return RequestContext(base_url=self.endpoint, account=self._settings.account, region=self._settings.region)
 
-    async def _next_due_ms(self, clock: VirtualClock) -> int | None:
-        return clock.next_timer_ms()
-
-    async def _move_to(self, clock: VirtualClock, at_ms: int, first: Callable[[], object]) -> None:
-        await self._lead(at_ms)
-        first()
-        clock.set(max(at_ms, clock.now_ms()))
-
-    def _handle(self, request: Request) -> None:
-        request.pending = self._handler(request)
-
     def _around(self, handler: Handler) -> Handler:
         self._handler = self.faults.around(handler)
         return self._handler
-
-    async def _reload(self) -> None:
-        self.bound.reload()
-
-    async def _parked(self) -> int:
-        await self._settle()
-        return self.bound.polls.parked
 
     async def _advance(self, clock: VirtualClock, until_ms: int) -> None:
         await self._settle()
@@ -317,7 +307,7 @@ class RunningServer:
             await self._follow(max(at_ms, self.clock.now_ms()))
 
     async def _settle(self) -> None:
-        """Wait for the engine's answers, until no poll is being asked any more."""
+        """Wait for the engine's answers, until no poll waits for one."""
         await self.bound.engine.answered()
         while self.bound.polls.asking:
             await self.bound.engine.answered()
@@ -330,6 +320,12 @@ class RunningServer:
 
     def _do(self, command: Command) -> object:
         return self._call(execute(self.bound.engine, command))
+
+    def _in_loop(self, call: Callable[[], T]) -> T:
+        async def run() -> T:
+            return call()
+
+        return self._call(run())
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_S)
@@ -349,20 +345,10 @@ class RunningServer:
             if self._following is not None:
                 self._follow = await closing.enter_async_context(self._following())
             await self._lead(self.clock.now_ms())
-            await self._serve_until_the_end()
-
-    async def _serve_until_the_end(self) -> None:
-        await serve(self._settings, clock=self.clock, wall_s=self._wall_s, ready=self._serving, around=self._around)
-
-    def _serving(self, bound: Bound) -> None:
-        self._ready.set_result((bound, asyncio.get_running_loop()))
-
-
-def _withdraw(request: Request) -> None:
-    if request.pending is not None:
-        request.pending.withdraw()
-
-
-def _hurry(request: Request) -> None:
-    if request.pending is not None:
-        request.pending.hurry()
+            await serve(
+                self._settings,
+                clock=self.clock,
+                wall_s=self._wall_s,
+                ready=lambda bound: self._ready.set_result((bound, asyncio.get_running_loop())),
+                around=self._around,
+            )
