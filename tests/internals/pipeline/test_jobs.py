@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from tests.client.traffic import drained, left, send_in_order
 from tests.conftest import EVERYTHING, need_java
-from tests.internals.pipeline.archived_file import written
+from tests.internals.pipeline.test_archive_table import written
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.api import Claims
 from veilmq.core.properties import Attribute
