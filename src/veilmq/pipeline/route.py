@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 from veilmq.client.sqs import QueueClient
 from veilmq.core.routing import ATTRIBUTE_DEFAULT, RoutingTable, TimeoutClass
 from veilmq.core.settings import SettingValue
+from veilmq.pipeline.cells import KeyCounts
 from veilmq.pipeline.cost import TuneOptions, classes_of
 from veilmq.pipeline.estimate import RENEWALS_IN_TIMEOUT, Estimate, estimates
 from veilmq.pipeline.event_log import CellStore
@@ -252,14 +253,7 @@ def route_table(
     The version is that of the table at ``path``, plus 1 if the content differs. ``queue_pattern`` is the name of each
     class queue, with placeholders ``{queue}`` and ``{class}``. Raises ``PipelineFailed`` if there is too little data.
     """
-    counts = [
-        each
-        for each in known(CellStore(spark, state).cells(), options)
-        if queue in {each.queue, plain_name(each.queue)}  # with or without its account
-    ]
-    names = sorted({each.queue for each in counts})
-    if len(names) > 1:
-        raise PipelineFailed(f"Several accounts have a queue {queue}: name one of {', '.join(names)}.")
+    counts = _counts_of_queue(known(CellStore(spark, state).cells(), options), queue)
     options = options_for(counts, options)
     _, found = estimates(counts, options=options)
     made = routing_table_of(found, receives_max=receives_max_of(facts, options), classes=classes, options=options)
@@ -276,6 +270,15 @@ def route_table(
     )
     table = msgspec.structs.replace(made.table, attribute=attribute, classes=named)
     return replace(made, table=table if path is None else _written(path, table))
+
+
+def _counts_of_queue(counts: list[KeyCounts], queue: str) -> list[KeyCounts]:
+    """Return the counts of ``queue``, named with or without its account."""
+    found = [each for each in counts if queue in {each.queue, plain_name(each.queue)}]
+    names = sorted({each.queue for each in found})
+    if len(names) > 1:
+        raise PipelineFailed(f"Several accounts have a queue {queue}: name one of {', '.join(names)}.")
+    return found
 
 
 def routing_table_of(

@@ -36,7 +36,7 @@ from veilmq.pipeline.archive import (
 )
 from veilmq.pipeline.archive_table import ArchiveTable, Compaction, compact
 from veilmq.pipeline.folders import Place
-from veilmq.pipeline.route import ForwardOptions, _pin, create_queues, forward, routed
+from veilmq.pipeline.route import PINNED, ForwardOptions, create_queues, forward, routed
 from veilmq.pipeline.session import PipelineFailed
 from veilmq.spark.datasource import SCHEMA
 from veilmq.testing import RunningServer
@@ -137,10 +137,7 @@ def test_archive_and_replay(
 
     client.create_queue("again.fifo", {"fifo": True})
     ordered = ReplayOptions(
-        table=folder,
-        run="two",
-        slice=Slice(to="again.fifo", queues=("steps.fifo",)),
-        endpoint=server.endpoint,
+        table=folder, run="two", slice=Slice(to="again.fifo", queues=("steps.fifo",)), endpoint=server.endpoint
     )
     assert replay(spark, ordered).messages == 10
     found: dict[str, list[str]] = {}
@@ -259,7 +256,7 @@ def test_a_new_table_waits_for_the_batches_of_the_former_one(
     create_queues(client, TABLE, receives_max=1)
     send_in_order(client, "intake", [NewMessage(body=f"a{n}", attributes={"Type": text("a")}) for n in range(5)])
     folder = tmp_path / "at"
-    _pin(Place.at(folder), TABLE)
+    Place.at(folder).write(PINNED, msgspec.json.encode(TABLE))
     (folder / "offsets").mkdir()
     swapped = RoutingTable(version=2, classes=CLASSES, keys={"a": 1}, default=2)
     options = ForwardOptions(intake="intake", table=swapped, endpoint=server.endpoint, checkpoint=str(folder))

@@ -69,19 +69,17 @@ def rows(*attributes: str) -> pa.RecordBatch:
 
 def test_attributes_that_no_request_takes_are_told_with_their_row(server: RunningServer) -> None:
     """The server would refuse the request as a whole, and could not say which row it was."""
-    task = writer(server)
-    with pytest.raises(SinkFailed, match=r"Row 2 of partition 3 is too long: 9,000,002 bytes"):
-        task.write(iter([rows("a", LONG, "c")]))
-    task.close()
+    with writer(server) as task, pytest.raises(SinkFailed, match=r"Row 2 of partition 3 is too long: 9,000,002 bytes"):
+        task.add(rows("a", LONG, "c"))
 
 
 def test_rows_that_cannot_be_sent_go_to_a_table(server: RunningServer, tmp_path: Path) -> None:
     """With the reason and where they were; the others are staged, and a task that runs again adds none."""
     bodies = pa.RecordBatch.from_pydict({"body": ["a", "\0", "b", "x" * 2_000_000, None, "c"]})
     for _ in range(2):
-        task = writer(server, badRows=f"table={tmp_path}")
-        written = task.write(iter([bodies]))
-        task.close()
+        with writer(server, badRows=f"table={tmp_path}") as task:
+            task.add(bodies)
+            written = task.finish()
         assert (written.messages, written.bad) == (3, 3)
     (file,) = tmp_path.iterdir()
     kept = pq.read_table(file).to_pylist()
@@ -95,9 +93,9 @@ def test_rows_that_cannot_be_sent_go_to_a_table(server: RunningServer, tmp_path:
 
 
 def test_rows_that_cannot_be_sent_are_left_out(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
-    task = writer(server, badRows="SKIP")
-    written = task.write(iter([pa.RecordBatch.from_pydict({"body": ["", "a"]})]))
-    task.close()
+    with writer(server, badRows="SKIP") as task:
+        task.add(pa.RecordBatch.from_pydict({"body": ["", "a"]}))
+        written = task.finish()
     assert (written.messages, written.bad) == (1, 1)
     options = SinkOptions.of({"endpoint": server.endpoint, "queue": "jobs", "badRows": "skip"})
     QueueStreamWriter(options).commit([written], 0)
