@@ -37,13 +37,11 @@ class Scripted(HttpQueueClient):
     """An intake that answers, or fails, as it is told; then it is empty."""
 
     def __init__(self, *script: list[ReceivedMessage] | Exception) -> None:
-        """Ask nobody."""
         super().__init__("http://127.0.0.1:1")
         self._script = iter(script)
         self.asked: list[dict[str, Any]] = []
 
     def receive(self, queue: str, **given: Any) -> list[ReceivedMessage]:
-        """Return what is next in the script."""
         self.asked.append(given)
         found = next(self._script, [])
         if isinstance(found, Exception):
@@ -55,12 +53,10 @@ class Carried:
     """A carrier that answers as it is told, and else carries everything."""
 
     def __init__(self, *outcomes: RelayOutcome | Exception) -> None:
-        """One for each message, in order."""
         self._outcomes = iter(outcomes)
         self.seen: list[str] = []
 
     def relay(self, messages: Sequence[RelayedMessage]) -> list[RelayOutcome]:
-        """Answer."""
         self.seen += [f"{each.message.body} to {each.target}" for each in messages]
         found = [next(self._outcomes, None) for _ in messages]
         if isinstance(found[0], Unreachable):
@@ -140,7 +136,6 @@ def test_it_reports_while_it_works() -> None:
 
 @pytest.fixture
 def server() -> Iterator[RunningServer]:
-    """A server with queues of both types, on whose clock waits end."""
     with RunningServer(clock=SystemClock()) as running, HttpQueueClient(running.endpoint) as client:
         for name in ("jobs", "rest", "jobs.fifo", "rest.fifo"):
             client.create_queue(name, {"fifo": True} if name.endswith(".fifo") else {})
@@ -182,7 +177,6 @@ class Tampered(HttpQueueClient):
     """A tampered whose batches can be tampered with, before and after they are sent."""
 
     def __init__(self, endpoint: str) -> None:
-        """Tamper with nothing."""
         super().__init__(endpoint)
         self.sends: list[list[str]] = []
         self.refused: set[str] = set()
@@ -211,7 +205,6 @@ class Tampered(HttpQueueClient):
 
 @pytest.fixture
 def still_server() -> Iterator[RunningServer]:
-    """A still_server whose clock stands still, with an intake and two targets of each type."""
     with RunningServer() as running, HttpQueueClient(running.endpoint) as tampered:
         for name in QUEUES:
             tampered.create_queue(name, {"fifo": True} if name.endswith(".fifo") else {})
@@ -220,20 +213,17 @@ def still_server() -> Iterator[RunningServer]:
 
 @pytest.fixture
 def tampered(still_server: RunningServer) -> Iterator[Tampered]:
-    """A tampered that can be tampered with."""
     with Tampered(still_server.endpoint) as connected:
         yield connected
 
 
 @pytest.fixture(params=["forward", "send"])
 def way(request: pytest.FixtureRequest) -> str:
-    """Which way messages are carried over."""
     name: str = request.param
     return name
 
 
 def relay_of(way: str, tampered: Tampered, still_server: RunningServer, intake: str) -> Relay:
-    """Return the carrier of a way."""
     fifo = intake.endswith(".fifo")
     if way == "forward":
         return ForwardRelay(Forwards(still_server.endpoint, intake), fifo=fifo)
@@ -263,7 +253,6 @@ def bodies_of(tampered: HttpQueueClient, queue: str) -> list[str]:
 
 
 def codes(outcomes: Sequence[RelayOutcome]) -> list[str | None]:
-    """Return the codes of what went wrong."""
     return [None if each is None else getattr(each, "code", "Unreachable") for each in outcomes]
 
 

@@ -29,32 +29,27 @@ class WatchedClient:
     """The real client; notes the timeouts that were sent, and how often the queue's settings were read."""
 
     def __init__(self, client: HttpQueueClient) -> None:
-        """Note nothing yet."""
         self._client = client
         self.sent: list[int | None] = []
         self.reads = 0
 
     def show(self, queue: str) -> Any:
-        """Note the read."""
         self.reads += 1
         return self._client.show(queue)
 
     def receive(self, queue: str, **options: Any) -> Any:
-        """Note the timeout."""
         self.sent.append(options["timeout_s"])
         return self._client.receive(queue, **{**options, "wait_s": 0})
 
 
 @pytest.fixture
 def server() -> Iterator[RunningServer]:
-    """Run a server."""
     with RunningServer() as running:
         yield running
 
 
 @pytest.fixture
 def client(server: RunningServer) -> Iterator[HttpQueueClient]:
-    """Connect a client."""
     with HttpQueueClient(server.endpoint) as made:
         yield made
 
@@ -126,7 +121,6 @@ class Source:
     """A queue that answers when the test says so."""
 
     def __init__(self, room: int = 100) -> None:
-        """Have ``room`` for messages."""
         self.room = room
         self.asked: list[int] = []
         self.answers: list[asyncio.Future[list[str]]] = []
@@ -136,7 +130,6 @@ class Source:
         self.resume = asyncio.Event()
 
     def intake(self, polls_max: int = 3) -> Intake[str]:
-        """Return an intake of this queue."""
         return Intake(
             self.receive,
             room=lambda: self.room,
@@ -147,7 +140,6 @@ class Source:
         )
 
     async def receive(self, count: int) -> list[str]:
-        """Wait for the test's answer."""
         self.asked.append(count)
         answer: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
         self.answers.append(answer)
@@ -161,13 +153,11 @@ class Source:
 
 
 async def turn() -> None:
-    """Let what can go on go on."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
 def played(scenario: Callable[[Source, Intake[str]], object], **options: int) -> None:
-    """Run a scenario."""
 
     async def play() -> None:
         source = Source(**options)
@@ -397,7 +387,6 @@ def deliveries(*texts: str) -> list[Delivery]:
 
 
 def filled(given: list[Delivery], *, ordered: bool = True) -> Schedule:
-    """Return a schedule to which ``given`` were added."""
     schedule = Schedule(ordered=ordered)
     for delivery in given:
         schedule.add(delivery)
@@ -409,7 +398,6 @@ def bodies_of(given: list[Delivery]) -> list[str]:
 
 
 def taken(schedule: Schedule) -> list[str]:
-    """Take all that may begin now."""
     found = []
     while (delivery := schedule.next()) is not None:
         found.append(delivery.message.body)

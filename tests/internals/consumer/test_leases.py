@@ -124,7 +124,6 @@ class HonestQueue:
     """``VisibilityChanger`` that knows until when each receipt is hidden, and checks what it is asked."""
 
     def __init__(self, clock: SteppedClock, trips: list[Trip]) -> None:
-        """Each call takes the next of ``trips``, then they are all perfect."""
         self.hidden_until_s: dict[str, float] = {}
         self.received_at_s: dict[str, float] = {}
         self.settled: set[str] = set()
@@ -273,7 +272,6 @@ def test_only_durations_count(lateness_ms: int, origin_s: float) -> None:
 
 @pytest.fixture(params=["memory", "postgres"])
 def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
-    """Run a server with the queues "orders" and "orders.fifo", with a timeout of 30 s."""
     with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as client:
         client.create_queue("orders", {"visibility_timeout_s": 30})
         client.create_queue("orders.fifo", {"visibility_timeout_s": 30, "fifo": True, "content_deduplication": True})
@@ -282,7 +280,6 @@ def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]
 
 @pytest.fixture
 def client(server: RunningServer) -> Iterator[HttpQueueClient]:
-    """Connect a client."""
     with HttpQueueClient(server.endpoint) as connected:
         yield connected
 
@@ -293,14 +290,12 @@ class Served(Play):
     def __init__(
         self, policy: RenewalPolicy, server: RunningServer, client: HttpQueueClient, *, queue: str = "orders"
     ) -> None:
-        """Begin with both clocks at their origins."""
         super().__init__(policy, fifo=queue.endswith(".fifo"))
         self.renewer = Renewer(self.table, client, calls_max=1)
         self._server, self._client, self._name = server, client, queue
         self.subscription = self.table.subscribe(queue, policy, fifo=queue.endswith(".fifo"))
 
     def receive(self, *, timeout_s: int = 30) -> Lease:
-        """Receive one message, and start its handler."""
         now_s = self.clock.now_s()
         messages = self._client.receive(self._name, timeout_s=timeout_s)
         (lease,) = self.table.take(
@@ -317,7 +312,6 @@ class Served(Play):
         self.stand_still(at_s)
 
     def stand_still(self, until_s: float) -> None:
-        """Let the time pass without renewing anything."""
         self._server.advance(round((until_s - self.clock.now_s()) * 1_000))
         self.clock.set(until_s)
 
@@ -439,7 +433,6 @@ KEY = SigningKey(id="AKIDOWNER", secret=SECRETS["AKIDOWNER"], region=REGION)
 
 @pytest.fixture
 def bench() -> Iterator[TimedBench]:
-    """Give a server and a consumer's clock, which move together."""
     with timed_bench() as made:
         yield made
 
@@ -448,7 +441,6 @@ class Work:
     """A handler that ends when it is let, and what happened to it."""
 
     def __init__(self, bench: TimedBench, *bodies: str, client: Any = None, lease: object = BEAT) -> None:
-        """Make the queue, with a message for each of ``bodies``, and the consumer, which holds no more than these."""
         self.bench = bench
         self.queue = bench.queue(QUEUE, visibility_timeout_s=30)
         self.handled: Counter[str] = Counter()
@@ -460,7 +452,6 @@ class Work:
         bench.client.send_batch(QUEUE, [NewMessage(body=body) for body in bodies])
 
     async def work(self, body: str, ctx: Context) -> None:
-        """Wait."""
         self.handled[body] += 1
         self.contexts.append(ctx)
         try:
@@ -470,7 +461,6 @@ class Work:
             raise
 
     def play(self, scenario: Callable[[Running, Counter[str]], Any]) -> Running:
-        """Run ``scenario`` while all messages are in work."""
 
         async def played() -> Running:
             async with self.bench.working(self.app) as running:
@@ -679,7 +669,6 @@ class Signed:
     """A server that checks signatures, and a client whose clock is ``off_s`` wrong."""
 
     def __init__(self, bench: TimedBench) -> None:
-        """Be right at first."""
         self.off_s = 0.0
         self.bench = bench
         self.client = HttpQueueClient(bench.server.endpoint, key=KEY, wall_s=lambda: wall_s() + self.off_s)
@@ -687,7 +676,6 @@ class Signed:
 
 @pytest.fixture
 def signed(tmp_path: Path) -> Iterator[Signed]:
-    """Give a bench whose requests are signed."""
     with timed_bench(KEY, credentials=written(tmp_path / "keys.toml"), region=REGION, account="111111111111") as made:
         yield Signed(made)
 
@@ -733,7 +721,7 @@ def test_a_clock_that_is_ten_minutes_off_hinders_no_signed_consumer(
 
 
 @pytest.mark.slow
-def test_an_event_loop_that_is_blocked_costs_no_lease(bench: TimedBench) -> None:
+async def test_an_event_loop_that_is_blocked_costs_no_lease(bench: TimedBench) -> None:
     """For five seconds, with a lease of three: the renewer has a thread of its own."""
     app = bench.consumer(QUEUE, visibility_timeout_s=3)
     blocked, go_on = threading.Event(), threading.Event()
@@ -753,13 +741,10 @@ def test_an_event_loop_that_is_blocked_costs_no_lease(bench: TimedBench) -> None
         assert running.renewals.calls == 5
         go_on.set()
 
-    async def scenario() -> None:
-        bench.client.send(QUEUE, "x")
-        async with bench.working(app) as running:
-            await asyncio.to_thread(outside, running)
-            await bench.settled(running)
-            events = running.runners[0].counts.events
-            assert (events["acked"], events["suspect"], events["lost"]) == (1, 0, 0)
-
-    asyncio.run(scenario())
+    bench.client.send(QUEUE, "x")
+    async with bench.working(app) as running:
+        await asyncio.to_thread(outside, running)
+        await bench.settled(running)
+        events = running.runners[0].counts.events
+        assert (events["acked"], events["suspect"], events["lost"]) == (1, 0, 0)
     assert handled == ["x"]

@@ -41,7 +41,6 @@ GAUGES = ["leased", "running", "buffered", "lease_length_seconds", "guard_second
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Workbench]:
-    """Give a server with a clock that the test moves."""
     with workbench() as made:
         yield made
 
@@ -51,36 +50,33 @@ def value(name: str, **labels: str) -> float | None:
     return REGISTRY.get_sample_value(f"veilmq_consumer_{name}", labels)
 
 
-def test_every_name_is_told_while_a_consumer_runs(bench: Workbench) -> None:
+async def test_every_name_is_told_while_a_consumer_runs(bench: Workbench) -> None:
     """From its start, whether anything has happened or not."""
     app = bench.consumer("every-name", visibility_timeout_s=90)
     app.declare(acting.act_async, wait=WAIT)
     bench.client.send("every-name", "x")
     labels = {"queue": "every-name", "handler": "act_async"}
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-            names = {metric.name: metric.kind for metric in consumer_metrics(running.runners, running.renewals)}
-            assert names == {
-                "veilmq_consumer_events": MetricKind.COUNTER,
-                **{f"veilmq_consumer_{name}": MetricKind.COUNTER for name in COUNTERS},
-                **{f"veilmq_consumer_{name}_seconds": MetricKind.HISTOGRAM for name in HISTOGRAMS},
-                **{f"veilmq_consumer_{name}": MetricKind.GAUGE for name in GAUGES},
-            }
-            told = {event: value("events_total", event=event, **labels) for event in EVENTS}
-            assert {event: count for event, count in told.items() if count} == {"received": 1, "started": 1, "acked": 1}
-            assert set(COUNTED) <= set(told)
-            assert None not in told.values()
-            assert [value(name, **labels) for name in ("leased", "running", "buffered")] == [0, 0, 0]
-            assert value("lease_length_seconds", **labels) is not None
-            assert value("guard_seconds", **labels) is not None
-            assert value("handle_time_seconds_count", **labels) == 1
-            assert value("renew_calls_total") == 0
-            assert value("renew_entries_total", result="renewed") == 0
-            assert value("margin_at_renewal_seconds_count") == 0
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
+        names = {metric.name: metric.kind for metric in consumer_metrics(running.runners, running.renewals)}
+        assert names == {
+            "veilmq_consumer_events": MetricKind.COUNTER,
+            **{f"veilmq_consumer_{name}": MetricKind.COUNTER for name in COUNTERS},
+            **{f"veilmq_consumer_{name}_seconds": MetricKind.HISTOGRAM for name in HISTOGRAMS},
+            **{f"veilmq_consumer_{name}": MetricKind.GAUGE for name in GAUGES},
+        }
+        told = {event: value("events_total", event=event, **labels) for event in EVENTS}
+        assert {event: count for event, count in told.items() if count} == {"received": 1, "started": 1, "acked": 1}
+        assert set(COUNTED) <= set(told)
+        assert None not in told.values()
+        assert [value(name, **labels) for name in ("leased", "running", "buffered")] == [0, 0, 0]
+        assert value("lease_length_seconds", **labels) is not None
+        assert value("guard_seconds", **labels) is not None
+        assert value("handle_time_seconds_count", **labels) == 1
+        assert value("renew_calls_total") == 0
+        assert value("renew_entries_total", result="renewed") == 0
+        assert value("margin_at_renewal_seconds_count") == 0
     assert "veilmq_consumer" not in generate_latest(REGISTRY).decode()
 
 

@@ -1,6 +1,5 @@
 """Each outcome in each pool, against a real server: what becomes of the message."""
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -15,14 +14,13 @@ POOLS = {"async": acting.act_async, "thread": acting.act, "process": acting.act}
 
 @pytest.fixture
 def bench() -> Iterator[Workbench]:
-    """Give a server with a queue for dead letters."""
     with workbench() as made:
         made.client.create_queue("dead")
         yield made
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_each_outcome_in_each_pool(bench: Workbench, pool: str) -> None:
+async def test_each_outcome_in_each_pool(bench: Workbench, pool: str) -> None:
     """Done and dropped are deleted; retried are hidden for just as long; rejected are copied with the reason."""
     app = bench.consumer("work")
     app.declare(
@@ -30,24 +28,21 @@ def test_each_outcome_in_each_pool(bench: Workbench, pool: str) -> None:
     )
     ids = {body: bench.client.send("work", body).id for body in ("done", "drop", "reject", "retry", "crash")}
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-            events = running.runners[0].counts.events
-            assert (events["acked"], events["dropped"], events["rejected"], events["retried"]) == (1, 1, 1, 2)
-            assert bench.counts("work") == (0, 2)
-            bench.server.advance(2_999)
-            assert bench.counts("work") == (0, 2), "three seconds of backoff are not over"
-            bench.server.advance(1)
-            await bench.settled(running)
-            assert (events["acked"], bench.counts("work")) == (2, (0, 1))
-            bench.server.advance(1_000 * acting.RETRY_S - 3_001)
-            assert bench.counts("work") == (0, 1)
-            bench.server.advance(1)
-            await bench.settled(running)
-            assert (events["acked"], bench.counts("work")) == (3, (0, 0))
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
+        events = running.runners[0].counts.events
+        assert (events["acked"], events["dropped"], events["rejected"], events["retried"]) == (1, 1, 1, 2)
+        assert bench.counts("work") == (0, 2)
+        bench.server.advance(2_999)
+        assert bench.counts("work") == (0, 2), "three seconds of backoff are not over"
+        bench.server.advance(1)
+        await bench.settled(running)
+        assert (events["acked"], bench.counts("work")) == (2, (0, 1))
+        bench.server.advance(1_000 * acting.RETRY_S - 3_001)
+        assert bench.counts("work") == (0, 1)
+        bench.server.advance(1)
+        await bench.settled(running)
+        assert (events["acked"], bench.counts("work")) == (3, (0, 0))
     (letter,) = bench.client.receive("dead", count=10, wait_s=0)
     told = {name: value.text for name, value in letter.attributes.items()}
     assert letter.body == "reject"
@@ -58,87 +53,72 @@ def test_each_outcome_in_each_pool(bench: Workbench, pool: str) -> None:
 
 
 @pytest.mark.parametrize("pool", ["thread", "process"])
-def test_what_cannot_be_decoded_is_rejected(bench: Workbench, pool: str) -> None:
+async def test_what_cannot_be_decoded_is_rejected(bench: Workbench, pool: str) -> None:
     """The handler never sees it; the next message is handled."""
     app = bench.consumer("numbers")
     app.declare(acting.takes_number, pool=pool, concurrency=1, wait=WAIT, dead_letter="dead")
     for body in ("one", "1"):
         bench.client.send("numbers", body)
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-            events = running.runners[0].counts.events
-            assert (events["acked"], events["rejected"]) == (1, 1)
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
+        events = running.runners[0].counts.events
+        assert (events["acked"], events["rejected"]) == (1, 1)
     (letter,) = bench.client.receive("dead", count=10, wait_s=0)
     assert (letter.body, letter.attributes["veilmq-error"].text) == ("one", "Undecodable")
 
 
-def test_a_process_that_dies_fails_its_message_alone(bench: Workbench) -> None:
+async def test_a_process_that_dies_fails_its_message_alone(bench: Workbench) -> None:
     """The message comes back and is handled by another process."""
     app = bench.consumer("deadly")
     app.declare(acting.die, pool="process", concurrency=1, wait=WAIT, retry=Backoff("2s", jitter="none"))
     bench.client.send("deadly", "x")
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-            events = running.runners[0].counts.events
-            assert (events["retried"], bench.counts("deadly")) == (1, (0, 1))
-            bench.server.advance(2_000)
-            await bench.settled(running)
-            assert (events["acked"], bench.counts("deadly")) == (1, (0, 0))
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
+        events = running.runners[0].counts.events
+        assert (events["retried"], bench.counts("deadly")) == (1, (0, 1))
+        bench.server.advance(2_000)
+        await bench.settled(running)
+        assert (events["acked"], bench.counts("deadly")) == (1, (0, 0))
 
 
-def test_a_rejected_message_stays_while_it_cannot_be_copied(bench: Workbench) -> None:
+async def test_a_rejected_message_stays_while_it_cannot_be_copied(bench: Workbench) -> None:
     """No dead-letter queue, no deletion: the copy comes first."""
     app = bench.consumer("kept")
     app.declare(acting.act_async, wait=WAIT, dead_letter="nowhere", retry=Backoff("5s", jitter="none"))
     bench.client.send("kept", "reject")
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-            assert bench.counts("kept") == (0, 1)
-            bench.client.create_queue("nowhere")
-            bench.server.advance(5_000)
-            await bench.settled(running)
-            assert (bench.counts("kept"), bench.counts("nowhere")) == ((0, 0), (1, 0))
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
+        assert bench.counts("kept") == (0, 1)
+        bench.client.create_queue("nowhere")
+        bench.server.advance(5_000)
+        await bench.settled(running)
+        assert (bench.counts("kept"), bench.counts("nowhere")) == ((0, 0), (1, 0))
 
 
-def test_a_message_of_the_greatest_length_is_copied_without_reasons(bench: Workbench) -> None:
+async def test_a_message_of_the_greatest_length_is_copied_without_reasons(bench: Workbench) -> None:
     """It would be too long with them."""
     app = bench.consumer("long")
     app.declare(acting.takes_number, wait=WAIT, dead_letter="dead")
     bench.client.send("long", "x" * MESSAGE_BYTES.maximum)
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-            assert running.runners[0].counts.events["rejected"] == 1
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
+        assert running.runners[0].counts.events["rejected"] == 1
     (letter,) = bench.client.receive("dead", count=10, wait_s=0)
     assert (len(letter.body), letter.attributes) == (MESSAGE_BYTES.maximum, {})
 
 
-def test_the_queues_own_dead_letter_queue_is_used(bench: Workbench) -> None:
+async def test_the_queues_own_dead_letter_queue_is_used(bench: Workbench) -> None:
     """Without an option the redrive rule of the queue names it; attempts that are used up are a rejection."""
     app = bench.consumer("ruled", dead_letter_queue="dead", receives_max=9)
     bench.client.send("ruled", "crash")
     app.declare(acting.act_async, wait=WAIT, retry=Backoff("1s", attempts=1))
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
     (letter,) = bench.client.receive("dead", count=10, wait_s=0)
     assert letter.attributes["veilmq-error"].text == "LookupError"
     assert "not yet" in (letter.attributes["veilmq-trace"].text or "")

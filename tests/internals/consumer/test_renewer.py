@@ -499,12 +499,10 @@ class CountingClock(SteppedClock):
     """Counts how often its alarms ring."""
 
     def __init__(self) -> None:
-        """Begin at 0."""
         super().__init__()
         self.rings = 0
 
     def alarm(self) -> "CountingAlarm":
-        """Return an alarm that nobody sleeps on."""
         return CountingAlarm(self, threading.Condition())
 
 
@@ -512,12 +510,10 @@ class CountingAlarm(SteppedAlarm):
     """Counts on its clock."""
 
     def __init__(self, clock: CountingClock, moved: threading.Condition) -> None:
-        """Made by the clock."""
         super().__init__(clock, moved)
         self._counting = clock
 
     def ring(self) -> None:
-        """Count."""
         self._counting.rings += 1
 
 
@@ -535,7 +531,6 @@ def test_a_timeout_of_zero_is_refused() -> None:
 
 
 def lease_of(play: Play) -> Lease:
-    """Return its only lease."""
     (lease,) = play.table.open_leases()
     return lease
 
@@ -551,13 +546,11 @@ def test_leases_are_renewed_while_they_wait_for_their_turn() -> None:
 
 @pytest.fixture
 def counted() -> RenewalMetrics:
-    """Give what counts."""
     return RenewalMetrics()
 
 
 @pytest.fixture
 def play(counted: RenewalMetrics) -> Play:
-    """Give leases of 30 s that are renewed every 20 s, and counted."""
     made = Play(Fixed(30, 20), jitter=0.5)
     made.renewer = Renewer(made.table, made.queue, metrics=counted, calls_max=1)
     return made

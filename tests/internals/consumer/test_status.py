@@ -21,20 +21,17 @@ from veilmq.consumer.status import WorkerStatus, announced, guard_of, replies, s
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Workbench]:
-    """Give a server with a clock that the test moves."""
     with workbench() as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give this test a status_folder of its own."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path
 
 
 def read(data: bytes | None) -> WorkerStatus:
-    """Return the one worker that answered."""
     assert data is not None
     (status,) = msgspec.json.decode(data, type=list[WorkerStatus])
     return status
@@ -78,18 +75,15 @@ def test_a_worker_tells_of_each_lease(bench: Workbench) -> None:
     assert list(status_folder().iterdir()) == []
 
 
-def test_a_consumer_may_stay_unseen(bench: Workbench) -> None:
+async def test_a_consumer_may_stay_unseen(bench: Workbench) -> None:
     """By one argument."""
     bench.client.create_queue("unseen")
     app = Consumer("unseen", endpoint=bench.server.endpoint, seen=False)
     app.declare(acting.act_async, wait=WAIT)
 
-    async def scenario() -> None:
-        async with bench.working(app):
-            assert statuses() == []
-            assert not status_folder().exists()
-
-    asyncio.run(scenario())
+    async with bench.working(app):
+        assert statuses() == []
+        assert not status_folder().exists()
 
 
 def test_only_the_user_may_enter() -> None:
@@ -120,7 +114,6 @@ def test_a_path_that_is_too_long_leaves_the_worker_unseen(monkeypatch: pytest.Mo
 
 
 def leave_behind() -> Path:
-    """Leave a socket at which nobody listens."""
     left = status_folder() / "1-dead.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(left))

@@ -49,19 +49,16 @@ class StoppingTarget(Target):
     """A folder whose writer is stopped, or fails, in a step."""
 
     def __init__(self, folder: Path) -> None:
-        """Stop nowhere yet."""
         super().__init__(fs.LocalFileSystem(), str(folder), local=True)
         self.stop_before: str | None = None
         self.error: BaseException = Stopped()
         self.steps: list[str] = []
 
     def write(self, path: str, table: Any) -> None:
-        """Write, unless it is stopped before."""
         self._reach("write")
         super().write(path, table)
 
     def rename(self, temporary: str, path: str) -> None:
-        """Rename, unless it is stopped before."""
         self._reach("rename")
         super().rename(temporary, path)
 
@@ -75,14 +72,12 @@ class Stage:
     """A logged engine, a target, and an exporter between them."""
 
     def __init__(self, host: Host, folder: Path) -> None:
-        """Nothing is exported yet."""
         self.host = host
         self.target = StoppingTarget(folder)
         self.stop_before_command: type[Command] | None = None
         self.known: list[ReceiptClosed] = []
 
     def exporter(self, *, events_per_range: int = 1_000) -> Exporter:
-        """Return a new one, as after a start."""
 
         async def make() -> Exporter:
             return Exporter(
@@ -112,12 +107,10 @@ class Stage:
             self.host.delete(receipt)
 
     def flush(self, **options: int) -> EventCounts:
-        """Export everything."""
         return self.host.run(self.exporter(**options).flush())
 
     @property
     def counts(self) -> EventCounts:
-        """What the store says."""
         counts: EventCounts = self.host.do(CountEvents())
         return counts
 
@@ -135,7 +128,6 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    """Return an engine on a store that survives, with one queue."""
     with logging_to(tmp_path / "store") as host:
         host.create()
         yield Stage(host, tmp_path / "events")
@@ -438,7 +430,6 @@ class CountingStore:
     """Has ranges of two events; `log` has the names of the commands that it was given."""
 
     def __init__(self, *, ranges: int = 0, came: int = 0, slices: int = 1) -> None:
-        """`came` events come with each plan, and a range is forgotten in `slices`."""
         self.recorded = 2 * ranges
         self.exported = 0
         self.log: list[str] = []
@@ -453,7 +444,6 @@ class CountingStore:
         }
 
     async def execute(self, command: Command) -> Any:
-        """Answer, in a later turn of the loop."""
         await asyncio.sleep(0)
         self.log.append(type(command).__name__)
         return self._answers[type(command)]()
@@ -477,7 +467,6 @@ class CountingStore:
 
 
 def run_story(store: CountingStore, folder: Path, story: Callable[[Exporter, VirtualClock], Awaitable[None]]) -> None:
-    """Tell `story` of an exporter of `store`."""
 
     async def tell() -> None:
         clock = VirtualClock()

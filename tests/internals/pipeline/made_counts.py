@@ -53,7 +53,6 @@ def made(
 
 
 def key_with(first: ReceiptCounts, *, queue: str = "jobs", key: str = "a") -> KeyCounts:
-    """Return a key that has first receipts alone."""
     return KeyCounts(queue=queue, key=key, first=first)
 
 
@@ -90,5 +89,4 @@ def renewed(every_s: int, held_s: Sequence[int] = range(1, 301)) -> ReceiptCount
 
 
 def scaled(counts: ReceiptCounts, weight: float) -> ReceiptCounts:
-    """Return ``counts`` with every count multiplied by ``weight``."""
     return ReceiptCounts(counts.codes, counts.counts * weight, counts.squares * weight**2, counts.extensions * weight)

@@ -71,14 +71,12 @@ PLACES = ["folder", pytest.param("bucket", marks=EVERYTHING)]
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return where a table can be made: in a folder, and in a bucket."""
     root: str = request.getfixturevalue("bucket") if request.param == "bucket" else str(tmp_path)
     return f"{root}/archive"
 
 
 @pytest.fixture
 def table(place: str) -> ArchiveTable:
-    """Return an empty table."""
     made = ArchiveTable(place)
     made.create()
     return made

@@ -53,14 +53,12 @@ class ConnectServer:
     """A context manager: the server runs inside it, at ``remote``, and works in a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is where it works: not where its clients do."""
         self._folder = folder
         self._lines: list[str] = []
         self._decided = threading.Event()  # it listens, or has ended
         self.remote = ""
 
     def __enter__(self) -> Self:
-        """Start it; returns when it says at which port it listens."""
         self._folder.mkdir()
         settings = [word for name, value in CONNECT.items() for word in ("--conf", f"{name}={value}")]
         command = [str(SPARK_HOME / "bin" / "spark-submit"), "--class", CONNECT_MAIN, "--master", "local[2]", *settings]
@@ -87,11 +85,9 @@ class ConnectServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Kill it."""
         self._end()
 
     def said(self) -> str:
-        """Return what it has printed."""
         return "".join(self._lines)
 
     def _listen(self) -> None:
@@ -128,7 +124,6 @@ CLUSTER = (
 
 @pytest.fixture(scope="module", params=["cluster", "connect"])
 def where(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """Start the place once for all jobs; give the words that send a job there."""
     need_java()
     folder = tmp_path_factory.mktemp("place") / request.param
     with pytest.MonkeyPatch.context() as environment:
@@ -227,7 +222,6 @@ def test_jobs_that_move_messages(where: Sequence[str], tmp_path: Path) -> None:
 
 
 def message(body: str, kind: str) -> NewMessage:
-    """Return a message of a kind of work."""
     return NewMessage(body=body, attributes={"Type": Attribute(type="String", text=kind)})
 
 
@@ -262,7 +256,6 @@ def test_the_declarative_pipeline_of_the_examples(tmp_path: Path) -> None:
 
 
 def run_declarative(spec: Path, folder: Path) -> None:
-    """Run the pipeline whose specification is in `spec`."""
     home = Path(pyspark.__file__).parent
     done = subprocess.run_declarative(
         [

@@ -23,7 +23,6 @@ class Reader:
     """A reader that keeps what a store of cells keeps, and that runs on one day or the next."""
 
     def __init__(self, place: str) -> None:
-        """Nothing is read yet."""
         self.last = RunRecord()
         self.day = 20_000
         self.names: list[str] = []
@@ -45,7 +44,6 @@ class Reader:
 
 @pytest.fixture
 def made(tmp_path: Path) -> ExportedLog:
-    """Return a log that nothing was exported to; its folder is there."""
     log = ExportedLog(tmp_path / "a log")
     Path(log.events).mkdir(parents=True)
     return log
@@ -53,7 +51,6 @@ def made(tmp_path: Path) -> ExportedLog:
 
 @pytest.fixture
 def reader(made: ExportedLog) -> Reader:
-    """Return a reader of it."""
     return Reader(made.events)
 
 
@@ -137,7 +134,6 @@ RUNS_MERGED = 2
 
 
 def receipts(store: CellStore) -> int:
-    """Return how many receipts the store has counted."""
     counted = store.cells().where("axis = 'held'").agg({"n": "sum"}).first()
     assert counted is not None
     return counted[0] or 0

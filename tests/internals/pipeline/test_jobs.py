@@ -50,7 +50,6 @@ TABLE = RoutingTable(version=1, classes=CLASSES, keys={"a": 0, "b": 1}, default=
 
 
 def text(value: str) -> Attribute:
-    """Return an attribute of type String."""
     return Attribute(type="String", text=value)
 
 
@@ -147,7 +146,6 @@ def test_archive_and_replay(
 
 
 def run(spark: SparkSession, options: ArchiveOptions) -> Archived:
-    """Archive what is there."""
     return archive(spark, options, clock_s=time.monotonic)
 
 

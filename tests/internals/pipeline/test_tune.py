@@ -137,7 +137,6 @@ SLOW = lognormal(8.0, 50_000, crash_rate=0.003)
 
 @pytest.fixture
 def client() -> Iterator[HttpQueueClient]:
-    """Give a client of a server that has the queue, with a timeout of 30 s."""
     with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
         client.create_queue(QUEUE)
         yield client
@@ -151,7 +150,6 @@ def recommended(client: HttpQueueClient, first: ReceiptCounts) -> Recommendation
 
 
 def timeout_s(client: HttpQueueClient) -> int:
-    """Return the timeout that the queue has now."""
     return client.show(QUEUE).settings.visibility_timeout_s
 
 

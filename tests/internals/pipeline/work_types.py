@@ -36,7 +36,6 @@ TURNS = [*COMMON, *(each for each in sorted(EXPLORED) for _ in range(2))]
 
 
 def name_of(number: int) -> str:
-    """Return the routing key of a type."""
     return f"type-{number:02}"
 
 

@@ -31,7 +31,6 @@ MEBIBYTE = 1_048_576
 
 @pytest.fixture
 def client(client: HttpQueueClient) -> HttpQueueClient:
-    """Give a client; the queue is there."""
     client.create_queue(QUEUE)
     return client
 
@@ -195,13 +194,11 @@ class ScriptedClaims:
     """Refuses heartbeats with `errors`, one after the other; `well` is set by the first that is not refused."""
 
     def __init__(self, *errors: Exception) -> None:
-        """Nothing was requested."""
         self.errors = list(errors)
         self.beats = 0
         self.well = threading.Event()
 
     def heartbeat(self, source: str, *, epoch: int) -> SourceView:
-        """Refuse, or not."""
         self.beats += 1
         if self.errors:
             raise self.errors.pop(0)

@@ -48,7 +48,6 @@ LONG = "x" * 9_000_000
 
 @pytest.fixture
 def server() -> Iterator[RunningServer]:
-    """A server with a queue, and one for what is too long."""
     with RunningServer() as running, HttpQueueClient(running.endpoint) as queues:
         queues.create_queue("jobs")
         queues.create_queue("dead")
@@ -56,7 +55,6 @@ def server() -> Iterator[RunningServer]:
 
 
 def writer(server: RunningServer, **options: str) -> PartitionWriter:
-    """Return a writer of partition 3."""
     given = {"endpoint": server.endpoint, "queue": "jobs", **options}
     return PartitionWriter(SinkOptions.of(given), writer="w", batch=0, partition=3)
 
@@ -218,25 +216,20 @@ class Watch:
     """A clock that only sleeping moves; it stands for the module ``time``."""
 
     def __init__(self) -> None:
-        """Begin at 0."""
         self.now_s = 0.0
 
     def monotonic(self) -> float:
-        """Return the time."""
         return self.now_s
 
     def sleep(self, s: float) -> None:
-        """Let time pass."""
         self.now_s += s
 
 
 def published(*, more: bool) -> bytes:
-    """Return an answer to `publish`."""
     return reply(200, json.dumps({"messages": 4, "duplicates": 0, "again": False, "more": more}).encode())
 
 
 def publish(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commit a batch."""
     monkeypatch.setattr(retries, "time", Watch())
     queue = f"{server.endpoint}/000000000000/jobs"
     options = SinkOptions.of({"endpoint": server.endpoint, "queue": queue, "patience": "3"})

@@ -1,4 +1,4 @@
-"""A consumer in virtual time: its event loop, its way to the server, what a test sees of it, and that nothing is left behind."""
+"""A consumer in virtual time: its event loop, its way to the server, what a test sees, and what is left behind."""
 
 import asyncio
 import gc
@@ -28,32 +28,27 @@ class Loop:
     """A loop in a thread of its own."""
 
     def __init__(self) -> None:
-        """Begin to run."""
         self.clock = SteppedClock()
         self.loop = VirtualLoop(self.clock)
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
 
     def stop(self) -> None:
-        """End."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
         self.loop.close()
 
     def idle(self) -> None:
-        """Return when it has nothing to do."""
         asyncio.run(until(lambda: self.loop.is_idle and not self.loop.in_executor))
 
     def move(self, at_s: float) -> None:
-        """Stand at ``at_s``."""
         self.clock.set(at_s)
         self.loop.wake()
 
 
 @pytest.fixture
 def running() -> Iterator[Loop]:
-    """Give a loop that runs."""
     made = Loop()
     yield made
     made.stop()
@@ -109,7 +104,6 @@ CHANGE = [VisibilityChange(receipt="none", timeout_s=1)]
 
 @pytest.fixture
 def server() -> Iterator[RunningServer]:
-    """Run a server with a queue."""
     with RunningServer() as running:
         running.queue("orders")
         yield running
@@ -117,13 +111,11 @@ def server() -> Iterator[RunningServer]:
 
 @pytest.fixture
 def clock() -> SteppedClock:
-    """Give the clients' clock."""
     return SteppedClock()
 
 
 @pytest.fixture
 def client(server: RunningServer, clock: SteppedClock) -> QueueClient:
-    """Give a client."""
     return QueueClient(DirectTransport(server, clock))
 
 
@@ -225,7 +217,6 @@ class Order:
 
 
 def working(span_s: float, **options: Any) -> Consumer:
-    """Return a consumer whose handler takes ``span_s``."""
     app = Consumer("orders")
 
     @app.handler(**options)
@@ -251,17 +242,14 @@ def play(app: Consumer, *steps: Any) -> ConsumerBench:
     return asyncio.run(scenario())
 
 
-def test_a_long_job_as_people_write_it() -> None:
+async def test_a_long_job_as_people_write_it() -> None:
     """Nothing has to be started or stopped, and its ten minutes take no time."""
 
-    async def test_long_job() -> None:
-        t = ConsumerBench(working(299, lease=NServiceBusPolicy()), VirtualClock())
-        t.send(Order(1))
-        await t.advance("10m")
-        assert t.renewals == [(20, 40), (50, 40), *((20 + 30 * number, 40) for number in range(2, 10))]
-        assert t.deleted == 1
-
-    asyncio.run(test_long_job())
+    t = ConsumerBench(working(299, lease=NServiceBusPolicy()), VirtualClock())
+    t.send(Order(1))
+    await t.advance("10m")
+    assert t.renewals == [(20, 40), (50, 40), *((20 + 30 * number, 40) for number in range(2, 10))]
+    assert t.deleted == 1
 
 
 def test_each_step_sees_its_own_instant() -> None:
@@ -356,7 +344,7 @@ def test_what_async_handlers_give_to_threads_is_waited_for() -> None:
     assert asyncio.run(scenario()) == 1
 
 
-def test_a_thread_that_waits_for_time_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_that_waits_for_time_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would wait for ever, since the time waits for it."""
     monkeypatch.setattr("veilmq.testing.consumer_bench.PATIENCE_S", 0.2)
     app = Consumer("orders")
@@ -366,14 +354,11 @@ def test_a_thread_that_waits_for_time_is_told_of(monkeypatch: pytest.MonkeyPatch
     def ship(order: Order) -> None:
         go_on.wait()
 
-    async def scenario() -> None:
-        async with ConsumerBench(app) as t:
-            t.send(Order(1))
-            with pytest.raises(TimeoutError, match="make it async"):
-                await t.advance("1s")
-            go_on.set()
-
-    asyncio.run(scenario())
+    async with ConsumerBench(app) as t:
+        t.send(Order(1))
+        with pytest.raises(TimeoutError, match="make it async"):
+            await t.advance("1s")
+        go_on.set()
 
 
 def test_failures_come_back_after_their_backoff() -> None:
@@ -410,7 +395,7 @@ def test_the_queue_may_be_made_before() -> None:
     assert bench.deleted == 1
 
 
-def test_fifo_queues_are_made_as_such() -> None:
+async def test_fifo_queues_are_made_as_such() -> None:
     """One of a group at a time."""
     app = Consumer("steps.fifo")
     done: list[tuple[str, float]] = []
@@ -420,13 +405,10 @@ def test_fifo_queues_are_made_as_such() -> None:
         await asyncio.sleep(10)
         done.append((name, asyncio.get_running_loop().time()))
 
-    async def scenario() -> None:
-        async with ConsumerBench(app) as t:
-            for name in ("pick", "pack"):
-                t.send(name, group="a", dedup_id=name)
-            await t.advance("1m")
-
-    asyncio.run(scenario())
+    async with ConsumerBench(app) as t:
+        for name in ("pick", "pack"):
+            t.send(name, group="a", dedup_id=name)
+        await t.advance("1m")
     assert done == [("pick", 10), ("pack", 20)]
 
 
@@ -440,23 +422,17 @@ def test_records_share_the_time() -> None:
     assert (bench.events["started"], bench.deleted) == (1, 2)
 
 
-def test_a_queue_that_cannot_be_consumed_is_told() -> None:
-    async def scenario() -> None:
-        async with ConsumerBench(working(1)) as t:
-            t.queue(visibility_timeout_s=0)
-            with pytest.raises(ValueError, match="cannot be kept"):
-                await t.advance("1s")
-
-    asyncio.run(scenario())
+async def test_a_queue_that_cannot_be_consumed_is_told() -> None:
+    async with ConsumerBench(working(1)) as t:
+        t.queue(visibility_timeout_s=0)
+        with pytest.raises(ValueError, match="cannot be kept"):
+            await t.advance("1s")
 
 
-def test_a_consumer_without_handlers_is_refused() -> None:
-    async def scenario() -> None:
-        async with ConsumerBench(Consumer("orders")) as t:
-            with pytest.raises(ValueError, match="no handler"):
-                await t.advance("1s")
-
-    asyncio.run(scenario())
+async def test_a_consumer_without_handlers_is_refused() -> None:
+    async with ConsumerBench(Consumer("orders")) as t:
+        with pytest.raises(ValueError, match="no handler"):
+            await t.advance("1s")
 
 
 def test_nothing_is_left_behind() -> None:
