@@ -31,6 +31,7 @@ from veilmq.consumer.renewal_policies import (
     SHARE,
     Draw,
     Durations,
+    LeaseTerms,
     Measured,
     RenewalDurations,
     RenewalPolicy,
@@ -110,8 +111,8 @@ class Subscription:
         return self.measured
 
 
-@dataclass(slots=True, eq=False)
-class Lease:
+@dataclass(slots=True, eq=False, kw_only=True)
+class Lease(LeaseTerms):
     """One message that this process holds: read it only; instants are seconds of the consumer's clock.
 
     Made by ``LeaseTable.take``. ``on_renewed`` is called after each renewal, in the renewer's thread.
@@ -121,18 +122,12 @@ class Lease:
     message: ReceivedMessage
     subscription: Subscription
     requested_at_s: float
-    received_at_s: float
-    expires_at_s: float
-    timeout_s: int
-    renewed_at_s: float
     state: LeaseState = LeaseState.HELD
     due_at_s: float | None = None
-    started_at_s: float | None = None
     begun_at_s: float | None = None
     wanted_at_s: float = 0.0
     tries: int = 0
     renewals: int = 0
-    jitter: float = 0.0
     in_flight: bool = False
     closed: bool = False
     final: bool = False
@@ -141,11 +136,6 @@ class Lease:
     withdrawal: "Future[bool] | None" = None
     fences: "list[Future[LeaseState]]" = field(default_factory=list)
     on_renewed: Callable[[], object] | None = None
-
-    @property
-    def measured(self) -> Measured:
-        """What was observed lately of messages like this one, and of renewals."""
-        return self.subscription.measured
 
     @property
     def is_renewable(self) -> bool:
@@ -299,9 +289,18 @@ class LeaseTable:
             expires_at_s = subscription.policy.first_expiry_s(
                 answered_at_s=answered_at_s, timeout_s=timeout_s, measured=measured
             )
-            instants = requested_at_s, answered_at_s, expires_at_s
             leases = [
-                Lease(next(self._numbers), message, subscription, *instants, timeout_s, renewed_at_s=answered_at_s)
+                Lease(
+                    number=next(self._numbers),
+                    message=message,
+                    subscription=subscription,
+                    requested_at_s=requested_at_s,
+                    received_at_s=answered_at_s,
+                    renewed_at_s=answered_at_s,
+                    expires_at_s=expires_at_s,
+                    timeout_s=timeout_s,
+                    measured=measured,
+                )
                 for message in messages
             ]
             for lease in leases:
@@ -419,7 +418,7 @@ class LeaseTable:
 
     def _plan(self, lease: Lease, now_s: float) -> None:
         """Schedule the next renewal of ``lease``, or its end where there will be none."""
-        lease.jitter = self._draw()
+        lease.jitter, lease.measured = self._draw(), lease.subscription.measured
         at_s = lease.subscription.policy.renew_at_s(lease, now_s)
         ends = self._is_over(lease, at_s) or at_s > lease.expires_at_s > now_s
         self._schedule(lease, lease.expires_at_s if ends else at_s)
@@ -464,7 +463,7 @@ class LeaseTable:
         if not lease.is_renewable:
             return None
         subscription = lease.subscription
-        subscription.measure(now_s)
+        lease.measured = subscription.measure(now_s)
         wanted_s = max(1, subscription.policy.extension_s(lease, now_s))
         for_s = allowed_s(min(wanted_s, LEASE_S_MAX), elapsed_s=lease.elapsed_s(now_s))
         left_s = LEASE_S_MAX - lease.elapsed_s(now_s)

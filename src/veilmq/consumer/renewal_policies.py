@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from itertools import accumulate
-from typing import Protocol
 
 from veilmq.client.messages import DEAD_RECEIPT_CODES, ClientError, Hidden
 from veilmq.core.limits import LEASE_S_MAX
@@ -38,67 +37,57 @@ class Measured:
     call_s: float | None = None
 
 
-class LeaseTerms(Protocol):
-    """What a policy sees of a lease; instants are those of the consumer's clock."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class LeaseTerms:
+    """What a policy sees of a lease; instants are those of the consumer's clock.
 
-    @property
-    def timeout_s(self) -> int:
-        """The visibility timeout with which the message was received."""
+    ``timeout_s`` is the visibility timeout with which the message was received, ``received_at_s`` when the reply with
+    it came, ``started_at_s`` when its handler began. ``renewed_at_s`` is when the latest renewal was sent that was not
+    refused, else ``received_at_s``; ``expires_at_s`` when the lease ends, for all that is known here. ``jitter`` is a
+    number from 0 to 1, drawn anew for each renewal, ``measured`` what was observed lately of messages like this one.
+    """
 
-    @property
-    def received_at_s(self) -> float:
-        """When the reply with the message came."""
-
-    @property
-    def started_at_s(self) -> float | None:
-        """When its handler began; ``None`` while it waits for its turn."""
-
-    @property
-    def renewed_at_s(self) -> float:
-        """When the latest renewal was sent that was not refused, else ``received_at_s``."""
-
-    @property
-    def expires_at_s(self) -> float:
-        """When it ends, for all that is known here."""
-
-    @property
-    def jitter(self) -> float:
-        """A number from 0 to 1, drawn anew for each renewal."""
-
-    @property
-    def measured(self) -> Measured:
-        """What was observed lately of messages like this one, and of renewals."""
+    timeout_s: int
+    received_at_s: float
+    renewed_at_s: float
+    expires_at_s: float
+    measured: Measured
+    started_at_s: float | None = None
+    jitter: float = 0.0
 
 
-class RenewalPolicy(Protocol):
-    """How leases are kept. All methods are pure."""
+class RenewalPolicy:
+    """How leases are kept. All methods are pure.
 
-    @property
-    def timely_only(self) -> bool:
-        """Whether renewals hold due leases only, instead of taking along the ones that are due next."""
+    ``timely_only``: renewals hold due leases only, instead of taking along the ones that are due next.
+    ``queue_decides``: a receive for which the policy has no timeout names none, instead of the queue's own.
+    ``server_decides``: a lease past its end counts as lost only when the server says so, in FIFO queues too.
+    """
 
-    @property
-    def queue_decides(self) -> bool:
-        """Whether a receive for which the policy has no timeout names none, instead of the queue's own."""
-
-    @property
-    def server_decides(self) -> bool:
-        """Whether a lease past its end counts as lost only when the server says so, in FIFO queues too."""
+    timely_only = queue_decides = server_decides = False
 
     def receive_timeout_s(self, measured: Measured) -> int | None:
         """Return the visibility timeout that a receive should have; ``None``: that of the queue."""
+        raise NotImplementedError
 
     def first_expiry_s(self, *, answered_at_s: float, timeout_s: int, measured: Measured) -> float:
-        """Return when a lease ends whose receive returned at ``answered_at_s``."""
+        """Return when a lease ends whose receive returned at ``answered_at_s``: at the earliest, for the way took time.
+
+        That time is the measured one of a short call, a renewal's, and at most half of the lease.
+        """
+        return answered_at_s + timeout_s - min(measured.renewal_s or 0.0, timeout_s / 2)
 
     def renew_at_s(self, lease: LeaseTerms, now_s: float) -> float:
         """Return when to renew ``lease`` next, ``now_s`` or earlier for at once."""
+        raise NotImplementedError
 
     def is_over(self, lease: LeaseTerms, at_s: float) -> bool:
-        """Return whether the policy renews ``lease`` no more at ``at_s``."""
+        """Return whether the policy renews ``lease`` no more at ``at_s``: by default as long as the service allows."""
+        return False
 
     def extension_s(self, lease: LeaseTerms, now_s: float) -> int:
         """Return for how many seconds from ``now_s`` on ``lease`` is to be renewed."""
+        raise NotImplementedError
 
 
 def seconds(duration: Duration) -> float:
@@ -120,26 +109,7 @@ def checked_timeout_s(timeout_s: int) -> int:
     return timeout_s
 
 
-class _WhileAllowed:
-    """What policies have in common that renew a lease as long as the service allows."""
-
-    timely_only = False
-    queue_decides = False
-    server_decides = False
-
-    def first_expiry_s(self, *, answered_at_s: float, timeout_s: int, measured: Measured) -> float:
-        """Return the end as counted from the reply, less the time that it may have taken to come.
-
-        That time is the measured one of a short call, a renewal's, and at most half of the lease.
-        """
-        return answered_at_s + timeout_s - min(measured.renewal_s or 0.0, timeout_s / 2)
-
-    def is_over(self, lease: LeaseTerms, at_s: float) -> bool:
-        """Return ``False``."""
-        return False
-
-
-class Fixed(_WhileAllowed):
+class Fixed(RenewalPolicy):
     """A heartbeat: leases of one length, renewed at one interval."""
 
     def __init__(self, lease: Duration, every: Duration | None = None) -> None:
@@ -172,7 +142,7 @@ SAMPLES_TRUSTED = 100
 RENEWAL_S_SUPPOSED = 1.0
 
 
-class Adaptive(_WhileAllowed):
+class Adaptive(RenewalPolicy):
     """The default policy: leases that fit the work, renewed early enough for the network; durations in seconds.
 
     The guard is how long before its end a lease is renewed: four times the slowest percent of renewals and of the
@@ -240,7 +210,7 @@ def extension_s(remaining_s: float, timeout_s: int) -> int:
     return abs(_ticks(remaining_s)) // TICKS_PER_S + timeout_s
 
 
-class NServiceBusPolicy:
+class NServiceBusPolicy(RenewalPolicy):
     """The policy of NServiceBus.AmazonSQS, to the tick.
 
     With V the visibility timeout: wake ``min(half of what remains, 10 s)`` before the end, at once when less than 0.4 s
@@ -251,9 +221,7 @@ class NServiceBusPolicy:
     handler. What this project does otherwise on purpose is in the renewer (``docs/leases.md`` lists it).
     """
 
-    timely_only = True
-    queue_decides = True
-    server_decides = True
+    timely_only = queue_decides = server_decides = True
 
     def __init__(
         self,

@@ -17,7 +17,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ import msgspec
 
 from veilmq.consumer.leases import Lease, LeaseTable
 from veilmq.consumer.metrics import Labels, Metric, MetricKind
-from veilmq.consumer.renewal_policies import Measured, RenewalPolicy
+from veilmq.consumer.renewal_policies import LeaseTerms, Measured, RenewalPolicy
 from veilmq.consumer.renewer import RenewalMetrics
 from veilmq.consumer.runner import Runner
 
@@ -130,23 +129,17 @@ def guard_s(runner: Runner) -> float | None:
     return None if length_s is None else guard_of(subscription.policy, int(length_s), subscription.measured)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NewLease:
-    """The ``LeaseTerms`` of a lease that began at 0."""
-
-    timeout_s: int
-    expires_at_s: float
-    measured: Measured
-    received_at_s: float = 0.0
-    started_at_s: float | None = 0.0
-    renewed_at_s: float = 0.0
-    jitter: float = 0.0
-
-
 def guard_of(policy: RenewalPolicy, timeout_s: int, measured: Measured) -> float:
     """Return how long before its end ``policy`` renews a lease of ``timeout_s`` at the latest; 0 for never."""
     expires_at_s = policy.first_expiry_s(answered_at_s=0.0, timeout_s=timeout_s, measured=measured)
-    lease = _NewLease(timeout_s=timeout_s, expires_at_s=expires_at_s, measured=measured)
+    lease = LeaseTerms(
+        timeout_s=timeout_s,
+        received_at_s=0.0,
+        renewed_at_s=0.0,
+        expires_at_s=expires_at_s,
+        measured=measured,
+        started_at_s=0.0,
+    )
     return max(0.0, expires_at_s - policy.renew_at_s(lease, 0.0))
 
 
