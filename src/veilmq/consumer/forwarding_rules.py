@@ -296,7 +296,7 @@ def _converted(given: Any, kind: type[_Kind], place: str) -> _Kind:
 
 
 def _conditions(number: int, fields: _RuleFields, text: str) -> list[Holds]:
-    conditions = []
+    conditions: list[Holds] = []
     for place, given, read in _given(fields):
         where = _where(number, text) + place
         condition: Any = _converted(given, Condition, where)  # type: ignore[arg-type]  # a union is what is wanted
@@ -319,13 +319,22 @@ def _holds(read: _Read, condition: ValueHolds, content: Content) -> bool:
 def _given(fields: _RuleFields) -> Iterator[tuple[str, Any, Callable[[], _Read]]]:
     """Yield the conditions of a rule: where each stands, what it is, and how to come to the value that it is about."""
     for name, condition in fields.attributes.items():
-        yield f"attributes.{name}", condition, lambda name=name: partial(Content.attribute, name=name)
+        yield f"attributes.{name}", condition, partial(_attribute, name)
     for path, condition in fields.body.items():
-        yield f"body.{path!r}", condition, lambda path=path: partial(Content.field, pointer=read_pointer(path))
+        yield f"body.{path!r}", condition, partial(_field, path)
     if fields.size is not None:
         yield "size", fields.size, lambda: Content.size
     if fields.group is not None:
         yield "group", fields.group, lambda: Content.group
+
+
+def _attribute(name: str) -> _Read:
+    return lambda content: content.attribute(name)
+
+
+def _field(path: str) -> _Read:
+    pointer = read_pointer(path)
+    return lambda content: content.field(pointer)
 
 
 def _misfit(error: msgspec.ValidationError, text: str) -> RoutesError:

@@ -19,7 +19,7 @@ from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, Subscription
 from veilmq.consumer.metrics import Counters
 from veilmq.consumer.pools import AsyncPool, Pool, ProcessPool, ThreadPool
 from veilmq.consumer.records import Keeper
-from veilmq.consumer.settling import LINGER_S, Endings, Settler
+from veilmq.consumer.settling import LINGER_S, Settler
 from veilmq.core.limits import SECOND_MS, SQS_RECEIVE_COUNT
 
 _log = logging.getLogger("veilmq.consumer")
@@ -115,8 +115,7 @@ class Runner:
         self._receiver = Receiver(client, options, table, create=create)
         self._threads = Threads(f"veilmq-io-{options.queue}", options.polls + _THREADS_TO_SETTLE)
         linger_s = 0.0 if self._receiver.fifo else LINGER_S
-        self._settler = Settler(client, options.queue, table, self._in_thread, linger_s=linger_s)
-        self._endings = Endings(client, options, table, self._settler, self.counts, self._in_thread)
+        self._settler = Settler(client, options, table, self.counts, self._in_thread, linger_s=linger_s)
         self._schedule = Schedule(ordered=self._receiver.fifo)
         self._batches = HandlerBatches(
             self._schedule,
@@ -363,7 +362,7 @@ class Runner:
         """Return how ``delivery`` ends without its handler: it was done before, or is perhaps not ours any more."""
         if delivery.lease.state_at(self._table.clock.now_s()) is not LeaseState.HELD:
             return Ending(kind=EndingKind.LEFT)
-        if delivery.message.id in self._endings.handled_ids:
+        if delivery.message.id in self._settler.handled_ids:
             self.counts.events["recognised"] += 1
             return DONE
         return None
@@ -396,7 +395,7 @@ class Runner:
             await self._release(self._schedule.failed(delivery))
         if self._keeper is not None:
             await self._keeper.end(delivery, ending)
-        gone = await self._endings.end(delivery, ending)
+        gone = await self._settler.end(delivery, ending)
         self.counts.hold_time.add(self._table.clock.now_s() - delivery.lease.received_at_s)
         self._hooks.call("settle", delivery.context, ending)
         self._forget(delivery)

@@ -58,26 +58,32 @@ class _Change(NamedTuple):
 
 
 class Settler:
-    """Settles the messages of one queue; used in the event loop."""
+    """Settles the messages of one handler; used in the event loop."""
 
     def __init__(
         self,
         client: QueueClient,
-        queue: str,
+        options: Options,
         table: LeaseTable,
+        counts: Counters,
         in_thread: InThread,
         *,
         linger_s: float = LINGER_S,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """``linger_s`` is how long a delete may wait for others, 0 for not at all."""
+        """``in_thread`` runs calls that block; ``linger_s`` is how long a delete may wait for others."""
         self._client = client
-        self._queue = queue
+        self._options = options
         self._table = table
+        self._counts = counts
         self._in_thread = in_thread
         self._pause = pause
+        self._dead_letter = options.dead_letter
+        self._is_known = options.dead_letter is not None
+        self._moves = True  # until the server says that it cannot
+        self.handled_ids = HandledIds()
         self._deletes: Batcher[str] = Batcher(
-            lambda receipts: in_thread(partial(client.delete_batch, queue, receipts)), linger_s=linger_s
+            lambda receipts: in_thread(partial(client.delete_batch, options.queue, receipts)), linger_s=linger_s
         )
         self._changes: Batcher[_Change] = Batcher(
             lambda changes: in_thread(partial(self._send_changes, changes)), linger_s=0
@@ -95,7 +101,7 @@ class Settler:
                 break
             await self._pause(_pause_s(number))
             try:
-                await self._in_thread(partial(self._client.delete, self._queue, lease.message.receipt))
+                await self._in_thread(partial(self._client.delete, self._options.queue, lease.message.receipt))
                 error = None
             except (ClientError, Unreachable) as failure:
                 error = failure
@@ -155,10 +161,115 @@ class Settler:
         if not sent:
             return [_TOO_LATE] * len(changes)
         patience_s = min(until_s - now_s, PATIENCE_S_MAX)
-        answers = self._client.change_visibility_batch(self._queue, [*sent.values()], patience_s=patience_s)
+        answers = self._client.change_visibility_batch(self._options.queue, [*sent.values()], patience_s=patience_s)
         reasons = dict(zip(sent, answers, strict=True))
         found = (reasons.get(number, _TOO_LATE) for number in range(len(changes)))
         return [answer if isinstance(answer, ClientError) else None for answer in found]
+
+    async def end(self, delivery: Delivery, ending: Ending) -> bool:
+        """Carry out ``ending``; returns whether the message is gone, so that the next of its group may follow."""
+        kind, retry = ending.kind, self._options.retry
+        if kind is EndingKind.RETRY and ending.error:
+            text = "message %s, attempt %d, comes back: %s: %s"
+            words = delivery.message.id, delivery.attempt, ending.error, ending.reason
+            _log.warning(text, *words, extra=about(delivery.lease, trace=ending.trace))
+        if kind in (EndingKind.DONE, EndingKind.DROPPED):
+            return await self._count_delete(delivery, counted="acked" if kind is EndingKind.DONE else "dropped")
+        if kind is EndingKind.REJECT:
+            return await self._reject(delivery, ending)
+        if kind is EndingKind.RETRY:
+            if retry.exhausted(delivery.attempt) and ending.after_s is None:
+                return await self._reject(delivery, ending)
+            await self._hide(delivery, ending)
+        elif kind is EndingKind.RELEASE:
+            await self.release([delivery.lease])
+            self._counts.events["released"] += 1
+        else:
+            self._table.settle(delivery.lease)
+            self._counts.events["left"] += 1
+        return False
+
+    async def _count_delete(self, delivery: Delivery, *, counted: str) -> bool:
+        self.handled_ids.add(delivery.message.id)
+        certain = await self.delete(delivery.lease)
+        self._counts.events[counted if certain else "delete_failed"] += 1
+        return certain
+
+    async def _hide(self, delivery: Delivery, ending: Ending) -> None:
+        after_s = ending.after_s
+        wanted_s = self._options.retry.after_s(delivery.attempt) if after_s is None else math.ceil(after_s)
+        self._counts.events["retried"] += 1
+        await self.release([delivery.lease], wanted_s)
+
+    async def _reject(self, delivery: Delivery, ending: Ending) -> bool:
+        """Have the server move it; else copy first, delete then: a copy that fails leaves the message where it is."""
+        try:
+            target = await self._target()
+            if target is not None and await self._move(delivery, ending, target):
+                self._table.settle(delivery.lease)
+                self._counts.events["rejected"] += 1
+                return True
+            if target is not None:
+                await self._copy(delivery, ending, target)
+        except (ClientError, Unreachable) as error:
+            text = "message %s could not be sent to the dead letters: %s"
+            _log.error(text, delivery.message.id, error, extra=about(delivery.lease))
+            target = None
+        if target is None:
+            text = "message %s was rejected and comes back: %s"
+            _log.error(text, delivery.message.id, ending.reason, extra=about(delivery.lease))
+            await self._hide(delivery, ending)
+            return False
+        return await self._count_delete(delivery, counted="rejected")
+
+    async def _move(self, delivery: Delivery, ending: Ending, target: str) -> bool:
+        """Have the server move the message; returns whether it did. While it may, no renewal's error means anything."""
+        if not self._moves:
+            return False
+        queue, lease = self._options.queue, delivery.lease
+        reasons = _reasons(delivery.message, ending, queue)
+        # Ours that matter less are left out beyond ten attributes, but not the first.
+        room = max(1, _ATTRIBUTES_MAX - len(delivery.message.attributes.keys() - reasons.keys()))
+        reasons = dict(list(reasons.items())[:room])
+        if self._options.dead_letter is None:  # the queue's own, which is where the queue is: its name says it all
+            target = target.rpartition("/")[2]
+        move = partial(self._client.dead_letter, queue, delivery.message.receipt, target)
+        lease.deleting = True
+        try:
+            self._moves = await self._in_thread(partial(move, reasons))
+        except ClientError as error:
+            if error.code == "MessageTooLong":  # with our reasons
+                return bool(await self._in_thread(partial(move, {})))
+            if error.fields.get("state") == "gone":  # by an earlier try, whose reply was lost
+                return True
+            raise
+        finally:
+            lease.deleting = False
+        return self._moves
+
+    async def _copy(self, delivery: Delivery, ending: Ending, target: str) -> None:
+        copy = _dead_letter(delivery.message, ending, source=self._options.queue, target=target)
+        try:
+            await self._send(copy, target)
+        except ClientError as error:
+            if error.status >= 500:
+                raise
+            plain = replace(copy, attributes=delivery.message.attributes)  # with our reasons it may have been too long
+            await self._send(plain, target)
+
+    async def _send(self, copy: NewMessage, target: str) -> None:
+        send = partial(
+            self._client.send, target, copy.body, attributes=copy.attributes, group=copy.group, dedup_id=copy.dedup_id
+        )
+        await self._in_thread(send)
+
+    async def _target(self) -> str | None:
+        """Return the dead-letter queue: the handler's option, else the queue's own, looked up once."""
+        if not self._is_known:
+            status = await self._in_thread(partial(self._client.show, self._options.queue))
+            self._dead_letter = status.settings.dead_letter_queue or None
+            self._is_known = True
+        return self._dead_letter
 
 
 def _pause_s(number: int) -> float:
@@ -251,136 +362,6 @@ _REASON_CHARACTERS_MAX = 500
 _TRACE_CHARACTERS_MAX = 1_000
 
 _log.addFilter(with_traceback)
-
-
-class Endings:
-    """The endings of one handler's messages."""
-
-    def __init__(
-        self,
-        client: QueueClient,
-        options: Options,
-        table: LeaseTable,
-        settler: Settler,
-        counts: Counters,
-        in_thread: InThread,
-    ) -> None:
-        """``in_thread`` runs calls of ``client``, which block."""
-        self._client = client
-        self._options = options
-        self._table = table
-        self._settler = settler
-        self._counts = counts
-        self._in_thread = in_thread
-        self._dead_letter = options.dead_letter
-        self._is_known = options.dead_letter is not None
-        self._moves = True  # until the server says that it cannot
-        self.handled_ids = HandledIds()
-
-    async def end(self, delivery: Delivery, ending: Ending) -> bool:
-        """Carry out ``ending``; returns whether the message is gone, so that the next of its group may follow."""
-        kind, retry = ending.kind, self._options.retry
-        if kind is EndingKind.RETRY and ending.error:
-            text = "message %s, attempt %d, comes back: %s: %s"
-            words = delivery.message.id, delivery.attempt, ending.error, ending.reason
-            _log.warning(text, *words, extra=about(delivery.lease, trace=ending.trace))
-        if kind in (EndingKind.DONE, EndingKind.DROPPED):
-            return await self._delete(delivery, counted="acked" if kind is EndingKind.DONE else "dropped")
-        if kind is EndingKind.REJECT:
-            return await self._reject(delivery, ending)
-        if kind is EndingKind.RETRY:
-            if retry.exhausted(delivery.attempt) and ending.after_s is None:
-                return await self._reject(delivery, ending)
-            await self._hide(delivery, ending)
-        elif kind is EndingKind.RELEASE:
-            await self._settler.release([delivery.lease])
-            self._counts.events["released"] += 1
-        else:
-            self._table.settle(delivery.lease)
-            self._counts.events["left"] += 1
-        return False
-
-    async def _delete(self, delivery: Delivery, *, counted: str) -> bool:
-        self.handled_ids.add(delivery.message.id)
-        certain = await self._settler.delete(delivery.lease)
-        self._counts.events[counted if certain else "delete_failed"] += 1
-        return certain
-
-    async def _hide(self, delivery: Delivery, ending: Ending) -> None:
-        after_s = ending.after_s
-        wanted_s = self._options.retry.after_s(delivery.attempt) if after_s is None else math.ceil(after_s)
-        self._counts.events["retried"] += 1
-        await self._settler.release([delivery.lease], wanted_s)
-
-    async def _reject(self, delivery: Delivery, ending: Ending) -> bool:
-        """Have the server move it; else copy first, delete then: a copy that fails leaves the message where it is."""
-        try:
-            target = await self._target()
-            if target is not None and await self._move(delivery, ending, target):
-                self._table.settle(delivery.lease)
-                self._counts.events["rejected"] += 1
-                return True
-            if target is not None:
-                await self._copy(delivery, ending, target)
-        except (ClientError, Unreachable) as error:
-            text = "message %s could not be sent to the dead letters: %s"
-            _log.error(text, delivery.message.id, error, extra=about(delivery.lease))
-            target = None
-        if target is None:
-            text = "message %s was rejected and comes back: %s"
-            _log.error(text, delivery.message.id, ending.reason, extra=about(delivery.lease))
-            await self._hide(delivery, ending)
-            return False
-        return await self._delete(delivery, counted="rejected")
-
-    async def _move(self, delivery: Delivery, ending: Ending, target: str) -> bool:
-        """Have the server move the message; returns whether it did. While it may, no renewal's error means anything."""
-        if not self._moves:
-            return False
-        queue, lease = self._options.queue, delivery.lease
-        reasons = _reasons(delivery.message, ending, queue)
-        # Ours that matter less are left out beyond ten attributes, but not the first.
-        room = max(1, _ATTRIBUTES_MAX - len(delivery.message.attributes.keys() - reasons.keys()))
-        reasons = dict(list(reasons.items())[:room])
-        if self._options.dead_letter is None:  # the queue's own, which is where the queue is: its name says it all
-            target = target.rpartition("/")[2]
-        move = partial(self._client.dead_letter, queue, delivery.message.receipt, target)
-        lease.deleting = True
-        try:
-            self._moves = await self._in_thread(partial(move, reasons))
-        except ClientError as error:
-            if error.code == "MessageTooLong":  # with our reasons
-                return bool(await self._in_thread(partial(move, {})))
-            if error.fields.get("state") == "gone":  # by an earlier try, whose reply was lost
-                return True
-            raise
-        finally:
-            lease.deleting = False
-        return self._moves
-
-    async def _copy(self, delivery: Delivery, ending: Ending, target: str) -> None:
-        copy = _dead_letter(delivery.message, ending, source=self._options.queue, target=target)
-        try:
-            await self._send(copy, target)
-        except ClientError as error:
-            if error.status >= 500:
-                raise
-            plain = replace(copy, attributes=delivery.message.attributes)  # with our reasons it may have been too long
-            await self._send(plain, target)
-
-    async def _send(self, copy: NewMessage, target: str) -> None:
-        send = partial(
-            self._client.send, target, copy.body, attributes=copy.attributes, group=copy.group, dedup_id=copy.dedup_id
-        )
-        await self._in_thread(send)
-
-    async def _target(self) -> str | None:
-        """Return the dead-letter queue: the handler's option, else the queue's own, looked up once."""
-        if not self._is_known:
-            status = await self._in_thread(partial(self._client.show, self._options.queue))
-            self._dead_letter = status.settings.dead_letter_queue or None
-            self._is_known = True
-        return self._dead_letter
 
 
 def _dead_letter(message: ReceivedMessage, ending: Ending, *, source: str, target: str) -> NewMessage:

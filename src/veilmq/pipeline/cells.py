@@ -388,7 +388,7 @@ def shifts(cells: DataFrame) -> dict[tuple[str, str], str]:
     """Return the day of the last change, by queue and key, for those whose work has changed."""
     first = cells.where((fn.col("axis") == HELD) & fn.col("first"))
     octave = fn.floor(fn.col("bucket") / OCTAVE_BUCKETS).cast("int").alias("octave")
-    days = first.groupBy("queue", "key", "day", "outcome", octave).agg(fn.sum("n").alias("n")).toPandas()
+    days: Any = first.groupBy("queue", "key", "day", "outcome", octave).agg(fn.sum("n").alias("n")).toPandas()
     found: dict[tuple[str, str], str] = {}
     receipts = days[days["outcome"].isin([each.value for each in ENDED])]
     for name, part in receipts.groupby(["queue", "key"], sort=False):

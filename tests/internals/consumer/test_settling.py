@@ -8,7 +8,9 @@ import pytest
 
 from veilmq.client import ClientError, ReceivedMessage, Unreachable
 from veilmq.consumer.clock import SystemClock
+from veilmq.consumer.handlers import Options
 from veilmq.consumer.leases import Lease, LeaseTable
+from veilmq.consumer.metrics import Counters
 from veilmq.consumer.renewal_policies import Fixed, RenewalResult
 from veilmq.consumer.settling import PATIENCE_S_MAX, TRIES_MAX, Batcher, HandledIds, Settler
 from veilmq.core.commands import VisibilityChange
@@ -72,7 +74,7 @@ class Desk:
         self.table = LeaseTable(self.clock)
         self.client = ScriptedClient(*answers)
         client: Any = self.client  # as much of a client as a settler needs
-        self.settler = Settler(client, "q", self.table, self._at_once, pause=self._pause)
+        self.settler = Settler(client, Options(queue="q"), self.table, Counters(), self._at_once, pause=self._pause)
         self.queued_s = 0.0
         self.pauses: list[float] = []
         self.open_in_pauses: list[int] = []
