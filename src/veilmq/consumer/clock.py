@@ -16,6 +16,11 @@ from typing import Any, Protocol, TypeVar
 _COUNTER = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
+def wall_s() -> float:
+    """Return the seconds since the epoch by the wall clock, which may step: for what processes share, never a lease."""
+    return time.time()
+
+
 class Alarm(Protocol):
     """What one thread sleeps on, and any other can wake it by."""
 

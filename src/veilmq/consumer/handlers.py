@@ -63,7 +63,7 @@ def decoder(annotation: Any) -> Decode:
         return _PLAIN[annotation]
     model = getattr(annotation, "model_validate_json", None)
     is_model = inspect.isclass(annotation) and model is not None
-    read: Callable[[str], Any] = model if is_model else msgspec.json.Decoder(annotation).decode
+    read: Any = model if is_model else msgspec.json.Decoder(annotation).decode
 
     def decode(message: ReceivedMessage) -> Any:
         try:

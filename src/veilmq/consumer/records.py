@@ -15,7 +15,6 @@ import logging
 import math
 import sqlite3
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from veilmq.client.messages import ReceivedMessage
-from veilmq.consumer.clock import Clock, Span, SystemClock, Threads, span_s
+from veilmq.consumer.clock import Clock, Span, SystemClock, Threads, span_s, wall_s
 from veilmq.consumer.context import DONE, Backoff, Cause, Delivery, Ending, EndingKind, ending_of
 from veilmq.consumer.leases import Lease, LeaseState
 from veilmq.consumer.metrics import Counters
@@ -92,7 +91,7 @@ class InFile:
     exist; ``close`` it when no handler runs any more.
     """
 
-    def __init__(self, path: str | Path, *, wall_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: str | Path, *, wall_s: Callable[[], float] = wall_s) -> None:
         """Open the file at ``path``, or make it. Raises ``sqlite3.Error`` for a file that is none of SQLite's."""
         self._now_s = wall_s
         self._lock = threading.Lock()

@@ -244,7 +244,7 @@ def replies(*, read: bool = True) -> Iterator[tuple[Path, bytes | None]]:
     for path in sorted(folder.glob(f"*{_SUFFIX}")):
         try:
             with _connected(path) as connection:
-                reply = b"".join(iter(lambda: connection.recv(_READ_BYTES), b"")) if read else b""  # noqa: B023
+                reply = b"".join(iter(lambda: connection.recv(_READ_BYTES), b"")) if read else b""
         except (ConnectionRefusedError, FileNotFoundError):  # the worker was killed, or has just ended
             path.unlink(missing_ok=True)
         except OSError:

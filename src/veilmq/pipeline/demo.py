@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -277,7 +278,8 @@ class Demo:
 
     def _logged(self) -> pa.Table:
         """Return the exported event log once it has stopped growing; raises ``PipelineFailed``."""
-        events, rows = self.folder / "events", None
+        events = self.folder / "events"
+        rows: Any = None
         deadline_s = time.monotonic() + _EXPORT_S_MAX
         while time.monotonic() <= deadline_s:
             before = rows

@@ -262,6 +262,7 @@ class CellStore:
         self._write(_added(self._table("waits", last)), "waits", run)
         self._write(self._table("files", last).coalesce(1), "files", run)
         self._end(replace(last, run=run, base=run))
+        files: Any
         files, root = opened(self._location) or (None, "")
         for table in ("runs", *_TABLES) if files else ():
             for info in files.get_file_info(fs.FileSelector(f"{root}/{table}", allow_not_found=True)):

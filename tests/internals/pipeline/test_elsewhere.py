@@ -1,4 +1,4 @@
-"""The jobs on a standalone cluster of Spark, through a Spark Connect server, and the declarative pipeline of the examples."""
+"""The jobs on a cluster of Spark, through a Spark Connect server, and the declarative pipeline of the examples."""
 
 import json
 import os
