@@ -471,11 +471,7 @@ def run_story(store: CountingStore, folder: Path, story: Callable[[Exporter, Vir
     async def tell() -> None:
         clock = VirtualClock()
         exporter = Exporter(
-            execute=store.execute,
-            clock=clock,
-            target=open_target(str(folder)),
-            period_s=PERIOD_S,
-            events_per_range=2,
+            execute=store.execute, clock=clock, target=open_target(str(folder)), period_s=PERIOD_S, events_per_range=2
         )
         await story(exporter, clock)
 

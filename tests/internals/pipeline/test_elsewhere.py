@@ -210,10 +210,7 @@ def test_jobs_that_move_messages(where: Sequence[str], tmp_path: Path) -> None:
         route = ["route", "intake", "--table", "routes.json", "--checkpoint", "checkpoint", "--create", "--batch", "40"]
         replay = ["replay", "again", "--table", "archive", "--run", "one"]
         said = run(tmp_path, where, *([*words, "--endpoint", server.endpoint] for words in (route, replay)))
-        assert said.splitlines() == [
-            f"intake: {MESSAGES} messages forwarded",
-            f"again: {MESSAGES} messages replayed",
-        ]
+        assert said.splitlines() == [f"intake: {MESSAGES} messages forwarded", f"again: {MESSAGES} messages replayed"]
         assert left(client, "intake") == (0, 0)
         assert sorted(each.body for each in drained(client, "again")) == sorted(f"body of {each}" for each in kept)
         for queue, wanted in (("short", "a"), ("long", "b")):
