@@ -370,16 +370,18 @@ def forwarder_metrics(intake: str, totals: Callable[[], Totals]) -> list[Metric]
     def routed(now: Totals) -> Mapping[Labels, int]:
         return {(queue, NO_RULE if rule is None else rule): count for (queue, rule), count in now.routed.items()}
 
-    def unmatched(now: Totals) -> Mapping[Labels, int]:
-        return {(): sum(count for (_, rule), count in now.routed.items() if rule is None)}
-
     def stayed(now: Totals) -> Mapping[Labels, int]:
         return {(reason,): count for reason, count in now.stayed.items()}
 
     return [
         metric("received", "Messages received from the intake.", (), lambda now: {(): now.received}),
         metric("retried", "Of them, those that had been received before.", (), lambda now: {(): now.again}),
-        metric("unmatched", "Messages forwarded to the default queue, as no rule held.", (), unmatched),
+        metric(
+            "unmatched",
+            "Messages forwarded to the default queue, as no rule held.",
+            (),
+            lambda now: {(): sum(count for (_, rule), count in now.routed.items() if rule is None)},
+        ),
         metric("gone", "Messages that were in the intake no more.", (), lambda now: {(): now.gone}),
         metric("forwarded", "Messages forwarded.", ("queue", "rule"), routed),
         metric("failed", "Attempts after which a message stayed.", ("reason",), stayed),

@@ -83,14 +83,7 @@ class Value(NamedTuple):
 
 
 Pointer = tuple[str, ...]
-"""The names that lead to a field, or the indices."""
-
-
-def read_pointer(text: str) -> Pointer:
-    """Return what a JSON Pointer (RFC 6901) names; raises ``ValueError``."""
-    if text and not text.startswith("/"):
-        raise ValueError(f"{text!r} is no path into the body: it begins with a slash, such as /job/kind")
-    return tuple(part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:])
+"""What a JSON Pointer (RFC 6901) names: the names that lead to a field, or the indices."""
 
 
 class Content:
@@ -333,7 +326,9 @@ def _attribute(name: str) -> _Read:
 
 
 def _field(path: str) -> _Read:
-    pointer = read_pointer(path)
+    if path and not path.startswith("/"):
+        raise ValueError(f"{path!r} is no path into the body: it begins with a slash, such as /job/kind")
+    pointer = tuple(part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:])
     return lambda content: content.field(pointer)
 
 

@@ -185,9 +185,15 @@ class DueHeap:
         lease.due_at_s = at_s
         heapq.heappush(self._entries, (at_s, lease.number, lease))
 
-    def first_s(self) -> float | None:
-        """Return when something is due next, ``None`` when nothing is."""
+    def first_s(self, *, open_leases: int | None = None) -> float | None:
+        """Return when something is due next, ``None`` when nothing is.
+
+        With the number of ``open_leases`` entries that count no more are dropped when they are the most.
+        """
         entries = self._entries
+        if open_leases is not None and len(entries) > 2 * open_leases + _STALE_MIN:
+            entries[:] = [entry for entry in entries if entry[0] == entry[2].due_at_s]
+            heapq.heapify(entries)
         while entries and entries[0][0] != entries[0][2].due_at_s:
             heapq.heappop(entries)
         return entries[0][0] if entries else None
@@ -197,13 +203,6 @@ class DueHeap:
         wanted_at_s, _, lease = heapq.heappop(self._entries)
         lease.wanted_at_s, lease.due_at_s = wanted_at_s, None
         return lease
-
-    def shrink(self, open_leases: int) -> None:
-        """Drop the entries that count no more, when they are the most; ``open_leases`` is how many may count."""
-        entries = self._entries
-        if len(entries) > 2 * open_leases + _STALE_MIN:
-            entries[:] = [entry for entry in entries if entry[0] == entry[2].due_at_s]
-            heapq.heapify(entries)
 
 
 T = TypeVar("T")
@@ -358,8 +357,7 @@ class LeaseTable:
     def next_due_s(self) -> float | None:
         """Return when something is due next; ``None`` when nothing is."""
         with self._lock:
-            self._heap.shrink(len(self))
-            first_s = self._heap.first_s()
+            first_s = self._heap.first_s(open_leases=len(self))
             self._known_s = math.inf if first_s is None else first_s
             return first_s
 

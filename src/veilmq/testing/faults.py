@@ -185,10 +185,6 @@ def _lose_request(scene: Scene) -> Pending:
     return Held(scene.request)
 
 
-def _lose_answer(scene: Scene) -> Pending:
-    return ProxiedRequest(scene.request, answered=lambda proxied: scene.happened()).begin(scene.handler)
-
-
 def _fail_entries(places: tuple[int, ...], scene: Scene) -> Pending | None:
     """Have the batch carried out without its entries at ``places``, and add these to the answer as failed."""
     scene.happened()
@@ -272,7 +268,10 @@ ANSWER_DROPPED = Fault("ANSWER_DROPPED", _drop_answer)
 REQUEST_LOST = Fault("REQUEST_LOST", _lose_request)
 """A black hole: no answer ever, the connection stays open; nothing is carried out."""
 
-ANSWER_LOST = Fault("ANSWER_LOST", _lose_answer)
+ANSWER_LOST = Fault(
+    "ANSWER_LOST",
+    lambda scene: ProxiedRequest(scene.request, answered=lambda proxied: scene.happened()).begin(scene.handler),
+)
 """It is carried out; no answer ever, the connection stays open."""
 
 IGNORED = Fault("IGNORED", _ignore)
