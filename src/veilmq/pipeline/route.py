@@ -190,6 +190,7 @@ class ForwardWriter(DataSourceStreamArrowWriter):
         partition, query, batch_number = task()
         if query is None:
             raise PipelineFailed(f'format("{FORMAT}") takes streams only: use writeStream instead of write.')
+        staged: dict[str, Written] = {}
         with ExitStack() as closing:
             writers: dict[str, PartitionWriter] = {}
             for batch in iterator:
@@ -202,7 +203,8 @@ class ForwardWriter(DataSourceStreamArrowWriter):
                         )
                         writers[queue] = closing.enter_context(writer)
                     writers[queue].add(rest.filter(pc.equal(queues, queue)))
-            return WrittenByQueue(queues={queue: writer.finish() for queue, writer in writers.items()})
+            staged |= {queue: each.finish() for queue, each in writers.items()}
+        return WrittenByQueue(queues=staged)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the staged rows, one queue after the other."""
