@@ -306,13 +306,14 @@ class Transport:
         target = self._path.rstrip("/") + target if target else self._path
 
         def send(headers: Mapping[str, str], patience_s: float | None) -> HttpReply:
-            timeout, retries = Timeout(connect=CONNECT_S_MAX, read=wait_s + REPLY_S_MAX), None
+            how: dict[str, Any] = {"timeout": Timeout(connect=CONNECT_S_MAX, read=wait_s + REPLY_S_MAX)}
             if patience_s is not None:
-                timeout, retries = Timeout(connect=min(CONNECT_S_MAX, patience_s), total=patience_s), _ONCE
-            how: dict[str, Any] = {"timeout": timeout, "retries": retries, "redirect": False, "assert_same_host": False}
+                timeout = Timeout(connect=min(CONNECT_S_MAX, patience_s), total=patience_s)
+                how = {"timeout": timeout, "retries": _ONCE}
+            how |= {"body": body, "headers": headers, "redirect": False, "assert_same_host": False}
             try:
                 with self._polls.during(wait_s):
-                    return self._pool.urlopen(method, target, body=body, headers=headers, **how)
+                    return self._pool.urlopen(method, target, **how)
             except HTTPError as error:
                 raise Unreachable(self.endpoint, _reason(error)) from error
 

@@ -369,7 +369,8 @@ class Runner:
 
     async def _call(self, deliveries: Sequence[Delivery]) -> list[Ending]:
         loop = asyncio.get_running_loop()
-        began_s, options, deadlines = loop.time(), self.handler.options, []
+        began_s, options = loop.time(), self.handler.options
+        deadlines: list[Deadline] = []
         for delivery in deliveries:
             self._table.start(delivery.lease)
             self.counts.events["started"] += 1
