@@ -244,7 +244,7 @@ class RunningServer:
         sent: Any = plan.respond(self._call(self._outcome(plan.command)))
         return str(sent.message_id)
 
-    # For a consumer in the same process, which needs no socket (``direct_transport``).
+    # For a consumer in the same process, which needs no socket (``DirectTransport``).
 
     def hand(self, request: Request) -> None:
         """Have ``request`` handled as if it had come by a connection."""
