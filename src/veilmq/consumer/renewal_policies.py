@@ -48,10 +48,10 @@ class LeaseTerms:
     """
 
     timeout_s: int
-    received_at_s: float
-    renewed_at_s: float
     expires_at_s: float
-    measured: Measured
+    received_at_s: float = 0.0
+    renewed_at_s: float = 0.0
+    measured: Measured = field(default_factory=Measured)
     started_at_s: float | None = None
     jitter: float = 0.0
 

@@ -132,14 +132,7 @@ def guard_s(runner: Runner) -> float | None:
 def guard_of(policy: RenewalPolicy, timeout_s: int, measured: Measured) -> float:
     """Return how long before its end ``policy`` renews a lease of ``timeout_s`` at the latest; 0 for never."""
     expires_at_s = policy.first_expiry_s(answered_at_s=0.0, timeout_s=timeout_s, measured=measured)
-    lease = LeaseTerms(
-        timeout_s=timeout_s,
-        received_at_s=0.0,
-        renewed_at_s=0.0,
-        expires_at_s=expires_at_s,
-        measured=measured,
-        started_at_s=0.0,
-    )
+    lease = LeaseTerms(timeout_s=timeout_s, expires_at_s=expires_at_s, measured=measured, started_at_s=0.0)
     return max(0.0, expires_at_s - policy.renew_at_s(lease, 0.0))
 
 
