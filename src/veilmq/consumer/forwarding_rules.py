@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from operator import methodcaller
 from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -312,17 +313,13 @@ def _holds(read: _Read, condition: ValueHolds, content: Content) -> bool:
 def _given(fields: _RuleFields) -> Iterator[tuple[str, Any, Callable[[], _Read]]]:
     """Yield the conditions of a rule: where each stands, what it is, and how to come to the value that it is about."""
     for name, condition in fields.attributes.items():
-        yield f"attributes.{name}", condition, partial(_attribute, name)
+        yield f"attributes.{name}", condition, partial(methodcaller, "attribute", name)
     for path, condition in fields.body.items():
         yield f"body.{path!r}", condition, partial(_field, path)
     if fields.size is not None:
         yield "size", fields.size, lambda: Content.size
     if fields.group is not None:
         yield "group", fields.group, lambda: Content.group
-
-
-def _attribute(name: str) -> _Read:
-    return lambda content: content.attribute(name)
 
 
 def _field(path: str) -> _Read:

@@ -475,7 +475,7 @@ def run_story(store: CountingStore, folder: Path, story: Callable[[Exporter, Vir
         )
         await story(exporter, clock)
 
-    asyncio.run_story(tell())
+    asyncio.run(tell())
 
 
 async def check_once(exporter: Exporter, clock: VirtualClock) -> None:
