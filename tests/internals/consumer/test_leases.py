@@ -4,7 +4,7 @@ import asyncio
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,8 +85,6 @@ class SlowClient:
     def _pass(self, seconds: float) -> None:
         self.bench.clock.set(self.bench.clock.now_s() + seconds)
 
-
-pytestmark = pytest.mark.slow
 
 POLICIES: list[RenewalPolicy] = [
     NServiceBusPolicy(max_auto_message_visibility_renewal_duration=43_200),
@@ -169,6 +167,7 @@ def check(lease: Lease, table: LeaseTable, queue: HonestQueue, now_s: float) -> 
         assert not table.may_release(lease)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     policy=st.sampled_from(POLICIES),
@@ -234,6 +233,7 @@ def _go_on(
         check(lease, table, queue, clock.now_s())
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     lease_s=st.integers(min_value=20, max_value=600),
@@ -252,6 +252,7 @@ def test_a_lease_is_renewed_no_more_often_than_needed(lease_s: int, share: float
     assert len(play.queue.calls) <= math.ceil(hold_s / (30 * (1 - 1.25 / 3))) + 1
 
 
+@pytest.mark.slow
 @given(lateness_ms=st.integers(min_value=0, max_value=9_000), origin_s=st.floats(min_value=0, max_value=1e7))
 def test_only_durations_count(lateness_ms: int, origin_s: float) -> None:
     """The same happens from any origin of the clock: there is no instant of the day in it.
@@ -460,20 +461,24 @@ class Work:
             self.cancelled.append(body)
             raise
 
-    def play(self, scenario: Callable[[Running, Counter[str]], Any]) -> Running:
+    async def play(self, scenario: Callable[[Running, Counter[str]], Awaitable[None]]) -> None:
+        async with self.bench.working(self.app) as running:
+            (runner,) = running.runners
+            await until(lambda: runner.working == runner.handler.options.concurrency)
+            await scenario(running, runner.counts.events)
 
-        async def played() -> Running:
-            async with self.bench.working(self.app) as running:
-                (runner,) = running.runners
-                await until(lambda: runner.working == runner.handler.options.concurrency)
-                await scenario(running, runner.counts.events)
-            return running
+    def finish(self, scenario: Callable[[Running, Counter[str]], Awaitable[None]]) -> None:
+        """Play ``scenario``, and end the handler: each message was handled once, and is gone."""
 
-        return asyncio.run(played())
+        async def played(running: Running, events: Counter[str]) -> None:
+            await scenario(running, events)
+            self.end.set()
+            await self.bench.settled(running)
 
-    def is_done(self) -> bool:
-        """Tell whether each message was handled once, and is gone."""
-        return set(self.handled.values()) == {1} and self.bench.counts(QUEUE) == (0, 0) and not self.cancelled
+        asyncio.run(self.play(played))
+        assert set(self.handled.values()) == {1}
+        assert self.bench.counts(QUEUE) == (0, 0)
+        assert not self.cancelled
 
 
 @pytest.mark.slow
@@ -499,11 +504,8 @@ def test_one_failed_renewal_is_tried_again_at_once(bench: TimedBench, fault: Fau
         await bench.guard(QUEUE, 100)
         assert running.renewals.results["again"] == 1
         assert (events["suspect"], events["lost"]) == (0, 0)
-        work.end.set()
-        await bench.settled(running)
 
-    work.play(scenario)
-    assert work.is_done()
+    work.finish(scenario)
 
 
 @pytest.mark.slow
@@ -521,8 +523,7 @@ def test_of_a_batch_of_renewals_the_ones_that_failed_are_tried_again(bench: Time
         await bench.settled(running)
         assert events["acked"] == 5
 
-    work.play(scenario)
-    assert work.is_done()
+    work.finish(scenario)
     assert bench.server.faults.left == []
 
 
@@ -540,8 +541,7 @@ def test_throttling_is_survived_wherever_it_comes(bench: TimedBench, fault: Faul
         await bench.settled(running)
         assert (events["acked"], events["suspect"], events["lost"]) == (1, 0, 0)
 
-    work.play(scenario)
-    assert work.is_done()
+    work.finish(scenario)
     assert bench.server.faults.left == []
 
 
@@ -565,11 +565,8 @@ def test_renewals_that_fail_until_the_end_leave_a_doubt_that_the_server_ends(ben
         await bench.elapse(25)  # the longest pause between tries for what is in doubt is 22.5 s
         assert [*states, ctx.lease.state] == [LeaseState.SUSPECT, LeaseState.HELD]
         await bench.guard(QUEUE, 60)
-        work.end.set()
-        await bench.settled(running)
 
-    work.play(scenario)
-    assert work.is_done()
+    work.finish(scenario)
 
 
 @pytest.mark.slow
@@ -592,7 +589,7 @@ def test_a_message_that_another_took_meanwhile_is_lost_and_left_to_him(bench: Ti
         assert len(bench.server.faults.left) == 3, "nothing of it is asked for"
         assert bench.left_s(work.queue.in_flight) == [600 - 25 - 60]
 
-    work.play(scenario)
+    asyncio.run(work.play(scenario))
     assert (work.handled, work.cancelled) == ({"x": 1}, ["x"])
 
 
@@ -611,11 +608,8 @@ def test_an_answer_after_the_end_proves_nothing_but_by_the_word_of_the_server(be
             (ctx,) = work.contexts
             await until(lambda: events["suspect"] == plain)
             assert ctx.lease.state is (LeaseState.SUSPECT if plain else LeaseState.HELD)
-            work.end.set()
-            await bench.settled(running)
 
-        work.play(scenario)
-    assert work.is_done()
+        work.finish(scenario)
 
 
 @pytest.mark.slow
@@ -640,11 +634,8 @@ def test_black_holes_cost_tries_and_not_what_is_left(
             assert (events["suspect"], events["lost"]) == (doubts, 0)
             assert work.contexts[0].lease.state is LeaseState.HELD
             await bench.guard(QUEUE, 60)
-            work.end.set()
-            await bench.settled(running)
 
-        work.play(scenario)
-    assert work.is_done()
+        work.finish(scenario)
 
 
 @pytest.mark.slow
@@ -661,8 +652,7 @@ def test_a_delete_that_did_not_happen_is_made_good_without_handling_the_message_
         await bench.settled(running)
         assert events["recognised"] == 1
 
-    work.play(scenario)
-    assert work.is_done()
+    work.finish(scenario)
 
 
 class Signed:
@@ -692,11 +682,8 @@ def test_a_wall_clock_that_steps_changes_nothing(signed: Signed) -> None:
         assert running.renewals.results == {**running.renewals.results, "again": 0, "gone": 0}
         assert running.renewals.calls == 240 / 20
         assert (events["suspect"], events["lost"]) == (0, 0)
-        work.end.set()
-        await signed.bench.settled(running)
 
-    work.play(scenario)
-    assert work.is_done()
+    work.finish(scenario)
 
 
 @pytest.mark.slow
@@ -713,11 +700,8 @@ def test_a_clock_that_is_ten_minutes_off_hinders_no_signed_consumer(
     async def scenario(running: Running, events: Counter[str]) -> None:
         await signed.bench.guard(QUEUE, 60)
         assert running.renewals.results["again"] == 0
-        work.end.set()
-        await signed.bench.settled(running)
 
-    work.play(scenario)
-    assert work.is_done()
+    work.finish(scenario)
 
 
 @pytest.mark.slow
