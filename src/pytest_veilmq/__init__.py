@@ -26,7 +26,11 @@ def veilmq_settings() -> dict[str, Any]:
 @pytest.fixture
 def veilmq_server(veilmq_settings: dict[str, Any]) -> "Iterator[RunningServer]":
     """Run a server of the test's own: empty, in memory, on a free port, its clock standing still until it is moved."""
-    with _server_class()(**veilmq_settings) as server:
+    try:
+        from veilmq.testing import RunningServer  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        pytest.fail(str(error), pytrace=False)
+    with RunningServer(**veilmq_settings) as server:
         yield server
 
 
@@ -55,8 +59,11 @@ def veilmq_environment(veilmq_url: str, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.fixture
 def veilmq_boto3(veilmq_url: str) -> Iterator[Any]:
     """Give a boto3 client for SQS of the test's server, which tries nothing twice; boto3 is the suite's own."""
-    boto3 = _boto3()
-    from botocore.config import Config  # noqa: PLC0415
+    try:
+        import boto3  # noqa: PLC0415
+        from botocore.config import Config  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        pytest.fail(f"the fixture veilmq_boto3 needs the suite's own {error.name}: pip install boto3", pytrace=False)
 
     client = boto3.client(
         "sqs",
@@ -68,23 +75,3 @@ def veilmq_boto3(veilmq_url: str) -> Iterator[Any]:
     )
     yield client
     client.close()
-
-
-def _server_class() -> "type[RunningServer]":
-    try:
-        from veilmq.testing import RunningServer  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        missing = str(error)
-    else:
-        return RunningServer
-    pytest.fail(missing, pytrace=False)
-
-
-def _boto3() -> Any:
-    try:
-        import boto3  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        missing = error.name
-    else:
-        return boto3
-    pytest.fail(f"the fixture veilmq_boto3 needs the suite's own {missing}: pip install boto3", pytrace=False)

@@ -411,7 +411,7 @@ def test_a_stop_overtakes_a_slow_store(bench: Workbench, store: Watched) -> None
         async with bench.working(app) as running:
             await until(store.asked.is_set)
             stopping = asyncio.create_task(bench.stop(running))
-            await until(lambda: running.runners[0]._handling._cancelling)
+            await until(lambda: running.runners[0]._cancelling)
             store.gate.set()
             await stopping
             assert running.exit_code == 0

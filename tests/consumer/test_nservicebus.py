@@ -6,7 +6,6 @@ from that project's own unit tests are played here through the table and the ren
 """
 
 import json
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,23 +15,10 @@ import pytest
 from tests.consumer.lease_play import GONE, INVALID, Answer, Play, message
 from veilmq.client.messages import ClientError
 from veilmq.consumer import LeaseState
-from veilmq.consumer.renewal_policies import Measured, NServiceBusPolicy, extension_s, renew_after_s
+from veilmq.consumer.renewal_policies import LeaseTerms, Measured, NServiceBusPolicy, extension_s, renew_after_s
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parent / "renewal-vectors.json").read_text(encoding="utf-8"))
 TIMELINES = {timeline["name"]: timeline for timeline in VECTORS["timelines"]}
-
-
-@dataclass(frozen=True, slots=True)
-class FakeTerms:
-    """A lease as a policy sees it."""
-
-    timeout_s: int
-    expires_at_s: float
-    received_at_s: float = 0.0
-    started_at_s: float | None = 0.0
-    renewed_at_s: float = 0.0
-    jitter: float = 0.0
-    measured: Measured = Measured()  # noqa: RUF009 - it is frozen
 
 
 @pytest.mark.parametrize("vector", VECTORS["renew_after"], ids=lambda vector: str(vector["remaining"]))
@@ -59,7 +45,7 @@ def test_a_timeline_of_the_pure_functions(name: str) -> None:
     policy = NServiceBusPolicy(max_auto_message_visibility_renewal_duration=timeline["max"])
     now_s, expires_at_s, renewals = 0.0, float(timeline["first_expiry"]), []
     while True:
-        terms = FakeTerms(timeout_s=timeline["vt"], expires_at_s=expires_at_s)
+        terms = LeaseTerms(timeout_s=timeline["vt"], expires_at_s=expires_at_s, started_at_s=0.0)
         now_s = policy.renew_at_s(terms, now_s) + timeline["late"]
         if policy.is_over(terms, now_s):
             break

@@ -15,8 +15,7 @@ from tests.tidy.tree import TESTS, Module, module, modules
 PROOFS = ("tests/proofs/", "tests/internals/proofs/")
 ALLOWED: dict[str, str] = {  # path → why nothing but real time will do, or how the time is virtual
     "tests/consumer/test_shape.py": "its handlers sleep in a bench's time",
-    "tests/internals/testing/test_consumer_bench.py": "its handlers sleep in the bench's time",
-    "tests/internals/testing/test_virtual_loop.py": "the loop's time is what it tests",
+    "tests/internals/testing/test_consumer_bench.py": "its handlers and its loop sleep in the bench's time",
 }
 SLEEPERS = {"time.sleep", "asyncio.sleep", "anyio.sleep"}
 

@@ -8,46 +8,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from veilmq.client.messages import (
-        ClientError,
-        Move,
-        NewMessage,
-        QueueStatus,
-        ReceivedMessage,
-        SentMessage,
-        Unreachable,
-        traced,
-    )
-    from veilmq.client.sqs import HttpQueueClient, QueueClient
-    from veilmq.client.transport import SigningKey
+    from veilmq.client.messages import ClientError as ClientError
+    from veilmq.client.messages import Move as Move
+    from veilmq.client.messages import NewMessage as NewMessage
+    from veilmq.client.messages import QueueStatus as QueueStatus
+    from veilmq.client.messages import ReceivedMessage as ReceivedMessage
+    from veilmq.client.messages import SentMessage as SentMessage
+    from veilmq.client.messages import Unreachable as Unreachable
+    from veilmq.client.messages import traced as traced
+    from veilmq.client.sqs import HttpQueueClient as HttpQueueClient
+    from veilmq.client.sqs import QueueClient as QueueClient
+    from veilmq.client.transport import SigningKey as SigningKey
 
-__all__ = [
-    "ClientError",
-    "HttpQueueClient",
-    "Move",
-    "NewMessage",
-    "QueueClient",
-    "QueueStatus",
-    "ReceivedMessage",
-    "SentMessage",
-    "SigningKey",
-    "Unreachable",
-    "traced",
-]
-
-_MODULES = {
-    "ClientError": "messages",
-    "HttpQueueClient": "sqs",
-    "Move": "messages",
-    "NewMessage": "messages",
-    "QueueClient": "sqs",
-    "QueueStatus": "messages",
-    "ReceivedMessage": "messages",
-    "SentMessage": "messages",
-    "SigningKey": "transport",
-    "Unreachable": "messages",
-    "traced": "messages",
-}
+_MESSAGES = "ClientError Move NewMessage QueueStatus ReceivedMessage SentMessage Unreachable traced"
+_MODULES = dict.fromkeys(_MESSAGES.split(), "messages")
+_MODULES |= {"HttpQueueClient": "sqs", "QueueClient": "sqs", "SigningKey": "transport"}
 
 
 def __getattr__(name: str) -> Any:

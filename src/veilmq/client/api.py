@@ -7,7 +7,6 @@ Every call is idempotent, so all of them are tried again when a reply is lost. F
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any, ClassVar, Self
 from urllib.parse import quote, urlencode
 
@@ -49,13 +48,9 @@ class QueueApi:
         self._path = ""
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -165,14 +160,9 @@ class Claims(QueueApi):
         wait_s: int = 0,
     ) -> Bound:
         """Bind claim ``number``, or return what it has, waiting up to ``wait_s`` (0 to 20) for a first message."""
-        fields = {
-            "source": source,
-            "epoch": epoch,
-            "number": number,
-            "messages_max": messages_max,
-            "shard_messages": shard_messages,
-            "wait_s": wait_s,
-        } | ({} if bytes_max is None else {"bytes_max": bytes_max})  # earlier servers know no such field
+        fields = {"source": source, "epoch": epoch, "number": number, "messages_max": messages_max}
+        fields |= {"shard_messages": shard_messages, "wait_s": wait_s}
+        fields |= {} if bytes_max is None else {"bytes_max": bytes_max}  # earlier servers know no such field
         return self.post("claim", fields, Bound, wait_s=wait_s + BINDING_S_MAX)
 
     def read(self, source: str, *, number: int, shard: int = 0) -> Iterator[Any]:
@@ -180,10 +170,10 @@ class Claims(QueueApi):
 
         A page is requested when the one before it is used up, and again if it is lost.
         """
-        batches, cursor = self.page(source, number=number, shard=shard)
-        yield from batches
-        while cursor:
+        cursor, more = "", True
+        while more:
             batches, cursor = self.page(source, number=number, shard=shard, cursor=cursor)
+            more = bool(cursor)
             yield from batches
 
     def page(self, source: str, *, number: int, shard: int = 0, cursor: str = "") -> tuple[list[Any], str]:
@@ -251,9 +241,8 @@ class Publications(QueueApi):
 
     def _stage(self, writer: str, batch: int, attempt: str, part: int, body: bytes, content_type: str) -> Staged:
         parameters = {"writer": writer, "batch": batch, "attempt": attempt, "part": part}
-        return decode(
-            self.request("POST", "stage", parameters=parameters, body=body, content_type=content_type), Staged
-        )
+        reply = self.request("POST", "stage", parameters=parameters, body=body, content_type=content_type)
+        return decode(reply, Staged)
 
     def publish(
         self, writer: str, *, batch: int, attempts: Sequence[tuple[str, int]], messages_per_s_max: int | None = None
@@ -263,12 +252,10 @@ class Publications(QueueApi):
         With ``messages_per_s_max`` they come into the queue no faster than that.
         Returns when all is in the queue; ``again``: the batch had been published before.
         """
-        publish_on = partial(
-            self.publish_on, writer, batch=batch, attempts=attempts, messages_per_s_max=messages_per_s_max
-        )
-        first = last = publish_on()
+        rest = partial(self.publish_on, writer, batch=batch, attempts=attempts, messages_per_s_max=messages_per_s_max)
+        first = last = rest()
         while last.more:
-            last = publish_on()
+            last = rest()
         return msgspec.structs.replace(last, again=first.again)
 
     def publish_on(

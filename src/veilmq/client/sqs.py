@@ -6,10 +6,9 @@ being raised. Every call raises ``ClientError`` when the server refuses and ``Un
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import time
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -92,7 +91,8 @@ _KINDS: dict[str, Kind] = {
 """How attributes of a queue are read: over SMQ numbers have other ranges."""
 _ARN = re.compile(r"arn:[^:]+:sqs:(?P<region>[^:]*):(?P<account>[^:/]+):(?P<name>[^:/]+)")
 
-T = TypeVar("T")
+Entry = TypeVar("Entry", bound=SendMessageBatchResultEntry | ChangedResultEntry)
+Result = TypeVar("Result")
 
 
 class Caller(Protocol):
@@ -123,13 +123,10 @@ class _Empty(Shape, frozen=True):
     """The reply of an action that returns nothing."""
 
 
-class _SentEntries(Shape, frozen=True, kw_only=True):
-    successful: list[SendMessageBatchResultEntry] | None = None
-    failed: list[BatchResultErrorEntry] | None = None
+class _Entries(Shape, Generic[Entry], frozen=True, kw_only=True):
+    """The reply to a batch."""
 
-
-class _ChangedEntries(Shape, frozen=True, kw_only=True):
-    successful: list[ChangedResultEntry] | None = None
+    successful: list[Entry] | None = None
     failed: list[BatchResultErrorEntry] | None = None
 
 
@@ -140,19 +137,14 @@ class QueueClient:
     """
 
     def __init__(self, caller: Caller) -> None:
-        """Send nothing yet."""
         self._caller = caller
         self._call = caller.call
         self._urls: dict[str, str] = {}
 
     def __enter__(self) -> Self:
-        """Return the client itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -169,11 +161,7 @@ class QueueClient:
     # ------------------------------------------------------------------------------------------------- queues
 
     def create_queue(
-        self,
-        queue: str,
-        settings: Mapping[str, SettingValue] | None = None,
-        *,
-        tags: Mapping[str, str] | None = None,
+        self, queue: str, settings: Mapping[str, SettingValue] | None = None, *, tags: Mapping[str, str] | None = None
     ) -> str:
         """Create ``queue``, or find it with the same settings (fields of ``QueueSettings``); returns its URL.
 
@@ -308,9 +296,8 @@ class QueueClient:
             for number, message in enumerate(messages)
         ]
         request = SendMessageBatchRequest(queue_url=self._url(queue), entries=entries)
-        reply = self._call("SendMessageBatch", request, _SentEntries)
-        succeeded = ((e.id, SentMessage(id=e.message_id, sequence=e.sequence_number)) for e in reply.successful or [])
-        return _in_order(succeeded, reply.failed, len(messages))
+        reply = self._call("SendMessageBatch", request, _Entries[SendMessageBatchResultEntry])
+        return _in_order(reply, lambda e: SentMessage(id=e.message_id, sequence=e.sequence_number), len(messages))
 
     def receive(
         self,
@@ -369,8 +356,8 @@ class QueueClient:
             DeleteMessageBatchEntry(id=str(number), receipt_handle=receipt) for number, receipt in enumerate(receipts)
         ]
         request = DeleteMessageBatchRequest(queue_url=self._url(queue), entries=entries)
-        reply = self._call("DeleteMessageBatch", request, _ChangedEntries)
-        return _in_order(((entry.id, None) for entry in reply.successful or []), reply.failed, len(receipts))
+        reply = self._call("DeleteMessageBatch", request, _Entries[ChangedResultEntry])
+        return _in_order(reply, lambda entry: None, len(receipts))
 
     def change_visibility(self, queue: str, receipt: str, timeout_s: int) -> None:
         """Hide the message of ``receipt`` for ``timeout_s`` from now on; 0 makes it visible at once."""
@@ -395,8 +382,9 @@ class QueueClient:
             for number, change in enumerate(changes)
         ]
         request = ChangeMessageVisibilityBatchRequest(queue_url=self._url(queue), entries=entries)
-        reply = self._call("ChangeMessageVisibilityBatch", request, _ChangedEntries, patience_s=patience_s)
-        return _in_order(((entry.id, _changed(entry)) for entry in reply.successful or []), reply.failed, len(changes))
+        batch = _Entries[ChangedResultEntry]
+        reply = self._call("ChangeMessageVisibilityBatch", request, batch, patience_s=patience_s)
+        return _in_order(reply, _changed, len(changes))
 
     # ------------------------------------------------------------------------------------------------- names
 
@@ -460,13 +448,14 @@ def write_settings(settings: Mapping[str, SettingValue], context: RequestContext
 
 
 def _in_order(
-    succeeded: Iterable[tuple[str, T]], failed: Sequence[BatchResultErrorEntry] | None, count: int
-) -> list[T | ClientError]:
+    reply: _Entries[Entry], result_of: Callable[[Entry], Result | ClientError], count: int
+) -> list[Result | ClientError]:
     """Return the results of a batch in the order of its ``count`` entries, whose ids are their numbers."""
-    results: dict[str, T | ClientError] = {
-        entry.id: ClientError(entry.code, entry.message, 400 if entry.sender_fault else 500) for entry in failed or []
+    results: dict[str, Result | ClientError] = {
+        entry.id: ClientError(entry.code, entry.message, 400 if entry.sender_fault else 500)
+        for entry in reply.failed or []
     }
-    results |= dict(succeeded)
+    results |= {entry.id: result_of(entry) for entry in reply.successful or []}
     missing = ClientError(UNEXPECTED_REPLY, "The server said nothing about this entry of the batch.", 200)
     return [results.get(number, missing) for number in map(str, range(count))]
 

@@ -135,20 +135,17 @@ class Signer:
 
         Then another try may succeed. A ``date`` that is none, or cannot be now, changes nothing.
         """
-        server_s = _instant_s(date or "")
-        if server_s is None or abs(server_s - signed_at_s) < OFF_S_MIN:
+        try:
+            found = parsedate_to_datetime(date or "")
+        except (ValueError, OverflowError):
+            return False
+        if found.year not in YEARS:
+            return False
+        server_s = found.replace(tzinfo=found.tzinfo or UTC).timestamp()
+        if abs(server_s - signed_at_s) < OFF_S_MIN:
             return False
         self._behind_s = server_s - self._wall_s()
         return True
-
-
-def _instant_s(date: str) -> float | None:
-    """Return the instant of a ``Date`` in seconds since the epoch, ``None`` where it is none or cannot be now."""
-    try:
-        found = parsedate_to_datetime(date)
-    except (ValueError, OverflowError):
-        return None
-    return found.replace(tzinfo=found.tzinfo or UTC).timestamp() if found.year in YEARS else None
 
 
 def key_of(environment: Mapping[str, str]) -> SigningKey | None:
@@ -186,7 +183,6 @@ class LongPolls:
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._here = threading.local()
         self._lock = threading.Lock()
         self._waiting: set[Any] = set()
@@ -252,8 +248,14 @@ class Transport:
         """
         self.endpoint = endpoint
         self._signer = None if key is None else Signer(key, wall_s)
-        self._path = _path_of(endpoint)
-        self._host = parse_url(endpoint).netloc or ""
+        try:
+            url = parse_url(endpoint)
+        except LocationParseError:
+            url = Url()
+        if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
+            raise ValueError(f"{endpoint!r} is not an endpoint; it must look like http://127.0.0.1:9324")
+        self._path = url.path or "/"
+        self._host = url.netloc or ""
         self._polls = LongPolls()
         self._pool = urllib3.connection_from_url(endpoint, maxsize=CONNECTIONS_KEPT, retries=_RETRIES)
         self._pool.ConnectionCls = self._polls.watched(self._pool.ConnectionCls)
@@ -302,60 +304,30 @@ class Transport:
         server may take ``wait_s`` on purpose. With ``patience_s`` the request is tried once, for so many seconds.
         """
         target = self._path.rstrip("/") + target if target else self._path
-        send = partial(self._send, method, target, body=body, wait_s=wait_s)
+
+        def send(headers: Mapping[str, str], patience_s: float | None) -> HttpReply:
+            how: dict[str, Any] = {"timeout": Timeout(connect=CONNECT_S_MAX, read=wait_s + REPLY_S_MAX)}
+            if patience_s is not None:
+                timeout = Timeout(connect=min(CONNECT_S_MAX, patience_s), total=patience_s)
+                how = {"timeout": timeout, "retries": _ONCE}
+            how |= {"body": body, "headers": headers, "redirect": False, "assert_same_host": False}
+            try:
+                with self._polls.during(wait_s):
+                    return self._pool.urlopen(method, target, **how)
+            except HTTPError as error:
+                raise Unreachable(self.endpoint, _reason(error)) from error
+
         signer = self._signer
         if signer is None:
-            return send(headers=headers, patience_s=patience_s)
+            return send(headers, patience_s)
         began_s, at_s = monotonic(), signer.now_s()
         signed = partial(signer.sign, target, {**headers, "Host": self._host}, body, method=method)
-        reply = send(headers=signed(at_s=at_s), patience_s=patience_s)
+        reply = send(signed(at_s=at_s), patience_s)
         refused = reply.status in _REFUSED_STATUSES
         if not refused or not signer.adjust(reply.headers.get("Date"), signed_at_s=at_s):
             return reply
         rest_s = None if patience_s is None else max(_REST_S_MIN, patience_s - (monotonic() - began_s))
-        return send(headers=signed(at_s=signer.now_s()), patience_s=rest_s)
-
-    def _send(
-        self,
-        method: str,
-        target: str,
-        *,
-        headers: Mapping[str, str],
-        body: bytes,
-        wait_s: int,
-        patience_s: float | None,
-    ) -> HttpReply:
-        try:
-            with self._polls.during(wait_s):
-                return self._pool.urlopen(
-                    method,
-                    target,
-                    body=body,
-                    headers=headers,
-                    timeout=_timeout(wait_s, patience_s),
-                    retries=None if patience_s is None else _ONCE,
-                    redirect=False,
-                    assert_same_host=False,
-                )
-        except HTTPError as error:
-            raise Unreachable(self.endpoint, _reason(error)) from error
-
-
-def _path_of(endpoint: str) -> str:
-    """Return the path that all requests go to; raises ``ValueError`` when ``endpoint`` is no endpoint."""
-    try:
-        url = parse_url(endpoint)
-    except LocationParseError:
-        url = Url()
-    if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
-        raise ValueError(f"{endpoint!r} is not an endpoint; it must look like http://127.0.0.1:9324")
-    return url.path or "/"
-
-
-def _timeout(wait_s: int, patience_s: float | None) -> Timeout:
-    if patience_s is None:
-        return Timeout(connect=CONNECT_S_MAX, read=wait_s + REPLY_S_MAX)
-    return Timeout(connect=min(CONNECT_S_MAX, patience_s), total=patience_s)
+        return send(signed(at_s=signer.now_s()), rest_s)
 
 
 def decode(reply: HttpReply, reply_type: type[Reply]) -> Reply:

@@ -33,21 +33,19 @@ from veilmq.consumer.handlers import (
     OnLost,
     Options,
     make_handler,
-    policy_of,
     pool_of,
     timeout_of,
 )
 from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, RenewalRequest, Watcher
 from veilmq.consumer.metrics import exported, is_installed
 from veilmq.consumer.records import Idempotency
-from veilmq.consumer.renewal_policies import Draw, RenewalResult
+from veilmq.consumer.renewal_policies import Adaptive, Draw, Fixed, RenewalResult
 from veilmq.consumer.renewer import RenewalMetrics, Renewer
 from veilmq.consumer.runner import Runner
 from veilmq.consumer.status import WorkerStatus, announced, consumer_metrics, status_of
 from veilmq.core.limits import SQS_RECEIVE_WAIT_S
 
 _log = logging.getLogger("veilmq.consumer")
-
 
 DONE, FAILED, ABANDONED = 0, 1, 3
 """Exit codes: all was settled; a queue could not be consumed; a handler did not stop, or a message was not settled."""
@@ -75,7 +73,8 @@ class Running(Watcher):
     ) -> None:
         """``connect`` gives a client for each handler, and one for the renewer; ``draw`` the jitter of renewals.
 
-        With ``create`` missing queues of handlers are made. ``renewed`` is called for each renewal that succeeds.
+        With ``create`` missing queues of handlers are made. ``renewed`` is called for each renewal that succeeds, in
+        the renewer's threads, which make up to ``renewals_at_once`` calls at a time.
         """
         self.table = LeaseTable(clock, watcher=self, draw=draw)
         self.renewals = RenewalMetrics()
@@ -138,7 +137,12 @@ class Running(Watcher):
         On Amazon SQS the counts are approximate.
         """
         async with asyncio.timeout(None if timeout is None else span_s(timeout)):
-            while not await self._is_drained():  # noqa: ASYNC110 - the queue does not notify
+            while True:
+                if self.failure is not None:
+                    raise self.failure
+                drained = await asyncio.gather(*(runner.is_drained() for runner in self.runners))
+                if all(drained) and not any(runner.held for runner in self.runners):
+                    return
                 await asyncio.sleep(_CHECK_EVERY_S)
 
     async def stop(self) -> None:
@@ -168,13 +172,13 @@ class Running(Watcher):
             client.close()
 
     def changed(self, lease: Lease, state: LeaseState) -> None:
-        """Notify the runner, in the event loop's thread."""
+        """Call the runner, in the event loop's thread."""
         if self._tracing is not None:
             self._tracing.changed(lease, state)
         self._notify(lease, lambda runner: runner.lease_changed(lease, state))
 
     def ending(self, lease: Lease, left_s: float) -> None:
-        """Notify the runner, in the event loop's thread."""
+        """Call the runner, in the event loop's thread."""
         self._notify(lease, lambda runner: runner.lease_ending(lease, left_s))
 
     def _renewed(self, requests: Sequence[RenewalRequest], results: Sequence[RenewalResult]) -> None:
@@ -197,12 +201,6 @@ class Running(Watcher):
         _log.error("the queue cannot be consumed, stopping: %s", error)
         self.failure = error
         self._stop.set()
-
-    async def _is_drained(self) -> bool:
-        if self.failure is not None:
-            raise self.failure
-        drained = await asyncio.gather(*(runner.is_drained() for runner in self.runners))
-        return all(drained) and not any(runner.held for runner in self.runners)
 
     async def _within(
         self, seconds: float, what: Callable[[Runner], Awaitable[None]], *, impatient: bool = False
@@ -288,13 +286,8 @@ class Consumer:
         self._hooks = Hooks()
         self._grace_s = span_s(grace)
         self._clock = clock or SystemClock()
-        if client is not None:
-            shared = client
-            self._connect: Callable[[], QueueClient] = lambda: shared
-        else:
-            signing_key = key or key_of(os.environ)
-            server = endpoint or endpoint_of(os.environ)
-            self._connect = lambda: HttpQueueClient(server, key=signing_key)
+        signing_key, server = key or key_of(os.environ), endpoint or endpoint_of(os.environ)
+        self._connect = lambda: HttpQueueClient(server, key=signing_key) if client is None else client
 
     @overload
     def handler(self, function: Function, /) -> Function: ...
@@ -352,6 +345,9 @@ class Consumer:
         batching: Batching | None = None,
     ) -> Function:
         """Make ``function`` a handler with these options, which ``docs/consumer.md`` explains; returns it unchanged."""
+        policy: Any = lease  # a policy, by its one method that nothing else has
+        if not hasattr(lease, "renew_at_s"):
+            policy = Adaptive() if lease == "auto" else Fixed(span_s(lease))  # type: ignore[arg-type]  # span_s refuses
         chosen = Options(
             queue=queue or self.queue,
             concurrency=_at_least(1, concurrency=concurrency),
@@ -360,7 +356,7 @@ class Consumer:
             polls=_at_least(1, polls=polls),
             wait_s=_wait_s(wait),
             pool=pool_of(function, pool),
-            policy=policy_of(lease),
+            policy=policy,
             strict=strict,
             timeout_s=timeout_of(timeout),
             stall_s=None if stall is None else timeout_of(stall),
@@ -427,18 +423,11 @@ class Consumer:
         return running.exit_code
 
     def make(
-        self,
-        *,
-        connect: Callable[[], QueueClient] | None = None,
-        clock: Clock | None = None,
-        draw: Draw = random.random,
-        renewals_at_once: int = 4,
-        renewed: Callable[[RenewalRequest], object] | None = None,
+        self, *, connect: Callable[[], QueueClient] | None = None, clock: Clock | None = None, **how: Any
     ) -> Running:
         """Return what runs the handlers, not started; to run them otherwise than ``run`` and ``running`` do.
 
-        ``connect`` gives clients, ``draw`` the jitter of renewals, in up to ``renewals_at_once`` calls at a time.
-        ``renewed`` is called for each renewal that succeeds, in the renewer's threads.
+        ``connect`` gives clients; ``how`` has the last arguments of ``Running``.
         """
         if not self.handlers:
             raise ValueError("this consumer has no handler; declare one with @app.handler")
@@ -449,9 +438,7 @@ class Consumer:
             hooks=self._hooks,
             grace_s=self._grace_s,
             create=self.create,
-            draw=draw,
-            renewals_at_once=renewals_at_once,
-            renewed=renewed,
+            **how,
         )
 
 

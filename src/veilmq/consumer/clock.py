@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 _COUNTER = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -86,10 +86,7 @@ def span_s(span: Span) -> float:
     return span_seconds
 
 
-P = ParamSpec("P")
 T = TypeVar("T")
-
-_Call = tuple["Future[Any]", Callable[[], Any]]
 
 
 class Threads:
@@ -99,7 +96,7 @@ class Threads:
         """``name`` begins the threads' names."""
         self._name = name
         self._most = most
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._idle = 0
         self._started = 0
         self._open = 0

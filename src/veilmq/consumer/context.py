@@ -15,8 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Span, span_s
@@ -111,8 +110,11 @@ _BY_CAUSE = {
 
 def ending_of(result: object, cause: Cause | None = None) -> Ending:
     """Return what ``result`` means: what a handler returned or raised, cancelled before by ``cause`` or not."""
+    if isinstance(result, RetryLater):
+        return Ending(kind=EndingKind.RETRY, after_s=result.after_s, reason=str(result), error="RetryLater")
     if isinstance(result, Outcome):
-        return _of_outcome(result)
+        kind = EndingKind.REJECT if isinstance(result, Reject) else EndingKind.DROPPED
+        return Ending(kind=kind, reason=str(result), error=type(result).__name__)
     if not isinstance(result, BaseException):
         return DONE
     if cause is not None:
@@ -120,13 +122,6 @@ def ending_of(result: object, cause: Cause | None = None) -> Ending:
     kind = EndingKind.REJECT if isinstance(result, Undecodable) else EndingKind.RETRY
     trace = "".join(traceback.format_exception(result))[-TRACE_CHARACTERS_MAX:]
     return Ending(kind=kind, reason=str(result), error=type(result).__name__, trace=trace)
-
-
-def _of_outcome(outcome: Outcome) -> Ending:
-    if isinstance(outcome, RetryLater):
-        return Ending(kind=EndingKind.RETRY, after_s=outcome.after_s, reason=str(outcome), error="RetryLater")
-    kind = EndingKind.REJECT if isinstance(outcome, Reject) else EndingKind.DROPPED
-    return Ending(kind=kind, reason=str(outcome), error=type(outcome).__name__)
 
 
 _DOUBLINGS_MAX = 40
@@ -155,7 +150,7 @@ class Backoff:
         self.base_s = span_s(base)
         self.cap_s = min(span_s(cap), float(LEASE_S_MAX))
         self.attempts = attempts
-        self._draw = draw if jitter == "full" else _no_jitter
+        self._draw = draw if jitter == "full" else lambda: 1.0
 
     def after_s(self, attempt: int) -> int:
         """Return for how many whole seconds to hide a message whose attempt number ``attempt`` (1, 2, …) failed."""
@@ -163,37 +158,15 @@ class Backoff:
         return math.ceil(ceiling_s * self._draw())
 
     def exhausted(self, attempt: int) -> bool:
-        """Tell whether attempt number ``attempt`` was the last one."""
+        """Return whether attempt number ``attempt`` was the last one."""
         return self.attempts is not None and attempt >= self.attempts
-
-
-def _no_jitter() -> float:
-    return 1.0
 
 
 _LOSSES = {Cause.LOST: LeaseState.LOST, Cause.ENDED: LeaseState.ENDED}
 
 
-class LeaseView(Protocol):
-    """How long the message is ours."""
-
-    @property
-    def remaining(self) -> float:
-        """Seconds until the lease ends unless it is renewed, as it is by itself; negative when it has ended."""
-
-    @property
-    def state(self) -> LeaseState:
-        """HELD, SUSPECT, LOST, or ENDED."""
-
-    def confirm(self) -> None:
-        """Renew the lease now and return when that proved it; raises ``LeaseLost``. Blocks."""
-
-    async def confirmed(self) -> None:
-        """``confirm`` for async handlers."""
-
-
-class TableLease:
-    """A ``LeaseView`` of a lease of this process."""
+class LeaseView:
+    """How long the message is ours. It renews itself."""
 
     __slots__ = ("_lease", "_table")
 
@@ -204,16 +177,16 @@ class TableLease:
 
     @property
     def remaining(self) -> float:
-        """Seconds until the lease ends unless it is renewed."""
+        """Seconds until the lease ends unless it is renewed; negative when it has ended."""
         return self._lease.remaining_s(self._table.clock.now_s())
 
     @property
     def state(self) -> LeaseState:
-        """The state at this instant."""
+        """HELD, SUSPECT, LOST, or ENDED."""
         return self._lease.state_at(self._table.clock.now_s())
 
     def confirm(self) -> None:
-        """Renew the lease now and return when that proved it; raises ``LeaseLost``."""
+        """Renew the lease now and return when that proved it; raises ``LeaseLost``. Blocks."""
         self._table.confirm(self._lease).result()
 
     async def confirmed(self) -> None:
@@ -243,7 +216,7 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Which delivery of the message this is: 1 for the first."""
+        """The number of the delivery, 1 for the first."""
         return self.message.receive_count
 
     @property
@@ -265,10 +238,9 @@ class Context:
     def cancelled(self) -> threading.Event:
         """Set when the handler should stop, for whatever cause; a thread may wait for it."""
         if self._cancelled is None:
-            event = threading.Event()
-            self._cancelled = event
+            self._cancelled = threading.Event()
             if self._cause is not None:
-                event.set()
+                self._cancelled.set()
         return self._cancelled
 
     def check(self) -> None:
@@ -294,7 +266,7 @@ class Context:
             self.on_progress(done)
 
     def stop(self, cause: Cause) -> None:
-        """Tell the handler to stop. For the runtime."""
+        """Have the handler stop; for the runtime."""
         self._cause = cause
         if self._cancelled is not None:
             self._cancelled.set()
@@ -306,29 +278,22 @@ class Fence:
     __slots__ = ("_context",)
 
     def __init__(self, context: Context) -> None:
-        """Ask nothing yet."""
         self._context = context
 
     def __enter__(self) -> Self:
-        """Confirm the lease; raises ``LeaseLost``."""
         self._context.check()
         self._context.lease.confirm()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Do nothing."""
 
     async def __aenter__(self) -> Self:
-        """Confirm the lease; raises ``LeaseLost``."""
         self._context.check()
         await self._context.lease.confirmed()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Do nothing."""
 
 
@@ -338,7 +303,6 @@ class Delivery:
     __slots__ = ("cause", "context", "given_up", "interrupt", "lease", "message")
 
     def __init__(self, lease: Lease, context: Context) -> None:
-        """Nothing has begun."""
         self.lease = lease
         self.message: ReceivedMessage = lease.message
         self.context = context
@@ -350,15 +314,14 @@ class Delivery:
 
     @property
     def attempt(self) -> int:
-        """Return which receive of the message this is, 1 for the first."""
+        """The number of the delivery, 1 for the first."""
         return self.message.receive_count
 
     def cancel(self, cause: Cause) -> None:
         """Stop the handler if it runs; the first cause counts."""
-        if self.interrupt is None or self.cause is not None:
-            return
-        self.join(cause)
-        self.interrupt(cause)
+        if self.interrupt is not None and self.cause is None:
+            self.join(cause)
+            self.interrupt(cause)
 
     def join(self, cause: Cause) -> None:
         """Take part in a cancellation that stops others too; a cause of its own counts first."""
@@ -399,15 +362,12 @@ class Batch(Sequence[Item[T]]):
         return [item.body for item in self._items]
 
     def __len__(self) -> int:
-        """Return how many items there are."""
         return len(self._items)
 
     def __iter__(self) -> Iterator[Item[T]]:
-        """Go through the items in order."""
         return iter(self._items)
 
     def __getitem__(self, place: int) -> Item[T]:  # type: ignore[override]  # no slices
-        """Return one item."""
         return self._items[place]
 
 

@@ -67,7 +67,6 @@ class GroupOrder:
     """The groups of a FIFO intake that wait behind a message that stayed; of a standard queue, none."""
 
     def __init__(self, *, fifo: bool) -> None:
-        """Hold none."""
         self._fifo = fifo
         self._held: set[str | None] = set()
 
@@ -164,17 +163,15 @@ class SendRelay:
             return [error] * len(batch)
         outcomes: list[RelayOutcome] = [each if isinstance(each, ClientError) else None for each in sent]
         arrived = [number for number, outcome in enumerate(outcomes) if outcome is None]
-        for number, outcome in zip(arrived, self._delete([batch[number] for number in arrived]), strict=True):
+        deleted: Sequence[RelayOutcome] = []
+        try:
+            if arrived:
+                deleted = self._client.delete_batch(self._intake, [batch[number].message.receipt for number in arrived])
+        except (ClientError, Unreachable) as error:
+            deleted = [error] * len(arrived)
+        for number, outcome in zip(arrived, deleted, strict=True):
             outcomes[number] = outcome
         return outcomes
-
-    def _delete(self, messages: Sequence[RelayedMessage]) -> Sequence[RelayOutcome]:
-        if not messages:
-            return []
-        try:
-            return self._client.delete_batch(self._intake, [each.message.receipt for each in messages])
-        except (ClientError, Unreachable) as error:
-            return [error] * len(messages)
 
 
 def _ordered(messages: Sequence[RelayedMessage]) -> list[list[RelayedMessage]]:
@@ -312,36 +309,30 @@ class Forwarder:
         return self.totals()
 
     def _work(self) -> None:
-        pause_s = _PAUSE_S_MIN
+        pause_s, options = _PAUSE_S_MIN, self._options
         while not self._stop.is_set():
             try:
-                messages = self._receive()
+                messages = self._client.receive(
+                    options.intake,
+                    count=SQS_BATCH_ENTRIES_MAX,
+                    timeout_s=options.timeout_s,
+                    wait_s=_LAST_WAIT_S if options.until_empty else options.wait_s,
+                )
             except (ClientError, Unreachable) as error:
                 if not _is_transient(error):
                     raise
-                log.warning("nothing could be received from %s: %s", self._options.intake, error)
+                log.warning("nothing could be received from %s: %s", options.intake, error)
                 worked = False
             else:
-                if not messages and self._options.until_empty:
+                if not messages and options.until_empty:
                     return
-                worked = self._forward(messages)
+                worked = not messages or self._forward(messages)
             pause_s = _PAUSE_S_MIN if worked else min(2 * pause_s, _PAUSE_S_MAX)
             if not worked:
                 self._stop.wait(pause_s)
 
-    def _receive(self) -> list[ReceivedMessage]:
-        options = self._options
-        return self._client.receive(
-            options.intake,
-            count=SQS_BATCH_ENTRIES_MAX,
-            timeout_s=options.timeout_s,
-            wait_s=_LAST_WAIT_S if options.until_empty else options.wait_s,
-        )
-
     def _forward(self, received: Sequence[ReceivedMessage]) -> bool:
         """Relay the messages; return whether the server works."""
-        if not received:
-            return True
         messages = [RelayedMessage(message, *self._router.route(message)) for message in received]
         outcomes: Sequence[RelayOutcome]
         try:
@@ -368,18 +359,16 @@ def forwarder_metrics(intake: str, totals: Callable[[], Totals]) -> list[Metric]
     """Return the metrics of the forwarder of ``intake``, which are read from ``totals``."""
 
     def metric(name: str, text: str, labels: Labels, read: Callable[[Totals], Mapping[Labels, int]]) -> Metric:
-        def values() -> list[tuple[Labels, int]]:
-            return [((intake, *own), count) for own, count in read(totals()).items()]
-
         return Metric(
-            name=f"veilmq_forward_{name}", kind=MetricKind.COUNTER, text=text, labels=("intake", *labels), read=values
+            name=f"veilmq_forward_{name}",
+            kind=MetricKind.COUNTER,
+            text=text,
+            labels=("intake", *labels),
+            read=lambda: [((intake, *own), count) for own, count in read(totals()).items()],
         )
 
     def routed(now: Totals) -> Mapping[Labels, int]:
         return {(queue, NO_RULE if rule is None else rule): count for (queue, rule), count in now.routed.items()}
-
-    def unmatched(now: Totals) -> Mapping[Labels, int]:
-        return {(): sum(count for (_, rule), count in now.routed.items() if rule is None)}
 
     def stayed(now: Totals) -> Mapping[Labels, int]:
         return {(reason,): count for reason, count in now.stayed.items()}
@@ -387,7 +376,12 @@ def forwarder_metrics(intake: str, totals: Callable[[], Totals]) -> list[Metric]
     return [
         metric("received", "Messages received from the intake.", (), lambda now: {(): now.received}),
         metric("retried", "Of them, those that had been received before.", (), lambda now: {(): now.again}),
-        metric("unmatched", "Messages forwarded to the default queue, as no rule held.", (), unmatched),
+        metric(
+            "unmatched",
+            "Messages forwarded to the default queue, as no rule held.",
+            (),
+            lambda now: {(): sum(count for (_, rule), count in now.routed.items() if rule is None)},
+        ),
         metric("gone", "Messages that were in the intake no more.", (), lambda now: {(): now.gone}),
         metric("forwarded", "Messages forwarded.", ("queue", "rule"), routed),
         metric("failed", "Attempts after which a message stayed.", ("reason",), stayed),

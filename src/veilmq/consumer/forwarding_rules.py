@@ -15,7 +15,9 @@ The first rule whose conditions all hold names the queue. ``docs/forwarding.md``
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
+from operator import methodcaller
 from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -23,7 +25,6 @@ from msgspec import Meta
 
 from veilmq.client.messages import ReceivedMessage
 from veilmq.core.limits import VISIBILITY_TIMEOUT_S
-from veilmq.core.messages import Attribute
 from veilmq.core.settings import RoutingTable
 
 
@@ -83,14 +84,7 @@ class Value(NamedTuple):
 
 
 Pointer = tuple[str, ...]
-"""The names that lead to a field, or the indices."""
-
-
-def read_pointer(text: str) -> Pointer:
-    """Return what a JSON Pointer (RFC 6901) names; raises ``ValueError``."""
-    if text and not text.startswith("/"):
-        raise ValueError(f"{text!r} is no path into the body: it begins with a slash, such as /job/kind")
-    return tuple(part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:])
+"""What a JSON Pointer (RFC 6901) names: the names that lead to a field, or the indices."""
 
 
 class Content:
@@ -99,23 +93,39 @@ class Content:
     __slots__ = ("_document", "_message")
 
     def __init__(self, message: ReceivedMessage) -> None:
-        """Look at nothing yet."""
         self._message = message
         self._document: Any = _UNREAD
 
     def attribute(self, name: str) -> Value | None:
         """Return the value of the attribute ``name``, ``None`` where there is none."""
         found = self._message.attributes.get(name)
-        return None if found is None else _of_attribute(found)
+        if found is None:
+            return None
+        number = None
+        if found.type.startswith(_NUMBER) and found.text is not None:
+            with suppress(ValueError):
+                number = float(found.text)
+        return Value(text=found.text, number=number)
 
     def field(self, pointer: Pointer) -> Value | None:
         """Return the field of the body there, ``None`` where there is none or the body is no JSON."""
         if self._document is _UNREAD:
-            self._document = _decoded(self._message.body)
+            try:
+                self._document = msgspec.json.decode(self._message.body)
+            except (msgspec.DecodeError, RecursionError):
+                self._document = _NOWHERE
         found = self._document
         for part in pointer:
             found = _step(found, part)
-        return _of_field(found)
+        match found:
+            case str():
+                return Value(text=found)
+            case bool():
+                return Value(flag=found)
+            case int() | float():
+                return Value(number=found)
+            case _:
+                return None if found is _NOWHERE else Value()
 
     def group(self) -> Value | None:
         """Return the message group, ``None`` where there is none."""
@@ -127,24 +137,8 @@ class Content:
         return Value(number=len(self._message.body.encode()))
 
 
-def _of_attribute(attribute: Attribute) -> Value:
-    if not attribute.type.startswith(_NUMBER) or attribute.text is None:
-        return Value(text=attribute.text)
-    try:
-        return Value(text=attribute.text, number=float(attribute.text))
-    except ValueError:
-        return Value(text=attribute.text)
-
-
 _UNREAD = object()
 _NOWHERE = object()
-
-
-def _decoded(body: str) -> Any:
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        return _NOWHERE
 
 
 def _step(document: Any, part: str) -> Any:
@@ -156,18 +150,6 @@ def _step(document: Any, part: str) -> Any:
     if len(part) > len(str(len(document))) or int(part) >= len(document):
         return _NOWHERE
     return document[int(part)]
-
-
-def _of_field(found: Any) -> Value | None:
-    match found:
-        case str():
-            return Value(text=found)
-        case bool():
-            return Value(flag=found)
-        case int() | float():
-            return Value(number=found)
-        case _:
-            return None if found is _NOWHERE else Value()
 
 
 Scalar = str | int | float | bool
@@ -188,7 +170,7 @@ class Test(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 Condition = Scalar | list[Scalar] | Test
 
 ValueHolds = Callable[[Value | None], bool]
-"""Tells whether a condition holds of a value, ``None`` standing for none."""
+"""Returns whether a condition holds of a value, ``None`` standing for none."""
 
 
 def compiled(condition: Condition) -> ValueHolds:
@@ -255,7 +237,9 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 Holds = Callable[[Content], bool]
-"""Tells whether one condition holds of a message."""
+"""Returns whether one condition holds of a message."""
+
+_Read = Callable[[Content], Value | None]
 
 
 class Rules:
@@ -285,16 +269,12 @@ def read_rules(text: str) -> Rules:
     except (msgspec.DecodeError, RecursionError) as error:
         raise RoutesError(f"The file is not TOML: {error}.") from None
     rules = [(fields.queue, _conditions(number, fields, text)) for number, fields in enumerate(file.rules)]
-    return Rules(default=file.default, rules=rules, targets=_targets(file))
-
-
-def _targets(file: _File) -> dict[str, int | None]:
     targets: dict[str, int | None] = dict.fromkeys([file.default, *(rule.queue for rule in file.rules)])
     for name, given in file.queues.items():
         if name not in targets:
             raise RoutesError(f"queues.{name}: no rule names that queue, nor is it the default one.")
         targets[name] = _converted(given, _QueueFields, f"queues.{name}").visibility_timeout_s
-    return targets
+    return Rules(default=file.default, rules=rules, targets=targets)
 
 
 _Kind = TypeVar("_Kind")
@@ -310,12 +290,12 @@ def _converted(given: Any, kind: type[_Kind], place: str) -> _Kind:
 
 
 def _conditions(number: int, fields: _RuleFields, text: str) -> list[Holds]:
-    conditions = []
-    for place, given, reader in _given(fields):
+    conditions: list[Holds] = []
+    for place, given, read in _given(fields):
         where = _where(number, text) + place
         condition: Any = _converted(given, Condition, where)  # type: ignore[arg-type]  # a union is what is wanted
         try:
-            conditions.append(_on(reader(), compiled(condition)))
+            conditions.append(partial(_holds, read(), compiled(condition)))
         except ValueError as error:
             raise RoutesError(f"{where}: {error}.") from None
     if not conditions:
@@ -326,17 +306,14 @@ def _conditions(number: int, fields: _RuleFields, text: str) -> list[Holds]:
     return conditions
 
 
-_Read = Callable[[Content], Value | None]
-
-
-def _on(read: _Read, holds: Callable[[Value | None], bool]) -> Holds:
-    return lambda content: holds(read(content))
+def _holds(read: _Read, condition: ValueHolds, content: Content) -> bool:
+    return condition(read(content))
 
 
 def _given(fields: _RuleFields) -> Iterator[tuple[str, Any, Callable[[], _Read]]]:
     """Yield the conditions of a rule: where each stands, what it is, and how to come to the value that it is about."""
     for name, condition in fields.attributes.items():
-        yield f"attributes.{name}", condition, partial(_attribute, name)
+        yield f"attributes.{name}", condition, partial(methodcaller, "attribute", name)
     for path, condition in fields.body.items():
         yield f"body.{path!r}", condition, partial(_field, path)
     if fields.size is not None:
@@ -345,12 +322,10 @@ def _given(fields: _RuleFields) -> Iterator[tuple[str, Any, Callable[[], _Read]]
         yield "group", fields.group, lambda: Content.group
 
 
-def _attribute(name: str) -> _Read:
-    return lambda content: content.attribute(name)
-
-
 def _field(path: str) -> _Read:
-    pointer = read_pointer(path)
+    if path and not path.startswith("/"):
+        raise ValueError(f"{path!r} is no path into the body: it begins with a slash, such as /job/kind")
+    pointer = tuple(part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:])
     return lambda content: content.field(pointer)
 
 

@@ -12,7 +12,7 @@ from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Span, span_s
 from veilmq.consumer.context import Backoff, Batch, Context, Undecodable
 from veilmq.consumer.records import Idempotency
-from veilmq.consumer.renewal_policies import Adaptive, Fixed, RenewalPolicy
+from veilmq.consumer.renewal_policies import Adaptive, RenewalPolicy
 from veilmq.core.limits import LEASE_S_MAX, SQS_RECEIVE_WAIT_S
 
 _log = logging.getLogger("veilmq.consumer")
@@ -27,17 +27,16 @@ class Hooks:
     """Functions by what they watch."""
 
     def __init__(self) -> None:
-        """Watch nothing."""
         self._hooks: dict[str, list[Hook]] = {}
 
     def add(self, name: str, hook: Hook) -> None:
-        """Call ``hook`` at each ``name``; raises ``ValueError`` for a name that there is not."""
+        """Call ``hook`` at each ``name``; raises ``ValueError`` for an unknown name."""
         if name not in HOOKS:
             raise ValueError(f"there is no hook {name!r}; there are {', '.join(HOOKS)}")
         self._hooks.setdefault(name, []).append(hook)
 
     def has(self, name: str) -> bool:
-        """Tell whether anything watches ``name``."""
+        """Return whether anything watches ``name``."""
         return name in self._hooks
 
     def call(self, name: str, *arguments: object) -> None:
@@ -63,12 +62,9 @@ def decoder(annotation: Any) -> Decode:
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     model = getattr(annotation, "model_validate_json", None)
-    if inspect.isclass(annotation) and model is not None:
-        return _checked(model)
-    return _checked(msgspec.json.Decoder(annotation).decode)
+    is_model = inspect.isclass(annotation) and model is not None
+    read: Any = model if is_model else msgspec.json.Decoder(annotation).decode
 
-
-def _checked(read: Callable[[str], Any]) -> Decode:
     def decode(message: ReceivedMessage) -> Any:
         try:
             return read(message.body)
@@ -78,24 +74,12 @@ def _checked(read: Callable[[str], Any]) -> Decode:
     return decode
 
 
-def _text(message: ReceivedMessage) -> str:
-    return message.body
-
-
-def _data(message: ReceivedMessage) -> bytes:
-    return message.body.encode()
-
-
-def _message(message: ReceivedMessage) -> ReceivedMessage:
-    return message
-
-
 _PLAIN: dict[Any, Decode] = {
-    inspect.Parameter.empty: _text,
-    Any: _text,
-    str: _text,
-    bytes: _data,
-    ReceivedMessage: _message,
+    inspect.Parameter.empty: lambda message: message.body,
+    Any: lambda message: message.body,
+    str: lambda message: message.body,
+    bytes: lambda message: message.body.encode(),
+    ReceivedMessage: lambda message: message,
 }
 
 
@@ -130,7 +114,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """How messages are gathered for a batch handler; ``key`` keeps messages of different keys apart."""
+    """How messages are collected for a batch handler; ``key`` keeps messages of different keys apart."""
 
     size_max: int
     linger_s: float
@@ -139,7 +123,7 @@ class Batching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """``function`` takes the payload at ``payload_at``, and the context at ``context_at`` if it wants one."""
+    """``function`` takes the payload, and the context if it has a parameter for it: behind the payload or before it."""
 
     function: Callable[..., Any]
     options: Options
@@ -162,29 +146,33 @@ class Handler:
 
 def make_handler(function: Callable[..., Any], options: Options, batching: Batching | None = None) -> Handler:
     """Return ``function`` as a handler; raises ``TypeError`` for a signature that no message fits."""
-    parameters = _parameters(function)
-    contexts = [place for place, (_, hint) in enumerate(parameters) if hint is Context]
-    payloads = [hint for _, hint in parameters if hint is not Context]
+    try:
+        hints = get_type_hints(function)
+    except NameError as error:
+        where = "define its types at the top of a module, before it"
+        raise TypeError(f"handler {function.__qualname__}: {error}; {where}") from error
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = [
+        hints.get(name, inspect.Parameter.empty)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.default is inspect.Parameter.empty and parameter.kind in positional
+    ]
+    contexts = [place for place, hint in enumerate(parameters) if hint is Context]
+    payloads = [hint for hint in parameters if hint is not Context]
     if len(payloads) != 1 or len(contexts) > 1 or (batching and contexts):
         wanted = "a batch" if batching else "the payload, and the Context if it wants one"
         raise TypeError(f"handler {function.__qualname__} must take {wanted}, and nothing else without a default")
+    payload = payloads[0]
+    if batching is not None:  # ``T`` of ``Batch[T]``
+        payload = get_args(payload)[0] if get_origin(payload) is Batch else inspect.Parameter.empty
     return Handler(
         function=function,
         options=options,
-        decode=decoder(_item(payloads[0]) if batching else payloads[0]),
+        decode=decoder(payload),
         takes_context=bool(contexts),
         context_first=contexts == [0],
         batching=batching,
     )
-
-
-def policy_of(lease: object) -> RenewalPolicy:
-    """Return the policy that the option ``lease`` names: ``"auto"``, a policy, or one length for all leases."""
-    if isinstance(lease, str) and lease == "auto":
-        return Adaptive()
-    if hasattr(lease, "renew_at_s"):
-        return lease  # type: ignore[return-value]  # a policy, by its one method that nothing else has
-    return Fixed(span_s(lease))  # type: ignore[arg-type]  # span_s refuses what is no span
 
 
 def pool_of(function: Callable[..., Any], pool: str | None) -> str:
@@ -205,23 +193,3 @@ def timeout_of(timeout: Span) -> float:
     if not 0 < timeout_s <= LEASE_S_MAX:
         raise ValueError(f"timeout is {timeout_s:g} s; it must be above 0 and up to {LEASE_S_MAX} s (12 hours)")
     return timeout_s
-
-
-def _parameters(function: Callable[..., Any]) -> list[tuple[str, Any]]:
-    try:
-        hints = get_type_hints(function)
-    except NameError as error:
-        raise TypeError(
-            f"handler {function.__qualname__}: {error}; define its types at the top of a module, before it"
-        ) from error
-    return [
-        (name, hints.get(name, inspect.Parameter.empty))
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.default is inspect.Parameter.empty
-        and parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    ]
-
-
-def _item(hint: Any) -> Any:
-    """Return ``T`` of ``Batch[T]``."""
-    return get_args(hint)[0] if get_origin(hint) is Batch else inspect.Parameter.empty

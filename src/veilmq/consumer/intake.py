@@ -43,7 +43,7 @@ class Receiver:
     """One queue, as one handler receives from it. ``receive`` may be called by several threads at once."""
 
     def __init__(self, client: QueueClient, options: Options, table: LeaseTable, *, create: bool = False) -> None:
-        """Ask nothing yet; with ``create`` make the queue, and its dead-letter queue, before the first receive."""
+        """With ``create`` make the queue, and its dead-letter queue, before the first receive."""
         self._client = client
         self._options = options
         self._table = table
@@ -58,12 +58,25 @@ class Receiver:
     def receive(self, count: int) -> list[Lease]:
         """Wait for up to ``count`` messages.
 
+        The timeout that the queue has is read once, and sent with each receive, so that it cannot change under our
+        leases, except where the policy leaves it to the queue; and there, too, if the queue has visibility rules: they
+        give each message another timeout, and no reply says which.
+
         Raises ``ClientError``, ``Unreachable``, and ``ValueError`` for a queue whose messages are never hidden.
         """
         table, options = self._table, self._options
-        self._create()
+        for queue in self._missing:  # one that is there stays as it is, and a URL names one that is there
+            if "/" not in queue:
+                self._client.create_queue(queue, {"fifo": True} if queue.endswith(FIFO_SUFFIX) else {})
+        self._missing = []
         timeout_s = table.receive_timeout_s(self.subscription)
-        in_force_s = self._queues_timeout() if timeout_s is None else timeout_s
+        in_force_s = timeout_s
+        if in_force_s is None:
+            if self._queues_timeout_s is None:
+                settings = self._client.show(options.queue).settings
+                self._names_timeout = self._names_timeout or bool(settings.visibility_rules)
+                self._queues_timeout_s = checked_timeout_s(settings.visibility_timeout_s)
+            in_force_s = self._queues_timeout_s
         requested_at_s = table.clock.now_s()
         messages = self._client.receive(
             options.queue,
@@ -72,34 +85,8 @@ class Receiver:
             wait_s=options.wait_s,
             attempt_id=str(uuid.uuid4()) if self.fifo else None,
         )
-        return table.take(
-            self.subscription,
-            messages,
-            requested_at_s=requested_at_s,
-            answered_at_s=table.clock.now_s(),
-            timeout_s=in_force_s,
-        )
-
-    def _create(self) -> None:
-        """Make the queues that are named; one that is there stays as it is, and a URL names one that is there."""
-        for queue in list(self._missing):
-            if "/" not in queue:
-                self._client.create_queue(queue, {"fifo": True} if queue.endswith(FIFO_SUFFIX) else {})
-        self._missing = []
-
-    def _queues_timeout(self) -> int:
-        """Return the queue's own visibility timeout, read once.
-
-        It is sent with each receive, so that it cannot change under our leases, except where the policy leaves it
-        to the queue; and there, too, if the queue has visibility rules: they give each message another timeout, and no
-        answer says which.
-        """
-        if self._queues_timeout_s is None:
-            settings = self._client.show(self._options.queue).settings
-            if settings.visibility_rules:
-                self._names_timeout = True
-            self._queues_timeout_s = checked_timeout_s(settings.visibility_timeout_s)
-        return self._queues_timeout_s
+        instants = {"requested_at_s": requested_at_s, "answered_at_s": table.clock.now_s()}
+        return table.take(self.subscription, messages, timeout_s=in_force_s, **instants)
 
 
 class Intake(Generic[T]):
@@ -129,7 +116,7 @@ class Intake(Generic[T]):
         self._pause = pause
         self._hang_up = hang_up
         self._polls: set[asyncio.Task[None] | None] = set()
-        self._asked = 0
+        self._requested = 0
         self._busy = False
         self._failures = 0
         self._stopped = False
@@ -143,10 +130,10 @@ class Intake(Generic[T]):
     def fill(self) -> None:
         """Start the polls that there is room for."""
         while not self._stopped and self._pausing is None and len(self._polls) < (self._polls_max if self._busy else 1):
-            count = min(SQS_RECEIVE_COUNT.maximum, self._room() - self._asked)
+            count = min(SQS_RECEIVE_COUNT.maximum, self._room() - self._requested)
             if count < 1:
                 return
-            self._asked += count
+            self._requested += count
             poll = asyncio.get_running_loop().create_task(self._poll(count))
             self._polls.add(poll)
 
@@ -174,26 +161,21 @@ class Intake(Generic[T]):
             self._failures = 0
             self._busy = bool(received)
         except Exception as error:  # noqa: BLE001 - whatever it was, a consumer that gave up would be worse
-            self._after_failure(error)
+            if is_fatal(error):
+                self._stopped = True
+                self._failed(error)
+            elif not self._stopped:  # a server that was hung up on need not reply
+                self._busy = False
+                pause_s = min(POLL_PAUSE_S * 2**self._failures, POLL_PAUSE_S_MAX) * (0.75 + random.random() / 4)
+                self._failures = min(self._failures + 1, 10)
+                _log.warning("receiving failed, trying again in %.1f s: %s", pause_s, error)
+                if self._pausing is None:
+                    self._pausing = asyncio.get_running_loop().create_task(self._wait(pause_s))
         finally:
-            self._asked -= count
+            self._requested -= count
             self._polls -= {asyncio.current_task()}
         self._taken(received)
         self.fill()
-
-    def _after_failure(self, error: Exception) -> None:
-        if is_fatal(error):
-            self._stopped = True
-            self._failed(error)
-            return
-        if self._stopped:
-            return  # a server that was hung up on need not reply
-        self._busy = False
-        pause_s = min(POLL_PAUSE_S * 2**self._failures, POLL_PAUSE_S_MAX) * (0.75 + random.random() / 4)
-        self._failures = min(self._failures + 1, 10)
-        _log.warning("receiving failed, trying again in %.1f s: %s", pause_s, error)
-        if self._pausing is None and not self._stopped:
-            self._pausing = asyncio.get_running_loop().create_task(self._wait(pause_s))
 
     async def _wait(self, pause_s: float) -> None:
         try:
@@ -204,7 +186,7 @@ class Intake(Generic[T]):
 
 
 def is_fatal(error: Exception) -> bool:
-    """Tell whether no pause mends ``error``: the queue is not there, not ours, or not to be consumed."""
+    """Return whether no pause mends ``error``: the queue is not there, not ours, or not to be consumed."""
     return isinstance(error, ValueError) or (isinstance(error, ClientError) and plain_code(error.code) in FATAL_CODES)
 
 
@@ -224,7 +206,6 @@ class Prefetch:
     __slots__ = ("_handle_s", "_most", "_receive_s")
 
     def __init__(self, most: int | None = None) -> None:
-        """``most`` is the user's own maximum."""
         self._most = PREFETCH_MAX if most is None else most
         self._handle_s: float | None = None
         self._receive_s = 0.0
@@ -257,7 +238,6 @@ class Outstanding:
     __slots__ = ("_bytes_max", "_messages", "_received_bytes", "held_bytes")
 
     def __init__(self, bytes_max: int = OUTSTANDING_BYTES_MAX) -> None:
-        """Begin with nothing."""
         self._bytes_max = bytes_max
         self._messages = 0
         self._received_bytes = 0
@@ -293,14 +273,13 @@ def body_bytes(message: ReceivedMessage) -> int:
 # Which message is handled next: in the order of arrival, and in a FIFO queue one of each group at a time.
 #
 # The rest of a group waits behind the one in work. When that fails, the rest is handed back to be released at once: the
-# queue gives nothing of the group until the head returns, so the order holds without anybody waiting for it here.
+# queue gives nothing of the group until the head returns, so the order holds without a wait here.
 
 
 class Schedule:
     """Messages that wait; ``ordered`` keeps groups in order, otherwise groups mean nothing."""
 
     def __init__(self, *, ordered: bool) -> None:
-        """Begin with nothing."""
         self._ordered = ordered
         self._ready: deque[Delivery] = deque()
         self._groups: dict[str, deque[Delivery]] = {}
@@ -400,7 +379,6 @@ class HandlerBatches:
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        """Return how many messages wait in batches that are not full."""
         return sum(map(len, self._open.values()))
 
     def next(self) -> list[Delivery]:
@@ -409,22 +387,6 @@ class HandlerBatches:
         if batching is None:
             delivery = self._schedule.next()
             return [] if delivery is None else [delivery]
-        return self._next_batch(batching)
-
-    def drain(self) -> list[Delivery]:
-        """Take out everything that waits here."""
-        drained = [delivery for members in self._open.values() for delivery in members]
-        self._open.clear()
-        self._since_s.clear()
-        return drained
-
-    def remove(self, delivery: Delivery) -> None:
-        """Take out ``delivery`` if it waits here."""
-        for members in self._open.values():
-            if delivery in members:
-                members.remove(delivery)
-
-    def _next_batch(self, batching: Batching) -> list[Delivery]:
         now_s = asyncio.get_running_loop().time()
         while (delivery := self._schedule.next()) is not None:
             try:
@@ -439,21 +401,31 @@ class HandlerBatches:
                 return self._take(key)
         due = [key for key, since_s in self._since_s.items() if now_s >= since_s + batching.linger_s]
         if due:
-            return self._take(due[0]) or self._next_batch(batching)
-        self._arm(batching)
-        return []
-
-    def _take(self, key: object) -> list[Delivery]:
-        del self._since_s[key]
-        return self._open.pop(key)
-
-    def _arm(self, batching: Batching) -> None:
+            return self._take(due[0]) or self.next()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._since_s:
             at_s = min(self._since_s.values()) + batching.linger_s
             self._timer = asyncio.get_running_loop().call_at(at_s, self._wake)
+        return []
+
+    def drain(self) -> list[Delivery]:
+        """Take out everything that waits here."""
+        drained = [delivery for members in self._open.values() for delivery in members]
+        self._open.clear()
+        self._since_s.clear()
+        return drained
+
+    def remove(self, delivery: Delivery) -> None:
+        """Take out ``delivery`` if it waits here."""
+        for members in self._open.values():
+            if delivery in members:
+                members.remove(delivery)
+
+    def _take(self, key: object) -> list[Delivery]:
+        del self._since_s[key]
+        return self._open.pop(key)
 
     def _key(self, batching: Batching, delivery: Delivery) -> object:
         if batching.key is None:

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import TypeVar
@@ -31,6 +31,7 @@ from veilmq.consumer.renewal_policies import (
     SHARE,
     Draw,
     Durations,
+    LeaseTerms,
     Measured,
     RenewalDurations,
     RenewalPolicy,
@@ -75,49 +76,28 @@ FRESH_S = 5.0
 """Quantiles are read often and change slowly, so they are computed at most once in so many seconds."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Subscription:
-    """What the leases of one handler have in common."""
+    """What the leases of one handler have in common; made by ``LeaseTable.subscribe``.
 
-    __slots__ = (
-        "_fresh_until_s",
-        "_renewing",
-        "cap_s",
-        "fifo",
-        "hold",
-        "live",
-        "measured",
-        "policy",
-        "queue",
-        "strict",
-    )
+    ``measured`` is what was measured recently; ``measure`` updates it with every receive and renewal.
+    """
 
-    def __init__(
-        self,
-        queue: str,
-        policy: RenewalPolicy,
-        renewing: RenewalDurations,
-        *,
-        fifo: bool,
-        strict: bool,
-        cap_s: float | None,
-    ) -> None:
-        """Made by ``LeaseTable.subscribe``."""
-        self.queue = queue
-        self.policy = policy
-        self.fifo = fifo
-        self.strict = strict
-        self.cap_s = cap_s
-        self.live: dict[int, Lease] = {}
-        self.hold = Durations()
-        self.measured = Measured()
-        """What was measured recently; ``measure`` updates it with every receive and renewal."""
-        self._renewing = renewing
-        self._fresh_until_s = -math.inf
+    queue: str
+    policy: RenewalPolicy
+    renewing: RenewalDurations
+    fifo: bool
+    strict: bool
+    cap_s: float | None
+    live: "dict[int, Lease]" = field(default_factory=dict)
+    hold: Durations = field(default_factory=Durations)
+    measured: Measured = field(default_factory=Measured)
+    fresh_until_s: float = -math.inf
 
     def measure(self, now_s: float) -> Measured:
         """Bring ``measured`` up to date, and return it."""
-        if now_s >= self._fresh_until_s:
-            renewing = self._renewing
+        if now_s >= self.fresh_until_s:
+            renewing = self.renewing
             running_s = (now_s - lease.received_at_s for lease in self.live.values())
             hold_s = self.hold.quantile(SHARE, now_s=now_s, running_s=running_s)
             self.measured = Measured(
@@ -127,84 +107,41 @@ class Subscription:
                 lateness_s=renewing.lateness.quantile(SHARE, now_s=now_s),
                 call_s=renewing.call.quantile(SHARE, now_s=now_s),
             )
-            self._fresh_until_s = now_s + FRESH_S
+            self.fresh_until_s = now_s + FRESH_S
         return self.measured
 
 
-class Lease:
-    """One message that this process holds: read it only; instants are seconds of the consumer's clock."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class Lease(LeaseTerms):
+    """One message that this process holds: read it only; instants are seconds of the consumer's clock.
 
-    __slots__ = (
-        "begun_at_s",
-        "closed",
-        "deleting",
-        "due_at_s",
-        "expires_at_s",
-        "fences",
-        "final",
-        "in_flight",
-        "jitter",
-        "message",
-        "number",
-        "on_renewed",
-        "received_at_s",
-        "renewals",
-        "renewed_at_s",
-        "requested_at_s",
-        "started_at_s",
-        "state",
-        "subscription",
-        "timeout_s",
-        "tries",
-        "wanted_at_s",
-        "warned",
-        "withdrawal",
-    )
+    Made by ``LeaseTable.take``. ``on_renewed`` is called after each renewal, in the renewer's thread.
+    """
 
-    def __init__(
-        self,
-        number: int,
-        message: ReceivedMessage,
-        subscription: Subscription,
-        *,
-        requested_at_s: float,
-        timeout_s: int,
-    ) -> None:
-        """Made by ``LeaseTable.take``, which fills in the rest."""
-        self.number = number
-        self.message = message
-        self.subscription = subscription
-        self.requested_at_s = requested_at_s
-        self.timeout_s = timeout_s
-        self.state = LeaseState.HELD
-        self.received_at_s = self.renewed_at_s = self.expires_at_s = requested_at_s
-        self.due_at_s: float | None = None
-        self.started_at_s: float | None = None
-        self.begun_at_s: float | None = None
-        self.wanted_at_s = 0.0
-        self.tries = 0
-        self.renewals = 0
-        self.jitter = 0.0
-        self.in_flight = self.closed = self.final = self.warned = self.deleting = False
-        self.withdrawal: Future[bool] | None = None
-        self.fences: list[Future[LeaseState]] = []
-        self.on_renewed: Callable[[], object] | None = None
-        """Called after each renewal, in the renewer's thread."""
-
-    @property
-    def measured(self) -> Measured:
-        """What was observed lately of messages like this one, and of renewals."""
-        return self.subscription.measured
+    number: int
+    message: ReceivedMessage
+    subscription: Subscription
+    requested_at_s: float
+    state: LeaseState = LeaseState.HELD
+    due_at_s: float | None = None
+    begun_at_s: float | None = None
+    wanted_at_s: float = 0.0
+    tries: int = 0
+    renewals: int = 0
+    in_flight: bool = False
+    closed: bool = False
+    final: bool = False
+    warned: bool = False
+    deleting: bool = False
+    withdrawal: "Future[bool] | None" = None
+    fences: "list[Future[LeaseState]]" = field(default_factory=list)
+    on_renewed: Callable[[], object] | None = None
 
     @property
     def is_renewable(self) -> bool:
         """Whether a renewal may do any good; that of a lease which is SUSPECT may still hide the message in time."""
-        return (
-            self.state in (LeaseState.HELD, LeaseState.SUSPECT)
-            and self.withdrawal is None
-            and not self.closed
-            and not self.final
-        )
+        going = self.withdrawal is None and not self.closed and not self.final
+        return going and self.state in (LeaseState.HELD, LeaseState.SUSPECT)
 
     def remaining_s(self, now_s: float) -> float:
         """Return how long it lasts yet; negative when it has passed."""
@@ -215,24 +152,18 @@ class Lease:
         return now_s - self.requested_at_s
 
     def state_at(self, now_s: float) -> LeaseState:
-        """Return the state at ``now_s``, also when the renewer has not come to notice the deadline."""
-        if self.state is LeaseState.HELD and now_s >= self.expires_at_s:
-            return lapsed(self)
-        return self.state
+        """Return the state at ``now_s``, also when the renewer has not come to notice the deadline.
 
+        A deadline that has passed without proof makes it SUSPECT, where a late receipt may still act.
+        """
+        if self.state is not LeaseState.HELD or now_s < self.expires_at_s:
+            return self.state
+        if self.final:
+            return LeaseState.ENDED
+        subscription = self.subscription
+        dead = subscription.strict or (subscription.fifo and not subscription.policy.server_decides)
+        return LeaseState.LOST if dead else LeaseState.SUSPECT
 
-def lapsed(lease: Lease) -> LeaseState:
-    """Return the state of a lease whose deadline has passed without proof."""
-    subscription = lease.subscription
-    if lease.final:
-        return LeaseState.ENDED
-    if subscription.strict or (subscription.fifo and not subscription.policy.server_decides):
-        return LeaseState.LOST
-    return LeaseState.SUSPECT
-
-
-Entry = tuple[float, int, Lease]
-"""When a lease is due, its number, and the lease."""
 
 _STALE_MIN = 64
 
@@ -247,17 +178,22 @@ class DueHeap:
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        """Begin with nothing due."""
-        self._entries: list[Entry] = []
+        self._entries: list[tuple[float, int, Lease]] = []
 
     def put(self, lease: Lease, at_s: float) -> None:
         """Have ``lease`` be due at ``at_s``, and at no other instant."""
         lease.due_at_s = at_s
         heapq.heappush(self._entries, (at_s, lease.number, lease))
 
-    def first_s(self) -> float | None:
-        """Return when something is due next, ``None`` when nothing is."""
+    def first_s(self, *, open_leases: int | None = None) -> float | None:
+        """Return when something is due next, ``None`` when nothing is.
+
+        With the number of ``open_leases`` entries that count no more are dropped when they are the most.
+        """
         entries = self._entries
+        if open_leases is not None and len(entries) > 2 * open_leases + _STALE_MIN:
+            entries[:] = [entry for entry in entries if entry[0] == entry[2].due_at_s]
+            heapq.heapify(entries)
         while entries and entries[0][0] != entries[0][2].due_at_s:
             heapq.heappop(entries)
         return entries[0][0] if entries else None
@@ -267,13 +203,6 @@ class DueHeap:
         wanted_at_s, _, lease = heapq.heappop(self._entries)
         lease.wanted_at_s, lease.due_at_s = wanted_at_s, None
         return lease
-
-    def shrink(self, open_leases: int) -> None:
-        """Drop the entries that count no more, when they are the most; ``open_leases`` is how many may count."""
-        entries = self._entries
-        if len(entries) > 2 * open_leases + _STALE_MIN:
-            entries[:] = [entry for entry in entries if entry[0] == entry[2].due_at_s]
-            heapq.heapify(entries)
 
 
 T = TypeVar("T")
@@ -318,7 +247,6 @@ class LeaseTable:
         self._calls: list[Callable[[], object]] = []
 
     def __len__(self) -> int:
-        """Return how many leases are open."""
         return sum(len(subscription.live) for subscription in self._subscriptions)
 
     def subscribe(
@@ -328,7 +256,9 @@ class LeaseTable:
 
         ``strict``: SUSPECT is LOST. After ``cap_s`` seconds of processing a lease is renewed no more.
         """
-        subscription = Subscription(queue, policy, self.renewing, fifo=fifo, strict=strict, cap_s=cap_s)
+        subscription = Subscription(
+            queue=queue, policy=policy, renewing=self.renewing, fifo=fifo, strict=strict, cap_s=cap_s
+        )
         with self._lock:
             self._subscriptions.append(subscription)
         return subscription
@@ -354,13 +284,27 @@ class LeaseTable:
         """
         checked_timeout_s(timeout_s)
         with self._deciding():
+            measured = subscription.measure(answered_at_s)
+            expires_at_s = subscription.policy.first_expiry_s(
+                answered_at_s=answered_at_s, timeout_s=timeout_s, measured=measured
+            )
             leases = [
-                Lease(next(self._numbers), message, subscription, requested_at_s=requested_at_s, timeout_s=timeout_s)
+                Lease(
+                    number=next(self._numbers),
+                    message=message,
+                    subscription=subscription,
+                    requested_at_s=requested_at_s,
+                    received_at_s=answered_at_s,
+                    renewed_at_s=answered_at_s,
+                    expires_at_s=expires_at_s,
+                    timeout_s=timeout_s,
+                    measured=measured,
+                )
                 for message in messages
             ]
-            subscription.measure(answered_at_s)
             for lease in leases:
-                self._take(lease, answered_at_s)
+                subscription.live[lease.number] = lease
+                self._plan(lease, self.clock.now_s())
         return leases
 
     def start(self, lease: Lease) -> None:
@@ -413,8 +357,7 @@ class LeaseTable:
     def next_due_s(self) -> float | None:
         """Return when something is due next; ``None`` when nothing is."""
         with self._lock:
-            self._heap.shrink(len(self))
-            first_s = self._heap.first_s()
+            first_s = self._heap.first_s(open_leases=len(self))
             self._known_s = math.inf if first_s is None else first_s
             return first_s
 
@@ -423,9 +366,15 @@ class LeaseTable:
         with self._deciding():
             now_s = self.clock.now_s()
             groups: dict[str, list[Lease]] = {}
-            while (lease := self._pop_due(now_s)) is not None:
-                if self._is_to_renew(lease, now_s):
+            while (first_s := self._heap.first_s()) is not None and first_s <= now_s:
+                lease = self._heap.pop()
+                self._notice_end(lease, now_s)
+                if not lease.is_renewable:
+                    continue
+                if not self._is_over(lease, now_s):
                     groups.setdefault(lease.subscription.queue, []).append(lease)
+                elif now_s < lease.expires_at_s:
+                    self._schedule(lease, lease.expires_at_s)
             for group in groups.values():
                 self._fill(group, now_s)
         return [
@@ -465,18 +414,9 @@ class LeaseTable:
     def _notify(self, call: Callable[[], object]) -> None:
         self._calls.append(call)
 
-    def _take(self, lease: Lease, answered_at_s: float) -> None:
-        subscription = lease.subscription
-        lease.received_at_s = lease.renewed_at_s = answered_at_s
-        lease.expires_at_s = subscription.policy.first_expiry_s(
-            answered_at_s=answered_at_s, timeout_s=lease.timeout_s, measured=subscription.measured
-        )
-        subscription.live[lease.number] = lease
-        self._plan(lease, self.clock.now_s())
-
     def _plan(self, lease: Lease, now_s: float) -> None:
         """Schedule the next renewal of ``lease``, or its end where there will be none."""
-        lease.jitter = self._draw()
+        lease.jitter, lease.measured = self._draw(), lease.subscription.measured
         at_s = lease.subscription.policy.renew_at_s(lease, now_s)
         ends = self._is_over(lease, at_s) or at_s > lease.expires_at_s > now_s
         self._schedule(lease, lease.expires_at_s if ends else at_s)
@@ -487,28 +427,14 @@ class LeaseTable:
             self._known_s = at_s
             self.alarm.ring()
 
-    def _pop_due(self, now_s: float) -> Lease | None:
-        first_s = self._heap.first_s()
-        return None if first_s is None or first_s > now_s else self._heap.pop()
-
     def _is_over(self, lease: Lease, at_s: float) -> bool:
         """Return whether ``lease`` will be renewed no more at ``at_s``: by its policy, by its cap, or at its end."""
         cap_s, started_at_s = lease.subscription.cap_s, lease.started_at_s
         capped = cap_s is not None and started_at_s is not None and at_s >= started_at_s + cap_s
         return lease.final or capped or lease.subscription.policy.is_over(lease, at_s)
 
-    def _is_to_renew(self, lease: Lease, now_s: float) -> bool:
-        self._notice_end(lease, now_s)
-        if not lease.is_renewable:
-            return False
-        over = self._is_over(lease, now_s)
-        if over and now_s < lease.expires_at_s:
-            self._schedule(lease, lease.expires_at_s)
-        return not over
-
     def _notice_end(self, lease: Lease, now_s: float) -> None:
-        state = lease.state_at(now_s)
-        if state is not lease.state:
+        if (state := lease.state_at(now_s)) is not lease.state:
             self._change(lease, state)
 
     def _fill(self, group: list[Lease], now_s: float) -> None:
@@ -520,7 +446,9 @@ class LeaseTable:
             if self._heap.first_s() is None:
                 break
             lease = self._heap.pop()
-            if lease.subscription.queue == queue and _is_past_half(lease, now_s) and not self._is_over(lease, now_s):
+            is_past_half = now_s - lease.renewed_at_s > (lease.wanted_at_s - lease.renewed_at_s) / 2
+            may_join = lease.subscription.queue == queue and lease.is_renewable and is_past_half
+            if may_join and not self._is_over(lease, now_s):
                 group.append(lease)
                 missing -= 1
             else:
@@ -533,10 +461,13 @@ class LeaseTable:
         if not lease.is_renewable:
             return None
         subscription = lease.subscription
-        subscription.measure(now_s)
+        lease.measured = subscription.measure(now_s)
         wanted_s = max(1, subscription.policy.extension_s(lease, now_s))
         for_s = allowed_s(min(wanted_s, LEASE_S_MAX), elapsed_s=lease.elapsed_s(now_s))
-        self._warn(lease, now_s, for_s)
+        left_s = LEASE_S_MAX - lease.elapsed_s(now_s)
+        if not lease.warned and left_s <= WARNED_S + for_s:
+            lease.warned = True
+            self._notify(partial(self._watcher.ending, lease, left_s))
         if for_s < wanted_s and now_s + for_s <= lease.expires_at_s:
             self._finish(lease, now_s)
             return None
@@ -545,12 +476,6 @@ class LeaseTable:
         lease.begun_at_s = now_s if lease.begun_at_s is None else lease.begun_at_s
         lease.in_flight = True
         return RenewalRequest(lease, for_s, now_s, last=for_s < wanted_s)
-
-    def _warn(self, lease: Lease, now_s: float, for_s: int) -> None:
-        left_s = LEASE_S_MAX - lease.elapsed_s(now_s)
-        if not lease.warned and left_s <= WARNED_S + for_s:
-            lease.warned = True
-            self._notify(partial(self._watcher.ending, lease, left_s))
 
     def _finish(self, lease: Lease, now_s: float) -> None:
         """Let ``lease`` run out: the service keeps it no longer than it is kept already."""
@@ -634,8 +559,3 @@ def _resolve(set_value: Callable[[T], object], value: T) -> None:
     """Resolve a future, unless that was done, or its handler was cancelled in its fence."""
     with suppress(InvalidStateError):
         set_value(value)
-
-
-def _is_past_half(lease: Lease, now_s: float) -> bool:
-    """Return whether ``lease`` may be renewed now and half the time until it would be due anyway has passed."""
-    return lease.is_renewable and now_s - lease.renewed_at_s > (lease.wanted_at_s - lease.renewed_at_s) / 2

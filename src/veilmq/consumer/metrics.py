@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, partial
 from itertools import accumulate
@@ -42,17 +42,16 @@ OTEL_SCOPE = "veilmq"
 Labels = tuple[str, ...]
 
 
+@dataclass(slots=True, eq=False)
 class Histogram:
-    """Durations in seconds, counted in the buckets ``EDGES_S`` and one above them."""
+    """Durations in seconds, counted in the buckets ``EDGES_S`` and one above them.
 
-    __slots__ = ("counts", "observe", "sum_s")
+    ``observe`` is called with every observation, where a library needs each and not their counts.
+    """
 
-    def __init__(self) -> None:
-        """Begin empty."""
-        self.counts = [0] * (len(EDGES_S) + 1)
-        self.sum_s = 0.0
-        self.observe: Callable[[float], object] | None = None
-        """Called with every observation, where a library needs each and not their counts."""
+    counts: list[int] = field(default_factory=lambda: [0] * (len(EDGES_S) + 1))
+    sum_s: float = 0.0
+    observe: Callable[[float], object] | None = None
 
     def add(self, duration_s: float) -> None:
         """Count one observation; one below zero counts as zero."""
@@ -63,21 +62,18 @@ class Histogram:
             self.observe(duration_s)
 
 
+@dataclass(slots=True, eq=False)
 class Counters:
     """All numbers of one handler; ``events`` are counters by name, those of ``EVENTS``.
 
     The event loop's thread writes them, exporters read them; a number that is one behind does no harm.
     """
 
-    __slots__ = ("buffer_wait", "events", "handle_time", "hold_time", "queue_wait")
-
-    def __init__(self) -> None:
-        """Begin at zero."""
-        self.events: Counter[str] = Counter(dict.fromkeys(EVENTS, 0))
-        self.queue_wait = Histogram()
-        self.buffer_wait = Histogram()
-        self.handle_time = Histogram()
-        self.hold_time = Histogram()
+    events: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(EVENTS, 0)))
+    queue_wait: Histogram = field(default_factory=Histogram)
+    buffer_wait: Histogram = field(default_factory=Histogram)
+    handle_time: Histogram = field(default_factory=Histogram)
+    hold_time: Histogram = field(default_factory=Histogram)
 
 
 class MetricKind(Enum):
@@ -110,7 +106,6 @@ class Exported:
     """The metrics that are exported now; threads may share it."""
 
     def __init__(self) -> None:
-        """Export nothing."""
         self._lock = threading.Lock()
         self._metrics: tuple[Metric, ...] = ()
 
@@ -167,7 +162,6 @@ class Collector:
     """What ``prometheus_client`` calls at each scrape."""
 
     def __init__(self, metrics: Exported) -> None:
-        """Read ``metrics``."""
         self._metrics = metrics
 
     def describe(self) -> list[Any]:

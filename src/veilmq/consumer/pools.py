@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Threads
-from veilmq.consumer.context import Batch, Cause, Context, Delivery, Ending, EndingKind, Item, ending_of
+from veilmq.consumer.context import Batch, Cause, Context, Delivery, Ending, EndingKind, Item, LeaseView, ending_of
 from veilmq.consumer.handlers import Handler, Options, make_handler
 from veilmq.consumer.leases import LeaseLost, LeaseState
 
@@ -42,15 +42,24 @@ class AsyncPool:
     """Async handlers, in the task that calls ``run``."""
 
     def __init__(self, handler: Handler) -> None:
-        """Run ``handler``."""
         self._handler = handler
 
     async def run(self, deliveries: Sequence[Delivery]) -> list[Ending]:
         """Return how each ended."""
         task = asyncio.current_task()
         assert task is not None
+
+        def cancel(cause: Cause) -> None:
+            """Cancel the call. A cause of one message of a batch goes to its own context only: the others go on."""
+            if len(deliveries) > 1:
+                if cause in _OF_ONE:
+                    return
+                for delivery in deliveries:
+                    delivery.join(cause)
+            task.cancel(f"veilmq: {cause.value}")
+
         for delivery in deliveries:
-            delivery.interrupt = partial(_cancel, task, deliveries)
+            delivery.interrupt = cancel
         try:
             work = Work(self._handler, deliveries)
             result = await self._handler.function(*work.arguments) if work.arguments else None
@@ -72,14 +81,13 @@ class ThreadPool:
     """Plain handlers, each in a thread. A thread cannot be stopped: the handler checks its ``Context``."""
 
     def __init__(self, handler: Handler) -> None:
-        """Run ``handler`` in as many threads as its concurrency."""
         self._handler = handler
         self._threads = Threads(f"veilmq-{handler.name}", handler.options.concurrency)
 
     async def run(self, deliveries: Sequence[Delivery]) -> list[Ending]:
         """Return how each ended."""
         for delivery in deliveries:
-            delivery.interrupt = _nothing
+            delivery.interrupt = lambda cause: None  # the flag of the context does it
             _ = delivery.context.cancelled  # made here, so that no thread makes it at the moment in which it is set
         future = self._threads.submit(partial(copy_context().run, _call, self._handler, deliveries))
         return await asyncio.wrap_future(future)
@@ -126,43 +134,29 @@ def _call(handler: Handler, deliveries: Sequence[Delivery]) -> list[Ending]:
     return work.endings(result)
 
 
-def _cancel(task: "asyncio.Task[object]", deliveries: Sequence[Delivery], cause: Cause) -> None:
-    """Cancel the call. A cause of one message of a batch goes to its own context only: the others go on."""
-    if len(deliveries) > 1:
-        if cause in _OF_ONE:
-            return
-        for delivery in deliveries:
-            delivery.join(cause)
-    task.cancel(f"veilmq: {cause.value}")
-
-
-def _nothing(cause: Cause) -> None:
-    """Leave it to the flag of the context."""
-
-
 CALL, STOP, ANSWER = "call", "stop", "answer"
 ENDED, FENCE, PROGRESS, LEASE = "ended", "fence", "progress", "lease"
 
 PARENT_GONE = 70
 
 
-class PipedLease:
-    """A ``LeaseView`` through the parent."""
+class PipedLease(LeaseView):
+    """The lease of a message in another process, whose parent keeps it; ``answers`` gets the parent's replies."""
+
+    __slots__ = ("_answers", "_pipe")
 
     def __init__(self, pipe: Connection, answers: "queue.SimpleQueue[Any]") -> None:
-        """``answers`` gets the parent's replies."""
         self._pipe = pipe
         self._answers = answers
 
     @property
     def remaining(self) -> float:
         """Seconds until the lease ends unless it is renewed."""
-        remaining: float = self._request(LEASE)[0]
-        return remaining
+        return self._request(LEASE)[0]
 
     @property
     def state(self) -> LeaseState:
-        """The state at this instant."""
+        """HELD, SUSPECT, LOST, or ENDED."""
         return LeaseState(self._request(LEASE)[1])
 
     def confirm(self) -> None:
@@ -207,7 +201,9 @@ class Child:
             self._pipe.send((ENDED, self._handle(message)))
 
     def _handle(self, message: ReceivedMessage) -> Ending:
-        context = Context(message, PipedLease(self._pipe, self._answers), self._report)
+        context = Context(
+            message, PipedLease(self._pipe, self._answers), lambda done: self._pipe.send((PROGRESS, done))
+        )
         with self._lock:
             self._context, self._cause = context, None
         result: object
@@ -219,9 +215,6 @@ class Child:
         with self._lock:
             self._context = None
             return ending_of(result, self._cause)
-
-    def _report(self, done: float) -> None:
-        self._pipe.send((PROGRESS, done))
 
     def _listen(self) -> None:
         try:
@@ -305,7 +298,6 @@ class Worker:
     """One process, with the parent's end of its pipe."""
 
     def __init__(self, handler: Handler) -> None:
-        """Start nothing yet."""
         self._handler = handler
         self._process: Any = None
         self._pipe: Connection | None = None
@@ -322,10 +314,19 @@ class Worker:
             while True:
                 kind, value = pipe.recv()
                 if kind == ENDED:
-                    return _with_cause(value, delivery.cause)
+                    break
                 self._answer(delivery, kind, value)
+            ending: Ending = value
+            if delivery.cause is not None and ending.error in ("Cancelled", "LeaseLost"):
+                return ending_of(RuntimeError(ending.reason), delivery.cause)
+            return ending  # one that a handler reached by itself stands
         except (EOFError, OSError) as error:
-            return self._died(delivery, error)
+            self.dead = True
+            self._process.join(TERM_S)
+            if delivery.cause is not None:
+                return ending_of(error, delivery.cause)
+            reason = f"The handler's process died with code {self._process.exitcode}."
+            return Ending(kind=EndingKind.RETRY, reason=reason, error="ProcessDied")
         except Exception as error:  # noqa: BLE001 - a function that cannot be pickled, for one
             self.kill()
             return ending_of(error, delivery.cause)
@@ -376,20 +377,3 @@ class Worker:
         with self._sending:
             if self._pipe is not None:
                 self._pipe.send((kind, value))
-
-    def _died(self, delivery: Delivery, error: Exception) -> Ending:
-        self.dead = True
-        self._process.join(TERM_S)
-        if delivery.cause is not None:
-            return ending_of(error, delivery.cause)
-        code = self._process.exitcode
-        return Ending(
-            kind=EndingKind.RETRY, reason=f"The handler's process died with code {code}.", error="ProcessDied"
-        )
-
-
-def _with_cause(ending: Ending, cause: Cause | None) -> Ending:
-    """Return ``ending``; one that a handler reached by itself stands."""
-    if cause is not None and ending.kind is EndingKind.RETRY and ending.error in ("Cancelled", "LeaseLost"):
-        return ending_of(RuntimeError(ending.reason), cause)
-    return ending

@@ -11,7 +11,6 @@ DONE before the message is deleted, and forgotten before the message returns.
 """
 
 import asyncio
-import heapq
 import logging
 import math
 import sqlite3
@@ -38,9 +37,9 @@ class Standing(Enum):
     """What ``begin`` has found."""
 
     OURS = "ours"
-    """Nobody has done it or does it; it is begun now."""
+    """Neither done nor begun by another; it is begun now."""
     BUSY = "busy"
-    """Somebody else does it."""
+    """Another owner does it."""
     DONE = "done"
 
 
@@ -65,75 +64,7 @@ class RecordStore(Protocol):
         """Record that ``key`` is done, by any owner, and keep that for ``for_s``."""
 
     def forget(self, key: str, *, owner: str) -> None:
-        """Remove the record if it is ``owner``'s: the work was not done, and anybody may begin it."""
-
-
-class _MemoryRecord(NamedTuple):
-    expires_at_s: float
-    owner: str | None
-    """``None``: it is done."""
-
-
-class InMemory:
-    """A ``RecordStore`` that several handlers, and several consumers of a process, may share."""
-
-    def __init__(self, clock: Clock | None = None) -> None:
-        """Record nothing yet."""
-        self._clock = clock or SystemClock()
-        self._lock = threading.Lock()
-        self._records: dict[str, _MemoryRecord] = {}
-        self._ends: list[tuple[float, str]] = []
-
-    def __len__(self) -> int:
-        """Return how many records there are."""
-        with self._lock:
-            self._drop_ended(self._clock.now_s())
-            return len(self._records)
-
-    def begin(self, key: str, *, owner: str, for_s: float) -> Begun:
-        """Record that ``owner`` begins ``key``, unless it is done or being done."""
-        with self._lock:
-            now_s = self._clock.now_s()
-            self._drop_ended(now_s)
-            found = self._records.get(key)
-            if found is None:
-                self._put(key, _MemoryRecord(now_s + for_s, owner))
-                return Begun(Standing.OURS)
-            return Begun(Standing.DONE if found.owner is None else Standing.BUSY, found.expires_at_s - now_s)
-
-    def extend(self, key: str, *, owner: str, for_s: float) -> bool:
-        """Have the record last for ``for_s`` from now on, if it is ``owner``'s."""
-        with self._lock:
-            now_s = self._clock.now_s()
-            self._drop_ended(now_s)
-            found = self._records.get(key)
-            if found is None or found.owner != owner:
-                return False
-            self._put(key, _MemoryRecord(now_s + for_s, owner))
-            return True
-
-    def finish(self, key: str, *, for_s: float) -> None:
-        """Record that ``key`` is done."""
-        with self._lock:
-            self._put(key, _MemoryRecord(self._clock.now_s() + for_s, None))
-
-    def forget(self, key: str, *, owner: str) -> None:
-        """Remove the record if it is ``owner``'s."""
-        with self._lock:
-            found = self._records.get(key)
-            if found is not None and found.owner == owner:
-                del self._records[key]
-
-    def _put(self, key: str, record: _MemoryRecord) -> None:
-        self._records[key] = record
-        heapq.heappush(self._ends, (record.expires_at_s, key))
-
-    def _drop_ended(self, now_s: float) -> None:
-        while self._ends and self._ends[0][0] <= now_s:
-            ends_at_s, key = heapq.heappop(self._ends)
-            record = self._records.get(key)
-            if record is not None and record.expires_at_s == ends_at_s:
-                del self._records[key]
+        """Remove the record if it is ``owner``'s: the work was not done, and any owner may begin it."""
 
 
 BUSY_S_MAX = 10.0
@@ -144,10 +75,11 @@ _SCHEMA = """
     CREATE INDEX IF NOT EXISTS record_by_end ON record (expires_at_s);
 """
 _FIND = "SELECT owner, expires_at_s FROM record WHERE key = ? AND expires_at_s > ?"
-_PUT = "INSERT OR REPLACE INTO record (key, owner, expires_at_s) VALUES (?, ?, ?)"
+_PUT = "INSERT OR REPLACE INTO record (key, owner, expires_at_s) VALUES (?, ?, ?)"  # without owner: it is done
 _EXTEND = "UPDATE record SET expires_at_s = ? WHERE key = ? AND owner = ? AND expires_at_s > ?"
 _FORGET = "DELETE FROM record WHERE key = ? AND owner = ?"
 _DROP_ENDED = "DELETE FROM record WHERE key IN (SELECT key FROM record WHERE expires_at_s <= ? LIMIT 10)"
+_COUNT = "SELECT count(*) FROM record WHERE expires_at_s > ?"
 
 
 class InFile:
@@ -161,12 +93,17 @@ class InFile:
 
     def __init__(self, path: str | Path, *, wall_s: Callable[[], float] = wall_s) -> None:
         """Open the file at ``path``, or make it. Raises ``sqlite3.Error`` for a file that is none of SQLite's."""
-        self._wall_s = wall_s
+        self._now_s = wall_s
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(path, timeout=BUSY_S_MAX, isolation_level=None, check_same_thread=False)
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.executescript(_SCHEMA)
+
+    def __len__(self) -> int:
+        with self._lock:
+            count: int = self._connection.execute(_COUNT, (self._now_s(),)).fetchone()[0]
+            return count
 
     def close(self) -> None:
         """Close the file."""
@@ -174,9 +111,9 @@ class InFile:
 
     def begin(self, key: str, *, owner: str, for_s: float) -> Begun:
         """Record that ``owner`` begins ``key``, unless it is done or being done; drops a few records that ended."""
-        called_s = self._wall_s()
+        called_s = self._now_s()
         with self._writing() as connection:
-            now_s = self._wall_s()
+            now_s = self._now_s()
             found = connection.execute(_FIND, (key, now_s)).fetchone()
             if found is not None:
                 return Begun(Standing.DONE if found[0] is None else Standing.BUSY, found[1] - now_s)
@@ -186,14 +123,14 @@ class InFile:
 
     def extend(self, key: str, *, owner: str, for_s: float) -> bool:
         """Have the record last for ``for_s`` from now on, if it is ``owner``'s."""
-        called_s = self._wall_s()
+        called_s = self._now_s()
         with self._writing() as connection:
-            return connection.execute(_EXTEND, (called_s + for_s, key, owner, self._wall_s())).rowcount == 1
+            return connection.execute(_EXTEND, (called_s + for_s, key, owner, self._now_s())).rowcount == 1
 
     def finish(self, key: str, *, for_s: float) -> None:
         """Record that ``key`` is done."""
         with self._writing() as connection:
-            connection.execute(_PUT, (key, None, self._wall_s() + for_s))
+            connection.execute(_PUT, (key, None, self._now_s() + for_s))
 
     def forget(self, key: str, *, owner: str) -> None:
         """Remove the record if it is ``owner``'s."""
@@ -213,56 +150,56 @@ class InFile:
             self._connection.execute("COMMIT")
 
 
+class InMemory(InFile):
+    """The same in memory: several handlers, and several consumers of a process, may share it."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(":memory:", wall_s=(clock or SystemClock()).now_s)
+
+    def __del__(self) -> None:
+        self.close()
+
+
 TTL = "1d"
 
 
-class Idempotency(Protocol):
-    """What the option ``idempotency`` of a handler takes."""
+class Idempotency:
+    """What the option ``idempotency`` of a handler takes: a name for the work of each message, and its records."""
 
-    @property
-    def store(self) -> RecordStore:
-        """Where the records are."""
-
-    @property
-    def ttl_s(self) -> float:
-        """How long the record of done work is kept."""
+    def __init__(self, store: RecordStore, ttl: Span = TTL) -> None:
+        """``ttl`` is how long the record of done work is kept."""
+        self.store = store
+        self.ttl_s = span_s(ttl)
+        if not self.ttl_s:
+            raise ValueError("ttl is 0: nothing would be remembered; give a span like 1d")
 
     def key(self, message: ReceivedMessage) -> str:
         """Return the name of the work that ``message`` requests."""
+        raise NotImplementedError
 
 
-class ByMessageId:
-    """One piece of work is one message: deliveries of it after the first that was done are deleted."""
+class ByMessageId(Idempotency):
+    """One piece of work is one message: deliveries of it after the first that was done are deleted.
 
-    def __init__(self, store: RecordStore, ttl: Span = TTL) -> None:
-        """``ttl`` should be longer than a message may take to return; its retention at the most."""
-        self.store = store
-        self.ttl_s = _positive_s(ttl)
+    ``ttl`` should be longer than a message may take to return; its retention at the most.
+    """
 
     def key(self, message: ReceivedMessage) -> str:
         """Return the message's id."""
         return message.id
 
 
-class ByKey:
+class ByKey(Idempotency):
     """Messages with the same key request the same work: it is done for the first, the others are deleted."""
 
     def __init__(self, store: RecordStore, key: Callable[[ReceivedMessage], str], ttl: Span = TTL) -> None:
         """``key`` takes the message, whatever the handler takes; ``ttl`` is for how long a repetition is one."""
-        self.store = store
-        self.ttl_s = _positive_s(ttl)
+        super().__init__(store, ttl)
         self._key = key
 
     def key(self, message: ReceivedMessage) -> str:
         """Return what the user's function says."""
         return self._key(message)
-
-
-def _positive_s(ttl: Span) -> float:
-    ttl_s = span_s(ttl)
-    if not ttl_s:
-        raise ValueError("ttl is 0: nothing would be remembered; give a span like 1d")
-    return ttl_s
 
 
 STORE_CALLS_MAX = 4
@@ -328,9 +265,10 @@ class Keeper:
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
             return ending_of(error)
         record = _Record(f"{self._prefix}:{key}", uuid.uuid4().hex)
-        renewals = delivery.lease.renewals
+        lease = delivery.lease
+        renewals = lease.renewals
         try:
-            begun = await self._in_thread(partial(self._begin_record, record, delivery.lease))
+            begun = await self._in_thread(partial(self._begin_record, record, lease))
         except Exception as error:  # noqa: BLE001 - a store may raise anything
             _log.exception("message %s: no record could be begun", delivery.message.id)
             return self._later(delivery, f"The store of records failed: {error}", 0.0)
@@ -338,24 +276,19 @@ class Keeper:
             return DONE
         if begun.standing is Standing.BUSY:
             return self._later(delivery, "Another worker is at this work.", begun.left_s)
-        return self._keep(delivery, record, renewals)
+        self._records[lease.number] = record
+        lease.on_renewed = partial(self._renewed, delivery, record, asyncio.get_running_loop())
+        if lease.renewals != renewals:  # since it was begun
+            lease.on_renewed()
+        if lease.state_at(self._clock.now_s()) is not LeaseState.HELD:
+            return Ending(kind=EndingKind.LEFT, reason="The lease ended while its record was begun.")
+        return None
 
     def _begin_record(self, record: _Record, lease: Lease) -> Begun:
         return self._idempotency.store.begin(record.key, owner=record.owner, for_s=self._left_s(lease))
 
-    def _keep(self, delivery: Delivery, record: _Record, renewals: int) -> Ending | None:
-        """Extend the record from now on, and at once if the lease was renewed since there were so many ``renewals``."""
-        self._records[delivery.lease.number] = record
-        renewed = partial(self._renewed, delivery, record, asyncio.get_running_loop())
-        delivery.lease.on_renewed = renewed
-        if delivery.lease.renewals != renewals:
-            renewed()
-        if delivery.lease.state_at(self._clock.now_s()) is not LeaseState.HELD:
-            return Ending(kind=EndingKind.LEFT, reason="The lease ended while its record was begun.")
-        return None
-
     def _later(self, delivery: Delivery, reason: str, after_s: float) -> Ending:
-        """Come back, at a time that is named: it is not an attempt that failed, and no number of them rejects."""
+        """Return it later, at a named time: it is not an attempt that failed, and no number of them rejects."""
         after_s = max(math.ceil(after_s), self._retry.after_s(delivery.attempt), 1)
         return Ending(kind=EndingKind.RETRY, after_s=after_s, reason=reason)
 
@@ -364,27 +297,22 @@ class Keeper:
         self._threads.submit(partial(self._extend, delivery, record, loop))
 
     def _extend(self, delivery: Delivery, record: _Record, loop: asyncio.AbstractEventLoop) -> None:
-        store, left_s = self._idempotency.store, self._left_s(delivery.lease)
+        """Extend the record, or begin one anew that ended before, unless another owner has begun it since.
+
+        If the handler ends meanwhile, its end may have come before this begin, and then nothing is left of it.
+        """
+        store, number = self._idempotency.store, delivery.lease.number
         try:
-            ours = store.extend(record.key, owner=record.owner, for_s=left_s) or self._is_begun_anew(delivery, record)
+            ours = store.extend(record.key, owner=record.owner, for_s=self._left_s(delivery.lease))
+            if not ours and number in self._records:
+                ours = self._begin_record(record, delivery.lease).standing is Standing.OURS
+                if ours and number not in self._records:
+                    store.forget(record.key, owner=record.owner)
         except Exception:  # noqa: BLE001 - a store may raise anything; the next renewal tries again
             _log.exception("message %s: its record could not be extended", delivery.message.id)
             return
         if not ours:
             loop.call_soon_threadsafe(self._taken, delivery)
-
-    def _is_begun_anew(self, delivery: Delivery, record: _Record) -> bool:
-        """Begin a record that ended before it was extended; return whether no other owner has begun it since.
-
-        If the handler ends meanwhile, its end may have come before this begin, and then nothing is left of it.
-        """
-        number = delivery.lease.number
-        if number not in self._records:
-            return False
-        ours = self._begin_record(record, delivery.lease).standing is Standing.OURS
-        if ours and number not in self._records:
-            self._idempotency.store.forget(record.key, owner=record.owner)
-        return ours
 
     def _taken(self, delivery: Delivery) -> None:
         """Stop the handler: another worker has begun, or done, its work."""

@@ -4,11 +4,12 @@ A policy is pure: the renewer calls it, clamps the result to what the service al
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
-from typing import Protocol
+from itertools import accumulate
 
 from veilmq.client.messages import DEAD_RECEIPT_CODES, ClientError, Hidden
 from veilmq.core.limits import LEASE_S_MAX
@@ -36,67 +37,57 @@ class Measured:
     call_s: float | None = None
 
 
-class LeaseTerms(Protocol):
-    """What a policy sees of a lease; instants are those of the consumer's clock."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class LeaseTerms:
+    """What a policy sees of a lease; instants are those of the consumer's clock.
 
-    @property
-    def timeout_s(self) -> int:
-        """The visibility timeout with which the message was received."""
+    ``timeout_s`` is the visibility timeout with which the message was received, ``received_at_s`` when the reply with
+    it came, ``started_at_s`` when its handler began. ``renewed_at_s`` is when the latest renewal was sent that was not
+    refused, else ``received_at_s``; ``expires_at_s`` when the lease ends, for all that is known here. ``jitter`` is a
+    number from 0 to 1, drawn anew for each renewal, ``measured`` what was observed lately of messages like this one.
+    """
 
-    @property
-    def received_at_s(self) -> float:
-        """When the reply with the message came."""
-
-    @property
-    def started_at_s(self) -> float | None:
-        """When its handler began; ``None`` while it waits for its turn."""
-
-    @property
-    def renewed_at_s(self) -> float:
-        """When the latest renewal was sent that was not refused, else ``received_at_s``."""
-
-    @property
-    def expires_at_s(self) -> float:
-        """When it ends, for all that is known here."""
-
-    @property
-    def jitter(self) -> float:
-        """A number from 0 to 1, drawn anew for each renewal."""
-
-    @property
-    def measured(self) -> Measured:
-        """What was observed lately of messages like this one, and of renewals."""
+    timeout_s: int
+    expires_at_s: float
+    received_at_s: float = 0.0
+    renewed_at_s: float = 0.0
+    measured: Measured = field(default_factory=Measured)
+    started_at_s: float | None = None
+    jitter: float = 0.0
 
 
-class RenewalPolicy(Protocol):
-    """How leases are kept. All methods are pure."""
+class RenewalPolicy:
+    """How leases are kept. All methods are pure.
 
-    @property
-    def timely_only(self) -> bool:
-        """Whether renewals hold due leases only, instead of taking along the ones that are due next."""
+    ``timely_only``: renewals hold due leases only, instead of taking along the ones that are due next.
+    ``queue_decides``: a receive for which the policy has no timeout names none, instead of the queue's own.
+    ``server_decides``: a lease past its end counts as lost only when the server says so, in FIFO queues too.
+    """
 
-    @property
-    def queue_decides(self) -> bool:
-        """Whether a receive for which the policy has no timeout names none, instead of the queue's own."""
-
-    @property
-    def server_decides(self) -> bool:
-        """Whether a lease past its end counts as lost only when the server says so, in FIFO queues too."""
+    timely_only = queue_decides = server_decides = False
 
     def receive_timeout_s(self, measured: Measured) -> int | None:
         """Return the visibility timeout that a receive should have; ``None``: that of the queue."""
+        raise NotImplementedError
 
     def first_expiry_s(self, *, answered_at_s: float, timeout_s: int, measured: Measured) -> float:
-        """Return when a lease ends whose receive returned at ``answered_at_s``."""
+        """Return when a lease ends whose receive returned at ``answered_at_s``: at the earliest, for the way took time.
+
+        That time is the measured one of a short call, a renewal's, and at most half of the lease.
+        """
+        return answered_at_s + timeout_s - min(measured.renewal_s or 0.0, timeout_s / 2)
 
     def renew_at_s(self, lease: LeaseTerms, now_s: float) -> float:
         """Return when to renew ``lease`` next, ``now_s`` or earlier for at once."""
+        raise NotImplementedError
 
     def is_over(self, lease: LeaseTerms, at_s: float) -> bool:
-        """Return whether the policy renews ``lease`` no more at ``at_s``."""
+        """Return whether the policy renews ``lease`` no more at ``at_s``: by default as long as the service allows."""
+        return False
 
     def extension_s(self, lease: LeaseTerms, now_s: float) -> int:
         """Return for how many seconds from ``now_s`` on ``lease`` is to be renewed."""
+        raise NotImplementedError
 
 
 def seconds(duration: Duration) -> float:
@@ -118,20 +109,8 @@ def checked_timeout_s(timeout_s: int) -> int:
     return timeout_s
 
 
-def expiry_s(*, answered_at_s: float, timeout_s: int, measured: Measured) -> float:
-    """Return when a lease ends at the earliest: counted from the reply, less the time that it may have taken to come.
-
-    That time is the measured one of a short call, a renewal's, and at most half of the lease.
-    """
-    return answered_at_s + timeout_s - min(measured.renewal_s or 0.0, timeout_s / 2)
-
-
-class Fixed:
+class Fixed(RenewalPolicy):
     """A heartbeat: leases of one length, renewed at one interval."""
-
-    timely_only = False
-    queue_decides = False
-    server_decides = False
 
     def __init__(self, lease: Duration, every: Duration | None = None) -> None:
         """``lease`` is whole seconds; ``every`` is shorter, half of it unless given. Raises ``ValueError``."""
@@ -145,17 +124,9 @@ class Fixed:
         """Return the length of the lease."""
         return self.lease_s
 
-    def first_expiry_s(self, *, answered_at_s: float, timeout_s: int, measured: Measured) -> float:
-        """Return the end as counted from the reply, less the time that it may have taken to come."""
-        return expiry_s(answered_at_s=answered_at_s, timeout_s=timeout_s, measured=measured)
-
     def renew_at_s(self, lease: LeaseTerms, now_s: float) -> float:
         """Return the next beat."""
         return lease.renewed_at_s + self.every_s
-
-    def is_over(self, lease: LeaseTerms, at_s: float) -> bool:
-        """Return ``False``: it renews as long as the service allows."""
-        return False
 
     def extension_s(self, lease: LeaseTerms, now_s: float) -> int:
         """Return the length of the lease."""
@@ -171,7 +142,7 @@ SAMPLES_TRUSTED = 100
 RENEWAL_S_SUPPOSED = 1.0
 
 
-class Adaptive:
+class Adaptive(RenewalPolicy):
     """The default policy: leases that fit the work, renewed early enough for the network; durations in seconds.
 
     The guard is how long before its end a lease is renewed: four times the slowest percent of renewals and of the
@@ -179,10 +150,6 @@ class Adaptive:
     percent of holding times, so that most messages need no renewal at all; and no less than the age of the message
     itself, since work that has lasted for long tends to go on for as long again. A maximum bounds what a crash hides.
     """
-
-    timely_only = False
-    queue_decides = False
-    server_decides = False
 
     def __init__(
         self, *, shortest_s: int = 30, longest_s: int = 300, guard_s_min: float = 2.0, guard_share: float = 1 / 3
@@ -213,19 +180,11 @@ class Adaptive:
         """Return the length that fits what was held lately; ``None`` while nothing was."""
         return None if measured.hold_s is None else self.length_s(measured)
 
-    def first_expiry_s(self, *, answered_at_s: float, timeout_s: int, measured: Measured) -> float:
-        """Return the end as counted from the reply, less the time that it may have taken to come."""
-        return expiry_s(answered_at_s=answered_at_s, timeout_s=timeout_s, measured=measured)
-
     def renew_at_s(self, lease: LeaseTerms, now_s: float) -> float:
         """Return an instant up to a quarter of the guard before the latest one, so that leases spread."""
         remaining_s = lease.expires_at_s - now_s
         guard_s = max(self.guard_s(lease.measured), self.guard_share * remaining_s) * (1 + lease.jitter / 4)
         return lease.expires_at_s - min(guard_s, remaining_s / 2)
-
-    def is_over(self, lease: LeaseTerms, at_s: float) -> bool:
-        """Return ``False``: it renews as long as the service allows."""
-        return False
 
     def extension_s(self, lease: LeaseTerms, now_s: float) -> int:
         """Return the length that fits what was held lately, and the message's own age."""
@@ -251,7 +210,7 @@ def extension_s(remaining_s: float, timeout_s: int) -> int:
     return abs(_ticks(remaining_s)) // TICKS_PER_S + timeout_s
 
 
-class NServiceBusPolicy:
+class NServiceBusPolicy(RenewalPolicy):
     """The policy of NServiceBus.AmazonSQS, to the tick.
 
     With V the visibility timeout: wake ``min(half of what remains, 10 s)`` before the end, at once when less than 0.4 s
@@ -262,9 +221,7 @@ class NServiceBusPolicy:
     handler. What this project does otherwise on purpose is in the renewer (``docs/leases.md`` lists it).
     """
 
-    timely_only = True
-    queue_decides = True
-    server_decides = True
+    timely_only = queue_decides = server_decides = True
 
     def __init__(
         self,
@@ -297,7 +254,7 @@ class NServiceBusPolicy:
         return now_s + renew_after_s(lease.expires_at_s - now_s)
 
     def is_over(self, lease: LeaseTerms, at_s: float) -> bool:
-        """Tell whether the renewal duration, counted from the handler's begin, has passed at ``at_s``."""
+        """Return whether the renewal duration, counted from the handler's begin, has passed at ``at_s``."""
         if lease.started_at_s is None:
             return not self.renewal_s
         return at_s >= lease.started_at_s + self.renewal_s
@@ -360,7 +317,8 @@ class Durations:
         counts = [early + late for early, late in zip(self._before, self._now, strict=True)]
         for duration_s in running_s:
             counts[bucket(duration_s)] += 1
-        return _quantile_of(counts, share)
+        wanted = math.ceil(share * sum(counts))
+        return SHORTEST_S * RATIO ** bisect_left([*accumulate(counts)], wanted) if wanted else None
 
     def _rotate(self, now_s: float) -> None:
         if self._rotate_at_s is None:
@@ -380,36 +338,16 @@ def bucket(duration_s: float) -> int:
     return min(BUCKETS - 1, math.ceil(math.log(duration_s / SHORTEST_S) / _LOG_RATIO - 1e-9))
 
 
-def edge_s(place: int) -> float:
-    """Return the longest duration in bucket ``place``."""
-    return float(SHORTEST_S * RATIO**place)
-
-
-def _quantile_of(counts: list[int], share: float) -> float | None:
-    wanted = math.ceil(share * sum(counts))
-    if wanted == 0:
-        return None
-    seen = 0
-    for place, n in enumerate(counts):
-        seen += n
-        if seen >= wanted:
-            return edge_s(place)
-    raise AssertionError("the buckets hold fewer than their sum")
-
-
 SHARE = 0.99
 
 
+@dataclass(slots=True)
 class RenewalDurations:
     """How long the renewals of one renewer take: ``call``, ``lateness`` and ``renewal`` as ``Measured`` has them."""
 
-    __slots__ = ("call", "lateness", "renewal")
-
-    def __init__(self) -> None:
-        """Begin with no observation."""
-        self.call = Durations()
-        self.renewal = Durations()
-        self.lateness = Durations()
+    call: Durations = field(default_factory=Durations)
+    renewal: Durations = field(default_factory=Durations)
+    lateness: Durations = field(default_factory=Durations)
 
 
 class RenewalResult(Enum):

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from veilmq.client.messages import ClientError, Hidden
@@ -29,6 +29,7 @@ PATIENCE_S_LEAST = 0.5
 """For a batch with a lease that is nearly over, or is."""
 
 
+@dataclass(slots=True, eq=False)
 class RenewalMetrics:
     """Calls that renew leases: their entries, results, errors and times; written in the renewer's threads.
 
@@ -36,18 +37,14 @@ class RenewalMetrics:
     one that was over; ``took`` is how long the calls took.
     """
 
-    __slots__ = ("_lock", "calls", "entries", "errors", "lateness", "margin", "results", "took")
-
-    def __init__(self) -> None:
-        """Begin at zero."""
-        self._lock = threading.Lock()
-        self.calls = 0
-        self.entries = 0
-        self.results: Counter[str] = Counter({result.value: 0 for result in RenewalResult})
-        self.errors: Counter[str] = Counter()
-        self.took = Histogram()
-        self.lateness = Histogram()
-        self.margin = Histogram()
+    calls: int = 0
+    entries: int = 0
+    results: Counter[str] = field(default_factory=lambda: Counter({result.value: 0 for result in RenewalResult}))
+    errors: Counter[str] = field(default_factory=Counter)
+    took: Histogram = field(default_factory=Histogram)
+    lateness: Histogram = field(default_factory=Histogram)
+    margin: Histogram = field(default_factory=Histogram)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def sending(self, requests: Sequence[RenewalRequest]) -> None:
         """Count how timely a call is; a lease that is renewed before it is due is not late, nor is a retry."""

@@ -12,14 +12,14 @@ from typing import Any
 
 from veilmq.client.sqs import QueueClient
 from veilmq.consumer.clock import Threads
-from veilmq.consumer.context import DONE, Cause, Context, Delivery, Ending, EndingKind, TableLease, about, ending_of
+from veilmq.consumer.context import DONE, Cause, Context, Delivery, Ending, EndingKind, LeaseView, about, ending_of
 from veilmq.consumer.handlers import Handler, Hooks, Options
 from veilmq.consumer.intake import HandlerBatches, Intake, Outstanding, Prefetch, Receiver, Schedule
 from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, Subscription
 from veilmq.consumer.metrics import Counters
 from veilmq.consumer.pools import AsyncPool, Pool, ProcessPool, ThreadPool
 from veilmq.consumer.records import Keeper
-from veilmq.consumer.settling import LINGER_S, Endings, HandledIds, Settler
+from veilmq.consumer.settling import LINGER_S, Settler
 from veilmq.core.limits import SECOND_MS, SQS_RECEIVE_COUNT
 
 _log = logging.getLogger("veilmq.consumer")
@@ -34,7 +34,6 @@ class Deadline:
     __slots__ = ("_delivery", "_loop", "_options", "_stall", "_timer")
 
     def __init__(self, delivery: Delivery, options: Options, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin now."""
         self._delivery = delivery
         self._options = options
         self._loop = loop
@@ -45,7 +44,7 @@ class Deadline:
 
     def progress(self, done: float) -> None:
         """Begin anew to wait for progress; from any thread."""
-        self._loop.call_soon_threadsafe(self._progressed)
+        self._loop.call_soon_threadsafe(self._rearm)
 
     def cancel(self) -> None:
         """Be of no effect any more."""
@@ -53,21 +52,16 @@ class Deadline:
         if self._stall is not None:
             self._stall.cancel()
 
-    def _progressed(self) -> None:
+    def _rearm(self) -> None:
         if self._stall is not None and self._options.stall_s is not None and not self._stall.cancelled():
             self._stall.cancel()
             self._stall = self._loop.call_later(self._options.stall_s, self._expire)
 
     def _warn(self) -> None:
         timeout_s = self._options.timeout_s
-        _log.warning(
-            "message %s: the handler has used %.0f of its %.0f s",
-            self._delivery.message.id,
-            timeout_s * WARNED_SHARE,
-            timeout_s,
-            extra=about(self._delivery.lease),
-        )
-        self._timer = self._loop.call_later(timeout_s * (1 - WARNED_SHARE), self._expire)
+        text, used_s = "message %s: the handler has used %.0f of its %.0f s", timeout_s * WARNED_SHARE
+        _log.warning(text, self._delivery.message.id, used_s, timeout_s, extra=about(self._delivery.lease))
+        self._timer = self._loop.call_later(timeout_s - used_s, self._expire)
 
     def _expire(self) -> None:
         text = "message %s: the handler's time is over"
@@ -76,115 +70,6 @@ class Deadline:
 
 
 _POOLS: Mapping[str, Callable[[Handler], Pool]] = {"async": AsyncPool, "thread": ThreadPool, "process": ProcessPool}
-
-
-class Handling:
-    """Used in the event loop; ``at_work`` is how many calls there are now."""
-
-    def __init__(
-        self,
-        handler: Handler,
-        table: LeaseTable,
-        counts: Counters,
-        *,
-        hooks: Hooks,
-        prefetch: Prefetch,
-        done_before: HandledIds,
-        tracing: Any,
-    ) -> None:
-        """``done_before`` has the ids of messages that are not to be handled again."""
-        self._handler = handler
-        self._table = table
-        self._counts = counts
-        self._hooks = hooks
-        self._prefetch = prefetch
-        self._done_before = done_before
-        pool = _POOLS[handler.options.pool](handler)
-        self._pool = pool if tracing is None else tracing.around(pool, handler)
-        options = handler.options
-        self._keeper = None
-        if options.idempotency is not None:
-            self._keeper = Keeper(
-                options.idempotency, queue=options.queue, retry=options.retry, clock=table.clock, counts=counts
-            )
-        self._cancelling = False
-        self.at_work = 0
-
-    @property
-    def threads_at_work(self) -> int:
-        """Return how many threads work for it."""
-        in_handlers = 0 if self._handler.options.pool == "async" else self.at_work
-        return in_handlers + (0 if self._keeper is None else self._keeper.at_work)
-
-    def cancel(self) -> None:
-        """Begin no handler any more; running ones are cancelled by their ``Delivery``."""
-        self._cancelling = True
-
-    def close(self) -> None:
-        """End the pool and the threads."""
-        self._pool.close()
-        if self._keeper is not None:
-            self._keeper.close()
-
-    async def run(self, deliveries: Sequence[Delivery]) -> list[Ending]:
-        """Call the handler once, for as many of ``deliveries`` as it is to be called; return how each ended."""
-        try:
-            return await self._run(deliveries)
-        except Exception as error:  # noqa: BLE001 - it has to end somehow, and returns
-            _log.exception("a call of the handler %s failed outside of it", self._handler.name)
-            return [ending_of(error)] * len(deliveries)
-
-    async def ended(self, delivery: Delivery, ending: Ending) -> None:
-        """Bring what is recorded of ``delivery`` to what ``ending`` says, before that is carried out."""
-        if self._keeper is not None:
-            await self._keeper.end(delivery, ending)
-
-    async def _run(self, deliveries: Sequence[Delivery]) -> list[Ending]:
-        known = {id(delivery): ending for delivery in deliveries if (ending := self._known(delivery)) is not None}
-        fresh = [delivery for delivery in deliveries if id(delivery) not in known] if known else deliveries
-        if self._keeper is not None:
-            known |= await self._keeper.begin(fresh, too_late=lambda: self._cancelling)
-            fresh = [delivery for delivery in fresh if id(delivery) not in known]
-        if fresh:
-            ended = await self._call(fresh)
-            if not known:
-                return ended
-            known |= {id(delivery): ending for delivery, ending in zip(fresh, ended, strict=True)}
-        return [known[id(delivery)] for delivery in deliveries]
-
-    def _known(self, delivery: Delivery) -> Ending | None:
-        """Return how ``delivery`` ends without its handler: it was done before, or is perhaps not ours any more."""
-        if delivery.lease.state_at(self._table.clock.now_s()) is not LeaseState.HELD:
-            return Ending(kind=EndingKind.LEFT)
-        if delivery.message.id in self._done_before:
-            self._counts.events["recognised"] += 1
-            return DONE
-        return None
-
-    async def _call(self, deliveries: Sequence[Delivery]) -> list[Ending]:
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        deadlines = [self._start(delivery, loop) for delivery in deliveries]
-        try:
-            return await self._pool.run(deliveries)
-        finally:
-            took_s = loop.time() - began_s
-            for delivery, deadline in zip(deliveries, deadlines, strict=True):
-                deadline.cancel()
-                delivery.interrupt = None
-            self._prefetch.handled(took_s)
-            self._counts.handle_time.add(took_s)
-
-    def _start(self, delivery: Delivery, loop: asyncio.AbstractEventLoop) -> Deadline:
-        self._table.start(delivery.lease)
-        self._counts.events["started"] += 1
-        self._counts.buffer_wait.add(self._table.clock.now_s() - delivery.lease.received_at_s)
-        self._hooks.call("start", delivery.context)
-        deadline = Deadline(delivery, self._handler.options, loop)
-        if self._handler.options.stall_s is not None:
-            delivery.context.on_progress = deadline.progress
-        return deadline
-
 
 OPEN_MAX = 1_000
 """Messages held at once, those included whose deletes are on their way; far below what a queue has in flight."""
@@ -219,26 +104,33 @@ class Runner:
         options = handler.options
         self.handler = handler
         self.counts = Counters()
+        self.lease_s = 0
+        """The timeout with which the latest message was received; 0 before the first."""
+        self.working = 0
+        """Messages in the hands of handlers."""
+        self.abandoned = 0
         self._client = client
         self._table = table
         self._hooks = hooks
         self._receiver = Receiver(client, options, table, create=create)
         self._threads = Threads(f"veilmq-io-{options.queue}", options.polls + _THREADS_TO_SETTLE)
         linger_s = 0.0 if self._receiver.fifo else LINGER_S
-        self._settler = Settler(client, options.queue, table, self._in_thread, linger_s=linger_s)
-        self._endings = Endings(client, options, table, self._settler, self.counts, self._in_thread)
+        self._settler = Settler(client, options, table, self.counts, self._in_thread, linger_s=linger_s)
         self._schedule = Schedule(ordered=self._receiver.fifo)
-        self._gathering = HandlerBatches(self._schedule, handler, wake=self._begin, failed=self._fail)
-        self._prefetch = Prefetch(options.prefetch)
-        self._handling = Handling(
+        self._batches = HandlerBatches(
+            self._schedule,
             handler,
-            table,
-            self.counts,
-            hooks=hooks,
-            prefetch=self._prefetch,
-            done_before=self._endings.handled_ids,
-            tracing=tracing,
+            wake=self._begin,
+            failed=lambda delivery, error: self._spawn(self._settle(delivery, ending_of(error))),
         )
+        self._prefetch = Prefetch(options.prefetch)
+        pool = _POOLS[options.pool](handler)
+        self._pool = pool if tracing is None else tracing.around(pool, handler)
+        self._keeper = None
+        if (idempotency := options.idempotency) is not None:
+            self._keeper = Keeper(
+                idempotency, queue=options.queue, retry=options.retry, clock=table.clock, counts=self.counts
+            )
         self._intake: Intake[Lease] = Intake(
             self._receive,
             room=self._room,
@@ -249,12 +141,9 @@ class Runner:
         )
         self._held: dict[int, Delivery] = {}
         self._outstanding = Outstanding(options.max_outstanding_bytes)
-        self.lease_s = 0
-        """The timeout with which the latest message was received; 0 before the first."""
-        self._working = 0
+        self._calls = 0  # of the handler
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stopping = False
-        self.abandoned = 0
+        self._stopping = self._cancelling = False
         self._changed = asyncio.Event()
 
     @property
@@ -264,27 +153,23 @@ class Runner:
 
     @property
     def held(self) -> int:
-        """Return how many messages are held, from receive to settle."""
+        """Messages held, from receive to settle."""
         return len(self._held)
 
     @property
-    def working(self) -> int:
-        """Return how many messages are in the hands of handlers."""
-        return self._working
-
-    @property
     def waiting(self) -> int:
-        """Return how many messages wait for a slot."""
-        return len(self._schedule) + len(self._gathering)
+        """Messages that wait for a slot."""
+        return len(self._schedule) + len(self._batches)
 
     @property
     def threads_at_work(self) -> int:
-        """Return how many threads of ours have a call in work, of handlers too."""
-        return self._handling.threads_at_work + self._threads.at_work
+        """Threads of ours that have a call in work, of handlers too."""
+        in_handlers = 0 if self.handler.options.pool == "async" else self._calls
+        return in_handlers + self._threads.at_work + (0 if self._keeper is None else self._keeper.at_work)
 
     @property
     def polling(self) -> int:
-        """Return how many polls are on their way."""
+        """Polls on their way."""
         return self._intake.polling
 
     def start(self) -> None:
@@ -296,24 +181,18 @@ class Runner:
     async def stop_intake(self) -> None:
         """Receive no more, and release what no handler has begun, with what the last polls bring."""
         self._stopping = True
-        self._give_back([*self._gathering.drain(), *self._schedule.drain()])
+        self._give_back([*self._batches.drain(), *self._schedule.drain()])
         await self._intake.stop()
-
-    async def idle(self) -> None:
-        """Return when no message is held."""
-        while self._held:
-            self._changed.clear()
-            await self._changed.wait()
 
     async def worked(self) -> None:
         """Return when no handler runs."""
-        while self._working:
+        while self.working:
             self._changed.clear()
             await self._changed.wait()
 
     def cancel(self) -> None:
-        """Stop all handlers."""
-        self._handling.cancel()
+        """Stop all handlers, and begin none any more."""
+        self._cancelling = True
         for delivery in list(self._held.values()):
             delivery.cancel(Cause.SHUTDOWN)
 
@@ -330,13 +209,17 @@ class Runner:
             self._forget(delivery)
 
     async def settled(self) -> None:
-        """Return when every delete and release has a reply."""
+        """Return when every delete and release has a reply: no message is held."""
         self._settler.flush()
-        await self.idle()
+        while self._held:
+            self._changed.clear()
+            await self._changed.wait()
 
     def close(self) -> None:
         """End the pool and the threads."""
-        self._handling.close()
+        self._pool.close()
+        if self._keeper is not None:
+            self._keeper.close()
         self._threads.close()
 
     async def is_drained(self) -> bool:
@@ -344,19 +227,19 @@ class Runner:
 
         What is in flight there may be on its way to us, so then the polls of now are answered first.
         """
-        if self.held:
+        if self._held:
             return False
         status = await self._in_thread(partial(self._client.show, self.handler.options.queue))
         if status.visible:
             return False
         if status.in_flight:
             await self._intake.answered()
-        return not self.held
+        return not self._held
 
     # ------------------------------------------------------------------------------------------------- its leases
 
     def lease_changed(self, lease: Lease, state: LeaseState) -> None:
-        """Take in what the renewer found out."""
+        """Stop the handler whose lease is lost; let go of a message that no handler has begun, and of its group."""
         delivery = self._held.get(lease.number)
         if delivery is None:
             return
@@ -365,39 +248,32 @@ class Runner:
         _log.warning("message %s: its lease is %s", delivery.message.id, state.value, extra=about(lease))
         if state is LeaseState.SUSPECT:
             return
-        if delivery.interrupt is not None:
-            self._on_lost(delivery, _CAUSES[state])
-        elif lease.started_at_s is None:
-            self._drop(delivery)
+        on_lost = self.handler.options.on_lost
+        if delivery.interrupt is None:
+            if lease.started_at_s is None:
+                self._batches.remove(delivery)
+                behind = self._schedule.remove(delivery)
+                self._table.settle(lease)
+                self._forget(delivery)
+                self._give_back(behind)
+        elif callable(on_lost):
+            on_lost(delivery.context)
+        elif on_lost == "cancel":
+            delivery.cancel(_CAUSES[state])
 
     def lease_renewed(self, lease: Lease) -> None:
-        """Tell who watches."""
+        """Call the hooks."""
         delivery = self._held.get(lease.number)
         if delivery is not None:
             self._hooks.call("renew", delivery.context)
 
     def lease_ending(self, lease: Lease, left_s: float) -> None:
-        """Say that the twelve hours of a message are nearly over."""
+        """Warn that the twelve hours of a message are nearly over."""
         delivery = self._held.get(lease.number)
         if delivery is not None:
             text = "message %s: its lease ends for good in %.0f s"
             _log.warning(text, delivery.message.id, left_s, extra=about(lease))
             self._hooks.call("ending", delivery.context, left_s)
-
-    def _on_lost(self, delivery: Delivery, cause: Cause) -> None:
-        on_lost = self.handler.options.on_lost
-        if callable(on_lost):
-            on_lost(delivery.context)
-        elif on_lost == "cancel":
-            delivery.cancel(cause)
-
-    def _drop(self, delivery: Delivery) -> None:
-        """Let go of a message that no handler has begun, and give back what waits behind it in its group."""
-        self._gathering.remove(delivery)
-        behind = self._schedule.remove(delivery)
-        self._table.settle(delivery.lease)
-        self._forget(delivery)
-        self._give_back(behind)
 
     # ------------------------------------------------------------------------------------------------- its messages
 
@@ -405,8 +281,8 @@ class Runner:
         options = self.handler.options
         batching = self.handler.batching
         slots = options.concurrency * (batching.size_max if batching else 1)
-        ready = self._schedule.ready + len(self._gathering)
-        free = slots + self._prefetch.target(slots, lease_s=self.lease_s) - self._working - ready
+        ready = self._schedule.ready + len(self._batches)
+        free = slots + self._prefetch.target(slots, lease_s=self.lease_s) - self.working - ready
         if ready and free < SQS_RECEIVE_COUNT.maximum:
             return 0  # a whole batch for one request is worth waiting for while there is something to do
         behind = self._schedule.behind
@@ -423,11 +299,18 @@ class Runner:
         return leases
 
     def _take(self, leases: Sequence[Lease]) -> None:
-        deliveries = [Delivery(lease, Context(lease.message, TableLease(lease, self._table))) for lease in leases]
+        deliveries = [Delivery(lease, Context(lease.message, LeaseView(lease, self._table))) for lease in leases]
+        events = self.counts.events
         for delivery in deliveries:
+            message = delivery.message
             self._held[delivery.lease.number] = delivery
-            self._outstanding.add(delivery.message)
-            self._count_received(delivery)
+            self._outstanding.add(message)
+            events["received"] += 1
+            if message.receive_count > 1:
+                events["redelivered"] += 1
+            else:
+                self.counts.queue_wait.add((message.first_received_at_ms - message.sent_at_ms) / SECOND_MS)
+            self._hooks.call("receive", delivery.context)
         if self._stopping:
             self._give_back(deliveries)
             return
@@ -435,30 +318,24 @@ class Runner:
             self._schedule.add(delivery)
         self._begin()
 
-    def _count_received(self, delivery: Delivery) -> None:
-        message, events = delivery.message, self.counts.events
-        events["received"] += 1
-        if message.receive_count > 1:
-            events["redelivered"] += 1
-        else:
-            self.counts.queue_wait.add((message.first_received_at_ms - message.sent_at_ms) / SECOND_MS)
-        self._hooks.call("receive", delivery.context)
-
     def _begin(self) -> None:
-        while self._handling.at_work < self.handler.options.concurrency and not self._stopping:
-            deliveries = self._gathering.next()
+        while self._calls < self.handler.options.concurrency and not self._stopping:
+            deliveries = self._batches.next()
             if not deliveries:
                 break
-            self._handling.at_work += 1
-            self._working += len(deliveries)
+            self._calls += 1
+            self.working += len(deliveries)
             self._spawn(self._work(deliveries))
 
     async def _work(self, deliveries: list[Delivery]) -> None:
         try:
-            endings = await self._handling.run(deliveries)
+            endings = await self._handle(deliveries)
+        except Exception as error:  # noqa: BLE001 - it has to end somehow, and returns
+            _log.exception("a call of the handler %s failed outside of it", self.handler.name)
+            endings = [ending_of(error)] * len(deliveries)
         finally:
-            self._handling.at_work -= 1
-            self._working -= len(deliveries)
+            self._calls -= 1
+            self.working -= len(deliveries)
             self._changed.set()
         self._begin()
         self._intake.fill()
@@ -467,17 +344,59 @@ class Runner:
         else:
             await asyncio.gather(*map(self._settle, deliveries, endings))
 
-    def _fail(self, delivery: Delivery, error: Exception) -> None:
-        """End a message that came to no call of the handler."""
-        self._spawn(self._settle(delivery, ending_of(error)))
+    async def _handle(self, deliveries: Sequence[Delivery]) -> list[Ending]:
+        """Call the handler once, for as many of ``deliveries`` as it is to be called; return how each ended."""
+        known = {id(delivery): ending for delivery in deliveries if (ending := self._known(delivery)) is not None}
+        fresh = [delivery for delivery in deliveries if id(delivery) not in known] if known else deliveries
+        if self._keeper is not None:
+            known |= await self._keeper.begin(fresh, too_late=lambda: self._cancelling)
+            fresh = [delivery for delivery in fresh if id(delivery) not in known]
+        if fresh:
+            ended = await self._call(fresh)
+            if not known:
+                return ended
+            known |= {id(delivery): ending for delivery, ending in zip(fresh, ended, strict=True)}
+        return [known[id(delivery)] for delivery in deliveries]
+
+    def _known(self, delivery: Delivery) -> Ending | None:
+        """Return how ``delivery`` ends without its handler: it was done before, or is perhaps not ours any more."""
+        if delivery.lease.state_at(self._table.clock.now_s()) is not LeaseState.HELD:
+            return Ending(kind=EndingKind.LEFT)
+        if delivery.message.id in self._settler.handled_ids:
+            self.counts.events["recognised"] += 1
+            return DONE
+        return None
+
+    async def _call(self, deliveries: Sequence[Delivery]) -> list[Ending]:
+        loop = asyncio.get_running_loop()
+        began_s, options = loop.time(), self.handler.options
+        deadlines: list[Deadline] = []
+        for delivery in deliveries:
+            self._table.start(delivery.lease)
+            self.counts.events["started"] += 1
+            self.counts.buffer_wait.add(self._table.clock.now_s() - delivery.lease.received_at_s)
+            self._hooks.call("start", delivery.context)
+            deadlines.append(deadline := Deadline(delivery, options, loop))
+            if options.stall_s is not None:
+                delivery.context.on_progress = deadline.progress
+        try:
+            return await self._pool.run(deliveries)
+        finally:
+            took_s = loop.time() - began_s
+            for delivery, deadline in zip(deliveries, deadlines, strict=True):
+                deadline.cancel()
+                delivery.interrupt = None
+            self._prefetch.handled(took_s)
+            self.counts.handle_time.add(took_s)
 
     async def _settle(self, delivery: Delivery, ending: Ending) -> None:
         if delivery.given_up:
             return
         if ending.kind not in _GOING_ON:
-            await self._release([*self._schedule.failed(delivery)])
-        await self._handling.ended(delivery, ending)
-        gone = await self._endings.end(delivery, ending)
+            await self._release(self._schedule.failed(delivery))
+        if self._keeper is not None:
+            await self._keeper.end(delivery, ending)
+        gone = await self._settler.end(delivery, ending)
         self.counts.hold_time.add(self._table.clock.now_s() - delivery.lease.received_at_s)
         self._hooks.call("settle", delivery.context, ending)
         self._forget(delivery)

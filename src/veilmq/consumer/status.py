@@ -14,9 +14,9 @@ import socket
 import stat
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import msgspec
 
 from veilmq.consumer.leases import Lease, LeaseTable
 from veilmq.consumer.metrics import Labels, Metric, MetricKind
-from veilmq.consumer.renewal_policies import Measured, RenewalPolicy
+from veilmq.consumer.renewal_policies import LeaseTerms, Measured, RenewalPolicy
 from veilmq.consumer.renewer import RenewalMetrics
 from veilmq.consumer.runner import Runner
 
@@ -129,23 +129,10 @@ def guard_s(runner: Runner) -> float | None:
     return None if length_s is None else guard_of(subscription.policy, int(length_s), subscription.measured)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NewLease:
-    """The ``LeaseTerms`` of a lease that began at 0."""
-
-    timeout_s: int
-    expires_at_s: float
-    measured: Measured
-    received_at_s: float = 0.0
-    started_at_s: float | None = 0.0
-    renewed_at_s: float = 0.0
-    jitter: float = 0.0
-
-
 def guard_of(policy: RenewalPolicy, timeout_s: int, measured: Measured) -> float:
     """Return how long before its end ``policy`` renews a lease of ``timeout_s`` at the latest; 0 for never."""
     expires_at_s = policy.first_expiry_s(answered_at_s=0.0, timeout_s=timeout_s, measured=measured)
-    lease = _NewLease(timeout_s=timeout_s, expires_at_s=expires_at_s, measured=measured)
+    lease = LeaseTerms(timeout_s=timeout_s, expires_at_s=expires_at_s, measured=measured, started_at_s=0.0)
     return max(0.0, expires_at_s - policy.renew_at_s(lease, 0.0))
 
 
@@ -237,38 +224,26 @@ def announced(status: Callable[[], bytes]) -> Iterator[None]:
         listener.close()
 
 
-def replies() -> Iterator[tuple[Path, bytes | None]]:
+def replies(*, read: bool = True) -> Iterator[tuple[Path, bytes | None]]:
     """Yield the status that each worker of the user sends at its socket, ``None`` where one does not reply in time.
 
-    Removes the sockets of dead workers. Raises ``OSError`` for a folder that is unfit.
+    Removes the sockets of dead workers, and does no more than that unless ``read``. Raises ``OSError`` for a folder
+    that is unfit.
     """
-    yield from _replies(_read)
-
-
-def _replies(connect: Callable[[Path], bytes]) -> Iterator[tuple[Path, bytes | None]]:
     folder = status_folder()
     if not folder.is_dir():
         return
     _check(folder)
     for path in sorted(folder.glob(f"*{_SUFFIX}")):
         try:
-            reply = connect(path)
+            with _connected(path) as connection:
+                reply = b"".join(iter(lambda: connection.recv(_READ_BYTES), b"")) if read else b""
         except (ConnectionRefusedError, FileNotFoundError):  # the worker was killed, or has just ended
             path.unlink(missing_ok=True)
         except OSError:
             yield path, None
         else:
             yield path, reply
-
-
-def _read(path: Path) -> bytes:
-    with _connected(path) as connection:
-        return b"".join(iter(lambda: connection.recv(_READ_BYTES), b""))
-
-
-def _probe(path: Path) -> bytes:
-    with _connected(path):
-        return b""
 
 
 @contextmanager
@@ -291,8 +266,7 @@ def _listen(name: str) -> tuple[socket.socket, Path]:
     folder.mkdir(mode=0o700, exist_ok=True)
     _check(folder)
     path = folder / f"{name}{_SUFFIX}"
-    for _ in _replies(_probe):  # removes dead sockets
-        pass
+    deque(replies(read=False), maxlen=0)  # removes dead sockets
     unnamed = path.with_suffix(".new")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

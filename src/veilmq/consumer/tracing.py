@@ -5,8 +5,7 @@ its events. Names and attributes are those of the semantic conventions for messa
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from opentelemetry import context as contexts
 from opentelemetry import propagate, trace
@@ -31,7 +30,6 @@ class Tracing:
     """Spans through one provider; threads may share it."""
 
     def __init__(self, provider: trace.TracerProvider) -> None:
-        """Begin with no span."""
         self._tracer = provider.get_tracer(OTEL_SCOPE, __version__)
         self._spans: dict[int, Span] = {}  # by the number of the lease
 
@@ -80,7 +78,15 @@ class Tracing:
         """End the span of a message; ``None`` where the handler was given up."""
         span = self._spans.pop(delivery.lease.number)
         if ending is not None:
-            _record(span, ending)
+            span.set_attribute("veilmq.outcome", ending.kind.value)
+        if ending is not None and ending.kind in _FAILED:
+            span.set_status(Status(StatusCode.ERROR, ending.reason))
+            if ending.error:
+                span.set_attribute("error.type", ending.error)
+            if ending.trace:
+                names = ("exception.type", "exception.message", "exception.stacktrace")
+                texts = (ending.error, ending.reason, ending.trace)
+                span.add_event("exception", dict(zip(names, texts, strict=True)))
         span.end()
 
 
@@ -98,8 +104,11 @@ class _TracedPool:
         endings: Sequence[Ending | None] = [None] * len(deliveries)
         try:
             single = len(begun) == 1 and self._handler.batching is None  # else the span would be wrong for the others
-            with _attached(trace.set_span_in_context(*begun[0]) if single else Context()):
+            token = contexts.attach(trace.set_span_in_context(*begun[0]) if single else Context())
+            try:
                 endings = ended = await self._pool.run(deliveries)
+            finally:
+                contexts.detach(token)
         finally:
             for delivery, ending in zip(deliveries, endings, strict=True):
                 self._tracing.end(delivery, ending)
@@ -134,26 +143,5 @@ def amazons_context(header: str) -> SpanContext | None:
     parent = re.fullmatch(r"[0-9a-fA-F]{16}", fields.get("Parent", ""))
     if root is None or parent is None:
         return None
-    sampled = TraceFlags.SAMPLED if fields.get("Sampled") == "1" else TraceFlags.DEFAULT
-    return SpanContext(int(root[1] + root[2], 16), int(parent[0], 16), is_remote=True, trace_flags=TraceFlags(sampled))
-
-
-@contextmanager
-def _attached(context: Context) -> Iterator[None]:
-    token = contexts.attach(context)
-    try:
-        yield
-    finally:
-        contexts.detach(token)
-
-
-def _record(span: Span, ending: Ending) -> None:
-    span.set_attribute("veilmq.outcome", ending.kind.value)
-    if ending.kind not in _FAILED:
-        return
-    span.set_status(Status(StatusCode.ERROR, ending.reason))
-    if ending.error:
-        span.set_attribute("error.type", ending.error)
-    if ending.trace:
-        names = ("exception.type", "exception.message", "exception.stacktrace")
-        span.add_event("exception", dict(zip(names, (ending.error, ending.reason, ending.trace), strict=True)))
+    sampled = TraceFlags(TraceFlags.SAMPLED if fields.get("Sampled") == "1" else TraceFlags.DEFAULT)
+    return SpanContext(int(root[1] + root[2], 16), int(parent[0], 16), is_remote=True, trace_flags=sampled)

@@ -103,41 +103,36 @@ def _sync(path: str) -> None:
 
 
 def open_target(place: str) -> Target:
-    """Return the target that ``place`` names: a folder, made if it is missing, or a URL. Raises ``EventsError``."""
-    if "://" in place and not place.startswith("file://"):
-        return _remote(place)
-    folder = Path(place.removeprefix("file://")).absolute()
+    """Return the target that ``place`` names: a folder, made if it is missing, or a URL. Raises ``EventsError``.
+
+    A URL that pyarrow does not know is one of fsspec.
+    """
+    if "://" not in place or place.startswith("file://"):
+        folder = Path(place.removeprefix("file://")).absolute()
+        what = f"The folder {folder} for events (--events-to) cannot be"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EventsError(f"{what} made: {error.strerror}.") from error
+        if not os.access(folder, os.W_OK):
+            raise EventsError(f"{what} written; change its rights.")
+        return Target(fs.LocalFileSystem(), str(folder), local=True)
+    lazy = f"{place}{'&' if '?' in place else '?'}allow_delayed_open=true"  # so small a file goes to S3 in one request
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise EventsError(f"The folder {folder} for events (--events-to) cannot be made: {error.strerror}.") from error
-    if not os.access(folder, os.W_OK):
-        raise EventsError(f"The folder {folder} for events (--events-to) cannot be written; change its rights.")
-    return Target(fs.LocalFileSystem(), str(folder), local=True)
-
-
-def _remote(url: str) -> Target:
-    whole = f"{url}{'&' if '?' in url else '?'}allow_delayed_open=true" if url.startswith("s3:") else url
-    try:
-        return Target(*fs.FileSystem.from_uri(whole), local=False)  # so small a file goes to S3 in one request
-    except (ArrowException, OSError, ValueError) as refused:
-        return _by_fsspec(url, refused)
-
-
-def _by_fsspec(url: str, refused: Exception) -> Target:
-    """Return the target of a URL that pyarrow does not know (``refused``) and fsspec does."""
-    place = f"{_shown(url)} (--events-to)"
+        return Target(*fs.FileSystem.from_uri(lazy if place.startswith("s3:") else place), local=False)
+    except (ArrowException, OSError, ValueError) as error:
+        refused = _hidden(place, error)
+    what = f"{_shown(place)} (--events-to)"
     try:
         from fsspec.core import url_to_fs  # noqa: PLC0415 (only some targets need it)
     except ModuleNotFoundError:
-        raise EventsError(
-            f"{place} is no URL of pyarrow ({_hidden(url, refused)}), and fsspec is missing: pip install fsspec"
-        ) from None
+        missing = "fsspec is missing: pip install fsspec"
+        raise EventsError(f"{what} is no URL of pyarrow ({refused}), and {missing}") from None
     try:
-        filesystem, root = url_to_fs(url)
+        filesystem, root = url_to_fs(place)
     except Exception as error:  # noqa: BLE001 (each of its file systems has errors of its own)
-        reasons = f"fsspec: {_hidden(url, error)}; pyarrow: {_hidden(url, refused)}"
-        raise EventsError(f"{place} cannot be used. {reasons}") from None
+        reasons = f"fsspec: {_hidden(place, error)}; pyarrow: {refused}"
+        raise EventsError(f"{what} cannot be used. {reasons}") from None
     return Target(fs.PyFileSystem(fs.FSSpecHandler(filesystem)), root, local=False)
 
 
@@ -178,11 +173,12 @@ class Exporter:
 
     def start(self) -> None:
         """Check now and then from here on whether an export is due."""
-        wait_ms = min(self._period_ms, _CHECK_S_MAX * SECOND_MS)
-        self._timer = self._clock.call_at(self._clock.now_ms() + wait_ms, self._begin_check)
 
-    def _begin_check(self) -> None:
-        self._checking = asyncio.get_running_loop().create_task(self._check())
+        def begin() -> None:
+            self._checking = asyncio.get_running_loop().create_task(self._check())
+
+        wait_ms = min(self._period_ms, _CHECK_S_MAX * SECOND_MS)
+        self._timer = self._clock.call_at(self._clock.now_ms() + wait_ms, begin)
 
     async def _check(self) -> None:
         with contextlib.suppress(EventsError, VeilmqError):  # logged already; the next check follows
@@ -200,7 +196,12 @@ class Exporter:
                 while (planned is None or planned.last < counts.recorded) and (planned := await self._execute(plan)):
                     await self._export(planned)
             except Exception as error:
-                raise self._failed(error) from error
+                self.failures += 1
+                where = self._target.root
+                if not self._failing:
+                    log.warning("events cannot be exported to %s; they wait in the store: %s", where, error)
+                self._failing = True
+                raise EventsError(f"Events cannot be exported to {where}/{DATA_SET}: {error}") from error
             if self._failing:
                 log.warning("events are exported to %s again", self._target.root)
             self._failing = False
@@ -215,23 +216,24 @@ class Exporter:
             page = await self._execute(ReadEvents(first=first, last=planned.last, bytes_max=_SLICE_BYTES))
             tables.append(await asyncio.to_thread(to_table, page.batches, planned.node))
             first = page.next
-        await _in_daemon(partial(self._put, tables, planned))
+        done: Future[None] = Future()
+        done.set_running_or_notify_cancel()
+        work = partial(self._put, tables, planned, done)
+        threading.Thread(target=work, name="veilmq-events", daemon=True).start()
+        await asyncio.wrap_future(done)
         while (await self._execute(ForgetEvents(last=planned.last))).more:
             pass
 
-    def _put(self, tables: Sequence[Any], planned: EventRange) -> None:
-        paths = []
-        for folder, name, table in files(tables, planned):
-            self._target.put(folder, name, encoded(table))
-            paths.append(f"{folder}/{name}")
-        self._target.put(*entry(planned, paths))
-
-    def _failed(self, error: Exception) -> EventsError:
-        self.failures += 1
-        if not self._failing:
-            log.warning("events cannot be exported to %s; they wait in the store: %s", self._target.root, error)
-        self._failing = True
-        return EventsError(f"Events cannot be exported to {self._target.root}/{DATA_SET}: {error}")
+    def _put(self, tables: Sequence[Any], planned: EventRange, done: "Future[None]") -> None:
+        try:
+            paths = []
+            for folder, name, table in files(tables, planned):
+                self._target.put(folder, name, encoded(table))
+                paths.append(f"{folder}/{name}")
+            self._target.put(*entry(planned, paths))
+            done.set_result(None)
+        except BaseException as raised:  # noqa: BLE001 (the caller gets it)
+            done.set_exception(raised)
 
     async def close(self) -> None:
         """Stop the checks and export the rest; what cannot be exported now is left for the next start."""
@@ -255,19 +257,3 @@ class Exporter:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-async def _in_daemon(work: Callable[[], None]) -> None:
-    """Call ``work`` in a daemon thread."""
-    done: Future[None] = Future()
-    done.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            work()
-            done.set_result(None)
-        except BaseException as raised:  # noqa: BLE001 (the caller gets it)
-            done.set_exception(raised)
-
-    threading.Thread(target=run, name="veilmq-events", daemon=True).start()
-    await asyncio.wrap_future(done)

@@ -123,12 +123,15 @@ def entry(planned: EventRange, paths: Sequence[str]) -> tuple[str, str, bytes]:
 def read_processing_times(root: Path, queue: str) -> ProcessingTimes:
     """Return how long the newest receipts of ``queue`` (a full name) in the files below ``root`` were held; slow."""
     rows: list[_Row] = []
-    size_bytes = 0
-    for number, (path, stat) in enumerate(_newest(root)):
-        if number >= FILES_MAX or size_bytes >= BYTES_MAX or len(rows) >= ROWS_MAX:
-            return _counted(rows, is_cut=True)
-        size_bytes += stat.st_size
-        rows += _rows(path, queue)
+    size_bytes = number = 0
+    for date in sorted((root / DATA_SET).glob("date=*"), reverse=True):
+        for hour in sorted(date.glob("hour=*"), reverse=True):
+            for path, stat in newest_first(hour.glob("[!_]*.parquet")):
+                if number >= FILES_MAX or size_bytes >= BYTES_MAX or len(rows) >= ROWS_MAX:
+                    return _counted(rows, is_cut=True)
+                number += 1
+                size_bytes += stat.st_size
+                rows += _rows(path, queue)
     return _counted(rows, is_cut=False)
 
 
@@ -139,13 +142,6 @@ def newest_first(paths: Iterable[Path]) -> list[tuple[Path, stat_result]]:
         with suppress(OSError):
             found.append((path, path.stat()))
     return sorted(found, key=lambda each: each[1].st_mtime, reverse=True)
-
-
-def _newest(root: Path) -> Iterator[tuple[Path, stat_result]]:
-    """Yield the files: the latest hour first, and within an hour the newest."""
-    for date in sorted((root / DATA_SET).glob("date=*"), reverse=True):
-        for hour in sorted(date.glob("hour=*"), reverse=True):
-            yield from newest_first(hour.glob("[!_]*.parquet"))
 
 
 def _rows(path: Path, queue: str) -> list[_Row]:

@@ -125,15 +125,15 @@ class _Maintenance:
             self._due_s = self._clock_s() + self._options.compact_minutes * MINUTE_S
 
     def run(self) -> None:
-        if self._options.expire_days:
-            day = datetime.fromtimestamp(now_ms() / 1000, UTC).date() - timedelta(days=self._options.expire_days)
+        options, before = self._options, self.compaction
+        if options.expire_days:
+            day = datetime.fromtimestamp(now_ms() / 1000, UTC).date() - timedelta(days=options.expire_days)
             self.expired += self._table.expire(writer=WRITER, before=day)
-        if self._options.compact_minutes:
+        if options.compact_minutes:
             done = compact(self._table, self._spark)
-            before = self.compaction
             self.compaction = Compaction(removed=before.removed + done.removed, added=before.added + done.added)
-        if self._options.compact_minutes or self._options.expire_days:
-            self.deleted += self._table.vacuum(keep_h=self._options.keep_h)
+        if options.compact_minutes or options.expire_days:
+            self.deleted += self._table.vacuum(keep_h=options.keep_h)
 
 
 def read_archive(
@@ -223,15 +223,6 @@ class Replayed:
     before: int
 
 
-def chosen(rows: DataFrame, part: Slice) -> DataFrame:
-    """Return the rows that match ``part``; ``read_archive`` has already selected its queues and times."""
-    if part.where:
-        rows = rows.where(F.expr(part.where))
-    if part.ids:
-        rows = rows.where(F.col("id").isin(list(part.ids)))
-    return rows
-
-
 def replayed(rows: DataFrame, *, run: str, fifo: bool) -> DataFrame:
     """Return archived messages with the columns of the sink: attributes keep their types, groups their order.
 
@@ -280,7 +271,7 @@ class _Replay:
         """Send the batches that earlier starts have not sent."""
         queue = self._slice.to
         try:
-            plan = self._recorded() or self._written(self._planned())
+            plan = self._plan()
             before = plan.published
             for number in range(before, len(plan.messages)):
                 if stop.is_set():
@@ -292,8 +283,21 @@ class _Replay:
             raise PipelineFailed(f"{queue}: {reason_of(error)}") from error
         return Replayed(messages=sum(plan.messages[: plan.published]), before=sum(plan.messages[:before]))
 
-    def _planned(self) -> Plan:
-        """Count the messages of the slice, and divide it into batches of about equal size."""
+    def _plan(self) -> Plan:
+        """Return the recorded plan; for a new run, divide the slice into batches of about equal size, and record that.
+
+        Raises ``PipelineFailed`` if the recorded plan has another slice.
+        """
+        content = self._records.read(self._record)
+        if content is not None:
+            plan = msgspec.json.decode(content, type=Plan)
+            if plan.slice != self._slice:
+                file = f"{self._records.location}/{self._record}"
+                raise PipelineFailed(
+                    f"The run {self._options.run} was started with another slice or queue ({file}); start it with the "
+                    "same options, or choose another name with --run."
+                )
+            return plan
         version = self._table.snapshot().version
         micros = self._rows(version).select(F.expr(_MICROS).alias("us"))
         total = micros.count()
@@ -307,14 +311,16 @@ class _Replay:
             number = number + (F.col("us") > end).cast("int")
         counted = {row["part"]: row["count"] for row in micros.groupBy(number.alias("part")).count().collect()}
         counts = tuple(counted.get(part, 0) for part in range(len(ends) + 1))
-        return Plan(version=version, slice=self._slice, ends_us=tuple(ends), messages=counts)
+        return self._written(Plan(version=version, slice=self._slice, ends_us=tuple(ends), messages=counts))
 
     def _rows(self, version: int) -> DataFrame:
         part = self._slice
         rows = read_archive(
             self._spark, self._table, queues=part.queues, since=part.since, until=part.until, version=version
         )
-        return chosen(rows, part)
+        if part.where:
+            rows = rows.where(F.expr(part.where))
+        return rows.where(F.col("id").isin(list(part.ids))) if part.ids else rows
 
     def _send(self, plan: Plan, number: int) -> None:
         after, end = [*itertools.pairwise([None, *plan.ends_us, None])][number]
@@ -327,20 +333,6 @@ class _Replay:
         writer = writer.option("endpoint", options.endpoint).option("queue", self._slice.to)
         writer = writer.option("badRows", options.bad_rows)
         writer.option("writer", f"replay-{options.run}-{number}").mode("append").save()
-
-    def _recorded(self) -> Plan | None:
-        """Return the plan, ``None`` for a new run; raises ``PipelineFailed`` if the plan has another slice."""
-        content = self._records.read(self._record)
-        if content is None:
-            return None
-        plan = msgspec.json.decode(content, type=Plan)
-        if plan.slice != self._slice:
-            file = f"{self._records.location}/{self._record}"
-            raise PipelineFailed(
-                f"The run {self._options.run} was started with another slice or queue ({file}); start it with the same "
-                "options, or choose another name with --run."
-            )
-        return plan
 
     def _written(self, plan: Plan) -> Plan:
         self._records.write(self._record, msgspec.json.encode(plan))

@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -76,6 +77,11 @@ class ArchiveFile:
     size_bytes: int
     statistics: str = ""
 
+    @property
+    def partition(self) -> dict[str, str | None]:
+        """The values of the partition columns."""
+        return {"queue": self.queue, "date": self.day.isoformat()}
+
 
 class FileWriter:
     """Writes one file of the table; the file is durable when ``finish`` returns."""
@@ -120,10 +126,9 @@ def _statistics(written: pq.FileMetaData) -> str:
     minima: dict[str, Value] = {}
     maxima: dict[str, Value] = {}
     nulls: dict[str, int] = {}
-    groups = range(written.num_row_groups)
     for column in range(written.num_columns):
         name = written.schema.column(column).path
-        parts = [written.row_group(group).column(column).statistics for group in groups]
+        parts = [written.row_group(group).column(column).statistics for group in range(written.num_row_groups)]
         if name not in COMPARED or any(part is None for part in parts):
             continue
         nulls[name] = sum(part.null_count for part in parts)
@@ -161,7 +166,6 @@ class ArchiveTable:
     """The table in a folder or at a URL."""
 
     def __init__(self, place: str | Path) -> None:
-        """Open nothing."""
         self.place = Place.at(place)
         self.location = self.place.location
 
@@ -228,7 +232,7 @@ class ArchiveTable:
         last = since.batches[writer]
         transaction = Transaction(writer, 0 if last is None else last + 1)
         actions: list[AddAction | RemoveAction] = [
-            RemoveAction(file.path, not new, now_ms(), file.size_bytes, _values(file)) for file in old
+            RemoveAction(file.path, not new, now_ms(), file.size_bytes, file.partition) for file in old
         ]
         actions += [_added(file, new=False) for file in new]
         try:
@@ -299,12 +303,8 @@ def _file(row: dict[str, object]) -> ArchiveFile:
     )
 
 
-def _values(file: ArchiveFile) -> dict[str, str | None]:
-    return {"queue": file.queue, "date": file.day.isoformat()}
-
-
 def _added(file: ArchiveFile, *, new: bool) -> AddAction:
-    return AddAction(file.path, file.size_bytes, _values(file), now_ms(), new, file.statistics)
+    return AddAction(file.path, file.size_bytes, file.partition, now_ms(), new, file.statistics)
 
 
 FORMAT = "veilmq_archive"
@@ -418,18 +418,28 @@ class Compaction:
 def compact(table: ArchiveTable, spark: SparkSession | None = None, *, file_bytes: int = FILE_BYTES) -> Compaction:
     """Join files smaller than half of ``file_bytes`` into files of about that size, given at least two.
 
-    Tasks of ``spark`` join the files; without ``spark``, this process does. If another compaction commits meanwhile,
-    this one ends early.
+    Tasks of ``spark`` join the files; without ``spark``, this process does. A repeated task writes another file, and
+    the commit names only one of them. If another compaction commits meanwhile, this one ends early.
     """
     removed = added = 0
-    snapshot = table.snapshot(writers=[WRITER])
+    place, snapshot = table.place, table.snapshot(writers=[WRITER])
     groups = list(_groups(snapshot, file_bytes=file_bytes))
     for start in range(0, len(groups), GROUPS_MAX):
         present = set(snapshot.files)
         chunk = [group for group in groups[start : start + GROUPS_MAX] if present.issuperset(group)]
         if not chunk:
             continue
-        joined = _by_tasks(spark, table.place, chunk) if spark else [_join(table.place, group) for group in chunk]
+
+        def join(numbers: Iterator[pa.RecordBatch], chunk: Sequence[Sequence[ArchiveFile]] = chunk) -> Iterator[Any]:
+            for batch in numbers:
+                for number in batch.column("id").to_pylist():
+                    yield pa.RecordBatch.from_pylist([asdict(_join(place, chunk[number]))])
+
+        if spark is None:
+            joined = [_join(place, group) for group in chunk]
+        else:
+            tasks = spark.range(0, len(chunk), 1, len(chunk)).mapInArrow(join, _JOINED)
+            joined = [ArchiveFile(**row.asDict()) for row in tasks.collect()]
         old = [file for group in chunk for file in group]
         if not table.replace(writer=WRITER, old=old, new=joined, since=snapshot):
             break
@@ -455,18 +465,6 @@ def _groups(snapshot: Snapshot, *, file_bytes: int) -> Iterator[Sequence[Archive
                 group, size = [], 0
         if len(group) > 1:
             yield group
-
-
-def _by_tasks(spark: SparkSession, place: Place, groups: Sequence[Sequence[ArchiveFile]]) -> list[ArchiveFile]:
-    """Join each group in its own task. A repeated task writes another file, and the commit names only one of them."""
-
-    def join(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column("id").to_pylist():
-                yield pa.RecordBatch.from_pylist([asdict(_join(place, groups[number]))])
-
-    tasks = spark.range(0, len(groups), 1, len(groups))
-    return [ArchiveFile(**row.asDict()) for row in tasks.mapInArrow(join, _JOINED).collect()]
 
 
 def _join(place: Place, files: Sequence[ArchiveFile]) -> ArchiveFile:

@@ -18,7 +18,7 @@ because a new timeout changes how receipts end, but not the work.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -57,10 +57,13 @@ DIMENSIONS = ("queue", "key", "day", "first", "outcome", "axis", "arm", "bucket"
 
 def cells(receipts: DataFrame) -> DataFrame:
     """Return the cells of ``receipts`` (``event_log.SCHEMA``): their ``DIMENSIONS`` and ``SUMS``."""
+    late = fn.col("outcome") == Outcome.LATE_DELETED.value
+    deadline_ms = fn.unix_millis("received_at") + fn.col("visibility_ms")
+    counted_at_ms = fn.when(late, deadline_ms).otherwise(fn.unix_millis("closed_at"))
     entries = receipts.select(
         "queue",
         fn.coalesce("key", fn.lit("")).alias("key"),
-        _day(_counted_at_ms()).alias("day"),
+        fn.date_from_unix_date(fn.floor(counted_at_ms / DAY_MS).cast("int")).alias("day"),  # UTC in every session
         (fn.col("receive_count") <= 1).alias("first"),
         "outcome",
         _bucket(fn.col("held_ms")).alias("held_bucket"),
@@ -126,13 +129,6 @@ def decayed(parts: DataFrame, *, half_life_days: float, since: DataFrame | None 
     return weighted.groupBy(*timeless).agg(*sums, squares)
 
 
-def octaves(parts: DataFrame) -> DataFrame:
-    """Return the first receipts of each queue, key and day by outcome and octave of the time held."""
-    first = parts.where((fn.col("axis") == HELD) & fn.col("first"))
-    octave = fn.floor(fn.col("bucket") / OCTAVE_BUCKETS).cast("int").alias("octave")
-    return first.groupBy("queue", "key", "day", "outcome", octave).agg(fn.sum("n").alias("n"))
-
-
 def days(parts: DataFrame) -> DataFrame:
     """Return the number of receipts by ``queue``, ``day`` and ``outcome``, as ``n``."""
     held = parts.where(fn.col("axis") == HELD)
@@ -142,17 +138,6 @@ def days(parts: DataFrame) -> DataFrame:
 def _bucket(ms: Column) -> Column:
     bucket = fn.floor(fn.log(fn.greatest(ms, fn.lit(1))) / math.log(RATIO)).cast("int")
     return fn.least(bucket, fn.lit(BUCKETS - 1))
-
-
-def _counted_at_ms() -> Column:
-    late = fn.col("outcome") == Outcome.LATE_DELETED.value
-    deadline_ms = fn.unix_millis("received_at") + fn.col("visibility_ms")
-    return fn.when(late, deadline_ms).otherwise(fn.unix_millis("closed_at"))
-
-
-def _day(ms: Column) -> Column:
-    """Return the UTC day of ``ms``, regardless of the time zone of the session."""
-    return fn.date_from_unix_date(fn.floor(ms / DAY_MS).cast("int"))
 
 
 Array = npt.NDArray[np.float64]
@@ -208,12 +193,7 @@ class ReceiptCounts:
     extensions: float = 0.0
 
     def __add__(self, other: "ReceiptCounts") -> "ReceiptCounts":
-        """Return the sum of both."""
         return total([self, other])
-
-    def scaled(self, weight: float) -> "ReceiptCounts":
-        """Return these counts with every count multiplied by ``weight``."""
-        return ReceiptCounts(self.codes, self.counts * weight, self.squares * weight**2, self.extensions * weight)
 
     def by_bucket(self, axis: str, *outcomes: Outcome) -> tuple[Array, Array]:
         """Return the counts and the sums of squared weights of ``outcomes`` on ``axis``, by bucket."""
@@ -246,11 +226,6 @@ class ReceiptCounts:
         """Receipts released, or whose message an earlier receipt deleted, by the time held."""
         return self.by_bucket(HELD, *RELEASED)[0]
 
-    @property
-    def by_earlier(self) -> float:
-        """The number of receipts that ended because an earlier receipt deleted the message."""
-        return float(self.by_bucket(HELD, Outcome.DELETED_BY_EARLIER)[0].sum())
-
     @cached_property
     def expired(self) -> Array:
         """Expired receipts by timeout, those deleted late included."""
@@ -278,11 +253,6 @@ class ReceiptCounts:
         return float(self.in_force.sum())
 
     @property
-    def receipts_held(self) -> float:
-        """The number of receipts deleted in time."""
-        return float(self.deleted.sum())
-
-    @property
     def longest_s(self) -> float:
         """The longest timeout; 0 without receipts."""
         held = np.flatnonzero(self.in_force > 0)
@@ -295,11 +265,11 @@ class ReceiptCounts:
 
     @cached_property
     def arms(self) -> Arms:
-        """Return the arms; receipts whose timeout was extended belong to none."""
+        """The arms; receipts whose timeout was extended belong to none."""
         kinds, arms, places = _parts(self.codes)
-        numbers, index = np.unique(arms[arms != EXTENDED], return_inverse=True)
-        counts, squares = self.counts[arms != EXTENDED], self.squares[arms != EXTENDED]
-        kinds, places = kinds[arms != EXTENDED], places[arms != EXTENDED]
+        plain = arms != EXTENDED
+        numbers, index = np.unique(arms[plain], return_inverse=True)
+        counts, squares, kinds, places = self.counts[plain], self.squares[plain], kinds[plain], places[plain]
 
         def summed(values: Array, *outcomes: Outcome) -> Array:
             wanted = np.isin(kinds, [_KINDS.index((each.value, VISIBILITY)) for each in outcomes])
@@ -335,15 +305,14 @@ class KeyCounts:
         return self.first + self.later
 
 
-def whole_of(keys: Iterable[KeyCounts]) -> KeyCounts:
+def whole_of(keys: Sequence[KeyCounts]) -> KeyCounts:
     """Return the sum of all ``keys`` of a queue."""
-    every = list(keys)
     return KeyCounts(
-        queue=every[0].queue if every else "",
+        queue=keys[0].queue if keys else "",
         key="",
-        first=total(each.first for each in every),
-        later=total(each.later for each in every),
-        since=max((each.since for each in every), default=""),
+        first=total(each.first for each in keys),
+        later=total(each.later for each in keys),
+        since=max((each.since for each in keys), default=""),
     )
 
 
@@ -415,37 +384,26 @@ _SIGMAS = 4.0
 _OCTAVES = BUCKETS // OCTAVE_BUCKETS + 1
 
 
-def shifts(days: Any) -> dict[tuple[str, str], str]:
-    """Return the day of the last change, by queue and key, for those whose work has changed.
-
-    ``days`` is a pandas frame of ``octaves``.
-    """
-    found = {}
+def shifts(cells: DataFrame) -> dict[tuple[str, str], str]:
+    """Return the day of the last change, by queue and key, for those whose work has changed."""
+    first = cells.where((fn.col("axis") == HELD) & fn.col("first"))
+    octave = fn.floor(fn.col("bucket") / OCTAVE_BUCKETS).cast("int").alias("octave")
+    days: Any = first.groupBy("queue", "key", "day", "outcome", octave).agg(fn.sum("n").alias("n")).toPandas()
+    found: dict[tuple[str, str], str] = {}
     receipts = days[days["outcome"].isin([each.value for each in ENDED])]
     for name, part in receipts.groupby(["queue", "key"], sort=False):
         dates = np.unique(part["day"])
-        table = np.zeros((len(dates), 3, _OCTAVES))
-        kinds = np.select(
-            [part["outcome"] == Outcome.DELETED.value, part["outcome"] == Outcome.EXPIRED.value], [0, 1], 2
-        )
+        table = np.zeros((len(dates), 3, _OCTAVES))  # of each day the deleted, expired and other receipts by octave
+        outcomes = [part["outcome"] == Outcome.DELETED.value, part["outcome"] == Outcome.EXPIRED.value]
+        kinds = np.select(outcomes, [0, 1], 2)
         np.add.at(table, (np.searchsorted(dates, part["day"]), kinds, part["octave"]), part["n"])
-        since = _since(table)
-        if since is not None:
-            found[name] = str(dates[since])
+        recent = np.zeros_like(table[0])
+        for number in range(len(dates) - 1, -1, -1):
+            if _differ(np.stack([recent, table[number]])):
+                found[name] = str(dates[number + 1])
+                break
+            recent = recent + table[number]
     return found
-
-
-def _since(days: Array) -> int | None:
-    """Return the index of the first day after the last change; ``None`` if all ``days`` are alike.
-
-    Each day has three rows (deleted, expired and other receipts) by octave.
-    """
-    recent = np.zeros_like(days[0])
-    for number in range(len(days) - 1, -1, -1):
-        if _differ(np.stack([recent, days[number]])):
-            return number + 1
-        recent = recent + days[number]
-    return None
 
 
 def _differ(both: Array) -> bool:

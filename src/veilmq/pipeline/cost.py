@@ -21,6 +21,7 @@ fixed, until the cost no longer falls.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -105,7 +106,8 @@ def costs(load: Load, timeouts_s: Array, *, prices: Prices, then_s: Sequence[flo
 def parts(load: Load, timeouts_s: Array, *, prices: Prices, then_s: Sequence[float] = ()) -> Parts:
     """Return the summands of ``costs``."""
     receives = min(max(load.receives_max, 1), RECEIVES_COUNTED_MAX)
-    in_force = _in_force(timeouts_s, then_s, receives)
+    rows = [timeouts_s, *(np.full_like(timeouts_s, each) for each in then_s[: receives - 1])]
+    in_force = np.stack(rows + [rows[-1]] * (receives - len(rows)))  # a row for each receive; the last one is repeated
     reached = np.maximum.accumulate(in_force, axis=0) if prices.fenced else np.cumsum(in_force, axis=0)
     outlived = load.weight * np.where(timeouts_s < load.renewed_from_s, 1.0, load.unrenewed)
     in_vain: Array = load.tail.work_beyond(reached[:-1]).sum(axis=-2)
@@ -127,14 +129,6 @@ def best_s(load: Load, *, prices: Prices) -> tuple[int, float]:
     each = costs(load, timeouts, prices=prices)
     best = int(np.argmin(each))
     return int(timeouts[best]), float(each[best])
-
-
-def _in_force(timeouts_s: Array, then_s: Sequence[float], receives: int) -> Array:
-    """Return the timeouts, a row for each receive; the last one is repeated."""
-    later = [np.full_like(timeouts_s, each) for each in then_s[: receives - 1]]
-    rows = [timeouts_s, *later]
-    rows += [rows[-1]] * (receives - len(rows))
-    return np.stack(rows)
 
 
 DEFAULT_PRICES = Prices()
@@ -196,13 +190,25 @@ def classes_of(loads: Sequence[Load], count: int, *, prices: Prices) -> Classes:
     own_s = [best_s(load, prices=prices)[0] for load in loads]
     order = sorted(range(len(loads)), key=own_s.__getitem__)
     groups = [part.tolist() for part in np.array_split(np.array(order), min(len(order), GROUPS_MAX))]
-    partition = _cheapest([mixed([loads[index] for index in group]) for group in groups], count, prices)
+    mixtures = [mixed([loads[index] for index in group]) for group in groups]
+    timeouts_s = candidates_s()
+    above = {len(groups): _Partition(0.0)}
+    found = []
+    for _ in range(min(count, len(groups))):
+        partitions: dict[int, _Partition] = {}
+        for stop, partition in above.items():
+            _extend(partitions, mixtures[:stop], partition, timeouts_s, prices)
+        if 0 not in partitions:  # the class above has the shortest possible timeout
+            break
+        found.append(partitions[0])
+        above = {start: partition for start, partition in partitions.items() if start}
+    best = min(found, key=lambda partition: partition.cost)
     members = [0] * len(loads)
-    for number, (start, stop) in enumerate(zip(partition.starts, (*partition.starts[1:], len(groups)), strict=True)):
+    for number, (start, stop) in enumerate(zip(best.starts, (*best.starts[1:], len(groups)), strict=True)):
         for index in (index for group in groups[start:stop] for index in group):
             members[index] = number
-    timeouts_s = _polished(loads, members, partition.timeouts_s, prices)
-    return Classes(timeouts_s, tuple(members), cost_of_classes(loads, members, timeouts_s, prices=prices))
+    polished_s = _polished(loads, members, best.timeouts_s, prices)
+    return Classes(polished_s, tuple(members), cost_of_classes(loads, members, polished_s, prices=prices))
 
 
 def cost_of_classes(
@@ -213,22 +219,6 @@ def cost_of_classes(
         cost(load, timeouts_s[number], prices=prices, then_s=timeouts_s[number + 1 :])
         for load, number in zip(loads, members, strict=True)
     )
-
-
-def _cheapest(groups: Sequence[Load], count: int, prices: Prices) -> _Partition:
-    """Return the cheapest partition of ``groups`` into 1 … ``count`` classes."""
-    timeouts_s = candidates_s()
-    above = {len(groups): _Partition(0.0)}
-    found = []
-    for _ in range(min(count, len(groups))):
-        partitions: dict[int, _Partition] = {}
-        for stop, partition in above.items():
-            _extend(partitions, groups[:stop], partition, timeouts_s, prices)
-        if 0 not in partitions:  # the class above has the shortest possible timeout
-            break
-        found.append(partitions[0])
-        above = {start: partition for start, partition in partitions.items() if start}
-    return min(found, key=lambda partition: partition.cost)
 
 
 def _extend(
@@ -253,26 +243,19 @@ def _polished(
     """Move each timeout in turn, between its neighbours, to where all loads cost least."""
     numbers = range(len(timeouts_s))
     classes = [mixed([load for load, own in zip(loads, members, strict=True) if own == each]) for each in numbers]
-    now = [*timeouts_s]
+    now, every = [*timeouts_s], candidates_s()
+
+    def cost_with(number: int, timeout_s: float) -> float:
+        changed = [*now[:number], timeout_s, *now[number + 1 :]]
+        return cost_of_classes(classes, numbers, changed, prices=prices)
+
     for _ in range(_ROUNDS_MAX):
         before = [*now]
         for number in numbers:
-            now[number] = _best_between(classes, now, number, prices)
+            below, above = now[number - 1] if number else 0.0, [*now, math.inf][number + 1]
+            near = (every > now[number] / _NEAR) & (every < now[number] * _NEAR)
+            free = every[(every > below) & (every < above) & near]
+            now[number] = float(min((now[number], *free.tolist()), key=partial(cost_with, number)))
         if now == before:
             break
     return tuple(int(each) for each in now)
-
-
-def _best_between(classes: Sequence[Load], timeouts_s: Sequence[float], number: int, prices: Prices) -> float:
-    """Return the cheapest timeout near that of the class ``number``, between those of its neighbours."""
-    below = timeouts_s[number - 1] if number else 0.0
-    above = timeouts_s[number + 1] if number + 1 < len(timeouts_s) else math.inf
-    now = timeouts_s[number]
-    every = candidates_s()
-    free = every[(every > below) & (every < above) & (every > now / _NEAR) & (every < now * _NEAR)]
-
-    def cost_with(timeout_s: float) -> float:
-        changed = [*timeouts_s[:number], timeout_s, *timeouts_s[number + 1 :]]
-        return cost_of_classes(classes, range(len(classes)), changed, prices=prices)
-
-    return float(min((now, *free.tolist()), key=cost_with))

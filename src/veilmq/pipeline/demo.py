@@ -3,6 +3,7 @@
 Every figure is counted afterwards, from the event log and the archive.
 """
 
+import math
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -27,7 +29,7 @@ from veilmq.core.settings import RoutingTable, SettingValue
 from veilmq.pipeline.archive import ArchiveOptions, archive
 from veilmq.pipeline.cells import ENDED
 from veilmq.pipeline.cost import TuneOptions
-from veilmq.pipeline.demo_worker import ATTRIBUTE, Done, Work, mean_s, work
+from veilmq.pipeline.demo_worker import ATTRIBUTE, KINDS, SIGMA, Done, Work, work
 from veilmq.pipeline.report import report
 from veilmq.pipeline.route import ForwardOptions, create_queues, forward, route_table
 from veilmq.pipeline.session import PipelineFailed
@@ -231,10 +233,34 @@ class Demo:
 
         ``arrived`` returns how many messages have reached ``queues``; by default, all that were sent.
         """
-        dead_before = self.client.show(DEAD).visible
-        seconds = self._run(intake, queues, first=first, bar=bar, arrived=arrived)
+        dead_before, begun_s = self.client.show(DEAD).visible, time.monotonic()
+        mean_s = sum(share * median_s * math.exp(SIGMA**2 / 2) for median_s, share in KINDS.values())
+        send_s = self.messages * mean_s / (WORKERS * THREADS) / 2  # half of the time that the workers need
+        workers = [
+            self.processes.start(f"worker-{number}", "work", self.endpoint, str(number), str(THREADS), DONE, *queues)
+            for number in range(WORKERS)
+        ]
+        producer = _Producer(self.endpoint, intake, tuple(work(self.messages, seed=_SEED, first=first)), send_s)
+        producer.start()
+        finished = 0
+        while finished < self.messages:
+            time.sleep(_POLL_S)
+            reached = arrived() if arrived else producer.sent
+            shown = map(self.client.show, queues)  # in the order of classes: none is missed
+            waiting = sum(status.visible + status.in_flight + status.delayed for status in shown)
+            finished = max(finished, reached - waiting)
+            bar(finished)
+            if finished >= KILL_AT * self.messages and len(workers) == WORKERS:
+                workers.pop().kill()
+            if producer.sent < self.messages and not producer.is_alive():
+                raise PipelineFailed(f"The producer of the demonstration has failed after {producer.sent} messages.")
+            if time.monotonic() - begun_s > _LOAD_S_MAX + _LOAD_PER_SEND_MAX * send_s:
+                done = f"{finished} of {self.messages} messages are done"
+                raise PipelineFailed(f"The demonstration does not end: {done}.")
+        self.processes.end(workers)
+        seconds = time.monotonic() - begun_s
         dead = self.client.show(DEAD).visible - dead_before
-        logged = _event_log(self.folder / "events")
+        logged = self._logged()
         names = pc.replace_substring_regex(logged["queue"], pattern="^.*/", replacement="")  # the log has account/name
         rows = logged.filter(pc.is_in(names, pa.array(queues)))
         ended = rows.filter(pc.is_in(rows["outcome"], pa.array([each.value for each in ENDED])))
@@ -249,36 +275,20 @@ class Demo:
             wasted_s=(pc.sum(expired["held_ms"]).as_py() or 0) / 1000,
         )
 
-    def _run(
-        self, intake: str, queues: tuple[str, ...], *, first: int, bar: Bar, arrived: Callable[[], int] | None
-    ) -> float:
-        """Send and process until all messages are done; return the seconds."""
-        begun_s = time.monotonic()
-        send_s = self.messages * mean_s() / (WORKERS * THREADS) / 2  # half of the time that the workers need
-        workers = [
-            self.processes.start(f"worker-{number}", "work", self.endpoint, str(number), str(THREADS), DONE, *queues)
-            for number in range(WORKERS)
-        ]
-        pieces = tuple(work(self.messages, seed=_SEED, first=first))
-        producer = _Producer(self.endpoint, intake, pieces, send_s)
-        producer.start()
-        finished = 0
-        while finished < self.messages:
-            time.sleep(_POLL_S)
-            reached = arrived() if arrived else producer.sent
-            waiting = sum(_messages(self.client, queue) for queue in queues)  # in the order of classes: none is missed
-            finished = max(finished, reached - waiting)
-            bar(finished)
-            if finished >= KILL_AT * self.messages and len(workers) == WORKERS:
-                workers.pop().kill()
-            if producer.sent < self.messages and not producer.is_alive():
-                raise PipelineFailed(f"The producer of the demonstration has failed after {producer.sent} messages.")
-            if time.monotonic() - begun_s > _LOAD_S_MAX + _LOAD_PER_SEND_MAX * send_s:
-                raise PipelineFailed(
-                    f"The demonstration does not end: {finished} of {self.messages} messages are done."
-                )
-        self.processes.end(workers)
-        return time.monotonic() - begun_s
+    def _logged(self) -> pa.Table:
+        """Return the exported event log once it has stopped growing; raises ``PipelineFailed``."""
+        events = self.folder / "events"
+        rows: Any = None
+        deadline_s = time.monotonic() + _EXPORT_S_MAX
+        while time.monotonic() <= deadline_s:
+            before = rows
+            if any(events.rglob("*.parquet")):
+                columns = ["queue", "outcome", "message_id", "held_ms"]
+                rows = ds.dataset(events, format="parquet", partitioning="hive").to_table(columns=columns)
+            if rows is not None and before is not None and rows.num_rows == before.num_rows:
+                return rows
+            time.sleep(_EXPORT_S)
+        raise PipelineFailed(f"The event log of the demonstration in {events} does not stop growing.")
 
 
 class _Producer(threading.Thread):
@@ -294,40 +304,17 @@ class _Producer(threading.Thread):
         begun_s = time.monotonic()
         with HttpQueueClient(self._endpoint) as client:
             for start in range(0, len(self._pieces), _SEND_BATCH):
-                messages = [_message(each) for each in self._pieces[start : start + _SEND_BATCH]]
+                messages = [
+                    NewMessage(
+                        body=msgspec.json.encode(each).decode(),
+                        attributes={ATTRIBUTE: Attribute(type="String", text=each.kind)},
+                    )
+                    for each in self._pieces[start : start + _SEND_BATCH]
+                ]
                 client.send_batch(self._queue, messages)
                 self.sent += len(messages)
                 due_s = begun_s + self._send_s * self.sent / len(self._pieces)
                 time.sleep(max(0.0, due_s - time.monotonic()))
-
-
-def _message(piece: Work) -> NewMessage:
-    kind = Attribute(type="String", text=piece.kind)
-    return NewMessage(body=msgspec.json.encode(piece).decode(), attributes={ATTRIBUTE: kind})
-
-
-def _messages(client: HttpQueueClient, queue: str) -> int:
-    status = client.show(queue)
-    return status.visible + status.in_flight + status.delayed
-
-
-def _event_log(events: Path) -> pa.Table:
-    """Return the exported event log once it has stopped growing; raises ``PipelineFailed`` after ``_EXPORT_S_MAX``."""
-
-    def read() -> pa.Table | None:
-        if not any(events.rglob("*.parquet")):
-            return None
-        columns = ["queue", "outcome", "message_id", "held_ms"]
-        return ds.dataset(events, format="parquet", partitioning="hive").to_table(columns=columns)
-
-    deadline_s = time.monotonic() + _EXPORT_S_MAX
-    rows = read()
-    while time.monotonic() <= deadline_s:
-        time.sleep(_EXPORT_S)
-        before, rows = rows, read()
-        if rows is not None and before is not None and rows.num_rows == before.num_rows:
-            return rows
-    raise PipelineFailed(f"The event log of the demonstration in {events} does not stop growing.")
 
 
 def checking(bar: Bar, check: Callable[[], None]) -> Bar:

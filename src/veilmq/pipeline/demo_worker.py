@@ -14,10 +14,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
-from veilmq.client import ClientError, HttpQueueClient, ReceivedMessage, Unreachable
+from veilmq.client import ClientError, HttpQueueClient, Unreachable
 
 IDLE_S = 1
 SIGMA = 0.5
@@ -58,11 +59,6 @@ def work(messages: int, *, seed: int, first: int = 0) -> Iterator[Work]:
         yield Work(number=number, kind=kind, seconds=round(seconds, 3))
 
 
-def mean_s() -> float:
-    """Return the average duration of a piece of work."""
-    return sum(share * median_s * math.exp(SIGMA**2 / 2) for median_s, share in KINDS.values())
-
-
 class Worker:
     """Shared by the threads of one worker.
 
@@ -72,36 +68,31 @@ class Worker:
     """
 
     def __init__(self, endpoint: str, number: int, done: str, queues: Sequence[str]) -> None:
-        """Connect to nothing yet."""
         self._endpoint, self._number = endpoint, number
         self._done, self._queues = done, list(queues)
         self.stop = threading.Event()
 
     def run(self, place: int) -> None:
-        """Work until ``stop`` is set; a received message is finished."""
+        """Work until ``stop`` is set; a received message is finished. A thread waits only at its first queue."""
         own = place % len(self._queues)
         queues = [*self._queues[own:], *self._queues[:own]]
+        waits = [*((queue, 0) for queue in queues if len(queues) > 1), (queues[0], IDLE_S)]
         with HttpQueueClient(self._endpoint) as client:
             while not self.stop.is_set():
                 try:
-                    self._once(client, queues)
+                    received = (
+                        (queue, each) for queue, wait_s in waits for each in client.receive(queue, wait_s=wait_s)
+                    )
+                    for queue, message in islice(received, 1):
+                        piece = msgspec.json.decode(message.body, type=Work)
+                        time.sleep(piece.seconds)
+                        done = Done(
+                            number=piece.number, kind=piece.kind, attempt=message.receive_count, worker=self._number
+                        )
+                        client.send(self._done, msgspec.json.encode(done).decode())
+                        client.delete(queue, message.receipt)
                 except (ClientError, Unreachable):
                     self.stop.wait(IDLE_S)  # the server is busy or starting; the message is delivered again
-
-    def _once(self, client: HttpQueueClient, queues: list[str]) -> None:
-        """Process a message of the first queue that has one; wait at the first queue."""
-        helping = [(queue, 0) for queue in queues] if len(queues) > 1 else []
-        for queue, wait_s in [*helping, (queues[0], IDLE_S)]:
-            for message in client.receive(queue, wait_s=wait_s):
-                self._process(client, queue, message)
-                return
-
-    def _process(self, client: HttpQueueClient, queue: str, message: ReceivedMessage) -> None:
-        piece = msgspec.json.decode(message.body, type=Work)
-        time.sleep(piece.seconds)
-        done = Done(number=piece.number, kind=piece.kind, attempt=message.receive_count, worker=self._number)
-        client.send(self._done, msgspec.json.encode(done).decode())
-        client.delete(queue, message.receipt)
 
 
 def _work(endpoint: str, number: str, threads: str, done: str, *queues: str) -> None:

@@ -6,7 +6,7 @@ the draws. Only first receipts count: slow messages are redelivered more often, 
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -157,7 +157,6 @@ class Estimate:
     sight_s: float = 0.0
     is_plateau: bool = False
     is_known: bool = False
-    finishing: float | None = None
 
     @cached_property
     def rates(self) -> Rates:
@@ -231,9 +230,10 @@ class Prior:
         receipts = options.prior * max(0.0, 1.0 - first.receipts / options.receipts_min)
         if receipts <= 0.0 or self.whole.sum() <= 0.0:
             return ReceiptCounts()
-        median = _median_bucket(first) if first.receipts >= MEDIAN_RECEIPTS_MIN else None
         like = self.whole
-        if median is not None:
+        ended = np.cumsum(first.deleted + first.late)
+        if first.receipts >= MEDIAN_RECEIPTS_MIN and ended[-1] >= first.receipts / 2.0:
+            median = int(np.searchsorted(ended, first.receipts / 2.0))
             places = np.clip(_POSITIONS + median - _CENTRE, 0, BUCKETS - 1)
             like = np.bincount(places, weights=self.centred, minlength=BUCKETS).astype(np.float64)
         held = np.flatnonzero(like > 0)
@@ -241,10 +241,18 @@ class Prior:
         return counted(Outcome.DELETED, HELD, np.full(held.size, EXTENDED), held, receipts * shares)
 
 
-def estimates(keys: Iterable[KeyCounts], *, options: TuneOptions) -> tuple[Estimate, dict[str, Estimate]]:
-    """Return the estimate of a queue as a whole, and that of each of its keys."""
-    keys = list(keys)
-    finishing = _finishing([each.first for each in keys])
+def estimates(keys: Sequence[KeyCounts], *, options: TuneOptions) -> tuple[Estimate, dict[str, Estimate]]:
+    """Return the estimate of a queue as a whole, and that of each of its keys.
+
+    The arms of all keys give the likelihood of each share l, unless the keys differ too much.
+    """
+    finishing = None
+    every = [each.first.arms for each in keys]
+    if sum(float(each.late.sum()) for each in every) >= LATE_MIN:
+        joined = Arms(*(np.concatenate([getattr(arms, name) for arms in every]) for name in Arms.__slots__))
+        large = joined.receipts >= ARM_RECEIPTS_MIN
+        line = line_through(Arms(*(getattr(joined, name)[large] for name in Arms.__slots__)))
+        finishing = line.chances if large.sum() > 1 and line.misfit <= 2.0 else None
     found = {
         each.key: estimate(each, options=options, finishing=finishing)
         for each in keys
@@ -276,30 +284,23 @@ def prior_of(found: Iterable[Estimate]) -> Prior:
 def estimate(
     found: KeyCounts, *, options: TuneOptions, finishing: Array | None = None, prior: Prior | None = None
 ) -> Estimate:
-    """Return the estimate from ``found``.
+    """Return the estimate from ``found``: from late deletes if there are enough, else from follow-up, or the surer one.
 
     ``finishing`` is the likelihood of l from all keys; a key with few receipts borrows from ``prior``.
     """
-    first = found.first
+    first, later = found.first, found.later
     rng = np.random.default_rng(_SEED)
     lent = ReceiptCounts() if prior is None else prior.lent_to(first, options=options)
-    if lent.receipts_held or first.receipts < options.receipts_min:
-        crash = 0.0 if prior is None else prior.crash
-        thin = by_prior(first, lent, crash, rng)
-        known = _estimate(first, thin, rng, options, renewal_s=renewal_of(first), lent=lent.receipts_held)
-        return known if lent.receipts_held else replace(known, is_known=False)
+    borrowed = float(lent.deleted.sum())
+    if borrowed or first.receipts < options.receipts_min:
+        thin = by_prior(first, lent, 0.0 if prior is None else prior.crash, rng)
+        known = _estimate(first, thin, rng, options, renewal_s=renewal_of(first), lent=borrowed)
+        return known if borrowed else replace(known, is_known=False)
     renewal_s = renewal_of(first)
     if renewal_s is not None:
         renewing = renewing_of(first, renewal_s, rng)
         known = _estimate(first, by_renewals(first, renewing, rng), rng, options, renewal_s=renewal_s)
         return replace(known, unrenewed=1.0 - renewing)
-    return _clearest(first, found.later, finishing, rng, options)
-
-
-def _clearest(
-    first: ReceiptCounts, later: ReceiptCounts, finishing: Array | None, rng: np.random.Generator, options: TuneOptions
-) -> Estimate:
-    """Return the estimate from late deletes if there are enough, else that from follow-up, or the more certain one."""
     late = float(first.late.sum())
     by_late = None
     if late >= LATE_LEAST:
@@ -337,7 +338,6 @@ def _estimate(
         sight_s=found.sight_s,
         is_plateau=found.is_plateau,
         is_known=is_known,
-        finishing=found.finishing,
     )
 
 
@@ -375,23 +375,3 @@ def _quantile(first: ReceiptCounts, found: Completion, survival: Array, options:
         f"late deletes indicate {seconds(point)}"
     )
     return replace(bounds, late_s=point, why_not=f"not identifiable: {why}"), True
-
-
-def _finishing(firsts: Iterable[ReceiptCounts]) -> Array | None:
-    """Return the likelihood of each share l from the arms of all keys, unless the keys differ too much."""
-    every = [each.arms for each in firsts]
-    joined = (
-        Arms(*(np.concatenate([getattr(arms, name) for arms in every]) for name in Arms.__slots__)) if every else None
-    )
-    if joined is None or float(joined.late.sum()) < LATE_MIN:
-        return None
-    large = joined.receipts >= ARM_RECEIPTS_MIN
-    line = line_through(Arms(*(getattr(joined, name)[large] for name in Arms.__slots__)))
-    return line.chances if large.sum() > 1 and line.misfit <= 2.0 else None
-
-
-def _median_bucket(first: ReceiptCounts) -> int | None:
-    """Return the bucket of the median; ``None`` if too few receipts ended."""
-    ended = np.cumsum(first.deleted + first.late)
-    half = first.receipts / 2.0
-    return int(np.searchsorted(ended, half)) if ended[-1] >= half > 0 else None

@@ -62,7 +62,6 @@ class EventLog:
     """The table ``receipt_closed`` in a folder or at a URL."""
 
     def __init__(self, spark: SparkSession, place: str) -> None:
-        """Read nothing."""
         self._spark = spark
         self.root = located(place)
         self._files: Any
@@ -86,7 +85,11 @@ class EventLog:
         found = self._follow(self._nodes(), {node: first for node, newest in before.items() for first in newest})
         names |= set(found.files)
         newest = dict(sorted(map(_range_of, names)))
-        ahead = [name for name in names if _is_ahead(name, found.positions, newest)]
+        ahead = []  # a node exports its ranges in order
+        for name in names:
+            node, first = _range_of(name)
+            if node and first >= found.positions.get(node, newest[node]):
+                ahead.append(name)
         return Found(files=tuple(sorted(names)), positions=found.positions, ahead=tuple(sorted(ahead)))
 
     def read(self, files: Sequence[str], *, tasks_max: int) -> DataFrame:
@@ -154,12 +157,6 @@ def _range_of(name: str) -> tuple[str, int]:
     return (node, int(events[0])) if len(events) == 2 and all(each.isdecimal() for each in events) else ("", 0)
 
 
-def _is_ahead(name: str, positions: Mapping[str, int], newest: Mapping[str, int]) -> bool:
-    """Return whether the entry of a file may not exist yet: a node exports its ranges in order."""
-    node, first = _range_of(name)
-    return bool(node) and first >= positions.get(node, newest[node])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """The state after a run. Runs below ``base`` are merged; ``listed`` is the day and the log of the last listing.
@@ -220,7 +217,6 @@ class CellStore:
     """The cells, the waits and the names of the counted files, under one folder or URL."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
-        """Open nothing."""
         self._spark = spark
         self._location = located(location)
 
@@ -257,7 +253,8 @@ class CellStore:
     def merge(self) -> None:
         """Replace all runs by one with their sum; remove only runs that the merge before this one replaced.
 
-        Concurrent readers can therefore still read the runs that this merge replaces.
+        Concurrent readers can therefore still read the runs that this merge replaces. Runs that pyarrow cannot remove
+        stay, ignored.
         """
         last = self._last()
         run = last.run + 1
@@ -265,7 +262,13 @@ class CellStore:
         self._write(_added(self._table("waits", last)), "waits", run)
         self._write(self._table("files", last).coalesce(1), "files", run)
         self._end(replace(last, run=run, base=run))
-        self._remove(before=last.base)
+        files: Any
+        files, root = opened(self._location) or (None, "")
+        for table in ("runs", *_TABLES) if files else ():
+            for info in files.get_file_info(fs.FileSelector(f"{root}/{table}", allow_not_found=True)):
+                number = info.base_name.removeprefix("run=")
+                if number.isdecimal() and int(number) < last.base:
+                    files.delete_dir(info.path)
 
     def _end(self, record: RunRecord) -> None:
         """Write the record, which completes the run; merge if there are many runs."""
@@ -293,18 +296,6 @@ class CellStore:
 
     def _write(self, rows: DataFrame, table: str, run: int) -> None:
         rows.write.mode("overwrite").parquet(f"{self._location}/{table}/run={run}")
-
-    def _remove(self, *, before: int) -> None:
-        """Remove the runs below ``before``; they stay, ignored, if pyarrow cannot access the store."""
-        place = opened(self._location)
-        if place is None:
-            return
-        files, root = place
-        for table in ("runs", *_TABLES):
-            for info in files.get_file_info(fs.FileSelector(f"{root}/{table}", allow_not_found=True)):
-                run = info.base_name.removeprefix("run=")
-                if run.isdecimal() and int(run) < before:
-                    files.delete_dir(info.path)
 
 
 def _added(waits: DataFrame) -> DataFrame:

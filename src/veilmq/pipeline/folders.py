@@ -63,7 +63,6 @@ class Place:
         return cls(located(str(place)))
 
     def __truediv__(self, name: str) -> "Place":
-        """Return the subfolder ``name``."""
         return Place(f"{self.location}/{name}")
 
     @property

@@ -72,7 +72,7 @@ def report(
     by_day, by_hour = (dict(list(frame.groupby("queue"))) for frame in frames)
     found = known(store.cells(), options)
     queues = [
-        section(queue, list(keys), by_day.get(queue), by_hour.get(queue), facts_for(facts or {}, queue), options)
+        _section(queue, list(keys), by_day.get(queue), by_hour.get(queue), facts_for(facts or {}, queue), options)
         for queue, keys in groupby(found, key=lambda each: each.queue)
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def report(
 
 
 def page(queues: Sequence[dict[str, Any]], *, title: str, at_ms: int, options: TuneOptions) -> str:
-    """Return the page on ``queues``, each a ``section``, the worst first; at most ``BYTES_MAX`` if possible."""
+    """Return the page on ``queues``, each a ``_section``, the worst first; at most ``BYTES_MAX`` if possible."""
     worst_first = sorted(queues, key=lambda each: (-each["lost"], -each["doubled"], each["name"]))
     facts = {
         "at": datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -108,7 +108,7 @@ def page(queues: Sequence[dict[str, Any]], *, title: str, at_ms: int, options: T
     return html if len(html) <= BYTES_MAX else rendered(fits)
 
 
-def section(
+def _section(
     queue: str, keys: list[KeyCounts], by_day: Any, by_hour: Any, facts: QueueFacts | None, options: TuneOptions
 ) -> dict[str, Any]:
     """Return the data of one queue: the recommendations for it and its keys, and its charts."""

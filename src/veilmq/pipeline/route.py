@@ -13,6 +13,7 @@ import math
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,7 +39,7 @@ from veilmq.spark.sink import PartitionWriter, Written, publish, task
 
 CONSUMER = "route"
 FIFO_SUFFIX = ".fifo"
-_PINNED = "routing-table.json"
+PINNED = "routing-table.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,14 +126,19 @@ def forward(
     spark.dataSource.register(ForwardSink)
     stop = stop or threading.Event()
     folder = Place.at(options.checkpoint)
-    previous = _pinned(folder)
+    content = folder.read(PINNED)
+    previous = options.table if content is None else msgspec.json.decode(content, type=RoutingTable)
+    started, finished = (  # Spark logs the starts of batches in ``offsets``, their ends in ``commits``
+        max((int(name) for name in (folder / log).names() if name.isdigit()), default=-1)
+        for log in ("offsets", "commits")
+    )
     messages_before = 0
-    if previous is not None and previous != options.table and _is_interrupted(folder):
+    if previous != options.table and started > finished:
         finishing = replace(options, table=previous, continuous=False)
         messages_before = _run(spark, finishing, folder, report, stop)
     if stop.is_set():
         return messages_before
-    _pin(folder, options.table)
+    folder.write(PINNED, msgspec.json.encode(options.table))
     return messages_before + _run(spark, options, folder, report, stop)
 
 
@@ -142,24 +148,6 @@ def _run(spark: SparkSession, options: ForwardOptions, folder: Place, report: Re
     writer = writer.option("checkpointLocation", cleaned(folder)).option("badRows", options.bad_rows)
     writer = writer.trigger(processingTime="0 seconds") if options.continuous else writer.trigger(availableNow=True)
     return run_streams({options.intake: writer.start()}, report=report, stop=stop)[options.intake]
-
-
-def _pinned(folder: Place) -> RoutingTable | None:
-    content = folder.read(_PINNED)
-    return None if content is None else msgspec.json.decode(content, type=RoutingTable)
-
-
-def _pin(folder: Place, table: RoutingTable) -> None:
-    folder.write(_PINNED, msgspec.json.encode(table))
-
-
-def _is_interrupted(folder: Place) -> bool:
-    """Return whether a batch was started and not finished: Spark logs starts in ``offsets``, ends in ``commits``."""
-    started, finished = (
-        max((int(name) for name in (folder / log).names() if name.isdigit()), default=-1)
-        for log in ("offsets", "commits")
-    )
-    return started > finished
 
 
 FORMAT = "veilmq_forward"
@@ -198,17 +186,23 @@ class ForwardWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenByQueue:
         """Stage the rows of one task in their queues."""
+        partition, query, batch_number = task()
+        if query is None:
+            raise PipelineFailed(f'format("{FORMAT}") takes streams only: use writeStream instead of write.')
         staged: dict[str, Written] = {}
-        writers: dict[str, PartitionWriter] = {}
-        try:
+        with ExitStack() as closing:
+            writers: dict[str, PartitionWriter] = {}
             for batch in iterator:
-                for queue, rows in _by_queue(batch):
+                queues = batch.column(COLUMN)
+                rest = batch.select([name for name in batch.schema.names if name != COLUMN])
+                for queue in pc.unique(queues).to_pylist():
                     if queue not in writers:
-                        writers[queue] = self._writer(queue)
-                    staged[queue] = writers[queue].write(iter([rows]))
-        finally:
-            for writer in writers.values():
-                writer.close()
+                        writer = PartitionWriter(
+                            self._options(queue), writer=query, batch=batch_number, partition=partition
+                        )
+                        writers[queue] = closing.enter_context(writer)
+                    writers[queue].add(rest.filter(pc.equal(queues, queue)))
+            staged |= {queue: each.finish() for queue, each in writers.items()}
         return WrittenByQueue(queues=staged)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -226,20 +220,6 @@ class ForwardWriter(DataSourceStreamArrowWriter):
 
     def _options(self, queue: str) -> SinkOptions:
         return SinkOptions.of({**self._sink_options, "queue": queue})
-
-    def _writer(self, queue: str) -> PartitionWriter:
-        partition, query, batch = task()
-        if query is None:
-            raise PipelineFailed(f'format("{FORMAT}") takes streams only: use writeStream instead of write.')
-        return PartitionWriter(self._options(queue), writer=query, batch=batch, partition=partition)
-
-
-def _by_queue(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the rows of each queue, in order."""
-    queues = batch.column(COLUMN)
-    rest = batch.select([name for name in batch.schema.names if name != COLUMN])
-    for queue in pc.unique(queues).to_pylist():
-        yield queue, rest.filter(pc.equal(queues, queue))
 
 
 CLASSES_DEFAULT = 4

@@ -71,11 +71,6 @@ def java_version() -> int | None:
     return int(found[1]) if found else None
 
 
-def has_java() -> bool:
-    """Return whether Spark can run; ``MISSING`` is the error message if not."""
-    return (java_version() or 0) >= VERSION_MIN
-
-
 LOCAL = "local[*]"
 
 SETTINGS = {"spark.sql.execution.arrow.pyspark.enabled": "true", "spark.sql.session.timeZone": "UTC"}
@@ -141,6 +136,11 @@ def open_session(name: str, cluster: Cluster) -> Iterator[SparkSession]:
             session.stop()
 
 
+def has_java() -> bool:
+    """Return whether Spark can run; ``MISSING`` is the error message if not."""
+    return (java_version() or 0) >= VERSION_MIN
+
+
 def check_java() -> None:
     """Raise ``PipelineFailed``, with what to install, if there is no suitable Java."""
     if not has_java():
@@ -156,29 +156,28 @@ def activate(session: SparkSession) -> None:
 
 
 def _connect(cluster: Cluster) -> SparkSession:
-    if not cluster.remote.startswith("local"):
-        _check_answer(cluster.remote)
-    builder = SparkSession.builder.remote(cluster.remote)
-    for name, value in cluster.settings.items():
+    remote = cluster.remote
+    if not remote.startswith("local"):
+        import grpc  # noqa: PLC0415 - needed only for Spark Connect
+        from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415
+
+        channel = DefaultChannelBuilder(remote).toChannel()
+        try:
+            grpc.channel_ready_future(channel).result(timeout=ANSWER_S)
+        except grpc.FutureTimeoutError as error:
+            raise PipelineFailed(
+                f"No Spark Connect server answers at {remote} within {ANSWER_S:g} s; start one "
+                "(start-connect-server.sh), or give the URL of another one with --remote."
+            ) from error
+        finally:
+            channel.close()
+    return _configured(SparkSession.builder.remote(remote), cluster.settings)
+
+
+def _configured(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession:
+    for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
-
-
-def _check_answer(remote: str) -> None:
-    """Raise ``PipelineFailed`` if no server answers at ``remote``."""
-    import grpc  # noqa: PLC0415 - needed only for Spark Connect
-    from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415
-
-    channel = DefaultChannelBuilder(remote).toChannel()
-    try:
-        grpc.channel_ready_future(channel).result(timeout=ANSWER_S)
-    except grpc.FutureTimeoutError as error:
-        raise PipelineFailed(
-            f"No Spark Connect server answers at {remote} within {ANSWER_S:g} s; start one (start-connect-server.sh), "
-            "or give the URL of another one with --remote."
-        ) from error
-    finally:
-        channel.close()
 
 
 def _start(name: str, cluster: Cluster, folder: Path, log_settings: Path) -> SparkSession:
@@ -189,7 +188,11 @@ def _start(name: str, cluster: Cluster, folder: Path, log_settings: Path) -> Spa
     builder = SparkSession.builder.appName(name)
     if master:
         builder = builder.master(master)
-    settings = _OWN | _s3a()
+    # Hadoop accesses S3 with the environment variables of pyarrow and deltalake.
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    s3a = {"endpoint": endpoint, "endpoint.region": region, "path.style.access": "true" if endpoint else None}
+    settings = _OWN | _S3A | {f"spark.hadoop.fs.s3a.{name}": value for name, value in s3a.items() if value}
     if master.startswith("local"):
         settings |= _LOCAL
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -198,17 +201,7 @@ def _start(name: str, cluster: Cluster, folder: Path, log_settings: Path) -> Spa
         settings["spark.sql.warehouse.dir"] = str(folder / "warehouse")
         if not cluster.verbose:
             settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log_settings}"
-    for setting, value in {**settings, **cluster.settings}.items():
-        builder = builder.config(setting, value)
-    return builder.getOrCreate()
-
-
-def _s3a() -> dict[str, str]:
-    """Return the settings by which Hadoop accesses S3 with the environment variables of pyarrow and deltalake."""
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    found = {"endpoint": endpoint, "endpoint.region": region, "path.style.access": "true" if endpoint else None}
-    return _S3A | {f"spark.hadoop.fs.s3a.{name}": value for name, value in found.items() if value}
+    return _configured(builder, {**settings, **cluster.settings})
 
 
 POLL_S = 0.5
@@ -217,22 +210,6 @@ BATCH_S = 60.0
 
 Report = Callable[[str, int], None]
 """Called with the name of a stream and the number of rows that it has finished in this run."""
-
-
-@dataclass(slots=True)
-class _Rows:
-    """Counts the rows of a stream from its progress; each batch once, because Spark reports idle batches again."""
-
-    batch: int = -1
-    rows: int = 0
-
-    def take(self, query: StreamingQuery) -> int:
-        for report in query.recentProgress:
-            rows = report.numInputRows  # also correct with Spark Connect, which has rows by source only
-            if report.batchId > self.batch and rows > 0:
-                self.batch = report.batchId
-                self.rows += rows
-        return self.rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,11 +269,25 @@ def run_streams(
 
     ``every`` is called about twice a second. Raises ``PipelineFailed`` if a stream fails; the others are then stopped.
     """
-    counted = {name: _Rows() for name in queries}
+    rows = dict.fromkeys(queries, 0)
+    batches = dict.fromkeys(queries, -1)  # the latest that was counted: Spark reports idle batches again
+
+    def count() -> bool:
+        """Count the rows of new batches, and return whether a stream is running; raises ``PipelineFailed``."""
+        running = False
+        for name, query in queries.items():
+            running = query.isActive or running
+            if not query.isActive and (error := query.exception()) is not None:
+                raise PipelineFailed(f"{name}: {reason_of(error)}") from error
+            for progress in query.recentProgress:
+                if progress.batchId > batches[name] and progress.numInputRows > 0:
+                    batches[name] = progress.batchId
+                    rows[name] += progress.numInputRows  # also with Spark Connect, which has rows by source only
+            report(name, rows[name])
+        return running
+
     try:
-        while any([_runs(name, query) for name, query in queries.items()]) and not stop.wait(POLL_S):  # noqa: C419
-            for name, query in queries.items():
-                report(name, counted[name].take(query))
+        while count() and not stop.wait(POLL_S):
             every()
         until_s = time.monotonic() + BATCH_S
         # A stop would interrupt a batch in process.
@@ -304,38 +295,19 @@ def run_streams(
             if time.monotonic() > until_s:
                 break
             time.sleep(POLL_S / 5)
-        return {name: counted[name].take(query) for name, query in queries.items()}
+        count()
+        return rows
     finally:
         for query in queries.values():
             query.stop()
 
 
-def _runs(name: str, query: StreamingQuery) -> bool:
-    """Return whether ``query`` is running; raises ``PipelineFailed`` if it has failed."""
-    if query.isActive:
-        return True
-    error = query.exception()
-    if error is not None:
-        raise PipelineFailed(f"{name}: {reason_of(error)}") from error
-    return False
-
-
 @contextmanager
 def showing(totals: Mapping[str, int | None], *, what: str) -> Iterator[Report]:
     """Show a progress bar for each name in ``totals``, and yield its callback; a total of ``None`` is unknown."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(what),
-        TimeElapsedColumn(),
-    )
+    begin = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn())
+    columns = (*begin, MofNCompleteColumn(), TextColumn(what), TimeElapsedColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         lines = {name: progress.add_task(name, total=total) for name, total in totals.items()}
-
-        def report(name: str, rows: int) -> None:
-            progress.update(lines[name], completed=rows)
-
-        yield report
+        yield lambda name, rows: progress.update(lines[name], completed=rows)

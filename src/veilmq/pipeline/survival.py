@@ -211,33 +211,20 @@ def _fits(likelihood: Callable[..., Array], counts: list[Array], draws: int, rng
 @cache
 def _tables() -> tuple[Array, Array, Array]:
     """Return, by column: P(T > t | T > 1) at the edges of the bins, ln of the hazard of each bin, ln of the rest."""
-    columns = np.concatenate([_lognormal(), _weibull(), _pareto()], axis=1)
+    times = _TIMES[:, None]
+    z, sigma = _grid(np.linspace(-2.0, 4.5, _STEPS), np.geomspace(0.04, 3.0, _STEPS))  # z: sigmas above the median
+    scale = np.linspace(-2.5, 12.0, 3000)
+    logs = np.log([0.5 * math.erfc(each / math.sqrt(2.0)) for each in scale])
+    places = np.minimum(z + np.log(times) / sigma, 12.0)
+    lognormal = np.interp(places, scale, logs) - np.interp(z, scale, logs)
+    factor, power = _grid(np.geomspace(0.02, 40.0, _STEPS), np.geomspace(0.12, 12.0, _STEPS))
+    weibull = -factor * (np.power(times, power) - 1.0)
+    scales, index = _grid(np.geomspace(0.01, 6.0, _STEPS), np.linspace(-0.9, 1.4, _STEPS))
+    pareto = -np.log(np.maximum(1.0 + index * (times - 1.0) / scales, 1e-80)) / index
+    columns = np.exp(np.clip(np.concatenate([lognormal, weibull, pareto], axis=1), _LOG_MIN, 0.0))
     before, after = columns[:-1], columns[1:]
     left = np.clip(np.divide(after, before, out=np.zeros_like(after), where=before > _LEAST), 0.0, 1.0)
     return columns, np.log(np.maximum(1.0 - left, _LEAST)), np.log(np.maximum(left, _SURELY_WRONG))
-
-
-def _lognormal() -> Array:
-    """The threshold lies at z, in units of sigma from the median."""
-    z, sigma = _grid(np.linspace(-2.0, 4.5, _STEPS), np.geomspace(0.04, 3.0, _STEPS))
-    scale = np.linspace(-2.5, 12.0, 3000)
-    logs = np.log([0.5 * math.erfc(each / math.sqrt(2.0)) for each in scale])
-    places = np.minimum(z + np.log(_TIMES)[:, None] / sigma, 12.0)
-    return _survival(np.interp(places, scale, logs) - np.interp(z, scale, logs))
-
-
-def _weibull() -> Array:
-    factor, power = _grid(np.geomspace(0.02, 40.0, _STEPS), np.geomspace(0.12, 12.0, _STEPS))
-    return _survival(-factor * (np.power(_TIMES[:, None], power) - 1.0))
-
-
-def _pareto() -> Array:
-    scale, index = _grid(np.geomspace(0.01, 6.0, _STEPS), np.linspace(-0.9, 1.4, _STEPS))
-    return _survival(-np.log(np.maximum(1.0 + index * (_TIMES[:, None] - 1.0) / scale, 1e-80)) / index)
-
-
-def _survival(logs: Array) -> Array:
-    return np.asarray(np.exp(np.clip(logs, _LOG_MIN, 0.0)))
 
 
 def _grid(first: Array, second: Array) -> tuple[Array, Array]:
@@ -306,7 +293,7 @@ class Completion:
     ``survival`` has a row for each, ``crash`` a rate for each. ``ended`` and ``at_risk`` count receipts by bucket,
     without crashed ones and with weights for late ones; ``counted`` are those at risk without weights, ``direct`` those
     of them within their timeouts. ``sight_s`` is the longest observed time, ``why_not`` the reason why crashes and long
-    work cannot be distinguished, ``finishing`` the estimate of l.
+    work cannot be distinguished.
     """
 
     survival: Array
@@ -318,7 +305,6 @@ class Completion:
     sight_s: float
     why_not: str = ""
     is_plateau: bool = False
-    finishing: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +377,6 @@ def by_late_deletes(
         counted=remaining(first.deleted + first.late + first.nacked),
         direct=remaining(first.deleted + by_timeout),
         sight_s=_last_s(ended[0]),
-        finishing=float(FINISHING[middle]),
     )
 
 
@@ -438,7 +423,9 @@ def by_renewals(first: ReceiptCounts, renewing: Array, rng: np.random.Generator)
     outlived = (ended - deleted).sum(axis=1)
     at_risk = remaining(ended + nacked)
     gave_up = np.maximum(outlived - late.sum(axis=1), 0.0)
-    crashed = np.maximum(resampled(*_only_expired(first), rng).sum(axis=1) - gave_up, 0.0)
+    counts, squares = first.by_bucket(VISIBILITY, Outcome.EXPIRED)
+    share = np.divide(first.expired_only, counts, out=np.zeros_like(counts), where=counts > 0)
+    crashed = np.maximum(resampled(counts * share, squares * share, rng).sum(axis=1) - gave_up, 0.0)
     counted = remaining(first.deleted + first.nacked)
     return Completion(
         survival=product_limit(ended, at_risk),
@@ -582,12 +569,6 @@ def _arms_differ(first: ReceiptCounts) -> str:
     pooled = numbers @ curves / numbers.sum()
     differ = np.abs(curves - pooled).max(axis=1, initial=0.0) - 1.7 / np.sqrt(numbers)
     return "the work takes longer under one timeout than under another" if differ.max() > _DIFFER_MAX else ""
-
-
-def _only_expired(first: ReceiptCounts) -> tuple[Array, Array]:
-    counts, squares = first.by_bucket(VISIBILITY, Outcome.EXPIRED)
-    share = np.divide(first.expired_only, counts, out=np.zeros_like(counts), where=counts > 0)
-    return counts * share, squares * share
 
 
 def _last_s(counts: Array) -> float:

@@ -20,10 +20,10 @@ import msgspec
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
-from veilmq.client.messages import QueueStatus
 from veilmq.client.sqs import QueueClient
 from veilmq.core.limits import TUNE_MAP_TASKS, VISIBILITY_TIMEOUT_S
-from veilmq.pipeline.cells import Array, KeyCounts, ReceiptCounts, counts_by_key, decayed, octaves, shifts, whole_of
+from veilmq.core.receipts import Outcome
+from veilmq.pipeline.cells import HELD, KeyCounts, ReceiptCounts, counts_by_key, decayed, shifts, whole_of
 from veilmq.pipeline.cost import TuneOptions, candidates_s
 from veilmq.pipeline.estimate import Estimate, Quantile, Rates, estimates, seconds, share
 from veilmq.pipeline.event_log import CellStore
@@ -174,7 +174,8 @@ def options_for(keys: Iterable[KeyCounts], options: TuneOptions) -> TuneOptions:
 
     The event log decides, not the setting of the server: SMQ and FIFO queues are always fenced.
     """
-    if sum(each.all.by_earlier for each in keys) < BY_EARLIER_MIN:
+    by_earlier = sum(float(each.all.by_bucket(HELD, Outcome.DELETED_BY_EARLIER)[0].sum()) for each in keys)
+    if by_earlier < BY_EARLIER_MIN:
         return options
     return replace(options, prices=replace(options.prices, fenced=False))
 
@@ -187,13 +188,6 @@ def receives_max_of(facts: QueueFacts | None, options: TuneOptions) -> int:
 def explore_s(first: ReceiptCounts) -> int:
     """Return the timeout to try, longer than all timeouts so far, if nothing can be recommended."""
     return min(math.ceil(EXPLORE_FACTOR * first.longest_s), VISIBILITY_TIMEOUT_S.maximum)
-
-
-def naive_s(first: ReceiptCounts, options: TuneOptions) -> int:
-    """Return the naive timeout: the quantile of the receipts deleted in time."""
-    left = 1.0 - np.cumsum(first.deleted) / max(float(first.deleted.sum()), 1e-9)
-    found_s = float(crossings_s(left[None], 1.0 - options.quantile)[0]) if first.deleted.any() else 1.0
-    return int(min(max(math.ceil(found_s), VISIBILITY_TIMEOUT_S.minimum, 1), VISIBILITY_TIMEOUT_S.maximum))
 
 
 def _recommendation(
@@ -225,16 +219,24 @@ def _recommendation(
 def _chosen(
     unknown: Recommendation, known: Estimate, receives_max: int, options: TuneOptions, since: str
 ) -> Recommendation:
-    """Recommend the timeout with about the least average cost over all draws, or to keep the current one."""
-    current_s, naive = unknown.current_s, naive_s(known.first, options)
-    renewed = [] if known.renewal_s is None else [math.ceil(known.renewed_from_s)]
-    timeouts_s = np.unique(np.concatenate([candidates_s(), [max(current_s, 1), naive], renewed]))
+    """Recommend the timeout with about the least average cost over all draws, or to keep the current one.
+
+    The naive timeout is the quantile of the receipts deleted in time.
+    """
+    current_s, deleted, renewed_from_s = unknown.current_s, known.first.deleted, known.renewed_from_s
+    left = 1.0 - np.cumsum(deleted) / max(float(deleted.sum()), 1e-9)
+    found_s = float(crossings_s(left[None], 1.0 - options.quantile)[0]) if deleted.any() else 1.0
+    naive_s = int(min(max(math.ceil(found_s), VISIBILITY_TIMEOUT_S.minimum, 1), VISIBILITY_TIMEOUT_S.maximum))
+    renewed = [] if known.renewal_s is None else [math.ceil(renewed_from_s)]
+    timeouts_s = np.unique(np.concatenate([candidates_s(), [max(current_s, 1), naive_s], renewed]))
     costs = known.costs(timeouts_s, receives_max=receives_max, prices=options.prices)
     means = costs.mean(axis=0)
-    now, usual = (int(np.searchsorted(timeouts_s, max(each, 1))) for each in (current_s, naive))
+    now, usual = (int(np.searchsorted(timeouts_s, max(each, 1))) for each in (current_s, naive_s))
     # A small cost may lack half a receipt whose work is longer than all observed work.
     unseen = 0.5 * receives_max * options.prices.work / (known.first.receipts + 1.0)
-    near = _near(costs, np.where(timeouts_s < known.renewed_from_s, unseen * timeouts_s, 0.0))
+    unseen_costs = np.where(timeouts_s < renewed_from_s, unseen * timeouts_s, 0.0)
+    least = costs.min(axis=1, keepdims=True)
+    near = ((costs <= COST_FACTOR_NEAR * least) | (costs + unseen_costs - least <= COST_NEAR_S)).mean(axis=0)
     safe = means <= COST_FACTOR_SAFE * means.min()
     best = int(np.lexsort((means, -near * safe))[0])
     is_cheaper = best == usual or np.mean(costs[:, best] - costs[:, usual] <= COST_EQUAL_S) >= NAIVE_MIN
@@ -242,16 +244,16 @@ def _chosen(
         best, is_cheaper = usual, True
     lower, upper = (float(np.quantile(costs[:, at], p)) for at, p in ((now, _ONE_SIDE), (best, 1.0 - _ONE_SIDE)))
     timeout_s, cost_now, cost_best = int(timeouts_s[best]), float(means[now]), float(means[best])
-    as_good = _renewed_as_well(known, current_s, timeout_s)
+    both_renewed = min(current_s, timeout_s) >= (1.0 - RENEWAL_KNOWN) * renewed_from_s
+    as_good = both_renewed and current_s <= (1.0 + BOUNDS_CLOSE) * timeout_s
     keeps = best == now or as_good or upper >= lower or not is_cheaper
     reason = _reason(known, timeout_s, options)
     if keeps:
-        why = (
-            f"{seconds(timeout_s)} would not surely cost less ({seconds(cost_best)} a message, now {seconds(cost_now)})"
-        )
+        a_message = f"({seconds(cost_best)} a message, now {seconds(cost_now)})"
+        why = f"{seconds(timeout_s)} would not surely cost less {a_message}"
         why = "no other timeout costs less" if timeout_s == current_s else why
         reason = f"keep {seconds(current_s)}: {why}; {reason}"
-    renewed_best = known.renews and timeout_s >= known.renewed_from_s
+    renewed_best = known.renews and timeout_s >= renewed_from_s
     return replace(
         unknown,
         recommended_s=None if keeps else timeout_s,
@@ -263,22 +265,6 @@ def _chosen(
         change=not keeps and cost_now - cost_best > options.gain_min * cost_now,
         reason=reason + since,
     )
-
-
-def _near(costs: Array, unseen: Array) -> Array:
-    """Return the share of rows of ``costs`` in which each timeout costs little more than the best one.
-
-    Costs also count as close if they are small, even with ``unseen`` added.
-    """
-    least = costs.min(axis=1, keepdims=True)
-    near = (costs <= COST_FACTOR_NEAR * least) | (costs + unseen - least <= COST_NEAR_S)
-    return np.asarray(near.mean(axis=0))
-
-
-def _renewed_as_well(known: Estimate, current_s: int, timeout_s: float) -> bool:
-    """Return whether consumers renew both timeouts in time, and the current one is not much longer."""
-    least_s = (1.0 - RENEWAL_KNOWN) * known.renewed_from_s
-    return min(current_s, timeout_s) >= least_s and current_s <= (1.0 + BOUNDS_CLOSE) * timeout_s
 
 
 def _reason(known: Estimate, timeout_s: int, options: TuneOptions) -> str:
@@ -387,7 +373,7 @@ def tune(
 
 def known(cells: DataFrame, options: TuneOptions) -> list[KeyCounts]:
     """Return the counts of each queue and key in ``cells``: older days are decayed, days before a shift excluded."""
-    since = shifts(octaves(cells).toPandas())
+    since = shifts(cells)
     rows = [(queue, key, date.fromisoformat(day)) for (queue, key), day in since.items()]
     cut = cells.sparkSession.createDataFrame(rows, "queue string, key string, since date") if rows else None
     return list(counts_by_key(decayed(cells, half_life_days=options.half_life_days, since=cut).toPandas(), since))
@@ -416,7 +402,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 def facts_of(client: QueueClient, queues: Iterable[str]) -> dict[str, QueueFacts]:
     """Return the settings of ``queues`` by plain name."""
-    return {queue: _facts(client.show(queue)) for queue in queues}
+    found = {}
+    for queue in queues:
+        status = client.show(queue)
+        settings = status.settings
+        found[queue] = QueueFacts(settings.visibility_timeout_s, settings.receives_max, full_name(status.url))
+    return found
 
 
 def apply(
@@ -436,11 +427,15 @@ def apply(
     changes = []
     existing = frozenset(client.list_queues())
     for each in recommendations:
-        target_s = _target_s(each, explore=explore)
-        if each.key is not None or target_s is None or plain_name(each.queue) not in existing:
+        wanted_s = each.explore_s if explore else None
+        if each.change and each.confidence in {Confidence.HIGH, Confidence.MEDIUM}:
+            wanted_s = each.recommended_s
+        if each.key is not None or wanted_s is None or plain_name(each.queue) not in existing:
             continue
         if _timeout_s(client, each.queue) != each.current_s:
             continue
+        least_s, most_s = math.ceil(each.current_s / STEP_FACTOR), max(each.current_s, 1) * STEP_FACTOR
+        target_s = min(max(wanted_s, least_s), most_s)
         change = Change(
             at_ms=at_ms,
             queue=each.queue,
@@ -480,27 +475,10 @@ def undo(client: QueueClient, *, record: Path, at_ms: int) -> list[Change]:
     return changes
 
 
-def _facts(status: QueueStatus) -> QueueFacts:
-    settings = status.settings
-    return QueueFacts(settings.visibility_timeout_s, settings.receives_max, full_name(status.url))
-
-
 def _timeout_s(client: QueueClient, queue: str) -> int | None:
     """Return the timeout of ``queue``, a full name; ``None`` if it belongs to another account."""
-    name = plain_name(queue)
-    facts = facts_for({name: _facts(client.show(name))}, queue)
+    facts = facts_for(facts_of(client, [plain_name(queue)]), queue)
     return None if facts is None else facts.visibility_timeout_s
-
-
-def _target_s(each: Recommendation, *, explore: bool) -> int | None:
-    """Return the timeout to set, within one step: the recommended one, or with ``explore`` the one to try."""
-    target_s = each.explore_s if explore else None
-    if each.change and each.confidence in {Confidence.HIGH, Confidence.MEDIUM}:
-        target_s = each.recommended_s
-    if target_s is None:
-        return None
-    least, most = math.ceil(each.current_s / STEP_FACTOR), max(each.current_s, 1) * STEP_FACTOR
-    return min(max(target_s, least), most)
 
 
 def _set(client: QueueClient, change: Change, record: Path) -> None:

@@ -59,7 +59,7 @@ class HeldSource:
     @classmethod
     def open(cls, name: str, options: SourceOptions, *, hold_s: int) -> Self:
         """Open the source ``name`` and start its heartbeat thread; raises ``ClientError`` and ``Unreachable``."""
-        claims = connect(options)
+        claims = connect(options.connection)
         consumer, takeover, lease_s = options.consumer, options.takeover, options.lease_s
         opening = partial(claims.open, name, consumer=consumer, takeover=takeover, hold_s=hold_s, lease_s=lease_s)
         view = retrying(opening, options.patience_s)
@@ -74,7 +74,8 @@ class HeldSource:
 
     def renew(self) -> SourceView:
         """Renew lease and hold, and return the state of the source."""
-        self.view = retrying(self._renew, self._options.patience_s)
+        renewing = partial(self._claims.heartbeat, source=self.name, epoch=self.view.epoch)
+        self.view = retrying(renewing, self._options.patience_s)
         return self.view
 
     def claim(self, number: int, messages_max: int, *, wait_s: int) -> Bound:
@@ -101,13 +102,10 @@ class HeldSource:
         """Stop the heartbeats: the source's hold starts to run."""
         self._stopped.set()
 
-    def _renew(self) -> SourceView:
-        return self._claims.heartbeat(source=self.name, epoch=self.view.epoch)
-
     def _beat(self) -> None:
         while not self._stopped.wait(self._options.lease_s / BEATS_PER_LEASE):
             try:
-                self._renew()
+                self._claims.heartbeat(source=self.name, epoch=self.view.epoch)
             except (ClientError, Unreachable) as error:
                 if isinstance(error, ClientError) and error.code in OVER:
                     _log.warning("Heartbeats of the source %s end: %s", self.name, error)
@@ -115,29 +113,18 @@ class HeldSource:
                 _log.warning("A heartbeat of the source %s failed: %s", self.name, error)
 
 
-def connect(options: SourceOptions) -> Claims:
-    """Return a client for the claims of the queue in ``options``."""
-    connection = options.connection
-    return Claims(connection.endpoint, connection.queue, key=connection.key)
+def connect(at: Connection) -> Claims:
+    """Return a client for the claims of a queue."""
+    return Claims(at.endpoint, at.queue, key=at.key)
+
+
+_shared = lru_cache(connect)
+"""The client of this worker, which all its tasks share, so that they need not reconnect."""
 
 
 def open_claims(view: SourceView) -> dict[int, ClaimView]:
     """Return the readable claims of ``view`` by number."""
     return {claim.number: claim for claim in view.claims if claim.state is ClaimState.OPEN}
-
-
-def warn_of_others(name: str, options: SourceOptions) -> None:
-    """Warn if a new stream ends another one of its consumer, or if claims of a dead stream hold messages."""
-    with connect(options) as claims:
-        views = retrying(claims.sources, options.patience_s)
-    for view in views:
-        held = sum(claim.messages for claim in open_claims(view).values())
-        if view.source != name and view.consumer == options.consumer != "" and view.alive and not held:
-            other = f"The consumer {view.consumer} has another stream, {view.source}, which ends now"
-            _log.warning("%s: give each query its own consumer.", other)
-        elif view.source != name and held and not view.alive:
-            action = "they return to the queue when its hold ends, or at once with `veilmq claims close`"
-            _log.warning("The dead stream %s has %d claimed messages: %s.", view.source, held, action)
 
 
 class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -158,7 +145,6 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._budget: int | None = None  # remaining messages of a query with trigger(availableNow=True)
 
     def __reduce__(self) -> tuple[type, tuple[SourceOptions]]:
-        """Pickle only the options."""
         return ClaimsStreamReader, (self._options,)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
@@ -219,8 +205,13 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._progress.planned(begin.number)
         with advised():
             held = self._hold(until.source)
-            if not all(number in self._shards for number in numbers):
-                self._shards |= self._replayed(held.renew(), numbers)
+            if not all(number in self._shards for number in numbers):  # an earlier process has bound them
+                view = held.renew()
+                claims = open_claims(view)
+                messages = {number: claims[number].messages for number in numbers if number in claims}
+                self._messages |= messages
+                self._counters["duplicatesKeptAway"] += sum(messages.values())
+                self._shards |= {number: self._shards_of(number, claims.get(number), view) for number in numbers}
         return [ShardPartition(held.name, number, shard) for number in numbers for shard in range(self._shards[number])]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -246,55 +237,66 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset.of(json, queue=self._options.connection.queue_name)
 
     def _begin(self, start: Offset) -> tuple[HeldSource, Offset]:
-        """Return the renewed source for the batch after ``start``, and the offset at which it starts."""
+        """Return the renewed source for the batch after ``start``, and the offset at which it starts.
+
+        Where the server has deleted the source, with the state of its last batch, a new one takes its place. Lost
+        claims of the batch that ends at ``start`` are an error, or logged; claims before ``start.first`` were in no
+        batch.
+        """
         if start.source == self._unknown_source:
             start = Offset(source=self._name)
         held = self._hold(start.source or self._name)
         view = held.renew()
         self._ready = view.ready
+        skips = self._options.on_lost_claim == SKIP
         if start.number > view.last == 0:
-            return self._restart(held)
-        self._check_lost(view, start)
+            if not skips:
+                raise SourceFailed(
+                    "The queue has no record of this stream: it was idle for weeks, or the checkpoint is of another "
+                    "queue or of a server with other data. If it is the right queue, restart with onLostClaim=skip; "
+                    "messages of the last batch that were not deleted are delivered again."
+                )
+            held.stop()
+            self._held, self._unknown_source = None, held.name
+            return self._hold(self._name), Offset(source=self._name)
+        numbers = range(start.first or 0, start.number + 1)
+        lost = [claim for claim in view.claims if claim.number in numbers and claim.state is not ClaimState.OPEN]
+        if lost:
+            messages = sum(claim.messages for claim in lost)
+            loss = f"{messages:,} messages of the claims {[claim.number for claim in lost]} are in the sink, and back"
+            if not skips:
+                raise SourceFailed(
+                    "The stream was down for longer than its hold, or an operator released its claims. "
+                    f"{loss} in the queue: they will be delivered twice. Restart with onLostClaim=skip."
+                )
+            _log.warning("%s in the queue: they are delivered twice.", loss)
         return held, start
 
-    def _restart(self, held: HeldSource) -> tuple[HeldSource, Offset]:
-        """Continue with a new source: the server has deleted this one, with the state of its last batch."""
-        if self._options.on_lost_claim != SKIP:
-            raise SourceFailed(
-                "The queue has no record of this stream: it was idle for weeks, or the checkpoint is of another queue "
-                "or of a server with other data. If it is the right queue, restart with onLostClaim=skip; messages of "
-                "the last batch that were not deleted are delivered again."
-            )
-        held.stop()
-        self._held, self._unknown_source = None, held.name
-        return self._hold(self._name), Offset(source=self._name)
-
     def _hold(self, name: str) -> HeldSource:
+        options = self._options
         if self._held is None:
             if name == self._name:
-                warn_of_others(name, self._options)
-            hold_s = self._options.hold_s or limits.CLAIM_HOLD_S.default
-            self._held = HeldSource.open(name, self._options, hold_s=hold_s)
+                self._warn_of_others()
+            self._held = HeldSource.open(name, options, hold_s=options.hold_s or limits.CLAIM_HOLD_S.default)
             self._acknowledged = self._held.view.acknowledged
-            if self._budget is not None and self._options.takeover:
+            if self._budget is not None and options.takeover:
                 self._budget = max(self._budget, self._held.view.ready)  # includes the messages of the other stream
         assert self._held.name == name, "a query has one source"
         return self._held
 
-    def _check_lost(self, view: SourceView, end: Offset) -> None:
-        """Raise or log lost claims of the batch that ends at ``end``; claims before ``end.first`` were in no batch."""
-        numbers = range(end.first or 0, end.number + 1)
-        lost = [claim for claim in view.claims if claim.number in numbers and claim.state is not ClaimState.OPEN]
-        if not lost:
-            return
-        loss = f"{sum(claim.messages for claim in lost):,} messages of the claims {[claim.number for claim in lost]}"
-        if self._options.on_lost_claim != SKIP:
-            raise SourceFailed(
-                "The stream was down for longer than its hold, or an operator released its claims. "
-                f"{loss} are in the sink, and back in the queue: they will be delivered twice. Restart with "
-                "onLostClaim=skip."
-            )
-        _log.warning("%s are in the sink, and back in the queue: they are delivered twice.", loss)
+    def _warn_of_others(self) -> None:
+        """Warn if a new stream ends another one of its consumer, or if claims of a dead stream hold messages."""
+        options = self._options
+        with connect(options.connection) as claims:
+            views = retrying(claims.sources, options.patience_s)
+        for view in views:
+            held = sum(claim.messages for claim in open_claims(view).values())
+            if view.source != self._name and view.consumer == options.consumer != "" and view.alive and not held:
+                other = f"The consumer {view.consumer} has another stream, {view.source}, which ends now"
+                _log.warning("%s: give each query its own consumer.", other)
+            elif view.source != self._name and held and not view.alive:
+                action = "they return to the queue when its hold ends, or at once with `veilmq claims close`"
+                _log.warning("The dead stream %s has %d claimed messages: %s.", view.source, held, action)
 
     def _acknowledge(self, held: HeldSource, number: int) -> None:
         if number <= self._acknowledged:
@@ -320,37 +322,29 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 bound = held.claim(number, wanted, wait_s=wait_s)
             except ClientError as error:
-                number = self._number_after(error, held, number)
+                if error.code in LOST:
+                    _log.info("Claim %s was bound and never used; its messages are back in the queue.", number)
+                    number += 1
+                elif error.code == "ClaimAcknowledged" and self._options.on_acked_replay == EMPTY:
+                    number = held.renew().acknowledged + 1
+                else:
+                    raise
                 continue
             if self._budget is not None and not bound.again:
                 self._budget -= bound.messages
             return number, bound
 
-    def _number_after(self, error: ClientError, held: HeldSource, number: int) -> int:
-        if error.code in LOST:
-            _log.info("Claim %s was bound and never used; its messages are back in the queue.", number)
-            return number + 1
-        if error.code == "ClaimAcknowledged" and self._options.on_acked_replay == EMPTY:
-            return held.renew().acknowledged + 1
-        raise error
-
-    def _replayed(self, view: SourceView, numbers: range) -> dict[int, int]:
-        """Return the number of shards of claims that an earlier process bound; 0 for a claim to skip."""
-        claims = open_claims(view)
-        messages = {number: claims[number].messages for number in numbers if number in claims}
-        self._messages |= messages
-        self._counters["duplicatesKeptAway"] += sum(messages.values())
-        return {number: self._shards_of(number, claims.get(number), view) for number in numbers}
-
     def _shards_of(self, number: int, claim: ClaimView | None, view: SourceView) -> int:
+        """Return the number of shards of a claim that an earlier process bound; 0 for a claim to skip."""
         if claim is not None:
             return claim.shards
+        skips = self._options.on_lost_claim == SKIP
         if number <= view.acknowledged:
             return self._missing(number, "ClaimAcknowledged", skipped=self._options.on_acked_replay == EMPTY)
         if number > view.last:
-            return self._missing(number, "ClaimGap", skipped=self._options.on_lost_claim == SKIP and not view.last)
+            return self._missing(number, "ClaimGap", skipped=skips and not view.last)
         messages = sum(each.messages for each in view.claims if each.number == number)
-        return self._missing(number, "ClaimLost", skipped=self._options.on_lost_claim == SKIP, messages=messages)
+        return self._missing(number, "ClaimLost", skipped=skips, messages=messages)
 
     def _missing(self, number: int, code: str, *, skipped: bool, messages: int = 0) -> int:
         if not skipped:
@@ -364,7 +358,6 @@ class ShardPartition(InputPartition):
     """A shard of claim ``number`` of ``source``."""
 
     def __init__(self, source: str, number: int, shard: int) -> None:
-        """Identify the shard."""
         super().__init__((source, number, shard))
         self.source = source
         self.number = number
@@ -376,7 +369,7 @@ def read_shard(options: SourceOptions, partition: ShardPartition) -> "Iterator[p
     rows = 0
     with advised():
         try:
-            claims, cursor, more = _claims(options.connection), "", True
+            claims, cursor, more = _shared(options.connection), "", True
             page = partial(claims.page, partition.source, number=partition.number, shard=partition.shard)
             while more:
                 batches, cursor = retrying(partial(page, cursor=cursor), options.patience_s)
@@ -388,9 +381,3 @@ def read_shard(options: SourceOptions, partition: ShardPartition) -> "Iterator[p
                 raise
             shard = f"Shard {partition.shard} of claim {partition.number}"
             _log.warning("%s ends after %d messages, which are delivered twice: %s", shard, rows, error)
-
-
-@lru_cache
-def _claims(at: Connection) -> Claims:
-    """Return the client of this worker, which all its tasks share, so that they need not reconnect."""
-    return Claims(at.endpoint, at.queue, key=at.key)

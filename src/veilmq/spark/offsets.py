@@ -75,7 +75,6 @@ class AsynchronousProgress(Exception):
     """The query tracks its progress asynchronously, which a queue does not support."""
 
     def __init__(self) -> None:
-        """The message says what to do."""
         super().__init__(
             "The query has asyncProgressTrackingEnabled: Spark continues before a batch is stored, and messages would "
             "be deleted too early. Remove this option of writeStream."
@@ -86,7 +85,6 @@ class Progress:
     """The calls of Spark that one process has observed. ``ordered``: progress tracking is not asynchronous."""
 
     def __init__(self) -> None:
-        """Start without observations."""
         self.ordered = False
         self._made: list[int] = []  # the last two
         self._committed = 0

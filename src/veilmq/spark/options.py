@@ -32,9 +32,10 @@ class OptionType:
 
     read: Callable[[str], Any]
     allowed: str
+    default: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One option: its ``name`` in Spark, its ``field`` in the code, its ``default`` and its documentation.
 
@@ -45,16 +46,18 @@ class Option:
     name: str
     field: str
     type: OptionType
+    doc: str
     default: Any = None
-    doc: str = ""
     shown: str = ""
     secret: bool = False
     aliases: tuple[str, ...] = ()
 
 
-def option(name: str, type: OptionType, **parameters: Any) -> Any:  # noqa: A002 - as in Option
-    """Declare a field as the option ``name``; ``parameters`` are those of ``Option``."""
-    return field(metadata={"option": partial(Option, name, type=type, **parameters)})
+def option(name: str, type: OptionType, doc: str, **parameters: Any) -> Any:  # noqa: A002 - as in Option
+    """Declare a field as the option ``name``, with the default of its type unless another one is shown."""
+    if "shown" not in parameters:
+        parameters.setdefault("default", type.default)
+    return field(metadata={"option": partial(Option, name=name, type=type, doc=doc, **parameters)})
 
 
 def options_of(parsed: Any) -> tuple[Option, ...]:
@@ -93,34 +96,33 @@ def whole(allowed: Range) -> OptionType:
             raise ValueError
         return value
 
-    return OptionType(read_number, f"{allowed.minimum:,} to {allowed.maximum:,}")
+    return OptionType(read_number, f"{allowed.minimum:,} to {allowed.maximum:,}", allowed.default)
 
 
 def choice(*names: str) -> OptionType:
-    """Return the type of an enumeration of ``names``, which are read in any case."""
-    return OptionType(lambda text: names[names.index(text.lower())], " or ".join(f"`{name}`" for name in names))
+    """Return the type of an enumeration of ``names``, which are read in any case; the first is the default."""
+    allowed = " or ".join(f"`{name}`" for name in names)
+    return OptionType(lambda text: names[names.index(text.lower())], allowed, names[0])
+
+
+def _matching(pattern: str, allowed: str) -> OptionType:
+    """Return the type of texts that match ``pattern``."""
+
+    def read_text(text: str) -> str:
+        if not re.fullmatch(pattern, text, re.DOTALL):
+            raise ValueError
+        return text
+
+    return OptionType(read_text, allowed)
 
 
 def name_of(characters_max: int) -> OptionType:
     """Return the type of names of sources and writers."""
-    allowed = re.compile(f"[A-Za-z0-9_-]{{1,{characters_max}}}")
-
-    def read_name(text: str) -> str:
-        if not allowed.fullmatch(text):
-            raise ValueError
-        return text
-
-    return OptionType(read_name, f"1 to {characters_max} letters, digits, - and _")
+    return _matching(f"[A-Za-z0-9_-]{{1,{characters_max}}}", f"1 to {characters_max} letters, digits, - and _")
 
 
-def _text(text: str) -> str:
-    if not text:
-        raise ValueError
-    return text
-
-
-TEXT = OptionType(_text, "text")
-YES_NO = OptionType(lambda text: {"true": True, "false": False}[text.lower()], "`true` or `false`")
+TEXT = _matching(".+", "text")
+YES_NO = OptionType(lambda text: {"true": True, "false": False}[text.lower()], "`true` or `false`", default=False)
 
 
 def _value(option: Option, text: str) -> Any:
@@ -149,42 +151,36 @@ def _default(option: Option) -> str:
     return f"`{str(option.default).lower() if isinstance(option.default, bool) else option.default}`"
 
 
-CONNECTION_OPTIONS = (
-    Option(
-        "endpoint",
-        "endpoint",
-        TEXT,
-        shown=f"{', '.join(f'`${name}`' for name in ENDPOINT_VARIABLES)} of the driver, else `{DEFAULT_ENDPOINT}`",
-        doc="URL of the server.",
-    ),
-    Option("queue", "queue", TEXT, shown="required", doc='Name or URL of the queue. `load("NAME")` is equivalent.'),
-    Option("path", "path", TEXT, doc="The argument of `load` and `start`, equivalent to `queue`."),
-    Option(
-        "accessKey",
-        "access_key",
-        TEXT,
-        shown="`$AWS_ACCESS_KEY_ID` of the driver",
-        secret=True,
-        doc="Id of the access key that signs the requests; requires `secretKey`.",
-    ),
-    Option(
-        "secretKey",
-        "secret_key",
-        TEXT,
-        shown="`$AWS_SECRET_ACCESS_KEY` of the driver",
-        secret=True,
-        doc="Secret of the access key.",
-    ),
-    Option(
-        "sessionToken",
-        "session_token",
-        TEXT,
-        shown="`$AWS_SESSION_TOKEN` of the driver",
-        secret=True,
-        doc="Session token of a temporary access key.",
-    ),
-    Option("region", "region", TEXT, shown=f"`$AWS_REGION`, else `{DEFAULT_REGION}`", doc="Region in the signature."),
+_ENDPOINTS = f"{', '.join(f'`${name}`' for name in ENDPOINT_VARIABLES)} of the driver, else `{DEFAULT_ENDPOINT}`"
+_KEY_ID, _SECRET, _TOKEN = (
+    f"`$AWS_{name}` of the driver" for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN")
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ConnectionOptions:
+    endpoint: str | None = option("endpoint", TEXT, "URL of the server.", shown=_ENDPOINTS)
+    queue: str | None = option(
+        "queue", TEXT, 'Name or URL of the queue. `load("NAME")` is equivalent.', shown="required"
+    )
+    path: str | None = option("path", TEXT, "The argument of `load` and `start`, equivalent to `queue`.")
+    access_key: str | None = option(
+        "accessKey",
+        TEXT,
+        "Id of the access key that signs the requests; requires `secretKey`.",
+        shown=_KEY_ID,
+        secret=True,
+    )
+    secret_key: str | None = option("secretKey", TEXT, "Secret of the access key.", shown=_SECRET, secret=True)
+    session_token: str | None = option(
+        "sessionToken", TEXT, "Session token of a temporary access key.", shown=_TOKEN, secret=True
+    )
+    region: str | None = option(
+        "region", TEXT, "Region in the signature.", shown=f"`$AWS_REGION`, else `{DEFAULT_REGION}`"
+    )
+
+
+CONNECTION_OPTIONS = options_of(_ConnectionOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,88 +245,81 @@ class SourceOptions:
     mode: str = option(
         "mode",
         choice(CLAIMS, SQS),
-        default=CLAIMS,
-        doc="`claims`: exactly once, from a veilmq server. `sqs`: at least once, from any endpoint that speaks SQS.",
+        "`claims`: exactly once, from a veilmq server. `sqs`: at least once, from any endpoint that speaks SQS.",
     )
     messages_max: int | None = option(
         "maxMessagesPerBatch",
         whole(limits.CLAIM_MESSAGES),
+        "Maximum number of messages in a micro-batch or snapshot. Alias: `maxOffsetsPerTrigger`.",
         shown=f"`{limits.CLAIM_MESSAGES.default}`; `{SQS_MESSAGES_MAX}` with `mode=sqs`",
         aliases=("maxOffsetsPerTrigger",),
-        doc="Maximum number of messages in a micro-batch or snapshot. Alias: `maxOffsetsPerTrigger`.",
     )
     bytes_max: int | None = option(
         "maxBytesPerBatch",
         whole(limits.CLAIM_BYTES),
+        "Maximum size of a micro-batch or snapshot: bodies and attributes as the server stores them. Alias: "
+        "`maxBytesPerTrigger`.",
         shown="unlimited",
         aliases=("maxBytesPerTrigger",),
-        doc="Maximum size of a micro-batch or snapshot: bodies and attributes as the server stores them. Alias: "
-        "`maxBytesPerTrigger`.",
     )
     shard_messages: int = option(
         "shardSize",
         whole(Range(minimum=1, maximum=limits.CLAIM_MESSAGES.maximum, default=limits.CLAIM_SHARD_MESSAGES)),
-        default=limits.CLAIM_SHARD_MESSAGES,
-        doc="Number of messages per task. All messages of a group are in one task.",
+        "Number of messages per task. All messages of a group are in one task.",
     )
     wait_s: int = option(
         "wait",
         whole(limits.SQS_RECEIVE_WAIT_S),
+        "Seconds for which an idle stream waits for a message; use 0 or 1 if the query has several sources.",
         default=limits.SQS_RECEIVE_WAIT_S.maximum,
-        doc="Seconds for which an idle stream waits for a message; use 0 or 1 if the query has several sources.",
     )
     consumer: str = option(
         "consumer",
         TEXT,
+        "Name of the consumer. A consumer has one stream; a second one is refused.",
         default="",
         shown="none",
-        doc="Name of the consumer. A consumer has one stream; a second one is refused.",
     )
     takeover: bool = option(
         "takeover",
         YES_NO,
-        default=False,
-        doc="Replace the other stream of `consumer`: its claimed messages are released and delivered again.",
+        "Replace the other stream of `consumer`: its claimed messages are released and delivered again.",
     )
     lease_s: int = option(
         "lease",
         whole(limits.CLAIM_LEASE_S),
-        default=limits.CLAIM_LEASE_S.default,
-        doc="Seconds after the last heartbeat for which the stream is reported as alive. With `mode=sqs`: the "
+        "Seconds after the last heartbeat for which the stream is reported as alive. With `mode=sqs`: the "
         "visibility timeout, which is renewed.",
     )
     hold_s: int | None = option(
         "hold",
         whole(limits.CLAIM_HOLD_S),
-        shown=f"`{limits.CLAIM_HOLD_S.default}`; `{SNAPSHOT_HOLD_S}` for snapshots",
-        doc="Seconds after the last heartbeat after which unfinished messages return to the queue. It must be **longer "
+        "Seconds after the last heartbeat after which unfinished messages return to the queue. It must be **longer "
         "than any downtime**: exactly once depends on it.",
+        shown=f"`{limits.CLAIM_HOLD_S.default}`; `{SNAPSHOT_HOLD_S}` for snapshots",
     )
     patience_s: int = option(
         "patience",
         whole(PATIENCE_S),
-        default=PATIENCE_S.default,
-        doc="Seconds for which requests are retried, if the server does not answer, before the query fails.",
+        "Seconds for which requests are retried, if the server does not answer, before the query fails.",
     )
     on_lost_claim: str = option(
         "onLostClaim",
         choice(FAIL, SKIP),
-        default=FAIL,
-        doc="Action if the hold has ended and claimed messages have returned to the queue: stop with an error, or skip "
+        "Action if the hold has ended and claimed messages have returned to the queue: stop with an error, or skip "
         "the claims (their messages are delivered again).",
     )
     on_acked_replay: str = option(
         "onAckedReplay",
         choice(FAIL, EMPTY),
-        default=FAIL,
-        doc="Action if a restored checkpoint repeats a batch whose messages are deleted: stop with an error, or read "
+        "Action if a restored checkpoint repeats a batch whose messages are deleted: stop with an error, or read "
         "an empty batch.",
     )
     snapshot: str | None = option(
         "snapshot",
         name_of(SNAPSHOT_CHARACTERS_MAX),
+        "Batch reads only: name of the snapshot, by which it can be read again and acknowledged.",
         shown="unique for each `load`",
-        doc="Batch reads only: name of the snapshot, by which it can be read again and acknowledged.",
     )
 
     @classmethod
@@ -366,33 +355,30 @@ class SinkOptions:
     batch_size: int = option(
         "batchSize",
         whole(BATCH_SIZE),
-        default=BATCH_SIZE.default,
-        doc="Maximum number of messages in a request; a request with long messages has fewer.",
+        "Maximum number of messages in a request; a request with long messages has fewer.",
     )
     messages_per_s_max: int | None = option(
         "messagesPerSecond",
         whole(limits.PUBLISH_PER_S),
+        "Maximum rate at which published messages become visible, over all tasks. A batch ends with its last one.",
         shown="unlimited",
-        doc="Maximum rate at which published messages become visible, over all tasks. A batch ends with its last one.",
     )
     bad_rows: str = option(
         "badRows",
-        OptionType(_bad_rows, "`fail`, `skip` or `table=PATH`"),
-        default=FAIL,
-        doc="Action for a row that cannot be sent: end the query, leave the row out, or write it with the reason to a "
+        OptionType(_bad_rows, "`fail`, `skip` or `table=PATH`", FAIL),
+        "Action for a row that cannot be sent: end the query, leave the row out, or write it with the reason to a "
         "Parquet file in the folder or bucket `PATH`.",
     )
     writer: str | None = option(
         "writer",
         name_of(_WRITER_CHARACTERS_MAX),
+        "Batch writes only: its name. Writes with the same name are sent once, in `foreachBatch` once per batch.",
         shown="unique for each write",
-        doc="Batch writes only: its name. Writes with the same name are sent once, in `foreachBatch` once per batch.",
     )
     patience_s: int = option(
         "patience",
         whole(PATIENCE_S),
-        default=PATIENCE_S.default,
-        doc="Seconds for which requests are retried, if the server does not answer, before the task fails.",
+        "Seconds for which requests are retried, if the server does not answer, before the task fails.",
     )
 
     @classmethod

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import pyarrow as pa
@@ -53,15 +53,17 @@ class ColumnsWrong(ValueError):
 def check(schema: StructType) -> None:
     """Raise ``ColumnsWrong`` if ``schema`` has other columns than ``TYPES``, or no ``body``."""
     names = [field.name.lower() for field in schema]
-    known = [name for name in names if name in TYPES]
     for field in schema:
-        if field.name.lower() not in TYPES:
-            keep = ", ".join(f'"{name}"' for name in known or ["body"])
+        name, kind = field.name.lower(), field.dataType
+        if name not in TYPES:
+            keep = ", ".join(f'"{known}"' for known in [each for each in names if each in TYPES] or ["body"])
             raise ColumnsWrong(
                 f"The column {field.name} is not a column of messages ({', '.join(TYPES)}); add select({keep})."
             )
-        if not _fits(field.name.lower(), field.dataType):
-            raise ColumnsWrong(_misfit(field.name, field.dataType))
+        if not _fits(name, kind):
+            wanted = _SAYS[TYPES[name]]
+            hint = _HINTS.get(kind.simpleString(), f"CAST({{0}} AS {wanted})").format(field.name)
+            raise ColumnsWrong(f"The column {field.name} must be {wanted}, but is {kind.simpleString()}; use {hint}.")
     if "body" not in names:
         raise ColumnsWrong("The column body is missing; add it as a string.")
     if len(set(names)) != len(names):
@@ -75,12 +77,6 @@ def _fits(name: str, kind: DataType) -> bool:
         pair = (kind.keyType, kind.valueType) if isinstance(kind, MapType) else ()
         return bool(pair) and all(isinstance(each, StringType) for each in pair)
     return isinstance(kind, StringType)
-
-
-def _misfit(name: str, kind: DataType) -> str:
-    wanted = _SAYS[TYPES[name.lower()]]
-    hint = _HINTS.get(kind.simpleString(), f"CAST({{0}} AS {wanted})").format(name)
-    return f"The column {name} must be {wanted}, but is {kind.simpleString()}; use {hint}."
 
 
 def outgoing(batch: Any) -> Any:
@@ -104,15 +100,6 @@ def _light(rows: Any) -> Iterator[Any]:
     half = rows.num_rows // 2
     yield from _light(rows.slice(0, half))
     yield from _light(rows.slice(half))
-
-
-def too_long(rows: Any, bytes_max: int) -> list[int]:
-    """Return the indexes of rows with a body longer than ``bytes_max``; a single row is checked with its attributes."""
-    if rows.num_rows == 1 and size_bytes(rows, 0) > bytes_max:  # a row too large for any request is a part by itself
-        return [0]
-    longer = pc.greater(pc.binary_length(rows.column("body")), bytes_max)
-    found: list[int] = pc.indices_nonzero(longer.fill_null(fill_value=False)).to_pylist()
-    return found
 
 
 def size_bytes(rows: Any, index: int) -> int:
@@ -168,14 +155,28 @@ class PartitionWriter:
         self._messages = 0
         self._bad: list[Any] = []  # tables of one row each
 
-    def write(self, batches: Iterator[Any]) -> Written:
-        """Stage all rows; raises ``SinkFailed``, ``ClientError`` and ``Unreachable``."""
-        for batch in batches:
-            for rows in parts(outgoing(batch), self._options.batch_size):
-                numbers = list(range(self._rows + 1, self._rows + 1 + rows.num_rows))
-                self._rows += rows.num_rows
-                self._write(rows, numbers)
-        self._keep_bad()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._queue.close()
+
+    def add(self, batch: Any) -> None:
+        """Stage the rows of ``batch``; raises ``SinkFailed``, ``ClientError`` and ``Unreachable``."""
+        for rows in parts(outgoing(batch), self._options.batch_size):
+            numbers = list(range(self._rows + 1, self._rows + 1 + rows.num_rows))
+            self._rows += rows.num_rows
+            self._write(rows, numbers)
+
+    def finish(self) -> Written:
+        """Write the rows that cannot be sent to a file, atomically; a repeated task replaces it."""
+        if self._bad and self._options.bad_rows != SKIP:
+            files, folder = fs.FileSystem.from_uri(self._options.bad_rows)
+            files.create_dir(folder)
+            queue = self._options.connection.queue_name
+            name = f"{folder}/{queue}-{self._writer}-{self._batch}-{self._partition}.parquet"
+            pq.write_table(pa.concat_tables(self._bad), f"{name}.{self._attempt}", filesystem=files)
+            files.move(f"{name}.{self._attempt}", name)
         return Written(
             writer=self._writer,
             batch=self._batch,
@@ -188,7 +189,11 @@ class PartitionWriter:
     def _write(self, rows: Any, numbers: list[int]) -> None:
         """Stage ``rows``, which have these ``numbers``, in one call without those that cannot be sent."""
         while True:
-            rows, numbers = self._leave_out(rows, numbers, too_long(rows, self._bytes_max))
+            longer = pc.greater(pc.binary_length(rows.column("body")), self._bytes_max)
+            too_long: list[int] = pc.indices_nonzero(longer.fill_null(fill_value=False)).to_pylist()
+            if len(numbers) == 1 and size_bytes(rows, 0) > self._bytes_max:  # a part by itself, with its attributes
+                too_long = [0]
+            rows, numbers = self._leave_out(rows, numbers, too_long)
             if not numbers:
                 return
             try:
@@ -227,20 +232,6 @@ class PartitionWriter:
             self._bad.append(row)
         kept = [index for index in range(rows.num_rows) if index not in indexes]
         return rows.take(pa.array(kept, pa.int64())), [numbers[index] for index in kept]
-
-    def _keep_bad(self) -> None:
-        """Write the rows that cannot be sent to a file, atomically; a repeated task replaces it."""
-        if not self._bad or self._options.bad_rows == SKIP:
-            return
-        files, folder = fs.FileSystem.from_uri(self._options.bad_rows)
-        files.create_dir(folder)
-        name = f"{folder}/{self._options.connection.queue_name}-{self._writer}-{self._batch}-{self._partition}.parquet"
-        pq.write_table(pa.concat_tables(self._bad), f"{name}.{self._attempt}", filesystem=files)
-        files.move(f"{name}.{self._attempt}", name)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._queue.close()
 
 
 _ONLY_BATCH = 0
@@ -332,11 +323,10 @@ def task() -> tuple[int, str | None, int]:
 
 
 def _stage(options: SinkOptions, batches: Iterator[Any], *, writer: str, batch: int, partition: int) -> Written:
-    rows = PartitionWriter(options, writer=writer, batch=batch, partition=partition)
-    try:
-        return rows.write(batches)
-    finally:
-        rows.close()
+    with PartitionWriter(options, writer=writer, batch=batch, partition=partition) as rows:
+        for each in batches:
+            rows.add(each)
+        return rows.finish()
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:

@@ -27,7 +27,7 @@ def acknowledge(snapshot: str, **options: str) -> int:
     Repeating it deletes nothing. Raises ``SourceFailed`` if the messages returned to the queue earlier.
     """
     read = SourceOptions.of({**options, "snapshot": snapshot})
-    with connect(read) as claims, advised():
+    with connect(read.connection) as claims, advised():
         view = claims.open(snapshot, hold_s=read.hold_s or SNAPSHOT_HOLD_S, lease_s=read.lease_s)
         if view.last < NUMBER or view.acknowledged >= NUMBER:
             return 0
@@ -43,7 +43,7 @@ def acknowledge(snapshot: str, **options: str) -> int:
 def release(snapshot: str, **options: str) -> int:
     """Return the messages of ``snapshot`` to the queue immediately; return their number."""
     read = SourceOptions.of({**options, "snapshot": snapshot})
-    with connect(read) as claims:
+    with connect(read.connection) as claims:
         view = next((view for view in claims.sources() if view.source == snapshot), None)
         if view is None or not _messages(view):
             return 0
@@ -65,7 +65,6 @@ class SnapshotReader(DataSourceReader):
     """Reads the visible messages of a queue."""
 
     def __init__(self, options: SourceOptions, name: str) -> None:
-        """Bind nothing."""
         self._options = options
         self._name = name
 

@@ -46,7 +46,6 @@ class HeldReceipts:
     """The received messages by batch, until they are deleted."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Start the renewal thread."""
         connection = options.connection
         self._options = options
         self._queue = connection.queue
@@ -90,7 +89,11 @@ class HeldReceipts:
         """Delete the messages of all batches up to ``number``."""
         done = [each for each in self._batches if each <= number]
         receipts = [message.receipt for each in done for message in self._batches.pop(each)]
-        failed = [error for errors in self._threads.map(self._delete, _chunks(receipts)) for error in errors if error]
+
+        def deleted(some: Sequence[str]) -> list[ClientError | None]:
+            return retrying(lambda: self._client.delete_batch(self._queue, some), self._options.patience_s)
+
+        failed = [error for errors in self._threads.map(deleted, _chunks(receipts)) for error in errors if error]
         if failed:
             summary = f"{len(failed)} of {len(receipts)} messages were not deleted and will be delivered again"
             _log.warning("%s: %s", summary, failed[0])
@@ -105,23 +108,22 @@ class HeldReceipts:
         count = min(count_max, SQS_RECEIVE_COUNT.maximum)
         return self._client.receive(self._queue, count=count, timeout_s=self._options.lease_s, wait_s=wait_s)
 
-    def _delete(self, receipts: Sequence[str]) -> list[ClientError | None]:
-        return retrying(lambda: self._client.delete_batch(self._queue, receipts), self._options.patience_s)
-
     def _renew(self) -> None:
-        while not self._stopped.wait(self._options.lease_s / BEATS_PER_TIMEOUT):
-            receipts = [message.receipt for batch in list(self._batches.values()) for message in list(batch)]
-            for each in self._threads.map(self._renew_batch, _chunks(receipts)):
-                if each:
-                    _log.warning("Timeouts were not renewed, so messages may be delivered again: %s", each)
+        lease_s = self._options.lease_s
 
-    def _renew_batch(self, receipts: Sequence[str]) -> ClientError | Unreachable | None:
-        changes = [VisibilityChange(receipt=receipt, timeout_s=self._options.lease_s) for receipt in receipts]
-        try:
-            results = self._client.change_visibility_batch(self._queue, changes)
-        except (ClientError, Unreachable) as error:
-            return error
-        return next((result for result in results if isinstance(result, ClientError)), None)
+        def renew(receipts: Sequence[str]) -> ClientError | Unreachable | None:
+            try:
+                changes = [VisibilityChange(receipt=receipt, timeout_s=lease_s) for receipt in receipts]
+                results = self._client.change_visibility_batch(self._queue, changes)
+            except (ClientError, Unreachable) as error:
+                return error
+            return next((result for result in results if isinstance(result, ClientError)), None)
+
+        while not self._stopped.wait(lease_s / BEATS_PER_TIMEOUT):
+            receipts = [message.receipt for batch in list(self._batches.values()) for message in list(batch)]
+            for failure in self._threads.map(renew, _chunks(receipts)):
+                if failure:
+                    _log.warning("Timeouts were not renewed, so messages may be delivered again: %s", failure)
 
 
 def _size_bytes(message: ReceivedMessage) -> int:
@@ -143,7 +145,6 @@ class MessagesPartition(InputPartition):
     """Messages for a task, with the columns of the source."""
 
     def __init__(self, batch: "pa.RecordBatch") -> None:
-        """Store the messages."""
         super().__init__(None)
         self.batch = batch
 
@@ -159,7 +160,6 @@ class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._budget: int | None = None
 
     def __reduce__(self) -> tuple[type, tuple[SourceOptions]]:
-        """Pickle only the options."""
         return SqsStreamReader, (self._options,)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
@@ -199,10 +199,7 @@ class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if messages is None:
             _log.warning("Batch %s is repeated without its messages: the queue delivers them again.", until.number)
             return []
-        name = self._options.connection.queue.rpartition("/")[2]
-        return [
-            MessagesPartition(_record_batch(shard, name)) for shard in shards(messages, self._options.shard_messages)
-        ]
+        return [MessagesPartition(self._columns(shard)) for shard in shards(messages, self._options.shard_messages)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield the messages of ``partition``."""
@@ -226,6 +223,23 @@ class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._held = HeldReceipts(self._options)
         return self._held
 
+    def _columns(self, messages: Sequence[ReceivedMessage]) -> "pa.RecordBatch":
+        import pyarrow as pa  # noqa: PLC0415 - an extra
+
+        from veilmq.wire.v1.arrow import SCHEMA  # noqa: PLC0415
+
+        queue, received_at_us = self._options.connection.queue.rpartition("/")[2], time.time_ns() // 1_000_000 * 1_000
+        rows: list[tuple[Any, ...]] = []
+        for message in messages:
+            attributes = dict(message.attributes)
+            kinds = types(attributes)
+            pairs = [*texts(attributes).items()], None if kinds is None else [*kinds.items()]
+            instants = message.sent_at_ms * 1_000, received_at_us
+            row = message.id, message.body, *pairs, message.group, *instants, message.receive_count
+            rows.append((*row, message.sequence, queue))
+        columns = zip(zip(*rows, strict=True), SCHEMA.types, strict=True)
+        return pa.RecordBatch.from_arrays([pa.array(column, kind) for column, kind in columns], schema=SCHEMA)
+
     def _receive(self, held: HeldReceipts, number: int, count_max: int) -> int:
         if self._budget is None:
             return held.receive(number, count_max, wait_s=self._options.wait_s)
@@ -241,31 +255,3 @@ def shards(messages: Sequence[ReceivedMessage], size: int) -> list[list[Received
         place = position if message.group is None else crc32(message.group.encode())
         parts[place % len(parts)].append(message)
     return [part for part in parts if part]
-
-
-def _record_batch(messages: Sequence[ReceivedMessage], queue: str) -> "pa.RecordBatch":
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
-    from veilmq.wire.v1.arrow import SCHEMA  # noqa: PLC0415
-
-    received_at_ms = time.time_ns() // 1_000_000
-    columns = zip(*(_row(message, received_at_ms, queue) for message in messages), strict=True)
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, SCHEMA.types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-
-
-def _row(message: ReceivedMessage, received_at_ms: int, queue: str) -> tuple[Any, ...]:
-    attributes = dict(message.attributes)
-    kinds = types(attributes)
-    return (
-        message.id,
-        message.body,
-        list(texts(attributes).items()),
-        None if kinds is None else list(kinds.items()),
-        message.group,
-        message.sent_at_ms * 1_000,
-        received_at_ms * 1_000,
-        message.receive_count,
-        message.sequence,
-        queue,
-    )

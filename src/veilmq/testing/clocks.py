@@ -6,6 +6,7 @@ import selectors
 import threading
 from collections.abc import Callable
 from contextvars import Context
+from dataclasses import dataclass, field
 from typing import Any
 
 from veilmq.core.limits import SECOND_MS
@@ -14,20 +15,13 @@ from veilmq.store.clock import NS_PER_MS, SystemClock
 START_MS = 1_700_000_000_000
 
 
+@dataclass(order=True, slots=True)
 class VirtualTimer:
-    """A call that was arranged."""
+    """A call that was arranged; ``number`` keeps timers of one instant in the order in which they were set."""
 
-    __slots__ = ("at_ms", "callback", "number")
-
-    def __init__(self, at_ms: int, number: int, callback: Callable[[], object]) -> None:
-        """``number`` keeps timers of one instant in the order in which they were set."""
-        self.at_ms = at_ms
-        self.number = number
-        self.callback: Callable[[], object] | None = callback
-
-    def __lt__(self, other: "VirtualTimer") -> bool:
-        """Order by instant, then by when it was set."""
-        return (self.at_ms, self.number) < (other.at_ms, other.number)
+    at_ms: int
+    number: int
+    callback: Callable[[], object] | None = field(compare=False)
 
     def cancel(self) -> None:
         """Call it off; harmless when it has happened."""
@@ -42,7 +36,6 @@ class VirtualClock(SystemClock):
     """
 
     def __init__(self, start_ms: int = START_MS, *, synchronised: bool = True) -> None:
-        """Stand at ``start_ms``."""
         self.synchronised = synchronised
         self._boots = 1
         self._boot_ms = self._wall_ms = start_ms
@@ -124,12 +117,11 @@ class SteppedClock:
     """``veilmq.consumer.clock.Clock`` for tests; threads may share it, one of them moves it."""
 
     def __init__(self, now_s: float = 0.0) -> None:
-        """Stand at ``now_s``."""
         self._now_s = now_s
         self._moved = threading.Condition()
         self._alarms: list[SteppedAlarm] = []
         self.sleeps = 0
-        """How often anybody has gone to sleep."""
+        """How often a thread has gone to sleep."""
 
     def now_s(self) -> float:
         """Return the present instant."""
@@ -166,7 +158,7 @@ class SteppedClock:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until everybody who has slept on an alarm sleeps again, with nothing to do."""
+        """Wait until each thread that has slept on an alarm sleeps again, with nothing to do."""
         with self._moved:
             for _ in range(_CHECKS_MAX):
                 if self._moved.wait_for(lambda: all(alarm.is_quiet for alarm in self._alarms), _CHECK_S):
@@ -183,7 +175,6 @@ class SteppedAlarm:
     """An alarm of a ``SteppedClock``."""
 
     def __init__(self, clock: SteppedClock, moved: threading.Condition) -> None:
-        """Made by the clock."""
         self.at_s: float | None = None
         self._clock = clock
         self._moved = moved
@@ -229,7 +220,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """Runs in a thread of its own; the properties, ``wake`` and ``call_soon_threadsafe`` are for other threads."""
 
     def __init__(self, clock: SteppedClock) -> None:
-        """Take the time from ``clock``."""
         self._waiting = _Waiting(clock)
         super().__init__(self._waiting)
         self._clock = clock
@@ -259,15 +249,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def wake(self) -> None:
         """Read the clock again."""
-        self.call_soon_threadsafe(_nothing)
+        self.call_soon_threadsafe(lambda: None)
 
     def call_soon_threadsafe(  # type: ignore[override]  # it hands on what it is given
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         """Call ``callback`` soon, and count the call."""
+
+        def call() -> None:
+            with self._lock:
+                self._calls_made += 1
+            callback(*args)
+
         with self._lock:
             self._calls_scheduled += 1
-        return super().call_soon_threadsafe(self._count_call, callback, args, context=context)
+        return super().call_soon_threadsafe(call, context=context)
 
     def run_in_executor(  # type: ignore[override]  # it hands on what it is given
         self, executor: Any, func: Callable[..., Any], *args: Any
@@ -275,16 +271,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Run ``func`` in a thread, and count it while it runs."""
         self._in_executor += 1
         future = super().run_in_executor(executor, func, *args)
-        future.add_done_callback(self._ran)
+        future.add_done_callback(lambda _: setattr(self, "_in_executor", self._in_executor - 1))
         return future
-
-    def _count_call(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
-        with self._lock:
-            self._calls_made += 1
-        callback(*args)
-
-    def _ran(self, _: object) -> None:
-        self._in_executor -= 1
 
 
 class _Waiting(selectors.DefaultSelector):
@@ -305,7 +293,3 @@ class _Waiting(selectors.DefaultSelector):
             return super().select(None)
         finally:
             self.is_asleep = False
-
-
-def _nothing() -> None:
-    """Be a reason to wake."""

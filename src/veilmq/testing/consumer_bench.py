@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from time import monotonic, sleep
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 from weakref import finalize
 
@@ -43,7 +42,6 @@ class DirectTransport(Transport):
     """``Transport`` to ``server``; what is tried again is the same, at instants of ``clock``."""
 
     def __init__(self, server: RunningServer, clock: SteppedClock) -> None:
-        """Send nothing yet."""
         super().__init__(server.endpoint)
         self._server = server
         self._clock = clock
@@ -74,7 +72,9 @@ class DirectTransport(Transport):
                 return call.reply
             if not tries:
                 raise Unreachable(self.endpoint, "connection reset by peer" if call.is_over else "no answer in time")
-            self._sleep(RETRY_PAUSE_S)
+            until_s = self._clock.now_s() + RETRY_PAUSE_S
+            while self._clock.now_s() < until_s:
+                self._alarm().wait_until(until_s)
 
     def hang_up(self) -> None:
         """Have the server answer now those that wait on purpose."""
@@ -89,11 +89,6 @@ class DirectTransport(Transport):
             call.alarm.wait_until(until_s)
         if not call.is_over:
             self._server.withdraw(call.request)
-
-    def _sleep(self, duration_s: float) -> None:
-        until_s = self._clock.now_s() + duration_s
-        while self._clock.now_s() < until_s:
-            self._alarm().wait_until(until_s)
 
     def _alarm(self) -> SteppedAlarm:
         """Return the alarm of this thread."""
@@ -172,7 +167,6 @@ class BenchTime:
     """Runs the handlers of ``app`` against ``server``, both in a time that ``advance`` moves."""
 
     def __init__(self, app: Consumer, server: RunningServer) -> None:
-        """Start nothing yet."""
         self.clock = SteppedClock()
         self.renewals: list[Renewal] = []
         self._app = app
@@ -205,17 +199,15 @@ class BenchTime:
         if self._thread.ident is None:
             self._loop.close()  # it has never run
         else:
-            self._end()
+            with suppress(RuntimeError):  # it has ended by itself, and its loop is closed
+                self._loop.call_soon_threadsafe(self._stop.set)
+            give_up_at_s = monotonic() + CLOSE_S_MAX
+            while self._thread.is_alive() and monotonic() < give_up_at_s:
+                if self._loop.is_idle:
+                    soon_s, next_s = self.clock.now_s() + _HURRY_S, self._next_s()
+                    self._move(soon_s if next_s is None else min(soon_s, next_s))
+                sleep(_CHECK_S)
         self._server.stop()
-
-    def _end(self) -> None:
-        with suppress(RuntimeError):  # it has ended by itself, and its loop is closed
-            self._loop.call_soon_threadsafe(self._stop.set)
-        give_up_at_s = monotonic() + CLOSE_S_MAX
-        while self._thread.is_alive() and monotonic() < give_up_at_s:
-            if self._loop.is_idle:
-                self._move(self._soon_s())
-            sleep(_CHECK_S)
 
     def _start(self) -> None:
         """Make the queues that are missing, and begin to receive."""
@@ -258,10 +250,6 @@ class BenchTime:
             (at_s for at_s in (server_s, self.clock.next_s(), self._loop.next_s) if at_s is not None), default=None
         )
 
-    def _soon_s(self) -> float:
-        now_s, next_s = self.clock.now_s(), self._next_s()
-        return max(now_s, min(now_s + _HURRY_S, next_s if next_s is not None else now_s + _HURRY_S))
-
     def _move(self, at_s: float) -> None:
         """Have everything stand at ``at_s``, at one stroke."""
         at_s = max(at_s, self.clock.now_s())
@@ -275,21 +263,18 @@ class BenchTime:
     def _settle(self) -> None:
         """Wait until no thread has anything left to do at this instant."""
         give_up_at_s = monotonic() + PATIENCE_S
-        while not self._is_quiet():
+        while True:
+            sleeps = self.clock.sleeps
+            if self._all_wait():
+                self._server.settle()
+                if self._all_wait() and self.clock.sleeps == sleeps:  # none has woken while requests were finished
+                    break
             if monotonic() > give_up_at_s:
                 raise TimeoutError(f"the consumer has not come to rest: {_BUSY}")
             sleep(_CHECK_S)
         failure = self._started.result().failure
         if failure is not None:
             raise failure
-
-    def _is_quiet(self) -> bool:
-        """Return whether all wait for time, and none has woken while the server finished its requests."""
-        sleeps = self.clock.sleeps
-        if not self._all_wait():
-            return False
-        self._server.settle()
-        return self._all_wait() and self.clock.sleeps == sleeps
 
     def _all_wait(self) -> bool:
         at_work = _RENEWER + self._loop.in_executor + sum(runner.threads_at_work for runner in self.runners)
@@ -314,18 +299,15 @@ class ConsumerBench:
         self._closed.atexit = False  # at exit it cannot stop in order: its threads are daemons
 
     async def __aenter__(self) -> Self:
-        """Return it."""
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stop the consumer as a program would, and then the server."""
         await asyncio.to_thread(self._closed)
 
     @property
     def faults(self) -> FaultPlan:
-        """Return the script of what happens to requests."""
+        """Return the plan of what happens to requests."""
         return self.server.faults
 
     @property

@@ -9,7 +9,7 @@ client's own request, the *outer* one, keeps its place on its connection until i
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -31,37 +31,29 @@ class Held:
     """A request without a reply; a ``Pending``."""
 
     def __init__(self, request: Request) -> None:
-        """Do nothing with ``request``."""
-        self._request = request
+        self.outer = request
 
     def withdraw(self) -> None:
-        """Let it be: the client has given up."""
+        """Do nothing: the client has given up."""
 
     def hurry(self) -> None:
-        """Hang up: the server ends, or the client will send nothing more."""
-        hang_up(self._request)
+        """Hang up: the server ends, or the client has given up."""
+        hang_up(self.outer)
 
 
-class ProxiedRequest:
+class ProxiedRequest(Held):
     """The line of the inner request, and what is pending of the outer one."""
 
     def __init__(
         self, outer: Request, *, answered: Callable[["ProxiedRequest"], object], body: bytes | None = None
     ) -> None:
         """``answered`` is called when the inner request has its reply; ``body`` is another content for it."""
-        self.outer = outer
+        super().__init__(outer)
         self.date: Date = outer.line.date
         self.proven = False
         self.timer: Timer | None = None
-        self.inner = Request(
-            self,
-            outer.method,
-            outer.target,
-            outer.headers,
-            outer.body if body is None else body,
-            outer.keep_alive,
-            outer.persistence,
-        )
+        content, rest = outer.body if body is None else body, (outer.keep_alive, outer.persistence)
+        self.inner = Request(self, outer.method, outer.target, outer.headers, content, *rest)
         self._answered = answered
 
     def begin(self, handler: Handler) -> Pending:
@@ -100,73 +92,34 @@ class ProxiedRequest:
         if self.inner.pending is not None:
             self.inner.pending.withdraw()
 
-    def hurry(self) -> None:
-        """Hang up: the server ends, or the client has given up."""
-        hang_up(self.outer)
 
-
-class Delayed:
-    """A request that the server sees later, whether its client still waits or not; a ``Pending``."""
+class Delayed(Held):
+    """A request that the server sees once ``arrive`` is called, whether its client still waits or not."""
 
     def __init__(self, request: Request, handler: Handler) -> None:
-        """Whoever makes it arranges for ``arrive`` to be called."""
-        self._request = request
+        super().__init__(request)
         self._handler = handler
         self._withdrawn = False
 
     def arrive(self) -> None:
         """Hand the request on; where no client waits any more, the reply goes nowhere."""
         if self._withdrawn:
-            ProxiedRequest(self._request, answered=_forget).begin(self._handler)
+            ProxiedRequest(self.outer, answered=lambda proxied: None).begin(self._handler)
             return
-        self._request.pending = self._handler(self._request)
+        self.outer.pending = self._handler(self.outer)
 
     def withdraw(self) -> None:
-        """Take note that the client has gone; what it sent is on its way."""
+        """Note that the client has gone; what it sent is on its way."""
         self._withdrawn = True
-
-    def hurry(self) -> None:
-        """Hang up: the server ends, or the client has given up."""
-        hang_up(self._request)
-
-
-def _forget(proxied: ProxiedRequest) -> None:
-    """Drop a reply."""
 
 
 _JSON_HEADERS = b"Content-Type: application/x-amz-json-1.0\r\n"
 _END_OF_HEAD = b"\r\n\r\n"
 _WITHOUT_RESULT = frozenset({"DeleteMessage", "ChangeMessageVisibility"})
 _BATCH = "Batch"
+_FAILED = {"SenderFault": False, "Code": "InternalError", "Message": "The entry failed; try again."}
 _NO_BATCH = "The scripted fault is for batch actions of SQS over JSON (boto3 1.28 or newer)."
 _HAS_RESULT = "The scripted fault is for deletes and changes of visibility of SQS over JSON (boto3 1.28 or newer)."
-
-
-def leave_out(request: Request, handler: Handler, places: tuple[int, ...]) -> Pending | None:
-    """Have the batch carried out without its entries at ``places``, and add these to the answer as failed."""
-    content = _content(request)
-    if "Entries" not in content:
-        _explain(request, _NO_BATCH)
-        return None
-    entries = content["Entries"]
-    failed = [_failed(entry["Id"]) for place, entry in enumerate(entries) if place in places]
-    content["Entries"] = [entry for place, entry in enumerate(entries) if place not in places]
-    if not content["Entries"]:
-        _respond(request, {"Successful": [], "Failed": failed})
-        return None
-    answered = partial(_add, failed=failed)
-    return ProxiedRequest(request, answered=answered, body=json.dumps(content).encode()).begin(handler)
-
-
-def answer_without_doing(request: Request) -> None:
-    """Answer as after success."""
-    action = request.headers.get(b"x-amz-target", b"").decode().rpartition(".")[2]
-    if action.removesuffix(_BATCH) not in _WITHOUT_RESULT:
-        _explain(request, _HAS_RESULT)
-    elif action.endswith(_BATCH):
-        _respond(request, {"Successful": [{"Id": entry["Id"]} for entry in _content(request)["Entries"]], "Failed": []})
-    else:
-        _respond(request, {})
 
 
 def _content(request: Request) -> dict[str, Any]:
@@ -174,20 +127,6 @@ def _content(request: Request) -> dict[str, Any]:
         return {}
     content: dict[str, Any] = json.loads(request.body)
     return content
-
-
-def _failed(entry: str) -> dict[str, Any]:
-    return {"Id": entry, "SenderFault": False, "Code": "InternalError", "Message": "The entry failed; try again."}
-
-
-def _add(proxied: ProxiedRequest, failed: list[dict[str, Any]]) -> None:
-    assert proxied.inner.reply is not None, "called when it is answered"
-    head, _, body = proxied.inner.reply.partition(_END_OF_HEAD)
-    if not head.startswith(b"HTTP/1.1 200"):
-        proxied.deliver()
-        return
-    answer = json.loads(body)
-    _respond(proxied.outer, answer | {"Failed": answer.get("Failed", []) + failed})
 
 
 def _respond(request: Request, answer: dict[str, Any]) -> None:
@@ -222,7 +161,6 @@ class Fault(NamedTuple):
     play: Callable[[Scene], Pending | None]
 
     def __repr__(self) -> str:
-        """Return the name."""
         return self.name
 
 
@@ -247,16 +185,51 @@ def _lose_request(scene: Scene) -> Pending:
     return Held(scene.request)
 
 
+def _fail_entries(places: tuple[int, ...], scene: Scene) -> Pending | None:
+    """Have the batch carried out without its entries at ``places``, and add these to the answer as failed."""
+    scene.happened()
+    content = _content(scene.request)
+    if "Entries" not in content:
+        _explain(scene.request, _NO_BATCH)
+        return None
+    entries = content["Entries"]
+    failed = [{"Id": entry["Id"], **_FAILED} for place, entry in enumerate(entries) if place in places]
+    content["Entries"] = [entry for place, entry in enumerate(entries) if place not in places]
+    if not content["Entries"]:
+        _respond(scene.request, {"Successful": [], "Failed": failed})
+        return None
+
+    def answered(proxied: ProxiedRequest) -> None:
+        assert proxied.inner.reply is not None, "called when it is answered"
+        head, _, body = proxied.inner.reply.partition(_END_OF_HEAD)
+        if not head.startswith(b"HTTP/1.1 200"):
+            proxied.deliver()
+            return
+        answer = json.loads(body)
+        _respond(proxied.outer, answer | {"Failed": answer.get("Failed", []) + failed})
+
+    return ProxiedRequest(scene.request, answered=answered, body=json.dumps(content).encode()).begin(scene.handler)
+
+
+def _ignore(scene: Scene) -> None:
+    """Answer as after success."""
+    scene.happened()
+    request = scene.request
+    action = request.headers.get(b"x-amz-target", b"").decode().rpartition(".")[2]
+    if action.removesuffix(_BATCH) not in _WITHOUT_RESULT:
+        _explain(request, _HAS_RESULT)
+    elif action.endswith(_BATCH):
+        _respond(request, {"Successful": [{"Id": entry["Id"]} for entry in _content(request)["Entries"]], "Failed": []})
+    else:
+        _respond(request, {})
+
+
 def _drop_answer(scene: Scene) -> Pending:
     def answered(proxied: ProxiedRequest) -> None:
         scene.happened()
         hang_up(proxied.outer)
 
     return ProxiedRequest(scene.request, answered=answered).begin(scene.handler)
-
-
-def _lose_answer(scene: Scene) -> Pending:
-    return ProxiedRequest(scene.request, answered=lambda proxied: scene.happened()).begin(scene.handler)
 
 
 def _delay_request(delay_ms: int, scene: Scene) -> Pending:
@@ -272,16 +245,6 @@ def _delay_answer(delay_ms: int, scene: Scene) -> Pending:
         scene.happened()
 
     return ProxiedRequest(scene.request, answered=answered).begin(scene.handler)
-
-
-def _fail_entries(places: tuple[int, ...], scene: Scene) -> Pending | None:
-    scene.happened()
-    return leave_out(scene.request, scene.handler, places)
-
-
-def _ignore(scene: Scene) -> None:
-    scene.happened()
-    answer_without_doing(scene.request)
 
 
 UNAVAILABLE = Fault("UNAVAILABLE", partial(_refuse, SERVICE_UNAVAILABLE, "The server is not available; try again."))
@@ -305,7 +268,10 @@ ANSWER_DROPPED = Fault("ANSWER_DROPPED", _drop_answer)
 REQUEST_LOST = Fault("REQUEST_LOST", _lose_request)
 """A black hole: no answer ever, the connection stays open; nothing is carried out."""
 
-ANSWER_LOST = Fault("ANSWER_LOST", _lose_answer)
+ANSWER_LOST = Fault(
+    "ANSWER_LOST",
+    lambda scene: ProxiedRequest(scene.request, answered=lambda proxied: scene.happened()).begin(scene.handler),
+)
 """It is carried out; no answer ever, the connection stays open."""
 
 IGNORED = Fault("IGNORED", _ignore)
@@ -347,15 +313,11 @@ class _Row:
     fault: Fault
     left: int | None
 
-    def is_for(self, action: str) -> bool:
-        return self.action in (ANY, action)
-
 
 class FaultPlan:
     """The faults of one server. Tests may write it from any thread while the server plays it."""
 
     def __init__(self, clock: Clock) -> None:
-        """``clock`` is the server's."""
         self._clock = clock
         self._lock = threading.Lock()
         self._rows: list[_Row] = []
@@ -397,7 +359,7 @@ class FaultPlan:
     # What the server calls.
 
     def around(self, handler: Handler) -> Handler:
-        """Return the handler that plays this script in front of ``handler``."""
+        """Return the handler that plays this plan in front of ``handler``."""
 
         def handle(request: Request) -> Pending | None:
             return self._play(request, handler) if self._rows else handler(request)
@@ -405,7 +367,10 @@ class FaultPlan:
         return handle
 
     def _play(self, request: Request, handler: Handler) -> Pending | None:
-        for protocol, action in _recognised(request):
+        protocol = protocol_of(request)
+        found = None if protocol is None else protocol.read(request)
+        if protocol is not None and found is not None and found.action in protocol.labels:
+            action = protocol.labels[found.action]
             fault = self._next(action)
             if fault is not None:
                 happened = partial(self._note, Happened(action, fault))
@@ -414,7 +379,7 @@ class FaultPlan:
 
     def _next(self, action: str) -> Fault | None:
         with self._lock:
-            row = next((row for row in self._rows if row.is_for(action)), None)
+            row = next((row for row in self._rows if row.action in (ANY, action)), None)
             if row is None:
                 return None
             if row.left is not None:
@@ -426,11 +391,3 @@ class FaultPlan:
     def _note(self, happened: Happened) -> None:
         with self._lock:
             self._happened.append(happened)
-
-
-def _recognised(request: Request) -> Iterator[tuple[Protocol, str]]:
-    """Yield the protocol of ``request`` and its action, if it has one that can be scripted."""
-    protocol = protocol_of(request)
-    found = None if protocol is None else protocol.read(request)
-    if protocol is not None and found is not None and found.action in protocol.labels:
-        yield protocol, protocol.labels[found.action]

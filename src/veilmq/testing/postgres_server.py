@@ -13,9 +13,9 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 START_S_MAX = 60.0
@@ -39,7 +39,9 @@ class PostgresServer:
         ``settings`` are those of ``postgresql.conf``.
         """
         self.folder = folder
-        self.port = port or _free_port()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = port or int(probe.getsockname()[1])
         self._settings = {**_PRESENT, **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._programs = programs()
@@ -62,7 +64,7 @@ class PostgresServer:
 
     @property
     def log(self) -> str:
-        """Return what it has said so far."""
+        """Return its log."""
         path = self.folder / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -73,10 +75,7 @@ class PostgresServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop."""
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def make(self) -> None:
@@ -99,7 +98,10 @@ class PostgresServer:
         with (self.folder / "log").open("ab") as log:
             command = [str(self._programs / "postgres"), "-D", str(self._data), *options]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, **_runner())
-        self._until(lambda: self._tries("pg_isready", "-q", *self._place), "start")
+        ready = [str(self._programs / "pg_isready"), "-q", *self._place]
+        self._until(
+            lambda: not subprocess.run(ready, timeout=START_S_MAX, check=False, **_runner()).returncode, "start"
+        )
 
     def stop(self) -> None:
         """End it in good order, if it runs; clients are disconnected."""
@@ -117,7 +119,12 @@ class PostgresServer:
         process, self._process = self._process, None
         assert process is not None, "it does not run"
         process.send_signal(signal.SIGSTOP)  # it begins no further one
-        while children := _children(process.pid):  # until then their memory is in use, and no other server starts
+        listed = ["ps", "-o", "pid=,stat=", "--ppid", str(process.pid)]
+        while True:  # until then their memory is in use, and no other server starts
+            found = subprocess.run(listed, capture_output=True, text=True, timeout=START_S_MAX, check=False)
+            children = [int(line.split()[0]) for line in found.stdout.splitlines() if " Z" not in line]
+            if not children:
+                break
             for pid in children:
                 os.kill(pid, signal.SIGKILL)
         process.kill()
@@ -137,10 +144,8 @@ class PostgresServer:
         self.sql("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'")
         self.sql("SELECT pg_reload_conf()")
         name = standby.folder.name
-        counted = (
-            f"SELECT count(*) FROM pg_stat_replication WHERE application_name = '{name}' AND sync_state = 'quorum'"
-        )
-        self._until(lambda: self.sql(counted) == "1", "have a synchronous standby")
+        found = f"FROM pg_stat_replication WHERE application_name = '{name}' AND sync_state = 'quorum'"
+        self._until(lambda: self.sql(f"SELECT count(*) {found}") == "1", "have a synchronous standby")
 
     def sql(self, statement: str) -> str:
         """Return what ``psql`` prints for a statement: rows, without more."""
@@ -172,10 +177,6 @@ class PostgresServer:
         if done.returncode:
             raise PostgresFailed(f"{program} failed: {done.stderr.strip()}")
         return str(done.stdout)
-
-    def _tries(self, program: str, *arguments: str) -> bool:
-        command = [str(self._programs / program), *arguments]
-        return subprocess.run(command, timeout=START_S_MAX, check=False, **_runner()).returncode == 0
 
     def _until(self, condition: Any, what: str) -> None:
         deadline_s = time.monotonic() + START_S_MAX
@@ -224,6 +225,7 @@ def _runner() -> dict[str, Any]:
     return {"env": home, "user": _other_user(), "group": _other_user(), "extra_groups": [], "cwd": "/"}
 
 
+@cache
 def _other_user() -> str:
     if subprocess.run(["id", _USER_IN_PLACE_OF_ROOT], capture_output=True, timeout=START_S_MAX, check=False).returncode:
         subprocess.run(["useradd", "--user-group", _USER_IN_PLACE_OF_ROOT], timeout=START_S_MAX, check=True)
@@ -235,15 +237,3 @@ def _open_to_others(*folders: Path) -> None:
         mode = each.stat().st_mode
         if mode & 0o005 != 0o005:
             each.chmod(mode | 0o005)
-
-
-def _children(pid: int) -> list[int]:
-    command = ["ps", "-o", "pid=,stat=", "--ppid", str(pid)]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=START_S_MAX, check=False)
-    return [int(line.split()[0]) for line in found.stdout.splitlines() if " Z" not in line]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

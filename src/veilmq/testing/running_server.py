@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from time import monotonic, sleep
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from veilmq.client import sqs
@@ -51,14 +50,12 @@ class RunningQueue:
     """A queue and its ``name`` and ``url``. ``str()`` is the URL."""
 
     def __init__(self, *, name: str, url: str, account: str, do: Do) -> None:
-        """Made by ``RunningServer.queue``."""
         self.name = name
         self.url = url
         self.full_name = f"{account}/{name}"
         self._do = do
 
     def __str__(self) -> str:
-        """Return the URL."""
         return self.url
 
     def __repr__(self) -> str:
@@ -132,7 +129,6 @@ class RunningServer:
         follow: Following | None = None,
         **settings: Any,
     ) -> None:
-        """Start nothing yet."""
         self._following = follow
         self._follow: Follow | None = None
         self.clock: SystemClock = clock or VirtualClock()
@@ -149,9 +145,7 @@ class RunningServer:
         self.bound, self._loop = self._ready.result(_PATIENCE_S)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop the server as SIGTERM would, and wait for its end."""
         self.stop()
 
@@ -183,7 +177,7 @@ class RunningServer:
 
     def reload(self) -> None:
         """Have credentials and certificate read again, as SIGHUP does; returns when they are."""
-        self._call(self._reload())
+        self._in_loop(self.bound.reload)
 
     def advance(self, ms: int = 0, *, seconds: float = 0) -> None:
         """Move the virtual clock; returns when everything that became due has been answered.
@@ -203,7 +197,8 @@ class RunningServer:
     @property
     def parked(self) -> int:
         """Return how many receives wait for a message."""
-        return self._call(self._parked())
+        self.settle()
+        return self._in_loop(lambda: self.bound.polls.parked)
 
     def wait_until(self, condition: Callable[[], object], *, patience_s: float = _PATIENCE_S) -> None:
         """Return when ``condition()`` is true; raises ``TimeoutError`` when it is not after so many real seconds.
@@ -254,30 +249,37 @@ class RunningServer:
         sent: Any = plan.respond(self._call(self._outcome(plan.command)))
         return str(sent.message_id)
 
-    # For a consumer in the same process, which needs no socket (``direct_transport``).
+    # For a consumer in the same process, which needs no socket (``DirectTransport``).
 
     def hand(self, request: Request) -> None:
         """Have ``request`` handled as if it had come by a connection."""
-        self._loop.call_soon_threadsafe(self._handle, request)
+        self._loop.call_soon_threadsafe(lambda: setattr(request, "pending", self._handler(request)))
 
     def withdraw(self, request: Request) -> None:
         """Take back ``request``: its client has given up."""
-        self._loop.call_soon_threadsafe(_withdraw, request)
+        self._loop.call_soon_threadsafe(lambda: request.pending and request.pending.withdraw())
 
     def hurry(self, request: Request) -> None:
         """Have ``request`` answered now, with what there is: its client is about to stop."""
-        self._loop.call_soon_threadsafe(_hurry, request)
+        self._loop.call_soon_threadsafe(lambda: request.pending and request.pending.hurry())
 
     def next_due_ms(self) -> int | None:
         """Return the instant at which something is due next on the virtual clock."""
-        return self._call(self._next_due_ms(self._virtual()))
+        return self._in_loop(self._virtual().next_timer_ms)
 
     def move_to(self, at_ms: int, *, first: Callable[[], object]) -> None:
         """Have the virtual clock stand at ``at_ms`` right after ``first`` was called, and do what is due then.
 
-        Whatever that sets off goes on beside the caller.
+        What follows from that goes on beside the caller.
         """
-        self._call(self._move_to(self._virtual(), at_ms, first))
+        clock = self._virtual()
+
+        async def move() -> None:
+            await self._lead(at_ms)
+            first()
+            clock.set(max(at_ms, clock.now_ms()))
+
+        self._call(move())
 
     def _virtual(self) -> VirtualClock:
         if not isinstance(self.clock, VirtualClock):
@@ -287,27 +289,9 @@ class RunningServer:
     def _context(self) -> RequestContext:
         return RequestContext(base_url=self.endpoint, account=self._settings.account, region=self._settings.region)
 
-    async def _next_due_ms(self, clock: VirtualClock) -> int | None:
-        return clock.next_timer_ms()
-
-    async def _move_to(self, clock: VirtualClock, at_ms: int, first: Callable[[], object]) -> None:
-        await self._lead(at_ms)
-        first()
-        clock.set(max(at_ms, clock.now_ms()))
-
-    def _handle(self, request: Request) -> None:
-        request.pending = self._handler(request)
-
     def _around(self, handler: Handler) -> Handler:
         self._handler = self.faults.around(handler)
         return self._handler
-
-    async def _reload(self) -> None:
-        self.bound.reload()
-
-    async def _parked(self) -> int:
-        await self._settle()
-        return self.bound.polls.parked
 
     async def _advance(self, clock: VirtualClock, until_ms: int) -> None:
         await self._settle()
@@ -328,7 +312,7 @@ class RunningServer:
             await self._follow(max(at_ms, self.clock.now_ms()))
 
     async def _settle(self) -> None:
-        """Wait for the engine's answers, until no poll is being asked any more."""
+        """Wait for the engine's answers, until no poll waits for one."""
         await self.bound.engine.answered()
         while self.bound.polls.asking:
             await self.bound.engine.answered()
@@ -341,6 +325,12 @@ class RunningServer:
 
     def _do(self, command: Command) -> object:
         return self._call(execute(self.bound.engine, command))
+
+    def _in_loop(self, call: Callable[[], T]) -> T:
+        async def run() -> T:
+            return call()
+
+        return self._call(run())
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_S)
@@ -360,26 +350,10 @@ class RunningServer:
             if self._following is not None:
                 self._follow = await closing.enter_async_context(self._following())
             await self._lead(self.clock.now_ms())
-            await self._serve_until_the_end()
-
-    async def _serve_until_the_end(self) -> None:
-        await serve(
-            self._settings,
-            clock=self.clock,
-            wall_s=self._wall_s,
-            ready=self._serving,
-            around=self._around,
-        )
-
-    def _serving(self, bound: Bound) -> None:
-        self._ready.set_result((bound, asyncio.get_running_loop()))
-
-
-def _withdraw(request: Request) -> None:
-    if request.pending is not None:
-        request.pending.withdraw()
-
-
-def _hurry(request: Request) -> None:
-    if request.pending is not None:
-        request.pending.hurry()
+            await serve(
+                self._settings,
+                clock=self.clock,
+                wall_s=self._wall_s,
+                ready=lambda bound: self._ready.set_result((bound, asyncio.get_running_loop())),
+                around=self._around,
+            )

@@ -16,7 +16,6 @@ from veilmq.testing import RunningServer
 
 
 def declared(function: Callable[..., Any], **options: Any) -> Any:
-    """Return the handler that ``function`` becomes."""
     app = Consumer("orders")
     assert app.handler(**options)(function) is function, "it stays an ordinary function"
     return app.handlers[0]

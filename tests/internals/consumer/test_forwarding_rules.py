@@ -1,4 +1,4 @@
-"""Rules files: which queue each message goes to, and what is said about files that are wrong."""
+"""Where a message goes: by a file of rules, whose errors name the place, and by a routing table."""
 
 import json
 from typing import Any
@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.forwarding.received import received
 from veilmq.client.messages import ReceivedMessage
-from veilmq.consumer.forwarding_rules import RoutesError, read_rules
+from veilmq.consumer.forwarding_rules import RoutesError, TableRouter, read_rules
+from veilmq.core.settings import RoutingTable, TimeoutClass
 
 JOB = json.dumps(
     {"job": {"kind": "render", "pages": 120, "urgent": True, "note": None, "a/b": {"m~n": 1}}, "list": [1, {"x": "y"}]}
@@ -187,3 +188,25 @@ def test_a_pointer_finds_what_a_walk_finds(document: Any, path: list[str]) -> No
     condition = f"body.{json.dumps(pointer, ensure_ascii=True)} = {{ present = true }}"
     if all(0x20 <= ord(char) != 0x7F and not 0xD800 <= ord(char) < 0xE000 and ord(char) < 0x10000 for char in pointer):
         assert holds(condition, received(json.dumps(document))) is there
+
+
+SHORT = TimeoutClass(name="short", visibility_timeout_s=2, queue="jobs-short")
+LONG = TimeoutClass(name="long", visibility_timeout_s=200, queue="jobs-long")
+TABLE = RoutingTable(version=1, attribute="kind", classes=(SHORT, LONG), keys={"a": 0}, default=1)
+
+
+def test_a_message_goes_to_the_queue_of_its_class() -> None:
+    router = TableRouter(TABLE)
+    messages = [received(kind="a"), received(kind="b"), received(), received(kind=b"a")]
+    assert [router.route(each).queue for each in messages] == ["jobs-short", "jobs-long", "jobs-long", "jobs-long"]
+    assert router.targets == {"jobs-short": 2, "jobs-long": 200}
+
+
+def test_receives_in_the_intake_do_not_count() -> None:
+    """They were those of forwarders that were killed, and nobody's work."""
+    assert TableRouter(TABLE).route(received(kind="a", receive_count=9)).queue == "jobs-short"
+
+
+def test_a_class_must_have_a_queue() -> None:
+    with pytest.raises(RoutesError, match="class bare"):
+        TableRouter(RoutingTable(version=1, classes=(TimeoutClass(name="bare", visibility_timeout_s=1),), default=0))

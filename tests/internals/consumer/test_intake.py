@@ -1,12 +1,117 @@
-"""Polls: as many as there is room for, one while it is quiet, and pauses after failures."""
+"""From the queue to the handler: receives, polls, how many messages may come, and their order."""
 
 import asyncio
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from tests.consumer.lease_play import message
+from tests.consumer.workbench import WAIT, until, workbench
+from veilmq.client import HttpQueueClient, NewMessage, ReceivedMessage
 from veilmq.client.messages import ClientError, Unreachable
-from veilmq.consumer.intake import Intake, is_fatal
+from veilmq.consumer.clock import SystemClock
+from veilmq.consumer.context import Context, Delivery, LeaseView
+from veilmq.consumer.handlers import Options
+from veilmq.consumer.intake import Intake, Outstanding, Prefetch, Receiver, Schedule, body_bytes, is_fatal
+from veilmq.consumer.leases import LeaseTable
+from veilmq.consumer.renewal_policies import Adaptive, Fixed, NServiceBusPolicy, RenewalPolicy
+from veilmq.core.settings import SettingValue
+from veilmq.testing import RunningServer
+
+QUEUE = "orders"
+RULES = json.dumps({"version": 1, "classes": [{"name": "short", "visibility_timeout_s": 5}], "keys": {}, "default": 0})
+
+
+class WatchedClient:
+    """The real client; notes the timeouts that were sent, and how often the queue's settings were read."""
+
+    def __init__(self, client: HttpQueueClient) -> None:
+        self._client = client
+        self.sent: list[int | None] = []
+        self.reads = 0
+
+    def show(self, queue: str) -> Any:
+        self.reads += 1
+        return self._client.show(queue)
+
+    def receive(self, queue: str, **options: Any) -> Any:
+        self.sent.append(options["timeout_s"])
+        return self._client.receive(queue, **{**options, "wait_s": 0})
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    with RunningServer() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[HttpQueueClient]:
+    with HttpQueueClient(server.endpoint) as made:
+        yield made
+
+
+def received_by(
+    client: HttpQueueClient, policy: RenewalPolicy, **settings: SettingValue
+) -> tuple[WatchedClient, list[int]]:
+    """Receive three times from a queue with a message; return what was asked, and the leases' timeouts."""
+    client.create_queue(QUEUE, {"visibility_timeout_s": 45, **settings})
+    client.send(QUEUE, "x")
+    watched: Any = WatchedClient(client)
+    receiver = Receiver(watched, Options(queue=QUEUE, policy=policy), LeaseTable(SystemClock()))
+    leases = [lease for _ in range(3) for lease in receiver.receive(10)]
+    return watched, [lease.timeout_s for lease in leases]
+
+
+def test_nservicebus_reads_the_queues_timeout_once_and_sends_none(client: HttpQueueClient) -> None:
+    """Where it has none of its own."""
+    watched, timeouts = received_by(client, NServiceBusPolicy())
+    assert (watched.sent, watched.reads, timeouts) == ([None] * 3, 1, [45])
+
+
+def test_until_it_has_observed_something_adaptive_sends_the_queues_timeout(client: HttpQueueClient) -> None:
+    """As it was read, once: whoever changes the queue's timeout meanwhile does not change the end of our leases."""
+    watched, timeouts = received_by(client, Adaptive())
+    assert (watched.sent, watched.reads, timeouts) == ([45] * 3, 1, [45])
+
+
+@pytest.mark.parametrize(
+    "policy", [NServiceBusPolicy(message_visibility_timeout=120), Fixed(120)], ids=["nservicebus", "fixed"]
+)
+def test_a_timeout_of_its_own_is_sent_with_each_receive(client: HttpQueueClient, policy: RenewalPolicy) -> None:
+    """And nothing is read."""
+    watched, timeouts = received_by(client, policy)
+    assert (watched.sent, watched.reads, timeouts) == ([120] * 3, 0, [120])
+
+
+@pytest.mark.parametrize("policy", [NServiceBusPolicy(), Adaptive()], ids=["nservicebus", "adaptive"])
+def test_a_lease_ends_when_its_consumer_thinks_whatever_the_queues_rules(
+    server: RunningServer, client: HttpQueueClient, policy: RenewalPolicy
+) -> None:
+    """With visibility rules no answer says which timeout a message was given; so each receive names one."""
+    watched, timeouts = received_by(client, policy, visibility_rules=RULES)
+    (held,) = server.queue(QUEUE).in_flight
+    assert (watched.sent, watched.reads, timeouts) == ([45] * 3, 1, [45])
+    assert held.visible_at_ms == server.clock.now_ms() + 45_000
+
+
+def test_at_a_queue_with_rules_adaptive_sends_what_it_has_observed(
+    server: RunningServer, client: HttpQueueClient
+) -> None:
+    """Nothing is left to the rules then either."""
+    client.create_queue(QUEUE, {"visibility_rules": RULES})
+    client.send(QUEUE, "x")
+    table = LeaseTable(SystemClock())
+    receiver = Receiver(client, Options(queue=QUEUE, policy=Adaptive(), wait_s=0), table)
+    receiver.subscription.hold.add(100.0, now_s=table.clock.now_s())
+    (lease,) = receiver.receive(10)
+    (held,) = server.queue(QUEUE).in_flight
+    assert lease.timeout_s > 120
+    assert held.visible_at_ms == server.clock.now_ms() + lease.timeout_s * 1_000
+
 
 UNREACHABLE = Unreachable("http://nowhere", "made up")
 MISSING = ClientError("AWS.SimpleQueueService.NonExistentQueue", "There is none.", 400)
@@ -16,7 +121,6 @@ class Source:
     """A queue that answers when the test says so."""
 
     def __init__(self, room: int = 100) -> None:
-        """Have ``room`` for messages."""
         self.room = room
         self.asked: list[int] = []
         self.answers: list[asyncio.Future[list[str]]] = []
@@ -26,7 +130,6 @@ class Source:
         self.resume = asyncio.Event()
 
     def intake(self, polls_max: int = 3) -> Intake[str]:
-        """Return an intake of this queue."""
         return Intake(
             self.receive,
             room=lambda: self.room,
@@ -37,7 +140,6 @@ class Source:
         )
 
     async def receive(self, count: int) -> list[str]:
-        """Wait for the test's answer."""
         self.asked.append(count)
         answer: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
         self.answers.append(answer)
@@ -51,13 +153,11 @@ class Source:
 
 
 async def turn() -> None:
-    """Let what can go on go on."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
 def played(scenario: Callable[[Source, Intake[str]], object], **options: int) -> None:
-    """Run a scenario."""
 
     async def play() -> None:
         source = Source(**options)
@@ -176,3 +276,190 @@ def test_stopping_waits_for_the_polls_on_their_way() -> None:
 )
 def test_only_what_a_human_must_mend_is_fatal(error: Exception, fatal: bool) -> None:
     assert is_fatal(error) is fatal
+
+
+def test_nothing_is_held_ready_before_anything_is_known_or_when_handlers_are_slow() -> None:
+    prefetch = Prefetch()
+    assert prefetch.target(10, lease_s=30) == 0
+    prefetch.handled(2.0)
+    prefetch.received(0.01)
+    assert prefetch.target(10, lease_s=30) == 0
+
+
+def test_what_is_handled_during_two_receives_is_held_ready() -> None:
+    """Ten slots of 10 ms make 1,000 a second; a receive of 10 ms counts a fifth at first."""
+    prefetch = Prefetch()
+    prefetch.handled(0.01)
+    prefetch.received(0.05)
+    assert prefetch.target(10, lease_s=30) == 21
+
+
+def test_it_ends_at_what_the_user_says_and_at_half_a_lease() -> None:
+    prefetch = Prefetch(5)
+    prefetch.handled(0.5)
+    prefetch.received(1.0)
+    assert prefetch.target(100, lease_s=30) == 5
+    assert prefetch.target(2, lease_s=1) == 2
+
+
+BODY = replace(message("r"), body="x" * 10)
+
+
+def test_without_a_message_there_is_room() -> None:
+    """Nobody knows how large the first will be."""
+    assert Outstanding(1).room(10) == 10
+
+
+def test_the_mean_says_how_many_may_come() -> None:
+    """As many as fit, one while anything is left, none beyond the limit."""
+    outstanding = Outstanding(45)
+    outstanding.add(BODY)
+    assert [outstanding.room(most) for most in (10, 3, 0, -2)] == [3, 3, 0, -2]
+    for _ in range(3):
+        outstanding.add(BODY)
+    assert outstanding.room(10) == 1
+    outstanding.add(BODY)
+    assert (outstanding.held_bytes, outstanding.room(10)) == (50, 0)
+    outstanding.remove(BODY)
+    assert outstanding.room(10) == 1
+
+
+def test_one_that_is_too_large_is_handled_all_the_same() -> None:
+    """Alone."""
+    outstanding = Outstanding(5)
+    outstanding.add(BODY)
+    assert outstanding.room(10) == 0
+    outstanding.remove(BODY)
+    assert outstanding.room(10) == 1
+
+
+def test_bodies_are_measured_as_they_travel() -> None:
+    """In UTF-8."""
+    assert [body_bytes(replace(BODY, body=body)) for body in ("", "abc", "äöü", "€")] == [0, 3, 6, 3]
+
+
+def test_a_consumer_holds_no_more_than_its_limit_and_goes_on_after_each_settle() -> None:
+    """25 bytes are two messages and half of a third, which is the last that may come; the others wait at the queue."""
+    with workbench() as bench:
+        app = bench.consumer("large")
+        held: list[int] = []
+        bodies: list[str] = []
+
+        @app.handler(wait=WAIT, max_outstanding_bytes=25, concurrency=8)
+        async def work(body: str) -> None:
+            bodies.append(body)
+
+        async def scenario() -> None:
+            bench.client.send("large", "0" * 30)
+            async with bench.working(app) as running:
+                await until(lambda: bodies)
+                app.on("receive", lambda ctx: held.append(running.runners[0].held))
+                for number in range(1, 31, 10):
+                    batch = [NewMessage(body=f"{place:010d}") for place in range(number, number + 10)]
+                    bench.client.send_batch("large", batch)
+                await until(lambda: len(bodies) == 31)
+                await bench.settled(running)
+
+        asyncio.run(scenario())
+    assert max(held) <= 3
+
+
+def deliveries(*texts: str) -> list[Delivery]:
+    """Return deliveries whose group is the first letter of their text, none for a digit."""
+    table = LeaseTable(SystemClock())
+    messages = [
+        ReceivedMessage(
+            id=text,
+            receipt=text,
+            body=text,
+            attributes={},
+            sent_at_ms=0,
+            first_received_at_ms=0,
+            receive_count=1,
+            group=text[0] if text[0].isalpha() else None,
+        )
+        for text in texts
+    ]
+    leases = table.take(
+        table.subscribe("q", NServiceBusPolicy()), messages, requested_at_s=0, answered_at_s=0, timeout_s=30
+    )
+    return [Delivery(lease, Context(lease.message, LeaseView(lease, table))) for lease in leases]
+
+
+def filled(given: list[Delivery], *, ordered: bool = True) -> Schedule:
+    schedule = Schedule(ordered=ordered)
+    for delivery in given:
+        schedule.add(delivery)
+    return schedule
+
+
+def bodies_of(given: list[Delivery]) -> list[str]:
+    return [delivery.message.body for delivery in given]
+
+
+def taken(schedule: Schedule) -> list[str]:
+    found = []
+    while (delivery := schedule.next()) is not None:
+        found.append(delivery.message.body)
+    return found
+
+
+def test_without_order_groups_mean_nothing() -> None:
+    assert taken(filled(deliveries("a1", "a2", "b1"), ordered=False)) == ["a1", "a2", "b1"]
+
+
+def test_one_of_each_group_may_begin() -> None:
+    schedule = filled(deliveries("a1", "a2", "b1", "1"))
+    assert len(schedule) == 4
+    assert taken(schedule) == ["a1", "b1", "1"]
+    assert len(schedule) == 1
+
+
+def test_the_next_follows_when_the_one_before_is_done() -> None:
+    given = deliveries("a1", "a2", "a3")
+    schedule = filled(given)
+    assert taken(schedule) == ["a1"]
+    schedule.done(given[0])
+    assert taken(schedule) == ["a2"]
+    schedule.done(given[1])
+    assert taken(schedule) == ["a3"]
+    schedule.done(given[2])
+    schedule.add(deliveries("a4")[0])
+    assert taken(schedule) == ["a4"], "the group begins anew"
+
+
+def test_a_failure_hands_back_the_rest_once() -> None:
+    given = deliveries("a1", "a2", "a3", "b1")
+    schedule = filled(given)
+    taken(schedule)
+    assert bodies_of(schedule.failed(given[0])) == ["a2", "a3"]
+    assert schedule.failed(given[0]) == []
+    assert len(schedule) == 0
+
+
+def test_one_that_waits_is_taken_out_with_what_is_behind_it() -> None:
+    given = deliveries("a1", "a2", "a3", "a4")
+    schedule = filled(given)
+    taken(schedule)
+    assert bodies_of(schedule.remove(given[2])) == ["a4"]
+    assert len(schedule) == 1
+    schedule.done(given[0])
+    assert taken(schedule) == ["a2"]
+
+
+def test_one_that_could_begin_is_taken_out_with_its_group() -> None:
+    given = deliveries("a1", "a2")
+    schedule = filled(given)
+    assert bodies_of(schedule.remove(given[0])) == ["a2"]
+    assert taken(schedule) == []
+    assert schedule.remove(given[0]) == []
+
+
+def test_draining_leaves_the_group_of_a_running_message_closed() -> None:
+    given = deliveries("a1", "a2", "b1", "b2")
+    schedule = filled(given)
+    schedule.next()
+    assert bodies_of(schedule.drain()) == ["b1", "a2", "b2"]
+    assert len(schedule) == 0
+    schedule.add(deliveries("a3")[0])
+    assert taken(schedule) == [], "a1 is not done"

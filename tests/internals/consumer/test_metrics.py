@@ -1,7 +1,9 @@
-"""The metrics of a consumer: every name that there is to be, told by each library that is installed."""
+"""The metrics of a consumer: every name that there is to be, exported by each library that is installed."""
 
 import asyncio
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -23,6 +25,7 @@ from veilmq.consumer.metrics import (
     buckets,
     export_otel,
     exported,
+    is_installed,
 )
 from veilmq.consumer.status import consumer_metrics
 
@@ -38,7 +41,6 @@ GAUGES = ["leased", "running", "buffered", "lease_length_seconds", "guard_second
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Workbench]:
-    """Give a server with a clock that the test moves."""
     with workbench() as made:
         yield made
 
@@ -48,36 +50,33 @@ def value(name: str, **labels: str) -> float | None:
     return REGISTRY.get_sample_value(f"veilmq_consumer_{name}", labels)
 
 
-def test_every_name_is_told_while_a_consumer_runs(bench: Workbench) -> None:
+async def test_every_name_is_told_while_a_consumer_runs(bench: Workbench) -> None:
     """From its start, whether anything has happened or not."""
     app = bench.consumer("every-name", visibility_timeout_s=90)
     app.declare(acting.act_async, wait=WAIT)
     bench.client.send("every-name", "x")
     labels = {"queue": "every-name", "handler": "act_async"}
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-            names = {metric.name: metric.kind for metric in consumer_metrics(running.runners, running.renewals)}
-            assert names == {
-                "veilmq_consumer_events": MetricKind.COUNTER,
-                **{f"veilmq_consumer_{name}": MetricKind.COUNTER for name in COUNTERS},
-                **{f"veilmq_consumer_{name}_seconds": MetricKind.HISTOGRAM for name in HISTOGRAMS},
-                **{f"veilmq_consumer_{name}": MetricKind.GAUGE for name in GAUGES},
-            }
-            told = {event: value("events_total", event=event, **labels) for event in EVENTS}
-            assert {event: count for event, count in told.items() if count} == {"received": 1, "started": 1, "acked": 1}
-            assert set(COUNTED) <= set(told)
-            assert None not in told.values()
-            assert [value(name, **labels) for name in ("leased", "running", "buffered")] == [0, 0, 0]
-            assert value("lease_length_seconds", **labels) is not None
-            assert value("guard_seconds", **labels) is not None
-            assert value("handle_time_seconds_count", **labels) == 1
-            assert value("renew_calls_total") == 0
-            assert value("renew_entries_total", result="renewed") == 0
-            assert value("margin_at_renewal_seconds_count") == 0
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
+        names = {metric.name: metric.kind for metric in consumer_metrics(running.runners, running.renewals)}
+        assert names == {
+            "veilmq_consumer_events": MetricKind.COUNTER,
+            **{f"veilmq_consumer_{name}": MetricKind.COUNTER for name in COUNTERS},
+            **{f"veilmq_consumer_{name}_seconds": MetricKind.HISTOGRAM for name in HISTOGRAMS},
+            **{f"veilmq_consumer_{name}": MetricKind.GAUGE for name in GAUGES},
+        }
+        told = {event: value("events_total", event=event, **labels) for event in EVENTS}
+        assert {event: count for event, count in told.items() if count} == {"received": 1, "started": 1, "acked": 1}
+        assert set(COUNTED) <= set(told)
+        assert None not in told.values()
+        assert [value(name, **labels) for name in ("leased", "running", "buffered")] == [0, 0, 0]
+        assert value("lease_length_seconds", **labels) is not None
+        assert value("guard_seconds", **labels) is not None
+        assert value("handle_time_seconds_count", **labels) == 1
+        assert value("renew_calls_total") == 0
+        assert value("renew_entries_total", result="renewed") == 0
+        assert value("margin_at_renewal_seconds_count") == 0
     assert "veilmq_consumer" not in generate_latest(REGISTRY).decode()
 
 
@@ -170,3 +169,23 @@ def test_buckets_are_cumulative() -> None:
     assert (counts["0.001"], counts["0.5"], counts["43200.0"], counts["+Inf"]) == (3, 4, 4, 5)
     assert len(counts) == len(EDGES_S) + 1
     assert spread.sum_s == pytest.approx(100_000.301)
+
+
+def test_a_module_is_found_without_being_imported() -> None:
+    assert is_installed("veilmq.consumer")
+    assert is_installed("prometheus_client")
+
+
+def test_what_a_consumer_may_not_need_is_not_imported_with_it() -> None:
+    """What tells numbers and spans, what tests need, and the server cost a program nothing until it uses them."""
+    unwanted = ("prometheus_client", "opentelemetry", "boto3", "pydantic", "rich", "cyclopts", "pyarrow", "pytest",
+                "veilmq.server", "veilmq.store.sqlite", "veilmq.testing", "veilmq.cli")  # fmt: skip
+    program = f"import sys, veilmq.consumer; print(*({set(unwanted)} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_what_is_not_there_is_no_error() -> None:
+    """Neither a package, nor a module of a package that is there, nor one of a package that is not."""
+    for name in ("no_such_library", "veilmq.no_such_module", "no_such_library.part"):
+        assert not is_installed(name)

@@ -1,7 +1,8 @@
-"""The renewer and the table against a network that fails: what is tried again, what is believed, what is lost."""
+"""The renewer against a network that fails: what is tried again, what is believed, what is lost, what is counted."""
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -19,12 +20,20 @@ from tests.consumer.lease_play import (
 )
 from veilmq.client.messages import ClientError, Hidden, Unreachable
 from veilmq.consumer.leases import Lease, LeaseLost, LeaseState, LeaseTable, RenewalRequest, Watcher
+from veilmq.consumer.metrics import Histogram
 from veilmq.consumer.renewal_policies import Fixed, NServiceBusPolicy, RenewalResult
-from veilmq.consumer.renewer import RenewalMetrics, Renewer
+from veilmq.consumer.renewer import RenewalMetrics, Renewer, class_of
 from veilmq.testing import SteppedClock
 from veilmq.testing.clocks import SteppedAlarm
 
 HELD, SUSPECT, LOST, ENDED = LeaseState.HELD, LeaseState.SUSPECT, LeaseState.LOST, LeaseState.ENDED
+
+
+def held(**options: Any) -> tuple[Play, Lease]:
+    """Return a play with one lease of 30 s, which is renewed every 20 s."""
+    play = Play(Fixed(30, 20), **options)
+    (lease,) = play.take(timeout_s=30)
+    return play, lease
 
 
 class TestFaults:
@@ -38,8 +47,7 @@ class TestFaults:
     @pytest.mark.parametrize("whole", [True, False], ids=["call", "entry"])
     def test_one_failure_is_tried_again_at_once(self, error: ClientError | Unreachable, whole: bool) -> None:
         """The next try comes within 0.15 s, and the lease was never in doubt."""
-        play = Play(Fixed(30, 20), jitter=0.5)
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held(jitter=0.5)
         entries = {"r": error} if isinstance(error, ClientError) else {}
         play.queue.script = [Answer(error=error) if whole or not entries else Answer(entries=entries)]
         play.until(45)
@@ -49,8 +57,7 @@ class TestFaults:
 
     def test_failures_until_the_end_leave_the_lease_in_doubt(self) -> None:
         """Pauses double up to 1.6 s; at the deadline it is SUSPECT, and not before; no 503 makes it LOST."""
-        play = Play(Fixed(30, 20), jitter=0.5)
-        play.take(timeout_s=30)
+        play, _ = held(jitter=0.5)
         play.queue.script = [Answer(error=BUSY)] * 100
         play.until(29.999)
         assert play.news == []
@@ -61,8 +68,7 @@ class TestFaults:
 
     def test_a_success_after_the_end_proves_nothing(self) -> None:
         """The message is hidden again, which may save it, but whether somebody else has it is not known."""
-        play = Play(Fixed(30, 20), jitter=0.5)
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held(jitter=0.5)
         play.queue.script = [Answer(error=BUSY)] * 11
         play.until(100)
         assert play.news == [(30, "r", SUSPECT)]
@@ -72,13 +78,11 @@ class TestFaults:
 
     def test_an_answer_that_comes_after_the_end_proves_nothing(self) -> None:
         """It was sent in time; but a server that took it late may have said yes to a receipt that does nothing."""
-        play = Play(Fixed(30, 20))
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held()
         play.until(19)
         play.jump(29.9)
         assert lease.state is HELD
-        play = Play(Fixed(30, 20))
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held()
         play.queue.script = [Answer(takes_s=0.4)]
         play.jump(29.8)
         assert play.news == [(30.2, "r", SUSPECT)]
@@ -86,8 +90,7 @@ class TestFaults:
     @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
     def test_a_server_that_says_what_it_did_is_believed_however_late(self, fifo: bool) -> None:
         """It answers after the end that nobody else has had the message: it was ours all the time."""
-        play = Play(Fixed(30, 20), fifo=fifo)
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held(fifo=fifo)
         play.queue.script = [Answer(entries={"r": Hidden(30.0)}, takes_s=0.4)]
         play.jump(29.8)
         assert (play.news, lease.state) == ([], HELD)
@@ -95,8 +98,7 @@ class TestFaults:
 
     def test_a_lease_in_doubt_is_held_again_by_the_servers_word(self) -> None:
         """It was noticed too late, but nobody has taken the message meanwhile; it may be released again."""
-        play = Play(Fixed(30, 20))
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held()
         play.queue.script = [Answer(entries={"r": Hidden(30.0)})]
         play.jump(32)
         assert play.news == [(32, "r", SUSPECT)]
@@ -105,8 +107,7 @@ class TestFaults:
 
     def test_a_lease_that_was_lost_stays_lost(self) -> None:
         """Its handler was cancelled: no proof comes back from that."""
-        play = Play(Fixed(30, 20), strict=True)
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held(strict=True)
         (asked,) = play.table.prepare([lease])
         play.clock.set(31)
         play.renewer.run_due()
@@ -117,16 +118,14 @@ class TestFaults:
     def test_a_server_that_grants_less_is_believed(self) -> None:
         """Less than was asked for counts, more does not."""
         for granted_s, ends_s in ((12.0, 32), (99.0, 50)):
-            play = Play(Fixed(30, 20))
-            (lease,) = play.take(timeout_s=30)
+            play, lease = held()
             play.queue.script = [Answer(entries={"r": Hidden(granted_s)})]
             play.until(20)
             assert lease.expires_at_s == ends_s
 
     def test_an_answer_just_in_time_is_proof(self) -> None:
         """And the new deadline counts from when it was sent."""
-        play = Play(Fixed(30, 20))
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held()
         play.queue.script = [Answer(takes_s=0.1)]
         play.jump(29.8)
         assert play.news == []
@@ -134,8 +133,7 @@ class TestFaults:
 
     def test_in_a_fifo_queue_doubt_is_loss(self) -> None:
         """An expired receipt does nothing there."""
-        play = Play(Fixed(30, 20), fifo=True)
-        play.take(timeout_s=30)
+        play, _ = held(fifo=True)
         play.queue.script = [Answer(error=BUSY)] * 100
         play.until(60)
         assert play.news == [(30, "r", LOST)]
@@ -161,8 +159,7 @@ class TestFaults:
 
     def test_a_swallowed_call_costs_a_try_and_not_the_lease(self) -> None:
         """The first call gets no answer; it is given up in time for others."""
-        play = Play(Fixed(30, 20), jitter=0.5)
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held(jitter=0.5)
         play.queue.script = [Answer(takes_s=1_000)]
         play.until(26)
         assert play.queue.asked == [(20, 30), (25.1, 30)]
@@ -171,8 +168,7 @@ class TestFaults:
     def test_connections_swallowed_for_half_and_for_twice_the_timeout(self) -> None:
         """A third of the lease is there for it: what ends before the deadline is survived, what does not is noticed."""
         for from_s, to_s, news in [(10, 25, []), (10, 70, [(30, "r", SUSPECT)])]:
-            play = Play(Fixed(30, 20), jitter=0.5)
-            play.take(timeout_s=30)
+            play, _ = held(jitter=0.5)
             play.until(from_s)
             play.queue.script = [Answer(takes_s=1_000)]
             while play.clock.now_s() < to_s:
@@ -183,8 +179,7 @@ class TestFaults:
 
     def test_a_stop_of_the_process_is_noticed_at_the_first_look(self) -> None:
         """Stopped for 40 s and woken: the state is in doubt for whoever looks, before the renewer does."""
-        play = Play(Fixed(30, 20))
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held()
         play.clock.set(40)
         assert lease.state_at(40) is SUSPECT
         assert not play.table.may_release(lease)
@@ -193,8 +188,7 @@ class TestFaults:
 
     def test_nothing_ends_the_renewers_thread(self) -> None:
         """An error that nobody thought of is a failed try."""
-        play = Play(Fixed(30, 20), jitter=0.5)
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held(jitter=0.5)
         play.queue.script = [Answer(error=ZeroDivisionError())]  # type: ignore[arg-type]
         play.until(21)
         assert len(play.queue.calls) == 2
@@ -248,8 +242,7 @@ class TestRaces:
 
     def test_a_delete_does_not_wait_for_a_renewal(self) -> None:
         """It is settled at once, and the late error of the renewal means nothing."""
-        play = Play(Fixed(30, 20))
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held()
         (asked,) = sent(play, at_s=20)
         play.table.settle(lease)
         assert len(play.table) == 0
@@ -260,8 +253,7 @@ class TestRaces:
 
     def test_a_renewal_that_meets_our_own_delete_is_no_loss(self) -> None:
         """The message is gone because we deleted it, and the answer to that is still on its way."""
-        play = Play(Fixed(30, 20), jitter=0.5)
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held(jitter=0.5)
         (asked,) = sent(play, at_s=20)
         lease.deleting = True
         play.table.answered([asked], [RenewalResult.GONE])
@@ -271,8 +263,7 @@ class TestRaces:
 
     def test_a_release_waits_for_a_renewal(self) -> None:
         """Sent before the renewal has arrived, it would be undone by it."""
-        play = Play(Fixed(30, 20))
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held()
         (asked,) = sent(play, at_s=20)
         withdrawal = play.table.withdraw(lease)
         assert not withdrawal.done()
@@ -283,8 +274,7 @@ class TestRaces:
 
     def test_a_release_after_a_loss_is_forbidden(self) -> None:
         """The renewal that was waited for brought the bad news."""
-        play = Play(Fixed(30, 20))
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held()
         (asked,) = sent(play, at_s=20)
         withdrawal = play.table.withdraw(lease)
         play.table.answered([asked], [RenewalResult.GONE])
@@ -292,8 +282,7 @@ class TestRaces:
 
     def test_a_release_past_the_deadline_is_forbidden(self) -> None:
         """Allowed when it was asked for, not any more when it is to be sent."""
-        play = Play(Fixed(30, 20))
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held()
         assert play.table.withdraw(lease).result(0) is True
         assert play.table.may_release(lease)
         play.clock.set(30)
@@ -301,8 +290,7 @@ class TestRaces:
 
     def test_a_withdrawn_lease_that_is_settled_tells_so(self) -> None:
         """Nobody waits for ever, and settling twice is harmless."""
-        play = Play(Fixed(30, 20))
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held()
         sent(play, at_s=20)
         withdrawal = play.table.withdraw(lease)
         play.table.settle(lease)
@@ -312,8 +300,7 @@ class TestRaces:
 
     def test_a_fence_is_a_renewal_at_once(self) -> None:
         """And passes when that succeeded."""
-        play = Play(Fixed(30, 20))
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held()
         play.until(5)
         fence = play.table.confirm(lease)
         assert not fence.done()
@@ -326,8 +313,7 @@ class TestRaces:
     @pytest.mark.parametrize("gone", [False, True])
     def test_a_fence_that_nobody_waits_for_harms_nobody(self, gone: bool) -> None:
         """The handler was cancelled in it. The other one, which waits for the same answer, has it."""
-        play = Play(Fixed(30, 20))
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held()
         given_up, fence = play.table.confirm(lease), play.table.confirm(lease)
         given_up.cancel()
         play.queue.script = [Answer(entries={"r": GONE})] if gone else []
@@ -337,8 +323,7 @@ class TestRaces:
     @pytest.mark.parametrize("answer", [Answer(entries={"r": GONE}), Answer(takes_s=0.6)], ids=["gone", "too-late"])
     def test_a_fence_fails_without_proof(self, answer: Answer) -> None:
         """The side effect behind it must not happen."""
-        play = Play(Fixed(30, 20))
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held()
         play.clock.set(29.5)
         fence = play.table.confirm(lease)
         play.queue.script = [answer]
@@ -347,8 +332,7 @@ class TestRaces:
 
     def test_a_fence_on_a_lost_lease_fails_at_once(self) -> None:
         """Without a call."""
-        play = Play(Fixed(30, 20))
-        (lease,) = play.take(timeout_s=30)
+        play, lease = held()
         play.jump(40)
         calls = len(play.queue.calls)
         with pytest.raises(LeaseLost, match="suspect"):
@@ -394,16 +378,14 @@ class TestBatches:
 
     def test_a_cap_ends_renewals(self) -> None:
         """A handler may hold its message for so long and no longer."""
-        play = Play(Fixed(30, 20), cap_s=50)
-        play.take(timeout_s=30)
+        play, _ = held(cap_s=50)
         play.until(200)
         assert play.queue.asked == [(20, 30), (40, 30)]
         assert play.news == [(70, "r", SUSPECT)]
 
     def test_a_cap_that_passes_while_nobody_looks_counts(self) -> None:
         """Woken late, the renewer lets be what it may not renew any more, and notices the end."""
-        play = Play(Fixed(30, 20), cap_s=45)
-        play.take(timeout_s=30)
+        play, _ = held(cap_s=45)
         play.until(30)
         play.jump(46)
         play.until(100)
@@ -498,12 +480,10 @@ class CountingClock(SteppedClock):
     """Counts how often its alarms ring."""
 
     def __init__(self) -> None:
-        """Begin at 0."""
         super().__init__()
         self.rings = 0
 
     def alarm(self) -> "CountingAlarm":
-        """Return an alarm that nobody sleeps on."""
         return CountingAlarm(self, threading.Condition())
 
 
@@ -511,12 +491,10 @@ class CountingAlarm(SteppedAlarm):
     """Counts on its clock."""
 
     def __init__(self, clock: CountingClock, moved: threading.Condition) -> None:
-        """Made by the clock."""
         super().__init__(clock, moved)
         self._counting = clock
 
     def ring(self) -> None:
-        """Count."""
         self._counting.rings += 1
 
 
@@ -534,7 +512,6 @@ def test_a_timeout_of_zero_is_refused() -> None:
 
 
 def lease_of(play: Play) -> Lease:
-    """Return its only lease."""
     (lease,) = play.table.open_leases()
     return lease
 
@@ -546,3 +523,54 @@ def test_leases_are_renewed_while_they_wait_for_their_turn() -> None:
     play.until(45)
     assert play.queue.asked == [(20, 40)]
     assert lease_of(play).state is HELD
+
+
+@pytest.fixture
+def counted() -> RenewalMetrics:
+    return RenewalMetrics()
+
+
+@pytest.fixture
+def play(counted: RenewalMetrics) -> Play:
+    made = Play(Fixed(30, 20), jitter=0.5)
+    made.renewer = Renewer(made.table, made.queue, metrics=counted, calls_max=1)
+    return made
+
+
+def observed(spread: Histogram) -> tuple[int, float]:
+    """Return how many observations there were, and their sum."""
+    return sum(spread.counts), round(spread.sum_s, 6)
+
+
+def test_the_margin_is_what_was_left_and_the_lateness_what_was_missed(play: Play, counted: RenewalMetrics) -> None:
+    """One renewal at 20 s, and one 1.5 s late."""
+    play.take(timeout_s=30)
+    play.until(25)
+    assert observed(counted.margin) == (1, 10.0)
+    assert observed(counted.lateness) == (1, 0.0)
+    play.until(42, late_s=1.5)
+    assert observed(counted.margin) == (2, 18.5)
+    assert observed(counted.lateness) == (2, 1.5)
+    assert (counted.calls, counted.entries) == (2, 2)
+
+
+def test_a_retry_has_a_margin_and_is_not_late(play: Play, counted: RenewalMetrics) -> None:
+    """It is late by what failed before it."""
+    play.take(timeout_s=30)
+    play.queue.script = [Answer(error=BUSY)]
+    play.until(25)
+    assert observed(counted.margin) == (2, 19.9)
+    assert observed(counted.lateness) == (1, 0.0)
+    assert +counted.results == {"again": 1, "renewed": 1}
+
+
+def test_why_renewals_fail_is_counted_by_entry(play: Play, counted: RenewalMetrics) -> None:
+    """Of a whole call, and of entries."""
+    play.take("a", "b", timeout_s=30)
+    play.queue.script = [Answer(error=BUSY), Answer(entries={"a": GONE, "b": THROTTLED})]
+    play.until(25)
+    assert counted.errors == {"ServiceUnavailable": 2, "InvalidParameterValue": 1, "Throttling": 1}
+
+
+def test_what_is_no_answer_of_a_server_is_named_by_its_kind() -> None:
+    assert class_of(Unreachable("http://queue", "cut off")) == "Unreachable"

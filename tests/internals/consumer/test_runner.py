@@ -22,12 +22,11 @@ BRISK = Fixed(10, every=0.02)
 
 @pytest.fixture
 def bench() -> Iterator[Workbench]:
-    """Give a server."""
     with workbench() as made:
         yield made
 
 
-def test_a_lost_lease_cancels_the_handler_and_touches_nothing(bench: Workbench) -> None:
+async def test_a_lost_lease_cancels_the_handler_and_touches_nothing(bench: Workbench) -> None:
     """The queue is purged under the handler: its message is nobody's any more."""
     app = bench.consumer("taken")
     lost: list[str] = []
@@ -43,37 +42,31 @@ def test_a_lost_lease_cancels_the_handler_and_touches_nothing(bench: Workbench) 
             ctx.check()
         raise asyncio.CancelledError
 
-    async def scenario() -> None:
-        sent = bench.client.send("taken", "x").id
-        async with bench.working(app) as running:
-            await until(lambda: running.runners[0].working)
-            bench.client.purge("taken")
-            await until(lambda: endings)
-            assert lost == [sent]
-            assert running.runners[0].counts.events["left"] == 1
-        assert running.exit_code == 0
-
-    asyncio.run(scenario())
+    sent = bench.client.send("taken", "x").id
+    async with bench.working(app) as running:
+        await until(lambda: running.runners[0].working)
+        bench.client.purge("taken")
+        await until(lambda: endings)
+        assert lost == [sent]
+        assert running.runners[0].counts.events["left"] == 1
+    assert running.exit_code == 0
     assert [ending.kind for ending in endings] == [EndingKind.LEFT]
 
 
-def test_a_process_whose_message_is_lost_is_killed_if_so_wanted(bench: Workbench) -> None:
+async def test_a_process_whose_message_is_lost_is_killed_if_so_wanted(bench: Workbench) -> None:
     """Even one that never looks up; another takes the next message."""
     app = bench.consumer("killed")
     app.declare(acting.spin, pool="process", kill_on_lost=True, concurrency=1, wait=WAIT, lease=BRISK)
     bench.client.send("killed", "x")
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await until(lambda: running.renewals.calls)
-            bench.client.purge("killed")
-            await until(lambda: running.runners[0].counts.events["left"])
-            assert running.runners[0].working == 0
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await until(lambda: running.renewals.calls)
+        bench.client.purge("killed")
+        await until(lambda: running.runners[0].counts.events["left"])
+        assert running.runners[0].working == 0
 
 
-def test_a_function_may_decide_about_a_loss(bench: Workbench) -> None:
+async def test_a_function_may_decide_about_a_loss(bench: Workbench) -> None:
     """The handler goes on, and is told nothing."""
     app = bench.consumer("decided")
     told: list[str] = []
@@ -88,33 +81,27 @@ def test_a_function_may_decide_about_a_loss(bench: Workbench) -> None:
         await go_on.wait()
         assert not ctx.cancelled.is_set()
 
-    async def scenario() -> None:
-        sent = bench.client.send("decided", "x").id
-        async with bench.working(app) as running:
-            await until(lambda: running.runners[0].working)
-            bench.client.purge("decided")
-            await go_on.wait()
-            assert told == [sent]
-
-    asyncio.run(scenario())
+    sent = bench.client.send("decided", "x").id
+    async with bench.working(app) as running:
+        await until(lambda: running.runners[0].working)
+        bench.client.purge("decided")
+        await go_on.wait()
+        assert told == [sent]
 
 
-def test_a_fence_in_a_process_is_asked_of_the_parent(bench: Workbench) -> None:
+async def test_a_fence_in_a_process_is_asked_of_the_parent(bench: Workbench) -> None:
     """A renewal proves the lease before the side effect."""
     app = bench.consumer("fenced")
     app.declare(acting.fenced, pool="process", concurrency=1, wait=WAIT)
     bench.client.send("fenced", "x")
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-            assert +running.renewals.results == {"proven": 1}
-            assert running.runners[0].counts.events["acked"] == 1
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
+        assert +running.renewals.results == {"proven": 1}
+        assert running.runners[0].counts.events["acked"] == 1
 
 
-def test_a_batch_fails_in_part(bench: Workbench) -> None:
+async def test_a_batch_fails_in_part(bench: Workbench) -> None:
     """What fails comes back as it says, what cannot be decoded is rejected, the rest is done."""
     app = bench.consumer("rows")
     bench.client.create_queue("dead")
@@ -129,18 +116,15 @@ def test_a_batch_fails_in_part(bench: Workbench) -> None:
 
     bench.client.send_batch("rows", [NewMessage(body=text) for text in ("1", "2", "three", "3")])
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-            events = running.runners[0].counts.events
-            assert (events["acked"], events["retried"], events["rejected"]) == (2, 1, 1)
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
+        events = running.runners[0].counts.events
+        assert (events["acked"], events["retried"], events["rejected"]) == (2, 1, 1)
     assert sizes == [3], "full at four, and one of them was never shown to the handler"
     assert bench.counts("rows") == (0, 1)
 
 
-def test_a_batch_that_raises_fails_whole(bench: Workbench) -> None:
+async def test_a_batch_that_raises_fails_whole(bench: Workbench) -> None:
     """In a thread as on the loop."""
     app = bench.consumer("whole")
 
@@ -150,14 +134,11 @@ def test_a_batch_that_raises_fails_whole(bench: Workbench) -> None:
 
     bench.client.send_batch("whole", [NewMessage(body=text) for text in "ab"])
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await until(lambda: running.runners[0].counts.events["retried"] == 2)
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await until(lambda: running.runners[0].counts.events["retried"] == 2)
 
 
-def test_batches_hold_one_key_each(bench: Workbench) -> None:
+async def test_batches_hold_one_key_each(bench: Workbench) -> None:
     """Keys come from the items."""
     app = bench.consumer("keyed")
     seen: list[set[str]] = []
@@ -171,15 +152,12 @@ def test_batches_hold_one_key_each(bench: Workbench) -> None:
 
     bench.client.send_batch("keyed", [NewMessage(body=text) for text in ("a1", "b1", "a2", "b2")])
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
     assert sorted(map(sorted, seen)) == [["a1", "a2"], ["b1", "b2"]]
 
 
-def test_a_message_whose_key_cannot_be_told_comes_back(bench: Workbench) -> None:
+async def test_a_message_whose_key_cannot_be_told_comes_back(bench: Workbench) -> None:
     """It has failed, as if the handler had; those around it are handled, and the queue is received from."""
     app = bench.consumer("keyless")
     seen: list[str] = []
@@ -193,19 +171,16 @@ def test_a_message_whose_key_cannot_be_told_comes_back(bench: Workbench) -> None
 
     bench.client.send_batch("keyless", [NewMessage(body=text) for text in ('"a"', '""', '"b"')])
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-            bench.client.send("keyless", '"c"')
-            await until(lambda: len(seen) == 3)
-            await bench.settled(running)
-            assert running.runners[0].counts.events["retried"] == 1
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
+        bench.client.send("keyless", '"c"')
+        await until(lambda: len(seen) == 3)
+        await bench.settled(running)
+        assert running.runners[0].counts.events["retried"] == 1
     assert (sorted(seen), bench.counts("keyless")) == (['"a"', '"b"', '"c"'], (0, 1))
 
 
-def test_what_fails_around_a_handler_fails_the_message(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_fails_around_a_handler_fails_the_message(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes back: a message that nobody settled would be held for hours."""
     app = bench.consumer("around")
     app.declare(acting.act_async, wait=WAIT, retry=Backoff("1h", jitter="none"))
@@ -216,30 +191,24 @@ def test_what_fails_around_a_handler_fails_the_message(bench: Workbench, monkeyp
     monkeypatch.setattr(AsyncPool, "run", fail)
     bench.client.send("around", "x")
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await until(lambda: running.runners[0].counts.events["retried"])
-            await bench.settled(running)
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await until(lambda: running.runners[0].counts.events["retried"])
+        await bench.settled(running)
     assert bench.counts("around") == (0, 1)
 
 
-def test_numbers_are_exported_while_it_runs(bench: Workbench) -> None:
+async def test_numbers_are_exported_while_it_runs(bench: Workbench) -> None:
     """And not afterwards."""
     app = bench.consumer("counted")
     app.declare(acting.act_async, wait=WAIT)
     bench.client.send("counted", "x")
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-            text = generate_latest(REGISTRY).decode()
-            labels = 'event="acked",handler="act_async",queue="counted"'
-            assert f"veilmq_consumer_events_total{{{labels}}} 1.0" in text
-            assert 'veilmq_consumer_hold_time_seconds_count{handler="act_async",queue="counted"} 1.0' in text
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
+        text = generate_latest(REGISTRY).decode()
+        labels = 'event="acked",handler="act_async",queue="counted"'
+        assert f"veilmq_consumer_events_total{{{labels}}} 1.0" in text
+        assert 'veilmq_consumer_hold_time_seconds_count{handler="act_async",queue="counted"} 1.0' in text
     assert "veilmq_consumer" not in generate_latest(REGISTRY).decode()
 
 
@@ -258,7 +227,7 @@ def test_a_hook_that_fails_harms_nobody(bench: Workbench) -> None:
     assert asyncio.run(scenario()).runners[0].counts.events["acked"] == 1
 
 
-def test_one_lost_message_does_not_end_its_batch(bench: Workbench) -> None:
+async def test_one_lost_message_does_not_end_its_batch(bench: Workbench) -> None:
     """It is told to its own item; the rest of the batch is done."""
     app = bench.consumer("lossy")
     seen: list[bool] = []
@@ -272,17 +241,14 @@ def test_one_lost_message_does_not_end_its_batch(bench: Workbench) -> None:
 
     bench.client.send_batch("lossy", [NewMessage(body=text) for text in "ab"])
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await until(lambda: seen and not running.runners[0].held)
-            assert running.runners[0].counts.events["lost"] == 1
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await until(lambda: seen and not running.runners[0].held)
+        assert running.runners[0].counts.events["lost"] == 1
     assert seen == [False]
     assert bench.counts("lossy") == (0, 0)
 
 
-def test_a_batch_whose_time_is_over_comes_back_whole(bench: Workbench) -> None:
+async def test_a_batch_whose_time_is_over_comes_back_whole(bench: Workbench) -> None:
     """One call, one time."""
     app = bench.consumer("timely")
 
@@ -292,11 +258,8 @@ def test_a_batch_whose_time_is_over_comes_back_whole(bench: Workbench) -> None:
 
     bench.client.send_batch("timely", [NewMessage(body=text) for text in "ab"])
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await until(lambda: running.runners[0].counts.events["retried"] == 2)
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await until(lambda: running.runners[0].counts.events["retried"] == 2)
 
 
 @pytest.mark.slow

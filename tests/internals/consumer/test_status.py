@@ -13,27 +13,25 @@ import pytest
 
 from tests.consumer import acting
 from tests.consumer.workbench import WAIT, Workbench, until, workbench
-from veilmq.consumer import Consumer, Fixed
+from veilmq.consumer import Adaptive, Consumer, Fixed, NServiceBusPolicy
 from veilmq.consumer.app import statuses
-from veilmq.consumer.status import WorkerStatus, announced, replies, status_folder
+from veilmq.consumer.renewal_policies import Measured, RenewalPolicy
+from veilmq.consumer.status import WorkerStatus, announced, guard_of, replies, status_folder
 
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Workbench]:
-    """Give a server with a clock that the test moves."""
     with workbench() as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give this test a status_folder of its own."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path
 
 
 def read(data: bytes | None) -> WorkerStatus:
-    """Return the one worker that answered."""
     assert data is not None
     (status,) = msgspec.json.decode(data, type=list[WorkerStatus])
     return status
@@ -77,18 +75,15 @@ def test_a_worker_tells_of_each_lease(bench: Workbench) -> None:
     assert list(status_folder().iterdir()) == []
 
 
-def test_a_consumer_may_stay_unseen(bench: Workbench) -> None:
+async def test_a_consumer_may_stay_unseen(bench: Workbench) -> None:
     """By one argument."""
     bench.client.create_queue("unseen")
     app = Consumer("unseen", endpoint=bench.server.endpoint, seen=False)
     app.declare(acting.act_async, wait=WAIT)
 
-    async def scenario() -> None:
-        async with bench.working(app):
-            assert statuses() == []
-            assert not status_folder().exists()
-
-    asyncio.run(scenario())
+    async with bench.working(app):
+        assert statuses() == []
+        assert not status_folder().exists()
 
 
 def test_only_the_user_may_enter() -> None:
@@ -119,7 +114,6 @@ def test_a_path_that_is_too_long_leaves_the_worker_unseen(monkeypatch: pytest.Mo
 
 
 def leave_behind() -> Path:
-    """Leave a socket at which nobody listens."""
     left = status_folder() / "1-dead.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(left))
@@ -180,3 +174,19 @@ def test_without_a_runtime_folder_the_one_for_temporary_files_has_it(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert status_folder() == tmp_path / f"veilmq-{os.getuid()}"
     assert list(replies()) == []
+
+
+BUSY = Measured(hold_s=60.0, renewal_s=0.5, renewals=1_000, lateness_s=0.25, call_s=0.4)
+
+
+@pytest.mark.parametrize(
+    ("policy", "timeout_s", "measured", "guard_s"),
+    [
+        pytest.param(Fixed(60, 20), 60, Measured(), 40.0, id="fixed"),
+        pytest.param(Adaptive(), 90, Measured(), 30.0, id="adaptive-share"),
+        pytest.param(Adaptive(guard_share=0.0), 90, BUSY, 4.0, id="adaptive-measured"),
+        pytest.param(NServiceBusPolicy(), 30, Measured(), 10.0, id="nservicebus"),
+    ],
+)
+def test_the_guard_of_a_fresh_lease(policy: RenewalPolicy, timeout_s: int, measured: Measured, guard_s: float) -> None:
+    assert guard_of(policy, timeout_s, measured) == pytest.approx(guard_s)

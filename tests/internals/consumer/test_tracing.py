@@ -27,20 +27,17 @@ AMAZONS = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Samp
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Workbench]:
-    """Give a server with a clock that the test moves."""
     with workbench() as made:
         yield made
 
 
 @pytest.fixture
 def exporter() -> InMemorySpanExporter:
-    """Keep the spans that end."""
     return InMemorySpanExporter()
 
 
 @pytest.fixture(autouse=True)
 def tracer(exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> trace.Tracer:
-    """Configure a provider, for this test, and give a tracer of it."""
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
@@ -48,7 +45,6 @@ def tracer(exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> t
 
 
 def run(bench: Workbench, app: Consumer) -> None:
-    """Handle what there is."""
 
     async def scenario() -> None:
         async with bench.working(app) as running:
@@ -58,7 +54,6 @@ def run(bench: Workbench, app: Consumer) -> None:
 
 
 def by_name(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
-    """Return the spans that ended."""
     return {span.name: span for span in exporter.get_finished_spans()}
 
 
@@ -181,7 +176,6 @@ def test_a_lost_lease_is_an_event_and_an_error(bench: Workbench, exporter: InMem
 
 
 def received(attributes: dict[str, Attribute], trace_header: str | None = None) -> ReceivedMessage:
-    """Return a message with these."""
     return ReceivedMessage(
         id="m",
         receipt="r",

@@ -1,24 +1,42 @@
-"""The exporter: what is in the files is what happened, once, whatever it is stopped by."""
+"""The exporter and its targets: what is in the files is what happened, once, whatever it is stopped by."""
 
 import asyncio
 import json
+import os
+import re
+import sys
 import threading
+import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
+import pyarrow as pa
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import dataset, fs, parquet
 
 from tests.store.host import Host
 from tests.store.logged import events_of, logging_to, plan
 from veilmq.core.commands import Command
 from veilmq.core.errors import StoreFull
-from veilmq.core.receipts import CountEvents, EventCounts, ForgetEvents, PlanExport, ReceiptClosed
+from veilmq.core.receipts import (
+    CountEvents,
+    EventCounts,
+    EventPage,
+    EventRange,
+    ForgetEvents,
+    PlanExport,
+    ReadEvents,
+    ReceiptClosed,
+)
+from veilmq.core.receipts import Forgotten as Forgot
 from veilmq.events import EventsError
 from veilmq.events.exporter import Exporter, Target, open_target
-from veilmq.events.parquet import DATA_SET, SCHEMA
+from veilmq.events.parquet import DATA_SET, SCHEMA, encoded
 from veilmq.store.port import execute
+from veilmq.testing import VirtualClock
 
 HOUR_MS = 3_600_000
 
@@ -31,19 +49,16 @@ class StoppingTarget(Target):
     """A folder whose writer is stopped, or fails, in a step."""
 
     def __init__(self, folder: Path) -> None:
-        """Stop nowhere yet."""
         super().__init__(fs.LocalFileSystem(), str(folder), local=True)
         self.stop_before: str | None = None
         self.error: BaseException = Stopped()
         self.steps: list[str] = []
 
     def write(self, path: str, table: Any) -> None:
-        """Write, unless it is stopped before."""
         self._reach("write")
         super().write(path, table)
 
     def rename(self, temporary: str, path: str) -> None:
-        """Rename, unless it is stopped before."""
         self._reach("rename")
         super().rename(temporary, path)
 
@@ -57,14 +72,12 @@ class Stage:
     """A logged engine, a target, and an exporter between them."""
 
     def __init__(self, host: Host, folder: Path) -> None:
-        """Nothing is exported yet."""
         self.host = host
         self.target = StoppingTarget(folder)
         self.stop_before_command: type[Command] | None = None
         self.known: list[ReceiptClosed] = []
 
     def exporter(self, *, events_per_range: int = 1_000) -> Exporter:
-        """Return a new one, as after a start."""
 
         async def make() -> Exporter:
             return Exporter(
@@ -94,12 +107,10 @@ class Stage:
             self.host.delete(receipt)
 
     def flush(self, **options: int) -> EventCounts:
-        """Export everything."""
         return self.host.run(self.exporter(**options).flush())
 
     @property
     def counts(self) -> EventCounts:
-        """What the store says."""
         counts: EventCounts = self.host.do(CountEvents())
         return counts
 
@@ -117,7 +128,6 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    """Return an engine on a store that survives, with one queue."""
     with logging_to(tmp_path / "store") as host:
         host.create()
         yield Stage(host, tmp_path / "events")
@@ -411,3 +421,243 @@ def test_a_url_of_pyarrow(stage: Stage) -> None:
     found = stage.target._filesystem.get_file_info(fs.FileSelector("bucket", recursive=True))
     entry, file = [info.path.removeprefix(f"bucket/events/{DATA_SET}/") for info in found if info.is_file]
     assert (entry[:8], file[:16]) == ("_ranges/", "date=2023-11-14/")
+
+
+PERIOD_S = 60
+
+
+class CountingStore:
+    """Has ranges of two events; `log` has the names of the commands that it was given."""
+
+    def __init__(self, *, ranges: int = 0, came: int = 0, slices: int = 1) -> None:
+        self.recorded = 2 * ranges
+        self.exported = 0
+        self.log: list[str] = []
+        self._came = came
+        self._slices = slices
+        self._left = slices
+        self._answers: dict[type[Command], Callable[[], Any]] = {
+            CountEvents: self._count,
+            PlanExport: self._plan,
+            ReadEvents: lambda: EventPage(batches=[], next=self.exported + 3),
+            ForgetEvents: self._forget,
+        }
+
+    async def execute(self, command: Command) -> Any:
+        await asyncio.sleep(0)
+        self.log.append(type(command).__name__)
+        return self._answers[type(command)]()
+
+    def _count(self) -> EventCounts:
+        return EventCounts(recorded=self.recorded, exported=self.exported, dropped=0)
+
+    def _plan(self) -> EventRange | None:
+        self.recorded += self._came
+        if self.exported == self.recorded:
+            return None
+        return EventRange(node="n", first=self.exported + 1, last=self.exported + 2)
+
+    def _forget(self) -> Forgot:
+        self._left -= 1
+        if self._left:
+            return Forgot(more=True)
+        self._left = self._slices
+        self.exported += 2
+        return Forgot(more=False)
+
+
+def run_story(store: CountingStore, folder: Path, story: Callable[[Exporter, VirtualClock], Awaitable[None]]) -> None:
+
+    async def tell() -> None:
+        clock = VirtualClock()
+        exporter = Exporter(
+            execute=store.execute, clock=clock, target=open_target(str(folder)), period_s=PERIOD_S, events_per_range=2
+        )
+        await story(exporter, clock)
+
+    asyncio.run(tell())
+
+
+async def check_once(exporter: Exporter, clock: VirtualClock) -> None:
+    """Let five seconds pass, and the exporter do what it does then."""
+    clock.advance(5_000)
+    if exporter._checking is not None:
+        await exporter._checking
+
+
+def test_a_flush_ends_though_events_go_on_to_come(tmp_path: Path) -> None:
+    store = CountingStore(ranges=2, came=2)
+
+    async def story(exporter: Exporter, clock: VirtualClock) -> None:
+        await exporter.flush()
+
+    run_story(store, tmp_path, story)
+    assert store.exported == 4
+
+
+def test_two_flushes_do_not_export_the_same(tmp_path: Path) -> None:
+    """The second finds nothing left."""
+    store = CountingStore(ranges=1)
+
+    async def story(exporter: Exporter, clock: VirtualClock) -> None:
+        await asyncio.gather(exporter.flush(), exporter.flush())
+
+    run_story(store, tmp_path, story)
+    assert (store.exported, store.log.count("ReadEvents")) == (2, 1)
+
+
+def test_a_range_is_forgotten_whole_before_the_next(tmp_path: Path) -> None:
+    store = CountingStore(ranges=1, slices=3)
+
+    async def story(exporter: Exporter, clock: VirtualClock) -> None:
+        await exporter.flush()
+
+    run_story(store, tmp_path, story)
+    assert (store.exported, store.log.count("ForgetEvents")) == (2, 3)
+
+
+def test_a_period_begins_with_each_export(tmp_path: Path) -> None:
+    """In between it counts what waits, and no more than that."""
+    store = CountingStore()
+    planned_at_s: list[int] = []
+
+    async def story(exporter: Exporter, clock: VirtualClock) -> None:
+        exporter.start()
+        for place in range(30):
+            plans = store.log.count("PlanExport")
+            await check_once(exporter, clock)
+            if store.log.count("PlanExport") > plans:
+                planned_at_s.append(5 * (place + 1))
+        await exporter.close()
+
+    run_story(store, tmp_path, story)
+    assert planned_at_s == [PERIOD_S, 2 * PERIOD_S]
+
+
+def test_a_whole_range_is_exported_at_once_and_less_is_not(tmp_path: Path) -> None:
+    store = CountingStore()
+
+    async def story(exporter: Exporter, clock: VirtualClock) -> None:
+        exporter.start()
+        store.recorded = 1
+        await check_once(exporter, clock)
+        assert store.exported == 0
+        store.recorded = 2
+        await check_once(exporter, clock)
+        assert store.exported == 2
+        await exporter.close()
+
+    run_story(store, tmp_path, story)
+
+
+TABLE = pa.table({name: ["a"] for name in ("queue", "key", "group_hash", "outcome", "node")})
+ROWS = TABLE.append_column("event", pa.array([1]))
+for instant in ("sent_at", "received_at", "closed_at"):
+    ROWS = ROWS.append_column(instant, pa.array([1], pa.timestamp("ms")))
+FILE = encoded(ROWS)
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_folder_is_made_and_a_file_appears_whole(tmp_path: Path, scheme: str) -> None:
+    folder = tmp_path / "a" / "b"
+    target = open_target(f"{scheme}{folder}")
+    assert folder.is_dir()
+    target.put("date=1/hour=2", "x.parquet", FILE)
+    target.put("date=1/hour=2", "x.parquet", FILE)
+    (file,) = [path for path in folder.rglob("*") if path.is_file()]
+    assert file == folder / "date=1" / "hour=2" / "x.parquet"
+
+
+def test_what_is_put_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file before it has its name, then its folder and those above it, which may be new, up to the root's."""
+    synced: list[str] = []
+
+    def note(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()).removeprefix(str(tmp_path)))
+
+    target = open_target(str(tmp_path / "events"))
+    monkeypatch.setattr(os, "fsync", note)
+    target.put("date=1/hour=2", "x.parquet", FILE)
+    hour = "/events/date=1/hour=2"
+    written, *folders = synced
+    assert re.fullmatch(rf"{hour}/_x\.parquet\.[0-9a-f]{{8}}\.tmp", written)
+    assert folders == [hour, "/events/date=1", "/events", ""]
+
+
+def test_what_a_writer_that_was_killed_left_goes_with_the_file(tmp_path: Path) -> None:
+    """Two may write the same file at one time, each under a name of its own."""
+    hour = tmp_path / "date=1" / "hour=2"
+    hour.mkdir(parents=True)
+    for name in ("_x.parquet.0badcafe.tmp", "_y.parquet.0badcafe.tmp"):
+        (hour / name).write_text("half a file")
+    open_target(str(tmp_path)).put("date=1/hour=2", "x.parquet", FILE)
+    assert sorted(path.name for path in hour.iterdir()) == ["_y.parquet.0badcafe.tmp", "x.parquet"]
+
+
+def test_a_relative_folder_counts_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert open_target("events").root == str(tmp_path / "events")
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EventsError, match=r"cannot be made: .*\."):
+        open_target(str(tmp_path / "file" / "events"))
+
+
+def test_a_url_of_fsspec() -> None:
+    target = open_target("memory://bucket/events")
+    target.put("date=1/hour=2", "x.parquet", FILE)
+    memory = fsspec.filesystem("memory")
+    (path,) = memory.find("/bucket/events")
+    assert path == "/bucket/events/date=1/hour=2/x.parquet"
+    with memory.open(path) as file:
+        assert parquet.read_table(file).num_rows == 1
+
+
+def test_a_file_is_replaced_where_moving_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An export that is begun again finds files of the one before, and would fail for ever."""
+    moves: Callable[..., None] = MemoryFileSystem.mv
+
+    def move(memory: Any, path1: str, path2: str, **options: Any) -> None:
+        if memory.exists(path2) or "closed" in path2:
+            raise FileExistsError(path2)
+        moves(memory, path1, path2, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "mv", move)
+    target = open_target("memory://unmoved/events")
+    for _ in range(2):
+        target.put("hour=2", "x.parquet", FILE)
+    assert [path.rpartition("/")[2] for path in fsspec.filesystem("memory").find("/unmoved")] == ["x.parquet"]
+    with pytest.raises(OSError, match="closed"):
+        target.put("hour=2", "closed.parquet", FILE)
+
+
+def test_a_url_that_nobody_knows() -> None:
+    with pytest.raises(EventsError, match=r"elsewhere://bucket/events .* cannot be used"):
+        open_target("elsewhere://bucket/events")
+
+
+def test_a_url_that_pyarrow_does_not_know_needs_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(EventsError, match="pip install fsspec"):
+        open_target("elsewhere://bucket/events")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("elsewhere://user:geheim@host/events", "elsewhere://host/events"),
+        ("s3://AKID:geheim@bucket/events?bogus=geheim", "s3://bucket/events"),
+        ("s3://AKID:ge/geheim@bucket/[", "s3://bucket/["),
+        ("ftp://user:geheim@127.0.0.1:1/events", "ftp://127.0.0.1:1/events"),
+    ],
+)
+@pytest.mark.parametrize("module", ["fsspec.core", "s3fs"])
+def test_secrets_of_a_url_are_not_shown(url: str, shown: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence ends in logs, and so does what Python says that it came from; whatever fails says so in words."""
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(EventsError) as caught:
+        open_target(url)
+    assert shown in str(caught.value)
+    assert "geheim" not in "".join(traceback.format_exception(caught.value))

@@ -53,7 +53,6 @@ def made(
 
 
 def key_with(first: ReceiptCounts, *, queue: str = "jobs", key: str = "a") -> KeyCounts:
-    """Return a key that has first receipts alone."""
     return KeyCounts(queue=queue, key=key, first=first)
 
 
@@ -87,3 +86,7 @@ def renewed(every_s: int, held_s: Sequence[int] = range(1, 301)) -> ReceiptCount
         made(timeout_s=30.0 + each // every_s * every_s, deleted=[(each, 1.0)], extended=True) for each in longer
     )
     return replace(found, extensions=float(sum(each // every_s for each in longer)))
+
+
+def scaled(counts: ReceiptCounts, weight: float) -> ReceiptCounts:
+    return ReceiptCounts(counts.codes, counts.counts * weight, counts.squares * weight**2, counts.extensions * weight)

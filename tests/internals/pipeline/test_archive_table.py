@@ -1,9 +1,10 @@
-"""The table of the archive: what is committed counts once, and compaction changes nothing for a reader."""
+"""The table of the archive: commits, readers, compactions, and what a kill leaves."""
 
 import subprocess
 import sys
 import threading
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,19 +15,50 @@ from deltalake.schema import PrimitiveType
 from pyarrow import fs
 
 from tests.conftest import EVERYTHING
-from tests.internals.pipeline.archived_file import AT, DAY, rows, written
 from tests.tidy.tree import ROOT
 from veilmq.pipeline.archive_table import (
     CONTENT,
     PARTITION,
     SCHEMA,
     WRITER,
+    ArchiveFile,
     ArchiveTable,
     Compaction,
     FileWriter,
     compact,
 )
 from veilmq.pipeline.session import PipelineFailed
+
+DAY = date(2026, 1, 2)
+AT = datetime(2026, 1, 2, 3, 0, 0, 1_500, UTC)
+
+
+def rows(ids: Sequence[str], *, day: date = DAY) -> list[dict[str, object]]:
+    """Return messages with these `ids`, sent a second after each other."""
+    start = AT + (day - DAY)
+    return [
+        {
+            "id": id_,
+            "body": f"body of {id_}",
+            "attributes": [("Type", "a")],
+            "attribute_types": None,
+            "group": None,
+            "sent_at": start + timedelta(seconds=place),
+            "received_at": start + timedelta(seconds=place),
+            "receive_count": 1,
+            "sequence_number": None,
+        }
+        for place, id_ in enumerate(ids)
+    ]
+
+
+def written(
+    table: ArchiveTable, ids: Sequence[str], *, queue: str = "orders", day: date = DAY, content: pa.Schema = CONTENT
+) -> ArchiveFile:
+    """Write a file of messages with these `ids` into the place of `table`."""
+    file = FileWriter(table.place, queue=queue, day=day, content=content)
+    file.add(pa.Table.from_pylist(rows(ids, day=day), schema=CONTENT))
+    return file.finish()
 
 
 def ids(table: ArchiveTable) -> list[str]:
@@ -39,14 +71,12 @@ PLACES = ["folder", pytest.param("bucket", marks=EVERYTHING)]
 
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return where a table can be made: in a folder, and in a bucket."""
     root: str = request.getfixturevalue("bucket") if request.param == "bucket" else str(tmp_path)
     return f"{root}/archive"
 
 
 @pytest.fixture
 def table(place: str) -> ArchiveTable:
-    """Return an empty table."""
     made = ArchiveTable(place)
     made.create()
     return made
@@ -300,7 +330,7 @@ def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 def test_processes_that_commit_at_the_same_time_lose_nothing(table: ArchiveTable) -> None:
     """Each entry of the log is one writer's: every batch is there, once, and no number is left out."""
     program = (
-        "import sys; from tests.internals.pipeline.archived_file import written; "
+        "import sys; from tests.internals.pipeline.test_archive_table import written; "
         "from veilmq.pipeline.archive_table import ArchiveTable; table = ArchiveTable(sys.argv[1]); "
         "[table.commit(writer=sys.argv[2], batch=n, files=[written(table, [f'{sys.argv[2]}-{n}'])]) for n in range(5)]"
     )

@@ -15,7 +15,6 @@ from veilmq.pipeline.tune import known
 
 
 def bucket(ms: float) -> int:
-    """Return the bucket of a duration."""
     return math.floor(math.log(ms) / math.log(RATIO))
 
 

@@ -21,7 +21,6 @@ OURS = Prices()
 
 
 def load(*work: tuple[float, float], crash_rate: float = 0.0, receives_max: int = 5) -> Load:
-    """Return the load of work of (seconds, share)."""
     mass = np.zeros(BUCKETS)
     for time_s, share in work:
         mass[bucket_of(time_s)] += share

@@ -1,24 +1,31 @@
-"""The jobs on a standalone cluster of Spark, and through a Spark Connect server: processes of their own, both."""
+"""The jobs on a cluster of Spark, through a Spark Connect server, and the declarative pipeline of the examples."""
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import msgspec
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 
 from tests.client.traffic import drained, left, send_in_order
 from tests.conftest import EVERYTHING, need_java
-from tests.internals.pipeline.archived_file import written
-from tests.internals.pipeline.connect_server import ConnectServer
+from tests.internals.pipeline.test_archive_table import written
 from tests.internals.proofs.standalone import Standalone
 from tests.pipeline.closed import row
 from tests.pipeline.made_report import content
+from tests.tidy.tree import ROOT
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.core.messages import Attribute
 from veilmq.core.receipts import Outcome
@@ -26,6 +33,78 @@ from veilmq.core.settings import RoutingTable, TimeoutClass
 from veilmq.events.parquet import SCHEMA
 from veilmq.pipeline.archive_table import ArchiveTable
 from veilmq.testing import RunningServer
+
+SPARK_HOME = Path(pyspark.__file__).parent
+CONNECT_MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
+START_S_MAX = 120.0
+CONNECT = {
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+}
+_STARTED = re.compile(r"Spark Connect server started at: (\S+:\d+)")
+
+
+class ConnectServer:
+    """A context manager: the server runs inside it, at ``remote``, and works in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lines: list[str] = []
+        self._decided = threading.Event()  # it listens, or has ended
+        self.remote = ""
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir()
+        settings = [word for name, value in CONNECT.items() for word in ("--conf", f"{name}={value}")]
+        command = [str(SPARK_HOME / "bin" / "spark-submit"), "--class", CONNECT_MAIN, "--master", "local[2]", *settings]
+        environment = os.environ | {"SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
+        self._process = subprocess.Popen(
+            command,
+            cwd=self._folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        self._listener = threading.Thread(target=self._listen, name="connect-server", daemon=True)
+        self._listener.start()
+        self._decided.wait(START_S_MAX)
+        started = _STARTED.search(self.said())
+        if started is None:
+            self._end()
+            pytest.fail(f"Spark Connect did not start: {self.said()}")
+        self.remote = f"sc://{started[1]}"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def said(self) -> str:
+        return "".join(self._lines)
+
+    def _listen(self) -> None:
+        """Take what it prints to its end, so that it never waits for a reader."""
+        assert self._process.stdout is not None
+        with self._process.stdout as output:
+            for line in output:
+                self._lines.append(line)
+                if _STARTED.search(line):
+                    self._decided.set()
+        self._decided.set()
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._listener.join()
+
 
 pytestmark = [EVERYTHING, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 
@@ -45,7 +124,6 @@ CLUSTER = (
 
 @pytest.fixture(scope="module", params=["cluster", "connect"])
 def where(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """Start the place once for all jobs; give the words that send a job there."""
     need_java()
     folder = tmp_path_factory.mktemp("place") / request.param
     with pytest.MonkeyPatch.context() as environment:
@@ -132,10 +210,7 @@ def test_jobs_that_move_messages(where: Sequence[str], tmp_path: Path) -> None:
         route = ["route", "intake", "--table", "routes.json", "--checkpoint", "checkpoint", "--create", "--batch", "40"]
         replay = ["replay", "again", "--table", "archive", "--run", "one"]
         said = run(tmp_path, where, *([*words, "--endpoint", server.endpoint] for words in (route, replay)))
-        assert said.splitlines() == [
-            f"intake: {MESSAGES} messages forwarded",
-            f"again: {MESSAGES} messages replayed",
-        ]
+        assert said.splitlines() == [f"intake: {MESSAGES} messages forwarded", f"again: {MESSAGES} messages replayed"]
         assert left(client, "intake") == (0, 0)
         assert sorted(each.body for each in drained(client, "again")) == sorted(f"body of {each}" for each in kept)
         for queue, wanted in (("short", "a"), ("long", "b")):
@@ -144,5 +219,53 @@ def test_jobs_that_move_messages(where: Sequence[str], tmp_path: Path) -> None:
 
 
 def message(body: str, kind: str) -> NewMessage:
-    """Return a message of a kind of work."""
     return NewMessage(body=body, attributes={"Type": Attribute(type="String", text=kind)})
+
+
+ORDERS = 40
+
+
+def test_the_declarative_pipeline_of_the_examples(tmp_path: Path) -> None:
+    """The queue ends up in a table, each message once, and the event log in histograms; the queue is empty then."""
+    need_java()
+    spec = tmp_path / "pipeline"
+    shutil.copytree(ROOT / "examples" / "declarative", spec)
+    events = tmp_path / "events"
+    events.mkdir()
+    ended = [row(Outcome.DELETED, 1_000), row(Outcome.EXPIRED, 30_000, receipt=2)]
+    rows = [dict(zip(SCHEMA.names, each, strict=True)) for each in ended]
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), events / "one.parquet")
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue("orders")
+        for start in range(0, ORDERS, 10):
+            client.send_batch("orders", [NewMessage(body=str(start + number)) for number in range(10)])
+        text = (spec / "spark-pipeline.yml").read_text(encoding="utf-8")
+        text = text.replace("http://127.0.0.1:9324", server.endpoint).replace("./events/receipt_closed", str(events))
+        text = text.replace("file:///tmp/veilmq-declarative", f"file://{tmp_path}")
+        (spec / "spark-pipeline.yml").write_text(text, encoding="utf-8")
+        run_declarative(spec, tmp_path)
+        assert client.show("orders").visible == 0
+    warehouse = tmp_path / "warehouse"
+    messages = ds.dataset(warehouse / "messages", format="parquet", exclude_invalid_files=True).to_table()
+    assert sorted(messages["body"].to_pylist(), key=int) == [str(number) for number in range(ORDERS)]
+    days = ds.dataset(warehouse / "days", format="parquet", exclude_invalid_files=True).to_table().to_pylist()
+    assert {each["outcome"]: each["n"] for each in days} == {"deleted": 1, "expired": 1}
+
+
+def run_declarative(spec: Path, folder: Path) -> None:
+    home = Path(pyspark.__file__).parent
+    done = subprocess.run(
+        [
+            str(home / "bin" / "spark-pipelines"),
+            *("run", "--spec", str(spec / "spark-pipeline.yml"), "--remote", "local[2]"),
+            *("--conf", f"spark.sql.warehouse.dir={folder / 'warehouse'}", "--conf", "spark.ui.enabled=false"),
+            *("--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.driver.host=127.0.0.1"),
+        ],
+        cwd=folder,
+        env=os.environ | {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]

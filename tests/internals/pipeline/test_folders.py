@@ -1,10 +1,26 @@
-"""Folders and URLs as Spark takes them."""
+"""Folders and URLs as Spark takes them, and the jobs on a bucket of a real S3 server (`make test-all`)."""
 
+import re
+import threading
 from pathlib import Path
 
+import boto3
+import msgspec
 import pytest
+from botocore.exceptions import ClientError
+from deltalake import DeltaTable
 
+from tests.bucket import S3Server
+from tests.client.traffic import drained, left, send_in_order
+from tests.conftest import need_java
+from tests.internals.pipeline.test_elsewhere import run
+from veilmq.client import HttpQueueClient, NewMessage
+from veilmq.core.messages import Attribute
+from veilmq.core.settings import RoutingTable, TimeoutClass
+from veilmq.pipeline.archive_table import ArchiveTable
 from veilmq.pipeline.folders import located
+from veilmq.pipeline.session import PipelineFailed
+from veilmq.testing import RunningServer
 
 
 @pytest.mark.parametrize(
@@ -23,3 +39,90 @@ def test_a_relative_folder_is_one_of_this_process(
     """And a URL stays what it is."""
     monkeypatch.chdir(tmp_path)
     assert located(place) == wanted.format(here=tmp_path)
+
+
+def test_of_writers_at_the_same_moment_one_makes_the_object(s3: S3Server, bucket: str) -> None:
+    """What the table's log rests on (`If-None-Match: *`): the others are refused, also later ones."""
+    outcomes: list[str] = []
+    start = threading.Barrier(8)
+    name = bucket.removeprefix("s3://")
+
+    def write(number: int) -> None:
+        client = boto3.session.Session().client("s3")
+        start.wait()
+        try:
+            client.put_object(Bucket=name, Key="log/0", Body=str(number).encode(), IfNoneMatch="*")
+            outcomes.append(str(number))
+        except ClientError as error:
+            outcomes.append(error.response["Error"]["Code"])
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    written = [outcome for outcome in outcomes if outcome.isdigit()]
+    assert len(written) == 1
+    assert sorted(outcomes)[1:] == ["PreconditionFailed"] * 7
+    content = boto3.client("s3").get_object(Bucket=name, Key="log/0")["Body"].read()
+    assert content.decode() == written[0]
+
+
+@pytest.mark.parametrize(
+    ("place", "secret", "says"),
+    [
+        pytest.param("s3://no-such-bucket/archive", None, "The specified bucket does not exist", id="bucket"),
+        pytest.param("{bucket}/archive", "wrong", "request signature", id="keys"),
+        pytest.param("{bucket}/archive", None, "has no archive", id="empty"),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_named(
+    bucket: str, place: str, secret: str | None, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what the server says of it, in one line."""
+    if secret is not None:
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+    location = place.format(bucket=bucket)
+    with pytest.raises(PipelineFailed, match=f"^{re.escape(location)} .*{says}.*$"):
+        ArchiveTable(location).snapshot()
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(900)
+def test_the_jobs_that_move_messages(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    """Table, checkpoints and the record of a replay are in the bucket; started again, each job finds them there."""
+    need_java()
+    classes = tuple(TimeoutClass(name=name, visibility_timeout_s=60, queue=name) for name in ("short", "long"))
+    routes = RoutingTable(version=1, classes=classes, keys={"a": 0}, default=1)
+    (tmp_path / "routes.json").write_bytes(msgspec.json.encode(routes))
+    table = f"s3a{bucket.removeprefix('s3')}/archive"  # Hadoop's name, which all understand
+    where = ["--master", "local[2]", "--conf", f"spark.jars={s3.settings['spark.jars']}"]
+    kinds = {f"{kind}{number}": kind for number in range(10) for kind in "ab"}
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
+        for queue in ("orders", "intake", "again"):
+            client.create_queue(queue)
+        for queue in ("orders", "intake"):
+            messages = [
+                NewMessage(body=body, attributes={"Type": Attribute(type="String", text=kind)})
+                for body, kind in kinds.items()
+            ]
+            send_in_order(client, queue, messages)
+        here = [*where, "--endpoint", server.endpoint]
+        archive = ["archive", "orders", "--table", table, "--batch", "5"]
+        route = ["route", "intake", "--table", "routes.json", "--checkpoint", f"{bucket}/route", "--create"]
+        replay = ["replay", "again", "--table", table, "--run", "one"]
+        said = run(tmp_path, here, archive, archive, route, route, replay, replay)
+        assert said.splitlines() == [
+            "orders: 20 messages archived",
+            "orders: 0 messages archived",
+            "intake: 20 messages forwarded",
+            "intake: 0 messages forwarded",
+            "again: 20 messages replayed",
+            "again: 20 messages replayed, 20 of them earlier",
+        ]
+        assert sorted(message.body for message in drained(client, "again")) == sorted(kinds)
+        assert sorted(message.body for message in drained(client, "short")) == sorted(f"a{n}" for n in range(10))
+        assert (left(client, "orders"), left(client, "intake")) == ((0, 0), (0, 0))
+    assert [file.name for file in tmp_path.iterdir()] == ["routes.json"], "all else is in the bucket"
+    assert len(DeltaTable(f"{bucket}/archive").file_uris()) == 1

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from tests.client.traffic import drained, left, send_in_order
 from tests.conftest import EVERYTHING, need_java
-from tests.internals.pipeline.archived_file import written
+from tests.internals.pipeline.test_archive_table import written
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.api import Claims
 from veilmq.core.messages import Attribute
@@ -36,7 +36,7 @@ from veilmq.pipeline.archive import (
 )
 from veilmq.pipeline.archive_table import ArchiveTable, Compaction, compact
 from veilmq.pipeline.folders import Place
-from veilmq.pipeline.route import ForwardOptions, _pin, create_queues, forward, routed
+from veilmq.pipeline.route import PINNED, ForwardOptions, create_queues, forward, routed
 from veilmq.pipeline.session import PipelineFailed
 from veilmq.spark.datasource import SCHEMA
 from veilmq.testing import RunningServer
@@ -50,7 +50,6 @@ TABLE = RoutingTable(version=1, classes=CLASSES, keys={"a": 0, "b": 1}, default=
 
 
 def text(value: str) -> Attribute:
-    """Return an attribute of type String."""
     return Attribute(type="String", text=value)
 
 
@@ -137,10 +136,7 @@ def test_archive_and_replay(
 
     client.create_queue("again.fifo", {"fifo": True})
     ordered = ReplayOptions(
-        table=folder,
-        run="two",
-        slice=Slice(to="again.fifo", queues=("steps.fifo",)),
-        endpoint=server.endpoint,
+        table=folder, run="two", slice=Slice(to="again.fifo", queues=("steps.fifo",)), endpoint=server.endpoint
     )
     assert replay(spark, ordered).messages == 10
     found: dict[str, list[str]] = {}
@@ -150,7 +146,6 @@ def test_archive_and_replay(
 
 
 def run(spark: SparkSession, options: ArchiveOptions) -> Archived:
-    """Archive what is there."""
     return archive(spark, options, clock_s=time.monotonic)
 
 
@@ -259,7 +254,7 @@ def test_a_new_table_waits_for_the_batches_of_the_former_one(
     create_queues(client, TABLE, receives_max=1)
     send_in_order(client, "intake", [NewMessage(body=f"a{n}", attributes={"Type": text("a")}) for n in range(5)])
     folder = tmp_path / "at"
-    _pin(Place.at(folder), TABLE)
+    Place.at(folder).write(PINNED, msgspec.json.encode(TABLE))
     (folder / "offsets").mkdir()
     swapped = RoutingTable(version=2, classes=CLASSES, keys={"a": 1}, default=2)
     options = ForwardOptions(intake="intake", table=swapped, endpoint=server.endpoint, checkpoint=str(folder))

@@ -124,7 +124,6 @@ class Shift:
     """The workers at their `queues`, until nothing is left in them; counts what was received again."""
 
     def __init__(self, server: RunningServer, client: HttpQueueClient, queues: Sequence[str]) -> None:
-        """Begin with everybody free; the first few will die over what they take."""
         self.redelivered = 0
         self._server, self._client, self._queues = server, client, queues
         self._now_ms, self._deaths = 0, DEATHS

@@ -1,7 +1,9 @@
-"""The jobs on the event log, from files to recommendations, table and report, on Spark."""
+"""From the event log to recommendations, set on real queues, a table and a report."""
 
+import dataclasses
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +12,236 @@ import pytest
 import urllib3
 from pyspark.sql import SparkSession
 
+from tests.internals.pipeline import work_types
+from tests.internals.pipeline.made_counts import key_with, lognormal, renewed
 from tests.pipeline.closed import row
 from tests.pipeline.exported import ExportedLog
-from tests.pipeline.made_report import content
+from tests.pipeline.made_report import KEYS, QUEUES, content, made_queues
 from veilmq.client import HttpQueueClient
 from veilmq.core.receipts import Outcome
 from veilmq.core.settings import RoutingTable
-from veilmq.pipeline.report import report
+from veilmq.pipeline.cells import KeyCounts, ReceiptCounts
+from veilmq.pipeline.cost import TuneOptions
+from veilmq.pipeline.report import BYTES_MAX, page, report
 from veilmq.pipeline.route import route_table
 from veilmq.pipeline.session import PipelineFailed
-from veilmq.pipeline.tune import COLUMNS, QueueFacts, to_json, tune
+from veilmq.pipeline.tune import (
+    COLUMNS,
+    DEFAULTS,
+    Change,
+    Confidence,
+    QueueFacts,
+    Recommendation,
+    apply,
+    facts_of,
+    recommendations,
+    to_json,
+    tune,
+    undo,
+)
 from veilmq.testing import RunningServer
+
+OPTIONS = TuneOptions()
+NUMBER = 20  # median 8.6 s, p99 55 s
+
+
+def recommendation(first: ReceiptCounts, *, facts: QueueFacts | None = None) -> Recommendation:
+    """Return what is recommended for a queue with one key."""
+    given = {} if facts is None else {"jobs": facts}
+    return next(recommendations([key_with(first)], options=OPTIONS, facts=given))
+
+
+def test_the_recommended_timeout_costs_little_more_than_the_true_best() -> None:
+    """From 20,000 receipts, of which a part came back as their consumers died."""
+    found = recommendation(lognormal(work_types.median_s(NUMBER), 20_000, crash_rate=work_types.CRASH_RATE))
+    best_s, best = work_types.true_best(NUMBER, prices=OPTIONS.prices)
+    assert found.recommended_s == pytest.approx(best_s, rel=0.15)
+    assert work_types.true_cost(NUMBER, found.recommended_s or 0, prices=OPTIONS.prices) < 1.05 * best
+    assert found.current_s == 30
+    assert found.change
+    assert found.gain > 0.5
+    assert found.confidence is Confidence.MEDIUM  # its p99 lies beyond 30 s
+    assert "late deletes indicate" in found.reason
+
+
+def test_a_timeout_that_may_be_as_cheap_is_kept() -> None:
+    """The queue is set a little beside the best: the bounds of both costs overlap, and nothing is recommended."""
+    seen = lognormal(2.0, 20_000, crash_rate=work_types.CRASH_RATE)
+    best_s = recommendation(seen, facts=QueueFacts(visibility_timeout_s=400)).recommended_s or 0
+    near = recommendation(seen, facts=QueueFacts(visibility_timeout_s=best_s + 1))
+    assert near.recommended_s is None
+    assert near.keeps
+    assert near.reason.startswith(f"keep {best_s + 1} s: {best_s} s would not surely cost less")
+    assert not near.change
+    far = recommendation(seen, facts=QueueFacts(visibility_timeout_s=best_s * 10))
+    assert far.change
+    assert (far.cost_recommended_upper or 0.0) < (far.cost_current_lower or 0.0)
+    assert (far.cost_recommended or 0.0) < (far.cost_current or 0.0)
+
+
+def test_the_receives_of_the_queue_count() -> None:
+    """A message that may be received twice only must not be late."""
+    seen = lognormal(8.0, 20_000, crash_rate=0.05)
+    often = recommendation(seen, facts=QueueFacts(visibility_timeout_s=30, receives_max=10))
+    rarely = recommendation(seen, facts=QueueFacts(visibility_timeout_s=30, receives_max=2))
+    assert often.cost_current is not None
+    assert rarely.cost_current is not None
+    assert often.cost_current > 2 * rarely.cost_current
+
+
+def test_renewing_consumers_get_three_renewals() -> None:
+    """Whatever the work takes."""
+    found = recommendation(renewed(20))
+    assert found.recommended_s in range(59, 63)
+    assert "renew about every" in found.reason
+    assert found.confidence is Confidence.HIGH
+    nearly = recommendation(renewed(20), facts=QueueFacts(visibility_timeout_s=53))
+    assert nearly.recommended_s is None, "the period is not known as well as that"
+
+
+def test_what_is_not_identifiable_is_not_recommended() -> None:
+    """But a longer timeout to try is named, unless receipts are what is missing."""
+    gave_up = recommendation(lognormal(20.0, 5000, finishing=False))
+    assert gave_up.recommended_s is None
+    assert gave_up.explore_s in range(118, 122)
+    assert gave_up.confidence is Confidence.NONE
+    assert not gave_up.change
+    few = recommendation(lognormal(2.0, 50))
+    assert (few.recommended_s, few.explore_s) == (None, None)
+    assert few.reason == "not identifiable: 50 first receipts, p99 needs 300"
+
+
+def test_queues_come_before_their_keys_and_rare_keys_borrow() -> None:
+    """Two queues; the rare key of one has the timeout of its queue's receipts, with low confidence."""
+
+    def counts(queue: str, key: str, first: ReceiptCounts) -> KeyCounts:
+        return key_with(first, queue=queue, key=key)
+
+    found = [
+        counts("a", "common", lognormal(2.0, 5000)),
+        counts("a", "rare", lognormal(2.0, 20)),
+        counts("b", "", lognormal(5.0, 1000)),
+    ]
+    made = list(recommendations(found, options=OPTIONS, facts={}))
+    assert [(each.queue, each.key) for each in made] == [
+        ("a", None), ("a", "common"), ("a", "rare"), ("b", None), ("b", ""),
+    ]  # fmt: skip
+    assert made[2].confidence is Confidence.LOW
+    assert "28 receipts are borrowed from the queue" in made[2].reason
+
+
+QUEUE = "jobs"
+AT_MS = 1_767_225_600_000
+SLOW = lognormal(8.0, 50_000, crash_rate=0.003)
+
+
+@pytest.fixture
+def client() -> Iterator[HttpQueueClient]:
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue(QUEUE)
+        yield client
+
+
+def recommended(client: HttpQueueClient, first: ReceiptCounts) -> Recommendation:
+    """Return what is recommended for the queue as the event log names it."""
+    facts = facts_of(client, [QUEUE])
+    found = key_with(first, queue=facts[QUEUE].full_name)
+    return next(recommendations([found], options=TuneOptions(), facts=facts))
+
+
+def timeout_s(client: HttpQueueClient) -> int:
+    return client.show(QUEUE).settings.visibility_timeout_s
+
+
+def test_a_recommended_timeout_is_set_and_recorded(client: HttpQueueClient, tmp_path: Path) -> None:
+    """The record has a line for each change: before, after, and why."""
+    found = recommended(client, SLOW)
+    record = tmp_path / "state" / "changes.jsonl"
+    (change,) = apply(client, [found], record=record, at_ms=AT_MS)
+    assert (found.recommended_s or 0) > 90
+    assert timeout_s(client) == change.after_s == 90  # a step is a factor of three
+    assert (change.before_s, change.at_ms, change.reason) == (30, AT_MS, found.reason)
+    assert [msgspec.json.decode(line, type=Change) for line in record.read_bytes().splitlines()] == [change]
+
+
+def test_applied_once_more_it_changes_nothing(client: HttpQueueClient, tmp_path: Path) -> None:
+    """Two steps lead to what the queue should have: no gain is left."""
+    for _ in range(2):
+        apply(client, [recommended(client, SLOW)], record=tmp_path / "changes", at_ms=AT_MS)
+    again = recommended(client, SLOW)
+    assert again.keeps
+    assert again.gain == 0
+    assert apply(client, [again], record=tmp_path / "changes", at_ms=AT_MS) == []
+
+
+def test_a_queue_that_was_changed_meanwhile_is_left_alone(client: HttpQueueClient, tmp_path: Path) -> None:
+    """The recommended was for another timeout in force."""
+    found = recommended(client, SLOW)
+    client.set(QUEUE, {"visibility_timeout_s": 45})
+    assert apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS) == []
+    assert timeout_s(client) == 45
+
+
+def test_queues_of_others_queues_that_are_gone_and_keys_are_passed_over(
+    client: HttpQueueClient, tmp_path: Path
+) -> None:
+    """Nothing is set for them."""
+    found = recommended(client, SLOW)
+    others = [
+        dataclasses.replace(found, queue="222222222222/jobs"),
+        dataclasses.replace(found, queue=found.queue + "-gone"),
+        dataclasses.replace(found, key="a"),
+    ]
+    assert apply(client, others, record=tmp_path / "changes", at_ms=AT_MS) == []
+    assert timeout_s(client) == 30
+
+
+def test_longer_timeouts_are_tried_on_request(client: HttpQueueClient, tmp_path: Path) -> None:
+    """Where consumers give up at the deadline, only a longer one shows more."""
+    found = recommended(client, lognormal(20.0, 5000, finishing=False))
+    assert apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS) == []
+    (change,) = apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS, explore=True)
+    assert (found.explore_s or 0) > 90
+    assert timeout_s(client) == change.after_s == 90
+
+
+def test_a_dry_run_changes_nothing_and_what_was_changed_is_undone(client: HttpQueueClient, tmp_path: Path) -> None:
+    """The last run is set back, once; then there is nothing to undo, until the next run."""
+    record = tmp_path / "changes"
+    (would,) = apply(client, [recommended(client, SLOW)], record=record, at_ms=AT_MS, dry_run=True)
+    assert (would.after_s, timeout_s(client), record.exists()) == (90, 30, False)
+    for at_ms in (AT_MS, AT_MS + 1000):
+        assert undo(client, record=record, at_ms=at_ms) == []
+        apply(client, [recommended(client, SLOW)], record=record, at_ms=at_ms)
+        assert timeout_s(client) == 90
+        (undone,) = undo(client, record=record, at_ms=at_ms + 1)
+        assert (undone.before_s, undone.after_s, undone.undoes_ms) == (90, 30, at_ms)
+        assert timeout_s(client) == 30
+    assert len(record.read_bytes().splitlines()) == 4
+
+
+def test_a_change_that_was_changed_again_is_not_undone(client: HttpQueueClient, tmp_path: Path) -> None:
+    """Somebody has set the queue since."""
+    apply(client, [recommended(client, SLOW)], record=tmp_path / "changes", at_ms=AT_MS)
+    client.set(QUEUE, {"visibility_timeout_s": 45})
+    assert undo(client, record=tmp_path / "changes", at_ms=AT_MS + 1) == []
+    assert timeout_s(client) == 45
+
+
+def test_an_advice_of_low_confidence_is_not_applied(client: HttpQueueClient, tmp_path: Path) -> None:
+    """Whatever it would save."""
+    found = dataclasses.replace(recommended(client, SLOW), confidence=Confidence.LOW)
+    assert apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS) == []
+
+
+def test_the_queue_says_how_often_a_message_is_received(client: HttpQueueClient) -> None:
+    """Where it has a dead-letter queue."""
+    client.create_queue("dead")
+    client.set(QUEUE, {"dead_letter_queue": "dead", "receives_max": 3})
+    facts = facts_of(client, [QUEUE])[QUEUE]
+    assert facts == QueueFacts(visibility_timeout_s=30, receives_max=3, full_name=facts.full_name)
+    assert facts.full_name.endswith("/jobs")
+
 
 FAST_MS = range(100, 2_100, 5)
 SLOW_MS = range(10_000, 26_000, 40)
@@ -119,3 +340,19 @@ def test_where_earlier_receipts_delete_the_cost_is_that_without_fencing(spark: S
     assert fenced.cost_current > 5 * act.cost_current
     assert act.cost_recommended == pytest.approx(fenced.cost_recommended, rel=0.2)
     report(spark, state=str(tmp_path / "state-act"), path=tmp_path / "report.html", at_ms=0, title="t")
+
+
+def test_two_hundred_queues_are_one_small_file() -> None:
+    """The worst first; where there is no room for all reasons of keys, those that lose most have them."""
+    queues = made_queues(QUEUES)
+    text = page(queues, title="Timeouts & more", at_ms=0, options=DEFAULTS)
+    assert len(text.encode()) <= BYTES_MAX == 600_000
+    assert not re.search(r"https?:|<link|@import|<img|<script src", text)
+    assert "<title>Timeouts &amp; more</title>" in text
+    found = content(text)["queues"]
+    assert [each["lost"] for each in found] == sorted((each["lost"] for each in queues), reverse=True)
+    assert sum(len(each["keys"]) for each in found) == QUEUES * KEYS
+    assert all(each["row"][-1] for each in found)
+    with_reasons = [all(row[-1] for row in each["keys"]) for each in found]
+    assert with_reasons == sorted(with_reasons, reverse=True)
+    assert with_reasons[0]

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from tests.conftest import EVERYTHING
-from tests.internals.pipeline import simulated_queue, work_types
+from tests.internals.pipeline import work_types
 from veilmq.core.receipts import Outcome
 from veilmq.pipeline.cost import Load, Prices, TuneOptions, classes_of, cost_of_classes
 from veilmq.pipeline.estimate import Estimate, estimates
@@ -74,9 +74,9 @@ pytestmark = EVERYTHING
 def seen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[Seen]:
     """Play the queue, tune it, and put truth and recommended side by side."""
     folder = tmp_path_factory.mktemp("tune")
-    receives = simulated_queue.attempts(spark, MESSAGES)
+    receives = work_types.attempts(spark, MESSAGES)
     events, state = str(folder / "events"), str(folder / "state")
-    simulated_queue.closed(receives).write.partitionBy("date", "hour").parquet(events)
+    work_types.closed(receives).write.partitionBy("date", "hour").parquet(events)
     tuned = tune(spark, events=events, state=state, options=KEPT_FOR_LONG)
     recommended = {each.key: each for each in tuned.recommendations}
     naive = naive_of(spark.read.parquet(events))

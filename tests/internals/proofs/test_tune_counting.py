@@ -19,8 +19,8 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.conftest import EVERYTHING
-from tests.internals.pipeline import simulated_queue
-from tests.internals.pipeline.even_receipts import CELLS, even_receipts
+from tests.internals.pipeline import work_types
+from tests.internals.pipeline.work_types import CELLS, even_receipts
 from veilmq.core.receipts import EventRange, Outcome, ReceiptClosed
 from veilmq.events.parquet import encoded, files, to_table
 from veilmq.pipeline.event_log import CellStore
@@ -29,7 +29,7 @@ pytestmark = EVERYTHING
 
 WHOLE = os.environ.get("PROVE") == "whole"
 ROWS = (100_000, 1_000_000, 10_000_000) if WHOLE else (50_000, 500_000)
-ROWS_OF_A_FILE = ROWS[0] // simulated_queue.PARTITIONS
+ROWS_OF_A_FILE = ROWS[0] // work_types.PARTITIONS
 ROWS_PER_MESSAGE = 3.9
 MAP_TASKS = 4
 SHUFFLE_GROWTH_MAX = 1.1
@@ -136,8 +136,8 @@ def event(chance: random.Random, closed_at_ms: int) -> ReceiptClosed:
 
 def played(spark: SparkSession, rows: int) -> DataFrame:
     """Return about `rows` closed receipts of the forty types of work."""
-    attempts = simulated_queue.attempts(spark, round(rows / ROWS_PER_MESSAGE))
-    return simulated_queue.closed(attempts).drop("date", "hour")
+    attempts = work_types.attempts(spark, round(rows / ROWS_PER_MESSAGE))
+    return work_types.closed(attempts).drop("date", "hour")
 
 
 def all_counted(spark: SparkSession, log: Callable[[int], DataFrame], folder: Path) -> list[Counting]:

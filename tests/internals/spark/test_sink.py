@@ -48,7 +48,6 @@ LONG = "x" * 9_000_000
 
 @pytest.fixture
 def server() -> Iterator[RunningServer]:
-    """A server with a queue, and one for what is too long."""
     with RunningServer() as running, HttpQueueClient(running.endpoint) as queues:
         queues.create_queue("jobs")
         queues.create_queue("dead")
@@ -56,7 +55,6 @@ def server() -> Iterator[RunningServer]:
 
 
 def writer(server: RunningServer, **options: str) -> PartitionWriter:
-    """Return a writer of partition 3."""
     given = {"endpoint": server.endpoint, "queue": "jobs", **options}
     return PartitionWriter(SinkOptions.of(given), writer="w", batch=0, partition=3)
 
@@ -69,19 +67,17 @@ def rows(*attributes: str) -> pa.RecordBatch:
 
 def test_attributes_that_no_request_takes_are_told_with_their_row(server: RunningServer) -> None:
     """The server would refuse the request as a whole, and could not say which row it was."""
-    task = writer(server)
-    with pytest.raises(SinkFailed, match=r"Row 2 of partition 3 is too long: 9,000,002 bytes"):
-        task.write(iter([rows("a", LONG, "c")]))
-    task.close()
+    with writer(server) as task, pytest.raises(SinkFailed, match=r"Row 2 of partition 3 is too long: 9,000,002 bytes"):
+        task.add(rows("a", LONG, "c"))
 
 
 def test_rows_that_cannot_be_sent_go_to_a_table(server: RunningServer, tmp_path: Path) -> None:
     """With the reason and where they were; the others are staged, and a task that runs again adds none."""
     bodies = pa.RecordBatch.from_pydict({"body": ["a", "\0", "b", "x" * 2_000_000, None, "c"]})
     for _ in range(2):
-        task = writer(server, badRows=f"table={tmp_path}")
-        written = task.write(iter([bodies]))
-        task.close()
+        with writer(server, badRows=f"table={tmp_path}") as task:
+            task.add(bodies)
+            written = task.finish()
         assert (written.messages, written.bad) == (3, 3)
     (file,) = tmp_path.iterdir()
     kept = pq.read_table(file).to_pylist()
@@ -95,9 +91,9 @@ def test_rows_that_cannot_be_sent_go_to_a_table(server: RunningServer, tmp_path:
 
 
 def test_rows_that_cannot_be_sent_are_left_out(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
-    task = writer(server, badRows="SKIP")
-    written = task.write(iter([pa.RecordBatch.from_pydict({"body": ["", "a"]})]))
-    task.close()
+    with writer(server, badRows="SKIP") as task:
+        task.add(pa.RecordBatch.from_pydict({"body": ["", "a"]}))
+        written = task.finish()
     assert (written.messages, written.bad) == (1, 1)
     options = SinkOptions.of({"endpoint": server.endpoint, "queue": "jobs", "badRows": "skip"})
     QueueStreamWriter(options).commit([written], 0)
@@ -220,25 +216,20 @@ class Watch:
     """A clock that only sleeping moves; it stands for the module ``time``."""
 
     def __init__(self) -> None:
-        """Begin at 0."""
         self.now_s = 0.0
 
     def monotonic(self) -> float:
-        """Return the time."""
         return self.now_s
 
     def sleep(self, s: float) -> None:
-        """Let time pass."""
         self.now_s += s
 
 
 def published(*, more: bool) -> bytes:
-    """Return an answer to `publish`."""
     return reply(200, json.dumps({"messages": 4, "duplicates": 0, "again": False, "more": more}).encode())
 
 
 def publish(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commit a batch."""
     monkeypatch.setattr(retries, "time", Watch())
     queue = f"{server.endpoint}/000000000000/jobs"
     options = SinkOptions.of({"endpoint": server.endpoint, "queue": queue, "patience": "3"})

@@ -1,4 +1,4 @@
-"""A consumer in virtual time: what a test sees of it, what faults do, and that nothing is left behind."""
+"""A consumer in virtual time: its event loop, its way to the server, what a test sees, and what is left behind."""
 
 import asyncio
 import gc
@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,197 @@ import msgspec
 import pydantic
 import pytest
 
+from tests.consumer.workbench import until
+from veilmq.client.messages import ClientError, Unreachable
+from veilmq.client.sqs import QueueClient
 from veilmq.consumer import Backoff, ByMessageId, Consumer, Context, Fixed, InMemory, NServiceBusPolicy, RetryLater
-from veilmq.testing import ConsumerBench, Renewal, VirtualClock, faults
-from veilmq.testing.consumer_bench import body_of
+from veilmq.core.commands import VisibilityChange
+from veilmq.testing import ConsumerBench, Renewal, RunningServer, SteppedClock, VirtualClock, faults
+from veilmq.testing.clocks import VirtualLoop
+from veilmq.testing.consumer_bench import Call, DirectTransport, body_of
+
+
+class Loop:
+    """A loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.clock = SteppedClock()
+        self.loop = VirtualLoop(self.clock)
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+    def idle(self) -> None:
+        asyncio.run(until(lambda: self.loop.is_idle and not self.loop.in_executor))
+
+    def move(self, at_s: float) -> None:
+        self.clock.set(at_s)
+        self.loop.wake()
+
+
+@pytest.fixture
+def running() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.stop()
+
+
+def test_a_sleep_ends_when_the_clock_says_so(running: Loop) -> None:
+    """At its very instant."""
+    woken = []
+
+    async def sleep() -> None:
+        await asyncio.sleep(600.1)
+        woken.append(asyncio.get_running_loop().time())
+
+    asyncio.run_coroutine_threadsafe(sleep(), running.loop)
+    running.idle()
+    assert running.loop.next_s == pytest.approx(600.1)
+    running.move(600)
+    running.idle()
+    assert woken == []
+    assert running.loop.next_s is not None
+    running.move(running.loop.next_s)
+    running.idle()
+    assert woken == [pytest.approx(600.1)]
+    assert running.loop.next_s is None
+
+
+def test_it_is_not_idle_while_there_is_something_to_hear(running: Loop) -> None:
+    """What another thread has told it counts from that moment on."""
+    heard = threading.Event()
+    go_on = threading.Event()
+    running.idle()
+    running.loop.call_soon_threadsafe(go_on.wait)
+    running.loop.call_soon_threadsafe(heard.set)
+    assert not running.loop.is_idle
+    go_on.set()
+    running.idle()
+    assert heard.is_set()
+
+
+def test_what_runs_in_its_executor_is_counted(running: Loop) -> None:
+    """Until the loop has the answer."""
+    go_on = threading.Event()
+    done = asyncio.run_coroutine_threadsafe(asyncio.to_thread(go_on.wait), running.loop)
+    asyncio.run(until(lambda: running.loop.in_executor))
+    go_on.set()
+    assert done.result(10)
+    running.idle()
+    assert running.loop.in_executor == 0
+
+
+CHANGE = [VisibilityChange(receipt="none", timeout_s=1)]
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    with RunningServer() as running:
+        running.queue("orders")
+        yield running
+
+
+@pytest.fixture
+def clock() -> SteppedClock:
+    return SteppedClock()
+
+
+@pytest.fixture
+def client(server: RunningServer, clock: SteppedClock) -> QueueClient:
+    return QueueClient(DirectTransport(server, clock))
+
+
+def while_time_passes(server: RunningServer, clock: SteppedClock) -> threading.Event:
+    """Move ``clock`` to whatever somebody waits for that no answer will bring, until the event is set."""
+    stop = threading.Event()
+
+    def pass_time() -> None:
+        while not stop.wait(0.001):
+            sleeps, next_s = clock.sleeps, clock.next_s()
+            server.settle()
+            if next_s is not None and clock.sleepers and clock.sleeps == sleeps:
+                clock.set(max(next_s, clock.now_s()))
+
+    threading.Thread(target=pass_time).start()
+    return stop
+
+
+def test_messages_go_to_and_fro(server: RunningServer, client: QueueClient) -> None:
+    """No connection is made."""
+    client.send("orders", "tea")
+    (message,) = client.receive("orders", wait_s=0)
+    client.delete("orders", message.receipt)
+    assert server.queue("orders").bodies == []
+    client.close()
+
+
+def test_a_refusal_is_the_servers(client: QueueClient) -> None:
+    with pytest.raises(ClientError, match="does not exist"):
+        client.show("nowhere")
+
+
+def test_what_fails_is_tried_three_times(server: RunningServer, clock: SteppedClock, client: QueueClient) -> None:
+    """After pauses, in virtual time; the last answer is given."""
+    client.show("orders")
+    stop = while_time_passes(server, clock)
+    server.faults.script("SendMessage", faults.UNAVAILABLE, times=2)
+    client.send("orders", "tea")
+    server.faults.script("SendMessage", faults.UNAVAILABLE, times=3)
+    with pytest.raises(ClientError, match="not available"):
+        client.send("orders", "tea")
+    server.faults.script("SendMessage", faults.REQUEST_DROPPED, times=3)
+    with pytest.raises(Unreachable, match="reset by peer"):
+        client.send("orders", "tea")
+    stop.set()
+    assert server.faults.left == []
+    assert clock.now_s() > 0
+
+
+def test_patience_is_virtual(server: RunningServer, clock: SteppedClock, client: QueueClient) -> None:
+    """A call that nobody answers is given up then, and tried once."""
+    client.show("orders")
+    stop = while_time_passes(server, clock)
+    server.faults.script("ChangeMessageVisibilityBatch", faults.REQUEST_LOST)
+    with pytest.raises(Unreachable, match="no answer in time"):
+        client.change_visibility_batch("orders", CHANGE, patience_s=7)
+    stop.set()
+    assert clock.now_s() == 7
+    assert isinstance(client.change_visibility_batch("orders", CHANGE, patience_s=7)[0], ClientError)
+
+
+def test_a_call_is_a_line_of_its_own(clock: SteppedClock) -> None:
+    """Whose turn is at once, from no address, and without a date."""
+    call = Call("GET", "/", {}, b"", clock.alarm())
+    begun = []
+    call.request.in_turn(lambda: begun.append(call))
+    assert begun == [call]
+    assert call.request.source_ip() is None
+    assert call.date.renew() == call.date.line
+
+
+def test_who_gave_up_after_the_answer_takes_nothing_back(server: RunningServer, clock: SteppedClock) -> None:
+    call = Call("POST", "/", {}, b"", clock.alarm())
+    server.hand(call.request)
+    server.withdraw(call.request)
+    server.settle()
+    assert call.reply is not None
+    assert call.reply.status == 404
+
+
+def test_a_poll_that_was_given_up_gets_nothing(server: RunningServer, clock: SteppedClock, client: QueueClient) -> None:
+    """It is taken back from the server's line."""
+    client.show("orders")
+    stop = while_time_passes(server, clock)
+    with pytest.raises(Unreachable):
+        client.receive("orders", wait_s=20)
+    stop.set()
+    server.wait_until(lambda: server.parked == 0)
+
 
 HALF = "30s"
 
@@ -28,7 +217,6 @@ class Order:
 
 
 def working(span_s: float, **options: Any) -> Consumer:
-    """Return a consumer whose handler takes ``span_s``."""
     app = Consumer("orders")
 
     @app.handler(**options)
@@ -54,17 +242,14 @@ def play(app: Consumer, *steps: Any) -> ConsumerBench:
     return asyncio.run(scenario())
 
 
-def test_a_long_job_as_people_write_it() -> None:
+async def test_a_long_job_as_people_write_it() -> None:
     """Nothing has to be started or stopped, and its ten minutes take no time."""
 
-    async def test_long_job() -> None:
-        t = ConsumerBench(working(299, lease=NServiceBusPolicy()), VirtualClock())
-        t.send(Order(1))
-        await t.advance("10m")
-        assert t.renewals == [(20, 40), (50, 40), *((20 + 30 * number, 40) for number in range(2, 10))]
-        assert t.deleted == 1
-
-    asyncio.run(test_long_job())
+    t = ConsumerBench(working(299, lease=NServiceBusPolicy()), VirtualClock())
+    t.send(Order(1))
+    await t.advance("10m")
+    assert t.renewals == [(20, 40), (50, 40), *((20 + 30 * number, 40) for number in range(2, 10))]
+    assert t.deleted == 1
 
 
 def test_each_step_sees_its_own_instant() -> None:
@@ -159,7 +344,7 @@ def test_what_async_handlers_give_to_threads_is_waited_for() -> None:
     assert asyncio.run(scenario()) == 1
 
 
-def test_a_thread_that_waits_for_time_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_that_waits_for_time_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would wait for ever, since the time waits for it."""
     monkeypatch.setattr("veilmq.testing.consumer_bench.PATIENCE_S", 0.2)
     app = Consumer("orders")
@@ -169,14 +354,11 @@ def test_a_thread_that_waits_for_time_is_told_of(monkeypatch: pytest.MonkeyPatch
     def ship(order: Order) -> None:
         go_on.wait()
 
-    async def scenario() -> None:
-        async with ConsumerBench(app) as t:
-            t.send(Order(1))
-            with pytest.raises(TimeoutError, match="make it async"):
-                await t.advance("1s")
-            go_on.set()
-
-    asyncio.run(scenario())
+    async with ConsumerBench(app) as t:
+        t.send(Order(1))
+        with pytest.raises(TimeoutError, match="make it async"):
+            await t.advance("1s")
+        go_on.set()
 
 
 def test_failures_come_back_after_their_backoff() -> None:
@@ -213,7 +395,7 @@ def test_the_queue_may_be_made_before() -> None:
     assert bench.deleted == 1
 
 
-def test_fifo_queues_are_made_as_such() -> None:
+async def test_fifo_queues_are_made_as_such() -> None:
     """One of a group at a time."""
     app = Consumer("steps.fifo")
     done: list[tuple[str, float]] = []
@@ -223,13 +405,10 @@ def test_fifo_queues_are_made_as_such() -> None:
         await asyncio.sleep(10)
         done.append((name, asyncio.get_running_loop().time()))
 
-    async def scenario() -> None:
-        async with ConsumerBench(app) as t:
-            for name in ("pick", "pack"):
-                t.send(name, group="a", dedup_id=name)
-            await t.advance("1m")
-
-    asyncio.run(scenario())
+    async with ConsumerBench(app) as t:
+        for name in ("pick", "pack"):
+            t.send(name, group="a", dedup_id=name)
+        await t.advance("1m")
     assert done == [("pick", 10), ("pack", 20)]
 
 
@@ -243,23 +422,17 @@ def test_records_share_the_time() -> None:
     assert (bench.events["started"], bench.deleted) == (1, 2)
 
 
-def test_a_queue_that_cannot_be_consumed_is_told() -> None:
-    async def scenario() -> None:
-        async with ConsumerBench(working(1)) as t:
-            t.queue(visibility_timeout_s=0)
-            with pytest.raises(ValueError, match="cannot be kept"):
-                await t.advance("1s")
-
-    asyncio.run(scenario())
+async def test_a_queue_that_cannot_be_consumed_is_told() -> None:
+    async with ConsumerBench(working(1)) as t:
+        t.queue(visibility_timeout_s=0)
+        with pytest.raises(ValueError, match="cannot be kept"):
+            await t.advance("1s")
 
 
-def test_a_consumer_without_handlers_is_refused() -> None:
-    async def scenario() -> None:
-        async with ConsumerBench(Consumer("orders")) as t:
-            with pytest.raises(ValueError, match="no handler"):
-                await t.advance("1s")
-
-    asyncio.run(scenario())
+async def test_a_consumer_without_handlers_is_refused() -> None:
+    async with ConsumerBench(Consumer("orders")) as t:
+        with pytest.raises(ValueError, match="no handler"):
+            await t.advance("1s")
 
 
 def test_nothing_is_left_behind() -> None:

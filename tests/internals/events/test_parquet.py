@@ -15,7 +15,6 @@ HOUR_MS = 3_600_000
 def closed(
     number: int, outcome: Outcome, held_ms: int, *, queue: str = "a/q", at_ms: int = HOUR_MS, message: int | None = None
 ) -> ReceiptClosed:
-    """Return a receipt that ended."""
     return ReceiptClosed(
         queue=queue,
         key="",
@@ -37,7 +36,6 @@ def closed(
 
 
 def write(root: Path, first: int, *events: ReceiptClosed) -> None:
-    """Export events as a server does."""
     target = open_target(str(root))
     planned = EventRange(node="n", first=first, last=first + len(events) - 1)
     table = to_table([(first, encode_events(list(events)))], "n")

@@ -34,7 +34,6 @@ class Model(pydantic.BaseModel):
 
 
 def message(body: str) -> ReceivedMessage:
-    """Return a message with this body."""
     return ReceivedMessage(
         id="i", receipt="r", body=body, attributes={}, sent_at_ms=0, first_received_at_ms=0, receive_count=1
     )

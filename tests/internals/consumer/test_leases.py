@@ -1,0 +1,734 @@
+"""Leases against any network, against the real server, and against its faults."""
+
+import asyncio
+import math
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import EVERYTHING
+from tests.consumer.lease_play import BUSY, GONE, Play, message
+from tests.consumer.one_clock import TimedBench, timed_bench
+from tests.consumer.workbench import WAIT, until
+from tests.server.keys import REGION, SECRETS, written
+from veilmq.client import HttpQueueClient, NewMessage, SigningKey
+from veilmq.client.messages import ClientError, Hidden, Unreachable
+from veilmq.consumer import Consumer, Context, LeaseLost, Running
+from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, Subscription
+from veilmq.consumer.renewal_policies import Adaptive, Fixed, NServiceBusPolicy, RenewalPolicy
+from veilmq.consumer.renewer import Renewer
+from veilmq.core.commands import VisibilityChange
+from veilmq.store.clock import wall_s
+from veilmq.testing import RunningServer, SteppedClock, faults
+from veilmq.testing.faults import Fault
+from veilmq.wire.sqs import signatures
+
+PATIENCE_S = 0.05
+"""Real seconds for an answer that never comes."""
+BUSY_S = 60
+"""And for one that comes, however busy the machine is: the caller's patience is one in virtual seconds."""
+
+
+@dataclass
+class SlowClient:
+    """The real client of a bench; calls with a patience move its clock by as long as they took, or were waited for.
+
+    ``answers_after_s`` is how long a scripted ``late_answer`` takes; with ``plain`` the server is one that says no more
+    in its answers than Amazon SQS does.
+    """
+
+    bench: TimedBench
+    client: HttpQueueClient
+    answers_after_s: float = 0.0
+    plain: bool = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client, name)
+
+    def change_visibility_batch(
+        self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
+    ) -> Sequence[ClientError | Hidden | None]:
+        """Make the changes of a release as ever; those of renewals take their time."""
+        if patience_s is None:
+            return self.client.change_visibility_batch(queue, changes)
+        answers = self._late(queue, changes) if self.answers_after_s else self._given_up(queue, changes, patience_s)
+        return [None if self.plain and isinstance(answer, Hidden) else answer for answer in answers]
+
+    def _given_up(
+        self, queue: str, changes: Sequence[VisibilityChange], patience_s: float
+    ) -> Sequence[ClientError | Hidden | None]:
+        lost = bool(self.bench.server.faults.left)
+        try:
+            return self.client.change_visibility_batch(queue, changes, patience_s=PATIENCE_S if lost else BUSY_S)
+        except Unreachable:
+            self._pass(patience_s)
+            raise
+
+    def _late(self, queue: str, changes: Sequence[VisibilityChange]) -> Sequence[ClientError | Hidden | None]:
+        server = self.bench.server
+        before = len(server.faults.happened)
+        with ThreadPoolExecutor(1) as calls:
+            answer = calls.submit(self.client.change_visibility_batch, queue, changes)
+            server.wait_until(lambda: len(server.faults.happened) > before)
+            self._pass(self.answers_after_s)
+            self.answers_after_s = 0.0
+            return answer.result()
+
+    def _pass(self, seconds: float) -> None:
+        self.bench.clock.set(self.bench.clock.now_s() + seconds)
+
+
+POLICIES: list[RenewalPolicy] = [
+    NServiceBusPolicy(max_auto_message_visibility_renewal_duration=43_200),
+    Fixed(30, 20),
+    Fixed(43_200, 20),
+    Adaptive(),
+]
+STEPS = ["take", "take old", "settle", "withdraw", "confirm", "stall", "wait"]
+PAUSES_S = st.sampled_from([0.0, 0.1, 1.0, 9.9, 10.0, 19.9, 20.0, 29.9, 30.0, 31.0, 300.0])
+LATENCIES_S = st.sampled_from([0.0, 0.01, 0.5, 3.0, 30.0])
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """What becomes of a call: the request takes ``there_s``, the answer ``back_s``; either may be lost."""
+
+    there_s: float = 0.0
+    back_s: float = 0.0
+    request_lost: bool = False
+    answer_lost: bool = False
+    refused: bool = False
+
+
+TRIPS = st.builds(
+    Trip,
+    there_s=LATENCIES_S,
+    back_s=LATENCIES_S,
+    request_lost=st.booleans(),
+    answer_lost=st.booleans(),
+    refused=st.booleans(),
+)
+
+
+class HonestQueue:
+    """``VisibilityChanger`` that knows until when each receipt is hidden, and checks what it is asked."""
+
+    def __init__(self, clock: SteppedClock, trips: list[Trip]) -> None:
+        self.hidden_until_s: dict[str, float] = {}
+        self.received_at_s: dict[str, float] = {}
+        self.settled: set[str] = set()
+        self._clock = clock
+        self._trips = trips
+
+    def change_visibility_batch(
+        self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
+    ) -> list[ClientError | None]:
+        """Let the time of the trip pass and do what arrives."""
+        assert patience_s is not None
+        assert 1 <= len(changes) <= 10
+        sent_at_s = self._clock.now_s()
+        for change in changes:
+            assert change.receipt not in self.settled
+            assert 1 <= change.timeout_s <= 43_200
+            assert sent_at_s - self.received_at_s[change.receipt] + change.timeout_s <= 43_200
+        trip = self._trips.pop(0) if self._trips else Trip()
+        arrives_s = sent_at_s + trip.there_s
+        if trip.refused:
+            raise BUSY
+        errors = [None if trip.request_lost else self._hide(change, arrives_s) for change in changes]
+        took_s = trip.there_s + trip.back_s
+        if trip.request_lost or trip.answer_lost or took_s > patience_s:
+            self._clock.set(sent_at_s + patience_s)
+            raise Unreachable("http://queue", "no answer in time")
+        self._clock.set(sent_at_s + took_s)
+        return errors
+
+    def _hide(self, change: VisibilityChange, at_s: float) -> ClientError | None:
+        if at_s >= self.hidden_until_s[change.receipt]:
+            return GONE
+        self.hidden_until_s[change.receipt] = max(
+            self._clock.now_s(), min(at_s + change.timeout_s, self.received_at_s[change.receipt] + 43_200)
+        )
+        return None
+
+
+def check(lease: Lease, table: LeaseTable, queue: HonestQueue, now_s: float) -> None:
+    """Never two who are sure: if anybody could have it, we are not sure, and release nothing."""
+    if now_s >= queue.hidden_until_s[lease.message.receipt]:
+        assert lease.state_at(now_s) is not LeaseState.HELD
+        assert not table.may_release(lease)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
+@given(
+    policy=st.sampled_from(POLICIES),
+    fifo=st.booleans(),
+    jitter=st.sampled_from([0.0, 0.5, 0.999]),
+    trips=st.lists(TRIPS, max_size=12),
+    steps=st.lists(
+        st.tuples(st.sampled_from(["take", "settle", "withdraw", "confirm", "stall", "wait"]), PAUSES_S), max_size=20
+    ),
+)
+def test_nobody_is_sure_of_what_another_could_have(
+    policy: RenewalPolicy, fifo: bool, jitter: float, trips: list[Trip], steps: list[tuple[str, float]]
+) -> None:
+    """Takes, settles, releases, fences and stalls in any order, over any network."""
+    clock = SteppedClock()
+    queue = HonestQueue(clock, trips)
+    table = LeaseTable(clock, draw=lambda: jitter)
+    renewer = Renewer(table, queue, calls_max=1)
+    subscription = table.subscribe("orders", policy, fifo=fifo)
+    leases: list[Lease] = []
+    for step, pause_s in steps:
+        now_s = clock.now_s()
+        if step.startswith("take"):
+            asked_at_s = now_s - 42_900 * (step == "take old")
+            leases.append(_take(table, queue, str(len(leases)), asked_at_s, subscription))
+        elif leases and step == "settle":
+            table.settle(leases[-1])
+            queue.settled.add(leases[-1].message.receipt)
+        elif leases and step == "withdraw":
+            assert table.withdraw(leases[0]).done()
+            queue.settled.add(leases[0].message.receipt)
+        elif leases and step == "confirm":
+            table.confirm(leases[0])
+        elif step == "stall":
+            clock.set(now_s + pause_s)
+        _go_on(clock, table, renewer, clock.now_s() + pause_s, leases, queue)
+
+
+def _take(table: LeaseTable, queue: HonestQueue, receipt: str, asked_at_s: float, subscription: Subscription) -> Lease:
+    now_s = table.clock.now_s()
+    queue.hidden_until_s[receipt] = now_s + 30
+    queue.received_at_s[receipt] = asked_at_s
+    (lease,) = table.take(
+        subscription, [message(receipt)], requested_at_s=asked_at_s, answered_at_s=now_s, timeout_s=30
+    )
+    table.start(lease)
+    return lease
+
+
+def _go_on(
+    clock: SteppedClock, table: LeaseTable, renewer: Renewer, until_s: float, leases: list[Lease], queue: HonestQueue
+) -> None:
+    """Pass to ``until_s`` as the renewer's thread would, and look at every lease on the way."""
+    while (due_s := table.next_due_s()) is not None and due_s <= until_s:
+        clock.set(max(due_s, clock.now_s()))
+        for lease in leases:
+            check(lease, table, queue, clock.now_s())
+        renewer.run_due()
+        for lease in leases:
+            check(lease, table, queue, clock.now_s())
+    clock.set(max(until_s, clock.now_s()))
+    for lease in leases:
+        check(lease, table, queue, clock.now_s())
+
+
+@pytest.mark.slow
+@settings(deadline=None)
+@given(
+    lease_s=st.integers(min_value=20, max_value=600),
+    share=st.sampled_from([0.1, 0.5, 2 / 3, 0.9]),
+    hold_s=st.floats(min_value=0, max_value=2_000),
+)
+def test_a_lease_is_renewed_no_more_often_than_needed(lease_s: int, share: float, hold_s: float) -> None:
+    """Once in each interval of a heartbeat, and with ``Adaptive`` once in each lease less its widest guard."""
+    play = Play(Fixed(lease_s, lease_s * share))
+    play.take(timeout_s=lease_s)
+    play.until(hold_s)
+    assert len(play.queue.calls) <= math.ceil(hold_s / (lease_s * share)) + 1
+    play = Play(Adaptive(), jitter=0.999)
+    play.take(timeout_s=30)
+    play.until(hold_s)
+    assert len(play.queue.calls) <= math.ceil(hold_s / (30 * (1 - 1.25 / 3))) + 1
+
+
+@pytest.mark.slow
+@given(lateness_ms=st.integers(min_value=0, max_value=9_000), origin_s=st.floats(min_value=0, max_value=1e7))
+def test_only_durations_count(lateness_ms: int, origin_s: float) -> None:
+    """The same happens from any origin of the clock: there is no instant of the day in it.
+
+    It ends between two milliseconds, so that no renewal falls on the end by the last digit of a sum alone.
+    """
+    timelines = []
+    for begin_s in (0.0, origin_s):
+        play = Play(NServiceBusPolicy())
+        play.clock.set(begin_s)
+        play.take(timeout_s=30)
+        play.until(begin_s + 200.0005, late_s=lateness_ms / 1_000)
+        timelines.append(play.queue.asked)
+    assert [for_s for _, for_s in timelines[0]] == [for_s for _, for_s in timelines[1]]
+    elapsed = [at_s - origin_s for at_s, _ in timelines[1]]
+    assert elapsed == pytest.approx([at_s for at_s, _ in timelines[0]], abs=1e-4)
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
+    with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as client:
+        client.create_queue("orders", {"visibility_timeout_s": 30})
+        client.create_queue("orders.fifo", {"visibility_timeout_s": 30, "fifo": True, "content_deduplication": True})
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[HttpQueueClient]:
+    with HttpQueueClient(server.endpoint) as connected:
+        yield connected
+
+
+class Served(Play):
+    """A play whose other side is a server; ``receive`` holds what it gets."""
+
+    def __init__(
+        self, policy: RenewalPolicy, server: RunningServer, client: HttpQueueClient, *, queue: str = "orders"
+    ) -> None:
+        super().__init__(policy, fifo=queue.endswith(".fifo"))
+        self.renewer = Renewer(self.table, client, calls_max=1)
+        self._server, self._client, self._name = server, client, queue
+        self.subscription = self.table.subscribe(queue, policy, fifo=queue.endswith(".fifo"))
+
+    def receive(self, *, timeout_s: int = 30) -> Lease:
+        now_s = self.clock.now_s()
+        messages = self._client.receive(self._name, timeout_s=timeout_s)
+        (lease,) = self.table.take(
+            self.subscription, messages, requested_at_s=now_s, answered_at_s=now_s, timeout_s=timeout_s
+        )
+        self.table.start(lease)
+        return lease
+
+    def until(self, at_s: float, *, late_s: float = 0.0) -> None:
+        """Go to ``at_s``, renewing what is due on the way."""
+        while (due_s := self.table.next_due_s()) is not None and max(due_s, self.clock.now_s()) + late_s <= at_s:
+            self.stand_still(max(due_s, self.clock.now_s()) + late_s)
+            self.renewer.run_due()
+        self.stand_still(at_s)
+
+    def stand_still(self, until_s: float) -> None:
+        self._server.advance(round((until_s - self.clock.now_s()) * 1_000))
+        self.clock.set(until_s)
+
+
+def test_the_last_renewal_and_what_comes_after_it(server: RunningServer, client: HttpQueueClient) -> None:
+    """Renewed until T+290, receivable at T+330 and not before; the handler's late delete is tried and does no harm."""
+    play = Served(NServiceBusPolicy(), server, client)
+    client.send("orders", "hello")
+    lease = play.receive()
+    play.until(329.999)
+    assert client.receive("orders") == []
+    assert play.news == []
+    play.until(330)
+    assert play.news == [(330, lease.message.receipt, LeaseState.SUSPECT)]
+    assert lease.renewals == 10
+    (again,) = client.receive("orders")
+    assert (again.id, again.receive_count) == (lease.message.id, 2)
+    client.delete("orders", lease.message.receipt)
+    client.delete("orders", again.receipt)
+
+
+def test_two_seconds_late_and_alone(server: RunningServer, client: HttpQueueClient) -> None:
+    """The message is hidden again for 32 s, and deleted when its handler ends."""
+    play = Served(NServiceBusPolicy(), server, client)
+    client.send("orders", "hello")
+    lease = play.receive()
+    play.stand_still(32)
+    play.renewer.run_due()
+    assert play.news == [(32, lease.message.receipt, LeaseState.SUSPECT)]
+    assert lease.state is LeaseState.HELD, "the server says that nobody has had it"
+    play.stand_still(32 + 31.9)
+    assert client.receive("orders") == []
+    client.delete("orders", lease.message.receipt)
+    play.table.settle(lease)
+    play.stand_still(100)
+    assert client.receive("orders") == []
+
+
+def test_two_seconds_late_with_a_competitor(server: RunningServer, client: HttpQueueClient) -> None:
+    """Somebody else has received the message since: the lease is lost, at once, and his is not touched."""
+    play = Served(NServiceBusPolicy(), server, client)
+    client.send("orders", "hello")
+    lease = play.receive()
+    play.stand_still(31)
+    (theirs,) = client.receive("orders", timeout_s=5)
+    play.stand_still(32)
+    play.renewer.run_due()
+    assert play.news[-1:] == [(32, lease.message.receipt, LeaseState.LOST)]
+    play.stand_still(36)
+    assert client.receive("orders")[0].id == theirs.id
+
+
+def test_a_message_that_is_deleted_under_its_handler_is_lost(server: RunningServer, client: HttpQueueClient) -> None:
+    """V = 2: the next renewal finds out."""
+    play = Served(NServiceBusPolicy(), server, client)
+    client.send("orders", "hello")
+    lease = play.receive(timeout_s=2)
+    client.purge("orders")
+    play.until(1)
+    assert play.news == [(1, lease.message.receipt, LeaseState.LOST)]
+
+
+def test_a_short_timeout_outlives_a_longer_handler(server: RunningServer, client: HttpQueueClient) -> None:
+    """V = 1, a handler of 2 s: nobody else gets the message."""
+    play = Served(NServiceBusPolicy(), server, client)
+    client.send("orders", "hello")
+    lease = play.receive(timeout_s=1)
+    for tenth in range(1, 21):
+        play.until(tenth / 10)
+        assert client.receive("orders") == []
+    assert lease.state is LeaseState.HELD
+
+
+def test_a_heartbeat_and_a_crash(server: RunningServer, client: HttpQueueClient) -> None:
+    """Two minutes, every minute; the process dies at 130 s, and the message is visible at 240 s."""
+    play = Served(Fixed(120, 60), server, client)
+    client.send("orders", "hello")
+    play.receive(timeout_s=120)
+    play.until(130)
+    play.stand_still(239.999)
+    assert client.receive("orders") == []
+    play.stand_still(240)
+    assert len(client.receive("orders")) == 1
+
+
+@pytest.mark.parametrize("server", ["memory", pytest.param("postgres", marks=EVERYTHING)], indirect=True)
+def test_the_twelve_hours_of_the_server_are_never_exceeded(server: RunningServer, client: HttpQueueClient) -> None:
+    """It never refuses a renewal, and the lease ends with it and not by it."""
+    play = Served(Fixed(3_600, 3_000), server, client)
+    client.send("orders", "hello")
+    lease = play.receive(timeout_s=3_600)
+    play.until(43_197)
+    assert client.receive("orders") == []
+    assert lease.state is LeaseState.HELD
+    play.until(43_198)
+    assert play.news == [(43_198, lease.message.receipt, LeaseState.ENDED)]
+    assert len(play.warnings) == 1
+    assert len(client.receive("orders")) == 1
+
+
+def test_a_fifo_lease_that_passed_is_lost(server: RunningServer, client: HttpQueueClient) -> None:
+    """Whether by the clock or by the server's word, its group goes on with somebody else."""
+    for policy in (Fixed(30, 20), NServiceBusPolicy()):
+        play = Served(policy, server, client, queue="orders.fifo")
+        client.send("orders.fifo", type(policy).__name__, group="a")
+        lease = play.receive()
+        play.stand_still(31)
+        play.renewer.run_due()
+        assert lease.state is LeaseState.LOST
+        (again,) = client.receive("orders.fifo")
+        client.delete("orders.fifo", again.receipt)
+
+
+QUEUE = "work"
+RENEW = "ChangeMessageVisibilityBatch"
+BEAT = Fixed(30, every=20)
+KEY = SigningKey(id="AKIDOWNER", secret=SECRETS["AKIDOWNER"], region=REGION)
+
+
+@pytest.fixture
+def bench() -> Iterator[TimedBench]:
+    with timed_bench() as made:
+        yield made
+
+
+class Work:
+    """A handler that ends when it is let, and what happened to it."""
+
+    def __init__(self, bench: TimedBench, *bodies: str, client: Any = None, lease: object = BEAT) -> None:
+        self.bench = bench
+        self.queue = bench.queue(QUEUE, visibility_timeout_s=30)
+        self.handled: Counter[str] = Counter()
+        self.cancelled: list[str] = []
+        self.end = asyncio.Event()
+        self.app = Consumer(QUEUE, endpoint=bench.server.endpoint, client=client, grace="1s", clock=bench.clock)
+        self.app.handler(wait=WAIT, concurrency=len(bodies), prefetch=0, lease=lease)(self.work)
+        self.contexts: list[Context] = []
+        bench.client.send_batch(QUEUE, [NewMessage(body=body) for body in bodies])
+
+    async def work(self, body: str, ctx: Context) -> None:
+        self.handled[body] += 1
+        self.contexts.append(ctx)
+        try:
+            await self.end.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(body)
+            raise
+
+    async def play(self, scenario: Callable[[Running, Counter[str]], Awaitable[None]]) -> None:
+        async with self.bench.working(self.app) as running:
+            (runner,) = running.runners
+            await until(lambda: runner.working == runner.handler.options.concurrency)
+            await scenario(running, runner.counts.events)
+
+    def finish(self, scenario: Callable[[Running, Counter[str]], Awaitable[None]]) -> None:
+        """Play ``scenario``, and end the handler: each message was handled once, and is gone."""
+
+        async def played(running: Running, events: Counter[str]) -> None:
+            await scenario(running, events)
+            self.end.set()
+            await self.bench.settled(running)
+
+        asyncio.run(self.play(played))
+        assert set(self.handled.values()) == {1}
+        assert self.bench.counts(QUEUE) == (0, 0)
+        assert not self.cancelled
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault",
+    [
+        faults.UNAVAILABLE,
+        faults.FAILED,
+        faults.THROTTLED,
+        faults.THROTTLED_403,
+        faults.REQUEST_DROPPED,
+        faults.ANSWER_DROPPED,
+        faults.failed_entries(0),
+    ],
+    ids=repr,
+)
+def test_one_failed_renewal_is_tried_again_at_once(bench: TimedBench, fault: Fault) -> None:
+    """And no message is in doubt; what is throttled is no loss."""
+    work = Work(bench, "x")
+    bench.server.faults.script(RENEW, fault)
+
+    async def scenario(running: Running, events: Counter[str]) -> None:
+        await bench.guard(QUEUE, 100)
+        assert running.renewals.results["again"] == 1
+        assert (events["suspect"], events["lost"]) == (0, 0)
+
+    work.finish(scenario)
+
+
+@pytest.mark.slow
+def test_of_a_batch_of_renewals_the_ones_that_failed_are_tried_again(bench: TimedBench) -> None:
+    """The others are left alone; so it is with the batch of their deletes."""
+    work = Work(bench, *"abcde")
+    bench.server.faults.script(RENEW, faults.failed_entries(1, 3))
+
+    async def scenario(running: Running, events: Counter[str]) -> None:
+        await bench.elapse(21)
+        assert (running.renewals.calls, running.renewals.entries) == (2, 7), "five, then the two"
+        bench.server.faults.script("DeleteMessageBatch", faults.failed_entries(0, 2))
+        await bench.guard(QUEUE, 60)
+        work.end.set()
+        await bench.settled(running)
+        assert events["acked"] == 5
+
+    work.finish(scenario)
+    assert bench.server.faults.left == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [faults.THROTTLED, faults.THROTTLED_403], ids=repr)
+def test_throttling_is_survived_wherever_it_comes(bench: TimedBench, fault: Fault) -> None:
+    """Of the receive, of the renewal, of the delete and of its repetition."""
+    work = Work(bench, "x")
+    for action in ("ReceiveMessage", RENEW, "DeleteMessageBatch", "DeleteMessage"):
+        bench.server.faults.script(action, fault)
+
+    async def scenario(running: Running, events: Counter[str]) -> None:
+        await bench.guard(QUEUE, 60)
+        work.end.set()
+        await bench.settled(running)
+        assert (events["acked"], events["suspect"], events["lost"]) == (1, 0, 0)
+
+    work.finish(scenario)
+    assert bench.server.faults.left == []
+
+
+@pytest.mark.slow
+def test_renewals_that_fail_until_the_end_leave_a_doubt_that_the_server_ends(bench: TimedBench) -> None:
+    """Nobody took the message meanwhile: it is ours again, the handler was never told to stop."""
+    work = Work(bench, "x")
+    bench.server.faults.script(RENEW, faults.UNAVAILABLE, times=None)
+
+    async def scenario(running: Running, events: Counter[str]) -> None:
+        await bench.elapse(29.9)
+        assert events["suspect"] == 0
+        await bench.elapse(0.1)
+        await until(lambda: events["suspect"] == 1)
+        (ctx,) = work.contexts
+        states = [ctx.lease.state]
+        with pytest.raises(LeaseLost):
+            async with ctx.fence():
+                pytest.fail("nobody may pass")
+        bench.server.faults.clear()
+        await bench.elapse(25)  # the longest pause between tries for what is in doubt is 22.5 s
+        assert [*states, ctx.lease.state] == [LeaseState.SUSPECT, LeaseState.HELD]
+        await bench.guard(QUEUE, 60)
+
+    work.finish(scenario)
+
+
+@pytest.mark.slow
+def test_a_message_that_another_took_meanwhile_is_lost_and_left_to_him(bench: TimedBench) -> None:
+    """The handler is cancelled with the first answer; nothing is released, deleted or hidden that is his."""
+    work = Work(bench, "x")
+    bench.server.faults.script(RENEW, faults.UNAVAILABLE, times=None)
+
+    async def scenario(running: Running, events: Counter[str]) -> None:
+        await bench.elapse(31)
+        assert len(bench.client.receive(QUEUE, timeout_s=600)) == 1
+        bench.server.faults.clear()
+        for action in ("ChangeMessageVisibility", "DeleteMessage", "DeleteMessageBatch"):
+            bench.server.faults.script(action, faults.FAILED)
+        await bench.elapse(25)  # the longest pause between tries for what is in doubt is 22.5 s
+        await until(lambda: events["left"] == 1)
+        calls = running.renewals.calls
+        await bench.elapse(60)
+        assert (events["suspect"], events["lost"], running.renewals.calls) == (1, 1, calls)
+        assert len(bench.server.faults.left) == 3, "nothing of it is asked for"
+        assert bench.left_s(work.queue.in_flight) == [600 - 25 - 60]
+
+    asyncio.run(work.play(scenario))
+    assert (work.handled, work.cancelled) == ({"x": 1}, ["x"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plain", [False, True], ids=["veilmq", "amazon"])
+def test_an_answer_after_the_end_proves_nothing_but_by_the_word_of_the_server(bench: TimedBench, plain: bool) -> None:
+    """200 to a receipt may mean nothing at Amazon; veilmq's says that the message was nobody else's."""
+    with HttpQueueClient(bench.server.endpoint) as client:
+        slow = SlowClient(bench, client, answers_after_s=0.4, plain=plain)
+        work = Work(bench, "x", client=slow, lease=Fixed(30, every=29.8))
+        bench.server.faults.script(RENEW, faults.late_answer(seconds=0.4))
+
+        async def scenario(running: Running, events: Counter[str]) -> None:
+            await bench.elapse(30.5)
+            assert bench.server.faults.left == []
+            (ctx,) = work.contexts
+            await until(lambda: events["suspect"] == plain)
+            assert ctx.lease.state is (LeaseState.SUSPECT if plain else LeaseState.HELD)
+
+        work.finish(scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [faults.REQUEST_LOST, faults.ANSWER_LOST], ids=repr)
+@pytest.mark.parametrize(("lasts_s", "doubts"), [(15, 0), (60, 1)], ids=["half the timeout", "twice the timeout"])
+def test_black_holes_cost_tries_and_not_what_is_left(
+    bench: TimedBench, fault: Fault, lasts_s: float, doubts: int
+) -> None:
+    """Half the timeout is survived without a doubt; twice is noticed at its end, and ends well where nobody came."""
+    with HttpQueueClient(bench.server.endpoint) as client:
+        work = Work(bench, "x", client=SlowClient(bench, client))
+
+        async def scenario(running: Running, events: Counter[str]) -> None:
+            await bench.elapse(10)
+            bench.server.faults.script(RENEW, fault, times=None)
+            until_s = bench.clock.now_s() + lasts_s
+            while bench.clock.now_s() < until_s:
+                await bench.elapse(0.5)
+            bench.server.faults.clear()
+            await bench.elapse(30)
+            assert running.renewals.results["again"] > 0
+            assert (events["suspect"], events["lost"]) == (doubts, 0)
+            assert work.contexts[0].lease.state is LeaseState.HELD
+            await bench.guard(QUEUE, 60)
+
+        work.finish(scenario)
+
+
+@pytest.mark.slow
+def test_a_delete_that_did_not_happen_is_made_good_without_handling_the_message_again(bench: TimedBench) -> None:
+    """It was answered 200; the message returns with its timeout, is recognised by its id, and deleted."""
+    work = Work(bench, "x")
+    bench.server.faults.script("DeleteMessageBatch", faults.IGNORED)
+
+    async def scenario(running: Running, events: Counter[str]) -> None:
+        work.end.set()
+        await bench.settled(running)
+        assert bench.counts(QUEUE) == (0, 1)
+        await bench.elapse(30)
+        await bench.settled(running)
+        assert events["recognised"] == 1
+
+    work.finish(scenario)
+
+
+class Signed:
+    """A server that checks signatures, and a client whose clock is ``off_s`` wrong."""
+
+    def __init__(self, bench: TimedBench) -> None:
+        self.off_s = 0.0
+        self.bench = bench
+        self.client = HttpQueueClient(bench.server.endpoint, key=KEY, wall_s=lambda: wall_s() + self.off_s)
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> Iterator[Signed]:
+    with timed_bench(KEY, credentials=written(tmp_path / "keys.toml"), region=REGION, account="111111111111") as made:
+        yield Signed(made)
+
+
+@pytest.mark.slow
+def test_a_wall_clock_that_steps_changes_nothing(signed: Signed) -> None:
+    """An hour forth and two back, with signatures on: the same calls at the same instants as if it had not."""
+    work = Work(signed.bench, "x", client=signed.client)
+
+    async def scenario(running: Running, events: Counter[str]) -> None:
+        for off_s in (0.0, 3_600.0, -3_600.0, 0.0):
+            signed.off_s = off_s
+            await signed.bench.guard(QUEUE, 60)
+        assert running.renewals.results == {**running.renewals.results, "again": 0, "gone": 0}
+        assert running.renewals.calls == 240 / 20
+        assert (events["suspect"], events["lost"]) == (0, 0)
+
+    work.finish(scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("off_s", [-600.0, 600.0], ids=["behind", "ahead"])
+@pytest.mark.parametrize("tolerance_s", [300, 900], ids=["as Amazon", "as veilmq"])
+def test_a_clock_that_is_ten_minutes_off_hinders_no_signed_consumer(
+    signed: Signed, monkeypatch: pytest.MonkeyPatch, off_s: float, tolerance_s: int
+) -> None:
+    """Whether the server allows for that much or not."""
+    monkeypatch.setattr(signatures, "SIGNATURE_SKEW_S", tolerance_s)
+    signed.off_s = off_s
+    work = Work(signed.bench, "x", client=signed.client)
+
+    async def scenario(running: Running, events: Counter[str]) -> None:
+        await signed.bench.guard(QUEUE, 60)
+        assert running.renewals.results["again"] == 0
+
+    work.finish(scenario)
+
+
+@pytest.mark.slow
+async def test_an_event_loop_that_is_blocked_costs_no_lease(bench: TimedBench) -> None:
+    """For five seconds, with a lease of three: the renewer has a thread of its own."""
+    app = bench.consumer(QUEUE, visibility_timeout_s=3)
+    blocked, go_on = threading.Event(), threading.Event()
+    handled: list[str] = []
+
+    @app.handler(wait=WAIT, lease=Fixed(3, every=1), concurrency=1, prefetch=0)
+    async def work(body: str) -> None:
+        handled.append(body)
+        blocked.set()
+        assert go_on.wait(60)
+
+    def outside(running: Running) -> None:
+        assert blocked.wait(60)
+        for _ in range(10):
+            bench.clock.advance(0.5)
+            assert bench.rivals(QUEUE) == []
+        assert running.renewals.calls == 5
+        go_on.set()
+
+    bench.client.send(QUEUE, "x")
+    async with bench.working(app) as running:
+        await asyncio.to_thread(outside, running)
+        await bench.settled(running)
+        events = running.runners[0].counts.events
+        assert (events["acked"], events["suspect"], events["lost"]) == (1, 0, 0)
+    assert handled == ["x"]
