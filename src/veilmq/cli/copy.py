@@ -31,7 +31,7 @@ def copy(*, source: From, to: To, json: Json = False) -> None:
         from veilmq.store.port import StoreError
     try:
         with progress("copied", unit="messages") as told:
-            messages = asyncio.run(copy_store(source, to, clock=SystemClock(), told=told))
+            messages = asyncio.run(copy_store(source, to, clock=SystemClock(), progress=told))
     except (CopyRefused, StoreError) as error:
         raise CommandFailed(str(error)) from error
     if json:

@@ -432,5 +432,5 @@ def _recognised(request: Request) -> Iterator[tuple[Protocol, str]]:
     """Yield the protocol of ``request`` and its action, if it has one that can be scripted."""
     protocol = protocol_of(request)
     found = None if protocol is None else protocol.read(request)
-    if protocol is not None and found is not None and found.action in protocol.labels:
-        yield protocol, protocol.labels[found.action]
+    if protocol is not None and found is not None and found[0] in protocol.labels:
+        yield protocol, protocol.labels[found[0]]

@@ -30,12 +30,11 @@ from veilmq.server.admin_api import InProcessClient
 from veilmq.server.authentication import Authentication
 from veilmq.server.dispatch import Dispatcher
 from veilmq.server.long_polling import LongPolls
-from veilmq.server.metrics import Metrics
-from veilmq.server.permissions import Permissions
+from veilmq.server.permissions import Permissions, PolicyDecisions
 from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import RunningServer, VirtualClock
-from veilmq.wire.exchange import caller_named
+from veilmq.wire.exchange import RequestContext, caller_named
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.v1.queues import RANGES
 from veilmq.wire.v1.routes import ROUTES, SHAPES, place_of
@@ -180,14 +179,15 @@ class House:
     def __init__(self, engine: Engine, *, keys: Path | None = None) -> None:
         """Made in the event loop."""
         self.polls = LongPolls(engine=engine, clock=VirtualClock())
-        self.metrics = Metrics()
         guards: dict[str, Any] = {}
         if keys is not None:
             guards["authentication"] = Authentication(keys, region=REGION, secure=False, wall_s=lambda: 0.0)
-            guards["permissions"] = Permissions(engine, region=REGION, secure=False, wall_s=lambda: 0.0)
-        self.inside = InProcessClient(
-            Dispatcher(polls=self.polls, metrics=self.metrics, host="h", account=OWNER, region=REGION, **guards)
-        )
+            decisions = PolicyDecisions(region=REGION, secure=False, wall_s=lambda: 0.0)
+            guards["permissions"] = Permissions(engine, decisions)
+        context = RequestContext(base_url="", account=OWNER, region=REGION, token_key=engine.token_key)
+        dispatcher = Dispatcher(polls=self.polls, context=context, host="h", **guards)
+        self.metrics = dispatcher.metrics
+        self.inside = InProcessClient(dispatcher)
 
     async def sqs(self, action: str, who: Any = None, peer: str | None = None, **fields: Any) -> Answer:
         """Ask by an action of SQS."""

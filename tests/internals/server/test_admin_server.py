@@ -3,7 +3,8 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import pytest
 from starlette.applications import Starlette
@@ -11,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from tests.internals.server.scripted_engine import played
 from veilmq.core import limits
 from veilmq.server import admin, process
 from veilmq.server.process import Shutdown
@@ -68,108 +70,87 @@ class Site:
         return Response(self.answer)
 
 
-def serve(
-    story: Callable[[Site], Awaitable[None]],
-    *,
-    answer: bytes | None = b"here",
-    request_s_max: float = limits.HTTP_REQUEST_S_MAX,
-) -> None:
-    """Tell ``story`` of a server that is up, and wait for its end."""
-
-    async def tell() -> None:
+@asynccontextmanager
+async def sites(answer: bytes | None, request_s_max: float) -> AsyncIterator[Site]:
+    """Give a server that is up, and wait for its end."""
+    async with asyncio.timeout(PATIENCE_S):
         site = Site(answer)
         listeners = process.bind("127.0.0.1", 0, setting="admin_port")
         site.port = listeners[0].getsockname()[1]
         async with admin.serving(
             site.app, listeners, shutdown=site.shutdown, request_s_max=request_s_max, ending=site.streaming.clear
         ):
-            await story(site)
+            yield site
         await site.disconnect()
 
-    async def bounded() -> None:
-        await asyncio.wait_for(tell(), PATIENCE_S)
 
-    asyncio.run(bounded())
+def served(
+    *, answer: bytes | None = b"here", request_s_max: float = limits.HTTP_REQUEST_S_MAX
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Return the decorator of a test of such a server."""
+    return played(partial(sites, answer, request_s_max))
 
 
+@served(request_s_max=0.2)
 @pytest.mark.parametrize("sent", [b"", b"GE", GET[:-2], GET + GET[:-2]], ids=["nothing", "method", "head", "second"])
-def test_a_request_that_does_not_end_ends_its_connection(sent: bytes) -> None:
+async def test_a_request_that_does_not_end_ends_its_connection(site: Site, sent: bytes) -> None:
     """Whatever was sent of it, and whether or not one was answered before."""
-
-    async def story(site: Site) -> None:
-        reader, writer = await site.connect()
-        writer.write(sent)
-        received = await reader.read(-1)
-        assert received.count(b"HTTP/1.1 200") == sent.count(b"\r\n\r\n")
-
-    serve(story, request_s_max=0.2)
+    reader, writer = await site.connect()
+    writer.write(sent)
+    received = await reader.read(-1)
+    assert received.count(b"HTTP/1.1 200") == sent.count(b"\r\n\r\n")
 
 
-def test_a_client_that_goes_on_asking_stays() -> None:
+@served(request_s_max=0.2)
+async def test_a_client_that_goes_on_asking_stays(site: Site) -> None:
     """Each request has the whole limit for itself."""
-
-    async def story(site: Site) -> None:
-        reader, writer = await site.connect()
-        time_s = asyncio.get_running_loop().time
-        until_s = time_s() + 0.5
-        while time_s() < until_s:
-            writer.write(GET)
-            assert (await reader.readuntil(b"here")).startswith(b"HTTP/1.1 200 ")
-
-    serve(story, request_s_max=0.2)
-
-
-def test_a_client_that_does_not_read_is_cut_off() -> None:
-    """Its reply is thrown away."""
-
-    async def story(site: Site) -> None:
-        _, writer = await site.connect()
+    reader, writer = await site.connect()
+    time_s = asyncio.get_running_loop().time
+    until_s = time_s() + 0.5
+    while time_s() < until_s:
         writer.write(GET)
-        await site.asked.wait()
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
-        with pytest.raises(ConnectionError):
-            await send_for_ever(writer)
-
-    serve(story, answer=LARGE, request_s_max=0.2)
+        assert (await reader.readuntil(b"here")).startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_stream_goes_on_as_long_as_its_client_reads() -> None:
+@served(answer=LARGE, request_s_max=0.2)
+async def test_a_client_that_does_not_read_is_cut_off(site: Site) -> None:
+    """Its reply is thrown away."""
+    _, writer = await site.connect()
+    writer.write(GET)
+    await site.asked.wait()
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    with pytest.raises(ConnectionError):
+        await send_for_ever(writer)
+
+
+@served(request_s_max=0.2)
+async def test_a_stream_goes_on_as_long_as_its_client_reads(site: Site) -> None:
     """It has no end of its own; the end of the server is one."""
-
-    async def story(site: Site) -> None:
-        reader, writer = await site.connect()
-        writer.write(STREAM)
-        time_s = asyncio.get_running_loop().time
-        until_s = time_s() + 0.7
-        while time_s() < until_s:
-            await reader.readuntil(b"data: here")
-        site.shutdown.request()
-
-    serve(story, request_s_max=0.2)
+    reader, writer = await site.connect()
+    writer.write(STREAM)
+    time_s = asyncio.get_running_loop().time
+    until_s = time_s() + 0.7
+    while time_s() < until_s:
+        await reader.readuntil(b"data: here")
+    site.shutdown.request()
 
 
-def test_a_stream_that_is_not_read_is_cut_off() -> None:
+@served(answer=LARGE, request_s_max=0.2)
+async def test_a_stream_that_is_not_read_is_cut_off(site: Site) -> None:
     """Once all room on the way is taken."""
-
-    async def story(site: Site) -> None:
-        _, writer = await site.connect()
-        writer.write(STREAM)
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
-        with pytest.raises(ConnectionError):
-            await send_for_ever(writer)
-
-    serve(story, answer=LARGE, request_s_max=0.2)
+    _, writer = await site.connect()
+    writer.write(STREAM)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    with pytest.raises(ConnectionError):
+        await send_for_ever(writer)
 
 
-def test_a_head_that_is_too_long_is_refused() -> None:
+@served()
+async def test_a_head_that_is_too_long_is_refused(site: Site) -> None:
     """Nobody fills the memory with one."""
-
-    async def story(site: Site) -> None:
-        reader, writer = await site.connect()
-        writer.write(GET[:-2] + b"X: " + b"x" * (2 * admin.HEAD_BYTES_MAX))
-        assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
-
-    serve(story)
+    reader, writer = await site.connect()
+    writer.write(GET[:-2] + b"X: " + b"x" * (2 * admin.HEAD_BYTES_MAX))
+    assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +167,7 @@ def test_a_length_that_is_none_is_refused(caplog: pytest.LogCaptureFixture, befo
         assert received.count(b"HTTP/1.1 200 ") == bool(before)
         assert received.count(b"HTTP/1.1 400 ") == 1
 
-    serve(story)
+    served()(story)()
     assert caplog.messages == []
 
 
@@ -213,25 +194,22 @@ def test_a_body_that_is_none_ends_the_connection(
             received += await reader.read(-1)
         assert [line.split()[1] for line in received.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")] == answers
 
-    serve(story)
+    served()(story)()
     assert caplog.messages == []
 
 
-def test_connections_beyond_the_limit_are_closed() -> None:
+@served()
+async def test_connections_beyond_the_limit_are_closed(site: Site) -> None:
     """Those that are open stay."""
-
-    async def story(site: Site) -> None:
-        kept = [await site.connect() for _ in range(admin.CONNECTIONS_MAX)]
-        reader, _ = await site.connect()
+    kept = [await site.connect() for _ in range(admin.CONNECTIONS_MAX)]
+    reader, _ = await site.connect()
+    assert await ended(reader)
+    for reader, writer in kept[1:]:
+        writer.write_eof()
         assert await ended(reader)
-        for reader, writer in kept[1:]:
-            writer.write_eof()
-            assert await ended(reader)
-        reader, writer = kept[0]
-        writer.write(GET)
-        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
-
-    serve(story)
+    reader, writer = kept[0]
+    writer.write(GET)
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
 
 
 async def send_for_ever(writer: asyncio.StreamWriter) -> None:
@@ -248,19 +226,16 @@ async def ended(reader: asyncio.StreamReader) -> bool:
     return True
 
 
+@served(request_s_max=HOUR_S)
 @pytest.mark.parametrize("grace_s", [0.1, HOUR_S], ids=["time-is-over", "asked-twice"])
 @pytest.mark.parametrize("answer", [LARGE, None], ids=["does-not-read", "is-not-answered"])
-def test_the_end_waits_for_nobody_beyond_its_time(grace_s: float, answer: bytes | None) -> None:
+async def test_the_end_waits_for_nobody_beyond_its_time(site: Site, grace_s: float, answer: bytes | None) -> None:
     """A client that does not read, or that cannot be answered, holds the end up no longer than anybody may."""
-
-    async def story(site: Site) -> None:
-        site.shutdown._grace_s = grace_s
-        _, writer = await site.connect()
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(GET)
-        await site.asked.wait()
-        site.shutdown.request()
-        if grace_s == HOUR_S:
-            asyncio.get_running_loop().call_later(0.1, site.shutdown.request)
-
-    serve(story, answer=answer, request_s_max=HOUR_S)
+    site.shutdown._grace_s, site.answer = grace_s, answer
+    _, writer = await site.connect()
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    writer.write(GET)
+    await site.asked.wait()
+    site.shutdown.request()
+    if grace_s == HOUR_S:
+        asyncio.get_running_loop().call_later(0.1, site.shutdown.request)

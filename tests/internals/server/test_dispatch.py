@@ -324,7 +324,7 @@ def posted_to(target: bytes) -> Request:
 @pytest.mark.parametrize(
     ("protocol", "asked"),
     [(SQS_JSON, request(b"AmazonSQS.ListQueues")), (SQS_QUERY, posted_to(b"/?Action=ListQueues"))],
-    ids=[SQS_JSON.name, SQS_QUERY.name],
+    ids=["json", "query"],
 )
 def test_a_defect_in_decoding_is_logged_and_answered(
     protocol: Protocol, asked: Request, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -332,14 +332,16 @@ def test_a_defect_in_decoding_is_logged_and_answered(
     """The client gets the protocol's internal error; the log has the traceback and no body."""
     broken = protocol._replace(decode=Broken().decode)
     monkeypatch.setattr("veilmq.server.protocols.PROTOCOLS", (broken,))
-    metrics = Metrics()
+    told = dispatcher()
     with caplog.at_level(logging.ERROR):
-        assert dispatcher(metrics).handle(asked) is None
+        assert told.handle(asked) is None
     assert asked.reply is not None
     assert asked.reply.startswith(b"HTTP/1.1 500 ")
     assert b"InternalFailure" in asked.reply
     assert "broken on purpose" in caplog.text
-    assert [(*named, series.count) for *named, series in metrics.series()] == [("ListQueues", "InternalFailure", 1)]
+    assert [(*named, series.count) for *named, series in told.metrics.series()] == [
+        ("ListQueues", "InternalFailure", 1)
+    ]
 
 
 def test_a_defect_in_encoding_is_logged_and_answered(caplog: pytest.LogCaptureFixture) -> None:
@@ -354,10 +356,10 @@ def test_a_defect_in_encoding_is_logged_and_answered(caplog: pytest.LogCaptureFi
     assert "could not be encoded" in caplog.text
 
 
-def dispatcher(metrics: Metrics) -> Dispatcher:
+def dispatcher() -> Dispatcher:
     """Return a dispatcher whose engine is never asked."""
     polls = LongPolls(engine=NoEngine(), clock=VirtualClock())
-    return Dispatcher(polls=polls, metrics=metrics, host="h", account="000000000000", region="us-east-1")
+    return Dispatcher(polls=polls, context=RequestContext(base_url=""), host="h")
 
 
 class NoEngine:
@@ -384,7 +386,7 @@ class NoEngine:
 
 def test_many_hosts_do_not_fill_the_memory() -> None:
     """What is kept for each Host header is bounded."""
-    told = dispatcher(Metrics())
+    told = dispatcher()
     answers: list[Pending | None] = []
     for number in range(1_000):
         asked = request(b"AmazonSQS.Fly")

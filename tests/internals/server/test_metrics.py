@@ -171,7 +171,7 @@ def test_what_has_passed_through_a_queue_is_told_of() -> None:
     counts = QueueCounts(
         visible=0, in_flight=0, delayed=0, oldest_sent_at_ms=None, redelivered=1, sent=4, received=3, deleted=2
     )
-    told = lines(queues=[("000000000000/jobs", Counted(counts, claims=None))])
+    told = lines(queues=[("000000000000/jobs", Counted(counts))])
     label = '{queue="000000000000/jobs"}'
     assert f"veilmq_queue_messages_sent_total{label} 4.0" in told
     assert f"veilmq_queue_messages_received_total{label} 3.0" in told

@@ -71,7 +71,7 @@ def test_a_name_is_not_listened_on_by_half(two: str, address: str) -> None:
 def test_an_address_in_a_url() -> None:
     """One of IPv6 stands in brackets."""
     with bound("127.0.0.1") as (four,):
-        assert process.url(four) == f"http://127.0.0.1:{four.getsockname()[1]}"
+        assert process.authority(four) == f"127.0.0.1:{four.getsockname()[1]}"
         assert process.is_loopback([four])
     with bound("0.0.0.0") as (everywhere,):
         assert not process.is_loopback([everywhere])

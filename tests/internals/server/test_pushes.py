@@ -11,15 +11,14 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
 
-from tests.internals.server.scripted_engine import ScriptedEngine
+from tests.internals.server.scripted_engine import ScriptedEngine, played
 from tests.server.pushing.receiver import Receiver
 from veilmq.core import commands
 from veilmq.core.errors import InternalError, QueueNotFound, StoreFull
@@ -32,18 +31,18 @@ from veilmq.server.pushes import (
     LEASE_S,
     PARALLEL_MAX,
     PERIOD_MS,
-    Attempts,
     Guard,
     LogThrottle,
     Pusher,
     Resolve,
     SystemResolver,
     Target,
+    TopicService,
 )
 from veilmq.server.pushes import (
     Receiver as PushReceiver,
 )
-from veilmq.server.setting_kinds import AllowList
+from veilmq.server.settings import AllowList, ServerSettings
 from veilmq.testing import VirtualClock
 
 
@@ -202,18 +201,30 @@ class Fickle:
         return ["127.0.0.1" if self.asked == 1 else "127.0.0.2"]
 
 
+class Signer:
+    """A key of no use, and its certificate."""
+
+    certificate_pem = b"certificate"
+
+    def sign(self, text: bytes) -> bytes:
+        return b"signature"
+
+
 def attempt(url: str, *, allow: str = "127.0.0.1", resolve: Resolve | None = None) -> str:
     """Return what an attempt says."""
 
     async def one() -> str:
-        attempts = Attempts(
-            guard=Guard(AllowList(allow), resolve=resolve),
-            sign=lambda text: b"signature",
-            certificate_url="http://certificate.example/",
+        service = TopicService(
+            ServerSettings(push_allow=allow),
+            engine=ScriptedEngine(),
             clock=VirtualClock(),
             wall_s=lambda: 0.0,
+            base_url="http://certificate.example",
+            identity=Signer(),
         )
-        return await attempts.attempt(Subscription(topic="1/t", name="s", endpoint=url, push_url=url), MESSAGE)
+        if resolve is not None:
+            service._guard = Guard(AllowList(allow), resolve=resolve)
+        return await service.attempt(Subscription(topic="1/t", name="s", endpoint=url, push_url=url), MESSAGE)
 
     return asyncio.run(one())
 
@@ -410,7 +421,7 @@ class Bench:
         self.pusher = Pusher(
             engine=self.engine,
             clock=self.clock,
-            attempts=self,  # type: ignore[arg-type]
+            attempt=self.attempt,
             counts=self.counts,
             parallel_max=2,
             chance=lambda: 0.0,
@@ -426,13 +437,10 @@ class Bench:
         return [command for command, _ in self.engine.asked]
 
 
-def play(scene: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
-    """Play a scene in an event loop."""
-
-    async def whole() -> None:
-        await scene(Bench())
-
-    asyncio.run(whole())
+@played
+@asynccontextmanager
+async def on_bench() -> AsyncIterator[Bench]:
+    yield Bench()
 
 
 def take(count: int = 1, queue: str = QUEUE) -> commands.Receive:
@@ -446,43 +454,37 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_message_is_taken_pushed_and_deleted() -> None:
-    async def scene(bench: Bench) -> None:
-        assert bench.asked() == [ListPushes()]
-        bench.engine.answer([ONE])
-        assert set(bench.engine.watches) == {PUSHES, QUEUE}
-        assert bench.engine.answer(SOMETHING) == take()
-        await turn()
-        assert bench.engine.answer([ReceiptState.LIVE]) == commands.Delete(queue=QUEUE, receipts=("r",))
-        await turn()
-        assert bench.counts.pushes[PushOutcome.ACCEPTED] == 1
-        assert bench.asked() == []
-
-    play(scene)
+@on_bench
+async def test_a_message_is_taken_pushed_and_deleted(bench: Bench) -> None:
+    assert bench.asked() == [ListPushes()]
+    bench.engine.answer([ONE])
+    assert set(bench.engine.watches) == {PUSHES, QUEUE}
+    assert bench.engine.answer(SOMETHING) == take()
+    await turn()
+    assert bench.engine.answer([ReceiptState.LIVE]) == commands.Delete(queue=QUEUE, receipts=("r",))
+    await turn()
+    assert bench.counts.pushes[PushOutcome.ACCEPTED] == 1
+    assert bench.asked() == []
 
 
-def test_a_queue_that_could_not_be_asked_is_asked_again_a_second_later() -> None:
-    async def scene(bench: Bench) -> None:
-        bench.engine.answer([ONE])
-        bench.engine.answer(InternalError())
-        bench.clock.advance(999)
-        assert bench.asked() == []
-        bench.clock.advance(1)
-        assert bench.engine.answer(NOTHING) == take()
-        bench.engine.watches[QUEUE](bench.clock.now_ms())
-        assert bench.asked() == [take()]
-
-    play(scene)
+@on_bench
+async def test_a_queue_that_could_not_be_asked_is_asked_again_a_second_later(bench: Bench) -> None:
+    bench.engine.answer([ONE])
+    bench.engine.answer(InternalError())
+    bench.clock.advance(999)
+    assert bench.asked() == []
+    bench.clock.advance(1)
+    assert bench.engine.answer(NOTHING) == take()
+    bench.engine.watches[QUEUE](bench.clock.now_ms())
+    assert bench.asked() == [take()]
 
 
-def test_subscriptions_that_could_not_be_listed_are_listed_again_a_second_later() -> None:
-    async def scene(bench: Bench) -> None:
-        bench.engine.answer(StoreFull())
-        bench.clock.advance(1_000)
-        bench.engine.answer([ONE])
-        assert bench.asked() == [take()]
-
-    play(scene)
+@on_bench
+async def test_subscriptions_that_could_not_be_listed_are_listed_again_a_second_later(bench: Bench) -> None:
+    bench.engine.answer(StoreFull())
+    bench.clock.advance(1_000)
+    bench.engine.answer([ONE])
+    assert bench.asked() == [take()]
 
 
 def test_what_was_pushed_and_could_not_be_deleted_comes_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -496,85 +498,74 @@ def test_what_was_pushed_and_could_not_be_deleted_comes_again(caplog: pytest.Log
         assert bench.counts.pushes_running == 0
 
     with caplog.at_level(logging.DEBUG):
-        play(scene)
-    assert "was not settled; it comes again" in caplog.text
+        on_bench(scene)()
+    assert "was not settled; it is received again" in caplog.text
 
 
-def test_a_failure_is_hidden_and_the_last_one_deleted() -> None:
-    async def scene(bench: Bench) -> None:
-        bench.problem = "no"
-        bench.engine.answer([ONE])
-        bench.engine.answer(SOMETHING)
-        await turn()
-        change = commands.VisibilityChange(receipt="r", timeout_s=10)
-        assert bench.engine.answer([LeaseChange(state=ReceiptState.LIVE)]) == commands.ChangeVisibility(
-            queue=QUEUE, changes=(change,)
-        )
-        await turn()
-        assert bench.counts.pushes[PushOutcome.FAILED] == 1
-
-    play(scene)
+@on_bench
+async def test_a_failure_is_hidden_and_the_last_one_deleted(bench: Bench) -> None:
+    bench.problem = "no"
+    bench.engine.answer([ONE])
+    bench.engine.answer(SOMETHING)
+    await turn()
+    change = commands.VisibilityChange(receipt="r", timeout_s=10)
+    assert bench.engine.answer([LeaseChange(state=ReceiptState.LIVE)]) == commands.ChangeVisibility(
+        queue=QUEUE, changes=(change,)
+    )
+    await turn()
+    assert bench.counts.pushes[PushOutcome.FAILED] == 1
 
 
-def test_a_queue_that_is_gone_is_not_asked_again() -> None:
-    async def scene(bench: Bench) -> None:
-        bench.engine.answer([ONE, TWO])
-        bench.engine.answer(QueueNotFound(QUEUE))
-        assert set(bench.engine.watches) == {PUSHES, push_queue("1/t", "two")}
-        bench.engine.answer(NOTHING)
-        bench.engine.watches[PUSHES](0)
-        bench.engine.answer([])
-        assert set(bench.engine.watches) == {PUSHES}
-
-    play(scene)
+@on_bench
+async def test_a_queue_that_is_gone_is_not_asked_again(bench: Bench) -> None:
+    bench.engine.answer([ONE, TWO])
+    bench.engine.answer(QueueNotFound(QUEUE))
+    assert set(bench.engine.watches) == {PUSHES, push_queue("1/t", "two")}
+    bench.engine.answer(NOTHING)
+    bench.engine.watches[PUSHES](0)
+    bench.engine.answer([])
+    assert set(bench.engine.watches) == {PUSHES}
 
 
-def test_an_answer_for_a_subscription_that_ended_meanwhile() -> None:
+@on_bench
+async def test_an_answer_for_a_subscription_that_ended_meanwhile(bench: Bench) -> None:
     """What was taken is still pushed; nothing more is asked."""
-
-    async def scene(bench: Bench) -> None:
-        bench.engine.answer([ONE])
-        bench.engine.watches[PUSHES](0)
-        (_, taken), (_, listed) = bench.engine.asked
-        bench.engine.asked.clear()
-        listed([])
-        taken(SOMETHING)
-        await turn()
-        assert isinstance(bench.engine.answer(QueueNotFound(QUEUE)), commands.Delete)
-        await turn()
-        assert (bench.asked(), bench.counts.pushes_running) == ([], 0)
-
-    play(scene)
+    bench.engine.answer([ONE])
+    bench.engine.watches[PUSHES](0)
+    (_, taken), (_, listed) = bench.engine.asked
+    bench.engine.asked.clear()
+    listed([])
+    taken(SOMETHING)
+    await turn()
+    assert isinstance(bench.engine.answer(QueueNotFound(QUEUE)), commands.Delete)
+    await turn()
+    assert (bench.asked(), bench.counts.pushes_running) == ([], 0)
 
 
-def test_the_end_waits_for_what_is_being_taken_and_takes_no_more() -> None:
-    async def scene(bench: Bench) -> None:
-        bench.engine.answer([ONE])
-        watches = dict(bench.engine.watches)
-        closing = asyncio.ensure_future(bench.pusher.close())
-        await turn()
-        assert bench.asked() == [take(), ListPushes()]
-        bench.engine.answer(SOMETHING)
-        bench.engine.answer([ONE])
-        await turn()
-        assert not closing.done()
-        bench.engine.answer([ReceiptState.LIVE])
-        await closing
-        for wake in watches.values():
-            wake(bench.clock.now_ms())
-        assert (bench.asked(), bench.engine.watches) == ([], {})
-        assert bench.counts.pushes[PushOutcome.ACCEPTED] == 1
-
-    play(scene)
+@on_bench
+async def test_the_end_waits_for_what_is_being_taken_and_takes_no_more(bench: Bench) -> None:
+    bench.engine.answer([ONE])
+    watches = dict(bench.engine.watches)
+    closing = asyncio.ensure_future(bench.pusher.close())
+    await turn()
+    assert bench.asked() == [take(), ListPushes()]
+    bench.engine.answer(SOMETHING)
+    bench.engine.answer([ONE])
+    await turn()
+    assert not closing.done()
+    bench.engine.answer([ReceiptState.LIVE])
+    await closing
+    for wake in watches.values():
+        wake(bench.clock.now_ms())
+    assert (bench.asked(), bench.engine.watches) == ([], {})
+    assert bench.counts.pushes[PushOutcome.ACCEPTED] == 1
 
 
-def test_a_list_that_comes_after_the_end_is_nobodys() -> None:
-    async def scene(bench: Bench) -> None:
-        closing = asyncio.ensure_future(bench.pusher.close())
-        await turn()
-        bench.engine.answer([ONE])
-        bench.engine.answer(InternalError())
-        await closing
-        assert bench.asked() == []
-
-    play(scene)
+@on_bench
+async def test_a_list_that_comes_after_the_end_is_nobodys(bench: Bench) -> None:
+    closing = asyncio.ensure_future(bench.pusher.close())
+    await turn()
+    bench.engine.answer([ONE])
+    bench.engine.answer(InternalError())
+    await closing
+    assert bench.asked() == []

@@ -4,11 +4,14 @@ Then: browsing queues: pages by name and by counts, what is counted for them, an
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.internals.server.scripted_engine import played
 from veilmq.core.browsing import BrowsedQueues, BrowseQueues, QueueOrder
 from veilmq.core.commands import Command, CreateQueue, Delete, DeleteQueue, NewMessage, Receive, Send, ShowQueue
 from veilmq.core.errors import StoreUnavailable
@@ -137,7 +140,8 @@ class World:
 
     async def rest(self) -> None:
         """Let what was begun come to its end."""
-        await self.book.round_over()
+        if self.book._round is not None:
+            await asyncio.wait({self.book._round})
 
     async def pass_time(self, ms: int = CLOCK_STEP_MS) -> list[str]:
         """Move the clock second by second, and return what was counted meanwhile."""
@@ -148,117 +152,101 @@ class World:
         return self.engine.counted[before:]
 
 
-def run(story: Callable[[World], Awaitable[None]], *, queues: int = QUEUES) -> None:
-    """Tell ``story`` with so many queues, ``q000`` and further."""
-
-    async def tell() -> None:
-        clock = VirtualClock()
-        engine = Counting(None, clock=clock)
-        engine.counted = []
-        for number in range(queues):
-            await execute(engine, CreateQueue(queue=f"a/q{number:03}"))
-        await execute(engine, CreateQueue(queue="b/other"))
-        world = World(engine, clock)
-        await story(world)
-        world.book.close()
-        await world.rest()
-        await engine.close()
-
-    asyncio.run(tell())
+@asynccontextmanager
+async def worlds(queues: int = QUEUES) -> AsyncIterator[World]:
+    """Give a world with so many queues, ``q000`` and further."""
+    clock = VirtualClock()
+    engine = Counting(None, clock=clock)
+    engine.counted = []
+    for number in range(queues):
+        await execute(engine, CreateQueue(queue=f"a/q{number:03}"))
+    await execute(engine, CreateQueue(queue="b/other"))
+    world = World(engine, clock)
+    yield world
+    world.book.close()
+    await world.rest()
+    await engine.close()
 
 
-def test_a_page_by_name_counts_its_own_queues() -> None:
+def in_world(*, queues: int = QUEUES) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Return the decorator of a test in such a world."""
+    return played(partial(worlds, queues))
+
+
+@in_world()
+async def test_a_page_by_name_counts_its_own_queues(world: World) -> None:
     """Exactly, as they are now, however long ago that is that somebody looked."""
-
-    async def story(world: World) -> None:
-        await world.put("q021", 3)
-        page = await world.browse(first=20, count=10)
-        assert [queue.name for queue in page.queues] == [f"q{number:03}" for number in range(20, 30)]
-        assert (page.in_all, page.queues[1].visible) == (QUEUES, 3)
-        await world.rest()
-        await world.put("q022")
-        page = await world.browse(first=20, count=10)
-        assert [queue.visible for queue in page.queues[:4]] == [0, 3, 1, 0]
-        assert page.counted == QUEUES, "the others were counted behind it"
-
-    run(story)
+    await world.put("q021", 3)
+    page = await world.browse(first=20, count=10)
+    assert [queue.name for queue in page.queues] == [f"q{number:03}" for number in range(20, 30)]
+    assert (page.in_all, page.queues[1].visible) == (QUEUES, 3)
+    await world.rest()
+    await world.put("q022")
+    page = await world.browse(first=20, count=10)
+    assert [queue.visible for queue in page.queues[:4]] == [0, 3, 1, 0]
+    assert page.counted == QUEUES, "the others were counted behind it"
 
 
-def test_a_page_by_counts_has_those_with_most() -> None:
+@in_world()
+async def test_a_page_by_counts_has_those_with_most(world: World) -> None:
     """Equal ones by name; those in which there is nothing that has an age are the last, both ways."""
-
-    async def story(world: World) -> None:
-        for name, messages in (("q050", 5), ("q010", 2), ("q090", 5)):
-            await world.put(name, messages)
-            world.clock.advance(1)
-        assert await world.names(order=QueueOrder.VISIBLE, descending=True, count=4) == ["q050", "q090", "q010", "q000"]
-        assert await world.names(order=QueueOrder.VISIBLE, count=2) == ["q000", "q001"]
-        assert await world.names(order=QueueOrder.OLDEST, descending=True, count=4) == ["q050", "q010", "q090", "q000"]
-        assert await world.names(order=QueueOrder.OLDEST, count=4) == ["q090", "q010", "q050", "q000"]
-
-    run(story)
+    for name, messages in (("q050", 5), ("q010", 2), ("q090", 5)):
+        await world.put(name, messages)
+        world.clock.advance(1)
+    assert await world.names(order=QueueOrder.VISIBLE, descending=True, count=4) == ["q050", "q090", "q010", "q000"]
+    assert await world.names(order=QueueOrder.VISIBLE, count=2) == ["q000", "q001"]
+    assert await world.names(order=QueueOrder.OLDEST, descending=True, count=4) == ["q050", "q010", "q090", "q000"]
+    assert await world.names(order=QueueOrder.OLDEST, count=4) == ["q090", "q010", "q050", "q000"]
 
 
-def test_rates_sort_too() -> None:
+@in_world()
+async def test_rates_sort_too(world: World) -> None:
     """What was sent, received and deleted a second."""
-
-    async def story(world: World) -> None:
-        await world.browse()
-        await world.rest()
-        await world.put("q003", 10)
-        received = await execute(world.engine, Receive(queue="a/q003", count=4))
-        await execute(world.engine, Delete(queue="a/q003", receipts=(received.messages[0].receipt,)))
-        await world.pass_time(1_000)
-        first = (await world.browse(order=QueueOrder.RECEIVED, descending=True, count=1)).queues[0]
-        assert (first.name, first.sent_per_s, first.received_per_s, first.deleted_per_s) == ("q003", 10.0, 4.0, 1.0)
-
-    run(story)
+    await world.browse()
+    await world.rest()
+    await world.put("q003", 10)
+    received = await execute(world.engine, Receive(queue="a/q003", count=4))
+    await execute(world.engine, Delete(queue="a/q003", receipts=(received.messages[0].receipt,)))
+    await world.pass_time(1_000)
+    first = (await world.browse(order=QueueOrder.RECEIVED, descending=True, count=1)).queues[0]
+    assert (first.name, first.sent_per_s, first.received_per_s, first.deleted_per_s) == ("q003", 10.0, 4.0, 1.0)
 
 
-def test_a_search_is_in_the_name_alone() -> None:
+@in_world()
+async def test_a_search_is_in_the_name_alone(world: World) -> None:
     """In upper or lower case; accounts are no part of it, and other accounts' queues are not found."""
-
-    async def story(world: World) -> None:
-        await execute(world.engine, CreateQueue(queue="a/Orders-01"))
-        assert await world.names(search="orders") == ["Orders-01"]
-        assert await world.names(search="ORDERS-0") == ["Orders-01"]
-        assert await world.names(search="Q09", descending=True, count=2) == ["q099", "q098"]
-        assert (await world.browse(search="a/")).in_all == 0
-        assert (await world.browse(search="other")).in_all == 0
-
-    run(story)
+    await execute(world.engine, CreateQueue(queue="a/Orders-01"))
+    assert await world.names(search="orders") == ["Orders-01"]
+    assert await world.names(search="ORDERS-0") == ["Orders-01"]
+    assert await world.names(search="Q09", descending=True, count=2) == ["q099", "q098"]
+    assert (await world.browse(search="a/")).in_all == 0
+    assert (await world.browse(search="other")).in_all == 0
 
 
-def test_what_may_not_be_seen_is_a_name() -> None:
+@in_world()
+async def test_what_may_not_be_seen_is_a_name(world: World) -> None:
     """It is known in no order by counts either: it comes last, whatever is in it."""
+    await world.put("q001", 9)
+    await world.put("q002", 1)
 
-    async def story(world: World) -> None:
-        await world.put("q001", 9)
-        await world.put("q002", 1)
+    def may_see(view: Any) -> bool:
+        return bool(view.queue != "a/q001")
 
-        def may_see(view: Any) -> bool:
-            return bool(view.queue != "a/q001")
-
-        page = await world.browse(order=QueueOrder.VISIBLE, descending=True, count=QUEUES, may_see=may_see)
-        assert page.queues[0].name == "q002"
-        denied = page.queues[-1]
-        assert (denied.name, denied.visible, denied.fifo, denied.counted_at_ms) == ("q001", None, None, None)
-
-    run(story)
+    page = await world.browse(order=QueueOrder.VISIBLE, descending=True, count=QUEUES, may_see=may_see)
+    assert page.queues[0].name == "q002"
+    denied = page.queues[-1]
+    assert (denied.name, denied.visible, denied.fifo, denied.counted_at_ms) == ("q001", None, None, None)
 
 
-def test_named_queues_are_told_without_those_that_are_gone() -> None:
+@in_world()
+async def test_named_queues_are_told_without_those_that_are_gone(world: World) -> None:
     """A page that is open asks about its own queues."""
-
-    async def story(world: World) -> None:
-        await world.put("q001")
-        page = await world.browse(names=("q002", "gone", "q001"))
-        assert [(queue.name, queue.visible) for queue in page.queues] == [("q002", 0), ("q001", 1)]
-        await execute(world.engine, DeleteQueue(queue="a/q001"))
-        await world.pass_time()
-        assert await world.names(names=("q002", "gone", "q001")) == ["q002"]
-
-    run(story)
+    await world.put("q001")
+    page = await world.browse(names=("q002", "gone", "q001"))
+    assert [(queue.name, queue.visible) for queue in page.queues] == [("q002", 0), ("q001", 1)]
+    await execute(world.engine, DeleteQueue(queue="a/q001"))
+    await world.pass_time()
+    assert await world.names(names=("q002", "gone", "q001")) == ["q002"]
 
 
 def test_a_store_that_cannot_be_reached_deletes_no_queue(caplog: pytest.LogCaptureFixture) -> None:
@@ -279,7 +267,7 @@ def test_a_store_that_cannot_be_reached_deletes_no_queue(caplog: pytest.LogCaptu
         (queue,) = (await world.browse(names=("q001",))).queues
         assert (queue.visible, len(queue.history or ()) > 1) == (1, True)
 
-    run(story)
+    in_world()(story)()
     assert caplog.records == []
 
 
@@ -303,7 +291,7 @@ def test_many_pages_have_a_bounded_number_counted_a_second(monkeypatch: pytest.M
         assert turns == [10] * 5
         assert set(world.engine.counted[-50:]) == {f"a/{name}" for name in watched}
 
-    run(story)
+    in_world()(story)()
 
 
 def test_a_queue_that_nobody_has_counted_is_there_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +302,7 @@ def test_a_queue_that_nobody_has_counted_is_there_all_the_same(monkeypatch: pyte
         await world.browse(names=tuple(f"q{number:03}" for number in range(10)))
         assert await world.names(names=("q050",)) == ["q050"]
 
-    run(story)
+    in_world()(story)()
 
 
 def test_all_are_counted_in_rounds_while_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,33 +321,27 @@ def test_all_are_counted_in_rounds_while_somebody_looks(monkeypatch: pytest.Monk
         await world.browse()
         assert await world.pass_time(1_000) != []
 
-    run(story)
+    in_world()(story)()
 
 
-def test_a_queue_made_anew_begins_anew() -> None:
+@in_world()
+async def test_a_queue_made_anew_begins_anew(world: World) -> None:
     """Its name alone is that of the one that was deleted."""
-
-    async def story(world: World) -> None:
-        await world.put("q001", 5)
-        await world.browse(names=("q001",))
-        await execute(world.engine, DeleteQueue(queue="a/q001"))
-        world.clock.advance(LOOKED_AT_MS)
-        await world.rest()
-        await execute(world.engine, CreateQueue(queue="a/q001"))
-        world.clock.advance(SECOND_MS)
-        await world.rest()
-        again = (await world.browse(names=("q001",))).queues[0]
-        assert (again.visible, len(again.history), again.sent_per_s) == (0, 1, None)
-
-    run(story)
+    await world.put("q001", 5)
+    await world.browse(names=("q001",))
+    await execute(world.engine, DeleteQueue(queue="a/q001"))
+    world.clock.advance(LOOKED_AT_MS)
+    await world.rest()
+    await execute(world.engine, CreateQueue(queue="a/q001"))
+    world.clock.advance(SECOND_MS)
+    await world.rest()
+    again = (await world.browse(names=("q001",))).queues[0]
+    assert (again.visible, len(again.history), again.sent_per_s) == (0, 1, None)
 
 
-def test_few_counts_are_at_the_engine_at_once() -> None:
+@in_world()
+async def test_few_counts_are_at_the_engine_at_once(world: World) -> None:
     """So that everybody else is served between them."""
-
-    async def story(world: World) -> None:
-        await world.browse(order=QueueOrder.VISIBLE, count=QUEUES)
-        await world.rest()
-        assert world.engine.asked_at_once_max == COUNTED_TOGETHER
-
-    run(story)
+    await world.browse(order=QueueOrder.VISIBLE, count=QUEUES)
+    await world.rest()
+    assert world.engine.asked_at_once_max == COUNTED_TOGETHER

@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from veilmq.server.setting_kinds import AllowList, is_special, unmapped
+from veilmq.server.settings import AllowList, is_special, unmapped
 
 PUBLIC = ["8.8.8.8", "1.1.1.1", "172.15.255.255", "172.32.0.0", "100.63.255.255", "2606:4700::1111", "2a00:1450::1"]
 SPECIAL = [

@@ -25,7 +25,7 @@ from veilmq.core.settings import SettingValue
 from veilmq.events import EventsError
 from veilmq.events.exporter import Target
 from veilmq.server.settings import ServerSettings, SettingError
-from veilmq.server.stores import log_of
+from veilmq.server.stores import sqlite_options
 from veilmq.store.port import StoreError
 from veilmq.testing import RunningServer
 
@@ -244,7 +244,7 @@ def test_a_queue_that_wants_it_is_logged_for_a_later_start(tmp_path: Path) -> No
     ],
 )
 def test_what_queues_log_that_do_not_say_it(settings: dict[str, Any], logs: str) -> None:
-    assert log_of(ServerSettings(**settings)) == logs
+    assert sqlite_options(ServerSettings(**settings)).event_log == logs
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,9 @@ from botocore.exceptions import ConnectionClosedError, SSLError
 from cryptography.hazmat.primitives import serialization as pem
 
 from tests.server.keys import REGION, client, written
-from veilmq.server.process import Reload, Tls, TlsError
+from veilmq.server.authentication import secure
+from veilmq.server.process import Tls, TlsError, on_signals
+from veilmq.server.settings import ServerSettings
 from veilmq.testing import RunningServer
 
 pytestmark = pytest.mark.slow
@@ -235,20 +237,20 @@ def test_the_signal_reads_everything_again() -> None:
 
     async def story() -> None:
         done = asyncio.Event()
-        with Reload([lambda: read.append("a"), lambda: read.append("b"), done.set]).on_signal():
+        with on_signals({signal.SIGHUP: lambda: (read.append("a"), done.set())}):
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGHUP)
                 await asyncio.wait_for(done.wait(), 10)
                 done.clear()
 
     asyncio.run(story())
-    assert read == ["a", "b", "a", "b"]
+    assert read == ["a", "a"]
     assert signal.getsignal(signal.SIGHUP) == before
 
 
 def test_with_nothing_to_read_it_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        Reload([])()
+        secure(ServerSettings(), wall_s=lambda: 0.0).reload()
     assert "there is nothing to read again" in caplog.text
 
 
@@ -256,7 +258,7 @@ def test_in_another_thread_there_are_no_signals() -> None:
     """A server inside a program leaves the program's signals alone."""
 
     async def story() -> None:
-        with Reload([]).on_signal():
+        with on_signals({signal.SIGHUP: list}):
             assert signal.getsignal(signal.SIGHUP) == before
 
     before = signal.getsignal(signal.SIGHUP)

@@ -4,21 +4,21 @@ Then: subscribing a URL whose name is being looked up: nobody waits for ever, an
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import urllib3
 
 from tests.clients.smq.raw import ask, element
-from tests.internals.server.scripted_engine import ScriptedEngine
+from tests.internals.server.scripted_engine import ScriptedEngine, played
 from veilmq.core.commands import NewMessage
 from veilmq.core.topic_errors import EndpointRefused
 from veilmq.core.topics import PublishToTopic, Subscribe, Subscription
-from veilmq.server.metrics import TopicCounts
-from veilmq.server.pushes import Guard
-from veilmq.server.setting_kinds import AllowList
-from veilmq.server.topics import NAME_S_MAX, OneSubscription, Subscribing, TopicPublishing
+from veilmq.server.http_parser import Pending
+from veilmq.server.pushes import NAME_S_MAX, Guard, SubscriptionRequest, TopicService
+from veilmq.server.settings import AllowList, ServerSettings
 from veilmq.testing import RunningServer, VirtualClock
 
 
@@ -68,13 +68,19 @@ def test_a_queue_that_is_gone_is_told_of_once_a_minute(
 
 def test_a_publication_is_withdrawn_while_it_is_not_begun() -> None:
     engine, heard = ScriptedEngine(), list[object]()
-    publishing = TopicPublishing(engine=engine, clock=VirtualClock(), counts=TopicCounts())
     command = PublishToTopic(topic="1/t", size_bytes=1, make=lambda _: NewMessage(body="a", size_bytes=1))
-    one = publishing.ask(command, 0, heard.append)
+    one = service(engine).handlers[PublishToTopic](command, 0, heard.append)
     one.hurry()
     assert len(engine.asked) == 1
     one.withdraw()
     assert (engine.asked, heard) == ([], [])
+
+
+def service(engine: ScriptedEngine) -> TopicService:
+    """Return the topics of a server that pushes nowhere."""
+    return TopicService(
+        ServerSettings(), engine=engine, clock=VirtualClock(), wall_s=lambda: 0.0, base_url="", identity=None
+    )
 
 
 URL = "http://hook.example/"
@@ -91,26 +97,22 @@ class Bench:
         self.clock = VirtualClock()
         self.found: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
         self.heard: list[Any] = []
-        guard = Guard(AllowList("hook.example"), resolve=self._resolve)
-        self._subscribing = Subscribing(engine=self.engine, clock=self.clock, guard=guard)
+        self._guard = Guard(AllowList("hook.example"), resolve=self._resolve)
 
     async def _resolve(self, name: str, port: int) -> list[str]:
         return await self.found
 
-    async def ask(self, command: Subscribe = PUSHED) -> OneSubscription:
+    async def ask(self) -> Pending:
         """Begin."""
-        one = self._subscribing.ask(command, 0, self.heard.append)
+        one = SubscriptionRequest(PUSHED, self.heard.append, engine=self.engine, clock=self.clock, guard=self._guard)
         await turn()
         return one
 
 
-def play(scene: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
-    """Play a scene in an event loop."""
-
-    async def whole() -> None:
-        await scene(Bench())
-
-    asyncio.run(whole())
+@played
+@asynccontextmanager
+async def on_bench() -> AsyncIterator[Bench]:
+    yield Bench()
 
 
 async def turn() -> None:
@@ -119,83 +121,72 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-def test_the_engine_is_asked_when_the_guard_has_nothing_against_it() -> None:
-    async def scene(bench: Bench) -> None:
-        await bench.ask()
-        assert bench.engine.asked == []
-        bench.found.set_result(["8.8.8.8"])
-        await turn()
-        assert bench.engine.answer("subscribed") == PUSHED
-        assert bench.heard == ["subscribed"]
-
-    play(scene)
+@on_bench
+async def test_the_engine_is_asked_when_the_guard_has_nothing_against_it(bench: Bench) -> None:
+    await bench.ask()
+    assert bench.engine.asked == []
+    bench.found.set_result(["8.8.8.8"])
+    await turn()
+    assert bench.engine.answer("subscribed") == PUSHED
+    await turn()
+    assert bench.heard == ["subscribed"]
 
 
 def test_a_queue_is_nothing_to_the_guard() -> None:
-    async def scene(bench: Bench) -> None:
-        one = await bench.ask(QUEUED)
-        one.hurry()
-        assert bench.engine.answer("subscribed") == QUEUED
-        one.withdraw()
-        assert bench.heard == ["subscribed"]
-
-    play(scene)
+    engine, heard = ScriptedEngine(), list[object]()
+    one = service(engine).handlers[Subscribe](QUEUED, 0, heard.append)
+    one.hurry()
+    assert engine.answer("subscribed") == QUEUED
+    one.withdraw()
+    assert heard == ["subscribed"]
 
 
-def test_what_the_guard_says_is_the_answer() -> None:
-    async def scene(bench: Bench) -> None:
-        await bench.ask()
-        bench.found.set_result(["10.0.0.1"])
-        await turn()
-        (refused,) = bench.heard
-        assert isinstance(refused, EndpointRefused)
-        assert bench.engine.asked == []
-
-    play(scene)
+@on_bench
+async def test_what_the_guard_says_is_the_answer(bench: Bench) -> None:
+    await bench.ask()
+    bench.found.set_result(["10.0.0.1"])
+    await turn()
+    (refused,) = bench.heard
+    assert isinstance(refused, EndpointRefused)
+    assert bench.engine.asked == []
 
 
-def test_a_name_has_five_seconds() -> None:
-    async def scene(bench: Bench) -> None:
-        one = await bench.ask()
-        bench.clock.advance(NAME_S_MAX * 1_000 - 1)
-        assert bench.heard == []
-        bench.clock.advance(1)
-        await turn()
-        (refused,) = bench.heard
-        assert "not found in time" in str(refused)
-        one.hurry()
-        assert len(bench.heard) == 1
-
-    play(scene)
+@on_bench
+async def test_a_name_has_five_seconds(bench: Bench) -> None:
+    one = await bench.ask()
+    bench.clock.advance(NAME_S_MAX * 1_000 - 1)
+    assert bench.heard == []
+    bench.clock.advance(1)
+    await turn()
+    (refused,) = bench.heard
+    assert "not found in time" in str(refused)
+    one.hurry()
+    assert len(bench.heard) == 1
 
 
-def test_a_server_that_closes_does_not_wait() -> None:
-    async def scene(bench: Bench) -> None:
-        one = await bench.ask()
-        one.hurry()
-        assert "not found in time" in str(bench.heard[0])
-
-    play(scene)
-
-
-def test_nothing_happens_for_who_has_gone() -> None:
-    async def scene(bench: Bench) -> None:
-        one = await bench.ask()
-        one.withdraw()
-        await turn()
-        assert (bench.heard, bench.engine.asked) == ([], [])
-        bench.clock.advance(NAME_S_MAX * 1_000)
-        assert bench.heard == []
-
-    play(scene)
+@on_bench
+async def test_a_server_that_closes_does_not_wait(bench: Bench) -> None:
+    one = await bench.ask()
+    one.hurry()
+    await turn()
+    assert "not found in time" in str(bench.heard[0])
 
 
-def test_nothing_happens_for_who_goes_before_the_engine_has_begun() -> None:
-    async def scene(bench: Bench) -> None:
-        one = await bench.ask()
-        bench.found.set_result(["8.8.8.8"])
-        await turn()
-        one.withdraw()
-        assert (bench.heard, bench.engine.asked) == ([], [])
+@on_bench
+async def test_nothing_happens_for_who_has_gone(bench: Bench) -> None:
+    one = await bench.ask()
+    one.withdraw()
+    await turn()
+    assert (bench.heard, bench.engine.asked) == ([], [])
+    bench.clock.advance(NAME_S_MAX * 1_000)
+    assert bench.heard == []
 
-    play(scene)
+
+@on_bench
+async def test_nothing_happens_for_who_goes_before_the_engine_has_begun(bench: Bench) -> None:
+    one = await bench.ask()
+    bench.found.set_result(["8.8.8.8"])
+    await turn()
+    one.withdraw()
+    await turn()
+    assert (bench.heard, bench.engine.asked) == ([], [])
