@@ -19,29 +19,23 @@ class ScriptedEngine:
     token_key = b""
 
     def __init__(self) -> None:
-        """Nothing is asked."""
         self.asked: list[tuple[Command, Done]] = []
         self.watches: dict[str, Wake] = {}
 
     def submit(self, command: Command, done: Done) -> None:
-        """Keep it."""
         self.asked.append((command, done))
 
     def withdraw(self, done: Done) -> None:
-        """Drop it if it is kept."""
         self.asked = [entry for entry in self.asked if entry[1] != done]
 
     def watch(self, queue: str, wake: Wake) -> None:
-        """Keep the watch."""
         assert queue not in self.watches
         self.watches[queue] = wake
 
     def unwatch(self, queue: str) -> None:
-        """Forget the watch."""
         del self.watches[queue]
 
     def answer(self, result: Any) -> Command:
-        """Answer the oldest command, and return it."""
         command, done = self.asked.pop(0)
         done(result)
         return command

@@ -46,12 +46,10 @@ FIRST = ReadClaim(queue="000000000000/q", source="s", number=1, shard=2, cursor=
 
 
 def message(body: str) -> ClaimedMessage:
-    """Return a message with `body`."""
     return ClaimedMessage(bytes(16), body, b"", 0, 0, 1, None)
 
 
 def page(*bodies: str, cursor: str = "") -> ClaimPage:
-    """Return a page of messages with `bodies`."""
     return ClaimPage(messages=[message(body) for body in bodies], cursor=cursor)
 
 
@@ -61,13 +59,11 @@ class Writer:
     content_type = b"text/x"
 
     def __init__(self, log: list[str]) -> None:
-        """Nothing is written."""
         self.log = log
         self.size_bytes = 0
         self.parts: list[str] = []
 
     def add(self, messages: Sequence[ClaimedMessage]) -> None:
-        """Note bodies."""
         bodies = [each.body for each in messages]
         if "bad" in bodies:
             raise ValueError("a defect")
@@ -76,7 +72,6 @@ class Writer:
         self.size_bytes += sum(map(len, bodies))
 
     def finish(self) -> bytes:
-        """Return the bodies, each on a line."""
         return "\n".join(self.parts).encode()
 
 
@@ -84,7 +79,6 @@ class Bench:
     """Bulk reads on a scripted engine."""
 
     def __init__(self) -> None:
-        """Made in the event loop."""
         self.engine = ScriptedEngine()
         self.reads = BulkReads(self.engine, in_thread=self._aside)
         self.log: list[str] = []
@@ -92,7 +86,6 @@ class Bench:
         self.made_aside = 0
 
     def read(self) -> Any:
-        """Begin a read."""
         return self.reads.ask(BulkRead(first=FIRST, writer=lambda: Writer(self.log)), 0, self.heard.append)
 
     async def _aside(self, make: Callable[[], Any]) -> Any:
@@ -108,7 +101,6 @@ class Bench:
         return command
 
     async def answer(self, result: Any) -> None:
-        """Answer it."""
         await self.asked()
         self.engine.answer(result)
         for _ in range(20):
@@ -123,7 +115,6 @@ async def on_bench() -> AsyncIterator[Bench]:
 
 @on_bench
 async def test_pages_become_one_answer(bench: Bench) -> None:
-    """The next page begins where the last one ended."""
     bench.read()
     assert await bench.asked() == ReadClaim(
         queue="000000000000/q", source="s", number=1, shard=2, cursor="here", messages_max=PAGE_MESSAGES
@@ -136,7 +127,6 @@ async def test_pages_become_one_answer(bench: Bench) -> None:
 
 @on_bench
 async def test_an_answer_ends_with_the_page_that_fills_it(bench: Bench) -> None:
-    """And tells where the next one begins."""
     bench.read()
     await bench.answer(page("x" * (limits.CLAIM_READ_BYTES - 1), cursor="2"))
     await bench.answer(page("yy", cursor="3"))
@@ -145,7 +135,6 @@ async def test_an_answer_ends_with_the_page_that_fills_it(bench: Bench) -> None:
 
 @on_bench
 async def test_a_writer_is_made_aside(bench: Bench) -> None:
-    """Its import may take long."""
     bench.read()
     await bench.asked()
     assert bench.made_aside == 1
@@ -229,7 +218,6 @@ async def test_many_reads_wait_outside(bench: Bench) -> None:
 
 @on_bench
 async def test_a_read_whose_client_goes_is_forgotten(bench: Bench) -> None:
-    """It asks for nothing more, and others do."""
     gone = bench.read()
     bench.read().hurry()
     await bench.asked()
@@ -261,7 +249,6 @@ class StagingBench:
     """Staging on a scripted engine; `log` has the pieces in the order in which they were read."""
 
     def __init__(self) -> None:
-        """Made in the event loop."""
         self.engine = ScriptedEngine()
         self.stages = BulkStages(self.engine, in_thread=self._aside)
         self.log: list[str] = []
@@ -359,7 +346,6 @@ ASK = b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 def pass_turns(client: Client) -> None:
-    """Let the server's loop turn many times."""
     for _ in range(50):
         client.send(GET)
         client.read()
@@ -440,7 +426,6 @@ def test_one_that_is_begun_while_the_server_drains_hears_of_it() -> None:
 
 
 def test_one_that_has_begun_is_withdrawn() -> None:
-    """As any other is whose client goes."""
     begun: list[Large] = []
     request = Request(OneRequest(), b"GET", b"/large", {}, b"", True)
 
@@ -461,7 +446,6 @@ class OneRequest:
     """A connection whose only request waits for its turn."""
 
     def __init__(self) -> None:
-        """It has no date."""
         self.date: Date = cast(Date, None)
         self.proven = False
 
@@ -469,7 +453,6 @@ class OneRequest:
         """Take note."""
 
     def peer(self) -> str | None:
-        """Return no address."""
         return None
 
     def turn(self) -> None:
@@ -485,17 +468,14 @@ class PublishingBench:
     """Publishing on a scripted engine."""
 
     def __init__(self) -> None:
-        """Nobody publishes."""
         self.engine = ScriptedEngine()
         self.clock = VirtualClock()
         self.heard: list[Any] = []
 
     def publish(self) -> Publication:
-        """Begin."""
         return Publication(self.engine, self.clock, COMMAND, 0, self.heard.append)
 
     def some(self, *, in_ms: int) -> Published:
-        """Return the answer that there is more, in a while."""
         return Published(messages=9, more=True, next_due_ms=self.clock.now_ms() + in_ms)
 
 

@@ -46,7 +46,6 @@ class Faulty(SqliteStore):
     faults = 0
 
     def submit(self, command: Command, done: Done) -> None:
-        """Take a command, or fail."""
         if self.faults and isinstance(command, Receive):
             self.faults -= 1
             asyncio.get_running_loop().call_soon(done, InternalError())
@@ -58,7 +57,6 @@ class Bench:
     """An engine in memory with one queue, its long polls, and a record of who was answered what, and when."""
 
     def __init__(self) -> None:
-        """Made in the event loop."""
         self.clock = VirtualClock()
         self.start_ms = self.clock.now_ms()
         self.engine = Faulty(None, clock=self.clock, options=RESTLESS)
@@ -66,8 +64,6 @@ class Bench:
         self.heard: list[tuple[str, int, Any]] = []
 
     def poll(self, name: str, *, wait_s: int | None = 20, count: int = 1, timeout_s: int | None = None) -> Poll:
-        """Ask for messages on behalf of ``name``."""
-
         def answer(result: Any) -> None:
             told = [message.body for message in result.messages] if isinstance(result, Received) else type(result)
             self.heard.append((name, self.clock.now_ms() - self.start_ms, told))
@@ -77,7 +73,6 @@ class Bench:
         return poll
 
     async def parked(self, *names: str) -> list[Poll]:
-        """Park a poll for each name, in order."""
         polls = [self.poll(name) for name in names]
         await self.settle()
         assert self.polls.parked == len(names)
@@ -90,7 +85,6 @@ class Bench:
         return result
 
     async def send(self, *bodies: str, delay_s: int | None = None) -> None:
-        """Send messages in one command."""
         messages = tuple(NewMessage(body=body, size_bytes=len(body), delay_s=delay_s) for body in bodies)
         await self.do(Send(queue=QUEUE, messages=messages))
 
@@ -159,7 +153,6 @@ async def test_the_queues_own_wait_holds_where_none_is_named(bench: Bench) -> No
 
 @on_bench
 async def test_a_send_wakes_exactly_one_and_the_first(bench: Bench) -> None:
-    """One message, one waiter: the one that came first."""
     await bench.parked("one", "two", "three")
     await bench.send("a")
     assert bench.heard == [("one", 0, ["a"])]
@@ -342,7 +335,6 @@ async def test_deleting_the_queue_answers_all(bench: Bench) -> None:
 
 @on_bench
 async def test_a_poll_on_no_queue_hears_so_and_leaves_nothing_behind(bench: Bench) -> None:
-    """Names that do not exist cost no memory."""
     await bench.do(DeleteQueue(queue=QUEUE))
     of_the_store_ms = bench.clock.next_timer_ms()
     bench.poll("one")
@@ -439,20 +431,17 @@ class ClaimBench:
     """Long polls on a scripted engine, and a record of who was answered what."""
 
     def __init__(self) -> None:
-        """Nobody polls."""
         self.engine = ScriptedEngine()
         self.clock = VirtualClock()
         self.polls = LongPolls(engine=self.engine, clock=self.clock)
         self.heard: list[tuple[str, Any]] = []
 
     def claim(self, name: str = "claim", *, wait_s: int = 20) -> Poll:
-        """Claim on behalf of `name`."""
         poll = self.polls.ask(CLAIM, wait_s, lambda result: self.heard.append((name, result)))
         assert isinstance(poll, Poll)
         return poll
 
     def receive(self, name: str = "receive", *, wait_s: int = 20) -> Poll:
-        """Receive on behalf of `name`."""
         poll = self.polls.ask(Receive(queue=CLAIMED), wait_s, lambda result: self.heard.append((name, result)))
         assert isinstance(poll, Poll)
         return poll
@@ -465,16 +454,13 @@ class ClaimBench:
         return poll
 
     def wake(self, in_ms: int = 0) -> None:
-        """Have the engine tell that there is a message."""
         self.engine.watches[CLAIMED](self.clock.now_ms() + in_ms)
 
     def advance(self, ms: int) -> None:
-        """Move the clock on."""
         self.clock.advance(ms)
 
 
 def test_a_claim_in_slices_is_asked_until_it_is_whole() -> None:
-    """Its client hears of the whole alone."""
     bench = ClaimBench()
     bench.claim(wait_s=0)
     assert [bench.engine.answer(result) for result in (PART, PART, WHOLE)] == [CLAIM] * 3
@@ -525,7 +511,6 @@ def test_a_claim_that_does_not_wait_is_answered_empty() -> None:
 
 
 def test_a_claim_waits_for_a_message() -> None:
-    """And binds what there is then, in slices too."""
     bench = ClaimBench()
     bench.park(bench.claim(), NOTHING)
     bench.wake()

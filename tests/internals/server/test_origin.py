@@ -37,7 +37,6 @@ def scope(peer: str, *headers: tuple[str, str], path: str = "/console/queues") -
 
 
 def reach(*, signed: bool = True, tls: bool = False, proxies: str = "") -> AdminGuard:
-    """Return the rule of a server."""
     listed = Addresses(proxies or None)
     return AdminGuard(_inner, own_name="0.0.0.0", any_name=True, signed=signed, tls=tls, proxies=listed)
 

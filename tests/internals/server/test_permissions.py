@@ -5,42 +5,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.internals.server.scripted_engine import ScriptedEngine
 from tests.server.keys import OWNER, REGION
 from veilmq.core import commands
 from veilmq.core.commands import Command
 from veilmq.core.errors import QueueNotFound
-from veilmq.core.ports import Done, Wake
 from veilmq.core.results import QueueView
 from veilmq.core.settings import QueueSettings
 from veilmq.server.permissions import FRESH_S, Permissions, PolicyDecisions, Unknown
 from veilmq.wire.exchange import caller_named
-
-
-class HeldEngine:
-    """An engine that answers when the test says so."""
-
-    token_key = b""
-
-    def __init__(self) -> None:
-        """Be asked nothing yet."""
-        self.asked: list[tuple[Command, Done]] = []
-
-    def submit(self, command: Command, done: Done) -> None:
-        """Hold the command."""
-        self.asked.append((command, done))
-
-    def withdraw(self, done: Done) -> None:
-        """Go on holding it."""
-
-    def watch(self, queue: str, wake: Wake) -> None:
-        """Watch nothing."""
-
-    def unwatch(self, queue: str) -> None:
-        """Watch nothing."""
-
-    def answer(self, result: object) -> None:
-        """Answer what was asked first."""
-        self.asked.pop(0)[1](result)
 
 
 class Step:
@@ -53,23 +26,18 @@ class Step:
     started_s = 0.0
 
     def __init__(self) -> None:
-        """Nothing has."""
         self.happened: list[str] = []
 
     def done(self, result: Any) -> None:
-        """Note an answer."""
         self.happened.append(type(result).__name__)
 
     def withdraw(self) -> None:
-        """Note it."""
         self.happened.append("withdrawn")
 
     def hurry(self) -> None:
-        """Note it."""
         self.happened.append("hurried")
 
     def again(self) -> "Step":
-        """Note it, and wait on."""
         self.happened.append("again")
         return self
 
@@ -80,7 +48,7 @@ VIEW = QueueView(queue=PURGE.queue, settings=QueueSettings(), created_at_ms=0, m
 
 def test_who_waits_for_a_policy_may_go_or_be_hurried() -> None:
     """Before it is known and after; those who wait for one policy ask for it once, and go on in their order."""
-    engine = HeldEngine()
+    engine = ScriptedEngine()
     permissions = Permissions(engine, PolicyDecisions(region=REGION, secure=False, wall_s=lambda: 0.0))
     steps = [Step() for _ in range(4)]
     with pytest.raises(Unknown):
@@ -100,8 +68,7 @@ def test_who_waits_for_a_policy_may_go_or_be_hurried() -> None:
 
 
 def test_a_policy_that_is_forgotten_while_it_is_asked_for_is_not_kept() -> None:
-    """It may be the one from before the change."""
-    engine = HeldEngine()
+    engine = ScriptedEngine()
     permissions = Permissions(engine, PolicyDecisions(region=REGION, secure=False, wall_s=lambda: 0.0))
     step, heard = Step(), Step()
     permissions.wait(Unknown(PURGE.queue), step.again, step.done, 0.0)
@@ -114,8 +81,7 @@ def test_a_policy_that_is_forgotten_while_it_is_asked_for_is_not_kept() -> None:
 
 
 def test_a_queue_that_is_gone_when_it_is_asked_for_again_is_forgotten() -> None:
-    """The next request waits for what there is then."""
-    engine = HeldEngine()
+    engine = ScriptedEngine()
     permissions = Permissions(engine, PolicyDecisions(region=REGION, secure=False, wall_s=lambda: 0.0))
     step = Step()
     permissions.wait(Unknown(PURGE.queue), step.again, step.done, 0.0)
@@ -129,7 +95,7 @@ def test_a_queue_that_is_gone_when_it_is_asked_for_again_is_forgotten() -> None:
 
 def test_what_is_kept_of_queues_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veilmq.server.permissions._KEPT_MAX", 3)
-    engine = HeldEngine()
+    engine = ScriptedEngine()
     permissions = Permissions(engine, PolicyDecisions(region=REGION, secure=False, wall_s=lambda: 0.0))
     for number in range(10):
         step = Step()
