@@ -110,8 +110,7 @@ class Namespaces:
             host = _REGIONAL_HOST.fullmatch(context.base_url.partition("://")[2].lower())
             region = context.region if host is None else host[1] or host[2]
         place = namespace(account, region, context)
-        queues = {} if self.by_region else context.queues  # a URL means another queue in another region
-        found = msgspec.structs.replace(context, account=place, by_region=self.by_region, caller=caller, queues=queues)
+        found = msgspec.structs.replace(context, account=place, by_region=self.by_region, caller=caller)
         if len(self._known) >= _NAMED_MAX:
             self._known.clear()
         self._known[key] = found
