@@ -38,7 +38,7 @@ from veilmq.server.authentication import Security
 from veilmq.server.console import ConsoleService, or_none
 from veilmq.server.http import Connections
 from veilmq.server.long_polling import LongPolls
-from veilmq.server.metrics import SHOWN_MAX, Metrics, QueueCountBook, Snapshot, TopicCounts, exposition
+from veilmq.server.metrics import SHOWN_MAX, Metrics, QueueCountCache, Snapshot, TopicCounts, exposition
 from veilmq.server.origin import AdminGuard
 from veilmq.server.process import CLOSING_S_MAX, Shutdown, is_loopback
 from veilmq.server.stores import readiness_checks
@@ -224,7 +224,7 @@ class Admin:
         self._metrics = metrics
         self._topics = topics
         self._console = console
-        self._counts = QueueCountBook(engine)
+        self._counts = QueueCountCache(engine)
         self._showing = asyncio.Lock()
         self.app = Starlette(
             routes=[
@@ -243,7 +243,7 @@ class Admin:
     ) -> AbstractAsyncContextManager[None]:
         """Serve on ``listeners``, which are those of ``host``, while the context lasts.
 
-        ``guard`` says whether over TLS alone, and who may use the console from where.
+        ``guard`` decides whether over TLS alone, and which clients may use the console.
         """
         signed, tls = guard.authentication is not None, None if guard.tls is None else guard.tls.context
         guarded = AdminGuard(
@@ -296,7 +296,7 @@ class Admin:
             survey = await or_none(self._engine.survey(SHOWN_MAX))
             snapshot = Snapshot(
                 metrics=self._metrics.copy(),
-                queues=[] if survey is None else await self._counts.look(survey.names),
+                queues=[] if survey is None else await self._counts.inspect(survey.names),
                 queues_in_all=None if survey is None else survey.in_all,
                 now_ms=self._polls.clock.shown_ms(),
                 parked_polls=self._polls.parked,

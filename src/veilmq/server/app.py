@@ -22,7 +22,7 @@ from typing import Any, TextIO
 
 from veilmq.core.browsing import BrowseQueues
 from veilmq.events import EventsError
-from veilmq.server import authentication
+from veilmq.server import authentication, process
 from veilmq.server.admin import Admin
 from veilmq.server.admin_api import InProcessClient
 from veilmq.server.admission import ByteBudget
@@ -33,19 +33,8 @@ from veilmq.server.http import Connections
 from veilmq.server.http_parser import Handler
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.permissions import Permissions, PolicyDecisions
-from veilmq.server.process import (
-    CLOSING_S_MAX,
-    HANDSHAKE_S_MAX,
-    BindError,
-    Shutdown,
-    authority,
-    bind,
-    close,
-    loop_factory,
-    on_signals,
-)
 from veilmq.server.pushes import PushError, TopicService, push_identity
-from veilmq.server.queue_statistics import QueueBook
+from veilmq.server.queue_statistics import QueueStatistics
 from veilmq.server.settings import ServerSettings
 from veilmq.server.stores import exporting, open_store, place_of
 from veilmq.store.clock import StoreClock, wall_s
@@ -90,27 +79,27 @@ async def serve(
     """
     guard = secure(settings, wall_s=wall_s)
     events_to = place_of(settings)
-    shutdown = Shutdown(grace_s=settings.drain_s_max)
+    shutdown = process.Shutdown(grace_s=settings.drain_s_max)
     handlers = {signal.SIGTERM: shutdown.request, signal.SIGINT: shutdown.request, signal.SIGHUP: guard.reload}
     async with AsyncExitStack() as closing:
-        closing.enter_context(on_signals(handlers))
+        closing.enter_context(process.on_signals(handlers))
         decisions = PolicyDecisions(region=settings.region, secure=guard.tls is not None, wall_s=wall_s)
         may_send = None if guard.authentication is None else decisions.may_send
         engine = await open_store(settings, clock=clock, on_fatal=shutdown.fail, may_send=may_send)
         closing.push_async_callback(engine.close)
-        listeners = bind(settings.host, settings.port, setting="port")
-        closing.callback(close, listeners)
-        admin_listeners = bind(settings.admin_host, settings.admin_port, setting="admin_port")
-        closing.callback(close, admin_listeners)
+        listeners = process.bind(settings.host, settings.port, setting="port")
+        closing.callback(process.close, listeners)
+        admin_listeners = process.bind(settings.admin_host, settings.admin_port, setting="admin_port")
+        closing.callback(process.close, admin_listeners)
 
-        time, address = engine.clock, authority(listeners[0])
+        time, address = engine.clock, process.authority(listeners[0])
         endpoint = f"{guard.scheme}://{address}"
         polls = LongPolls(engine=engine, clock=time, budget=ByteBudget(settings.http_bytes_max))
         identity = await push_identity(settings, engine, now_s=wall_s())
         topics = TopicService(settings, engine=engine, clock=time, wall_s=wall_s, base_url=endpoint, identity=identity)
-        book = QueueBook(engine=engine, clock=time)
-        closing.callback(book.close)
-        dispatcher = _dispatcher(settings, guard, polls, topics, decisions, address=address, book=book)
+        statistics = QueueStatistics(engine=engine, clock=time)
+        closing.callback(statistics.close)
+        dispatcher = _dispatcher(settings, guard, polls, topics, decisions, address=address, statistics=statistics)
         handler = dispatcher.handle if around is None else around(dispatcher.handle)
         connections = Connections(
             handler=handler, refused=dispatcher.refused, inspect=dispatcher.inspect, budget=polls.budget
@@ -131,7 +120,7 @@ async def serve(
         acceptors = await _accept(connections, guard, listeners)
         bound = Bound(
             endpoint=endpoint,
-            admin_endpoint=f"{guard.scheme}://{authority(admin_listeners[0])}",
+            admin_endpoint=f"{guard.scheme}://{process.authority(admin_listeners[0])}",
             engine=engine,
             polls=polls,
             stop=shutdown.request,
@@ -164,9 +153,9 @@ def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     try:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
             runner.run(serve(settings, ready=lambda bound: announce(bound, stream)))
-    except (StoreError, BindError, EventsError, PushError, *authentication.ERRORS) as error:
+    except (StoreError, process.BindError, EventsError, PushError, *authentication.ERRORS) as error:
         sys.stderr.write(f"veilmq: {error}\n")
         return 1
     except StoreFailedError as error:
@@ -223,7 +212,7 @@ def _dispatcher(
     decisions: PolicyDecisions,
     *,
     address: str,
-    book: QueueBook,
+    statistics: QueueStatistics,
 ) -> Dispatcher:
     by_key, by_region = settings.credentials is None, settings.regions == "by-request"
     return Dispatcher(
@@ -243,7 +232,7 @@ def _dispatcher(
         authentication=guard.authentication,
         namespaces=Namespaces(by_key=by_key, by_region=by_region) if by_key or by_region else None,
         permissions=None if guard.authentication is None else Permissions(polls.engine, decisions),
-        handlers={**topics.handlers, BrowseQueues: book.ask},
+        handlers={**topics.handlers, BrowseQueues: statistics.ask},
         pages=topics.pages,
     )
 
@@ -258,7 +247,7 @@ async def _accept(
     """
     tls: dict[str, Any] = {}
     if guard.tls is not None:
-        limits = {"ssl_handshake_timeout": HANDSHAKE_S_MAX, "ssl_shutdown_timeout": CLOSING_S_MAX}
+        limits = {"ssl_handshake_timeout": process.HANDSHAKE_S_MAX, "ssl_shutdown_timeout": process.CLOSING_S_MAX}
         tls = {"ssl": guard.tls.context, **limits}
     loop, copies = asyncio.get_running_loop(), [each.dup() for each in listeners]
     return [await loop.create_server(connections.protocol, sock=each, **tls) for each in (*listeners, *copies)]

@@ -102,7 +102,7 @@ def load(path: Path) -> dict[str, AccessKey]:
                 expires_at_s=None if ends is None else ends.timestamp(),
             )
     if not keys:
-        raise CredentialsError(path, "has no keys, so nobody could ask for anything; add one")
+        raise CredentialsError(path, "has no keys, so no request could be signed; add one")
     return keys
 
 

@@ -216,8 +216,7 @@ KEPT_MS = 30 * SECOND_MS
 _KEPT_MAX = 256
 
 NO_LOG = (
-    "The event log is not exported, so nobody knows how long messages were held. Start the server with --events-to and "
-    "a folder."
+    "The event log is not exported, so processing times are unknown. Start the server with --events-to and a folder."
 )
 ELSEWHERE = "The event log is exported to {place}, which this page does not read; it reads folders of this machine."
 NO_ARROW = "Reading the event log needs pyarrow, which this install does not have: pip install 'veilmq[arrow]'."

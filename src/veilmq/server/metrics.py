@@ -48,14 +48,14 @@ class Counted(NamedTuple):
     staged: int | None = None
 
 
-class QueueCountBook:
+class QueueCountCache:
     """What was last counted of each queue."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._counts: dict[str, Counted] = {}  # in the order in which they were counted
 
-    async def look(self, names: list[str]) -> list[tuple[str, Counted]]:
+    async def inspect(self, names: list[str]) -> list[tuple[str, Counted]]:
         """Return the counts of the queues ``names``, those that are known; one that was deleted is left out."""
         shown = dict.fromkeys(names[:SHOWN_MAX])
         self._counts = {name: counts for name, counts in self._counts.items() if name in shown}

@@ -99,7 +99,7 @@ _OPERATORS = frozenset({"/health/live", "/health/ready", "/metrics", "/events/fl
 _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-proto"})
 
 LOCAL_ONLY = (
-    "The console is for this machine alone, as nobody is asked who he is here. Give the server accounts "
+    "The console is for this machine alone, as authentication is off. Give the server accounts "
     "(--credentials) and a certificate (--tls-certificate, --tls-key), or come by a tunnel (ssh -L)."
 )
 IN_THE_CLEAR = (

@@ -112,7 +112,7 @@ def _policy(text: str, arn: str) -> Policy:
     try:
         return policies.read_policy(text, arn)
     except policies.PolicyError as error:  # it was valid when it was set, by another version
-        log.error("the policy of %s cannot be read, so nobody may do anything: %s", arn, error)
+        log.error("the policy of %s cannot be read, so it denies everything: %s", arn, error)
         return policies.NOBODY
 
 

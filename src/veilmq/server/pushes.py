@@ -43,15 +43,7 @@ from veilmq.core.push_urls import PushUrl, read_push_url
 from veilmq.core.results import Received, ReceivedMessage
 from veilmq.core.retries import retry_delay_s
 from veilmq.core.topic_errors import EndpointRefused
-from veilmq.core.topics import (
-    PUSHES,
-    ListPushes,
-    PublishedMessage,
-    PublishToTopic,
-    Subscribe,
-    Subscription,
-    push_queue,
-)
+from veilmq.core.topics import PUSHES, ListPushes, PublishedMessage, PublishToTopic, Subscribe, Subscription, push_queue
 from veilmq.server.background import BackgroundRequest, Submitted
 from veilmq.server.dispatch import Ask
 from veilmq.server.http_parser import Pending, Worded
@@ -582,7 +574,7 @@ class TopicService:
     async def attempt(self, subscription: Subscription, message: ReceivedMessage) -> str:
         """Return why the message was not accepted, for the log; an empty text when it was.
 
-        The URL is no part of it: it may hold a secret, by which its receiver knows who may push.
+        The URL is no part of it: it may hold a secret, by which its receiver knows its senders.
         """
         posting = asyncio.ensure_future(self._post(subscription, message))
         timer = self._clock.call_at(self._clock.now_ms() + ANSWER_S_MAX * SECOND_MS, posting.cancel)

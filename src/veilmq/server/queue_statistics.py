@@ -5,7 +5,7 @@ page. So the queues of a page are counted when it is requested, and the last cou
 is not sorted by name, which queues are on it. While pages are requested, all queues are counted in rounds: those never
 counted first and without a break, then ``ROUND_QUEUES`` a second, the longest uncounted first. A queue that takes long
 to count (many messages on PostgreSQL) is counted the less often, so that it costs a small share of the time.
-``BRISK_QUEUES`` bounds what watching pages, which ask every second, have counted in one.
+``BRISK_QUEUES`` bounds what pages that update every second have counted in one.
 
 Nothing is counted after ``LOOKED_AT_MS`` without a request. Ten thousand records are kept, so the history of each is in
 two arrays, 16 bytes a point.
@@ -148,7 +148,7 @@ _DEAR_SHARE = 50  # a queue that takes long to count is counted after so many ti
 log = logging.getLogger(__name__)
 
 
-class QueueBook:
+class QueueStatistics:
     """What was last counted of each queue."""
 
     def __init__(self, *, engine: Engine, clock: Clock) -> None:

@@ -237,7 +237,7 @@ _PORT = whole_number(Range(minimum=0, maximum=65_535, default=0), "PORT")
 _REGION = _text("NAME", "1 to 32 lower-case letters, digits and hyphens", re.compile(REGION_PATTERN).fullmatch)
 _ACCOUNT = _text("DIGITS", "12 digits, as text", re.compile(r"[0-9]{12}").fullmatch)
 _PEERS = _text(
-    "ADDRESSES", "IP addresses and networks with commas between, and none that is everybody", Addresses, optional=True
+    "ADDRESSES", "IP addresses and networks with commas between, none of all addresses", Addresses, optional=True
 )
 _PLACE = _text("URL", "the path of a folder, or a URL", lambda raw: raw and raw.isprintable(), optional=True)
 _ATTRIBUTE = _text(
@@ -305,11 +305,9 @@ class ServerSettings:
     no_migrate: bool = _setting(
         False, SWITCH, "Do not upgrade the schema of the database at the start: veilmq migrate does."
     )
-    insecure: bool = _setting(
-        False, SWITCH, "Listen on addresses that other machines reach without knowing who they are."
-    )
+    insecure: bool = _setting(False, SWITCH, "Listen on addresses that other machines reach, without authentication.")
     credentials: Path | None = _setting(
-        None, _FILE, "File of the accounts and keys that may ask; their signatures are verified."
+        None, _FILE, "File of the accounts and keys that may send requests; their signatures are verified."
     )
     tls_certificate: Path | None = _setting(
         None, _FILE, "Certificate chain of the server in PEM; both ports then speak TLS."
@@ -323,7 +321,7 @@ class ServerSettings:
     )
     account: str = _setting("000000000000", _ACCOUNT, "Account that owns the queues, in their URLs and ARNs.")
     audit_log: Path | None = _setting(
-        None, _FILE, "File that tells who changed what by the console and its API; without it audit.jsonl in data."
+        None, _FILE, "File that records changes by the console and its API; without it audit.jsonl in data."
     )
     recommendations: Path | None = _setting(
         None, _FOLDER, "Folder of recommended timeouts that veilmq pipeline tune writes, for the console."
@@ -421,7 +419,9 @@ class ServerSettings:
         ):
             host = getattr(self, name)
             if not (safe or self.insecure or _is_loopback(host)):
-                problem = "other machines may reach this, and nobody is asked who it is; name a loopback address or add"
+                problem = (
+                    "other machines may reach this, and requests need no signature; name a loopback address or add"
+                )
                 raise SettingError(name, value=host, problem=f"{problem} {remedy} (--insecure)")
         if self.console_proxy is not None and not signed:
             problem = "others reach the console through it, so it needs credentials (--credentials)"

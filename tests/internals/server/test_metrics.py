@@ -18,8 +18,8 @@ from veilmq.core.ports import Done
 from veilmq.core.results import QueueCounts, QueueView
 from veilmq.core.settings import QueueSettings
 from veilmq.server import metrics
-from veilmq.server.metrics import Counted, Metrics, QueueCountBook, Snapshot, exposition
-from veilmq.server.queue_statistics import COUNTED_TOGETHER, HISTORY_MAX, LOOKED_AT_MS, QueueBook, QueueRecord
+from veilmq.server.metrics import Counted, Metrics, QueueCountCache, Snapshot, exposition
+from veilmq.server.queue_statistics import COUNTED_TOGETHER, HISTORY_MAX, LOOKED_AT_MS, QueueRecord, QueueStatistics
 from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import VirtualClock
@@ -118,7 +118,7 @@ class World:
     def __init__(self, engine: Counting, clock: VirtualClock) -> None:
         self.engine = engine
         self.clock = clock
-        self.book = QueueBook(engine=engine, clock=clock)
+        self.book = QueueStatistics(engine=engine, clock=clock)
 
     async def put(self, name: str, messages: int = 1) -> None:
         sent = tuple(NewMessage(body="a", size_bytes=1) for _ in range(messages))
@@ -341,13 +341,13 @@ class Books:
 
     def __init__(self, engine: Counting) -> None:
         self.engine = engine
-        self.book = QueueCountBook(engine)
+        self.book = QueueCountCache(engine)
 
     async def names(self) -> list[str]:
         return list((await self.engine.survey(2 * BOOKED)).names)
 
     async def visible(self) -> dict[str, int]:
-        return {name: counted.counts.visible for name, counted in await self.book.look(await self.names())}
+        return {name: counted.counts.visible for name, counted in await self.book.inspect(await self.names())}
 
     async def put(self, *names: str) -> None:
         for name in names:
@@ -391,10 +391,10 @@ async def test_a_snapshot_counts_so_many_and_goes_round(books: Books, monkeypatc
 @on_books
 async def test_a_deleted_queue_is_not_shown(books: Books) -> None:
     names = await books.names()
-    await books.book.look(names)
+    await books.book.inspect(names)
     await execute(books.engine, DeleteQueue(queue=names[0]))
-    assert len(await books.book.look(names)) == BOOKED - 1, "it was deleted after the names were asked for"
-    assert len(await books.book.look(await books.names())) == BOOKED - 1
+    assert len(await books.book.inspect(names)) == BOOKED - 1, "it was deleted after the names were asked for"
+    assert len(await books.book.inspect(await books.names())) == BOOKED - 1
 
 
 @on_books

@@ -296,7 +296,12 @@ def test_the_signal_reads_everything_again() -> None:
 
     async def story() -> None:
         done = asyncio.Event()
-        with on_signals({signal.SIGHUP: lambda: (read.append("a"), done.set())}):
+
+        def reload() -> None:
+            read.append("a")
+            done.set()
+
+        with on_signals({signal.SIGHUP: reload}):
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGHUP)
                 await asyncio.wait_for(done.wait(), 10)

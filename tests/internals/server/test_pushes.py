@@ -46,9 +46,7 @@ from veilmq.server.pushes import (
     Target,
     TopicService,
 )
-from veilmq.server.pushes import (
-    Receiver as PushReceiver,
-)
+from veilmq.server.pushes import Receiver as PushReceiver
 from veilmq.server.settings import AllowList, ServerSettings, SettingError
 from veilmq.store.port import StoreError
 from veilmq.testing import RunningServer, VirtualClock
