@@ -21,11 +21,11 @@ from veilmq.core.commands import Command, Done, Wake
 from veilmq.server.dispatch import Dispatcher
 from veilmq.server.http import Connections
 from veilmq.server.long_polling import LongPolls
-from veilmq.server.metrics import Metrics
 from veilmq.store.clock import SystemClock
 from veilmq.store.sqlite.batch import Batch, Entry
 from veilmq.store.sqlite.database import Database, EngineOptions, open_connection
 from veilmq.store.sqlite.session import Session
+from veilmq.wire.exchange import RequestContext
 
 CONNECTIONS = 64
 STEPS = ("parse, decode", "apply, write rows", "commit", "encode, reply")
@@ -95,9 +95,7 @@ class Stack:
         self._clock = clock
         self._engine = SteppedEngine(folder)
         polls = LongPolls(engine=self._engine, clock=clock)
-        dispatcher = Dispatcher(
-            polls=polls, metrics=Metrics(), host="127.0.0.1", account="000000000000", region="us-east-1"
-        )
+        dispatcher = Dispatcher(polls=polls, context=RequestContext(base_url=""), host="127.0.0.1")
         connections = Connections(handler=dispatcher.handle)
         self._connections = [connections.protocol() for _ in range(CONNECTIONS)]
         self._sinks = [Sink() for _ in self._connections]

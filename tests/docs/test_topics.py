@@ -6,7 +6,7 @@ from typing import Any
 from tests.conftest import TESTS
 from tests.server.pushing.receiver import receiving
 from veilmq.client import HttpQueueClient
-from veilmq.server.setting_kinds import AllowList
+from veilmq.server.settings import AllowList
 from veilmq.testing import RunningServer
 from veilmq.wire.smq import ROUTES
 

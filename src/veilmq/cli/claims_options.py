@@ -6,9 +6,9 @@ from cyclopts import Parameter
 
 from veilmq.cli.options import read_by
 from veilmq.core.limits import Range
-from veilmq.server.setting_kinds import WholeNumber
+from veilmq.server.settings import whole_number
 
-_NUMBER = WholeNumber(Range(minimum=0, maximum=2**53 - 1, default=0))
+_NUMBER = whole_number(Range(minimum=0, maximum=2**53 - 1, default=0))
 
 Source = Annotated[str, Parameter(help="Name of the source, as `veilmq claims list` tells it.")]
 Number = Annotated[

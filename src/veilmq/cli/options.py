@@ -9,7 +9,7 @@ from cyclopts import Parameter, Token
 from veilmq.cli.failures import UsageError
 from veilmq.client.transport import ENDPOINT_VARIABLES, endpoint_of
 from veilmq.core.limits import Range
-from veilmq.server.setting_kinds import WholeNumber
+from veilmq.server import settings
 
 Value = TypeVar("Value")
 
@@ -55,7 +55,7 @@ def read_by(read: Callable[[str], Value], *, allowed: str) -> Callable[[Any, Seq
 
 def whole_number(allowed: Range, text: str) -> Parameter:
     """Return an option for a number in a range, which its help tells and its value must keep."""
-    kind = WholeNumber(allowed)
+    kind = settings.whole_number(allowed)
     help_text = f"{text} From {allowed.minimum} to {allowed.maximum}."
     return Parameter(converter=read_by(kind.read, allowed=kind.allowed), metavar="N", negative=(), help=help_text)
 

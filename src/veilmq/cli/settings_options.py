@@ -13,12 +13,22 @@ from typing import Annotated, Any, TypeVar
 from cyclopts import Parameter
 
 from veilmq.cli.failures import UsageError
-from veilmq.server.setting_kinds import Stores, Switch
-from veilmq.server.settings import FILE_NAME, FILE_VARIABLE, SETTINGS, ServerSettings, Setting, SettingError, resolve
+from veilmq.server.settings import (
+    FILE_NAME,
+    FILE_VARIABLE,
+    SETTINGS,
+    STORES,
+    SWITCH,
+    Kind,
+    ServerSettings,
+    Setting,
+    SettingError,
+    resolve,
+)
 
 Command = TypeVar("Command", bound=Callable[..., int])
 
-_TYPES: Mapping[type, Any] = {Switch: bool | None, Stores: list[str] | None}
+_TYPES: Mapping[Kind, Any] = {SWITCH: bool | None, STORES: list[str] | None}
 """What the words of an option are taken as, where that is not text."""
 
 Config = Annotated[
@@ -57,11 +67,11 @@ def option_of(name: str) -> Parameter:
 
 
 def _parameter(row: Setting) -> inspect.Parameter:
-    return _optional(row.name, Annotated[_TYPES.get(type(row.kind), str | None), _option(row)])
+    return _optional(row.name, Annotated[_TYPES.get(row.kind, str | None), _option(row)])
 
 
 def _option(row: Setting) -> Parameter:
-    if isinstance(row.kind, Switch):
+    if row.kind is SWITCH:
         return Parameter(name=row.flag, negative=(), show_default=False, help=row.description)
     return Parameter(
         name=row.flag,

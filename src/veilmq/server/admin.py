@@ -38,10 +38,10 @@ from veilmq.server.authentication import Security
 from veilmq.server.console import ConsoleService, or_none
 from veilmq.server.http import Connections
 from veilmq.server.long_polling import LongPolls
-from veilmq.server.metrics import SHOWN_MAX, Metrics, QueueCountBook, Snapshot, TopicCounts, exposition
+from veilmq.server.metrics import SHOWN_MAX, Metrics, QueueCountCache, Snapshot, TopicCounts, exposition
 from veilmq.server.origin import AdminGuard
 from veilmq.server.process import CLOSING_S_MAX, Shutdown, is_loopback
-from veilmq.server.stores import EventExports, readiness_checks
+from veilmq.server.stores import readiness_checks
 from veilmq.store.port import Store, SurveyQueues, execute
 
 HEAD_BYTES_MAX = 16_384
@@ -82,14 +82,14 @@ class AdminConnection(H11Protocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Say that what came is no HTTP, where nothing was answered yet, and close.
+        """Refuse what is no HTTP, where no reply has begun, and close.
 
-        Uvicorn would say it in the middle of an answer too, and have the application answer after it: each is a
-        traceback in the log, which any client could cause.
+        Uvicorn would do so in the middle of a reply too, and have the application reply after it: each is a traceback
+        in the log, which any client could cause.
         """
         cycle: Any = self.cycle  # None before the first request
         if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True  # so that what it says goes nowhere
+            cycle.disconnected = True  # what it sends is dropped
             cycle.message_event.set()
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             super().send_400_response(msg)
@@ -122,47 +122,22 @@ class AdminConnection(H11Protocol):
             self._deadline.cancel()
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 @asynccontextmanager
 async def serving(
     app: ASGIApp,
     listeners: Sequence[socket.socket],
     *,
     shutdown: Shutdown,
+    ending: Callable[[], object],
     request_s_max: float = limits.HTTP_REQUEST_S_MAX,
     tls: ssl.SSLContext | None = None,
-    ending: Callable[[], object] = _nothing,
 ) -> AsyncIterator[None]:
     """Serve ``app`` on ``listeners`` while the context lasts; its end takes no longer than ``shutdown`` allows.
 
     ``ending`` is called first then: for what would go on for ever.
     """
-    server = uvicorn.Server(_config(_watched(app), request_s_max))
-    server.config.ssl = tls
-    server.lifespan = server.config.lifespan_class(server.config)
-    await server.startup(sockets=list(listeners))
-    try:
-        yield
-    finally:
-        ending()
-        await shutdown.let_finish(_end(server, listeners), cut=partial(_cut, server))
-
-
-async def _end(server: uvicorn.Server, listeners: Sequence[socket.socket]) -> None:
-    """Accept no client, and let those that are connected finish; without any, Uvicorn would still wait 0.1 s."""
-    if server.server_state.connections or server.server_state.tasks:
-        await server.shutdown(sockets=list(listeners))
-        return
-    for acceptor in server.servers:
-        acceptor.close()
-
-
-def _config(app: ASGIApp, request_s_max: float) -> uvicorn.Config:
     config = uvicorn.Config(
-        app,
+        _watched(app),
         http=AdminConnection,
         ws="none",
         lifespan="off",
@@ -176,9 +151,33 @@ def _config(app: ASGIApp, request_s_max: float) -> uvicorn.Config:
         limit_concurrency=REQUESTS_MAX,
     )
     config.load()
-    made = partial(AdminConnection, request_s_max=request_s_max)
-    config.http_protocol_class = cast(type[asyncio.Protocol], made)
-    return config
+    config.http_protocol_class = cast(type[asyncio.Protocol], partial(AdminConnection, request_s_max=request_s_max))
+    config.ssl = tls
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    state = server.server_state
+    await server.startup(sockets=list(listeners))
+
+    async def end() -> None:
+        """Accept no client, and let the others finish; without any, Uvicorn would still wait 0.1 s."""
+        if state.connections or state.tasks:
+            await server.shutdown(sockets=list(listeners))
+            return
+        for acceptor in server.servers:
+            acceptor.close()
+
+    def cut() -> None:
+        """Make Uvicorn's shutdown end now: it waits for connections and for tasks."""
+        for connection in list(state.connections):
+            cast(AdminConnection, connection).abort()
+        for task in list(state.tasks):
+            task.cancel()
+
+    try:
+        yield
+    finally:
+        ending()
+        await shutdown.let_finish(end(), cut=cut)
 
 
 def _watched(app: ASGIApp) -> ASGIApp:
@@ -198,14 +197,6 @@ def _watched(app: ASGIApp) -> ASGIApp:
     return watched
 
 
-def _cut(server: uvicorn.Server) -> None:
-    """Make Uvicorn's shutdown end now: it waits for connections and for tasks."""
-    for connection in list(server.server_state.connections):
-        cast(AdminConnection, connection).abort()
-    for task in list(server.server_state.tasks):
-        task.cancel()
-
-
 FLUSH_S_MAX = limits.HTTP_REQUEST_S_MAX / 2
 """How long an export on demand is waited for: a connection may take no longer than twice that for its reply."""
 
@@ -220,13 +211,12 @@ class Admin:
         engine: Store,
         polls: LongPolls,
         connections: Connections,
-        exports: EventExports | None,
+        exports: Any,
         *,
         metrics: Metrics,
         topics: TopicCounts,
         console: ConsoleService,
     ) -> None:
-        """Only ``exports`` (by a flush) and the ``console`` change anything."""
         self._engine = engine
         self._polls = polls
         self._connections = connections
@@ -234,7 +224,7 @@ class Admin:
         self._metrics = metrics
         self._topics = topics
         self._console = console
-        self._counts = QueueCountBook(engine)
+        self._counts = QueueCountCache(engine)
         self._showing = asyncio.Lock()
         self.app = Starlette(
             routes=[
@@ -253,11 +243,18 @@ class Admin:
     ) -> AbstractAsyncContextManager[None]:
         """Serve on ``listeners``, which are those of ``host``, while the context lasts.
 
-        ``guard`` says whether over TLS alone, and who may use the console from where.
+        ``guard`` decides whether over TLS alone, and which clients may use the console.
         """
-        any_name = not is_loopback(listeners)
-        guarded = AdminGuard(self.app, own_name=host, any_name=any_name, reach=guard.console_reach)
-        return serving(guarded, listeners, shutdown=shutdown, tls=guard.context, ending=self._console.live.close)
+        signed, tls = guard.authentication is not None, None if guard.tls is None else guard.tls.context
+        guarded = AdminGuard(
+            self.app,
+            own_name=host,
+            any_name=not is_loopback(listeners),
+            signed=signed,
+            tls=tls is not None,
+            proxies=guard.proxies,
+        )
+        return serving(guarded, listeners, shutdown=shutdown, tls=tls, ending=self._console.live.close)
 
     async def _live(self, request: Request) -> Response:
         return PlainTextResponse("alive\n")
@@ -275,9 +272,7 @@ class Admin:
             peer = None if request.client is None else request.client.host
             message = await self._console.asking.operation(caller, peer, "TrustClock", self._engine.trust_clock)
         except CallerUnknown as unknown:
-            refused = {"code": "AccessDenied", "message": str(unknown)}
-            headers = dict(line.split(": ", 1) for line in unknown.headers.decode().splitlines())
-            return JSONResponse(refused, status_code=unknown.status, headers=headers)
+            return unknown.response
         except (VeilmqError, AuditLogError) as error:
             return JSONResponse({"code": type(error).__name__, "message": str(error)}, status_code=503)
         return JSONResponse({"message": message})
@@ -301,7 +296,7 @@ class Admin:
             survey = await or_none(execute(self._engine, SurveyQueues(names_max=SHOWN_MAX)))
             snapshot = Snapshot(
                 metrics=self._metrics.copy(),
-                queues=[] if survey is None else await self._counts.look(survey.names),
+                queues=[] if survey is None else await self._counts.inspect(survey.names),
                 queues_in_all=None if survey is None else survey.in_all,
                 now_ms=self._polls.clock.shown_ms(),
                 parked_polls=self._polls.parked,

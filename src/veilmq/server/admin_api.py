@@ -13,12 +13,12 @@ policies, their errors, the audit log and the metrics are the same as for every 
 import asyncio
 import re
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-import msgspec
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from veilmq.console.asking import Answer, Ask, Asked
@@ -30,7 +30,7 @@ from veilmq.wire.exchange import Caller
 from veilmq.wire.v1.routes import described
 
 TOKEN_HEADER = "x-csrf-token"
-CHALLENGE = b'Basic realm="veilmq", charset="UTF-8"'
+CHALLENGE = 'Basic realm="veilmq", charset="UTF-8"'
 UNAUTHORIZED = 401
 TOO_MANY_REQUESTS = 429
 READING = frozenset({"GET", "HEAD"})
@@ -45,28 +45,32 @@ TOKENLESS = (
 
 
 class Session(Protocol):
-    """Someone at a browser."""
+    """A session of a browser."""
 
     def has(self, token: str) -> bool:
-        """Tell whether ``token`` is the session's own."""
+        """Return whether ``token`` is the session's own."""
 
 
 SessionOf = Callable[[Request], tuple[Session, Caller | None] | None]
-"""Answers in which session a request came and who has it; ``None`` for no session that holds."""
+"""Returns the session of a request and its caller; ``None`` without a valid session."""
 
 
 class CallerUnknown(Exception):
-    """Nobody is let in so; ``str()`` says what to send.
+    """The caller is not let in; ``str()`` says what to send.
 
     ``status`` is 401, 403 for a session without its token or a caller without the right, or 429 after too many wrong
-    keys; ``headers`` are whole lines.
+    keys.
     """
 
-    def __init__(self, message: str, *, status: int = 401, headers: bytes = b"") -> None:
-        """``status`` is that of HTTP."""
+    def __init__(self, message: str, *, status: int = 401, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self.headers = b"WWW-Authenticate: %b\r\n" % CHALLENGE if status == UNAUTHORIZED else headers
+        self.headers = {"www-authenticate": CHALLENGE} if status == UNAUTHORIZED else headers or {}
+
+    @property
+    def response(self) -> Response:
+        """Return the reply."""
+        return _refusal(self.status, "AccessDenied", str(self), self.headers)
 
 
 class AdminCallers:
@@ -82,14 +86,14 @@ class AdminCallers:
         self._session_of = session_of
 
     def operator(self, request: Request) -> Caller | None:
-        """Return who sent ``request``, as ``caller`` does; raises ``CallerUnknown`` unless he operates the server."""
+        """Return the caller of ``request``; raises ``CallerUnknown`` unless it operates the server."""
         caller = self.caller(request)
         if caller is not None and not (caller.is_root and caller.account == self._account):
             raise CallerUnknown(OPERATOR_ONLY, status=403)
         return caller
 
     def caller(self, request: Request) -> Caller | None:
-        """Return who sent ``request``, ``None`` where there are no accounts; raises ``CallerUnknown``."""
+        """Return the caller of ``request``, ``None`` where there are no accounts; raises ``CallerUnknown``."""
         if self._sign_ins is None:
             return None
         given = request.headers.get("authorization")
@@ -104,26 +108,21 @@ class AdminCallers:
         return caller
 
     def _by_password(self, sign_ins: SignIns, given: str, peer: str | None) -> Caller:
+        scheme, _, credentials = given.partition(" ")
         try:
-            caller = sign_ins(*_key(given), peer)
+            key_id, colon, secret = b64decode(credentials.strip(), validate=True).decode().partition(":")
+        except ValueError:
+            raise CallerUnknown(NOBODY) from None
+        if scheme.lower() != "basic" or not colon:
+            raise CallerUnknown(NOBODY)
+        try:
+            caller = sign_ins(key_id, secret, peer)
         except SignInsPaused as paused:
-            later = b"Retry-After: %d\r\n" % paused.retry_after_s
-            raise CallerUnknown(str(paused), status=TOO_MANY_REQUESTS, headers=later) from None
+            headers = {"retry-after": str(paused.retry_after_s)}
+            raise CallerUnknown(str(paused), status=TOO_MANY_REQUESTS, headers=headers) from None
         if caller is None:
             raise CallerUnknown(WRONG_KEY)
         return caller
-
-
-def _key(given: str) -> tuple[str, str]:
-    """Return id and secret of an ``Authorization`` header; raises ``CallerUnknown`` for one of another kind."""
-    scheme, _, credentials = given.partition(" ")
-    try:
-        key_id, colon, secret = b64decode(credentials.strip(), validate=True).decode().partition(":")
-    except ValueError:
-        raise CallerUnknown(NOBODY) from None
-    if scheme.lower() != "basic" or not colon:
-        raise CallerUnknown(NOBODY)
-    return key_id, secret
 
 
 PREFIX = b"/api/"
@@ -131,15 +130,17 @@ PREFIX = b"/api/"
 _SQS = re.compile(rb"sqs/([A-Za-z]{1,64})")
 _NOUN = re.compile(rb"[a-z]+")
 _PORT = re.compile(rb":[0-9]{1,5}\Z")
-_DESCRIPTION = b"openapi.json"
 _PASSED_ON = frozenset({b"content-type", b"user-agent", b"x-veilmq"})
-_JSON = b"application/json"
-_ALWAYS = (
-    (b"cache-control", b"no-store"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"x-content-type-options", b"nosniff"),
-)
+_ALWAYS = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+}
 _TOO_LONG = f"The body may have {HTTP_BODY_BYTES_MAX:,} bytes; send less at a time."
+
+
+def _refusal(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse({"code": code, "message": message}, status, {**(headers or {}), **_ALWAYS})
 
 
 class AdminApi:
@@ -153,30 +154,29 @@ class AdminApi:
         self._description = b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        request = Request(scope, receive)
         try:
-            answer = await self._answer(request, receive)
+            response = await self._respond(Request(scope, receive), receive)
         except CallerUnknown as unknown:
-            answer = _refusal(unknown.status, "AccessDenied", str(unknown), headers=unknown.headers)
+            response = unknown.response
         except ClientDisconnect:
             return
-        if answer is not None:
-            await _send(answer, send, empty=request.method == "HEAD")
+        if response is not None:
+            await response(scope, receive, send)
 
-    async def _answer(self, request: Request, receive: Receive) -> Answer | None:
-        """Return the answer to a request, ``None`` where its client has gone."""
-        path = _path(request.scope)
-        if path == _DESCRIPTION and request.method in {"GET", "HEAD"}:
+    async def _respond(self, request: Request, receive: Receive) -> Response | None:
+        raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+        path = raw.partition(b"?")[0].removeprefix(PREFIX)  # as it was sent
+        if path == b"openapi.json" and request.method in READING:
             if not self._description:
                 self._description = await asyncio.to_thread(described)  # some 50 ms, once
-            return Answer(200, b"", self._description)
-        caller = self._callers.caller(request)
-        forwarded = self._forwarded(path, request, caller)
-        body = await _body(request)
-        if body is None:
-            return _refusal(413, "InvalidRequest", _TOO_LONG)
-        return await self._unless_gone(forwarded._replace(body=body), receive)
+            return Response(self._description, headers=_ALWAYS, media_type="application/json")
+        forwarded = self._forwarded(path, request, self._callers.caller(request))
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > HTTP_BODY_BYTES_MAX:
+                return _refusal(413, "InvalidRequest", _TOO_LONG)
+        return await self._unless_gone(forwarded._replace(body=bytes(body)), receive)
 
     def _forwarded(self, path: bytes, request: Request, caller: Caller | None) -> Asked:
         """Return a request as the queues' port would have got it, without its body."""
@@ -193,67 +193,32 @@ class AdminApi:
         whole = path + b"/-" if _NOUN.fullmatch(path) else path
         return forwarded._replace(target=b"/v1/" + whole + (b"?" + query if query else b""))
 
-    async def _unless_gone(self, forwarded: Asked, receive: Receive) -> Answer | None:
-        """Ask, and take it back when the client goes: ``receive`` says so, and has nothing else to say any more."""
-        asking = asyncio.ensure_future(self._ask(forwarded))
-        going = asyncio.ensure_future(receive())
+    async def _unless_gone(self, forwarded: Asked, receive: Receive) -> Response | None:
+        """Carry a request out, and withdraw it when the client goes: ``receive`` says so, and nothing else any more."""
+        tasks = (asyncio.ensure_future(self._ask(forwarded)), asyncio.ensure_future(receive()))
         try:
-            await asyncio.wait((asking, going), return_when=asyncio.FIRST_COMPLETED)
-            return asking.result() if asking.done() else None
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not tasks[0].done():
+                return None
+            answer = tasks[0].result()
         finally:
-            for task in (asking, going):
+            for task in tasks:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
-
-
-def _path(scope: Scope) -> bytes:
-    """Return what stands behind the prefix, as it was sent."""
-    raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    return raw.partition(b"?")[0].removeprefix(PREFIX)
-
-
-async def _body(request: Request) -> bytes | None:
-    """Return the body, ``None`` for one that is too long."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > HTTP_BODY_BYTES_MAX:
-            return None
-    return bytes(body)
-
-
-def _refusal(status: int, code: str, message: str, *, headers: bytes = b"") -> Answer:
-    return Answer(status, headers, msgspec.json.encode({"code": code, "message": message}))
-
-
-def _lines(headers: bytes) -> Iterator[tuple[bytes, bytes]]:
-    for line in headers.split(b"\r\n"):
-        name, colon, value = line.partition(b":")
-        if colon:
-            yield name.strip().lower(), value.strip()
-
-
-async def _send(answer: Answer, send: Send, *, empty: bool) -> None:
-    headers = {b"content-type": _JSON, **dict(_lines(answer.headers))}
-    headers[b"content-length"] = b"%d" % len(answer.body)
-    await send({"type": "http.response.start", "status": answer.status, "headers": [*headers.items(), *_ALWAYS]})
-    await send({"type": "http.response.body", "body": b"" if empty else answer.body})
-
-
-_NO_LINE: Any = None  # what a request needs of its connection, ``_Awaited`` does itself
+        lines = [line.partition(":") for line in answer.headers.decode("latin-1").split("\r\n") if ":" in line]
+        headers = {name.strip().lower(): value.strip() for name, _, value in lines}
+        return Response(answer.body, answer.status, {"content-type": "application/json", **headers, **_ALWAYS})
 
 
 class InProcessClient:
-    """Asks the queues of one server."""
+    """Sends requests to the queues of one server without a socket."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
-        """``dispatcher`` is the handler of the requests that come by sockets."""
         self._dispatcher = dispatcher
         self._awaited: set[_Awaited] = set()
 
     def __len__(self) -> int:
-        """Return how many requests have no answer yet."""
         return len(self._awaited)
 
     def hurry(self) -> None:
@@ -263,17 +228,17 @@ class InProcessClient:
                 request.pending.hurry()
 
     async def ask(self, forwarded: Asked) -> Answer:
-        """Return the answer to a request.
+        """Return the answer to a request; cancellation withdraws it, as a client does that hangs up.
 
-        Whoever is cancelled takes the request back, as a client that hangs up does. Raises ``PermissionError`` for no
-        caller where there are accounts: a defect of ours, that must not open the door.
+        Raises ``PermissionError`` for no caller where there are accounts: a defect of ours must let no one in.
         """
         if forwarded.caller is None and self._dispatcher.signed:
             raise PermissionError("This server has accounts, and the request has no caller.")
         headers = dict(forwarded.headers)
         program = headers.pop(b"user-agent", None)
-        request = _Awaited(_NO_LINE, forwarded.method, forwarded.target, headers, forwarded.body, True)
-        request.peer, request.program = forwarded.peer, program
+        no_line: Any = None  # what a request needs of its connection, ``_Awaited`` does itself
+        request = _Awaited(no_line, forwarded.method, forwarded.target, headers, forwarded.body, True)
+        request.peer, request.program = forwarded.peer, None if program is None else program.decode("latin-1")
         request.answer = asyncio.get_running_loop().create_future()
         self._awaited.add(request)
         try:
@@ -295,7 +260,7 @@ class _Awaited(QueueRequest, eq=False):
 
     answer: "asyncio.Future[Answer] | None" = None
     peer: str | None = None
-    program: bytes | None = None
+    program: str | None = None
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Answer, exactly once; a cancelled caller gets nothing."""
@@ -306,15 +271,12 @@ class _Awaited(QueueRequest, eq=False):
             self.answer.set_result(Answer(status, headers, body))
 
     def source_ip(self) -> str | None:
-        """Return the address of the client of the other port."""
         return self.peer
 
     def user_agent(self) -> str | None:
-        """Return the program of the client of the other port."""
-        return None if self.program is None else self.program.decode("latin-1")
+        return self.program
 
     def in_turn(self, begin: Callable[[], None]) -> None:
-        """Begin at once: nothing is before it."""
         begin()
 
     def end_connection(self) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from operator import itemgetter
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from veilmq.core import limits
 
@@ -65,23 +65,10 @@ class Share(NamedTuple):
     is_verified: bool = False
 
 
-class Addressed(Protocol):
-    """What comes from an address."""
-
-    def source_ip(self) -> str | None:
-        """Return the address, ``None`` where there is none."""
-
-
-def by_address(head: Addressed) -> Share:
-    """Share among addresses."""
-    return Share(head.source_ip() or "")
-
-
 class ByteBudget:
     """What all connections of a server hold together; belongs to one event loop."""
 
     def __init__(self, bytes_max: int) -> None:
-        """Hold nothing yet."""
         self.bytes_max = bytes_max
         self.unverified = 0
         self.verified = 0
@@ -89,7 +76,7 @@ class ByteBudget:
         self.answers_full = False
         self._by_key: Counter[str] = Counter()
         self._by_member: Counter[Share] = Counter()
-        self.waiting: dict[Hold, int] = {}  # in the order in which they began to wait
+        self.waiting: dict[Hold, int] = {}  # the bytes that each is granted when they fit; in order
         self._granting = False
         self._on_room: dict[Callable[[], object], None] = {}
 
@@ -116,7 +103,7 @@ class ByteBudget:
         self._on_room.pop(wake, None)
 
     def fits(self, hold: "Hold", more: int) -> bool:
-        """Tell whether ``hold`` may have ``more`` bytes now."""
+        """Return whether ``hold`` may have ``more`` bytes now."""
         share = hold.share
         free = self.bytes_max // 2 - self.unverified - more
         if free < 0 or self.unverified + self.verified + self.answers + more > self.bytes_max:
@@ -141,14 +128,6 @@ class ByteBudget:
             _count(self._by_member, hold.share, more)
         if more < 0 and self.waiting:
             self._grant_soon()
-
-    def wait(self, hold: "Hold", more: int) -> None:
-        """Have ``hold`` granted ``more`` bytes when they fit."""
-        self.waiting[hold] = more
-
-    def leave(self, hold: "Hold") -> None:
-        """Take back what ``hold`` waits for, if it does."""
-        self.waiting.pop(hold, None)
 
     def _grant_soon(self) -> None:
         if not self._granting:
@@ -185,9 +164,9 @@ class Hold:
     def reserve(self, more: int) -> bool:
         """Take ``more`` bytes, or wait for them; return whether they are there."""
         if not self._budget.fits(self, more):
-            self._budget.wait(self, more)
+            self._budget.waiting[self] = more
             return False
-        self._budget.leave(self)
+        self._budget.waiting.pop(self, None)
         self._budget.change(self, more)
         return True
 
@@ -216,7 +195,7 @@ class Hold:
 
     def release(self) -> None:
         """Give everything back; once is enough."""
-        self._budget.leave(self)
+        self._budget.waiting.pop(self, None)
         if self.bytes:
             self._budget.change(self, -self.bytes)
 
@@ -237,7 +216,6 @@ class LoopQueues:
     """The queues of work of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Queue nothing yet."""
         self._loop = loop
         self._soon: deque[Work] = deque()
         self._unhurried: deque[Work] = deque()

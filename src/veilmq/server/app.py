@@ -11,38 +11,35 @@ import logging
 import os
 import shlex
 import shutil
+import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from veilmq.core.commands import BrowseQueues, Command
+from veilmq.core.commands import BrowseQueues
 from veilmq.events import EventsError
-from veilmq.server import authentication
+from veilmq.server import authentication, process
 from veilmq.server.admin import Admin
 from veilmq.server.admin_api import InProcessClient
 from veilmq.server.admission import ByteBudget
 from veilmq.server.authentication import Security, secure
 from veilmq.server.console import ConsoleService
-from veilmq.server.dispatch import Ask, Dispatcher
+from veilmq.server.dispatch import Dispatcher, Namespaces
 from veilmq.server.http import Connections
 from veilmq.server.http_parser import Handler
 from veilmq.server.long_polling import LongPolls
-from veilmq.server.metrics import Metrics
-from veilmq.server.namespaces import Namespaces
-from veilmq.server.permissions import Judge, Permissions
-from veilmq.server.process import BindError, Shutdown, authority, bind, close, loop_factory, url
-from veilmq.server.pushes import PushError
-from veilmq.server.queue_statistics import QueueBook
+from veilmq.server.permissions import Permissions, PolicyDecisions
+from veilmq.server.pushes import PushError, TopicService, push_identity
+from veilmq.server.queue_statistics import QueueStatistics
 from veilmq.server.settings import ServerSettings
 from veilmq.server.stores import exporting, open_store, place_of
-from veilmq.server.topics import TopicService, push_identity
 from veilmq.store.clock import SystemClock, wall_s
 from veilmq.store.port import Store, StoreError
+from veilmq.wire.exchange import RequestContext
 
 log = logging.getLogger(__name__)
 
@@ -82,27 +79,27 @@ async def serve(
     """
     guard = secure(settings, wall_s=wall_s)
     events_to = place_of(settings)
-    shutdown = Shutdown(grace_s=settings.drain_s_max)
+    shutdown = process.Shutdown(grace_s=settings.drain_s_max)
+    handlers = {signal.SIGTERM: shutdown.request, signal.SIGINT: shutdown.request, signal.SIGHUP: guard.reload}
     async with AsyncExitStack() as closing:
-        closing.enter_context(shutdown.on_signals())
-        closing.enter_context(guard.reload.on_signal())
-        judge = Judge(region=settings.region, secure=guard.tls is not None, wall_s=wall_s)
-        may_send = None if guard.authentication is None else judge.may_send
+        closing.enter_context(process.on_signals(handlers))
+        decisions = PolicyDecisions(region=settings.region, secure=guard.tls is not None, wall_s=wall_s)
+        may_send = None if guard.authentication is None else decisions.may_send
         engine = await open_store(settings, clock=clock, on_fatal=shutdown.fail, may_send=may_send)
         closing.push_async_callback(engine.close)
-        listeners = bind(settings.host, settings.port, setting="port")
-        closing.callback(close, listeners)
-        admin_listeners = bind(settings.admin_host, settings.admin_port, setting="admin_port")
-        closing.callback(close, admin_listeners)
+        listeners = process.bind(settings.host, settings.port, setting="port")
+        closing.callback(process.close, listeners)
+        admin_listeners = process.bind(settings.admin_host, settings.admin_port, setting="admin_port")
+        closing.callback(process.close, admin_listeners)
 
-        time, endpoint = engine.clock, url(listeners[0], scheme=guard.scheme)
+        time, address = engine.clock, process.authority(listeners[0])
+        endpoint = f"{guard.scheme}://{address}"
         polls = LongPolls(engine=engine, clock=time, budget=ByteBudget(settings.http_bytes_max))
         identity = await push_identity(settings, engine, now_s=wall_s())
         topics = TopicService(settings, engine=engine, clock=time, wall_s=wall_s, base_url=endpoint, identity=identity)
-        book = QueueBook(engine=engine, clock=time)
-        closing.callback(book.close)
-        address = authority(listeners[0])
-        dispatcher = _dispatcher(settings, guard, polls=polls, address=address, topics=topics, book=book)
+        statistics = QueueStatistics(engine=engine, clock=time)
+        closing.callback(statistics.close)
+        dispatcher = _dispatcher(settings, guard, polls, topics, decisions, address=address, statistics=statistics)
         handler = dispatcher.handle if around is None else around(dispatcher.handle)
         connections = Connections(
             handler=handler, refused=dispatcher.refused, inspect=dispatcher.inspect, budget=polls.budget
@@ -112,18 +109,25 @@ async def serve(
         )
         await closing.enter_async_context(topics.pushing(shutdown))
         in_process, data_port = InProcessClient(dispatcher), listeners[0].getsockname()[1]
+        shown = (polls, connections, exports)
         console = ConsoleService(
-            settings, guard, engine, polls, connections, exports, ask=in_process.ask, data_port=data_port
+            settings, guard, decisions, *shown, engine=engine, ask=in_process.ask, data_port=data_port
         )
-        admin = Admin(
-            engine, polls, connections, exports, metrics=dispatcher.metrics, topics=topics.counts, console=console
-        )
+        admin = Admin(engine, *shown, metrics=dispatcher.metrics, topics=topics.counts, console=console)
         await closing.enter_async_context(
             admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown, guard=guard)
         )
         acceptors = await _accept(connections, guard, listeners)
-        admin_endpoint = url(admin_listeners[0], scheme=guard.scheme)
-        bound = _bound(guard, shutdown, engine=engine, polls=polls, endpoints=(endpoint, admin_endpoint))
+        bound = Bound(
+            endpoint=endpoint,
+            admin_endpoint=f"{guard.scheme}://{process.authority(admin_listeners[0])}",
+            engine=engine,
+            polls=polls,
+            stop=shutdown.request,
+            fail=shutdown.fail,
+            reload=guard.reload,
+            signed=guard.authentication is not None,
+        )
         log.info("serving %s, messages are kept %s", bound.endpoint, engine.kept)
         if ready is not None:
             ready(bound)
@@ -143,11 +147,15 @@ def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
     """Serve as a process of its own and return its exit status; say on ``stream`` how to begin."""
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     stream = stream or sys.stdout
-    _relax_garbage_collection()
+    # Requests leave next to no cycles behind, and looking for them cost 5 to 10 % of the processor
+    # (docs/performance.md): look a thirtieth as often, and never among what the start has made.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
     try:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
             runner.run(serve(settings, ready=lambda bound: announce(bound, stream)))
-    except (StoreError, BindError, EventsError, PushError, *authentication.ERRORS) as error:
+    except (StoreError, process.BindError, EventsError, PushError, *authentication.ERRORS) as error:
         sys.stderr.write(f"veilmq: {error}\n")
         return 1
     except StoreFailedError as error:
@@ -156,39 +164,22 @@ def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
     return 0
 
 
-def _relax_garbage_collection() -> None:
-    """Let the garbage collector look for cycles a thirtieth as often, and never among what the start has made.
-
-    Requests leave next to no cycles behind; looking for them cost 5 to 10 % of the processor (docs/performance.md).
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
-
-
 def announce(bound: Bound, stream: TextIO) -> None:
-    """Tell a person where the server is and how to send a first message."""
+    """Write for a person where the server is and how to send a first message."""
+    program = program_as_started(sys.argv[0])
+    sign = (
+        "Requests must be signed: put a key of the credentials file into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.\n"
+    )
     stream.write(
         f"""veilmq serves Amazon SQS and Alibaba Cloud SMQ at {bound.endpoint}
   messages are kept {bound.engine.kept}
   the console, health and metrics are at {bound.admin_endpoint}
+{sign if bound.signed else ""}Send a first message from another terminal:
+  {program} queue create hello --endpoint {bound.endpoint}
+  {program} send hello 'Hello, world' --endpoint {bound.endpoint}
 """
     )
-    stream.write((_SIGN if bound.signed else "") + _begin(program_as_started(sys.argv[0]), bound.endpoint))
     stream.flush()
-
-
-_ACCEPTED_IN_A_TURN = 2
-
-_SIGN = """Requests must be signed: put a key of the credentials file into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
-"""
-
-
-def _begin(program: str, endpoint: str) -> str:
-    return f"""Send a first message from another terminal:
-  {program} queue create hello --endpoint {endpoint}
-  {program} send hello 'Hello, world' --endpoint {endpoint}
-"""
 
 
 def program_as_started(started: str, *, python: str = sys.executable) -> str:
@@ -213,52 +204,37 @@ def _as_typed(path: str) -> str:
     return shlex.quote(str(shown))
 
 
-def _bound(
-    guard: Security, shutdown: Shutdown, *, engine: Store, polls: LongPolls, endpoints: tuple[str, str]
-) -> Bound:
-    return Bound(
-        endpoint=endpoints[0],
-        admin_endpoint=endpoints[1],
-        engine=engine,
-        polls=polls,
-        stop=shutdown.request,
-        fail=shutdown.fail,
-        reload=guard.reload,
-        signed=guard.authentication is not None,
-    )
-
-
 def _dispatcher(
-    settings: ServerSettings, guard: Security, *, polls: LongPolls, address: str, topics: TopicService, book: QueueBook
+    settings: ServerSettings,
+    guard: Security,
+    polls: LongPolls,
+    topics: TopicService,
+    decisions: PolicyDecisions,
+    *,
+    address: str,
+    statistics: QueueStatistics,
 ) -> Dispatcher:
-    permissions = None
-    if guard.authentication is not None:
-        permissions = Permissions(
-            polls.engine, region=settings.region, secure=guard.tls is not None, wall_s=guard.wall_s
-        )
-    asked: dict[type[Command], Ask] = {**topics.asked, BrowseQueues: book.ask}
+    by_key, by_region = settings.credentials is None, settings.regions == "by-request"
     return Dispatcher(
         polls=polls,
-        metrics=Metrics(),
+        context=RequestContext(
+            base_url="",
+            account=settings.account,
+            region=settings.region,
+            token_key=polls.engine.token_key,
+            smq_lenient=settings.smq_handles == "lenient",
+            stale_receipts_act=settings.stale_receipts == "act",
+            smq_message_bytes_max=settings.smq_message_bytes_max,
+        ),
         host=settings.host,
-        account=settings.account,
-        region=settings.region,
-        smq_lenient=settings.smq_handles == "lenient",
-        stale_receipts_act=settings.stale_receipts == "act",
-        smq_message_bytes_max=settings.smq_message_bytes_max,
         address=address,
         scheme=guard.scheme,
         authentication=guard.authentication,
-        namespaces=_namespaces(settings),
-        permissions=permissions,
-        handlers=asked,
+        namespaces=Namespaces(by_key=by_key, by_region=by_region) if by_key or by_region else None,
+        permissions=None if guard.authentication is None else Permissions(polls.engine, decisions),
+        handlers={**topics.handlers, BrowseQueues: statistics.ask},
         pages=topics.pages,
     )
-
-
-def _namespaces(settings: ServerSettings) -> Namespaces | None:
-    by_key, by_region = settings.credentials is None, settings.regions == "by-request"
-    return Namespaces(by_key=by_key, by_region=by_region) if by_key or by_region else None
 
 
 async def _accept(
@@ -267,8 +243,11 @@ async def _accept(
     """Let clients connect to ``listeners``.
 
     libuv accepts one connection of a socket in a turn of its loop, so a client behind sixty new ones would wait for
-    sixty turns: the loop watches several copies of each listener.
+    sixty turns: the loop watches two copies of each listener.
     """
-    listen = partial(asyncio.get_running_loop().create_server, connections.protocol, **guard.transport)
-    copies = [each.dup() for each in listeners for _ in range(_ACCEPTED_IN_A_TURN - 1)]
-    return [await listen(sock=each) for each in (*listeners, *copies)]
+    tls: dict[str, Any] = {}
+    if guard.tls is not None:
+        limits = {"ssl_handshake_timeout": process.HANDSHAKE_S_MAX, "ssl_shutdown_timeout": process.CLOSING_S_MAX}
+        tls = {"ssl": guard.tls.context, **limits}
+    loop, copies = asyncio.get_running_loop(), [each.dup() for each in listeners]
+    return [await loop.create_server(connections.protocol, sock=each, **tls) for each in (*listeners, *copies)]

@@ -18,17 +18,35 @@ from msgspec.structs import replace
 
 from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage, ClaimPage, Publish, Published, Staged
-from veilmq.core.commands import Clock, Done, Engine, Timer
+from veilmq.core.commands import Clock, Command, Done, Engine, Timer
 from veilmq.core.errors import InternalError, VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.messages import NewMessage
 from veilmq.server.http_parser import Pending, Request
 from veilmq.store.port import execute
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.v1.claims import BulkRead, Gathered, Writer
+from veilmq.wire.v1.claims import BulkRead, Gathered
 from veilmq.wire.v1.publications import BulkStage
 
 log = logging.getLogger(__name__)
+
+
+class Submitted:
+    """A command on its way; a ``Pending``."""
+
+    __slots__ = ("_done", "_engine")
+
+    def __init__(self, engine: Engine, command: Command, done: Done) -> None:
+        self._engine = engine
+        self._done = done
+        engine.submit(command, done)
+
+    def withdraw(self) -> None:
+        """Forget it: what is not begun does not happen."""
+        self._engine.withdraw(self._done)
+
+    def hurry(self) -> None:
+        """Go on: it waits for nothing."""
 
 
 class BackgroundRequest:
@@ -64,7 +82,6 @@ class OrderedReply:
     __slots__ = ("_begin", "_hurried", "_pending")
 
     def __init__(self, request: Request, begin: Callable[[], Pending]) -> None:
-        """``begin`` begins it."""
         self._begin = begin
         self._pending: Pending | None = None
         self._hurried = False
@@ -103,33 +120,27 @@ class BulkReads:
         self._engine = engine
         self._in_thread = in_thread
         self._slots = asyncio.Semaphore(READS_AT_ONCE)
-        self._asking = asyncio.Lock()
+        self._reading = asyncio.Lock()
         self._writing = asyncio.Lock()
 
     def ask(self, command: BulkRead, wait_s: int | None, answer: Done) -> BackgroundRequest:
-        """Gather the messages of ``command``; ``answer`` is called once. No read waits for anything to come."""
+        """Gather the messages of ``command``; no read waits for messages to come."""
         return BackgroundRequest(self._read(command), answer, what=f"reading a claim of {command.queue}")
 
     async def _read(self, command: BulkRead) -> Gathered:
         async with self._slots:
-            return await self._gather(command)
-
-    async def _gather(self, command: BulkRead) -> Gathered:
-        writer = await self._in_thread(command.writer)
-        request = replace(command.first, messages_max=PAGE_MESSAGES)
-        while True:
-            async with self._asking:
-                page: ClaimPage = await execute(self._engine, request)
-            await self._write(writer, page)
-            if not page.cursor or writer.size_bytes >= limits.CLAIM_READ_BYTES:
-                return Gathered(writer.finish(), writer.content_type, page.cursor)
-            request = replace(request, cursor=page.cursor)
-
-    async def _write(self, writer: Writer, page: ClaimPage) -> None:
-        for piece in pieces(page.messages):
-            async with self._writing:
-                writer.add(piece)
-                await asyncio.sleep(0)
+            writer = await self._in_thread(command.writer)
+            request = replace(command.first, messages_max=PAGE_MESSAGES)
+            while True:
+                async with self._reading:
+                    page: ClaimPage = await execute(self._engine, request)
+                for piece in pieces(page.messages):
+                    async with self._writing:
+                        writer.add(piece)
+                        await asyncio.sleep(0)
+                if not page.cursor or writer.size_bytes >= limits.CLAIM_READ_BYTES:
+                    return Gathered(writer.finish(), writer.content_type, page.cursor)
+                request = replace(request, cursor=page.cursor)
 
 
 def pieces(messages: Sequence[ClaimedMessage]) -> Iterator[Sequence[ClaimedMessage]]:
@@ -154,7 +165,7 @@ class BulkStages:
         self._reading = asyncio.Lock()
 
     def ask(self, command: BulkStage, wait_s: int | None, answer: Done) -> BackgroundRequest:
-        """Stage what ``command`` has; ``answer`` is called once."""
+        """Stage what ``command`` has."""
         return BackgroundRequest(self._stage(command), answer, what=f"staging for {command.queue}")
 
     async def _stage(self, command: BulkStage) -> Staged:
@@ -170,37 +181,22 @@ class BulkStages:
 PUBLISH_S_MAX = 5
 
 
-class Publishing:
-    """Has publications carried out."""
-
-    def __init__(self, *, engine: Engine, clock: Clock) -> None:
-        """Use ``engine``, on its event loop and by its ``clock``."""
-        self._engine = engine
-        self._clock = clock
-
-    def ask(self, command: Publish, wait_s: int | None, answer: Done) -> "OnePublication":
-        """Publish; ``answer`` is called once."""
-        until_ms = self._clock.now_ms() + PUBLISH_S_MAX * SECOND_MS
-        return OnePublication(self._engine, self._clock, command, answer, until_ms)
-
-
-class OnePublication:
-    """One request on its way."""
+class Publication:
+    """A publication on its way; a ``Pending``."""
 
     __slots__ = ("_again", "_answer", "_clock", "_command", "_engine", "_timer", "_until_ms")
 
-    def __init__(self, engine: Engine, clock: Clock, command: Publish, answer: Done, until_ms: int) -> None:
-        """Ask the engine a first time."""
+    def __init__(self, engine: Engine, clock: Clock, command: Publish, wait_s: int | None, answer: Done) -> None:
         self._engine = engine
         self._clock = clock
         self._command = command
         self._answer: Done | None = answer
-        self._until_ms = until_ms
-        self._again: bool | None = None  # what the first answer said
+        self._until_ms = clock.now_ms() + PUBLISH_S_MAX * SECOND_MS
+        self._again: bool | None = None  # in the first result
         self._timer: Timer | None = None
-        self._ask()
+        self._submit()
 
-    def _ask(self) -> None:
+    def _submit(self) -> None:
         self._timer = None
         self._engine.submit(self._command, self._done)
 
@@ -216,9 +212,9 @@ class OnePublication:
         due_ms = now_ms if result.next_due_ms is None else result.next_due_ms
         if result.more and due_ms < self._until_ms:
             if due_ms <= now_ms:
-                self._ask()
+                self._submit()
             else:
-                self._timer = self._clock.call_at(due_ms, self._ask)
+                self._timer = self._clock.call_at(due_ms, self._submit)
         else:
             self._answer(shown_due(replace(result, again=self._again), self._clock))
 
@@ -234,16 +230,10 @@ class OnePublication:
         self._until_ms = 0
         if self._timer is not None:
             self._timer.cancel()
-            self._ask()
+            self._submit()
 
 
 def shown_due(result: Any, clock: Clock) -> Any:
     """Return ``result`` with the instant at which something is due next as users see it."""
     due_ms = getattr(result, "next_due_ms", None)
     return result if due_ms is None else replace(result, next_due_ms=clock.shown_ms(due_ms))
-
-
-def showing_due(answer: Done | None, clock: Clock) -> Done:
-    """Return what gives ``answer`` a result with that instant."""
-    assert answer is not None, "it is there until it is given"
-    return lambda result: answer(shown_due(result, clock))

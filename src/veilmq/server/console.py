@@ -7,7 +7,7 @@ while. pyarrow, which reads them, is an extra.
 import asyncio
 import platform
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from hashlib import sha256
 from hmac import digest
 from importlib import import_module
@@ -42,90 +42,74 @@ from veilmq.server.admin_api import AdminApi, AdminCallers
 from veilmq.server.authentication import Authentication, Security
 from veilmq.server.http import Connections
 from veilmq.server.long_polling import LongPolls
-from veilmq.server.permissions import Judge
-from veilmq.server.settings import MEMORY, SETTINGS, ServerSettings, Setting
-from veilmq.server.stores import EventExports, readiness_checks
+from veilmq.server.permissions import PolicyDecisions
+from veilmq.server.settings import MEMORY, SETTINGS, ServerSettings
+from veilmq.server.stores import readiness_checks
 from veilmq.store.port import Figure, Series, Store, SurveyQueues, execute
 from veilmq.store.urls import without_passwords
 
-_MILLISECOND_S = 0.001
 _SECRET_OPTION = re.compile(r"(?<=[?&])([^=&\s]*(?:key|pass|secret|sig|token)[^=&\s]*)=[^&\s]*", re.IGNORECASE)
 
 
 T = TypeVar("T")
 
 
-async def or_none(question: Coroutine[Any, Any, T]) -> T | None:
-    """Return the answer; ``None`` where the store gives none, which is no reason to say nothing of the rest."""
+async def or_none(work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result; ``None`` where the store gives none, so that the rest is still shown."""
     try:
-        return await question
+        return await work
     except VeilmqError:
         return None
 
 
-def _in_words(figure: Figure) -> Iterator[HealthFigure]:
-    words = figure.text.rstrip(".")
-    for label, value in figure.samples.items():
-        yield HealthFigure(f"{words} ({label})" if label else words, _value(value))
-
-
-def _value(value: float | Series) -> str:
-    if not isinstance(value, Series):
-        return f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
-    if not value.count:
-        return "0"
-    return f"{value.count:,}, {value.seconds / value.count / _MILLISECOND_S:,.1f} ms each"
+def _in_words(figures: Iterable[Figure]) -> Iterator[HealthFigure]:
+    for figure in figures:
+        words = figure.text.rstrip(".")
+        for label, value in figure.samples.items():
+            if not isinstance(value, Series):
+                text = f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
+            elif value.count:
+                text = f"{value.count:,}, {value.seconds / value.count * SECOND_MS:,.1f} ms each"
+            else:
+                text = "0"
+            yield HealthFigure(f"{words} ({label})" if label else words, text)
 
 
 def shown_settings(settings: ServerSettings) -> list[ShownSetting]:
     """Return every setting as the server runs with it; passwords in URLs are stars, and no file is opened."""
-    return [_shown(row, settings) for row in SETTINGS]
-
-
-def _shown(row: Setting, settings: ServerSettings) -> ShownSetting:
-    value = settings.data is None and settings.store is None if row is MEMORY else getattr(settings, row.name)
-    return ShownSetting(
-        name=row.name,
-        flag=row.flag,
-        variable=row.variable,
-        value="none" if value is None else _written(value),
-        default=row.default_text,
-        description=row.description,
-    )
-
-
-def _written(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return _SECRET_OPTION.sub(r"\1=***", without_passwords(str(value)))
-
-
-def keys_of(authentication: Authentication, wall_s: Callable[[], float]) -> Callable[[str], list[ShownKey]]:
-    """Return a function from an account to its keys, by user and id."""
-
-    def keys(account: str) -> list[ShownKey]:
-        now_s = wall_s()
-        found = [
-            ShownKey(
-                id=key.id,
-                user=key.caller.user,
-                expires_at_s=key.expires_at_s,
-                expired=key.expires_at_s is not None and key.expires_at_s <= now_s,
-                temporary=key.session_token is not None,
+    shown = []
+    for row in SETTINGS:
+        value = settings.data is None and settings.store is None if row is MEMORY else getattr(settings, row.name)
+        text = "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        shown.append(
+            ShownSetting(
+                name=row.name,
+                flag=row.flag,
+                variable=row.variable,
+                value=_SECRET_OPTION.sub(r"\1=***", without_passwords(text)),
+                default=row.default_text,
+                description=row.description,
             )
-            for key in authentication.keys
-            if key.caller.account == account
-        ]
-        return sorted(found, key=lambda key: (key.user, key.id))
+        )
+    return shown
 
-    return keys
+
+def _keys_of(authentication: Authentication, now_s: float, account: str) -> list[ShownKey]:
+    found = [
+        ShownKey(
+            id=key.id,
+            user=key.caller.user,
+            expires_at_s=key.expires_at_s,
+            expired=key.expires_at_s is not None and key.expires_at_s <= now_s,
+            temporary=key.session_token is not None,
+        )
+        for key in authentication.keys
+        if key.caller.account == account
+    ]
+    return sorted(found, key=lambda key: (key.user, key.id))
 
 
 MISSING = "The console needs more than this install has: pip install 'veilmq[console]'.\n"
-
-_AUDIT_FILE = "audit.jsonl"
-_SESSIONS = b"console sessions"
-_OF_PROCESS_BYTES = 32
 
 
 class ConsoleService:
@@ -138,18 +122,23 @@ class ConsoleService:
         self,
         settings: ServerSettings,
         guard: Security,
-        engine: Store,
+        decisions: PolicyDecisions,
         polls: LongPolls,
         connections: Connections,
-        exports: EventExports | None,
+        exports: Any,
         *,
+        engine: Store,
         ask: Ask,
         data_port: int,
     ) -> None:
         """``ask`` carries requests out; ``data_port`` is the port of the queues."""
+        self._settings, self._guard = settings, guard
         self._engine, self._polls, self._connections, self._exports = engine, polls, connections, exports
         self._started_at_ms = engine.clock.now_ms()
-        audit = AuditLog(audit_file(settings))
+        audit_file = settings.audit_log
+        if audit_file is None and settings.data is not None and settings.store is None:
+            audit_file = settings.data / "audit.jsonl"
+        audit = AuditLog(audit_file)
         self.asking = Auditing(ask, audit, now_ms=engine.clock.shown_ms, account=settings.account)
         self.live = Live(engine.clock)
         known = guard.authentication
@@ -157,23 +146,53 @@ class ConsoleService:
         ports = Ports(
             audit=audit,
             health=self.health,
-            keys=None if known is None else keys_of(known, guard.wall_s),
+            keys=None if known is None else lambda account: _keys_of(known, guard.wall_s(), account),
             live=self.live,
-            may=Judge(region=settings.region, secure=guard.tls is not None, wall_s=guard.wall_s).verdicts,
+            may=decisions.by_action,
             past=PastReceipts(settings, engine.clock),
             settings=shown_settings(settings),
         )
-        console = _console(
-            settings, guard, ask=self.asking, engine=engine, sign_ins=sign_ins, data_port=data_port, ports=ports
-        )
+        console = self._console(sign_ins, data_port, ports)
         session_of = None if console is None else console.session_of
         self.callers = AdminCallers(sign_ins, account=settings.account, session_of=session_of)
         self.api: ASGIApp = AdminApi(ask=self.asking, callers=self.callers, data_port=data_port)
         self.pages: ASGIApp = Starlette(routes=[Route("/{path:path}", _missing)]) if console is None else console.app
 
+    def _console(self, sign_ins: SignIns | None, data_port: int, ports: Ports) -> Any:
+        """Return the console, ``None`` without the extra ``console``: the server serves queues all the same."""
+        try:
+            console: Any = import_module("veilmq.console.app")
+            sessions: Any = import_module("veilmq.console.sessions")
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] == "veilmq":
+                raise  # a defect of ours, which no extra repairs
+            return None
+        accounts, own, known, engine = None, {}, self._guard.authentication, self._engine
+        if known is not None:
+            accounts = sessions.Accounts(signed_in=sign_ins, known=known.known)
+            own["secret_of"] = known.secret_of
+            if self._settings.store is None:  # a restart forgets which sessions were signed out, so it ends them all
+                of_process = token_bytes(32)
+                own["secret_of"] = lambda key_id: known.secret_of(key_id) + of_process
+        secret, wall_s = digest(engine.token_key, b"console sessions", sha256), self._guard.wall_s
+        return console.Console(
+            ask=self.asking,
+            sessions=sessions.Sessions(secret=secret, wall_s=wall_s, **own),
+            account=self._settings.account,
+            data_port=data_port,
+            now_ms=engine.clock.shown_ms,
+            accounts=accounts,
+            ports=ports,
+        )
+
     async def health(self) -> Health:
         """Return what the page of the server's health shows."""
         survey = await or_none(execute(self._engine, SurveyQueues(names_max=0)))
+        exports: ExportHealth | None = None
+        if self._exports is not None:
+            counts: EventCounts | None = await or_none(execute(self._engine, CountEvents()))
+            if counts is not None:
+                exports = ExportHealth(counts.recorded, counts.waiting, counts.dropped, self._exports.failures)
         return Health(
             obstacles=await readiness_checks(self._connections, self._engine),
             warnings=list(self._engine.warnings()),
@@ -184,66 +203,9 @@ class ConsoleService:
             queues=None if survey is None else survey.in_all,
             parked_polls=self._polls.parked,
             open_connections=len(self._connections),
-            exports=await self._export_health(),
-            figures=[row for figure in self._engine.figures() for row in _in_words(figure)],
+            exports=exports,
+            figures=list(_in_words(self._engine.figures())),
         )
-
-    async def _export_health(self) -> ExportHealth | None:
-        counts: EventCounts | None = None
-        if self._exports is not None:
-            counts = await or_none(execute(self._engine, CountEvents()))
-        if self._exports is None or counts is None:
-            return None
-        return ExportHealth(counts.recorded, counts.waiting, counts.dropped, self._exports.failures)
-
-
-def audit_file(settings: ServerSettings) -> Path | None:
-    """Return where the audit log is written, ``None`` for memory alone."""
-    if settings.audit_log is not None or settings.data is None or settings.store is not None:
-        return settings.audit_log
-    return settings.data / _AUDIT_FILE
-
-
-def _console(
-    settings: ServerSettings,
-    guard: Security,
-    *,
-    ask: Ask,
-    engine: Store,
-    sign_ins: SignIns | None,
-    data_port: int,
-    ports: Ports,
-) -> Any:
-    """Return the console, ``None`` without the extra ``console``: the server serves queues all the same."""
-    try:
-        console: Any = import_module("veilmq.console.app")
-        sessions: Any = import_module("veilmq.console.sessions")
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "veilmq":
-            raise  # a defect of ours, which no extra repairs
-        return None
-    accounts, own, authentication = None, {}, guard.authentication
-    if authentication is not None:
-        accounts = sessions.Accounts(signed_in=sign_ins, known=authentication.known)
-        own = {"secret_of": _until_restart(authentication) if settings.store is None else authentication.secret_of}
-    return console.Console(
-        ask=ask,
-        sessions=sessions.Sessions(secret=digest(engine.token_key, _SESSIONS, sha256), wall_s=guard.wall_s, **own),
-        account=settings.account,
-        data_port=data_port,
-        now_ms=engine.clock.shown_ms,
-        accounts=accounts,
-        ports=ports,
-    )
-
-
-def _until_restart(authentication: Authentication) -> Callable[[str], bytes]:
-    """Return what signs the sessions of a key for this process alone, the only one of its store.
-
-    A restart forgets which sessions were ended by signing out, so it ends them all.
-    """
-    of_process = token_bytes(_OF_PROCESS_BYTES)
-    return lambda key_id: authentication.secret_of(key_id) + of_process
 
 
 async def _missing(request: Request) -> Response:
@@ -254,8 +216,7 @@ KEPT_MS = 30 * SECOND_MS
 _KEPT_MAX = 256
 
 NO_LOG = (
-    "The event log is not exported, so nobody knows how long messages were held. Start the server with --events-to and "
-    "a folder."
+    "The event log is not exported, so processing times are unknown. Start the server with --events-to and a folder."
 )
 ELSEWHERE = "The event log is exported to {place}, which this page does not read; it reads folders of this machine."
 NO_ARROW = "Reading the event log needs pyarrow, which this install does not have: pip install 'veilmq[arrow]'."
@@ -270,7 +231,6 @@ class PastReceipts:
     """The processing-time history and the recommendations of one server's queues."""
 
     def __init__(self, settings: ServerSettings, clock: Clock) -> None:
-        """Read nothing yet."""
         self._events_to = settings.events_to
         self._recommendations = settings.recommendations
         self._clock = clock
@@ -278,7 +238,7 @@ class PastReceipts:
         self._kept: dict[tuple[str, str], tuple[int, Any]] = {}
 
     async def held_times(self, queue: str) -> ProcessingTimes | str:
-        """Return how long receipts of ``queue`` (a full name) were held, or why that is unknown."""
+        """Return the processing times of ``queue`` (a full name), or why they are unknown."""
         if self._events_to is None:
             return NO_LOG
         place = self._events_to.removeprefix("file://")

@@ -1,7 +1,12 @@
-"""From a request to its reply: its protocol, its action, the store's answer, and the bytes.
+"""From a request to its reply: its protocol, its action, the store's result, and the bytes.
 
 No error ends here: what the protocol refuses is answered in its own words, and a defect of ours is logged and answered
-as one; the connection and everyone else go on.
+as one; the connection and all others go on.
+
+The account and region of the queues that a request names are known before its signature is verified, or where it has
+none. Without a credentials file an access key id of twelve digits names the account, and so the sender. With ``regions
+= "by-request"`` the credential scope names the region, else the host (``sqs.eu-west-1.…``, or ``eu-west-1.queue.…`` of
+older SDKs). What names neither is for the server's own. (The URL of a queue has the last word: ``wire.sqs.names``.)
 """
 
 import logging
@@ -17,19 +22,19 @@ import msgspec
 from veilmq.core.claims import Claim, Publish
 from veilmq.core.commands import BrowseQueues, Command, Done, Receive
 from veilmq.core.errors import InternalError
-from veilmq.core.limits import SMQ_MESSAGE_BYTES
 from veilmq.server import origin
-from veilmq.server.admission import Share, by_address
+from veilmq.server.admission import Share
 from veilmq.server.authentication import Authentication
-from veilmq.server.background import BulkReads, BulkStages, OrderedReply, Publishing
-from veilmq.server.http_parser import Pending, Refusal, Request, Worded
+from veilmq.server.background import BulkReads, BulkStages, OrderedReply, Publication
+from veilmq.server.http_parser import Pending, Refusal, Request, Worded, by_address
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
-from veilmq.server.namespaces import ACCOUNT_END, PRESIGNED, Namespaces
-from veilmq.server.permissions import ANSWERED_HERE, ParkedPermission, Permissions, Unknown
+from veilmq.server.permissions import INTERCEPTED, ParkedPermission, Permissions, Unknown
 from veilmq.server.protocols import SMQ, SQS_JSON, Denial, Protocol, protocol_of, worded_for
-from veilmq.wire.exchange import Call, Caller, Reply, RequestContext, traced
+from veilmq.wire.exchange import REGION_PATTERN, Call, Caller, Reply, RequestContext, caller_named, traced
 from veilmq.wire.sqs.json import CONTENT_TYPE
+from veilmq.wire.sqs.names import namespace
+from veilmq.wire.sqs.signatures import credential_of
 from veilmq.wire.v1.claims import BulkRead
 from veilmq.wire.v1.publications import BulkStage
 
@@ -39,7 +44,12 @@ UNKNOWN_ACTION = "unknown"
 """The label of requests that name no action that we know."""
 
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_REGIONAL_HOST = re.compile(rf"(?:sqs|queue)\.({REGION_PATTERN})\..*|({REGION_PATTERN})\.queue\..*")
+_REGION = re.compile(REGION_PATTERN)
+_ACCOUNT = re.compile(r"[0-9]{12}")
+_ACCOUNT_END = len(b"AWS4-HMAC-SHA256 Credential=") + 12
 _CONTEXTS_MAX = 256
+_NAMED_MAX = 1_024
 _POLLED = frozenset({Receive, Claim})
 _WRONG_METHOD = Refusal(
     405, "Queues are spoken to by POST, or by GET with an Action in the query string; over SMQ by PUT and DELETE, too."
@@ -60,7 +70,7 @@ _NOT_UNDERSTOOD = Refusal(
 
 
 Ask = Callable[[Any, int | None, Done], Pending]
-"""Has a command carried out that may wait so many seconds, and its result answered."""
+"""Carries out a command that may wait so many seconds, and calls back with its result."""
 
 
 class Route(NamedTuple):
@@ -71,61 +81,72 @@ class Route(NamedTuple):
     label: str
 
 
+class Namespaces:
+    """The contexts of requests by the account and region that they name; the last ones are remembered."""
+
+    __slots__ = ("_by_key", "_known", "by_region")
+
+    def __init__(self, *, by_key: bool, by_region: bool) -> None:
+        """``by_key``: a key may name an account; ``by_region``: queues are in the region of each request."""
+        self._by_key = by_key
+        self.by_region = by_region
+        self._known: dict[tuple[str, bytes], RequestContext] = {}
+
+    def of(self, context: RequestContext, authorization: bytes, target: bytes) -> RequestContext:
+        """Return ``context`` for the account and region that a request names."""
+        key = context.base_url, credential_of(authorization, target)
+        return self._known.get(key) or self._find(key, context)
+
+    def _find(self, key: tuple[str, bytes], context: RequestContext) -> RequestContext:
+        key_id, _, region, *_ = [*key[1].decode("latin-1").rsplit("/", 4), "", "", ""]
+        caller = caller_named(key_id) if self._by_key and _ACCOUNT.fullmatch(key_id) else None
+        account = context.account if caller is None else caller.account
+        if not self.by_region:
+            region = context.region
+        elif not _REGION.fullmatch(region):
+            host = _REGIONAL_HOST.fullmatch(context.base_url.partition("://")[2].lower())
+            region = context.region if host is None else host[1] or host[2]
+        place = namespace(account, region, context)
+        found = msgspec.structs.replace(context, account=place, by_region=self.by_region, caller=caller)
+        if len(self._known) >= _NAMED_MAX:
+            self._known.clear()
+        self._known[key] = found
+        return found
+
+
 class Dispatcher:
     """The handler of all requests of one server."""
-
-    __slots__ = (
-        "_address",
-        "_authentication",
-        "_context_of_all",
-        "_contexts",
-        "_handlers",
-        "_host",
-        "_namespaces",
-        "_pages",
-        "_permissions",
-        "_polls",
-        "_routes",
-        "_scheme",
-        "_submit",
-        "metrics",
-    )
 
     def __init__(
         self,
         *,
         polls: LongPolls,
-        metrics: Metrics,
+        context: RequestContext,
         host: str,
-        account: str,
-        region: str,
         address: str = "",
         scheme: str = "http",
-        smq_lenient: bool = False,
-        stale_receipts_act: bool = False,
-        smq_message_bytes_max: int = SMQ_MESSAGE_BYTES.maximum,
         authentication: Authentication | None = None,
         namespaces: Namespaces | None = None,
         permissions: Permissions | None = None,
         handlers: Mapping[type[Command], Ask] = MappingProxyType({}),
         pages: Mapping[bytes, Worded] = MappingProxyType({}),
     ) -> None:
-        """``host`` is the name or address that the server listens on; the engine is that of ``polls``.
+        """``context`` is that of all requests, but for their address. The engine is that of ``polls``.
 
-        ``address`` (``host:port``) stands in queue URLs where a client of HTTP/1.0 sends no ``Host``. Without
-        ``authentication`` everyone is ``account`` and may do everything; with it there are ``permissions`` too.
-        ``namespaces`` know the accounts and regions that requests name; without them all are for the server's own.
-        What begins with ``smq_`` is in each request's context. ``handlers`` are of further commands that are not just
-        submitted; ``pages`` are answers to GET, by target, for every client.
+        ``host`` is the name or address that the server listens on, ``address`` (``host:port``) stands in queue URLs
+        where a client of HTTP/1.0 sends no ``Host``. Without ``authentication`` every request is of the context's
+        account and may do everything; with it there are ``permissions`` too. ``namespaces`` know the accounts and
+        regions that requests name; without them all are for the server's own. ``handlers`` are of further commands that
+        are not just submitted; ``pages`` are replies to GET, by target, for every client.
         """
         self._polls = polls
         self._submit = polls.engine.submit
-        self._handlers: dict[type[Command], Ask] = {  # what takes more than one answer of the engine
+        self._handlers: dict[type[Command], Ask] = {  # of commands that take more than one result of the engine
             Receive: polls.ask,
             Claim: polls.ask,
             BulkRead: BulkReads(polls.engine).ask,
             BulkStage: BulkStages(polls.engine).ask,
-            Publish: Publishing(engine=polls.engine, clock=polls.clock).ask,
+            Publish: partial(Publication, polls.engine, polls.clock),
             **handlers,
         }
         self._pages = pages
@@ -136,17 +157,9 @@ class Dispatcher:
         self._namespaces = namespaces
         self._permissions = permissions
         self._contexts: dict[bytes, RequestContext] = {}
-        self._context_of_all = RequestContext(
-            base_url="",
-            account=account,
-            region=region,
-            token_key=polls.engine.token_key,
-            smq_lenient=smq_lenient,
-            stale_receipts_act=stale_receipts_act,
-            smq_message_bytes_max=smq_message_bytes_max,
-        )
+        self._context_of_all = context
         self._routes: dict[bytes | None, Route] = {}  # by X-Amz-Target; as many as there are actions
-        self.metrics = metrics
+        self.metrics = Metrics()
 
     @property
     def signed(self) -> bool:
@@ -180,8 +193,8 @@ class Dispatcher:
             # Without regions, only an id of twelve digits has its slash here; other credentials are not read.
             if (
                 namespaces.by_region
-                or authorization.startswith(b"/", ACCOUNT_END)
-                or (not authorization and PRESIGNED in request.target)
+                or authorization.startswith(b"/", _ACCOUNT_END)
+                or (not authorization and b"X-Amz-Credential" in request.target)
             ):
                 context = namespaces.of(context, authorization, request.target)
         return self._serve(request, route, content, context, started_s, known)
@@ -200,19 +213,19 @@ class Dispatcher:
         found = protocol.read(request)
         if found is None:
             return None, None
-        label = protocol.labels.get(found.action)
-        route = Route(protocol, found.action, label or UNKNOWN_ACTION)
+        action, content = found
+        label = protocol.labels.get(action)
+        route = Route(protocol, action, label or UNKNOWN_ACTION)
         if protocol is SQS_JSON and label is not None:
             self._routes[request.headers[b"x-amz-target"]] = route
-        return route, found.content
+        return route, content
 
     def _head_refusal(self, request: Request, route: Route | None) -> Refusal | None:
+        """Every protocol is spoken by POST; another method is for the ones that use it, and not for web pages."""
         if origin.is_foreign(request.headers, own_name=self._host):
             return _FOREIGN
-        return None if request.method == b"POST" else self._method_refusal(request, route)
-
-    def _method_refusal(self, request: Request, route: Route | None) -> Refusal | None:
-        """Every protocol is spoken by POST; another method is for the ones that know it, and not for web pages."""
+        if request.method == b"POST":
+            return None
         if route is None:
             return _NO_ACTION if request.method == b"GET" else _WRONG_METHOD
         if request.method not in route.protocol.methods:
@@ -252,20 +265,21 @@ class Dispatcher:
         ask = self._handlers.get(type(command))
         if self._permissions is not None and caller.caller is not None:
             try:
-                self._permissions.check(exchange, command, caller.caller)
+                self._permissions.check(exchange, command, caller.caller, started_s)
             except Denial as denial:
                 exchange.reply(protocol.refuse(protocol.deny(denial), context.base_url))
                 return None
             except Unknown as unknown:
                 again = partial(self._serve, request, route, content, context, started_s, known)
-                return self._permissions.wait(exchange, unknown, again)
+                return self._permissions.wait(unknown, again, exchange.done, started_s)
             if type(command) is BrowseQueues:
                 command = self._permissions.narrowed(exchange, command, caller.caller)
-            if type(command) in ANSWERED_HERE:
-                done = self._permissions.answering(exchange, command, caller.caller, done)
+            if type(command) in INTERCEPTED:
+                done = self._permissions.intercept(exchange, command, caller.caller, done)
             if type(command) in _POLLED and self._authentication and (call.wait_s != 0 or request.is_behind):
+                keys = self._authentication
                 permission = ParkedPermission(
-                    exchange, command, caller.caller, protocol, context, known, self._authentication, self._permissions
+                    exchange, command, caller.caller, context, known, keys, self._permissions, keys.loads
                 )
                 ask, done = partial(self._polls.ask, permit=permission.check, late=request.is_behind), exchange.finish
         if ask is None:
@@ -305,13 +319,13 @@ class Dispatcher:
             exchange.reply(protocol.refuse(error, base_url))
             return None
 
-    def refused(self, refusal: Refusal, heard: Mapping[bytes, bytes]) -> Worded:
-        """Count and word what refuses a request before it is whole; it took no time of ours."""
+    def refused(self, refusal: Refusal, headers: Mapping[bytes, bytes]) -> Worded:
+        """Count and word the refusal of a request that is not whole; its reading counts no time."""
         self.metrics.count(UNKNOWN_ACTION, str(refusal.status), 0.0)
-        return self._word(refusal, b"", heard)
+        return worded_for(refusal, b"", headers, self._base_url(headers))
 
     def _show(self, request: Request, refusal: Refusal, started_s: float) -> None:
-        """Answer with a page where the request is for one, or else with what refuses it."""
+        """Answer with a page where the request is for one, or else with its refusal."""
         page = self._pages.get(request.target) if request.method == b"GET" else None
         if page is None:
             self._refuse(request, refusal, started_s)
@@ -321,11 +335,8 @@ class Dispatcher:
 
     def _refuse(self, request: Request, refusal: Refusal, started_s: float) -> None:
         self.metrics.count(UNKNOWN_ACTION, str(refusal.status), perf_counter() - started_s)
-        worded = self._word(refusal, request.target, request.headers)
+        worded = worded_for(refusal, request.target, request.headers, self._base_url(request.headers))
         request.respond(refusal.status, worded.headers, worded.body)
-
-    def _word(self, refusal: Refusal, target: bytes, headers: Mapping[bytes, bytes]) -> Worded:
-        return worded_for(refusal, target, headers, self._base_url(headers))
 
     def _base_url(self, headers: Mapping[bytes, bytes]) -> str:
         return f"{self._scheme}://" + (headers.get(b"host", b"").decode("latin-1") or self._address)
@@ -336,8 +347,7 @@ class Dispatcher:
             return None
         if len(self._contexts) >= _CONTEXTS_MAX:
             self._contexts.clear()
-        base_url = f"{self._scheme}://" + (host.decode() or self._address)
-        context = msgspec.structs.replace(self._context_of_all, base_url=base_url)
+        context = msgspec.structs.replace(self._context_of_all, base_url=self._base_url({b"host": host}))
         self._contexts[host] = context
         return context
 
@@ -362,7 +372,7 @@ class Exchange(msgspec.Struct, eq=False):
         return self.protocol.permissions.get(self.action, self.action)
 
     def done(self, result: Any) -> None:
-        """Answer with the result or the ``VeilmqError`` of the command."""
+        """Reply with the result or the ``VeilmqError`` of the command."""
         assert self.call is not None, "only a decoded request reaches the store"
         try:
             reply = self.call.encode(result)
@@ -373,7 +383,7 @@ class Exchange(msgspec.Struct, eq=False):
         self.metrics.count(self.action, reply.code, perf_counter() - self.started_s)
 
     def finish(self, result: Any) -> None:
-        """Answer with the result, or with the reply that refuses a poll which was parked."""
+        """Reply with the result, or with the reply that refuses a parked poll."""
         if type(result) is Reply:
             self.reply(result)
         else:

@@ -24,7 +24,7 @@ from time import time
 from typing import cast
 
 from veilmq.core.limits import HTTP_BYTES
-from veilmq.server.admission import ByteBudget, Hold, HttpLimits, LoopQueues, Share, by_address
+from veilmq.server.admission import ByteBudget, Hold, HttpLimits, LoopQueues, Share
 from veilmq.server.http_parser import (
     CLOSE,
     NO_ROOM,
@@ -37,14 +37,15 @@ from veilmq.server.http_parser import (
     RequestReader,
     Worded,
     as_text,
+    by_address,
 )
+from veilmq.server.settings import unmapped
 
 
 class DateLine:
     """The header line with the present date; raw wall-clock time, as clients compare it with their own."""
 
     def __init__(self) -> None:
-        """Start with no line, in the running event loop."""
         self._loop = asyncio.get_running_loop()
         self.line = b""
 
@@ -80,37 +81,11 @@ class Http1Connection(asyncio.Protocol):
     """One client. Instants are in the event loop's seconds, 0 where their state does not hold."""
 
     __slots__ = (
-        "_beginning",
-        "_behind",
-        "_corked",
-        "_ended",
-        "_half_closed",
-        "_handler",
-        "_idle_since_s",
-        "_keeper",
-        "_limits",
-        "_line",
-        "_lingering_since_s",
-        "_lingers",
-        "_pacing",
-        "_partly_sent_bytes",
-        "_paused",
-        "_peer",
-        "_reader",
-        "_reading_since_s",
-        "_resting",
-        "_stalled_since_s",
-        "_transport",
-        "_turn_comes",
-        "_unpaced_bytes",
-        "_unread",
-        "_unsent",
-        "_unsent_counted",
-        "_unsent_since_s",
-        "_waiting_since_s",
-        "date",
-        "proven",
-    )
+        "_beginning", "_behind", "_corked", "_ended", "_half_closed", "_handler", "_idle_since_s", "_keeper",
+        "_limits", "_line", "_lingering_since_s", "_lingers", "_pacing", "_partly_sent_bytes", "_paused", "_peer",
+        "_reader", "_reading_since_s", "_resting", "_stalled_since_s", "_transport", "_turn_comes", "_unpaced_bytes",
+        "_unread", "_unsent", "_unsent_counted", "_unsent_since_s", "_waiting_since_s", "date", "proven",
+    )  # fmt: skip
 
     def __init__(self, keeper: "Connections") -> None:
         """Made by the event loop's server for each connection; ``keeper`` is shared by all."""
@@ -150,8 +125,6 @@ class Http1Connection(asyncio.Protocol):
         self._unsent = 0  # what the client had not taken when that was last seen to change
         self._unsent_since_s = 0.0
         self._unsent_counted = 0  # in the budget
-
-    # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin; a client that sends nothing counts as idle."""
@@ -200,7 +173,8 @@ class Http1Connection(asyncio.Protocol):
         self._behind.clear()
         self._unread = b""
         for request in waiting:
-            request.release()
+            if request.hold is not None:
+                request.hold.release()
             if request.pending is not None:
                 request.pending.withdraw()
 
@@ -220,8 +194,6 @@ class Http1Connection(asyncio.Protocol):
         self._count_unsent(0)
         self._regulate()
         self.turn()
-
-    # What requests and the keeper call.
 
     def answered(self) -> None:
         """Write the replies that are ready, from the front of the line."""
@@ -282,7 +254,8 @@ class Http1Connection(asyncio.Protocol):
     def peer(self) -> str | None:
         """Return the address of the client; one of IPv4 as such, also where it came to a socket of both kinds."""
         if self._peer is None:
-            self._peer = _address(self._transport.get_extra_info("peername"))
+            name = self._transport.get_extra_info("peername")
+            self._peer = str(unmapped(ip_address(name[0]))) if isinstance(name, tuple) else ""
         return self._peer or None
 
     def drain(self) -> None:
@@ -327,8 +300,6 @@ class Http1Connection(asyncio.Protocol):
             self.answered()
         else:
             self._transport.close()
-
-    # Reading.
 
     def _begin(self, request: Request) -> None:
         self._reading_since_s = 0.0
@@ -380,8 +351,8 @@ class Http1Connection(asyncio.Protocol):
         if (wanted or (self._reader.continue_due and self._reader.hold is None)) and not self._admit(wanted):
             return False
         if self._reader.hold is not None:
-            turns = self._keeper.loop_queues
-            self._pace(segment_bytes, turns.soon if self._reader.hold.share.trusted else turns.unhurried)
+            queues = self._keeper.loop_queues
+            self._pace(segment_bytes, queues.soon if self._reader.hold.share.trusted else queues.unhurried)
         if self._reader.continue_due and not self._line:
             self._send_continue()
         return True
@@ -407,7 +378,6 @@ class Http1Connection(asyncio.Protocol):
         return True
 
     def _granted(self) -> None:
-        """Read on: there is room."""
         self._waiting_since_s = 0.0
         if self._reader.continue_due and not self._line:
             self._send_continue()
@@ -422,12 +392,13 @@ class Http1Connection(asyncio.Protocol):
         self._pacing = True
         if not self._paused:
             self._transport.pause_reading()
-        later(self._read_on)
 
-    def _read_on(self) -> None:
-        self._pacing = False
-        if not self._paused and not self._transport.is_closing():
-            self._transport.resume_reading()
+        def read_on() -> None:
+            self._pacing = False
+            if not self._paused and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+        later(read_on)
 
     def _feed_slices(self, data: bytes) -> None:
         """Parse a large segment: a body at once, but of many requests only as many as fit into a slice."""
@@ -496,8 +467,6 @@ class Http1Connection(asyncio.Protocol):
             if request.pending is not None:
                 request.pending.hurry()
 
-    # Writing.
-
     def _close(self) -> None:
         if not self._lingers or self._half_closed or self._transport.is_closing():
             self._transport.close()
@@ -529,15 +498,8 @@ class Http1Connection(asyncio.Protocol):
             self._keeper.expect(self._reading_since_s + self._limits.request_s_max)
 
 
-def _address(name: object) -> str:
-    if not isinstance(name, tuple):
-        return ""
-    address = ip_address(name[0])
-    return str(getattr(address, "ipv4_mapped", None) or address)
-
-
-_LOOKS_PER_LIMIT = 20  # a client may be late by this fraction of the shortest limit
-_LOOKS_AT_UNREAD = 3  # while a client may take nothing of an answer
+_INSPECTIONS_PER_LIMIT = 20  # a client may be late by this fraction of the shortest limit
+_INSPECTIONS_OF_UNREAD = 3  # while a client may take nothing of an answer
 
 
 class Connections:
@@ -569,15 +531,13 @@ class Connections:
         self._open: set[Http1Connection] = set()
         self.inspected_at_s = 0.0  # when all deadlines are inspected next, but for the gap
         self._timer: asyncio.TimerHandle | None = None
-        self._look_s = min(self.limits.idle_s_max, self.limits.request_s_max / _LOOKS_AT_UNREAD)
-        self._gap_s = (
-            min(self.limits.request_s_max, self.limits.idle_s_max, self.limits.linger_s_max) / _LOOKS_PER_LIMIT
-        )
+        self._inspection_s = min(self.limits.idle_s_max, self.limits.request_s_max / _INSPECTIONS_OF_UNREAD)
+        shortest_s = min(self.limits.request_s_max, self.limits.idle_s_max, self.limits.linger_s_max)
+        self._gap_s = shortest_s / _INSPECTIONS_PER_LIMIT
         self._emptied = asyncio.Event()
         self._emptied.set()
 
     def __len__(self) -> int:
-        """Return how many are open."""
         return len(self._open)
 
     def protocol(self) -> Http1Connection:
@@ -588,7 +548,7 @@ class Connections:
         """Count in a new connection."""
         self._open.add(connection)
         self._emptied.clear()
-        self.expect(self.time_s() + self._look_s)
+        self.expect(self.time_s() + self._inspection_s)
         if self.draining:
             connection.drain()
 
@@ -599,13 +559,13 @@ class Connections:
             self._emptied.set()
 
     def expect(self, at_s: float) -> None:
-        """Look at the deadlines again soon after ``at_s``."""
+        """Inspect the deadlines again soon after ``at_s``."""
         if self._timer is not None:
             if at_s >= self.inspected_at_s:
                 return
             self._timer.cancel()
         self.inspected_at_s = at_s
-        self._timer = self._loop.call_at(at_s + self._gap_s, self._look)
+        self._timer = self._loop.call_at(at_s + self._gap_s, self._inspect)
 
     async def drain(self) -> None:
         """Let every connection answer its requests and close; ``abort`` makes it end."""
@@ -620,10 +580,10 @@ class Connections:
         for connection in list(self._open):
             connection.abort()
 
-    def _look(self) -> None:
+    def _inspect(self) -> None:
         self._timer = None
         now_s = self.time_s()
-        next_s = now_s + self._look_s
+        next_s = now_s + self._inspection_s
         for connection in list(self._open):
             deadline_s = connection.deadline_s()
             if deadline_s is not None and deadline_s <= now_s:

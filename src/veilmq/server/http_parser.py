@@ -17,9 +17,8 @@ from typing import Any, NamedTuple, Protocol
 
 import httptools
 import msgspec
-from msgspec.structs import astuple
 
-from veilmq.server.admission import Hold, HttpLimits
+from veilmq.server.admission import Hold, HttpLimits, Share
 
 _TEXT = b"text/plain; charset=utf-8"
 
@@ -138,7 +137,8 @@ class Request(msgspec.Struct, eq=False):
     """A whole, well-formed request: ``method`` and ``target`` as sent, ``headers`` by lower-case name, ``body``.
 
     Headers that were sent several times are joined with commas; those for which that would be wrong were refused.
-    ``hold`` counts the bytes of a large body. ``is_behind`` if there were others in the line when it came.
+    ``hold`` counts the bytes of a large body until the reply, or until its client has gone. ``is_behind`` if there were
+    others in the line when it came.
     ``persistence`` is the ``Connection`` header line of the reply, empty where the version of HTTP implies it.
     (A ``msgspec.Struct``, as these are made four times as fast as objects with an ``__init__`` of their own.)
     """
@@ -161,6 +161,8 @@ class Request(msgspec.Struct, eq=False):
         assert self.reply is None, "a request is answered once"
         line = self.line
         self.pending = None
+        if self.hold is not None:
+            self.hold.release()
         date = line.date.line or line.date.renew()
         if status == _NO_CONTENT:
             self.reply = b"%b%b%b%b\r\n" % (STATUS_LINES[status], date, headers, self.persistence)
@@ -189,27 +191,15 @@ class Request(msgspec.Struct, eq=False):
         """Return the address of the client, ``None`` where it has none."""
         return self.line.peer()
 
-    def release(self) -> None:
-        """Do nothing: a small body is not counted."""
-
     def user_agent(self) -> str | None:
         """Return what program the client says that it is."""
         agent = self.headers.get(b"user-agent")
         return None if agent is None else agent.decode("latin-1")
 
 
-class LargeRequest(Request, eq=False):
-    """A request whose body counts in the budget of bytes until it is answered, or its client has gone."""
-
-    def respond(self, status: int, headers: bytes, body: bytes) -> None:
-        """Answer, exactly once."""
-        self.release()
-        super().respond(status, headers, body)
-
-    def release(self) -> None:
-        """Count the body no longer."""
-        if self.hold is not None:
-            self.hold.release()
+def by_address(head: Request) -> Share:
+    """Share among addresses."""
+    return Share(head.source_ip() or "")
 
 
 Handler = Callable[[Request], Pending | None]
@@ -250,39 +240,11 @@ class RequestReader:
     """Turns bytes into calls of ``complete``, or one of ``refuse``, after which the rest is dropped."""
 
     __slots__ = (
-        "_admitted",
-        "_body_left",
-        "_chunks",
-        "_complete",
-        "_fields",
-        "_framing_bytes",
-        "_head_began",
-        "_head_bytes",
-        "_headers",
-        "_hold_read",
-        "_length",
-        "_limits",
-        "_line",
-        "_parser",
-        "_pieces",
-        "_plain_body_bytes_max",
-        "_plain_head",
-        "_plain_head_bytes_max",
-        "_plain_parser",
-        "_refuse",
-        "_repeated",
-        "_spooled",
-        "_stopped",
-        "_target",
-        "continue_due",
-        "feed",
-        "hold",
-        "on_body",
-        "on_message_begin",
-        "on_url",
-        "plain",
-        "resting",
-    )
+        "_admitted", "_body_left", "_chunks", "_complete", "_fields", "_framing_bytes", "_head_began", "_head_bytes",
+        "_headers", "_hold_read", "_length", "_limits", "_line", "_parser", "_pieces", "_plain_body_bytes_max",
+        "_plain_head", "_plain_head_bytes_max", "_plain_parser", "_refuse", "_repeated", "_spooled", "_stopped",
+        "_target", "continue_due", "feed", "hold", "on_body", "on_message_begin", "on_url", "plain", "resting",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -315,6 +277,7 @@ class RequestReader:
         self._target: list[bytes] = []  # in pieces
         self._pieces: list[bytes] = []  # of the body, from the last segment
         self._spooled = bytearray()  # the body so far, where it takes several segments
+        self._head_began = False
         self._fields: dict[bytes, bytes] = {}
         self._headers: dict[bytes, bytes] | None = None  # once the head is whole; what follows are trailers
         self.on_message_begin = self.resting.clear
@@ -368,7 +331,6 @@ class RequestReader:
         self.feed = self._read_body
 
     def _read_body(self, segment: bytes) -> None:
-        """Read on in the body of a plain request."""
         left = self._body_left = self._body_left - len(segment)
         request = self.plain
         assert request is not None, "it is being read"
@@ -423,7 +385,9 @@ class RequestReader:
     def check_unfinished(self, segment_bytes: int) -> bool:
         """Apply the limits to a request that has not ended; ``refuse`` it if they are passed; return whether not."""
         if self._headers is None:
-            flaw = self._head_flaw(segment_bytes)
+            self._head_bytes += segment_bytes if self._head_began else 0  # other requests may be in its first segment
+            self._head_began = True
+            flaw = self._size_flaw(self._fields, self._head_bytes)
         else:
             flaw = self._body_flaw(self._headers, segment_bytes)
         if flaw is not None:
@@ -493,17 +457,12 @@ class RequestReader:
         if keep_alive and parser.get_http_version() == "1.0":
             request.persistence = KEEP
         if self.hold is not None or len(request.body) > self._limits.large_body_bytes:
-            request = self._large_request(request)
+            hold, self.hold = self.hold or self._hold_read(), None
+            hold.take(len(request.body) - hold.bytes)
+            request.hold = hold
         self._forget_message()
         self.resting.append(True)
         self._complete(request)
-
-    def _large_request(self, request: Request) -> LargeRequest:
-        hold, self.hold = self.hold or self._hold_read(), None
-        hold.take(len(request.body) - hold.bytes)
-        made = LargeRequest(*astuple(request))
-        made.hold = hold
-        return made
 
     def _release_hold(self) -> None:
         if self.hold is not None:
@@ -576,42 +535,43 @@ class RequestReader:
 
     def _flaw(self, headers: dict[bytes, bytes]) -> Refusal | None:
         """Return what llhttp lets pass in a head and we do not."""
-        limits, parser = self._limits, self._parser
-        if not headers.get(b"host", parser.get_http_version() != "1.1"):
+        version = self._parser.get_http_version()
+        if not headers.get(b"host", version != "1.1"):
             return NO_HOST
         if self._repeated is not None:
             return REPEATED.of(self._repeated.decode("latin-1"))
-        if len(headers) > limits.headers_max:
-            return MANY_HEADERS.of(limits.headers_max)
-        if sum(map(len, self._target)) > limits.target_bytes_max:
-            return LONG_TARGET.of(limits.target_bytes_max)
-        if self._head_size(headers) > limits.head_bytes_max:
-            return LONG_HEAD.of(limits.head_bytes_max)
-        if b"transfer-encoding" in headers and parser.get_http_version() == "1.0":
+        flaw = self._size_flaw(headers, 0)
+        if flaw is not None:
+            return flaw
+        if b"transfer-encoding" in headers and version == "1.0":
             return OLD_CODING
         if b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked":
             return CODING
         if b"expect" in headers and headers[b"expect"].lower() != b"100-continue":
             return EXPECTATION
-        if not parser.should_keep_alive() and (number := parser.get_http_version()) not in {"1.0", "1.1"}:
-            return VERSION.of(number)
+        if not self._parser.should_keep_alive() and version not in {"1.0", "1.1"}:
+            return VERSION.of(version)
         return None
 
-    def _head_flaw(self, segment_bytes: int) -> Refusal | None:
-        limits = self._limits
-        self._head_bytes += segment_bytes if self._head_began else 0  # other requests may be in its first segment
-        self._head_began = True
-        if sum(map(len, self._target)) > limits.target_bytes_max:
-            return LONG_TARGET.of(limits.target_bytes_max)
-        if len(self._fields) > limits.headers_max:
+    def _size_flaw(self, fields: dict[bytes, bytes], head_bytes: int) -> Refusal | None:
+        """Apply the limits to a head, of which ``head_bytes`` are known to have come."""
+        limits, target_bytes = self._limits, sum(map(len, self._target))
+        if len(fields) > limits.headers_max:
             return MANY_HEADERS.of(limits.headers_max)
-        if max(self._head_bytes, self._head_size(self._fields)) > limits.head_bytes_max:
+        if target_bytes > limits.target_bytes_max:
+            return LONG_TARGET.of(limits.target_bytes_max)
+        fields_bytes = sum(map(len, (*fields, *fields.values()))) + 4 * len(fields)
+        if max(head_bytes, target_bytes + fields_bytes) > limits.head_bytes_max:
             return LONG_HEAD.of(limits.head_bytes_max)
         return None
 
     def _body_flaw(self, headers: dict[bytes, bytes], segment_bytes: int) -> Refusal | None:
         limits = self._limits
-        self._count_framing(segment_bytes)
+        if self._admitted:  # before, other requests and the head may be in the segment
+            # What is neither head nor body nor the plain frame of a chunk: chunk extensions and trailers.
+            frames_bytes = sum(map(len, self._pieces)) + self._chunks * _CHUNK_FRAME_BYTES_MAX
+            self._framing_bytes += segment_bytes - frames_bytes
+        self._chunks = 0
         self._spool()
         if max(len(self._spooled), self._length) > limits.body_bytes_max:
             return LONG_BODY.of(limits.body_bytes_max)
@@ -625,16 +585,6 @@ class RequestReader:
         self._admitted = True
         self.continue_due = b"expect" in headers and not self._spooled
         return flaw
-
-    def _count_framing(self, segment_bytes: int) -> None:
-        """Count what is neither head nor body nor the plain frame of a chunk: chunk extensions and trailers."""
-        if self._admitted:  # before, other requests and the head may be in the segment
-            body_bytes = sum(map(len, self._pieces))
-            self._framing_bytes += segment_bytes - body_bytes - self._chunks * _CHUNK_FRAME_BYTES_MAX
-        self._chunks = 0
-
-    def _head_size(self, fields: dict[bytes, bytes]) -> int:
-        return sum(map(len, (*self._target, *fields, *fields.values()))) + 4 * len(fields)
 
 
 def _drop(segment: bytes) -> None:

@@ -23,7 +23,7 @@ deadline; nothing runs periodically.
 
 from bisect import insort
 from collections.abc import Callable
-from functools import partial
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import msgspec
@@ -34,69 +34,10 @@ from veilmq.core.commands import Clock, Command, Done, Engine, Receive, Received
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.limits import HTTP_BYTES, SECOND_MS
 from veilmq.server.admission import ByteBudget
-from veilmq.server.background import showing_due
+from veilmq.server.background import shown_due
 from veilmq.server.http_parser import Pending
 
 HELD_S_MIN = 1
-
-
-class HeldPoll:
-    """One of them; a ``Pending``."""
-
-    __slots__ = ("_begin", "_begun", "_budget", "_clock", "_deadline_ms", "_give_up", "_is_over", "_timer", "_wait_s")
-
-    def __init__(
-        self,
-        clock: Clock,
-        budget: ByteBudget,
-        wait_s: int | None,
-        *,
-        begin: Callable[..., Pending],
-        give_up: Callable[[], object],
-    ) -> None:
-        """Call ``begin`` with the ``wait_s`` that is left when there is room, or ``give_up``."""
-        self._clock = clock
-        self._budget = budget
-        self._wait_s = wait_s
-        self._begin = begin
-        self._give_up = give_up
-        self._begun: Pending | None = None
-        self._is_over = False
-        self._deadline_ms = clock.now_ms() + max(wait_s or 0, HELD_S_MIN) * SECOND_MS
-        self._timer = clock.call_at(self._deadline_ms, self._expire)
-        budget.on_room(self._go_on)
-
-    def withdraw(self) -> None:
-        """Forget it."""
-        self._end()
-        if self._begun is not None:
-            self._begun.withdraw()
-
-    def hurry(self) -> None:
-        """Answer with nothing, or with what there is if it has begun."""
-        if self._begun is not None:
-            self._begun.hurry()
-        else:
-            self._expire()
-
-    def _go_on(self) -> None:
-        if self._end():
-            wait_s = self._wait_s
-            if wait_s:  # what was waited for room is not waited for a message too
-                wait_s = max(0, self._deadline_ms - self._clock.now_ms()) // SECOND_MS
-            self._begun = self._begin(wait_s=wait_s)
-
-    def _expire(self) -> None:
-        if self._end():
-            self._give_up()
-
-    def _end(self) -> bool:
-        """Wait no longer; return whether it did."""
-        was_over, self._is_over = self._is_over, True
-        if not was_over:
-            self._timer.cancel()
-            self._budget.off_room(self._go_on)
-        return not was_over
 
 
 Permit = Callable[[Done], object]
@@ -124,18 +65,17 @@ class LongPolls:
         *,
         late: bool = False,
     ) -> Pending:
-        """Ask for messages; ``answer`` is called once, after ``wait_s`` at the latest (``None``: the queue's own).
+        """Receive or claim; ``answer`` is called once, after ``wait_s`` at the latest (``None``: the queue's own).
 
-        ``permit`` decides before each attempt, the first only if it is ``late``; what it refuses with is the answer.
+        ``permit`` decides before each attempt, the first only if it is ``late``; its refusal is the answer.
         """
         line = self._queues.get(command.queue)
         if line is not None:
-            line.look()
+            line.inspect()
         poll = _KINDS[type(command)](self, command, wait_s, answer, permit=permit)
         if self.budget.answers_full:
-            begin = partial(self.ask, command, answer=answer, permit=permit, late=True)
-            return HeldPoll(self.clock, self.budget, wait_s, begin=begin, give_up=lambda: answer(poll.nothing()))
-        if late and permit is not None:
+            poll.hold()
+        elif late and permit is not None:
             poll.attempt(poll.first_done, permit)
         else:
             self.engine.submit(command, poll.first_done)
@@ -156,7 +96,7 @@ class LongPolls:
         return sum(line.asking for line in self._queues.values())
 
     def waiters(self, queue: str) -> "_WaiterQueue":
-        """Return the line of ``queue``, made if there is none."""
+        """Return the line of ``queue``, made if it is missing."""
         line = self._queues.get(queue)
         if line is None:
             line = self._queues[queue] = _WaiterQueue(self, queue)
@@ -168,10 +108,10 @@ class LongPolls:
         del self._queues[queue]
         self.engine.unwatch(queue)
 
-    def look(self) -> None:
-        """Ask the first of each line: there is room for answers again."""
+    def inspect(self) -> None:
+        """Submit the first of each line: there is room for answers again."""
         for line in list(self._queues.values()):
-            line.look()
+            line.inspect()
 
     def ticket(self) -> int:
         """Return the next place in any line."""
@@ -194,16 +134,17 @@ class Poll(msgspec.Struct, eq=False):
     deadline_ms: int = 0
     ticket: int = 0
     instead: bool = False  # it is submitted in place of one of the other kind
+    held: bool = False  # it waits for room in the budget
 
     def withdraw(self) -> None:
         """Forget it: what is not begun does not happen."""
         if self.answer is None:
             return
         self.answer = None
-        if self.waiters is None:
-            self.polls.engine.withdraw(self.first_done)
-        else:
+        if self.waiters is not None:
             self._end_waiting().lose(self)
+        elif not self._end_hold():
+            self.polls.engine.withdraw(self.first_done)
 
     def hurry(self) -> None:
         """Answer with what there is."""
@@ -211,6 +152,33 @@ class Poll(msgspec.Struct, eq=False):
         self.deadline_ms = 0
         if self.waiters is not None and self.waiters.remove(self):
             self.finish(self.nothing())
+        self._give_up()
+
+    def hold(self) -> None:
+        """Begin when there is room in the budget; reply with nothing after a second at least."""
+        clock, self.held = self.polls.clock, True
+        self.deadline_ms = clock.now_ms() + max(self.wait_s or 0, HELD_S_MIN) * SECOND_MS
+        self.timer = clock.call_at(self.deadline_ms, self._give_up)
+        self.polls.budget.on_room(self._go_on)
+
+    def _go_on(self) -> None:
+        self._end_hold()
+        if self.wait_s:  # what was waited for room is not waited for a message too
+            self.wait_s = max(0, self.deadline_ms - self.polls.clock.now_ms()) // SECOND_MS
+        self.attempt(self.first_done, self.permit)
+
+    def _give_up(self) -> None:
+        answer = self.answer
+        if self._end_hold() and answer is not None:
+            self.answer = None
+            answer(self.nothing())
+
+    def _end_hold(self) -> bool:
+        held, self.held = self.held, False
+        if held and self.timer is not None:
+            self.timer.cancel()
+            self.polls.budget.off_room(self._go_on)
+        return held
 
     def first_done(self, result: Any) -> None:
         """Take the first answer of the engine: pass it on, or begin to wait."""
@@ -235,16 +203,17 @@ class Poll(msgspec.Struct, eq=False):
 
     def attempt(self, done: Done, permit: Permit | None) -> None:
         """Submit the command, once ``permit`` has decided where there is one."""
-        if permit is not None:
-            permit(partial(self._on_permission, done))
-        else:
-            self.polls.engine.submit(self.command, done)
 
-    def _on_permission(self, done: Done, refusal: Any) -> None:
-        if refusal is None and self.answer is not None:
-            self.polls.engine.submit(self.command, done)
-        elif self.answer is not None:  # else it was withdrawn meanwhile
-            done(refusal)
+        def go_on(refusal: Any) -> None:
+            if refusal is None and self.answer is not None:
+                self.polls.engine.submit(self.command, done)
+            elif self.answer is not None:  # else it was withdrawn meanwhile
+                done(refusal)
+
+        if permit is not None:
+            permit(go_on)
+        else:
+            go_on(None)
 
     def done(self, result: Any) -> None:
         """Take another answer: pass it on, or go back to the line."""
@@ -257,8 +226,6 @@ class Poll(msgspec.Struct, eq=False):
         else:
             self.finish(self.nothing() if in_vain else result)  # a long poll does not report a quota
             line.let_go(result)
-
-    # What kinds of polls differ in.
 
     def note_instant(self, now_ms: int) -> None:
         """Take note of when the first answer came, from which on the poll waits."""
@@ -288,8 +255,8 @@ class Poll(msgspec.Struct, eq=False):
 
     def _end_waiting(self) -> "_WaiterQueue":
         line, self.waiters = self.waiters, None
-        assert line is not None, "only who is in a line can leave it"
-        assert self.timer is not None, "who is in a line has a deadline"
+        assert line is not None, "it is in a line"
+        assert self.timer is not None, "in a line it has a deadline"
         self.timer.cancel()
         return line
 
@@ -325,7 +292,9 @@ class ClaimPoll(Poll, eq=False):
 
     def __post_init__(self) -> None:
         """Answer with the instant that users see."""
-        self.answer = showing_due(self.answer, self.polls.clock)
+        answer, clock = self.answer, self.polls.clock
+        assert answer is not None, "it is there until it is given"
+        self.answer = lambda result: answer(shown_due(result, clock))
 
     def lacks_a_place(self, result: Bound) -> bool:
         """Tell whether too many messages may be claimed: then no instant is known at which there is something."""
@@ -364,14 +333,8 @@ class ClaimPoll(Poll, eq=False):
 _KINDS: dict[type[Command], type[Poll]] = {Receive: ReceivePoll, Claim: ClaimPoll}
 
 
-def _place(poll: Poll) -> int:
-    return poll.ticket
-
-
 class _WaiterQueue:
     """The polls that wait on one queue, in order, and what is known of its next message."""
-
-    __slots__ = ("_due_ms", "_polls", "_queue", "_timer", "_timer_at_ms", "asking", "parked")
 
     def __init__(self, polls: LongPolls, queue: str) -> None:
         self._polls = polls
@@ -383,25 +346,28 @@ class _WaiterQueue:
         self.asking = 0
 
     def wake(self, due_ms: int) -> None:
-        """Hear from the engine, perhaps between two commands, that there is, or may be, a message at ``due_ms``."""
+        """Take the engine's note, perhaps between two commands, that there may be a message at ``due_ms``."""
         self._note(due_ms)
-        self.look()
+        self.inspect()
 
-    def look(self) -> None:
-        """Ask the first of the line if there should be something by now; if later, make sure to look then."""
+    def inspect(self) -> None:
+        """Submit the first of the line if there should be something by now; if later, inspect it then."""
         due_ms = self._due_ms
         if due_ms is None or not self.parked:
             return
         if self._polls.budget.answers_full:
-            self._polls.budget.on_room(self._polls.look)
+            self._polls.budget.on_room(self._polls.inspect)
             return
         if due_ms <= self._polls.clock.now_ms():
             self._ask(self.parked.pop(0))
         elif self._timer is None or due_ms < self._timer_at_ms:
-            self._set_timer(due_ms)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at_ms = due_ms
+            self._timer = self._polls.clock.call_at(due_ms, self._ring)
 
     def join(self, poll: Poll, result: Received | Bound) -> None:
-        """Take a new poll in: at the end, or, where it is the only one, by asking again now that there is a watch."""
+        """Add a new poll: at the end, or, where it is the only one, submitted again now that there is a watch."""
         if self.parked or self.asking:
             self._park(poll, result)
         else:
@@ -413,18 +379,25 @@ class _WaiterQueue:
         was_instead, poll.instead = poll.instead, False
         self._park(poll, result)
         if not was_instead and poll.lacks_a_place(result):
-            self._ask_instead_of(poll)
+            for other in self.parked:
+                if other.result_type is not poll.result_type:
+                    self.parked.remove(other)
+                    other.instead = True
+                    self._ask(other)
+                    return
 
     def let_go(self, result: Any) -> None:
         """Go on after the result of a poll that has left the line."""
         self.asking -= 1
         if isinstance(result, Received) or (isinstance(result, Bound) and not result.messages):
             self._note(result.next_due_ms)
-            self.look()
+            self.inspect()
         elif isinstance(result, QueueNotFound):
-            self._end_all()
-        else:
-            self._pass_on()
+            parked, self.parked = self.parked, []
+            for poll in parked:
+                poll.finish(QueueNotFound(self._queue))
+        elif self.parked:  # it ended without a result
+            self._ask(self.parked.pop(0))
         self._leave_if_empty()
 
     def remove(self, poll: Poll) -> bool:
@@ -440,51 +413,25 @@ class _WaiterQueue:
         if self.remove(poll):
             return
         self._polls.engine.withdraw(poll.done)
-        self.asking -= 1
-        self._pass_on()
-        self._leave_if_empty()
+        self.let_go(None)
 
     def _park(self, poll: Poll, result: Received | Bound) -> None:
-        insort(self.parked, poll, key=_place)
+        insort(self.parked, poll, key=attrgetter("ticket"))
         self._note(result.next_due_ms)
-        self.look()
+        self.inspect()
 
     def _ask(self, poll: Poll) -> None:
         self._due_ms = None  # its answer says it anew
         self.asking += 1
         poll.attempt(poll.done, poll.permit)
 
-    def _pass_on(self) -> None:
-        """Submit the next one: the last one ended without a result."""
-        if self.parked:
-            self._ask(self.parked.pop(0))
-
-    def _ask_instead_of(self, poll: Poll) -> None:
-        for other in self.parked:
-            if other.result_type is not poll.result_type:
-                self.parked.remove(other)
-                other.instead = True
-                self._ask(other)
-                return
-
-    def _end_all(self) -> None:
-        parked, self.parked = self.parked, []
-        for poll in parked:
-            poll.finish(QueueNotFound(self._queue))
-
     def _note(self, due_ms: int | None) -> None:
         if due_ms is not None and (self._due_ms is None or due_ms < self._due_ms):
             self._due_ms = due_ms
 
-    def _set_timer(self, at_ms: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at_ms = at_ms
-        self._timer = self._polls.clock.call_at(at_ms, self._ring)
-
     def _ring(self) -> None:
         self._timer = None
-        self.look()
+        self.inspect()
 
     def _leave_if_empty(self) -> None:
         if self.parked or self.asking:

@@ -1,4 +1,4 @@
-"""Where a request comes from: web pages of other sites are refused, and the console is not for every network.
+"""Origins of requests: web pages of other sites are refused, and the console is not for every network.
 
 Browsers say where a request comes from (``Origin``, ``Sec-Fetch-Site``; Fetch standard), other clients do not. A page
 is ours if its origin is the address that the request was sent to, and if that address is an IP address, a name of the
@@ -14,15 +14,13 @@ and metrics hold no secrets and are not restricted.
 """
 
 import re
-from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import NamedTuple
+from ipaddress import ip_address
 
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from veilmq.console.security_headers import HEADERS
-from veilmq.server.setting_kinds import Address, Addresses
+from veilmq.server.settings import Address, Addresses, unmapped
 
 FOREIGN_SITES = frozenset({b"cross-site", b"same-site"})
 
@@ -53,7 +51,7 @@ _ASKED_FOR = frozenset({b"none", b"same-origin"})
 
 
 def is_foreign(headers: dict[bytes, bytes], *, own_name: str) -> bool:
-    """Tell whether a foreign web page made the request; ``own_name`` is the host name that the server listens on."""
+    """Return whether a foreign web page made the request; ``own_name`` is the host name that the server listens on."""
     if headers.get(b"sec-fetch-site") in FOREIGN_SITES:
         return True
     origin = headers.get(b"origin")
@@ -65,7 +63,7 @@ def is_foreign(headers: dict[bytes, bytes], *, own_name: str) -> bool:
 
 
 def is_unasked(headers: dict[bytes, bytes], *, own_name: str, mark: bytes = b"") -> bool:
-    """Tell whether a foreign web page may have made a browser send this GET, which could delete a queue.
+    """Return whether a foreign web page may have made a browser send this GET, which could delete a queue.
 
     A page can have any address loaded, as an image, by a link, in a form, and the browser may keep to itself whose page
     it was: there is no ``Origin`` with a GET, and no ``Sec-Fetch-Site`` for plain HTTP to other machines. So what looks
@@ -81,7 +79,7 @@ def is_unasked(headers: dict[bytes, bytes], *, own_name: str, mark: bytes = b"")
 
 
 def is_own(host: str, *, own_name: str) -> bool:
-    """Tell whether ``host``, a ``Host`` header, is an address that no other owner can have pointed here."""
+    """Return whether ``host``, a ``Host`` header, is an address that no other owner can have pointed here."""
     name = name_of(host)
     if name.lower() in {own_name.lower(), "localhost"}:
         return True
@@ -90,12 +88,6 @@ def is_own(host: str, *, own_name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def is_host(host: str) -> bool:
-    """Tell whether ``host``, a ``Host`` header, can stand in a URL."""
-    match = _HOST.fullmatch(host)
-    return match is not None and int(match[1] or 0) <= _PORT_MAX
 
 
 def name_of(host: str) -> str:
@@ -107,7 +99,7 @@ _OPERATORS = frozenset({"/health/live", "/health/ready", "/metrics", "/events/fl
 _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-proto"})
 
 LOCAL_ONLY = (
-    "The console is for this machine alone, as nobody is asked who he is here. Give the server accounts "
+    "The console is for this machine alone, as authentication is off. Give the server accounts "
     "(--credentials) and a certificate (--tls-certificate, --tls-key), or come by a tunnel (ssh -L)."
 )
 IN_THE_CLEAR = (
@@ -124,65 +116,16 @@ UNFORWARDED = (
 )
 
 
+WRONG_NAME = (
+    "The Host header is a name that this server does not listen on; "
+    "use an IP address, localhost or the name given by --admin-host."
+)
+
+NO_NAME = "The Host header is no name or address, with or without a port."
+
+
 class Unreachable(Exception):
-    """The console cannot be used from there; ``str()`` says what to do."""
-
-
-class Way(NamedTuple):
-    """How a request came: ``scope`` has its client and scheme.
-
-    ``by_any_name`` where no ``Host`` header needs to be feared: a foreign name has no certificate, or no proxy.
-    """
-
-    scope: Scope
-    by_any_name: bool
-
-
-def is_console(scope: Scope) -> bool:
-    """Tell whether a request is for the console or its API, and not for health and metrics."""
-    return scope["path"] not in _OPERATORS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsoleReach:
-    """``signed``: there are accounts; ``tls``: this server speaks it; ``proxies`` are named."""
-
-    signed: bool
-    tls: bool
-    proxies: Addresses
-
-    def way(self, scope: Scope) -> Way:
-        """Return how a request for the console came; raises ``Unreachable``."""
-        peer = _address(scope["client"][0]) if scope.get("client") else None
-        forwarded = [name for name, _ in scope["headers"] if name in _FORWARDED]
-        if peer is not None and peer in self.proxies:
-            return self._through_proxy(scope)
-        if peer is not None and peer.is_loopback:
-            if forwarded:
-                raise Unreachable(UNNAMED)
-            return Way(scope, by_any_name=self.tls)
-        if not self.signed:
-            raise Unreachable(LOCAL_ONLY)
-        if not self.tls:
-            raise Unreachable(UNNAMED if forwarded else IN_THE_CLEAR)
-        return Way(scope, by_any_name=True)
-
-    def _through_proxy(self, scope: Scope) -> Way:
-        if not self.signed:
-            raise Unreachable(LOCAL_ONLY)
-        schemes = _listed(scope, b"x-forwarded-proto")
-        client = self._client(_listed(scope, b"x-forwarded-for"))
-        if not schemes or any(scheme.lower() != "https" for scheme in schemes) or client is None:
-            raise Unreachable(UNFORWARDED)
-        return Way({**scope, "scheme": "https", "client": (str(client), 0)}, by_any_name=True)
-
-    def _client(self, listed: list[str]) -> Address | None:
-        """Return the last address that no named proxy has: any client can have written what stands before it."""
-        for text in reversed(listed):
-            address = _address(_portless(text))
-            if address is None or address not in self.proxies:
-                return address
-        return _address(_portless(listed[0])) if listed else None
+    """The request may not come this way; ``str()`` says what to do."""
 
 
 def _listed(scope: Scope, wanted: bytes) -> list[str]:
@@ -192,7 +135,6 @@ def _listed(scope: Scope, wanted: bytes) -> list[str]:
 
 
 def _portless(element: str) -> str:
-    """Return an address of X-Forwarded-For without the port that some proxies write behind it."""
     if element.startswith("["):
         return element[1:].partition("]")[0]
     address, colon, _ = element.partition(":")
@@ -200,63 +142,86 @@ def _portless(element: str) -> str:
 
 
 def _address(text: str) -> Address | None:
-    """Return an address, one of IPv4 also where it is written as one of IPv6; ``None`` for what is none."""
     try:
-        address: IPv4Address | IPv6Address = ip_address(text.partition("%")[0])
+        return unmapped(ip_address(text.partition("%")[0]))
     except ValueError:
         return None
-    return getattr(address, "ipv4_mapped", None) or address
-
-
-WRONG_NAME = (
-    "The Host header is a name that this server does not listen on; "
-    "use an IP address, localhost or the name given by --admin-host."
-)
-
-NO_NAME = "The Host header is no name or address, with or without a port."
 
 
 class AdminGuard:
-    """ASGI middleware that answers 403 to web pages of others, and to whom the console is not for."""
+    """ASGI middleware that answers 403 to web pages of others, and to clients that the console is not for."""
 
-    def __init__(self, app: ASGIApp, *, own_name: str, any_name: bool, reach: ConsoleReach) -> None:
-        """``own_name`` is the host that is listened on; ``any_name`` leaves the ``Host`` header of what is
-        no page unchecked.
+    def __init__(
+        self, app: ASGIApp, *, own_name: str, any_name: bool, signed: bool, tls: bool, proxies: Addresses
+    ) -> None:
+        """``own_name`` is the host that is listened on; ``any_name``: health and metrics take any ``Host`` header.
+
+        ``signed``: there are accounts; ``tls``: this server speaks it; ``proxies`` are named.
         """
         self._app = app
         self._own_name = own_name
         self._any_name = any_name
-        self._reach = reach
+        self._signed = signed
+        self._tls = tls
+        self._proxies = proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or hand on."""
-        console = is_console(scope)
+        is_console = scope["path"] not in _OPERATORS
         try:
-            seen, by_any_name = self._reach.way(scope) if console else (scope, False)
+            seen, certified = self.way(scope) if is_console else (scope, False)
+            self._check(scope, certified=certified, any_name=self._any_name and not is_console)
         except Unreachable as unreachable:
-            await _refusal(scope, str(unreachable))(scope, receive, send)
-            return
+            text = str(unreachable)
+            refusal: Response = PlainTextResponse(text + "\n", status_code=403, headers=HEADERS)
+            if scope["path"].startswith("/api/"):
+                content = {"code": "AccessDenied", "message": text}
+                refusal = JSONResponse(content, status_code=403, headers=HEADERS)
+            await refusal(scope, receive, send)
+        else:
+            await self._app(seen, receive, send)
+
+    def way(self, scope: Scope) -> tuple[Scope, bool]:
+        """Return how a request for the console came: ``scope`` with its client and scheme; raises ``Unreachable``.
+
+        True where no ``Host`` header needs to be feared: a foreign name has no certificate, or no proxy.
+        """
+        peer = _address(scope["client"][0]) if scope.get("client") else None
+        forwarded = any(name in _FORWARDED for name, _ in scope["headers"])
+        proxied = peer is not None and peer in self._proxies
+        if peer is not None and peer.is_loopback and not proxied:
+            if forwarded:
+                raise Unreachable(UNNAMED)
+            return scope, self._tls
+        if not self._signed:
+            raise Unreachable(LOCAL_ONLY)
+        if not proxied:
+            if not self._tls:
+                raise Unreachable(UNNAMED if forwarded else IN_THE_CLEAR)
+            return scope, True
+        schemes = _listed(scope, b"x-forwarded-proto")
+        client = self._client(_listed(scope, b"x-forwarded-for"))
+        if not schemes or any(scheme.lower() != "https" for scheme in schemes) or client is None:
+            raise Unreachable(UNFORWARDED)
+        return {**scope, "scheme": "https", "client": (str(client), 0)}, True
+
+    def _client(self, listed: list[str]) -> Address | None:
+        """Return the last address that no named proxy has: any client can have written what stands before it."""
+        address = None
+        for text in reversed(listed):
+            address = _address(_portless(text))
+            if address is None or address not in self._proxies:
+                return address
+        return address
+
+    def _check(self, scope: Scope, *, certified: bool, any_name: bool) -> None:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
-        own_name = name_of(host) if by_any_name else self._own_name
-        obstacle = self._misnamed(host, own_name, any_name=self._any_name and not console)
-        if obstacle is None and is_foreign(headers, own_name=own_name):
-            obstacle = EXPLANATION
-        if obstacle is None:
-            await self._app(seen, receive, send)
-        else:
-            await _refusal(scope, obstacle)(scope, receive, send)
-
-    def _misnamed(self, host: str, own_name: str, *, any_name: bool) -> str | None:
-        """Return what is wrong with the ``Host`` header, if there is one."""
-        if not host:
-            return None
-        if not is_host(host):
-            return NO_NAME
-        return None if any_name or is_own(host, own_name=own_name) else WRONG_NAME
-
-
-def _refusal(scope: Scope, text: str) -> Response:
-    if scope["path"].startswith("/api/"):
-        return JSONResponse({"code": "AccessDenied", "message": text}, status_code=403, headers=HEADERS)
-    return PlainTextResponse(text + "\n", status_code=403, headers=HEADERS)
+        own_name = name_of(host) if certified else self._own_name
+        if host:
+            match = _HOST.fullmatch(host)
+            if match is None or int(match[1] or 0) > _PORT_MAX:
+                raise Unreachable(NO_NAME)
+            if not any_name and not is_own(host, own_name=own_name):
+                raise Unreachable(WRONG_NAME)
+        if is_foreign(headers, own_name=own_name):
+            raise Unreachable(EXPLANATION)

@@ -8,8 +8,8 @@ The first signal lets running requests finish for a while, a second one, or a fa
 for all parts of the server: what one part has used is not left for the next. Signals are handled from before the first
 part starts until after the last one has ended. SIGHUP has files read again without a request being dropped.
 
-The server speaks TLS from 1.2 on. Each handshake uses the certificate that is in force when it begins, by the hook that
-is there for names; so a new one is taken as a whole or not at all, and open connections keep theirs.
+The server speaks TLS from 1.2 on. Each handshake uses the certificate that is in force when it begins, by the callback
+for server names; so a new one is used as a whole or not at all, and open connections keep theirs.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -43,7 +43,11 @@ def bind(host: str, port: int, *, setting: str) -> list[socket.socket]:
     ``setting`` names the port's setting. Raises ``BindError``.
     """
     where = f"{host}:{port}"
-    places = _places(host, where)
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise BindError(f"Cannot listen on {where}: the host is not known here ({error.strerror}).") from None
+    places: list[_Place] = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
     for attempt in range(_FREE_PORT_ATTEMPTS):
         try:
             return _bind_all(places, port)
@@ -66,22 +70,9 @@ def authority(listener: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def url(listener: socket.socket, *, scheme: str = "http") -> str:
-    """Return the address of ``listener`` as a client writes it."""
-    return f"{scheme}://{authority(listener)}"
-
-
 def is_loopback(listeners: Sequence[socket.socket]) -> bool:
-    """Tell whether only programs of this machine reach ``listeners``."""
+    """Return whether only programs of this machine reach ``listeners``."""
     return all(ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback for listener in listeners)
-
-
-def _places(host: str, where: str) -> list[_Place]:
-    try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except socket.gaierror as error:
-        raise BindError(f"Cannot listen on {where}: the host is not known here ({error.strerror}).") from None
-    return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
 
 
 def _bind_all(places: Sequence[_Place], port: int) -> list[socket.socket]:
@@ -90,13 +81,17 @@ def _bind_all(places: Sequence[_Place], port: int) -> list[socket.socket]:
     not_here: OSError | None = None
     try:
         for family, address in places:
-            try:
-                listener = _bind_one(family, (address[0], port, *address[2:]), alone=len(places) == 1)
+            both = len(places) == 1 and family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+            try:  # it listens at once, so that a port in use is noticed here
+                listener = socket.create_server(
+                    (address[0], port, *address[2:]), family=family, backlog=BACKLOG, dualstack_ipv6=both
+                )
             except OSError as error:
                 if error.errno not in _NOT_HERE:
                     raise
                 not_here = error
             else:
+                listener.setblocking(False)
                 listeners.append(listener)
                 port = listener.getsockname()[1]
     except OSError:
@@ -105,21 +100,6 @@ def _bind_all(places: Sequence[_Place], port: int) -> list[socket.socket]:
     if not_here is not None and not listeners:
         raise not_here
     return listeners
-
-
-def _bind_one(family: socket.AddressFamily, address: tuple[Any, ...], *, alone: bool) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6 and not alone:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)  # now, so that a port in use is noticed here
-        listener.setblocking(False)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def _why(error: OSError, setting: str) -> str:
@@ -142,15 +122,29 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_FAILURE_GRACE_S = 1.0  # for the answers "unknown" to reach those who wait
+@contextmanager
+def on_signals(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
+    """Call the handlers at their signals; only the main thread can, in another one this does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number in handlers:
+            loop.remove_signal_handler(number)
+
+
+_FAILURE_GRACE_S = 1.0  # for the error OutcomeUnknown to reach clients
 
 
 class Shutdown:
-    """What is known about the end; belongs to the running event loop."""
+    """The end of a server; belongs to the running event loop."""
 
     def __init__(self, *, grace_s: float) -> None:
-        """Once requested, the end may take ``grace_s`` seconds."""
         self.requested = asyncio.Event()
         self.failure: BaseException | None = None
         self._at_once = asyncio.Event()
@@ -178,21 +172,6 @@ class Shutdown:
             cut()
         await working
 
-    @contextmanager
-    def on_signals(self) -> Iterator[None]:
-        """Take SIGTERM and SIGINT as requests; only the main thread can, in another one this does nothing."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self.request)
-        try:
-            yield
-        finally:
-            for number in _SIGNALS:
-                loop.remove_signal_handler(number)
-
     def _begin(self, grace_s: float) -> None:
         if self.requested.is_set():
             self._at_once.set()
@@ -216,12 +195,11 @@ class Tls:
     """What both ports speak; ``context`` is for their listeners."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
-        """Read both files; raises ``TlsError``."""
         self._certificate = certificate
         self._key = key
         self._current = _tls_context(certificate, key)
         self.context = _tls_context(certificate, key)
-        self.context.sni_callback = self._give_current
+        self.context.sni_callback = self._use_current
 
     def reload(self) -> None:
         """Read both files again; what cannot be used leaves them as they were, and the log says why."""
@@ -232,7 +210,7 @@ class Tls:
         else:
             log.info("new connections get the certificate that is in %s now", self._certificate)
 
-    def _give_current(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+    def _use_current(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         connection.context = self._current
 
 
@@ -245,54 +223,15 @@ def _tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
+
+    def refuse_passphrase() -> str:
+        raise TlsError(f"The TLS key {key} needs a passphrase; give one without.")
+
     try:
-        context.load_cert_chain(certificate, key, password=_no_passphrase)
-    except _Passphrase:
-        raise TlsError(f"The TLS key {key} needs a passphrase; give one without.") from None
+        context.load_cert_chain(certificate, key, password=refuse_passphrase)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise TlsError(f"The TLS key {key} is not that of the certificate {certificate}.") from None
-        raise TlsError(
-            f"The TLS certificate {certificate} or the key {key} is not in PEM: {_tls_reason(error)}."
-        ) from None
+        reason = (error.reason or "unknown").lower().replace("_", " ")
+        raise TlsError(f"The TLS certificate {certificate} or the key {key} is not in PEM: {reason}.") from None
     return context
-
-
-class _Passphrase(Exception):
-    pass
-
-
-def _no_passphrase() -> str:
-    raise _Passphrase
-
-
-def _tls_reason(error: ssl.SSLError) -> str:
-    return (error.reason or "unknown").lower().replace("_", " ")
-
-
-class Reload:
-    """All that is read again, in order; each says for itself in the log what came of it."""
-
-    def __init__(self, readers: Sequence[Callable[[], None]]) -> None:
-        """``readers`` raise nothing."""
-        self._readers = readers
-
-    def __call__(self) -> None:
-        """Read again."""
-        if not self._readers:
-            log.info("there is nothing to read again: neither credentials nor a certificate are in use")
-        for read in self._readers:
-            read()
-
-    @contextmanager
-    def on_signal(self) -> Iterator[None]:
-        """Do so at each SIGHUP; only the main thread can, in another one this does nothing."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, self)
-        try:
-            yield
-        finally:
-            loop.remove_signal_handler(signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""The protocols that one port speaks: a row each, which recognises its requests and takes them apart.
+"""The protocols that one port speaks, a row each.
 
 The first row that recognises a request by its head serves it. A new protocol is a new row.
 """
@@ -8,20 +8,20 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from veilmq.core.errors import VeilmqError
-from veilmq.server import authentication
 from veilmq.server.http_parser import Refusal, Request, Worded, as_text
 from veilmq.wire import smq
 from veilmq.wire.exchange import Call, Reply, RequestContext
+from veilmq.wire.smq.signatures import Verifier as SmqVerifier
 from veilmq.wire.sqs import json as sqs_json
 from veilmq.wire.sqs import query as sqs_query
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError, from_core
-from veilmq.wire.sqs.query import action_of, form_of
-from veilmq.wire.v1.request import PREFIX, read_request
-from veilmq.wire.v1.request import encode_error as encode_api_error
-from veilmq.wire.v1.request import encode_failure as encode_api_failure
+from veilmq.wire.sqs.signatures import Verifier as SigV4Verifier
+from veilmq.wire.v1 import request as v1
 from veilmq.wire.v1.routes import ROUTES, route_key
-from veilmq.wire.v1.routes import decode as decode_api
+from veilmq.wire.v1.routes import decode as decode_v1
+
+_FORM = b"application/x-www-form-urlencoded"
 
 
 class Denial(Exception):
@@ -37,210 +37,133 @@ class Denial(Exception):
         super().__init__(f"User: {caller} is not authorized to perform: sqs:{action} on resource: {queue} {reason}")
 
 
-_SQS_TARGET = b"AmazonSQS."
-_FORM = b"application/x-www-form-urlencoded"
-
-
-class Recognised(NamedTuple):
-    """What a protocol has found in a request of its own: the action's name, and what ``decode`` is to read."""
-
-    action: bytes
-    content: Any
-
-
 class Protocol(NamedTuple):
     """One protocol.
 
-    ``recognises`` decides by method, target and headers whether a request is of this protocol; ``read`` looks into its
-    body too, and returns ``None`` where that names no action. ``decode`` may raise ``refused``, which
-    ``refuse`` answers, as it does the ``SqsError`` of what all protocols share; ``fail`` answers an error of ours
-    before there is a call; both get the address that the client used. ``deny`` words what a policy forbids, to
-    be refused. ``labels`` has the names under which actions are counted. ``methods`` are those of HTTP that it uses.
-    ``mark`` is a header of its own that all its clients send, if there is one. ``permissions`` has, by label, the
-    action on which policies decide, where that has another name. ``verifier`` makes what finds out who signed.
+    ``recognises`` decides by method, target and headers. ``read`` returns the action's name and what ``decode`` reads,
+    ``None`` where the request names no action. ``decode`` may raise ``refused``, which ``refuse`` encodes, as it does
+    the ``SqsError`` of what all protocols share; ``fail`` encodes an error of core before there is a call; both get the
+    address that the client used. ``deny`` makes a ``refused`` of what a policy forbids. ``labels`` has the names under
+    which actions are counted, ``permissions``, by label, the action on which policies decide where it has another name.
+    ``mark`` is a header that all clients of the protocol send, if there is one.
     """
 
-    name: str
     recognises: Callable[[Request], bool]
-    read: Callable[[Request], Recognised | None]
+    read: Callable[[Request], tuple[bytes, Any] | None]
     decode: Callable[[bytes, Any, RequestContext], Call]
     refused: type[Exception]
     refuse: Callable[[Any, str], Reply]
     fail: Callable[[VeilmqError, str], Reply]
     deny: Callable[[Denial], Exception]
-    verifier: authentication.Make
+    verifier: type[SigV4Verifier | SmqVerifier]
     labels: dict[bytes, str]
     methods: frozenset[bytes] = frozenset({b"POST"})
     mark: bytes = b""
     permissions: Mapping[str, str] = {}
 
 
-def _sqs_denied(denial: Denial) -> SqsError:
-    return SqsError(ACCESS_DENIED, str(denial))
-
-
-def _is_sqs_json(request: Request) -> bool:
-    """Every AWS JSON service names its action in this header; a form is Query all the same."""
-    return b"x-amz-target" in request.headers and not _is_form(request.headers.get(b"content-type", b""))
-
-
-def _is_form(content_type: bytes) -> bool:
-    return content_type.partition(b";")[0].strip().lower() == _FORM
-
-
-def _sqs_json(request: Request) -> Recognised:
-    """Actions of other services are unknown here."""
-    return Recognised(request.headers[b"x-amz-target"].removeprefix(_SQS_TARGET), request.body)
-
-
-def _sqs_json_refuse(error: SqsError, base_url: str) -> Reply:
-    return sqs_json.encode_error(error)
-
-
-def _sqs_json_fail(error: VeilmqError, base_url: str) -> Reply:
-    return sqs_json.encode_error(from_core(error))
+def _is_form(request: Request, untyped: bytes = _FORM) -> bool:
+    """Return whether the body is a form; ``untyped`` is the type of one that has no Content-Type."""
+    return request.headers.get(b"content-type", untyped).partition(b";")[0].strip().lower() == _FORM
 
 
 SQS_JSON = Protocol(
-    name="sqs-json",
-    recognises=_is_sqs_json,
-    read=_sqs_json,
+    # Every AWS JSON service names its action in this header; a form is Query all the same.
+    recognises=lambda request: b"x-amz-target" in request.headers and not _is_form(request, b""),
+    read=lambda request: (request.headers[b"x-amz-target"].removeprefix(b"AmazonSQS."), request.body),
     decode=sqs_json.decode,
     refused=SqsError,
-    refuse=_sqs_json_refuse,
-    fail=_sqs_json_fail,
-    deny=_sqs_denied,
-    verifier=authentication.sigv4,
+    refuse=lambda error, _: sqs_json.encode_error(error),
+    fail=lambda error, _: sqs_json.encode_error(from_core(error)),
+    deny=lambda denial: SqsError(ACCESS_DENIED, str(denial)),
+    verifier=SigV4Verifier,
     labels={name.encode(): name for name in ACTIONS},
 )
 
 
-def _is_sqs_query(request: Request) -> bool:
-    """A form, what does not say what it is, and what names an action in its target."""
-    return _is_form(request.headers.get(b"content-type", _FORM)) or b"Action=" in request.target
+def _read_query(request: Request) -> tuple[bytes, Any] | None:
+    form = sqs_query.form_of(request.target, request.body if _is_form(request) else b"")
+    action = sqs_query.action_of(form)
+    return None if action is None else (action, form)
 
 
-def _sqs_query(request: Request) -> Recognised | None:
-    """A body counts if it is a form, or does not say what it is."""
-    form = form_of(request.target, request.body if _is_form(request.headers.get(b"content-type", _FORM)) else b"")
-    action = action_of(form)
-    return None if action is None else Recognised(action, form)
+def _is_query(request: Request) -> bool:
+    return _is_form(request) or b"Action=" in request.target
 
 
-def _sqs_query_refuse(error: SqsError, base_url: str, written: sqs_query.Format = sqs_query.XML) -> Reply:
-    return sqs_query.encode_error(error, written)
+def _is_query_for_json(request: Request) -> bool:
+    return request.method == b"GET" and request.headers.get(b"accept") == b"application/json" and _is_query(request)
 
 
-def _sqs_query_fail(error: VeilmqError, base_url: str, written: sqs_query.Format = sqs_query.XML) -> Reply:
-    return sqs_query.encode_error(from_core(error), written)
+def _query(recognises: Callable[[Request], bool], written: sqs_query.Format) -> Protocol:
+    return SQS_JSON._replace(
+        recognises=recognises,
+        read=_read_query,
+        decode=partial(sqs_query.decode, written=written),
+        refuse=lambda error, _: sqs_query.encode_error(error, written),
+        fail=lambda error, _: sqs_query.encode_error(from_core(error), written),
+        methods=frozenset({b"GET", b"POST"}),
+    )
 
 
-def _is_sqs_query_for_json(request: Request) -> bool:
-    wants_json = request.method == b"GET" and request.headers.get(b"accept") == b"application/json"
-    return wants_json and _is_sqs_query(request)
+SQS_QUERY = _query(_is_query, sqs_query.XML)
 
 
-SQS_QUERY = Protocol(
-    name="sqs-query",
-    recognises=_is_sqs_query,
-    read=_sqs_query,
-    decode=sqs_query.decode,
-    refused=SqsError,
-    refuse=_sqs_query_refuse,
-    fail=_sqs_query_fail,
-    deny=_sqs_denied,
-    verifier=authentication.sigv4,
-    labels={name.encode(): name for name in ACTIONS},
-    methods=frozenset({b"GET", b"POST"}),
-)
+def _read_v1(request: Request) -> tuple[bytes, Any]:
+    parsed = v1.read_request(request.method, request.target, request.headers, request.body)
+    return route_key(parsed), parsed
 
 
-SQS_QUERY_FOR_JSON = SQS_QUERY._replace(
-    recognises=_is_sqs_query_for_json,
-    decode=partial(sqs_query.decode, written=sqs_query.JSON),
-    refuse=partial(_sqs_query_refuse, written=sqs_query.JSON),
-    fail=partial(_sqs_query_fail, written=sqs_query.JSON),
-)
-
-
-def _is_api(request: Request) -> bool:
-    return request.target.startswith(PREFIX)
-
-
-def _api(request: Request) -> Recognised:
-    parsed = read_request(request.method, request.target, request.headers, request.body)
-    return Recognised(route_key(parsed), parsed)
-
-
-def _api_refuse(error: SqsError, base_url: str) -> Reply:
-    return encode_api_error(error)
-
-
-def _api_fail(error: VeilmqError, base_url: str) -> Reply:
-    return encode_api_failure(error)
-
-
-API = Protocol(
-    name="v1",
-    recognises=_is_api,
-    read=_api,
-    decode=decode_api,
-    refused=SqsError,
-    refuse=_api_refuse,
-    fail=_api_fail,
-    deny=_sqs_denied,
-    verifier=authentication.sigv4,
-    labels={key: route.label for key, route in ROUTES.items()},
-    methods=frozenset({b"GET", b"POST"}),
-    permissions={route.label: route.permission for route in ROUTES.values()},
-)
-
-
-def _smq_denied(denial: Denial) -> smq.SmqError:
-    return smq.SmqError(smq.ACCESS_DENIED)
-
-
-def _is_smq(request: Request) -> bool:
-    return smq.is_smq(request.target, request.headers)
-
-
-def _smq(request: Request) -> Recognised:
+def _read_smq(request: Request) -> tuple[bytes, Any]:
     parsed = smq.read_request(request.method, request.target, request.headers, request.body)
-    return Recognised(smq.route_of(parsed), parsed)
+    return smq.route_of(parsed), parsed
 
 
 SMQ = Protocol(
-    name="smq",
-    recognises=_is_smq,
-    read=_smq,
+    recognises=lambda request: smq.is_smq(request.target, request.headers),
+    read=_read_smq,
     decode=smq.decode,
     refused=smq.SmqError,
     refuse=smq.encode_error,
     fail=smq.encode_failure,
-    deny=_smq_denied,
-    verifier=authentication.smq,
+    deny=lambda denial: smq.SmqError(smq.ACCESS_DENIED),
+    verifier=SmqVerifier,
     labels={action: route.label for action, route in smq.ROUTES.items()},
     methods=frozenset({b"GET", b"PUT", b"POST", b"DELETE"}),
     mark=smq.VERSION_HEADER,
     permissions={route.label: route.permission for route in smq.ROUTES.values()},
 )
 
-
-def worded_for(refusal: Refusal, target: bytes, headers: Mapping[bytes, bytes], base_url: str) -> Worded:
-    """Return what refuses a request before its protocol has seen it, in words that who sent it understands.
-
-    That is a sentence, but for clients of SMQ: one of their SDKs takes everything that is no XML for success.
-    """
-    if not smq.is_smq(target, headers):
-        return as_text(refusal, headers)
-    reply = smq.encode_refusal(refusal.status, refusal.text, base_url)
-    return Worded(refusal.extra_headers + reply.headers, reply.body)
-
-
-PROTOCOLS = (SQS_JSON, SMQ, API, SQS_QUERY_FOR_JSON, SQS_QUERY)
+PROTOCOLS = (
+    SQS_JSON,
+    SMQ,
+    SQS_JSON._replace(
+        recognises=lambda request: request.target.startswith(v1.PREFIX),
+        read=_read_v1,
+        decode=decode_v1,
+        refuse=lambda error, _: v1.encode_error(error),
+        fail=lambda error, _: v1.encode_failure(error),
+        labels={key: route.label for key, route in ROUTES.items()},
+        methods=frozenset({b"GET", b"POST"}),
+        permissions={route.label: route.permission for route in ROUTES.values()},
+    ),
+    _query(_is_query_for_json, sqs_query.JSON),
+    SQS_QUERY,
+)
 """All rows, in the order in which they are tried."""
 
 
 def protocol_of(request: Request) -> Protocol | None:
     """Return the protocol of a request, whose body may not be there yet."""
     return next((protocol for protocol in PROTOCOLS if protocol.recognises(request)), None)
+
+
+def worded_for(refusal: Refusal, target: bytes, headers: Mapping[bytes, bytes], base_url: str) -> Worded:
+    """Return the reply to a request that is refused before its protocol has read it.
+
+    It is a sentence, but XML for clients of SMQ: one of their SDKs takes everything that is no XML for success.
+    """
+    if not smq.is_smq(target, headers):
+        return as_text(refusal, headers)
+    reply = smq.encode_refusal(refusal.status, refusal.text, base_url)
+    return Worded(refusal.extra_headers + reply.headers, reply.body)

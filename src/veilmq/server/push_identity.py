@@ -24,7 +24,6 @@ class Identity:
     """A key and its certificate."""
 
     def __init__(self, key: rsa.RSAPrivateKey, certificate: x509.Certificate) -> None:
-        """The two belong together."""
         self._key = key
         self._certificate = certificate
 

@@ -1,9 +1,12 @@
-"""Pushes: messages from the queues of subscriptions with a URL are posted there, and tried again when that failed.
+"""Topics as a part of the server: publishing, subscribing, and pushing to URLs.
+
+A subscription with a URL is checked by the guard first, so that its caller learns at once that nothing would come.
+Publishing counts and logs which subscriptions got nothing. What signs pushes is an extra.
 
 A pushed subscription has a queue of its own in the store, and is served as a consumer serves one: its messages are
-received with a lease, deleted when the receiver has accepted them, and hidden until the next try otherwise. So nothing
-that waits to be pushed is lost with the process. Subscriptions that have a message stand in a row; the first takes as
-many messages as its receiver, and all together, have places for, and goes to the end. So nothing polls, and no
+received with a lease, deleted when the receiver has accepted them, and hidden until the next attempt otherwise. So
+nothing that waits to be pushed is lost with the process. Subscriptions that have a message stand in a row; the first
+takes as many messages as its receiver, and all together, have places for, and goes to the end. So nothing polls, and no
 subscription waits for the receiver of another. How often a message was tried is how often it was received.
 
 A receiver begins with one push at a time; each that it accepts doubles that, up to a bound, and each failure brings it
@@ -20,25 +23,43 @@ import logging
 import re
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from email.utils import formatdate
 from functools import partial
+from importlib import import_module
 from ipaddress import ip_address
 from random import random
 from threading import Thread
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from veilmq.core import commands
-from veilmq.core.commands import Clock, Engine, Received, ReceivedMessage, Timer, VisibilityChange
+from veilmq.core.commands import Clock, Command, Done, Engine, Received, ReceivedMessage, Timer, VisibilityChange
 from veilmq.core.errors import EndpointRefused, QueueNotFound, VeilmqError
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.topics import PUSHES, ListPushes, PushUrl, Subscription, push_queue, read_push_url, retry_delay_s
+from veilmq.core.topics import (
+    PUSHES,
+    ListPushes,
+    PublishedMessage,
+    PublishToTopic,
+    PushUrl,
+    Subscribe,
+    Subscription,
+    push_queue,
+    read_push_url,
+    retry_delay_s,
+)
+from veilmq.server.background import BackgroundRequest, Submitted
+from veilmq.server.dispatch import Ask
+from veilmq.server.http_parser import Pending, Worded
 from veilmq.server.metrics import PushOutcome, TopicCounts
-from veilmq.server.setting_kinds import Address, AllowList, unmapped
-from veilmq.store.port import execute
-from veilmq.wire.smq.topics import Sign, push_request
+from veilmq.server.process import Shutdown
+from veilmq.server.settings import Address, AllowList, ServerSettings, unmapped
+from veilmq.store.port import Store, StoreError, execute
+from veilmq.wire.smq.topics import push_request
+
+log = logging.getLogger(__name__)
 
 
 class PushError(Exception):
@@ -60,36 +81,41 @@ class Target(NamedTuple):
 
 
 class Guard:
-    """What may be pushed to."""
+    """Decides what may be pushed to."""
 
     def __init__(self, allowed: AllowList, *, resolve: Resolve | None = None) -> None:
-        """Names are looked up by ``resolve``, or by the system."""
         self._allowed = allowed
         self._resolve = resolve or SystemResolver()
 
     async def admit(self, text: str) -> Target:
         """Return the target of the URL ``text``; raises ``EndpointRefused``."""
         url = read_push_url(text)
+        host, port = url.host, url.port
         if not self._allowed:
             raise EndpointRefused(text, f"no host is allowed; {_REMEDY}")
-        named = self._allowed.names(url.host, url.port)
+        named = self._allowed.names(host, port)
+        not_allowed = f"{host} port {port} is not allowed; {_REMEDY}"
         if not named and not self._allowed.has_networks:  # the name is not even looked up
-            raise EndpointRefused(text, f"{url.host} port {url.port} is not allowed; {_REMEDY}")
-        addresses = await self._addresses(text, url)
-        allowed = [unmapped(each) for each in addresses if self._allowed.holds(each, url.port, named=named)]
-        if not allowed:
-            raise EndpointRefused(text, _reason(url, addresses, named=named))
-        return Target(url, allowed)
-
-    async def _addresses(self, text: str, url: PushUrl) -> list[Address]:
-        literal = _literal(url.host)
-        if literal is not None:
-            return [literal]
+            raise EndpointRefused(text, not_allowed)
         try:
-            found = await self._resolve(url.host, url.port)
-        except OSError as error:
-            raise EndpointRefused(text, f"the name {url.host} cannot be resolved ({error.strerror or error})") from None
-        return [ip_address(address) for address in found]
+            addresses = [ip_address(host)]
+        except ValueError:
+            try:
+                addresses = [ip_address(address) for address in await self._resolve(host, port)]
+            except OSError as error:
+                problem = f"the name {host} cannot be resolved ({error.strerror or error})"
+                raise EndpointRefused(text, problem) from None
+        allowed = [unmapped(each) for each in addresses if self._allowed.holds(each, port, named=named)]
+        if allowed:
+            return Target(url, allowed)
+        if not named:
+            raise EndpointRefused(text, not_allowed)
+        leads = ", ".join(map(str, addresses)) or "nowhere"
+        raise EndpointRefused(
+            text,
+            f"{host} leads to {leads}, which is no public address; add that address, or its network, to the server's "
+            "setting push_allow (--push-allow), too",
+        )
 
 
 class SystemResolver:
@@ -100,65 +126,39 @@ class SystemResolver:
     """
 
     def __init__(self) -> None:
-        """Look up nothing yet."""
-        self._looking: dict[tuple[str, int], asyncio.Future[list[str]]] = {}
+        self._pending: dict[tuple[str, int], asyncio.Future[list[str]]] = {}
 
     async def __call__(self, name: str, port: int) -> list[str]:
         """Return the addresses of ``name``; raises ``OSError``."""
-        looking = self._looking.get((name, port))
-        if looking is None:
-            if len(self._looking) >= _LOOKED_UP_MAX:
+        pending = self._pending.get((name, port))
+        if pending is None:
+            if len(self._pending) >= _LOOKED_UP_MAX:
                 raise OSError("too many names are being looked up")
-            looking = self._begin(name, port)
-        return await asyncio.shield(looking)
+            loop = asyncio.get_running_loop()
+            pending = self._pending[name, port] = loop.create_future()
+            look_up = partial(self._look_up, loop, name, port)
+            Thread(target=look_up, name=f"veilmq-push-{name}", daemon=True).start()
+        return await asyncio.shield(pending)
 
-    def _begin(self, name: str, port: int) -> "asyncio.Future[list[str]]":
-        loop = asyncio.get_running_loop()
-        looking: asyncio.Future[list[str]] = loop.create_future()
-        self._looking[name, port] = looking
+    def _look_up(self, loop: asyncio.AbstractEventLoop, name: str, port: int) -> None:
+        found: list[str] | OSError
+        try:
+            addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+            found = [str(address[0]).partition("%")[0] for *_, address in addresses]
+        except OSError as error:
+            found = error
+        except UnicodeError as error:
+            found = OSError(str(error))
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(self._found, (name, port), found)
 
-        def found(answer: list[str] | OSError) -> None:
-            del self._looking[name, port]
-            if isinstance(answer, OSError):
-                looking.set_exception(answer)
-                looking.exception()  # perhaps no push waits for it any more
-            else:
-                looking.set_result(answer)
-
-        def look_up() -> None:
-            answer = _look_up(name, port)
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(found, answer)
-
-        Thread(target=look_up, name=f"veilmq-push-{name}", daemon=True).start()
-        return looking
-
-
-def _look_up(name: str, port: int) -> list[str] | OSError:
-    try:
-        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        return error
-    except UnicodeError as error:
-        return OSError(str(error))
-    return [str(address[0]).partition("%")[0] for *_, address in found]
-
-
-def _literal(host: str) -> Address | None:
-    try:
-        return ip_address(host)
-    except ValueError:
-        return None
-
-
-def _reason(url: PushUrl, addresses: list[Address], *, named: bool) -> str:
-    if not named:
-        return f"{url.host} port {url.port} is not allowed; {_REMEDY}"
-    leads = ", ".join(map(str, addresses)) or "nowhere"
-    return (
-        f"{url.host} leads to {leads}, which is no public address; add that address, or its network, to the server's "
-        "setting push_allow (--push-allow), too"
-    )
+    def _found(self, key: tuple[str, int], found: list[str] | OSError) -> None:
+        pending = self._pending.pop(key)
+        if isinstance(found, OSError):
+            pending.set_exception(found)
+            pending.exception()  # perhaps no push waits for it any more
+        else:
+            pending.set_result(found)
 
 
 _HEAD_BYTES_MAX = 65_536
@@ -171,44 +171,34 @@ class NoAnswer(Exception):
 
 
 async def post(target: Target, request: bytes, *, tls: ssl.SSLContext) -> int:
-    """Return the status with which ``target`` answers ``request``; raises ``NoAnswer``. Cancel it to end it."""
-    reader, writer = await _connect(target, tls)
+    """Return the status with which ``target`` answers ``request``; raises ``NoAnswer``. Cancel it to end it.
+
+    The connection is to the first of the addresses where that is possible. Provisional statuses are skipped.
+    """
+    url, problem = target.url, ""
+    secure: dict[str, Any] = {"ssl": tls, "server_hostname": url.host} if url.secure else {}
+    for address in target.addresses:
+        try:
+            connection = await asyncio.open_connection(str(address), url.port, limit=_HEAD_BYTES_MAX, **secure)
+            break
+        except OSError as error:  # those of TLS are, too
+            problem = f"no connection to {address}: {error.strerror or error}"
+    else:
+        raise NoAnswer(problem)
+    reader, writer = connection
     try:
         writer.write(request)
-        return await _status(reader)
+        while True:
+            match = _STATUS.match(await reader.readuntil(b"\r\n\r\n"))
+            if match is None:
+                raise NoAnswer("the answer is no HTTP")
+            status = int(match[1])
+            if status >= _FINAL:
+                return status
     except (OSError, EOFError, asyncio.LimitOverrunError) as error:
         raise NoAnswer(f"the connection ended without an answer: {error}") from None
     finally:
         writer.transport.abort()
-
-
-async def _connect(target: Target, tls: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to the first of the addresses where that is possible."""
-    url, problem = target.url, ""
-    for address in target.addresses:
-        try:
-            return await asyncio.open_connection(
-                str(address),
-                url.port,
-                limit=_HEAD_BYTES_MAX,
-                ssl=tls if url.secure else None,
-                server_hostname=url.host if url.secure else None,
-            )
-        except OSError as error:  # those of TLS are, too
-            problem = f"no connection to {address}: {error.strerror or error}"
-    raise NoAnswer(problem)
-
-
-async def _status(reader: asyncio.StreamReader) -> int:
-    """Return the final status; those before it only say that the receiver is at it."""
-    while True:
-        head = await reader.readuntil(b"\r\n\r\n")
-        match = _STATUS.match(head)
-        if match is None:
-            raise NoAnswer("the answer is no HTTP")
-        status = int(match[1])
-        if status >= _FINAL:
-            return status
 
 
 PARALLEL_MAX = 16
@@ -217,10 +207,7 @@ PARALLEL_MAX = 16
 class Receiver:
     """One host at one port."""
 
-    __slots__ = ("bound", "running")
-
     def __init__(self) -> None:
-        """Begin with one at a time."""
         self.bound = 1
         self.running = 0
 
@@ -238,8 +225,6 @@ class Receiver:
 class PushedSubscription:
     """Knows when its queue has a message; ``ready`` is called with it when that is now, perhaps more than once."""
 
-    __slots__ = ("_clock", "_due_ms", "_ready", "_timer", "asking", "queue", "receiver", "subscription")
-
     def __init__(
         self,
         subscription: Subscription,
@@ -248,7 +233,6 @@ class PushedSubscription:
         clock: Clock,
         ready: Callable[["PushedSubscription"], object],
     ) -> None:
-        """Begin with nothing known."""
         self.subscription = subscription
         self.receiver = receiver
         self.queue = push_queue(subscription.topic, subscription.name)
@@ -259,18 +243,13 @@ class PushedSubscription:
         self._timer: Timer | None = None
 
     def wake(self, due_ms: int) -> None:
-        """Hear that the queue has, or will have, a message at ``due_ms``."""
+        """Take note that the queue has, or will have, a message at ``due_ms``."""
         if self._due_ms is None or due_ms < self._due_ms:
             self._due_ms = due_ms
-            self.look()
+            self.inspect()
 
-    def ask(self) -> None:
-        """Begin a receive: its result says anew what is known."""
-        self.asking = True
-        self.rest()
-
-    def look(self) -> None:
-        """Be ready if there should be a message by now; if later, make sure to look then."""
+    def inspect(self) -> None:
+        """Be ready if there should be a message by now; if later, inspect it then."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -279,7 +258,7 @@ class PushedSubscription:
         if self._due_ms <= self._clock.now_ms():
             self._ready(self)
         else:
-            self._timer = self._clock.call_at(self._due_ms, self.look)
+            self._timer = self._clock.call_at(self._due_ms, self.inspect)
 
     def rest(self) -> None:
         """Forget what is known."""
@@ -289,89 +268,33 @@ class PushedSubscription:
             self._timer = None
 
 
-log = logging.getLogger(__name__)
-
 ANSWER_S_MAX = 5
 """How long a receiver has to accept a message (SMQ reference, section 9); to find and reach it is a part of that."""
 
 _ACCEPTED = range(200, 300)
 
-
-class Attempts:
-    """What all attempts of a server share."""
-
-    def __init__(
-        self, *, guard: Guard, sign: Sign, certificate_url: str, clock: Clock, wall_s: Callable[[], float]
-    ) -> None:
-        """``clock`` ends attempts; ``wall_s`` is the raw wall clock, which receivers compare with theirs."""
-        self._guard = guard
-        self._sign = sign
-        self._certificate_url = certificate_url
-        self._clock = clock
-        self._wall_s = wall_s
-        self._tls = ssl.create_default_context()
-        self._signer = ThreadPoolExecutor(1, thread_name_prefix="veilmq-push-signer")  # a signature takes a millisecond
-
-    async def attempt(self, subscription: Subscription, message: ReceivedMessage) -> str:
-        """Return why the message was not accepted, for the log; an empty text when it was.
-
-        The URL is no part of it: it may hold a secret, by which its receiver knows who may push.
-        """
-        posting = asyncio.ensure_future(self._post(subscription, message))
-        timer = self._clock.call_at(self._clock.now_ms() + ANSWER_S_MAX * SECOND_MS, posting.cancel)
-        try:
-            await asyncio.wait({posting})
-        finally:
-            timer.cancel()
-            posting.cancel()
-        if posting.cancelled():
-            return f"no answer within {ANSWER_S_MAX} s"
-        return posting.result()
-
-    async def _post(self, subscription: Subscription, message: ReceivedMessage) -> str:
-        try:
-            target = await self._guard.admit(subscription.push_url)
-            write = partial(
-                push_request,
-                subscription,
-                message,
-                target.url,
-                date=formatdate(self._wall_s(), usegmt=True),
-                certificate_url=self._certificate_url,
-                sign=self._sign,
-            )
-            request = await asyncio.get_running_loop().run_in_executor(self._signer, write)
-            status = await post(target, request, tls=self._tls)
-        except EndpointRefused as error:
-            return error.why
-        except NoAnswer as error:
-            return str(error)
-        except Exception:
-            log.exception("a push of %s of %s failed for a reason of our own", subscription.name, subscription.topic)
-            return "a defect of this server"
-        return "" if status in _ACCEPTED else f"status {status}"
-
+Attempt = Callable[[Subscription, ReceivedMessage], Awaitable[str]]
+"""Tries to push a message; returns why it was not accepted, for the log, an empty text when it was."""
 
 PERIOD_MS = 60 * SECOND_MS
 _SUBJECTS_MAX = 10_000
 
 
 class LogThrottle:
-    """Remembers what was said lately."""
+    """Has one line a minute logged of each subject."""
 
     def __init__(self, clock: Clock) -> None:
-        """Begin with nothing said."""
         self._clock = clock
-        self._said: dict[Hashable, int] = {}
+        self._logged: dict[Hashable, int] = {}
 
     def due(self, subject: Hashable) -> bool:
         """Return whether a line about ``subject`` is due; the caller logs it."""
         now_ms = self._clock.now_ms()
-        if now_ms < self._said.get(subject, 0) + PERIOD_MS:
+        if now_ms < self._logged.get(subject, 0) + PERIOD_MS:
             return False
-        if len(self._said) >= _SUBJECTS_MAX:
-            self._said.clear()
-        self._said[subject] = now_ms
+        if len(self._logged) >= _SUBJECTS_MAX:
+            self._logged.clear()
+        self._logged[subject] = now_ms
         return True
 
 
@@ -390,7 +313,7 @@ class Pusher:
         *,
         engine: Engine,
         clock: Clock,
-        attempts: Attempts,
+        attempt: Attempt,
         counts: TopicCounts,
         parallel_max: int,
         chance: Callable[[], float] = random,
@@ -398,7 +321,7 @@ class Pusher:
         """Push at most ``parallel_max`` messages at once; ``chance`` spreads retries."""
         self._engine = engine
         self._clock = clock
-        self._attempts = attempts
+        self._attempt = attempt
         self._counts = counts
         self._places = parallel_max
         self._chance = chance
@@ -430,8 +353,6 @@ class Pusher:
         for push in self._pushes:
             push.cancel()
 
-    # Lines.
-
     def _list(self, due_ms: int) -> None:
         if not self._closing:
             self._engine.submit(ListPushes(), self._listed)
@@ -452,10 +373,12 @@ class Pusher:
         self._receivers = {name: each for name, each in self._receivers.items() if each in used}
 
     def _take_up(self, subscription: Subscription) -> None:
-        line = PushedSubscription(subscription, self._receiver(subscription), clock=self._clock, ready=self._stand)
+        url = read_push_url(subscription.push_url)
+        receiver = self._receivers.setdefault((url.host, url.port), Receiver())
+        line = PushedSubscription(subscription, receiver, clock=self._clock, ready=self._stand)
         known = self._lines.get(line.queue)
         if known is not None:
-            known.subscription, known.receiver = subscription, line.receiver
+            known.subscription, known.receiver = subscription, receiver
             return
         self._lines[line.queue] = line
         self._engine.watch(line.queue, line.wake)
@@ -467,32 +390,25 @@ class Pusher:
         if self._lines.pop(line.queue, None) is not None:
             self._engine.unwatch(line.queue)
 
-    def _receiver(self, subscription: Subscription) -> Receiver:
-        url = read_push_url(subscription.push_url)
-        return self._receivers.setdefault((url.host, url.port), Receiver())
-
     def _stand(self, line: PushedSubscription) -> None:
         self._row[line] = None
         self._fill()
-
-    # Messages.
 
     def _fill(self) -> None:
         """Ask the lines of the row, in order, while there are places."""
         for line in list(self._row):
             if not self._places or self._closing:
                 return
-            places = min(self._places, line.receiver.free, _TAKEN_AT_ONCE)
+            receiver = line.receiver
+            places = min(self._places, receiver.free, _TAKEN_AT_ONCE)
             if places:
                 del self._row[line]
-                self._ask(line, places)
-
-    def _ask(self, line: PushedSubscription, places: int) -> None:
-        line.ask()
-        line.receiver.running += places
-        self._places -= places
-        take = commands.Receive(queue=line.queue, count=places, timeout_s=LEASE_S)
-        self._engine.submit(take, partial(self._taken, line, line.receiver, places))
+                line.asking = True
+                line.rest()  # the result of the receive says it anew
+                receiver.running += places
+                self._places -= places
+                take = commands.Receive(queue=line.queue, count=places, timeout_s=LEASE_S)
+                self._engine.submit(take, partial(self._taken, line, receiver, places))
 
     def _taken(self, line: PushedSubscription, receiver: Receiver, places: int, result: Received | VeilmqError) -> None:
         line.asking = False
@@ -510,17 +426,17 @@ class Pusher:
             due_ms = result.next_due_ms if isinstance(result, Received) else self._clock.now_ms() + _AFTER_ERROR_MS
             if due_ms is not None:
                 line.wake(due_ms)
-            line.look()
+            line.inspect()
         self._fill()
 
     async def _push(self, line: PushedSubscription, receiver: Receiver, message: ReceivedMessage) -> None:
         problem = "it was cut short"
         self._counts.pushes_running += 1
         try:
-            problem = await self._attempts.attempt(line.subscription, message)
+            problem = await self._attempt(line.subscription, message)
             await self._settle(line, message, problem)
         except VeilmqError as error:
-            log.debug("a push of %s was not settled; it comes again: %s", line.queue, error)
+            log.debug("a push of %s was not settled; it is received again: %s", line.queue, error)
         finally:
             self._counts.pushes_running -= 1
             receiver.end(succeeded=not problem)
@@ -532,8 +448,13 @@ class Pusher:
         if not problem:
             await self._delete(line, message, PushOutcome.ACCEPTED)
             return
-        delay_s = retry_delay_s(line.subscription.strategy, message.receive_count, self._chance())
-        self._log_failure(line.subscription, message, problem, delay_s)
+        subscription = line.subscription
+        delay_s = retry_delay_s(subscription.strategy, message.receive_count, self._chance())
+        topic, name = subscription.topic, subscription.name
+        if self._throttle.due((topic, name, delay_s is None)):
+            then = "given up" if delay_s is None else f"tried again in {delay_s} s"
+            text = "message %s was not pushed to subscription %s of %s, and is %s: %s"
+            log.warning(text, message.id.hex().upper(), name, topic, then, problem)
         if delay_s is None:
             await self._delete(line, message, PushOutcome.GIVEN_UP)
             return
@@ -545,16 +466,174 @@ class Pusher:
         await execute(self._engine, commands.Delete(queue=line.queue, receipts=(message.receipt,)))
         self._counts.pushes[outcome] += 1
 
-    def _log_failure(
-        self, subscription: Subscription, message: ReceivedMessage, problem: str, delay_s: int | None
+
+NAME_S_MAX = 5
+"""How long the name of a host may take to be found."""
+
+
+class SubscriptionRequest(BackgroundRequest):
+    """A request for a subscription with a URL: the guard admits it, then the engine makes it."""
+
+    __slots__ = ("_admission",)
+
+    def __init__(self, command: Subscribe, answer: Done, *, engine: Engine, clock: Clock, guard: Guard) -> None:
+        self._admission = asyncio.ensure_future(guard.admit(command.subscription.push_url))
+        timer = clock.call_at(clock.now_ms() + NAME_S_MAX * SECOND_MS, self.hurry)
+        self._admission.add_done_callback(lambda _: timer.cancel())
+        super().__init__(self._subscribe(engine, command), answer, what="subscribing")
+
+    async def _subscribe(self, engine: Engine, command: Subscribe) -> Any:
+        await asyncio.wait({self._admission})
+        if self._admission.cancelled():
+            problem = "the name of its host was not found in time; try again"
+            raise EndpointRefused(command.subscription.push_url, problem)
+        self._admission.result()
+        return await execute(engine, command)
+
+    def withdraw(self) -> None:
+        """Forget it: what is not begun does not happen."""
+        super().withdraw()
+        self._admission.cancel()
+
+    def hurry(self) -> None:
+        """Wait no longer for the name of the host."""
+        self._admission.cancel()
+
+
+CERTIFICATE_PATH = "/push-certificate.pem"
+"""Where the server gives its certificate to receivers."""
+
+
+class TopicService:
+    """The topics of one server. ``handlers`` and ``pages`` are for its dispatcher."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        engine: Engine,
+        clock: Clock,
+        wall_s: Callable[[], float],
+        base_url: str,
+        identity: Any,
     ) -> None:
-        if self._throttle.due((subscription.topic, subscription.name, delay_s is None)):
-            then = "given up" if delay_s is None else f"tried again in {delay_s} s"
-            log.warning(
-                "message %s was not pushed to subscription %s of %s, and is %s: %s",
-                message.id.hex().upper(),
-                subscription.name,
-                subscription.topic,
-                then,
-                problem,
+        """``base_url`` is that of this server, ``identity`` what ``push_identity`` returned.
+
+        ``wall_s`` is the raw wall clock, which receivers compare with theirs.
+        """
+        self._engine = engine
+        self._clock = clock
+        self._wall_s = wall_s
+        self._certificate_url = settings.push_certificate_url or base_url + CERTIFICATE_PATH
+        self._parallel_max = settings.push_parallel_max
+        self._guard = Guard(AllowList(settings.push_allow or ""))
+        self._identity = identity
+        self._signer = ThreadPoolExecutor(1, thread_name_prefix="veilmq-push-signer")  # a signature takes a millisecond
+        self._throttle = LogThrottle(clock)
+        self.counts = TopicCounts()
+        self.handlers: Mapping[type[Command], Ask] = {PublishToTopic: self._publish, Subscribe: self._subscribe}
+        self.pages: dict[bytes, Worded] = {}
+        if identity is not None:
+            self._tls = ssl.create_default_context()
+            page = Worded(b"Content-Type: application/x-pem-file\r\n", identity.certificate_pem)
+            self.pages[CERTIFICATE_PATH.encode()] = page
+
+    def _publish(self, command: PublishToTopic, wait_s: int | None, answer: Done) -> Pending:
+        def done(result: Any) -> None:
+            if isinstance(result, PublishedMessage) and result.undeliverable:
+                self.counts.undeliverable += len(result.undeliverable)
+                for name, reason in result.undeliverable:
+                    if self._throttle.due((command.topic, name, type(reason))):
+                        text = "message %s of %s did not come to subscription %s: %s"
+                        log.warning(text, result.id.hex().upper(), command.topic, name, reason)
+            answer(result)
+
+        return Submitted(self._engine, command, done)
+
+    def _subscribe(self, command: Subscribe, wait_s: int | None, answer: Done) -> Pending:
+        if not command.subscription.push_url:
+            return Submitted(self._engine, command, answer)
+        return SubscriptionRequest(command, answer, engine=self._engine, clock=self._clock, guard=self._guard)
+
+    @asynccontextmanager
+    async def pushing(self, shutdown: Shutdown) -> AsyncIterator[None]:
+        """Push while the context lasts, where anything may be pushed to.
+
+        At its end the pushes that run may end, as long as ``shutdown`` allows.
+        """
+        if self._identity is None:
+            yield
+            return
+        pusher = Pusher(
+            engine=self._engine,
+            clock=self._clock,
+            attempt=self.attempt,
+            counts=self.counts,
+            parallel_max=self._parallel_max,
+        )
+        pusher.start()
+        try:
+            yield
+        finally:
+            await shutdown.let_finish(pusher.close(), cut=pusher.cut)
+
+    async def attempt(self, subscription: Subscription, message: ReceivedMessage) -> str:
+        """Return why the message was not accepted, for the log; an empty text when it was.
+
+        The URL is no part of it: it may hold a secret, by which its receiver knows its senders.
+        """
+        posting = asyncio.ensure_future(self._post(subscription, message))
+        timer = self._clock.call_at(self._clock.now_ms() + ANSWER_S_MAX * SECOND_MS, posting.cancel)
+        try:
+            await asyncio.wait({posting})
+        finally:
+            timer.cancel()
+            posting.cancel()
+        if posting.cancelled():
+            return f"no answer within {ANSWER_S_MAX} s"
+        return posting.result()
+
+    async def _post(self, subscription: Subscription, message: ReceivedMessage) -> str:
+        try:
+            target = await self._guard.admit(subscription.push_url)
+            write = partial(
+                push_request,
+                subscription,
+                message,
+                target.url,
+                date=formatdate(self._wall_s(), usegmt=True),
+                certificate_url=self._certificate_url,
+                sign=self._identity.sign,
             )
+            request = await asyncio.get_running_loop().run_in_executor(self._signer, write)
+            status = await post(target, request, tls=self._tls)
+        except EndpointRefused as error:
+            return error.why
+        except NoAnswer as error:
+            return str(error)
+        except Exception:
+            log.exception("a push of %s of %s failed for a reason of our own", subscription.name, subscription.topic)
+            return "a defect of this server"
+        return "" if status in _ACCEPTED else f"status {status}"
+
+
+async def push_identity(settings: ServerSettings, store: Store, *, now_s: float) -> Any:
+    """Return the ``push_identity.Identity`` of the servers on ``store``; ``None`` where they never push.
+
+    Raises ``PushError`` where they cannot push as ``settings`` say, ``StoreError`` where it cannot be kept.
+    """
+    if not settings.push_allow:
+        return None
+    try:
+        identity = import_module("veilmq.server.push_identity")
+    except ModuleNotFoundError as error:
+        raise PushError(
+            f"push_allow (--push-allow) needs the module {error.name}, which this install does not have: "
+            "pip install 'veilmq[push]'"
+        ) from error
+    if settings.push_key is not None:
+        return identity.read(settings.push_key, settings.push_certificate)
+    try:
+        return identity.of(await store.keep(identity.FILE_NAME, lambda: identity.made(now_s=now_s).pem()))
+    except VeilmqError as error:
+        raise StoreError(f"The key that signs pushes cannot be kept: {error}") from error

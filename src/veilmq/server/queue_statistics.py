@@ -5,7 +5,7 @@ page. So the queues of a page are counted when it is requested, and the last cou
 is not sorted by name, which queues are on it. While pages are requested, all queues are counted in rounds: those never
 counted first and without a break, then ``ROUND_QUEUES`` a second, the longest uncounted first. A queue that takes long
 to count (many messages on PostgreSQL) is counted the less often, so that it costs a small share of the time.
-``BRISK_QUEUES`` bounds what watching pages, which ask every second, have counted in one.
+``BRISK_QUEUES`` bounds what pages that update every second have counted in one.
 
 Nothing is counted after ``LOOKED_AT_MS`` without a request. Ten thousand records are kept, so the history of each is in
 two arrays, 16 bytes a point.
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 from veilmq.core.commands import (
     BrowsedQueue,
@@ -28,7 +28,6 @@ from veilmq.core.commands import (
     Done,
     Engine,
     ListQueues,
-    QueueCounts,
     QueueOrder,
     QueuePage,
     QueueView,
@@ -46,62 +45,70 @@ RATE_MS_MIN = SECOND_MS // 2
 
 _RATE_MS = 5 * SECOND_MS
 
-
-class Totals(NamedTuple):
-    """What had happened to a queue until an instant."""
-
-    at_ms: int
-    sent: int
-    received: int
-    deleted: int
-
-
-class Rates(NamedTuple):
-    """What happened a second."""
-
-    sent: float
-    received: float
-    deleted: float
+_Totals = tuple[int, int, int, int]
+"""An instant, and how many messages were sent, received and deleted until then."""
 
 
 class QueueRecord:
-    """One queue, from its first count on. ``cost_s`` is how long counting takes: the shorter of the last two times."""
+    """One queue, from its first count on.
+
+    ``rates`` are of messages sent, received and deleted a second, ``None`` while they are unknown. ``cost_s`` is how
+    long counting takes: the shorter of the last two times.
+    """
 
     __slots__ = (
-        "_cost_s",
-        "_earlier",
-        "_later",
-        "_visible",
-        "_when",
-        "cost_s",
-        "counted_at_ms",
-        "counts",
-        "created_at_ms",
-        "rates",
-        "view",
-    )
+        "_cost_s", "_earlier", "_later", "_visible", "_when", "cost_s", "counted_at_ms", "counts", "created_at_ms",
+        "rates", "view",
+    )  # fmt: skip
 
     def __init__(self, view: QueueView, now_ms: int, *, created_at_ms: int = 0) -> None:
         """Begin with a first count; all instants are of the store's time, but those of ``view`` and ``counts``."""
         self.created_at_ms = created_at_ms
         self._when = array("q")
         self._visible = array("q")
-        self._earlier = self._later = _totals(_counts_of(view), now_ms)
+        self._earlier: _Totals | None = None
+        self._later: _Totals | None = None
+        self.rates: tuple[float, float, float] | None = None
         self._cost_s = 0.0
         self.take(view, now_ms)
 
     def take(self, view: QueueView, now_ms: int, *, cost_s: float = 0.0) -> None:
         """Take another count, which was made at ``now_ms``."""
+        assert view.counts is not None, "requested with counts"
         self.view = view
-        self.counts = _counts_of(view)
+        self.counts = counts = view.counts
         self.counted_at_ms = now_ms
         self.cost_s, self._cost_s = min(self._cost_s, cost_s), cost_s
-        self._note_totals(_totals(self.counts, now_ms))
-        self._note_visible(now_ms)
+        self._note_totals((now_ms, counts.sent, counts.received, counts.deleted))
+        if self._when and now_ms - self._when[-1] < SECOND_MS:
+            self._visible[-1] = counts.visible
+            return
+        if len(self._when) == HISTORY_MAX:
+            del self._when[0], self._visible[0]
+        self._when.append(now_ms)
+        self._visible.append(counts.visible)
+
+    def _note_totals(self, totals: _Totals) -> None:
+        """Rates are over at least some seconds where there are that many: from ``_earlier``, which ``_later`` becomes.
+
+        Totals that fell are those of a store that was opened anew, or of another queue of this name.
+        """
+        earlier, later = self._earlier, self._later
+        if earlier is None or later is None or any(now < before for now, before in zip(totals, later, strict=True)):
+            earlier = later = totals
+        if totals[0] - later[0] >= _RATE_MS:
+            earlier, later = later, totals
+        self._earlier, self._later, self.rates = earlier, later, None
+        passed_ms, *changes = (now - before for now, before in zip(totals, earlier, strict=True))
+        if passed_ms >= RATE_MS_MIN:
+            sent, received, deleted = (change * SECOND_MS / passed_ms for change in changes)
+            self.rates = sent, received, deleted
 
     def shown(self, name: str, *, history: bool = True, ahead_ms: int = 0) -> BrowsedQueue:
         """Return this as a listing shows it, where users see the store's time ``ahead_ms`` later."""
-        counts, rates, settings = self.counts, self.rates, self.view.settings
+        counts, settings = self.counts, self.view.settings
+        per_s: Sequence[float | None] = self.rates or (None, None, None)
+        points = zip(self._when, self._visible, strict=True) if history else ()
         return BrowsedQueue(
             name=name,
             fifo=settings.fifo,
@@ -113,71 +120,24 @@ class QueueRecord:
             sent=counts.sent,
             received=counts.received,
             deleted=counts.deleted,
-            sent_per_s=None if rates is None else rates.sent,
-            received_per_s=None if rates is None else rates.received,
-            deleted_per_s=None if rates is None else rates.deleted,
+            sent_per_s=per_s[0],
+            received_per_s=per_s[1],
+            deleted_per_s=per_s[2],
             counted_at_ms=self.counted_at_ms + ahead_ms,
-            history=[(at_ms + ahead_ms, visible) for at_ms, visible in zip(self._when, self._visible, strict=True)]
-            if history
-            else [],
+            history=[(at_ms + ahead_ms, visible) for at_ms, visible in points],
         )
-
-    def _note_totals(self, totals: Totals) -> None:
-        """Rates are over at least some seconds where there are that many: from ``_earlier``, which ``_later`` becomes.
-
-        Totals that fell are those of a store that was opened anew, or of another queue of this name.
-        """
-        if any(now < before for now, before in zip(totals, self._later, strict=True)):
-            self._earlier = self._later = totals
-        if totals.at_ms - self._later.at_ms >= _RATE_MS:
-            self._earlier, self._later = self._later, totals
-        self.rates = _rates(self._earlier, totals)
-
-    def _note_visible(self, now_ms: int) -> None:
-        if self._when and now_ms - self._when[-1] < SECOND_MS:
-            self._visible[-1] = self.counts.visible
-            return
-        if len(self._when) == HISTORY_MAX:
-            del self._when[0], self._visible[0]
-        self._when.append(now_ms)
-        self._visible.append(self.counts.visible)
-
-
-def _age(record: QueueRecord) -> float | None:
-    oldest_ms = record.counts.oldest_sent_at_ms
-    return None if oldest_ms is None else -oldest_ms
 
 
 VALUES: Mapping[QueueOrder, Callable[[QueueRecord], float | None]] = {
     QueueOrder.VISIBLE: lambda record: record.counts.visible,
     QueueOrder.IN_FLIGHT: lambda record: record.counts.in_flight,
     QueueOrder.DELAYED: lambda record: record.counts.delayed,
-    QueueOrder.OLDEST: _age,
-    QueueOrder.SENT: lambda record: record.rates and record.rates.sent,
-    QueueOrder.RECEIVED: lambda record: record.rates and record.rates.received,
-    QueueOrder.DELETED: lambda record: record.rates and record.rates.deleted,
+    QueueOrder.OLDEST: lambda record: record.counts.oldest_sent_at_ms and -record.counts.oldest_sent_at_ms,
+    QueueOrder.SENT: lambda record: record.rates and record.rates[0],
+    QueueOrder.RECEIVED: lambda record: record.rates and record.rates[1],
+    QueueOrder.DELETED: lambda record: record.rates and record.rates[2],
 }
 """What an order sorts by, ``None`` for what is not known."""
-
-
-def _counts_of(view: QueueView) -> QueueCounts:
-    assert view.counts is not None, "requested with counts"
-    return view.counts
-
-
-def _totals(counts: QueueCounts, now_ms: int) -> Totals:
-    return Totals(now_ms, counts.sent, counts.received, counts.deleted)
-
-
-def _rates(before: Totals, now: Totals) -> Rates | None:
-    if now.at_ms - before.at_ms < RATE_MS_MIN:
-        return None
-    span_s = (now.at_ms - before.at_ms) / SECOND_MS
-    return Rates(
-        (now.sent - before.sent) / span_s,
-        (now.received - before.received) / span_s,
-        (now.deleted - before.deleted) / span_s,
-    )
 
 
 COUNTED_TOGETHER = 16
@@ -193,44 +153,39 @@ LOOKED_AT_MS = 60 * SECOND_MS
 _NAMES_TOGETHER = 5_000
 _FRESH_MS = SECOND_MS // 2
 _DEAR_S = 0.25
-_DEAR_SHARE = 50  # what takes long to count is counted after so many times that time
+_DEAR_SHARE = 50  # a queue that takes long to count is counted after so many times that time
 
 log = logging.getLogger(__name__)
 
 
-class QueueBook:
+class QueueStatistics:
     """What was last counted of each queue."""
 
     def __init__(self, *, engine: Engine, clock: Clock) -> None:
-        """Ask ``engine``, on its event loop and by its ``clock``; nothing is known yet."""
         self._engine = engine
         self._clock = clock
         self._records: dict[str, QueueRecord] = {}  # by full name, in the order in which they were counted
         self._known: dict[str, list[str]] = {}  # the full names of an account's queues
-        self._looked_at_ms = 0
+        self._requested_at_ms = 0
         self._timer: Timer | None = None
         self._round: asyncio.Task[None] | None = None
         self._brisk_until_ms = 0
         self._brisk_left = 0
 
-    async def round_over(self) -> None:
-        """Return when no round is under way."""
-        if self._round is not None:
-            await asyncio.wait({self._round})
-
     def ask(self, command: BrowseQueues, wait_s: int | None, answer: Done) -> BackgroundRequest:
-        """Answer with a page."""
+        """Call back with a page."""
         return BackgroundRequest(self.browse(command), answer, what="browsing queues")
 
     async def browse(self, command: BrowseQueues) -> BrowsedQueues:
         """Return a page; raises ``VeilmqError``."""
-        self._looked_at_ms = self._clock.now_ms()
+        self._requested_at_ms = self._clock.now_ms()
         if command.names is not None:
             return await self._named(command, command.names)
         names = await self._found(command)
         if command.order is not QueueOrder.NAME:
             await self._count([name for name in names if name not in self._records][:COUNTED_AT_FIRST])
-        self._go_round()
+        if self._timer is None:
+            self._go_round()
         page = self._sorted(command, names)[command.first : command.first + command.count]
         await self._count(page)
         shown = [self._shown(command, name) for name in self._sorted(command, page)]
@@ -245,10 +200,11 @@ class QueueBook:
             self._brisk_until_ms, self._brisk_left = now_ms + SECOND_MS, BRISK_QUEUES
         new = [name for name in whole if name not in self._records]  # or it would look as if these were gone
         known = [name for name in whole if name in self._records and self._is_due(name)]
-        due = sorted(known, key=self._counted_at_ms)[: self._brisk_left]
+        due = sorted(known, key=lambda name: self._records[name].counted_at_ms)[: self._brisk_left]
         self._brisk_left = max(self._brisk_left - len(new) - len(due), 0)
         await self._count(new + due)
-        self._go_round()
+        if self._timer is None:
+            self._go_round()
         found = [name for name in whole if name in self._records]
         shown = [self._shown(command, name) for name in found]
         return BrowsedQueues(queues=shown, in_all=len(found), counted=len(found))
@@ -275,8 +231,6 @@ class QueueBook:
         wanted, start = command.search.lower(), len(account) + 1
         return [name for name in whole if wanted in name[start:].lower()]
 
-    # In which order, and what of it.
-
     def _sorted(self, command: BrowseQueues, names: list[str]) -> list[str]:
         """Return ``names``, which are in order, as wanted; what is not known, or may not be, comes last."""
         order = command.order
@@ -299,25 +253,16 @@ class QueueBook:
             return BrowsedQueue(name=own)
         return record.shown(own, history=command.history, ahead_ms=self._clock.shown_ms(0))
 
-    # Counting.
-
-    def _counted_at_ms(self, name: str) -> int:
+    def _is_due(self, name: str, at_least_ms: float = _FRESH_MS) -> bool:
+        """Return whether counting a queue anew is worth its cost: one that takes long to count is counted seldom."""
         record = self._records.get(name)
-        return 0 if record is None else record.counted_at_ms
-
-    def _is_due(self, name: str) -> bool:
-        """Tell whether there is something new to be learnt of a queue, at a bearable price."""
-        record = self._records.get(name)
-        return record is None or self._clock.now_ms() - record.counted_at_ms >= max(_FRESH_MS, _rest_ms(record))
+        if record is None:
+            return True
+        rest_ms = record.cost_s * _DEAR_SHARE * SECOND_MS if record.cost_s >= _DEAR_S else 0.0
+        return self._clock.now_ms() - record.counted_at_ms >= max(at_least_ms, rest_ms)
 
     async def _count(self, names: Iterable[str]) -> None:
-        """Count queues anew, but those that were just counted at a high price."""
-        now_ms = self._clock.now_ms()
-        due = [
-            name
-            for name in names
-            if (record := self._records.get(name)) is None or now_ms - record.counted_at_ms >= _rest_ms(record)
-        ]
+        due = [name for name in names if self._is_due(name, 0.0)]
         for first in range(0, len(due), COUNTED_TOGETHER):
             await self._count_together(due[first : first + COUNTED_TOGETHER])
 
@@ -354,15 +299,14 @@ class QueueBook:
             record.take(result, now_ms, cost_s=cost_s)
         self._records[name] = record
 
-    # In rounds.
-
     def _go_round(self) -> None:
         """Count all queues in rounds while pages are requested."""
-        if self._timer is None and self._round is None:
-            self._round = asyncio.ensure_future(self._turn())
+        self._timer = None
+        if self._round is None:
+            self._round = asyncio.ensure_future(self._count_round())
 
-    async def _turn(self) -> None:
-        """Count all that were never counted, then some of those counted longest ago; arrange for the next turn."""
+    async def _count_round(self) -> None:
+        """Count all that were never counted, then some of those counted longest ago; arrange for the next round."""
         try:
             names = [name for account in self._known.values() for name in account]
             await self._count([name for name in names if name not in self._records])
@@ -374,16 +318,12 @@ class QueueBook:
         finally:
             self._round = None
         now_ms = self._clock.now_ms()
-        if now_ms - self._looked_at_ms < LOOKED_AT_MS:
-            self._timer = self._clock.call_at(now_ms + SECOND_MS, self._next_turn)
-
-    def _next_turn(self) -> None:
-        self._timer = None
-        self._go_round()
+        if now_ms - self._requested_at_ms < LOOKED_AT_MS:
+            self._timer = self._clock.call_at(now_ms + SECOND_MS, self._go_round)
 
     def close(self) -> None:
         """Count nothing more."""
-        self._looked_at_ms = -LOOKED_AT_MS
+        self._requested_at_ms = -LOOKED_AT_MS
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -394,8 +334,3 @@ class QueueBook:
 
 def _may_see(command: BrowseQueues, record: QueueRecord) -> bool:
     return command.may_see is None or command.may_see(record.view)
-
-
-def _rest_ms(record: QueueRecord) -> float:
-    """Return how long a queue is not counted after it was: next to nothing but where that took long."""
-    return record.cost_s * _DEAR_SHARE * SECOND_MS if record.cost_s >= _DEAR_S else 0.0

@@ -12,53 +12,250 @@ For each Service of a namespace, Kubernetes gives every container seven variable
 ("Environment variables" in its documentation of Services). A Service called ``veilmq`` makes that
 ``VEILMQ_SERVICE_HOST`` and so on. They are no settings and are skipped, but for those that have the name of a setting:
 ``VEILMQ_PORT`` cannot be both.
+
+Two settings are lists of hosts. ``AllowList`` names hosts, addresses and networks that may be pushed to, each perhaps
+with one port. What is no address of the public internet (loopback, private, link-local with the metadata of clouds, and
+the other special blocks of IANA's registries) is allowed by a network within such a block alone: neither by a name that
+happens to lead there, nor by a network as wide as all addresses.
 """
 
+# ruff: noqa: RUF009 (_setting returns a dataclass field)
+
 import difflib
-import ipaddress
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from veilmq.core import limits
 from veilmq.core.limits import Range
 from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT
-from veilmq.server.setting_kinds import (
-    FILE,
-    FOLDER,
-    HOSTS,
-    PEERS,
-    PLACE,
-    WEB_URL,
-    Kind,
-    SettingValue,
-    Stores,
-    Switch,
-    WholeNumber,
-    matching,
-    one_of,
-)
-from veilmq.store.urls import without_passwords
+from veilmq.store.urls import split_urls, without_passwords
 from veilmq.wire.exchange import REGION_PATTERN
 
-ENVIRONMENT_PREFIX = "VEILMQ_"
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
 
-_HOST = matching(r"[A-Za-z0-9.:_-]+(%[A-Za-z0-9]+)?", "an IP address or a host name", "HOST")
-_PORT = WholeNumber(Range(minimum=0, maximum=65_535, default=0), placeholder="PORT")
-_REGION = matching(REGION_PATTERN, "1 to 32 lower-case letters, digits and hyphens", "NAME")
-_ACCOUNT = matching(r"[0-9]{12}", "12 digits, as text", "DIGITS")
+
+class Addresses:
+    """A list as ``10.1.2.3, 10.2.0.0/16, fd00::/8``: a container of addresses, empty for ``None``."""
+
+    def __init__(self, text: str | None) -> None:
+        """Raises ``ValueError`` for what is no list of addresses, or has a network of all addresses."""
+        entries = [] if text is None else text.split(",")
+        self._networks: list[Network] = [ip_network(each.strip()) for each in entries]
+        if any(network.prefixlen == 0 for network in self._networks):
+            raise ValueError(text)
+
+    def __contains__(self, address: Address) -> bool:
+        return any(address in network for network in self._networks)
+
+
+_SPECIAL_4 = (
+    "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 "
+    "192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4"
+)
+_SPECIAL_6 = (  # those that lead to IPv4 addresses by another way are among them
+    "::/96 ::ffff:0:0/96 64:ff9b::/96 64:ff9b:1::/48 100::/64 2001::/23 2001:db8::/32 2002::/16 3fff::/20 5f00::/16 "
+    "fc00::/7 fe80::/10 fec0::/10 ff00::/8"
+)
+_SPECIAL: dict[int, list[Network]] = {
+    4: [ip_network(block) for block in _SPECIAL_4.split()],
+    6: [ip_network(block) for block in _SPECIAL_6.split()],
+}
+_WITH_PORT = re.compile(r"(?:\[(?P<address>[^\]]+)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]{1,5})")
+_NAME = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
+
+
+class _Entry(NamedTuple):
+    """Either ``name`` (in lower case) or ``network`` is given; without a ``port`` all are allowed."""
+
+    name: str
+    network: Network | None
+    special: bool
+    port: int | None
+
+
+class AllowList:
+    """What a server may push to; an empty list allows nothing."""
+
+    def __init__(self, text: str) -> None:
+        """Read entries between commas; raises ``ValueError`` for what is none."""
+        self._entries = [_entry(entry.strip()) for entry in text.split(",") if entry.strip()]
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    @property
+    def has_networks(self) -> bool:
+        """Whether an address may be allowed that no name is."""
+        return any(entry.network is not None for entry in self._entries)
+
+    def names(self, host: str, port: int) -> bool:
+        """Return whether the host of that name, in lower case, is allowed at ``port``, wherever it is in public."""
+        return any(entry.name == host and entry.port in (None, port) for entry in self._entries if entry.name)
+
+    def holds(self, address: Address, port: int, *, named: bool) -> bool:
+        """Return whether ``address`` may be connected to at ``port``; ``named``: its host is allowed by name."""
+        plain = unmapped(address)
+        special = is_special(plain)
+        if named and not special:
+            return True
+        return any(
+            plain in entry.network and entry.port in (None, port)
+            for entry in self._entries
+            if entry.network is not None and (entry.special or not special)
+        )
+
+
+def unmapped(address: Address) -> Address:
+    """Return the IPv4 address that an IPv6 address only writes otherwise, or the address itself."""
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+def is_special(address: Address) -> bool:
+    """Return whether ``address`` is no address of the public internet."""
+    return any(address in block for block in _SPECIAL[address.version])
+
+
+def _entry(text: str) -> _Entry:
+    host, port = text, cast(int | None, None)
+    with_port = _WITH_PORT.fullmatch(text)
+    if with_port is not None:
+        host, port = with_port["address"] or with_port["host"], int(with_port["port"])
+        if not 1 <= port <= 65_535:
+            raise ValueError(text)
+    try:
+        network = ip_network(host)
+    except ValueError:
+        if not _NAME.fullmatch(host):
+            raise
+        return _Entry(host.lower(), None, False, port)
+    first, last = network.network_address, network.broadcast_address
+    return _Entry("", network, any(first in block and last in block for block in _SPECIAL[network.version]), port)
+
+
+SettingValue = str | int | bool | Path | None
+"""A setting's value once it was read."""
+
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+
+class Kind(NamedTuple):
+    """One kind of value; ``placeholder`` stands for a value in help, ``allowed`` follows the words "must be".
+
+    ``read`` takes text (from a flag or the environment) or what a settings file held, and returns the typed value or
+    raises ``ValueError``. It returns a typed value unchanged, so the same rule checks settings built in a program. Only
+    a program can give ``None``.
+    """
+
+    placeholder: str
+    allowed: str
+    read: Callable[[Any], SettingValue]
+
+    def holds(self, value: SettingValue) -> bool:
+        """Return whether ``value`` is a typed value of this kind."""
+        try:
+            return self.read(value) == value
+        except ValueError:
+            return False
+
+
+def whole_number(allowed: Range, placeholder: str = "N") -> Kind:
+    """Return the kind of a number in a range, or its digits."""
+
+    def read(raw: object) -> int:
+        if isinstance(raw, str) and _NUMBER.fullmatch(raw):
+            raw = int(raw)
+        if isinstance(raw, bool) or not isinstance(raw, int) or not allowed.holds(raw):
+            raise ValueError(raw)
+        return raw
+
+    return Kind(placeholder, f"a whole number from {allowed.minimum} to {allowed.maximum}", read)
+
+
+def _text(placeholder: str, allowed: str, check: Callable[[str], object], *, optional: bool = False) -> Kind:
+    """Return the kind of text for which ``check`` returns something true: a file's number has lost leading zeros."""
+
+    def read(raw: object) -> str | None:
+        if raw is None and optional:
+            return None
+        if not isinstance(raw, str) or not check(raw):
+            raise ValueError(raw)
+        return raw
+
+    return Kind(placeholder, allowed, read)
+
+
+def _one_of(placeholder: str, *values: str) -> Kind:
+    return _text(placeholder, f"one of {', '.join(values)}", values.__contains__)
+
+
+def _read_switch(raw: object) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    if raw not in ("true", "false"):
+        raise ValueError(raw)
+    return raw == "true"
+
+
+def _read_path(raw: object) -> Path | None:
+    if raw is None or isinstance(raw, Path):
+        return raw
+    if not isinstance(raw, str) or not raw or "\0" in raw:
+        raise ValueError(raw)
+    return Path(raw)
+
+
+def _read_stores(raw: object) -> str | None:
+    if raw is None:
+        return None
+    if isinstance(raw, list) and all(isinstance(each, str) for each in raw):
+        raw = ",".join(raw)
+    if not isinstance(raw, str):
+        raise ValueError(raw)
+    return ",".join(split_urls(raw))
+
+
+SWITCH = Kind("", "true or false", _read_switch)
+"""As a flag it has no value and means true."""
+
+STORES = Kind(
+    "URL",
+    "a URL that begins with postgresql://, or several with commas between, each port from 1 to 65535",
+    _read_stores,
+)
+_FOLDER = Kind("DIR", "the path of a folder", _read_path)
+_FILE = Kind("FILE", "the path of a file", _read_path)
+_HOST = _text("HOST", "an IP address or a host name", re.compile(r"[A-Za-z0-9.:_-]+(%[A-Za-z0-9]+)?").fullmatch)
+_PORT = whole_number(Range(minimum=0, maximum=65_535, default=0), "PORT")
+_REGION = _text("NAME", "1 to 32 lower-case letters, digits and hyphens", re.compile(REGION_PATTERN).fullmatch)
+_ACCOUNT = _text("DIGITS", "12 digits, as text", re.compile(r"[0-9]{12}").fullmatch)
+_PEERS = _text(
+    "ADDRESSES", "IP addresses and networks with commas between, none of all addresses", Addresses, optional=True
+)
+_PLACE = _text("URL", "the path of a folder, or a URL", lambda raw: raw and raw.isprintable(), optional=True)
+_ATTRIBUTE = _text(
+    "NAME", "1 to 256 letters, digits, hyphens, underscores and dots", re.compile(r"[A-Za-z0-9_.-]{1,256}").fullmatch
+)
+_HOSTS = _text(
+    "HOSTS",
+    "host names, addresses and networks, each perhaps with a port, with commas between",
+    AllowList,
+    optional=True,
+)
+_WEB_URL = _text(
+    "URL", "a URL that begins with http:// or https://", re.compile(r"https?://[!-~]+").fullmatch, optional=True
+)
 _DATA = Path("veilmq-data")
+
+ENVIRONMENT_PREFIX = "VEILMQ_"
 ONE_STORE = "one of store, data and memory"
-_EVENT_LOG = one_of("auto", "off", "closed", placeholder="WHAT")
-_ATTRIBUTE = matching(r"[A-Za-z0-9_.-]{1,256}", "1 to 256 letters, digits, hyphens, underscores and dots", "NAME")
-_DURABILITY = one_of("strict", "standard", placeholder="MODE")
-_STALE_RECEIPTS = one_of("fenced", "act", placeholder="HOW")
-_SMQ_HANDLES = one_of("strict", "lenient", placeholder="HOW")
-_REGIONS = one_of("one", "by-request", placeholder="WHICH")
-_LOG_LEVEL = one_of("debug", "info", "warning", "error", placeholder="LEVEL")
 
 
 class SettingError(ValueError):
@@ -78,16 +275,12 @@ def _setting(default: SettingValue, kind: Kind, description: str) -> Any:
     return field(default=default, metadata={"kind": kind, "description": description})
 
 
-def _number(default: int, description: str, *, minimum: int, maximum: int) -> Any:
+def _number(default: int, minimum: int, maximum: int, description: str) -> Any:
     return _range(Range(minimum=minimum, maximum=maximum, default=default), description)
 
 
 def _range(allowed: Range, description: str) -> Any:
-    return _setting(allowed.default, WholeNumber(allowed), description)
-
-
-def _file(description: str) -> Any:
-    return _setting(None, FILE, description)
+    return _setting(allowed.default, whole_number(allowed), description)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,155 +291,141 @@ class ServerSettings:
     port: int = _setting(9324, _PORT, "Port that queue clients connect to; 0 takes any free one.")
     admin_host: str = _setting("127.0.0.1", _HOST, "Address of the console, health and metrics.")
     admin_port: int = _setting(9325, _PORT, "Port of the console, health and metrics; 0 takes any free one.")
-    data: Path | None = _setting(  # noqa: RUF009 (it answers a dataclass field)
-        _DATA, FOLDER, "Folder that keeps the queues; made when missing."
-    )
-    store: str | None = _setting(None, Stores(), "PostgreSQL database that keeps the queues, instead of data.")
+    data: Path | None = _setting(_DATA, _FOLDER, "Folder that keeps the queues; made when missing.")
+    store: str | None = _setting(None, STORES, "PostgreSQL database that keeps the queues, instead of data.")
     store_connections: int = _number(
-        8,
-        "Connections that this server keeps to its database, beside a few for work of its own.",
-        minimum=1,
-        maximum=1_000,
+        8, 1, 1_000, "Connections that this server keeps to its database, beside a few for work of its own."
     )
     durability: str = _setting(
         "strict",
-        _DURABILITY,
+        _one_of("MODE", "strict", "standard"),
         "What a crash of the database may undo: strict, nothing; standard, the last receives, changes and deletes of "
         "standard queues.",
     )
     no_migrate: bool = _setting(
-        False, Switch(), "Do not upgrade the schema of the database at the start: veilmq migrate does."
+        False, SWITCH, "Do not upgrade the schema of the database at the start: veilmq migrate does."
     )
-    insecure: bool = _setting(
-        False, Switch(), "Listen on addresses that other machines reach without knowing who they are."
+    insecure: bool = _setting(False, SWITCH, "Listen on addresses that other machines reach, without authentication.")
+    credentials: Path | None = _setting(
+        None, _FILE, "File of the accounts and keys that may send requests; their signatures are verified."
     )
-    credentials: Path | None = _file(  # noqa: RUF009 (as above)
-        "File of the accounts and keys that may ask; their signatures are verified."
+    tls_certificate: Path | None = _setting(
+        None, _FILE, "Certificate chain of the server in PEM; both ports then speak TLS."
     )
-    tls_certificate: Path | None = _file(  # noqa: RUF009 (as above)
-        "Certificate chain of the server in PEM; both ports then speak TLS."
-    )
-    tls_key: Path | None = _file(  # noqa: RUF009 (as above)
-        "Private key of the certificate in PEM, without a passphrase."
-    )
+    tls_key: Path | None = _setting(None, _FILE, "Private key of the certificate in PEM, without a passphrase.")
     region: str = _setting("us-east-1", _REGION, "Region in the ARNs of queues.")
     regions: str = _setting(
-        "one", _REGIONS, "Regions that queues are in: one, the server's own; by-request, those that requests name."
+        "one",
+        _one_of("WHICH", "one", "by-request"),
+        "Regions that queues are in: one, the server's own; by-request, those that requests name.",
     )
     account: str = _setting("000000000000", _ACCOUNT, "Account that owns the queues, in their URLs and ARNs.")
-    audit_log: Path | None = _setting(  # noqa: RUF009 (as above)
-        None, FILE, "File that tells who changed what by the console and its API; without it audit.jsonl in data."
+    audit_log: Path | None = _setting(
+        None, _FILE, "File that records changes by the console and its API; without it audit.jsonl in data."
     )
-    recommendations: Path | None = _setting(  # noqa: RUF009 (as above)
-        None, FOLDER, "Folder of recommended timeouts that veilmq pipeline tune writes, for the console."
+    recommendations: Path | None = _setting(
+        None, _FOLDER, "Folder of recommended timeouts that veilmq pipeline tune writes, for the console."
     )
     console_proxy: str | None = _setting(
-        None, PEERS, "Proxies that speak TLS before the console; what they say of their clients is believed."
+        None, _PEERS, "Proxies that speak TLS before the console; what they say of their clients is believed."
     )
-    drain_s_max: int = _number(
-        20, "Seconds that running requests get to finish after SIGTERM.", minimum=0, maximum=3_600
+    drain_s_max: int = _number(20, 0, 3_600, "Seconds that running requests get to finish after SIGTERM.")
+    log_level: str = _setting(
+        "info", _one_of("LEVEL", "debug", "info", "warning", "error"), "The least serious messages that are logged."
     )
-    log_level: str = _setting("info", _LOG_LEVEL, "The least serious messages that are logged.")
     free_space_reserve_bytes: int = _number(
         limits.FREE_SPACE_RESERVE_BYTES,
+        0,
+        2**50,
         "Free disk space in bytes below which sends are refused, so that a full disk can be drained.",
-        minimum=0,
-        maximum=2**50,
     )
     in_flight_max: int = _range(limits.IN_FLIGHT, "Messages of a standard queue that may be in flight at once.")
     fifo_in_flight_max: int = _range(limits.FIFO_IN_FLIGHT, "Messages of a FIFO queue that may be in flight at once.")
     purge_pause_s: int = _number(
-        limits.PURGE_PAUSE_S, "Seconds between two purges of a queue; 0 for no pause.", minimum=0, maximum=86_400
+        limits.PURGE_PAUSE_S, 0, 86_400, "Seconds between two purges of a queue; 0 for no pause."
     )
     queue_name_pause_s: int = _number(
         limits.QUEUE_NAME_PAUSE_S,
+        0,
+        86_400,
         "Seconds before the name of a deleted queue can be used again; 0 for no pause.",
-        minimum=0,
-        maximum=86_400,
     )
     event_log: str = _setting(
         "auto",
-        _EVENT_LOG,
+        _one_of("WHAT", "auto", "off", "closed"),
         "What the event log has of queues that do not say it; auto: closed with events_to, else off.",
     )
-    events_to: str | None = _setting(None, PLACE, "Where the event log is exported to, as Parquet files.")
-    events_period_s: int = _number(
-        60, "Seconds between two exports of the event log, at most.", minimum=1, maximum=86_400
-    )
+    events_to: str | None = _setting(None, _PLACE, "Where the event log is exported to, as Parquet files.")
+    events_period_s: int = _number(60, 1, 86_400, "Seconds between two exports of the event log, at most.")
     events_per_file: int = _number(
-        250_000, "Events that are exported at once, without waiting for the period.", minimum=1, maximum=5_000_000
+        250_000, 1, 5_000_000, "Events that are exported at once, without waiting for the period."
     )
     events_waiting_max: int = _number(
         limits.EVENTS_WAITING_MAX,
+        1,
+        1_000_000_000,
         "Events that may wait to be exported; while so many do, new ones are dropped.",
-        minimum=1,
-        maximum=1_000_000_000,
     )
     routing_attribute: str = _setting(
         ROUTING_ATTRIBUTE_DEFAULT, _ATTRIBUTE, "Message attribute whose text says what kind of work a message is."
     )
-
     stale_receipts: str = _setting(
         "fenced",
-        _STALE_RECEIPTS,
+        _one_of("HOW", "fenced", "act"),
         "What a receipt handle does over SQS once a standard queue's message was received again: fenced, nothing; act, "
         "it deletes and changes, as at Amazon.",
     )
     http_bytes_max: int = _range(
         limits.HTTP_BYTES, "Bytes of large request bodies and of answers that clients do not read, held in memory."
     )
-
     smq_handles: str = _setting(
         "strict",
-        _SMQ_HANDLES,
+        _one_of("HOW", "strict", "lenient"),
         "Which receipt handles act over SMQ: strict, the latest; lenient, also earlier ones of the same receive.",
     )
     smq_message_bytes_max: int = _number(
         limits.SMQ_MESSAGE_BYTES.maximum,
+        limits.SMQ_MESSAGE_BYTES.maximum,
+        limits.MESSAGE_BYTES.maximum,
         "Bytes that a message of a queue can be allowed to have over SMQ, and a batch of them together.",
-        minimum=limits.SMQ_MESSAGE_BYTES.maximum,
-        maximum=limits.MESSAGE_BYTES.maximum,
     )
-
     push_allow: str | None = _setting(
-        None, HOSTS, "Hosts that messages of topics may be pushed to; nothing is pushed anywhere else."
+        None, _HOSTS, "Hosts that messages of topics may be pushed to; nothing is pushed anywhere else."
     )
-    push_parallel_max: int = _number(64, "Messages that are pushed at once, at most.", minimum=1, maximum=1_000)
-    push_key: Path | None = _file(  # noqa: RUF009 (as above)
-        "RSA key in PEM that signs pushes, instead of the one in the data folder."
+    push_parallel_max: int = _number(64, 1, 1_000, "Messages that are pushed at once, at most.")
+    push_key: Path | None = _setting(
+        None, _FILE, "RSA key in PEM that signs pushes, instead of the one in the data folder."
     )
-    push_certificate: Path | None = _file(  # noqa: RUF009 (as above)
-        "Certificate in PEM of push_key, for receivers of pushes."
-    )
+    push_certificate: Path | None = _setting(None, _FILE, "Certificate in PEM of push_key, for receivers of pushes.")
     push_certificate_url: str | None = _setting(
-        None, WEB_URL, "URL that receivers of pushes get the certificate from; this server's own without it."
+        None, _WEB_URL, "URL that receivers of pushes get the certificate from; this server's own without it."
     )
 
     def __post_init__(self) -> None:
-        """Check each value by itself, then those that depend on each other."""
         for row in _ROWS:
-            _check_value(row, getattr(self, row.name))
+            value = getattr(self, row.name)
+            if not row.kind.holds(value):
+                raise SettingError(row.name, value=value, problem=f"must be {row.kind.allowed}")
         if self.store is not None and self.data not in (None, _DATA):
             raise SettingError("data", value=self.data, problem=f"store is given too; give {ONE_STORE}")
         if self.store is None and self.durability != "strict":
-            raise SettingError(
-                "durability",
-                value=self.durability,
-                problem="only a store has it; a data folder always waits for its disk",
-            )
-        _check_reach(self, "host", safe=self.credentials is not None, remedy="credentials (--credentials) or insecure")
-        _check_reach(
-            self,
-            "admin_host",
-            safe=self.credentials is not None and self.tls_certificate is not None,
-            remedy="both credentials (--credentials) and a certificate (--tls-certificate, --tls-key), or insecure",
-        )
-        if self.console_proxy is not None and self.credentials is None:
-            raise SettingError(
-                "console_proxy",
-                value=self.console_proxy,
-                problem="others reach the console through it, so it needs credentials (--credentials)",
-            )
+            problem = "only a store has it; a data folder always waits for its disk"
+            raise SettingError("durability", value=self.durability, problem=problem)
+        signed, encrypted = self.credentials is not None, self.tls_certificate is not None
+        both = "both credentials (--credentials) and a certificate (--tls-certificate, --tls-key), or insecure"
+        for name, safe, remedy in (
+            ("host", signed, "credentials (--credentials) or insecure"),
+            ("admin_host", signed and encrypted, both),
+        ):
+            host = getattr(self, name)
+            if not (safe or self.insecure or _is_loopback(host)):
+                problem = (
+                    "other machines may reach this, and requests need no signature; name a loopback address or add"
+                )
+                raise SettingError(name, value=host, problem=f"{problem} {remedy} (--insecure)")
+        if self.console_proxy is not None and not signed:
+            problem = "others reach the console through it, so it needs credentials (--credentials)"
+            raise SettingError("console_proxy", value=self.console_proxy, problem=problem)
         for pair in (("tls_certificate", "tls_key"), ("push_certificate", "push_key")):
             for name, other in (pair, pair[::-1]):
                 if getattr(self, name) is None and getattr(self, other) is not None:
@@ -255,9 +434,15 @@ class ServerSettings:
             raise SettingError("admin_port", value=self.admin_port, problem="must differ from port")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One row of the schema."""
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False  # any other name may mean any address
+
+
+class Setting(NamedTuple):
+    """One row of the table."""
 
     name: str
     kind: Kind
@@ -282,52 +467,20 @@ class Setting:
         return str(self.default).lower() if isinstance(self.default, bool) else str(self.default)
 
 
-def _row(declared: Field[Any]) -> Setting:
-    return Setting(name=declared.name, default=cast(SettingValue, declared.default), **declared.metadata)
-
-
-_ROWS = tuple(_row(declared) for declared in fields(ServerSettings))
+_ROWS = tuple(
+    Setting(row.name, row.metadata["kind"], cast(SettingValue, row.default), row.metadata["description"])
+    for row in fields(ServerSettings)
+)
 
 MEMORY = Setting(
-    name="memory",
-    kind=Switch(),
-    default=False,
-    description="Keep everything in memory and nothing anywhere else, instead of data: for tests.",
+    "memory", SWITCH, False, "Keep everything in memory and nothing anywhere else, instead of data: for tests."
 )
 """The one setting that is no field of its own: it stands for ``data=None``, which no source can write."""
-
 
 _AFTER_DATA = [row.name for row in _ROWS].index("data") + 1
 
 SETTINGS = (*_ROWS[:_AFTER_DATA], MEMORY, *_ROWS[_AFTER_DATA:])
 """Every setting that a flag, a variable or a file can give, in the order of help and documentation."""
-
-
-def _check_value(row: Setting, value: SettingValue) -> None:
-    try:
-        unchanged = row.kind.read(value) == value
-    except ValueError:
-        unchanged = False
-    if not unchanged:
-        raise SettingError(row.name, value=value, problem=f"must be {row.kind.allowed}")
-
-
-def _check_reach(settings: ServerSettings, name: str, *, safe: bool, remedy: str) -> None:
-    """Refuse an address that other machines may reach, unless callers have to sign."""
-    host = getattr(settings, name)
-    if not (safe or settings.insecure or _is_loopback(host)):
-        problem = "other machines may reach this, and nobody is asked who it is; name a loopback address or add"
-        raise SettingError(name, value=host, problem=f"{problem} {remedy} (--insecure)")
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False  # any other name may mean any address
-
 
 _SERVICE = re.compile(
     r"VEILMQ_(?:[A-Z0-9_]+_)?(?:"
@@ -336,22 +489,12 @@ _SERVICE = re.compile(
 )
 _SERVICE_PORT = re.compile(r"VEILMQ_(?:[A-Z0-9_]+_)?PORT")
 _LINK = re.compile(r"(?:tcp|udp|sctp)://[^/\s]+:[0-9]+")
+"""What Kubernetes gives to ``<SERVICE>_PORT``, for example tcp://10.0.0.1:9324."""
 
 REMEDY = (
     "this is what Kubernetes sets for a Service of that name; "
     "put enableServiceLinks: false into the pod's spec, or rename the Service"
 )
-
-
-def is_link(value: str) -> bool:
-    """Tell whether ``value`` is one that Kubernetes gives to ``<SERVICE>_PORT``, for example tcp://10.0.0.1:9324."""
-    return _LINK.fullmatch(value) is not None
-
-
-def is_of_service(name: str, value: str) -> bool:
-    """Tell whether a variable with our prefix describes a Service."""
-    return _SERVICE.fullmatch(name) is not None or (_SERVICE_PORT.fullmatch(name) is not None and is_link(value))
-
 
 FILE_NAME = "veilmq.toml"
 """Read from the working directory when no file is named, if it is there."""
@@ -363,11 +506,10 @@ VARIABLES_OF_OTHERS = frozenset({FILE_VARIABLE, "VEILMQ_ENDPOINT"})
 """Variables with our prefix that are no settings: the file's name, and that of the client commands."""
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A value that was read, and the words that say where it stood."""
+class Given(NamedTuple):
+    """A value, and the words that say where it stood."""
 
-    value: SettingValue
+    value: Any
     origin: str
 
 
@@ -378,56 +520,43 @@ def resolve(*, flags: Mapping[str, object], environment: Mapping[str, str], file
     flag named, ``None`` for the one that the environment names, or ``veilmq.toml`` where that exists.
     """
     given = _from_file(file, environment) | _from_environment(environment)
-    given |= _read({row.name: (flags[row.name], f"flag {row.flag}") for row in SETTINGS if row.name in flags})
-    values: dict[str, Any] = {name: one.value for name, one in given.items()}
+    given |= _read({row.name: Given(flags[row.name], f"flag {row.flag}") for row in SETTINGS if row.name in flags})
     try:
-        return ServerSettings(**values)
+        return ServerSettings(**{name: one.value for name, one in given.items()})
     except SettingError as error:
         origin = given[error.name].origin if error.name in given else "default"
         raise SettingError(error.name, value=error.value, origin=origin, problem=error.problem) from None
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
+    known = {row.variable: row.name for row in SETTINGS}
+    given: dict[str, Given] = {}
     ours = {name for name in environment if name.startswith(ENVIRONMENT_PREFIX)} - VARIABLES_OF_OTHERS
-    known = {row.variable: row for row in SETTINGS}
-    ours = {name for name in ours if name in known or not is_of_service(name, environment[name])}
+    links = {name for name in ours if _LINK.fullmatch(environment[name])}
+    of_services = {
+        name for name in ours if _SERVICE.fullmatch(name) or (name in links and _SERVICE_PORT.fullmatch(name))
+    }
+    ours -= of_services - known.keys()
     _refuse_unknown(ours, known=known, origin="environment")
-    _refuse_links(ours, environment=environment, known=known)
-    return _read({known[name].name: (environment[name], f"environment variable {name}") for name in ours})
-
-
-def _refuse_links(names: Iterable[str], *, environment: Mapping[str, str], known: Mapping[str, Setting]) -> None:
-    for name in sorted(names):
-        if is_link(environment[name]):
-            origin = f"environment variable {name}"
-            raise SettingError(known[name].name, value=environment[name], origin=origin, problem=REMEDY)
+    for name in sorted(ours):
+        given[known[name]] = Given(environment[name], f"environment variable {name}")
+        if name in links:
+            raise SettingError(known[name], value=environment[name], origin=given[known[name]].origin, problem=REMEDY)
+    return _read(given)
 
 
 def _from_file(named: Path | None, environment: Mapping[str, str]) -> dict[str, Given]:
-    path = _find_file(named, environment)
-    if path is None:
+    path = Path(environment.get(FILE_VARIABLE, FILE_NAME)) if named is None else named
+    if named is None and FILE_VARIABLE not in environment and not path.exists():
         return {}
-    found = _parse(path)
-    _refuse_unknown(found, known=[row.name for row in SETTINGS], origin=f"file {path}")
-    return _read({name: (value, f"file {path}") for name, value in found.items()})
-
-
-def _find_file(named: Path | None, environment: Mapping[str, str]) -> Path | None:
-    if named is not None:
-        return named
-    if FILE_VARIABLE in environment:
-        return Path(environment[FILE_VARIABLE])
-    usual = Path(FILE_NAME)
-    return usual if usual.exists() else None
-
-
-def _parse(path: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingError("config", value=path, problem=f"cannot be read: {error.strerror}") from None
     except ValueError as error:  # not UTF-8, or not TOML
         raise SettingError("config", value=path, problem=f"is not a TOML file: {error}") from None
+    _refuse_unknown(found, known=[row.name for row in SETTINGS], origin=f"file {path}")
+    return _read({name: Given(value, f"file {path}") for name, value in found.items()})
 
 
 def _refuse_unknown(names: Iterable[str], *, known: Iterable[str], origin: str) -> None:
@@ -438,9 +567,17 @@ def _refuse_unknown(names: Iterable[str], *, known: Iterable[str], origin: str) 
         raise SettingError(name, origin=origin, problem=f"unknown setting; {hint}")
 
 
-def _read(raw: Mapping[str, tuple[object, str]]) -> dict[str, Given]:
-    """Read one source; what it says of the place of messages takes the place of all that weaker sources say of it."""
-    given = {row.name: _read_one(row, *raw[row.name]) for row in SETTINGS if row.name in raw}
+def _read(raw: Mapping[str, Given]) -> dict[str, Given]:
+    """Read one source; the place of messages that it names replaces all that weaker sources say of it."""
+    given: dict[str, Given] = {}
+    for row in SETTINGS:
+        if row.name in raw:
+            value, origin = raw[row.name]
+            try:
+                given[row.name] = Given(row.kind.read(value), origin)
+            except ValueError:
+                problem = f"must be {row.kind.allowed}"
+                raise SettingError(row.name, value=value, origin=origin, problem=problem) from None
     if MEMORY.name in given and not given[MEMORY.name].value:
         del given[MEMORY.name]
     places = [name for name in ("data", MEMORY.name, "store") if name in given]
@@ -453,11 +590,3 @@ def _read(raw: Mapping[str, tuple[object, str]]) -> dict[str, Given]:
         given = {"data": Given(None, origin), "store": Given(None, origin)} | given
     given.pop(MEMORY.name, None)
     return given
-
-
-def _read_one(row: Setting, value: object, origin: str) -> Given:
-    try:
-        return Given(row.kind.read(value), origin)
-    except ValueError:
-        problem = f"must be {row.kind.allowed}"
-        raise SettingError(row.name, value=value, origin=origin, problem=problem) from None

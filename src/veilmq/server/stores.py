@@ -11,11 +11,10 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from veilmq.core.commands import Clock, Engine, MaySend
 from veilmq.core.errors import VeilmqError
-from veilmq.core.receipts import EventCounts
 from veilmq.events import EventsError
 from veilmq.server.http import Connections
 from veilmq.server.process import Shutdown
@@ -27,31 +26,6 @@ from veilmq.store.sqlite import SqliteStore, conversion
 from veilmq.store.sqlite.copying import FolderSource, FolderTarget, back_up
 from veilmq.store.sqlite.database import EngineOptions, FolderError, FolderLock, database_of
 from veilmq.store.urls import split_urls, without_passwords
-
-
-class EventExports(Protocol):
-    """What a server needs of an exporter."""
-
-    failures: int
-
-    def start(self) -> None:
-        """Look now and then from here on."""
-
-    async def flush(self) -> EventCounts:
-        """Export everything that waits now; raises ``EventsError`` when that failed."""
-
-    async def close(self) -> None:
-        """Export what is left and look no more."""
-
-    def cut(self) -> None:
-        """Make ``close`` end now."""
-
-
-def log_of(settings: ServerSettings) -> str:
-    """Return what queues log that do not say it themselves."""
-    if settings.event_log != "auto":
-        return settings.event_log
-    return "off" if settings.events_to is None else "closed"
 
 
 def place_of(settings: ServerSettings) -> Any:
@@ -71,15 +45,16 @@ def place_of(settings: ServerSettings) -> Any:
 @asynccontextmanager
 async def exporting(
     settings: ServerSettings, target: Any, *, engine: Engine, clock: Clock, shutdown: Shutdown
-) -> AsyncIterator[EventExports | None]:
+) -> AsyncIterator[Any]:
     """Export the events of ``engine`` to ``target``, which is ``place_of`` the settings, while the context lasts.
 
-    At its end what is left is exported, as long as ``shutdown`` allows. Gives ``None`` where there is no target.
+    At its end what is left is exported, as long as ``shutdown`` allows. Gives the ``events.exporter.Exporter``, or
+    ``None`` where there is no target.
     """
     if target is None:
         yield None
         return
-    exporter: EventExports = import_module("veilmq.events.exporter").Exporter(
+    exporter = import_module("veilmq.events.exporter").Exporter(
         execute=partial(execute, engine),
         clock=clock,
         target=target,
@@ -147,34 +122,36 @@ def postgres_parts(what: str) -> Any:
 
 
 def sqlite_options(settings: ServerSettings) -> EngineOptions:
-    """Return what of ``settings`` is that of the store on SQLite."""
-    return EngineOptions(
-        free_space_reserve_bytes=settings.free_space_reserve_bytes,
-        in_flight_max=settings.in_flight_max,
-        fifo_in_flight_max=settings.fifo_in_flight_max,
-        purge_pause_s=settings.purge_pause_s,
-        queue_name_pause_s=settings.queue_name_pause_s,
-        event_log=log_of(settings),
-        routing_attribute=settings.routing_attribute,
-        events_waiting_max=settings.events_waiting_max,
-    )
+    """Return the options of the store on SQLite."""
+    return EngineOptions(free_space_reserve_bytes=settings.free_space_reserve_bytes, **_options(settings))
 
 
 def postgres_options(settings: ServerSettings) -> Any:
-    """Return what of ``settings`` is that of the store on PostgreSQL."""
+    """Return the options of the store on PostgreSQL."""
     parts = postgres_parts("store (--store)")
     return parts.PostgresOptions(
         migrates=not settings.no_migrate,
         connections=settings.store_connections,
         durability=parts.Durability(settings.durability),
-        in_flight_max=settings.in_flight_max,
-        fifo_in_flight_max=settings.fifo_in_flight_max,
-        purge_pause_s=settings.purge_pause_s,
-        queue_name_pause_s=settings.queue_name_pause_s,
-        event_log=log_of(settings),
-        routing_attribute=settings.routing_attribute,
-        events_waiting_max=settings.events_waiting_max,
+        **_options(settings),
     )
+
+
+_OF_BOTH = (
+    "in_flight_max",
+    "fifo_in_flight_max",
+    "purge_pause_s",
+    "queue_name_pause_s",
+    "routing_attribute",
+    "events_waiting_max",
+)
+
+
+def _options(settings: ServerSettings) -> dict[str, Any]:
+    event_log = settings.event_log
+    if event_log == "auto":
+        event_log = "off" if settings.events_to is None else "closed"
+    return {"event_log": event_log, **{name: getattr(settings, name) for name in _OF_BOTH}}
 
 
 async def copy_store(source: str, target: str, *, clock: SystemClock, progress: Progress | None = None) -> int:
@@ -183,27 +160,6 @@ async def copy_store(source: str, target: str, *, clock: SystemClock, progress: 
     Return how many messages there are. Raises ``CopyRefused`` when that is not possible, ``StoreError`` when a driver
     is missing; the target is then as it was.
     """
-    _refuse_several(source, target)
-    try:
-        async with AsyncExitStack() as stack:
-            if _is_url(source) != _is_url(target):
-                reader = await _source(stack, source, clock)
-                filled = await _target(stack, target)
-                return await copy(reader, filled, progress=progress)
-            if not _is_url(source):
-                return _copy_folder(stack, Path(source), Path(target), progress)
-            databases = [await _held(stack, each) for each in (source, target)]
-            return int(await _postgres().copy_tables(*databases, progress=progress))
-    except (FolderError, VeilmqError) as error:
-        raise CopyRefused(str(error)) from error
-
-
-def _is_url(place: str) -> bool:
-    return "://" in place
-
-
-def _refuse_several(source: str, target: str) -> None:
-    """Raise ``CopyRefused`` where several databases are named as one store, and say what to do instead."""
     for place, remedy in ((source, _FROM_SEVERAL), (target, _TO_SEVERAL)):
         try:
             names = [without_passwords(url) for url in split_urls(place)]
@@ -211,6 +167,23 @@ def _refuse_several(source: str, target: str) -> None:
             continue
         if names[1:]:
             raise CopyRefused(f"{' and '.join(names)} are {len(names)} databases, and {remedy}")
+    try:
+        async with AsyncExitStack() as stack:
+            if _is_url(source) != _is_url(target):
+                return await copy(await _source(stack, source, clock), await _target(stack, target), progress=progress)
+            if _is_url(source):
+                databases = [await _held(stack, each) for each in (source, target)]
+                return int(await _postgres().copy_tables(*databases, progress=progress))
+            folder = Path(source)
+            database_of(folder, "--from")
+            stack.enter_context(FolderLock(folder))
+            return int(back_up(folder, Path(target), progress=progress)["messages"])
+    except (FolderError, VeilmqError) as error:
+        raise CopyRefused(str(error)) from error
+
+
+def _is_url(place: str) -> bool:
+    return "://" in place
 
 
 _FROM_SEVERAL = (
@@ -233,13 +206,6 @@ async def _target(stack: AsyncExitStack, place: str) -> Any:
     if _is_url(place):
         return _postgres().DatabaseTarget(await _held(stack, place))
     return stack.enter_context(FolderTarget(Path(place)))
-
-
-def _copy_folder(stack: AsyncExitStack, source: Path, target: Path, progress: Progress | None) -> int:
-    """Copy a folder as it is; return how many messages there are."""
-    database_of(source, "--from")
-    stack.enter_context(FolderLock(source))
-    return int(back_up(source, target, progress=progress)["messages"])
 
 
 async def _held(stack: AsyncExitStack, place: str) -> Any:

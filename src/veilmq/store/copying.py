@@ -162,7 +162,9 @@ class Source(ABC):
     async def queues(self) -> list[CopiedQueue]:
         """Return all queues, by number."""
         rows = await self.fetch("SELECT queue_id, name, settings, created_at, modified_at FROM queue ORDER BY queue_id")
-        return [self.shown(CopiedQueue(number, name, read_settings(text), *times)) for number, name, text, *times in rows]
+        return [
+            self.shown(CopiedQueue(number, name, read_settings(text), *times)) for number, name, text, *times in rows
+        ]
 
     async def rows(self, table: str) -> list[tuple[Any, ...]]:
         """Return the rows of one of ``TABLES``."""

@@ -369,8 +369,8 @@ class FaultPlan:
     def _play(self, request: Request, handler: Handler) -> Pending | None:
         protocol = protocol_of(request)
         found = None if protocol is None else protocol.read(request)
-        if protocol is not None and found is not None and found.action in protocol.labels:
-            action = protocol.labels[found.action]
+        if protocol is not None and found is not None and found[0] in protocol.labels:
+            action = protocol.labels[found[0]]
             fault = self._next(action)
             if fault is not None:
                 happened = partial(self._note, Happened(action, fault))

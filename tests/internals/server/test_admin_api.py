@@ -28,12 +28,11 @@ from veilmq.server.admin_api import InProcessClient
 from veilmq.server.authentication import Authentication
 from veilmq.server.dispatch import Dispatcher
 from veilmq.server.long_polling import LongPolls
-from veilmq.server.metrics import Metrics
-from veilmq.server.permissions import Permissions
+from veilmq.server.permissions import Permissions, PolicyDecisions
 from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import RunningServer, VirtualClock
-from veilmq.wire.exchange import caller_named
+from veilmq.wire.exchange import RequestContext, caller_named
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.v1.queues import RANGES
 from veilmq.wire.v1.routes import ROUTES, SHAPES, place_of
@@ -53,7 +52,6 @@ READS = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """A server with a queue that has one of everything."""
     with RunningServer() as running, HttpQueueClient(running.endpoint) as client:
         url = Api(running).post("/api/queues/-/jobs/create", {"settings": {"event_log": "closed"}})["url"]
         for number in range(4):
@@ -70,7 +68,6 @@ def server() -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="module")
 def document(server: RunningServer) -> Any:
-    """The description, as the server tells it."""
     return Api(server).get("/api/openapi.json")
 
 
@@ -121,7 +118,6 @@ def test_a_real_answer_is_as_it_says(server: RunningServer, document: Any, name:
 
 @pytest.mark.parametrize("label", [label for label, shape in SHAPES.items() if shape.body is not None])
 def test_a_body_that_it_forbids_is_refused(server: RunningServer, document: Any, label: str) -> None:
-    """And the answer is an error as it says."""
     (route,) = [route for route in ROUTES.values() if route.label == label]
     operation = document["paths"][place_of(route)]["post"]
     body = {"certainly": "unknown"}
@@ -134,7 +130,6 @@ def test_a_body_that_it_forbids_is_refused(server: RunningServer, document: Any,
 
 
 def test_a_body_that_it_allows_is_taken(server: RunningServer, document: Any) -> None:
-    """Ranges are told where the types do not have them."""
     operation = document["paths"]["/api/queues/{account}/{queue}/set"]["post"]
     bodies = schema(document, operation["requestBody"]["content"])
     for name, allowed in RANGES.items():
@@ -176,30 +171,27 @@ class House:
     """A dispatcher on an engine, and the way in; with ``keys`` one that knows accounts."""
 
     def __init__(self, engine: Engine, *, keys: Path | None = None) -> None:
-        """Made in the event loop."""
         self.polls = LongPolls(engine=engine, clock=VirtualClock())
-        self.metrics = Metrics()
         guards: dict[str, Any] = {}
         if keys is not None:
             guards["authentication"] = Authentication(keys, region=REGION, secure=False, wall_s=lambda: 0.0)
-            guards["permissions"] = Permissions(engine, region=REGION, secure=False, wall_s=lambda: 0.0)
-        self.inside = InProcessClient(
-            Dispatcher(polls=self.polls, metrics=self.metrics, host="h", account=OWNER, region=REGION, **guards)
-        )
+            decisions = PolicyDecisions(region=REGION, secure=False, wall_s=lambda: 0.0)
+            guards["permissions"] = Permissions(engine, decisions)
+        context = RequestContext(base_url="", account=OWNER, region=REGION, token_key=engine.token_key)
+        dispatcher = Dispatcher(polls=self.polls, context=context, host="h", **guards)
+        self.metrics = dispatcher.metrics
+        self.inside = InProcessClient(dispatcher)
 
     async def sqs(self, action: str, who: Any = None, peer: str | None = None, **fields: Any) -> Answer:
-        """Ask by an action of SQS."""
         headers = {b"x-amz-target": b"AmazonSQS." + action.encode(), b"host": b"h"}
         return await self.inside.ask(Asked(b"POST", b"/", headers, json.dumps(fields).encode(), who, peer))
 
     async def api(self, target: str, who: Any = None) -> Answer:
-        """Ask for a route of our API."""
         return await self.inside.ask(Asked(b"GET", target.encode(), {b"host": b"h"}, b"", who, None))
 
 
 @asynccontextmanager
 async def housed(keys: Path | None = None) -> AsyncIterator[tuple[House, SqliteStore]]:
-    """Give a house with a queue."""
     engine = SqliteStore(None, clock=VirtualClock())
     try:
         await execute(engine, CreateQueue(queue=QUEUE))
@@ -210,12 +202,10 @@ async def housed(keys: Path | None = None) -> AsyncIterator[tuple[House, SqliteS
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    """A credentials file."""
     return written(tmp_path / "keys.toml")
 
 
 async def parked(house: House, engine: SqliteStore) -> "asyncio.Task[Answer]":
-    """Return a receive that waits for a message."""
     receiving = asyncio.ensure_future(house.sqs("ReceiveMessage", QueueUrl=URL, WaitTimeSeconds=20))
     while not house.polls.parked:
         await asyncio.sleep(0)

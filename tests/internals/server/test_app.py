@@ -41,7 +41,6 @@ class Process:
     """A server process; its endpoint is read from what it prints for people."""
 
     def __init__(self, folder: Path, *, drain_s_max: int = 600) -> None:
-        """Start it and wait until it serves."""
         self.popen = Forked(
             [sys.executable, "-c", MAIN, str(folder), str(drain_s_max)],
             stdout=subprocess.PIPE,
@@ -64,18 +63,15 @@ class Process:
         pytest.fail("no address was printed")
 
     def client(self) -> Any:
-        """Return a boto3 client that does not retry."""
         return boto.client(self.endpoint)
 
     def end(self, *, within_s: float = PATIENCE_S) -> tuple[int, str]:
-        """Return exit status and log once it has ended."""
         _, log = self.popen.communicate(timeout=within_s)
         return self.popen.returncode, log
 
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Process]:
-    """A server process on a folder of its own."""
     started = Process(tmp_path / "data")
     yield started
     started.popen.kill()
@@ -83,7 +79,6 @@ def process(tmp_path: Path) -> Iterator[Process]:
 
 
 def logged(stream: IO[str] | None, word: str) -> None:
-    """Wait for a line of the log."""
     assert stream is not None
     for line in stream:
         if word in line:
@@ -157,7 +152,6 @@ def test_a_second_signal_does_not_wait(process: Process, second: signal.Signals)
 
 
 def test_draining_ends_when_its_time_is_over(tmp_path: Path) -> None:
-    """With no grace at all, who is not done is cut off."""
     process = Process(tmp_path / "data", drain_s_max=0)
     host, port = process.endpoint.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as sender:
@@ -179,14 +173,12 @@ def test_a_second_server_on_the_same_folder_is_refused(process: Process, tmp_pat
 
 
 def test_the_folder_in_use_is_an_error_of_its_own(tmp_path: Path) -> None:
-    """Programs that embed the server can tell."""
     with RunningServer(data=tmp_path), pytest.raises(FolderError, match="use"), RunningServer(data=tmp_path):
         pytest.fail("two servers on one folder")
 
 
 @pytest.mark.parametrize("setting", ["port", "admin_port"])
 def test_a_port_in_use_is_refused(setting: str) -> None:
-    """The error names the address and the flag."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         number = other.getsockname()[1]
         flag = "--" + setting.replace("_", "-")
@@ -278,7 +270,6 @@ def test_queue_urls_have_the_port_where_no_host_is_sent(version: str) -> None:
 
 
 def test_account_and_region_reach_the_replies() -> None:
-    """In the URL and in the ARN of a queue."""
     with RunningServer(account="123456789012", region="eu-central-1") as server:
         sqs = boto.client(server.endpoint)
         url = sqs.create_queue(QueueName="q")["QueueUrl"]
@@ -288,6 +279,5 @@ def test_account_and_region_reach_the_replies() -> None:
 
 
 def test_settings_of_the_store_reach_it() -> None:
-    """The flat fields are the store's options."""
     options = sqlite_options(ServerSettings(free_space_reserve_bytes=7, in_flight_max=8, purge_pause_s=9))
     assert (options.free_space_reserve_bytes, options.in_flight_max, options.purge_pause_s) == (7, 8, 9)

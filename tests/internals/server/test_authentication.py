@@ -14,7 +14,6 @@ from veilmq.server.authentication import Authentication, CredentialsError, load
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A file of two accounts."""
     return written(tmp_path / "keys.toml")
 
 
@@ -29,7 +28,6 @@ def refusal(path: Path) -> str:
 
 
 def test_accounts_and_keys_are_read(path: Path) -> None:
-    """Each key knows whose it is, and when it ends."""
     keys = load(path)
     assert list(keys) == list(SECRETS)
     assert {name: key.caller.account for name, key in keys.items()} == {
@@ -123,7 +121,6 @@ class Wall:
 
 
 def authentication(tmp_path: Path, wall: Wall, text: str = TEXT) -> Authentication:
-    """Return what knows the keys of ``text``."""
     path = written(tmp_path / "keys.toml", text)
     return Authentication(path, region=REGION, secure=False, wall_s=lambda: wall.now_s)
 
@@ -157,7 +154,6 @@ def test_a_key_that_is_not_there_does_not_sign_in(tmp_path: Path, key_id: str, s
 
 
 def test_a_key_ends_by_the_wall_clock(tmp_path: Path) -> None:
-    """For who signs in and for who has signed in."""
     wall = Wall()
     known = authentication(tmp_path, wall, EXPIRING)
     assert known.signed_in("AKIDSHORT", "short") is not None

@@ -7,14 +7,15 @@ Then: publications in slices: asked for until all is in, at the pace of the rate
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from socket import SO_LINGER, SO_RCVBUF, SOL_SOCKET
 from typing import Any, cast
 
 import msgspec
 import pytest
 
-from tests.internals.server.scripted_engine import ScriptedEngine
+from tests.internals.server.scripted_engine import ScriptedEngine, played
 from tests.server.http_host import LARGE, Client, HttpHost, Large, wait_until
 from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage, ClaimPage, Publish, Published, ReadClaim, Stage, Staged
@@ -28,9 +29,8 @@ from veilmq.server.background import (
     READS_AT_ONCE,
     BulkReads,
     BulkStages,
-    OnePublication,
     OrderedReply,
-    Publishing,
+    Publication,
     pieces,
 )
 from veilmq.server.http_parser import Date, Request
@@ -45,12 +45,10 @@ FIRST = ReadClaim(queue="000000000000/q", source="s", number=1, shard=2, cursor=
 
 
 def message(body: str) -> ClaimedMessage:
-    """Return a message with `body`."""
     return ClaimedMessage(bytes(16), body, b"", 0, 0, 1, None)
 
 
 def page(*bodies: str, cursor: str = "") -> ClaimPage:
-    """Return a page of messages with `bodies`."""
     return ClaimPage(messages=[message(body) for body in bodies], cursor=cursor)
 
 
@@ -60,13 +58,11 @@ class Writer:
     content_type = b"text/x"
 
     def __init__(self, log: list[str]) -> None:
-        """Nothing is written."""
         self.log = log
         self.size_bytes = 0
         self.parts: list[str] = []
 
     def add(self, messages: Sequence[ClaimedMessage]) -> None:
-        """Note bodies."""
         bodies = [each.body for each in messages]
         if "bad" in bodies:
             raise ValueError("a defect")
@@ -75,7 +71,6 @@ class Writer:
         self.size_bytes += sum(map(len, bodies))
 
     def finish(self) -> bytes:
-        """Return the bodies, each on a line."""
         return "\n".join(self.parts).encode()
 
 
@@ -83,7 +78,6 @@ class Bench:
     """Bulk reads on a scripted engine."""
 
     def __init__(self) -> None:
-        """Made in the event loop."""
         self.engine = ScriptedEngine()
         self.reads = BulkReads(self.engine, in_thread=self._aside)
         self.log: list[str] = []
@@ -91,7 +85,6 @@ class Bench:
         self.made_aside = 0
 
     def read(self) -> Any:
-        """Begin a read."""
         return self.reads.ask(BulkRead(first=FIRST, writer=lambda: Writer(self.log)), 0, self.heard.append)
 
     async def _aside(self, make: Callable[[], Any]) -> Any:
@@ -107,166 +100,130 @@ class Bench:
         return command
 
     async def answer(self, result: Any) -> None:
-        """Answer it."""
         await self.asked()
         self.engine.answer(result)
         for _ in range(20):
             await asyncio.sleep(0)
 
 
-def run(story: Callable[[Bench], Awaitable[None]]) -> None:
-    """Tell `story` on a fresh bench."""
-
-    async def tell() -> None:
-        await story(Bench())
-
-    asyncio.run(tell())
+@played
+@asynccontextmanager
+async def on_bench() -> AsyncIterator[Bench]:
+    yield Bench()
 
 
-def test_pages_become_one_answer() -> None:
-    """The next page begins where the last one ended."""
-
-    async def story(bench: Bench) -> None:
-        bench.read()
-        assert await bench.asked() == ReadClaim(
-            queue="000000000000/q", source="s", number=1, shard=2, cursor="here", messages_max=PAGE_MESSAGES
-        )
-        await bench.answer(page("a", "b", cursor="there"))
-        assert (await bench.asked()).cursor == "there"
-        await bench.answer(page("c"))
-        assert bench.heard == [Gathered(b"a\nb\nc", b"text/x", "")]
-
-    run(story)
+@on_bench
+async def test_pages_become_one_answer(bench: Bench) -> None:
+    bench.read()
+    assert await bench.asked() == ReadClaim(
+        queue="000000000000/q", source="s", number=1, shard=2, cursor="here", messages_max=PAGE_MESSAGES
+    )
+    await bench.answer(page("a", "b", cursor="there"))
+    assert (await bench.asked()).cursor == "there"
+    await bench.answer(page("c"))
+    assert bench.heard == [Gathered(b"a\nb\nc", b"text/x", "")]
 
 
-def test_an_answer_ends_with_the_page_that_fills_it() -> None:
-    """And tells where the next one begins."""
-
-    async def story(bench: Bench) -> None:
-        bench.read()
-        await bench.answer(page("x" * (limits.CLAIM_READ_BYTES - 1), cursor="2"))
-        await bench.answer(page("yy", cursor="3"))
-        assert [(len(got.body), got.cursor) for got in bench.heard] == [(limits.CLAIM_READ_BYTES + 2, "3")]
-
-    run(story)
+@on_bench
+async def test_an_answer_ends_with_the_page_that_fills_it(bench: Bench) -> None:
+    bench.read()
+    await bench.answer(page("x" * (limits.CLAIM_READ_BYTES - 1), cursor="2"))
+    await bench.answer(page("yy", cursor="3"))
+    assert [(len(got.body), got.cursor) for got in bench.heard] == [(limits.CLAIM_READ_BYTES + 2, "3")]
 
 
-def test_a_writer_is_made_aside() -> None:
-    """Its import may take long."""
-
-    async def story(bench: Bench) -> None:
-        bench.read()
-        await bench.asked()
-        assert bench.made_aside == 1
-
-    run(story)
+@on_bench
+async def test_a_writer_is_made_aside(bench: Bench) -> None:
+    bench.read()
+    await bench.asked()
+    assert bench.made_aside == 1
 
 
-def test_an_empty_shard_has_an_answer() -> None:
-    async def story(bench: Bench) -> None:
-        bench.read()
-        await bench.answer(page())
-        assert bench.heard == [Gathered(b"", b"text/x", "")]
-
-    run(story)
+@on_bench
+async def test_an_empty_shard_has_an_answer(bench: Bench) -> None:
+    bench.read()
+    await bench.answer(page())
+    assert bench.heard == [Gathered(b"", b"text/x", "")]
 
 
-def test_an_error_of_the_engine_is_the_answer() -> None:
+@on_bench
+async def test_an_error_of_the_engine_is_the_answer(bench: Bench) -> None:
     """Also behind the first page; and the next read goes on."""
-
-    async def story(bench: Bench) -> None:
-        lost = ClaimLost(1)
-        bench.read()
-        bench.read()
-        await bench.answer(page("a", cursor="2"))
-        await bench.answer(lost)
-        await bench.answer(page("b"))
-        assert bench.heard[0] is lost or bench.heard[1] is lost
-        assert len(bench.heard) == 2
-
-    run(story)
+    lost = ClaimLost(1)
+    bench.read()
+    bench.read()
+    await bench.answer(page("a", cursor="2"))
+    await bench.answer(lost)
+    await bench.answer(page("b"))
+    assert bench.heard[0] is lost or bench.heard[1] is lost
+    assert len(bench.heard) == 2
 
 
-def test_a_defect_is_answered_as_one(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(bench: Bench) -> None:
-        bench.read()
-        await bench.answer(page("bad"))
-        assert [type(result) for result in bench.heard] == [InternalError]
-        assert "reading a claim of 000000000000/q failed" in caplog.text
-
-    run(story)
+@on_bench
+async def test_a_defect_is_answered_as_one(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.read()
+    await bench.answer(page("bad"))
+    assert [type(result) for result in bench.heard] == [InternalError]
+    assert "reading a claim of 000000000000/q failed" in caplog.text
 
 
-def test_reads_take_turns() -> None:
+@on_bench
+async def test_reads_take_turns(bench: Bench) -> None:
     """One page is asked for at a time, and one piece is written in a turn of the loop."""
-
-    async def story(bench: Bench) -> None:
-        for _ in range(2):
-            bench.read()
-        bodies = [f"{n:04}" for n in range(10 * PIECE_MESSAGES)]
-        await bench.asked()
-        bench.engine.answer(page(*bodies))
+    for _ in range(2):
+        bench.read()
+    bodies = [f"{n:04}" for n in range(10 * PIECE_MESSAGES)]
+    await bench.asked()
+    bench.engine.answer(page(*bodies))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(bench.engine.asked) == 1  # the other one's, while this one writes
+    assert len(bench.log) < 3
+    bench.engine.answer(page("other"))
+    for _ in range(50):
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert len(bench.engine.asked) == 1  # the other one's, while this one writes
-        assert len(bench.log) < 3
-        bench.engine.answer(page("other"))
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert bench.log.index("other") < 5
-        assert len(bench.log) == 11
-        assert len(bench.heard) == 2
-
-    run(story)
+    assert bench.log.index("other") < 5
+    assert len(bench.log) == 11
+    assert len(bench.heard) == 2
 
 
-def test_reads_that_write_take_turns() -> None:
+@on_bench
+async def test_reads_that_write_take_turns(bench: Bench) -> None:
     """However many there are, the loop has other work after each piece."""
-
-    async def story(bench: Bench) -> None:
-        long = page(*["x"] * (200 * PIECE_MESSAGES), cursor="more")
-        for _ in range(4):
-            bench.read()
-        for _ in range(4):
-            await bench.asked()
-            bench.engine.answer(long)
-        before = len(bench.log)
-        for turns in range(1, 21):
-            await asyncio.sleep(0)
-            assert len(bench.log) - before <= turns
-
-    run(story)
-
-
-def test_many_reads_wait_outside() -> None:
-    """With nothing in their hands, until one of those inside is answered."""
-
-    async def story(bench: Bench) -> None:
-        for _ in range(READS_AT_ONCE + 1):
-            bench.read()
-        for _ in range(READS_AT_ONCE):
-            await bench.answer(page("a", cursor="2"))
-        assert bench.heard == []
-        assert (await bench.asked()).cursor == "2"
-        await bench.answer(page("b"))
-        assert len(bench.heard) == 1
-
-    run(story)
-
-
-def test_a_read_whose_client_goes_is_forgotten() -> None:
-    """It asks for nothing more, and others do."""
-
-    async def story(bench: Bench) -> None:
-        gone = bench.read()
-        bench.read().hurry()
+    long = page(*["x"] * (200 * PIECE_MESSAGES), cursor="more")
+    for _ in range(4):
+        bench.read()
+    for _ in range(4):
         await bench.asked()
-        gone.withdraw()
-        await bench.answer(page("other"))
-        assert bench.heard == [Gathered(b"other", b"text/x", "")]
-        assert bench.engine.asked == []
+        bench.engine.answer(long)
+    before = len(bench.log)
+    for turns in range(1, 21):
+        await asyncio.sleep(0)
+        assert len(bench.log) - before <= turns
 
-    run(story)
+
+@on_bench
+async def test_many_reads_wait_outside(bench: Bench) -> None:
+    """With nothing in their hands, until one of those inside is answered."""
+    for _ in range(READS_AT_ONCE + 1):
+        bench.read()
+    for _ in range(READS_AT_ONCE):
+        await bench.answer(page("a", cursor="2"))
+    assert bench.heard == []
+    assert (await bench.asked()).cursor == "2"
+    await bench.answer(page("b"))
+    assert len(bench.heard) == 1
+
+
+@on_bench
+async def test_a_read_whose_client_goes_is_forgotten(bench: Bench) -> None:
+    gone = bench.read()
+    bench.read().hurry()
+    await bench.asked()
+    gone.withdraw()
+    await bench.answer(page("other"))
+    assert bench.heard == [Gathered(b"other", b"text/x", "")]
+    assert bench.engine.asked == []
 
 
 def test_pieces_are_of_bounded_size() -> None:
@@ -291,7 +248,6 @@ class StagingBench:
     """Staging on a scripted engine; `log` has the pieces in the order in which they were read."""
 
     def __init__(self) -> None:
-        """Made in the event loop."""
         self.engine = ScriptedEngine()
         self.stages = BulkStages(self.engine, in_thread=self._aside)
         self.log: list[str] = []
@@ -326,74 +282,61 @@ class StagingBench:
         return [message.body for message in command.messages]
 
 
-def run_staging(story: Callable[[StagingBench], Awaitable[None]]) -> None:
-    """Tell `story` on a fresh bench."""
-
-    async def tell() -> None:
-        await story(StagingBench())
-
-    asyncio.run(tell())
+@played
+@asynccontextmanager
+async def staging() -> AsyncIterator[StagingBench]:
+    yield StagingBench()
 
 
-def test_pieces_become_one_command() -> None:
-    async def story(bench: StagingBench) -> None:
-        bench.stage("a", "b").hurry()
-        assert await bench.asked() == ["a", "b"]
-        bench.engine.answer(Staged(messages=2))
+@staging
+async def test_pieces_become_one_command(bench: StagingBench) -> None:
+    bench.stage("a", "b").hurry()
+    assert await bench.asked() == ["a", "b"]
+    bench.engine.answer(Staged(messages=2))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert bench.heard == [Staged(messages=2)]
+    assert bench.made_aside == 1
+
+
+@staging
+async def test_one_piece_is_read_in_a_turn_and_one_body_at_a_time(bench: StagingBench) -> None:
+    bench.stage(*"abcdef")
+    bench.stage("other")
+    turns = 0
+    while "f" not in bench.log:
+        turns += 1
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert bench.heard == [Staged(messages=2)]
-        assert bench.made_aside == 1
-
-    run_staging(story)
+    assert turns >= 6
+    assert bench.log == list("abcdef")
 
 
-def test_one_piece_is_read_in_a_turn_and_one_body_at_a_time() -> None:
-    async def story(bench: StagingBench) -> None:
-        bench.stage(*"abcdef")
-        bench.stage("other")
-        turns = 0
-        while "f" not in bench.log:
-            turns += 1
-            await asyncio.sleep(0)
-        assert turns >= 6
-        assert bench.log == list("abcdef")
-
-    run_staging(story)
-
-
+@staging
 @pytest.mark.parametrize("error", [SqsError(INVALID_REQUEST, "no"), StoreFull()])
-def test_what_reading_raises_is_the_answer_and_nothing_is_staged(error: Exception) -> None:
-    async def story(bench: StagingBench) -> None:
-        bench.stage("a", error=error)
-        bench.stage("next")
-        assert await bench.asked() == ["next"]
-        assert bench.heard == [error]
-
-    run_staging(story)
+async def test_what_reading_raises_is_the_answer_and_nothing_is_staged(bench: StagingBench, error: Exception) -> None:
+    bench.stage("a", error=error)
+    bench.stage("next")
+    assert await bench.asked() == ["next"]
+    assert bench.heard == [error]
 
 
-def test_a_defect_of_staging_is_answered_as_one(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(bench: StagingBench) -> None:
-        bench.stage("a", error=RuntimeError("a defect"))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert [type(result) for result in bench.heard] == [InternalError]
-        assert "staging for 000000000000/q failed" in caplog.text
-
-    run_staging(story)
-
-
-def test_what_a_client_that_goes_wanted_is_not_staged() -> None:
-    async def story(bench: StagingBench) -> None:
-        gone = bench.stage("a")
-        bench.stage("b")
+@staging
+async def test_a_defect_of_staging_is_answered_as_one(bench: StagingBench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.stage("a", error=RuntimeError("a defect"))
+    for _ in range(20):
         await asyncio.sleep(0)
-        gone.withdraw()
-        assert await bench.asked() == ["b"]
-        assert bench.heard == []
+    assert [type(result) for result in bench.heard] == [InternalError]
+    assert "staging for 000000000000/q failed" in caplog.text
 
-    run_staging(story)
+
+@staging
+async def test_what_a_client_that_goes_wanted_is_not_staged(bench: StagingBench) -> None:
+    gone = bench.stage("a")
+    bench.stage("b")
+    await asyncio.sleep(0)
+    gone.withdraw()
+    assert await bench.asked() == ["b"]
+    assert bench.heard == []
 
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -402,7 +345,6 @@ ASK = b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 def pass_turns(client: Client) -> None:
-    """Let the server's loop turn many times."""
     for _ in range(50):
         client.send(GET)
         client.read()
@@ -483,7 +425,6 @@ def test_one_that_is_begun_while_the_server_drains_hears_of_it() -> None:
 
 
 def test_one_that_has_begun_is_withdrawn() -> None:
-    """As any other is whose client goes."""
     begun: list[Large] = []
     request = Request(OneRequest(), b"GET", b"/large", {}, b"", True)
 
@@ -504,7 +445,6 @@ class OneRequest:
     """A connection whose only request waits for its turn."""
 
     def __init__(self) -> None:
-        """It has no date."""
         self.date: Date = cast(Date, None)
         self.proven = False
 
@@ -512,7 +452,6 @@ class OneRequest:
         """Take note."""
 
     def peer(self) -> str | None:
-        """Return no address."""
         return None
 
     def turn(self) -> None:
@@ -528,17 +467,14 @@ class PublishingBench:
     """Publishing on a scripted engine."""
 
     def __init__(self) -> None:
-        """Nobody publishes."""
         self.engine = ScriptedEngine()
         self.clock = VirtualClock()
         self.heard: list[Any] = []
 
-    def publish(self) -> OnePublication:
-        """Begin."""
-        return Publishing(engine=self.engine, clock=self.clock).ask(COMMAND, 0, self.heard.append)
+    def publish(self) -> Publication:
+        return Publication(self.engine, self.clock, COMMAND, 0, self.heard.append)
 
     def some(self, *, in_ms: int) -> Published:
-        """Return the answer that there is more, in a while."""
         return Published(messages=9, more=True, next_due_ms=self.clock.now_ms() + in_ms)
 
 

@@ -40,13 +40,11 @@ class Stepped:
     """A server on `folder` that is stopped and started again on the same machine, `clock`."""
 
     def __init__(self, folder: Path) -> None:
-        """Start it."""
         self.folder = folder
         self.clock = VirtualClock()
         self.start()
 
     def start(self) -> None:
-        """Start it."""
         self.server = RunningServer(data=self.folder, clock=self.clock).__enter__()
 
     def restart(self, meanwhile: Callable[[VirtualClock], object] = lambda clock: None) -> None:
@@ -56,11 +54,9 @@ class Stepped:
         self.start()
 
     def call(self, action: str, queue: str = "work", **members: Any) -> dict[str, Any]:
-        """Return the answer of an action on a queue."""
         return ask(self.server, action, QueueUrl=f"{self.server.endpoint}/000000000000/{queue}", **members)
 
     def receive(self, queue: str = "work", **members: Any) -> list[dict[str, Any]]:
-        """Return the messages of a receive."""
         terms = {"MaxNumberOfMessages": 10, "MessageSystemAttributeNames": ["All"], **members}
         found: list[dict[str, Any]] = self.call("ReceiveMessage", queue, **terms).get("Messages", [])
         return found
@@ -282,7 +278,6 @@ def test_a_system_without_a_boot_id_boots_anew_with_each_start(stepped: Stepped,
 def test_what_is_held_back_is_applied_once_the_kernel_vouches_for_its_clock(
     stepped: Stepped, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As it did at the mark; by itself, within seconds."""
     with _after_another_boot(stepped, before=True, now=False):
         stepped.server.advance(60_000)
         stepped.clock.synchronised = True
@@ -323,7 +318,6 @@ def _trust(server: RunningServer) -> tuple[int, Any]:
 
 
 def test_times_of_tasks_readers_and_writers_are_shown_so_too(stepped: Stepped) -> None:
-    """Of move tasks, listings, claims and publications."""
     server, arn = stepped.server, "arn:aws:sqs:us-east-1:000000000000:"
     redrive = {"deadLetterTargetArn": f"{arn}brief", "maxReceiveCount": 1}
     stepped.call("SetQueueAttributes", Attributes={"RedrivePolicy": json.dumps(redrive)})

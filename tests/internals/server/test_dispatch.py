@@ -1,14 +1,16 @@
-"""From a request to its reply, over a real socket: protocols, web pages, errors of ours, counting."""
+"""From a request to its reply, over a real socket: protocols, web pages, defects of ours, counting."""
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from typing import Any
 
 import pytest
 
-from veilmq.core.commands import Command, Done, Wake
+from tests.clients.sqs_stage import Stage
+from tests.internals.wire.smq.test_request import BOMBS
+from veilmq.core.commands import Command, Done, ListQueues, Wake
 from veilmq.core.errors import InternalError
 from veilmq.server import origin
 from veilmq.server.dispatch import Dispatcher, Exchange
@@ -17,6 +19,7 @@ from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.protocols import SQS_JSON, SQS_QUERY, Protocol
 from veilmq.store.port import LATENCY_BOUNDS_S
+from veilmq.store.sqlite.batch import HANDLERS
 from veilmq.testing import RunningServer, VirtualClock
 from veilmq.wire.exchange import Call, RequestContext
 
@@ -25,7 +28,6 @@ Answer = tuple[int, dict[str, str], Any]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """A server in memory."""
     with RunningServer() as running:
         yield running
 
@@ -44,12 +46,10 @@ def ask(server: RunningServer, *, method: str = "POST", path: str = "/", body: s
 
 
 def create(server: RunningServer, **headers: str) -> Answer:
-    """Create a queue."""
     return ask(server, X_Amz_Target="AmazonSQS.CreateQueue", body='{"QueueName": "q"}', **headers)
 
 
 def test_an_action_is_answered_in_its_protocol(server: RunningServer) -> None:
-    """The queue's URL is where the client reached us."""
     status, headers, body = create(server)
     assert (status, body) == (200, {"QueueUrl": f"{server.endpoint}/000000000000/q"})
     assert headers["content-type"] == "application/x-amz-json-1.0"
@@ -57,14 +57,12 @@ def test_an_action_is_answered_in_its_protocol(server: RunningServer) -> None:
 
 
 def test_the_host_header_decides_the_urls(server: RunningServer) -> None:
-    """Another name for the same server gives other URLs."""
     _, _, body = create(server, Host="queues.example:80")
     assert body == {"QueueUrl": "http://queues.example:80/000000000000/q"}
 
 
 @pytest.mark.parametrize("host", ["a b", 'h"><x', "h/p", "h:port", "[::1"], ids=repr)
 def test_a_host_that_fits_in_no_url_is_refused(server: RunningServer, host: str) -> None:
-    """The header would become part of every URL."""
     status, _, body = create(server, Host=host)
     assert status == 400
     assert "Host" in body
@@ -74,7 +72,6 @@ def test_a_host_that_fits_in_no_url_is_refused(server: RunningServer, host: str)
     "target", ["AmazonSQS.Fly", "AmazonSQS.", "DynamoDB_20120810.ListTables", "CreateTable", ""], ids=repr
 )
 def test_an_unknown_action_is_refused_in_the_protocols_words(server: RunningServer, target: str) -> None:
-    """Clients of the protocol understand the error."""
     status, headers, body = ask(server, X_Amz_Target=target)
     assert status == 400
     assert body["__type"] == "com.amazon.coral.service#UnknownOperationException"
@@ -82,14 +79,12 @@ def test_an_unknown_action_is_refused_in_the_protocols_words(server: RunningServ
 
 
 def test_a_refused_request_is_answered_in_the_protocols_words(server: RunningServer) -> None:
-    """What the codec refuses keeps its code."""
     status, _, body = ask(server, X_Amz_Target="AmazonSQS.CreateQueue", body="{")
     assert status == 400
     assert body["__type"] == "com.amazon.coral.service#SerializationException"
 
 
 def test_what_no_protocol_recognises_is_told_what_to_send(server: RunningServer) -> None:
-    """The reply names the header that is missing."""
     status, headers, body = ask(server)
     assert status == 404
     assert "X-Amz-Target" in body
@@ -98,7 +93,6 @@ def test_what_no_protocol_recognises_is_told_what_to_send(server: RunningServer)
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"])
 def test_only_post_is_allowed(server: RunningServer, method: str) -> None:
-    """Other methods hear which one to use."""
     status, headers, _ = ask(server, method=method, X_Amz_Target="AmazonSQS.ListQueues")
     assert (status, headers["allow"]) == (405, "GET, POST")
 
@@ -124,7 +118,6 @@ def test_query_is_spoken_by_get_and_by_post(server: RunningServer) -> None:
 
 
 def test_an_error_in_query_is_xml(server: RunningServer) -> None:
-    """With the older code of the error, and its status."""
     status, headers, body = ask(server, path="/000000000000/none", body="Action=PurgeQueue")
     assert (status, headers["content-type"]) == (400, "text/xml")
     assert "<Code>AWS.SimpleQueueService.NonExistentQueue</Code>" in body
@@ -149,13 +142,11 @@ def test_a_body_that_is_no_form_has_no_parameters(server: RunningServer) -> None
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"])
 def test_query_knows_no_other_method(server: RunningServer, method: str) -> None:
-    """GET and POST are all."""
     assert ask(server, method=method, path=QUERY, body="")[0] == 405
 
 
 @pytest.mark.parametrize("path", ["/", "/000000000000/q", "/?action=ListQueues", "/favicon.ico"])
 def test_a_get_without_an_action_is_an_unknown_operation(server: RunningServer, path: str) -> None:
-    """In the service's words."""
     status, _, body = ask(server, method="GET", path=path, body="")
     assert (status, body) == (404, "<UnknownOperationException/>")
 
@@ -277,12 +268,10 @@ class Sink:
     """A connection that keeps nothing; the reply stays in its request."""
 
     def __init__(self) -> None:
-        """Be without a date."""
         self.date: Date = NoDate()
         self.proven = False
 
     def peer(self) -> str | None:
-        """Return no address."""
         return None
 
     def answered(self) -> None:
@@ -298,7 +287,6 @@ class NoDate:
     line = b""
 
     def renew(self) -> bytes:
-        """Return no date."""
         return b""
 
 
@@ -306,24 +294,21 @@ class Broken:
     """A protocol in which everything fails."""
 
     def decode(self, action: bytes, body: bytes, context: RequestContext) -> Call:
-        """Fail."""
         raise RuntimeError("broken on purpose")
 
 
 def request(target: bytes) -> Request:
-    """Return a request for an action."""
     return Request(Sink(), b"POST", b"/", {b"host": b"h", b"x-amz-target": target}, b"{}", True)
 
 
 def posted_to(target: bytes) -> Request:
-    """Return a request that has all in its target."""
     return Request(Sink(), b"POST", target, {b"host": b"h"}, b"", True)
 
 
 @pytest.mark.parametrize(
     ("protocol", "asked"),
     [(SQS_JSON, request(b"AmazonSQS.ListQueues")), (SQS_QUERY, posted_to(b"/?Action=ListQueues"))],
-    ids=[SQS_JSON.name, SQS_QUERY.name],
+    ids=["json", "query"],
 )
 def test_a_defect_in_decoding_is_logged_and_answered(
     protocol: Protocol, asked: Request, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -331,18 +316,19 @@ def test_a_defect_in_decoding_is_logged_and_answered(
     """The client gets the protocol's internal error; the log has the traceback and no body."""
     broken = protocol._replace(decode=Broken().decode)
     monkeypatch.setattr("veilmq.server.protocols.PROTOCOLS", (broken,))
-    metrics = Metrics()
+    told = dispatcher()
     with caplog.at_level(logging.ERROR):
-        assert dispatcher(metrics).handle(asked) is None
+        assert told.handle(asked) is None
     assert asked.reply is not None
     assert asked.reply.startswith(b"HTTP/1.1 500 ")
     assert b"InternalFailure" in asked.reply
     assert "broken on purpose" in caplog.text
-    assert [(*named, series.count) for *named, series in metrics.series()] == [("ListQueues", "InternalFailure", 1)]
+    assert [(*named, series.count) for *named, series in told.metrics.series()] == [
+        ("ListQueues", "InternalFailure", 1)
+    ]
 
 
 def test_a_defect_in_encoding_is_logged_and_answered(caplog: pytest.LogCaptureFixture) -> None:
-    """A result that no reply can be made of."""
     asked = request(b"AmazonSQS.ListQueues")
     exchange = Exchange(asked, Metrics(), SQS_JSON, "ListQueues", 0.0)
     exchange.call = SQS_JSON.decode(b"ListQueues", b"{}", RequestContext(base_url="http://h"))
@@ -353,10 +339,9 @@ def test_a_defect_in_encoding_is_logged_and_answered(caplog: pytest.LogCaptureFi
     assert "could not be encoded" in caplog.text
 
 
-def dispatcher(metrics: Metrics) -> Dispatcher:
-    """Return a dispatcher whose engine is never asked."""
+def dispatcher() -> Dispatcher:
     polls = LongPolls(engine=NoEngine(), clock=VirtualClock())
-    return Dispatcher(polls=polls, metrics=metrics, host="h", account="000000000000", region="us-east-1")
+    return Dispatcher(polls=polls, context=RequestContext(base_url=""), host="h")
 
 
 class NoEngine:
@@ -365,25 +350,20 @@ class NoEngine:
     token_key = bytes(32)
 
     def submit(self, command: Command, done: Done) -> None:
-        """Fail."""
         raise AssertionError("nothing should reach the engine")
 
     def withdraw(self, done: Done) -> None:
-        """Fail."""
         raise AssertionError("nothing should reach the engine")
 
     def watch(self, queue: str, wake: Wake) -> None:
-        """Fail."""
         raise AssertionError("nothing should reach the engine")
 
     def unwatch(self, queue: str) -> None:
-        """Fail."""
         raise AssertionError("nothing should reach the engine")
 
 
 def test_many_hosts_do_not_fill_the_memory() -> None:
-    """What is kept for each Host header is bounded."""
-    told = dispatcher(Metrics())
+    told = dispatcher()
     answers: list[Pending | None] = []
     for number in range(1_000):
         asked = request(b"AmazonSQS.Fly")
@@ -403,3 +383,33 @@ def test_requests_are_counted_by_action_code_and_duration() -> None:
     assert (good.buckets[0], good.buckets[-1], good.count) == (1, 1, 2)
     assert good.seconds == pytest.approx(1_000 + LATENCY_BOUNDS_S[0])
     assert (bad.buckets[2], bad.count) == (1, 1)
+
+
+def test_a_defect_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("secret")
+
+    handlers: dict[Any, Any] = HANDLERS
+    monkeypatch.setitem(handlers, ListQueues, fail)
+    with RunningServer() as server, Stage(server) as stage:
+        reply = stage.ask("ListQueues")
+    assert (reply.error, reply.status) == ("InternalFailure", 500)
+    assert "secret" not in str(reply.body)
+
+
+HEADERS = {"x-mns-version": "2015-06-06", "Content-Type": "text/xml"}
+
+
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+def test_a_bomb_is_malformed_and_the_server_goes_on(bomb: Callable[[], bytes]) -> None:
+    with RunningServer() as server:
+        connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=60)
+        connection.request("PUT", "/queues/jobs", headers=HEADERS)
+        connection.getresponse().read()
+        connection.request("POST", "/queues/jobs/messages", bomb(), HEADERS)
+        answer = connection.getresponse()
+        assert b"<Code>MalformedXML</Code>" in answer.read()
+        assert answer.status == 400
+        connection.request("POST", "/queues/jobs/messages", "<Message><MessageBody>m</MessageBody></Message>", HEADERS)
+        assert connection.getresponse().status == 201
+        connection.close()

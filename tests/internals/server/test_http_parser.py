@@ -39,7 +39,6 @@ class Reading:
     proven = False
 
     def __init__(self, *, head_bytes_max: int = 300) -> None:
-        """Use small limits."""
         self.read: list[Request] = []
         self.refused: list[Refusal] = []
         self.heard: dict[bytes, bytes] = {}
@@ -52,12 +51,10 @@ class Reading:
         )
 
     def refuse(self, flaw: Refusal, heard: dict[bytes, bytes]) -> None:
-        """Take note."""
         self.refused.append(flaw)
         self.heard = heard
 
     def peer(self) -> str | None:
-        """Return no address."""
         return None
 
     def answered(self) -> None:
@@ -67,7 +64,6 @@ class Reading:
         """Take note."""
 
     def feed(self, piece: bytes) -> None:
-        """Feed one segment as a connection does."""
         self.reader.feed(piece)
         if not self.reader.resting and self.reader.plain is None and not self.refused:
             self.reader.check_unfinished(len(piece))
@@ -185,7 +181,6 @@ def test_where_plain_requests_are_cut_makes_no_difference(requests: list[tuple[b
 
 
 def test_a_head_behind_the_rest_of_a_body_is_one_of_its_own() -> None:
-    """Bytes of a body are never taken for a request."""
     rest, other = b"GET /one HTTP/1.1\r\nX: ", b"GET /other HTTP/1.1\r\nHost: h\r\n\r\n"
     before = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(rest)
     assert [each[1] for each in read([before, rest + other])[0]] == [b"/", b"/other"]

@@ -4,13 +4,14 @@ Then: claims in the line of long polls: bound slice by slice, and in turn with t
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from tests.internals.server.scripted_engine import ScriptedEngine
+from tests.internals.server.scripted_engine import ScriptedEngine, played
 from tests.store.host import RESTLESS
 from veilmq.core.claims import Bound, Claim
 from veilmq.core.commands import (
@@ -46,7 +47,6 @@ class Faulty(SqliteStore):
     faults = 0
 
     def submit(self, command: Command, done: Done) -> None:
-        """Take a command, or fail."""
         if self.faults and isinstance(command, Receive):
             self.faults -= 1
             asyncio.get_running_loop().call_soon(done, InternalError())
@@ -58,7 +58,6 @@ class Bench:
     """An engine in memory with one queue, its long polls, and a record of who was answered what, and when."""
 
     def __init__(self) -> None:
-        """Made in the event loop."""
         self.clock = VirtualClock()
         self.start_ms = self.clock.now_ms()
         self.engine = Faulty(None, clock=self.clock, options=RESTLESS)
@@ -66,8 +65,6 @@ class Bench:
         self.heard: list[tuple[str, int, Any]] = []
 
     def poll(self, name: str, *, wait_s: int | None = 20, count: int = 1, timeout_s: int | None = None) -> Poll:
-        """Ask for messages on behalf of ``name``."""
-
         def answer(result: Any) -> None:
             told = [message.body for message in result.messages] if isinstance(result, Received) else type(result)
             self.heard.append((name, self.clock.now_ms() - self.start_ms, told))
@@ -77,7 +74,6 @@ class Bench:
         return poll
 
     async def parked(self, *names: str) -> list[Poll]:
-        """Park a poll for each name, in order."""
         polls = [self.poll(name) for name in names]
         await self.settle()
         assert self.polls.parked == len(names)
@@ -90,7 +86,6 @@ class Bench:
         return result
 
     async def send(self, *bodies: str, delay_s: int | None = None) -> None:
-        """Send messages in one command."""
         messages = tuple(NewMessage(body=body, size_bytes=len(body), delay_s=delay_s) for body in bodies)
         await self.do(Send(queue=QUEUE, messages=messages))
 
@@ -115,380 +110,300 @@ class Bench:
         return counts.visible, counts.in_flight, counts.delayed
 
 
-def run(story: Callable[[Bench], Awaitable[None]]) -> None:
-    """Tell ``story`` on a fresh bench."""
-
-    async def tell() -> None:
-        bench = Bench()
-        try:
-            await bench.do(CreateQueue(queue=QUEUE))
-            await story(bench)
-        finally:
-            await bench.engine.close()
-
-    asyncio.run(tell())
-
-
-def test_a_message_that_is_there_is_not_waited_for() -> None:
-    """A poll on a queue with a message is answered at once and never stands in a line."""
-
-    async def story(bench: Bench) -> None:
-        await bench.send("a")
-        bench.poll("one")
-        await bench.settle()
-        assert bench.heard == [("one", 0, ["a"])]
-
-    run(story)
-
-
-def test_a_receive_that_does_not_wait_is_answered_empty() -> None:
-    """Neither a wait of 0 nor a queue whose own wait is 0 parks."""
-
-    async def story(bench: Bench) -> None:
-        bench.poll("zero", wait_s=0)
-        bench.poll("queue's own", wait_s=None)
-        await bench.settle()
-        assert bench.heard == [("zero", 0, []), ("queue's own", 0, [])]
-
-    run(story)
-
-
-def test_the_queues_own_wait_holds_where_none_is_named() -> None:
-    """A poll without a wait of its own is answered when the queue's is over."""
-
-    async def story(bench: Bench) -> None:
-        await bench.do(SetQueue(queue=QUEUE, settings={"receive_wait_s": 3}))
-        bench.poll("one", wait_s=None)
-        await bench.settle()
-        await bench.advance(2_999)
-        assert bench.heard == []
-        await bench.advance(1)
-        assert bench.heard == [("one", 3_000, [])]
-        assert bench.polls.parked == 0
-
-    run(story)
-
-
-def test_a_send_wakes_exactly_one_and_the_first() -> None:
-    """One message, one waiter: the one that came first."""
-
-    async def story(bench: Bench) -> None:
-        await bench.parked("one", "two", "three")
-        await bench.send("a")
-        assert bench.heard == [("one", 0, ["a"])]
-        assert bench.polls.parked == 2
-        await bench.send("b")
-        assert bench.heard[1:] == [("two", 0, ["b"])]
-
-    run(story)
-
-
-def test_a_batch_wakes_as_many_as_it_has_messages_for() -> None:
-    """Who got something has the next one asked while there is more."""
-
-    async def story(bench: Bench) -> None:
-        await bench.parked("one", "two", "three")
-        await bench.send("a", "b")
-        assert bench.heard == [("one", 0, ["a"]), ("two", 0, ["b"])]
-        assert bench.polls.parked == 1
-
-    run(story)
-
-
-def test_a_woken_poll_is_not_overtaken() -> None:
-    """A receive that is submitted right behind the send comes after the one that has been waiting."""
-
-    async def story(bench: Bench) -> None:
-        await bench.parked("waiter")
-        bench.engine.submit(Send(queue=QUEUE, messages=(NewMessage(body="a", size_bytes=1),)), lambda _: None)
-        bench.poll("late", wait_s=0)
-        await bench.settle()
-        assert sorted(bench.heard) == [("late", 0, []), ("waiter", 0, ["a"])]
-
-    run(story)
-
-
-def test_a_message_sent_right_behind_the_first_asking_is_not_missed() -> None:
-    """A poll and a send in one batch, in that order: the poll was empty, and gets the message nevertheless."""
-
-    async def story(bench: Bench) -> None:
-        bench.poll("one")
-        bench.poll("two")
-        bench.engine.submit(
-            Send(queue=QUEUE, messages=tuple(NewMessage(body=b, size_bytes=1) for b in "ab")), lambda _: None
-        )
-        await bench.settle()
-        assert bench.heard == [("one", 0, ["a"]), ("two", 0, ["b"])]
-
-    run(story)
-
-
-def test_the_deadline_is_exact() -> None:
-    """Not a millisecond early, and at the millisecond itself."""
-
-    async def story(bench: Bench) -> None:
-        await bench.parked("one")
-        await bench.advance(19_999)
-        assert bench.heard == []
-        await bench.advance(1)
-        assert bench.heard == [("one", 20_000, [])]
-
-    run(story)
-
-
-def test_the_end_of_a_delay_wakes_exactly_then() -> None:
-    """A delayed message is delivered at its instant, whether it was sent before or after the poll."""
-
-    async def story(bench: Bench) -> None:
-        await bench.send("a", delay_s=5)
-        await bench.parked("one", "two")
-        await bench.send("b", delay_s=3)
-        await bench.advance(2_999)
-        assert bench.heard == []
-        await bench.advance(2_001)
-        assert bench.heard == [("one", 3_000, ["b"]), ("two", 5_000, ["a"])]
-
-    run(story)
-
-
-def test_the_end_of_a_lease_wakes_exactly_then() -> None:
-    """A message whose lease ends is delivered at that instant."""
-
-    async def story(bench: Bench) -> None:
-        await bench.send("a")
-        bench.poll("holder", timeout_s=10)
-        await bench.parked("one")
-        await bench.advance(9_999)
-        assert bench.heard == [("holder", 0, ["a"])]
-        await bench.advance(1)
-        assert bench.heard[1:] == [("one", 10_000, ["a"])]
-
-    run(story)
-
-
-def test_a_release_wakes_at_once() -> None:
-    """A change of visibility to 0 hands the message to who waits."""
-
-    async def story(bench: Bench) -> None:
-        await bench.send("a")
-        received = await bench.do(Receive(queue=QUEUE))
-        await bench.parked("one")
-        change = VisibilityChange(receipt=received.messages[0].receipt, timeout_s=0)
-        await bench.do(ChangeVisibility(queue=QUEUE, changes=(change,)))
-        assert bench.heard == [("one", 0, ["a"])]
-
-    run(story)
-
-
-def test_who_waits_goes_before_who_comes_at_the_very_instant() -> None:
-    """A lease has ended and its timer has not run yet: a newcomer does not take what belongs to the first in line."""
-
-    async def story(bench: Bench) -> None:
-        await bench.send("a")
-        await bench.do(Receive(queue=QUEUE, timeout_s=10))
-        await bench.parked("waiter")
-        bench.clock.catch_up(bench.start_ms + 10_000)  # the instant has come, and no timer has run
-        bench.poll("newcomer", wait_s=0)
-        await bench.settle()
-        assert sorted(bench.heard) == [("newcomer", 10_000, []), ("waiter", 10_000, ["a"])]
-
-    run(story)
-
-
-def test_a_message_that_is_deleted_before_it_is_due_wakes_nobody_for_good() -> None:
-    """Who was woken in vain goes back to the front of the line and keeps its deadline."""
-
-    async def story(bench: Bench) -> None:
-        await bench.send("a")
-        received = await bench.do(Receive(queue=QUEUE, timeout_s=10))
-        await bench.parked("one", "two")
-        await bench.do(Delete(queue=QUEUE, receipts=(received.messages[0].receipt,)))
-        await bench.advance(15_000)
-        assert bench.heard == []
-        await bench.send("b")
-        assert bench.heard == [("one", 15_000, ["b"])]
-        await bench.advance(5_000)
-        assert bench.heard[1:] == [("two", 20_000, [])]
-
-    run(story)
-
-
-def test_a_withdrawn_poll_takes_no_message() -> None:
-    """Its client has gone: the next in the line gets the message."""
-
-    async def story(bench: Bench) -> None:
-        gone, _ = await bench.parked("gone", "here")
-        gone.withdraw()
-        await bench.send("a")
-        assert bench.heard == [("here", 0, ["a"])]
-
-    run(story)
-
-
-def test_the_last_poll_withdrawn_leaves_the_message_in_the_queue() -> None:
-    """Nobody waits any more: nothing is leased, and the next receive gets it at once."""
-
-    async def story(bench: Bench) -> None:
-        (gone,) = await bench.parked("gone")
-        gone.withdraw()
-        await bench.send("a")
-        assert await bench.counts() == (1, 0, 0)
-        assert bench.heard == []
-
-    run(story)
-
-
-def test_a_poll_withdrawn_before_it_is_asked_takes_no_message() -> None:
-    """The command is dropped while it waits for its batch."""
-
-    async def story(bench: Bench) -> None:
-        await bench.send("a")
-        bench.poll("gone").withdraw()
-        assert await bench.counts() == (1, 0, 0)
-        assert bench.heard == []
-
-    run(story)
-
-
-def test_a_poll_withdrawn_while_it_is_asked_passes_the_question_on() -> None:
-    """The message does not stay beside somebody who waits."""
-
-    async def story(bench: Bench) -> None:
-        await bench.send("a")
-        await bench.do(Receive(queue=QUEUE, timeout_s=10))
-        gone, _ = await bench.parked("gone", "here")
-        bench.clock.set(bench.start_ms + 10_000)  # the first of the line is submitted, not yet applied
-        gone.withdraw()
-        await bench.settle()
-        assert bench.heard == [("here", 10_000, ["a"])]
-
-    run(story)
-
-
-def test_a_hurried_poll_is_answered_at_once_and_only_once() -> None:
-    """Parked or being asked; a second hurry or a late withdrawal does nothing."""
-
-    async def story(bench: Bench) -> None:
-        parked, other = await bench.parked("parked", "other")
-        parked.hurry()
-        parked.hurry()
-        parked.withdraw()
-        assert bench.heard == [("parked", 0, [])]
-        asked = bench.poll("asked")
-        asked.hurry()
-        await bench.settle()
-        assert bench.heard[1:] == [("asked", 0, [])]
-        other.withdraw()
-        assert bench.polls.parked == 0
-
-    run(story)
-
-
-def test_deleting_the_queue_answers_all() -> None:
-    """Each waiter hears that the queue is gone; a queue of the same name starts with an empty line."""
-
-    async def story(bench: Bench) -> None:
-        await bench.parked("one", "two")
-        await bench.do(DeleteQueue(queue=QUEUE))
-        assert sorted(bench.heard) == [("one", 0, QueueNotFound), ("two", 0, QueueNotFound)]
-        assert (bench.polls.parked, bench.polls.asking) == (0, 0)
+@played
+@asynccontextmanager
+async def on_bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    try:
         await bench.do(CreateQueue(queue=QUEUE))
-        await bench.parked("three")
-        await bench.send("a")
-        assert bench.heard[2:] == [("three", 0, ["a"])]
-
-    run(story)
+        yield bench
+    finally:
+        await bench.engine.close()
 
 
-def test_a_poll_on_no_queue_hears_so_and_leaves_nothing_behind() -> None:
-    """Names that do not exist cost no memory."""
-
-    async def story(bench: Bench) -> None:
-        await bench.do(DeleteQueue(queue=QUEUE))
-        of_the_store_ms = bench.clock.next_timer_ms()
-        bench.poll("one")
-        await bench.settle()
-        assert bench.heard == [("one", 0, QueueNotFound)]
-        assert bench.clock.next_timer_ms() == of_the_store_ms
-
-    run(story)
+@on_bench
+async def test_a_message_that_is_there_is_not_waited_for(bench: Bench) -> None:
+    """A poll on a queue with a message is answered at once and never stands in a line."""
+    await bench.send("a")
+    bench.poll("one")
+    await bench.settle()
+    assert bench.heard == [("one", 0, ["a"])]
 
 
-def test_a_closing_server_lets_nobody_wait() -> None:
+@on_bench
+async def test_a_receive_that_does_not_wait_is_answered_empty(bench: Bench) -> None:
+    """Neither a wait of 0 nor a queue whose own wait is 0 parks."""
+    bench.poll("zero", wait_s=0)
+    bench.poll("queue's own", wait_s=None)
+    await bench.settle()
+    assert bench.heard == [("zero", 0, []), ("queue's own", 0, [])]
+
+
+@on_bench
+async def test_the_queues_own_wait_holds_where_none_is_named(bench: Bench) -> None:
+    """A poll without a wait of its own is answered when the queue's is over."""
+    await bench.do(SetQueue(queue=QUEUE, settings={"receive_wait_s": 3}))
+    bench.poll("one", wait_s=None)
+    await bench.settle()
+    await bench.advance(2_999)
+    assert bench.heard == []
+    await bench.advance(1)
+    assert bench.heard == [("one", 3_000, [])]
+    assert bench.polls.parked == 0
+
+
+@on_bench
+async def test_a_send_wakes_exactly_one_and_the_first(bench: Bench) -> None:
+    await bench.parked("one", "two", "three")
+    await bench.send("a")
+    assert bench.heard == [("one", 0, ["a"])]
+    assert bench.polls.parked == 2
+    await bench.send("b")
+    assert bench.heard[1:] == [("two", 0, ["b"])]
+
+
+@on_bench
+async def test_a_batch_wakes_as_many_as_it_has_messages_for(bench: Bench) -> None:
+    """Who got something has the next one asked while there is more."""
+    await bench.parked("one", "two", "three")
+    await bench.send("a", "b")
+    assert bench.heard == [("one", 0, ["a"]), ("two", 0, ["b"])]
+    assert bench.polls.parked == 1
+
+
+@on_bench
+async def test_a_woken_poll_is_not_overtaken(bench: Bench) -> None:
+    """A receive that is submitted right behind the send comes after the one that has been waiting."""
+    await bench.parked("waiter")
+    bench.engine.submit(Send(queue=QUEUE, messages=(NewMessage(body="a", size_bytes=1),)), lambda _: None)
+    bench.poll("late", wait_s=0)
+    await bench.settle()
+    assert sorted(bench.heard) == [("late", 0, []), ("waiter", 0, ["a"])]
+
+
+@on_bench
+async def test_a_message_sent_right_behind_the_first_asking_is_not_missed(bench: Bench) -> None:
+    """A poll and a send in one batch, in that order: the poll was empty, and gets the message nevertheless."""
+    bench.poll("one")
+    bench.poll("two")
+    bench.engine.submit(
+        Send(queue=QUEUE, messages=tuple(NewMessage(body=b, size_bytes=1) for b in "ab")), lambda _: None
+    )
+    await bench.settle()
+    assert bench.heard == [("one", 0, ["a"]), ("two", 0, ["b"])]
+
+
+@on_bench
+async def test_the_deadline_is_exact(bench: Bench) -> None:
+    """Not a millisecond early, and at the millisecond itself."""
+    await bench.parked("one")
+    await bench.advance(19_999)
+    assert bench.heard == []
+    await bench.advance(1)
+    assert bench.heard == [("one", 20_000, [])]
+
+
+@on_bench
+async def test_the_end_of_a_delay_wakes_exactly_then(bench: Bench) -> None:
+    """A delayed message is delivered at its instant, whether it was sent before or after the poll."""
+    await bench.send("a", delay_s=5)
+    await bench.parked("one", "two")
+    await bench.send("b", delay_s=3)
+    await bench.advance(2_999)
+    assert bench.heard == []
+    await bench.advance(2_001)
+    assert bench.heard == [("one", 3_000, ["b"]), ("two", 5_000, ["a"])]
+
+
+@on_bench
+async def test_the_end_of_a_lease_wakes_exactly_then(bench: Bench) -> None:
+    """A message whose lease ends is delivered at that instant."""
+    await bench.send("a")
+    bench.poll("holder", timeout_s=10)
+    await bench.parked("one")
+    await bench.advance(9_999)
+    assert bench.heard == [("holder", 0, ["a"])]
+    await bench.advance(1)
+    assert bench.heard[1:] == [("one", 10_000, ["a"])]
+
+
+@on_bench
+async def test_a_release_wakes_at_once(bench: Bench) -> None:
+    """A change of visibility to 0 hands the message to who waits."""
+    await bench.send("a")
+    received = await bench.do(Receive(queue=QUEUE))
+    await bench.parked("one")
+    change = VisibilityChange(receipt=received.messages[0].receipt, timeout_s=0)
+    await bench.do(ChangeVisibility(queue=QUEUE, changes=(change,)))
+    assert bench.heard == [("one", 0, ["a"])]
+
+
+@on_bench
+async def test_who_waits_goes_before_who_comes_at_the_very_instant(bench: Bench) -> None:
+    """A lease has ended and its timer has not run yet: a newcomer does not take what belongs to the first in line."""
+    await bench.send("a")
+    await bench.do(Receive(queue=QUEUE, timeout_s=10))
+    await bench.parked("waiter")
+    bench.clock.catch_up(bench.start_ms + 10_000)  # the instant has come, and no timer has run
+    bench.poll("newcomer", wait_s=0)
+    await bench.settle()
+    assert sorted(bench.heard) == [("newcomer", 10_000, []), ("waiter", 10_000, ["a"])]
+
+
+@on_bench
+async def test_a_message_that_is_deleted_before_it_is_due_wakes_nobody_for_good(bench: Bench) -> None:
+    """Who was woken in vain goes back to the front of the line and keeps its deadline."""
+    await bench.send("a")
+    received = await bench.do(Receive(queue=QUEUE, timeout_s=10))
+    await bench.parked("one", "two")
+    await bench.do(Delete(queue=QUEUE, receipts=(received.messages[0].receipt,)))
+    await bench.advance(15_000)
+    assert bench.heard == []
+    await bench.send("b")
+    assert bench.heard == [("one", 15_000, ["b"])]
+    await bench.advance(5_000)
+    assert bench.heard[1:] == [("two", 20_000, [])]
+
+
+@on_bench
+async def test_a_withdrawn_poll_takes_no_message(bench: Bench) -> None:
+    """Its client has gone: the next in the line gets the message."""
+    gone, _ = await bench.parked("gone", "here")
+    gone.withdraw()
+    await bench.send("a")
+    assert bench.heard == [("here", 0, ["a"])]
+
+
+@on_bench
+async def test_the_last_poll_withdrawn_leaves_the_message_in_the_queue(bench: Bench) -> None:
+    """Nobody waits any more: nothing is leased, and the next receive gets it at once."""
+    (gone,) = await bench.parked("gone")
+    gone.withdraw()
+    await bench.send("a")
+    assert await bench.counts() == (1, 0, 0)
+    assert bench.heard == []
+
+
+@on_bench
+async def test_a_poll_withdrawn_before_it_is_asked_takes_no_message(bench: Bench) -> None:
+    """The command is dropped while it waits for its batch."""
+    await bench.send("a")
+    bench.poll("gone").withdraw()
+    assert await bench.counts() == (1, 0, 0)
+    assert bench.heard == []
+
+
+@on_bench
+async def test_a_poll_withdrawn_while_it_is_asked_passes_the_question_on(bench: Bench) -> None:
+    """The message does not stay beside somebody who waits."""
+    await bench.send("a")
+    await bench.do(Receive(queue=QUEUE, timeout_s=10))
+    gone, _ = await bench.parked("gone", "here")
+    bench.clock.set(bench.start_ms + 10_000)  # the first of the line is submitted, not yet applied
+    gone.withdraw()
+    await bench.settle()
+    assert bench.heard == [("here", 10_000, ["a"])]
+
+
+@on_bench
+async def test_a_hurried_poll_is_answered_at_once_and_only_once(bench: Bench) -> None:
+    """Parked or being asked; a second hurry or a late withdrawal does nothing."""
+    parked, other = await bench.parked("parked", "other")
+    parked.hurry()
+    parked.hurry()
+    parked.withdraw()
+    assert bench.heard == [("parked", 0, [])]
+    asked = bench.poll("asked")
+    asked.hurry()
+    await bench.settle()
+    assert bench.heard[1:] == [("asked", 0, [])]
+    other.withdraw()
+    assert bench.polls.parked == 0
+
+
+@on_bench
+async def test_deleting_the_queue_answers_all(bench: Bench) -> None:
+    """Each waiter hears that the queue is gone; a queue of the same name starts with an empty line."""
+    await bench.parked("one", "two")
+    await bench.do(DeleteQueue(queue=QUEUE))
+    assert sorted(bench.heard) == [("one", 0, QueueNotFound), ("two", 0, QueueNotFound)]
+    assert (bench.polls.parked, bench.polls.asking) == (0, 0)
+    await bench.do(CreateQueue(queue=QUEUE))
+    await bench.parked("three")
+    await bench.send("a")
+    assert bench.heard[2:] == [("three", 0, ["a"])]
+
+
+@on_bench
+async def test_a_poll_on_no_queue_hears_so_and_leaves_nothing_behind(bench: Bench) -> None:
+    await bench.do(DeleteQueue(queue=QUEUE))
+    of_the_store_ms = bench.clock.next_timer_ms()
+    bench.poll("one")
+    await bench.settle()
+    assert bench.heard == [("one", 0, QueueNotFound)]
+    assert bench.clock.next_timer_ms() == of_the_store_ms
+
+
+@on_bench
+async def test_a_closing_server_lets_nobody_wait(bench: Bench) -> None:
     """Those who come late, or are being asked for the first time, are answered at once; the parked when hurried."""
-
-    async def story(bench: Bench) -> None:
-        (waiting,) = await bench.parked("waiting")
-        bench.poll("asked")
-        bench.polls.close()
-        bench.poll("late")
-        await bench.settle()
-        assert bench.heard == [("asked", 0, []), ("late", 0, [])]
-        waiting.hurry()
-        assert bench.heard[2:] == [("waiting", 0, [])]
-
-    run(story)
+    (waiting,) = await bench.parked("waiting")
+    bench.poll("asked")
+    bench.polls.close()
+    bench.poll("late")
+    await bench.settle()
+    assert bench.heard == [("asked", 0, []), ("late", 0, [])]
+    waiting.hurry()
+    assert bench.heard[2:] == [("waiting", 0, [])]
 
 
-def test_parked_polls_set_off_nothing() -> None:
+@on_bench
+async def test_parked_polls_set_off_nothing(bench: Bench) -> None:
     """While a hundred wait on an empty queue there is no timer before their deadline, and nothing is asked."""
-
-    async def story(bench: Bench) -> None:
-        await bench.parked(*(str(number) for number in range(100)))
-        assert bench.clock.next_timer_ms() == bench.start_ms + 20_000
-        await bench.advance(19_999)
-        assert bench.heard == []
-        await bench.send("a")
-        assert bench.heard == [("0", 19_999, ["a"])]
-        assert bench.polls.parked == 99
-
-    run(story)
+    await bench.parked(*(str(number) for number in range(100)))
+    assert bench.clock.next_timer_ms() == bench.start_ms + 20_000
+    await bench.advance(19_999)
+    assert bench.heard == []
+    await bench.send("a")
+    assert bench.heard == [("0", 19_999, ["a"])]
+    assert bench.polls.parked == 99
 
 
-def test_a_poll_answered_with_an_error_passes_the_question_on() -> None:
+@on_bench
+async def test_a_poll_answered_with_an_error_passes_the_question_on(bench: Bench) -> None:
     """The message that it was woken for does not wait beside the next one in the line."""
-
-    async def story(bench: Bench) -> None:
-        await bench.parked("one", "two")
-        bench.engine.faults = 1
-        await bench.send("a")
-        assert bench.heard == [("one", 0, InternalError), ("two", 0, ["a"])]
-        assert bench.polls.parked == 0
-
-    run(story)
+    await bench.parked("one", "two")
+    bench.engine.faults = 1
+    await bench.send("a")
+    assert bench.heard == [("one", 0, InternalError), ("two", 0, ["a"])]
+    assert bench.polls.parked == 0
 
 
-def test_a_poll_counts_as_one_receive_however_often_it_is_asked_again() -> None:
+@on_bench
+async def test_a_poll_counts_as_one_receive_however_often_it_is_asked_again(bench: Bench) -> None:
     """A queue that allows two a second refuses the third poll; those that wait are asked again when messages come."""
-
-    async def story(bench: Bench) -> None:
-        await bench.do(SetQueue(queue=QUEUE, settings={"receives_per_s_max": 2}))
-        await bench.parked("one", "two")
-        bench.poll("three")
-        await bench.settle()
-        assert bench.heard == [("three", 0, ReceivesThrottled)]
-        await bench.send(*"abcdefghij")
-        assert bench.heard[1:] == [("one", 0, ["a"]), ("two", 0, ["b"])]
-
-    run(story)
+    await bench.do(SetQueue(queue=QUEUE, settings={"receives_per_s_max": 2}))
+    await bench.parked("one", "two")
+    bench.poll("three")
+    await bench.settle()
+    assert bench.heard == [("three", 0, ReceivesThrottled)]
+    await bench.send(*"abcdefghij")
+    assert bench.heard[1:] == [("one", 0, ["a"]), ("two", 0, ["b"])]
 
 
-def test_a_poll_that_waits_for_room_needs_its_permission_when_there_is_some() -> None:
+@on_bench
+async def test_a_poll_that_waits_for_room_needs_its_permission_when_there_is_some(bench: Bench) -> None:
     """It was allowed when it came; one that is refused by then takes no message."""
-
-    async def story(bench: Bench) -> None:
-        await bench.send("a")
-        bench.polls.budget.count_answers(HTTP_BYTES.default)
-        answers: list[Any] = []
-        permits: list[Permit] = [lambda go_on: go_on("no"), lambda go_on: go_on(None)]
-        for permit in permits:
-            bench.polls.ask(Receive(queue=QUEUE), 0, answers.append, permit=permit)
-        bench.polls.budget.count_answers(-HTTP_BYTES.default)
-        await bench.settle()
-        refused, allowed = answers
-        assert (refused, [message.body for message in allowed.messages]) == ("no", ["a"])
-
-    run(story)
+    await bench.send("a")
+    bench.polls.budget.count_answers(HTTP_BYTES.default)
+    answers: list[Any] = []
+    permits: list[Permit] = [lambda go_on: go_on("no"), lambda go_on: go_on(None)]
+    for permit in permits:
+        bench.polls.ask(Receive(queue=QUEUE), 0, answers.append, permit=permit)
+    bench.polls.budget.count_answers(-HTTP_BYTES.default)
+    await bench.settle()
+    refused, allowed = answers
+    assert (refused, [message.body for message in allowed.messages]) == ("no", ["a"])
 
 
 CLAIMED = "000000000000/q"
@@ -517,20 +432,17 @@ class ClaimBench:
     """Long polls on a scripted engine, and a record of who was answered what."""
 
     def __init__(self) -> None:
-        """Nobody polls."""
         self.engine = ScriptedEngine()
         self.clock = VirtualClock()
         self.polls = LongPolls(engine=self.engine, clock=self.clock)
         self.heard: list[tuple[str, Any]] = []
 
     def claim(self, name: str = "claim", *, wait_s: int = 20) -> Poll:
-        """Claim on behalf of `name`."""
         poll = self.polls.ask(CLAIM, wait_s, lambda result: self.heard.append((name, result)))
         assert isinstance(poll, Poll)
         return poll
 
     def receive(self, name: str = "receive", *, wait_s: int = 20) -> Poll:
-        """Receive on behalf of `name`."""
         poll = self.polls.ask(Receive(queue=CLAIMED), wait_s, lambda result: self.heard.append((name, result)))
         assert isinstance(poll, Poll)
         return poll
@@ -543,16 +455,13 @@ class ClaimBench:
         return poll
 
     def wake(self, in_ms: int = 0) -> None:
-        """Have the engine tell that there is a message."""
         self.engine.watches[CLAIMED](self.clock.now_ms() + in_ms)
 
     def advance(self, ms: int) -> None:
-        """Move the clock on."""
         self.clock.advance(ms)
 
 
 def test_a_claim_in_slices_is_asked_until_it_is_whole() -> None:
-    """Its client hears of the whole alone."""
     bench = ClaimBench()
     bench.claim(wait_s=0)
     assert [bench.engine.answer(result) for result in (PART, PART, WHOLE)] == [CLAIM] * 3
@@ -603,7 +512,6 @@ def test_a_claim_that_does_not_wait_is_answered_empty() -> None:
 
 
 def test_a_claim_waits_for_a_message() -> None:
-    """And binds what there is then, in slices too."""
     bench = ClaimBench()
     bench.park(bench.claim(), NOTHING)
     bench.wake()

@@ -1,38 +1,119 @@
-"""The counts of many queues: a few at a time, a bounded number a look, the longest uncounted first.
-
-Then: the exposition of one snapshot.
-"""
+"""Counts of many queues, for listings and for the metrics; the text of a snapshot."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
-from veilmq.core.commands import Command, CreateQueue, DeleteQueue, Done, QueueCounts, Send, ShowQueue
+from tests.internals.server.scripted_engine import played
+from veilmq.core.commands import (
+    BrowsedQueues,
+    BrowseQueues,
+    Command,
+    CreateQueue,
+    Delete,
+    DeleteQueue,
+    Done,
+    QueueCounts,
+    QueueOrder,
+    QueueView,
+    Receive,
+    Send,
+    ShowQueue,
+)
+from veilmq.core.errors import StoreUnavailable
+from veilmq.core.limits import SECOND_MS
 from veilmq.core.messages import NewMessage
 from veilmq.core.receipts import EventCounts
-from veilmq.server.metrics import COUNTED_TOGETHER, Counted, Metrics, QueueCountBook, Snapshot, exposition
+from veilmq.core.settings import QueueSettings
+from veilmq.server import metrics
+from veilmq.server.metrics import Counted, Metrics, QueueCountCache, Snapshot, exposition
+from veilmq.server.queue_statistics import COUNTED_TOGETHER, HISTORY_MAX, LOOKED_AT_MS, QueueRecord, QueueStatistics
 from veilmq.store.port import SurveyQueues, execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import VirtualClock
 
-QUEUES = 3 * COUNTED_TOGETHER
+
+def view(*, visible: int = 0, sent: int = 0, received: int = 0, deleted: int = 0) -> QueueView:
+    counts = QueueCounts(
+        visible=visible, in_flight=0, delayed=0, oldest_sent_at_ms=None, sent=sent, received=received, deleted=deleted
+    )
+    return QueueView(queue="a/q", settings=QueueSettings(), created_at_ms=0, modified_at_ms=0, counts=counts)
+
+
+def rates(record: QueueRecord) -> tuple[float, ...] | None:
+    return record.rates
+
+
+def test_rates_are_over_some_seconds() -> None:
+    """Not over one, where ten messages at once would look like a flood, and not over all that ever was."""
+    record = QueueRecord(view(), 0)
+    assert rates(record) is None, "one count tells of no movement"
+    record.take(view(sent=30, received=20, deleted=10), 1 * SECOND_MS)
+    assert rates(record) == (30.0, 20.0, 10.0)
+    for second in range(2, 60):
+        record.take(view(sent=30, received=20 * second, deleted=10), second * SECOND_MS)
+    assert rates(record) == (0.0, 20.0, 0.0), "what was sent in the first second is long ago"
+
+
+def test_no_rate_is_told_over_next_to_no_time() -> None:
+    """Two looks in a row would make a large one of a single message."""
+    record = QueueRecord(view(), 0)
+    record.take(view(sent=1), 1)
+    assert rates(record) is None
+
+
+def test_totals_that_fall_begin_anew() -> None:
+    record = QueueRecord(view(sent=100), 0)
+    record.take(view(sent=110), SECOND_MS)
+    record.take(view(sent=3), 2 * SECOND_MS)
+    assert rates(record) is None
+    record.take(view(sent=5), 3 * SECOND_MS)
+    assert rates(record) == (2.0, 0.0, 0.0)
+
+
+def test_the_history_has_a_point_a_second_and_an_end() -> None:
+    record = QueueRecord(view(visible=7), 0)
+    record.take(view(visible=8), SECOND_MS - 1)
+    assert record.shown("q").history == [(0, 8)]
+    for second in range(1, HISTORY_MAX + 10):
+        record.take(view(visible=second), second * SECOND_MS)
+    history = record.shown("q").history
+    assert history == [(second * SECOND_MS, second) for second in range(10, HISTORY_MAX + 10)]
+
+
+def test_a_single_slow_count_is_no_price() -> None:
+    """The machine may have been busy with something else; two in a row are the queue's own."""
+    record = QueueRecord(view(), 0)
+    record.take(view(), SECOND_MS, cost_s=3.0)
+    assert record.cost_s == 0.0
+    record.take(view(), 2 * SECOND_MS, cost_s=2.0)
+    assert record.cost_s == pytest.approx(2.0)
+
+
+QUEUES = 100
+CLOCK_STEP_MS = SECOND_MS
 
 
 class Counting(SqliteStore):
-    """An engine in memory that knows how many questions for counts were asked, and at once."""
+    """An engine in memory that notes which queues are counted, and how many at once."""
 
-    asked = 0
+    counted: list[str]
     asked_now = 0
     asked_at_once_max = 0
+    is_unavailable = False
 
     def submit(self, command: Command, done: Done) -> None:
-        """Count what is counted."""
+        if self.is_unavailable:
+            done(StoreUnavailable())
+            return
         if not isinstance(command, ShowQueue):
             super().submit(command, done)
             return
-        self.asked += 1
+        self.counted.append(command.queue)
         self.asked_now += 1
         self.asked_at_once_max = max(self.asked_now, self.asked_at_once_max)
 
@@ -42,87 +123,297 @@ class Counting(SqliteStore):
 
         super().submit(command, answered)
 
+
+class World:
+    """Many queues, the book of them, and time."""
+
+    def __init__(self, engine: Counting, clock: VirtualClock) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.book = QueueStatistics(engine=engine, clock=clock)
+
+    async def put(self, name: str, messages: int = 1) -> None:
+        sent = tuple(NewMessage(body="a", size_bytes=1) for _ in range(messages))
+        await execute(self.engine, Send(queue=f"a/{name}", messages=sent))
+
+    async def browse(self, **asked: Any) -> BrowsedQueues:
+        return await self.book.browse(BrowseQueues(account="a", **asked))
+
+    async def names(self, **asked: Any) -> list[str]:
+        return [queue.name for queue in (await self.browse(**asked)).queues]
+
+    async def rest(self) -> None:
+        if self.book._round is not None:
+            await asyncio.wait({self.book._round})
+
+    async def pass_time(self, ms: int = CLOCK_STEP_MS) -> list[str]:
+        """Move the clock second by second, and return what was counted meanwhile."""
+        before = len(self.engine.counted)
+        for _ in range(ms // CLOCK_STEP_MS):
+            self.clock.advance(CLOCK_STEP_MS)
+            await self.rest()
+        return self.engine.counted[before:]
+
+
+@asynccontextmanager
+async def worlds(queues: int = QUEUES) -> AsyncIterator[World]:
+    """Give a world with so many queues, ``q000`` and further."""
+    clock = VirtualClock()
+    engine = Counting(None, clock=clock)
+    engine.counted = []
+    for number in range(queues):
+        await execute(engine, CreateQueue(queue=f"a/q{number:03}"))
+    await execute(engine, CreateQueue(queue="b/other"))
+    world = World(engine, clock)
+    yield world
+    world.book.close()
+    await world.rest()
+    await engine.close()
+
+
+def in_world(*, queues: int = QUEUES) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    return played(partial(worlds, queues))
+
+
+@in_world()
+async def test_a_page_by_name_counts_its_own_queues(world: World) -> None:
+    """Exactly, as they are now, however long ago that is that somebody looked."""
+    await world.put("q021", 3)
+    page = await world.browse(first=20, count=10)
+    assert [queue.name for queue in page.queues] == [f"q{number:03}" for number in range(20, 30)]
+    assert (page.in_all, page.queues[1].visible) == (QUEUES, 3)
+    await world.rest()
+    await world.put("q022")
+    page = await world.browse(first=20, count=10)
+    assert [queue.visible for queue in page.queues[:4]] == [0, 3, 1, 0]
+    assert page.counted == QUEUES, "the others were counted behind it"
+
+
+@in_world()
+async def test_a_page_by_counts_has_those_with_most(world: World) -> None:
+    """Equal ones by name; those in which there is nothing that has an age are the last, both ways."""
+    for name, messages in (("q050", 5), ("q010", 2), ("q090", 5)):
+        await world.put(name, messages)
+        world.clock.advance(1)
+    assert await world.names(order=QueueOrder.VISIBLE, descending=True, count=4) == ["q050", "q090", "q010", "q000"]
+    assert await world.names(order=QueueOrder.VISIBLE, count=2) == ["q000", "q001"]
+    assert await world.names(order=QueueOrder.OLDEST, descending=True, count=4) == ["q050", "q010", "q090", "q000"]
+    assert await world.names(order=QueueOrder.OLDEST, count=4) == ["q090", "q010", "q050", "q000"]
+
+
+@in_world()
+async def test_rates_sort_too(world: World) -> None:
+    await world.browse()
+    await world.rest()
+    await world.put("q003", 10)
+    received = await execute(world.engine, Receive(queue="a/q003", count=4))
+    await execute(world.engine, Delete(queue="a/q003", receipts=(received.messages[0].receipt,)))
+    await world.pass_time(1_000)
+    first = (await world.browse(order=QueueOrder.RECEIVED, descending=True, count=1)).queues[0]
+    assert (first.name, first.sent_per_s, first.received_per_s, first.deleted_per_s) == ("q003", 10.0, 4.0, 1.0)
+
+
+@in_world()
+async def test_a_search_is_in_the_name_alone(world: World) -> None:
+    """In upper or lower case; accounts are no part of it, and other accounts' queues are not found."""
+    await execute(world.engine, CreateQueue(queue="a/Orders-01"))
+    assert await world.names(search="orders") == ["Orders-01"]
+    assert await world.names(search="ORDERS-0") == ["Orders-01"]
+    assert await world.names(search="Q09", descending=True, count=2) == ["q099", "q098"]
+    assert (await world.browse(search="a/")).in_all == 0
+    assert (await world.browse(search="other")).in_all == 0
+
+
+@in_world()
+async def test_what_may_not_be_seen_is_a_name(world: World) -> None:
+    """It is known in no order by counts either: it comes last, whatever is in it."""
+    await world.put("q001", 9)
+    await world.put("q002", 1)
+
+    def may_see(view: Any) -> bool:
+        return bool(view.queue != "a/q001")
+
+    page = await world.browse(order=QueueOrder.VISIBLE, descending=True, count=QUEUES, may_see=may_see)
+    assert page.queues[0].name == "q002"
+    denied = page.queues[-1]
+    assert (denied.name, denied.visible, denied.fifo, denied.counted_at_ms) == ("q001", None, None, None)
+
+
+@in_world()
+async def test_named_queues_are_told_without_those_that_are_gone(world: World) -> None:
+    await world.put("q001")
+    page = await world.browse(names=("q002", "gone", "q001"))
+    assert [(queue.name, queue.visible) for queue in page.queues] == [("q002", 0), ("q001", 1)]
+    await execute(world.engine, DeleteQueue(queue="a/q001"))
+    await world.pass_time()
+    assert await world.names(names=("q002", "gone", "q001")) == ["q002"]
+
+
+def test_a_store_that_cannot_be_reached_deletes_no_queue(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever asks hears of it; what was known of the queues is known afterwards, and they are counted again."""
+
+    async def story(world: World) -> None:
+        await world.put("q001")
+        await world.browse(names=("q001",))
+        await world.rest()
+        world.engine.is_unavailable = True
+        world.clock.advance(SECOND_MS)
+        await world.rest()
+        with pytest.raises(StoreUnavailable):
+            await world.browse(names=("q001",))
+        await world.pass_time(3_000)
+        world.engine.is_unavailable = False
+        await world.pass_time(3_000)
+        (queue,) = (await world.browse(names=("q001",))).queues
+        assert (queue.visible, len(queue.history or ()) > 1) == (1, True)
+
+    in_world()(story)()
+    assert caplog.records == []
+
+
+def test_many_pages_have_a_bounded_number_counted_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest uncounted first, so all have their turn."""
+    monkeypatch.setattr("veilmq.server.queue_statistics.BRISK_QUEUES", 10)
+    monkeypatch.setattr("veilmq.server.queue_statistics.ROUND_QUEUES", 0)
+
+    async def story(world: World) -> None:
+        await world.browse()
+        await world.rest()
+        watched = tuple(f"q{number:03}" for number in range(25))
+        turns = []
+        for _ in range(5):
+            before = len(world.engine.counted)
+            world.clock.advance(SECOND_MS)
+            await world.rest()
+            await world.browse(names=watched)
+            await world.browse(names=watched)
+            turns.append(len(world.engine.counted) - before)
+        assert turns == [10] * 5
+        assert set(world.engine.counted[-50:]) == {f"a/{name}" for name in watched}
+
+    in_world()(story)()
+
+
+def test_a_queue_that_nobody_has_counted_is_there_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much is counted for others in this second: a page that is told of none takes it for deleted."""
+    monkeypatch.setattr("veilmq.server.queue_statistics.BRISK_QUEUES", 10)
+
+    async def story(world: World) -> None:
+        await world.browse(names=tuple(f"q{number:03}" for number in range(10)))
+        assert await world.names(names=("q050",)) == ["q050"]
+
+    in_world()(story)()
+
+
+def test_all_are_counted_in_rounds_while_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("veilmq.server.queue_statistics.ROUND_QUEUES", 20)
+
+    async def story(world: World) -> None:
+        await world.browse(count=10)
+        await world.rest()
+        assert sorted(set(world.engine.counted)) == [f"a/q{number:03}" for number in range(QUEUES)]
+        turn = await world.pass_time(5_000)
+        assert sorted(turn) == [f"a/q{number:03}" for number in range(QUEUES)], "each in its turn"
+        await world.pass_time(LOOKED_AT_MS)
+        assert await world.pass_time(10_000) == []
+        assert (world.clock.next_timer_ms() or 0) > world.clock.now_ms() + CLOCK_STEP_MS, "that of the store alone"
+        await world.browse()
+        assert await world.pass_time(1_000) != []
+
+    in_world()(story)()
+
+
+@in_world()
+async def test_a_queue_made_anew_begins_anew(world: World) -> None:
+    """Its name alone is that of the one that was deleted."""
+    await world.put("q001", 5)
+    await world.browse(names=("q001",))
+    await execute(world.engine, DeleteQueue(queue="a/q001"))
+    world.clock.advance(LOOKED_AT_MS)
+    await world.rest()
+    await execute(world.engine, CreateQueue(queue="a/q001"))
+    world.clock.advance(SECOND_MS)
+    await world.rest()
+    again = (await world.browse(names=("q001",))).queues[0]
+    assert (again.visible, len(again.history), again.sent_per_s) == (0, 1, None)
+
+
+@in_world()
+async def test_few_counts_are_at_the_engine_at_once(world: World) -> None:
+    await world.browse(order=QueueOrder.VISIBLE, count=QUEUES)
+    await world.rest()
+    assert world.engine.asked_at_once_max == COUNTED_TOGETHER
+
+
+BOOKED = 3 * metrics.COUNTED_TOGETHER
+
+
+class Books:
+    """The counts of ``BOOKED`` queues for the metrics."""
+
+    def __init__(self, engine: Counting) -> None:
+        self.engine = engine
+        self.book = QueueCountCache(engine)
+
     async def names(self) -> list[str]:
-        """Return the full names of all queues, in order."""
-        return list((await execute(self, SurveyQueues(names_max=2 * QUEUES))).names)
+        return list((await execute(self.engine, SurveyQueues(names_max=2 * BOOKED))).names)
+
+    async def visible(self) -> dict[str, int]:
+        return {name: counted.counts.visible for name, counted in await self.book.inspect(await self.names())}
 
     async def put(self, *names: str) -> None:
-        """Send one message to each queue."""
         for name in names:
-            await execute(self, Send(queue=name, messages=(NewMessage(body="a", size_bytes=1),)))
+            await execute(self.engine, Send(queue=name, messages=(NewMessage(body="a", size_bytes=1),)))
 
 
-def run(story: Callable[[Counting, QueueCountBook], Awaitable[None]]) -> None:
-    """Tell ``story`` with many queues."""
-
-    async def tell() -> None:
-        engine = Counting(None, clock=VirtualClock())
-        for number in range(QUEUES):
-            await execute(engine, CreateQueue(queue=f"a/q{number:03}"))
-        await story(engine, QueueCountBook(engine))
-        await engine.close()
-
-    asyncio.run(tell())
+@played
+@asynccontextmanager
+async def on_books() -> AsyncIterator[Books]:
+    engine = Counting(None, clock=VirtualClock())
+    engine.counted = []
+    for number in range(BOOKED):
+        await execute(engine, CreateQueue(queue=f"a/q{number:03}"))
+    yield Books(engine)
+    await engine.close()
 
 
-async def visible(book: QueueCountBook, engine: Counting) -> dict[str, int]:
-    """Look, and return what is told of each queue."""
-    return {name: counted.counts.visible for name, counted in await book.look(await engine.names())}
+@on_books
+async def test_queues_are_counted_a_few_at_a_time(books: Books) -> None:
+    assert await books.visible() == dict.fromkeys(await books.names(), 0)
+    assert (len(books.engine.counted), books.engine.asked_at_once_max) == (BOOKED, metrics.COUNTED_TOGETHER)
 
 
-def test_queues_are_counted_a_few_at_a_time() -> None:
-    """So that everybody else is served between them."""
-
-    async def story(engine: Counting, book: QueueCountBook) -> None:
-        assert await visible(book, engine) == dict.fromkeys(await engine.names(), 0)
-        assert (engine.asked, engine.asked_at_once_max) == (QUEUES, COUNTED_TOGETHER)
-
-    run(story)
-
-
-def test_a_look_counts_so_many_and_goes_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New queues first, then the one counted longest ago; the others are told as they were."""
+@on_books
+async def test_a_snapshot_counts_so_many_and_goes_round(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New queues first, then the one counted longest ago; the others are shown as they were."""
     monkeypatch.setattr("veilmq.server.metrics.COUNTED_MAX", 40)
-
-    async def story(engine: Counting, book: QueueCountBook) -> None:
-        for known in (40, 80, QUEUES):
-            assert len(await visible(book, engine)) == known
-        assert engine.asked == 3 * 40
-        names = await engine.names()
-        first, late = names[30], names[90]  # counted again in the fourth look, and in the fifth
-        await engine.put(first, late)
-        assert await visible(book, engine) == {**dict.fromkeys(names, 0), first: 1}
-        await execute(engine, CreateQueue(queue="a/new"))
-        await engine.put("a/new")
-        told = {**dict.fromkeys(names, 0), first: 1, late: 1, "a/new": 1}
-        assert await visible(book, engine) == told
-        assert engine.asked == 5 * 40
-
-    run(story)
+    for known in (40, 80, BOOKED):
+        assert len(await books.visible()) == known
+    assert len(books.engine.counted) == 3 * 40
+    names = await books.names()
+    first, late = names[30], names[90]  # counted again in the fourth snapshot, and in the fifth
+    await books.put(first, late)
+    assert await books.visible() == {**dict.fromkeys(names, 0), first: 1}
+    await execute(books.engine, CreateQueue(queue="a/new"))
+    await books.put("a/new")
+    assert await books.visible() == {**dict.fromkeys(names, 0), first: 1, late: 1, "a/new": 1}
+    assert len(books.engine.counted) == 5 * 40
 
 
-def test_a_deleted_queue_is_not_told_of() -> None:
-    """Not even by what was counted of it before."""
-
-    async def story(engine: Counting, book: QueueCountBook) -> None:
-        names = await engine.names()
-        await book.look(names)
-        await execute(engine, DeleteQueue(queue=names[0]))
-        assert len(await book.look(names)) == QUEUES - 1, "it was deleted after the names were asked for"
-        assert len(await book.look(await engine.names())) == QUEUES - 1
-
-    run(story)
+@on_books
+async def test_a_deleted_queue_is_not_shown(books: Books) -> None:
+    names = await books.names()
+    await books.book.inspect(names)
+    await execute(books.engine, DeleteQueue(queue=names[0]))
+    assert len(await books.book.inspect(names)) == BOOKED - 1, "it was deleted after the names were asked for"
+    assert len(await books.book.inspect(await books.names())) == BOOKED - 1
 
 
-def test_no_more_queues_are_told_of_than_a_page_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first by name."""
+@on_books
+async def test_no_more_queues_are_shown_than_a_page_can_hold(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veilmq.server.metrics.SHOWN_MAX", 5)
-
-    async def story(engine: Counting, book: QueueCountBook) -> None:
-        assert list(await visible(book, engine)) == (await engine.names())[:5]
-        assert engine.asked == 5
-
-    run(story)
+    assert list(await books.visible()) == (await books.names())[:5]
+    assert len(books.engine.counted) == 5
 
 
 def lines(**parts: Any) -> list[str]:
@@ -141,13 +432,12 @@ def lines(**parts: Any) -> list[str]:
 
 
 def test_the_sum_of_a_histogram_is_that_of_the_durations() -> None:
-    """Per action and code, beside the count."""
-    metrics = Metrics()
-    metrics.count("SendMessage", "OK", 1.5)
-    metrics.count("SendMessage", "OK", 0.25)
-    metrics.count("SendMessage", "InternalFailure", 3.0)
-    copied = metrics.copy()
-    metrics.count("SendMessage", "OK", 9.0)  # not in the copy
+    counted = Metrics()
+    counted.count("SendMessage", "OK", 1.5)
+    counted.count("SendMessage", "OK", 0.25)
+    counted.count("SendMessage", "InternalFailure", 3.0)
+    copied = counted.copy()
+    counted.count("SendMessage", "OK", 9.0)  # not in the copy
     told = lines(metrics=copied)
     name = "veilmq_request_duration_seconds"
     assert f'{name}_sum{{action="SendMessage",code="OK"}} 1.75' in told
@@ -156,7 +446,6 @@ def test_the_sum_of_a_histogram_is_that_of_the_durations() -> None:
 
 
 def test_the_event_log_is_told_of() -> None:
-    """What waits is what was recorded and not exported."""
     told = lines(events=EventCounts(recorded=10, exported=7, dropped=2), event_export_failures=1)
     assert "veilmq_events_recorded_total 10.0" in told
     assert "veilmq_events_exported_total 7.0" in told
@@ -166,11 +455,10 @@ def test_the_event_log_is_told_of() -> None:
 
 
 def test_what_has_passed_through_a_queue_is_told_of() -> None:
-    """As counters, by its name."""
     counts = QueueCounts(
         visible=0, in_flight=0, delayed=0, oldest_sent_at_ms=None, redelivered=1, sent=4, received=3, deleted=2
     )
-    told = lines(queues=[("000000000000/jobs", Counted(counts, claims=None))])
+    told = lines(queues=[("000000000000/jobs", Counted(counts))])
     label = '{queue="000000000000/jobs"}'
     assert f"veilmq_queue_messages_sent_total{label} 4.0" in told
     assert f"veilmq_queue_messages_received_total{label} 3.0" in told

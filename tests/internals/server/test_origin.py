@@ -13,17 +13,8 @@ import urllib3
 
 from tests.console.visitor import Visitor
 from tests.server.keys import OWNER, SECRETS, written
-from veilmq.server.origin import (
-    IN_THE_CLEAR,
-    LOCAL_ONLY,
-    UNFORWARDED,
-    UNNAMED,
-    WRONG_NAME,
-    AdminGuard,
-    ConsoleReach,
-    Unreachable,
-)
-from veilmq.server.setting_kinds import Addresses
+from veilmq.server.origin import IN_THE_CLEAR, LOCAL_ONLY, UNFORWARDED, UNNAMED, WRONG_NAME, AdminGuard, Unreachable
+from veilmq.server.settings import Addresses
 from veilmq.testing import RunningServer
 
 NAME = "mq.example.org"
@@ -37,15 +28,15 @@ def scope(peer: str, *headers: tuple[str, str], path: str = "/console/queues") -
     return {"type": "http", "method": "GET", "path": path, "scheme": "http", "client": (peer, 5), "headers": lines}
 
 
-def reach(*, signed: bool = True, tls: bool = False, proxies: str = "") -> ConsoleReach:
-    """Return the rule of a server."""
-    return ConsoleReach(signed=signed, tls=tls, proxies=Addresses(proxies or None))
+def reach(*, signed: bool = True, tls: bool = False, proxies: str = "") -> AdminGuard:
+    listed = Addresses(proxies or None)
+    return AdminGuard(_inner, own_name="0.0.0.0", any_name=True, signed=signed, tls=tls, proxies=listed)
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
 def test_this_machine_may(peer: str) -> None:
     """Whatever the server has; the name by which it is called is checked where there is no certificate to do that."""
-    assert [rule.way(scope(peer)).by_any_name for rule in (reach(signed=False), reach(), reach(tls=True))] == [
+    assert [rule.way(scope(peer))[1] for rule in (reach(signed=False), reach(), reach(tls=True))] == [
         False,
         False,
         True,
@@ -54,13 +45,13 @@ def test_this_machine_may(peer: str) -> None:
 
 @pytest.mark.parametrize("peer", ["192.0.2.1", "10.1.2.3", "fd00::1", "::ffff:192.0.2.1", "::", "0.0.0.0", "x", ""])
 def test_others_need_accounts_and_tls(peer: str) -> None:
-    with pytest.raises(Unreachable, match="nobody is asked who he is") as unasked:
+    with pytest.raises(Unreachable, match="authentication is off") as unasked:
         reach(signed=False, tls=True).way(scope(peer))
     assert str(unasked.value) == LOCAL_ONLY
     with pytest.raises(Unreachable, match="over TLS alone") as clear:
         reach().way(scope(peer))
     assert str(clear.value) == IN_THE_CLEAR
-    assert reach(tls=True).way(scope(peer)).by_any_name is True
+    assert reach(tls=True).way(scope(peer))[1] is True
 
 
 def test_who_has_no_address_is_not_of_this_machine() -> None:
@@ -77,8 +68,8 @@ def test_a_proxy_that_is_not_named_is_not_believed(header: str) -> None:
 
 
 def test_a_named_proxy_tells_who_came_and_how() -> None:
-    way = reach(proxies="192.0.2.2").way(scope("192.0.2.2", *HTTPS.items()))
-    assert (way.scope["scheme"], way.scope["client"][0], way.by_any_name) == ("https", "198.51.100.7", True)
+    seen, certified = reach(proxies="192.0.2.2").way(scope("192.0.2.2", *HTTPS.items()))
+    assert (seen["scheme"], seen["client"][0], certified) == ("https", "198.51.100.7", True)
 
 
 @pytest.mark.parametrize(
@@ -97,12 +88,12 @@ def test_a_named_proxy_tells_who_came_and_how() -> None:
 )
 def test_the_last_address_that_is_no_named_proxys_is_the_clients(told: str, client: str) -> None:
     asked = scope("192.0.2.2", ("X-Forwarded-Proto", "https"), ("X-Forwarded-For", told))
-    assert reach(proxies="192.0.2.0/28").way(asked).scope["client"][0] == client
+    assert reach(proxies="192.0.2.0/28").way(asked)[0]["client"][0] == client
 
 
 def test_lines_of_a_header_are_one_list() -> None:
     lines = (("X-Forwarded-For", "127.0.0.1"), ("X-Forwarded-For", "198.51.100.7"), ("X-Forwarded-Proto", "https"))
-    assert reach(proxies="192.0.2.2").way(scope("192.0.2.2", *lines)).scope["client"][0] == "198.51.100.7"
+    assert reach(proxies="192.0.2.2").way(scope("192.0.2.2", *lines))[0]["client"][0] == "198.51.100.7"
 
 
 @pytest.mark.parametrize(
@@ -141,21 +132,18 @@ async def _asked(guard: AdminGuard, asked: dict[str, Any]) -> tuple[int, str]:
 
 @pytest.mark.parametrize("path", ["/", "/console/queues", "/console/login", "/api/queues", "/api/openapi.json", "/x"])
 def test_what_cannot_be_used_from_there_says_what_to_do(path: str) -> None:
-    guard = AdminGuard(_inner, own_name="0.0.0.0", any_name=True, reach=reach())
-    status, text = asyncio.run(_asked(guard, scope("192.0.2.1", path=path)))
+    status, text = asyncio.run(_asked(reach(), scope("192.0.2.1", path=path)))
     assert (status, IN_THE_CLEAR in text) == (403, True)
 
 
 @pytest.mark.parametrize("path", ["/health/live", "/health/ready", "/metrics", "/events/flush"])
 def test_health_and_metrics_stay_as_they_are(path: str) -> None:
-    guard = AdminGuard(_inner, own_name="0.0.0.0", any_name=True, reach=reach(signed=False))
-    assert asyncio.run(_asked(guard, scope("192.0.2.1", path=path))) == (200, "inner")
+    assert asyncio.run(_asked(reach(signed=False), scope("192.0.2.1", path=path))) == (200, "inner")
 
 
 @pytest.mark.parametrize("path", ["/health/live/../../console/queues", "/metrics/", "/metrics/console", "//metrics"])
 def test_what_only_looks_like_them_is_the_consoles(path: str) -> None:
-    guard = AdminGuard(_inner, own_name="0.0.0.0", any_name=True, reach=reach())
-    assert asyncio.run(_asked(guard, scope("192.0.2.1", path=path)))[0] == 403
+    assert asyncio.run(_asked(reach(), scope("192.0.2.1", path=path)))[0] == 403
 
 
 async def _inner(scope: Any, receive: Any, send: Any) -> None:

@@ -1,49 +1,60 @@
-"""The guard: which address is connected to for a URL, and why there is none.
-
-Then: how many pushes a receiver gets at once.
-Then: one attempt: which address it goes to, over which TLS, and what becomes of a broken answer.
-Then: what is said once in a while.
-Then: the pusher on a scripted engine: what a real one answers only when something goes wrong.
-"""
+"""Pushes and topics: the guard, attempts, the pusher; what is not delivered; subscribing; key and certificate."""
 
 import asyncio
 import logging
 import socket
 import ssl
+import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
+import urllib3
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.internals.server.scripted_engine import ScriptedEngine
-from tests.server.pushing.receiver import Receiver
+from tests.clients.smq.raw import ask, element
+from tests.internals.server.scripted_engine import ScriptedEngine, played
+from tests.server.pushing.receiver import Receiver, receiving
 from veilmq.core import commands
 from veilmq.core.commands import LeaseChange, Received, ReceivedMessage
 from veilmq.core.errors import EndpointRefused, InternalError, QueueNotFound, ReceiptState, StoreFull
-from veilmq.core.topics import PUSHES, ListPushes, Subscription, push_queue
-from veilmq.server import pushes
+from veilmq.core.messages import NewMessage
+from veilmq.core.topics import PUSHES, ListPushes, PublishToTopic, Subscribe, Subscription, push_queue
+from veilmq.server import push_identity, pushes
+from veilmq.server.http_parser import Pending
 from veilmq.server.metrics import PushOutcome, TopicCounts
 from veilmq.server.pushes import (
     LEASE_S,
+    NAME_S_MAX,
     PARALLEL_MAX,
     PERIOD_MS,
-    Attempts,
     Guard,
     LogThrottle,
     Pusher,
+    PushError,
     Resolve,
+    SubscriptionRequest,
     SystemResolver,
     Target,
+    TopicService,
 )
-from veilmq.server.pushes import (
-    Receiver as PushReceiver,
-)
-from veilmq.server.setting_kinds import AllowList
-from veilmq.testing import VirtualClock
+from veilmq.server.pushes import Receiver as PushReceiver
+from veilmq.server.settings import AllowList, ServerSettings, SettingError
+from veilmq.store.port import StoreError
+from veilmq.testing import RunningServer, VirtualClock
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as running:
+        yield running
 
 
 class Names:
@@ -61,7 +72,6 @@ class Names:
 
 
 def admitted(url: str, allow: str, names: Names | None = None) -> Target:
-    """Return what a guard says."""
     return asyncio.run(Guard(AllowList(allow), resolve=names or Names()).admit(url))
 
 
@@ -71,7 +81,6 @@ def admit(url: str, allow: str, names: Names | None = None) -> list[str]:
 
 
 def refusal(url: str, allow: str, names: Names | None = None) -> str:
-    """Return why a guard says no."""
     with pytest.raises(EndpointRefused) as caught:
         admit(url, allow, names)
     return str(caught.value)
@@ -192,27 +201,35 @@ class Fickle:
     """A name that leads to one address, and to another one each time after that."""
 
     def __init__(self) -> None:
-        """Nobody has asked."""
         self.asked = 0
 
     async def __call__(self, name: str, port: int) -> list[str]:
-        """Return the next address."""
         self.asked += 1
         return ["127.0.0.1" if self.asked == 1 else "127.0.0.2"]
 
 
-def attempt(url: str, *, allow: str = "127.0.0.1", resolve: Resolve | None = None) -> str:
-    """Return what an attempt says."""
+class Signer:
+    """A key of no use, and its certificate."""
 
+    certificate_pem = b"certificate"
+
+    def sign(self, text: bytes) -> bytes:
+        return b"signature"
+
+
+def attempt(url: str, *, allow: str = "127.0.0.1", resolve: Resolve | None = None) -> str:
     async def one() -> str:
-        attempts = Attempts(
-            guard=Guard(AllowList(allow), resolve=resolve),
-            sign=lambda text: b"signature",
-            certificate_url="http://certificate.example/",
+        service = TopicService(
+            ServerSettings(push_allow=allow),
+            engine=ScriptedEngine(),
             clock=VirtualClock(),
             wall_s=lambda: 0.0,
+            base_url="http://certificate.example",
+            identity=Signer(),
         )
-        return await attempts.attempt(Subscription(topic="1/t", name="s", endpoint=url, push_url=url), MESSAGE)
+        if resolve is not None:
+            service._guard = Guard(AllowList(allow), resolve=resolve)
+        return await service.attempt(Subscription(topic="1/t", name="s", endpoint=url, push_url=url), MESSAGE)
 
     return asyncio.run(one())
 
@@ -334,7 +351,6 @@ def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
 
 async def here(name: str, port: int) -> list[str]:
-    """Lead every name to this machine."""
     return ["127.0.0.1"]
 
 
@@ -401,7 +417,6 @@ class Bench:
     """A pusher, and what is asked of its engine; `problem` is what attempts say."""
 
     def __init__(self) -> None:
-        """Begin to push."""
         self.engine = ScriptedEngine()
         self.clock = VirtualClock()
         self.counts = TopicCounts()
@@ -409,7 +424,7 @@ class Bench:
         self.pusher = Pusher(
             engine=self.engine,
             clock=self.clock,
-            attempts=self,  # type: ignore[arg-type]
+            attempt=self.attempt,
             counts=self.counts,
             parallel_max=2,
             chance=lambda: 0.0,
@@ -417,71 +432,58 @@ class Bench:
         self.pusher.start()
 
     async def attempt(self, subscription: Subscription, message: object) -> str:
-        """Say what the test wants."""
         return self.problem
 
     def asked(self) -> list[commands.Command]:
-        """Return what has no answer yet."""
         return [command for command, _ in self.engine.asked]
 
 
-def play(scene: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
-    """Play a scene in an event loop."""
-
-    async def whole() -> None:
-        await scene(Bench())
-
-    asyncio.run(whole())
+@played
+@asynccontextmanager
+async def on_bench() -> AsyncIterator[Bench]:
+    yield Bench()
 
 
 def take(count: int = 1, queue: str = QUEUE) -> commands.Receive:
-    """Return what is asked of a queue."""
     return commands.Receive(queue=queue, count=count, timeout_s=LEASE_S)
 
 
 async def turn() -> None:
-    """Let what is ready run."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
-def test_a_message_is_taken_pushed_and_deleted() -> None:
-    async def scene(bench: Bench) -> None:
-        assert bench.asked() == [ListPushes()]
-        bench.engine.answer([ONE])
-        assert set(bench.engine.watches) == {PUSHES, QUEUE}
-        assert bench.engine.answer(SOMETHING) == take()
-        await turn()
-        assert bench.engine.answer([ReceiptState.LIVE]) == commands.Delete(queue=QUEUE, receipts=("r",))
-        await turn()
-        assert bench.counts.pushes[PushOutcome.ACCEPTED] == 1
-        assert bench.asked() == []
-
-    play(scene)
+@on_bench
+async def test_a_message_is_taken_pushed_and_deleted(bench: Bench) -> None:
+    assert bench.asked() == [ListPushes()]
+    bench.engine.answer([ONE])
+    assert set(bench.engine.watches) == {PUSHES, QUEUE}
+    assert bench.engine.answer(SOMETHING) == take()
+    await turn()
+    assert bench.engine.answer([ReceiptState.LIVE]) == commands.Delete(queue=QUEUE, receipts=("r",))
+    await turn()
+    assert bench.counts.pushes[PushOutcome.ACCEPTED] == 1
+    assert bench.asked() == []
 
 
-def test_a_queue_that_could_not_be_asked_is_asked_again_a_second_later() -> None:
-    async def scene(bench: Bench) -> None:
-        bench.engine.answer([ONE])
-        bench.engine.answer(InternalError())
-        bench.clock.advance(999)
-        assert bench.asked() == []
-        bench.clock.advance(1)
-        assert bench.engine.answer(NOTHING) == take()
-        bench.engine.watches[QUEUE](bench.clock.now_ms())
-        assert bench.asked() == [take()]
-
-    play(scene)
+@on_bench
+async def test_a_queue_that_could_not_be_asked_is_asked_again_a_second_later(bench: Bench) -> None:
+    bench.engine.answer([ONE])
+    bench.engine.answer(InternalError())
+    bench.clock.advance(999)
+    assert bench.asked() == []
+    bench.clock.advance(1)
+    assert bench.engine.answer(NOTHING) == take()
+    bench.engine.watches[QUEUE](bench.clock.now_ms())
+    assert bench.asked() == [take()]
 
 
-def test_subscriptions_that_could_not_be_listed_are_listed_again_a_second_later() -> None:
-    async def scene(bench: Bench) -> None:
-        bench.engine.answer(StoreFull())
-        bench.clock.advance(1_000)
-        bench.engine.answer([ONE])
-        assert bench.asked() == [take()]
-
-    play(scene)
+@on_bench
+async def test_subscriptions_that_could_not_be_listed_are_listed_again_a_second_later(bench: Bench) -> None:
+    bench.engine.answer(StoreFull())
+    bench.clock.advance(1_000)
+    bench.engine.answer([ONE])
+    assert bench.asked() == [take()]
 
 
 def test_what_was_pushed_and_could_not_be_deleted_comes_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -495,85 +497,338 @@ def test_what_was_pushed_and_could_not_be_deleted_comes_again(caplog: pytest.Log
         assert bench.counts.pushes_running == 0
 
     with caplog.at_level(logging.DEBUG):
-        play(scene)
-    assert "was not settled; it comes again" in caplog.text
+        on_bench(scene)()
+    assert "was not settled; it is received again" in caplog.text
 
 
-def test_a_failure_is_hidden_and_the_last_one_deleted() -> None:
-    async def scene(bench: Bench) -> None:
-        bench.problem = "no"
-        bench.engine.answer([ONE])
-        bench.engine.answer(SOMETHING)
-        await turn()
-        change = commands.VisibilityChange(receipt="r", timeout_s=10)
-        assert bench.engine.answer([LeaseChange(state=ReceiptState.LIVE)]) == commands.ChangeVisibility(
-            queue=QUEUE, changes=(change,)
-        )
-        await turn()
-        assert bench.counts.pushes[PushOutcome.FAILED] == 1
-
-    play(scene)
+@on_bench
+async def test_a_failure_is_hidden_and_the_last_one_deleted(bench: Bench) -> None:
+    bench.problem = "no"
+    bench.engine.answer([ONE])
+    bench.engine.answer(SOMETHING)
+    await turn()
+    change = commands.VisibilityChange(receipt="r", timeout_s=10)
+    assert bench.engine.answer([LeaseChange(state=ReceiptState.LIVE)]) == commands.ChangeVisibility(
+        queue=QUEUE, changes=(change,)
+    )
+    await turn()
+    assert bench.counts.pushes[PushOutcome.FAILED] == 1
 
 
-def test_a_queue_that_is_gone_is_not_asked_again() -> None:
-    async def scene(bench: Bench) -> None:
-        bench.engine.answer([ONE, TWO])
-        bench.engine.answer(QueueNotFound(QUEUE))
-        assert set(bench.engine.watches) == {PUSHES, push_queue("1/t", "two")}
-        bench.engine.answer(NOTHING)
-        bench.engine.watches[PUSHES](0)
-        bench.engine.answer([])
-        assert set(bench.engine.watches) == {PUSHES}
-
-    play(scene)
+@on_bench
+async def test_a_queue_that_is_gone_is_not_asked_again(bench: Bench) -> None:
+    bench.engine.answer([ONE, TWO])
+    bench.engine.answer(QueueNotFound(QUEUE))
+    assert set(bench.engine.watches) == {PUSHES, push_queue("1/t", "two")}
+    bench.engine.answer(NOTHING)
+    bench.engine.watches[PUSHES](0)
+    bench.engine.answer([])
+    assert set(bench.engine.watches) == {PUSHES}
 
 
-def test_an_answer_for_a_subscription_that_ended_meanwhile() -> None:
+@on_bench
+async def test_an_answer_for_a_subscription_that_ended_meanwhile(bench: Bench) -> None:
     """What was taken is still pushed; nothing more is asked."""
+    bench.engine.answer([ONE])
+    bench.engine.watches[PUSHES](0)
+    (_, taken), (_, listed) = bench.engine.asked
+    bench.engine.asked.clear()
+    listed([])
+    taken(SOMETHING)
+    await turn()
+    assert isinstance(bench.engine.answer(QueueNotFound(QUEUE)), commands.Delete)
+    await turn()
+    assert (bench.asked(), bench.counts.pushes_running) == ([], 0)
 
-    async def scene(bench: Bench) -> None:
-        bench.engine.answer([ONE])
-        bench.engine.watches[PUSHES](0)
-        (_, taken), (_, listed) = bench.engine.asked
-        bench.engine.asked.clear()
-        listed([])
-        taken(SOMETHING)
+
+@on_bench
+async def test_the_end_waits_for_what_is_being_taken_and_takes_no_more(bench: Bench) -> None:
+    bench.engine.answer([ONE])
+    watches = dict(bench.engine.watches)
+    closing = asyncio.ensure_future(bench.pusher.close())
+    await turn()
+    assert bench.asked() == [take(), ListPushes()]
+    bench.engine.answer(SOMETHING)
+    bench.engine.answer([ONE])
+    await turn()
+    assert not closing.done()
+    bench.engine.answer([ReceiptState.LIVE])
+    await closing
+    for wake in watches.values():
+        wake(bench.clock.now_ms())
+    assert (bench.asked(), bench.engine.watches) == ([], {})
+    assert bench.counts.pushes[PushOutcome.ACCEPTED] == 1
+
+
+@on_bench
+async def test_a_list_that_comes_after_the_end_is_nobodys(bench: Bench) -> None:
+    closing = asyncio.ensure_future(bench.pusher.close())
+    await turn()
+    bench.engine.answer([ONE])
+    bench.engine.answer(InternalError())
+    await closing
+    assert bench.asked() == []
+
+
+def publish(server: RunningServer, body: str = "hello") -> None:
+    reply = ask(server, "POST", "/topics/news/messages", f"<Message>{element('MessageBody', body)}</Message>")
+    assert reply.status == 201
+
+
+def undeliverable(server: RunningServer) -> int:
+    (line,) = [
+        line
+        for line in urllib3.request("GET", f"{server.admin_endpoint}/metrics").data.decode().splitlines()
+        if line.startswith("veilmq_topic_messages_undeliverable_total ")
+    ]
+    return int(float(line.partition(" ")[2]))
+
+
+def test_a_queue_that_is_gone_is_told_of_once_a_minute(
+    veilmq_server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = veilmq_server
+    ask(server, "PUT", "/topics/news")
+    for name in ("gone", "stays"):
+        ask(server, "PUT", f"/queues/{name}")
+        endpoint = element("Endpoint", f"acs:mns:r:000000000000:queues/{name}")
+        assert (
+            ask(server, "PUT", f"/topics/news/subscriptions/{name}", f"<Subscription>{endpoint}</Subscription>").status
+            == 201
+        )
+    publish(server)
+    assert undeliverable(server) == 0
+    ask(server, "DELETE", "/queues/gone")
+    for _ in range(3):
+        publish(server)
+    assert undeliverable(server) == 3
+    told = "of 000000000000/news did not come to subscription gone: The queue 000000000000/gone does not exist"
+    assert caplog.text.count(told) == 1
+    server.advance(seconds=60)
+    publish(server)
+    assert caplog.text.count(told) == 2
+    assert "subscription stays" not in caplog.text
+    page = ask(server, "GET", "/queues/stays/messages?numOfMessages=16")
+    assert len(page.texts("MessageId")) == 5
+
+
+def test_a_publication_is_withdrawn_while_it_is_not_begun() -> None:
+    engine, heard = ScriptedEngine(), list[object]()
+    command = PublishToTopic(topic="1/t", size_bytes=1, make=lambda _: NewMessage(body="a", size_bytes=1))
+    one = service(engine).handlers[PublishToTopic](command, 0, heard.append)
+    one.hurry()
+    assert len(engine.asked) == 1
+    one.withdraw()
+    assert (engine.asked, heard) == ([], [])
+
+
+def service(engine: ScriptedEngine) -> TopicService:
+    return TopicService(
+        ServerSettings(), engine=engine, clock=VirtualClock(), wall_s=lambda: 0.0, base_url="", identity=None
+    )
+
+
+PUSHED = Subscribe(subscription=Subscription(topic="1/t", name="s", endpoint=URL, push_url=URL))
+QUEUED = Subscribe(subscription=Subscription(topic="1/t", name="s", endpoint="q", queue="1/q"))
+
+
+class Subscribing:
+    """Subscribing on a scripted engine; a name is found when the test says it."""
+
+    def __init__(self) -> None:
+        self.engine = ScriptedEngine()
+        self.clock = VirtualClock()
+        self.found: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+        self.heard: list[Any] = []
+        self._guard = Guard(AllowList("hook.example"), resolve=self._resolve)
+
+    async def _resolve(self, name: str, port: int) -> list[str]:
+        return await self.found
+
+    async def ask(self) -> Pending:
+        one = SubscriptionRequest(PUSHED, self.heard.append, engine=self.engine, clock=self.clock, guard=self._guard)
         await turn()
-        assert isinstance(bench.engine.answer(QueueNotFound(QUEUE)), commands.Delete)
-        await turn()
-        assert (bench.asked(), bench.counts.pushes_running) == ([], 0)
-
-    play(scene)
+        return one
 
 
-def test_the_end_waits_for_what_is_being_taken_and_takes_no_more() -> None:
-    async def scene(bench: Bench) -> None:
-        bench.engine.answer([ONE])
-        watches = dict(bench.engine.watches)
-        closing = asyncio.ensure_future(bench.pusher.close())
-        await turn()
-        assert bench.asked() == [take(), ListPushes()]
-        bench.engine.answer(SOMETHING)
-        bench.engine.answer([ONE])
-        await turn()
-        assert not closing.done()
-        bench.engine.answer([ReceiptState.LIVE])
-        await closing
-        for wake in watches.values():
-            wake(bench.clock.now_ms())
-        assert (bench.asked(), bench.engine.watches) == ([], {})
-        assert bench.counts.pushes[PushOutcome.ACCEPTED] == 1
-
-    play(scene)
+@played
+@asynccontextmanager
+async def subscribing() -> AsyncIterator[Subscribing]:
+    yield Subscribing()
 
 
-def test_a_list_that_comes_after_the_end_is_nobodys() -> None:
-    async def scene(bench: Bench) -> None:
-        closing = asyncio.ensure_future(bench.pusher.close())
-        await turn()
-        bench.engine.answer([ONE])
-        bench.engine.answer(InternalError())
-        await closing
-        assert bench.asked() == []
+@subscribing
+async def test_the_engine_is_asked_when_the_guard_has_nothing_against_it(bench: Subscribing) -> None:
+    await bench.ask()
+    assert bench.engine.asked == []
+    bench.found.set_result(["8.8.8.8"])
+    await turn()
+    assert bench.engine.answer("subscribed") == PUSHED
+    await turn()
+    assert bench.heard == ["subscribed"]
 
-    play(scene)
+
+def test_a_queue_is_nothing_to_the_guard() -> None:
+    engine, heard = ScriptedEngine(), list[object]()
+    one = service(engine).handlers[Subscribe](QUEUED, 0, heard.append)
+    one.hurry()
+    assert engine.answer("subscribed") == QUEUED
+    one.withdraw()
+    assert heard == ["subscribed"]
+
+
+@subscribing
+async def test_what_the_guard_says_is_the_answer(bench: Subscribing) -> None:
+    await bench.ask()
+    bench.found.set_result(["10.0.0.1"])
+    await turn()
+    (refused,) = bench.heard
+    assert isinstance(refused, EndpointRefused)
+    assert bench.engine.asked == []
+
+
+@subscribing
+async def test_a_name_has_five_seconds(bench: Subscribing) -> None:
+    one = await bench.ask()
+    bench.clock.advance(NAME_S_MAX * 1_000 - 1)
+    assert bench.heard == []
+    bench.clock.advance(1)
+    await turn()
+    (refused,) = bench.heard
+    assert "not found in time" in str(refused)
+    one.hurry()
+    assert len(bench.heard) == 1
+
+
+@subscribing
+async def test_a_server_that_closes_does_not_wait(bench: Subscribing) -> None:
+    one = await bench.ask()
+    one.hurry()
+    await turn()
+    assert "not found in time" in str(bench.heard[0])
+
+
+@subscribing
+async def test_nothing_happens_for_who_has_gone(bench: Subscribing) -> None:
+    one = await bench.ask()
+    one.withdraw()
+    await turn()
+    assert (bench.heard, bench.engine.asked) == ([], [])
+    bench.clock.advance(NAME_S_MAX * 1_000)
+    assert bench.heard == []
+
+
+@subscribing
+async def test_nothing_happens_for_who_goes_before_the_engine_has_begun(bench: Subscribing) -> None:
+    one = await bench.ask()
+    bench.found.set_result(["8.8.8.8"])
+    await turn()
+    one.withdraw()
+    await turn()
+    assert (bench.heard, bench.engine.asked) == ([], [])
+
+
+NOW_S = 1_700_000_000.0
+
+
+@pytest.mark.parametrize("store", ["folder", "postgres"])
+def test_it_is_made_once_for_all_servers(store: str, place: Callable[[str], dict[str, Any]]) -> None:
+    """The next server on the store shows the same certificate; a data folder has it for its owner alone."""
+    settings = place(store)
+    first, again = [certificate(settings) for _ in range(2)]
+    assert first == again
+    if store == "folder":
+        (file,) = settings["data"].glob("push*")
+        assert (file.name, file.stat().st_mode & 0o777) == ("push.pem", 0o600)
+
+
+def test_a_store_in_memory_has_another_one_each_time() -> None:
+    assert certificate({}) != certificate({})
+
+
+def certificate(settings: dict[str, Any]) -> bytes:
+    """Return the certificate that a server with `settings` shows."""
+    with (
+        RunningServer(push_allow="hook.example", **settings) as server,
+        urllib.request.urlopen(server.endpoint + "/push-certificate.pem", timeout=60) as reply,
+    ):
+        shown: bytes = reply.read()
+        return shown
+
+
+def test_a_certificate_is_good_from_the_day_before_for_ten_years() -> None:
+    certificate = x509.load_pem_x509_certificate(push_identity.made(now_s=NOW_S).certificate_pem)
+    begin, end = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
+    assert (NOW_S - begin, end - NOW_S) == (86_400, 3_650 * 86_400)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "push.new").mkdir()
+    with pytest.raises(StoreError, match=r"push\.pem cannot be read or written"):
+        RunningServer(data=tmp_path, push_allow="hook.example").__enter__()
+
+
+def given(folder: Path) -> tuple[Path, Path]:
+    """Write a key and its certificate; return their files."""
+    made = push_identity.made(now_s=NOW_S).pem()
+    begin = made.index(b"-----BEGIN CERTIFICATE")
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    key.write_bytes(made[:begin])
+    certificate.write_bytes(made[begin:])
+    return key, certificate
+
+
+def test_one_that_is_given_is_used(tmp_path: Path) -> None:
+    key, certificate = given(tmp_path)
+    assert push_identity.read(key, certificate).certificate_pem == certificate.read_bytes()
+
+
+def test_what_is_wrong_with_one_that_is_given_is_said(tmp_path: Path) -> None:
+    key, certificate = given(tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(PushError, match="is not the certificate of"):
+        push_identity.read(key, given(other)[1])
+    with pytest.raises(PushError, match="cannot be read: No such file"):
+        push_identity.read(tmp_path / "none.pem", certificate)
+    with pytest.raises(PushError, match="must be a key and a certificate in PEM"):
+        push_identity.read(certificate, certificate)
+    curve = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    key.write_bytes(curve)
+    with pytest.raises(PushError, match="must be an RSA key"):
+        push_identity.read(key, certificate)
+
+
+def test_a_server_says_why_it_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PushError, match="cannot be read"):
+        RunningServer(push_allow="a", push_key=tmp_path / "k", push_certificate=tmp_path / "c").__enter__()
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    monkeypatch.delitem(sys.modules, "veilmq.server.push_identity", raising=False)
+    with pytest.raises(PushError, match=r"needs the module cryptography.*pip install 'veilmq\[push\]'"):
+        RunningServer(push_allow="a").__enter__()
+
+
+def test_a_server_that_pushes_nowhere_needs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    monkeypatch.delitem(sys.modules, "veilmq.server.push_identity", raising=False)
+    with RunningServer(data=tmp_path):
+        assert not (tmp_path / "push.pem").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"push_allow": "http://hook.example/"}, "must be host names, addresses and networks"),
+        ({"push_allow": ""}, "must be host names, addresses and networks"),
+        ({"push_certificate_url": "hook.example"}, "must be a URL that begins with http:// or https://"),
+        ({"push_parallel_max": 0}, "must be a whole number from 1 to 1000"),
+        ({"push_key": Path("k")}, "must be given with push_key"),
+        ({"push_certificate": Path("c")}, "must be given with push_certificate"),
+    ],
+    ids=["url", "empty", "certificate-url", "parallel", "key", "certificate"],
+)
+def test_settings_that_cannot_be(wrong: dict[str, object], told: str) -> None:
+    with pytest.raises(SettingError, match=told):
+        ServerSettings(**wrong)  # type: ignore[arg-type]

@@ -1,17 +1,23 @@
-"""Settings: one schema, four sources, one strict answer to whatever is wrong.
-
-Then: what Kubernetes sets for a Service called veilmq does not stop a server, but for what has the name of a setting.
-"""
+"""Settings: one table, four sources, a strict answer to what is wrong; variables of Kubernetes; lists of addresses."""
 
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
-from veilmq.server.setting_kinds import WholeNumber
-from veilmq.server.settings import SETTINGS, ServerSettings, Setting, SettingError, resolve
+from veilmq.server.settings import (
+    SETTINGS,
+    AllowList,
+    ServerSettings,
+    Setting,
+    SettingError,
+    is_special,
+    resolve,
+    unmapped,
+)
 
-NUMBERS = [row for row in SETTINGS if isinstance(row.kind, WholeNumber)]
+NUMBERS = [row for row in SETTINGS if row.kind.allowed.startswith("a whole number")]
 
 
 @pytest.fixture(autouse=True)
@@ -99,8 +105,7 @@ def test_both_memory_and_data_from_one_source_are_refused() -> None:
 @pytest.mark.parametrize("end", ["below", "above", "no-number"])
 def test_an_out_of_range_number_is_refused_wherever_it_stands(setting: Setting, end: str) -> None:
     """The error names the setting, its source and both ends of the range, from each of the three sources."""
-    assert isinstance(setting.kind, WholeNumber)
-    low, high = setting.kind.range.minimum, setting.kind.range.maximum
+    low, high = [int(word) for word in setting.kind.allowed.split() if word.isdigit()]
     value = {"below": str(low - 1), "above": str(high + 1), "no-number": "1e3"}[end]
     allowed = f"must be a whole number from {low} to {high}"
     shown = f"{setting.name} = '{value}'"
@@ -126,7 +131,6 @@ def test_an_out_of_range_number_is_refused_wherever_it_stands(setting: Setting, 
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused(flags: dict[str, object], words: str) -> None:
-    """Each kind says what it takes."""
     assert words in refusal(flags=flags)
 
 
@@ -154,7 +158,6 @@ def test_credentials_open_the_queues_to_the_network_and_not_the_operators_port(a
 
 
 def test_a_proxy_needs_accounts() -> None:
-    """Others reach the console through it."""
     assert "it needs credentials" in refusal(flags={"console_proxy": "10.0.0.1"})
     named = resolve(flags={"console_proxy": "10.0.0.1, fd00::/8", "credentials": "keys.toml"}, environment={})
     assert named.console_proxy == "10.0.0.1, fd00::/8"
@@ -162,13 +165,11 @@ def test_a_proxy_needs_accounts() -> None:
 
 @pytest.mark.parametrize("text", ["", "proxy.example", "10.0.0.1/8", "0.0.0.0/0", "10.0.0.1,", "::/0"])
 def test_proxies_are_addresses_and_never_everybody(text: str) -> None:
-    """A name may be anybody's tomorrow."""
     assert "IP addresses and networks" in refusal(flags={"console_proxy": text, "credentials": "keys.toml"})
 
 
 @pytest.mark.parametrize(("given", "missing"), [("tls_key", "tls_certificate"), ("tls_certificate", "tls_key")])
 def test_certificate_and_key_go_together(given: str, missing: str) -> None:
-    """Either alone is an error that names the other."""
     assert refusal(flags={given: "a.pem"}).startswith(f"{missing} (default): must be given with {given}")
     assert getattr(resolve(flags={given: "a.pem", missing: "b.pem"}, environment={}), given) == Path("a.pem")
 
@@ -180,7 +181,6 @@ def test_a_file_is_a_path(value: object) -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
 def test_loopback_needs_nothing(address: str) -> None:
-    """Every loopback address passes."""
     assert resolve(flags={"host": address}, environment={}).host == address
 
 
@@ -190,7 +190,6 @@ def test_the_origin_of_a_default_is_named_too() -> None:
 
 
 def test_two_free_ports_are_not_the_same_port() -> None:
-    """0 means any free port, twice."""
     settings = resolve(flags={"port": "0", "admin_port": "0"}, environment={})
     assert (settings.port, settings.admin_port) == (0, 0)
 
@@ -239,7 +238,6 @@ def test_a_weaker_source_is_checked_although_it_is_overridden() -> None:
     ],
 )
 def test_an_unreadable_file_is_refused(content: bytes | None, words: str, tmp_path: Path) -> None:
-    """A file that was named must be there and be TOML."""
     path = tmp_path / "named.toml"
     if content is not None:
         path.write_bytes(content)
@@ -249,7 +247,6 @@ def test_an_unreadable_file_is_refused(content: bytes | None, words: str, tmp_pa
 
 
 def test_settings_built_by_a_program_are_checked_too() -> None:
-    """There is no instance that breaks a range."""
     with pytest.raises(SettingError, match=r"^port = '70000': must be a whole number from 0 to 65535$"):
         ServerSettings(port=70_000)
     with pytest.raises(SettingError, match=r"^admin_port = '9324': must differ from port$"):
@@ -290,13 +287,11 @@ def test_a_store_stands_for_no_data_folder(
 
 @pytest.mark.parametrize("other", [{"memory": True}, {"data": "here"}], ids=["memory", "data"])
 def test_a_store_and_another_place_from_one_source_are_refused(other: dict[str, object]) -> None:
-    """Nobody can mean both."""
     text = refusal(flags={"store": "postgresql://h/q", **other})
     assert text.endswith("store is given too; give one of store, data and memory")
 
 
 def test_what_a_crash_may_undo_is_a_matter_of_databases() -> None:
-    """A data folder has no such bargain to offer."""
     given = {"store": "postgresql://host/db", "durability": "standard"}
     assert resolve(flags=given, environment={}).durability == "standard"
     text = refusal(flags={"durability": "standard"})
@@ -304,7 +299,6 @@ def test_what_a_crash_may_undo_is_a_matter_of_databases() -> None:
 
 
 def test_a_program_cannot_mean_both_either(tmp_path: Path) -> None:
-    """As settings built in a program say it."""
     with pytest.raises(SettingError, match="store is given too"):
         ServerSettings(store="postgresql://h/q", data=tmp_path)
 
@@ -313,7 +307,6 @@ def test_a_program_cannot_mean_both_either(tmp_path: Path) -> None:
     "url", ["", "mysql://u:secret@h/q", "postgresql://", "here", "postgresql://u:secret@h/q,mysql://h", "a b"]
 )
 def test_what_is_no_url_of_a_database_is_refused_without_its_password(url: str) -> None:
-    """What is allowed is said; a password is not."""
     text = refusal(flags={"store": url})
     assert "must be a URL that begins with postgresql://, or several with commas between" in text
     assert "secret" not in text
@@ -372,6 +365,113 @@ def test_what_kubernetes_does_not_set_is_an_unknown_setting(variable: str, value
 
 
 def test_a_port_that_is_neither_number_nor_link() -> None:
-    """The ordinary error."""
     with pytest.raises(SettingError, match="must be a whole number from 0 to 65535"):
         resolve(flags={}, environment={"VEILMQ_PORT": "tcp://10.0.0.1"})
+
+
+PUBLIC = ["8.8.8.8", "1.1.1.1", "172.15.255.255", "172.32.0.0", "100.63.255.255", "2606:4700::1111", "2a00:1450::1"]
+SPECIAL = [
+    "127.0.0.1",
+    "127.255.255.254",
+    "0.0.0.0",
+    "10.0.0.1",
+    "172.16.0.1",
+    "172.31.255.255",
+    "192.168.1.1",
+    "169.254.169.254",
+    "100.100.100.200",
+    "192.0.0.192",
+    "198.18.0.1",
+    "203.0.113.7",
+    "224.0.0.1",
+    "255.255.255.255",
+    "::1",
+    "::",
+    "::7f00:1",
+    "fe80::1",
+    "fec0::1",
+    "fd00:ec2::254",
+    "ff02::1",
+    "64:ff9b::7f00:1",
+    "64:ff9b:1::1",
+    "2002:7f00:1::",
+    "2001::1",
+    "2001:db8::1",
+]
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_a_public_address_is_not_special(address: str) -> None:
+    assert not is_special(ip_address(address))
+
+
+@pytest.mark.parametrize("address", SPECIAL)
+def test_no_special_address_is_allowed_but_by_its_network(address: str) -> None:
+    """Neither by a name that leads there, nor by all addresses of the world, but by itself."""
+    found = ip_address(address)
+    wide = AllowList("hook.example, 0.0.0.0/0, ::/0, 0.0.0.0/1, 128.0.0.0/1")
+    assert is_special(found)
+    assert not wide.holds(found, 80, named=True)
+    assert not wide.holds(found, 80, named=False)
+    assert AllowList(address).holds(found, 80, named=False)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1", "169.254.169.254"])
+def test_an_address_in_the_clothes_of_another_is_itself(address: str) -> None:
+    mapped = ip_address(f"::ffff:{address}")
+    assert unmapped(mapped) == ip_address(address)
+    assert not AllowList("::ffff:0:0/96, ::/0, hook.example").holds(mapped, 80, named=True)
+    assert AllowList(f"{address}/32").holds(mapped, 80, named=False)
+
+
+def test_a_public_address_is_allowed_by_name_or_by_network() -> None:
+    address = ip_address("8.8.8.8")
+    assert AllowList("hook.example").holds(address, 80, named=True)
+    assert not AllowList("hook.example").holds(address, 80, named=False)
+    assert AllowList("8.8.0.0/16").holds(address, 80, named=False)
+    assert AllowList("0.0.0.0/0").holds(address, 80, named=False)
+    assert not AllowList("8.9.0.0/16").holds(address, 80, named=False)
+
+
+def test_names_are_compared_as_wholes_and_with_their_ports() -> None:
+    allowed = AllowList("Hook.Example, other.example:8080,[fd00::1]:443,10.0.0.0/8:81")
+    assert allowed.names("hook.example", 80)
+    assert allowed.names("hook.example", 8080)
+    assert not allowed.names("evil-hook.example", 80)
+    assert not allowed.names("hook.example.evil", 80)
+    assert allowed.names("other.example", 8080)
+    assert not allowed.names("other.example", 80)
+    assert allowed.holds(ip_address("fd00::1"), 443, named=False)
+    assert not allowed.holds(ip_address("fd00::1"), 80, named=False)
+    assert allowed.holds(ip_address("10.9.9.9"), 81, named=False)
+    assert not allowed.holds(ip_address("10.9.9.9"), 80, named=False)
+
+
+def test_nothing_is_allowed_by_nothing() -> None:
+    assert not AllowList("")
+    assert not AllowList(" , ")
+    assert AllowList("a")
+    assert AllowList("a, 10.0.0.1").has_networks
+    assert not AllowList("a, b:1").has_networks
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "*",
+        "*.example",
+        "hook.example/",
+        "http://hook.example",
+        "a b",
+        "10.0.0.1/8",
+        "a:0",
+        "a:65536",
+        "a:b",
+        "1.2.3",
+        "[::1",
+        "::1:x",
+    ],
+)
+def test_what_is_no_entry_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        AllowList(f"fine.example, {text}")

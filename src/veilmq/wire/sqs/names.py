@@ -61,11 +61,14 @@ def queue_of(url: str | None, context: RequestContext) -> str:
     if context.by_region and len(parts) >= 2:
         parts = [_place(parts, context), parts[-1]]
         if parts[0] and _LOOSE_NAME.fullmatch(parts[1]):
-            return "/".join(parts)
+            return _remember(url, "/".join(parts), context)
     if len(parts) < 2 or not all(map(_LOOSE_NAME.fullmatch, parts[-2:])):
         raise SqsError(INVALID_ADDRESS, f"The address {shown(url)} is not valid for this endpoint.")
-    queue = f"{parts[-2]}/{parts[-1]}"
-    if len(url) <= _REMEMBERED_CHARACTERS_MAX and not context.by_region:
+    return _remember(url, f"{parts[-2]}/{parts[-1]}", context)
+
+
+def _remember(url: str, queue: str, context: RequestContext) -> str:
+    if len(url) <= _REMEMBERED_CHARACTERS_MAX:
         if len(context.queues) >= _REMEMBERED_MAX:
             context.queues.clear()
         context.queues[url] = queue

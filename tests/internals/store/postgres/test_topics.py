@@ -210,7 +210,7 @@ def pusher(host: PostgresHost, node: PostgresEngine, receiver: Receiver) -> Push
     return Pusher(
         engine=node,
         clock=host.clock,
-        attempts=receiver,  # type: ignore[arg-type]
+        attempt=receiver.attempt,
         counts=TopicCounts(),
         parallel_max=4,
     )

@@ -40,6 +40,17 @@ def test_a_bare_name_belongs_to_the_caller_of_each_request() -> None:
     assert queue_of(URL, other) == QUEUE
 
 
+def test_a_url_names_the_same_queue_in_each_region() -> None:
+    """Its own region counts, or the server's: so it is remembered; a bare name is of the request's region."""
+    here = RequestContext(base_url="http://h", by_region=True)
+    there = msgspec.structs.replace(here, account="000000000000@eu-west-1")
+    for context in (there, here, there):
+        assert queue_of("http://h/000000000000/orders", context) == QUEUE
+        assert queue_of("http://h/eu-west-1/000000000000/orders", context) == "000000000000@eu-west-1/orders"
+    assert set(here.queues.values()) == {QUEUE, "000000000000@eu-west-1/orders"}
+    assert [queue_of("orders", context) for context in (here, there)] == [QUEUE, "000000000000@eu-west-1/orders"]
+
+
 @pytest.mark.parametrize(
     "url",
     ["/", "http://host", "http://host/", "http://host/orders", "http://host/a b/c", "http://[::1/a/b", "é", "a//b"],

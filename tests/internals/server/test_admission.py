@@ -36,14 +36,12 @@ SMALLEST_BUDGET = 64 * 1_048_576
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server with keys and the smallest budget."""
     keys = written(tmp_path / "keys.toml")
     with RunningServer(credentials=keys, region=REGION, http_bytes_max=SMALLEST_BUDGET) as running:
         yield running
 
 
 def connected(server: RunningServer) -> Client:
-    """Return a new connection."""
     host, port = server.endpoint.removeprefix("http://").split(":")
     return Client(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
 
@@ -59,7 +57,6 @@ def authorization(key: str, at_s: float | None = None) -> bytes:
 
 
 def signed(server: RunningServer, action: str, members: Mapping[str, object]) -> bytes:
-    """Return a request of the owner's."""
     body = json.dumps(members)
     headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
     request = AWSRequest("POST", f"{server.endpoint}/", data=body, headers=headers)
@@ -100,7 +97,6 @@ def test_a_large_body_of_a_stranger_is_refused_by_its_head(
 
 
 def test_a_large_body_of_a_known_key_is_read_and_its_signature_checked(server: RunningServer) -> None:
-    """The look at the head is no verification."""
     with connected(server) as stranger:
         stranger.send(POST + JSON + authorization("AKIDOWNER") + EXPECT + b"Content-Length: 100000\r\n\r\n")
         assert stranger.read().status == 100
@@ -187,7 +183,6 @@ def test_addresses_share_what_there_is_where_there_are_no_keys() -> None:
 
 
 def other_address(host: HttpHost) -> Client:
-    """Connect from another address of this machine."""
     connected = socket.socket()
     connected.settimeout(PATIENCE_S)
     try:
@@ -200,7 +195,6 @@ def other_address(host: HttpHost) -> Client:
 
 
 def test_a_body_that_waits_for_room_is_read_when_there_is_some() -> None:
-    """As soon as another has gone, answered or not."""
     with HttpHost(bytes_max=4_000_000) as host, host.client() as second:
         first = host.client()
         first.send(POST + b"Content-Length: 1500000\r\n\r\n", b"x")
@@ -229,8 +223,6 @@ def test_the_shortest_body_that_waits_has_the_next_room() -> None:
 
 
 def test_what_refused_clients_still_send_leaves_every_other_turn_to_bodies_that_are_read() -> None:
-    """However many they are."""
-
     async def read_beside_drops() -> list[str]:
         loop = asyncio.get_running_loop()
         turns, taken = LoopQueues(loop), list[str]()
