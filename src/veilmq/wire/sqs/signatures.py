@@ -167,9 +167,7 @@ class Verifier:
             payload = sha256(body).hexdigest().encode()
         start = method + b"\n/\n\n" if target == b"/" else _start(method, *_split(target))
         scope.check(signature, start, headers, payload)
-        if is_new and authorization.endswith(
-            _SIGNATURE + signature
-        ):  # else there is more in it than what is before that
+        if is_new and authorization.endswith(_SIGNATURE + signature):  # else there is more in it than what is before
             self._remember(repeated, scope)
         return scope.key.caller
 
@@ -425,7 +423,8 @@ def _from_http_date(date: bytes | None) -> bytes:
     if date is None:
         raise _incomplete("Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header.")
     try:
-        return _basic(parsedate_to_datetime(date.decode("latin-1")).timestamp()).encode()
+        read = parsedate_to_datetime(date.decode("latin-1"))  # without a zone for -0000, which is UTC
+        return _basic((read if read.tzinfo is not None else read.replace(tzinfo=UTC)).timestamp()).encode()
     except (ValueError, OverflowError):
         raise _incomplete("The Date header is no date; send X-Amz-Date, like 20260131T235959Z.") from None
 

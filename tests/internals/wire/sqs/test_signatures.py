@@ -1,5 +1,6 @@
 """Signature Version 4: the canonical form and the checks."""
 
+import time
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -393,6 +394,17 @@ def test_wrong_dates_are_refused() -> None:
         without(good, b"x-amz-date")._replace(headers={**without(good, b"x-amz-date").headers, b"date": b"x"})
     )
     assert error.code is errors.INCOMPLETE_SIGNATURE
+
+
+def test_a_date_without_a_zone_is_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the zone of the server is; mail and HTTP write it as -0000 (RFC 5322, 3.3)."""
+    request = without(signed(), b"x-amz-date")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        error = refusal(request._replace(headers={**request.headers, b"date": b"Sun, 30 Aug 2015 12:36:00 -0000"}))
+    time.tzset()
+    assert error.message == "The signed header 'x-amz-date' is not in the request."
 
 
 def test_the_date_header_stands_in_for_the_other() -> None:
