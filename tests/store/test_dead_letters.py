@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.store.dead_letters import DEAD, DEEPER, LONG_S, bodies, change, create, pair, wear_out
 from tests.store.host import QUEUE, Host
 from tests.store.stores import on_sqlite
 from veilmq.core import commands, results
@@ -12,40 +13,6 @@ from veilmq.core.errors import DeadLetterQueueRefused, QueueNotFound
 from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE
 from veilmq.core.results import ReceiptState
 from veilmq.core.settings import SettingValue
-
-DEAD = "000000000000/dead"
-DEEPER = "000000000000/deeper"
-LONG_S = 1_209_600
-
-
-def pair(host: Host, *, receives_max: int = 2, **settings: SettingValue) -> None:
-    """Create a queue and its dead-letter queue."""
-    create(host, DEAD, **settings)
-    create(host, QUEUE, dead_letter_queue=DEAD, receives_max=receives_max, **settings)
-
-
-def create(host: Host, name: str, **settings: SettingValue) -> None:
-    """Create a queue."""
-    host.do(commands.CreateQueue(queue=name, settings=settings))
-
-
-def change(host: Host, name: str, **settings: SettingValue) -> None:
-    """Change a queue's settings."""
-    host.do(commands.SetQueue(queue=name, settings=settings))
-
-
-def wear_out(host: Host, times: int, queue: str = QUEUE) -> None:
-    """Receive all messages of the queue, and let them return at once, several times."""
-    for _ in range(times):
-        while host.receive(10, queue=queue, timeout_s=1):
-            pass
-        host.advance(1_000)
-
-
-def bodies(host: Host, queue: str = QUEUE) -> list[str]:
-    """Return the bodies that a receive of ten takes, and returns at once."""
-    return [each.body for each in host.receive(10, queue=queue, timeout_s=0)]
-
 
 # Who may have which.
 

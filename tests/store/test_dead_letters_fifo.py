@@ -4,9 +4,8 @@ from uuid import UUID
 
 import pytest
 
+from tests.store.dead_letters import DEAD, change, create, finish, latest, pair, run, start
 from tests.store.host import QUEUE, Host
-from tests.store.test_dead_letters import DEAD, change, create, pair
-from tests.store.test_moves import finish, latest, run, start
 from veilmq.core import commands, properties
 from veilmq.core.commands import NewMessage
 from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE

@@ -4,9 +4,24 @@ from pathlib import Path
 
 import pytest
 
+from tests.store.dead_letters import (
+    DEAD,
+    DEEPER,
+    LONG_S,
+    PAUSE_MS,
+    bodies,
+    change,
+    create,
+    finish,
+    kill,
+    latest,
+    pair,
+    run,
+    start,
+    wear_out,
+)
 from tests.store.host import QUEUE, Host
 from tests.store.stores import Store, on_sqlite
-from tests.store.test_dead_letters import DEAD, DEEPER, LONG_S, bodies, change, create, pair, wear_out
 from veilmq.core import commands
 from veilmq.core.errors import (
     DestinationRefused,
@@ -17,9 +32,8 @@ from veilmq.core.errors import (
 )
 from veilmq.core.limits import MOVE_TASKS_KEPT
 from veilmq.core.redrive import NOT_ALLOWED, QUEUE_MISSING, SOURCE_UNKNOWN
-from veilmq.core.results import MoveStatus, MoveTask
+from veilmq.core.results import MoveStatus
 
-PAUSE_MS = 10
 OTHER = "000000000000/other"
 
 
@@ -28,45 +42,6 @@ def dying(host: Host) -> Host:
     """A pair of queues, the limit being one receive."""
     pair(host, receives_max=1, retention_s=LONG_S)
     return host
-
-
-def kill(host: Host, *sent: str, queue: str = QUEUE) -> None:
-    """Send messages and let them become dead letters."""
-    for start in range(0, len(sent), 100):
-        host.send(*sent[start : start + 100], queue=queue)
-    wear_out(host, 1, queue)
-    while any(host.counts(queue)):
-        host.receive(10, queue=queue)
-
-
-def start(host: Host, destination: str | None = None, rate: int | None = None, source: str = DEAD) -> MoveTask:
-    """Start a task; nothing is moved yet when this returns."""
-    task: MoveTask = host.do(commands.StartMove(source=source, destination=destination, moves_per_s_max=rate))
-    assert task.status is MoveStatus.RUNNING
-    return task
-
-
-def latest(host: Host, source: str = DEAD) -> MoveTask:
-    """Return the latest task of the source."""
-    task: MoveTask
-    (task,) = host.do(commands.ListMoves(source=source))
-    return task
-
-
-def run(host: Host, time_ms: int) -> None:
-    """Let time pass in steps so small that no slice is late."""
-    for _ in range(0, time_ms, PAUSE_MS):
-        host.advance(PAUSE_MS)
-
-
-def finish(host: Host, source: str = DEAD) -> MoveTask:
-    """Let time pass until the task has ended, as little as possible; return it."""
-    for _ in range(1_000):
-        task = latest(host, source)
-        if task.status is not MoveStatus.RUNNING:
-            return task
-        host.advance(PAUSE_MS)
-    pytest.fail("the task does not end")
 
 
 # What is moved, and how it arrives.

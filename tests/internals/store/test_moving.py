@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.store.dead_letters import DEAD, PAUSE_MS, create, finish, kill, latest, pair, start
 from tests.store.host import QUEUE, Host, message
-from tests.store.test_dead_letters import DEAD, create, pair
-from tests.store.test_moves import OTHER, PAUSE_MS, finish, kill, latest, start
+from tests.store.test_moves import OTHER
 from veilmq.core.commands import Command, Receive, Send
 from veilmq.core.errors import InternalError
 from veilmq.core.results import MoveStatus
