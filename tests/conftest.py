@@ -135,7 +135,7 @@ def postgres_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def shard_urls(postgres_url: str) -> Iterator[list[str]]:
     """Return the URLs of two databases of this worker that can be one store."""
-    from tests.store.shards_host import making_shards  # noqa: PLC0415
+    from tests.store.postgres_host import making_shards  # noqa: PLC0415
 
     with making_shards(postgres_url) as urls:
         yield urls

@@ -7,22 +7,18 @@ import pytest
 
 from tests.conftest import EVERYTHING, stores_of
 from tests.store.host import Host
-from tests.store.stores import Store, on_postgres, on_shards, on_sqlite
+from tests.store.postgres_host import Store, on_postgres, on_shards, on_sqlite
 
 SUITES = (Path(__file__).parent, Path(__file__).parents[1] / "internals" / "store")
 
 ON_SHARDS = {
     "test_dead_letters",
-    "test_dead_letters_fifo",
     "test_forwards",
     "test_moves",
-    "test_pauses",
     "test_peeks",
     "test_queues",
     "test_receipts",
-    "test_tags",
     "test_topics",
-    "test_waking",
 }
 """The files of the suite where it matters that queues are in several databases."""
 

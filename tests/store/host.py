@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import shutil
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +13,7 @@ from msgspec.structs import replace
 
 from veilmq.core import commands, results
 from veilmq.core.commands import Command, NewMessage, VisibilityChange
+from veilmq.core.events import CountEvents, EventCounts, EventPage, PlanExport, ReadEvents, ReceiptClosed, decode
 from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
 from veilmq.core.properties import Attribute, Properties, encode
 from veilmq.core.settings import SettingValue
@@ -255,3 +258,71 @@ def hosting(folder: Path | None, *, options: EngineOptions | None = None, kind: 
         yield host
     finally:
         host.close()
+
+
+# What tests of the event log share: a host whose queues are logged, and a look at the events that are there.
+
+
+LOGGED = dataclasses.replace(RESTLESS, event_log="closed")
+
+
+@contextlib.contextmanager
+def logging_to(folder: Path | None, options: EngineOptions = LOGGED) -> Iterator[Host]:
+    """Keep a host open for a while whose queues are logged."""
+    with hosting(folder, options=options) as host:
+        yield host
+
+
+def events_of(host: Host) -> list[ReceiptClosed]:
+    """Return all events that the store has not forgotten, in order; the range that is planned stays planned."""
+    return [event for _, event in numbered(host)]
+
+
+def numbered(host: Host) -> list[tuple[int, ReceiptClosed]]:
+    """Return the same with the number of each; asserts that there is no gap."""
+    counts: EventCounts = host.do(CountEvents())
+    page: EventPage = host.do(ReadEvents(first=counts.exported + 1, last=counts.recorded, bytes_max=1 << 30))
+    found = [(n, event) for first, batch in page.batches for n, event in enumerate(decode(batch), first)]
+    assert [n for n, _ in found] == list(range(counts.exported + 1, counts.recorded + 1))
+    return found
+
+
+def outcomes(host: Host) -> list[tuple[str, int]]:
+    """Return outcome and time held of each event."""
+    return [(event.outcome.value, event.held_ms) for event in events_of(host)]
+
+
+def check_conservation(events: list[ReceiptClosed]) -> Counter[tuple[str, bytes, int]]:
+    """Assert what holds of the events of each receipt; return the receipts that have ended.
+
+    One end, at most one correction and one move away, in that order.
+    """
+    of_receipt: dict[tuple[str, bytes, int], list[str]] = {}
+    for event in events:
+        of_receipt.setdefault((event.queue, event.message_id, event.receipt), []).append(event.outcome.value)
+        assert event.held_ms == event.closed_at_ms - event.received_at_ms >= 0
+    allowed = {
+        ("deleted",),
+        ("deleted_by_earlier",),
+        ("expired",),
+        ("nacked",),
+        ("expired", "late_deleted"),
+        ("expired", "dead_lettered"),
+        ("expired", "dead_lettered", "late_deleted"),
+        ("expired", "late_deleted", "dead_lettered"),  # of a FIFO queue, which refuses the late delete
+        ("nacked", "dead_lettered"),
+    }
+    wrong = {receipt: ends for receipt, ends in of_receipt.items() if tuple(ends) not in allowed}
+    assert not wrong, wrong
+    return Counter(of_receipt)
+
+
+def with_type(kind: str) -> bytes:
+    """Return encoded properties with the routing attribute."""
+    return encode(Properties(attributes={"Type": Attribute(type="String", text=kind)}))
+
+
+def plan(host: Host, events_max: int = 1_000) -> tuple[int, int]:
+    """Return the range that is to be exported next."""
+    planned = host.do(PlanExport(events_max=events_max))
+    return planned.first, planned.last

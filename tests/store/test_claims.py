@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
-from tests.store.stores import Store, on_postgres
+from tests.store.postgres_host import Store, on_postgres
 from veilmq.core import claims, commands, limits
 from veilmq.core.claims import ClaimState
 from veilmq.core.commands import Command

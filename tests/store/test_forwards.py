@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.store.host import QUEUE, Host, hosting, message
-from tests.store.logged import LOGGED, events_of
-from tests.store.stores import on_sqlite
+from tests.store.host import LOGGED, QUEUE, Host, events_of, hosting, message
+from tests.store.postgres_host import on_sqlite
 from tests.store.test_full_disk import fill
 from veilmq.core import commands
 from veilmq.core.commands import NewMessage

@@ -6,7 +6,7 @@ import pytest
 
 from tests.small_disk import MIB, small_file_system
 from tests.store.host import QUEUE, Host, message
-from tests.store.stores import on_sqlite
+from tests.store.postgres_host import on_sqlite
 from veilmq.core import commands
 from veilmq.core.errors import StoreFull
 

@@ -1,14 +1,18 @@
 """Messages: what is sent comes back as it was; batches, sizes, order, delays, retention, counters."""
 
+import json
+import random
 import uuid
+from typing import Any
 
 import pytest
 
 from tests.store.host import QUEUE, Host, message
-from veilmq.core import commands
+from veilmq.core import commands, results
 from veilmq.core.commands import NewMessage
-from veilmq.core.errors import MessageTooLong
-from veilmq.core.results import SentMessage
+from veilmq.core.errors import MessageTooLong, SettingsConflict
+from veilmq.core.limits import PRIORITY
+from veilmq.core.results import ReceiptState, SentMessage
 
 
 def bodies(host: Host, count: int = 10, timeout_s: int | None = None) -> list[str]:
@@ -199,3 +203,267 @@ def test_a_batch_of_commands_is_applied_in_order(host: Host) -> None:
         commands.Receive(queue=QUEUE),
     )
     assert [len(answer.messages) for answer in (first, second, third)] == [0, 1, 0]
+
+
+# A queue's visibility rules: which timeout each message has where a receive names none.
+
+
+TWELVE_HOURS_S = 43_200
+RULES = json.dumps(
+    {
+        "version": 1,
+        "classes": [
+            {"name": "short", "visibility_timeout_s": 5},
+            {"name": "middle", "visibility_timeout_s": 60},
+            {"name": "long", "visibility_timeout_s": TWELVE_HOURS_S},
+        ],
+        "keys": {"quick": 0, "slow": 1},
+        "default": 2,
+    }
+)
+TIMEOUTS_MS = {"quick": 5_000, "slow": 60_000, None: TWELVE_HOURS_S * 1_000}
+
+
+def send_kinds(host: Host, *kinds: str | None, group: str | None = None) -> None:
+    """Send messages of these kinds, which are their bodies; in a FIFO queue each has a group of its own, or `group`."""
+    fifo = host.do(commands.ShowQueue(queue=QUEUE)).settings.fifo
+    messages = tuple(
+        message(str(kind), kind=kind, group=group or (str(kind) if fifo else None), dedup_id=f"{group}{number}")
+        for number, kind in enumerate(kinds)
+    )
+    assert all(isinstance(each, results.SentMessage) for each in host.do(commands.Send(queue=QUEUE, messages=messages)))
+
+
+def held_ms(host: Host, messages: list[results.ReceivedMessage]) -> dict[str, int]:
+    """Return for how long each message, by its body, is hidden from now on, as the answer says."""
+    return {each.body: each.visible_at_ms - host.clock.now_ms() for each in messages}
+
+
+@pytest.fixture(params=[False, True], ids=["standard", "fifo"])
+def ruled(request: pytest.FixtureRequest, host: Host) -> Host:
+    """Return an engine with a queue that has rules."""
+    host.create(visibility_rules=RULES, fifo=request.param)
+    return host
+
+
+def test_each_message_is_hidden_for_the_timeout_of_its_class(ruled: Host) -> None:
+    """In one answer; each is visible again exactly then."""
+    send_kinds(ruled, "quick", "slow", None)
+    first = ruled.receive(10)
+    assert held_ms(ruled, first) == {str(kind): time_ms for kind, time_ms in TIMEOUTS_MS.items()}
+    assert ruled.due_ms() == ruled.clock.now_ms() + 5_000
+    ruled.advance(4_999)
+    assert ruled.receive(10) == []
+    ruled.advance(1)
+    (again,) = ruled.receive(10)
+    assert again.body == "quick"
+    ruled.delete(again.receipt)
+    ruled.advance(54_999)
+    assert ruled.receive(10) == []
+    ruled.advance(1)
+    assert ruled.receive_one().body == "slow"
+
+
+def test_a_message_received_in_vain_is_of_a_higher_class(ruled: Host) -> None:
+    """One for each time, up to the highest one; a release counts, too."""
+    send_kinds(ruled, "quick")
+    for time_ms in (5_000, 60_000, TWELVE_HOURS_S * 1_000, TWELVE_HOURS_S * 1_000):
+        (received,) = ruled.receive()
+        assert held_ms(ruled, [received]) == {"quick": time_ms}
+        assert ruled.change(received.receipt, 0).state is ReceiptState.LIVE
+
+
+def test_a_receive_that_names_a_timeout_has_that(ruled: Host) -> None:
+    """For all messages; even no time at all."""
+    send_kinds(ruled, "quick", "slow")
+    assert held_ms(ruled, ruled.receive(10, timeout_s=0)) == {"quick": 0, "slow": 0}
+    assert held_ms(ruled, ruled.receive(10, timeout_s=7)) == {"quick": 7_000, "slow": 7_000}
+
+
+def test_no_lease_is_longer_than_twelve_hours_from_the_request(ruled: Host) -> None:
+    """After a long poll that is less than the class has."""
+    send_kinds(ruled, "slow", None)
+    requested_at_ms = ruled.clock.now_ms() - 20_000
+    received = ruled.do(commands.Receive(queue=QUEUE, count=10, requested_at_ms=requested_at_ms)).messages
+    assert held_ms(ruled, received) == {"slow": 60_000, "None": TWELVE_HOURS_S * 1_000 - 20_000}
+
+
+def test_other_rules_count_from_the_next_receive_on(ruled: Host) -> None:
+    """Messages in flight keep their deadlines; without rules the queue's timeout is in force again."""
+    send_kinds(ruled, "quick", "slow")
+    (first,) = ruled.receive()
+    ruled.do(commands.SetQueue(queue=QUEUE, settings={"visibility_rules": ""}))
+    (second,) = ruled.receive()
+    assert held_ms(ruled, [first, second]) == {"quick": 5_000, "slow": 30_000}
+
+
+def test_rules_survive_a_restart(kept: Host) -> None:
+    """They are settings like all others."""
+    kept.create(visibility_rules=RULES)
+    send_kinds(kept, "quick")
+    kept.reopen()
+    assert held_ms(kept, kept.receive()) == {"quick": 5_000}
+
+
+def test_text_that_is_no_routing_table_is_refused(host: Host) -> None:
+    """Whichever protocol it came by."""
+    with pytest.raises(SettingsConflict) as refused:
+        host.create(visibility_rules="{}")
+    assert refused.value.setting == "visibility_rules"
+
+
+def test_messages_of_a_group_of_a_standard_queue(host: Host) -> None:
+    """Have their own timeouts, too."""
+    host.create(visibility_rules=RULES)
+    send_kinds(host, "quick", "slow", group="g")
+    assert held_ms(host, host.receive(10)) == {"quick": 5_000, "slow": 60_000}
+    host.advance(5_000)
+    assert held_ms(host, host.receive(10)) == {"quick": 60_000}
+
+
+def test_a_group_waits_for_the_last_of_its_messages(host: Host) -> None:
+    """Whichever class the others are of; the order is restored then."""
+    host.create(visibility_rules=RULES, fifo=True)
+    send_kinds(host, "slow", "quick", group="g")
+    assert [each.body for each in host.receive(10)] == ["slow", "quick"]
+    host.advance(5_000)
+    assert host.receive(10) == []
+    assert host.due_ms() == host.clock.now_ms() + 55_000
+    host.advance(55_000)
+    assert [each.body for each in host.receive(10)] == ["slow", "quick"]
+
+
+def test_an_attempt_is_repeated_with_the_timeout_of_each_message(kept: Host) -> None:
+    """The receipts are the same byte for byte, also after a restart, and the class is that of the first time."""
+    kept.create(visibility_rules=RULES, fifo=True)
+    send_kinds(kept, "quick", "slow", None)
+    first = _attempt(kept)
+    kept.advance(4_999)
+    kept.reopen()
+    again = _attempt(kept)
+    assert [each.receipt for each in again] == [each.receipt for each in first]
+    assert held_ms(kept, again) == {"quick": 5_000, "slow": 60_000, "None": TWELVE_HOURS_S * 1_000 - 4_999}
+    assert [each.receipt for each in _attempt(kept)] == [each.receipt for each in first]
+    assert held_ms(kept, _attempt(kept, timeout_s=7)) == {"quick": 7_000, "slow": 7_000, "None": 7_000}
+    kept.advance(7_000)
+    assert [each.receipt for each in _attempt(kept)] != [each.receipt for each in first]
+
+
+def _attempt(host: Host, timeout_s: int | None = None) -> Any:
+    return host.do(commands.Receive(queue=QUEUE, count=10, timeout_s=timeout_s, attempt_id="a")).messages
+
+
+def test_a_dead_letter_begins_anew(host: Host) -> None:
+    """Its queue's rules do not know how often it was received before."""
+    host.create("000000000000/dead", visibility_rules=RULES)
+    host.create(visibility_rules=RULES, dead_letter_queue="000000000000/dead", receives_max=1)
+    send_kinds(host, "quick")
+    host.receive()
+    host.advance(5_000)
+    assert host.receive() == []
+    (received,) = host.receive(queue="000000000000/dead")
+    assert held_ms(host, [received]) == {"quick": 5_000}
+    assert received.receive_count == 2
+
+
+# Priorities, 1 to 16: a lower number is received first, whatever was sent first; all of SQS's have the same one.
+
+
+ALL = range(PRIORITY.minimum, PRIORITY.maximum + 1)
+
+
+def send_priorities(host: Host, *priorities: int, delay_s: int = 0, group: str | None = None) -> None:
+    """Send a message of each priority, in this order, each at an instant of its own."""
+    for priority in priorities:
+        new = message(f"{priority}", priority=priority, delay_s=delay_s, group=group)
+        host.do(commands.Send(queue=QUEUE, messages=(new,)))
+        host.advance(1)
+
+
+def received(host: Host, count: int = 16, **how: Any) -> list[int]:
+    """Return the priorities of what a receive gives, which are the bodies too."""
+    got = host.receive(count, **how)
+    assert [each.body for each in got] == [f"{each.priority}" for each in got]
+    return [each.priority for each in got]
+
+
+@pytest.mark.parametrize("group", [None, "g"], ids=["plain", "fair"])
+def test_the_sixteen_priorities_come_in_their_order(host: Host, group: str | None) -> None:
+    """In one receive, and one after the other, with 1 before all and 16 behind all."""
+    assert (PRIORITY.minimum, PRIORITY.maximum) == (1, 16)
+    host.create()
+    shuffled = random.Random(6).sample(ALL, 16)
+    send_priorities(host, *shuffled, group=group)
+    assert received(host, timeout_s=0) == list(ALL)
+    host.advance(1)
+    assert [received(host, 1)[0] for _ in ALL] == list(ALL)
+
+
+@pytest.mark.parametrize("higher", ALL[:-1])
+def test_each_priority_comes_before_the_next(host: Host, higher: int) -> None:
+    """However much longer the other one has been visible."""
+    host.create()
+    send_priorities(host, higher + 1)
+    host.advance(3_600_000)
+    send_priorities(host, higher)
+    assert received(host) == [higher, higher + 1]
+
+
+def test_of_one_priority_what_was_visible_first_comes_first(host: Host) -> None:
+    """Sends, ended delays and ended leases alike; a message without a priority is one of 8."""
+    host.create()
+    host.send("sent first", priority=3)
+    host.send("delayed", priority=3, delay_s=1)
+    host.send("other", priority=8)
+    (first,) = host.receive(1, timeout_s=2)
+    assert first.body == "sent first"
+    host.advance(500)
+    host.send("sent later", priority=3)
+    host.advance(1_500)
+    host.do(commands.Send(queue=QUEUE, messages=(commands.NewMessage(body="of SQS", size_bytes=6),)))
+    assert [each.body for each in host.receive(16)] == ["sent later", "delayed", "sent first", "other", "of SQS"]
+
+
+def test_a_message_that_comes_back_has_its_priority(host: Host) -> None:
+    """By the end of its lease, by a release, and after a delay."""
+    host.create()
+    send_priorities(host, 5, 9)
+    assert received(host, timeout_s=1) == [5, 9]
+    host.advance(1_000)
+    send_priorities(host, 7, 2, delay_s=1)
+    host.advance(1_000)
+    assert received(host) == [2, 5, 7, 9]
+
+
+def test_priorities_outlive_restarts(kept: Host) -> None:
+    """In order, whether fresh, returned or delayed."""
+    kept.create()
+    send_priorities(kept, *reversed(ALL))
+    kept.receive(5, timeout_s=1)
+    kept.crash()
+    kept.advance(1_000)
+    assert received(kept, 3, timeout_s=1) == [1, 2, 3]
+    kept.reopen()
+    kept.advance(1_000)
+    assert received(kept) == list(ALL)
+
+
+def test_a_higher_priority_may_starve_a_lower_one(host: Host) -> None:
+    """That is what it is for: as long as there is one, the other waits."""
+    host.create()
+    send_priorities(host, 16)
+    for _ in range(20):
+        send_priorities(host, 1)
+        assert received(host, 1) == [1]
+    assert received(host) == [16]
+
+
+def test_a_dead_letter_keeps_its_priority(host: Host) -> None:
+    """It comes first in the other queue too."""
+    dead = "000000000000/dead"
+    host.create(dead)
+    host.create(dead_letter_queue=dead, receives_max=1)
+    send_priorities(host, 12, 4)
+    host.receive(2, timeout_s=0)
+    host.receive(2)
+    assert [each.priority for each in host.receive(2, queue=dead)] == [4, 12]

@@ -3,6 +3,10 @@
 Times are drawn from a tiny set, so that deadlines, delays and ends of retention collide.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
@@ -19,11 +23,12 @@ from tests.store.model_frame import (
     one_of,
     run_model,
 )
-from tests.store.naive import kind_of
-from tests.store.naive_standard import NaiveStandard
+from tests.store.naive import NaiveFifo, NaiveStandard, kind_of
 from veilmq.core import commands, results
 from veilmq.core.commands import SendTerms
 from veilmq.core.errors import LeaseTooLong, ReceiptInvalid
+from veilmq.core.results import MoveStatus
+from veilmq.core.settings import SettingValue
 
 NAMES = ("a/first", "a/second", "b/first")
 TIMEOUTS_S = st.sampled_from((0, 1, 30))
@@ -38,7 +43,7 @@ SETTINGS = st.fixed_dictionaries(
 )
 
 
-class EngineAndModel(ModelFrame):
+class StandardAndModel(ModelFrame):
     """Each rule does the same to both and compares the answers."""
 
     def __init__(self) -> None:
@@ -206,4 +211,329 @@ class EngineAndModel(ModelFrame):
 @pytest.mark.timeout(600)
 def test_the_engine_agrees_with_the_model(model_url: str | None) -> None:
     """At random, and reproducibly."""
-    run_model(EngineAndModel, examples=40, steps=50, url=model_url, examples_there=5)
+    run_model(StandardAndModel, examples=40, steps=50, url=model_url, examples_there=5)
+
+
+# FIFO queues beside the naive model, at random, with restarts and crashes; after every step they must agree.
+
+
+QUEUE = "a/orders"
+GROUPS = "abcde"
+TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000, 299_999, 300_000))
+FIFO_TIMEOUTS_S = st.sampled_from((0, 1, 30, 600))
+FIFO_SETTINGS = st.fixed_dictionaries(
+    {
+        "visibility_timeout_s": FIFO_TIMEOUTS_S,
+        "visibility_rules": RULES,
+        "delay_s": st.sampled_from((0, 0, 0, 1, 30)),
+        "retention_s": st.sampled_from((60, 345_600, 345_600)),
+        "deduplication_scope": st.sampled_from(("queue", "group")),
+    }
+)
+
+
+class FifoAndModel(ModelFrame):
+    """Each rule does the same to both and compares the answers."""
+
+    times_ms = TIMES_MS
+
+    def __init__(self) -> None:
+        """Begin with nothing received."""
+        super().__init__()
+        self.issued: list[str] = []
+        self.model: NaiveFifo
+
+    @initialize(given=FIFO_SETTINGS)
+    def open(self, given: dict[str, Any]) -> None:
+        """Open; the queue is there from the start."""
+        self.open_host()
+        self.create(given)
+
+    def create(self, given: dict[str, Any]) -> None:
+        """Create the queue in both."""
+        self.live.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": True, **given}))
+        self.model = NaiveFifo(given)
+
+    # The queue.
+
+    @rule(delay_s=st.sampled_from((0, 0, 1, 30, 60)))
+    def delay(self, delay_s: int) -> None:
+        """Change the queue's delay alone, which messages that wait follow."""
+        self.live.do(commands.SetQueue(queue=QUEUE, settings={"delay_s": delay_s}))
+        self.model.set(self.now_ms, {**self.model.settings, "delay_s": delay_s})
+
+    @rule(given=FIFO_SETTINGS, kind=st.sampled_from(("set", "set", "purge", "recreate")))
+    def administer(self, given: dict[str, Any], kind: str) -> None:
+        """Change, purge, or delete and create the queue again: sequence numbers rise across all that."""
+        if kind == "purge":
+            self.live.do(commands.PurgeQueue(queue=QUEUE))
+            self.model.purge(self.now_ms)
+        elif kind == "recreate":
+            self.live.do(commands.DeleteQueue(queue=QUEUE))
+            last_sequence = self.model.last_sequence
+            self.create(given)
+            self.model.last_sequence = last_sequence
+            self.issued = []
+        else:
+            self.live.do(commands.SetQueue(queue=QUEUE, settings=given))
+            self.model.set(self.now_ms, given)
+
+    # Messages.
+
+    @rule(
+        groups=st.text(GROUPS, min_size=1, max_size=10),
+        delay_s=st.sampled_from((None, None, None, 0, 1, 30)),
+        terms=TERMS | st.just(SendTerms(receipts=True, unrepeated=True)),
+    )
+    def send(self, groups: str, delay_s: int | None, terms: SendTerms | None) -> None:
+        """Send a batch, none of it sent before."""
+        self.deliver([(group, None, delay_s) for group in groups], terms)
+
+    @rule(data=st.data())
+    def send_again(self, data: st.DataObject) -> None:
+        """Send a batch with ids of which there are few."""
+        entries = data.draw(
+            st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.none()), min_size=1, max_size=3)
+        )
+        self.deliver(entries)
+
+    def deliver(self, entries: Sequence[tuple[str, str | None, int | None]], terms: SendTerms | None = None) -> None:
+        """Send, and have the model judge the answers."""
+        messages = []
+        numbered = terms is None or not terms.unrepeated
+        for group, dedup_id, delay_s in entries:
+            self.bodies += 1
+            body = f"{group}{self.bodies}"
+            messages.append(
+                message(
+                    body,
+                    group=group,
+                    dedup_id=dedup_id or (str(self.bodies) if numbered else None),
+                    delay_s=delay_s,
+                    kind=kind_of(body),
+                )
+            )
+        answers = self.live.do(commands.Send(queue=QUEUE, messages=tuple(messages), terms=terms))
+        for new, sent in zip(messages, answers, strict=True):
+            self.model.send(self.now_ms, *naive_send(new, sent))
+            self.issued += [sent.receipt] if sent.receipt is not None else []
+
+    @rule(
+        count=st.sampled_from((1, 1, 2, 3, 10)),
+        timeout_s=st.none() | FIFO_TIMEOUTS_S,
+        attempt=st.sampled_from((None, None, "p", "q")),
+    )
+    def receive(self, count: int, timeout_s: int | None, attempt: str | None) -> None:
+        """Receive, sometimes as an attempt."""
+        self.take(count, timeout_s, attempt)
+
+    @rule(time_ms=TIMES_MS, count=st.sampled_from((2, 10)), timeout_s=FIFO_TIMEOUTS_S, again_s=FIFO_TIMEOUTS_S)
+    def attempt_again(self, time_ms: int, count: int, timeout_s: int, again_s: int) -> None:
+        """Receive, and after some time receive by the same attempt id."""
+        self.take(count, timeout_s, "r")
+        self.live.advance(time_ms)
+        self.take(count, again_s, "r")
+
+    @rule(time_ms=SHORT_TIMES_MS, timeout_s=FIFO_TIMEOUTS_S)
+    def come_back(self, time_ms: int, timeout_s: int) -> None:
+        """Let time pass, then receive until there is nothing to be had."""
+        self.live.advance(time_ms)
+        for _ in range(5):
+            self.take(3, timeout_s, None)
+
+    def take(self, count: int, timeout_s: int | None, attempt: str | None) -> None:
+        """Receive, and have the model judge the answer."""
+        peeked = self.peek(QUEUE, count)
+        repeats = attempt is not None and self.model.repeatable(self.now_ms, attempt)
+        answer = self.live.do(
+            commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s, attempt_id=attempt)
+        ).messages
+        assert repeats or peeked == [each.id for each in answer]
+        self.model.check_receive(self.now_ms, count, timeout_s, attempt, [naive_terms(each) for each in answer])
+        self.issued += [each.receipt for each in answer if each.receipt not in self.issued]
+        self.check_due(self.live.due_ms(queue=QUEUE), self.model)
+
+    @precondition(lambda self: self.issued)
+    @rule(data=st.data(), several=st.integers(1, 5), door=DOORS)
+    def delete(self, data: st.DataObject, several: int, door: dict[str, bool]) -> None:
+        """Delete with receipts of now and of long ago."""
+        for _ in range(several):
+            text = one_of(data, self.issued)
+            (answer,) = self.live.delete(text, queue=QUEUE, **door)
+            assert answer.value == self.model.delete(self.now_ms, text, **door)
+
+    @precondition(lambda self: self.issued)
+    @rule(
+        data=st.data(),
+        timeout_s=st.sampled_from((0, 0, 1, 30, 43_200)),
+        door=DOORS,
+        renew=st.booleans(),
+        bounded=st.booleans(),
+    )
+    def change(self, data: st.DataObject, timeout_s: int, door: dict[str, bool], *, renew: bool, bounded: bool) -> None:
+        """Change with a receipt of now or of long ago."""
+        renew = renew and "any_receive" not in door  # SQS renews nothing
+        text = one_of(data, self.issued)
+        answer = self.live.change(text, timeout_s, queue=QUEUE, renew_receipt=renew, bounded=bounded, **door)
+        state, until_ms = self.model.change(self.now_ms, text, timeout_s, bounded=bounded, **door)
+        if state == "too long":
+            assert isinstance(answer, LeaseTooLong)
+            return
+        assert (answer.state.value, answer.visible_at_ms) == (state, until_ms)
+        if answer.receipt is not None:
+            self.model.renew(text, answer.receipt)
+            self.issued.append(answer.receipt)
+
+    def compare(self) -> None:
+        """Assert that the queue is the same."""
+        self.check_queue(QUEUE, self.model)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_engine_agrees_with_the_model_of_fifo_queues(model_url: str | None) -> None:
+    """At random, and reproducibly."""
+    run_model(FifoAndModel, examples=40, steps=50, url=model_url, examples_there=5)
+
+
+# A chain of dead-letter queues beside a naive model, at random, with restarts: conservation and mortality.
+#
+# The model is one list of messages. Each receive asks for more than there can be, so that what it must give out and
+# what it must move are known: a message whose queue gave it out as often as it may is moved, once, and every other
+# visible message is received. Whatever happens, each message is in one queue.
+
+
+FIRST, SECOND, LAST = CHAIN = ("a/first", "a/second", "a/last")
+RECEIVES_MAX = {FIRST: 2, SECOND: 3}
+TARGETS = {FIRST: SECOND, SECOND: LAST}
+RETENTION_S = 60
+QUEUES = st.sampled_from(CHAIN)
+
+
+@dataclass
+class Known:
+    """A message as the model knows it; `here` counts the receives in its queue."""
+
+    queue: str
+    sent_at_ms: int
+    visible_at_ms: int
+    here: int = 0
+    receives: int = 0
+    first_ms: int | None = None
+    source: str | None = None
+
+
+class ChainAndModel(ModelFrame):
+    """Each rule does the same to both and compares."""
+
+    def __init__(self) -> None:
+        """Begin with nothing sent, and every move allowed."""
+        super().__init__()
+        self.known: dict[str, Known] = {}
+        self.allowed = dict.fromkeys(TARGETS.values(), True)
+
+    @initialize()
+    def open(self) -> None:
+        """Open; the chain is there from the start."""
+        self.open_host()
+        for name in reversed(CHAIN):
+            given: dict[str, SettingValue] = {"retention_s": RETENTION_S}
+            if name in TARGETS:
+                given |= {"dead_letter_queue": TARGETS[name], "receives_max": RECEIVES_MAX[name]}
+            self.live.do(commands.CreateQueue(queue=name, settings=given))
+
+    def visible(self, queue: str) -> dict[str, Known]:
+        """Return what the queue may give out or move."""
+        self.age()
+        return {
+            body: each for body, each in self.known.items() if each.queue == queue and each.visible_at_ms <= self.now_ms
+        }
+
+    def age(self) -> None:
+        """Forget what is past its retention, counted from the first sending."""
+        self.known = {
+            body: each for body, each in self.known.items() if each.sent_at_ms + RETENTION_S * 1_000 > self.now_ms
+        }
+
+    @rule(queue=QUEUES, several=st.integers(1, 4), group=st.sampled_from((None, "a", "b")))
+    def send(self, queue: str, several: int, group: str | None) -> None:
+        """Send to any queue of the chain, with a group or without."""
+        for _ in range(several):
+            self.bodies += 1
+            body = f"m{self.bodies}"
+            self.live.do(commands.Send(queue=queue, messages=(message(body, group=group),)))
+            self.known[body] = Known(queue=queue, sent_at_ms=self.now_ms, visible_at_ms=self.now_ms)
+
+    @rule(queue=QUEUES, time_ms=SHORT_TIMES_MS)
+    def wear_out(self, queue: str, time_ms: int) -> None:
+        """Let time pass, then receive a queue until its messages die."""
+        self.live.advance(time_ms)
+        for _ in range(RECEIVES_MAX.get(queue, 0) + 1):
+            self.receive_all(queue, 0, "keep")
+
+    @rule(queue=QUEUES, timeout_s=st.sampled_from((0, 0, 1, 30)), fate=st.sampled_from(("keep", "keep", "delete")))
+    def receive(self, queue: str, timeout_s: int, fate: str) -> None:
+        """Receive all that is visible."""
+        self.receive_all(queue, timeout_s, fate)
+
+    def receive_all(self, queue: str, timeout_s: int, fate: str) -> None:
+        """Receive; each message is either given out or moved."""
+        visible = self.visible(queue)
+        target = TARGETS.get(queue)
+        dying = {
+            body
+            for body, each in visible.items()
+            if target is not None and self.allowed[target] and each.here >= RECEIVES_MAX[queue]
+        }
+        got = {each.body: each for each in self.live.receive(200, queue=queue, timeout_s=timeout_s)}
+        assert set(got) == set(visible) - dying
+        for body in dying:
+            each = self.known[body]
+            assert target is not None
+            each.queue, each.source, each.here, each.visible_at_ms = target, queue, 0, self.now_ms
+        for body, answer in got.items():
+            each = self.known[body]
+            each.here += 1
+            each.receives += 1
+            each.visible_at_ms = self.now_ms + timeout_s * 1_000
+            each.first_ms = self.now_ms if each.first_ms is None else each.first_ms
+            assert (answer.receive_count, answer.first_received_at_ms) == (each.receives, each.first_ms)
+            assert (answer.sent_at_ms, answer.source) == (each.sent_at_ms, each.source)
+        if fate == "delete" and got:
+            body, answer = next(iter(got.items()))
+            self.live.delete(answer.receipt, queue=queue)
+            del self.known[body]
+
+    @rule(queue=st.sampled_from((SECOND, LAST)), destination=st.sampled_from(CHAIN))
+    def move(self, queue: str, destination: str) -> None:
+        """Move all that is visible; each is a new message then."""
+        if destination == queue:
+            return
+        moved = self.visible(queue)
+        task = self.live.do(commands.StartMove(source=queue, destination=destination))
+        self.live.advance(0)  # the first slice takes them all
+        (task,) = self.live.do(commands.ListMoves(source=queue))
+        assert (task.status, task.messages_moved) == (MoveStatus.COMPLETED, len(moved))
+        for body in moved:
+            self.known[body] = Known(queue=destination, sent_at_ms=self.now_ms, visible_at_ms=self.now_ms)
+
+    @rule(queue=st.sampled_from((SECOND, LAST)), allowed=st.booleans())
+    def permit(self, queue: str, *, allowed: bool) -> None:
+        """Give or withdraw the permission."""
+        self.allowed[queue] = allowed
+        permission = "all" if allowed else "none"
+        self.live.do(commands.SetQueue(queue=queue, settings={"redrive_permission": permission}))
+
+    def compare(self) -> None:
+        """Assert that each message is in one queue: the counters of each are those of the model."""
+        for queue in CHAIN:
+            visible = self.visible(queue)
+            hidden = [each for each in self.known.values() if each.queue == queue and each.visible_at_ms > self.now_ms]
+            assert self.live.counts(queue) == (len(visible), len(hidden), 0), queue
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_chain_agrees_with_the_model(model_url: str | None) -> None:
+    """At random, and reproducibly."""
+    run_model(ChainAndModel, examples=25, steps=40, url=model_url, examples_there=5)

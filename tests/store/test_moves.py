@@ -21,7 +21,7 @@ from tests.store.dead_letters import (
     wear_out,
 )
 from tests.store.host import QUEUE, Host
-from tests.store.stores import Store, on_sqlite
+from tests.store.postgres_host import Store, on_sqlite
 from veilmq.core import commands
 from veilmq.core.errors import (
     DestinationRefused,

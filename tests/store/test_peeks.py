@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.store.host import QUEUE, Host, message
-from tests.store.stores import on_sqlite
+from tests.store.postgres_host import on_sqlite
 from veilmq.core import commands
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.looks import Peek, PeekedMessage

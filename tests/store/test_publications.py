@@ -3,7 +3,7 @@
 import pytest
 
 from tests.store.host import QUEUE, Host, message
-from tests.store.stores import on_sqlite
+from tests.store.postgres_host import on_sqlite
 from veilmq.core import commands
 from veilmq.core.errors import (
     DeduplicationIdMissing,

@@ -1,11 +1,25 @@
 """Queues: created, found again, set, shown, listed page by page, deleted; and commands on one that is not there."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from tests.store.host import QUEUE, Host, message
+from tests.store.postgres_host import Store
 from veilmq.core import commands
 from veilmq.core.commands import Command, VisibilityChange
-from veilmq.core.errors import EditRefused, QueueExists, QueueNotFound, SettingsConflict
+from veilmq.core.errors import (
+    EditRefused,
+    PurgeInProgress,
+    QueueDeletedRecently,
+    QueueExists,
+    QueueNotFound,
+    SettingsConflict,
+    TooManyTags,
+)
+from veilmq.core.limits import PURGE_PAUSE_S, QUEUE_NAME_PAUSE_S
 from veilmq.core.settings import QueueSettings
 
 ON_A_QUEUE: list[Command] = [
@@ -181,3 +195,199 @@ def test_a_purged_or_deleted_queue_stays_empty(kept: Host, again: str) -> None:
     for name in ("a/purged", "a/deleted"):
         assert kept.counts(name) == (0, 0, 0)
         assert kept.receive(10, queue=name) == []
+
+
+# Tags of queues: put, removed, bounded, kept; they change nothing else.
+
+
+FIFTY = {f"key{number}": "" for number in range(50)}
+
+
+def tags(host: Host) -> dict[str, str]:
+    """Return the queue's tags."""
+    found: dict[str, str] = host.do(commands.ShowQueue(queue=QUEUE)).settings.tags
+    return found
+
+
+def tag(host: Host, *removed: str, **put: str) -> None:
+    """Remove some, then put others."""
+    host.do(commands.TagQueue(queue=QUEUE, tags=put, removed=removed))
+
+
+def create(host: Host, **given: Any) -> Any:
+    """Create the queue with tags."""
+    return host.do(commands.CreateQueue(queue=QUEUE, **given))
+
+
+def test_tags_are_put_and_removed(host: Host) -> None:
+    """A key is put over what it was; removing what is not there is nothing; both at once removes first."""
+    host.create()
+    assert tags(host) == {}
+    tag(host, team="red", stage="test")
+    tag(host, "nothing", team="blue")
+    assert tags(host) == {"team": "blue", "stage": "test"}
+    tag(host, "team", "stage", team="green")
+    assert tags(host) == {"team": "green"}
+
+
+def test_a_queue_is_created_with_tags(host: Host) -> None:
+    """They do not tell an existing queue apart, and a second creation does not change them."""
+    made = create(host, tags={"team": "red"})
+    assert (made.settings.tags, made.is_new) == ({"team": "red"}, True)
+    created = replace(made, is_new=False)
+    assert create(host, tags={"team": "blue"}) == created
+    assert host.create() == created
+
+
+def test_fifty_tags_are_the_most(host: Host) -> None:
+    """One more is refused, whole, also at the creation; a key put again is no more."""
+    with pytest.raises(TooManyTags) as refusal:
+        create(host, tags={**FIFTY, "more": ""})
+    assert refusal.value.tags_max == 50
+    create(host, tags=FIFTY)
+    tag(host, key7="seven")
+    with pytest.raises(TooManyTags):
+        tag(host, key7="eight", more="")
+    assert tags(host) == {**FIFTY, "key7": "seven"}
+    tag(host, "key7", more="")
+    assert len(tags(host)) == 50
+
+
+def test_tags_are_no_settings(host: Host) -> None:
+    """The time of the last change stays, and so do messages, leases and settings."""
+    created = create(host, settings={"visibility_timeout_s": 9})
+    host.send("a", "b")
+    host.receive()
+    host.advance(5_000)
+    tag(host, team="red")
+    view = host.do(commands.ShowQueue(queue=QUEUE))
+    assert view.modified_at_ms == created.modified_at_ms
+    assert host.counts() == (1, 1, 0)
+    host.do(commands.SetQueue(queue=QUEUE, settings={"delay_s": 1}))
+    assert tags(host) == {"team": "red"}
+
+
+@pytest.mark.parametrize("again", ["reopen", "crash"])
+def test_tags_survive(kept: Host, again: str) -> None:
+    """As everything that was acknowledged does."""
+    kept.create()
+    tag(kept, team="red")
+    getattr(kept, again)()
+    assert tags(kept) == {"team": "red"}
+
+
+# After a purge a queue rests, and after a deletion its name: to the millisecond, over restarts, and not for ever.
+
+
+PURGE = commands.PurgeQueue(queue=QUEUE)
+DELETE = commands.DeleteQueue(queue=QUEUE)
+
+
+@pytest.fixture
+def pausing(store: Store) -> Iterator[Host]:
+    """Return an engine whose queues rest as long as they do by default, with one queue."""
+    with store.open(purge_pause_s=PURGE_PAUSE_S, queue_name_pause_s=QUEUE_NAME_PAUSE_S) as opened:
+        opened.create()
+        yield opened
+
+
+def test_a_queue_is_purged_once_a_minute(pausing: Host) -> None:
+    """The second purge is refused until exactly a minute has passed, and deletes nothing."""
+    pausing.do(PURGE)
+    pausing.send("a")
+    pausing.advance(59_999)
+    with pytest.raises(PurgeInProgress) as refusal:
+        pausing.do(PURGE)
+    assert (refusal.value.queue, refusal.value.pause_s) == (QUEUE, 60)
+    assert pausing.counts() == (1, 0, 0)
+    pausing.advance(1)
+    pausing.do(PURGE)
+    assert pausing.counts() == (0, 0, 0)
+    with pytest.raises(PurgeInProgress):
+        pausing.do(PURGE)
+
+
+def test_a_refused_purge_begins_no_pause(pausing: Host) -> None:
+    """The minute is counted from the purge that happened."""
+    pausing.do(PURGE)
+    pausing.advance(30_000)
+    with pytest.raises(PurgeInProgress):
+        pausing.do(PURGE)
+    pausing.advance(30_000)
+    pausing.do(PURGE)
+
+
+def test_queues_rest_alone(pausing: Host) -> None:
+    """Another queue may be purged; one that is not there is not there, purged or not."""
+    pausing.create("a/other")
+    pausing.do(PURGE)
+    pausing.do(commands.PurgeQueue(queue="a/other"))
+    pausing.do(DELETE)
+    with pytest.raises(QueueNotFound):
+        pausing.do(PURGE)
+
+
+def test_the_name_of_a_deleted_queue_rests_a_minute(pausing: Host) -> None:
+    """It is free exactly a minute later; other names are free at once."""
+    pausing.do(DELETE)
+    pausing.create("a/other")
+    pausing.advance(59_999)
+    with pytest.raises(QueueDeletedRecently) as refusal:
+        pausing.create()
+    assert (refusal.value.queue, refusal.value.pause_s) == (QUEUE, 60)
+    pausing.advance(1)
+    pausing.create()
+    assert pausing.create() == pausing.do(commands.ShowQueue(queue=QUEUE)), "a queue that is there is found"
+
+
+def test_a_queue_of_a_used_name_has_no_past(pausing: Host) -> None:
+    """It may be purged though the one before it was purged lately."""
+    pausing.advance(1_000)
+    pausing.do(DELETE)
+    pausing.advance(60_000)
+    pausing.create()
+    pausing.advance(1)
+    pausing.do(PURGE)
+    pausing.do(DELETE)
+    pausing.advance(60_000)
+    pausing.create()
+    pausing.do(PURGE)
+
+
+@pytest.mark.parametrize("again", ["reopen", "crash"])
+def test_pauses_survive(kept_store: Store, again: str) -> None:
+    """A restart ends neither, and neither is longer for it."""
+    with kept_store.open(purge_pause_s=PURGE_PAUSE_S, queue_name_pause_s=QUEUE_NAME_PAUSE_S) as host:
+        host.create()
+        host.create("a/gone")
+        host.do(PURGE)
+        host.do(commands.DeleteQueue(queue="a/gone"))
+        host.advance(59_999)
+        getattr(host, again)()
+        with pytest.raises(PurgeInProgress):
+            host.do(PURGE)
+        with pytest.raises(QueueDeletedRecently):
+            host.create("a/gone")
+        host.advance(1)
+        host.do(PURGE)
+        host.create("a/gone")
+
+
+def test_pauses_are_as_long_as_they_are_set(kept_store: Store) -> None:
+    """Each by its own option, and also those that were begun under another one."""
+    with kept_store.open(purge_pause_s=5, queue_name_pause_s=7) as host:
+        host.create()
+        host.do(PURGE)
+        host.advance(5_000)
+        host.do(PURGE)
+        host.do(DELETE)
+        host.advance(6_999)
+        with pytest.raises(QueueDeletedRecently):
+            host.create()
+        host.advance(1)
+        host.create()
+        host.do(DELETE)
+    with kept_store.open(purge_pause_s=PURGE_PAUSE_S) as host:
+        host.create()
+        host.do(DELETE)
+        host.create()

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.store.host import QUEUE, Host, message
-from tests.store.stores import on_sqlite
+from tests.store.postgres_host import on_sqlite
 from veilmq.core import commands
 from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
 from veilmq.core.commands import NewMessage, SendTerms, VisibilityChange

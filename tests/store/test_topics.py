@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.store.host import QUEUE, Host, hosting, message
-from tests.store.stores import on_sqlite
+from tests.store.postgres_host import on_sqlite
 from tests.store.test_full_disk import fill
 from veilmq.core import commands
 from veilmq.core.commands import NewMessage

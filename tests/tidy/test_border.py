@@ -47,11 +47,8 @@ HARNESS = {
     "tests/server/keys.py",
     "tests/spark/provoked.py",
     "tests/spark/provoked_sink.py",
-    "tests/store/copied.py",
     "tests/store/host.py",
-    "tests/store/logged.py",
     "tests/store/postgres_host.py",
-    "tests/store/shards_host.py",
     "tests/stories/hosted.py",
 }
 

@@ -9,8 +9,7 @@ import pytest
 
 from tests.store.dead_letters import DEAD, kill
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import RESTLESS, connected, empty, prepare, set_clock
-from tests.store.shards_host import ShardsHost, hosting_shards
+from tests.store.postgres_host import RESTLESS, ShardsHost, connected, empty, hosting_shards, prepare, set_clock
 from veilmq.core import commands
 from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
 from veilmq.core.errors import OutcomeUnknown, QueueNotFound, ReceiptInvalid, StoreUnavailable
