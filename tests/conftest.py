@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # half a second that other tests need not wait
 
     from tests.bucket import S3Server
     from tests.proofs.served import StartNode
+    from tests.server.push_receiver import Receiver
     from veilmq.client import HttpQueueClient
     from veilmq.testing import RunningServer
 
@@ -207,6 +208,15 @@ def client(server: "RunningServer") -> "Iterator[HttpQueueClient]":
 
     with HttpQueueClient(server.endpoint) as connected:
         yield connected
+
+
+@pytest.fixture
+def receiver() -> "Iterator[Receiver]":
+    """Give a receiver of pushes that accepts everything, and outlives the server."""
+    from tests.server.push_receiver import receiving  # noqa: PLC0415
+
+    with receiving() as listening:
+        yield listening
 
 
 def stores_of(item: pytest.Item) -> set[str]:

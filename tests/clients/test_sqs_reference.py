@@ -12,10 +12,18 @@ from typing import Any
 
 import pytest
 
-from tests.clients.sqs_attributes import ATTRIBUTES
-from tests.clients.sqs_everywhere import ANYWHERE, CLOCK_AHEAD_S, ENDED, QUERY, SIGNED, posted
-from tests.clients.sqs_provocations import ENTRY_ERRORS, ERRORS
-from tests.clients.sqs_stage import Stage
+from tests.clients.sqs_reference import (
+    ANYWHERE,
+    ATTRIBUTES,
+    CLOCK_AHEAD_S,
+    ENDED,
+    ENTRY_ERRORS,
+    ERRORS,
+    QUERY,
+    SIGNED,
+    Stage,
+    posted,
+)
 from tests.server.keys import REGION, TEXT, written
 from tests.store.postgres_host import emptied, making_database, prepare
 from veilmq.testing import RunningServer

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from tests.conftest import TESTS
-from tests.server.pushing.receiver import receiving
+from tests.server.push_receiver import receiving
 from veilmq.client import HttpQueueClient
 from veilmq.server.setting_kinds import AllowList
 from veilmq.testing import RunningServer

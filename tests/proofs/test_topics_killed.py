@@ -19,7 +19,7 @@ from time import monotonic, sleep
 import pytest
 
 from tests.proofs.served import ServedFolder
-from tests.server.pushing.receiver import Receiver, receiving
+from tests.server.push_receiver import Receiver
 
 WHOLE = os.environ.get("PROVE") == "whole"
 KILLS = 20 if WHOLE else 3
@@ -30,13 +30,6 @@ TOPIC = "/topics/news"
 QUEUES = ("first", "second")
 _WAITING = re.compile(r"<MessageCount>(\d+)</MessageCount>")
 _BODY = re.compile(r"<MessageBody>([^<]*)</MessageBody>")
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    """A receiver of pushes that outlives the server."""
-    with receiving() as listening:
-        yield listening
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from botocore.parsers import create_parser
 
-from tests.clients.sqs_old_client import form_of_request, old_model
+from tests.clients.sqs_client import form_of_request, old_model
 
 JSON, QUERY = "json", "query"
 PROTOCOLS = (JSON, QUERY)

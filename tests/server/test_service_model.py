@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 from botocore.model import ListShape, MapShape, Shape, StructureShape
 
-from tests.clients.sqs_client import service_model
-from tests.clients.sqs_members import MEMBERS
-from tests.clients.sqs_old_client import old_model
+from tests.clients.sqs_client import MEMBERS, old_model, service_model
 from tests.server.service_client import JSON, PROTOCOLS, ServiceClient
 from veilmq.testing import RunningServer
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.sqs_stage import Stage
+from tests.clients.sqs_reference import Stage
 from veilmq.core.commands import ListQueues
 from veilmq.store.sqlite.batch import HANDLERS
 from veilmq.testing import RunningServer

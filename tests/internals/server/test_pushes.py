@@ -20,7 +20,7 @@ import pytest
 import trustme
 
 from tests.internals.server.scripted_engine import ScriptedEngine
-from tests.server.pushing.receiver import Receiver
+from tests.server.push_receiver import Receiver
 from veilmq.core import commands
 from veilmq.core.errors import InternalError, QueueNotFound, StoreFull
 from veilmq.core.results import LeaseChange, ReceiptState, Received, ReceivedMessage

@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 from base64 import b64decode
+from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import md5
 from itertools import pairwise
@@ -15,13 +16,15 @@ import urllib3
 from cryptography.exceptions import InvalidSignature
 
 from tests.clients.smq.raw import ask, element
-from tests.server.pushing.receiver import Receiver, receiving
-from tests.server.pushing.subscribed import (
+from tests.conftest import EVERYTHING
+from tests.server.push_receiver import (
     TOPIC,
+    Receiver,
     create_topic,
     next_attempt,
     outcomes,
     publish,
+    receiving,
     running,
     subscribe,
     subscribed,
@@ -29,6 +32,7 @@ from tests.server.pushing.subscribed import (
     wait_for,
     waiting,
 )
+from tests.store.postgres_host import emptied
 from veilmq.testing import RunningServer
 
 HEADERS = [
@@ -53,6 +57,25 @@ PARTICULARS = [
     "x-mns-topic-owner",
 ]
 END = ["Authorization", "Connection"]
+
+EACH_STORE = pytest.mark.parametrize("server", ["sqlite", "postgres"], indirect=True)
+"""For what a store has a part in, beside the message; `make test-all` runs all others on PostgreSQL too."""
+
+
+@pytest.fixture(scope="session")
+def push_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key with its certificate, as a server makes them: that takes half a second."""
+    folder = tmp_path_factory.mktemp("pushing")
+    with RunningServer(data=folder, push_allow="127.0.0.1"):
+        return folder / "push.pem"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=EVERYTHING)])
+def server(request: pytest.FixtureRequest, push_key: Path) -> Iterator[RunningServer]:
+    """A server that may push to this machine, on each store."""
+    store = emptied(request.getfixturevalue("postgres_url")) if request.param == "postgres" else {}
+    with RunningServer(**store, push_allow="127.0.0.1", push_key=push_key, push_certificate=push_key) as running:
+        yield running
 
 
 # What arrives.
@@ -154,6 +177,7 @@ def test_receivers_are_told_where_the_certificate_is(receiver: Receiver) -> None
     assert told == b"https://certificates.example/p.pem"
 
 
+@EACH_STORE
 def test_each_subscription_gets_what_it_wants(server: RunningServer, receiver: Receiver) -> None:
     """By tag; and a queue beside it."""
     ask(server, "PUT", "/queues/jobs")
@@ -191,6 +215,7 @@ def test_backoff_gives_up_after_three_retries(
     assert "and is given up: status 500" in caplog.text
 
 
+@EACH_STORE
 def test_exponential_decay_is_exact(server: RunningServer, receiver: Receiver) -> None:
     """Each try is at the instant of its turn: after 1, 2, 4 … seconds; and the first that is accepted is the last."""
     times: list[int] = []
@@ -215,6 +240,7 @@ def test_exponential_decay_is_exact(server: RunningServer, receiver: Receiver) -
     assert waiting(server) == 0
 
 
+@EACH_STORE
 def test_a_changed_strategy_counts_for_what_waits(server: RunningServer, receiver: Receiver) -> None:
     receiver.status = 500
     subscribed(server, "s", receiver.url)
@@ -281,6 +307,7 @@ def test_a_dead_receiver_holds_up_nobody_else(receiver: Receiver) -> None:
 # What ends, and what outlives the server.
 
 
+@EACH_STORE
 def test_a_subscription_that_ended_gets_nothing_more(server: RunningServer, receiver: Receiver) -> None:
     """And one of the same name with another URL begins anew."""
     receiver.status = 500
@@ -296,6 +323,7 @@ def test_a_subscription_that_ended_gets_nothing_more(server: RunningServer, rece
     assert [push.path for push in receiver.pushes] == ["/old", "/new"]
 
 
+@EACH_STORE
 def test_a_deleted_topic_pushes_nothing_more(server: RunningServer, receiver: Receiver) -> None:
     receiver.status = 500
     subscribed(server, "s", receiver.url)

@@ -1,3 +1,0 @@
-"""A receiver of pushes."""
-
-from tests.server.pushing.conftest import receiver  # noqa: F401
