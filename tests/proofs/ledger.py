@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 
-from tests.proofs.sqs_caller import Unanswered, Unreached
+from tests.proofs.loads import Unanswered, Unreached
 
 TICK_S = 0.001
 

@@ -1,8 +1,4 @@
-"""What clients do on the queues of a server that is killed again and again, and what they know of it.
-
-On a standard queue messages are delayed, received, changed, deleted in time and late, die, and are claimed; on a FIFO
-queue they have groups and deduplication ids, and are claimed too; a move task empties the dead-letter queue meanwhile.
-"""
+"""The SQS JSON protocol over one plain connection, without retries: an answer is a fact, no answer is none."""
 
 import json
 import random
@@ -12,14 +8,159 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import ClassVar, NamedTuple, TypeVar
+from http.client import HTTPConnection, HTTPException
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from tests.proofs.callers import PATIENCE_S, PAUSE_S, Callers, Step
 from tests.proofs.ledger import TICK_S, GroupOrder, Ledger, Receipt
-from tests.proofs.sqs_caller import Refused, SqsCaller, Unanswered, Unreached
 from veilmq.client import ClientError, Unreachable
 from veilmq.client.api import Claims
 from veilmq.core.claims import ClaimState, SourceView
+
+CALL_S_MAX = 10.0
+
+
+class Unanswered(Exception):
+    """The connection broke before the answer was there: nobody knows what happened."""
+
+
+class Unreached(Unanswered):
+    """There was no connection, or the server says so: nothing happened, for certain."""
+
+
+class Refused(Exception):
+    """The server answered with an error; `args[0]` is its text."""
+
+
+class SqsCaller:
+    """Calls one queue of one server; belongs to one thread."""
+
+    def __init__(self, port: int, queue: str) -> None:
+        """`queue` is a name; its URL is made up, as the server makes it."""
+        self._port = port
+        self._url = f"http://127.0.0.1:{port}/000000000000/{queue}"
+        self._connection: HTTPConnection | None = None
+
+    def call(self, action: str, **members: Any) -> dict[str, Any]:
+        """Return the answer; raises `Unanswered` and `Refused`."""
+        connection = self._connection or self._connect()
+        headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
+        body = json.dumps(members if action == "CreateQueue" else {"QueueUrl": self._url, **members})
+        try:
+            connection.request("POST", "/", body, headers)
+            reply = connection.getresponse()
+            status, text = reply.status, reply.read()
+        except (OSError, HTTPException) as error:
+            self.close()
+            raise Unanswered from error
+        if status >= 500:
+            raise (Unreached if b"nothing was done" in text else Unanswered)(text)
+        if status != 200:
+            raise Refused(text.decode())
+        answer: dict[str, Any] = json.loads(text or b"{}")
+        return answer
+
+    def _connect(self) -> HTTPConnection:
+        connection = HTTPConnection("127.0.0.1", self._port, timeout=CALL_S_MAX)
+        try:
+            connection.connect()
+        except OSError as error:
+            raise Unreached from error
+        self._connection = connection
+        return connection
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class NodesCaller(SqsCaller):
+    """Calls one queue that several servers have, each time through any of them; belongs to one thread."""
+
+    def __init__(self, ports: Sequence[int], queue: str, chance: random.Random) -> None:
+        """`chance` chooses."""
+        super().__init__(ports[0], queue)
+        self._nodes = [SqsCaller(port, queue) for port in ports]
+        self._chance = chance
+
+    def call(self, action: str, **members: Any) -> dict[str, Any]:
+        """Return the answer of whichever was asked; raises `Unanswered` and `Refused`."""
+        return self._chance.choice(self._nodes).call(action, **members)
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        for node in self._nodes:
+            node.close()
+
+
+# Threads that call a server again and again, also while it is killed, until they are told to stop.
+
+
+PATIENCE_S = 60
+PAUSE_S = 0.02
+
+Step = Callable[[SqsCaller, random.Random, int], None]
+"""What a thread does each time, with a caller and a chance of its own, and a number that no other step has."""
+
+
+class Callers:
+    """A thread for each of `steps`, all on one queue; a step without an answer is given up, and the next one begins."""
+
+    def __init__(self, ports: Sequence[int], queue: str, steps: Sequence[Step], *, seed: int) -> None:
+        """Start nothing yet; each request goes to any of `ports`."""
+        self._errors: list[BaseException] = []
+        self._ports = ports
+        self._queue = queue
+        self._seed = seed
+        self._stop = threading.Event()
+        self._many = len(steps)
+        self._threads = [threading.Thread(target=self._run, args=each) for each in enumerate(steps)]
+
+    def __enter__(self) -> "Callers":
+        """Start all."""
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop all, and wait for their end."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+        assert self._errors == []
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Let them call until `condition()` is true."""
+        give_up_at_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < give_up_at_s, "they did not come so far"
+            time.sleep(PAUSE_S)
+
+    def _run(self, place: int, step: Step) -> None:
+        chance, number = random.Random(self._seed + place), place
+        caller = NodesCaller(self._ports, self._queue, chance)
+        try:
+            while not self._stop.is_set():
+                number += self._many
+                try:
+                    step(caller, chance, number)
+                except Unanswered:
+                    time.sleep(PAUSE_S)
+        except BaseException as error:
+            self._errors.append(error)
+            raise
+        finally:
+            caller.close()
+
+
+# What clients do on the queues of a server that is killed again and again, and what they know of it.
+#
+# On a standard queue messages are delayed, received, changed, deleted in time and late, die, and are claimed; on a
+# FIFO queue they have groups and deduplication ids, and are claimed too; a move task empties the dead-letter queue
+# meanwhile.
+
 
 TIMEOUT_S = 2
 LONGER_S = 3

@@ -1,9 +1,15 @@
-"""The ledger sees each kind of violation, and none where there is none."""
+"""What the proofs rest on: the ledger finds what is wrong, and forks are processes like others."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from tests.proofs.forking import Forked, run
 from tests.proofs.ledger import GroupOrder, Ledger, Receipt
-from tests.proofs.sqs_caller import Unanswered, Unreached
+from tests.proofs.loads import Unanswered, Unreached
 
 
 @pytest.fixture
@@ -155,3 +161,36 @@ def test_a_message_that_comes_behind_a_later_one() -> None:
     order = GroupOrder()
     order.given([("a", 1), ("a", 0)])
     assert len(order.violations) == 2
+
+
+# A fork is given what a process is that Python is started for, and its end is seen.
+
+
+GIVEN = "import os, sys; print(os.getcwd(), dict(os.environ), sys.argv, sys.stdin.read()); sys.exit('complaint')"
+ENDLESS = "import signal; print('begun', flush=True); signal.pause()"
+PIPE = subprocess.PIPE
+
+
+def test_it_has_its_folder_environment_arguments_and_files(tmp_path: Path) -> None:
+    """Nothing of the process that it is a fork of."""
+    words = [sys.executable, "-c", GIVEN, "an argument"]
+    how = {"env": {"A": "b"}, "cwd": tmp_path, "stdin": subprocess.DEVNULL, "stdout": PIPE, "stderr": PIPE}
+    done = run(words, text=True, timeout=60, **how)
+    assert done.stdout == f"{tmp_path} {{'A': 'b'}} ['-c', 'an argument'] \n"
+    assert (done.returncode, done.stderr) == (1, "complaint\n")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, -2)], ids=["kill", "interrupt"])
+def test_a_signal_ends_it(number: signal.Signals, status: int) -> None:
+    """Its status says which, while another one runs on."""
+    words = [sys.executable, "-c", ENDLESS]
+    with Forked(words, stdout=PIPE, stderr=PIPE) as first, Forked(words, stdout=PIPE) as second:
+        for each in (first, second):
+            assert each.stdout is not None
+            assert each.stdout.readline() == b"begun\n"
+        assert (first.poll(), second.poll()) == (None, None)
+        first.send_signal(number)
+        first.communicate(60)
+        assert (first.returncode, second.poll()) == (status, None)
+        second.kill()
+        assert second.wait(60) == -9

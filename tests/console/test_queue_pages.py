@@ -1,4 +1,4 @@
-"""Creating queues and changing them, over real sockets: what is typed is there, and an error changes nothing."""
+"""The page of one queue: figures, settings in words, where it is, and who may see it."""
 
 import json
 from collections.abc import Iterator
@@ -6,16 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.console.forms import form_of
-from tests.console.visitor import Seen, Visitor
+from tests.console.visitor import Seen, Visitor, form_of
 from tests.server.keys import OWNER, REGION, SECRETS, client, written
+from veilmq.client import HttpQueueClient
 from veilmq.client.api import Settings
 from veilmq.core.settings import QueueSettings
 from veilmq.testing import RunningServer
 
-NEW = "/console/queues/new"
 ACCOUNT = "000000000000"
-SCRIPT = "<script>alert(1)</script>"
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +21,95 @@ def server() -> Iterator[RunningServer]:
     """One server; each test has queues of its own."""
     with RunningServer() as running:
         yield running
+
+
+def path_of(name: str) -> str:
+    """Return the path of a queue's page."""
+    return f"/console/queues/{ACCOUNT}/{name}"
+
+
+def test_it_says_how_many_messages_are_in_which_state(server: RunningServer, visitor: Visitor) -> None:
+    with Settings(server.endpoint, "counted") as settings, HttpQueueClient(server.endpoint) as queue:
+        settings.create()
+        for number in range(3):
+            queue.send("counted", f"m{number}")
+        queue.send("counted", "later", delay_s=60)
+        queue.receive("counted")
+        first = visitor.get(path_of("counted"))
+        queue.send("counted", "m")
+        server.advance(10_000)
+        seen = visitor.get(path_of("counted"))
+    assert "Visible 2 In flight 1 Delayed 1 Oldest 0 s Sent/s – " in first.text
+    assert "Visible 3 In flight 1 Delayed 1 Oldest 10 s Sent/s 0.1 Received/s 0.0 Deleted/s 0.0" in seen.text
+
+
+def test_settings_are_in_words_with_their_units(server: RunningServer, visitor: Visitor) -> None:
+    with Settings(server.endpoint, "told") as settings:
+        settings.create({"visibility_timeout_s": 5_400, "delay_s": 1}, tags={"team": "a + b"})
+    text = visitor.get(path_of("told")).text
+    for words in ("Visibility timeout 5,400 seconds (1 h 30 min)", "Delay 1 second ", "Kind standard", "team a + b"):
+        assert words in text
+    assert "Deduplication scope" not in text
+
+
+def test_it_says_where_programs_reach_it(server: RunningServer, visitor: Visitor) -> None:
+    """Under the port of the queues, not that of the console; what it says works."""
+    with Settings(server.endpoint, "reached") as settings:
+        url = settings.create()
+    text = visitor.get(path_of("reached")).text
+    assert f"URL (SQS) {url} ARN arn:aws:sqs:us-east-1:{ACCOUNT}:reached" in text
+    assert f"Name (SMQ) reached URL (SMQ) {server.endpoint}/queues/reached" in text
+
+
+def test_dead_letters_lead_both_ways(server: RunningServer, visitor: Visitor) -> None:
+    with Settings(server.endpoint, "failed") as failed, Settings(server.endpoint, "source") as source:
+        failed.create()
+        source.create({"dead_letter_queue": "failed", "receives_max": 3})
+    assert f'<a href="{path_of("failed")}">failed</a>' in visitor.get(path_of("source")).html
+    seen = visitor.get(path_of("failed"))
+    assert f'<a href="{path_of("source")}">source</a>' in seen.html
+    assert "No queue names this one" in visitor.get(path_of("source")).text
+
+
+def test_the_page_that_is_shown_is_marked_in_the_way_about(server: RunningServer, visitor: Visitor) -> None:
+    with Settings(server.endpoint, "about") as settings:
+        settings.create()
+    for page in ("", "/edit", "/purge", "/delete"):
+        target = path_of("about") + page
+        assert f'<a href="{target}" aria-current="page">' in visitor.get(target).html
+
+
+@pytest.mark.parametrize("name", ["nowhere", "%3Cscript%3E", "a%3Fb", "a%0Ab"])
+def test_a_queue_that_is_not_there_is_said_so(visitor: Visitor, name: str) -> None:
+    for page in ("", "/edit", "/purge", "/delete"):
+        seen = visitor.get(path_of(name) + page)
+        assert seen.status == 404
+        assert "<script>" not in seen.html
+
+
+def test_policies_decide_who_sees_it(tmp_path: Path) -> None:
+    """Others see nothing; who may see the queue, but not what names it, sees the rest."""
+    with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
+        sqs = client(server)
+        url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
+        with Visitor(server, key=("AKIDFRIEND", SECRETS["AKIDFRIEND"])) as friend:
+            for page in ("", "/edit", "/purge", "/delete"):
+                seen = friend.get(f"/console/queues/{OWNER}/jobs{page}")
+                assert seen.status == 403
+                assert "Not allowed" in seen.text
+            allowed = {"Effect": "Allow", "Principal": "*", "Action": "sqs:GetQueueAttributes"}
+            sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": json.dumps({"Statement": [allowed]})})
+            seen = friend.get(f"/console/queues/{OWNER}/jobs")
+            assert seen.status == 200
+            assert "You may not see which queues name this one" in seen.text
+            assert "Visible 0 In flight 0 Delayed 0 Oldest – Sent/s – " in seen.text
+
+
+# Creating queues and changing them, over real sockets: what is typed is there, and an error changes nothing.
+
+
+NEW = "/console/queues/new"
+SCRIPT = "<script>alert(1)</script>"
 
 
 def edit(name: str) -> str:
@@ -265,3 +352,91 @@ def test_whoever_may_only_see_changes_nothing(tmp_path: Path) -> None:
             assert form_of(seen.html, path)["tag.0.key"] == "k"
         attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["DelaySeconds"])["Attributes"]
         assert attributes["DelaySeconds"] == "9"
+
+
+# Purging and deleting by a page: what is lost is said before, and only the typed name does it.
+
+
+@pytest.fixture
+def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
+    """A client."""
+    with HttpQueueClient(server.endpoint) as connected:
+        yield connected
+
+
+def make(server: RunningServer, queues: HttpQueueClient, name: str) -> str:
+    """Make a queue of two messages and return the path of its page."""
+    with Settings(server.endpoint, name) as settings:
+        settings.create()
+    queues.send(name, "a")
+    queues.send(name, "b")
+    return f"/console/queues/{ACCOUNT}/{name}"
+
+
+def test_a_purge_deletes_all_messages(server: RunningServer, visitor: Visitor, queues: HttpQueueClient) -> None:
+    path = make(server, queues, "purged")
+    assert "Visible 2" in visitor.get(f"{path}/purge").text
+    seen = visitor.post(f"{path}/purge", confirmation=" purged ")
+    assert seen.path == f"{path}?done=purged"
+    assert "All messages of the queue were deleted." in seen.text
+    assert queues.show("purged").visible == 0
+    again = visitor.post(f"{path}/purge", confirmation="purged")
+    assert again.status == 403
+    assert "Only one PurgeQueue operation" in again.text
+
+
+def test_a_queue_is_deleted(server: RunningServer, visitor: Visitor, queues: HttpQueueClient) -> None:
+    path = make(server, queues, "deleted")
+    seen = visitor.post(f"{path}/delete", confirmation="deleted")
+    assert seen.path == "/console/queues?done=deleted"
+    assert visitor.get(path).status == 404
+    assert visitor.get(f"{path}/delete").status == 404
+
+
+@pytest.mark.parametrize("action", ["purge", "delete"])
+@pytest.mark.parametrize("typed", ["", "Kept", f"{ACCOUNT}/kept", "<script>"])
+def test_without_the_name_nothing_is_deleted(
+    server: RunningServer, visitor: Visitor, queues: HttpQueueClient, action: str, typed: str
+) -> None:
+    name = f"kept-{action}"
+    path = f"/console/queues/{ACCOUNT}/{name}"
+    if visitor.get(path).status == 404:
+        make(server, queues, name)
+    for seen in (visitor.post(f"{path}/{action}", confirmation=typed), visitor.post(f"{path}/{action}")):
+        assert seen.status == 422
+        assert "This is not the queue's name, so nothing was deleted." in seen.text
+    assert queues.show(name).visible == 2
+
+
+@pytest.mark.parametrize("action", ["purge", "delete"])
+def test_nothing_is_deleted_without_the_token(
+    server: RunningServer, visitor: Visitor, queues: HttpQueueClient, action: str
+) -> None:
+    path = make(server, queues, f"guarded-{action}")
+    assert visitor.send(f"{path}/{action}", {"confirmation": f"guarded-{action}"}).status == 403
+    assert queues.show(f"guarded-{action}").visible == 2
+
+
+def test_a_dead_letter_queue_says_whose_it_is(server: RunningServer, visitor: Visitor, queues: HttpQueueClient) -> None:
+    path = make(server, queues, "dead")
+    with Settings(server.endpoint, "living") as settings:
+        settings.create({"dead_letter_queue": "dead", "receives_max": 1})
+    seen = visitor.get(f"{path}/delete")
+    assert "It is the dead-letter queue of these queues" in seen.text
+    assert f'href="/console/queues/{ACCOUNT}/living"' in seen.html
+
+
+@pytest.mark.parametrize("action", ["purge", "delete"])
+def test_whoever_may_only_see_deletes_nothing(tmp_path: Path, action: str) -> None:
+    with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
+        sqs = client(server)
+        url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
+        sqs.send_message(QueueUrl=url, MessageBody="m")
+        allowed = {"Effect": "Allow", "Principal": "*", "Action": "sqs:GetQueueAttributes"}
+        sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": json.dumps({"Statement": [allowed]})})
+        with Visitor(server, key=("AKIDFRIEND", SECRETS["AKIDFRIEND"])) as friend:
+            seen = friend.post(f"/console/queues/{OWNER}/jobs/{action}", confirmation="jobs")
+            assert seen.status == 403
+            assert f"sqs:{action}queue" in seen.text
+        counted = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])["Attributes"]
+        assert counted["ApproximateNumberOfMessages"] == "1"
