@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.consumer import acting
-from tests.consumer.one_clock import TimedBench, timed_bench
+from tests.consumer.simulation import TimedBench, timed_bench
 from tests.consumer.workbench import WAIT, until
 from veilmq.client import NewMessage, ReceivedMessage
 from veilmq.consumer import Adaptive, Backoff, Context, Fixed, LeaseState, RetryLater

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.consumer.lease_play import GONE, INVALID, Answer, Play, message
+from tests.consumer.simulation import GONE, INVALID, Answer, Play, message
 from veilmq.client.messages import ClientError
 from veilmq.consumer import LeaseState
 from veilmq.consumer.renewal_policies import Measured, NServiceBusPolicy, extension_s, renew_after_s

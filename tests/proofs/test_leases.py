@@ -12,8 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.clients.program import Program
-from tests.consumer.lease_play import Play
-from tests.consumer.simulation import QUIET, REFUSED, STALLED, SWALLOWED, WEATHERS, Outcome, Simulation, Weather
+from tests.consumer.simulation import QUIET, REFUSED, STALLED, SWALLOWED, WEATHERS, Outcome, Play, Simulation, Weather
 from tests.consumer.simulation import calls_of_nservicebus as calls_of
 from tests.tidy.tree import SRC
 from veilmq.client import HttpQueueClient, NewMessage

@@ -40,7 +40,6 @@ ELSEWHERE = tuple(f"tests/{folder}/" for folder in ("internals", "tidy", "docs",
 HARNESS = {
     "tests/cli/every_command.py",
     "tests/console/every_page.py",
-    "tests/consumer/lease_play.py",
     "tests/consumer/simulation.py",
     "tests/pipeline/exported.py",
     "tests/server/http_host.py",

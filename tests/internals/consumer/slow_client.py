@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from tests.consumer.one_clock import TimedBench
+from tests.consumer.simulation import TimedBench
 from veilmq.client import HttpQueueClient, Unreachable
 from veilmq.client.messages import ClientError, Hidden
 from veilmq.core.commands import VisibilityChange

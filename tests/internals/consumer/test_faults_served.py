@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.consumer.one_clock import TimedBench, timed_bench
+from tests.consumer.simulation import TimedBench, timed_bench
 from tests.consumer.workbench import WAIT, until
 from tests.internals.consumer.slow_client import SlowClient
 from tests.server.keys import REGION, SECRETS, written

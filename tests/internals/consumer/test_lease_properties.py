@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.consumer.lease_play import BUSY, GONE, Play, message
+from tests.consumer.simulation import BUSY, GONE, Play, message
 from veilmq.client.messages import ClientError, Unreachable
 from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, Subscription
 from veilmq.consumer.renewal_policies import Adaptive, Fixed, NServiceBusPolicy, RenewalPolicy

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import EVERYTHING
-from tests.consumer.lease_play import Play
+from tests.consumer.simulation import Play
 from veilmq.client import HttpQueueClient
 from veilmq.consumer.leases import Lease, LeaseState
 from veilmq.consumer.renewal_policies import Fixed, NServiceBusPolicy, RenewalPolicy

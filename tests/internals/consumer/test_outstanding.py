@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 
-from tests.consumer.lease_play import message
+from tests.consumer.simulation import message
 from tests.consumer.workbench import WAIT, until, workbench
 from veilmq.client import NewMessage
 from veilmq.consumer.intake import Outstanding, body_bytes

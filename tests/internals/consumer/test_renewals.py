@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.consumer.lease_play import BUSY, GONE, THROTTLED, Answer, Play
+from tests.consumer.simulation import BUSY, GONE, THROTTLED, Answer, Play
 from veilmq.client.messages import Unreachable
 from veilmq.consumer.metrics import Histogram
 from veilmq.consumer.renewal_policies import Fixed

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.consumer.lease_play import (
+from tests.consumer.simulation import (
     BEYOND,
     BUSY,
     CUT_OFF,
