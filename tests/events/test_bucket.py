@@ -15,8 +15,7 @@ import urllib3
 from pyarrow import dataset, fs
 
 from tests.bucket import S3Server
-from tests.pipeline.closed import row
-from tests.pipeline.exported import ExportedLog
+from tests.pipeline.closed import ExportedLog, row
 from tests.pipeline.made_report import content
 from tests.proofs.served import ServedFolder
 from veilmq.client import HttpQueueClient

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.spark.provoked import ProvokedSource
-from tests.spark.provoked_sink import ProvokedSink
+from tests.spark.provoked import ProvokedSink, ProvokedSource
 from tests.spark.session import session
 
 ROOT = Path(__file__).resolve().parents[2]

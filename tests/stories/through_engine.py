@@ -1,18 +1,21 @@
 """Tells a story to an engine, through its port. Receives that wait are made of `watch` and `next_due_ms`."""
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import singledispatchmethod
 from typing import Any
 
 import pytest
 
-from tests.store.host import Host, message
+from tests.store.host import Host, hosting, message
+from tests.store.postgres_host import hosting_postgres
 from tests.stories import story
-from tests.stories.book import Book, Got
+from tests.stories.story import Book, Got
 from veilmq.core import commands
 from veilmq.core.errors import LeaseTooLong, PurgeInProgress, QueueDeletedRecently, QueueNotFound, ReceiptInvalid
 from veilmq.core.ports import Timer
 from veilmq.core.results import LeaseChange, ReceiptState, Received
+from veilmq.store.postgres import PostgresOptions
+from veilmq.store.sqlite.database import EngineOptions
 
 ACCOUNT = "000000000000"
 DEAD_LETTERS = "dead_letter_queue"
@@ -219,3 +222,17 @@ def state(answer: object) -> str:
             return "too long"
         case _:
             raise AssertionError(answer)
+
+
+# An engine for a story, wherever it keeps its messages: with the defaults of a server.
+
+
+Place = dict[str, Any]
+"""What a `RunningServer` takes to be on some store; the fixture `place` makes it."""
+
+
+def hosted(place: Place) -> AbstractContextManager[Host]:
+    """Return an empty engine at `place`, open for a while."""
+    if "store" in place:
+        return hosting_postgres(place["store"], options=PostgresOptions())
+    return hosting(place["data"], options=EngineOptions())

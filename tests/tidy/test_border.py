@@ -41,14 +41,13 @@ HARNESS = {
     "tests/cli/every_command.py",
     "tests/console/every_page.py",
     "tests/consumer/simulation.py",
-    "tests/pipeline/exported.py",
+    "tests/pipeline/closed.py",
     "tests/server/http_host.py",
     "tests/server/keys.py",
     "tests/spark/provoked.py",
-    "tests/spark/provoked_sink.py",
     "tests/store/host.py",
     "tests/store/postgres_host.py",
-    "tests/stories/hosted.py",
+    "tests/stories/through_engine.py",
 }
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.exported import ExportedLog
+from tests.pipeline.closed import ExportedLog
 from veilmq.pipeline.event_log import EventLog, RunRecord, next_run
 
 DAY_MS = 86_400_000

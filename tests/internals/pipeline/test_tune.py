@@ -10,8 +10,7 @@ import pytest
 import urllib3
 from pyspark.sql import SparkSession
 
-from tests.pipeline.closed import row
-from tests.pipeline.exported import ExportedLog
+from tests.pipeline.closed import ExportedLog, row
 from tests.pipeline.made_report import content
 from veilmq.client import HttpQueueClient
 from veilmq.core.events import Outcome
