@@ -17,7 +17,6 @@ from veilmq.core.errors import (
     ClaimGap,
     ClaimLost,
     ClaimReleased,
-    ConsumerTaken,
     CursorInvalid,
     DeadLetterQueueRefused,
     EpochFenced,
@@ -28,7 +27,6 @@ from veilmq.core.errors import (
     VeilmqError,
 )
 from veilmq.core.forwards import Forward, ForwardEntry
-from veilmq.core.looks import Peek
 from veilmq.core.results import ReceiptState
 
 DEAD = "000000000000/dead"
@@ -128,15 +126,6 @@ def settle(host: Host) -> None:
 # Binding and reading.
 
 
-def test_a_claim_has_the_same_messages_for_ever(jobs: Host) -> None:
-    bound = claim(jobs, 1, 3)
-    assert bound == claims.Bound(number=1, messages=3, shards=1)
-    for _ in range(2):
-        assert bodies(read(jobs)) == ["a", "b", "c"]
-        jobs.send("later")
-        assert claim(jobs, 1, 100) == claims.Bound(number=1, messages=3, shards=1, again=True)
-
-
 def test_binding_is_one_receive_and_reading_none(jobs: Host) -> None:
     jobs.receive(2, timeout_s=1)
     jobs.advance(1_000)
@@ -161,14 +150,6 @@ def host_ends_hold(host: Host) -> int:
     """Let the hold of an hour end; return what it was, in ms."""
     host.advance(HOUR_MS)
     return HOUR_MS
-
-
-def test_claimed_messages_are_in_flight_and_nobody_gets_them(jobs: Host) -> None:
-    claim(jobs, 1, 3)
-    assert jobs.counts() == (1, 3, 0)
-    assert bodies(jobs.do(Peek(queue=QUEUE, count=10)).messages) == ["d"]
-    assert bodies(jobs.receive(10)) == ["d"]
-    assert jobs.due_ms() == jobs.clock.now_ms() + 30_000
 
 
 def test_claims_take_in_the_order_of_receives(host: Host) -> None:
@@ -339,16 +320,6 @@ def test_each_command_in_each_state(jobs: Host, state: str, name: str) -> None:
                 jobs.do(COMMANDS[name])
 
 
-def test_numbers_have_no_gaps(jobs: Host) -> None:
-    with pytest.raises(ClaimGap):
-        claim(jobs, 2)
-    claim(jobs, 1, 1)
-    assert claim(jobs, 2, 1).messages == 1
-    assert claim(jobs, 1).again
-    with pytest.raises(ClaimGap):
-        acknowledge(jobs, 3)
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -371,37 +342,6 @@ def test_who_reads_without_a_source_finds_the_claim_lost(jobs: Host) -> None:
 
 
 # Sources.
-
-
-def test_a_new_epoch_fences_the_ones_before(jobs: Host) -> None:
-    claim(jobs, 1, 2)
-    assert open_source(jobs).epoch == 2
-    for command in (
-        claims.Claim(queue=QUEUE, source="s", epoch=1, number=1, messages_max=1),
-        claims.Heartbeat(queue=QUEUE, source="s", epoch=1),
-        claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1),
-    ):
-        with pytest.raises(EpochFenced):
-            jobs.do(command)
-    assert bodies(read(jobs)) == ["a", "b"]
-    assert claim(jobs, 1, 2, epoch=2).again
-    assert acknowledge(jobs, 1, epoch=2).acknowledged == 1
-
-
-def test_of_a_consumer_there_is_one_source(jobs: Host) -> None:
-    open_source(jobs, consumer="c")
-    claim(jobs, 1, 2, epoch=2)
-    with pytest.raises(ConsumerTaken):
-        open_source(jobs, "t", consumer="c")
-    assert open_source(jobs, "u", consumer="other").epoch == 1
-    assert open_source(jobs, "t", consumer="c", takeover=True).epoch == 1
-    assert [view(jobs, source).consumer for source in "stu"] == ["", "c", "other"]
-    assert jobs.counts() == (4, 0, 0)
-    assert [each.state for each in view(jobs).claims] == [ClaimState.RELEASED]
-    with pytest.raises(EpochFenced):
-        claim(jobs, 2, epoch=2)
-    with pytest.raises(ClaimReleased):
-        read(jobs)
 
 
 def test_who_has_no_open_claims_gives_way(jobs: Host) -> None:
@@ -653,16 +593,6 @@ def test_what_comes_back_to_a_group_comes_in_its_order(sliced: Host) -> None:
     settle(sliced)
     got = [each.body for _ in range(13) for each in sliced.receive(10, timeout_s=600) if each.body != "b"]
     assert got == [f"a{number:02}" for number in range(len(got))]
-
-
-def test_a_purge_loses_claims(jobs: Host) -> None:
-    claim(jobs, 1, 2)
-    jobs.do(commands.PurgeQueue(queue=QUEUE))
-    jobs.send("e")
-    settle(jobs)
-    assert jobs.counts() == (1, 0, 0)
-    assert acknowledge(jobs, 1).lost == [1]
-    assert bodies(jobs.receive(10)) == ["e"]
 
 
 def test_the_counters_of_a_purged_lane_do_without_its_claims(kept: Host) -> None:

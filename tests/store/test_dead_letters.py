@@ -122,18 +122,6 @@ def test_the_sources_of_a_dead_letter_queue_are_listed(kept: Host) -> None:
 # When a message goes there.
 
 
-def test_a_message_is_received_so_often_and_then_moved(host: Host) -> None:
-    """It goes when it would be received once too often, in that receive, which looks further."""
-    pair(host, receives_max=2)
-    host.send("poison")
-    assert [host.receive_one(timeout_s=0).receive_count for _ in range(2)] == [1, 2]
-    host.send("sound")
-    assert (host.counts(), host.counts(DEAD)) == ((2, 0, 0), (0, 0, 0))
-    assert bodies(host) == ["sound"]
-    assert (host.counts(), host.counts(DEAD)) == ((1, 0, 0), (1, 0, 0))
-    assert bodies(host, DEAD) == ["poison"]
-
-
 def test_a_lower_limit_counts_for_messages_that_are_there(host: Host) -> None:
     """The limit is the queue's, as it is now."""
     pair(host, receives_max=5)
@@ -189,18 +177,6 @@ def test_the_dead_letter_queue_is_roused_once_a_receive(host: Host) -> None:
     assert len(woken) == 1
 
 
-def test_a_poll_on_the_dead_letter_queue_is_answered_in_the_same_batch(host: Host) -> None:
-    """Whoever waits there gets the message as soon as it has come."""
-    pair(host, receives_max=1)
-    host.send("a")
-    wear_out(host, 1)
-    got: list[Any] = []
-    take = commands.Receive(queue=DEAD)
-    host.engine.watch(DEAD, lambda due_ms: host.engine.submit(take, got.append))
-    assert host.receive(10) == []
-    assert [each.body for answer in got for each in answer.messages] == ["a"]
-
-
 # What it keeps.
 
 
@@ -226,20 +202,6 @@ def test_a_message_that_was_not_moved_has_no_source(host: Host) -> None:
     pair(host)
     host.send("a", queue=DEAD)
     assert host.receive_one(queue=DEAD).source is None
-
-
-def test_a_receipt_of_the_source_is_gone_and_one_of_the_dead_letter_queue_is_good(host: Host) -> None:
-    """The message is another queue's now."""
-    pair(host, receives_max=1)
-    host.send("a")
-    old = host.receive_one(timeout_s=1)
-    host.advance(1_000)
-    assert bodies(host) == []
-    assert host.delete(old.receipt) == [ReceiptState.GONE]
-    assert host.change(old.receipt, 10).state is ReceiptState.GONE
-    new = host.receive_one(queue=DEAD)
-    assert host.delete(new.receipt, queue=DEAD) == [ReceiptState.LIVE]
-    assert host.counts(DEAD) == (0, 0, 0)
 
 
 def test_the_limit_of_a_dead_letter_queue_counts_its_own_receives(host: Host) -> None:
@@ -339,22 +301,6 @@ def test_a_move_that_fills_the_disk_is_undone_and_the_receive_goes_on(
 # Retention.
 
 
-def test_a_dead_letter_of_a_standard_queue_ends_by_when_it_was_sent(host: Host) -> None:
-    """The dead-letter queue's retention, counted from the first sending; never delivered from then on."""
-    pair(host, receives_max=1, retention_s=100)
-    host.send("a")
-    host.advance(50_000)
-    wear_out(host, 2)  # two seconds
-    host.send("young", queue=DEAD)
-    host.advance(47_999)
-    assert bodies(host, DEAD) == ["a", "young"]
-    receipt = host.receive(1, queue=DEAD, timeout_s=60)[0].receipt
-    host.advance(1)
-    assert host.delete(receipt, queue=DEAD) == [ReceiptState.GONE]
-    assert bodies(host, DEAD) == ["young"]
-    assert host.counts(DEAD) == (1, 0, 0)
-
-
 @pytest.mark.parametrize("receipts", [0, 1], ids=["waiting", "in flight"])
 def test_the_end_of_a_dead_letter_is_counted_and_swept(kept: Host, receipts: int) -> None:
     """Counters and rows agree, waiting or in flight, after a restart too."""
@@ -429,19 +375,6 @@ def test_a_purge_of_the_dead_letter_queue_takes_all(kept: Host) -> None:
     assert kept.counts(DEAD) == (0, 0, 0)
     kept.reopen()
     assert kept.counts(DEAD) == (0, 0, 0)
-
-
-def test_a_dead_letter_survives_a_crash_once(kept: Host) -> None:
-    """It is in one of the two queues, whatever moment it was."""
-    pair(kept, receives_max=1)
-    kept.send("a")
-    wear_out(kept, 1)
-    kept.crash()
-    assert (kept.counts(), kept.counts(DEAD)) == ((1, 0, 0), (0, 0, 0))
-    assert bodies(kept) == []
-    kept.crash()
-    assert (kept.counts(), kept.counts(DEAD)) == ((0, 0, 0), (1, 0, 0))
-    kept.check()
 
 
 def test_what_a_receive_of_a_dead_letter_answers_is_a_plain_message(host: Host) -> None:
@@ -564,19 +497,6 @@ def test_the_id_of_a_fifo_dead_letter_is_its_deduplication_id(ordered: Host, giv
     finish(ordered)
     (back,) = ordered.receive(10)
     assert properties.decode(back.properties) == expected
-
-
-def test_retention_of_a_fifo_dead_letter_begins_with_its_move(host: Host) -> None:
-    """Its dead-letter queue has it for the whole of its own retention."""
-    pair(host, receives_max=1, fifo=True, retention_s=60)
-    send(host, "a1")
-    take(host)
-    host.advance(59_000)
-    take(host)
-    host.advance(59_999)
-    assert take(host, DEAD) == ["a1"]
-    host.advance(1)
-    assert take(host, DEAD) == []
 
 
 def test_a_receipt_of_the_source_is_gone(ordered: Host) -> None:

@@ -57,69 +57,6 @@ def bodies(messages: list[results.ReceivedMessage]) -> str:
 # Order and blocking.
 
 
-def test_a_group_gives_as_many_as_possible_before_the_next_one(fifo: Host) -> None:
-    """All of the first group, then the next; within each in order."""
-    send(fifo, "a1", "b1", "a2", "c1", "a3", "b2")
-    assert bodies(receive(fifo, 4)) == "a1 a2 a3 b1"
-
-
-def test_a_group_with_a_message_in_flight_gives_nothing(fifo: Host) -> None:
-    """Until it is deleted; then the next one follows at once. Other groups go on."""
-    send(fifo, "a1", "a2", "b1")
-    (first,) = receive(fifo, 1)
-    assert bodies(receive(fifo)) == "b1"
-    send(fifo, "a3")
-    assert receive(fifo) == []
-    assert fifo.delete(first.receipt) == [LIVE]
-    assert bodies(receive(fifo)) == "a2 a3"
-
-
-def test_all_messages_in_flight_block_their_group(fifo: Host) -> None:
-    """After the second of three is released, and after the first is deleted, the group waits for the third."""
-    send(fifo, "a1", "a2", "a3", "a4")
-    first, second, third = receive(fifo, 3)
-    fifo.change(second.receipt, 0)
-    assert receive(fifo) == []
-    fifo.delete(first.receipt)
-    assert receive(fifo) == []
-    assert fifo.due_ms() == third.visible_at_ms
-    fifo.delete(third.receipt)
-    assert bodies(receive(fifo)) == "a2 a4"
-
-
-def test_order_is_restored_after_a_release(fifo: Host) -> None:
-    """In whatever order messages come back, they are given in the order of their sending."""
-    send(fifo, "a1", "a2", "a3", "a4")
-    for each in reversed(receive(fifo, 3)):
-        fifo.change(each.receipt, 0)
-    again = receive(fifo)
-    assert bodies(again) == "a1 a2 a3 a4"
-    assert [message.receive_count for message in again] == [2, 2, 2, 1]
-
-
-def test_order_is_restored_when_leases_end_one_after_the_other(fifo: Host) -> None:
-    """The group waits for the last one."""
-    send(fifo, "a1", "a2", "a3")
-    first, second = receive(fifo, 2)
-    fifo.change(first.receipt, 10)
-    fifo.change(second.receipt, 20)
-    fifo.advance(19_999)
-    assert receive(fifo) == []
-    fifo.advance(1)
-    assert bodies(receive(fifo)) == "a1 a2 a3"
-
-
-def test_messages_may_be_deleted_in_any_order(fifo: Host) -> None:
-    """The group is free when the last one is gone."""
-    send(fifo, "a1", "a2", "a3", "a4")
-    first, second, third = receive(fifo, 3)
-    for each in (third, first):
-        fifo.delete(each.receipt)
-        assert receive(fifo) == []
-    fifo.delete(second.receipt)
-    assert bodies(receive(fifo)) == "a4"
-
-
 def test_a_released_poison_message_does_not_come_first_for_ever(fifo: Host) -> None:
     """Its group comes behind those that could be had before it."""
     send(fifo, "a1")
@@ -282,25 +219,6 @@ def test_a_message_that_is_too_long_fails_alone(fifo: Host) -> None:
 # Receipts.
 
 
-@pytest.mark.parametrize("which", ["live", "expired", "superseded", "gone"])
-def test_only_a_live_receipt_acts(fifo: Host, which: str) -> None:
-    """An expired one neither deletes nor hides: the states are told, the protocol makes errors of them."""
-    send(fifo, "a1")
-    (message,) = receive(fifo, timeout_s=30)
-    if which == "gone":
-        fifo.delete(message.receipt)
-    elif which != "live":
-        fifo.advance(30_000)
-    if which == "superseded":
-        receive(fifo)
-    before = fifo.counts()
-    change = fifo.change(message.receipt, 60)
-    assert change.state is ReceiptState(which)
-    assert (change.visible_at_ms is not None) is (which == "live")
-    assert fifo.delete(message.receipt) == [ReceiptState(which)]
-    assert (fifo.counts() == before) is (which != "live")
-
-
 def test_receipts_of_one_message_that_come_together_are_judged_in_order(fifo: Host) -> None:
     """Only behind the one that deletes its message another one finds it gone."""
     send(fifo, "a1")
@@ -375,22 +293,6 @@ def test_whoever_waits_is_told_by_the_command_that_comes_before_the_janitor(fifo
 # Deduplication and sequence numbers.
 
 
-def test_a_duplicate_is_answered_as_the_first_one_for_exactly_five_minutes(fifo: Host) -> None:
-    """Dropped 1 ms before, accepted at five minutes; deletion of the first one changes nothing."""
-    (first,) = send(fifo, "a1", dedup_id="same")
-    (message,) = receive(fifo)
-    fifo.delete(message.receipt)
-    fifo.advance(299_999)
-    assert send(fifo, "a2", dedup_id="same") == [first]
-    assert receive(fifo) == []
-    fifo.advance(1)
-    (second,) = send(fifo, "a3", dedup_id="same")
-    assert second.id != first.id
-    assert bodies(receive(fifo)) == "a3"
-    fifo.advance(299_999)
-    assert send(fifo, "a4", dedup_id="same") == [second]
-
-
 def test_a_duplicate_within_one_command_is_one(fifo: Host) -> None:
     """Both entries have the same answer, and one message is there."""
     first, second = send(fifo, "a1", "b1", dedup_id="same")
@@ -408,13 +310,6 @@ def test_a_purge_forgets_what_was_sent(fifo: Host) -> None:
         assert send(fifo, "a1") == [second]
         assert fifo.counts() == (1, 0, 0)
         first = second
-
-
-def test_ids_count_by_group_where_the_queue_says_so(fifo: Host) -> None:
-    """The same id in another group is another message."""
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"deduplication_scope": "group"}))
-    send(fifo, "a1", "b1", "a2", dedup_id="same")
-    assert bodies(receive(fifo)) == "a1 b1"
 
 
 def test_another_queue_has_other_duplicates(fifo: Host) -> None:
@@ -454,31 +349,6 @@ def test_sequence_numbers_rise_across_purges_and_re_creation(fifo: Host) -> None
 # Attempts.
 
 
-def test_an_attempt_is_repeated_byte_for_byte(fifo: Host) -> None:
-    """The same messages and receipts, hidden anew from now on, no further receive counted."""
-    send(fifo, "a1", "a2", "b1")
-    first = receive(fifo, timeout_s=30, attempt="x")
-    fifo.advance(20_000)
-    again = receive(fifo, timeout_s=60, attempt="x")
-    assert [message.receipt for message in again] == [message.receipt for message in first]
-    assert bodies(again) == bodies(first)
-    assert {message.receive_count for message in again} == {1}
-    assert {message.visible_at_ms for message in again} == {fifo.clock.now_ms() + 60_000}
-    fifo.advance(59_999)
-    assert receive(fifo) == []
-    assert fifo.delete(*(message.receipt for message in again)) == [LIVE] * 3
-
-
-def test_an_attempt_ends_with_its_timeout(fifo: Host) -> None:
-    """Afterwards the same id is an ordinary receive."""
-    send(fifo, "a1")
-    (first,) = receive(fifo, timeout_s=30, attempt="x")
-    fifo.advance(30_000)
-    (again,) = receive(fifo, attempt="x")
-    assert again.receipt != first.receipt
-    assert again.receive_count == 2
-
-
 @pytest.mark.parametrize("how", ["delete", "change", "renew", "release"])
 def test_an_attempt_is_void_once_one_of_its_messages_was_touched(fifo: Host, how: str) -> None:
     """What is left of it stays blocked, and others are given."""
@@ -492,26 +362,6 @@ def test_an_attempt_is_void_once_one_of_its_messages_was_touched(fifo: Host, how
     assert bodies(receive(fifo, attempt="x")) == "b1"
     assert bodies(receive(fifo, attempt="x")) == "b1"
     assert fifo.delete(second.receipt) == [LIVE]
-
-
-def test_an_attempt_lasts_five_minutes_whatever_its_timeout(fifo: Host) -> None:
-    """Counted from the first one, not from its repetition."""
-    send(fifo, "a1")
-    receive(fifo, timeout_s=600, attempt="x")
-    fifo.advance(299_999)
-    assert bodies(receive(fifo, timeout_s=600, attempt="x")) == "a1"
-    fifo.advance(1)
-    assert receive(fifo, attempt="x") == []
-
-
-def test_twelve_hours_count_from_the_first_receive(fifo: Host) -> None:
-    """A repetition cannot keep a message longer."""
-    send(fifo, "a1")
-    (first,) = receive(fifo, timeout_s=60, attempt="x")
-    end_ms = fifo.clock.now_ms() + 43_200_000
-    fifo.advance(10_000)
-    (again,) = receive(fifo, timeout_s=43_200, attempt="x")
-    assert (again.receipt, again.visible_at_ms) == (first.receipt, end_ms)
 
 
 @pytest.mark.parametrize(("lease_s_max", "end_ms"), [(60, 60_000), (None, 43_210_000)], ids=["a-minute", "no-end"])

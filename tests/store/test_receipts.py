@@ -123,20 +123,6 @@ def test_invalid(one: Host, damage: str, *, only_live: bool) -> None:
     assert one.counts() == (0, 1, 0)
 
 
-def test_a_receipt_of_another_queue_is_invalid(one: Host) -> None:
-    """Also of one that has the same name again."""
-    receipt = live(one)
-    assert isinstance(one.delete(receipt, queue=OTHER)[0], ReceiptInvalid)
-    assert isinstance(one.change(receipt, 0, queue=OTHER), ReceiptInvalid)
-    one.do(commands.DeleteQueue(queue=QUEUE))
-    with pytest.raises(QueueNotFound):
-        one.delete(receipt)
-    one.create()
-    one.send("b")
-    assert isinstance(one.delete(receipt)[0], ReceiptInvalid)
-    assert one.counts() == (1, 0, 0)
-
-
 @pytest.mark.parametrize("make", [live, expired])
 def test_renewal_supersedes_the_old_receipt(one: Host, make: Make) -> None:
     """`renew_receipt` gives a new receipt, which acts, and puts the old one out of force; it is no receive."""
@@ -148,24 +134,6 @@ def test_renewal_supersedes_the_old_receipt(one: Host, make: Make) -> None:
     assert one.delete(answer.receipt) == [ReceiptState.SUPERSEDED]
     assert one.delete(again.receipt, only_live=True) == [ReceiptState.EXPIRED]
     assert one.receive_one().receive_count == 2
-
-
-def test_without_renewal_the_receipt_stays(one: Host) -> None:
-    """As SQS has it: the handle of the receive works after any number of changes."""
-    receipt = live(one)
-    for timeout_s in (10, 1, 43_200, 0, 5):
-        assert one.change(receipt, timeout_s).receipt is None
-    assert one.delete(receipt) == [ReceiptState.LIVE]
-
-
-def test_twelve_hours_since_the_receive(one: Host) -> None:
-    """A change beyond them is refused and the old deadline stays; each receive counts anew."""
-    got = one.receive_one()
-    one.advance(1)
-    assert isinstance(one.change(got.receipt, 43_200), LeaseTooLong)
-    assert one.due_ms() == got.visible_at_ms
-    one.change(got.receipt, 0)
-    assert one.change(one.receive_one().receipt, 43_200).visible_at_ms == one.clock.now_ms() + 43_200_000
 
 
 def test_the_entries_of_a_command_succeed_and_fail_alone(one: Host) -> None:
@@ -345,9 +313,3 @@ def test_a_watch_that_fails_breaks_nothing_else(host: Host) -> None:
     assert host.counts() == (0, 0, 0)
     host.send("b")
     assert host.receive_one().body == "b"
-
-
-def send_grouped(host: Host, body: str, *, fifo: bool) -> None:
-    """Send a message, of a group where the queue needs one."""
-    new = message(body, group="g", dedup_id=body) if fifo else message(body)
-    host.do(commands.Send(queue=QUEUE, messages=(new,)))
