@@ -45,7 +45,6 @@ def test_every_command_answers_help(name: str, veilmq: Veilmq) -> None:
 
 
 def test_the_version_is_that_of_the_package(veilmq: Veilmq) -> None:
-    """One line."""
     assert veilmq("--version").out == f"veilmq {__version__}\n"
 
 

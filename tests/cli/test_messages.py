@@ -19,7 +19,6 @@ from veilmq.testing import RunningServer
 
 @pytest.fixture(autouse=True)
 def queue(client: HttpQueueClient) -> None:
-    """Have a queue."""
     client.create_queue("orders")
 
 
@@ -80,7 +79,6 @@ def test_attributes_are_text(client: HttpQueueClient, veilmq: Veilmq) -> None:
 
 @pytest.mark.parametrize("text", ["colour", "=red"], ids=["no-value", "no-name"])
 def test_half_an_attribute_is_a_usage_error(text: str, client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """Nothing is sent."""
     answer = veilmq("send", "orders", "hello", "--attribute", text)
     assert (answer.code, answer.err) == (2, f"veilmq: --attribute must look like NAME=TEXT, not '{text}'.\n")
     assert client.show("orders").visible == 0
@@ -169,7 +167,6 @@ def test_the_timeout_hides_the_message(server: RunningServer, client: HttpQueueC
 
 
 def test_delete_deletes_what_was_printed(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """And nothing else."""
     for body in ("a", "b"):
         client.send("orders", body)
     assert "body            a\n" in veilmq("receive", "orders", "--delete").out

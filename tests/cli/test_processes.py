@@ -283,7 +283,6 @@ def test_a_second_signal_does_not_wait_for_handlers() -> None:
 
 
 def started_shop(server: RunningServer, folder: Path) -> Forked:
-    """Start a worker that makes its queue; return it when its poll is parked."""
     (folder / "shop.py").write_text(SHOP, encoding="utf-8")
     worker = start(server, "shop:app", "--create", folder=folder)
     server.wait_until(lambda: server.parked)
@@ -393,7 +392,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
 
 @pytest.fixture
 def rules(tmp_path: Path) -> str:
-    """A rules file."""
     path = tmp_path / "routes.toml"
     path.write_text(RULES)
     return str(path)
@@ -401,7 +399,6 @@ def rules(tmp_path: Path) -> str:
 
 @pytest.fixture
 def table(tmp_path: Path) -> str:
-    """A routing table that says the same."""
     path = tmp_path / "routing.json"
     path.write_text(json.dumps(TABLE))
     return str(path)
@@ -415,7 +412,6 @@ def fill(client: HttpQueueClient) -> None:
 
 
 def bodies(client: HttpQueueClient, queue: str) -> list[str]:
-    """Receive all of a queue."""
     return sorted(each.body for each in client.receive(queue, count=10))
 
 

@@ -39,7 +39,6 @@ class Sender:
         self.stop = Event()
 
     def run(self) -> None:
-        """Do so."""
         with HttpQueueClient(self._endpoint) as client:
             number = 0
             while not self.stop.is_set():
@@ -117,7 +116,6 @@ BODIES = ["a", "b", "c"]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Make a data folder with a queue, of whose messages one is in flight."""
     path = tmp_path / "store"
     with RunningServer(data=path, clock=SystemClock()) as server, HttpQueueClient(server.endpoint) as client:
         client.create_queue("orders")
@@ -264,7 +262,6 @@ def test_one_of_several_databases_is_no_data_folder(tmp_path: Path, postgres_url
     ],
 )
 def test_what_cannot_be_copied_is_said(source: str, target: str, said: str, folder: Path, veilmq: Veilmq) -> None:
-    """On one line."""
     assert folder.name == "store"
     answer = veilmq("copy", "--from", source, "--to", target)
     assert (answer.code, answer.out) == (1, "")
@@ -325,7 +322,6 @@ def done(answer: Outcome) -> Any:
 
 
 def make_queues(node: Served, *names: str) -> None:
-    """Make queues, one after the other."""
     with HttpQueueClient(node.endpoint) as client:
         for name in names:
             client.create_queue(name)
@@ -431,7 +427,6 @@ def test_a_sound_folder_is_ok(sound: Path, veilmq: Veilmq) -> None:
 
 
 def test_json_has_facts_and_checks(sound: Path, veilmq: Veilmq) -> None:
-    """One document."""
     found = json.loads(veilmq("doctor", "--data", str(sound), "--json").out)
     assert (found["folder"], found["ok"], found["facts"]["queues"]) == (str(sound), True, 1)
     assert {"check": "the database file is sound", "ok": True, "detail": ""} in found["checks"]
@@ -451,12 +446,10 @@ def test_a_broken_invariant_fails(sound: Path, veilmq: Veilmq) -> None:
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
-    """Return what is in a folder."""
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 def killed(folder: Path, copy: Path) -> Path:
-    """Copy the folder of a running server, as a kill would leave it."""
     with RunningServer(data=folder) as server, HttpQueueClient(server.endpoint) as client:
         client.send("orders", "c")
         shutil.copytree(folder, copy)
@@ -543,7 +536,6 @@ def test_the_folder_is_that_of_the_settings(
 
 
 def test_trust_of_a_clock_that_is_not_doubted(veilmq: Veilmq) -> None:
-    """Changes nothing."""
     with RunningServer() as server:
         answer = veilmq("clock", "trust", "--admin-endpoint", server.admin_endpoint)
     assert (answer.code, answer.out) == (0, "The clock is trusted: nothing is held back.\n")

@@ -31,14 +31,12 @@ def boto(endpoint: str) -> Any:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """Give one server for all."""
     with RunningServer() as running:
         yield running
 
 
 @pytest.fixture
 def client(server: RunningServer) -> Iterator[BotoQueueClient]:
-    """Give an adapter."""
     with BotoQueueClient(boto(server.endpoint)) as made:
         yield made
 

@@ -34,7 +34,6 @@ def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
 
 @pytest.fixture
 def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
-    """A client of its queues, which are empty."""
     with HttpQueueClient(server.endpoint) as client:
         for name in client.list_queues():
             client.delete_queue(name)
@@ -46,7 +45,6 @@ def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
 
 @pytest.fixture
 def claims(server: RunningServer, queues: HttpQueueClient) -> Iterator[Claims]:
-    """A client of the claims of the queue."""
     with Claims(server.endpoint, "jobs") as client:
         yield client
 
@@ -85,7 +83,6 @@ def test_a_read_goes_on_until_the_end(queues: HttpQueueClient, claims: Claims) -
 
 
 def test_a_shard_without_messages_has_no_batches(queues: HttpQueueClient, claims: Claims) -> None:
-    """After all were evicted."""
     queues.send("jobs", "a")
     claims.open("s")
     claims.claim("s", epoch=1, number=1, messages_max=1)
@@ -121,7 +118,6 @@ def test_a_queue_that_does_not_exist_has_the_code_of_sqs(server: RunningServer) 
 
 @pytest.mark.parametrize("failure", [reply(503), reply(500), None], ids=["503", "500", "hangs up"])
 def test_a_passing_failure_is_tried_again(failure: bytes | None) -> None:
-    """The same request, once more."""
     with ScriptedServer(failure, BOUND) as scripted, Claims(scripted.endpoint, URL) as claims:
         assert claims.claim("s", epoch=1, number=1, messages_max=5).messages == 2
     first, second = scripted.requests
@@ -211,7 +207,6 @@ def jobs(publishing: RunningServer) -> Iterator[Publications]:
 
 
 def rows(*bodies: str) -> list[OutgoingRow]:
-    """Return rows of these bodies."""
     return [OutgoingRow(body=body) for body in bodies]
 
 

@@ -56,7 +56,6 @@ def test_show_tells_settings_and_counters(server: RunningServer, client: QueueCl
 
 
 def test_set_changes_the_named_settings(client: QueueClient) -> None:
-    """The others stay."""
     client.set("orders", {"delay_s": 3, "receive_wait_s": 1})
     assert client.show("orders").settings == QueueSettings(visibility_timeout_s=60, delay_s=3, receive_wait_s=1)
 

@@ -61,5 +61,4 @@ def sqs(veilmq_boto3: Any) -> Any:
 
 @pytest.fixture
 def url(sqs: Any) -> str:
-    """The URL of a queue."""
     return str(sqs.create_queue(QueueName="jobs")["QueueUrl"])

@@ -87,7 +87,6 @@ class Program:
         self._readers = [threading.Thread(target=self._listen), threading.Thread(target=self._note_complaints)]
 
     def __enter__(self) -> Self:
-        """Begin to listen."""
         for reader in self._readers:
             reader.start()
         return self
@@ -125,7 +124,6 @@ class Program:
         return report
 
     def answer(self, question: Report, answer: object = None) -> None:
-        """Answer the question."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"id": question["id"], "answer": answer}) + "\n")
         self._process.stdin.flush()

@@ -23,7 +23,6 @@ from botocore.session import Session
 
 @cache
 def service_model() -> ServiceModel:
-    """Return the service model of SQS that botocore brings."""
     return Session().get_service_model("sqs")
 
 
@@ -94,7 +93,6 @@ MAPS = {
 
 @cache
 def old_model() -> ServiceModel:
-    """Return the service model of SQS as it was while its protocol was Query."""
     file = Path(botocore.__file__).parent / "data" / "sqs" / "2012-11-05" / "service-2.json.gz"
     model = json.loads(gzip.decompress(file.read_bytes()))
     model["metadata"] |= {"protocol": "query", "protocols": ["query"]}

@@ -51,7 +51,6 @@ class Stage:
         self._connection.close()
 
     def ask(self, action: str, **members: Any) -> Reply:
-        """Return the reply to a request with these members."""
         headers = {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"}
         self._connection.request("POST", "/", json.dumps(members), headers)
         response = self._connection.getresponse()
@@ -74,7 +73,6 @@ class Stage:
         return url
 
     def fifo(self, **attributes: str) -> str:
-        """Return the URL of a new FIFO queue."""
         given = {"FifoQueue": "true"} | attributes
         url: str = self.do("CreateQueue", QueueName=self.name() + ".fifo", Attributes=given)["QueueUrl"]
         return url
@@ -85,7 +83,6 @@ class Stage:
         return told
 
     def arn(self, url: str) -> str:
-        """Return the ARN of a queue."""
         return self.attributes(url, "QueueArn")["QueueArn"]
 
     def redrive(self, url: str, receives: int = 1) -> str:
@@ -93,7 +90,6 @@ class Stage:
         return f'{{"deadLetterTargetArn":"{self.arn(url)}","maxReceiveCount":{receives}}}'
 
     def receipt(self, url: str, **message: Any) -> str:
-        """Send a message and receive it; return its receipt."""
         self.do("SendMessage", QueueUrl=url, MessageBody="m", **message)
         (received,) = self.do("ReceiveMessage", QueueUrl=url)["Messages"]
         handle: str = received["ReceiptHandle"]
@@ -106,7 +102,6 @@ class Stage:
         return handle
 
     def dead_letters(self) -> str:
-        """Return the URL of a queue that another one names, with ten dead letters in it."""
         dead = self.queue()
         source = self.queue(RedrivePolicy=self.redrive(dead))
         entries = [{"Id": str(number), "MessageBody": "m"} for number in range(10)]
@@ -196,7 +191,6 @@ def _get(name: str, stage: Stage) -> None:
 
 
 def _count(stage: Stage, name: str) -> None:
-    """Have one message visible, one in flight, one delayed: each counter tells one."""
     url = stage.queue()
     stage.receipt(url)
     stage.do("SendMessage", QueueUrl=url, MessageBody="visible")
@@ -319,7 +313,6 @@ def on_queue(action: str, **members: Any) -> Provocation:
 
 
 def on_fifo(action: str, **members: Any) -> Provocation:
-    """Return the provocation that is a request about a new FIFO queue."""
     return lambda stage: stage.ask(action, QueueUrl=stage.fifo(), **members)
 
 
@@ -551,7 +544,6 @@ QUERY: dict[str, str] = {
 
 
 def posted(stage: Stage, form: str) -> tuple[int, str]:
-    """Return status and document of the reply to a form."""
     connection = HTTPConnection(stage.server.endpoint.removeprefix("http://"), timeout=60)
     connection.request("POST", "/", form, {"Content-Type": "application/x-www-form-urlencoded"})
     response = connection.getresponse()

@@ -440,7 +440,6 @@ RULES = json.dumps({"version": 1, "classes": CLASSES, "keys": {"mail": 0}, "defa
 
 
 def send(sqs: Any, url: str, *kinds: str, **more: str) -> None:
-    """Send messages of these kinds, which are their bodies."""
     for kind in kinds:
         attributes = {"Type": {"DataType": "String", "StringValue": kind}}
         more_of_it = {**more, "MessageDeduplicationId": kind} if more else {}

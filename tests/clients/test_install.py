@@ -28,7 +28,6 @@ class Machine:
     """A machine with a checkout and few programs."""
 
     def __init__(self, folder: Path) -> None:
-        """Give it the tools of the script, a Python, node and npm."""
         self.checkout, self.bin = folder / "checkout", folder / "bin"
         for file in (ROOT / "scripts/install-clients.sh", *PINS):
             there = self.checkout / file.relative_to(ROOT)
@@ -44,7 +43,6 @@ class Machine:
         self.program(self.bin / "node", "#!/bin/sh\n")
 
     def program(self, path: Path, text: str) -> None:
-        """Install a program."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         path.chmod(0o755)

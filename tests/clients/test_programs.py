@@ -284,7 +284,6 @@ class Setting:
     """A queue, who sends tasks to it and workers for them; ``clients`` are the packages that they find, in order."""
 
     def __init__(self, server: RunningServer, *, protocol: str, queue: str, clients: tuple[str, ...]) -> None:
-        """Start nothing yet."""
         self.protocol = protocol
         self.environment = {"QUEUE": queue, **packages(*clients)}
         self.server = server
@@ -293,7 +292,6 @@ class Setting:
         self.url = self.sqs.create_queue(QueueName=queue, Attributes=attributes)["QueueUrl"]
 
     def worker(self) -> Program:
-        """Return a worker."""
         return Program(python(*WORKER), endpoint=self.server.endpoint, **self.environment)
 
     def producer(self) -> Program:
@@ -419,7 +417,6 @@ def _aws(server: RunningServer, *words: str) -> Any:
 
 @contextmanager
 def running(server: RunningServer) -> Iterator[Run]:
-    """Give what runs a command; it returns what that prints, or what it complains of."""
     words = [sys.executable, "-m", "tests.clients.python.cli"]
     with Program(words, endpoint=server.endpoint, **ENVIRONMENT) as program:
 
@@ -435,7 +432,6 @@ def running(server: RunningServer) -> Iterator[Run]:
 
 @pytest.fixture
 def run(server: RunningServer) -> Iterator[Run]:
-    """Runs a command."""
     with running(server) as run:
         yield run
 

@@ -62,14 +62,12 @@ def stage(new_place: Place) -> Iterator[Stage]:
 
 @pytest.fixture(scope="module")
 def narrow(new_place: Place) -> Iterator[Stage]:
-    """A server on which one message in flight is all."""
     with RunningServer(in_flight_max=1, **new_place()) as server, Stage(server) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def signed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The endpoint of a server that knows its callers' keys, one of which has ended."""
     keys = written(tmp_path_factory.mktemp("keys") / "keys.toml", TEXT.replace("2100-01-01T00:00:00Z", ENDED))
     with RunningServer(credentials=keys, region=REGION, wall_s=lambda: time.time() + CLOCK_AHEAD_S) as server:
         yield server.endpoint
@@ -99,13 +97,11 @@ def test_each_error_of_the_entries_of_each_batch(row: tuple[str, str], stage: St
 
 @pytest.mark.parametrize("name", ANYWHERE)
 def test_each_error_of_every_action(name: str, stage: Stage) -> None:
-    """Whatever the action."""
     assert ANYWHERE[name](stage).error == name
 
 
 @pytest.mark.parametrize("name", QUERY)
 def test_each_error_of_every_action_in_query(name: str, stage: Stage) -> None:
-    """In a document with its code."""
     status, document = posted(stage, QUERY[name])
     assert status == BY_NAME[name].status
     assert f"<Code>{BY_NAME[name].query}</Code>" in document
@@ -118,7 +114,6 @@ def test_each_error_of_signatures(name: str, signed: str) -> None:
 
 
 def test_a_store_that_is_full(tmp_path: Path) -> None:
-    """Is a service that is unavailable."""
     with RunningServer(data=tmp_path / "data", free_space_reserve_bytes=1 << 50) as server, Stage(server) as stage:
         reply = stage.ask("CreateQueue", QueueName="a")
     assert (reply.error, reply.status) == ("ServiceUnavailableException", 503)

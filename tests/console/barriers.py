@@ -44,7 +44,6 @@ class Keyboard:
     """The keys of one page. ``unseen`` has what had the focus and did not show it."""
 
     def __init__(self, page: Page) -> None:
-        """Nothing is pressed yet."""
         self._page = page
         self.unseen: list[str] = []
 
@@ -102,7 +101,6 @@ class Watch:
     """The faults of one browser context, which is told of at ``origin`` alone."""
 
     def __init__(self, context: BrowserContext, *, origin: str) -> None:
-        """Begin to look on."""
         self.faults: list[str] = []
         self._host = urlsplit(origin).netloc
         context.on("console", self._said)

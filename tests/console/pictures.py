@@ -208,12 +208,10 @@ def keep(page: Page, name: str, *, scheme: str, width: int) -> None:
 
 
 def file_of(name: str, *, scheme: str, width: int) -> str:
-    """Return the name of the file that has a picture."""
     return f"{name}-{scheme}-{width}.png"
 
 
 def page_of_pictures() -> str:
-    """Return the page that shows all of them."""
     return _HEAD + "".join(_shown(name, path) for name, path in places().items())
 
 

@@ -31,7 +31,6 @@ def server() -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="module")
 def sqs(server: RunningServer) -> Any:
-    """A stock client of SQS."""
     return boto.client(server.endpoint)
 
 
@@ -42,12 +41,10 @@ def orders() -> str:
 
 
 def is_there(sqs: Any, name: str) -> bool:
-    """Return whether there is a queue with this name."""
     return "QueueUrls" in sqs.list_queues(QueueNamePrefix=name)
 
 
 def attributes(sqs: Any, name: str) -> dict[str, str]:
-    """Return all that SQS says of a queue."""
     url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
     found: dict[str, str] = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
     return found
@@ -215,7 +212,6 @@ def place(name: str) -> str:
 
 
 def url_of(sqs: Any, name: str) -> str:
-    """Return the URL of a queue."""
     return str(sqs.get_queue_url(QueueName=name)["QueueUrl"])
 
 
@@ -327,7 +323,6 @@ def test_redrive_empties_the_dead_letter_queue(visit: Visit, server: RunningServ
 
 @pytest.fixture(scope="module")
 def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
-    """A client."""
     with HttpQueueClient(server.endpoint) as queues:
         yield queues
 
@@ -347,7 +342,6 @@ def connected(page: Page) -> Page:
 
 
 def end_of(bar: Locator) -> float:
-    """Return where a bar ends, in per cent of the width in sight."""
     rect = bar.locator("rect")
     place, width = (float((rect.get_attribute(name) or "").rstrip("%")) for name in ("x", "width"))
     return place + width

@@ -119,7 +119,6 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def program(path: Path, text: str) -> None:
-    """Write a program."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     path.chmod(0o755)

@@ -31,17 +31,14 @@ def server() -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="module")
 def sqs(server: RunningServer) -> Any:
-    """Somebody's program."""
     return boto.client(server.endpoint)
 
 
 def at(queue: str, query: str = "", account: str = ACCOUNT) -> str:
-    """Return the address of the messages of a queue."""
     return f"/console/queues/{account}/{queue}/messages" + (f"?{query}" if query else "")
 
 
 def filled(server: RunningServer, name: str, *bodies: str, **settings: Any) -> RunningQueue:
-    """Return a new queue with these messages."""
     queue = server.queue(name, **settings)
     for body in bodies:
         boto.client(server.endpoint).send_message(
@@ -371,7 +368,6 @@ def test_a_queue_that_is_not_there_has_no_messages(visitor: Visitor) -> None:
 
 
 def policy(*actions: str) -> str:
-    """Return a policy that lets the friend do these."""
     statement = {
         "Effect": "Allow",
         "Principal": {"AWS": FRIEND},
@@ -383,7 +379,6 @@ def policy(*actions: str) -> str:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[tuple[RunningServer, Any, str]]:
-    """A server with accounts; the owner's client and its queue."""
     keys = written(tmp_path / "credentials.toml")
     with RunningServer(credentials=keys, account=OWNER, region=REGION) as running:
         owner = client(running)

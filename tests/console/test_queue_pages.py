@@ -24,7 +24,6 @@ def server() -> Iterator[RunningServer]:
 
 
 def path_of(name: str) -> str:
-    """Return the path of a queue's page."""
     return f"/console/queues/{ACCOUNT}/{name}"
 
 
@@ -132,7 +131,6 @@ def settings_of(server: RunningServer, name: str) -> QueueSettings:
 
 
 def is_there(server: RunningServer, name: str) -> bool:
-    """Tell whether there is a queue of that name."""
     return any(url.endswith(f"/{name}") for url in client(server).list_queues().get("QueueUrls", ()))
 
 
@@ -359,7 +357,6 @@ def test_whoever_may_only_see_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
-    """A client."""
     with HttpQueueClient(server.endpoint) as connected:
         yield connected
 

@@ -38,7 +38,6 @@ def visitor(many: RunningServer) -> Iterator[Visitor]:
 
 
 def names(seen: Seen) -> list[str]:
-    """Return which queues a list shows."""
     return re.findall(r'<tr data-queue="([^"]*)">', seen.html)
 
 

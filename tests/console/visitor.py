@@ -46,7 +46,6 @@ class Visitor:
             assert signed_in.status == 200, signed_in.text
 
     def __enter__(self) -> Self:
-        """Begin."""
         return self
 
     def __exit__(self, *problem: object) -> None:
@@ -109,7 +108,6 @@ class _Forms(HTMLParser):
         self._text: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take a field."""
         given = {name: value or "" for name, value in attrs}
         if tag == "form":
             self._action = given.get("action", "")

@@ -33,7 +33,6 @@ class OneClock(SteppedClock):
     """The consumer's clock, which moves that of a server."""
 
     def __init__(self, server: RunningServer) -> None:
-        """Stand at 0."""
         super().__init__()
         self._server = server
         self._begun_ms = server.clock.now_ms()
@@ -64,7 +63,6 @@ class TimedBench(Workbench):
         return Consumer(queue, endpoint=self.server.endpoint, grace=grace, clock=self.clock)
 
     def queue(self, name: str, **settings: SettingValue) -> RunningQueue:
-        """Return the queue, made with these settings if there is none."""
         return self.server.queue(name, **settings)
 
     async def elapse(self, seconds: float) -> None:
@@ -153,7 +151,6 @@ class ScriptedQueue:
     """``VisibilityChanger``: plays ``script`` answer by answer, then says yes after ``usual_s``."""
 
     def __init__(self, clock: SteppedClock, *, usual_s: float = 0.0) -> None:
-        """Begin with an empty script."""
         self.calls: list[Call] = []
         self.script: list[Answer] = []
         self._clock = clock
@@ -202,15 +199,12 @@ class Play(Watcher):
         self.subscription: Subscription = self.table.subscribe("orders", policy, fifo=fifo, strict=strict, cap_s=cap_s)
 
     def changed(self, lease: Lease, state: LeaseState) -> None:
-        """Note it."""
         self.news.append((round(self.clock.now_s(), 7), lease.message.receipt, state))
 
     def ending(self, lease: Lease, left_s: float) -> None:
-        """Note it."""
         self.warnings.append((round(self.clock.now_s(), 7), lease.message.receipt, left_s))
 
     def take(self, *receipts: str, timeout_s: int, received_at_s: float | None = None) -> list[Lease]:
-        """Take messages with these receipts, received now unless told otherwise, and start their handlers now."""
         at_s = self.clock.now_s() if received_at_s is None else received_at_s
         leases = self.table.take(
             self.subscription,
@@ -300,7 +294,6 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """Calls as a share of those of NServiceBus for the same load."""
         return self.calls / max(1, self.calls_of_nservicebus)
 
 

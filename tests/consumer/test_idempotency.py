@@ -33,7 +33,6 @@ class Watched(InMemory):
     """A store that a test looks at, and puts obstacles in the way of."""
 
     def __init__(self) -> None:
-        """Stand still, and let everybody through."""
         self.clock = SteppedClock()
         super().__init__(self.clock)
         self.extended = 0
@@ -45,14 +44,12 @@ class Watched(InMemory):
         self.fails: set[str] = set()
 
     def begin(self, key: str, *, owner: str, for_s: float) -> Begun:
-        """Wait for the gate."""
         self._fail("begin")
         self.asked.set()
         self.gate.wait()
         return super().begin(key, owner=owner, for_s=for_s)
 
     def extend(self, key: str, *, owner: str, for_s: float) -> bool:
-        """Count."""
         self.extended += 1
         self._fail("extend")
         self.extensions.wait()
@@ -70,14 +67,12 @@ class Watched(InMemory):
 
 @pytest.fixture
 def bench() -> Iterator[Workbench]:
-    """Give a server."""
     with workbench() as made:
         yield made
 
 
 @pytest.fixture
 def store() -> Watched:
-    """Give an empty store."""
     return Watched()
 
 
@@ -468,7 +463,6 @@ def clock() -> SteppedClock:
 
 @pytest.fixture(params=["memory", "file"])
 def open_store(request: pytest.FixtureRequest, clock: SteppedClock, tmp_path: Path) -> Open:
-    """Return what opens the store; again, it is the same one, for another process."""
     in_memory = InMemory(clock)
 
     def in_file() -> RecordStore:
@@ -481,7 +475,6 @@ def open_store(request: pytest.FixtureRequest, clock: SteppedClock, tmp_path: Pa
 
 @pytest.fixture
 def records(open_store: Open) -> RecordStore:
-    """Give an empty store."""
     return open_store()
 
 
@@ -567,7 +560,6 @@ def test_of_many_who_begin_at_once_one_does(open_store: Open) -> None:
 
 
 def test_records_that_ended_take_no_room(clock: SteppedClock, tmp_path: Path) -> None:
-    """Neither here nor there."""
     memory, file = InMemory(clock), InFile(tmp_path / "records.db", wall_s=clock.now_s)
     for number in range(20):
         for store in (memory, file):

@@ -37,13 +37,11 @@ class FakeTerms:
 
 @pytest.mark.parametrize("vector", VECTORS["renew_after"], ids=lambda vector: str(vector["remaining"]))
 def test_when_to_renew(vector: dict[str, float]) -> None:
-    """Each vector, exactly."""
     assert renew_after_s(vector["remaining"]) == vector["renew_after"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["extension"], ids=lambda vector: f"{vector['remaining']} of {vector['vt']}")
 def test_for_how_long_to_renew(vector: dict[str, Any]) -> None:
-    """Each vector, exactly."""
     assert extension_s(vector["remaining"], vector["vt"]) == vector["extension"]
 
 

@@ -178,7 +178,6 @@ class TestAdaptive:
         ids=["no-lease", "crossed", "all-guard", "no-guard"],
     )
     def test_bounds_that_contradict_each_other_are_refused(self, options: dict[str, float]) -> None:
-        """At once."""
         with pytest.raises(ValueError, match="adaptive lease needs"):
             Adaptive(**options)  # type: ignore[arg-type]
 
@@ -266,22 +265,18 @@ def now_s() -> float:
 
 
 async def ship(order: Order) -> None:
-    """Take a dataclass."""
     assert order == Order(1)
 
 
 async def run(job: Job) -> None:
-    """Take a struct."""
     assert job.number == 1
 
 
 async def show(image: Image) -> None:
-    """Take a model."""
     assert image.number == 1
 
 
 async def keep(data: bytes) -> None:
-    """Take bytes."""
     assert data == b'{"number":1}'
 
 

@@ -22,7 +22,6 @@ from veilmq.testing import RunningServer
 
 @pytest.fixture
 def bench() -> Iterator[Workbench]:
-    """Give a server."""
     with workbench() as made:
         yield made
 
@@ -322,7 +321,6 @@ GROUPS = ("a", "b", "c")
 
 
 def send(bench: Workbench, *texts: str) -> None:
-    """Send messages whose group is the first letter of their text."""
     batch = [NewMessage(body=text, group=text[0], dedup_id=text) for text in texts]
     bench.client.send_batch(QUEUE, batch)
 
@@ -488,7 +486,6 @@ TEN = {f"a{number}": Attribute("String", "x") for number in range(10)}
 
 @pytest.fixture(params=["folder", "postgres"])
 def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
-    """A server with two queues of each type, and the dead-letter queue of each pair."""
     with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as client:
         for suffix, settings in (("", {}), (".fifo", {"fifo": True})):
             client.create_queue(f"dead{suffix}", settings)

@@ -62,7 +62,6 @@ class Page(HTMLParser):
     """What a page loads and links to, and the places in it."""
 
     def __init__(self, path: Path) -> None:
-        """Read it."""
         super().__init__()
         self.loaded: list[str] = []
         self.links: list[str] = []
@@ -82,7 +81,6 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def pages() -> dict[Path, Page]:
-    """Return the pages by their paths."""
     need((SITE / "index.html").exists(), "the site (make docs)")
     return {path: Page(path) for path in SITE.rglob("*.html")}
 
@@ -154,7 +152,6 @@ def test_the_table_of_options_is_complete() -> None:
 
 
 def test_the_metrics_and_events_are_named() -> None:
-    """Every one, in the table."""
     app = Consumer("orders", endpoint="http://127.0.0.1:1")
     app.declare(acting.act_async)
 
@@ -180,13 +177,11 @@ FORWARDING = (ROOT / "docs" / "forwarding.md").read_text(encoding="utf-8")
 
 
 def on_the_page() -> Rules:
-    """Return the rules that the page shows."""
     (shown,) = re.findall(r"```toml\n(.*?)```", FORWARDING, re.DOTALL)
     return read_rules(shown)
 
 
 def in_the_examples() -> Rules:
-    """Return the rules of the examples."""
     return read_rules((ROOT / "examples" / "routes.toml").read_text(encoding="utf-8"))
 
 
@@ -238,7 +233,6 @@ COMPLAINTS = 15
 
 
 def sections() -> list[str]:
-    """Return the text of each section."""
     return re.split(r"^## ", COMPLAINED.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
 
 
@@ -338,7 +332,6 @@ def test_metrics_are_those_of_the_server(metric: str) -> None:
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"`make ([a-z-]+)", OPERATING))))
 def test_targets_are_there(target: str) -> None:
-    """In the Makefile."""
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 
 
@@ -464,7 +457,6 @@ def test_every_code_is_on_a_page() -> None:
 
 
 def test_each_choice_of_the_reference_is_told() -> None:
-    """There are thirteen."""
     numbers = re.findall(r"^(\d+)\. \*\*", of_smq("What was chosen"), re.MULTILINE)
     assert [int(number) for number in numbers] == list(range(1, 14))
 
@@ -497,7 +489,6 @@ def test_programs(pytester: pytest.Pytester) -> None:
 
 
 def test_fixtures() -> None:
-    """All are told of."""
     told = set(re.findall(r"^\| `(veilmq_\w+)` \|", TESTING, re.MULTILINE))
     assert told == {name for name in vars(pytest_veilmq) if name.startswith("veilmq_")}
 
@@ -519,7 +510,6 @@ TOPICS = (ROOT / "docs" / "topics.md").read_text(encoding="utf-8")
 
 
 def block(language: str) -> str:
-    """Return the one block of the page in that language."""
     (text,) = re.findall(rf"```{language}\n(.*?)```", TOPICS, re.DOTALL)
     assert isinstance(text, str)
     return text

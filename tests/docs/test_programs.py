@@ -174,7 +174,6 @@ TEXT = (ROOT / "docs" / "top.md").read_text(encoding="utf-8")
 
 
 def worker(pid: int, handler: HandlerStatus, lease: LeaseStatus) -> WorkerStatus:
-    """Return a worker with one lease."""
     return WorkerStatus(
         worker=f"studio:{pid}", host="studio", pid=pid, stopping=False, handlers=[handler], leases=[lease]
     )
@@ -186,7 +185,6 @@ def handling(queue: str, name: str, events: dict[str, int]) -> HandlerStatus:
 
 
 def holding(queue: str, message_id: str, held_s: float, left_s: float) -> LeaseStatus:
-    """Return a lease."""
     return LeaseStatus(
         queue=queue,
         handler="",

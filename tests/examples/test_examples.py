@@ -25,7 +25,6 @@ END_S_MAX = 60
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[dict[str, str]]:
-    """Run it for a while; return what it says of itself, line by line. It ends by Ctrl-C, and its processes with it."""
     command = [sys.executable, "-u", str(CLUSTER), "--nodes", "2", "--port", "0", "--folder", str(folder)]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(SRC)}, stdout=subprocess.PIPE, text=True)
     below: list[psutil.Process] = []
@@ -77,7 +76,6 @@ def test_requests_go_through_the_balancer_also_when_a_node_has_gone() -> None:
 
 
 def test_without_a_balancer_it_says_what_to_do() -> None:
-    """And starts nothing."""
     program = f"import sys; sys.argv = ['cluster']; sys.path.insert(0, {str(CLUSTER.parent)!r}); import cluster"
     program += "; cluster.PROGRAMS = ''; sys.exit(cluster.main())"
     environment = {**os.environ, "PYTHONPATH": str(SRC)}

@@ -47,7 +47,6 @@ def row(outcome: Outcome, held_ms: int, *, received_at: datetime = NOON, **other
 
 
 def table(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
-    """Return the rows as a DataFrame."""
     return spark.createDataFrame(list(rows), SCHEMA)
 
 
@@ -58,7 +57,6 @@ class ExportedLog:
     """What the exporters of some nodes have put into a folder or bucket."""
 
     def __init__(self, place: Path | str) -> None:
-        """Nothing is exported yet."""
         self._target: Target = open_target(str(place))
         self._first: dict[str, int] = {}
         self.events = f"{place}/receipt_closed"
@@ -73,7 +71,6 @@ class ExportedLog:
         return self.export_rows(rows, node=node, entry_too=entry_too)
 
     def export_rows(self, rows: list[tuple[Any, ...]], *, node: str, entry_too: bool = True) -> list[str]:
-        """Put a range of these rows, and its entry; return the paths of its files."""
         first = self._first.get(node, 1)
         planned = EventRange(node=node, first=first, last=first + len(rows) - 1)
         table = pa.Table.from_pylist(

@@ -90,7 +90,6 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, if it runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -120,7 +119,6 @@ class Forked:
         return found[0], found[1]
 
     def __enter__(self) -> "Forked":
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -167,7 +165,6 @@ def _opened(end: int | None, place: int, *, text: bool) -> IO[Any] | None:
 
 @functools.cache
 def _host(prefix: tuple[str, ...], preloaded: tuple[tuple[str, str], ...]) -> socket.socket:
-    """Return where the process is asked that such processes are forks of; it ends with this one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = subprocess.Popen(
         [*prefix, sys.executable, "-m", "tests.proofs.forking", str(theirs.fileno())],
@@ -230,7 +227,6 @@ def _tell_ended(waiting: dict[int, int]) -> None:
 
 
 def _become(request: dict[str, Any], files: list[int]) -> list[str]:
-    """Take over the files, the environment and the folder of a request; return its words."""
     for place, each in enumerate(files):
         os.dup2(each, place)
         os.close(each)

@@ -45,7 +45,6 @@ class Ledger:
     """The facts, and the violations that they prove."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self.messages: dict[str, Message] = {}
         self.violations: list[str] = []
         self.receives_untold = 0
@@ -164,7 +163,6 @@ class Ledger:
         )
 
     def settle(self, drained: set[str]) -> list[str]:
-        """Return all violations, given the bodies that were found at the end, before any of them was deleted."""
         found = list(self.violations)
         for body, known in self.messages.items():
             if known.send_told and not known.delete_asked and body not in drained:
@@ -192,7 +190,6 @@ class GroupOrder:
     """
 
     def __init__(self) -> None:
-        """Nothing was given."""
         self.violations: list[str] = []
         self._delete_asked: dict[str, set[int]] = {}
         self._first_left: dict[str, int] = {}

@@ -118,7 +118,6 @@ class Callers:
         self._threads = [threading.Thread(target=self._run, args=each) for each in enumerate(steps)]
 
     def __enter__(self) -> "Callers":
-        """Start all."""
         for thread in self._threads:
             thread.start()
         return self
@@ -194,7 +193,6 @@ class Load:
     timeouts_s: ClassVar[tuple[int, ...]] = (0, 0, 1, LONGER_S)
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self.ledger = Ledger()
         self.received: set[str] = set()  # ids of messages with a receipt
         self.deleted: set[str] = set()  # ids of those that were deleted in time, for certain
@@ -206,7 +204,6 @@ class Load:
         return Callers(ports, self.queue, [self.produce] * 2 + [self.consume] * 3 + [*more], seed=seed)
 
     def produce(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
-        """Send one message or five, now and then with a delay."""
         bodies = [f"{number}-{place}" for place in range(chance.choice((1, 1, 5)))]
         delay_s = chance.choice((0, 0, 0, DELAY_S))
         self.ledger.send_asked(bodies, hidden_until_s=now_s() - TICK_S + delay_s)
@@ -253,7 +250,6 @@ class Load:
         return receipts
 
     def note_claimed(self, rows: list[tuple[str, int]], *, asked_s: float, told_s: float) -> list[Receipt]:
-        """Note bodies and receive counts of a claim; returns what receipts would be."""
         return [self.ledger.claimed(body, count, asked_s=asked_s, told_s=told_s) for body, count in rows]
 
     def delete_asked(self, receipt: Receipt) -> None:
@@ -292,14 +288,12 @@ class OrderedLoad(Load):
     timeouts_s = (0,)
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         super().__init__()
         self.order = GroupOrder()
         self._next: Counter[str] = Counter()
         self._sequences: dict[str, str] = {}
 
     def produce(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
-        """Send the next message of a group; the same one again, under its id, until it was answered, or once more."""
         group = f"{threading.get_ident()}.{chance.randrange(GROUPS)}"
         body = f"{group}:{self._next[group]}"
         if body not in self.ledger.messages:
@@ -317,7 +311,6 @@ class OrderedLoad(Load):
         return receipts
 
     def note_claimed(self, rows: list[tuple[str, int]], *, asked_s: float, told_s: float) -> list[Receipt]:
-        """Note bodies and receive counts of a claim, in their order."""
         self.order.given([_place(body) for body, _ in rows])
         return super().note_claimed(rows, asked_s=asked_s, told_s=told_s)
 
@@ -362,7 +355,6 @@ class Source:
         self._released: set[int] = set()
 
     def step(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
-        """Bind a claim, read another one again, and acknowledge a prefix, or have the newest one released."""
         if not self._epoch or chance.random() < 0.1:
             self._epoch = self._ask(chance, partial(Claims.open, source=SOURCE, hold_s=HOLD_S)).epoch
         self._check(self._ask(chance, partial(Claims.heartbeat, source=SOURCE, epoch=self._epoch)))
@@ -377,7 +369,6 @@ class Source:
         time.sleep(0.05)
 
     def close(self, chance: random.Random) -> None:
-        """Read all open claims once more, and close the source, which gives their messages back."""
         for number in [*self._open]:
             self._read_again(chance, number)
             self._note_released(number)
@@ -407,8 +398,6 @@ class Source:
             self.messages += len(rows)
 
     def _read(self, chance: random.Random, number: int, shards: int) -> list[list[tuple[str, int]]]:
-        """Return bodies and receive counts of each shard."""
-
         def rows(claims: Claims, *, shard: int) -> list[tuple[str, int]]:
             batches = claims.read(SOURCE, number=number, shard=shard)
             return [(row["body"], row["receive_count"]) for batch in batches for row in batch.to_pylist()]
@@ -452,7 +441,6 @@ class Mover:
     """Has move tasks empty the dead-letter queue, one after the other, and knows what each has counted."""
 
     def __init__(self) -> None:
-        """Know of none."""
         self.tasks: dict[int, tuple[str, int]] = {}  # by when each was started: how it stands, and what it has moved
 
     @property
@@ -461,7 +449,6 @@ class Mover:
         return any(status == "RUNNING" for status, _ in self.tasks.values())
 
     def step(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
-        """Begin a task when none is running and it takes a second."""
         self.look(caller)
         if not self.is_running and counts(caller)[0] >= MOVES_PER_S:
             arns = {"SourceArn": ARN.format(DEAD), "DestinationArn": ARN.format(BACK)}
@@ -487,7 +474,6 @@ def patiently(call: Callable[[], Value], *, again: tuple[type[Exception], ...] =
 
 
 def counts(caller: SqsCaller) -> tuple[int, int]:
-    """Return how many messages of the caller's queue are visible, and in flight or delayed."""
     names = [f"ApproximateNumberOfMessages{state}" for state in ("", "NotVisible", "Delayed")]
     attributes = caller.call("GetQueueAttributes", AttributeNames=names)["Attributes"]
     visible, in_flight, delayed = (int(attributes[name]) for name in names)

@@ -77,7 +77,6 @@ class Place(NamedTuple):
 
     @property
     def ports(self) -> list[int]:
-        """Return those of the servers."""
         return [server.port for server in self.servers]
 
     def kill(self, chance: random.Random) -> None:
@@ -89,7 +88,6 @@ class Place(NamedTuple):
 
 @contextmanager
 def running(what: str, folder: Path, options: list[str]) -> Iterator[Place]:
-    """Run a server on a data folder, or three nodes on a PostgreSQL of their own, and stop all."""
     if what == "server":
         server = ServedFolder(folder / "store", *options)
         server.start()
@@ -128,7 +126,6 @@ class Held:
     """Receipts and claims that nothing touches between two kills: after each they are as they were, and act."""
 
     def __init__(self, ports: list[int], chance: random.Random) -> None:
-        """Claim some messages of a queue."""
         endpoint = f"http://127.0.0.1:{ports[0]}"
         self._caller = NodesCaller(ports, HELD, chance)
         self._claims = Claims(endpoint, HELD)
@@ -141,12 +138,10 @@ class Held:
         self._before = self._standing()
 
     def close(self) -> None:
-        """Close the connections."""
         self._caller.close()
         self._claims.close()
 
     def hold(self, number: int) -> None:
-        """Send a message and receive it."""
         patiently(partial(self._caller.call, "SendMessage", MessageBody=f"held-{number}"), again=(Unreached,))
         (only,) = self._ask("ReceiveMessage", MaxNumberOfMessages=10)["Messages"]
         assert only["Body"] == f"held-{number}"
@@ -182,7 +177,6 @@ class Run:
     """The loads of a run, and its checks."""
 
     def __init__(self, place: Place) -> None:
-        """Know nothing yet."""
         self.place = place
         self.load, self.ordered, self.mover = Load(), OrderedLoad(), Mover()
         self.sources = [Source(load, place.ports) for load in (self.load, self.ordered)]
@@ -190,7 +184,6 @@ class Run:
         self._chance = random.Random(SEED)
 
     def kill(self) -> None:
-        """Kill what there is to kill at any moment of the load."""
         ports, chance = self.place.ports, self._chance
         standard, fifo = self.sources
         with (
@@ -216,7 +209,6 @@ class Run:
         return many and moved > KILLS and all(source.acknowledged > 3 for source in self.sources)
 
     def settle(self) -> list[str]:
-        """Take everything out of the queues, and return what is violated."""
         for source in self.sources:
             source.close(self._chance)
         left = [self._drained(load) for load in (self.load, self.ordered)]
@@ -312,7 +304,6 @@ _BODY = re.compile(r"<MessageBody>([^<]*)</MessageBody>")
 
 @pytest.fixture
 def served(tmp_path: Path, receiver: Receiver) -> Iterator[ServedFolder]:
-    """A server process with a topic that has two queues and a receiver."""
     folder = ServedFolder(tmp_path / "store", "--push-allow", "127.0.0.1")
     folder.start()
     try:
@@ -348,7 +339,6 @@ class Publishers:
     """Threads that publish numbers, each once, and remember which were answered."""
 
     def __init__(self, served: ServedFolder) -> None:
-        """Begin at once."""
         self.asked: list[str] = []
         self.answered: list[str] = []
         self._served = served
@@ -363,7 +353,6 @@ class Publishers:
         return len(self.answered) >= wanted
 
     def stop(self) -> None:
-        """Let them end."""
         self._stop.set()
         for thread in self._threads:
             thread.join(PUSHED_S_MAX)
@@ -444,7 +433,6 @@ LOOKS_MAX = 6  # should the send be late
 
 @pytest.fixture
 def nodes(start_node: StartNode) -> list[Served]:
-    """Return running nodes on one database with a queue."""
     running = [start_node() for _ in range(NODES)]
     with closing(SqsCaller(running[0].port, QUEUE)) as maker:
         maker.call("CreateQueue", QueueName=QUEUE)
@@ -463,7 +451,6 @@ def test_long_polls_hear_of_sends_at_other_nodes(nodes: list[Served], capsys: py
 
 
 def wakes(latencies_ms: list[float]) -> str:
-    """Return how fast a long poll heard of a send at another node."""
     return (
         f"from a send acknowledged at one node to its long poll answered at another:"
         f" median {statistics.median(latencies_ms):.1f} ms, at most {max(latencies_ms):.1f} ms, of {len(latencies_ms)}"

@@ -48,11 +48,9 @@ class Keeping:
     """A producer on a queue that nobody receives from, and what was acknowledged to it."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
         self.told: list[str] = []
 
     def produce(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
-        """Send a message."""
         caller.call("SendMessage", MessageBody=str(number))
         self.told.append(str(number))
 
@@ -61,7 +59,6 @@ class Pair:
     """A primary and a synchronous standby, each made anew from the other when it has failed."""
 
     def __init__(self, folder: Path) -> None:
-        """Start nothing yet."""
         self._folder = folder
         self._made = 0
         self.primary = self._next()
@@ -73,11 +70,9 @@ class Pair:
 
     @property
     def url(self) -> str:
-        """Return the URL of whichever is the primary."""
         return url_of(self.primary, self.standby)
 
     def begin(self) -> None:
-        """Start both."""
         self.primary.make()
         self.primary.start()
         self._follow()
@@ -96,13 +91,11 @@ class Pair:
         self.standby.promote()
 
     def restore(self) -> None:
-        """Have a new standby where the failed primary was."""
         failed = self.primary
         self.primary, self.standby = self.standby, self._next(failed.port)
         self._follow()
 
     def stop(self) -> None:
-        """Stop what runs."""
         self.standby.stop()
         self.primary.stop()
 
@@ -121,7 +114,6 @@ def pair() -> Iterator[Pair]:
 
 @pytest.fixture
 def served(pair: Pair, tmp_path: Path, durability: str) -> Iterator[Served]:
-    """Return a running server on the pair, with two queues."""
     server = Served("--store", pair.url, "--durability", durability, log=tmp_path / "served.log")
     server.start()
     try:

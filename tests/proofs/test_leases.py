@@ -31,7 +31,6 @@ class Ageless(Adaptive):
     """``Adaptive`` as it was first proposed: a message's own age does not lengthen its lease."""
 
     def length_s(self, measured: Measured, *, age_s: float = 0.0) -> int:
-        """Return the length, whatever the age."""
         return super().length_s(measured)
 
 

@@ -38,14 +38,12 @@ SMALL = {"maxMessagesPerBatch": BATCH, "shardSize": SHARD, "wait": "0"}
 
 @pytest.fixture
 def client(client: HttpQueueClient) -> HttpQueueClient:
-    """Give a client; all queues are there."""
     client.create_queue(QUEUE)
     create(client)
     return client
 
 
 def check(client: HttpQueueClient, folder: Path, sent: Collection[str]) -> None:
-    """Assert that what was sent is kept, once each, and that the queue has nothing left, claimed or not."""
     out = kept(folder)
     assert set(out) == set(sent)
     assert len(out) == len(sent)
@@ -218,7 +216,6 @@ IN, OUT, FIFO_IN, FIFO_OUT = "in", "out", "in.fifo", "out.fifo"
 
 
 def create(client: HttpQueueClient) -> None:
-    """Create all queues."""
     for name in (IN, OUT):
         client.create_queue(name)
     for name in (FIFO_IN, FIFO_OUT):
@@ -226,7 +223,6 @@ def create(client: HttpQueueClient) -> None:
 
 
 def check_nothing_left(client: HttpQueueClient, endpoint: str, source: str, target: str) -> None:
-    """Assert that the source has nothing, claimed or not, and that nothing is staged for the target."""
     assert left(client, source) == (0, 0)
     with Claims(endpoint, source) as claims, Publications(endpoint, target) as publications:
         assert [view.claims for view in claims.sources()] == [[]]

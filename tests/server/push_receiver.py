@@ -43,7 +43,6 @@ class Receiver:
 
     @property
     def bodies(self) -> list[str]:
-        """Return the bodies of all pushes, in order."""
         return [push.body for push in self.pushes]
 
 
@@ -101,14 +100,12 @@ def subscribe(server: RunningServer, name: str, endpoint: str, **more: str) -> R
 
 
 def subscribed(server: RunningServer, name: str, endpoint: str, **more: str) -> None:
-    """Subscribe, with the topic made if need be."""
     create_topic(server)
     reply = subscribe(server, name, endpoint, **more)
     assert reply.status == 201, reply.body
 
 
 def publish(server: RunningServer, body: str = "hello", tag: str = "") -> str:
-    """Publish; return the id of the message."""
     told = element("MessageBody", body) + (element("MessageTag", tag) if tag else "")
     reply = ask(server, "POST", f"{TOPIC}/messages", f"<Message>{told}</Message>")
     assert reply.status == 201, reply.body
@@ -131,7 +128,6 @@ def running(server: RunningServer) -> bool:
 
 
 def metrics(server: RunningServer) -> str:
-    """Return the server's metrics."""
     return urllib3.request("GET", f"{server.admin_endpoint}/metrics").data.decode()
 
 

@@ -29,7 +29,6 @@ class Stepping:
     """A database with the test's clock, which is ``ahead_ms`` of the clocks of its nodes."""
 
     def __init__(self, url: str) -> None:
-        """Agree with them."""
         self.url = url
         self.ahead_ms = 0
 
@@ -82,20 +81,17 @@ def _message(queue: str, body: str) -> NewMessage:
 
 
 def received(server: RunningServer, queue: str) -> list[str]:
-    """Receive all that a queue gives, visible again at once; return it sorted."""
     with HttpQueueClient(server.endpoint) as client:
         return sorted(message.body for message in client.receive(queue, count=10, wait_s=0, timeout_s=0))
 
 
 def health(server: RunningServer) -> str:
-    """Return what the health of a server says."""
     answer = urllib3.request("GET", server.admin_endpoint + "/health/ready")
     assert answer.status == 200
     return answer.data.decode()
 
 
 def is_doubted(server: RunningServer) -> bool:
-    """Return what the metrics say of the clock."""
     metrics = urllib3.request("GET", server.admin_endpoint + "/metrics").data.decode()
     (line,) = [line for line in metrics.splitlines() if line.startswith("veilmq_store_clock_doubted ")]
     return line.endswith(" 1.0")
@@ -217,7 +213,6 @@ class Orders:
     """A FIFO queue over a socket; a message's group is the first letter of its body."""
 
     def __init__(self, server: RunningServer, **settings: str) -> None:
-        """Create the queue."""
         self.server = server
         self.sqs = boto.client(server.endpoint)
         attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true", **settings}
@@ -225,16 +220,13 @@ class Orders:
         self.receipts: dict[str, str] = {}
 
     def delay(self, seconds: int) -> None:
-        """Change the queue's delay."""
         self.sqs.set_queue_attributes(QueueUrl=self.url, Attributes={"DelaySeconds": str(seconds)})
 
     def send(self, bodies: str) -> None:
-        """Send messages of one request."""
         entries = [{"Id": body, "MessageBody": body, "MessageGroupId": body[0]} for body in bodies.split()]
         assert "Failed" not in self.sqs.send_message_batch(QueueUrl=self.url, Entries=entries)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
         self.server.advance(seconds=seconds)
 
     def receive(self, expected: str, timeout_s: int = 600) -> None:
@@ -250,11 +242,9 @@ class Orders:
         assert " ".join(shown).replace("*1", "") == expected
 
     def return_(self, body: str) -> None:
-        """Make a message visible that was received."""
         self.sqs.change_message_visibility(QueueUrl=self.url, ReceiptHandle=self.receipts[body], VisibilityTimeout=0)
 
     def delete(self, bodies: str) -> None:
-        """Delete messages that were received."""
         for body in bodies.split():
             self.sqs.delete_message(QueueUrl=self.url, ReceiptHandle=self.receipts[body])
 
@@ -265,7 +255,6 @@ class Orders:
         assert " ".join(answer[f"ApproximateNumberOfMessages{name}"] for name in names) == expected
 
     def play(self, *steps: Step) -> None:
-        """Do one step after the other."""
         for name, value in steps:
             getattr(self, name)(value)
 

@@ -77,7 +77,6 @@ def guarded(tmp_path: Path) -> Iterator[RunningServer]:
 
 
 def forwards(server: RunningServer, key: str) -> Forwards:
-    """Return the forwards of the owner's intake, asked for with a key."""
     signing = SigningKey(id=key, secret=SECRETS[key], region=REGION)
     return Forwards(server.endpoint, f"{server.endpoint}/{OWNER}/jobs", key=signing)
 
@@ -150,7 +149,6 @@ RATE = 300
 
 
 def rows(*bodies: str) -> list[OutgoingRow]:
-    """Return rows of these bodies."""
     return [OutgoingRow(body=body) for body in bodies]
 
 
@@ -224,7 +222,6 @@ def guarded_queue(tmp_path: Path) -> Iterator[RunningServer]:
 
 
 def publications(server: RunningServer, key: str) -> Publications:
-    """Return the publications of the owner's queue, asked for with a key."""
     signing = SigningKey(id=key, secret=SECRETS[key], region=REGION)
     return Publications(server.endpoint, f"{server.endpoint}/{OWNER}/jobs", key=signing)
 
@@ -266,7 +263,6 @@ def publishing(request: pytest.FixtureRequest, place: Callable[[str], dict[str, 
 
 
 def ask_slowly(jobs: Publications) -> Published:
-    """Ask once for a publication of ten messages, one a second."""
     fields = {"writer": "w", "batch": 0, "attempts": [["a", 10]], "messages_per_s_max": 1}
     return jobs.post("publish", fields, Published)
 
@@ -325,7 +321,6 @@ def test_what_is_staged_is_a_metric_and_in_no_count(publishing: RunningServer) -
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[ServedFolder]:
-    """A server process of its own."""
     server = ServedFolder(tmp_path / "store")
     server.start()
     yield server

@@ -36,7 +36,6 @@ from veilmq.testing import RunningServer
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server of two accounts."""
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as running:
         yield running
 
@@ -49,13 +48,11 @@ def owner(server: RunningServer) -> Any:
 
 @pytest.fixture
 def friend(server: RunningServer) -> Any:
-    """Another account."""
     return client(server, "AKIDFRIEND")
 
 
 @pytest.fixture
 def url(owner: Any) -> str:
-    """The queue."""
     return str(owner.create_queue(QueueName="jobs")["QueueUrl"])
 
 
@@ -131,7 +128,6 @@ def test_conditions_see_the_request(owner: Any, friend: Any, url: str) -> None:
 
 
 def test_permissions_come_and_go_by_their_labels(owner: Any, friend: Any, url: str) -> None:
-    """The attribute shows them as AWS would."""
     owner.add_permission(QueueUrl=url, Label="send", AWSAccountIds=[FRIEND], Actions=["SendMessage"])
     friend.send_message(QueueUrl=url, MessageBody="x")
     shown = owner.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]["Policy"]
@@ -356,7 +352,6 @@ def test_who_may_not_take_messages_may_not_have_them_moved(server: RunningServer
 
 
 def _engine_does(server: RunningServer, command: Command) -> None:
-    """Have the engine carry out a command that does not pass the server."""
     done = threading.Event()
     server._loop.call_soon_threadsafe(server.bound.engine.submit, command, lambda result: done.set())
     assert done.wait(60)
@@ -382,7 +377,6 @@ class Moving:
     """A dead-letter queue with messages of one source, and carol, who may move them."""
 
     def __init__(self, server: RunningServer) -> None:
-        """Make the queues and have the messages die."""
         self.server = server
         self.owner, self.carol = client(server), client(server, "AKIDCAROL")
         self.dead = self.owner.create_queue(QueueName="dead", Attributes={"Policy": policy("Allow", "SendMessage")})
@@ -398,7 +392,6 @@ class Moving:
                 self.owner.receive_message(QueueUrl=self.work, MaxNumberOfMessages=10, VisibilityTimeout=0)
 
     def arn(self, queue: str) -> str:
-        """Return the ARN of a queue."""
         return f"arn:aws:sqs:{REGION}:{OWNER}:{queue}"
 
     def start(self, **terms: Any) -> None:
@@ -417,7 +410,6 @@ class Moving:
 
 @pytest.fixture(params=["memory", "postgres"])
 def moving(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]], tmp_path: Path) -> Iterator[Moving]:
-    """Give the queues on a server with accounts."""
     credentials = written(tmp_path / "credentials.toml")
     with RunningServer(credentials=credentials, account=OWNER, region=REGION, **place(request.param)) as server:
         yield Moving(server)

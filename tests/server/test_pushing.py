@@ -72,7 +72,6 @@ def push_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=EVERYTHING)])
 def server(request: pytest.FixtureRequest, push_key: Path) -> Iterator[RunningServer]:
-    """A server that may push to this machine, on each store."""
     store = emptied(request.getfixturevalue("postgres_url")) if request.param == "postgres" else {}
     with RunningServer(**store, push_allow="127.0.0.1", push_key=push_key, push_certificate=push_key) as running:
         yield running
@@ -347,7 +346,6 @@ def test_what_is_being_pushed_at_the_end_may_finish(tmp_path: Path, receiver: Re
 
 
 def accepts(server: RunningServer) -> bool:
-    """Return whether anybody can connect to the server."""
     place = urlsplit(server.endpoint)
     with suppress(OSError), socket.create_connection((place.hostname, place.port), timeout=5):
         return True
@@ -355,7 +353,6 @@ def accepts(server: RunningServer) -> bool:
 
 
 def test_what_was_cut_short_is_pushed_again_after_its_lease(tmp_path: Path, receiver: Receiver) -> None:
-    """Its attempt counts."""
     release = threading.Event()
     receiver.before = lambda _: release.wait(60)
     with RunningServer(data=tmp_path, push_allow="127.0.0.1") as server:

@@ -25,7 +25,6 @@ def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]
 
 
 def listed(server: RunningServer, *, path: str = "-", key: Any = None, **query: Any) -> tuple[int, Any]:
-    """Return the status and the answer."""
     transport = Transport(server.endpoint, key=key)
     try:
         answer = transport.request("GET", f"/v1/queues/{path}?{urlencode(query)}", headers={}, body=b"", wait_s=0)
@@ -201,11 +200,9 @@ class Messages(QueueApi):
     noun = "messages"
 
     def all(self, **query: str) -> ListedMessages:
-        """Return the list."""
         return self.get("", query, ListedMessages)
 
     def bodies(self, **query: str) -> list[str]:
-        """Return the bodies of the list."""
         return [message.body for message in self.all(**query).messages]
 
     def peek(self, **query: str) -> list[str]:
@@ -219,7 +216,6 @@ class Leases(QueueApi):
     noun = "leases"
 
     def all(self, **query: str) -> ListedLeases:
-        """Return the list."""
         return self.get("", query, ListedLeases)
 
 

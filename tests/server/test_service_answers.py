@@ -29,7 +29,6 @@ def served(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
 
 @pytest.fixture(params=PROTOCOLS)
 def sqs(request: pytest.FixtureRequest, served: RunningServer) -> Iterator[ServiceClient]:
-    """Give a client that speaks each protocol."""
     with ServiceClient(served.endpoint, request.param) as client:
         yield client
 
@@ -526,7 +525,6 @@ def test_a_request_is_refused_in_the_words_of_the_service(name: str, sqs: Servic
 
 
 def test_queues_of_another_type_are_no_dead_letter_queues(sqs: ServiceClient) -> None:
-    """The reason is the service's."""
     answer = _to_another_type(sqs)
     assert (answer.status, answer.code) == (400, INVALID)
     assert "Reason: Dead-letter queue must be same type of queue as the source." in answer.text
@@ -546,7 +544,6 @@ def test_row_1_booleans_may_be_in_any_case(text: str, sqs: ServiceClient) -> Non
 
 
 def test_row_4_a_purge_forgets_deduplication_ids(sqs: ServiceClient) -> None:
-    """Each time."""
     url = sqs.fifo()
     members = {"QueueUrl": url, "MessageGroupId": "g", "MessageDeduplicationId": "same", "MessageBody": "m"}
     for _ in range(3):
@@ -616,7 +613,6 @@ def test_row_7_the_trace_of_a_request_is_that_of_its_messages(sqs: ServiceClient
 
 
 def test_row_8_names_of_attributes_have_letters_of_any_script(sqs: ServiceClient) -> None:
-    """And digits."""
     url = sqs.queue()
     given = {name: {"DataType": "String", "StringValue": "x"} for name in ("attr.1øßä", "атрибут-٣", "名前_1")}
     sqs.do("SendMessage", QueueUrl=url, MessageBody="m", MessageAttributes=given)
@@ -704,7 +700,6 @@ def test_row_13_lists_of_what_is_accepted_get_xml(accept: str, web: ServiceClien
 
 
 def test_row_14_a_url_may_be_asked_at_a_queue(web: ServiceClient) -> None:
-    """That of another one, too."""
     one, other = web.queue(), web.queue()
     path = one.removeprefix(f"http://{web.address}")
     for url in (one, other):

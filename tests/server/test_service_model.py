@@ -43,7 +43,6 @@ def served() -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="module", params=PROTOCOLS)
 def sqs(request: pytest.FixtureRequest, served: RunningServer) -> Iterator[ServiceClient]:
-    """Give a client that speaks each protocol."""
     with ServiceClient(served.endpoint, request.param) as client:
         yield client
 
@@ -160,7 +159,6 @@ def test_every_member_is_known_in_query(served: RunningServer) -> None:
 
 
 def _keys(shape: Shape | None, seen: tuple[str, ...] = ()) -> set[str]:
-    """Return the paths of all members below a shape."""
     found = set()
     if isinstance(shape, StructureShape):
         for name, member in shape.members.items():
@@ -237,7 +235,6 @@ def _tour(sqs: ServiceClient, served: RunningServer) -> Iterator[tuple[str, dict
 
 
 def test_members_of_replies(served: RunningServer) -> None:
-    """Each of the model is told, and no other one."""
     told: dict[str, set[str]] = {}
     with ServiceClient(served.endpoint, JSON) as sqs:
         for action, reply in _tour(sqs, served):

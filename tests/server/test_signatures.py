@@ -28,7 +28,6 @@ from veilmq.testing import RunningServer
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    """A credentials file."""
     return written(tmp_path / "keys.toml")
 
 
@@ -48,7 +47,6 @@ def refusal(sqs: Any) -> str:
 
 @pytest.mark.parametrize(("key", "account"), [("AKIDOWNER", OWNER), ("AKIDCAROL", OWNER), ("ASIDBOB", FRIEND)])
 def test_each_key_acts_for_its_account(server: RunningServer, key: str, account: str) -> None:
-    """Queues are made in the account of who makes them, and listed there."""
     sqs = client(server, key)
     url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
     assert url == f"{server.endpoint}/{account}/jobs"
@@ -94,7 +92,6 @@ def presigned(server: RunningServer, key: str = "AKIDOWNER", *, expires_s: int =
 
 
 def fetched(url: str) -> tuple[int, str]:
-    """Return status and body of the answer to a GET."""
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status, answer.read().decode()
@@ -167,7 +164,6 @@ def test_with_a_file_the_server_listens_anywhere(keys: Path) -> None:
 
 
 def test_a_caller_under_several_names_of_the_server_gets_urls_of_each(server: RunningServer) -> None:
-    """In turn."""
     client(server).create_queue(QueueName="jobs")
     for host in ("127.0.0.1", "localhost", "127.0.0.1"):
         endpoint = server.endpoint.replace("127.0.0.1", host)
@@ -184,7 +180,6 @@ MESSAGE = b"<Message><MessageBody>hello</MessageBody></Message>"
 def ask(
     server: RunningServer, method: str, target: str, body: bytes = b"", *, headers: dict[bytes, bytes]
 ) -> tuple[int, dict[str, str]]:
-    """Return the status of the answer, and the texts of its elements by name."""
     connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=60)
     try:
         connection.request(method, target, body, {name.decode(): value.decode() for name, value in headers.items()})
@@ -314,7 +309,6 @@ def test_a_body_that_was_changed_is_refused_by_its_digest(server: RunningServer)
 
 
 def forbid_carol(server: RunningServer, action: str) -> None:
-    """Make the owner's queue, and let the user carol not do that with it."""
     signed(server, "PUT", "/queues/jobs")
     statement = {
         "Effect": "Deny",

@@ -45,7 +45,6 @@ class ProvokedSource(VeilmqDataSource):
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return the reader that has the accident; without one it is the real one."""
         if "accident" not in self.options:
             return super().streamReader(schema)
         given = {name.lower(): text for name, text in self.options.items()}

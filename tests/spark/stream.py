@@ -44,7 +44,6 @@ class Stream:
     master: str = "local[2]"
 
     def start(self, spark: SparkSession) -> StreamingQuery:
-        """Start it."""
         spark.dataSource.register(ProvokedSource)
         out = Path(self.folder) / "out"
         out.mkdir(parents=True, exist_ok=True)
@@ -80,7 +79,6 @@ class KeptOnce:
         self._fail_after = fail_after
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        """Keep a batch."""
         place = self._out / str(number)
         if not place.exists():
             making = tempfile.mkdtemp(dir=self._out.parent, prefix="making-")

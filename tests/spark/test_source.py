@@ -32,7 +32,6 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 def client(client: HttpQueueClient) -> HttpQueueClient:
-    """Give a client; the queue is there."""
     client.create_queue(QUEUE)
     return client
 
@@ -47,7 +46,6 @@ def stream_of(server: RunningServer, folder: Path, options: dict[str, str] | Non
 
 
 def table(spark: SparkSession, server: RunningServer, **options: str) -> DataFrame:
-    """Return the queue as a table."""
     return spark.read.format("veilmq").options(endpoint=server.endpoint, queue=QUEUE, **options).load()
 
 

@@ -69,7 +69,6 @@ def kept_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 @pytest.fixture
 def host(store: Store) -> Iterator[Host]:
-    """Return an open engine without queues."""
     with store.open() as opened:
         yield opened
 

@@ -15,23 +15,19 @@ LONG_S = 1_209_600
 
 
 def pair(host: Host, *, receives_max: int = 2, **settings: SettingValue) -> None:
-    """Create a queue and its dead-letter queue."""
     create(host, DEAD, **settings)
     create(host, QUEUE, dead_letter_queue=DEAD, receives_max=receives_max, **settings)
 
 
 def create(host: Host, name: str, **settings: SettingValue) -> None:
-    """Create a queue."""
     host.do(commands.CreateQueue(queue=name, settings=settings))
 
 
 def change(host: Host, name: str, **settings: SettingValue) -> None:
-    """Change a queue's settings."""
     host.do(commands.SetQueue(queue=name, settings=settings))
 
 
 def wear_out(host: Host, times: int, queue: str = QUEUE) -> None:
-    """Receive all messages of the queue, and let them return at once, several times."""
     for _ in range(times):
         while host.receive(10, queue=queue, timeout_s=1):
             pass
@@ -39,7 +35,6 @@ def wear_out(host: Host, times: int, queue: str = QUEUE) -> None:
 
 
 def bodies(host: Host, queue: str = QUEUE) -> list[str]:
-    """Return the bodies that a receive of ten takes, and returns at once."""
     return [each.body for each in host.receive(10, queue=queue, timeout_s=0)]
 
 
@@ -53,14 +48,12 @@ def kill(host: Host, *sent: str, queue: str = QUEUE) -> None:
 
 
 def start(host: Host, destination: str | None = None, rate: int | None = None, source: str = DEAD) -> MoveTask:
-    """Start a task; nothing is moved yet when this returns."""
     task: MoveTask = host.do(commands.StartMove(source=source, destination=destination, moves_per_s_max=rate))
     assert task.status is MoveStatus.RUNNING
     return task
 
 
 def latest(host: Host, source: str = DEAD) -> MoveTask:
-    """Return the latest task of the source."""
     task: MoveTask
     (task,) = host.do(commands.ListMoves(source=source))
     return task

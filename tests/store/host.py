@@ -103,8 +103,6 @@ class Host:
         self.engine = self._runner.run(self._open())
 
     def close_with(self, before: Command, after: Command) -> list[Any]:
-        """Submit one command before the close and one after it; return both answers, and open again."""
-
         async def close() -> list[Any]:
             first = self._submit(before, None)
             closing = asyncio.ensure_future(self.engine.close())
@@ -158,12 +156,10 @@ class Host:
     # The commands in short.
 
     def create(self, queue: str = QUEUE, **settings: SettingValue) -> results.QueueView:
-        """Create a queue; return it as it is seen from then on."""
         view: results.QueueView = self.do(commands.CreateQueue(queue=queue, settings=settings))
         return replace(view, is_new=False)
 
     def send(self, *bodies: str, queue: str = QUEUE, delay_s: int | None = None, priority: int = 8) -> None:
-        """Send messages in one command."""
         messages = tuple(message(body, delay_s=delay_s, priority=priority) for body in bodies)
         assert all(
             isinstance(sent, results.SentMessage) for sent in self.do(commands.Send(queue=queue, messages=messages))
@@ -172,12 +168,10 @@ class Host:
     def receive(
         self, count: int = 1, *, queue: str = QUEUE, timeout_s: int | None = None
     ) -> list[results.ReceivedMessage]:
-        """Return what a receive takes."""
         received: results.Received = self.do(commands.Receive(queue=queue, count=count, timeout_s=timeout_s))
         return received.messages
 
     def receive_one(self, *, queue: str = QUEUE, timeout_s: int | None = None) -> results.ReceivedMessage:
-        """Return the only message that a receive of up to ten takes."""
         (only,) = self.receive(10, queue=queue, timeout_s=timeout_s)
         return only
 
@@ -187,7 +181,6 @@ class Host:
         return received.next_due_ms
 
     def delete(self, *receipts: str, queue: str = QUEUE, **how: bool) -> list[Any]:
-        """Return what each receipt was."""
         answers: list[Any] = self.do(commands.Delete(queue=queue, receipts=receipts, **how))
         return answers
 
@@ -212,7 +205,6 @@ class Host:
         return answer
 
     def counts(self, queue: str = QUEUE) -> tuple[int, int, int]:
-        """Return how many messages are visible, in flight and delayed."""
         counts = self.do(commands.ShowQueue(queue=queue, counts=True)).counts
         return counts.visible, counts.in_flight, counts.delayed
 
@@ -226,7 +218,6 @@ def message(
     dedup_id: str | None = None,
     kind: str | None = None,
 ) -> NewMessage:
-    """Return a message without properties, but for its group and id, and the kind of work that it is."""
     attributes = {} if kind is None else {"Type": Attribute("String", kind)}
     properties = Properties(attributes=attributes, group=group, dedup_id=dedup_id)
     return NewMessage(
@@ -288,7 +279,6 @@ def numbered(host: Host) -> list[tuple[int, ReceiptClosed]]:
 
 
 def outcomes(host: Host) -> list[tuple[str, int]]:
-    """Return outcome and time held of each event."""
     return [(event.outcome.value, event.held_ms) for event in events_of(host)]
 
 
@@ -318,7 +308,6 @@ def check_conservation(events: list[ReceiptClosed]) -> Counter[tuple[str, bytes,
 
 
 def with_type(kind: str) -> bytes:
-    """Return encoded properties with the routing attribute."""
     return encode(Properties(attributes={"Type": Attribute(type="String", text=kind)}))
 
 

@@ -53,7 +53,6 @@ class NaiveQueue:
         return len(self.rows) - len(hidden), in_flight, len(hidden) - in_flight
 
     def oldest_ms(self, now_ms: int) -> int | None:
-        """Return when the oldest message was sent."""
         self.age(now_ms)
         return min((row["sent_at_ms"] for row in self.rows), default=None)
 
@@ -169,13 +168,11 @@ class NaiveQueue:
         self._issue(self.receipts[receipt]["row"], renewed)
 
     def purge(self, now_ms: int) -> None:
-        """Delete everything."""
         self.age(now_ms)
         self.tally["purged"] += len(self.rows)
         self.rows = []
 
     def check_conservation(self) -> None:
-        """Assert that what was sent is still here or ended in one known way."""
         ended = sum(number for name, number in self.tally.items() if name != "sent")
         assert self.tally["sent"] == len(self.rows) + ended
 
@@ -243,7 +240,6 @@ class NaiveFifo(NaiveQueue):
     terms = (*NaiveQueue.terms, "sequence")
 
     def __init__(self, settings: Row) -> None:
-        """Begin empty, with nothing sent before."""
         super().__init__(settings)
         self.accepted: dict[tuple[str, str], Row] = {}
         self.attempts: dict[str, Row] = {}
@@ -299,7 +295,6 @@ class NaiveFifo(NaiveQueue):
         self.rows[-1]["has_delay"] = new["delay_s"] is not None or answer["receipt"] is not None
 
     def set(self, now_ms: int, settings: Row) -> None:
-        """Change all settings; the delay of the queue is changed for what waits, too."""
         super().set(now_ms, settings)
         for row in self.rows:
             due_ms = row["sent_at_ms"] + settings["delay_s"] * 1_000
@@ -327,7 +322,6 @@ class NaiveFifo(NaiveQueue):
             self.attempts[attempt] = {"at_ms": now_ms, "until_ms": until_ms, "answer": answer, "rows": taken}
 
     def _choose(self, now_ms: int, count: int, answer: list[Row]) -> list[Row]:
-        """Follow the answer through the groups whose turn it is."""
         turns = {}
         for group, rows in self.groups().items():
             if self.since_ms(rows) <= now_ms:
@@ -441,7 +435,6 @@ class NaiveFair(NaiveQueue):
             self.blurred = True
 
     def land(self, row: Row, at_ms: int) -> None:
-        """End a stretch of processing."""
         if row["since_ms"] is not None:
             assert at_ms >= row["since_ms"], "processing ended before it began"
             self.work.append((row["group"], at_ms, at_ms - row["since_ms"]))
@@ -544,7 +537,6 @@ class NaiveFair(NaiveQueue):
             self.known_since_ms.setdefault(row["group"], now_ms)
 
     def delete(self, now_ms: int, receipt: str, **how: bool) -> str:
-        """Delete with a receipt, and count its group out; return what it was."""
         row = self._affected(now_ms, receipt, **how)
         if row is None or row["group"] is None:
             self.glance(now_ms)
@@ -571,6 +563,5 @@ class NaiveFair(NaiveQueue):
         return super().change(now_ms, receipt, timeout_s, **how)
 
     def purge(self, now_ms: int) -> None:
-        """Delete everything."""
         super().purge(now_ms)
         self.forget()

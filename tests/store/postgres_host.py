@@ -155,7 +155,6 @@ class PostgresHost(Host):
     slices = 30
 
     def __init__(self, url: str, *, options: PostgresOptions | None = None, clock: VirtualClock | None = None) -> None:
-        """Begin with an empty store."""
         self.url = url
         self._postgres_options = options or RESTLESS
         super().__init__(None, clock=clock)
@@ -353,7 +352,6 @@ class ShardsHost(PostgresHost):
     engine: Shards  # type: ignore[assignment]
 
     def __init__(self, urls: Sequence[str], *, options: PostgresOptions | None = None) -> None:
-        """Begin with an empty store."""
         self.urls = list(urls)
         self.given = len(self.urls)
         """How many of them a node is given, from the home on."""

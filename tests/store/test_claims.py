@@ -62,27 +62,23 @@ def sliced(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
 
 
 def open_source(host: Host, source: str = "s", **terms: Any) -> claims.SourceView:
-    """Open a source."""
     view: claims.SourceView = host.do(claims.OpenSource(queue=QUEUE, source=source, **terms))
     return view
 
 
 def claim(host: Host, number: int = 1, count: int = 100, *, epoch: int = 1, **terms: Any) -> claims.Bound:
-    """Claim once."""
     command = {"source": "s", "number": number, "epoch": epoch, "messages_max": count, **terms}
     bound: claims.Bound = host.do(claims.Claim(queue=QUEUE, **command))
     return bound
 
 
 def claim_whole(host: Host, number: int = 1, count: int = 100, **terms: Any) -> claims.Bound:
-    """Claim until there is no more of it."""
     while (bound := claim(host, number, count, **terms)).more:
         pass
     return bound
 
 
 def acknowledge(host: Host, number: int, *, epoch: int = 1, source: str = "s") -> claims.Acknowledged:
-    """Acknowledge up to a number."""
     done: claims.Acknowledged = host.do(
         claims.AcknowledgeClaims(queue=QUEUE, source=source, epoch=epoch, number=number)
     )
@@ -92,7 +88,6 @@ def acknowledge(host: Host, number: int, *, epoch: int = 1, source: str = "s") -
 def read(
     host: Host, number: int = 1, shard: int = 0, *, source: str = "s", page: int = 3
 ) -> list[claims.ClaimedMessage]:
-    """Read a shard to its end."""
     messages, cursor = [], ""
     while True:
         command = claims.ReadClaim(
@@ -221,7 +216,6 @@ def test_a_group_of_a_fair_queue_is_in_one_shard_in_its_order(host: Host) -> Non
 
 
 def check_groups(host: Host, *, fifo: bool) -> None:
-    """Claim from a queue of seven groups: each is in one shard, in its order."""
     host.create(fifo=fifo)
     open_source(host)
     for number in range(40):
@@ -579,7 +573,6 @@ def test_a_group_stays_blocked_by_what_is_left_of_it_in_a_claim(kept: Host) -> N
 
 
 def send_to_group(host: Host, *texts: str) -> None:
-    """Send messages whose first letters are their groups."""
     messages = tuple(message(text, group=text[0], dedup_id=text) for text in texts)
     host.do(commands.Send(queue=QUEUE, messages=messages))
 

@@ -76,7 +76,6 @@ WAYS: dict[str, tuple[type[Host], type[Host]]] = {
 
 @pytest.fixture(params=list(WAYS))
 def house(request: pytest.FixtureRequest, postgres_url: str, tmp_path: Path) -> Iterator[House]:
-    """Return a house whose store is to be copied."""
     kind, goal = WAYS[request.param]
     host = PostgresHost.on_empty(postgres_url) if kind is PostgresHost else kind(tmp_path / "store")
     house = House(host, goal, postgres_url, tmp_path / "copy")
@@ -89,18 +88,15 @@ def house(request: pytest.FixtureRequest, postgres_url: str, tmp_path: Path) -> 
 
 
 def fifo(body: str, group: str, dedup_id: str) -> commands.NewMessage:
-    """Return a message for a FIFO queue."""
     return message(body, group=group, dedup_id=dedup_id)
 
 
 def sent(host: Host, queue: str, *messages: commands.NewMessage) -> list[SentMessage]:
-    """Send, and return the answers."""
     answers: list[SentMessage] = host.do(commands.Send(queue=queue, messages=messages))
     return answers
 
 
 def bodies(messages: list[results.ReceivedMessage]) -> list[str]:
-    """Return what was received."""
     return [each.body for each in messages]
 
 
@@ -202,7 +198,6 @@ def test_the_delay_of_a_fifo_queue_goes_on(house: House) -> None:
 
 
 def test_a_message_in_flight_blocks_its_group_behind_one_that_is_delayed(house: House) -> None:
-    """As it did before."""
     host = house.first
     host.create(FIFO, fifo=True, delay_s=30)
     sent(host, FIFO, fifo("late", "x", "1"), message("early", group="x", dedup_id="2", delay_s=0))
@@ -449,7 +444,6 @@ class MovingStandard(Moving, test_model.StandardAndModel):
     """Standard queues."""
 
     def compare(self) -> None:
-        """Assert the same queues, and that each is the same."""
         pages = [self.live.do(commands.ListQueues(account=account)) for account in "ab"]
         names = [f"{account}/{name}" for account, page in zip("ab", pages, strict=True) for name in page.names]
         assert names == sorted(self.models)

@@ -222,12 +222,10 @@ def test_the_limit_of_a_dead_letter_queue_counts_its_own_receives(host: Host) ->
 
 
 def gone(host: Host) -> None:
-    """Delete the dead-letter queue."""
     host.do(commands.DeleteQueue(queue=DEAD))
 
 
 def forbidden(host: Host) -> None:
-    """Withdraw the permission."""
     change(host, DEAD, redrive_permission="none")
 
 
@@ -393,7 +391,6 @@ def test_what_a_receive_of_a_dead_letter_answers_is_a_plain_message(host: Host) 
 
 
 def send(host: Host, *bodies: str, queue: str = QUEUE) -> list[SentMessage]:
-    """Send messages whose first character is their group, and whose body is their deduplication id."""
     messages = tuple(NewMessage(body=body, size_bytes=len(body), group=body[0], dedup_id=body) for body in bodies)
     sent: list[SentMessage] = host.do(commands.Send(queue=queue, messages=messages))
     assert all(isinstance(each, SentMessage) for each in sent)
@@ -407,7 +404,6 @@ def take(host: Host, queue: str = QUEUE, *, timeout_s: int = 0) -> list[str]:
 
 @pytest.fixture
 def ordered(host: Host) -> Host:
-    """A pair of FIFO queues, the limit being one receive."""
     pair(host, receives_max=1, fifo=True)
     return host
 

@@ -385,7 +385,6 @@ def test_a_server_that_logs_nothing_logs_the_queue_that_wants_it(store: Store) -
 
 
 def cycle(host: Host, messages: int) -> None:
-    """Send, receive and delete so many, each in a batch of its own."""
     for n in range(messages):
         host.send(str(n))
         host.delete(host.receive_one().receipt)
@@ -553,7 +552,6 @@ class EventModel(ModelFrame):
     """Two queues, a standard one and a FIFO one, with dead letters in some runs."""
 
     def __init__(self) -> None:
-        """Nothing is open yet."""
         super().__init__()
         self.issued: list[NaiveReceipt] = []
         self.latest: dict[tuple[str, bytes], NaiveReceipt] = {}
@@ -563,7 +561,6 @@ class EventModel(ModelFrame):
 
     @initialize(dies=st.booleans())
     def begin(self, dies: bool) -> None:
-        """Open."""
         self.open_logged()
         self.dies = dies
         for name, dead, fifo in ((QUEUE, MODEL_DEAD, False), (MODEL_FIFO, MODEL_DEAD_FIFO, True)):
@@ -572,7 +569,6 @@ class EventModel(ModelFrame):
             self.live.create(name, fifo=fifo, **redrive)
 
     def open_logged(self) -> None:
-        """Open a store whose queues are logged."""
         if self.url is not None:
             self.host = PostgresHost.on_empty(self.url, options=replace(RESTLESS, event_log="closed"))
             return
@@ -625,7 +621,6 @@ class EventModel(ModelFrame):
             self.end(receipt, "late_deleted", self.now_ms)
 
     def end_latest(self, latest: NaiveReceipt) -> None:
-        """Expect the end of the latest receipt of a message that an earlier one deletes; none corrects it."""
         if not latest.ends:
             if self.now_ms < latest.visible_at_ms:
                 self.end(latest, "deleted_by_earlier", self.now_ms)
@@ -652,7 +647,6 @@ class EventModel(ModelFrame):
         self.empty(MODEL_FIFO if fifo else QUEUE)
 
     def empty(self, queue: str) -> None:
-        """Purge, sweep, and expect the ends of what was open."""
         self.live.do(commands.PurgeQueue(queue=queue))
         self.live.sweep()
         for receipt in self.issued:
@@ -660,14 +654,12 @@ class EventModel(ModelFrame):
                 self.end(receipt, "expired", min(receipt.visible_at_ms, self.now_ms))
 
     def end(self, receipt: NaiveReceipt, outcome: str, at_ms: int) -> None:
-        """Expect an event."""
         receipt.ends.append(outcome)
         self.expected[(*receipt.name, outcome, at_ms, at_ms - receipt.received_at_ms)] += 1
 
     # Comparison.
 
     def compare(self) -> None:
-        """Assert that the events are those expected; where messages die, that each receipt ends but once."""
         events = events_of(self.live)
         ended = check_conservation(events)
         if not self.dies:

@@ -366,7 +366,6 @@ class FairAndModel(ModelFrame):
     restarts = ("close", "crash", "crash", "purge")
 
     def __init__(self) -> None:
-        """Begin with nothing received and nothing dead."""
         super().__init__()
         self.issued: list[str] = []
         self.buried: set[str] = set()
@@ -379,7 +378,6 @@ class FairAndModel(ModelFrame):
         receives_max=st.sampled_from((0, 0, 2, 4)),
     )
     def open(self, receives_max: int, **terms: Any) -> None:
-        """Open with and without a dead-letter queue."""
         self.open_host()
         self.receives_max = receives_max
         self.live.create(MODEL_DEAD, retention_s=1_209_600)
@@ -417,7 +415,6 @@ class FairAndModel(ModelFrame):
 
     @rule(count=st.sampled_from((1, 1, 2, 3, 10)), timeout_s=st.none() | TIMEOUTS_S)
     def receive(self, count: int, timeout_s: int | None) -> None:
-        """Receive a few."""
         self.take(count, timeout_s)
 
     @rule(time_ms=SHORT_TIMES_MS, timeout_s=TIMEOUTS_S, several=st.integers(1, 4))
@@ -439,7 +436,6 @@ class FairAndModel(ModelFrame):
         self.check_due(self.live.due_ms(queue=MODEL_QUEUE), self.model)
 
     def bury(self) -> list[bytes]:
-        """Return what died lately; the dead-letter queue has that and all that died before."""
         if not self.receives_max or self.live.counts(MODEL_DEAD) == (len(self.buried), 0, 0):
             return []
         everything = self.live.receive(1_000, queue=MODEL_DEAD, timeout_s=0)
@@ -467,7 +463,6 @@ class FairAndModel(ModelFrame):
         renew=st.booleans(),
     )
     def change(self, data: st.DataObject, timeout_s: int, several: int, door: dict[str, bool], *, renew: bool) -> None:
-        """Change with receipts of now or of long ago."""
         renew = renew and "any_receive" not in door  # SQS renews nothing
         for _ in range(several):
             text = one_of(data, self.issued)

@@ -28,7 +28,6 @@ def fifo(host: Host) -> Host:
 
 
 def send(host: Host, *bodies: str, delay_s: int | None = None, dedup_id: str | None = None) -> list[Any]:
-    """Send messages whose groups are the first letters of their bodies; the bodies are their ids."""
     messages = tuple(
         NewMessage(
             body=body,
@@ -44,7 +43,6 @@ def send(host: Host, *bodies: str, delay_s: int | None = None, dedup_id: str | N
 
 
 def receive(host: Host, count: int = 10, *, timeout_s: int | None = None, attempt: str | None = None) -> Any:
-    """Return the messages of a receive."""
     command = commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s, attempt_id=attempt)
     return host.do(command).messages
 
@@ -259,7 +257,6 @@ def test_whoever_waits_for_a_group_is_told_when_it_is_free(fifo: Host) -> None:
 
 @pytest.mark.differs_on_postgres("whoever waits was told the end of retention by its receive, and looks then")
 def test_whoever_waits_is_told_when_retention_frees_a_group(fifo: Host) -> None:
-    """The janitor looks."""
     fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
     send(fifo, "a1")
     receive(fifo, timeout_s=600)
@@ -493,7 +490,6 @@ def test_everything_survives_a_restart(kept: Host, *, abruptly: bool) -> None:
 
 
 def set_delay(host: Host, delay_s: int) -> None:
-    """Change the queue's delay."""
     host.do(commands.SetQueue(queue=QUEUE, settings={"delay_s": delay_s}))
 
 

@@ -44,7 +44,6 @@ def queues(host: Host) -> Host:
 
 
 def made(host: Host) -> Host:
-    """Create the queues."""
     for name in (QUEUE, FAST, SLOW):
         host.create(name)
     for name in (FIFO, FIFO_FAST, FIFO_SLOW):
@@ -67,13 +66,11 @@ def all_to(target: str, messages: Sequence[ReceivedMessage]) -> list[tuple[str, 
 
 
 def send(host: Host, *messages: NewMessage, queue: str = QUEUE) -> list[Any]:
-    """Return what a send answers."""
     answers: list[Any] = host.do(commands.Send(queue=queue, messages=messages))
     return answers
 
 
 def in_turn(host: Host, *bodies: str, queue: str = FIFO) -> None:
-    """Send to a FIFO queue; groups are first letters."""
     send(host, *(message(body, group=body[0], dedup_id=body) for body in bodies), queue=queue)
 
 

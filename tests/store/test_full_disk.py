@@ -14,7 +14,6 @@ BODY = "x" * 50_000
 
 
 def fill(host: Host) -> list[str]:
-    """Send until the store is full; return the bodies that were acknowledged."""
     sent: list[str] = []
     while len(sent) < 10_000:
         body = f"{len(sent)}-{BODY}"

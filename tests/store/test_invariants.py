@@ -209,7 +209,6 @@ class Doors(ModelFrame):
     times_ms = st.sampled_from((0, 1, 999, 1_000, 29_999, 30_000, 30_000, TWELVE_HOURS_MS))
 
     def __init__(self) -> None:
-        """Begin with nothing sent."""
         super().__init__()
         self.messages: list[Told] = []
         self.issued: list[Issued] = []
@@ -217,7 +216,6 @@ class Doors(ModelFrame):
 
     @initialize(kind=st.sampled_from(("plain", "fair", "fifo")))
     def open(self, kind: str) -> None:
-        """Open, with a queue of some kind."""
         self.open_host()
         self.kind = kind
         self.live.create(visibility_timeout_s=OWN_TIMEOUT_S, retention_s=RETENTION_S, fifo=kind == "fifo")
@@ -228,7 +226,6 @@ class Doors(ModelFrame):
         delay_s=st.sampled_from((0, 0, 1, 30, 604_800)), priority=st.integers(1, 16), group=st.sampled_from(("g", "h"))
     )
     def send(self, delay_s: int, priority: int, group: str) -> None:
-        """Send a message; a delayed one has a receipt, by which it is hidden from the start."""
         where = None if self.kind == "plain" else group
         new = message("x", delay_s=delay_s, priority=priority, group=where)
         (sent,) = self.live.do(commands.Send(queue=QUEUE, messages=(new,), terms=TERMS))
@@ -242,7 +239,6 @@ class Doors(ModelFrame):
 
     @rule(count=st.integers(1, 4), timeout_s=st.sampled_from((0, 0, 1, 30)))
     def receive_by_sqs(self, count: int, timeout_s: int) -> None:
-        """Receive with a timeout of the client's."""
         self.take(count, timeout_s)
 
     @rule(count=st.integers(1, 4))
@@ -279,7 +275,6 @@ class Doors(ModelFrame):
     @precondition(lambda self: self.issued)
     @rule(data=st.data(), timeout_s=st.sampled_from((0, 1, 30, 43_200)))
     def change_by_sqs(self, data: st.DataObject, timeout_s: int) -> None:
-        """Change: an expired receipt may act, but in FIFO queues; no lease is longer than twelve hours."""
         issued = one_of(data, self.issued)
         answer = self.live.change(issued.text, timeout_s)
         told = issued.of
@@ -324,13 +319,11 @@ class Doors(ModelFrame):
             issued.of.is_gone = True
 
     def acting(self, *, by_smq: bool) -> tuple[ReceiptState, ...]:
-        """Return the states in which a receipt has an effect."""
         if by_smq or self.kind == "fifo":
             return (ReceiptState.LIVE,)
         return ReceiptState.LIVE, ReceiptState.EXPIRED
 
     def judge(self, issued: Issued, state: ReceiptState, *, lenient: bool) -> None:
-        """Assert that the engine says of a receipt what clients were told: live means held, by its own receive."""
         told = issued.of
         if told.is_gone:
             assert state is ReceiptState.GONE
@@ -347,7 +340,6 @@ class Doors(ModelFrame):
     # After every step.
 
     def present(self) -> list[Told]:
-        """Return the messages that are there still."""
         for told in self.messages:
             told.is_gone = told.is_gone or told.sent_at_ms + RETENTION_S * 1_000 <= self.now_ms
         return [told for told in self.messages if not told.is_gone]

@@ -19,24 +19,20 @@ VISIBLE, IN_FLIGHT, DELAYED = MessageState
 
 
 def look(host: Host, **narrowed: Any) -> list[SeenMessage]:
-    """Return what a look at the queue shows."""
     seen: list[SeenMessage] = host.do(LookAtQueue(queue=QUEUE, **narrowed))
     return seen
 
 
 def bodies(host: Host, **narrowed: Any) -> list[str]:
-    """Return the bodies that a look shows."""
     return [seen.body for seen in look(host, **narrowed)]
 
 
 def send(host: Host, *bodies: str, group: str = "g", **terms: Any) -> None:
-    """Send messages of a group, each told apart by its body."""
     new = tuple(message(body, group=group, dedup_id=body, **terms) for body in bodies)
     host.do(commands.Send(queue=QUEUE, messages=new))
 
 
 def states(host: Host) -> list[tuple[str, str, int]]:
-    """Return body, state and receives of each message."""
     return [(seen.body, seen.state.value, seen.receive_count) for seen in look(host)]
 
 
@@ -68,7 +64,6 @@ def test_a_look_changes_nothing(host: Host) -> None:
 
 
 def test_deleted_and_expired_messages_are_not_shown(host: Host) -> None:
-    """Nor those of a queue that was purged."""
     host.create(retention_s=60)
     host.send("deleted", "kept")
     (received,) = host.receive(1)
@@ -307,13 +302,11 @@ KINDS = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 
 
 def leases(host: Host, **narrowed: Any) -> list[SeenLease]:
-    """Return the leases of the queue."""
     seen: list[SeenLease] = host.do(LookAtLeases(queue=QUEUE, **narrowed))
     return seen
 
 
 def send_for_ids(host: Host, *names: str) -> dict[str, bytes]:
-    """Send messages, each of a group of its own; return their ids by their bodies."""
     new = tuple(message(name, group=f"group {name}", dedup_id=name) for name in names)
     sent = host.do(commands.Send(queue=QUEUE, messages=new))
     return {name: each.id for name, each in zip(names, sent, strict=True)}
@@ -370,7 +363,6 @@ def test_nobody_has_counted_extensions_without_an_event_log(host: Host) -> None:
 @KINDS
 @pytest.mark.parametrize("log", ["off", "closed"])
 def test_a_wait_before_the_first_receive_is_not_of_the_lease(host: Host, log: str, *, fifo: bool) -> None:
-    """With an event log before no receive."""
     host.create(fifo=fifo, event_log=log)
     asked_ms = host.clock.now_ms()
     host.advance(5_000)
@@ -467,13 +459,11 @@ OTHER = "000000000000/other"
 
 
 def totals(host: Host, queue: str = QUEUE) -> tuple[int, int, int]:
-    """Return how many messages were sent, received and deleted."""
     counts = host.do(commands.ShowQueue(queue=queue, counts=True)).counts
     return counts.sent, counts.received, counts.deleted
 
 
 def send_named(host: Host, *names: str, delay_s: int | None = None) -> None:
-    """Send messages, each of a group of its own."""
     new = tuple(message(name, group=name, dedup_id=name, delay_s=delay_s) for name in names)
     host.do(commands.Send(queue=QUEUE, messages=new))
 
@@ -567,7 +557,6 @@ def test_a_forward_deletes_and_sends(host: Host, *, fifo: bool) -> None:
 
 @KINDS
 def test_what_is_published_is_sent(host: Host, *, fifo: bool) -> None:
-    """Once it is in the queue; what is only staged is not."""
     host.create(fifo=fifo)
     new = tuple(message(name, group="g", dedup_id=name) for name in ("a", "b"))
     host.do(Stage(queue=QUEUE, writer="w", batch=0, attempt="x", part=0, messages=new))
@@ -580,7 +569,6 @@ def test_what_is_published_is_sent(host: Host, *, fifo: bool) -> None:
 
 @KINDS
 def test_what_a_topic_gives_is_sent(host: Host, *, fifo: bool) -> None:
-    """To each queue that is subscribed."""
     host.create(fifo=fifo)
     host.create(OTHER)
     topic = "000000000000/news"
@@ -623,7 +611,6 @@ def test_claims_receive_and_delete(
 
 
 def test_another_queue_of_the_name_begins_anew(host: Host) -> None:
-    """With nothing."""
     host.create()
     host.send("a")
     host.delete(host.receive_one().receipt)
@@ -667,7 +654,6 @@ def test_every_receive_but_the_first_counts(host: Host) -> None:
 
 
 def test_another_queue_of_the_name_counts_receives_anew(host: Host) -> None:
-    """With none."""
     host.create()
     host.send("a")
     host.receive(1, timeout_s=0)

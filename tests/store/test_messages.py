@@ -16,7 +16,6 @@ from veilmq.core.results import ReceiptState, SentMessage
 
 
 def bodies(host: Host, count: int = 10, timeout_s: int | None = None) -> list[str]:
-    """Return the bodies that a receive takes."""
     return [each.body for each in host.receive(count, timeout_s=timeout_s)]
 
 
@@ -275,7 +274,6 @@ ALL = range(PRIORITY.minimum, PRIORITY.maximum + 1)
 
 
 def send_priorities(host: Host, *priorities: int, delay_s: int = 0, group: str | None = None) -> None:
-    """Send a message of each priority, in this order, each at an instant of its own."""
     for priority in priorities:
         new = message(f"{priority}", priority=priority, delay_s=delay_s, group=group)
         host.do(commands.Send(queue=QUEUE, messages=(new,)))
@@ -283,7 +281,6 @@ def send_priorities(host: Host, *priorities: int, delay_s: int = 0, group: str |
 
 
 def received(host: Host, count: int = 16, **how: Any) -> list[int]:
-    """Return the priorities of what a receive gives, which are the bodies too."""
     got = host.receive(count, **how)
     assert [each.body for each in got] == [f"{each.priority}" for each in got]
     return [each.priority for each in got]

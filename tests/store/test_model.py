@@ -47,7 +47,6 @@ class StandardAndModel(ModelFrame):
     """Each rule does the same to both and compares the answers."""
 
     def __init__(self) -> None:
-        """Begin without queues."""
         super().__init__()
         self.issued: list[tuple[str, int, str]] = []  # queue, its incarnation, receipt
         self.models: dict[str, NaiveStandard] = {}
@@ -74,7 +73,6 @@ class StandardAndModel(ModelFrame):
 
     @rule(data=st.data(), given=SETTINGS)
     def administer(self, data: st.DataObject, given: dict[str, int]) -> None:
-        """Create, change, purge or delete a queue: one rule, or there would seldom be messages."""
         absent = [name for name in NAMES if name not in self.models]
         kinds = ["set", "set", "purge"] + ["create"] * bool(absent) + ["drop"] * (len(absent) < 2)
         match data.draw(st.sampled_from(kinds)):
@@ -102,7 +100,6 @@ class StandardAndModel(ModelFrame):
         terms=TERMS,
     )
     def send(self, data: st.DataObject, delays_s: list[int | None], priority: int, terms: SendTerms | None) -> None:
-        """Send a batch, sometimes with receipts of what is delayed."""
         name, model = self.some(data)
         messages = []
         for delay_s in delays_s:
@@ -131,7 +128,6 @@ class StandardAndModel(ModelFrame):
                 self.take(name, model, 3, timeout_s)
 
     def take(self, name: str, model: NaiveStandard, count: int, timeout_s: int | None) -> None:
-        """Receive, and have the model judge the answer."""
         now_ms = self.now_ms
         full = model.is_full(now_ms)
         peeked = self.peek(name, count)
@@ -155,7 +151,6 @@ class StandardAndModel(ModelFrame):
     @precondition(lambda self: self.issued)
     @rule(data=st.data(), door=DOORS, several=st.integers(1, 5))
     def delete(self, data: st.DataObject, several: int, door: dict[str, bool]) -> None:
-        """Delete with receipts of now and of long ago."""
         for _ in range(several):
             name, incarnation, text = self.receipt(data)
             (answer,) = self.live.delete(text, queue=name, **door)
@@ -173,7 +168,6 @@ class StandardAndModel(ModelFrame):
         bounded=st.booleans(),
     )
     def change(self, data: st.DataObject, timeout_s: int, door: dict[str, bool], *, renew: bool, bounded: bool) -> None:
-        """Change with a receipt of now or of long ago."""
         renew = renew and "any_receive" not in door  # SQS renews nothing
         name, incarnation, text = self.receipt(data)
         answer = self.live.change(text, timeout_s, queue=name, renew_receipt=renew, bounded=bounded, **door)
@@ -199,7 +193,6 @@ class StandardAndModel(ModelFrame):
         return one_of(data, usable)
 
     def compare(self) -> None:
-        """Assert the same queues, and that each is the same."""
         pages = [self.live.do(commands.ListQueues(account=account)) for account in "ab"]
         names = [f"{account}/{name}" for account, page in zip("ab", pages, strict=True) for name in page.names]
         assert names == sorted(self.models)
@@ -238,7 +231,6 @@ class FifoAndModel(ModelFrame):
     times_ms = TIMES_MS
 
     def __init__(self) -> None:
-        """Begin with nothing received."""
         super().__init__()
         self.issued: list[str] = []
         self.model: NaiveFifo
@@ -250,7 +242,6 @@ class FifoAndModel(ModelFrame):
         self.create(given)
 
     def create(self, given: dict[str, Any]) -> None:
-        """Create the queue in both."""
         self.live.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": True, **given}))
         self.model = NaiveFifo(given)
 
@@ -298,7 +289,6 @@ class FifoAndModel(ModelFrame):
         self.deliver(entries)
 
     def deliver(self, entries: Sequence[tuple[str, str | None, int | None]], terms: SendTerms | None = None) -> None:
-        """Send, and have the model judge the answers."""
         messages = []
         numbered = terms is None or not terms.unrepeated
         for group, dedup_id, delay_s in entries:
@@ -324,7 +314,6 @@ class FifoAndModel(ModelFrame):
         attempt=st.sampled_from((None, None, "p", "q")),
     )
     def receive(self, count: int, timeout_s: int | None, attempt: str | None) -> None:
-        """Receive, sometimes as an attempt."""
         self.take(count, timeout_s, attempt)
 
     @rule(time_ms=TIMES_MS, count=st.sampled_from((2, 10)), timeout_s=FIFO_TIMEOUTS_S, again_s=FIFO_TIMEOUTS_S)
@@ -342,7 +331,6 @@ class FifoAndModel(ModelFrame):
             self.take(3, timeout_s, None)
 
     def take(self, count: int, timeout_s: int | None, attempt: str | None) -> None:
-        """Receive, and have the model judge the answer."""
         peeked = self.peek(QUEUE, count)
         repeats = attempt is not None and self.model.repeatable(self.now_ms, attempt)
         answer = self.live.do(
@@ -371,7 +359,6 @@ class FifoAndModel(ModelFrame):
         bounded=st.booleans(),
     )
     def change(self, data: st.DataObject, timeout_s: int, door: dict[str, bool], *, renew: bool, bounded: bool) -> None:
-        """Change with a receipt of now or of long ago."""
         renew = renew and "any_receive" not in door  # SQS renews nothing
         text = one_of(data, self.issued)
         answer = self.live.change(text, timeout_s, queue=QUEUE, renew_receipt=renew, bounded=bounded, **door)
@@ -427,14 +414,12 @@ class ChainAndModel(ModelFrame):
     """Each rule does the same to both and compares."""
 
     def __init__(self) -> None:
-        """Begin with nothing sent, and every move allowed."""
         super().__init__()
         self.known: dict[str, Known] = {}
         self.allowed = dict.fromkeys(TARGETS.values(), True)
 
     @initialize()
     def open(self) -> None:
-        """Open; the chain is there from the start."""
         self.open_host()
         for name in reversed(CHAIN):
             given: dict[str, SettingValue] = {"retention_s": RETENTION_S}
@@ -457,7 +442,6 @@ class ChainAndModel(ModelFrame):
 
     @rule(queue=QUEUES, several=st.integers(1, 4), group=st.sampled_from((None, "a", "b")))
     def send(self, queue: str, several: int, group: str | None) -> None:
-        """Send to any queue of the chain, with a group or without."""
         for _ in range(several):
             self.bodies += 1
             body = f"m{self.bodies}"
@@ -506,7 +490,6 @@ class ChainAndModel(ModelFrame):
 
     @rule(queue=st.sampled_from((SECOND, LAST)), destination=st.sampled_from(CHAIN))
     def move(self, queue: str, destination: str) -> None:
-        """Move all that is visible; each is a new message then."""
         if destination == queue:
             return
         moved = self.visible(queue)
@@ -525,7 +508,6 @@ class ChainAndModel(ModelFrame):
         self.live.do(commands.SetQueue(queue=queue, settings={"redrive_permission": permission}))
 
     def compare(self) -> None:
-        """Assert that each message is in one queue: the counters of each are those of the model."""
         for queue in CHAIN:
             visible = self.visible(queue)
             hidden = [each for each in self.known.values() if each.queue == queue and each.visible_at_ms > self.now_ms]

@@ -259,7 +259,6 @@ def test_large_messages_make_small_slices(dying: Host) -> None:
 
 
 def test_tasks_of_several_queues_run_beside_each_other(dying: Host) -> None:
-    """One for each dead-letter queue."""
     create(dying, DEEPER)
     create(dying, OTHER, dead_letter_queue=DEEPER, receives_max=1)
     kill(dying, "a", "b")

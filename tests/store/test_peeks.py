@@ -16,13 +16,11 @@ DEAD = "000000000000/dead"
 
 
 def peek(host: Host, count: int = 10, queue: str = QUEUE) -> list[PeekedMessage]:
-    """Return what a peek shows."""
     shown: list[PeekedMessage] = host.do(Peek(queue=queue, count=count)).messages
     return shown
 
 
 def bodies(host: Host, count: int = 10) -> list[str]:
-    """Return the bodies that a peek shows."""
     return [each.body for each in peek(host, count)]
 
 
@@ -93,7 +91,6 @@ def test_the_setting_is_told(host: Host) -> None:
 
 
 def test_a_queue_that_does_not_exist(host: Host) -> None:
-    """As everywhere."""
     with pytest.raises(QueueNotFound):
         peek(host)
 

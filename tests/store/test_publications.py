@@ -27,7 +27,6 @@ MANY = 2 * PIECE + 1
 def stage(
     host: Host, *messages: commands.NewMessage, batch: int = 0, attempt: str = "a", part: int = 0, queue: str = QUEUE
 ) -> Staged:
-    """Stage messages in one call."""
     staged: Staged = host.do(
         Stage(queue=queue, writer=WRITER, batch=batch, attempt=attempt, part=part, messages=messages)
     )
@@ -35,7 +34,6 @@ def stage(
 
 
 def bodies(*names: str) -> list[commands.NewMessage]:
-    """Return messages of these bodies."""
     return [message(name) for name in names]
 
 
@@ -51,7 +49,6 @@ def publish(host: Host, *attempts: tuple[str, int], batch: int = 0, queue: str =
 
 
 def publish_all(host: Host, *attempts: tuple[str, int], batch: int = 0, queue: str = QUEUE) -> Published:
-    """Publish, and ask again until all is in the queue; return the first answer."""
     first = published = publish(host, *attempts, batch=batch, queue=queue)
     while published.more:
         published = publish(host, *attempts, batch=batch, queue=queue)
@@ -68,7 +65,6 @@ def received(host: Host, queue: str = QUEUE) -> list[str]:
 
 
 def writer(host: Host, queue: str = QUEUE) -> WriterView:
-    """Return the only writer."""
     only: WriterView
     (only,) = host.do(ListWriters(queue=queue))
     return only
@@ -429,7 +425,6 @@ def test_what_is_staged_and_the_guard_survive_a_crash(kept: Host) -> None:
 
 
 def fill(host: Host, body: str) -> int:
-    """Stage messages until the store is full; return how many that were."""
     for part in range(1_000):
         try:
             stage(host, message(f"{part}-{body}"), part=part)

@@ -204,18 +204,15 @@ FIFTY = {f"key{number}": "" for number in range(50)}
 
 
 def tags(host: Host) -> dict[str, str]:
-    """Return the queue's tags."""
     found: dict[str, str] = host.do(commands.ShowQueue(queue=QUEUE)).settings.tags
     return found
 
 
 def tag(host: Host, *removed: str, **put: str) -> None:
-    """Remove some, then put others."""
     host.do(commands.TagQueue(queue=QUEUE, tags=put, removed=removed))
 
 
 def create(host: Host, **given: Any) -> Any:
-    """Create the queue with tags."""
     return host.do(commands.CreateQueue(queue=QUEUE, **given))
 
 
@@ -318,7 +315,6 @@ def test_a_refused_purge_begins_no_pause(pausing: Host) -> None:
 
 
 def test_queues_rest_alone(pausing: Host) -> None:
-    """Another queue may be purged; one that is not there is not there, purged or not."""
     pausing.create("a/other")
     pausing.do(PURGE)
     pausing.do(commands.PurgeQueue(queue="a/other"))

@@ -31,13 +31,11 @@ def limited(store: Store) -> Iterator[Host]:
 
 
 def received(host: Host, count: int = 10, *, timeout_s: int | None = None) -> Received:
-    """Return the whole answer to a receive."""
     answer: Received = host.do(commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s))
     return answer
 
 
 def fill(host: Host, quota: int = QUOTA, *, timeout_s: int = 30) -> list[str]:
-    """Send more than the quota, take as much as it allows, and return the receipts."""
     host.send(*(f"m{number}" for number in range(2 * quota)))
     taken = host.receive(10, timeout_s=timeout_s)
     assert len(taken) == quota
@@ -293,7 +291,6 @@ def test_a_place_freed_by_the_end_of_a_dead_letter_is_told(limited: Host) -> Non
 
 
 def grouped(body: str, group: str) -> commands.NewMessage:
-    """Return a message of a group with a deduplication id of its own."""
     return commands.NewMessage(body=body, size_bytes=len(body), group=group, dedup_id=body)
 
 
@@ -347,7 +344,6 @@ def test_the_quota_at_full_size(tmp_path: Path, *, fifo: bool, quota_whole: int,
 
 
 def ask(host: Host, times: int) -> int:
-    """Receive so often; return how many of these receives were refused."""
     answers = host.do_together(*(Receive(queue=QUEUE) for _ in range(times)))
     refusals = [answer for answer in answers if isinstance(answer, ReceivesThrottled)]
     assert all(refusal.per_s_max == 3 for refusal in refusals)

@@ -56,7 +56,6 @@ def purged(host: Host) -> str:
 
 
 def past_retention(host: Host) -> str:
-    """The message is past its retention."""
     receipt = live(host)
     host.advance(345_600_000)
     return receipt
@@ -168,7 +167,6 @@ class Watcher:
     """Notes when it is woken; with `receives`, each waking submits a receive."""
 
     def __init__(self, host: Host, *, receives: bool = False) -> None:
-        """Watch the queue."""
         self.woken_ms: list[int] = []
         self.answers: list[Any] = []
         self._host = host

@@ -33,20 +33,17 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def send(host: Host, *messages: NewMessage, terms: SendTerms | None = RECEIPTS) -> list[SentMessage | VeilmqError]:
-    """Return what a send on terms answers."""
     sent: list[SentMessage | VeilmqError] = host.do(commands.Send(queue=QUEUE, messages=messages, terms=terms))
     return sent
 
 
 def only_sent(host: Host, new: NewMessage, terms: SendTerms = RECEIPTS) -> SentMessage:
-    """Return the one message that was sent."""
     (sent,) = send(host, new, terms=terms)
     assert isinstance(sent, SentMessage)
     return sent
 
 
 def smq_change(host: Host, receipt: str, timeout_s: int, *, any_epoch: bool = False) -> LeaseChange:
-    """Return what a change by the rules of SMQ answers."""
     (answer,) = host.do(
         commands.ChangeVisibility(
             queue=QUEUE,
@@ -75,7 +72,6 @@ class Delayed:
     """A queue of some kind with one delayed message, of which there is a receipt."""
 
     def __init__(self, host: Host, kind: str) -> None:
-        """Send it with 30 s of delay."""
         settings, terms = KINDS[kind]
         host.create(**settings)
         self.host = host
@@ -365,7 +361,6 @@ def test_an_attempt_tells_the_setting_too(host: Host) -> None:
 
 @pytest.fixture(params=list(KINDS))
 def leased(host: Host, request: pytest.FixtureRequest) -> tuple[Host, str]:
-    """Return the receipt of a message in flight, on each kind of lane."""
     settings, terms = KINDS[request.param]
     host.create(**settings)
     send(host, message("a", **terms))

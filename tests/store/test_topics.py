@@ -68,23 +68,19 @@ def made(host: Host) -> Host:
 
 
 def create(host: Host, name: str = TOPIC, **settings: SettingValue) -> TopicView:
-    """Create a topic."""
     view: TopicView = host.do(CreateTopic(topic=name, settings=settings))
     return view
 
 
 def to_queue(name: str, queue: str = QUEUE, **others: Any) -> Subscription:
-    """Return a subscription of a queue."""
     return Subscription(topic=TOPIC, name=name, endpoint=f"to {queue}", queue=queue, **others)
 
 
 def to_url(name: str = "pushed", **others: Any) -> Subscription:
-    """Return a subscription that is pushed."""
     return Subscription(topic=TOPIC, name=name, endpoint=URL, push_url=URL, **others)
 
 
 def subscribe(host: Host, *subscriptions: Subscription) -> None:
-    """Subscribe all of them."""
     for each in subscriptions:
         assert host.do(Subscribe(subscription=each)).is_new
 
@@ -101,13 +97,11 @@ def publishing(
 
 
 def publish(host: Host, body: str = "hello", **others: Any) -> PublishedMessage:
-    """Return what a publication answers."""
     answer: PublishedMessage = host.do(publishing(body, **others))
     return answer
 
 
 def names_of(host: Host, **wanted: Any) -> tuple[list[str], bool]:
-    """Return a page of subscriptions."""
     page = host.do(ListSubscriptions(topic=TOPIC, **wanted))
     return [each.subscription.name for each in page.subscriptions], page.more
 

@@ -276,32 +276,26 @@ class EngineClaims:
         return messages + self.read(source, number=number, shard=shard, cursor=page.cursor)
 
     def heartbeat(self, source: str, *, epoch: int) -> SourceView:
-        """Renew a source."""
         view: SourceView = self._host.do(claims.Heartbeat(queue=self._queue, source=source, epoch=epoch))
         return view
 
     def acknowledge(self, source: str, *, epoch: int, number: int) -> Acknowledged:
-        """Delete a prefix."""
         answer: Acknowledged = self._host.do(
             claims.AcknowledgeClaims(queue=self._queue, source=source, epoch=epoch, number=number)
         )
         return answer
 
     def release(self, source: str, *, number: int) -> None:
-        """Give a claim back."""
         self._host.do(claims.ReleaseClaim(queue=self._queue, source=source, number=number))
 
     def evict(self, source: str, *, number: int, message: str) -> None:
-        """Take a message out."""
         command = claims.EvictMessage(queue=self._queue, source=source, number=number, message=UUID(message).bytes)
         self._host.do(command)
 
     def close_source(self, source: str) -> None:
-        """Forget a source."""
         self._host.do(claims.CloseSource(queue=self._queue, source=source))
 
     def sources(self) -> list[SourceView]:
-        """Return all sources."""
         views: list[SourceView] = self._host.do(claims.ListSources(queue=self._queue))
         return views
 
@@ -310,7 +304,6 @@ class ClientClaims(Claims):
     """The client, whose messages are told as those of the engine are."""
 
     def read(self, source: str, *, number: int, shard: int = 0) -> Iterator[Any]:
-        """Yield the messages of a shard."""
         for batch in super().read(source, number=number, shard=shard):
             for row in batch.to_pylist():
                 yield Message(row["id"], row["body"], row["receive_count"])
@@ -328,16 +321,13 @@ class ClaimTeller:
         self._epochs: dict[str, int] = {}
 
     def counts(self, queue: str) -> Counts:
-        """Return the counters of a queue."""
         return self._told.counts(queue)
 
     def finish(self) -> None:
-        """End the story."""
         self._told.finish()
 
     @singledispatchmethod
     def tell(self, action: Any) -> None:
-        """Execute one step."""
         self._told.tell(action)
 
     @tell.register

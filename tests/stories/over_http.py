@@ -89,7 +89,6 @@ class HttpTeller:
         self._urls[queue] = self._sqs.get_queue_url(QueueName=name)["QueueUrl"]
 
     def url(self, queue: str) -> str:
-        """Return the URL of a queue."""
         return self._urls[queue]
 
     def go_on_with(self, server: RunningServer) -> None:
@@ -99,7 +98,6 @@ class HttpTeller:
         self._urls = {name: server.endpoint + urlsplit(url).path for name, url in self._urls.items()}
 
     def counts(self, queue: str) -> story.Counts:
-        """Return the counters of a queue."""
         self._server.settle()
         attributes = self._sqs.get_queue_attributes(QueueUrl=self._urls[queue], AttributeNames=list(COUNTERS))[
             "Attributes"
@@ -119,7 +117,6 @@ class HttpTeller:
 
     @singledispatchmethod
     def tell(self, action: Any) -> None:
-        """Execute one step."""
         raise NotImplementedError(action)
 
     @tell.register
@@ -349,7 +346,6 @@ class SmqTeller:
         self._polls: dict[str, tuple[str, HTTPConnection]] = {}
 
     def counts(self, queue: str) -> story.Counts:
-        """Return the counters of a queue."""
         self._server.settle()
         shown = ask(self._server, "GET", self._target(queue))
         visible, in_flight, delayed = (

@@ -286,7 +286,6 @@ def _duration_ms(text: str) -> int:
 
 
 def seconds(text: str | None) -> int | None:
-    """Return a duration in whole seconds."""
     if text is None:
         return None
     time_ms = _duration_ms(text)
@@ -428,7 +427,6 @@ class Book:
     """The receipts of one story, and the ids of what was sent."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._receipts: dict[str, tuple[str, str]] = {}  # name → queue, text
         self._ids: dict[str, object] = {}  # body → message id
 
@@ -457,7 +455,6 @@ class Book:
         self._receipts[name] = (self._receipts[name][0], receipt)
 
     def find(self, handle: Handle) -> tuple[str, str]:
-        """Return the queue to use a receipt on, and its text."""
         if handle.name == NONSENSE:
             assert handle.queue is not None, "say on which queue"
             return handle.queue, NONSENSE
@@ -484,7 +481,6 @@ class Teller(Protocol):
 
 
 def play(told: Story, teller: Teller) -> None:
-    """Tell a story: each step does what it says, and every counter of every queue is as told after it."""
     queues: list[str] = []
     for number, step in enumerate(told.steps, start=1):
         try:

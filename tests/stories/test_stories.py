@@ -93,7 +93,6 @@ def test_story(told: Story, door: str, store: str, serve: Callable[..., RunningS
 
 
 def test_the_page_says_of_each_mark_what_it_means() -> None:
-    """And of no other."""
     assert re.findall(r"^\| `SQS: ([^`]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE) == list(SQS_ONLY)
 
 
@@ -259,7 +258,6 @@ def test_claim_story_through_the_port(told: Story, store: str, place: Callable[[
 @pytest.mark.parametrize("store", CLAIM_SERVED)
 @pytest.mark.parametrize("told", [told for told in CLAIM_STORIES if told not in RESTARTED], ids=name)
 def test_claim_story(told: Story, store: str, serve: Callable[[str], RunningServer]) -> None:
-    """The same over HTTP."""
     server = serve(store)
     with ExitStack() as closing:
         teller = HttpTeller(server)

@@ -35,7 +35,6 @@ class Waiter:
         self._timer: Timer | None = None
 
     def ask(self) -> None:
-        """Receive now."""
         self._host.engine.submit(self._command, self._answered)
 
     def _answered(self, answer: Any) -> None:
@@ -63,7 +62,6 @@ class Waiter:
             self._look_again(min(self._ends_at_ms, due_ms))
 
     def leave(self) -> None:
-        """Wait no longer."""
         if self in self._line:
             self._line.remove(self)
         if self._timer is not None:
@@ -84,7 +82,6 @@ class EngineTeller:
         self._lines: dict[str, list[Waiter]] = {}
 
     def counts(self, queue: str) -> story.Counts:
-        """Return the counters of a queue."""
         return self._host.counts(full(queue))
 
     def finish(self) -> None:
@@ -93,7 +90,6 @@ class EngineTeller:
 
     @singledispatchmethod
     def tell(self, action: Any) -> None:
-        """Execute one step."""
         raise NotImplementedError(action)
 
     @tell.register

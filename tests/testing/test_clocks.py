@@ -86,7 +86,6 @@ class Sleeper:
     """A thread that sleeps from instant to instant and notes when it woke; ``None`` sleeps until it is rung."""
 
     def __init__(self, clock: SteppedClock, *instants: float | None) -> None:
-        """Begin to sleep."""
         self.woken: list[float] = []
         self._clock = clock
         self._instants = instants

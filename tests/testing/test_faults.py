@@ -251,12 +251,10 @@ def test_a_poll_whose_client_gave_up_takes_nothing(veilmq_server: RunningServer,
 
 
 def send(sqs: Any, queue: RunningQueue, *bodies: str) -> Any:
-    """Send a batch; ids are the bodies."""
     return sqs.send_message_batch(QueueUrl=queue.url, Entries=[{"Id": body, "MessageBody": body} for body in bodies])
 
 
 def ids(entries: list[dict[str, Any]]) -> list[str]:
-    """Return the ids of entries of an answer."""
     return [entry["Id"] for entry in entries]
 
 
@@ -297,7 +295,6 @@ def test_a_delete_that_did_not_happen(veilmq_server: RunningServer, queue: Runni
 
 
 def test_a_batch_that_did_not_happen(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
-    """Each of its entries is answered as done."""
     send(veilmq_boto3, queue, "a")
     (held,) = veilmq_boto3.receive_message(QueueUrl=queue.url)["Messages"]
     veilmq_server.faults.script("DeleteMessageBatch", faults.IGNORED)

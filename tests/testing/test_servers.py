@@ -21,7 +21,6 @@ class Waiting:
     """A long poll in a thread of its own."""
 
     def __init__(self, server: RunningServer, url: str, *, wait_s: int = 20) -> None:
-        """Ask, and return once the server has parked it."""
         self._answers: list[list[str]] = []
         self._thread = threading.Thread(target=self._ask, args=(boto.client(server.endpoint), url, wait_s))
         waiting = server.parked

@@ -52,7 +52,6 @@ HARNESS = {
 
 
 def is_public(name: str) -> bool:
-    """Return whether a module, or a name in one, is public."""
     package, _, last = name.rpartition(".")
     if name in EXPORTING or name == "veilmq.__version__":
         return True

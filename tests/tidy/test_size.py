@@ -41,7 +41,6 @@ def functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]
 
 
 def too_long(source: Module) -> dict[str, int]:
-    """Return name → lines of the module and of its functions where they exceed their limits."""
     sizes = {}
     lines = len(source.text.splitlines())
     if lines > MODULE_LINES_MAX:
@@ -54,7 +53,6 @@ def too_long(source: Module) -> dict[str, int]:
 
 
 def changed(name: str, stated: int, present: int) -> str | None:
-    """Return what is wrong between a total as it is stated and as it is."""
     if present > stated:
         return f"{name}: grew from {stated} to {present}; a change that adds says what it replaces"
     if present < stated * (1 - SLACK):
@@ -71,7 +69,6 @@ def test_functions_and_modules_are_short() -> None:
 
 
 def test_totals_only_fall() -> None:
-    """Files and lines of src."""
     texts = [source.text for source in modules(under=SRC)]
     sql = sum(file.read_text(encoding="utf-8").count("\n") for file in SRC.rglob("*.sql"))
     present = {"files": len(texts), "lines": sum(text.count("\n") for text in texts), "lines of SQL": sql}

@@ -129,7 +129,6 @@ def names(path: str, text: str, *, forbidden: Collection[str] = FORBIDDEN) -> It
 
 
 def tracked() -> list[str]:
-    """Return the path of every file that git tracks, from the root."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
     return [path for path in listed.stdout.split("\0") if path and (ROOT / path).is_file()]
 

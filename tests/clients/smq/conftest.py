@@ -44,7 +44,6 @@ def queue(account: Account) -> Queue:
 
 @contextmanager
 def account_at(server: RunningServer) -> Iterator[Account]:
-    """Yield an account of the SDK at a server."""
     account = Account(server.endpoint, "any", "any")
     try:
         yield account

@@ -29,17 +29,14 @@ class Raw(NamedTuple):
         return self.text("Code")
 
     def text(self, name: str) -> str:
-        """Return the text of the one element of that name."""
         (text,) = self.texts(name)
         return text
 
     def texts(self, name: str) -> list[str]:
-        """Return the texts of all elements of that name."""
         return re.findall(_ELEMENT.format(name), self.body)
 
 
 def ask(server: RunningServer, method: str, target: str, body: str = "", *headers: str, host: str = "h:1") -> Raw:
-    """Send one request on a connection of its own."""
     lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", VERSION, f"Content-Length: {len(body.encode())}", *headers]
     request = "\r\n".join([*lines, "Connection: close", "", body])
     place = urlsplit(server.endpoint)

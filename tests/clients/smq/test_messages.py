@@ -138,7 +138,6 @@ def test_a_message_that_its_queue_delays_has_a_handle_too(queue: Queue) -> None:
 
 
 def test_the_sender_of_a_delayed_message_can_call_it_off(queue: Queue, server: RunningServer) -> None:
-    """With the handle of its send, while it is delayed, and once."""
     handle = queue.send_message(Message("m", 60)).receipt_handle
     server.advance(59_999)
     queue.delete_message(handle)
@@ -365,7 +364,6 @@ TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def text(value: str) -> MessageSystemPropertyValue:
-    """Return a system property."""
     return MessageSystemPropertyValue(SystemPropertyType.STRING, value)
 
 

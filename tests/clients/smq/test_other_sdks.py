@@ -90,7 +90,6 @@ Do = Callable[..., Answer]
 
 @pytest.fixture(params=SDKS)
 def do(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Do]:
-    """Ask as one SDK does: method, path, parameters, and the inner XML of a root."""
     sdk = SDKS[request.param]
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
         connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=60)
@@ -186,7 +185,6 @@ class Reader:
     """A reply as the SDK walks it: behind a property's name it takes the next node, whatever that is, for its text."""
 
     def __init__(self, body: str) -> None:
-        """Begin at its first node."""
         self._events: Iterator[Any] = iter(pulldom.parseString(body))
         self.kind, self.name, self.text = "", "", ""
 

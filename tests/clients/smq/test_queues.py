@@ -26,7 +26,6 @@ DEFAULTS = {
 
 
 def settable(queue: Queue) -> dict[str, object]:
-    """Return the attributes of a queue that can be set."""
     told = vars(queue.get_attributes())
     return {name: told[name] for name in DEFAULTS}
 
@@ -119,7 +118,6 @@ def test_a_deleted_queue_is_gone_with_its_messages_and_can_be_made_again_at_once
 
 
 def test_counters_follow_messages(queue: Queue) -> None:
-    """Active, inactive, delayed."""
     queue.batch_send_message([Message("a"), Message("b"), Message("c", 60)])
     assert counts(queue) == (2, 0, 1)
     queue.receive_message()
@@ -160,7 +158,6 @@ def test_names_that_no_queue_can_have_are_refused(account: Account, name: str, c
 
 
 def test_every_operation_names_a_queue_that_is_not_there(account: Account) -> None:
-    """But for those that make it, and that delete it."""
     queue = account.get_queue("none")
     for operation in (
         queue.get_attributes,
@@ -242,7 +239,6 @@ def test_a_message_is_hidden_for_30_seconds_where_nobody_says_otherwise(queue: Q
 
 @pytest.mark.parametrize("timeout_s", [1, TWELVE_HOURS_S])
 def test_a_queue_hides_for_one_second_to_twelve_hours(account: Account, server: RunningServer, timeout_s: int) -> None:
-    """As it was made."""
     queue = account.get_queue("jobs")
     queue.create(QueueMeta(vis_timeout=timeout_s))
     queue.send_message(Message("m"))

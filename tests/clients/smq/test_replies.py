@@ -21,7 +21,6 @@ NEVER = "AQAAAAEAAAIAAAAAAPuBVx0AAAABAAABi8_l3TB1KCTg3C5MBhAY"
 
 @pytest.fixture
 def server(veilmq_server: RunningServer) -> RunningServer:
-    """A server with a queue."""
     assert ask(veilmq_server, "PUT", "/queues/q").status == 201
     return veilmq_server
 
@@ -52,7 +51,6 @@ def test_an_error_has_its_four_elements_and_the_id_of_its_header(server: Running
 
 
 def test_ids_of_requests_differ(server: RunningServer) -> None:
-    """All of them."""
     heads = [ask(server, "GET", "/queues/q").head for _ in range(3)]
     assert len({re.findall(rb"x-mns-request-id: (\w+)", head)[0] for head in heads}) == 3
 

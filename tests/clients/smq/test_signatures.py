@@ -31,7 +31,6 @@ def opened(server: RunningServer, key: str = "AKIDOWNER", *, secret: str = "", t
 
 
 def code(server: RunningServer, key: str = "AKIDOWNER", *, secret: str = "", token: str = "") -> str:
-    """Return the code with which a listing is refused."""
     with opened(server, key, secret=secret, token=token) as account, pytest.raises(MNSServerException) as caught:
         account.list_queue()
     return str(caught.value.type)

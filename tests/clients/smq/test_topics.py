@@ -52,7 +52,6 @@ def endpoint(name: str = "jobs", account: str = OWNER) -> str:
 
 
 def subscribe(topic: Topic, name: str = "s", at: str = "", **meta: str) -> Subscription:
-    """Return a subscription that was made."""
     made = topic.get_subscription(name)
     made.subscribe(SubscriptionMeta(at or endpoint(), **meta))
     return made
@@ -64,7 +63,6 @@ def refused(code: str) -> "pytest.RaisesExc[MNSServerException]":
 
 
 def received(queue: Queue) -> Message:
-    """Receive a message and delete it."""
     got = queue.receive_message()
     queue.delete_message(got.receipt_handle)
     return got
