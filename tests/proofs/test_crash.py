@@ -33,6 +33,7 @@ import pytest
 from pyarrow import dataset
 
 from tests.client.traffic import drained, send
+from tests.proofs.ledger import NodesCaller, Refused, SqsCaller, Unreached
 from tests.proofs.loads import (
     BACK,
     DEAD,
@@ -42,12 +43,8 @@ from tests.proofs.loads import (
     Callers,
     Load,
     Mover,
-    NodesCaller,
     OrderedLoad,
-    Refused,
     Source,
-    SqsCaller,
-    Unreached,
     counts,
     drain,
     now_s,

@@ -19,8 +19,8 @@ import pytest
 
 from tests.client.traffic import drained
 from tests.conftest import EVERYTHING
-from tests.proofs.ledger import Ledger
-from tests.proofs.loads import TIMEOUT_S, Callers, Load, SqsCaller, drain, now_s
+from tests.proofs.ledger import Ledger, SqsCaller
+from tests.proofs.loads import TIMEOUT_S, Callers, Load, drain, now_s
 from tests.proofs.served import Served
 from veilmq.client import HttpQueueClient
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder, url_of

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.proofs.forking import Forked, run
-from tests.proofs.ledger import GroupOrder, Ledger, Receipt
-from tests.proofs.loads import Unanswered, Unreached
+from tests.proofs.ledger import GroupOrder, Ledger, Receipt, Unanswered, Unreached
 
 
 @pytest.fixture

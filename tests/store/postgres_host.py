@@ -21,6 +21,7 @@ from tests.store.host import RESTLESS as RESTLESS_FOLDER
 from tests.store.host import Host, hosting
 from veilmq.core.receipts import KEY_BYTES
 from veilmq.server.stores import copy_store
+from veilmq.store.copying import CopyRefused
 from veilmq.store.port import Finding
 from veilmq.store.postgres import PostgresOptions, Shards
 from veilmq.store.postgres.engine import PostgresEngine
@@ -85,6 +86,8 @@ async def _disconnect(url: str) -> None:
 
 # A host on a real PostgreSQL: the server comes from a wheel, and its clock is the test's.
 
+
+__all__ = ["CopyRefused"]  # beside what is defined here
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ import pytest
 import urllib3
 
 from tests.conftest import EVERYTHING, need
-from tests.proofs.loads import Refused, SqsCaller
+from tests.proofs.ledger import Refused, SqsCaller
 from tests.proofs.served import ServedFolder
 from tests.server.keys import SECRETS, written
 from veilmq.client import SigningKey
