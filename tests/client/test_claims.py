@@ -239,10 +239,10 @@ def test_a_slow_publication_is_waited_for(publishing: RunningServer, jobs: Publi
     jobs.stage("w", batch=0, attempt="a", part=0, messages=rows(*"abcdefghijklmnopqrst"))
     began_ms = publishing.clock.now_ms()
     with ThreadPoolExecutor(1) as thread:
-        publishing = thread.submit(jobs.publish, "w", batch=0, attempts=[("a", 20)], messages_per_s_max=20)
-        while not publishing.done():
+        slow = thread.submit(jobs.publish, "w", batch=0, attempts=[("a", 20)], messages_per_s_max=20)
+        while not slow.done():
             publishing.advance(10)
-    assert publishing.result() == Published(messages=20)
+    assert slow.result() == Published(messages=20)
     assert publishing.clock.now_ms() - began_ms >= 900
 
 

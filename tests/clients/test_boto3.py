@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -74,18 +73,6 @@ def test_a_handle_in_the_alphabet_of_before_still_acts(sqs: Any, url: str, serve
         sqs.delete_message(QueueUrl=url, ReceiptHandle=old[0][:-1] + ("A" if old[0][-1] != "A" else "B"))
 
 
-def test_the_seeds_example_hidden_until_second_25(sqs: Any, server: RunningServer) -> None:
-    url = sqs.create_queue(QueueName="seed", Attributes={"VisibilityTimeout": "60"})["QueueUrl"]
-    sqs.send_message(QueueUrl=url, MessageBody="m")
-    (message,) = sqs.receive_message(QueueUrl=url)["Messages"]
-    server.advance(15_000)
-    sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=10)
-    server.advance(9_999)
-    assert _bodies(sqs.receive_message(QueueUrl=url)) == []
-    server.advance(1)
-    assert _bodies(sqs.receive_message(QueueUrl=url)) == ["m"]
-
-
 def test_batches_succeed_and_fail_entry_by_entry(sqs: Any, url: str) -> None:
     entries = [{"Id": str(number), "MessageBody": f"m{number}"} for number in range(9)]
     reply = sqs.send_message_batch(QueueUrl=url, Entries=[*entries, {"Id": "bad", "MessageBody": "\x00"}])
@@ -147,35 +134,6 @@ def test_queues_are_listed_by_pages_described_changed_purged_and_deleted(sqs: An
     sqs.delete_queue(QueueUrl=urls[2])
     with pytest.raises(sqs.exceptions.QueueDoesNotExist):
         sqs.get_queue_url(QueueName="page-2")
-
-
-def test_setting_attributes_leaves_leases_in_flight_alone(sqs: Any, url: str, server: RunningServer) -> None:
-    sqs.send_message(QueueUrl=url, MessageBody="m")
-    sqs.receive_message(QueueUrl=url)
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "5"})
-    server.advance(29_999)
-    assert _bodies(sqs.receive_message(QueueUrl=url)) == []
-    server.advance(1)
-    assert _bodies(sqs.receive_message(QueueUrl=url)) == ["m"]
-    server.advance(5_000)
-    assert _bodies(sqs.receive_message(QueueUrl=url, VisibilityTimeout=100)) == ["m"]
-    server.advance(100_000)
-    assert _bodies(sqs.receive_message(QueueUrl=url)) == ["m"]  # the queue's own timeout again
-    server.advance(5_000)
-    assert _bodies(sqs.receive_message(QueueUrl=url)) == ["m"]
-
-
-def test_delays_of_message_and_queue(sqs: Any, url: str, server: RunningServer) -> None:
-    sqs.send_message(QueueUrl=url, MessageBody="later", DelaySeconds=900)
-    assert _counts(sqs, url) == (0, 0, 1)
-    server.advance(899_999)
-    assert _bodies(sqs.receive_message(QueueUrl=url)) == []
-    server.advance(1)
-    assert _bodies(sqs.receive_message(QueueUrl=url)) == ["later"]
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "10"})
-    sqs.send_message(QueueUrl=url, MessageBody="by the queue")
-    sqs.send_message(QueueUrl=url, MessageBody="at once", DelaySeconds=0)
-    assert _bodies(sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10)) == ["at once"]
 
 
 @pytest.mark.parametrize(
@@ -243,16 +201,6 @@ def test_invalid_values(sqs: Any, url: str, call: Any) -> None:
     assert caught.value.response["Error"]["Code"] == "InvalidParameterValue"
 
 
-def test_a_long_poll_gets_a_message_that_is_sent_while_it_waits(sqs: Any, url: str, server: RunningServer) -> None:
-    with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(sqs.receive_message, QueueUrl=url, WaitTimeSeconds=20)
-        while server.parked == 0:
-            assert not waiting.done(), "the poll ended before anything was sent"
-        assert server.parked == 1
-        sqs.send_message(QueueUrl=url, MessageBody="now")
-        assert _bodies(waiting.result(timeout=60)) == ["now"]
-
-
 def test_a_body_of_exactly_one_mebibyte_and_every_legal_character(sqs: Any, url: str) -> None:
     body = "x" * 1_048_576
     sqs.send_message(QueueUrl=url, MessageBody=body)
@@ -272,11 +220,6 @@ def fifo(sqs: Any) -> str:
     return str(sqs.create_queue(QueueName="jobs.fifo", Attributes=attributes)["QueueUrl"])
 
 
-def bodies(reply: Any) -> list[str]:
-    """Return the bodies of a receive, in order."""
-    return [message["Body"] for message in reply.get("Messages", [])]
-
-
 def test_order_within_groups_and_a_group_that_waits(sqs: Any, fifo: str) -> None:
     """As many of a group as there are, none while one is in flight, the others meanwhile."""
     numbers = []
@@ -286,40 +229,14 @@ def test_order_within_groups_and_a_group_that_waits(sqs: Any, fifo: str) -> None
     assert numbers == sorted(numbers)
     assert {len(number) for number in numbers} == {20}
     first = sqs.receive_message(QueueUrl=fifo, MaxNumberOfMessages=2, MessageSystemAttributeNames=["All"])
-    assert bodies(first) == ["a1", "a2"]
+    assert _bodies(first) == ["a1", "a2"]
     attributes = first["Messages"][0]["Attributes"]
     assert (attributes["MessageGroupId"], attributes["SequenceNumber"]) == ("a", numbers[0])
     assert attributes["MessageDeduplicationId"] == hashlib.sha256(b"a1").hexdigest()
-    assert bodies(sqs.receive_message(QueueUrl=fifo, MaxNumberOfMessages=10)) == ["b1"]
+    assert _bodies(sqs.receive_message(QueueUrl=fifo, MaxNumberOfMessages=10)) == ["b1"]
     for message in first["Messages"]:
         sqs.delete_message(QueueUrl=fifo, ReceiptHandle=message["ReceiptHandle"])
-    assert bodies(sqs.receive_message(QueueUrl=fifo, MaxNumberOfMessages=10)) == ["a3"]
-
-
-def test_a_duplicate_is_answered_as_the_first_one_was(sqs: Any, fifo: str, server: RunningServer) -> None:
-    """For five minutes, also when the first one is deleted."""
-    message = {"QueueUrl": fifo, "MessageBody": "m", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
-    sent = sqs.send_message(**message)
-    (received,) = sqs.receive_message(QueueUrl=fifo)["Messages"]
-    sqs.delete_message(QueueUrl=fifo, ReceiptHandle=received["ReceiptHandle"])
-    server.advance(299_999)
-    again = sqs.send_message(**message | {"MessageBody": "other"})
-    assert (again["MessageId"], again["SequenceNumber"]) == (sent["MessageId"], sent["SequenceNumber"])
-    assert bodies(sqs.receive_message(QueueUrl=fifo)) == []
-    server.advance(1)
-    new = sqs.send_message(**message)
-    assert new["MessageId"] != sent["MessageId"]
-    assert new["SequenceNumber"] > sent["SequenceNumber"]
-    assert bodies(sqs.receive_message(QueueUrl=fifo)) == ["m"]
-
-
-def test_a_lost_answer_is_asked_for_again(sqs: Any, fifo: str) -> None:
-    """With the same attempt id: the same messages and the same handles."""
-    sqs.send_message(QueueUrl=fifo, MessageBody="m", MessageGroupId="g")
-    asked = {"QueueUrl": fifo, "ReceiveRequestAttemptId": "one", "AttributeNames": ["ApproximateReceiveCount"]}
-    first, again = sqs.receive_message(**asked), sqs.receive_message(**asked)
-    assert again["Messages"] == first["Messages"]
-    assert bodies(sqs.receive_message(**asked | {"ReceiveRequestAttemptId": "two"})) == []
+    assert _bodies(sqs.receive_message(QueueUrl=fifo, MaxNumberOfMessages=10)) == ["a3"]
 
 
 @pytest.mark.parametrize("receive_again", [False, True], ids=["expired", "superseded"])
@@ -331,7 +248,7 @@ def test_a_receipt_whose_time_is_over_does_nothing(
     (received,) = sqs.receive_message(QueueUrl=fifo)["Messages"]
     server.advance(30_000)
     if receive_again:
-        assert bodies(sqs.receive_message(QueueUrl=fifo, VisibilityTimeout=0)) == ["m"]
+        assert _bodies(sqs.receive_message(QueueUrl=fifo, VisibilityTimeout=0)) == ["m"]
     of = {"QueueUrl": fifo, "ReceiptHandle": received["ReceiptHandle"]}
     entry = {"Id": "a", "ReceiptHandle": received["ReceiptHandle"]}
     calls: list[Callable[[], object]] = [
@@ -345,7 +262,7 @@ def test_a_receipt_whose_time_is_over_does_nothing(
     deleted = sqs.delete_message_batch(QueueUrl=fifo, Entries=[entry])
     changed = sqs.change_message_visibility_batch(QueueUrl=fifo, Entries=[entry | {"VisibilityTimeout": 9}])
     assert [each["Code"] for reply in (deleted, changed) for each in reply["Failed"]] == ["InvalidParameterValue"] * 2
-    assert bodies(sqs.receive_message(QueueUrl=fifo)) == ["m"]
+    assert _bodies(sqs.receive_message(QueueUrl=fifo)) == ["m"]
 
 
 def test_an_entry_with_a_delay_fails_alone(sqs: Any) -> None:
@@ -380,7 +297,7 @@ def test_the_id_of_a_dead_letter_is_its_deduplication_id(sqs: Any, fifo: str) ->
     alive = sqs.receive_message(QueueUrl=fifo, **asked)["Messages"]
     given = [message["Attributes"]["MessageDeduplicationId"] for message in alive]
     assert given == ["d", hashlib.sha256(b"b").hexdigest()]
-    assert bodies(sqs.receive_message(QueueUrl=fifo, **asked)) == []
+    assert _bodies(sqs.receive_message(QueueUrl=fifo, **asked)) == []
     letters = sqs.receive_message(QueueUrl=dead, **asked)["Messages"]
     assert [message["MessageId"] for message in letters] == [each["MessageId"] for each in sent]
     for message in letters:
@@ -465,14 +382,6 @@ def test_each_message_is_hidden_for_the_timeout_of_its_kind_and_longer_when_it_c
     assert arrivals(sqs, url, server, 4, 1, 54, 1, 4, 1) == ["mail video", "", "mail", "", "video", "", "mail"]
     server.advance(60_000)
     assert arrivals(sqs, url, server, 6, 1, VisibilityTimeout=7) == ["video mail", "", "mail video"]
-
-
-def test_a_group_of_a_fifo_queue_waits_for_the_longest(sqs: Any, server: RunningServer) -> None:
-    """And goes on in order."""
-    attributes = {"FifoQueue": "true", "VeilmqVisibilityRules": RULES}
-    url = sqs.create_queue(QueueName="ruled.fifo", Attributes=attributes)["QueueUrl"]
-    send(sqs, url, "video", "mail", MessageGroupId="g")
-    assert arrivals(sqs, url, server, 5, 54, 1) == ["video mail", "", "", "video mail"]
 
 
 def test_what_is_no_routing_table_is_refused(sqs: Any, url: str) -> None:

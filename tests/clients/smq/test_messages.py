@@ -196,15 +196,6 @@ def test_a_peek_changes_nothing(queue: Queue, server: RunningServer) -> None:
     assert (seen.message_body, seen.dequeue_count, seen.first_dequeue_time) == ("a", 1, got.first_dequeue_time)
 
 
-def test_a_receive_waits_for_a_message(queue: Queue, second: Queue, server: RunningServer) -> None:
-    """A message that is sent meanwhile is its answer."""
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(second.receive_message_with_str_body, 30)
-        server.wait_parked()
-        queue.send_message(Message("m"))
-        assert waiting.result(60).message_body == "m"
-
-
 @pytest.mark.parametrize("asked_s", [-1, 30])
 def test_a_receive_that_waited_in_vain_is_told_that_there_is_nothing(
     asked_s: int, account: Account, queue: Queue, second: Queue, server: RunningServer

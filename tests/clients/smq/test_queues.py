@@ -227,16 +227,6 @@ def hidden_until(queue: Queue, server: RunningServer, at_ms: int) -> Message:
     return queue.receive_message_with_str_body()
 
 
-def test_a_message_is_hidden_for_30_seconds_where_nobody_says_otherwise(queue: Queue, server: RunningServer) -> None:
-    """Until the instant that its receive told, and not a millisecond less or more."""
-    queue.send_message(Message("m"))
-    got = queue.receive_message()
-    assert got.next_visible_time == server.clock.now_ms() + 30_000
-    again = hidden_until(queue, server, got.next_visible_time)
-    assert (again.message_id, again.dequeue_count) == (got.message_id, 2)
-    assert again.first_dequeue_time == got.first_dequeue_time
-
-
 @pytest.mark.parametrize("timeout_s", [1, TWELVE_HOURS_S])
 def test_a_queue_hides_for_one_second_to_twelve_hours(account: Account, server: RunningServer, timeout_s: int) -> None:
     queue = account.get_queue("jobs")
@@ -294,36 +284,6 @@ def test_a_change_by_0_or_43201_is_refused_and_changes_nothing(queue: Queue, ser
     hidden_until(queue, server, got.next_visible_time)
 
 
-def test_another_timeout_of_the_queue_is_for_later_receives(queue: Queue, server: RunningServer) -> None:
-    """What is in flight stays as it was."""
-    queue.batch_send_message([Message("a"), Message("b")])
-    got = queue.receive_message()
-    queue.set_attributes(QueueMeta(vis_timeout=5))
-    assert queue.receive_message().next_visible_time == server.clock.now_ms() + 5_000
-    server.advance(seconds=5)
-    assert queue.receive_message_with_str_body().message_body == "b"
-    assert got.next_visible_time == server.clock.now_ms() + 25_000
-
-
-@pytest.mark.parametrize("who", ["another consumer", "the same consumer"])
-def test_what_a_consumer_held_for_twelve_hours_when_it_died(
-    account: Account, other: Queue, server: RunningServer, who: str
-) -> None:
-    """Hidden at 43,199.999 s, received at 43,200 s: by another consumer, or by itself once it is back."""
-    queue = account.get_queue("jobs")
-    queue.create(QueueMeta(vis_timeout=TWELVE_HOURS_S))
-    queue.send_message(Message("m"))
-    got = queue.receive_message()
-    account.mns_client.close_connection()  # it dies, and says nothing
-    consumer = other if who == "another consumer" else queue
-    again = hidden_until(consumer, server, got.enqueue_time + TWELVE_HOURS_S * 1_000)
-    assert (again.message_id, again.dequeue_count) == (got.message_id, 2)
-    with refused("MessageNotExist"):
-        queue.delete_message(got.receipt_handle)
-    consumer.delete_message(again.receipt_handle)
-    assert counts(consumer) == (0, 0, 0)
-
-
 def test_what_was_never_received_cannot_be_changed(queue: Queue) -> None:
     """Its send gave no handle; a peek gives none."""
     sent = queue.send_message(Message("m"))
@@ -331,14 +291,6 @@ def test_what_was_never_received_cannot_be_changed(queue: Queue) -> None:
     assert queue.peek_message().receipt_handle == ""
     with refused("ReceiptHandleError"):
         queue.change_message_visibility(sent.message_id, 1)
-
-
-def test_a_delayed_message_can_be_changed_by_the_handle_of_its_send(queue: Queue, server: RunningServer) -> None:
-    """Only that; then it comes when the change says, and was never received."""
-    sent = queue.send_message(Message("m", 60))
-    changed = queue.change_message_visibility(sent.receipt_handle, TWELVE_HOURS_S)
-    got = hidden_until(queue, server, int(changed.next_visible_time))
-    assert got.dequeue_count == 1
 
 
 def test_a_change_issues_a_handle_and_kills_the_one_before(queue: Queue) -> None:
@@ -371,35 +323,6 @@ def test_a_handle_is_dead_at_the_instant_at_which_its_message_is_visible(queue: 
     with refused("MessageNotExist"):
         queue.change_message_visibility(second, 1)
     assert counts(queue) == (1, 0, 0)
-
-
-def test_a_handle_is_of_one_queue(account: Account, queue: Queue) -> None:
-    """On another one it is none, also on one of the same name that was made anew."""
-    other = account.get_queue("other")
-    other.create(QueueMeta())
-    queue.send_message(Message("m"))
-    handle = queue.receive_message().receipt_handle
-    for damaged in (handle[:-1] + ("A" if handle[-1] != "A" else "B"), handle + "A", "x"):
-        with refused("ReceiptHandleError"):
-            queue.delete_message(damaged)
-    with refused("ReceiptHandleError"):
-        other.delete_message(handle)
-    queue.delete()
-    queue.create(QueueMeta())
-    with refused("ReceiptHandleError"):
-        queue.delete_message(handle)
-
-
-def test_a_heartbeat_holds_a_message_for_as_long_as_it_beats(queue: Queue, server: RunningServer) -> None:
-    """Each beat with the handle of the one before, for longer than SQS would allow."""
-    queue.send_message(Message("m"))
-    handle = queue.receive_message().receipt_handle
-    for _ in range(5):
-        handle = queue.change_message_visibility(handle, TWELVE_HOURS_S).receipt_handle
-        server.advance(seconds=TWELVE_HOURS_S - 1)
-        with refused("MessageNotExist"):
-            queue.receive_message()
-    queue.delete_message(handle)
 
 
 def test_lenient_handles_are_those_of_the_same_receive() -> None:
