@@ -1,9 +1,6 @@
-"""What the tests of the console rest on: the watch, axe, the pictures, and scripts/install-browser.sh."""
+"""What the tests of the console rest on: the watch, axe, the pictures, and a browser."""
 
-import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,6 @@ from tests.console import chromium as looked_for
 from tests.console.barriers import Watch, barriers
 from tests.console.chromium import chromium
 from tests.console.pictures import FOLDER, SHOWN
-from tests.tidy.tree import ROOT
 
 ORIGIN = "http://127.0.0.1:1"  # nobody listens there: what is asked is answered by the test
 
@@ -95,74 +91,13 @@ def test_pictures_are_small() -> None:
     assert sum(sizes.values()) <= ALL_BYTES_MAX
 
 
-# scripts/install-browser.sh, on a machine without a package manager; and where a browser is looked for.
-
-
-SCRIPTS = ("scripts/install-browser.sh", "scripts/packages.sh", "tests/console/axe/package-lock.json")
-TOOLS = ("cat", "cksum", "id", "mkdir", "sh")
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A checkout with the script, and ``bin`` with the few tools that every machine has."""
-    for name in SCRIPTS:
-        there = tmp_path / name
-        there.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, there)
-    for tool in TOOLS:
-        found = shutil.which(tool)
-        assert found, tool
-        program(tmp_path / "bin" / tool, f'#!/bin/sh\nexec {found} "$@"\n')
-    program(tmp_path / "scripts/find-python.sh", "#!/bin/sh\necho bin/python\n")
-    program(tmp_path / "bin/python", "#!/bin/sh\nexit 1\n")  # as if it had found no browser
-    return tmp_path
+# Where a browser is looked for.
 
 
 def program(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     path.chmod(0o755)
-
-
-def install(checkout: Path) -> str:
-    """Run the script, which never fails; return what it complained of."""
-    done = subprocess.run(
-        [checkout / "scripts/install-browser.sh"],
-        env={**os.environ, "PATH": str(checkout / "bin")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return done.stderr
-
-
-def test_it_says_what_to_install(checkout: Path) -> None:
-    told = install(checkout)
-    assert "need Chromium or Chrome" in told
-    assert "need npm" in told
-
-
-def test_it_asks_the_package_manager_once(checkout: Path) -> None:
-    """It installs, is content with what is there then, and asks nobody the next time."""
-    calls = checkout / "calls"
-    program(checkout / "bin/apt-cache", "#!/bin/sh\n")
-    program(checkout / "bin/apt-get", f'#!/bin/sh\necho "$*" >>{calls}; echo "#!/bin/sh" >{checkout}/bin/python\n')
-    program(checkout / "bin/env", '#!/bin/sh\nshift; exec "$@"\n')
-    program(checkout / "bin/sudo", '#!/bin/sh\nshift; exec "$@"\n')
-    modules = checkout / "tests/console/axe/node_modules"
-    program(
-        checkout / "bin/npm",
-        f"#!/bin/sh\necho npm >>{calls}; mkdir -p {modules}/axe-core\n: >{modules}/axe-core/axe.min.js\n",
-    )
-    assert install(checkout) == ""
-    assert calls.read_text().splitlines() == [
-        "update -qq",
-        "install -y -qq --no-install-recommends chromium-headless-shell",
-        "npm",
-    ]
-    assert install(checkout) == ""
-    assert len(calls.read_text().splitlines()) == 3
 
 
 def test_where_a_browser_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,62 +56,71 @@ def kept(kept_store: Store) -> Iterator[Host]:
 # The ends of receipts.
 
 
-def test_a_delete_in_time(host: Host) -> None:
+Ended = tuple[str, int]
+ENDS: dict[str, tuple[str, list[Ended], tuple[int | None, int] | None]] = {
+    "not yet": ("receive 1", [], None),
+    "a delete in time": ("receive 1, wait 1234, delete 1", [("deleted", 1_234)], None),
+    "a delete again": ("receive 1, delete 1, wait 60000, delete 1", [("deleted", 0)], None),
+    "an expiry that no receive has seen": ("receive 1, wait 45000", [], None),
+    "an expiry that the next receive sees": ("receive 1, wait 45000, receive 2", [("expired", 30_000)], None),
+    "a late delete, nobody received since": (
+        "receive 1, wait 45000, delete 1 expired",
+        [("expired", 30_000), ("late_deleted", 45_000)],
+        None,
+    ),
+    "a late delete, received since": (
+        "receive 1, wait 40000, receive 2, wait 1000, delete 1 superseded, delete 1, wait 1000, delete 2",
+        [("expired", 30_000), ("late_deleted", 41_000), ("deleted", 2_000)],
+        None,
+    ),
+    "a late delete, deleted since": (
+        "receive 1, wait 40000, receive 2, delete 2, wait 60000, delete 1 gone, delete 1 gone",
+        [("expired", 30_000), ("deleted", 0), ("late_deleted", 100_000)],
+        None,
+    ),
+    "a release": ("receive 1, wait 500, change 1 0", [("nacked", 500)], None),
+    "a release, received since": (
+        "receive 1, wait 500, change 1 0, receive 2, wait 60000, delete 1",
+        [("nacked", 500)],
+        None,
+    ),
+    "a released receipt that is used again": ("receive 1, change 1 0, change 1 60, delete 1", [("nacked", 0)], None),
+    "moves of the deadline": (
+        "receive 1" + 3 * ", wait 20000, change 1 30" + ", wait 29999, delete 1",
+        [("deleted", 89_999)],
+        (3, 90_000),
+    ),
+    "a move of the deadline to where it is": ("receive 1, change 1 30, delete 1", [("deleted", 0)], (1, 30_000)),
+    "a change by an expired receipt": (
+        "receive 1, wait 40000, change 1 30, wait 1000, delete 1",
+        [("deleted", 41_000)],
+        (None, 70_000),
+    ),
+}
+"""What is done with a message → outcome and time held of each event; of the last one how often the deadline was moved,
+and the timeout from the delivery to the last deadline, where that is said."""
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_ends_of_receipts(host: Host, what: str) -> None:
+    steps, ended, moved = ENDS[what]
     host.send("a")
-    receipt = host.receive_one().receipt
-    assert outcomes(host) == []
-    host.advance(1_234)
-    host.delete(receipt)
-    assert outcomes(host) == [("deleted", 1_234)]
-
-
-def test_a_delete_again_says_nothing_more(host: Host) -> None:
-    host.send("a")
-    receipt = host.receive_one().receipt
-    host.delete(receipt)
-    host.advance(60_000)
-    host.delete(receipt)
-    assert outcomes(host) == [("deleted", 0)]
-
-
-def test_an_expiry_is_seen_by_the_next_receive(host: Host) -> None:
-    host.send("a")
-    host.receive_one()
-    host.advance(45_000)
-    assert outcomes(host) == []
-    host.receive_one()
-    assert outcomes(host) == [("expired", 30_000)]
-
-
-def test_a_late_delete_of_a_message_that_nobody_received_since(host: Host) -> None:
-    host.send("a")
-    receipt = host.receive_one().receipt
-    host.advance(45_000)
-    assert host.delete(receipt)[0].value == "expired"
-    assert outcomes(host) == [("expired", 30_000), ("late_deleted", 45_000)]
-
-
-def test_a_late_delete_of_a_message_that_was_received_since(host: Host) -> None:
-    host.send("a")
-    late = host.receive_one().receipt
-    host.advance(40_000)
-    again = host.receive_one().receipt
-    host.advance(1_000)
-    assert host.delete(late)[0].value == "superseded"
-    host.delete(late)
-    host.advance(1_000)
-    host.delete(again)
-    assert outcomes(host) == [("expired", 30_000), ("late_deleted", 41_000), ("deleted", 2_000)]
-
-
-def test_a_late_delete_of_a_message_that_another_one_deleted(host: Host) -> None:
-    host.send("a")
-    late = host.receive_one().receipt
-    host.advance(40_000)
-    host.delete(host.receive_one().receipt)
-    host.advance(60_000)
-    assert [host.delete(late)[0].value for _ in range(2)] == ["gone", "gone"]
-    assert outcomes(host) == [("expired", 30_000), ("deleted", 0), ("late_deleted", 100_000)]
+    receipts: dict[str, str] = {}
+    for verb, name, *more in map(str.split, steps.split(", ")):
+        match verb:
+            case "receive":
+                receipts[name] = host.receive_one().receipt
+            case "wait":
+                host.advance(int(name))
+            case "change":
+                host.change(receipts[name], int(more[0]))
+            case "delete":
+                (state,) = host.delete(receipts[name])
+                assert not more or state.value == more[0]
+    assert outcomes(host) == ended
+    if moved:
+        event = events_of(host)[-1]
+        assert moved in [(event.extensions, event.visibility_ms), (None, event.visibility_ms)]
 
 
 @pytest.mark.parametrize("restart", ["reopen", "crash"])
@@ -124,61 +133,6 @@ def test_a_late_delete_after_a_restart(kept: Host, restart: str) -> None:
     kept.delete(late)
     kept.delete(again)
     assert outcomes(kept) == [("expired", 30_000), ("late_deleted", 40_000), ("deleted", 0)]
-
-
-def test_a_release(host: Host) -> None:
-    host.send("a")
-    receipt = host.receive_one().receipt
-    host.advance(500)
-    host.change(receipt, 0)
-    assert outcomes(host) == [("nacked", 500)]
-    host.receive_one()
-    host.advance(60_000)
-    host.delete(receipt)
-    assert outcomes(host) == [("nacked", 500)]
-
-
-def test_a_released_receipt_that_is_used_again_has_ended_all_the_same(host: Host) -> None:
-    host.send("a")
-    receipt = host.receive_one().receipt
-    host.change(receipt, 0)
-    host.change(receipt, 60)
-    host.delete(receipt)
-    assert outcomes(host) == [("nacked", 0)]
-
-
-def test_moves_of_the_deadline_are_counted_and_the_timeout_goes_on_to_the_last(host: Host) -> None:
-    host.send("a")
-    receipt = host.receive_one().receipt
-    for _ in range(3):
-        host.advance(20_000)
-        host.change(receipt, 30)
-    host.advance(29_999)
-    host.delete(receipt)
-    (event,) = events_of(host)
-    assert (event.outcome.value, event.extensions, event.visibility_ms) == ("deleted", 3, 90_000)
-    assert event.held_ms == 89_999
-
-
-def test_a_move_of_the_deadline_to_where_it_is_counts_too(host: Host) -> None:
-    """The receipt still says the deadline then."""
-    host.send("a")
-    receipt = host.receive_one().receipt
-    host.change(receipt, 30)
-    host.delete(receipt)
-    (event,) = events_of(host)
-    assert (event.outcome.value, event.extensions, event.visibility_ms) == ("deleted", 1, 30_000)
-
-
-def test_a_change_with_an_expired_receipt_goes_on_with_it(host: Host) -> None:
-    host.send("a")
-    receipt = host.receive_one().receipt
-    host.advance(40_000)
-    host.change(receipt, 30)
-    host.advance(1_000)
-    host.delete(receipt)
-    (event,) = events_of(host)
-    assert (event.outcome.value, event.held_ms, event.visibility_ms) == ("deleted", 41_000, 70_000)
 
 
 def test_a_dead_letter(host: Host) -> None:

@@ -10,17 +10,9 @@ import pytest
 from tests.conftest import EVERYTHING
 from tests.stories.claim_story import (
     FORMS,
-    Acknowledge,
-    Claim,
     ClaimTeller,
     ClientClaims,
-    Close,
     EngineClaims,
-    Evict,
-    Look,
-    Open,
-    Read,
-    Release,
     Restart,
 )
 from tests.stories.claim_story import STORIES as CLAIM_STORIES
@@ -28,20 +20,8 @@ from tests.stories.over_http import SQS_ONLY, HttpTeller, SmqTeller
 from tests.stories.story import (
     PAGE,
     UNITS_MS,
-    Answer,
-    Change,
-    Delete,
-    Drop,
-    Handle,
-    HangUp,
-    Item,
     Poll,
     Purge,
-    Queue,
-    Receive,
-    Send,
-    SendMany,
-    Set,
     Story,
     StoryError,
     Wait,
@@ -104,74 +84,6 @@ def test_a_step_is_marked_where_smq_cannot_say_it(told: Story) -> None:
 
 
 # The language of the stories: what is in it is read, and what is not is an error, not a step left out.
-
-
-@pytest.mark.parametrize(
-    ("line", "action"),
-    [
-        pytest.param("queue jobs", Queue("jobs", {}), id="queue"),
-        pytest.param(
-            "queue jobs delay_s=5 retention_s=60", Queue("jobs", {"delay_s": 5, "retention_s": 60}), id="set-up"
-        ),
-        pytest.param(
-            "queue jobs fifo=true dead_letter_queue=failed receives_max=2",
-            Queue("jobs", {"fifo": True, "dead_letter_queue": "failed", "receives_max": 2}),
-            id="words",
-        ),
-        pytest.param("set jobs delay_s=5", Set("jobs", {"delay_s": 5}), id="set"),
-        pytest.param("send jobs a", Send("jobs", "a", None), id="send"),
-        pytest.param("send jobs a delay 5 s", Send("jobs", "a", 5), id="delay"),
-        pytest.param(
-            "send jobs a group g dedup d delay 5 s -> duplicate of b",
-            Send("jobs", "a", 5, "g", "d", "b"),
-            id="duplicate",
-        ),
-        pytest.param(
-            "send jobs a9 to a11 group g",
-            SendMany((Send("jobs", "a9", None, "g"), Send("jobs", "a10", None, "g"), Send("jobs", "a11", None, "g"))),
-            id="send-many",
-        ),
-        pytest.param(
-            "receive jobs up to 10 -> a1 to a2, b",
-            Receive("jobs", 10, None, (Item("a1", None, 1, None), Item("a2", None, 1, None), Item("b", None, 1, None))),
-            id="receive-many",
-        ),
-        pytest.param(
-            "receive jobs attempt t -> a again r1 count 2 from other",
-            Receive("jobs", 1, None, (Item("a", None, 2, None, "r1", "other"),), "t"),
-            id="attempt",
-        ),
-        pytest.param("receive jobs -> nothing", Receive("jobs", 1, None, ()), id="nothing"),
-        pytest.param("receive jobs -> lost", Receive("jobs", 1, None, None), id="lost"),
-        pytest.param(
-            "receive jobs up to 10 timeout 12 h -> a as r1 count 2 first 7 ms, b",
-            Receive("jobs", 10, 43_200, (Item("a", "r1", 2, 7), Item("b", None, 1, None))),
-            id="receive",
-        ),
-        pytest.param("delete r1 -> live", Delete(Handle("r1", False, None), "live"), id="delete"),
-        pytest.param("delete r1 on other -> invalid", Delete(Handle("r1", False, "other"), "invalid"), id="on-other"),
-        pytest.param("delete forged r1 -> invalid", Delete(Handle("r1", True, None), "invalid"), id="forged"),
-        pytest.param("change r1 10 s -> expired", Change(Handle("r1", False, None), 10, "expired"), id="change"),
-        pytest.param("change r1 0 s -> too long", Change(Handle("r1", False, None), 0, "too long"), id="too-long"),
-        pytest.param("wait 9999 ms", Wait(9_999), id="wait"),
-        pytest.param("purge jobs", Purge("jobs"), id="purge"),
-        pytest.param("purge jobs -> too soon", Purge("jobs", True), id="purged-lately"),
-        pytest.param("queue jobs -> too soon", Queue("jobs", {}, True), id="deleted-lately"),
-        pytest.param("drop jobs", Drop("jobs"), id="drop"),
-        pytest.param("poll jobs 20 s as p1", Poll("jobs", 20, "p1"), id="poll"),
-        pytest.param("poll jobs as p1", Poll("jobs", None, "p1"), id="own-wait"),
-        pytest.param("poll jobs 20 s timeout 12 h as p1", Poll("jobs", 20, "p1", 43_200), id="poll-with-timeout"),
-        pytest.param("answer p1 -> not yet", Answer("p1", "not yet"), id="not-yet"),
-        pytest.param("answer p1 -> no queue", Answer("p1", "no queue"), id="no-queue"),
-        pytest.param("answer p1 -> a", Answer("p1", (Item("a", None, 1, None),)), id="answer"),
-        pytest.param("hang up p1", HangUp("p1"), id="hang-up"),
-    ],
-)
-def test_every_step_is_read(line: str, action: object) -> None:
-    """Each form of each step, with the counters behind it."""
-    (step,) = read([f"{line}  | 1 2 3 / 0 0 0"])
-    assert step.action == action
-    assert step.counts == ((1, 2, 3), (0, 0, 0))
 
 
 @pytest.mark.parametrize(
@@ -289,36 +201,6 @@ def test_story_of_a_restart(told: Story, store: str, place: Callable[[str], Plac
 
 
 # The language of the stories about claims: what is in it is read, and what is not is an error.
-
-
-@pytest.mark.parametrize(
-    ("line", "action"),
-    [
-        ("open s on jobs -> epoch 2", Open("s", "jobs", "", False, None, None, 2)),
-        (
-            "open s on jobs consumer c takeover lease 5 s hold 1 h -> taken",
-            Open("s", "jobs", "c", True, 3_600, 5, "taken"),
-        ),
-        ("claim s 1 -> nothing", Claim("s", 1, 100, None, None, (0, 0, False))),
-        ("claim s 1 up to 3 shards of 2 epoch 4 -> fenced", Claim("s", 1, 3, 2, 4, "fenced")),
-        ("claim s 1 -> 1 message again", Claim("s", 1, 100, None, None, (1, 1, True))),
-        ("claim s 1 -> 3 messages in 2 shards", Claim("s", 1, 100, None, None, (3, 2, False))),
-        ("read s 1 shard 2 -> a count 2", Read("s", 1, 2, (Item("a", None, 2, None),))),
-        ("read s 1 -> lost", Read("s", 1, 0, "lost")),
-        ("beat s epoch 1 -> fenced", Look("s", True, 1, "fenced")),
-        ("show s -> alive, 0 of 1: 1 open", Look("s", False, None, "alive, 0 of 1: 1 open")),
-        ("acknowledge s 2 -> 2 lost 1, 2", Acknowledge("s", 2, None, (2, (1, 2)))),
-        ("acknowledge s 2 epoch 1 -> gap", Acknowledge("s", 2, 1, "gap")),
-        ("release s 1", Release("s", 1, None)),
-        ("evict s 1 a -> not claimed", Evict("s", 1, "a", "not claimed")),
-        ("close s -> unknown", Close("s", "unknown")),
-        ("restart", Restart()),
-    ],
-    ids=lambda each: each if isinstance(each, str) else "",
-)
-def test_a_line_is_a_step(line: str, action: object) -> None:
-    (step,) = read([f"{line} | 0 0 0"], FORMS)
-    assert step.action == action
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from veilmq.store.named_queries import load, shared
 BYTES_MAX = 200_000
 TEMPLATES = SRC / "veilmq/console/templates"
 VENDOR = FOLDER / "vendor"
+PINS = [*(ROOT / "tests/clients/python").glob("*.txt"), *(ROOT / "tests").glob("*/*/package-lock.json")]
 ROW = re.compile(r"^\| (?P<file>[\w.-]+) \|.*, (?P<licence>[\w.-]+) \| (?P<sha256>[0-9a-f]{64}) \|$", re.MULTILINE)
 
 
@@ -59,6 +60,14 @@ def test_no_page_has_scripts_or_styles_of_its_own() -> None:
         for match in wrong.finditer(path.read_text(encoding="utf-8"))
     ]
     assert found == []
+
+
+def test_pins_of_other_packages_name_no_registry() -> None:
+    assert PINS
+    for pins in PINS:
+        text = pins.read_text(encoding="utf-8")
+        assert "://" not in text, pins
+        assert '"resolved"' not in text, pins
 
 
 # The Makefile names tests that are there.
