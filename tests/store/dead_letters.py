@@ -15,16 +15,8 @@ LONG_S = 1_209_600
 
 
 def pair(host: Host, *, receives_max: int = 2, **settings: SettingValue) -> None:
-    create(host, DEAD, **settings)
-    create(host, QUEUE, dead_letter_queue=DEAD, receives_max=receives_max, **settings)
-
-
-def create(host: Host, name: str, **settings: SettingValue) -> None:
-    host.do(commands.CreateQueue(queue=name, settings=settings))
-
-
-def change(host: Host, name: str, **settings: SettingValue) -> None:
-    host.do(commands.SetQueue(queue=name, settings=settings))
+    host.create(DEAD, **settings)
+    host.create(dead_letter_queue=DEAD, receives_max=receives_max, **settings)
 
 
 def wear_out(host: Host, times: int, queue: str = QUEUE) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from veilmq.core import commands, results
-from veilmq.core.commands import Command, NewMessage, VisibilityChange
+from veilmq.core.commands import Command, NewMessage, SendTerms, VisibilityChange
 from veilmq.core.events import CountEvents, EventCounts, EventPage, PlanExport, ReadEvents, ReceiptClosed, decode
 from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
 from veilmq.core.properties import Attribute, Properties, encode
@@ -158,6 +158,20 @@ class Host:
     def create(self, queue: str = QUEUE, **settings: SettingValue) -> results.QueueView:
         view: results.QueueView = self.do(commands.CreateQueue(queue=queue, settings=settings))
         return replace(view, is_new=False)
+
+    def put(self, *new: NewMessage, queue: str = QUEUE, terms: SendTerms | None = None) -> list[Any]:
+        """Return what one command answers that sends these messages."""
+        answers: list[Any] = self.do(commands.Send(queue=queue, messages=new, terms=terms))
+        return answers
+
+    def set_queue(self, queue: str = QUEUE, **settings: SettingValue) -> None:
+        self.do(commands.SetQueue(queue=queue, settings=settings))
+
+    def purge(self, queue: str = QUEUE) -> None:
+        self.do(commands.PurgeQueue(queue=queue))
+
+    def drop(self, queue: str = QUEUE) -> None:
+        self.do(commands.DeleteQueue(queue=queue))
 
     def send(self, *bodies: str, queue: str = QUEUE, delay_s: int | None = None, priority: int = 8) -> None:
         messages = tuple(message(body, delay_s=delay_s, priority=priority) for body in bodies)

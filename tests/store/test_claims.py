@@ -219,8 +219,7 @@ def check_groups(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo)
     open_source(host)
     for number in range(40):
-        new = message(f"{number % 7}-{number:02}", group=str(number % 7), dedup_id=str(number))
-        host.do(commands.Send(queue=QUEUE, messages=(new,)))
+        host.put(message(f"{number % 7}-{number:02}", group=str(number % 7), dedup_id=str(number)))
     bound = claim_whole(host, 1, 40, shard_messages=10)
     assert (bound.messages, bound.shards) == (40, 4)
     homes: dict[str, list[tuple[int, str]]] = {}
@@ -281,7 +280,7 @@ STATES: dict[str, Callable[[Host], object]] = {
     "open": claim,
     "lost": lambda host: (claim(host), host_ends_hold(host)),
     "released": lambda host: (claim(host), host.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))),
-    "purged": lambda host: (claim(host), host.do(commands.PurgeQueue(queue=QUEUE))),
+    "purged": lambda host: (claim(host), host.purge()),
     "acknowledged": lambda host: (claim(host), acknowledge(host, 1)),
 }
 COMMANDS: dict[str, Command] = {
@@ -397,8 +396,7 @@ def test_a_claim_is_no_longer_than_its_bytes(sliced: Host, size_bytes: int, fifo
         sliced.create()
     for place in range(count):
         group, dedup_id = (f"g{place}", str(place)) if fifo else (None, None)
-        long = message("x" * size_bytes, group=group, dedup_id=dedup_id)
-        sliced.do(commands.Send(queue=QUEUE, messages=(long,)))
+        sliced.put(message("x" * size_bytes, group=group, dedup_id=dedup_id))
     open_source(sliced)
     bound: list[int] = []
     number = 0
@@ -471,8 +469,7 @@ def test_the_quota_counts_leases_alone(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo, in_flight_max=2)
     open_source(host)
     for number in range(8):
-        new = message(str(number), group=str(number) if fifo else None, dedup_id=str(number))
-        host.do(commands.Send(queue=QUEUE, messages=(new,)))
+        host.put(message(str(number), group=str(number) if fifo else None, dedup_id=str(number)))
     host.receive(1, timeout_s=0)
     assert claim(host, 1, 4).messages == 4
     assert len(host.receive(10)) == 2
@@ -529,14 +526,13 @@ def test_a_claim_passes_over_what_retention_has_ended(host: Host, kind: str) -> 
             message("old", group=None if kind == "returned" else f"g{number}", dedup_id=f"{number}")
             for number in range(start, start + 500)
         ]
-        host.do(commands.Send(queue=QUEUE, messages=tuple(old)))
+        host.put(*old)
     host.receive(2_499, timeout_s=1)
     host.receive(1, timeout_s=900 if kind == "fifo" else 1)
     host.advance(60_000)
-    new = message("young", group="g2499" if kind == "fifo" else None, dedup_id="young")
-    host.do(commands.Send(queue=QUEUE, messages=(new,)))
+    host.put(message("young", group="g2499" if kind == "fifo" else None, dedup_id="young"))
     open_source(host)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    host.set_queue(retention_s=60)
     assert claim_whole(host).messages == 1
     assert bodies(read(host)) == ["young"]
 
@@ -573,8 +569,7 @@ def test_a_group_stays_blocked_by_what_is_left_of_it_in_a_claim(kept: Host) -> N
 
 
 def send_to_group(host: Host, *texts: str) -> None:
-    messages = tuple(message(text, group=text[0], dedup_id=text) for text in texts)
-    host.do(commands.Send(queue=QUEUE, messages=messages))
+    host.put(*(message(text, group=text[0], dedup_id=text) for text in texts))
 
 
 def test_what_comes_back_to_a_group_comes_in_its_order(sliced: Host) -> None:
@@ -595,14 +590,14 @@ def test_the_counters_of_a_purged_lane_do_without_its_claims(kept: Host) -> None
     kept.receive(1_500, timeout_s=0)
     open_source(kept)
     claim_whole(kept, 1, 1_500)
-    kept.do(commands.PurgeQueue(queue=QUEUE))
+    kept.purge()
     kept.crash()
     kept.check()
 
 
 def test_the_deletion_of_the_queue_ends_its_sources(jobs: Host) -> None:
     claim(jobs, 1, 2)
-    jobs.do(commands.DeleteQueue(queue=QUEUE))
+    jobs.drop()
     jobs.create()
     settle(jobs)
     assert jobs.do(claims.ListSources(queue=QUEUE)) == []
@@ -683,8 +678,7 @@ def test_an_evicted_message_is_a_dead_letter(host: Host, victim: str, *, receive
     host.create(fifo=fifo, dead_letter_queue=DEAD, receives_max=5)
     open_source(host)
     for body in "abc":
-        new = message(body, group="g" if fifo else None, dedup_id=body)
-        host.do(commands.Send(queue=QUEUE, messages=(new,)))
+        host.put(message(body, group="g" if fifo else None, dedup_id=body))
     if received:
         host.receive(3, timeout_s=0)
     claim(host)
@@ -710,7 +704,7 @@ def test_a_claim_of_which_everything_was_evicted_is_bound_all_the_same(sliced: H
     sliced.create(fifo=fifo, dead_letter_queue=DEAD, receives_max=5)
     names = [str(number) for number in range(30)]
     new = tuple(message(name, group=name if fifo else None, dedup_id=name) for name in names)
-    ids = [each.id for each in sliced.do(commands.Send(queue=QUEUE, messages=new))]
+    ids = [each.id for each in sliced.put(*new)]
     sliced.receive(30, timeout_s=0)
     open_source(sliced)
     bound = claim(sliced, 1, count)
@@ -729,7 +723,7 @@ def test_an_evicted_message_frees_its_group(host: Host) -> None:
     """Whoever waits for the group is told."""
     host.create(DEAD, fifo=True)
     host.create(fifo=True, content_deduplication=True, dead_letter_queue=DEAD, receives_max=5)
-    host.do(commands.Send(queue=QUEUE, messages=(message("a", group="g"), message("b", group="g"))))
+    host.put(message("a", group="g"), message("b", group="g"))
     open_source(host)
     claim(host, 1, 1)
     evicted = read(host)[0].id
@@ -794,7 +788,7 @@ def fill(host: Host, kind: str, count: int) -> None:
             message(f"{number}", group=None if kind in {"fresh", "returned"} else f"{number}", dedup_id=f"{number}")
             for number in range(start, start + 100)
         )
-        host.do(commands.Send(queue=QUEUE, messages=messages))
+        host.put(*messages)
     if kind == "returned":
         host.receive(count, timeout_s=0)
 
@@ -848,8 +842,7 @@ def test_no_command_handles_more_rows_than_a_slice(in_rows: Host, kind: str, end
 def test_a_claim_waits_for_the_groups_of_one_that_is_being_deleted(in_rows: Host) -> None:
     """Nothing is not the answer while messages of its groups go: it helps with that, a slice at a time."""
     in_rows.create(fifo=True)
-    new = tuple(message(str(number), group=f"g{number % 2}", dedup_id=str(number)) for number in range(40))
-    in_rows.do(commands.Send(queue=QUEUE, messages=new))
+    in_rows.put(*(message(str(number), group=f"g{number % 2}", dedup_id=str(number)) for number in range(40)))
     open_source(in_rows)
     assert claim_whole(in_rows, 1, 40).messages == 8
     ending = claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1)

@@ -63,10 +63,10 @@ class EngineAndModel(ModelFrame):
     @rule(given=SETTINGS, kind=st.sampled_from(("set", "set", "purge")))
     def administer(self, given: dict[str, Any], kind: str) -> None:
         if kind == "purge":
-            self.live.do(commands.PurgeQueue(queue=QUEUE))
+            self.live.purge()
             self.model.purge(self.now_ms)
         else:
-            self.live.do(commands.SetQueue(queue=QUEUE, settings=given))
+            self.live.set_queue(**given)
             self.model.set(self.now_ms, given)
 
     @rule(groups=st.text("abc.......", min_size=1, max_size=12), delay_s=st.sampled_from((None, None, None, 1)))
@@ -77,7 +77,7 @@ class EngineAndModel(ModelFrame):
             body = f"{letter}{self.bodies}"
             group = letter if self.model.fifo or letter != "." else None
             messages.append(NewMessage(body=body, size_bytes=len(body), group=group, dedup_id=body, delay_s=delay_s))
-        answers = self.live.do(commands.Send(queue=QUEUE, messages=tuple(messages)))
+        answers = self.live.put(*messages)
         for new, sent in zip(messages, answers, strict=True):
             self.model.send(self.now_ms, sent.id, new.body, new.group, delay_s)
 

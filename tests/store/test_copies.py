@@ -92,7 +92,7 @@ def fifo(body: str, group: str, dedup_id: str) -> commands.NewMessage:
 
 
 def sent(host: Host, queue: str, *messages: commands.NewMessage) -> list[SentMessage]:
-    answers: list[SentMessage] = host.do(commands.Send(queue=queue, messages=messages))
+    answers: list[SentMessage] = host.put(*messages, queue=queue)
     return answers
 
 
@@ -106,7 +106,7 @@ def test_queues_keep_settings_tags_and_times(house: House) -> None:
     host.create(DEAD)
     host.create(visibility_timeout_s=7, dead_letter_queue=DEAD, receives_max=3)
     host.advance(5_000)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"delay_s": 9}))
+    host.set_queue(delay_s=9)
     host.do(commands.TagQueue(queue=QUEUE, tags={"team": "mail"}))
     before = [host.do(commands.ShowQueue(queue=name, counts=True)) for name in (QUEUE, DEAD)]
     there = house.move()
@@ -193,7 +193,7 @@ def test_the_delay_of_a_fifo_queue_goes_on(house: House) -> None:
     there.advance(10_000)
     assert bodies(there.receive(10, queue=FIFO)) == ["waits"]
     assert there.counts(FIFO) == (0, 1, 1)
-    there.do(commands.SetQueue(queue=FIFO, settings={"delay_s": 0}))
+    there.set_queue(FIFO, delay_s=0)
     assert bodies(there.receive(10, queue=FIFO)) == ["comes"]
 
 
@@ -289,7 +289,7 @@ def test_accounts_keep_their_settings_and_queues_their_numbers(house: House) -> 
     host.create("000000000000/deleted")
     host.send("a", queue="000000000000/deleted")
     (old,) = host.receive(1, queue="000000000000/deleted", timeout_s=600)
-    host.do(commands.DeleteQueue(queue="000000000000/deleted"))
+    host.drop("000000000000/deleted")
     host.do(SetAccount(account="000000000000", settings=AccountSettings(logging_bucket="logs")))
     there = house.move()
     assert there.do(ShowAccount(account="000000000000")).logging_bucket == "logs"
@@ -336,7 +336,7 @@ def test_what_is_past_its_retention_stays_behind(house: House) -> None:
     host.send("new")
     host.advance(1)
     there = house.move()
-    there.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 345_600}))
+    there.set_queue(retention_s=345_600)
     assert bodies(there.receive(10)) == ["new"]
 
 
@@ -373,9 +373,8 @@ def test_what_is_only_to_be_dropped_stays_behind(house: House) -> None:
     host = house.first
     host.create()
     host.do(Stage(queue=QUEUE, writer="job", batch=1, attempt="a", part=0, messages=(message("staged"),)))
-    host.do(commands.DeleteQueue(queue=QUEUE))
-    there = house.move()
-    assert there.do(commands.ListQueues(account="000000000000")).names == []
+    host.drop()
+    assert house.move().do(commands.ListQueues(account="000000000000")).names == []
 
 
 def test_events_of_what_was_purged_are_not_lost(house: House) -> None:
@@ -383,7 +382,7 @@ def test_events_of_what_was_purged_are_not_lost(house: House) -> None:
     house.first.create(event_log="closed")
     house.first.send("in flight")
     house.first.receive(1, timeout_s=600)
-    house.first.do(commands.PurgeQueue(queue=QUEUE))
+    house.first.purge()
     if house.keeps_all:
         return
     with pytest.raises(CopyRefused, match="event log"):

@@ -11,8 +11,6 @@ from tests.store.dead_letters import (
     DEEPER,
     LONG_S,
     bodies,
-    change,
-    create,
     finish,
     latest,
     pair,
@@ -49,26 +47,26 @@ def test_a_dead_letter_queue_that_cannot_serve_is_refused(
 ) -> None:
     """Missing, of another type, or without the permission; nothing is changed then."""
     if theirs is not None:
-        create(host, DEAD, **theirs)
+        host.create(DEAD, **theirs)
     redrive: dict[str, SettingValue] = {"dead_letter_queue": DEAD, "receives_max": 3}
     if later:
-        create(host, QUEUE, **ours)
+        host.create(**ours)
         with pytest.raises(DeadLetterQueueRefused, match=why):
-            change(host, QUEUE, **redrive)
+            host.set_queue(**redrive)
         assert host.do(commands.ShowQueue(queue=QUEUE)).settings.dead_letter_queue == ""
     else:
         with pytest.raises(DeadLetterQueueRefused, match=why):
-            create(host, QUEUE, **ours, **redrive)
+            host.create(**ours, **redrive)
         with pytest.raises(QueueNotFound):
             host.counts()
 
 
 def test_a_queue_is_not_another_accounts_dead_letter_queue(host: Host) -> None:
     """The rule that looks at names alone."""
-    create(host, QUEUE)
-    create(host, "111111111111/dead")
+    host.create(QUEUE)
+    host.create("111111111111/dead")
     with pytest.raises(DeadLetterQueueRefused, match="another account"):
-        change(host, QUEUE, dead_letter_queue="111111111111/dead", receives_max=3)
+        host.set_queue(dead_letter_queue="111111111111/dead", receives_max=3)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +75,8 @@ def test_a_queue_is_not_another_accounts_dead_letter_queue(host: Host) -> None:
 )
 def test_a_dead_letter_queue_that_allows_it_serves(host: Host, theirs: dict[str, SettingValue]) -> None:
     """Everyone, or those that are listed."""
-    create(host, DEAD, **theirs)
-    create(host, QUEUE, dead_letter_queue=DEAD, receives_max=1)
+    host.create(DEAD, **theirs)
+    host.create(dead_letter_queue=DEAD, receives_max=1)
     host.send("a")
     wear_out(host, 2)
     assert host.counts(DEAD) == (1, 0, 0)
@@ -87,23 +85,23 @@ def test_a_dead_letter_queue_that_allows_it_serves(host: Host, theirs: dict[str,
 def test_other_settings_can_be_changed_while_the_dead_letter_queue_is_gone(host: Host) -> None:
     """Only who names one is asked whether it can serve."""
     pair(host)
-    host.do(commands.DeleteQueue(queue=DEAD))
-    change(host, QUEUE, visibility_timeout_s=7)
+    host.drop(DEAD)
+    host.set_queue(visibility_timeout_s=7)
     with pytest.raises(DeadLetterQueueRefused):
-        change(host, QUEUE, dead_letter_queue=DEAD, receives_max=5)
-    change(host, QUEUE, dead_letter_queue="", receives_max=0)
+        host.set_queue(dead_letter_queue=DEAD, receives_max=5)
+    host.set_queue(dead_letter_queue="", receives_max=0)
 
 
 def test_the_sources_of_a_dead_letter_queue_are_listed(kept: Host) -> None:
     """By name, in pages, as they are now; also after a restart and for one that was created anew."""
-    create(kept, DEAD)
+    kept.create(DEAD)
     names = [f"000000000000/source-{number}" for number in range(5)]
     for name in reversed(names):
-        create(kept, name, dead_letter_queue=DEAD, receives_max=3)
-    create(kept, QUEUE)
-    change(kept, names[1], dead_letter_queue="", receives_max=0)
-    change(kept, QUEUE, dead_letter_queue=DEAD, receives_max=1)
-    kept.do(commands.DeleteQueue(queue=names[3]))
+        kept.create(name, dead_letter_queue=DEAD, receives_max=3)
+    kept.create(QUEUE)
+    kept.set_queue(names[1], dead_letter_queue="", receives_max=0)
+    kept.set_queue(dead_letter_queue=DEAD, receives_max=1)
+    kept.drop(names[3])
     left = [QUEUE, names[0], names[2], names[4]]
     for _ in range(2):
         page = kept.do(commands.ListDeadLetterSources(queue=DEAD))
@@ -113,7 +111,7 @@ def test_the_sources_of_a_dead_letter_queue_are_listed(kept: Host) -> None:
         page = kept.do(commands.ListDeadLetterSources(queue=DEAD, count=3, after=left[2]))
         assert (page.names, page.more) == (left[3:], False)
         kept.reopen()
-    kept.do(commands.DeleteQueue(queue=DEAD))
+    kept.drop(DEAD)
     with pytest.raises(QueueNotFound):
         kept.do(commands.ListDeadLetterSources(queue=DEAD))
     assert kept.do(commands.ListDeadLetterSources(queue=QUEUE)).names == []
@@ -127,7 +125,7 @@ def test_a_lower_limit_counts_for_messages_that_are_there(host: Host) -> None:
     pair(host, receives_max=5)
     host.send("a")
     wear_out(host, 2)
-    change(host, QUEUE, dead_letter_queue=DEAD, receives_max=2)
+    host.set_queue(dead_letter_queue=DEAD, receives_max=2)
     assert bodies(host) == []
     assert bodies(host, DEAD) == ["a"]
 
@@ -183,8 +181,7 @@ def test_the_dead_letter_queue_is_roused_once_a_receive(host: Host) -> None:
 def test_a_dead_letter_of_a_standard_queue_keeps_what_it_had(kept: Host) -> None:
     """Id, body, properties, priority, the time at which it was sent, the first receive; its receives go on counting."""
     pair(kept, receives_max=2)
-    new = commands.NewMessage(body="a", size_bytes=1, properties=b"opaque", priority=3)
-    (sent,) = kept.do(commands.Send(queue=QUEUE, messages=(new,)))
+    (sent,) = kept.put(commands.NewMessage(body="a", size_bytes=1, properties=b"opaque", priority=3))
     sent_at_ms = kept.clock.now_ms()
     kept.advance(5)
     wear_out(kept, 2)
@@ -206,9 +203,9 @@ def test_a_message_that_was_not_moved_has_no_source(host: Host) -> None:
 
 def test_the_limit_of_a_dead_letter_queue_counts_its_own_receives(host: Host) -> None:
     """A chain: each queue gives the message out as often as it says, and the last source is the nearest."""
-    create(host, DEEPER)
-    create(host, DEAD, dead_letter_queue=DEEPER, receives_max=3)
-    create(host, QUEUE, dead_letter_queue=DEAD, receives_max=2)
+    host.create(DEEPER)
+    host.create(DEAD, dead_letter_queue=DEEPER, receives_max=3)
+    host.create(dead_letter_queue=DEAD, receives_max=2)
     host.send("a")
     sent_at_ms = host.clock.now_ms()
     wear_out(host, 3)
@@ -222,11 +219,11 @@ def test_the_limit_of_a_dead_letter_queue_counts_its_own_receives(host: Host) ->
 
 
 def gone(host: Host) -> None:
-    host.do(commands.DeleteQueue(queue=DEAD))
+    host.drop(DEAD)
 
 
 def forbidden(host: Host) -> None:
-    change(host, DEAD, redrive_permission="none")
+    host.set_queue(DEAD, redrive_permission="none")
 
 
 @pytest.mark.parametrize("happens", [gone, forbidden])
@@ -244,7 +241,7 @@ def test_messages_go_once_it_is_allowed_again(host: Host) -> None:
     host.send("a")
     forbidden(host)
     wear_out(host, 3)
-    change(host, DEAD, redrive_permission="listed", redrive_sources=(QUEUE,))
+    host.set_queue(DEAD, redrive_permission="listed", redrive_sources=(QUEUE,))
     assert bodies(host) == []
     assert bodies(host, DEAD) == ["a"]
 
@@ -329,8 +326,8 @@ def test_the_janitor_ends_dead_letters_that_nobody_asks_for(kept: Host) -> None:
 
 def test_many_dead_letters_that_end_at_once_are_never_delivered(host: Host) -> None:
     """More than a command deletes: what is left is passed over, and the living message behind them comes."""
-    create(host, DEAD, retention_s=LONG_S)
-    create(host, QUEUE, dead_letter_queue=DEAD, receives_max=1, retention_s=LONG_S)
+    host.create(DEAD, retention_s=LONG_S)
+    host.create(dead_letter_queue=DEAD, receives_max=1, retention_s=LONG_S)
     for first in range(0, 1_600, 400):
         host.send(*(str(number) for number in range(first, first + 400)))
     wear_out(host, 1)
@@ -339,7 +336,7 @@ def test_many_dead_letters_that_end_at_once_are_never_delivered(host: Host) -> N
     held = host.receive(1, queue=DEAD, timeout_s=43_200)[0]
     host.advance(60_000)
     host.send("living", queue=DEAD)
-    change(host, DEAD, retention_s=60)
+    host.set_queue(DEAD, retention_s=60)
     assert host.delete(held.receipt, queue=DEAD) == [ReceiptState.GONE]
     found = [body for _ in range(3) for body in bodies(host, DEAD)]
     assert set(found) == {"living"}
@@ -348,8 +345,8 @@ def test_many_dead_letters_that_end_at_once_are_never_delivered(host: Host) -> N
 
 def test_a_longer_retention_counts_for_all_dead_letters_that_come_from_then_on(host: Host) -> None:
     """However far the shorter one had come: what it ended is gone, and nothing else."""
-    create(host, DEAD, retention_s=60)
-    create(host, QUEUE, dead_letter_queue=DEAD, receives_max=1, retention_s=LONG_S)
+    host.create(DEAD, retention_s=60)
+    host.create(dead_letter_queue=DEAD, receives_max=1, retention_s=LONG_S)
     host.send("ends", "waits")
     host.receive(1, timeout_s=0)
     host.receive(1, timeout_s=600)
@@ -357,7 +354,7 @@ def test_a_longer_retention_counts_for_all_dead_letters_that_come_from_then_on(h
     assert host.counts(DEAD) == (1, 0, 0)
     host.advance(60_001)
     assert host.counts(DEAD) == (0, 0, 0)
-    change(host, DEAD, retention_s=LONG_S)
+    host.set_queue(DEAD, retention_s=LONG_S)
     host.advance(600_000)
     assert host.receive(10) == []
     assert bodies(host, DEAD) == ["waits"]
@@ -369,7 +366,7 @@ def test_a_purge_of_the_dead_letter_queue_takes_all(kept: Host) -> None:
     kept.send("a", "b")
     wear_out(kept, 2)
     assert kept.counts(DEAD) == (2, 0, 0)
-    kept.do(commands.PurgeQueue(queue=DEAD))
+    kept.purge(DEAD)
     assert kept.counts(DEAD) == (0, 0, 0)
     kept.reopen()
     assert kept.counts(DEAD) == (0, 0, 0)
@@ -392,7 +389,7 @@ def test_what_a_receive_of_a_dead_letter_answers_is_a_plain_message(host: Host) 
 
 def send(host: Host, *bodies: str, queue: str = QUEUE) -> list[SentMessage]:
     messages = tuple(NewMessage(body=body, size_bytes=len(body), group=body[0], dedup_id=body) for body in bodies)
-    sent: list[SentMessage] = host.do(commands.Send(queue=queue, messages=messages))
+    sent: list[SentMessage] = host.put(*messages, queue=queue)
     assert all(isinstance(each, SentMessage) for each in sent)
     return sent
 
@@ -429,8 +426,7 @@ def test_dead_letters_keep_the_order_of_their_group(ordered: Host) -> None:
 
 def test_a_receive_moves_no_more_than_it_has_time_for(ordered: Host) -> None:
     """The next one goes on, however many groups have dead letters alone."""
-    new = [NewMessage(body="a", size_bytes=1, group=str(place), dedup_id=str(place)) for place in range(150)]
-    ordered.do(commands.Send(queue=QUEUE, messages=tuple(new)))
+    ordered.put(*[NewMessage(body="a", size_bytes=1, group=str(place), dedup_id=str(place)) for place in range(150)])
     assert sum(len(ordered.receive(10, timeout_s=30)) for _ in range(15)) == 150
     ordered.advance(30_000)
     assert take(ordered) == []
@@ -478,10 +474,10 @@ def test_deduplication_of_the_dead_letter_queue_drops_no_dead_letter(ordered: Ho
 @pytest.mark.parametrize("given", ["mine", None])
 def test_the_id_of_a_fifo_dead_letter_is_its_deduplication_id(ordered: Host, given: str | None) -> None:
     """As Amazon SQS documents; all else that it carries stays, and a task moves it back as it is."""
-    ordered.do(commands.SetQueue(queue=QUEUE, settings={"content_deduplication": True}))
+    ordered.set_queue(content_deduplication=True)
     carried = Properties(attributes={"n": Attribute("Number", "1")}, group="a", dedup_id=given)
     new = NewMessage(body="a1", size_bytes=2, group="a", dedup_id=given, properties=properties.encode(carried))
-    (sent,) = ordered.do(commands.Send(queue=QUEUE, messages=(new,)))
+    (sent,) = ordered.put(new)
     (before,) = ordered.receive(10, timeout_s=0)
     assert properties.decode(before.properties) == carried
     assert take(ordered) == []
@@ -511,7 +507,7 @@ def test_a_receipt_of_the_source_is_gone(ordered: Host) -> None:
 def test_messages_stay_in_order_while_the_dead_letter_queue_is_gone(ordered: Host) -> None:
     """They go on being delivered, the first one first."""
     send(ordered, "a1", "a2")
-    ordered.do(commands.DeleteQueue(queue=DEAD))
+    ordered.drop(DEAD)
     for _ in range(4):
         assert take(ordered) == ["a1", "a2"]
 
@@ -529,7 +525,7 @@ def test_a_task_keeps_the_order_of_each_group(ordered: Host) -> None:
 
 def test_a_group_in_flight_is_not_moved(ordered: Host) -> None:
     """What stands behind the message in flight stays with it; other groups go."""
-    create(ordered, "000000000000/other", fifo=True)
+    ordered.create("000000000000/other", fifo=True)
     kill(ordered, "a1", "a2", "b1")
     held = ordered.receive(1, queue=DEAD, timeout_s=600)[0]
     assert held.body == "a1"
@@ -561,7 +557,7 @@ def test_a_moved_message_does_not_wait_for_the_delay_of_its_queue(ordered: Host)
     send(ordered, "a2")
     start(ordered)
     finish(ordered)
-    change(ordered, QUEUE, delay_s=60)
+    ordered.set_queue(delay_s=60)
     assert sorted(take(ordered)) == ["a1", "b1"]
     ordered.advance(60_000)
     assert take(ordered) == ["a2"]

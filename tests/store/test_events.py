@@ -137,7 +137,7 @@ def test_a_late_delete_after_a_restart(kept: Host, restart: str) -> None:
 
 def test_a_dead_letter(host: Host) -> None:
     host.create(DEAD)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": DEAD, "receives_max": 1}))
+    host.set_queue(dead_letter_queue=DEAD, receives_max=1)
     host.send("expires", "released")
     expires, released = host.receive(2)
     host.change(released.receipt, 0)
@@ -163,7 +163,7 @@ def test_a_dead_letter(host: Host) -> None:
 
 def test_a_message_that_a_task_moves(host: Host) -> None:
     host.create(DEAD)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": DEAD, "receives_max": 1}))
+    host.set_queue(dead_letter_queue=DEAD, receives_max=1)
     host.send("a", queue=DEAD)
     host.receive_one(queue=DEAD)
     host.advance(31_000)
@@ -203,7 +203,7 @@ def test_a_purged_lane_is_known_after_a_restart(kept: Host, restart: str) -> Non
     kept.send("a", "b")
     late = kept.receive(2)[0].receipt
     kept.advance(10_000)
-    kept.do(commands.PurgeQueue(queue=QUEUE))
+    kept.purge()
     kept.delete(late)
     getattr(kept, restart)()
     kept.advance(5_000)
@@ -214,7 +214,7 @@ def test_a_purged_lane_is_known_after_a_restart(kept: Host, restart: str) -> Non
 
 def test_a_late_delete_in_a_fifo_queue_is_refused_and_told_of_once(host: Host) -> None:
     host.create(FIFO, fifo=True)
-    host.do(commands.Send(queue=FIFO, messages=(message("a", group="g", dedup_id="1"),)))
+    host.put(message("a", group="g", dedup_id="1"), queue=FIFO)
     late = host.receive_one(queue=FIFO).receipt
     host.advance(40_000)
     assert [host.delete(late, queue=FIFO)[0].value for _ in range(2)] == ["expired", "expired"]
@@ -240,7 +240,7 @@ def test_a_message_that_nobody_received_has_no_event(host: Host) -> None:
     """Though its sender has a receipt, changes its delay and takes it back; once received it begins as all others."""
     terms = commands.SendTerms(receipts=True)
     new = tuple(message(body, delay_s=30) for body in "ab")
-    a, b = (each.receipt for each in host.do(commands.Send(queue=QUEUE, messages=new, terms=terms)))
+    a, b = (each.receipt for each in host.put(*new, terms=terms))
     host.delete(a)
     renewed = host.change(b, 5, renew_receipt=True).receipt
     host.change(renewed, 0)
@@ -252,14 +252,8 @@ def test_a_message_that_nobody_received_has_no_event(host: Host) -> None:
 
 
 def test_what_an_event_says(host: Host) -> None:
-    host.do(
-        commands.Send(
-            queue=QUEUE,
-            messages=(
-                NewMessage(body="é" * 50, size_bytes=100, properties=with_type("resize")),
-                NewMessage(body="", size_bytes=0),
-            ),
-        )
+    host.put(
+        NewMessage(body="é" * 50, size_bytes=100, properties=with_type("resize")), NewMessage(body="", size_bytes=0)
     )
     host.advance(5_000)
     received = host.do(commands.Receive(queue=QUEUE, count=10, timeout_s=7, requested_at_ms=host.clock.now_ms() - 900))
@@ -279,7 +273,7 @@ def test_what_an_event_says(host: Host) -> None:
 
 
 def test_it_says_the_same_when_nothing_is_remembered(kept: Host) -> None:
-    kept.do(commands.Send(queue=QUEUE, messages=(NewMessage(body="abc", size_bytes=3, properties=with_type("x")),)))
+    kept.put(NewMessage(body="abc", size_bytes=3, properties=with_type("x")))
     receipt = kept.receive_one().receipt
     kept.change(receipt, 50)
     kept.crash()
@@ -290,9 +284,7 @@ def test_it_says_the_same_when_nothing_is_remembered(kept: Host) -> None:
 
 def test_the_key_is_found_in_large_properties(host: Host) -> None:
     attributes = {"Type": Attribute("String", "thumbnail"), "more": Attribute("String", "x" * 5_000)}
-    properties = encode(Properties(attributes=attributes))
-    new = NewMessage(body="a", properties=properties, size_bytes=5_000)
-    host.do(commands.Send(queue=QUEUE, messages=(new,)))
+    host.put(NewMessage(body="a", properties=encode(Properties(attributes=attributes)), size_bytes=5_000))
     host.delete(host.receive_one().receipt)
     (event,) = events_of(host)
     assert (event.key, event.outcome.value) == ("thumbnail", "deleted")
@@ -301,7 +293,7 @@ def test_the_key_is_found_in_large_properties(host: Host) -> None:
 def test_another_routing_attribute(store: Store) -> None:
     with store.open(event_log="closed", routing_attribute="Kind") as host:
         host.create()
-        host.do(commands.Send(queue=QUEUE, messages=(NewMessage(body="a", size_bytes=1, properties=with_type("x")),)))
+        host.put(NewMessage(body="a", size_bytes=1, properties=with_type("x")))
         host.delete(host.receive_one().receipt)
         assert events_of(host)[0].key == ""
 
@@ -310,16 +302,16 @@ def test_another_routing_attribute(store: Store) -> None:
 
 
 def test_a_queue_says_for_itself_whether_it_is_logged(host: Host) -> None:
-    host.do(commands.SetQueue(queue=QUEUE, settings={"event_log": "off"}))
+    host.set_queue(event_log="off")
     host.send("a", "b")
     first, second = host.receive(2)
     host.delete(first.receipt)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"event_log": None}))
+    host.set_queue(event_log=None)
     host.delete(second.receipt)
     assert outcomes(host) == [], "a receipt of a queue that was not logged"
     host.send("c")
     third = host.receive_one()
-    host.do(commands.SetQueue(queue=QUEUE, settings={"event_log": "off"}))
+    host.set_queue(event_log="off")
     host.delete(third.receipt)
     assert outcomes(host) == [], "nor is its end, where the queue is not logged any more"
 
@@ -464,8 +456,7 @@ def test_a_message_that_a_claim_gave_back_begins_anew(host: Host) -> None:
 def test_a_refused_late_delete_is_remembered() -> None:
     with logging_to(None) as host:
         host.create(FIFO, fifo=True)
-        news = tuple(message(body, group="g", dedup_id=body) for body in "ab")
-        host.do(commands.Send(queue=FIFO, messages=news))
+        host.put(*(message(body, group="g", dedup_id=body) for body in "ab"), queue=FIFO)
         late = host.receive(2, queue=FIFO, timeout_s=0)
         host.delete(*[each.receipt for each in late], queue=FIFO)
         host.receive(2, queue=FIFO)
@@ -540,7 +531,7 @@ class EventModel(ModelFrame):
             body = str(self.bodies)
             its_group, dedup_id = group if fifo or shares else None, body if fifo else None
             news.append(NewMessage(body=body, size_bytes=len(body), group=its_group, dedup_id=dedup_id))
-        self.live.do(commands.Send(queue=MODEL_FIFO if fifo else QUEUE, messages=tuple(news)))
+        self.live.put(*news, queue=MODEL_FIFO if fifo else QUEUE)
 
     @rule(fifo=st.booleans(), count=st.integers(1, 3), timeout_s=_TIMEOUTS_S)
     def receive(self, fifo: bool, count: int, timeout_s: int) -> None:
@@ -601,7 +592,7 @@ class EventModel(ModelFrame):
         self.empty(MODEL_FIFO if fifo else QUEUE)
 
     def empty(self, queue: str) -> None:
-        self.live.do(commands.PurgeQueue(queue=queue))
+        self.live.purge(queue)
         self.live.sweep()
         for receipt in self.issued:
             if receipt.queue == queue and not receipt.ends:

@@ -43,8 +43,7 @@ def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
 
 
 def send(host: Host, group: str | None, *bodies: str, queue: str = QUEUE) -> None:
-    messages = tuple(message(body, group=group) for body in bodies)
-    sent = host.do(commands.Send(queue=queue, messages=messages))
+    sent = host.put(*(message(body, group=group) for body in bodies), queue=queue)
     assert all(isinstance(each, results.SentMessage) for each in sent)
 
 
@@ -150,13 +149,13 @@ def test_nothing_is_lost_by_a_restart(kept: Host) -> None:
 
 
 def test_delays_purge_and_retention_are_as_ever(host: Host) -> None:
-    host.do(commands.Send(queue=QUEUE, messages=(message("late", group=QUIET, delay_s=10),)))
+    host.put(message("late", group=QUIET, delay_s=10))
     send(host, NOISY, "a", "b")
     assert bodies(host, 10) == ["a", "b"]
     host.advance(10_000)
     assert bodies(host, 10) == ["late"]
     send(host, QUIET, "c")
-    host.do(commands.PurgeQueue(queue=QUEUE))
+    host.purge()
     assert host.counts() == (0, 0, 0)
     send(host, QUIET, "d")
     host.advance(345_600_000)
@@ -229,7 +228,7 @@ def test_a_send_after_a_restart_counts_nothing_in_flight(kept: Host) -> None:
 
 def test_the_end_of_retention_after_a_restart_counts_nothing_in_flight(kept: Host) -> None:
     kept.create(retention_s=60)
-    kept.do(commands.Send(queue=QUEUE, messages=(message("late", group="other", delay_s=900),)))
+    kept.put(message("late", group="other", delay_s=900))
     kept.advance(20_000)
     send(kept, NOISY, "n0", "n1")
     kept.receive(1, timeout_s=45)
@@ -279,14 +278,14 @@ def test_processing_is_recent_by_when_it_ended_not_by_when_that_was_seen(host: H
 def test_a_group_that_sends_with_delays_is_not_silent(host: Host) -> None:
     crowd(host, 10)
     host.advance(4 * MINUTE_MS)
-    host.do(commands.Send(queue=QUEUE, messages=(message("late", group=NOISY, delay_s=900),)))
+    host.put(message("late", group=NOISY, delay_s=900))
     host.advance(MINUTE_MS)
     send(host, QUIET, "q")
     assert bodies(host) == ["q"]
 
 
 def test_what_retention_ends_is_not_in_flight_any_more(host: Host) -> None:
-    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    host.set_queue(retention_s=60)
     crowd(host, 0)
     host.advance(MINUTE_MS)
     assert host.counts() == (0, 0, 0)
@@ -298,7 +297,7 @@ def test_what_retention_ends_is_not_in_flight_any_more(host: Host) -> None:
 
 
 def test_a_group_whose_first_message_is_past_its_retention_has_the_turn_of_its_next_one(host: Host) -> None:
-    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    host.set_queue(retention_s=60)
     for group, body in (("a", "a1"), ("b", "b1"), ("a", "a2")):
         send(host, group, body)
         host.advance(1_000)
@@ -408,7 +407,7 @@ class FairAndModel(ModelFrame):
             message(body, group=group, delay_s=delay_s, kind=kind_of(body))
             for body, group in zip(bodies, groups, strict=True)
         ]
-        answers = self.live.do(commands.Send(queue=MODEL_QUEUE, messages=tuple(new), terms=terms))
+        answers = self.live.put(*new, terms=terms, queue=MODEL_QUEUE)
         for each, sent in zip(new, answers, strict=True):
             self.model.send(self.now_ms, *naive_send(each, sent))
             self.issued += [sent.receipt] if sent.receipt is not None else []
@@ -478,7 +477,7 @@ class FairAndModel(ModelFrame):
     def suffer(self, kind: str) -> None:
         """Purge the queue, or start again: then what was known of the groups is forgotten."""
         if kind == "purge":
-            self.live.do(commands.PurgeQueue(queue=MODEL_QUEUE))
+            self.live.purge(MODEL_QUEUE)
             self.model.purge(self.now_ms)
             return
         super().suffer(kind)

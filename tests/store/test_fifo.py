@@ -23,7 +23,7 @@ LIVE, EXPIRED, SUPERSEDED, GONE = ReceiptState.LIVE, ReceiptState.EXPIRED, Recei
 @pytest.fixture
 def fifo(host: Host) -> Host:
     """Return an open engine with a FIFO queue."""
-    host.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": True}))
+    host.create(fifo=True)
     return host
 
 
@@ -38,13 +38,12 @@ def send(host: Host, *bodies: str, delay_s: int | None = None, dedup_id: str | N
         )
         for body in bodies
     )
-    answers: list[Any] = host.do(commands.Send(queue=QUEUE, messages=messages))
+    answers: list[Any] = host.put(*messages)
     return answers
 
 
 def receive(host: Host, count: int = 10, *, timeout_s: int | None = None, attempt: str | None = None) -> Any:
-    command = commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s, attempt_id=attempt)
-    return host.do(command).messages
+    return host.do(commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s, attempt_id=attempt)).messages
 
 
 def bodies(messages: list[results.ReceivedMessage]) -> str:
@@ -94,7 +93,7 @@ def test_a_shorter_retention_frees_the_groups_of_messages_that_it_ends(fifo: Hos
     fifo.change(last.receipt, 1)
     fifo.advance(61_000)
     send(fifo, "a2", "b2", "c2")
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    fifo.set_queue(retention_s=60)
     assert fifo.counts() == (3, 0, 0)
     assert fifo.due_ms() == fifo.clock.now_ms()
     assert sorted(each.body for each in receive(fifo)) == ["a2", "b2", "c2"]
@@ -150,7 +149,7 @@ def test_an_undelayed_message_of_a_group_that_waits_for_a_delay_is_had_at_once(f
 
 def test_the_queues_own_delay_counts(fifo: Host) -> None:
     """Uniform delays keep the order."""
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"delay_s": 5}))
+    fifo.set_queue(delay_s=5)
     send(fifo, "a1", "a2", "b1")
     assert fifo.counts() == (0, 0, 3)
     fifo.advance(4_999)
@@ -161,7 +160,7 @@ def test_the_queues_own_delay_counts(fifo: Host) -> None:
 
 def test_retention_frees_the_group_of_a_message_in_flight(fifo: Host) -> None:
     """A message past its retention is gone, so it blocks nothing."""
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    fifo.set_queue(retention_s=60)
     send(fifo, "a1")
     receive(fifo, timeout_s=600)
     fifo.advance(30_000)
@@ -176,7 +175,7 @@ def test_a_purge_frees_all_groups(fifo: Host) -> None:
     """What comes after it is a new beginning."""
     send(fifo, "a1", "a2")
     (first,) = receive(fifo, 1)
-    fifo.do(commands.PurgeQueue(queue=QUEUE))
+    fifo.purge()
     send(fifo, "a3")
     assert fifo.delete(first.receipt) == [GONE]
     assert bodies(receive(fifo)) == "a3"
@@ -185,8 +184,7 @@ def test_a_purge_frees_all_groups(fifo: Host) -> None:
 def test_the_priority_of_another_protocol_does_not_part_a_group(fifo: Host) -> None:
     """A group has one order."""
     for number, priority in enumerate((16, 1, 8)):
-        new = NewMessage(body=f"a{number}", size_bytes=2, group="a", dedup_id=str(number), priority=priority)
-        fifo.do(commands.Send(queue=QUEUE, messages=(new,)))
+        fifo.put(NewMessage(body=f"a{number}", size_bytes=2, group="a", dedup_id=str(number), priority=priority))
     assert bodies(receive(fifo)) == "a0 a1 a2"
 
 
@@ -198,18 +196,18 @@ def test_a_message_without_a_group_or_an_id_fails_the_command(fifo: Host, bad: d
     """Nothing of it is stored."""
     good = NewMessage(body="a1", size_bytes=1, group="a", dedup_id="x")
     with pytest.raises(error):
-        fifo.do(commands.Send(queue=QUEUE, messages=(good, NewMessage(body="x", size_bytes=1, **bad))))
+        fifo.put(good, NewMessage(body="x", size_bytes=1, **bad))
     assert fifo.counts() == (0, 0, 0)
 
 
 def test_a_message_that_is_too_long_fails_alone(fifo: Host) -> None:
     """The others of its command are stored."""
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"message_bytes_max": 1_024}))
+    fifo.set_queue(message_bytes_max=1_024)
     messages = (
         NewMessage(body="x", size_bytes=1_025, group="a", dedup_id="x"),
         NewMessage(body="a1", size_bytes=1, group="a", dedup_id="x"),
     )
-    answers = fifo.do(commands.Send(queue=QUEUE, messages=messages))
+    answers = fifo.put(*messages)
     assert isinstance(answers[0], MessageTooLong)
     assert bodies(receive(fifo)) == "a1"
 
@@ -257,7 +255,7 @@ def test_whoever_waits_for_a_group_is_told_when_it_is_free(fifo: Host) -> None:
 
 @pytest.mark.differs_on_postgres("whoever waits was told the end of retention by its receive, and looks then")
 def test_whoever_waits_is_told_when_retention_frees_a_group(fifo: Host) -> None:
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    fifo.set_queue(retention_s=60)
     send(fifo, "a1")
     receive(fifo, timeout_s=600)
     fifo.advance(30_000)
@@ -271,7 +269,7 @@ def test_whoever_waits_is_told_when_retention_frees_a_group(fifo: Host) -> None:
 @pytest.mark.differs_on_postgres("whoever waits was told the end of retention by its receive, and looks then")
 def test_whoever_waits_is_told_by_the_command_that_comes_before_the_janitor(fifo: Host) -> None:
     """Which looks once a second: who asks for the counters between two looks deletes what has ended."""
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    fifo.set_queue(retention_s=60)
     send(fifo, "c1")
     fifo.advance(500)
     send(fifo, "a1")
@@ -301,7 +299,7 @@ def test_a_purge_forgets_what_was_sent(fifo: Host) -> None:
     """As with the service: the same id is another message then, each time."""
     (first,) = send(fifo, "a1")
     for _ in range(2):
-        fifo.do(commands.PurgeQueue(queue=QUEUE))
+        fifo.purge()
         (second,) = send(fifo, "a1")
         assert second.id != first.id
         assert send(fifo, "a1") == [second]
@@ -314,19 +312,18 @@ def test_another_queue_has_other_duplicates(fifo: Host) -> None:
     other = "000000000000/other"
     fifo.do(commands.CreateQueue(queue=other, settings={"fifo": True}))
     send(fifo, "a1", dedup_id="same")
-    new = NewMessage(body="a1", size_bytes=2, group="a", dedup_id="same")
-    (first,) = fifo.do(commands.Send(queue=other, messages=(new,)))
+    (first,) = fifo.put(NewMessage(body="a1", size_bytes=2, group="a", dedup_id="same"), queue=other)
     assert len(receive(fifo)) == 1
     assert fifo.receive_one(queue=other).id == first.id
 
 
 def test_content_takes_the_place_of_an_id(fifo: Host) -> None:
     """The body's SHA-256, and it can be given as an id as well; an id given explicitly comes first."""
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"content_deduplication": True}))
+    fifo.set_queue(content_deduplication=True)
     plain = NewMessage(body="a1", size_bytes=2, group="a")
     named = NewMessage(body="a2", size_bytes=2, group="a", dedup_id=sha256(b"a1").hexdigest())
     other = NewMessage(body="a1", size_bytes=2, group="a", dedup_id="other", properties=b"\x90")
-    one, same, hashed, another = fifo.do(commands.Send(queue=QUEUE, messages=(plain, plain, named, other)))
+    one, same, hashed, another = fifo.put(plain, plain, named, other)
     assert one == same == hashed != another
     assert bodies(receive(fifo)) == "a1 a1"
 
@@ -335,10 +332,10 @@ def test_sequence_numbers_rise_across_purges_and_re_creation(fifo: Host) -> None
     """Strictly, in the order of sending, and a received message has the one that its sender heard."""
     heard = [sent.sequence for sent in send(fifo, "a1", "b1", "a2")]
     assert sorted(message.sequence for message in receive(fifo)) == heard
-    fifo.do(commands.PurgeQueue(queue=QUEUE))
+    fifo.purge()
     heard += [sent.sequence for sent in send(fifo, "a3")]
-    fifo.do(commands.DeleteQueue(queue=QUEUE))
-    fifo.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": True}))
+    fifo.drop()
+    fifo.create(fifo=True)
     heard += [sent.sequence for sent in send(fifo, "a4", "b4")]
     assert all(before < after for before, after in pairwise(heard))
 
@@ -386,7 +383,7 @@ def test_an_attempt_that_gave_nothing_is_not_remembered(fifo: Host) -> None:
 
 def test_an_attempt_is_repeated_at_the_quota(fifo: Host) -> None:
     """Its messages have their places already, and take no others."""
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"in_flight_max": 3}))
+    fifo.set_queue(in_flight_max=3)
     send(fifo, "a1", "a2", "b1", "c1", "d1")
     first = receive(fifo, 3, timeout_s=30, attempt="x")
     for _ in range(2):
@@ -402,14 +399,14 @@ def test_an_attempt_is_repeated_at_the_quota(fifo: Host) -> None:
 
 def test_what_its_retention_has_ended_stays_ended(fifo: Host) -> None:
     """A longer one brings back nothing, whether or not anybody has swept since; what is left stays in order."""
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    fifo.set_queue(retention_s=60)
     fifo.advance(30_000)
     send(fifo, "a1", "b1")
     (held,) = receive(fifo, 1, timeout_s=1_000)
     fifo.advance(59_999)
     send(fifo, "a2", "b2")
     fifo.advance(1)
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 1_000}))
+    fifo.set_queue(retention_s=1_000)
     assert fifo.counts() == (2, 0, 0)
     assert bodies(receive(fifo)) == "a2 b2"
     assert fifo.delete(held.receipt) == [GONE]
@@ -428,9 +425,8 @@ def test_many_messages_that_end_at_once_are_never_given(host: Host, groups: int,
         pass
     host.advance(60_000)
     living = [f"{group} lives" for group in ("g0", f"g{groups - 1}", "h")]
-    new = tuple(message(body, group=body.split()[0], dedup_id=body) for body in living)
-    host.do(commands.Send(queue=QUEUE, messages=new))
-    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    host.put(*(message(body, group=body.split()[0], dedup_id=body) for body in living))
+    host.set_queue(retention_s=60)
     shown: list[str] = []
     given: list[results.ReceivedMessage] = []
     for _ in range(receives):
@@ -452,9 +448,8 @@ def test_what_retention_ends_in_flight_blocks_nothing_behind_many_others(host: H
     crowd(host, 2_500, groups)
     assert len(receive(host, 2_500, timeout_s=900)) == 2_500
     host.advance(60_000)
-    new = message("lives", group=f"g{groups - 1}", dedup_id="lives")
-    host.do(commands.Send(queue=QUEUE, messages=(new,)))
-    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    host.put(message("lives", group=f"g{groups - 1}", dedup_id="lives"))
+    host.set_queue(retention_s=60)
     while not (given := receive(host)):
         assert host.due_ms() == host.clock.now_ms()
     assert bodies(given) == "lives"
@@ -466,7 +461,7 @@ def test_what_retention_ends_in_flight_blocks_nothing_behind_many_others(host: H
 @pytest.mark.parametrize("abruptly", [False, True], ids=["closed", "crashed"])
 def test_everything_survives_a_restart(kept: Host, *, abruptly: bool) -> None:
     """Blocked groups, their order, duplicates, sequence numbers and attempts."""
-    kept.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": True}))
+    kept.create(fifo=True)
     sent = send(kept, "a1", "a2", "b1", "b2")
     send(kept, "c1", delay_s=30)
     first = receive(kept, 3, timeout_s=60, attempt="x")
@@ -489,10 +484,6 @@ def test_everything_survives_a_restart(kept: Host, *, abruptly: bool) -> None:
 # The queue's delay.
 
 
-def set_delay(host: Host, delay_s: int) -> None:
-    host.do(commands.SetQueue(queue=QUEUE, settings={"delay_s": delay_s}))
-
-
 def crowd(host: Host, count: int, groups: int | None = None) -> None:
     """Send messages of as many groups in turn; by default of a group each."""
     for start in range(0, count, 1_000):
@@ -500,7 +491,7 @@ def crowd(host: Host, count: int, groups: int | None = None) -> None:
             NewMessage(body=f"m{at}", size_bytes=9, group=f"g{at % (groups or count)}", dedup_id=f"{at}")
             for at in range(start, min(start + 1_000, count))
         )
-        host.do(commands.Send(queue=QUEUE, messages=messages))
+        host.put(*messages)
 
 
 @pytest.mark.differs_on_postgres("not in what it does: its database's steps are not seen from here")
@@ -513,10 +504,10 @@ def test_a_new_delay_takes_as_many_steps_whatever_waits_for_it(host: Host, delay
     host.create(fifo=True, delay_s=10 if delay_s else 900)
     steps = {}
     for groups in (2_000, 20_000):
-        host.do(commands.PurgeQueue(queue=QUEUE))
-        set_delay(host, 10 if delay_s else 900)
+        host.purge()
+        host.set_queue(delay_s=10 if delay_s else 900)
         crowd(host, groups)
-        steps[groups] = calls(lambda: set_delay(host, delay_s)), calls(host.counts)
+        steps[groups] = calls(lambda: host.set_queue(delay_s=delay_s)), calls(host.counts)
         delayed = groups if delay_s else 0
         assert host.counts() == (groups - delayed, 0, delayed)
     assert all(many < few * 1.2 + 8_000 for few, many in zip(steps[2_000], steps[20_000], strict=True)), steps
@@ -542,7 +533,7 @@ def test_all_that_a_lower_delay_makes_due_can_be_had(kept: Host) -> None:
     """Also what does not follow with the change itself, when the server ends right after it."""
     kept.create(fifo=True, delay_s=900)
     crowd(kept, 1_000)
-    set_delay(kept, 0)
+    kept.set_queue(delay_s=0)
     kept.crash()
     kept.sweep()
     got = [each.body for _ in range(100) for each in receive(kept, timeout_s=900)]
@@ -559,7 +550,7 @@ def test_a_higher_delay_leaves_messages_with_a_delay_of_their_own_as_they_are(fi
     send(fifo, "b2", "c2", delay_s=1)
     fifo.delete(*[each.receipt for each in held])
     fifo.advance(1_000)
-    set_delay(fifo, 60)
+    fifo.set_queue(delay_s=60)
     assert fifo.due_ms() == fifo.clock.now_ms()
     assert sorted(each.body for each in receive(fifo, timeout_s=900)) == ["a2", "b2", "c2"]
     assert fifo.counts() == (0, 3, 3)
@@ -569,24 +560,24 @@ def test_a_higher_delay_leaves_a_message_as_it_is_whose_own_was_changed(fifo: Ho
     """Behind one that it delays."""
     terms = SendTerms(receipts=True, unrepeated=True)
     send(fifo, "a1")
-    (sent,) = fifo.do(commands.Send(queue=QUEUE, messages=(message("a2", group="a", delay_s=30),), terms=terms))
+    (sent,) = fifo.put(message("a2", group="a", delay_s=30), terms=terms)
     fifo.change(sent.receipt, 0)
-    set_delay(fifo, 60)
+    fifo.set_queue(delay_s=60)
     assert bodies(receive(fifo, timeout_s=0)) == "a2"
-    set_delay(fifo, 0)
+    fifo.set_queue(delay_s=0)
     assert bodies(receive(fifo)) == "a1 a2"
 
 
 @pytest.mark.parametrize("delay_s", [0, 30])
 def test_a_group_that_can_give_a_message_keeps_its_turn_through_a_new_delay(fifo: Host, delay_s: int) -> None:
     """From the instant at which the first of its messages became visible, which need not be the first in order."""
-    set_delay(fifo, 30 - delay_s)
+    fifo.set_queue(delay_s=30 - delay_s)
     send(fifo, "a1", delay_s=30)
     send(fifo, "a2", delay_s=1)
     fifo.advance(2_000)
     send(fifo, "b1", delay_s=0)
     fifo.advance(28_000)
-    set_delay(fifo, delay_s)
+    fifo.set_queue(delay_s=delay_s)
     fifo.sweep()
     assert bodies(receive(fifo)) == "a1 a2 b1"
 
@@ -627,7 +618,7 @@ def test_counts_and_looks_tell_of_what_the_queue_delays(host: Host) -> None:
     host.advance(30_000)
     send(host, "a3")
     assert host.counts() == (1, 1, 4)
-    set_delay(host, 30)
+    host.set_queue(delay_s=30)
     assert host.counts() == (4, 1, 1)
     seen = host.do(LookAtQueue(queue=QUEUE, state=MessageState.DELAYED))
     assert [(each.body, each.visible_at_ms) for each in seen] == [("a3", host.clock.now_ms() + 30_000)]

@@ -65,13 +65,8 @@ def all_to(target: str, messages: Sequence[ReceivedMessage]) -> list[tuple[str, 
     return [(each.receipt, target) for each in messages]
 
 
-def send(host: Host, *messages: NewMessage, queue: str = QUEUE) -> list[Any]:
-    answers: list[Any] = host.do(commands.Send(queue=queue, messages=messages))
-    return answers
-
-
 def in_turn(host: Host, *bodies: str, queue: str = FIFO) -> None:
-    send(host, *(message(body, group=body[0], dedup_id=body) for body in bodies), queue=queue)
+    host.put(*(message(body, group=body[0], dedup_id=body) for body in bodies), queue=queue)
 
 
 def bodies(host: Host, queue: str) -> list[str]:
@@ -91,8 +86,7 @@ def test_a_delayed_message_is_not_forwarded_by_the_receipt_of_its_send(queues: H
     """It is nobody's to work on before it was received."""
     terms = commands.SendTerms(receipts=True)
     for intake, target in ((QUEUE, FAST), (FIFO, FIFO_FAST)):
-        new = message("a", delay_s=30, group="g", dedup_id="a")
-        (sent,) = queues.do(commands.Send(queue=intake, messages=(new,), terms=terms))
+        (sent,) = queues.put(message("a", delay_s=30, group="g", dedup_id="a"), terms=terms, queue=intake)
         (refused,) = forward(queues, (sent.receipt, target), intake=intake)
         assert isinstance(refused, ReceiptInvalid)
         assert (queues.counts(intake), queues.counts(target)) == ((0, 0, 1), (0, 0, 0))
@@ -101,7 +95,7 @@ def test_a_delayed_message_is_not_forwarded_by_the_receipt_of_its_send(queues: H
 def test_a_message_goes_on_with_what_it_is_and_without_what_happened_to_it(queues: Host) -> None:
     """Id, body, properties, priority and group stay; times and receives begin anew."""
     properties = encode(Properties(attributes={"kind": Attribute("String", "x")}, group="tenant"))
-    send(queues, NewMessage(body="a", size_bytes=6, properties=properties, priority=3, group="tenant"))
+    queues.put(NewMessage(body="a", size_bytes=6, properties=properties, priority=3, group="tenant"))
     queues.receive_one(timeout_s=0)
     queues.advance(5_000)
     before = queues.receive_one()
@@ -162,7 +156,7 @@ def test_retention_counts_from_the_forward(queues: Host) -> None:
 
 def test_groups_of_a_standard_queue_share_fairly_in_the_target(queues: Host) -> None:
     """They go to a lane of groups, also after a restart of the store."""
-    send(queues, *(message(body, group=body[0]) for body in ("a1", "a2", "b1")))
+    queues.put(*(message(body, group=body[0]) for body in ("a1", "a2", "b1")))
     forward(queues, *all_to(FAST, queues.receive(10)))
     assert sorted(bodies(queues, FAST)) == ["a1", "a2", "b1"]
 
@@ -176,7 +170,7 @@ def test_a_dead_letter_keeps_its_past(queues: Host) -> None:
     kind = {"kind": Attribute("String", "x")}
     properties = encode(Properties(attributes=kind, group="tenant"))
     for body in "ab":
-        send(queues, NewMessage(body=body, size_bytes=6, properties=properties, priority=3, group="tenant"))
+        queues.put(NewMessage(body=body, size_bytes=6, properties=properties, priority=3, group="tenant"))
     sent_at_ms = queues.clock.now_ms()
     queues.advance(1_000)
     queues.receive(1, timeout_s=0)
@@ -210,7 +204,7 @@ def test_a_dead_letter_that_dies_again_counts_on(queues: Host) -> None:
 def test_a_dead_letter_of_a_group_is_in_its_place_and_nobodys_duplicate(queues: Host) -> None:
     in_turn(queues, "a1", "a2", "a3")
     first, second, third = queues.receive(10, queue=FIFO)
-    send(queues, message("before", group="a", dedup_id=str(UUID(bytes=second.id))), queue=FIFO_FAST)
+    queues.put(message("before", group="a", dedup_id=str(UUID(bytes=second.id))), queue=FIFO_FAST)
     entries = [
         ForwardEntry(receipt=each.receipt, target=FIFO_FAST, reasons=reasons)
         for each, reasons in ((first, None), (second, {"why": "no"}), (third, None))
@@ -292,7 +286,7 @@ def test_what_the_target_cannot_take_stays(queues: Host, intake: str, target: st
     queues.create("000000000000/small.fifo", message_bytes_max=1_024, fifo=True)
     attributes = encode(Properties(attributes={"kind": Attribute("String", "x" * 600)}, group="g"))
     long = NewMessage(body="é" * 300, size_bytes=1_210, properties=attributes, group="g", dedup_id="d")
-    send(queues, long, queue=intake)
+    queues.put(long, queue=intake)
     held = queues.receive_one(queue=intake)
     assert reasons(forward(queues, (held.receipt, target), intake=intake)) == [reason]
     assert queues.counts(intake) == (0, 1, 0)
@@ -367,7 +361,7 @@ def test_a_message_that_was_sent_with_its_id_for_deduplication_is_not_stored_twi
     """As a forwarder leaves it that sends and then deletes, killed in between; five minutes long."""
     in_turn(queues, "a1", "a2")
     first, second = queues.receive(10, queue=FIFO)
-    (before,) = send(queues, message("a1", group="a", dedup_id=str(UUID(bytes=first.id))), queue=FIFO_FAST)
+    (before,) = queues.put(message("a1", group="a", dedup_id=str(UUID(bytes=first.id))), queue=FIFO_FAST)
     answers = forward(queues, *all_to(FIFO_FAST, [first, second]), intake=FIFO)
     assert answers[0] == Forwarded(id=before.id, sequence=before.sequence, duplicate=True)
     assert answers[1].duplicate is False
@@ -417,7 +411,7 @@ def test_the_event_log_has_the_work_of_the_intake_as_done(why: dict[str, str] | 
 def test_what_was_forwarded_counts_as_deleted(queues: Host, intake: str, why: dict[str, str] | None) -> None:
     """And in its target as sent, but for a dead letter, which is moved."""
     target = FIFO_FAST if intake == FIFO else FAST
-    send(queues, *(message(body, group=body, dedup_id=body) for body in "ab"), queue=intake)
+    queues.put(*(message(body, group=body, dedup_id=body) for body in "ab"), queue=intake)
     forward(queues, *all_to(target, queues.receive(2, queue=intake)), intake=intake, reasons=why)
     left, come = (queues.do(commands.ShowQueue(queue=name, counts=True)).counts for name in (intake, target))
     assert (left.sent, left.deleted, left.in_flight) == (2, 2, 0)
@@ -525,7 +519,7 @@ class _Play:
 
     def _send(self, group: str, messages: int) -> None:
         sent = [f"{group}{next(self._numbers)}" for _ in range(messages)]
-        send(self._host, *(message(body, group=group, dedup_id=body) for body in sent), queue=self._names[0])
+        self._host.put(*(message(body, group=group, dedup_id=body) for body in sent), queue=self._names[0])
         self._expected[self._names[0]].update(sent)
 
     def _receive(self, place: int, timeout_s: int) -> None:

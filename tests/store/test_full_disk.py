@@ -18,7 +18,7 @@ def fill(host: Host) -> list[str]:
     while len(sent) < 10_000:
         body = f"{len(sent)}-{BODY}"
         try:
-            host.do(commands.Send(queue=QUEUE, messages=(message(body),)))
+            host.put(message(body))
         except StoreFull as error:
             assert "free space or drain" in str(error)  # noqa: PT017 - the loop ends with it
             return sent

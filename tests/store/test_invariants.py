@@ -30,7 +30,7 @@ def test_conservation(host: Host) -> None:
         ended += sum(state is ReceiptState.LIVE for state in host.delete(*(each.receipt for each in got[:1])))
         if turn == 20:
             ended += sum(host.counts())
-            host.do(commands.PurgeQueue(queue=QUEUE))
+            host.purge()
         before = sum(host.counts())
         assert sent == ended + before
         host.advance(4_000)
@@ -96,10 +96,9 @@ def test_staleness(host: Host) -> None:
 @pytest.mark.parametrize("delete_first", [False, True])
 def test_order(kept: Host, *, delete_first: bool) -> None:
     """Each group gives its messages in the order of sending, and nothing while one is in flight, over crashes too."""
-    kept.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": True}))
+    kept.create(fifo=True)
     bodies = [f"{group}{number}" for number in range(6) for group in "abc"]
-    messages = [NewMessage(body=body, size_bytes=2, group=body[0], dedup_id=body) for body in bodies]
-    kept.do(commands.Send(queue=QUEUE, messages=tuple(messages)))
+    kept.put(*[NewMessage(body=body, size_bytes=2, group=body[0], dedup_id=body) for body in bodies])
     deleted: list[str] = []
     while sum(kept.counts()):
         got = kept.receive(2, timeout_s=1)
@@ -153,8 +152,7 @@ def test_mortality(kept: Host, receives_max: int, *, fifo: bool) -> None:
     kept.do(commands.CreateQueue(queue=dead, settings={"fifo": fifo}))
     kept.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": fifo, **redrive}))
     bodies = [str(number) for number in range(8)]
-    messages = [NewMessage(body=body, size_bytes=1, group=body if fifo else None, dedup_id=body) for body in bodies]
-    kept.do(commands.Send(queue=QUEUE, messages=tuple(messages)))
+    kept.put(*[NewMessage(body=body, size_bytes=1, group=body if fifo else None, dedup_id=body) for body in bodies])
     given = Counter[str]()
     while sum(kept.counts()):
         given.update(each.body for each in kept.receive(3, timeout_s=1))
@@ -227,8 +225,7 @@ class Doors(ModelFrame):
     )
     def send(self, delay_s: int, priority: int, group: str) -> None:
         where = None if self.kind == "plain" else group
-        new = message("x", delay_s=delay_s, priority=priority, group=where)
-        (sent,) = self.live.do(commands.Send(queue=QUEUE, messages=(new,), terms=TERMS))
+        (sent,) = self.live.put(message("x", delay_s=delay_s, priority=priority, group=where), terms=TERMS)
         told = Told(sent.id, where, self.now_ms, self.now_ms + delay_s * 1_000)
         self.messages.append(told)
         assert (sent.receipt is not None) is bool(delay_s)

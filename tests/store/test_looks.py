@@ -28,8 +28,7 @@ def bodies(host: Host, **narrowed: Any) -> list[str]:
 
 
 def send(host: Host, *bodies: str, group: str = "g", **terms: Any) -> None:
-    new = tuple(message(body, group=group, dedup_id=body, **terms) for body in bodies)
-    host.do(commands.Send(queue=QUEUE, messages=new))
+    host.put(*(message(body, group=group, dedup_id=body, **terms) for body in bodies))
 
 
 def states(host: Host) -> list[tuple[str, str, int]]:
@@ -72,14 +71,14 @@ def test_deleted_and_expired_messages_are_not_shown(host: Host) -> None:
     host.advance(60_000)
     assert look(host) == []
     host.send("purged")
-    host.do(commands.PurgeQueue(queue=QUEUE))
+    host.purge()
     assert look(host) == []
 
 
 def test_a_look_shows_what_a_message_carries(host: Host) -> None:
     """Its id and its properties, here of a message in a group."""
     host.create(fifo=True)
-    (sent,) = host.do(commands.Send(queue=QUEUE, messages=(message("a", group="g", dedup_id="d", kind="resize"),)))
+    (sent,) = host.put(message("a", group="g", dedup_id="d", kind="resize"))
     (seen,) = look(host)
     assert (seen.id, seen.state) == (sent.id, MessageState.VISIBLE)
     assert decode(seen.properties).attributes["Type"].text == "resize"
@@ -127,7 +126,7 @@ def test_priorities_are_shown(host: Host, group: str | None) -> None:
     """Whatever the state, and without the order of priorities."""
     host.create()
     for body, priority in (("low", 12), ("high", 2)):
-        host.do(commands.Send(queue=QUEUE, messages=(message(body, group=group, priority=priority),)))
+        host.put(message(body, group=group, priority=priority))
         host.advance(1)
     shown = [(seen.body, seen.priority, seen.group) for seen in look(host, state=VISIBLE)]
     assert shown == [("low", 12, group), ("high", 2, group)]
@@ -143,7 +142,7 @@ def test_one_state_of_a_fifo_queue(host: Host) -> None:
     host.receive(1, timeout_s=30)
     assert [bodies(host, state=state) for state in MessageState] == [["a2", "b1"], ["a1"], []]
     host.advance(5_000)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"delay_s": 5}))
+    host.set_queue(delay_s=5)
     send(host, "a3", group="a")
     assert [bodies(host, state=state) for state in MessageState] == [["a2", "b1"], ["a1"], ["a3"]]
     (seen,) = look(host, state=DELAYED)
@@ -307,8 +306,7 @@ def leases(host: Host, **narrowed: Any) -> list[SeenLease]:
 
 
 def send_for_ids(host: Host, *names: str) -> dict[str, bytes]:
-    new = tuple(message(name, group=f"group {name}", dedup_id=name) for name in names)
-    sent = host.do(commands.Send(queue=QUEUE, messages=new))
+    sent = host.put(*(message(name, group=f"group {name}", dedup_id=name) for name in names))
     return {name: each.id for name, each in zip(names, sent, strict=True)}
 
 
@@ -367,8 +365,7 @@ def test_a_wait_before_the_first_receive_is_not_of_the_lease(host: Host, log: st
     asked_ms = host.clock.now_ms()
     host.advance(5_000)
     send_for_ids(host, "a")
-    asked = commands.Receive(queue=QUEUE, count=1, timeout_s=1, requested_at_ms=asked_ms)
-    host.do(asked)
+    host.do(commands.Receive(queue=QUEUE, count=1, timeout_s=1, requested_at_ms=asked_ms))
     assert [seen.received_at_ms for seen in leases(host)] == [asked_ms + 5_000]
     asked_ms = host.clock.now_ms()
     host.advance(5_000)
@@ -386,7 +383,7 @@ def test_only_leases_are_shown(host: Host, *, fifo: bool) -> None:
     opened = host.do(OpenSource(queue=QUEUE, source="s", consumer="x"))
     host.do(Claim(queue=QUEUE, source="s", epoch=opened.epoch, number=opened.last + 1, messages_max=1))
     host.receive(10, timeout_s=900)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"delay_s": 9}))
+    host.set_queue(delay_s=9)
     send_for_ids(host, "late")
     assert ids["held"] in {seen.message_id for seen in leases(host)}
     assert len(leases(host)) == 2
@@ -399,7 +396,7 @@ def test_a_purge_ends_all(host: Host) -> None:
     host.create()
     host.send("a")
     host.receive(1)
-    host.do(commands.PurgeQueue(queue=QUEUE))
+    host.purge()
     assert leases(host) == []
     ids = send_for_ids(host, "b")
     host.receive(1)
@@ -436,7 +433,7 @@ def test_a_message_that_was_asked_for_is_told_of_while_it_is_there(host: Host, *
     assert told[2].visible_at_ms == host.clock.now_ms()
     assert [seen.group for seen in told] == ["group held", "group again", "group returned"]
     assert len(leases(host)) == 2
-    host.do(commands.PurgeQueue(queue=QUEUE))
+    host.purge()
     assert leases(host, also=also) == []
 
 
@@ -464,8 +461,7 @@ def totals(host: Host, queue: str = QUEUE) -> tuple[int, int, int]:
 
 
 def send_named(host: Host, *names: str, delay_s: int | None = None) -> None:
-    new = tuple(message(name, group=name, dedup_id=name, delay_s=delay_s) for name in names)
-    host.do(commands.Send(queue=QUEUE, messages=new))
+    host.put(*(message(name, group=name, dedup_id=name, delay_s=delay_s) for name in names))
 
 
 @KINDS
@@ -519,7 +515,7 @@ def test_what_goes_by_itself_is_not_deleted(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo, retention_s=60)
     send_named(host, "a", "b")
     host.receive(1)
-    host.do(commands.PurgeQueue(queue=QUEUE))
+    host.purge()
     assert totals(host) == (2, 1, 0)
     send_named(host, "c")
     host.advance(60_000)
@@ -595,8 +591,7 @@ def test_claims_receive_and_delete(
 ) -> None:
     """With and without a lease of their own."""
     host.create(fifo=fifo)
-    new = [message(name, group=name if fifo else None, dedup_id=name) for name in ("a", "b", "c")]
-    host.do(commands.Send(queue=QUEUE, messages=tuple(new)))
+    host.put(*[message(name, group=name if fifo else None, dedup_id=name) for name in ("a", "b", "c")])
     host.receive(1, timeout_s=0)
     opened = host.do(OpenSource(queue=QUEUE, source="s", consumer="x"))
     claim = Claim(queue=QUEUE, source="s", epoch=opened.epoch, number=1, messages_max=2)
@@ -614,7 +609,7 @@ def test_another_queue_of_the_name_begins_anew(host: Host) -> None:
     host.create()
     host.send("a")
     host.delete(host.receive_one().receipt)
-    host.do(commands.DeleteQueue(queue=QUEUE))
+    host.drop()
     host.create()
     assert totals(host) == (0, 0, 0)
 
@@ -649,7 +644,7 @@ def test_every_receive_but_the_first_counts(host: Host) -> None:
     (first,) = host.receive(1)
     host.delete(first.receipt)
     assert redelivered(host) == 3
-    host.do(commands.PurgeQueue(queue=QUEUE))
+    host.purge()
     assert redelivered(host) == 3
 
 
@@ -658,6 +653,6 @@ def test_another_queue_of_the_name_counts_receives_anew(host: Host) -> None:
     host.send("a")
     host.receive(1, timeout_s=0)
     host.receive(1, timeout_s=0)
-    host.do(commands.DeleteQueue(queue=QUEUE))
+    host.drop()
     host.create()
     assert redelivered(host) == 0

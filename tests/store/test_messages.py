@@ -23,8 +23,7 @@ def test_a_message_comes_back_as_it_was_sent(host: Host) -> None:
     """Body, properties, id, priority and times."""
     host.create()
     body = "naïve – 漢字 🐘 \t\n"
-    new = NewMessage(body=body, size_bytes=99, properties=b"\x00opaque\xff", priority=3)
-    (sent,) = host.do(commands.Send(queue=QUEUE, messages=(new,)))
+    (sent,) = host.put(NewMessage(body=body, size_bytes=99, properties=b"\x00opaque\xff", priority=3))
     sent_at_ms = host.clock.now_ms()
     host.advance(7)
     got = host.receive_one(timeout_s=5)
@@ -37,8 +36,7 @@ def test_a_message_comes_back_as_it_was_sent(host: Host) -> None:
 def test_the_messages_of_a_batch_are_taken_and_refused_alone(host: Host) -> None:
     """The limit is the queue's own, for body and attributes together, and exact."""
     host.create(message_bytes_max=1_024)
-    new = [NewMessage(body="x", size_bytes=size) for size in (1_025, 1_024, 2_000, 1)]
-    answers = host.do(commands.Send(queue=QUEUE, messages=tuple(new)))
+    answers = host.put(*[NewMessage(body="x", size_bytes=size) for size in (1_025, 1_024, 2_000, 1)])
     assert [type(answer) for answer in answers] == [MessageTooLong, SentMessage, MessageTooLong, SentMessage]
     assert answers[0].bytes_max == 1_024
     assert host.counts() == (2, 0, 0)
@@ -82,13 +80,13 @@ def test_retention_holds_over_a_restart_and_a_change_of_it(kept: Host) -> None:
     kept.create(retention_s=60)
     kept.send("old")
     kept.advance(60_000)
-    kept.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 600}))
+    kept.set_queue(retention_s=600)
     assert kept.counts() == (0, 0, 0)
     kept.send("new")
     kept.advance(300_000)
     kept.crash()
     assert kept.counts() == (1, 0, 0)
-    kept.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 300}))
+    kept.set_queue(retention_s=300)
     assert kept.counts() == (0, 0, 0)
     assert bodies(kept) == []
 
@@ -132,7 +130,7 @@ def send_kinds(host: Host, *kinds: str | None, group: str | None = None) -> None
         message(str(kind), kind=kind, group=group or (str(kind) if fifo else None), dedup_id=f"{group}{number}")
         for number, kind in enumerate(kinds)
     )
-    assert all(isinstance(each, results.SentMessage) for each in host.do(commands.Send(queue=QUEUE, messages=messages)))
+    assert all(isinstance(each, results.SentMessage) for each in host.put(*messages))
 
 
 def held_ms(host: Host, messages: list[results.ReceivedMessage]) -> dict[str, int]:
@@ -193,7 +191,7 @@ def test_other_rules_count_from_the_next_receive_on(ruled: Host) -> None:
     """Messages in flight keep their deadlines; without rules the queue's timeout is in force again."""
     send_kinds(ruled, "quick", "slow")
     (first,) = ruled.receive()
-    ruled.do(commands.SetQueue(queue=QUEUE, settings={"visibility_rules": ""}))
+    ruled.set_queue(visibility_rules="")
     (second,) = ruled.receive()
     assert held_ms(ruled, [first, second]) == {"quick": 5_000, "slow": 30_000}
 
@@ -275,8 +273,7 @@ ALL = range(PRIORITY.minimum, PRIORITY.maximum + 1)
 
 def send_priorities(host: Host, *priorities: int, delay_s: int = 0, group: str | None = None) -> None:
     for priority in priorities:
-        new = message(f"{priority}", priority=priority, delay_s=delay_s, group=group)
-        host.do(commands.Send(queue=QUEUE, messages=(new,)))
+        host.put(message(f"{priority}", priority=priority, delay_s=delay_s, group=group))
         host.advance(1)
 
 
@@ -319,7 +316,7 @@ def test_of_one_priority_what_was_visible_first_comes_first(host: Host) -> None:
     host.advance(500)
     host.send("sent later", priority=3)
     host.advance(1_500)
-    host.do(commands.Send(queue=QUEUE, messages=(commands.NewMessage(body="of SQS", size_bytes=6),)))
+    host.put(commands.NewMessage(body="of SQS", size_bytes=6))
     assert [each.body for each in host.receive(16)] == ["sent later", "delayed", "sent first", "other", "of SQS"]
 
 

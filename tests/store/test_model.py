@@ -80,15 +80,15 @@ class StandardAndModel(ModelFrame):
                 self.create(data.draw(st.sampled_from(absent)), given)
             case "drop":
                 name, _ = self.some(data)
-                self.live.do(commands.DeleteQueue(queue=name))
+                self.live.drop(name)
                 del self.models[name]
             case "purge":
                 name, model = self.some(data)
-                self.live.do(commands.PurgeQueue(queue=name))
+                self.live.purge(name)
                 model.purge(self.now_ms)
             case "set":
                 name, model = self.some(data)
-                self.live.do(commands.SetQueue(queue=name, settings=given))
+                self.live.set_queue(name, **given)
                 model.set(self.now_ms, given)
 
     # Messages.
@@ -106,7 +106,7 @@ class StandardAndModel(ModelFrame):
             self.bodies += 1
             body = f"m{self.bodies}"
             messages.append(message(body, delay_s=delay_s, priority=priority, kind=kind_of(body)))
-        answers = self.live.do(commands.Send(queue=name, messages=tuple(messages), terms=terms))
+        answers = self.live.put(*messages, terms=terms, queue=name)
         for new, sent in zip(messages, answers, strict=True):
             model.send(self.now_ms, *naive_send(new, sent))
             if sent.receipt is not None:
@@ -250,23 +250,23 @@ class FifoAndModel(ModelFrame):
     @rule(delay_s=st.sampled_from((0, 0, 1, 30, 60)))
     def delay(self, delay_s: int) -> None:
         """Change the queue's delay alone, which messages that wait follow."""
-        self.live.do(commands.SetQueue(queue=QUEUE, settings={"delay_s": delay_s}))
+        self.live.set_queue(delay_s=delay_s)
         self.model.set(self.now_ms, {**self.model.settings, "delay_s": delay_s})
 
     @rule(given=FIFO_SETTINGS, kind=st.sampled_from(("set", "set", "purge", "recreate")))
     def administer(self, given: dict[str, Any], kind: str) -> None:
         """Change, purge, or delete and create the queue again: sequence numbers rise across all that."""
         if kind == "purge":
-            self.live.do(commands.PurgeQueue(queue=QUEUE))
+            self.live.purge()
             self.model.purge(self.now_ms)
         elif kind == "recreate":
-            self.live.do(commands.DeleteQueue(queue=QUEUE))
+            self.live.drop()
             last_sequence = self.model.last_sequence
             self.create(given)
             self.model.last_sequence = last_sequence
             self.issued = []
         else:
-            self.live.do(commands.SetQueue(queue=QUEUE, settings=given))
+            self.live.set_queue(**given)
             self.model.set(self.now_ms, given)
 
     # Messages.
@@ -303,7 +303,7 @@ class FifoAndModel(ModelFrame):
                     kind=kind_of(body),
                 )
             )
-        answers = self.live.do(commands.Send(queue=QUEUE, messages=tuple(messages), terms=terms))
+        answers = self.live.put(*messages, terms=terms)
         for new, sent in zip(messages, answers, strict=True):
             self.model.send(self.now_ms, *naive_send(new, sent))
             self.issued += [sent.receipt] if sent.receipt is not None else []
@@ -445,7 +445,7 @@ class ChainAndModel(ModelFrame):
         for _ in range(several):
             self.bodies += 1
             body = f"m{self.bodies}"
-            self.live.do(commands.Send(queue=queue, messages=(message(body, group=group),)))
+            self.live.put(message(body, group=group), queue=queue)
             self.known[body] = Known(queue=queue, sent_at_ms=self.now_ms, visible_at_ms=self.now_ms)
 
     @rule(queue=QUEUES, time_ms=SHORT_TIMES_MS)
@@ -505,7 +505,7 @@ class ChainAndModel(ModelFrame):
         """Give or withdraw the permission."""
         self.allowed[queue] = allowed
         permission = "all" if allowed else "none"
-        self.live.do(commands.SetQueue(queue=queue, settings={"redrive_permission": permission}))
+        self.live.set_queue(queue, redrive_permission=permission)
 
     def compare(self) -> None:
         for queue in CHAIN:

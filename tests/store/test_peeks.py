@@ -27,15 +27,14 @@ def bodies(host: Host, count: int = 10) -> list[str]:
 def send(host: Host, *bodies: str, **terms: Any) -> None:
     """Send messages, each in a group named by its first letter, or as `terms` have it."""
     groups = {"group": None} if terms.pop("plain", False) else {}
-    new = [message(body, **{"group": body[0], "dedup_id": body, **terms, **groups}) for body in bodies]
-    host.do(commands.Send(queue=QUEUE, messages=tuple(new)))
+    host.put(*[message(body, **{"group": body[0], "dedup_id": body, **terms, **groups}) for body in bodies])
 
 
 def test_a_message_is_shown_as_it_is(host: Host) -> None:
     """Before its first receive, and with what is known of it later."""
     host.create()
     new = commands.NewMessage(body="a", size_bytes=1, properties=encode(Properties(group="g")), priority=3)
-    (sent,) = host.do(commands.Send(queue=QUEUE, messages=(new,)))
+    (sent,) = host.put(new)
     first_ms = host.clock.now_ms()
     shown = PeekedMessage(
         id=sent.id,
@@ -70,7 +69,7 @@ def test_neither_delayed_nor_in_flight_nor_deleted_messages_are_shown(host: Host
     assert bodies(host) == ["left", "taken", "delayed"]
     host.delete(taken.receipt)
     assert bodies(host) == ["left", "delayed"]
-    host.do(commands.PurgeQueue(queue=QUEUE))
+    host.purge()
     assert bodies(host) == []
 
 
@@ -86,7 +85,7 @@ def test_the_setting_is_told(host: Host) -> None:
     """As with receives; also where there is nothing."""
     host.create(smq_base64=True)
     assert host.do(Peek(queue=QUEUE)).smq_base64
-    host.do(commands.SetQueue(queue=QUEUE, settings={"smq_base64": False}))
+    host.set_queue(smq_base64=False)
     assert not host.do(Peek(queue=QUEUE)).smq_base64
 
 
@@ -220,9 +219,9 @@ def test_what_a_receive_would_bury_is_not_shown(host: Host) -> None:
     host.receive(1, timeout_s=0)
     assert bodies(host) == ["b"]
     assert host.counts() == (2, 0, 0)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": "", "receives_max": 0}))
+    host.set_queue(dead_letter_queue="", receives_max=0)
     assert sorted(bodies(host)) == ["a", "b"]
-    host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": DEAD, "receives_max": 1}))
+    host.set_queue(dead_letter_queue=DEAD, receives_max=1)
     sent_at_ms = host.clock.now_ms()
     host.advance(7)
     host.receive(10)

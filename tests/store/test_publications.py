@@ -115,7 +115,7 @@ def test_parts_count_in_their_order_not_in_that_of_their_coming(ready: Host) -> 
 
 
 def test_a_message_that_cannot_be_sent_is_told_and_nothing_staged(ready: Host) -> None:
-    ready.do(commands.SetQueue(queue=QUEUE, settings={"message_bytes_max": 1024}))
+    ready.set_queue(message_bytes_max=1024)
     with pytest.raises(StageRefused) as caught:
         stage(ready, message("a"), message("x" * 1025))
     assert caught.value.index == 1
@@ -127,7 +127,7 @@ def test_a_fifo_queue_asks_for_groups_and_ids_when_staging(ready: Host) -> None:
     with pytest.raises(StageRefused) as caught:
         stage(ready, message("a"), queue=FIFO)
     assert isinstance(caught.value.reason, GroupMissing)
-    ready.do(commands.SetQueue(queue=FIFO, settings={"content_deduplication": False}))
+    ready.set_queue(FIFO, content_deduplication=False)
     with pytest.raises(StageRefused) as caught:
         stage(ready, message("a", group="g"), queue=FIFO)
     assert isinstance(caught.value.reason, DeduplicationIdMissing)
@@ -239,8 +239,7 @@ def test_the_rest_comes_by_itself(ready: Host) -> None:
 def test_publications_of_a_writer_keep_their_order_and_others_get_their_turn(ready: Host) -> None:
     for batch in range(2):
         stage(ready, *many(prefix=f"{batch}-"), batch=batch)
-    other = Stage(queue=QUEUE, writer="other", batch=0, attempt="a", part=0, messages=tuple(many(prefix="o-")))
-    ready.do(other)
+    ready.do(Stage(queue=QUEUE, writer="other", batch=0, attempt="a", part=0, messages=tuple(many(prefix="o-"))))
     publish(ready, ("a", MANY), batch=0)
     publish(ready, ("a", MANY), batch=1)
     ready.do(Publish(queue=QUEUE, writer="other", batch=0, attempts=(("a", MANY),)))
@@ -319,7 +318,7 @@ def test_whoever_waits_is_told(ready: Host) -> None:
 
 
 def test_a_fifo_queue_keeps_order_and_stores_no_duplicate(ready: Host) -> None:
-    ready.do(commands.Send(queue=FIFO, messages=(message("b", group="g"),)))
+    ready.put(message("b", group="g"), queue=FIFO)
     stage(ready, *(message(name, group="g") for name in "abac"), queue=FIFO)
     published = publish_all(ready, ("a", 4), queue=FIFO)
     assert (published.messages, published.duplicates) == (4, 2)
@@ -336,13 +335,13 @@ def test_duplicates_are_those_of_the_moment_of_entering(ready: Host) -> None:
     stage(ready, message("a", group="g", dedup_id="1"), queue=FIFO)
     ready.advance(DEDUPLICATION_S * 1_000)
     publish_all(ready, ("a", 1), queue=FIFO)
-    ready.do(commands.Send(queue=FIFO, messages=(message("again", group="g", dedup_id="1"),)))
+    ready.put(message("again", group="g", dedup_id="1"), queue=FIFO)
     assert received(ready, FIFO) == ["a"]
 
 
 def test_settings_that_change_between_do_not_lose_what_was_checked(ready: Host) -> None:
     stage(ready, message("x" * 2_000, group="g"), queue=FIFO)
-    ready.do(commands.SetQueue(queue=FIFO, settings={"message_bytes_max": 1_024, "content_deduplication": False}))
+    ready.set_queue(FIFO, message_bytes_max=1_024, content_deduplication=False)
     publish_all(ready, ("a", 1), queue=FIFO)
     assert received(ready, FIFO) == ["x" * 2_000]
 
@@ -354,7 +353,7 @@ def test_a_purge_takes_what_was_decided_and_leaves_what_is_only_staged(ready: Ho
     stage(ready, *many())
     stage(ready, *bodies("next"), batch=1)
     publish(ready, ("a", MANY))
-    ready.do(commands.PurgeQueue(queue=QUEUE))
+    ready.purge()
     assert not publish(ready, ("a", MANY)).more
     settle(ready)
     assert ready.counts() == (0, 0, 0)
@@ -366,7 +365,7 @@ def test_a_deleted_queue_takes_its_writers_along(ready: Host) -> None:
     stage(ready, *many())
     stage(ready, *bodies("next"), batch=1)
     publish(ready, ("a", MANY))
-    ready.do(commands.DeleteQueue(queue=QUEUE))
+    ready.drop()
     settle(ready)
     assert rows(ready) == 0
     ready.create()

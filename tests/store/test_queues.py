@@ -100,7 +100,7 @@ def test_settings_are_changed_one_by_one(host: Host) -> None:
     """What is not named stays; the time of the change is told."""
     created = host.create(delay_s=7)
     host.advance(5)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"visibility_timeout_s": 9}))
+    host.set_queue(visibility_timeout_s=9)
     view = host.do(commands.ShowQueue(queue=QUEUE))
     assert view.settings == QueueSettings(delay_s=7, visibility_timeout_s=9)
     assert (view.created_at_ms, view.modified_at_ms) == (created.created_at_ms, created.created_at_ms + 5)
@@ -131,8 +131,8 @@ def test_queues_survive(kept: Host) -> None:
     """With their settings and times; a deleted one does not come back."""
     kept.create(delay_s=7)
     kept.create("a/gone")
-    kept.do(commands.SetQueue(queue=QUEUE, settings={"receive_wait_s": 3}))
-    kept.do(commands.DeleteQueue(queue="a/gone"))
+    kept.set_queue(receive_wait_s=3)
+    kept.drop("a/gone")
     view = kept.do(commands.ShowQueue(queue=QUEUE))
     for again in (kept.crash, kept.reopen):
         again()
@@ -148,7 +148,7 @@ def test_a_queue_that_is_not_there(host: Host, command: Command) -> None:
             host.do(command)
         assert refusal.value.queue == QUEUE
         host.create()
-        host.do(commands.DeleteQueue(queue=QUEUE))
+        host.drop()
 
 
 def test_listing(host: Host) -> None:
@@ -165,7 +165,7 @@ def test_listing(host: Host) -> None:
     assert listed(host, prefix="b", count=2, after="ba") == (["bb"], False)
     assert listed(host, prefix="x") == ([], False)
     assert listed(host, after="a a name that is not there") == (["b", "ba", "bb", "c"], False)
-    host.do(commands.DeleteQueue(queue="a/ba"))
+    host.drop("a/ba")
     assert listed(host, prefix="b") == (["b", "bb"], False)
 
 
@@ -174,8 +174,8 @@ def test_queues_do_not_share_messages(host: Host) -> None:
     for name in ("a/x", "a/y", "b/x"):
         host.create(name)
         host.send(name.replace("/", "-"), queue=name)
-    host.do(commands.PurgeQueue(queue="a/x"))
-    host.do(commands.DeleteQueue(queue="a/y"))
+    host.purge("a/x")
+    host.drop("a/y")
     assert host.counts("a/x") == (0, 0, 0)
     assert host.receive_one(queue="b/x").body == "b-x"
     host.create("a/y")
@@ -188,8 +188,8 @@ def test_a_purged_or_deleted_queue_stays_empty(kept: Host, again: str) -> None:
     for name in ("a/purged", "a/deleted"):
         kept.create(name)
         kept.send(*(str(number) for number in range(50)), queue=name)
-    kept.do(commands.PurgeQueue(queue="a/purged"))
-    kept.do(commands.DeleteQueue(queue="a/deleted"))
+    kept.purge("a/purged")
+    kept.drop("a/deleted")
     getattr(kept, again)()
     kept.create("a/deleted")
     for name in ("a/purged", "a/deleted"):
@@ -260,7 +260,7 @@ def test_tags_are_no_settings(host: Host) -> None:
     view = host.do(commands.ShowQueue(queue=QUEUE))
     assert view.modified_at_ms == created.modified_at_ms
     assert host.counts() == (1, 1, 0)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"delay_s": 1}))
+    host.set_queue(delay_s=1)
     assert tags(host) == {"team": "red"}
 
 
@@ -317,7 +317,7 @@ def test_a_refused_purge_begins_no_pause(pausing: Host) -> None:
 def test_queues_rest_alone(pausing: Host) -> None:
     pausing.create("a/other")
     pausing.do(PURGE)
-    pausing.do(commands.PurgeQueue(queue="a/other"))
+    pausing.purge("a/other")
     pausing.do(DELETE)
     with pytest.raises(QueueNotFound):
         pausing.do(PURGE)
@@ -357,7 +357,7 @@ def test_pauses_survive(kept_store: Store, again: str) -> None:
         host.create()
         host.create("a/gone")
         host.do(PURGE)
-        host.do(commands.DeleteQueue(queue="a/gone"))
+        host.drop("a/gone")
         host.advance(59_999)
         getattr(host, again)()
         with pytest.raises(PurgeInProgress):

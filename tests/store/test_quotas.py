@@ -80,7 +80,7 @@ def test_what_retention_ends_takes_no_place_behind_many_others(limited: Host) ->
     fill(limited, timeout_s=900)
     limited.advance(60_000)
     limited.send("young")
-    limited.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    limited.set_queue(retention_s=60)
     while not (given := limited.receive(10)):
         assert limited.due_ms() == limited.clock.now_ms()
     assert [each.body for each in given] == ["young"]
@@ -101,7 +101,7 @@ def test_a_place_is_freed(limited: Host, way: str) -> None:
             assert received(limited).over_limit
             limited.advance(1)
         case "purge":
-            limited.do(commands.PurgeQueue(queue=QUEUE))
+            limited.purge()
             limited.send(*"abcdefgh")
     answer = received(limited)
     assert (len(answer.messages), answer.over_limit) == (QUOTA if way == "purge" else 1, False)
@@ -110,7 +110,7 @@ def test_a_place_is_freed(limited: Host, way: str) -> None:
 
 def test_a_place_is_freed_by_retention(limited: Host) -> None:
     """A message in flight whose retention ends is deleted."""
-    limited.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    limited.set_queue(retention_s=60)
     fill(limited, timeout_s=3_600)
     limited.advance(1_000)
     limited.send("young")
@@ -170,16 +170,16 @@ def test_the_next_place_behind_many_delays_is_looked_for_step_by_step(limited: H
 
 def test_a_queue_has_its_own_quota(limited: Host) -> None:
     """It overrides the engine's, either way, and a change counts at once; what is in flight stays so."""
-    limited.do(commands.SetQueue(queue=QUEUE, settings={"in_flight_max": 7}))
+    limited.set_queue(in_flight_max=7)
     fill(limited, 7)
-    limited.do(commands.SetQueue(queue=QUEUE, settings={"in_flight_max": 2}))
+    limited.set_queue(in_flight_max=2)
     assert received(limited).over_limit
     assert limited.counts() == (7, 7, 0)
     watcher = Watcher(limited)
-    limited.do(commands.SetQueue(queue=QUEUE, settings={"in_flight_max": 9}))
+    limited.set_queue(in_flight_max=9)
     assert watcher.woken_ms == [limited.clock.now_ms()]
     assert len(limited.receive(10)) == 2
-    limited.do(commands.SetQueue(queue=QUEUE, settings={"in_flight_max": None}))
+    limited.set_queue(in_flight_max=None)
     assert received(limited).over_limit
 
 
@@ -235,8 +235,7 @@ def test_a_fifo_queue_at_its_quota_is_silent(limited: Host) -> None:
     """An empty answer that is no error; a delete frees a place."""
     queue = "a/orders"
     limited.do(commands.CreateQueue(queue=queue, settings={"fifo": True}))
-    news = [grouped(f"m{number}", f"g{number}") for number in range(6)]
-    limited.do(commands.Send(queue=queue, messages=tuple(news)))
+    limited.put(*[grouped(f"m{number}", f"g{number}") for number in range(6)], queue=queue)
     taken = limited.receive(10, queue=queue)
     assert len(taken) == 3
     answer = limited.do(commands.Receive(queue=queue, count=10))
@@ -253,10 +252,10 @@ def test_whoever_waits_for_a_place_of_a_fifo_queue_is_told(limited: Host, way: s
     """When a message in flight is deleted, released, or ends: all of these free a place."""
     queue = "a/orders"
     limited.do(commands.CreateQueue(queue=queue, settings={"fifo": True, "retention_s": 60}))
-    limited.do(commands.Send(queue=queue, messages=tuple(grouped(f"m{number}", f"g{number}") for number in range(3))))
+    limited.put(*(grouped(f"m{number}", f"g{number}") for number in range(3)), queue=queue)
     taken = limited.receive(10, queue=queue, timeout_s=3_600)
     limited.advance(30_000)
-    limited.do(commands.Send(queue=queue, messages=(grouped("young", "young"),)))
+    limited.put(grouped("young", "young"), queue=queue)
     assert limited.receive(10, queue=queue) == []
     wakes: list[int] = []
     limited.engine.watch(queue, wakes.append)
@@ -275,7 +274,7 @@ def test_a_place_freed_by_the_end_of_a_dead_letter_is_told(limited: Host) -> Non
     """Dead letters end by when they were first sent: no floor passes over them."""
     dead = "000000000000/dead"
     limited.create(dead, retention_s=60, in_flight_max=1)
-    limited.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": dead, "receives_max": 1}))
+    limited.set_queue(dead_letter_queue=dead, receives_max=1)
     limited.send("old")
     limited.advance(30_000)
     limited.send("young")
@@ -322,7 +321,7 @@ def test_the_quota_at_full_size(tmp_path: Path, *, fifo: bool, quota_whole: int,
                 grouped(f"m{number}", f"g{number}") if fifo else message(f"m{number}")
                 for number in range(first, first + 100)
             )
-            host.do(commands.Send(queue=QUEUE, messages=new))
+            host.put(*new)
         (soon,) = host.receive(1, timeout_s=60)
         for _ in range(quota // 1_000 - 1):
             assert len(host.receive(1_000, timeout_s=3_600)) == 1_000
@@ -410,11 +409,11 @@ def test_nothing_else_is_throttled(throttled: Host) -> None:
 def test_the_limit_may_be_changed_and_taken_away(throttled: Host) -> None:
     """From the next receive on; another setting leaves the count as it is."""
     ask(throttled, 3)
-    throttled.do(commands.SetQueue(queue=QUEUE, settings={"delay_s": 1}))
+    throttled.set_queue(delay_s=1)
     assert ask(throttled, 1) == 1
-    throttled.do(commands.SetQueue(queue=QUEUE, settings={"receives_per_s_max": 5}))
+    throttled.set_queue(receives_per_s_max=5)
     throttled.receive()
-    throttled.do(commands.SetQueue(queue=QUEUE, settings={"receives_per_s_max": 0}))
+    throttled.set_queue(receives_per_s_max=0)
     for _ in range(20):
         throttled.receive()
 
@@ -431,7 +430,7 @@ def test_the_limit_is_kept(kept: Host) -> None:
 def test_an_attempt_counts_once_each_time_it_is_asked(host: Host) -> None:
     """Also when it is repeated, and when it is refused it is void of effect."""
     host.create(fifo=True, receives_per_s_max=3)
-    host.do(commands.Send(queue=QUEUE, messages=(message("a", group="g", dedup_id="a"),)))
+    host.put(message("a", group="g", dedup_id="a"))
     attempt = Receive(queue=QUEUE, attempt_id="t", timeout_s=30)
     first = host.do(attempt).messages
     host.advance(500)
@@ -452,7 +451,7 @@ def test_a_receive_that_finds_no_room_in_a_batch_is_counted_once(host: Host, *, 
     host.create(receives_per_s_max=3, fifo=fifo)
     for number in range(60):
         name = str(number) if fifo else None
-        host.do(commands.Send(queue=QUEUE, messages=(message("x" * 1_000_000, group=name, dedup_id=name),)))
+        host.put(message("x" * 1_000_000, group=name, dedup_id=name))
     answers = host.do_together(*(Receive(queue=QUEUE, count=10) for _ in range(3)))
     assert not any(isinstance(answer, ReceivesThrottled) for answer in answers)
     assert all(answer.messages for answer in answers)

@@ -51,7 +51,7 @@ def deleted(host: Host) -> str:
 def purged(host: Host) -> str:
     """The message was purged."""
     receipt = live(host)
-    host.do(commands.PurgeQueue(queue=QUEUE))
+    host.purge()
     return receipt
 
 
@@ -194,7 +194,7 @@ def test_a_refused_send_wakes_nobody(host: Host) -> None:
     """There is nothing to come for."""
     host.create(message_bytes_max=1_024)
     watcher = Watcher(host)
-    host.do(commands.Send(queue=QUEUE, messages=(message("x" * 2_000),)))
+    host.put(message("x" * 2_000))
     assert watcher.woken_ms == []
 
 
@@ -217,7 +217,7 @@ def test_the_deletion_of_the_queue_wakes(host: Host) -> None:
     """The receive that follows says that it is gone."""
     host.create()
     watcher = Watcher(host, receives=True)
-    host.do(commands.DeleteQueue(queue=QUEUE))
+    host.drop()
     assert len(watcher.woken_ms) == 1
     assert isinstance(watcher.answers[0], QueueNotFound)
 

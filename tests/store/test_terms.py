@@ -33,7 +33,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def send(host: Host, *messages: NewMessage, terms: SendTerms | None = RECEIPTS) -> list[SentMessage | VeilmqError]:
-    sent: list[SentMessage | VeilmqError] = host.do(commands.Send(queue=QUEUE, messages=messages, terms=terms))
+    sent: list[SentMessage | VeilmqError] = host.put(*messages, terms=terms)
     return sent
 
 
@@ -330,7 +330,7 @@ def test_bodies_are_decoded_where_the_queue_is_set_to(host: Host, kind: str) -> 
     received = host.do(commands.Receive(queue=QUEUE, timeout_s=0))
     assert (received.messages[0].body, received.smq_base64) == ("coded a", False)
     host.delete(host.receive_one().receipt)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"smq_base64": True}))
+    host.set_queue(smq_base64=True)
     send(host, message("coded b", **{**more, **({"dedup_id": "e"} if "dedup_id" in more else {})}), terms=terms)
     received = host.do(commands.Receive(queue=QUEUE))
     assert (received.messages[0].body, received.smq_base64) == ("b", True)
@@ -445,7 +445,7 @@ def test_a_name_may_be_taken_at_once() -> None:
     """Of a queue that was deleted just now, by who says so."""
     with on_sqlite(None).open(queue_name_pause_s=QUEUE_NAME_PAUSE_S) as patient:
         patient.create()
-        patient.do(commands.DeleteQueue(queue=QUEUE))
+        patient.drop()
         with pytest.raises(QueueDeletedRecently):
             patient.create()
         assert patient.do(commands.CreateQueue(queue=QUEUE, at_once=True)).is_new
@@ -483,7 +483,7 @@ RULES = '{"version":1,"classes":[{"name":"all","visibility_timeout_s":43200}],"d
 @pytest.mark.parametrize("settings", [{"visibility_timeout_s": 43_200}, {"visibility_rules": RULES}], ids=list)
 def test_the_lease_of_a_receive_that_waited_is_as_long_as_it_says(host: Host, settings: dict[str, Any]) -> None:
     """Where nothing bounds it; otherwise it ends twelve hours after the receive was asked for."""
-    host.create(QUEUE, **settings)
+    host.create(**settings)
     send(host, message("a"), message("b"), message("c"))
     now_ms = host.clock.now_ms()
     for lease_s_max, end_ms in ((None, now_ms + 43_200_000), (43_200, now_ms + 43_180_000), (60, now_ms + 40_000)):

@@ -262,7 +262,7 @@ def test_the_limit_of_the_topic_counts(topic: Host) -> None:
 
 
 def test_delays_groups_and_priorities_are_those_of_the_queue_and_the_message(topic: Host) -> None:
-    topic.do(commands.SetQueue(queue=OTHER, settings={"delay_s": 60}))
+    topic.set_queue(OTHER, delay_s=60)
     subscribe(topic, to_queue("now"), to_queue("late", OTHER))
     woken: list[int] = []
     topic.engine.watch(OTHER, woken.append)
@@ -300,7 +300,7 @@ def test_a_queue_that_is_gone_or_refuses_stops_nobody_else(topic: Host) -> None:
         to_queue("groupless", FIFO),
         to_queue("small", "000000000000/small"),
     )
-    topic.do(commands.DeleteQueue(queue=OTHER))
+    topic.drop(OTHER)
     published = publish(topic, "x" * 1_024)
     assert published.deliveries == 1
     assert [(name, type(why)) for name, why in published.undeliverable] == [
