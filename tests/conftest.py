@@ -6,8 +6,10 @@ it alone. A serial test takes the gate first and keeps it while it waits, so tha
 pass it for ever. The wait happens outside the test's own timeout.
 """
 
+import asyncio
 import contextlib
 import fcntl
+import inspect
 import os
 import shutil
 import tempfile
@@ -242,6 +244,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(mark)
         if "running_s3" in getattr(item, "fixturenames", ()):
             item.add_marker(EVERYTHING)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

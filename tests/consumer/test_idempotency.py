@@ -81,7 +81,7 @@ def event(running: Running, name: str) -> int:
     return running.runners[0].counts.events[name]
 
 
-def test_a_message_that_another_process_has_done_is_deleted_unhandled(bench: Workbench, store: Watched) -> None:
+async def test_a_message_that_another_process_has_done_is_deleted_unhandled(bench: Workbench, store: Watched) -> None:
     """Its delete was lost; the next worker to receive it knows by the store."""
     bodies: list[str] = []
 
@@ -96,21 +96,18 @@ def test_a_message_that_another_process_has_done_is_deleted_unhandled(bench: Wor
             await bench.settled(running)
             return event(running, "recognised")
 
-    async def scenario() -> None:
-        bench.client.create_queue("once")
-        bench.client.send("once", "x")
-        bench.server.faults.script("DeleteMessageBatch", faults.IGNORED)
-        assert await one_worker("once") == 0
-        assert bench.counts("once") == (0, 1)
-        bench.server.advance(seconds=30)
-        assert await one_worker("once") == 1
-
-    asyncio.run(scenario())
+    bench.client.create_queue("once")
+    bench.client.send("once", "x")
+    bench.server.faults.script("DeleteMessageBatch", faults.IGNORED)
+    assert await one_worker("once") == 0
+    assert bench.counts("once") == (0, 1)
+    bench.server.advance(seconds=30)
+    assert await one_worker("once") == 1
     assert bodies == ["x"]
     assert bench.counts("once") == (0, 0)
 
 
-def test_work_that_is_done_elsewhere_is_asked_for_again_later(bench: Workbench, store: Watched) -> None:
+async def test_work_that_is_done_elsewhere_is_asked_for_again_later(bench: Workbench, store: Watched) -> None:
     """When the other's record ends, as after a crash; and then it is done here. No number of times rejects it."""
     app = bench.consumer("busy")
     attempts: list[str] = []
@@ -119,26 +116,23 @@ def test_work_that_is_done_elsewhere_is_asked_for_again_later(bench: Workbench, 
     async def work(body: str) -> None:
         attempts.append(body)
 
-    async def scenario() -> None:
-        sent = bench.client.send("busy", "x").id
-        store.begin(f"busy:{sent}", owner=ELSEWHERE, for_s=20)
-        async with bench.working(app) as running:
-            await until(lambda: event(running, "retried"))
-            await bench.settled(running)
-            assert (attempts, bench.counts("busy")) == ([], (0, 1))
-            bench.server.advance(seconds=19)
-            await bench.settled(running)
-            assert bench.counts("busy") == (0, 1)
-            store.clock.advance(20)
-            bench.server.advance(seconds=1)
-            await until(lambda: attempts)
-            await bench.settled(running)
-
-    asyncio.run(scenario())
+    sent = bench.client.send("busy", "x").id
+    store.begin(f"busy:{sent}", owner=ELSEWHERE, for_s=20)
+    async with bench.working(app) as running:
+        await until(lambda: event(running, "retried"))
+        await bench.settled(running)
+        assert (attempts, bench.counts("busy")) == ([], (0, 1))
+        bench.server.advance(seconds=19)
+        await bench.settled(running)
+        assert bench.counts("busy") == (0, 1)
+        store.clock.advance(20)
+        bench.server.advance(seconds=1)
+        await until(lambda: attempts)
+        await bench.settled(running)
     assert bench.counts("busy") == (0, 0)
 
 
-def test_a_record_is_extended_with_the_lease(bench: Workbench, store: Watched) -> None:
+async def test_a_record_is_extended_with_the_lease(bench: Workbench, store: Watched) -> None:
     """By as much; a store that fails meanwhile is asked again with the next renewal."""
     app = bench.consumer("long")
     go_on = asyncio.Event()
@@ -147,26 +141,23 @@ def test_a_record_is_extended_with_the_lease(bench: Workbench, store: Watched) -
     async def work(body: str) -> None:
         await go_on.wait()
 
-    async def scenario() -> None:
-        sent = bench.client.send("long", "x").id
-        store.fails = {"extend"}
-        async with bench.working(app) as running:
-            await until(lambda: store.extended > 1)
-            store.fails = set()
-            store.clock.advance(9.9)
-            seen = store.extended
-            await until(lambda: store.extended > seen + 1)
-            store.clock.advance(5)
-            assert store.begin(f"long:{sent}", owner=ELSEWHERE, for_s=1).left_s == pytest.approx(5, abs=0.5)
-            go_on.set()
-            await bench.settled(running)
-        assert len(store) == 1, "it is done, and remembered"
-
-    asyncio.run(scenario())
+    sent = bench.client.send("long", "x").id
+    store.fails = {"extend"}
+    async with bench.working(app) as running:
+        await until(lambda: store.extended > 1)
+        store.fails = set()
+        store.clock.advance(9.9)
+        seen = store.extended
+        await until(lambda: store.extended > seen + 1)
+        store.clock.advance(5)
+        assert store.begin(f"long:{sent}", owner=ELSEWHERE, for_s=1).left_s == pytest.approx(5, abs=0.5)
+        go_on.set()
+        await bench.settled(running)
+    assert len(store) == 1, "it is done, and remembered"
     assert bench.counts("long") == (0, 0)
 
 
-def test_an_extension_that_comes_too_late_harms_nobody(bench: Workbench, store: Watched) -> None:
+async def test_an_extension_that_comes_too_late_harms_nobody(bench: Workbench, store: Watched) -> None:
     """It is refused, since the work is done; the message is deleted."""
     app = bench.consumer("overtaken")
     go_on = asyncio.Event()
@@ -175,22 +166,19 @@ def test_an_extension_that_comes_too_late_harms_nobody(bench: Workbench, store: 
     async def work(body: str) -> None:
         await go_on.wait()
 
-    async def scenario() -> None:
-        bench.client.send("overtaken", "x")
-        store.extensions.clear()
-        async with bench.working(app) as running:
-            await until(lambda: store.extended)
-            go_on.set()
-            await until(lambda: event(running, "acked"))
-            store.extensions.set()
-            await bench.settled(running)
-            await until(lambda: not running.runners[0].threads_at_work - running.runners[0].polling)
-
-    asyncio.run(scenario())
+    bench.client.send("overtaken", "x")
+    store.extensions.clear()
+    async with bench.working(app) as running:
+        await until(lambda: store.extended)
+        go_on.set()
+        await until(lambda: event(running, "acked"))
+        store.extensions.set()
+        await bench.settled(running)
+        await until(lambda: not running.runners[0].threads_at_work - running.runners[0].polling)
     assert bench.counts("overtaken") == (0, 0)
 
 
-def test_a_handler_whose_record_was_taken_is_stopped(bench: Workbench, store: Watched) -> None:
+async def test_a_handler_whose_record_was_taken_is_stopped(bench: Workbench, store: Watched) -> None:
     """Its record had ended, and another has begun the work: the message is left to come back by itself."""
     app = bench.consumer("taken")
     cancelled: list[str] = []
@@ -203,21 +191,18 @@ def test_a_handler_whose_record_was_taken_is_stopped(bench: Workbench, store: Wa
             cancelled.append(body)
             raise
 
-    async def scenario() -> None:
-        sent = bench.client.send("taken", "x").id
-        async with bench.working(app) as running:
-            await until(lambda: store.extended)
-            store.extensions.clear()
-            store.clock.advance(60)
-            assert store.begin(f"taken:{sent}", owner=ELSEWHERE, for_s=60).standing is Standing.OURS
-            store.extensions.set()
-            await until(lambda: event(running, "left"))
-
-    asyncio.run(scenario())
+    sent = bench.client.send("taken", "x").id
+    async with bench.working(app) as running:
+        await until(lambda: store.extended)
+        store.extensions.clear()
+        store.clock.advance(60)
+        assert store.begin(f"taken:{sent}", owner=ELSEWHERE, for_s=60).standing is Standing.OURS
+        store.extensions.set()
+        await until(lambda: event(running, "left"))
     assert cancelled == ["x"]
 
 
-def test_a_record_that_ended_and_is_nobodys_is_begun_again(bench: Workbench, store: Watched) -> None:
+async def test_a_record_that_ended_and_is_nobodys_is_begun_again(bench: Workbench, store: Watched) -> None:
     """A renewal came late, and the lease is held all the same: the handler goes on, and nobody else begins its work."""
     app = bench.consumer("belated")
     go_on = asyncio.Event()
@@ -226,24 +211,21 @@ def test_a_record_that_ended_and_is_nobodys_is_begun_again(bench: Workbench, sto
     async def work(body: str) -> None:
         await go_on.wait()
 
-    async def scenario() -> None:
-        bench.client.send("belated", "x")
-        async with bench.working(app) as running:
-            await until(lambda: store.extended)
-            store.extensions.clear()
-            store.clock.advance(60)
-            assert len(store) == 0
-            store.extensions.set()
-            await until(lambda: len(store))
-            go_on.set()
-            await bench.settled(running)
-            assert (event(running, "left"), event(running, "acked")) == (0, 1)
-
-    asyncio.run(scenario())
+    bench.client.send("belated", "x")
+    async with bench.working(app) as running:
+        await until(lambda: store.extended)
+        store.extensions.clear()
+        store.clock.advance(60)
+        assert len(store) == 0
+        store.extensions.set()
+        await until(lambda: len(store))
+        go_on.set()
+        await bench.settled(running)
+        assert (event(running, "left"), event(running, "acked")) == (0, 1)
     assert len(store) == 1, "it is done, and remembered"
 
 
-def test_a_record_that_is_begun_again_too_late_is_removed(bench: Workbench, store: Watched) -> None:
+async def test_a_record_that_is_begun_again_too_late_is_removed(bench: Workbench, store: Watched) -> None:
     """The handler failed meanwhile: the next delivery finds nothing in the way."""
     app = bench.consumer("undone")
     go_on = asyncio.Event()
@@ -253,25 +235,22 @@ def test_a_record_that_is_begun_again_too_late_is_removed(bench: Workbench, stor
         await go_on.wait()
         raise LookupError("not now")
 
-    async def scenario() -> None:
-        bench.client.send("undone", "x")
-        async with bench.working(app) as running:
-            await until(lambda: store.extended)
-            store.asked.clear()
-            store.gate.clear()
-            store.clock.advance(60)
-            await until(store.asked.is_set)
-            go_on.set()
-            await until(lambda: event(running, "retried"))
-            store.gate.set()
-            await bench.settled(running)
-            await until(lambda: not running.runners[0].threads_at_work - running.runners[0].polling)
-
-    asyncio.run(scenario())
+    bench.client.send("undone", "x")
+    async with bench.working(app) as running:
+        await until(lambda: store.extended)
+        store.asked.clear()
+        store.gate.clear()
+        store.clock.advance(60)
+        await until(store.asked.is_set)
+        go_on.set()
+        await until(lambda: event(running, "retried"))
+        store.gate.set()
+        await bench.settled(running)
+        await until(lambda: not running.runners[0].threads_at_work - running.runners[0].polling)
     assert len(store) == 0
 
 
-def test_a_renewal_during_the_begin_counts_for_the_record(bench: Workbench, store: Watched) -> None:
+async def test_a_renewal_during_the_begin_counts_for_the_record(bench: Workbench, store: Watched) -> None:
     """The store took its time, and the lease was renewed meanwhile: the record is extended as much, at once."""
     app = bench.consumer("between")
     go_on = asyncio.Event()
@@ -280,22 +259,19 @@ def test_a_renewal_during_the_begin_counts_for_the_record(bench: Workbench, stor
     async def work(body: str) -> None:
         await go_on.wait()
 
-    async def scenario() -> None:
-        store.gate.clear()
-        bench.client.send("between", "x")
-        async with bench.working(app) as running:
-            await until(store.asked.is_set)
-            (lease,) = running.table.open_leases()
-            await until(lambda: lease.renewals)
-            store.gate.set()
-            await until(lambda: store.extended)
-            go_on.set()
-            await bench.settled(running)
-
-    asyncio.run(scenario())
+    store.gate.clear()
+    bench.client.send("between", "x")
+    async with bench.working(app) as running:
+        await until(store.asked.is_set)
+        (lease,) = running.table.open_leases()
+        await until(lambda: lease.renewals)
+        store.gate.set()
+        await until(lambda: store.extended)
+        go_on.set()
+        await bench.settled(running)
 
 
-def test_work_that_failed_is_nobodys(bench: Workbench, store: Watched) -> None:
+async def test_work_that_failed_is_nobodys(bench: Workbench, store: Watched) -> None:
     """The next delivery is handled at once."""
     app = bench.consumer("failing")
     attempts: list[str] = []
@@ -306,17 +282,14 @@ def test_work_that_failed_is_nobodys(bench: Workbench, store: Watched) -> None:
         if len(attempts) == 1:
             raise LookupError("not yet")
 
-    async def scenario() -> None:
-        bench.client.send("failing", "x")
-        async with bench.working(app) as running:
-            await until(lambda: len(attempts) == 2)
-            await bench.settled(running)
-
-    asyncio.run(scenario())
+    bench.client.send("failing", "x")
+    async with bench.working(app) as running:
+        await until(lambda: len(attempts) == 2)
+        await bench.settled(running)
     assert (bench.counts("failing"), len(store)) == ((0, 0), 1)
 
 
-def test_a_store_that_fails_lets_nothing_begin_and_nothing_be_lost(bench: Workbench, store: Watched) -> None:
+async def test_a_store_that_fails_lets_nothing_begin_and_nothing_be_lost(bench: Workbench, store: Watched) -> None:
     """A message whose record cannot be begun comes back, never as poison; one that is done is deleted all the same."""
     app = bench.consumer("down")
     bodies: list[str] = []
@@ -325,23 +298,20 @@ def test_a_store_that_fails_lets_nothing_begin_and_nothing_be_lost(bench: Workbe
     async def work(body: str) -> None:
         bodies.append(body)
 
-    async def scenario() -> None:
-        store.fails = {"begin"}
-        bench.client.send("down", "x")
-        async with bench.working(app) as running:
-            await until(lambda: event(running, "retried"))
-            await bench.settled(running)
-            assert (bodies, bench.counts("down")) == ([], (0, 1))
-            store.fails = {"finish"}
-            bench.server.advance(WAIT_MS)
-            await until(lambda: bodies)
-            await bench.settled(running)
-
-    asyncio.run(scenario())
+    store.fails = {"begin"}
+    bench.client.send("down", "x")
+    async with bench.working(app) as running:
+        await until(lambda: event(running, "retried"))
+        await bench.settled(running)
+        assert (bodies, bench.counts("down")) == ([], (0, 1))
+        store.fails = {"finish"}
+        bench.server.advance(WAIT_MS)
+        await until(lambda: bodies)
+        await bench.settled(running)
     assert bench.counts("down") == (0, 0)
 
 
-def test_messages_that_ask_for_the_same_work_share_a_record(bench: Workbench, store: Watched) -> None:
+async def test_messages_that_ask_for_the_same_work_share_a_record(bench: Workbench, store: Watched) -> None:
     """The first is handled, in a batch too, and the others deleted; one whose key cannot be told is rejected."""
     app = bench.consumer("orders", dead_letter_queue="")
     done: list[str] = []
@@ -354,22 +324,19 @@ def test_messages_that_ask_for_the_same_work_share_a_record(bench: Workbench, st
     async def work(batch: Batch[str]) -> None:
         done.extend(batch.bodies)
 
-    async def scenario() -> None:
-        bench.client.create_queue("dead")
-        bench.client.send("orders", "order=1")
-        async with bench.working(app) as running:
-            await until(lambda: done)
-            bench.client.send_batch("orders", [NewMessage(body=body) for body in ("order=1", "order=2", "nonsense")])
-            await until(lambda: bench.counts("dead") == (1, 0))
-            await bench.settled(running)
-            assert event(running, "recognised") == 1
-
-    asyncio.run(scenario())
+    bench.client.create_queue("dead")
+    bench.client.send("orders", "order=1")
+    async with bench.working(app) as running:
+        await until(lambda: done)
+        bench.client.send_batch("orders", [NewMessage(body=body) for body in ("order=1", "order=2", "nonsense")])
+        await until(lambda: bench.counts("dead") == (1, 0))
+        await bench.settled(running)
+        assert event(running, "recognised") == 1
     assert done == ["order=1", "order=2"]
     assert bench.counts("orders") == (0, 0)
 
 
-def test_two_workers_do_each_piece_of_work_once(bench: Workbench, tmp_path: Path) -> None:
+async def test_two_workers_do_each_piece_of_work_once(bench: Workbench, tmp_path: Path) -> None:
     """Twenty messages ask for five of them at the same time: what is BUSY comes back, and is DONE."""
     done: list[str] = []
 
@@ -382,59 +349,50 @@ def test_two_workers_do_each_piece_of_work_once(bench: Workbench, tmp_path: Path
         app.declare(work, wait=WAIT, lease=30, idempotency=ByKey(store, lambda message: message.body))
         return app
 
-    async def scenario() -> None:
-        bench.client.create_queue("raced")
-        for _ in range(4):
-            bench.client.send_batch("raced", [NewMessage(body=f"{number}") for number in range(5)])
-        stores = [InFile(tmp_path / "records.db") for _ in range(2)]
-        async with bench.working(worker(stores[0])), bench.working(worker(stores[1])):
-            while sum(bench.counts("raced")):
-                bench.server.advance(WAIT_MS)
-                await asyncio.sleep(0)
-        for store in stores:
-            store.close()
-
-    asyncio.run(scenario())
+    bench.client.create_queue("raced")
+    for _ in range(4):
+        bench.client.send_batch("raced", [NewMessage(body=f"{number}") for number in range(5)])
+    stores = [InFile(tmp_path / "records.db") for _ in range(2)]
+    async with bench.working(worker(stores[0])), bench.working(worker(stores[1])):
+        while sum(bench.counts("raced")):
+            bench.server.advance(WAIT_MS)
+            await asyncio.sleep(0)
+    for store in stores:
+        store.close()
     assert sorted(done) == ["0", "1", "2", "3", "4"]
 
 
-def test_a_stop_overtakes_a_slow_store(bench: Workbench, store: Watched) -> None:
+async def test_a_stop_overtakes_a_slow_store(bench: Workbench, store: Watched) -> None:
     """It answers when handlers have been cancelled: this one does not begin any more, and its message is released."""
     app = bench.consumer("slow", grace="0s")
     app.declare(refuse, wait=WAIT, idempotency=ByMessageId(store))
 
-    async def scenario() -> None:
-        store.gate.clear()
-        bench.client.send("slow", "x")
-        async with bench.working(app) as running:
-            await until(store.asked.is_set)
-            stopping = asyncio.create_task(bench.stop(running))
-            await until(lambda: running.runners[0]._handling._cancelling)
-            store.gate.set()
-            await stopping
-            assert running.exit_code == 0
-
-    asyncio.run(scenario())
+    store.gate.clear()
+    bench.client.send("slow", "x")
+    async with bench.working(app) as running:
+        await until(store.asked.is_set)
+        stopping = asyncio.create_task(bench.stop(running))
+        await until(lambda: running.runners[0]._handling._cancelling)
+        store.gate.set()
+        await stopping
+        assert running.exit_code == 0
     assert (bench.counts("slow"), len(store)) == ((1, 0), 0)
 
 
-def test_a_message_that_is_lost_meanwhile_is_not_begun(bench: Workbench, store: Watched) -> None:
+async def test_a_message_that_is_lost_meanwhile_is_not_begun(bench: Workbench, store: Watched) -> None:
     """And its record is nobody's."""
     app = bench.consumer("late")
     app.declare(refuse, wait=WAIT, idempotency=ByMessageId(store), lease=BRISK)
 
-    async def scenario() -> None:
-        store.gate.clear()
-        bench.client.send("late", "x")
-        async with bench.working(app) as running:
-            await until(store.asked.is_set)
-            bench.client.purge("late")
-            await until(lambda: event(running, "lost"))
-            store.gate.set()
-            await until(lambda: event(running, "left"))
-            await bench.settled(running)
-
-    asyncio.run(scenario())
+    store.gate.clear()
+    bench.client.send("late", "x")
+    async with bench.working(app) as running:
+        await until(store.asked.is_set)
+        bench.client.purge("late")
+        await until(lambda: event(running, "lost"))
+        store.gate.set()
+        await until(lambda: event(running, "left"))
+        await bench.settled(running)
     assert len(store) == 0
 
 

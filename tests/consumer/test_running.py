@@ -31,7 +31,7 @@ def received(client: QueueClient, queue: str) -> list[tuple[str, int]]:
     return sorted((message.body, message.receive_count) for message in client.receive(queue, count=10, wait_s=0))
 
 
-def test_what_waits_for_a_slot_is_given_back_and_what_runs_goes_on(bench: Workbench) -> None:
+async def test_what_waits_for_a_slot_is_given_back_and_what_runs_goes_on(bench: Workbench) -> None:
     """The handler ends within the grace, and its delete is confirmed before the consumer is gone."""
     app = bench.consumer("busy")
     begun, go_on = asyncio.Event(), asyncio.Event()
@@ -41,18 +41,15 @@ def test_what_waits_for_a_slot_is_given_back_and_what_runs_goes_on(bench: Workbe
         begun.set()
         await go_on.wait()
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            bench.client.send("busy", "first")
-            await begun.wait()
-            stopping = asyncio.create_task(bench.stop(running))
-            await asyncio.sleep(0)
-            bench.client.send("busy", "second")
-            go_on.set()
-            await stopping
-            assert running.exit_code == 0
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        bench.client.send("busy", "first")
+        await begun.wait()
+        stopping = asyncio.create_task(bench.stop(running))
+        await asyncio.sleep(0)
+        bench.client.send("busy", "second")
+        go_on.set()
+        await stopping
+        assert running.exit_code == 0
     assert [body for body, _ in received(bench.client, "busy")] == ["second"]
 
 
@@ -81,7 +78,7 @@ def test_a_message_that_comes_while_the_polls_are_hung_up_on_is_not_stuck(bench:
     assert sorted(handled, key=int) == [str(number) for number in range(20)]
 
 
-def test_after_the_grace_a_handler_is_cancelled_and_its_message_released(bench: Workbench) -> None:
+async def test_after_the_grace_a_handler_is_cancelled_and_its_message_released(bench: Workbench) -> None:
     """Visible again at once."""
     app = bench.consumer("slow", grace="10ms")
     causes = []
@@ -93,18 +90,15 @@ def test_after_the_grace_a_handler_is_cancelled_and_its_message_released(bench: 
         finally:
             causes.append(ctx.cancelled.is_set())
 
-    async def scenario() -> None:
-        bench.client.send("slow", "x")
-        async with bench.working(app) as running:
-            await until(lambda: running.runners[0].working)
-        assert running.exit_code == 0
-
-    asyncio.run(scenario())
+    bench.client.send("slow", "x")
+    async with bench.working(app) as running:
+        await until(lambda: running.runners[0].working)
+    assert running.exit_code == 0
     assert causes == [True]
     assert received(bench.client, "slow") == [("x", 2)]
 
 
-def test_whoever_is_in_a_hurry_does_not_wait_for_the_grace(bench: Workbench) -> None:
+async def test_whoever_is_in_a_hurry_does_not_wait_for_the_grace(bench: Workbench) -> None:
     """The second request to stop cancels the handlers at once."""
     app = bench.consumer("hurried", grace="1h")
 
@@ -112,15 +106,12 @@ def test_whoever_is_in_a_hurry_does_not_wait_for_the_grace(bench: Workbench) -> 
     async def work(body: str) -> None:
         await asyncio.Event().wait()
 
-    async def scenario() -> None:
-        bench.client.send("hurried", "x")
-        async with bench.working(app) as running:
-            await until(lambda: running.runners[0].working)
-            running.request_stop()
-            running.request_stop()
-            await running.wait()
-
-    asyncio.run(scenario())
+    bench.client.send("hurried", "x")
+    async with bench.working(app) as running:
+        await until(lambda: running.runners[0].working)
+        running.request_stop()
+        running.request_stop()
+        await running.wait()
     assert received(bench.client, "hurried") == [("x", 2)]
 
 
@@ -160,7 +151,7 @@ def test_a_thread_that_does_not_stop_is_abandoned(bench: Workbench) -> None:
     assert received(bench.client, "deaf") == [("x", 2)]
 
 
-def test_drained_is_when_nothing_is_visible_and_nothing_in_our_hands(bench: Workbench) -> None:
+async def test_drained_is_when_nothing_is_visible_and_nothing_in_our_hands(bench: Workbench) -> None:
     """It returns after all have been handled; while somebody works it does not."""
     app = bench.consumer("drained")
     go_on = asyncio.Event()
@@ -169,20 +160,17 @@ def test_drained_is_when_nothing_is_visible_and_nothing_in_our_hands(bench: Work
     async def work(body: str) -> None:
         await go_on.wait()
 
-    async def scenario() -> None:
-        for number in range(25):
-            bench.client.send("drained", str(number))
-        async with bench.working(app) as running:
-            with pytest.raises(TimeoutError):
-                await running.drained("100ms")
-            go_on.set()
-            await running.drained("20s")
-            assert bench.counts("drained") == (0, 0)
-
-    asyncio.run(scenario())
+    for number in range(25):
+        bench.client.send("drained", str(number))
+    async with bench.working(app) as running:
+        with pytest.raises(TimeoutError):
+            await running.drained("100ms")
+        go_on.set()
+        await running.drained("20s")
+        assert bench.counts("drained") == (0, 0)
 
 
-def test_drained_waits_for_what_a_poll_is_bringing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_drained_waits_for_what_a_poll_is_bringing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server has given a message, and its answer has not arrived: nothing is visible, and nothing in our hands."""
     app = bench.consumer("bringing")
     handled: list[str] = []
@@ -205,21 +193,18 @@ def test_drained_waits_for_what_a_poll_is_bringing(bench: Workbench, monkeypatch
     async def work(body: str) -> None:
         handled.append(body)
 
-    async def scenario() -> None:
-        bench.client.send("bringing", "x")
-        monkeypatch.setattr(HttpQueueClient, "receive", received_late)
-        monkeypatch.setattr(HttpQueueClient, "show", counting)
-        async with bench.working(app) as running:
-            await until(given.is_set)
-            drained = asyncio.create_task(running.drained("20s"))
-            await until(counted.is_set)
-            await asyncio.to_thread(bench.counts, "bringing")  # longer than the first count takes to be heard of
-            before = drained.done()
-            arrived.set()
-            await drained
-            assert (before, handled) == (False, ["x"])
-
-    asyncio.run(scenario())
+    bench.client.send("bringing", "x")
+    monkeypatch.setattr(HttpQueueClient, "receive", received_late)
+    monkeypatch.setattr(HttpQueueClient, "show", counting)
+    async with bench.working(app) as running:
+        await until(given.is_set)
+        drained = asyncio.create_task(running.drained("20s"))
+        await until(counted.is_set)
+        await asyncio.to_thread(bench.counts, "bringing")  # longer than the first count takes to be heard of
+        before = drained.done()
+        arrived.set()
+        await drained
+        assert (before, handled) == (False, ["x"])
 
 
 def test_a_queue_that_is_not_there_is_said_loudly(bench: Workbench) -> None:
@@ -262,21 +247,20 @@ def test_a_queue_that_hides_nothing_is_refused(bench: Workbench) -> None:
 
 
 @pytest.mark.parametrize("option", [{"timeout": "20ms"}, {"stall": "20ms"}], ids=["timeout", "stall"])
-def test_a_handler_whose_time_is_over_is_cancelled_and_tried_again(bench: Workbench, option: dict[str, Any]) -> None:
+async def test_a_handler_whose_time_is_over_is_cancelled_and_tried_again(
+    bench: Workbench, option: dict[str, Any]
+) -> None:
     """Too long in all, or too long without a word: backoff, not a second run beside the first."""
     app = bench.consumer("timely")
     app.declare(acting.stop_when_told, wait=WAIT, concurrency=1, **option)
     bench.client.send("timely", "x")
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-            assert running.runners[0].counts.events["retried"] == 1
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
+        assert running.runners[0].counts.events["retried"] == 1
 
 
-def test_a_handler_that_reports_progress_is_not_stalled(bench: Workbench) -> None:
+async def test_a_handler_that_reports_progress_is_not_stalled(bench: Workbench) -> None:
     """``stall`` counts from its last report: it works for longer than that, and ends by itself."""
     app = bench.consumer("diligent")
 
@@ -290,27 +274,21 @@ def test_a_handler_that_reports_progress_is_not_stalled(bench: Workbench) -> Non
 
     bench.client.send("diligent", "x")
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await until(lambda: running.runners[0].counts.events["acked"])
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await until(lambda: running.runners[0].counts.events["acked"])
 
 
-def test_polls_wait_as_long_as_they_were_told(bench: Workbench) -> None:
+async def test_polls_wait_as_long_as_they_were_told(bench: Workbench) -> None:
     """One poll while the queue is quiet, answered when its wait is over and asked again."""
     app = bench.consumer("quiet")
     app.declare(acting.act_async, wait=WAIT)
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-            assert running.runners[0].polling == 1
-            bench.server.advance(WAIT_MS)
-            await bench.settled(running)
-            assert running.runners[0].polling == 1
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
+        assert running.runners[0].polling == 1
+        bench.server.advance(WAIT_MS)
+        await bench.settled(running)
+        assert running.runners[0].polling == 1
 
 
 # FIFO queues: order within groups, groups beside each other, and a failure that keeps both.
@@ -325,7 +303,7 @@ def send(bench: Workbench, *texts: str) -> None:
     bench.client.send_batch(QUEUE, batch)
 
 
-def test_groups_are_in_order_and_beside_each_other(bench: Workbench) -> None:
+async def test_groups_are_in_order_and_beside_each_other(bench: Workbench) -> None:
     """One message of a group at a time, several groups at once, all of it in the order of sending."""
     app = bench.consumer(QUEUE, fifo=True)
     handled: list[str] = []
@@ -345,17 +323,14 @@ def test_groups_are_in_order_and_beside_each_other(bench: Workbench) -> None:
     for number in range(4):
         send(bench, *(f"{group}{number}" for group in GROUPS))
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
     for group in GROUPS:
         assert [text for text in handled if text[0] == group] == [f"{group}{number}" for number in range(4)]
     assert bench.counts(QUEUE) == (0, 0)
 
 
-def test_a_rejected_head_lets_the_next_follow(bench: Workbench) -> None:
+async def test_a_rejected_head_lets_the_next_follow(bench: Workbench) -> None:
     """It is gone from the group, and in the dead-letter queue under its own group."""
     bench.client.create_queue("dead.fifo", {"fifo": True})
     app = bench.consumer(QUEUE, fifo=True)
@@ -369,17 +344,14 @@ def test_a_rejected_head_lets_the_next_follow(bench: Workbench) -> None:
 
     send(bench, "a0", "a1")
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
     assert handled == ["a1"]
     (letter,) = bench.client.receive("dead.fifo", count=10, wait_s=0)
     assert (letter.body, letter.group) == ("a0", "a")
 
 
-def test_a_stop_gives_back_what_waits_behind_a_running_head(bench: Workbench) -> None:
+async def test_a_stop_gives_back_what_waits_behind_a_running_head(bench: Workbench) -> None:
     """The head ends in its grace; the rest was never begun."""
     app = bench.consumer(QUEUE, fifo=True)
     begun, go_on = asyncio.Event(), asyncio.Event()
@@ -391,19 +363,16 @@ def test_a_stop_gives_back_what_waits_behind_a_running_head(bench: Workbench) ->
 
     send(bench, "a0", "a1", "a2")
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await begun.wait()
-            stopping = asyncio.create_task(bench.stop(running))
-            await until(lambda: running.runners[0].counts.events["released"] == 2)
-            go_on.set()
-            await stopping
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await begun.wait()
+        stopping = asyncio.create_task(bench.stop(running))
+        await until(lambda: running.runners[0].counts.events["released"] == 2)
+        go_on.set()
+        await stopping
     assert [message.body for message in bench.client.receive(QUEUE, count=10, wait_s=0)] == ["a1", "a2"]
 
 
-def test_asking_for_later_holds_the_group(bench: Workbench) -> None:
+async def test_asking_for_later_holds_the_group(bench: Workbench) -> None:
     """``RetryLater`` is a failure like any other."""
     app = bench.consumer(QUEUE, fifo=True)
     handled: list[str] = []
@@ -416,15 +385,12 @@ def test_asking_for_later_holds_the_group(bench: Workbench) -> None:
 
     send(bench, "a0", "a1")
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-            assert handled == []
-            bench.server.advance(3_000)
-            await bench.settled(running)
-            assert handled == ["a0", "a1"]
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
+        assert handled == []
+        bench.server.advance(3_000)
+        await bench.settled(running)
+        assert handled == ["a0", "a1"]
 
 
 # A worker process that is killed in the middle of its handlers: each message is handled by another, none is lost.

@@ -236,10 +236,14 @@ def sections() -> list[str]:
     return re.split(r"^## ", COMPLAINED.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
 
 
-def functions() -> list[ast.FunctionDef]:
+def functions() -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Return the tests of the file."""
     tree = ast.parse(OF_COMPLAINTS.read_text(encoding="utf-8"))
-    return [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    return [
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    ]
 
 
 def test_each_section_names_its_test_and_no_test_is_without() -> None:
