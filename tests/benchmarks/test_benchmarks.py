@@ -191,13 +191,7 @@ def test_no_two_entries_of_a_run_have_one_deduplication_id() -> None:
 
 def ceiling(*, requests: int = 100_000, cores: float = 0.97) -> Measured:
     load = LoadResult(
-        requests=requests,
-        duration_s=1.0,
-        p50_ms=1.0,
-        p99_ms=1.0,
-        errors={"status": 0},
-        counts={},
-        load_cores=1.0,
+        requests=requests, duration_s=1.0, p50_ms=1.0, p99_ms=1.0, errors={"status": 0}, counts={}, load_cores=1.0
     )
     return Measured(load=load, messages_per_s=0.0, server_cores=cores, rss_bytes=0, connections=64, trouble="")
 
@@ -358,12 +352,7 @@ def test_ready_made_rows_have_the_columns_of_the_source() -> None:
 RATE = Row(
     figure="send",
     unit="requests/s",
-    values={
-        "moto[server]": 100.0,
-        "veilmq": 20_000.0,
-        "ceiling": 50_000.0,
-        "ministack": "not installed: no module x",
-    },
+    values={"moto[server]": 100.0, "veilmq": 20_000.0, "ceiling": 50_000.0, "ministack": "not installed: no module x"},
     compare=True,
     note="a note",
 )

@@ -97,10 +97,7 @@ def test_messages_outlive_the_server(tmp_path: Path) -> None:
 def test_memory_keeps_nothing(tmp_path: Path) -> None:
     """No folder appears; the settings come from a file."""
     (tmp_path / "named.toml").write_text("memory = true\nport = 0\nadmin_port = 0\n", encoding="utf-8")
-    with (
-        serving("--config", "named.toml", cwd=tmp_path) as (_, endpoint),
-        HttpQueueClient(endpoint) as client,
-    ):
+    with serving("--config", "named.toml", cwd=tmp_path) as (_, endpoint), HttpQueueClient(endpoint) as client:
         client.create_queue("orders")
         assert client.list_queues() == ["orders"]
     assert [file.name for file in tmp_path.iterdir()] == ["named.toml"]

@@ -20,11 +20,7 @@ from veilmq.testing import RunningServer
 def boto(endpoint: str) -> Any:
     """Return a boto3 client of ``endpoint``, with a key that nobody checks."""
     return boto3.client(
-        "sqs",
-        endpoint_url=endpoint,
-        region_name="us-east-1",
-        aws_access_key_id="a",
-        aws_secret_access_key="b",
+        "sqs", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
     )
 
 

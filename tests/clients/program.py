@@ -56,10 +56,7 @@ def packages(*clients: str) -> dict[str, str]:
 
 def answers(server: RunningServer) -> dict[str, Callable[[Report], object]]:
     """Return what a server can be asked to do: `advance` its clock by `ms`, and wait until a receive is `parked`."""
-    return {
-        "advance": lambda report: server.advance(report["ms"]),
-        "parked": lambda _: await_parked(server, 1),
-    }
+    return {"advance": lambda report: server.advance(report["ms"]), "parked": lambda _: await_parked(server, 1)}
 
 
 def await_parked(server: RunningServer, polls: int) -> None:

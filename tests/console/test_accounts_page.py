@@ -20,11 +20,7 @@ POLICY = {
             "Action": ["sqs:SendMessage", "sqs:GetQueueAttributes"],
             "Condition": {"IpAddress": {"aws:SourceIp": ["127.0.0.0/8"]}},
         },
-        {
-            "Effect": "Deny",
-            "Principal": {"AWS": f"arn:aws:iam::{OWNER}:user/carol"},
-            "Action": "sqs:PurgeQueue",
-        },
+        {"Effect": "Deny", "Principal": {"AWS": f"arn:aws:iam::{OWNER}:user/carol"}, "Action": "sqs:PurgeQueue"},
     ],
 }
 ENDED = """

@@ -99,11 +99,7 @@ def test_each_state_shows_its_own(server: RunningServer, visitor: Visitor, sqs: 
     shown = {state: visitor.get(at("states", f"state={state}")).text for state in ("visible", "in-flight", "delayed")}
     assert [
         (state, body) for state, text in shown.items() for body in ("ready", "held", "waiting") if body in text
-    ] == [
-        ("visible", "ready"),
-        ("in-flight", "held"),
-        ("delayed", "waiting"),
-    ]
+    ] == [("visible", "ready"), ("in-flight", "held"), ("delayed", "waiting")]
     assert "1 min 17 s left" in shown["in-flight"]
     assert "1 min 40 s left" in shown["delayed"]
     assert "held" in visitor.get(at("states", "state=in_flight")).text  # as the API has it

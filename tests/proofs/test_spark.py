@@ -149,8 +149,7 @@ def test_two_drivers_on_one_checkpoint(
 
 
 @pytest.mark.parametrize(
-    "batches",
-    [pytest.param(2, id="after-some-batches"), pytest.param(1, id="after-the-first", marks=EVERYTHING)],
+    "batches", [pytest.param(2, id="after-some-batches"), pytest.param(1, id="after-the-first", marks=EVERYTHING)]
 )
 def test_a_clean_stop_while_idle(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path, batches: int

@@ -75,12 +75,7 @@ def sender_id(account: str, user: str) -> str:
 
 
 def statement(**elements: Any) -> dict[str, Any]:
-    return {
-        "Effect": "Allow",
-        "Principal": {"AWS": FRIEND},
-        "Action": "sqs:SendMessage",
-        "Resource": ARN,
-    } | elements
+    return {"Effect": "Allow", "Principal": {"AWS": FRIEND}, "Action": "sqs:SendMessage", "Resource": ARN} | elements
 
 
 def set_policy(sqs: Any, url: str, *statements: dict[str, Any]) -> None:

@@ -376,14 +376,7 @@ ROWS: dict[str, Row] = {
         _on("SendMessage", MessageBody=""), MISSING, "The request must contain the parameter MessageBody."
     ),
     "delay of a message of a FIFO queue": Row(
-        _on(
-            "SendMessage",
-            fifo=True,
-            MessageBody="m",
-            MessageGroupId="g",
-            MessageDeduplicationId="d",
-            DelaySeconds=2,
-        ),
+        _on("SendMessage", fifo=True, MessageBody="m", MessageGroupId="g", MessageDeduplicationId="d", DelaySeconds=2),
         INVALID,
         "Value 2 for parameter DelaySeconds is invalid. Reason: The request include parameter that is not valid for "
         "this queue type.",
@@ -532,10 +525,7 @@ def test_row_7_the_trace_of_a_request_is_that_of_its_messages(sqs: ServiceClient
     sent = sqs.do("SendMessage", QueueUrl=url, MessageBody="a")
     assert "MD5OfMessageSystemAttributes" not in sent
     sqs.do("SendMessage", QueueUrl=url, MessageBody="b", MessageSystemAttributes=own)
-    entries = [
-        {"Id": "c", "MessageBody": "c"},
-        {"Id": "d", "MessageBody": "d", "MessageSystemAttributes": own},
-    ]
+    entries = [{"Id": "c", "MessageBody": "c"}, {"Id": "d", "MessageBody": "d", "MessageSystemAttributes": own}]
     sqs.do("SendMessageBatch", QueueUrl=url, Entries=entries)
     del sqs.headers["X-Amzn-Trace-Id"]
     sqs.do("SendMessage", QueueUrl=url, MessageBody="e")

@@ -199,8 +199,7 @@ def test_a_checkpoint_that_was_put_back_is_told(
 
 
 @pytest.mark.parametrize(
-    "away_ms",
-    [pytest.param(0, id="back-in-time"), pytest.param(2 * HOUR_MS, id="after-the-hold", marks=EVERYTHING)],
+    "away_ms", [pytest.param(0, id="back-in-time"), pytest.param(2 * HOUR_MS, id="after-the-hold", marks=EVERYTHING)]
 )
 @pytest.mark.parametrize(
     "count", [pytest.param(80, id="all-of-it", marks=EVERYTHING), pytest.param(100, id="part-of-it")]

@@ -198,15 +198,7 @@ class Host:
         answers: list[Any] = self.do(commands.Delete(queue=queue, receipts=receipts, **how))
         return answers
 
-    def change(
-        self,
-        receipt: str,
-        timeout_s: int,
-        *,
-        queue: str = QUEUE,
-        bounded: bool = True,
-        **how: bool,
-    ) -> Any:
+    def change(self, receipt: str, timeout_s: int, *, queue: str = QUEUE, bounded: bool = True, **how: bool) -> Any:
         """Return what one change answers; `bounded` by twelve hours."""
         (answer,) = self.do(
             commands.ChangeVisibility(

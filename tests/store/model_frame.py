@@ -160,14 +160,7 @@ class ModelFrame(RuleBasedStateMachine):
             assert truth_ms == self.now_ms
 
 
-DOORS = st.sampled_from(
-    (
-        {},
-        {"any_receive": True},
-        {"only_live": True},
-        {"only_live": True, "any_epoch": True},
-    )
-)
+DOORS = st.sampled_from(({}, {"any_receive": True}, {"only_live": True}, {"only_live": True, "any_epoch": True}))
 """How receipts may be judged: by the rules of SQS, also without fencing, by those of SMQ, and with lenient handles."""
 
 

@@ -6,18 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.store.dead_letters import (
-    DEAD,
-    DEEPER,
-    LONG_S,
-    bodies,
-    finish,
-    latest,
-    pair,
-    run,
-    start,
-    wear_out,
-)
+from tests.store.dead_letters import DEAD, DEEPER, LONG_S, bodies, finish, latest, pair, run, start, wear_out
 from tests.store.host import QUEUE, Host
 from tests.store.postgres_host import on_sqlite
 from veilmq.core import commands, properties, results
@@ -70,8 +59,7 @@ def test_a_queue_is_not_another_accounts_dead_letter_queue(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    "theirs",
-    [{}, {"redrive_permission": "all"}, {"redrive_permission": "listed", "redrive_sources": (DEEPER, QUEUE)}],
+    "theirs", [{}, {"redrive_permission": "all"}, {"redrive_permission": "listed", "redrive_sources": (DEEPER, QUEUE)}]
 )
 def test_a_dead_letter_queue_that_allows_it_serves(host: Host, theirs: dict[str, SettingValue]) -> None:
     """Everyone, or those that are listed."""

@@ -189,8 +189,7 @@ def test_the_priority_of_another_protocol_does_not_part_a_group(fifo: Host) -> N
 
 
 @pytest.mark.parametrize(
-    ("bad", "error"),
-    [({"dedup_id": "x"}, GroupMissing), ({"group": "a"}, DeduplicationIdMissing)],
+    ("bad", "error"), [({"dedup_id": "x"}, GroupMissing), ({"group": "a"}, DeduplicationIdMissing)]
 )
 def test_a_message_without_a_group_or_an_id_fails_the_command(fifo: Host, bad: dict[str, Any], error: Any) -> None:
     """Nothing of it is stored."""

@@ -21,13 +21,7 @@ from tests.store.dead_letters import (
 from tests.store.host import QUEUE, Host
 from tests.store.postgres_host import Store, on_sqlite
 from veilmq.core import commands
-from veilmq.core.errors import (
-    DestinationRefused,
-    MoveTaskNotFound,
-    MoveTaskRunning,
-    NotADeadLetterQueue,
-    QueueNotFound,
-)
+from veilmq.core.errors import DestinationRefused, MoveTaskNotFound, MoveTaskRunning, NotADeadLetterQueue, QueueNotFound
 from veilmq.core.limits import MOVE_TASKS_KEPT
 from veilmq.core.redrive import NOT_ALLOWED, QUEUE_MISSING, SOURCE_UNKNOWN
 from veilmq.core.results import MoveStatus

@@ -204,10 +204,7 @@ def _look(words: Words, *, beats: bool) -> Look:
 
 
 FORMS: dict[str, tuple[str, Callable[[Words], object]]] = {
-    "open": (
-        rf"open (?P<source>\w+) on (?P<queue>\w+){_TERMS} -> (?P<outcome>.+)",
-        _open,
-    ),
+    "open": (rf"open (?P<source>\w+) on (?P<queue>\w+){_TERMS} -> (?P<outcome>.+)", _open),
     "claim": (
         rf"claim {_CLAIM}(?: up to (?P<count>\d+))?(?: shards of (?P<shard>\d+))?{_EPOCH} -> (?P<outcome>.+)",
         _claim,

@@ -397,10 +397,7 @@ _MAKERS: dict[str, Callable[[dict[str, str]], Action]] = {
     "purge": lambda words: Purge(queue=words["queue"], too_soon=bool(words["too_soon"])),
     "drop": lambda words: Drop(queue=words["queue"]),
     "poll": lambda words: Poll(
-        queue=words["queue"],
-        wait_s=seconds(words["wait"]),
-        poll=words["poll"],
-        timeout_s=seconds(words["timeout"]),
+        queue=words["queue"], wait_s=seconds(words["wait"]), poll=words["poll"], timeout_s=seconds(words["timeout"])
     ),
     "answer": _answer,
     "hang": lambda words: HangUp(poll=words["poll"]),

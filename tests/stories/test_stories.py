@@ -8,27 +8,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import EVERYTHING
-from tests.stories.claim_story import (
-    FORMS,
-    ClaimTeller,
-    ClientClaims,
-    EngineClaims,
-    Restart,
-)
+from tests.stories.claim_story import FORMS, ClaimTeller, ClientClaims, EngineClaims, Restart
 from tests.stories.claim_story import STORIES as CLAIM_STORIES
 from tests.stories.over_http import SQS_ONLY, HttpTeller, SmqTeller
-from tests.stories.story import (
-    PAGE,
-    UNITS_MS,
-    Poll,
-    Purge,
-    Story,
-    StoryError,
-    Wait,
-    play,
-    read,
-    stories,
-)
+from tests.stories.story import PAGE, UNITS_MS, Poll, Purge, Story, StoryError, Wait, play, read, stories
 from tests.stories.through_engine import EngineTeller, Place, full, hosted
 from veilmq.testing import RunningServer
 

@@ -121,10 +121,7 @@ class EngineTeller:
     def _(self, action: story.Receive) -> None:
         received = self._host.do(
             commands.Receive(
-                queue=full(action.queue),
-                count=action.count,
-                timeout_s=action.timeout_s,
-                attempt_id=action.attempt,
+                queue=full(action.queue), count=action.count, timeout_s=action.timeout_s, attempt_id=action.attempt
             )
         )
         if action.items is not None:

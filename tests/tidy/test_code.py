@@ -14,11 +14,7 @@ import pytest
 from tests.tidy.tree import ROOT, SRC, TESTS, Definition, Function, Module, module, modules, queries, words
 
 TIMELESS = ("core", "store", "consumer")
-CLOCKS = (
-    "src/veilmq/store/clock.py",
-    "src/veilmq/store/postgres/functions.sql",
-    "src/veilmq/consumer/clock.py",
-)
+CLOCKS = ("src/veilmq/store/clock.py", "src/veilmq/store/postgres/functions.sql", "src/veilmq/consumer/clock.py")
 
 READERS = {
     "time": {

@@ -86,8 +86,7 @@ def test_the_rule_sees_a_long_function_and_a_long_module() -> None:
 
 
 @pytest.mark.parametrize(
-    ("present", "word"),
-    [pytest.param(1_001, "grew", id="grown"), pytest.param(989, "fell", id="fallen")],
+    ("present", "word"), [pytest.param(1_001, "grew", id="grown"), pytest.param(989, "fell", id="fallen")]
 )
 def test_the_ratchet_turns_one_way(present: int, word: str) -> None:
     """What grew and what fell without a word are found; a little less passes."""

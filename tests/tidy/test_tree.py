@@ -145,8 +145,7 @@ def tracked() -> list[str]:
 def test_tracked_files_name_no_workplace() -> None:
     """No tracked text file names a path of one machine, a registry's host or a tool of the workplace."""
     need(
-        shutil.which("git") and (ROOT / ".git").exists(),
-        "git and a clone of the repository, to list the tracked files",
+        shutil.which("git") and (ROOT / ".git").exists(), "git and a clone of the repository, to list the tracked files"
     )
     found: list[str] = []
     for path in tracked():

@@ -323,8 +323,7 @@ def test_the_endpoint_that_it_makes_of_this_servers_address_is_this_servers_queu
 
 
 @pytest.mark.parametrize(
-    "endpoint",
-    ["acs:mns:0:128:queues/jobs", "acs:mns:1:127:queues/jobs", "acs:mns:mns:111122223333:queues/jobs"],
+    "endpoint", ["acs:mns:0:128:queues/jobs", "acs:mns:1:127:queues/jobs", "acs:mns:mns:111122223333:queues/jobs"]
 )
 def test_a_queue_of_another_account_is_refused_whatever_the_address_is(server: RunningServer, endpoint: str) -> None:
     ask(server, "PUT", "/queues/jobs")

@@ -285,14 +285,8 @@ def test_what_is_refused_before_it_is_read_is_an_error_of_smq_too(
             ("PUT", "/queues/r", "<Queue><MaximumMessageSize>1</MaximumMessageSize></Queue>"),
             "The value of MaximumMessageSize should between 1024 and 65536 bytes.",
         ),
-        (
-            ("POST", "/queues/q/messages", message("m", Priority=17)),
-            "The value of Priority should between 1 and 16.",
-        ),
-        (
-            ("GET", "/queues/q/messages?numOfMessages=17"),
-            "The value of numOfMessages should between 1 and 16.",
-        ),
+        (("POST", "/queues/q/messages", message("m", Priority=17)), "The value of Priority should between 1 and 16."),
+        (("GET", "/queues/q/messages?numOfMessages=17"), "The value of numOfMessages should between 1 and 16."),
         (
             ("POST", "/queues/q/messages", "<Message></Message>"),
             (
