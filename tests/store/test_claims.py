@@ -9,23 +9,9 @@ import pytest
 
 from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
 from tests.store.postgres_host import Store, on_postgres
-from veilmq.core import claims, commands, limits
+from veilmq.core import claims, commands, errors, limits
 from veilmq.core.claims import ClaimState
 from veilmq.core.commands import Command
-from veilmq.core.errors import (
-    ClaimAcknowledged,
-    ClaimGap,
-    ClaimLost,
-    ClaimReleased,
-    CursorInvalid,
-    DeadLetterQueueRefused,
-    EpochFenced,
-    MessageNotClaimed,
-    ReceiptEnded,
-    ShardNotFound,
-    SourceNotFound,
-    VeilmqError,
-)
 from veilmq.core.forwards import Forward, ForwardEntry
 from veilmq.core.results import ReceiptState
 
@@ -203,7 +189,7 @@ def test_shards_are_even_and_do_not_overlap(host: Host) -> None:
     shards = [read(host, 1, shard) for shard in range(3)]
     assert sorted(len(shard) for shard in shards) == [8, 8, 9]
     assert [int(each.body) for shard in shards for each in shard] == list(range(25))
-    with pytest.raises(ShardNotFound):
+    with pytest.raises(errors.ShardNotFound):
         read(host, 1, 3)
 
 
@@ -269,7 +255,7 @@ def test_a_page_is_bounded_by_its_bytes(host: Host) -> None:
 @pytest.mark.parametrize("cursor", ["x", "u-1", "u99999999999999999999", "g1 ", "9"])
 def test_a_cursor_that_nobody_named_is_refused(jobs: Host, cursor: str) -> None:
     claim(jobs)
-    with pytest.raises(CursorInvalid):
+    with pytest.raises(errors.CursorInvalid):
         jobs.do(claims.ReadClaim(queue=QUEUE, source="s", number=1, cursor=cursor))
 
 
@@ -290,13 +276,19 @@ COMMANDS: dict[str, Command] = {
     "release": claims.ReleaseClaim(queue=QUEUE, source="s", number=1),
     "evict": claims.EvictMessage(queue=QUEUE, source="s", number=1, message=bytes(16)),
 }
-OUTCOMES: dict[str, tuple[type[VeilmqError] | None, ...]] = {
-    "unknown": (None, ClaimLost, ClaimGap, ClaimLost, ClaimLost),
-    "open": (None, None, None, None, MessageNotClaimed),
-    "lost": (ClaimLost, ClaimLost, None, ClaimLost, ClaimLost),
-    "released": (ClaimReleased, ClaimReleased, None, None, ClaimReleased),
-    "purged": (ClaimLost, ClaimLost, None, ClaimLost, ClaimLost),
-    "acknowledged": (ClaimAcknowledged, ClaimAcknowledged, None, ClaimAcknowledged, ClaimAcknowledged),
+OUTCOMES: dict[str, tuple[type[errors.VeilmqError] | None, ...]] = {
+    "unknown": (None, errors.ClaimLost, errors.ClaimGap, errors.ClaimLost, errors.ClaimLost),
+    "open": (None, None, None, None, errors.MessageNotClaimed),
+    "lost": (errors.ClaimLost, errors.ClaimLost, None, errors.ClaimLost, errors.ClaimLost),
+    "released": (errors.ClaimReleased, errors.ClaimReleased, None, None, errors.ClaimReleased),
+    "purged": (errors.ClaimLost, errors.ClaimLost, None, errors.ClaimLost, errors.ClaimLost),
+    "acknowledged": (
+        errors.ClaimAcknowledged,
+        errors.ClaimAcknowledged,
+        None,
+        errors.ClaimAcknowledged,
+        errors.ClaimAcknowledged,
+    ),
 }
 
 
@@ -325,12 +317,12 @@ def test_each_command_in_each_state(jobs: Host, state: str, name: str) -> None:
     ],
 )
 def test_a_source_that_was_never_opened(jobs: Host, command: Command) -> None:
-    with pytest.raises(SourceNotFound):
+    with pytest.raises(errors.SourceNotFound):
         jobs.do(command)
 
 
 def test_who_reads_without_a_source_finds_the_claim_lost(jobs: Host) -> None:
-    with pytest.raises(ClaimLost):
+    with pytest.raises(errors.ClaimLost):
         read(jobs, source="x")
 
 
@@ -340,7 +332,7 @@ def test_who_reads_without_a_source_finds_the_claim_lost(jobs: Host) -> None:
 def test_who_has_no_open_claims_gives_way(jobs: Host) -> None:
     open_source(jobs, consumer="c")
     open_source(jobs, "t", consumer="c")
-    with pytest.raises(EpochFenced):
+    with pytest.raises(errors.EpochFenced):
         claim(jobs, 1, epoch=2)
 
 
@@ -361,7 +353,7 @@ def test_a_hold_ends_when_no_heartbeat_came(jobs: Host) -> None:
     assert jobs.counts() == (4, 0, 0)
     assert [each.state for each in view(jobs).claims] == [ClaimState.LOST]
     jobs.do(claims.Heartbeat(queue=QUEUE, source="s", epoch=1))
-    with pytest.raises(ClaimLost):
+    with pytest.raises(errors.ClaimLost):
         read(jobs)
 
 
@@ -601,7 +593,7 @@ def test_the_deletion_of_the_queue_ends_its_sources(jobs: Host) -> None:
     jobs.create()
     settle(jobs)
     assert jobs.do(claims.ListSources(queue=QUEUE)) == []
-    with pytest.raises(SourceNotFound):
+    with pytest.raises(errors.SourceNotFound):
         acknowledge(jobs, 1)
 
 
@@ -620,7 +612,7 @@ def test_a_receipt_from_before_a_claim_forwards_nothing(jobs: Host) -> None:
     (old,) = jobs.receive(1, timeout_s=0)
     claim(jobs)
     (ended,) = jobs.do(Forward(queue=QUEUE, entries=(ForwardEntry(receipt=old.receipt, target=DEAD),)))
-    assert (type(ended), ended.state) == (ReceiptEnded, ReceiptState.SUPERSEDED)
+    assert (type(ended), ended.state) == (errors.ReceiptEnded, ReceiptState.SUPERSEDED)
     assert (jobs.counts(), jobs.counts(DEAD)) == ((0, 4, 0), (0, 0, 0))
 
 
@@ -687,7 +679,7 @@ def test_an_evicted_message_is_a_dead_letter(host: Host, victim: str, *, receive
     told = host.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=gone.id))
     assert told.claims[0].messages == 2
     assert bodies(read(host)) == [each.body for each in before if each is not gone]
-    with pytest.raises(MessageNotClaimed):
+    with pytest.raises(errors.MessageNotClaimed):
         host.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=gone.id))
     (dead,) = host.receive(10, queue=DEAD)
     assert (dead.id, dead.source, dead.receive_count) == (gone.id, QUEUE, gone.receive_count + 1)
@@ -737,7 +729,7 @@ def test_an_evicted_message_frees_its_group(host: Host) -> None:
 
 def test_evicting_needs_a_dead_letter_queue(jobs: Host) -> None:
     claim(jobs)
-    with pytest.raises(DeadLetterQueueRefused):
+    with pytest.raises(errors.DeadLetterQueueRefused):
         jobs.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=read(jobs)[0].id))
     assert len(read(jobs)) == 4
 

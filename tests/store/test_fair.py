@@ -8,18 +8,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from tests.store import model_frame
 from tests.store.host import QUEUE, Host, message
-from tests.store.model_frame import (
-    DOORS,
-    RULES,
-    SHORT_TIMES_MS,
-    TERMS,
-    ModelFrame,
-    naive_send,
-    naive_terms,
-    one_of,
-    run_model,
-)
 from tests.store.naive import NaiveFair, kind_of
 from tests.store.postgres_host import hosting_postgres, on_sqlite
 from veilmq.core import commands, fairness, results
@@ -358,7 +348,7 @@ TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000, 60_000, 300_000, 301_000))
 TIMEOUTS_S = st.sampled_from((0, 1, 30, 600))
 
 
-class FairAndModel(ModelFrame):
+class FairAndModel(model_frame.ModelFrame):
     """Each rule does the same to both; the model judges the answers."""
 
     times_ms = TIMES_MS
@@ -372,7 +362,7 @@ class FairAndModel(ModelFrame):
 
     @initialize(
         visibility_timeout_s=TIMEOUTS_S,
-        visibility_rules=RULES,
+        visibility_rules=model_frame.RULES,
         retention_s=st.sampled_from((60, 345_600, 345_600)),
         receives_max=st.sampled_from((0, 0, 2, 4)),
     )
@@ -387,7 +377,11 @@ class FairAndModel(ModelFrame):
 
     # Messages.
 
-    @rule(groups=st.lists(GROUPS, min_size=1, max_size=6), delay_s=st.sampled_from((0, 0, 0, 1, 30)), terms=TERMS)
+    @rule(
+        groups=st.lists(GROUPS, min_size=1, max_size=6),
+        delay_s=st.sampled_from((0, 0, 0, 1, 30)),
+        terms=model_frame.TERMS,
+    )
     def send(self, groups: list[str | None], delay_s: int, terms: SendTerms | None) -> None:
         """Send a batch of several groups, sometimes with receipts of what is delayed."""
         self.deliver(groups, delay_s, terms)
@@ -409,14 +403,14 @@ class FairAndModel(ModelFrame):
         ]
         answers = self.live.put(*new, terms=terms, queue=MODEL_QUEUE)
         for each, sent in zip(new, answers, strict=True):
-            self.model.send(self.now_ms, *naive_send(each, sent))
+            self.model.send(self.now_ms, *model_frame.naive_send(each, sent))
             self.issued += [sent.receipt] if sent.receipt is not None else []
 
     @rule(count=st.sampled_from((1, 1, 2, 3, 10)), timeout_s=st.none() | TIMEOUTS_S)
     def receive(self, count: int, timeout_s: int | None) -> None:
         self.take(count, timeout_s)
 
-    @rule(time_ms=SHORT_TIMES_MS, timeout_s=TIMEOUTS_S, several=st.integers(1, 4))
+    @rule(time_ms=model_frame.SHORT_TIMES_MS, timeout_s=TIMEOUTS_S, several=st.integers(1, 4))
     def come_back(self, time_ms: int, timeout_s: int, several: int) -> None:
         """Let time pass, then receive often."""
         self.live.advance(time_ms)
@@ -429,7 +423,7 @@ class FairAndModel(ModelFrame):
         peeked = self.peek(MODEL_QUEUE, count)
         answer = self.live.do(commands.Receive(queue=MODEL_QUEUE, count=count, timeout_s=timeout_s)).messages
         assert peeked == [each.id for each in answer]
-        terms = [naive_terms(each) for each in answer]
+        terms = [model_frame.naive_terms(each) for each in answer]
         self.model.check_receive(now_ms, count, timeout_s, terms, self.bury(), self.receives_max)
         self.issued += [each.receipt for each in answer]
         self.check_due(self.live.due_ms(queue=MODEL_QUEUE), self.model)
@@ -445,11 +439,11 @@ class FairAndModel(ModelFrame):
         return lately
 
     @precondition(lambda self: self.issued)
-    @rule(data=st.data(), several=st.integers(1, 9), door=DOORS)
+    @rule(data=st.data(), several=st.integers(1, 9), door=model_frame.DOORS)
     def delete(self, data: st.DataObject, several: int, door: dict[str, bool]) -> None:
         """Delete with receipts of now and of long ago."""
         for _ in range(several):
-            text = one_of(data, self.issued)
+            text = model_frame.one_of(data, self.issued)
             (answer,) = self.live.delete(text, queue=MODEL_QUEUE, **door)
             assert answer.value == self.model.delete(self.now_ms, text, **door)
 
@@ -458,13 +452,13 @@ class FairAndModel(ModelFrame):
         data=st.data(),
         timeout_s=st.sampled_from((0, 0, 0, 1, 30, 600)),
         several=st.integers(1, 5),
-        door=DOORS,
+        door=model_frame.DOORS,
         renew=st.booleans(),
     )
     def change(self, data: st.DataObject, timeout_s: int, several: int, door: dict[str, bool], *, renew: bool) -> None:
         renew = renew and "any_receive" not in door  # SQS renews nothing
         for _ in range(several):
-            text = one_of(data, self.issued)
+            text = model_frame.one_of(data, self.issued)
             answer = self.live.change(text, timeout_s, queue=MODEL_QUEUE, renew_receipt=renew, **door)
             judged = self.model.change(self.now_ms, text, timeout_s, **door)
             assert (answer.state.value, answer.visible_at_ms) == judged
@@ -495,4 +489,4 @@ def test_the_engine_agrees_with_the_model(model_url: str | None, monkeypatch: py
     """At random, and reproducibly."""
     monkeypatch.setattr(fairness, "FAIR_IN_FLIGHT_MIN", IN_FLIGHT_MIN)
     monkeypatch.setattr(fairness, "FAIR_SHARE_PERCENT", SHARE_PERCENT)
-    run_model(FairAndModel, examples=25, steps=30, url=model_url, examples_there=5)
+    model_frame.run_model(FairAndModel, examples=25, steps=30, url=model_url, examples_there=5)

@@ -14,18 +14,8 @@ from hypothesis import strategies as st
 from tests.store.host import LOGGED, QUEUE, Host, events_of, hosting, message
 from tests.store.postgres_host import on_sqlite
 from tests.store.test_full_disk import fill
-from veilmq.core import commands
+from veilmq.core import commands, errors
 from veilmq.core.commands import NewMessage
-from veilmq.core.errors import (
-    DestinationRefused,
-    GroupHeld,
-    MessageTooLong,
-    QueueNotFound,
-    ReceiptEnded,
-    ReceiptInvalid,
-    StoreFull,
-    VeilmqError,
-)
 from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
 from veilmq.core.properties import Attribute, Properties, decode, encode
 from veilmq.core.results import ReceiptState, ReceivedMessage
@@ -88,7 +78,7 @@ def test_a_delayed_message_is_not_forwarded_by_the_receipt_of_its_send(queues: H
     for intake, target in ((QUEUE, FAST), (FIFO, FIFO_FAST)):
         (sent,) = queues.put(message("a", delay_s=30, group="g", dedup_id="a"), terms=terms, queue=intake)
         (refused,) = forward(queues, (sent.receipt, target), intake=intake)
-        assert isinstance(refused, ReceiptInvalid)
+        assert isinstance(refused, errors.ReceiptInvalid)
         assert (queues.counts(intake), queues.counts(target)) == ((0, 0, 1), (0, 0, 0))
 
 
@@ -223,7 +213,7 @@ def test_reasons_that_are_too_long_are_refused(queues: Host) -> None:
     queues.send("x" * 2_000)
     held = queues.receive_one()
     pair = held.receipt, "000000000000/small"
-    assert reasons(forward(queues, pair, reasons={"why": "no"})) == [MessageTooLong]
+    assert reasons(forward(queues, pair, reasons={"why": "no"})) == [errors.MessageTooLong]
     assert queues.counts() == (0, 1, 0)
     assert reasons(forward(queues, pair, reasons={})) == [Forwarded]
     assert queues.receive_one(queue="000000000000/small").id == held.id
@@ -241,20 +231,20 @@ def test_only_a_live_receipt_forwards(queues: Host) -> None:
     again = queues.receive(2, timeout_s=60)
     assert {each.body for each in again} == {"a", "c"}
     ended = forward(queues, *all_to(FAST, [expired, deleted, superseded]))
-    assert reasons(ended) == [ReceiptEnded] * 3
+    assert reasons(ended) == [errors.ReceiptEnded] * 3
     assert [each.state for each in ended] == [ReceiptState.SUPERSEDED, ReceiptState.GONE, ReceiptState.SUPERSEDED]
     queues.advance(60_000)
     (late, *_) = forward(queues, *all_to(FAST, again))
     assert late.state is ReceiptState.EXPIRED
     assert "nothing was forwarded" in str(late)
-    assert reasons(forward(queues, ("nonsense", FAST))) == [ReceiptInvalid]
+    assert reasons(forward(queues, ("nonsense", FAST))) == [errors.ReceiptInvalid]
     assert queues.counts(FAST) == (0, 0, 0)
     assert queues.counts() == (2, 0, 0)
 
 
 def test_a_receipt_of_another_queue_is_refused(queues: Host) -> None:
     queues.send("a", queue=SLOW)
-    assert reasons(forward(queues, (queues.receive_one(queue=SLOW).receipt, FAST))) == [ReceiptInvalid]
+    assert reasons(forward(queues, (queues.receive_one(queue=SLOW).receipt, FAST))) == [errors.ReceiptInvalid]
     assert queues.counts(SLOW) == (0, 1, 0)
 
 
@@ -262,7 +252,7 @@ def test_a_forward_asked_for_twice_moves_once(queues: Host) -> None:
     """Whoever lost the answer asks again and hears that it is gone; so does the second of two entries."""
     queues.send("a", "b")
     a, b = queues.receive(2)
-    assert reasons(forward(queues, (a.receipt, FAST), (a.receipt, SLOW))) == [Forwarded, ReceiptEnded]
+    assert reasons(forward(queues, (a.receipt, FAST), (a.receipt, SLOW))) == [Forwarded, errors.ReceiptEnded]
     (again,) = forward(queues, (a.receipt, FAST))
     assert again.state is ReceiptState.GONE
     assert (bodies(queues, FAST), bodies(queues, SLOW)) == (["a"], [])
@@ -272,12 +262,12 @@ def test_a_forward_asked_for_twice_moves_once(queues: Host) -> None:
 @pytest.mark.parametrize(
     ("intake", "target", "reason"),
     [
-        pytest.param(QUEUE, QUEUE, DestinationRefused, id="itself"),
-        pytest.param(QUEUE, FIFO, DestinationRefused, id="standard-to-fifo"),
-        pytest.param(FIFO, QUEUE, DestinationRefused, id="fifo-to-standard"),
-        pytest.param(QUEUE, "000000000000/none", QueueNotFound, id="missing"),
-        pytest.param(QUEUE, "000000000000/small", MessageTooLong, id="too-long"),
-        pytest.param(FIFO, "000000000000/small.fifo", MessageTooLong, id="too-long-fifo"),
+        pytest.param(QUEUE, QUEUE, errors.DestinationRefused, id="itself"),
+        pytest.param(QUEUE, FIFO, errors.DestinationRefused, id="standard-to-fifo"),
+        pytest.param(FIFO, QUEUE, errors.DestinationRefused, id="fifo-to-standard"),
+        pytest.param(QUEUE, "000000000000/none", errors.QueueNotFound, id="missing"),
+        pytest.param(QUEUE, "000000000000/small", errors.MessageTooLong, id="too-long"),
+        pytest.param(FIFO, "000000000000/small.fifo", errors.MessageTooLong, id="too-long-fifo"),
     ],
 )
 def test_what_the_target_cannot_take_stays(queues: Host, intake: str, target: str, reason: type) -> None:
@@ -294,7 +284,7 @@ def test_what_the_target_cannot_take_stays(queues: Host, intake: str, target: st
 
 
 def test_an_intake_that_is_missing_fails_the_command(host: Host) -> None:
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(errors.QueueNotFound):
         forward(host, ("x", FAST))
 
 
@@ -327,10 +317,10 @@ def test_no_message_overtakes_one_of_its_group_that_is_refused(queues: Host) -> 
     in_turn(queues, "a1", "b1", "a2")
     got = {each.body: each.receipt for each in queues.receive(10, queue=FIFO)}
     pairs = [(got["a1"], "000000000000/none.fifo"), (got["b1"], FIFO_FAST), (got["a2"], FIFO_SLOW)]
-    assert reasons(forward(queues, *pairs, intake=FIFO)) == [QueueNotFound, Forwarded, GroupHeld]
+    assert reasons(forward(queues, *pairs, intake=FIFO)) == [errors.QueueNotFound, Forwarded, errors.GroupHeld]
     assert reasons(forward(queues, *((receipt, FIFO_SLOW) for receipt, _ in pairs), intake=FIFO)) == [
         Forwarded,
-        ReceiptEnded,
+        errors.ReceiptEnded,
         Forwarded,
     ]
     assert bodies(queues, FIFO_SLOW) == ["a1", "a2"]
@@ -341,7 +331,10 @@ def test_what_is_gone_holds_no_group(queues: Host) -> None:
     in_turn(queues, "a1", "a2")
     first, second = queues.receive(10, queue=FIFO)
     forward(queues, (first.receipt, FIFO_FAST), intake=FIFO)
-    assert reasons(forward(queues, *all_to(FIFO_FAST, [first, second]), intake=FIFO)) == [ReceiptEnded, Forwarded]
+    assert reasons(forward(queues, *all_to(FIFO_FAST, [first, second]), intake=FIFO)) == [
+        errors.ReceiptEnded,
+        Forwarded,
+    ]
 
 
 def test_what_the_intake_took_for_two_messages_stays_two(queues: Host) -> None:
@@ -428,7 +421,7 @@ def test_what_was_forwarded_survives_a_crash(kept: Host) -> None:
     there = kept.receive_one(queue=FAST)
     kept.crash()
     assert (kept.counts(), kept.counts(FAST)) == ((0, 1, 0), (0, 1, 0))
-    assert reasons(forward(kept, (first.receipt, SLOW), (second.receipt, FAST))) == [ReceiptEnded, Forwarded]
+    assert reasons(forward(kept, (first.receipt, SLOW), (second.receipt, FAST))) == [errors.ReceiptEnded, Forwarded]
     assert kept.delete(there.receipt, queue=FAST) == [ReceiptState.LIVE]
     assert bodies(kept, FAST) == ["b"]
 
@@ -444,7 +437,7 @@ def test_a_full_store_forwards_nothing_and_loses_nothing(tmp_path: Path) -> None
         refused, deleted = host.do_together(
             Forward(queue=QUEUE, entries=entries), commands.Delete(queue=QUEUE, receipts=(rest[0].receipt,))
         )
-        assert (type(refused), deleted) == (StoreFull, [ReceiptState.LIVE])
+        assert (type(refused), deleted) == (errors.StoreFull, [ReceiptState.LIVE])
         assert (host.counts(), host.counts(FAST)) == ((0, len(sent) - 1, 0), (0, 0, 0))
         host.delete(*(each.receipt for each in rest[1:]))
         host.advance(2_000)
@@ -462,7 +455,7 @@ def test_a_forward_that_runs_out_of_room_changes_nothing(tmp_path: Path) -> None
         refused, deleted = host.do_together(
             Forward(queue=QUEUE, entries=entries), commands.Delete(queue=QUEUE, receipts=(small.receipt,))
         )
-        assert (type(refused), deleted) == (StoreFull, [ReceiptState.LIVE])
+        assert (type(refused), deleted) == (errors.StoreFull, [ReceiptState.LIVE])
         assert (host.counts(), host.counts(FAST)) == ((0, 2, 0), (0, 0, 0))
         assert host.delete(large[0].receipt) == [ReceiptState.LIVE]
 
@@ -535,7 +528,7 @@ class _Play:
                 self._expected[intake][each.body] -= 1
                 self._expected[to][each.body] += 1
             else:
-                assert isinstance(answer, VeilmqError)
+                assert isinstance(answer, errors.VeilmqError)
         self._expected[intake] = +self._expected[intake]
 
     def _delete(self, place: int) -> None:

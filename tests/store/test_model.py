@@ -11,18 +11,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from tests.store import model_frame
 from tests.store.host import message
-from tests.store.model_frame import (
-    DOORS,
-    RULES,
-    SHORT_TIMES_MS,
-    TERMS,
-    ModelFrame,
-    naive_send,
-    naive_terms,
-    one_of,
-    run_model,
-)
 from tests.store.naive import NaiveFifo, NaiveStandard, kind_of
 from veilmq.core import commands, results
 from veilmq.core.commands import SendTerms
@@ -35,7 +25,7 @@ TIMEOUTS_S = st.sampled_from((0, 1, 30))
 SETTINGS = st.fixed_dictionaries(
     {
         "visibility_timeout_s": TIMEOUTS_S,
-        "visibility_rules": RULES,
+        "visibility_rules": model_frame.RULES,
         "delay_s": st.sampled_from((0, 0, 1)),
         "retention_s": st.sampled_from((60, 61, 345_600)),
         "in_flight_max": st.sampled_from((2, 5, 1_000)),
@@ -43,7 +33,7 @@ SETTINGS = st.fixed_dictionaries(
 )
 
 
-class StandardAndModel(ModelFrame):
+class StandardAndModel(model_frame.ModelFrame):
     """Each rule does the same to both and compares the answers."""
 
     def __init__(self) -> None:
@@ -97,7 +87,7 @@ class StandardAndModel(ModelFrame):
         data=st.data(),
         delays_s=st.lists(st.sampled_from((None, None, 0, 1, 30)), min_size=1, max_size=10),
         priority=st.just(8) | st.integers(1, 16),
-        terms=TERMS,
+        terms=model_frame.TERMS,
     )
     def send(self, data: st.DataObject, delays_s: list[int | None], priority: int, terms: SendTerms | None) -> None:
         name, model = self.some(data)
@@ -108,7 +98,7 @@ class StandardAndModel(ModelFrame):
             messages.append(message(body, delay_s=delay_s, priority=priority, kind=kind_of(body)))
         answers = self.live.put(*messages, terms=terms, queue=name)
         for new, sent in zip(messages, answers, strict=True):
-            model.send(self.now_ms, *naive_send(new, sent))
+            model.send(self.now_ms, *model_frame.naive_send(new, sent))
             if sent.receipt is not None:
                 self.issued.append((name, self.incarnations[name], sent.receipt))
 
@@ -118,7 +108,7 @@ class StandardAndModel(ModelFrame):
         name, model = self.some(data)
         self.take(name, model, count, timeout_s)
 
-    @rule(time_ms=SHORT_TIMES_MS, timeout_s=TIMEOUTS_S)
+    @rule(time_ms=model_frame.SHORT_TIMES_MS, timeout_s=TIMEOUTS_S)
     def come_back(self, time_ms: int, timeout_s: int) -> None:
         """Let time pass, then receive all that is visible anywhere, a few at a time."""
         self.live.advance(time_ms)
@@ -135,7 +125,7 @@ class StandardAndModel(ModelFrame):
         assert answer.over_limit is full
         assert len(peeked) == min(count, model.counts(now_ms)[0])
         assert peeked[: len(answer.messages)] == [each.id for each in answer.messages]
-        model.check_receive(now_ms, count, timeout_s, [naive_terms(each) for each in answer.messages])
+        model.check_receive(now_ms, count, timeout_s, [model_frame.naive_terms(each) for each in answer.messages])
         self.check_due(self.due_ms(name, model), model)
         for each in answer.messages:
             self.issued.append((name, self.incarnations[name], each.receipt))
@@ -149,7 +139,7 @@ class StandardAndModel(ModelFrame):
         return refused.next_due_ms
 
     @precondition(lambda self: self.issued)
-    @rule(data=st.data(), door=DOORS, several=st.integers(1, 5))
+    @rule(data=st.data(), door=model_frame.DOORS, several=st.integers(1, 5))
     def delete(self, data: st.DataObject, several: int, door: dict[str, bool]) -> None:
         for _ in range(several):
             name, incarnation, text = self.receipt(data)
@@ -163,7 +153,7 @@ class StandardAndModel(ModelFrame):
     @rule(
         data=st.data(),
         timeout_s=st.sampled_from((0, 0, 1, 30, 43_200)),
-        door=DOORS,
+        door=model_frame.DOORS,
         renew=st.booleans(),
         bounded=st.booleans(),
     )
@@ -190,7 +180,7 @@ class StandardAndModel(ModelFrame):
         usable = [issue for issue in self.issued if issue[0] in self.models]
         if not usable:
             return data.draw(st.just((next(iter(self.models)), -1, "never issued")))
-        return one_of(data, usable)
+        return model_frame.one_of(data, usable)
 
     def compare(self) -> None:
         pages = [self.live.do(commands.ListQueues(account=account)) for account in "ab"]
@@ -204,7 +194,7 @@ class StandardAndModel(ModelFrame):
 @pytest.mark.timeout(600)
 def test_the_engine_agrees_with_the_model(model_url: str | None) -> None:
     """At random, and reproducibly."""
-    run_model(StandardAndModel, examples=40, steps=50, url=model_url, examples_there=5)
+    model_frame.run_model(StandardAndModel, examples=40, steps=50, url=model_url, examples_there=5)
 
 
 # FIFO queues beside the naive model, at random, with restarts and crashes; after every step they must agree.
@@ -217,7 +207,7 @@ FIFO_TIMEOUTS_S = st.sampled_from((0, 1, 30, 600))
 FIFO_SETTINGS = st.fixed_dictionaries(
     {
         "visibility_timeout_s": FIFO_TIMEOUTS_S,
-        "visibility_rules": RULES,
+        "visibility_rules": model_frame.RULES,
         "delay_s": st.sampled_from((0, 0, 0, 1, 30)),
         "retention_s": st.sampled_from((60, 345_600, 345_600)),
         "deduplication_scope": st.sampled_from(("queue", "group")),
@@ -225,7 +215,7 @@ FIFO_SETTINGS = st.fixed_dictionaries(
 )
 
 
-class FifoAndModel(ModelFrame):
+class FifoAndModel(model_frame.ModelFrame):
     """Each rule does the same to both and compares the answers."""
 
     times_ms = TIMES_MS
@@ -274,7 +264,7 @@ class FifoAndModel(ModelFrame):
     @rule(
         groups=st.text(GROUPS, min_size=1, max_size=10),
         delay_s=st.sampled_from((None, None, None, 0, 1, 30)),
-        terms=TERMS | st.just(SendTerms(receipts=True, unrepeated=True)),
+        terms=model_frame.TERMS | st.just(SendTerms(receipts=True, unrepeated=True)),
     )
     def send(self, groups: str, delay_s: int | None, terms: SendTerms | None) -> None:
         """Send a batch, none of it sent before."""
@@ -305,7 +295,7 @@ class FifoAndModel(ModelFrame):
             )
         answers = self.live.put(*messages, terms=terms)
         for new, sent in zip(messages, answers, strict=True):
-            self.model.send(self.now_ms, *naive_send(new, sent))
+            self.model.send(self.now_ms, *model_frame.naive_send(new, sent))
             self.issued += [sent.receipt] if sent.receipt is not None else []
 
     @rule(
@@ -323,7 +313,7 @@ class FifoAndModel(ModelFrame):
         self.live.advance(time_ms)
         self.take(count, again_s, "r")
 
-    @rule(time_ms=SHORT_TIMES_MS, timeout_s=FIFO_TIMEOUTS_S)
+    @rule(time_ms=model_frame.SHORT_TIMES_MS, timeout_s=FIFO_TIMEOUTS_S)
     def come_back(self, time_ms: int, timeout_s: int) -> None:
         """Let time pass, then receive until there is nothing to be had."""
         self.live.advance(time_ms)
@@ -337,16 +327,18 @@ class FifoAndModel(ModelFrame):
             commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s, attempt_id=attempt)
         ).messages
         assert repeats or peeked == [each.id for each in answer]
-        self.model.check_receive(self.now_ms, count, timeout_s, attempt, [naive_terms(each) for each in answer])
+        self.model.check_receive(
+            self.now_ms, count, timeout_s, attempt, [model_frame.naive_terms(each) for each in answer]
+        )
         self.issued += [each.receipt for each in answer if each.receipt not in self.issued]
         self.check_due(self.live.due_ms(queue=QUEUE), self.model)
 
     @precondition(lambda self: self.issued)
-    @rule(data=st.data(), several=st.integers(1, 5), door=DOORS)
+    @rule(data=st.data(), several=st.integers(1, 5), door=model_frame.DOORS)
     def delete(self, data: st.DataObject, several: int, door: dict[str, bool]) -> None:
         """Delete with receipts of now and of long ago."""
         for _ in range(several):
-            text = one_of(data, self.issued)
+            text = model_frame.one_of(data, self.issued)
             (answer,) = self.live.delete(text, queue=QUEUE, **door)
             assert answer.value == self.model.delete(self.now_ms, text, **door)
 
@@ -354,13 +346,13 @@ class FifoAndModel(ModelFrame):
     @rule(
         data=st.data(),
         timeout_s=st.sampled_from((0, 0, 1, 30, 43_200)),
-        door=DOORS,
+        door=model_frame.DOORS,
         renew=st.booleans(),
         bounded=st.booleans(),
     )
     def change(self, data: st.DataObject, timeout_s: int, door: dict[str, bool], *, renew: bool, bounded: bool) -> None:
         renew = renew and "any_receive" not in door  # SQS renews nothing
-        text = one_of(data, self.issued)
+        text = model_frame.one_of(data, self.issued)
         answer = self.live.change(text, timeout_s, queue=QUEUE, renew_receipt=renew, bounded=bounded, **door)
         state, until_ms = self.model.change(self.now_ms, text, timeout_s, bounded=bounded, **door)
         if state == "too long":
@@ -380,7 +372,7 @@ class FifoAndModel(ModelFrame):
 @pytest.mark.timeout(600)
 def test_the_engine_agrees_with_the_model_of_fifo_queues(model_url: str | None) -> None:
     """At random, and reproducibly."""
-    run_model(FifoAndModel, examples=40, steps=50, url=model_url, examples_there=5)
+    model_frame.run_model(FifoAndModel, examples=40, steps=50, url=model_url, examples_there=5)
 
 
 # A chain of dead-letter queues beside a naive model, at random, with restarts: conservation and mortality.
@@ -410,7 +402,7 @@ class Known:
     source: str | None = None
 
 
-class ChainAndModel(ModelFrame):
+class ChainAndModel(model_frame.ModelFrame):
     """Each rule does the same to both and compares."""
 
     def __init__(self) -> None:
@@ -448,7 +440,7 @@ class ChainAndModel(ModelFrame):
             self.live.put(message(body, group=group), queue=queue)
             self.known[body] = Known(queue=queue, sent_at_ms=self.now_ms, visible_at_ms=self.now_ms)
 
-    @rule(queue=QUEUES, time_ms=SHORT_TIMES_MS)
+    @rule(queue=QUEUES, time_ms=model_frame.SHORT_TIMES_MS)
     def wear_out(self, queue: str, time_ms: int) -> None:
         """Let time pass, then receive a queue until its messages die."""
         self.live.advance(time_ms)
@@ -518,4 +510,4 @@ class ChainAndModel(ModelFrame):
 @pytest.mark.timeout(600)
 def test_the_chain_agrees_with_the_model(model_url: str | None) -> None:
     """At random, and reproducibly."""
-    run_model(ChainAndModel, examples=25, steps=40, url=model_url, examples_there=5)
+    model_frame.run_model(ChainAndModel, examples=25, steps=40, url=model_url, examples_there=5)

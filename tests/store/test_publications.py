@@ -4,16 +4,7 @@ import pytest
 
 from tests.store.host import QUEUE, Host, message
 from tests.store.postgres_host import on_sqlite
-from veilmq.core import commands
-from veilmq.core.errors import (
-    DeduplicationIdMissing,
-    GroupMissing,
-    MessageTooLong,
-    QueueNotFound,
-    StageMissing,
-    StageRefused,
-    StoreFull,
-)
+from veilmq.core import commands, errors
 from veilmq.core.limits import DEDUPLICATION_S, WRITER_SILENCE_S
 from veilmq.core.publications import Abandon, ListWriters, Publish, Published, Stage, Staged, WriterView
 
@@ -116,29 +107,29 @@ def test_parts_count_in_their_order_not_in_that_of_their_coming(ready: Host) -> 
 
 def test_a_message_that_cannot_be_sent_is_told_and_nothing_staged(ready: Host) -> None:
     ready.set_queue(message_bytes_max=1024)
-    with pytest.raises(StageRefused) as caught:
+    with pytest.raises(errors.StageRefused) as caught:
         stage(ready, message("a"), message("x" * 1025))
     assert caught.value.index == 1
-    assert isinstance(caught.value.reason, MessageTooLong)
+    assert isinstance(caught.value.reason, errors.MessageTooLong)
     assert ready.do(ListWriters(queue=QUEUE)) == []
 
 
 def test_a_fifo_queue_asks_for_groups_and_ids_when_staging(ready: Host) -> None:
-    with pytest.raises(StageRefused) as caught:
+    with pytest.raises(errors.StageRefused) as caught:
         stage(ready, message("a"), queue=FIFO)
-    assert isinstance(caught.value.reason, GroupMissing)
+    assert isinstance(caught.value.reason, errors.GroupMissing)
     ready.set_queue(FIFO, content_deduplication=False)
-    with pytest.raises(StageRefused) as caught:
+    with pytest.raises(errors.StageRefused) as caught:
         stage(ready, message("a", group="g"), queue=FIFO)
-    assert isinstance(caught.value.reason, DeduplicationIdMissing)
+    assert isinstance(caught.value.reason, errors.DeduplicationIdMissing)
 
 
 def test_a_missing_queue_is_told(ready: Host) -> None:
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(errors.QueueNotFound):
         stage(ready, *bodies("a"), queue="000000000000/none")
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(errors.QueueNotFound):
         publish(ready, queue="000000000000/none")
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(errors.QueueNotFound):
         ready.do(Abandon(queue="000000000000/none", writer=WRITER, batch=0))
 
 
@@ -184,7 +175,7 @@ def test_writers_and_queues_do_not_share_batches(ready: Host) -> None:
 def test_a_number_that_does_not_agree_is_refused_and_changes_nothing(ready: Host) -> None:
     stage(ready, *bodies("a", "b"))
     for wanted in (("a", 3), ("a", 1), ("never", 1)):
-        with pytest.raises(StageMissing):
+        with pytest.raises(errors.StageMissing):
             publish(ready, wanted)
     assert writer(ready) == WriterView(
         writer=WRITER, batch=None, messages=0, duplicates=0, staged=2, seen_at_ms=ready.clock.now_ms()
@@ -427,7 +418,7 @@ def fill(host: Host, body: str) -> int:
     for part in range(1_000):
         try:
             stage(host, message(f"{part}-{body}"), part=part)
-        except StoreFull:
+        except errors.StoreFull:
             return part
     pytest.fail("the store took everything")
 

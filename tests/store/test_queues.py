@@ -8,17 +8,8 @@ from msgspec.structs import replace
 
 from tests.store.host import QUEUE, Host, message
 from tests.store.postgres_host import Store
-from veilmq.core import commands
+from veilmq.core import commands, errors
 from veilmq.core.commands import Command, VisibilityChange
-from veilmq.core.errors import (
-    EditRefused,
-    PurgeInProgress,
-    QueueDeletedRecently,
-    QueueExists,
-    QueueNotFound,
-    SettingsConflict,
-    TooManyTags,
-)
 from veilmq.core.limits import PURGE_PAUSE_S, QUEUE_NAME_PAUSE_S
 from veilmq.core.settings import QueueSettings
 
@@ -64,10 +55,10 @@ def test_creating_a_queue_again_finds_it(host: Host) -> None:
 def test_creating_a_queue_again_with_another_setting_is_an_error(host: Host) -> None:
     """It names the setting, and changes nothing."""
     created = host.create(delay_s=7)
-    with pytest.raises(QueueExists) as refusal:
+    with pytest.raises(errors.QueueExists) as refusal:
         host.create(delay_s=8)
     assert (refusal.value.queue, refusal.value.setting) == (QUEUE, "delay_s")
-    with pytest.raises(QueueExists):
+    with pytest.raises(errors.QueueExists):
         host.create(visibility_timeout_s=31)
     assert host.create() == created
 
@@ -88,9 +79,9 @@ def test_an_edit_that_is_refused_changes_nothing(host: Host) -> None:
     reason = ValueError("no")
 
     def refuse(text: str) -> str:
-        raise EditRefused(reason)
+        raise errors.EditRefused(reason)
 
-    with pytest.raises(EditRefused) as refusal:
+    with pytest.raises(errors.EditRefused) as refusal:
         host.do(commands.EditQueue(queue=QUEUE, setting="policy", edit=refuse))
     assert refusal.value.reason is reason
     assert host.create() == created
@@ -104,16 +95,16 @@ def test_settings_are_changed_one_by_one(host: Host) -> None:
     view = host.do(commands.ShowQueue(queue=QUEUE))
     assert view.settings == QueueSettings(delay_s=7, visibility_timeout_s=9)
     assert (view.created_at_ms, view.modified_at_ms) == (created.created_at_ms, created.created_at_ms + 5)
-    with pytest.raises(QueueExists):
+    with pytest.raises(errors.QueueExists):
         host.create(visibility_timeout_s=30)
 
 
 def test_settings_that_contradict_each_other_are_refused(host: Host) -> None:
     """When a queue is created, set or edited; nothing is changed."""
-    with pytest.raises(SettingsConflict) as refusal:
+    with pytest.raises(errors.SettingsConflict) as refusal:
         host.create(receives_max=3)
     assert refusal.value.setting == "receives_max"
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(errors.QueueNotFound):
         host.do(commands.ShowQueue(queue=QUEUE))
     created = host.create()
     host.advance(1)
@@ -122,7 +113,7 @@ def test_settings_that_contradict_each_other_are_refused(host: Host) -> None:
         commands.SetQueue(queue=QUEUE, settings={"delay_s": 5, "content_deduplication": True}),
         commands.EditQueue(queue=QUEUE, setting="dead_letter_queue", edit=lambda _: "a/letters"),
     ):
-        with pytest.raises(SettingsConflict):
+        with pytest.raises(errors.SettingsConflict):
             host.do(change)
     assert host.do(commands.ShowQueue(queue=QUEUE)) == created
 
@@ -144,7 +135,7 @@ def test_queues_survive(kept: Host) -> None:
 def test_a_queue_that_is_not_there(host: Host, command: Command) -> None:
     """Every command on it says so, before and after it existed."""
     for _ in range(2):
-        with pytest.raises(QueueNotFound) as refusal:
+        with pytest.raises(errors.QueueNotFound) as refusal:
             host.do(command)
         assert refusal.value.queue == QUEUE
         host.create()
@@ -238,12 +229,12 @@ def test_a_queue_is_created_with_tags(host: Host) -> None:
 
 def test_fifty_tags_are_the_most(host: Host) -> None:
     """One more is refused, whole, also at the creation; a key put again is no more."""
-    with pytest.raises(TooManyTags) as refusal:
+    with pytest.raises(errors.TooManyTags) as refusal:
         create(host, tags={**FIFTY, "more": ""})
     assert refusal.value.tags_max == 50
     create(host, tags=FIFTY)
     tag(host, key7="seven")
-    with pytest.raises(TooManyTags):
+    with pytest.raises(errors.TooManyTags):
         tag(host, key7="eight", more="")
     assert tags(host) == {**FIFTY, "key7": "seven"}
     tag(host, "key7", more="")
@@ -293,14 +284,14 @@ def test_a_queue_is_purged_once_a_minute(pausing: Host) -> None:
     pausing.do(PURGE)
     pausing.send("a")
     pausing.advance(59_999)
-    with pytest.raises(PurgeInProgress) as refusal:
+    with pytest.raises(errors.PurgeInProgress) as refusal:
         pausing.do(PURGE)
     assert (refusal.value.queue, refusal.value.pause_s) == (QUEUE, 60)
     assert pausing.counts() == (1, 0, 0)
     pausing.advance(1)
     pausing.do(PURGE)
     assert pausing.counts() == (0, 0, 0)
-    with pytest.raises(PurgeInProgress):
+    with pytest.raises(errors.PurgeInProgress):
         pausing.do(PURGE)
 
 
@@ -308,7 +299,7 @@ def test_a_refused_purge_begins_no_pause(pausing: Host) -> None:
     """The minute is counted from the purge that happened."""
     pausing.do(PURGE)
     pausing.advance(30_000)
-    with pytest.raises(PurgeInProgress):
+    with pytest.raises(errors.PurgeInProgress):
         pausing.do(PURGE)
     pausing.advance(30_000)
     pausing.do(PURGE)
@@ -319,7 +310,7 @@ def test_queues_rest_alone(pausing: Host) -> None:
     pausing.do(PURGE)
     pausing.purge("a/other")
     pausing.do(DELETE)
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(errors.QueueNotFound):
         pausing.do(PURGE)
 
 
@@ -328,7 +319,7 @@ def test_the_name_of_a_deleted_queue_rests_a_minute(pausing: Host) -> None:
     pausing.do(DELETE)
     pausing.create("a/other")
     pausing.advance(59_999)
-    with pytest.raises(QueueDeletedRecently) as refusal:
+    with pytest.raises(errors.QueueDeletedRecently) as refusal:
         pausing.create()
     assert (refusal.value.queue, refusal.value.pause_s) == (QUEUE, 60)
     pausing.advance(1)
@@ -360,9 +351,9 @@ def test_pauses_survive(kept_store: Store, again: str) -> None:
         host.drop("a/gone")
         host.advance(59_999)
         getattr(host, again)()
-        with pytest.raises(PurgeInProgress):
+        with pytest.raises(errors.PurgeInProgress):
             host.do(PURGE)
-        with pytest.raises(QueueDeletedRecently):
+        with pytest.raises(errors.QueueDeletedRecently):
             host.create("a/gone")
         host.advance(1)
         host.do(PURGE)
@@ -378,7 +369,7 @@ def test_pauses_are_as_long_as_they_are_set(kept_store: Store) -> None:
         host.do(PURGE)
         host.do(DELETE)
         host.advance(6_999)
-        with pytest.raises(QueueDeletedRecently):
+        with pytest.raises(errors.QueueDeletedRecently):
             host.create()
         host.advance(1)
         host.create()

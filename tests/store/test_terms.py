@@ -7,20 +7,9 @@ import pytest
 
 from tests.store.host import QUEUE, Host, message
 from tests.store.postgres_host import on_sqlite
-from veilmq.core import commands
+from veilmq.core import commands, errors
 from veilmq.core.account_settings import AccountSettings, SetAccount, ShowAccount
 from veilmq.core.commands import NewMessage, SendTerms, VisibilityChange
-from veilmq.core.errors import (
-    BodyUnreadable,
-    DeduplicationIdMissing,
-    GroupMissing,
-    LeaseTooLong,
-    MessageTooLong,
-    QueueDeletedRecently,
-    QueueExists,
-    SettingsConflict,
-    VeilmqError,
-)
 from veilmq.core.limits import QUEUE_NAME_PAUSE_S
 from veilmq.core.results import LeaseChange, ReceiptState, SentMessage
 
@@ -32,8 +21,10 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def send(host: Host, *messages: NewMessage, terms: SendTerms | None = RECEIPTS) -> list[SentMessage | VeilmqError]:
-    sent: list[SentMessage | VeilmqError] = host.put(*messages, terms=terms)
+def send(
+    host: Host, *messages: NewMessage, terms: SendTerms | None = RECEIPTS
+) -> list[SentMessage | errors.VeilmqError]:
+    sent: list[SentMessage | errors.VeilmqError] = host.put(*messages, terms=terms)
     return sent
 
 
@@ -239,7 +230,7 @@ def test_messages_that_go_together_are_all_stored_or_none(host: Host, settings: 
     host.create(message_bytes_max=1_024, **settings)
     terms = SendTerms(together=True)
     good = [message(body, group="g", dedup_id=body) for body in "abc"]
-    with pytest.raises(MessageTooLong) as refused:
+    with pytest.raises(errors.MessageTooLong) as refused:
         send(host, *good, message("x" * 1_025, group="g", dedup_id="x"), terms=terms)
     assert refused.value.bytes_max == 1_024
     assert host.counts() == (0, 0, 0)
@@ -250,11 +241,11 @@ def test_messages_that_go_together_are_all_stored_or_none(host: Host, settings: 
 
 @pytest.mark.parametrize(
     ("bad", "error"),
-    [(message("x", dedup_id="x"), GroupMissing), (message("x", group="g"), DeduplicationIdMissing)],
+    [(message("x", dedup_id="x"), errors.GroupMissing), (message("x", group="g"), errors.DeduplicationIdMissing)],
     ids=["group", "deduplication-id"],
 )
 def test_fifo_messages_that_go_together_are_checked_together(
-    host: Host, bad: NewMessage, error: type[VeilmqError]
+    host: Host, bad: NewMessage, error: type[errors.VeilmqError]
 ) -> None:
     """Nothing is stored, and nothing remembered: the good one is no duplicate when it comes again."""
     host.create(fifo=True)
@@ -270,7 +261,7 @@ def test_messages_on_terms_are_taken_and_refused_alone(host: Host) -> None:
     """As long as nobody says that they go together."""
     host.create(message_bytes_max=1_024)
     answers = send(host, message("x" * 1_025), message("a", delay_s=3), message("b"))
-    assert [type(answer) for answer in answers] == [MessageTooLong, SentMessage, SentMessage]
+    assert [type(answer) for answer in answers] == [errors.MessageTooLong, SentMessage, SentMessage]
     assert host.counts() == (1, 0, 1)
 
 
@@ -292,7 +283,7 @@ def test_an_unrepeated_message_is_nobodys_duplicate(host: Host) -> None:
     """Without an id it is stored, and again; with one it may be a duplicate as ever."""
     host.create(fifo=True)
     terms = SendTerms(unrepeated=True)
-    assert isinstance(send(host, message("a", group="g"))[0], DeduplicationIdMissing)
+    assert isinstance(send(host, message("a", group="g"))[0], errors.DeduplicationIdMissing)
     first, second = (only_sent(host, message("a", group="g"), terms) for _ in range(2))
     assert first.id != second.id
     assert first.sequence is not None
@@ -301,7 +292,7 @@ def test_an_unrepeated_message_is_nobodys_duplicate(host: Host) -> None:
     third, fourth = (only_sent(host, message("a", group="g", dedup_id="d"), terms) for _ in range(2))
     assert third.id == fourth.id
     assert [each.body for each in host.receive(10)] == ["a", "a", "a"]
-    assert isinstance(send(host, message("a"), terms=terms)[0], GroupMissing)
+    assert isinstance(send(host, message("a"), terms=terms)[0], errors.GroupMissing)
 
 
 def test_a_queue_that_knows_messages_by_their_content_goes_on_to_do_so(host: Host) -> None:
@@ -316,7 +307,7 @@ def test_a_queue_that_knows_messages_by_their_content_goes_on_to_do_so(host: Hos
 
 def _decode(new: NewMessage) -> NewMessage:
     if not new.body.startswith("coded "):
-        raise BodyUnreadable
+        raise errors.BodyUnreadable
     return msgspec.structs.replace(new, body=new.body.removeprefix("coded "))
 
 
@@ -341,11 +332,13 @@ def test_a_body_that_cannot_be_decoded_is_refused(host: Host) -> None:
     host.create(smq_base64=True, message_bytes_max=1_024)
     bad, good = message("a"), message("coded a")
     answers = send(host, bad, good, terms=SendTerms(decode=_decode))
-    assert [type(answer) for answer in answers] == [BodyUnreadable, SentMessage]
-    with pytest.raises(BodyUnreadable):
+    assert [type(answer) for answer in answers] == [errors.BodyUnreadable, SentMessage]
+    with pytest.raises(errors.BodyUnreadable):
         send(host, good, bad, terms=SendTerms(decode=_decode, together=True))
     assert host.counts() == (1, 0, 0)
-    assert isinstance(send(host, message("coded " + "x" * 1_020), terms=SendTerms(decode=_decode))[0], MessageTooLong)
+    assert isinstance(
+        send(host, message("coded " + "x" * 1_020), terms=SendTerms(decode=_decode))[0], errors.MessageTooLong
+    )
 
 
 def test_an_attempt_tells_the_setting_too(host: Host) -> None:
@@ -400,7 +393,7 @@ def test_leases_go_on_for_as_long_as_they_are_changed(leased: tuple[Host, str]) 
         receipt = changed.receipt
         host.advance(43_199_999)
         assert host.receive(10) == []
-    assert isinstance(host.change(receipt, 1), LeaseTooLong)
+    assert isinstance(host.change(receipt, 1), errors.LeaseTooLong)
     host.advance(1)
     assert host.receive_one().receive_count == 2
 
@@ -414,7 +407,7 @@ def test_a_lease_is_bounded_by_what_the_command_says(leased: tuple[Host, str]) -
     )
     assert host.do(change)[0].state is ReceiptState.LIVE
     longer = msgspec.structs.replace(change, changes=(VisibilityChange(receipt=receipt, timeout_s=60),))
-    assert isinstance(host.do(longer)[0], LeaseTooLong)
+    assert isinstance(host.do(longer)[0], errors.LeaseTooLong)
     assert host.due_ms() == host.clock.now_ms() + 59_000
 
 
@@ -431,13 +424,13 @@ def test_a_new_queue_is_new_and_has_the_defaults(host: Host) -> None:
     again = host.do(msgspec.structs.replace(create, defaults={"message_bytes_max": 1_024}))
     assert (again.is_new, again.settings) == (False, view.settings)
     assert not host.do(commands.ShowQueue(queue=QUEUE)).is_new
-    with pytest.raises(QueueExists):
+    with pytest.raises(errors.QueueExists):
         host.do(msgspec.structs.replace(create, settings={"delay_s": 9}))
 
 
 def test_defaults_have_to_fit_as_settings_do(host: Host) -> None:
     """They are the new queue's."""
-    with pytest.raises(SettingsConflict):
+    with pytest.raises(errors.SettingsConflict):
         host.do(commands.CreateQueue(queue=QUEUE, defaults={"content_deduplication": True}))
 
 
@@ -446,7 +439,7 @@ def test_a_name_may_be_taken_at_once() -> None:
     with on_sqlite(None).open(queue_name_pause_s=QUEUE_NAME_PAUSE_S) as patient:
         patient.create()
         patient.drop()
-        with pytest.raises(QueueDeletedRecently):
+        with pytest.raises(errors.QueueDeletedRecently):
             patient.create()
         assert patient.do(commands.CreateQueue(queue=QUEUE, at_once=True)).is_new
 

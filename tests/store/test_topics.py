@@ -9,19 +9,12 @@ import pytest
 from tests.store.host import QUEUE, Host, hosting, message
 from tests.store.postgres_host import on_sqlite
 from tests.store.test_full_disk import fill
-from veilmq.core import commands
+from veilmq.core import commands, topic_errors
 from veilmq.core.commands import NewMessage
 from veilmq.core.errors import GroupMissing, MessageTooLong, QueueNotFound, StoreFull
 from veilmq.core.limits import SMQ_SUBSCRIPTIONS_MAX
 from veilmq.core.results import ReceiptState
 from veilmq.core.settings import SettingValue
-from veilmq.core.topic_errors import (
-    SubscriptionExists,
-    SubscriptionNotFound,
-    TooManySubscriptions,
-    TopicExists,
-    TopicNotFound,
-)
 from veilmq.core.topics import (
     PUSHES,
     CreateTopic,
@@ -117,7 +110,7 @@ def test_a_topic_is_created_once_and_found_with_the_same_settings(host: Host) ->
     host.advance(5)
     assert not create(host).is_new
     assert not create(host, message_bytes_max=2_048).is_new
-    with pytest.raises(TopicExists, match="another operations_logged"):
+    with pytest.raises(topic_errors.TopicExists, match="another operations_logged"):
         create(host, operations_logged=True)
 
 
@@ -159,7 +152,7 @@ def test_topics_are_listed_by_name_and_account(host: Host) -> None:
     ids=lambda command: type(command).__name__,
 )
 def test_a_topic_that_is_not_there_is_an_error(host: Host, command: commands.Command) -> None:
-    with pytest.raises(TopicNotFound, match="000000000000/news does not exist"):
+    with pytest.raises(topic_errors.TopicNotFound, match="000000000000/news does not exist"):
         host.do(command)
 
 
@@ -173,7 +166,7 @@ def test_a_topic_that_is_not_there_is_an_error(host: Host, command: commands.Com
     ids=lambda command: type(command).__name__,
 )
 def test_a_subscription_that_is_not_there_is_an_error(topic: Host, command: commands.Command) -> None:
-    with pytest.raises(SubscriptionNotFound, match="has no subscription x"):
+    with pytest.raises(topic_errors.SubscriptionNotFound, match="has no subscription x"):
         topic.do(command)
 
 
@@ -186,7 +179,7 @@ def test_a_subscription_is_made_once_and_found_as_it_is(topic: Host) -> None:
     again = topic.do(Subscribe(subscription=to_queue("s", filter_tag="red")))
     assert not again.is_new
     assert again == topic.do(ShowSubscription(topic=TOPIC, name="s"))
-    with pytest.raises(SubscriptionExists, match="another filter_tag"):
+    with pytest.raises(topic_errors.SubscriptionExists, match="another filter_tag"):
         topic.do(Subscribe(subscription=to_queue("s")))
 
 
@@ -214,7 +207,7 @@ def test_a_queue_must_be_there_to_be_subscribed(topic: Host) -> None:
 
 def test_a_topic_has_so_many_subscriptions_and_no_more(topic: Host) -> None:
     subscribe(topic, *(to_queue(f"s{number}") for number in range(SMQ_SUBSCRIPTIONS_MAX)))
-    with pytest.raises(TooManySubscriptions, match=f"may have {SMQ_SUBSCRIPTIONS_MAX} subscriptions"):
+    with pytest.raises(topic_errors.TooManySubscriptions, match=f"may have {SMQ_SUBSCRIPTIONS_MAX} subscriptions"):
         topic.do(Subscribe(subscription=to_queue("one-more")))
 
 
