@@ -123,20 +123,11 @@ def test_a_queue_shows_its_twelve_attributes_and_no_other(server: RunningServer)
     extended = element("DeadLetterTargetQueue", "q") + element("MaxReceiveCount", 3)
     made = ask(server, "PUT", "/queues/more", f"<Queue>{extended}{element('MaxReceivesPerSecond', 5)}</Queue>")
     assert made.status == 201
-    assert re.findall(r"<(\w+)>", ask(server, "GET", "/queues/more").body) == [
-        "QueueName",
-        "CreateTime",
-        "LastModifyTime",
-        "DelaySeconds",
-        "MaximumMessageSize",
-        "MessageRetentionPeriod",
-        "VisibilityTimeout",
-        "PollingWaitSeconds",
-        "LoggingEnabled",
-        "ActiveMessages",
-        "InactiveMessages",
-        "DelayMessages",
-    ]
+    shown = " ".join(re.findall(r"<(\w+)>", ask(server, "GET", "/queues/more").body))
+    assert shown == (
+        "QueueName CreateTime LastModifyTime DelaySeconds MaximumMessageSize MessageRetentionPeriod VisibilityTimeout "
+        "PollingWaitSeconds LoggingEnabled ActiveMessages InactiveMessages DelayMessages"
+    )
 
 
 @pytest.mark.parametrize(
