@@ -107,26 +107,6 @@ def settle(host: Host) -> None:
 # Binding and reading.
 
 
-def test_binding_is_one_receive_and_reading_none(jobs: Host) -> None:
-    jobs.receive(2, timeout_s=1)
-    jobs.advance(1_000)
-    bound_at_ms = jobs.clock.now_ms()
-    claim(jobs)
-    for _ in range(3):
-        got = {each.body: each for each in read(jobs)}
-        assert {body: each.receive_count for body, each in got.items()} == {"a": 2, "b": 2, "c": 1, "d": 1}
-        assert {each.received_at_ms for each in got.values()} == {bound_at_ms}
-    host_ends_hold(jobs)
-    again = jobs.receive(10)
-    assert {each.body: each.receive_count for each in again} == {"a": 3, "b": 3, "c": 2, "d": 2}
-    assert {each.body: each.first_received_at_ms - bound_at_ms for each in again} == {
-        "a": -1_000,
-        "b": -1_000,
-        "c": 0,
-        "d": 0,
-    }
-
-
 def host_ends_hold(host: Host) -> int:
     """Let the hold of an hour end; return what it was, in ms."""
     host.advance(HOUR_MS)
@@ -169,18 +149,6 @@ def test_a_message_that_returned_has_its_place_among_those_never_received(host: 
     assert sorted(bodies(read(host))) == ["before", "returned"]
 
 
-def test_nothing_visible_records_nothing_and_tells_when_to_come_back(host: Host) -> None:
-    host.create()
-    open_source(host)
-    assert claim(host) == claims.Bound(number=1, messages=0, shards=0)
-    host.send("a", delay_s=10)
-    assert claim(host).next_due_ms == host.clock.now_ms() + 10_000
-    assert view(host).last == 0
-    host.advance(10_000)
-    assert claim(host).messages == 1
-    assert bodies(read(host)) == ["a"]
-
-
 def test_shards_are_even_and_do_not_overlap(host: Host) -> None:
     host.create()
     open_source(host)
@@ -191,32 +159,6 @@ def test_shards_are_even_and_do_not_overlap(host: Host) -> None:
     assert [int(each.body) for shard in shards for each in shard] == list(range(25))
     with pytest.raises(errors.ShardNotFound):
         read(host, 1, 3)
-
-
-def test_a_group_of_a_fifo_queue_is_in_one_shard_in_its_order(host: Host) -> None:
-    check_groups(host, fifo=True)
-
-
-def test_a_group_of_a_fair_queue_is_in_one_shard_in_its_order(host: Host) -> None:
-    check_groups(host, fifo=False)
-
-
-def check_groups(host: Host, *, fifo: bool) -> None:
-    host.create(fifo=fifo)
-    open_source(host)
-    for number in range(40):
-        host.put(message(f"{number % 7}-{number:02}", group=str(number % 7), dedup_id=str(number)))
-    bound = claim_whole(host, 1, 40, shard_messages=10)
-    assert (bound.messages, bound.shards) == (40, 4)
-    homes: dict[str, list[tuple[int, str]]] = {}
-    for shard in range(4):
-        for each in read(host, 1, shard):
-            homes.setdefault(each.body[0], []).append((shard, each.body))
-            assert (each.sequence is not None) is fifo
-    assert sum(len(messages) for messages in homes.values()) == 40
-    for messages in homes.values():
-        assert len({shard for shard, _ in messages}) == 1
-        assert messages == sorted(messages)
 
 
 @pytest.mark.parametrize("kind", ["fresh", "returned", "fair", "fifo"])
@@ -329,13 +271,6 @@ def test_who_reads_without_a_source_finds_the_claim_lost(jobs: Host) -> None:
 # Sources.
 
 
-def test_who_has_no_open_claims_gives_way(jobs: Host) -> None:
-    open_source(jobs, consumer="c")
-    open_source(jobs, "t", consumer="c")
-    with pytest.raises(errors.EpochFenced):
-        claim(jobs, 1, epoch=2)
-
-
 def test_a_hold_ends_when_no_heartbeat_came(jobs: Host) -> None:
     woken: list[int] = []
     claim(jobs, 1, 2)
@@ -364,19 +299,6 @@ def test_a_heartbeat_changes_hold_and_lease(jobs: Host) -> None:
     assert jobs.do(claims.Heartbeat(queue=QUEUE, source="s", epoch=1)).hold_until_ms == now_ms + 60_000
 
 
-def test_an_acknowledgement_deletes_a_prefix_and_tells_what_was_lost(jobs: Host) -> None:
-    for number in (1, 2, 3):
-        claim(jobs, number, 1)
-    jobs.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=2))
-    assert jobs.counts() == (2, 2, 0)
-    for _ in range(2):  # whose answer was lost asks again
-        assert acknowledge(jobs, 3) == claims.Acknowledged(acknowledged=3, lost=[2])
-    assert acknowledge(jobs, 2) == claims.Acknowledged(acknowledged=3, lost=[])
-    assert jobs.counts() == (2, 0, 0)
-    assert view(jobs).claims == []
-    assert sorted(bodies(jobs.receive(10))) == ["b", "d"]
-
-
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 @pytest.mark.parametrize("size_bytes", [900_000, 60_000], ids=["long", "short"])
 def test_a_claim_is_no_longer_than_its_bytes(sliced: Host, size_bytes: int, fifo: bool) -> None:
@@ -399,14 +321,6 @@ def test_a_claim_is_no_longer_than_its_bytes(sliced: Host, size_bytes: int, fifo
         assert 0 < found.messages * size_bytes <= bytes_max
         bound.append(found.messages)
     assert len(bound) <= (3 if size_bytes > 500_000 else 6 if not fifo else 12)
-
-
-def test_a_closed_source_is_forgotten(jobs: Host) -> None:
-    claim(jobs, 1, 2)
-    jobs.do(claims.CloseSource(queue=QUEUE, source="s"))
-    assert jobs.counts() == (4, 0, 0)
-    assert jobs.do(claims.ListSources(queue=QUEUE)) == []
-    assert open_source(jobs).acknowledged == 0
 
 
 def test_sources_with_open_claims_are_listed_first(jobs: Host) -> None:
@@ -483,27 +397,6 @@ def test_a_queue_has_a_limit_of_claimed_messages(store: Store) -> None:
         acknowledge(host, 1)
         assert woken
         assert claim(host, 3, 9).messages == 2
-
-
-@pytest.mark.parametrize("restarts", [False, True])
-@pytest.mark.parametrize("received", [False, True])
-def test_retention_pauses_while_a_message_is_claimed(kept: Host, *, received: bool, restarts: bool) -> None:
-    kept.create(retention_s=60)
-    kept.send("a", "b", "c")
-    if received:
-        kept.receive(3, timeout_s=0)
-    open_source(kept)
-    claim(kept, 1, 2)
-    kept.advance(60_000)
-    if restarts:
-        kept.crash()
-    kept.send("d")
-    settle(kept)
-    assert kept.counts() == (1, 2, 0)
-    assert bodies(read(kept)) == ["a", "b"]
-    kept.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
-    assert kept.counts() == (1, 0, 0)
-    assert bodies(kept.receive(10)) == ["d"]
 
 
 BY_ITSELF = pytest.mark.differs_on_postgres("a node deletes them once a second, whatever is asked for")
@@ -595,16 +488,6 @@ def test_the_deletion_of_the_queue_ends_its_sources(jobs: Host) -> None:
     assert jobs.do(claims.ListSources(queue=QUEUE)) == []
     with pytest.raises(errors.SourceNotFound):
         acknowledge(jobs, 1)
-
-
-def test_receipts_from_before_a_claim_are_superseded(jobs: Host) -> None:
-    (old,) = jobs.receive(1, timeout_s=0)
-    claim(jobs)
-    assert jobs.delete(old.receipt) == [ReceiptState.SUPERSEDED]
-    assert jobs.change(old.receipt, 10).state is ReceiptState.SUPERSEDED
-    host_ends_hold(jobs)
-    assert jobs.delete(old.receipt) == [ReceiptState.SUPERSEDED]
-    assert jobs.counts() == (4, 0, 0)
 
 
 def test_a_receipt_from_before_a_claim_forwards_nothing(jobs: Host) -> None:

@@ -48,19 +48,6 @@ def bodies(host: Host, count: int = 1) -> list[str]:
     return [each.body for each in host.receive(count, timeout_s=3_600)]
 
 
-def test_a_quiet_groups_message_is_the_next_one(host: Host) -> None:
-    crowd(host, 60)
-    assert bodies(host) == ["n40"]
-    send(host, QUIET, "q")
-    assert bodies(host, 3) == ["q", "n41", "n42"]
-
-
-def test_a_message_without_a_group_is_a_tenant_of_its_own(host: Host) -> None:
-    crowd(host, 60)
-    send(host, None, "alone")
-    assert bodies(host, 2) == ["alone", "n40"]
-
-
 def test_groups_that_are_not_noisy_come_in_the_order_of_their_sending(host: Host) -> None:
     for n in range(12):
         send(host, f"g{n % 3}", f"m{n}")
@@ -114,13 +101,6 @@ def test_a_group_is_quiet_again_when_its_backlog_is_drained(host: Host) -> None:
     host.advance(1)
     send(host, QUIET, "q")
     assert bodies(host, 3) == ["o", "new", "q"]
-
-
-def test_a_group_that_sent_nothing_for_five_minutes_is_quiet_again(host: Host) -> None:
-    crowd(host, 10)
-    host.advance(5 * MINUTE_MS)
-    send(host, QUIET, "q")
-    assert bodies(host, 2) == ["n40", "n41"]
 
 
 def test_nothing_is_lost_by_a_restart(kept: Host) -> None:

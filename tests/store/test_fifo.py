@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable
 from hashlib import sha256
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -76,15 +75,6 @@ def test_a_group_that_goes_on_comes_by_the_age_of_its_next_message(fifo: Host) -
     assert bodies(receive(fifo, 3)) == "b1 a2 c1"
 
 
-def test_a_receive_with_timeout_0_blocks_nothing_and_repeats_nothing_within_an_answer(fifo: Host) -> None:
-    """The messages stay visible; each comes once."""
-    send(fifo, "a1", "a2", "b1")
-    assert bodies(receive(fifo, timeout_s=0)) == "a1 a2 b1"
-    again = receive(fifo)
-    assert bodies(again) == "a1 a2 b1"
-    assert {message.receive_count for message in again} == {2}
-
-
 def test_a_shorter_retention_frees_the_groups_of_messages_that_it_ends(fifo: Host) -> None:
     """At once, whether they are in flight, or came back."""
     send(fifo, "a1", "b1", "c1")
@@ -111,17 +101,6 @@ def test_a_peek_passes_over_groups_whose_messages_retention_has_ended(kept: Host
     assert bodies(receive(kept, 3)) == "g1"
 
 
-def test_a_delayed_message_does_not_block_its_group(fifo: Host) -> None:
-    """It takes its place in the order when its delay ends."""
-    send(fifo, "a1", delay_s=5)
-    send(fifo, "a2", "a3")
-    assert fifo.counts() == (2, 0, 1)
-    (second,) = receive(fifo, 1)
-    fifo.delete(second.receipt)
-    fifo.advance(5_000)
-    assert bodies(receive(fifo)) == "a1 a3"
-
-
 def test_a_hundred_delayed_messages_of_a_group_are_passed_over(fifo: Host) -> None:
     """Also when the group is asked again, after what was visible was deleted."""
     for start in range(0, 100, 10):
@@ -145,40 +124,6 @@ def test_an_undelayed_message_of_a_group_that_waits_for_a_delay_is_had_at_once(f
     assert bodies(receive(fifo)) == "a3"
     send(fifo, "a4")
     assert receive(fifo) == []
-
-
-def test_the_queues_own_delay_counts(fifo: Host) -> None:
-    """Uniform delays keep the order."""
-    fifo.set_queue(delay_s=5)
-    send(fifo, "a1", "a2", "b1")
-    assert fifo.counts() == (0, 0, 3)
-    fifo.advance(4_999)
-    assert receive(fifo) == []
-    fifo.advance(1)
-    assert bodies(receive(fifo)) == "a1 a2 b1"
-
-
-def test_retention_frees_the_group_of_a_message_in_flight(fifo: Host) -> None:
-    """A message past its retention is gone, so it blocks nothing."""
-    fifo.set_queue(retention_s=60)
-    send(fifo, "a1")
-    receive(fifo, timeout_s=600)
-    fifo.advance(30_000)
-    send(fifo, "a2")
-    fifo.advance(29_999)
-    assert receive(fifo) == []
-    fifo.advance(1)
-    assert bodies(receive(fifo)) == "a2"
-
-
-def test_a_purge_frees_all_groups(fifo: Host) -> None:
-    """What comes after it is a new beginning."""
-    send(fifo, "a1", "a2")
-    (first,) = receive(fifo, 1)
-    fifo.purge()
-    send(fifo, "a3")
-    assert fifo.delete(first.receipt) == [GONE]
-    assert bodies(receive(fifo)) == "a3"
 
 
 def test_the_priority_of_another_protocol_does_not_part_a_group(fifo: Host) -> None:
@@ -294,18 +239,6 @@ def test_a_duplicate_within_one_command_is_one(fifo: Host) -> None:
     assert fifo.counts() == (1, 0, 0)
 
 
-def test_a_purge_forgets_what_was_sent(fifo: Host) -> None:
-    """As with the service: the same id is another message then, each time."""
-    (first,) = send(fifo, "a1")
-    for _ in range(2):
-        fifo.purge()
-        (second,) = send(fifo, "a1")
-        assert second.id != first.id
-        assert send(fifo, "a1") == [second]
-        assert fifo.counts() == (1, 0, 0)
-        first = second
-
-
 def test_another_queue_has_other_duplicates(fifo: Host) -> None:
     """Nothing is shared, not even with the queue that had the name before."""
     other = "000000000000/other"
@@ -325,18 +258,6 @@ def test_content_takes_the_place_of_an_id(fifo: Host) -> None:
     one, same, hashed, another = fifo.put(plain, plain, named, other)
     assert one == same == hashed != another
     assert bodies(receive(fifo)) == "a1 a1"
-
-
-def test_sequence_numbers_rise_across_purges_and_re_creation(fifo: Host) -> None:
-    """Strictly, in the order of sending, and a received message has the one that its sender heard."""
-    heard = [sent.sequence for sent in send(fifo, "a1", "b1", "a2")]
-    assert sorted(message.sequence for message in receive(fifo)) == heard
-    fifo.purge()
-    heard += [sent.sequence for sent in send(fifo, "a3")]
-    fifo.drop()
-    fifo.create(fifo=True)
-    heard += [sent.sequence for sent in send(fifo, "a4", "b4")]
-    assert all(before < after for before, after in pairwise(heard))
 
 
 # Attempts.

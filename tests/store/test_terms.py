@@ -34,13 +34,12 @@ def only_sent(host: Host, new: NewMessage, terms: SendTerms = RECEIPTS) -> SentM
     return sent
 
 
-def smq_change(host: Host, receipt: str, timeout_s: int, *, any_epoch: bool = False) -> LeaseChange:
+def smq_change(host: Host, receipt: str, timeout_s: int) -> LeaseChange:
     (answer,) = host.do(
         commands.ChangeVisibility(
             queue=QUEUE,
             changes=(VisibilityChange(receipt=receipt, timeout_s=timeout_s),),
             only_live=True,
-            any_epoch=any_epoch,
             renew_receipt=True,
             lease_s_max=None,
         )
@@ -49,52 +48,20 @@ def smq_change(host: Host, receipt: str, timeout_s: int, *, any_epoch: bool = Fa
     return answer
 
 
-def smq_delete(host: Host, receipt: str, *, any_epoch: bool = False) -> ReceiptState:
-    """Return what a deletion by the rules of SMQ answers."""
-    (state,) = host.do(commands.Delete(queue=QUEUE, receipts=(receipt,), only_live=True, any_epoch=any_epoch))
-    assert isinstance(state, ReceiptState)
-    return state
-
-
 # Receipts of delayed messages.
 
 
-class Delayed:
-    """A queue of some kind with one delayed message, of which there is a receipt."""
-
-    def __init__(self, host: Host, kind: str) -> None:
-        settings, terms = KINDS[kind]
-        host.create(**settings)
-        self.host = host
-        sent = only_sent(host, message("a", delay_s=30, **terms))
-        assert sent.receipt is not None
-        self.id, self.receipt = sent.id, sent.receipt
-
-
-@pytest.fixture(params=list(KINDS))
-def delayed(host: Host, request: pytest.FixtureRequest) -> Delayed:
-    """Return a delayed message on each kind of lane."""
-    return Delayed(host, request.param)
-
-
-def test_a_delayed_message_is_deleted_by_its_receipt(delayed: Delayed) -> None:
-    """Before it was ever visible; then it is gone for good."""
-    host = delayed.host
-    assert host.counts() == (0, 0, 1)
-    assert smq_delete(host, delayed.receipt) is ReceiptState.LIVE
-    assert host.counts() == (0, 0, 0)
-    assert smq_delete(host, delayed.receipt) is ReceiptState.GONE
-    host.advance(30_000)
-    assert host.receive(10) == []
-
-
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("timeout_s", [1, 5, 30, 43_200], ids=["shortest", "shorter", "same", "longer"])
-def test_a_delay_is_changed_by_its_receipt(delayed: Delayed, timeout_s: int) -> None:
+def test_a_delay_is_changed_by_its_receipt(host: Host, kind: str, timeout_s: int) -> None:
     """Counted from the change, shorter or longer; the message stays delayed, and is visible at that very instant."""
-    host = delayed.host
+    settings, terms = KINDS[kind]
+    host.create(**settings)
+    sent = only_sent(host, message("a", delay_s=30, **terms))
+    assert sent.receipt is not None
     host.advance(1_500)
     until_ms = host.clock.now_ms() + timeout_s * 1_000
-    changed = smq_change(host, delayed.receipt, timeout_s)
+    changed = smq_change(host, sent.receipt, timeout_s)
     assert (changed.state, changed.visible_at_ms) == (ReceiptState.LIVE, until_ms)
     assert changed.hidden_for_ms == timeout_s * 1_000
     assert host.counts() == (0, 0, 1)
@@ -104,75 +71,7 @@ def test_a_delay_is_changed_by_its_receipt(delayed: Delayed, timeout_s: int) -> 
     host.advance(1)
     assert host.counts() == (1, 0, 0)
     got = host.receive_one()
-    assert (got.id, got.receive_count, got.first_received_at_ms) == (delayed.id, 1, until_ms)
-
-
-def test_each_change_of_a_delay_issues_a_receipt_that_supersedes(delayed: Delayed) -> None:
-    """Only the latest one acts."""
-    host = delayed.host
-    first = smq_change(host, delayed.receipt, 10).receipt
-    assert first is not None
-    assert smq_change(host, delayed.receipt, 1).state is ReceiptState.SUPERSEDED
-    second = smq_change(host, first, 20).receipt
-    assert second is not None
-    assert smq_delete(host, first) is ReceiptState.SUPERSEDED
-    assert smq_delete(host, delayed.receipt) is ReceiptState.SUPERSEDED
-    assert host.counts() == (0, 0, 1)
-    assert smq_delete(host, second) is ReceiptState.LIVE
-    assert host.counts() == (0, 0, 0)
-
-
-def test_after_its_delay_the_receipt_of_a_delayed_message_is_expired(delayed: Delayed) -> None:
-    """To SMQ it is dead then; to SQS's rules it may still delete what nobody has received."""
-    host = delayed.host
-    host.advance(30_000)
-    assert smq_change(host, delayed.receipt, 1).state is ReceiptState.EXPIRED
-    assert smq_delete(host, delayed.receipt) is ReceiptState.EXPIRED
-    assert host.counts() == (1, 0, 0)
-
-
-@pytest.mark.parametrize("any_epoch", [False, True])
-def test_the_first_receive_supersedes_the_receipt_of_the_send(delayed: Delayed, *, any_epoch: bool) -> None:
-    """Whatever the delay was changed to before, and however lenient handles are."""
-    host = delayed.host
-    changed = smq_change(host, delayed.receipt, 10).receipt
-    assert changed is not None
-    host.advance(10_000)
-    got = host.receive_one()
-    for receipt in (delayed.receipt, changed):
-        assert smq_delete(host, receipt, any_epoch=any_epoch) is ReceiptState.SUPERSEDED
-        assert smq_change(host, receipt, 1, any_epoch=any_epoch).state is ReceiptState.SUPERSEDED
-    assert host.counts() == (0, 1, 0)
-    assert smq_delete(host, got.receipt) is ReceiptState.LIVE
-
-
-@pytest.mark.parametrize("kind", list(KINDS))
-@pytest.mark.parametrize("accident", ["crash", "reopen"])
-def test_receipts_of_delayed_messages_work_after_a_restart(kept: Host, kind: str, accident: str) -> None:
-    """Those of the send as those of a change, and in the same order of events."""
-    delayed = Delayed(kept, kind)
-    getattr(kept, accident)()
-    changed = smq_change(kept, delayed.receipt, 10).receipt
-    assert changed is not None
-    getattr(kept, accident)()
-    assert smq_delete(kept, delayed.receipt) is ReceiptState.SUPERSEDED
-    assert kept.counts() == (0, 0, 1)
-    again = smq_change(kept, changed, 5).receipt
-    assert again is not None
-    getattr(kept, accident)()
-    kept.advance(4_999)
-    assert kept.receive(10) == []
-    assert smq_delete(kept, again) is ReceiptState.LIVE
-
-
-def test_a_delayed_message_is_changed_and_released_by_the_rules_of_sqs(delayed: Delayed) -> None:
-    """The receipt is of no protocol: 0 makes the message visible, and twelve hours are counted from now."""
-    host = delayed.host
-    changed = host.change(delayed.receipt, 43_200)
-    assert changed.visible_at_ms == host.clock.now_ms() + 43_200_000
-    assert host.change(delayed.receipt, 0).visible_at_ms == host.clock.now_ms()
-    assert host.counts() == (1, 0, 0)
-    assert host.receive_one().receive_count == 1
+    assert (got.id, got.receive_count, got.first_received_at_ms) == (sent.id, 1, until_ms)
 
 
 def test_only_a_delayed_message_has_a_receipt(host: Host) -> None:
@@ -358,30 +257,6 @@ def leased(host: Host, request: pytest.FixtureRequest) -> tuple[Host, str]:
     host.create(**settings)
     send(host, message("a", **terms))
     return host, host.receive_one().receipt
-
-
-def test_lenient_receipts_outlive_changes(leased: tuple[Host, str]) -> None:
-    """With `any_epoch` what only a change superseded is live, for a change and for a delete; without, it is not."""
-    host, receipt = leased
-    assert smq_change(host, receipt, 10).state is ReceiptState.LIVE
-    assert smq_delete(host, receipt) is ReceiptState.SUPERSEDED
-    assert smq_change(host, receipt, 10).state is ReceiptState.SUPERSEDED
-    lenient = smq_change(host, receipt, 20, any_epoch=True)
-    assert lenient.visible_at_ms == host.clock.now_ms() + 20_000
-    assert smq_delete(host, receipt, any_epoch=True) is ReceiptState.LIVE
-    assert host.counts() == (0, 0, 0)
-
-
-def test_lenient_receipts_do_not_outlive_their_lease_or_receive(leased: tuple[Host, str]) -> None:
-    """Expired is expired, and another receive supersedes them."""
-    host, receipt = leased
-    smq_change(host, receipt, 1)
-    host.advance(1_000)
-    assert smq_delete(host, receipt, any_epoch=True) is ReceiptState.EXPIRED
-    host.receive_one()
-    assert smq_delete(host, receipt, any_epoch=True) is ReceiptState.SUPERSEDED
-    assert smq_change(host, receipt, 5, any_epoch=True).state is ReceiptState.SUPERSEDED
-    assert host.counts() == (0, 1, 0)
 
 
 def test_leases_go_on_for_as_long_as_they_are_changed(leased: tuple[Host, str]) -> None:
