@@ -12,7 +12,7 @@ from veilmq.core import commands, results
 from veilmq.core.commands import NewMessage
 from veilmq.core.errors import MessageTooLong, SettingsConflict
 from veilmq.core.limits import PRIORITY
-from veilmq.core.results import ReceiptState, SentMessage
+from veilmq.core.results import SentMessage
 
 
 def bodies(host: Host, count: int = 10, timeout_s: int | None = None) -> list[str]:
@@ -163,15 +163,6 @@ def test_each_message_is_hidden_for_the_timeout_of_its_class(ruled: Host) -> Non
     assert ruled.receive_one().body == "slow"
 
 
-def test_a_message_received_in_vain_is_of_a_higher_class(ruled: Host) -> None:
-    """One for each time, up to the highest one; a release counts, too."""
-    send_kinds(ruled, "quick")
-    for time_ms in (5_000, 60_000, TWELVE_HOURS_S * 1_000, TWELVE_HOURS_S * 1_000):
-        (received,) = ruled.receive()
-        assert held_ms(ruled, [received]) == {"quick": time_ms}
-        assert ruled.change(received.receipt, 0).state is ReceiptState.LIVE
-
-
 def test_a_receive_that_names_a_timeout_has_that(ruled: Host) -> None:
     """For all messages; even no time at all."""
     send_kinds(ruled, "quick", "slow")
@@ -185,23 +176,6 @@ def test_no_lease_is_longer_than_twelve_hours_from_the_request(ruled: Host) -> N
     requested_at_ms = ruled.clock.now_ms() - 20_000
     received = ruled.do(commands.Receive(queue=QUEUE, count=10, requested_at_ms=requested_at_ms)).messages
     assert held_ms(ruled, received) == {"slow": 60_000, "None": TWELVE_HOURS_S * 1_000 - 20_000}
-
-
-def test_other_rules_count_from_the_next_receive_on(ruled: Host) -> None:
-    """Messages in flight keep their deadlines; without rules the queue's timeout is in force again."""
-    send_kinds(ruled, "quick", "slow")
-    (first,) = ruled.receive()
-    ruled.set_queue(visibility_rules="")
-    (second,) = ruled.receive()
-    assert held_ms(ruled, [first, second]) == {"quick": 5_000, "slow": 30_000}
-
-
-def test_rules_survive_a_restart(kept: Host) -> None:
-    """They are settings like all others."""
-    kept.create(visibility_rules=RULES)
-    send_kinds(kept, "quick")
-    kept.reopen()
-    assert held_ms(kept, kept.receive()) == {"quick": 5_000}
 
 
 def test_text_that_is_no_routing_table_is_refused(host: Host) -> None:
@@ -293,65 +267,6 @@ def test_the_sixteen_priorities_come_in_their_order(host: Host, group: str | Non
     assert received(host, timeout_s=0) == list(ALL)
     host.advance(1)
     assert [received(host, 1)[0] for _ in ALL] == list(ALL)
-
-
-@pytest.mark.parametrize("higher", ALL[:-1])
-def test_each_priority_comes_before_the_next(host: Host, higher: int) -> None:
-    """However much longer the other one has been visible."""
-    host.create()
-    send_priorities(host, higher + 1)
-    host.advance(3_600_000)
-    send_priorities(host, higher)
-    assert received(host) == [higher, higher + 1]
-
-
-def test_of_one_priority_what_was_visible_first_comes_first(host: Host) -> None:
-    """Sends, ended delays and ended leases alike; a message without a priority is one of 8."""
-    host.create()
-    host.send("sent first", priority=3)
-    host.send("delayed", priority=3, delay_s=1)
-    host.send("other", priority=8)
-    (first,) = host.receive(1, timeout_s=2)
-    assert first.body == "sent first"
-    host.advance(500)
-    host.send("sent later", priority=3)
-    host.advance(1_500)
-    host.put(commands.NewMessage(body="of SQS", size_bytes=6))
-    assert [each.body for each in host.receive(16)] == ["sent later", "delayed", "sent first", "other", "of SQS"]
-
-
-def test_a_message_that_comes_back_has_its_priority(host: Host) -> None:
-    """By the end of its lease, by a release, and after a delay."""
-    host.create()
-    send_priorities(host, 5, 9)
-    assert received(host, timeout_s=1) == [5, 9]
-    host.advance(1_000)
-    send_priorities(host, 7, 2, delay_s=1)
-    host.advance(1_000)
-    assert received(host) == [2, 5, 7, 9]
-
-
-def test_priorities_outlive_restarts(kept: Host) -> None:
-    """In order, whether fresh, returned or delayed."""
-    kept.create()
-    send_priorities(kept, *reversed(ALL))
-    kept.receive(5, timeout_s=1)
-    kept.crash()
-    kept.advance(1_000)
-    assert received(kept, 3, timeout_s=1) == [1, 2, 3]
-    kept.reopen()
-    kept.advance(1_000)
-    assert received(kept) == list(ALL)
-
-
-def test_a_higher_priority_may_starve_a_lower_one(host: Host) -> None:
-    """That is what it is for: as long as there is one, the other waits."""
-    host.create()
-    send_priorities(host, 16)
-    for _ in range(20):
-        send_priorities(host, 1)
-        assert received(host, 1) == [1]
-    assert received(host) == [16]
 
 
 def test_a_dead_letter_keeps_its_priority(host: Host) -> None:

@@ -279,22 +279,6 @@ def pausing(store: Store) -> Iterator[Host]:
         yield opened
 
 
-def test_a_queue_is_purged_once_a_minute(pausing: Host) -> None:
-    """The second purge is refused until exactly a minute has passed, and deletes nothing."""
-    pausing.do(PURGE)
-    pausing.send("a")
-    pausing.advance(59_999)
-    with pytest.raises(errors.PurgeInProgress) as refusal:
-        pausing.do(PURGE)
-    assert (refusal.value.queue, refusal.value.pause_s) == (QUEUE, 60)
-    assert pausing.counts() == (1, 0, 0)
-    pausing.advance(1)
-    pausing.do(PURGE)
-    assert pausing.counts() == (0, 0, 0)
-    with pytest.raises(errors.PurgeInProgress):
-        pausing.do(PURGE)
-
-
 def test_a_refused_purge_begins_no_pause(pausing: Host) -> None:
     """The minute is counted from the purge that happened."""
     pausing.do(PURGE)
@@ -312,19 +296,6 @@ def test_queues_rest_alone(pausing: Host) -> None:
     pausing.do(DELETE)
     with pytest.raises(errors.QueueNotFound):
         pausing.do(PURGE)
-
-
-def test_the_name_of_a_deleted_queue_rests_a_minute(pausing: Host) -> None:
-    """It is free exactly a minute later; other names are free at once."""
-    pausing.do(DELETE)
-    pausing.create("a/other")
-    pausing.advance(59_999)
-    with pytest.raises(errors.QueueDeletedRecently) as refusal:
-        pausing.create()
-    assert (refusal.value.queue, refusal.value.pause_s) == (QUEUE, 60)
-    pausing.advance(1)
-    pausing.create()
-    assert pausing.create() == pausing.do(commands.ShowQueue(queue=QUEUE)), "a queue that is there is found"
 
 
 def test_a_queue_of_a_used_name_has_no_past(pausing: Host) -> None:

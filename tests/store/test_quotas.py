@@ -55,24 +55,6 @@ def test_a_receive_takes_what_is_left(limited: Host) -> None:
     assert received(limited, 1).over_limit
 
 
-def test_an_empty_queue_at_its_quota_says_so_too(limited: Host) -> None:
-    """What is visible does not matter; below the quota an empty queue is just empty."""
-    assert not received(limited).over_limit
-    limited.send("a", "b", "c", "d", "e")
-    assert len(limited.receive(10)) == QUOTA
-    assert received(limited).over_limit
-
-
-def test_delayed_messages_take_no_place(limited: Host) -> None:
-    """Nor do visible ones, nor those of another queue."""
-    limited.create("a/other")
-    limited.send("x", "y", queue="a/other")
-    assert len(limited.receive(10, queue="a/other")) == 2
-    limited.send(*(f"d{number}" for number in range(8)), delay_s=60)
-    fill(limited)
-    assert limited.counts() == (QUOTA, QUOTA, 8)
-
-
 def test_what_retention_ends_takes_no_place_behind_many_others(limited: Host) -> None:
     """More than a command deletes: a receive that gives nothing for that is to be made again at once."""
     for _ in range(5):
@@ -119,36 +101,6 @@ def test_a_place_is_freed_by_retention(limited: Host) -> None:
     limited.advance(61_000)
     assert watcher.woken_ms, "nobody heard of the places"
     assert received(limited).over_limit is False
-
-
-def test_leases_that_end_are_not_counted_for_ever(limited: Host) -> None:
-    """However many have ended, nobody having looked meanwhile."""
-    limited.send(*(f"m{number}" for number in range(4 * QUOTA)))
-    for _ in range(12):
-        assert len(limited.receive(10, timeout_s=1)) == QUOTA
-        assert received(limited).over_limit
-        limited.advance(1_000)
-
-
-def test_a_receive_that_hides_nothing_takes_places_for_its_own_time(limited: Host) -> None:
-    """With a timeout of 0 s the messages are visible again, and in flight no more."""
-    limited.send(*(f"m{number}" for number in range(8)))
-    for _ in range(4):
-        assert len(limited.receive(10, timeout_s=0)) == QUOTA
-    assert limited.counts() == (8, 0, 0)
-
-
-def test_the_next_place_is_told(limited: Host) -> None:
-    """The end of the first lease in flight: not of one that ended, not of a delay, not the present."""
-    limited.send("ended")
-    limited.receive(1, timeout_s=1)
-    limited.advance(1_000)
-    limited.send("soon", delay_s=2)
-    limited.send(*(f"m{number}" for number in range(QUOTA)))
-    for timeout_s in (50, 40, 30, 60, 70):
-        limited.receive(1, timeout_s=timeout_s)
-    answer = received(limited)
-    assert (answer.over_limit, answer.next_due_ms) == (True, limited.clock.now_ms() + 30_000)
 
 
 @pytest.mark.differs_on_postgres("says at once when the next place is free, however many messages are delayed")
@@ -205,30 +157,6 @@ def test_who_is_woken_by_a_place_takes_it(limited: Host) -> None:
     _, answer = limited.do_together(commands.Delete(queue=QUEUE, receipts=(receipts[0],)), later)
     assert [len(each.messages) for each in watcher.answers] == [1]
     assert answer.over_limit
-
-
-def test_the_quota_counts_all_priorities(limited: Host) -> None:
-    """One queue has one quota, whatever its lanes."""
-    for priority in (1, 8, 16):
-        limited.send("a", "b", priority=priority)
-    assert len(limited.receive(10)) == QUOTA
-    assert received(limited).over_limit
-
-
-@pytest.mark.parametrize("again", ["reopen", "crash"])
-def test_the_quota_survives(tmp_path: Path, again: str) -> None:
-    """What was in flight before is in flight after, until its own deadline."""
-    with hosting(tmp_path / "store", options=replace(RESTLESS, in_flight_max=QUOTA)) as host:
-        host.create()
-        fill(host, timeout_s=10)
-        host.advance(4_000)
-        getattr(host, again)()
-        watcher = Watcher(host)
-        answer = received(host)
-        assert (answer.over_limit, answer.next_due_ms) == (True, host.clock.now_ms() + 6_000)
-        host.advance(6_000)
-        assert watcher.woken_ms == []  # time wakes nobody: who waits was told when
-        assert len(host.receive(10)) == QUOTA
 
 
 def test_a_fifo_queue_at_its_quota_is_silent(limited: Host) -> None:
