@@ -1,4 +1,4 @@
-"""A stock boto3 client does the whole job: every action, every typed exception, over a real socket."""
+"""A stock boto3 client, beside the whole job that python/sdk.py does: handles, filters, FIFO queues, pages, rules."""
 
 import base64
 import hashlib
@@ -30,29 +30,6 @@ def _bodies(reply: Any) -> list[str]:
     return [message["Body"] for message in reply.get("Messages", [])]
 
 
-def test_create_send_receive_hide_extend_release_delete(sqs: Any, url: str, server: RunningServer) -> None:
-    sent = sqs.send_message(QueueUrl=url, MessageBody="hello")
-    assert sent["MD5OfMessageBody"] == hashlib.md5(b"hello", usedforsecurity=False).hexdigest()
-    (message,) = sqs.receive_message(QueueUrl=url, MessageSystemAttributeNames=["All"])["Messages"]
-    assert (message["Body"], message["MessageId"]) == ("hello", sent["MessageId"])
-    assert message["Attributes"]["ApproximateReceiveCount"] == "1"
-    assert _counts(sqs, url) == (0, 1, 0)
-    assert "Messages" not in sqs.receive_message(QueueUrl=url)
-    server.advance(29_000)
-    sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=30)
-    server.advance(29_999)
-    assert "Messages" not in sqs.receive_message(QueueUrl=url)
-    sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0)
-    (again,) = sqs.receive_message(QueueUrl=url, MessageSystemAttributeNames=["All"])["Messages"]
-    assert again["Attributes"]["ApproximateReceiveCount"] == "2"
-    first_ms = message["Attributes"]["ApproximateFirstReceiveTimestamp"]
-    assert again["Attributes"]["ApproximateFirstReceiveTimestamp"] == first_ms
-    sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])  # superseded: succeeds, does nothing
-    assert _counts(sqs, url) == (0, 1, 0)
-    sqs.delete_message(QueueUrl=url, ReceiptHandle=again["ReceiptHandle"])
-    assert _counts(sqs, url) == (0, 0, 0)
-
-
 def test_a_handle_in_the_alphabet_of_before_still_acts(sqs: Any, url: str, server: RunningServer) -> None:
     """Handles are hex digits; whoever holds one from before an upgrade has the same bytes in base64 for URLs."""
     sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": str(n), "MessageBody": str(n)} for n in range(4)])
@@ -71,25 +48,6 @@ def test_a_handle_in_the_alphabet_of_before_still_acts(sqs: Any, url: str, serve
     assert _counts(sqs, url) == (0, 0, 0)
     with pytest.raises(sqs.exceptions.ReceiptHandleIsInvalid):
         sqs.delete_message(QueueUrl=url, ReceiptHandle=old[0][:-1] + ("A" if old[0][-1] != "A" else "B"))
-
-
-def test_batches_succeed_and_fail_entry_by_entry(sqs: Any, url: str) -> None:
-    entries = [{"Id": str(number), "MessageBody": f"m{number}"} for number in range(9)]
-    reply = sqs.send_message_batch(QueueUrl=url, Entries=[*entries, {"Id": "bad", "MessageBody": "\x00"}])
-    assert [each["Id"] for each in reply["Successful"]] == [str(number) for number in range(9)]
-    assert [(each["Id"], each["SenderFault"]) for each in reply["Failed"]] == [("bad", True)]
-    received = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10)["Messages"]
-    assert len(received) == 9
-    handles = [{"Id": str(place), "ReceiptHandle": each["ReceiptHandle"]} for place, each in enumerate(received)]
-    changes = [{**handle, "VisibilityTimeout": 0} for handle in handles[:3]]
-    changed = sqs.change_message_visibility_batch(
-        QueueUrl=url, Entries=[*changes, {"Id": "x", "ReceiptHandle": "nonsense", "VisibilityTimeout": 1}]
-    )
-    assert [each["Id"] for each in changed["Successful"]] == ["0", "1", "2"]
-    assert [each["Code"] for each in changed["Failed"]] == ["ReceiptHandleIsInvalid"]
-    deleted = sqs.delete_message_batch(QueueUrl=url, Entries=handles[3:])
-    assert len(deleted["Successful"]) == 6
-    assert _counts(sqs, url) == (3, 0, 0)
 
 
 def test_message_attributes_come_back_typed_and_filtered(sqs: Any, url: str) -> None:
@@ -114,73 +72,6 @@ def test_message_attributes_come_back_typed_and_filtered(sqs: Any, url: str) -> 
     assert message["Attributes"] == {"AWSTraceHeader": "Root=1"}
     (message,) = sqs.receive_message(QueueUrl=url, VisibilityTimeout=0, MessageAttributeNames=["trace.*"])["Messages"]
     assert set(message["MessageAttributes"]) == {"trace.id", "trace.span"}
-
-
-def test_queues_are_listed_by_pages_described_changed_purged_and_deleted(sqs: Any) -> None:
-    names = [f"page-{number}" for number in range(5)]
-    urls = [sqs.create_queue(QueueName=name)["QueueUrl"] for name in names]
-    pages = sqs.get_paginator("list_queues").paginate(
-        QueueNamePrefix="page-", PaginationConfig={"PageSize": 2, "MaxItems": 10}
-    )
-    assert [url for page in pages for url in page.get("QueueUrls", [])] == urls
-    assert sqs.get_queue_url(QueueName="page-3")["QueueUrl"] == urls[3]
-    sqs.set_queue_attributes(QueueUrl=urls[0], Attributes={"VisibilityTimeout": "5", "DelaySeconds": "2"})
-    found = sqs.get_queue_attributes(QueueUrl=urls[0], AttributeNames=["All"])["Attributes"]
-    assert (found["VisibilityTimeout"], found["DelaySeconds"]) == ("5", "2")
-    assert found["QueueArn"] == "arn:aws:sqs:us-east-1:000000000000:page-0"
-    sqs.send_message(QueueUrl=urls[1], MessageBody="x")
-    sqs.purge_queue(QueueUrl=urls[1])
-    assert _counts(sqs, urls[1]) == (0, 0, 0)
-    sqs.delete_queue(QueueUrl=urls[2])
-    with pytest.raises(sqs.exceptions.QueueDoesNotExist):
-        sqs.get_queue_url(QueueName="page-2")
-
-
-@pytest.mark.parametrize(
-    ("exception", "call"),
-    [
-        pytest.param("QueueDoesNotExist", lambda sqs, url: sqs.receive_message(QueueUrl=url + "-none"), id="by URL"),
-        pytest.param("QueueDoesNotExist", lambda sqs, url: sqs.get_queue_url(QueueName="none"), id="by name"),
-        (
-            "QueueNameExists",
-            lambda sqs, url: sqs.create_queue(QueueName="jobs", Attributes={"VisibilityTimeout": "31"}),
-        ),
-        ("EmptyBatchRequest", lambda sqs, url: sqs.send_message_batch(QueueUrl=url, Entries=[])),
-        (
-            "TooManyEntriesInBatchRequest",
-            lambda sqs, url: sqs.delete_message_batch(
-                QueueUrl=url, Entries=[{"Id": str(number), "ReceiptHandle": "r"} for number in range(11)]
-            ),
-        ),
-        (
-            "BatchEntryIdsNotDistinct",
-            lambda sqs, url: sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": "a", "MessageBody": "b"}] * 2),
-        ),
-        (
-            "InvalidBatchEntryId",
-            lambda sqs, url: sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": "a b", "MessageBody": "b"}]),
-        ),
-        (
-            "BatchRequestTooLong",
-            lambda sqs, url: sqs.send_message_batch(
-                QueueUrl=url, Entries=[{"Id": name, "MessageBody": "x" * 600_000} for name in "ab"]
-            ),
-        ),
-        ("InvalidMessageContents", lambda sqs, url: sqs.send_message(QueueUrl=url, MessageBody="\x01")),
-        ("ReceiptHandleIsInvalid", lambda sqs, url: sqs.delete_message(QueueUrl=url, ReceiptHandle="nonsense")),
-        ("InvalidAttributeName", lambda sqs, url: sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["Nope"])),
-        (
-            "InvalidAttributeValue",
-            lambda sqs, url: sqs.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "43201"}),
-        ),
-    ],
-)
-def test_typed_exceptions(sqs: Any, url: str, exception: str, call: Any) -> None:
-    with pytest.raises(getattr(sqs.exceptions, exception)) as caught:
-        call(sqs, url)
-    assert caught.value.response["Error"]["Message"]
-    assert 400 <= caught.value.response["ResponseMetadata"]["HTTPStatusCode"] < 500
-    assert caught.value.response["ResponseMetadata"]["RequestId"]
 
 
 @pytest.mark.parametrize(
