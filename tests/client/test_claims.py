@@ -201,7 +201,6 @@ def publishing(request: pytest.FixtureRequest, place: Callable[[str], dict[str, 
 
 @pytest.fixture
 def jobs(publishing: RunningServer) -> Iterator[Publications]:
-    """Give the publications of that queue."""
     with Publications(publishing.endpoint, "jobs") as publications:
         yield publications
 

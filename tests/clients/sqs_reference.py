@@ -64,11 +64,9 @@ class Stage:
         return reply.body
 
     def name(self) -> str:
-        """Return a name that no queue had."""
         return f"q{next(self._numbers)}"
 
     def queue(self, **attributes: str) -> str:
-        """Return the URL of a new standard queue."""
         url: str = self.do("CreateQueue", QueueName=self.name(), Attributes=attributes)["QueueUrl"]
         return url
 

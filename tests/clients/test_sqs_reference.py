@@ -55,7 +55,6 @@ def new_place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def stage(new_place: Place) -> Iterator[Stage]:
-    """One server for all rows."""
     with RunningServer(**new_place()) as server, Stage(server) as made:
         yield made
 

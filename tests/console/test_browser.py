@@ -216,7 +216,6 @@ def url_of(sqs: Any, name: str) -> str:
 
 
 def counts(sqs: Any, name: str) -> tuple[int, int]:
-    """Return how many messages are visible and in flight."""
     wanted = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
     found = sqs.get_queue_attributes(QueueUrl=url_of(sqs, name), AttributeNames=wanted)["Attributes"]
     return int(found[wanted[0]]), int(found[wanted[1]])

@@ -39,8 +39,6 @@ def test_a_refusal_is_none(blank: Page) -> None:
 
 
 def faults(blank: Page, html: str, headers: dict[str, str], *, status: int = 200) -> list[str]:
-    """Return what is found in a page."""
-
     def answer(route: Route) -> None:
         if route.request.url == f"{ORIGIN}/":
             route.fulfill(status=status, body=f"<!doctype html><title>t</title>{html}", headers=headers | HTML)

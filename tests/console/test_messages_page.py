@@ -67,7 +67,6 @@ def act(
 
 
 def receive(visitor: Visitor, queue: str, **fields: str) -> Seen:
-    """Receive by the page."""
     return press(visitor, at(queue), {"do": "receive", "count": "10", **fields})
 
 

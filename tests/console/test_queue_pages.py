@@ -125,7 +125,6 @@ def fill(visitor: Visitor, path: str, **typed: str) -> Seen:
 
 
 def settings_of(server: RunningServer, name: str) -> QueueSettings:
-    """Return what a queue is set to."""
     with Settings(server.endpoint, name) as settings:
         return settings.show().settings
 

@@ -32,7 +32,6 @@ def many() -> Iterator[RunningServer]:
 
 @pytest.fixture
 def visitor(many: RunningServer) -> Iterator[Visitor]:
-    """Somebody at its console."""
     with Visitor(many) as someone:
         yield someone
 

@@ -56,7 +56,6 @@ class Watched(InMemory):
         return super().extend(key, owner=owner, for_s=for_s)
 
     def finish(self, key: str, *, for_s: float) -> None:
-        """Fail if told to."""
         self._fail("finish")
         super().finish(key, for_s=for_s)
 

@@ -31,7 +31,6 @@ def bench() -> Iterator[TimedBench]:
 
 
 def send(bench: TimedBench, *bodies: str, queue: str = QUEUE) -> None:
-    """Send messages, ten at a time."""
     for first in range(0, len(bodies), 10):
         bench.client.send_batch(queue, [NewMessage(body=body) for body in bodies[first : first + 10]])
 

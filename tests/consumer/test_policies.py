@@ -38,7 +38,6 @@ QUICK = Measured(hold_s=1.2, renewal_s=0.05, renewals=100, lateness_s=0.02)
 
 
 def measured(hold_s: float, renewal_s: float = 0.05, lateness_s: float = 0.02) -> Measured:
-    """Return measurements that are trusted."""
     return Measured(hold_s=hold_s, renewal_s=renewal_s, renewals=100, lateness_s=lateness_s)
 
 
@@ -146,7 +145,6 @@ class TestAdaptive:
         assert lease.measured.renewal_s == pytest.approx(4, rel=0.06)
 
     def test_a_renewer_that_stalls_is_seen_in_the_guard(self) -> None:
-        """How late renewals began is measured."""
         play = Play(Adaptive())
         (lease,) = play.take(timeout_s=30)
         play.until(500, late_s=3.0)
@@ -260,7 +258,6 @@ class Image(pydantic.BaseModel):
 
 
 def now_s() -> float:
-    """Return the handler's time."""
     return asyncio.get_running_loop().time()
 
 

@@ -237,7 +237,6 @@ def sections() -> list[str]:
 
 
 def functions() -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Return the tests of the file."""
     tree = ast.parse(OF_COMPLAINTS.read_text(encoding="utf-8"))
     return [
         node

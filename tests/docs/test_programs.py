@@ -180,7 +180,6 @@ def worker(pid: int, handler: HandlerStatus, lease: LeaseStatus) -> WorkerStatus
 
 
 def handling(queue: str, name: str, events: dict[str, int]) -> HandlerStatus:
-    """Return a handler with one message."""
     return HandlerStatus(queue=queue, handler=name, leased=1, running=1, buffered=0, events=events)
 
 

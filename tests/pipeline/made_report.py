@@ -77,5 +77,4 @@ class Made:
 
 
 def made_queues(queues: int) -> list[dict[str, Any]]:
-    """Return so many queues."""
     return [Made(number).queue(number) for number in range(queues)]

@@ -94,11 +94,9 @@ class Forked:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it with SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """End it with SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
@@ -122,7 +120,6 @@ class Forked:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close its pipes, and wait for its end."""
         for pipe in (self.stdout, self.stderr, self.stdin):
             if pipe:
                 pipe.close()

@@ -277,7 +277,6 @@ class SqsCaller:
         return connection
 
     def close(self) -> None:
-        """Let go of the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

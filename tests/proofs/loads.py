@@ -158,7 +158,6 @@ class Load:
         time.sleep(0.01)
 
     def receive(self, caller: SqsCaller, count: int) -> list[Receipt]:
-        """Receive, and note what came; returns the receipts."""
         with self.ledger.receiving():
             asked_s = now_s()
             answer = caller.call(
@@ -236,7 +235,6 @@ class OrderedLoad(Load):
         time.sleep(0.02)
 
     def receive(self, caller: SqsCaller, count: int) -> list[Receipt]:
-        """Receive, and note what came in which order."""
         receipts = super().receive(caller, count)
         self.order.given([_place(receipt.body) for receipt in receipts])
         return receipts

@@ -48,13 +48,11 @@ class Served:
             time.sleep(0.01)
 
     def command(self) -> list[str]:
-        """Return what starts the server."""
         options = ["--port", str(self.port), "--admin-port", str(self.admin_port), *self.options]
         return [sys.executable, "-m", "veilmq", "serve", *options]
 
     @property
     def pid(self) -> int:
-        """Return the id of its process."""
         assert self._process is not None
         return self._process.pid
 

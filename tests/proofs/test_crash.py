@@ -376,7 +376,6 @@ def waiting(served: ServedFolder) -> int:
 
 
 def emptied(served: ServedFolder, queue: str) -> Counter[str]:
-    """Receive all that a queue has."""
     found: Counter[str] = Counter()
     while True:
         status, page = call(served, "GET", f"/queues/{queue}/messages?numOfMessages=16")

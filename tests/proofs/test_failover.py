@@ -102,7 +102,6 @@ class Pair:
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    """Return a running pair."""
     with temporary_folder() as folder:
         servers = Pair(folder)
         try:

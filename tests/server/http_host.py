@@ -124,7 +124,6 @@ class HttpHost:
         assert not self._thread.is_alive(), "the server's loop does not end"
 
     def client(self) -> "Client":
-        """Return a new connection."""
         return Client(socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S))
 
     def call(self, work: Callable[[], T]) -> T:

@@ -52,8 +52,6 @@ def _at_once(push: Push) -> None:
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
-    """Yield a receiver that listens."""
-
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
@@ -89,7 +87,6 @@ _PUSHES = re.compile(r'^veilmq_pushes_total\{outcome="(\w+)"\} (\d+)\.0$', re.MU
 
 
 def create_topic(server: RunningServer) -> None:
-    """Make the topic, if need be."""
     assert ask(server, "PUT", TOPIC).status in (201, 204)
 
 
@@ -113,7 +110,6 @@ def publish(server: RunningServer, body: str = "hello", tag: str = "") -> str:
 
 
 def waiting(server: RunningServer) -> int:
-    """Return how many messages wait to be pushed."""
     return int(ask(server, "GET", TOPIC).text("MessageCount"))
 
 

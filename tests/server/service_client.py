@@ -87,7 +87,6 @@ class ServiceClient:
         return url
 
     def fifo(self, **attributes: str) -> str:
-        """Return the URL of a new FIFO queue."""
         return self.queue(FifoQueue="true", **attributes)
 
     def attributes(self, url: str) -> dict[str, str]:
@@ -101,7 +100,6 @@ class ServiceClient:
 
 
 def fresh_name(*, fifo: bool = False) -> str:
-    """Return a name that no queue had."""
     return f"q{next(_numbers)}{'.fifo' if fifo else ''}"
 
 

@@ -360,7 +360,6 @@ def test_no_input_is_a_defect_of_ours(tormented: RunningServer, route: bytes, fi
 
 
 def key(key_id: str) -> SigningKey:
-    """Return one of the keys of the file."""
     token = TOKEN if key_id.startswith("ASID") else None
     return SigningKey(id=key_id, secret=SECRETS[key_id], session_token=token, region=REGION)
 

@@ -35,7 +35,6 @@ class Caller:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of the connection."""
         self._connection.close()
 
     def __call__(self, action: str, **members: Any) -> tuple[int, dict[str, Any]]:
@@ -134,7 +133,6 @@ def eventually(holds: Callable[[], object], what: str) -> None:
 
 
 def drained(call: Caller) -> set[str]:
-    """Receive and delete everything; return what came."""
     found: set[str] = set()
 
     def is_empty() -> bool:
@@ -152,7 +150,6 @@ def drained(call: Caller) -> set[str]:
 
 
 def counts(call: Caller, queue: str) -> list[str]:
-    """Return how many messages are visible and in flight."""
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
     attributes = call("GetQueueAttributes", queue=queue, AttributeNames=names)[1]["Attributes"]
     return [attributes[name] for name in names]

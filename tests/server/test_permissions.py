@@ -399,11 +399,9 @@ class Moving:
         self.carol.start_message_move_task(SourceArn=self.arn("dead"), MaxNumberOfMessagesPerSecond=10, **terms)
 
     def deny(self, queue: str) -> None:
-        """Forbid carol to send to a queue."""
         self.owner.set_queue_attributes(QueueUrl=queue, Attributes={"Policy": policy("Deny", "SendMessage")})
 
     def task(self) -> dict[str, Any]:
-        """Return the latest task."""
         found: dict[str, Any] = self.owner.list_message_move_tasks(SourceArn=self.arn("dead"))["Results"][0]
         return found
 

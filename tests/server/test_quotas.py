@@ -85,7 +85,6 @@ def over_limit(client: Client) -> None:
 
 @pytest.fixture
 def server() -> Iterator[RunningServer]:
-    """A server with small quotas, in memory."""
     with RunningServer(in_flight_max=QUOTA, fifo_in_flight_max=FIFO_QUOTA) as running:
         yield running
 

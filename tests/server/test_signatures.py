@@ -33,7 +33,6 @@ def keys(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(keys: Path) -> Iterator[RunningServer]:
-    """A server that knows the keys of the file."""
     with RunningServer(credentials=keys, region=REGION) as running:
         yield running
 

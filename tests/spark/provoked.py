@@ -37,7 +37,6 @@ class ProvokedSource(VeilmqDataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return "provoked"
 
     def schema(self) -> str:
@@ -131,11 +130,9 @@ class ProvokedSink(VeilmqDataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return "provoked_sink"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Return the writer that has the accident."""
         given = {name.lower(): text for name, text in self.options.items()}
         own = {name: given.pop(name, "") for name in OWN_OPTIONS}
         real = stream_writer(given, schema, overwrite=overwrite)

@@ -62,7 +62,6 @@ class Stream:
         return query
 
     def program(self) -> subprocess.Popen[bytes]:
-        """Start it as a program of its own."""
         log = Path(self.folder).with_suffix(f".{os.urandom(2).hex()}.log")
         with log.open("wb") as output:
             command = [sys.executable, "-m", "tests.spark.stream", json.dumps(dataclasses.asdict(self))]

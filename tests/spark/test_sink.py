@@ -38,7 +38,6 @@ def bodies(client: HttpQueueClient, queue: str = OUT) -> list[str]:
 
 
 def staged(server: RunningServer, queue: str = OUT) -> int:
-    """Return how many messages are staged and not published."""
     with Publications(server.endpoint, queue) as publications:
         return sum(view.staged for view in publications.writers())
 

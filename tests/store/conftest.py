@@ -75,7 +75,6 @@ def host(store: Store) -> Iterator[Host]:
 
 @pytest.fixture(params=["sqlite", "postgres", "shards"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
-    """Return an open engine whose store survives."""
     store = on_sqlite(tmp_path / "store") if request.param == "sqlite" else _on_postgres(request)
     with store.open() as opened:
         yield opened

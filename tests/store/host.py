@@ -160,7 +160,6 @@ class Host:
         return replace(view, is_new=False)
 
     def put(self, *new: NewMessage, queue: str = QUEUE, terms: SendTerms | None = None) -> list[Any]:
-        """Return what one command answers that sends these messages."""
         answers: list[Any] = self.do(commands.Send(queue=queue, messages=new, terms=terms))
         return answers
 

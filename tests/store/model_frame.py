@@ -112,7 +112,6 @@ class ModelFrame(RuleBasedStateMachine):
 
     @invariant()
     def they_agree(self) -> None:
-        """Compare after every step."""
         if self.host is not None:
             self.compare()
             self.is_looking = False

@@ -103,7 +103,6 @@ class NaiveQueue:
         self._issue(row, got["receipt"])
 
     def check_terms(self, row: Row, got: Row) -> None:
-        """Assert that what came is what is here."""
         for name in self.terms:
             assert got[name] == row[name], f"{name} of {row['body']}"
 
@@ -186,7 +185,6 @@ class NaiveStandard(NaiveQueue):
     terms = (*NaiveQueue.terms, "priority")
 
     def is_full(self, now_ms: int) -> bool:
-        """Return whether no more messages may be in flight."""
         return bool(self.counts(now_ms)[1] >= self.settings["in_flight_max"])
 
     def next_due_ms(self, now_ms: int) -> int | None:
@@ -270,7 +268,6 @@ class NaiveFifo(NaiveQueue):
         return (self.since_ms(rows),) * 2
 
     def next_due_ms(self, now_ms: int) -> int | None:
-        """Return when the next message may be had."""
         self.age(now_ms)
         return min((max(self.since_ms(rows), now_ms) for rows in self.groups().values()), default=None)
 

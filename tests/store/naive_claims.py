@@ -107,7 +107,6 @@ class NaiveClaims(NaiveQueue):
         return super().acts(state, only_live=only_live or self.fifo)
 
     def purge(self, now_ms: int) -> None:
-        """Delete everything; what was acknowledged had been deleted."""
         self.age(now_ms)
         self._drop([row for row in self.rows if row["bound"] == DOOMED], "deleted")
         super().purge(now_ms)

@@ -233,7 +233,6 @@ class PostgresHost(Host):
         return self.run(look())
 
     def advance(self, time_ms: int) -> None:
-        """Let time pass, here and there."""
         self.run(self._set_clock(self.clock.now_ms() + time_ms))
         super().advance(time_ms)
 

@@ -87,7 +87,6 @@ def read(
 
 
 def bodies(messages: list[Any]) -> list[str]:
-    """Return what the messages say."""
     return [each.body for each in messages]
 
 

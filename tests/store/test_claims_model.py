@@ -83,7 +83,6 @@ class EngineAndModel(ModelFrame):
 
     @rule(count=st.sampled_from((1, 2, 3, 10)), timeout_s=st.none() | TIMEOUTS_S)
     def receive(self, count: int, timeout_s: int | None) -> None:
-        """Receive, and look when there is more."""
         answer = self.live.do(commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s)).messages
         self.model.check_receive(self.now_ms, count, timeout_s, [naive_terms(each) for each in answer])
         self.issued += [each.receipt for each in answer]
@@ -240,7 +239,6 @@ class EngineAndModel(ModelFrame):
     # What both do.
 
     def some(self, data: st.DataObject, *, stale: bool = True) -> tuple[str, int]:
-        """Return a source, and nearly always its epoch."""
         name = data.draw(st.sampled_from(sorted(self.model.sources)))
         epoch = self.model.sources[name]["epoch"]
         return name, epoch - data.draw(st.sampled_from((0, 0, 0, 0, 1))) if stale else epoch

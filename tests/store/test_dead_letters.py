@@ -253,7 +253,6 @@ def test_dead_letters_stay_and_are_delivered_while_the_disk_is_full(folder: str,
 
 
 def fill(host: Host) -> list[str]:
-    """Send until the store is full; return the bodies."""
     sent: list[str] = []
     while len(sent) < 200:
         body = f"{len(sent)}-{'x' * 20_000}"

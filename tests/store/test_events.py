@@ -47,7 +47,6 @@ def host(store: Store) -> Iterator[Host]:
 
 @pytest.fixture
 def kept(kept_store: Store) -> Iterator[Host]:
-    """Return the same on a store that survives."""
     with kept_store.open(event_log="closed") as opened:
         opened.create()
         yield opened
@@ -535,13 +534,11 @@ class EventModel(ModelFrame):
 
     @rule(fifo=st.booleans(), count=st.integers(1, 3), timeout_s=_TIMEOUTS_S)
     def receive(self, fifo: bool, count: int, timeout_s: int) -> None:
-        """Receive some; earlier receipts of them have expired."""
         queue = MODEL_FIFO if fifo else QUEUE
         for received in self.live.receive(count, queue=queue, timeout_s=timeout_s):
             self.take_note(queue, received)
 
     def take_note(self, queue: str, received: results.ReceivedMessage) -> None:
-        """Remember a receipt, and what the receive saw."""
         earlier = self.latest.get((queue, received.id))
         if earlier is not None and not earlier.ends:
             self.end(earlier, "expired", earlier.visible_at_ms)

@@ -459,7 +459,6 @@ class FairAndModel(model_frame.ModelFrame):
         self.model.forget()
 
     def compare(self) -> None:
-        """Assert that the queue is the same."""
         self.check_queue(MODEL_QUEUE, self.model)
 
 

@@ -46,7 +46,6 @@ def receive(host: Host, count: int = 10, *, timeout_s: int | None = None, attemp
 
 
 def bodies(messages: list[results.ReceivedMessage]) -> str:
-    """Return the bodies, in order."""
     return " ".join(message.body for message in messages)
 
 

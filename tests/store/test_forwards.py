@@ -60,12 +60,10 @@ def in_turn(host: Host, *bodies: str, queue: str = FIFO) -> None:
 
 
 def bodies(host: Host, queue: str) -> list[str]:
-    """Receive all, in order."""
     return [each.body for each in host.receive(100, queue=queue)]
 
 
 def reasons(answers: Sequence[Any]) -> list[type]:
-    """Return the types of the answers."""
     return [type(each) for each in answers]
 
 

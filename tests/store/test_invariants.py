@@ -307,7 +307,6 @@ class Doors(ModelFrame):
     @precondition(lambda self: self.issued)
     @rule(data=st.data(), by_smq=st.booleans(), lenient=st.booleans())
     def delete(self, data: st.DataObject, *, by_smq: bool, lenient: bool) -> None:
-        """Delete at one of the doors."""
         issued = one_of(data, self.issued)
         lenient = by_smq and lenient
         (state,) = self.live.delete(issued.text, only_live=by_smq, any_epoch=lenient)

@@ -629,7 +629,6 @@ def test_they_begin_with_the_engine(kept: Host) -> None:
 
 
 def redelivered(host: Host) -> int:
-    """Return what the queue says."""
     times: int = host.do(commands.ShowQueue(queue=QUEUE, counts=True)).counts.redelivered
     return times
 

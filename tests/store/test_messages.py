@@ -20,7 +20,6 @@ def bodies(host: Host, count: int = 10, timeout_s: int | None = None) -> list[st
 
 
 def test_a_message_comes_back_as_it_was_sent(host: Host) -> None:
-    """Body, properties, id, priority and times."""
     host.create()
     body = "naïve – 漢字 🐘 \t\n"
     (sent,) = host.put(NewMessage(body=body, size_bytes=99, properties=b"\x00opaque\xff", priority=3))

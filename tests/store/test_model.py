@@ -49,7 +49,6 @@ class StandardAndModel(model_frame.ModelFrame):
         self.create(NAMES[0], given)
 
     def create(self, name: str, given: dict[str, int]) -> None:
-        """Create a queue in both."""
         self.live.create(name, **given)
         self.incarnations[name] += 1
         self.models[name] = NaiveStandard(given)
@@ -104,7 +103,6 @@ class StandardAndModel(model_frame.ModelFrame):
 
     @rule(data=st.data(), count=st.sampled_from((1, 1, 2, 3, 10)), timeout_s=st.none() | TIMEOUTS_S)
     def receive(self, data: st.DataObject, count: int, timeout_s: int | None) -> None:
-        """Receive from one queue."""
         name, model = self.some(data)
         self.take(name, model, count, timeout_s)
 
@@ -267,7 +265,6 @@ class FifoAndModel(model_frame.ModelFrame):
         terms=model_frame.TERMS | st.just(SendTerms(receipts=True, unrepeated=True)),
     )
     def send(self, groups: str, delay_s: int | None, terms: SendTerms | None) -> None:
-        """Send a batch, none of it sent before."""
         self.deliver([(group, None, delay_s) for group in groups], terms)
 
     @rule(data=st.data())
@@ -364,7 +361,6 @@ class FifoAndModel(model_frame.ModelFrame):
             self.issued.append(answer.receipt)
 
     def compare(self) -> None:
-        """Assert that the queue is the same."""
         self.check_queue(QUEUE, self.model)
 
 
@@ -420,7 +416,6 @@ class ChainAndModel(model_frame.ModelFrame):
             self.live.do(commands.CreateQueue(queue=name, settings=given))
 
     def visible(self, queue: str) -> dict[str, Known]:
-        """Return what the queue may give out or move."""
         self.age()
         return {
             body: each for body, each in self.known.items() if each.queue == queue and each.visible_at_ms <= self.now_ms
@@ -449,7 +444,6 @@ class ChainAndModel(model_frame.ModelFrame):
 
     @rule(queue=QUEUES, timeout_s=st.sampled_from((0, 0, 1, 30)), fate=st.sampled_from(("keep", "keep", "delete")))
     def receive(self, queue: str, timeout_s: int, fate: str) -> None:
-        """Receive all that is visible."""
         self.receive_all(queue, timeout_s, fate)
 
     def receive_all(self, queue: str, timeout_s: int, fate: str) -> None:
@@ -494,7 +488,6 @@ class ChainAndModel(model_frame.ModelFrame):
 
     @rule(queue=st.sampled_from((SECOND, LAST)), allowed=st.booleans())
     def permit(self, queue: str, *, allowed: bool) -> None:
-        """Give or withdraw the permission."""
         self.allowed[queue] = allowed
         permission = "all" if allowed else "none"
         self.live.set_queue(queue, redrive_permission=permission)

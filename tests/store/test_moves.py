@@ -31,7 +31,6 @@ OTHER = "000000000000/other"
 
 @pytest.fixture
 def dying(host: Host) -> Host:
-    """A pair of queues, the limit being one receive."""
     pair(host, receives_max=1, retention_s=LONG_S)
     return host
 
@@ -488,5 +487,4 @@ def test_a_full_disk_holds_a_task_up_and_loses_nothing(tmp_path: Path) -> None:
 
 
 def filling() -> commands.Send:
-    """Return a send that takes room."""
     return commands.Send(queue=QUEUE, messages=(commands.NewMessage(body="x" * 20_000, size_bytes=1),))

@@ -47,7 +47,6 @@ def publish_all(host: Host, *attempts: tuple[str, int], batch: int = 0, queue: s
 
 
 def received(host: Host, queue: str = QUEUE) -> list[str]:
-    """Receive all there is, in order."""
     found: list[str] = []
     while got := host.receive(500, queue=queue, timeout_s=600):
         found += [each.body for each in got]
@@ -74,7 +73,6 @@ def rows(host: Host) -> int:
 
 @pytest.fixture
 def ready(host: Host) -> Host:
-    """A host with a standard and a FIFO queue."""
     host.create()
     host.create(FIFO, fifo=True, content_deduplication=True)
     return host

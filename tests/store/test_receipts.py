@@ -42,14 +42,12 @@ def superseded_and_visible(host: Host) -> str:
 
 
 def deleted(host: Host) -> str:
-    """The message was deleted."""
     receipt = live(host)
     host.delete(receipt)
     return receipt
 
 
 def purged(host: Host) -> str:
-    """The message was purged."""
     receipt = live(host)
     host.purge()
     return receipt

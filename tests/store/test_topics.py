@@ -53,7 +53,6 @@ def topic(host: Host) -> Host:
 
 
 def made(host: Host) -> Host:
-    """Create a topic and two queues."""
     create(host)
     host.create(QUEUE)
     host.create(OTHER)

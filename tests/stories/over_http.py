@@ -245,7 +245,6 @@ class HttpTeller:
         return codes | FIFO_CODES if queue in self._fifo else codes
 
     def _attributes(self, settings: story.Settings) -> dict[str, str]:
-        """Return settings as SQS names and writes them."""
         told = dict(settings)
         target, receives_max = told.pop("dead_letter_queue", None), told.pop("receives_max", None)
         written = {SETTINGS[name]: VALUES.get((name, str(value)), _text(value)) for name, value in told.items()}

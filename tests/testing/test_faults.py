@@ -37,7 +37,6 @@ BREAKS = [
 
 @pytest.fixture
 def queue(veilmq_server: RunningServer) -> RunningQueue:
-    """A queue without messages."""
     return veilmq_server.queue("jobs")
 
 

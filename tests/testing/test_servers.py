@@ -29,7 +29,6 @@ class Waiting:
 
     @property
     def answered(self) -> bool:
-        """Tell whether there is an answer."""
         return bool(self._answers)
 
     def answer(self) -> list[str]:
@@ -128,7 +127,6 @@ def test_a_poll_whose_client_has_gone_takes_no_message(veilmq_server: RunningSer
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Return a folder for servers."""
     with temporary_folder() as made:
         yield made
 

@@ -29,7 +29,6 @@ def server(veilmq_server: RunningServer) -> RunningServer:
 
 @pytest.fixture
 def account(server: RunningServer) -> Iterator[Account]:
-    """The SDK's account, told only where the server is."""
     with account_at(server) as opened:
         yield opened
 

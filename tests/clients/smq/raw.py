@@ -25,7 +25,6 @@ class Raw(NamedTuple):
 
     @property
     def code(self) -> str:
-        """Return the code of the error."""
         return self.text("Code")
 
     def text(self, name: str) -> str:
@@ -58,7 +57,6 @@ def message(body: str, **more: object) -> str:
 
 
 def element(name: str, text: object) -> str:
-    """Return an element whose text needs no escaping."""
     return f"<{name}>{text}</{name}>"
 
 
@@ -127,5 +125,4 @@ def hex_md5(body: bytes) -> str:
 
 
 def as_received(headers: dict[str, str]) -> dict[bytes, bytes]:
-    """Return headers as the server has them."""
     return {name.lower().encode(): value.encode() for name, value in headers.items()}

@@ -249,7 +249,6 @@ def test_messages_of_a_group_come_one_after_the_other(account: Account, server: 
 
 
 def messages(count: int) -> list[Message]:
-    """Return messages to send."""
     return [Message(f"m{number}") for number in range(count)]
 
 
@@ -359,13 +358,11 @@ def text(value: str) -> MessageSystemPropertyValue:
 
 
 def prop(name: object, value: object, kind: str) -> str:
-    """Return a property as a request has it."""
     told = element("Name", name) + element("Value", value) + element("Type", kind)
     return f"<PropertyValue>{told}</PropertyValue>"
 
 
 def with_properties(inner: str, container: str = "UserProperties") -> str:
-    """Return the body of a send."""
     return f"<Message><MessageBody>m</MessageBody><{container}>{inner}</{container}></Message>"
 
 

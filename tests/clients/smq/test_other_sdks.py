@@ -234,7 +234,6 @@ class Reader:
 
 
 def properties(container: str, entry: str, given: dict[str, str]) -> str:
-    """Return properties as a request has them."""
     inner = "".join(
         element(entry, element("Name", name) + element("Value", value) + element("Type", "STRING"))
         for name, value in given.items()

@@ -37,7 +37,6 @@ def counts(queue: Queue) -> tuple[int, int, int]:
 
 
 def refused(code: str) -> "pytest.RaisesExc[MNSServerException]":
-    """Expect the SDK's exception with that code."""
     return pytest.RaisesExc(MNSServerException, check=lambda error: error.type == code)
 
 
@@ -213,7 +212,6 @@ RULES = json.dumps({"version": 1, "classes": [{"name": "all", "visibility_timeou
 
 @pytest.fixture
 def other(server: RunningServer) -> Iterator[Queue]:
-    """The same queue for another consumer."""
     with account_at(server) as account:
         yield account.get_queue("jobs")
 

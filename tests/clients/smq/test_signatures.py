@@ -15,7 +15,6 @@ from veilmq.testing import RunningServer
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server that knows the keys of a file."""
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as running:
         yield running
 

@@ -32,7 +32,6 @@ NAMESPACE = "{http://mns.aliyuncs.com/doc/v1}"
 
 @pytest.fixture
 def topic(account: Account) -> Topic:
-    """A new topic with default attributes."""
     made = account.get_topic("news")
     made.create(TopicMeta())
     return made
@@ -58,7 +57,6 @@ def subscribe(topic: Topic, name: str = "s", at: str = "", **meta: str) -> Subsc
 
 
 def refused(code: str) -> "pytest.RaisesExc[MNSServerException]":
-    """Expect the SDK's exception with that code."""
     return pytest.RaisesExc(MNSServerException, check=lambda error: error.type == code)
 
 
