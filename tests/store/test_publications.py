@@ -88,21 +88,6 @@ def test_what_is_staged_is_seen_by_nobody(ready: Host) -> None:
     assert writer(ready).staged == 2
 
 
-def test_a_part_is_kept_once(ready: Host) -> None:
-    stage(ready, *bodies("a", "b"))
-    assert stage(ready, *bodies("a", "b")) == Staged(messages=2, again=True)
-    assert stage(ready, *bodies("c"), part=1) == Staged(messages=3)
-    publish_all(ready, ("a", 3))
-    assert received(ready) == ["a", "b", "c"]
-
-
-def test_parts_count_in_their_order_not_in_that_of_their_coming(ready: Host) -> None:
-    stage(ready, *bodies("late"), part=1)
-    stage(ready, *bodies("early"), part=0)
-    publish_all(ready, ("a", 2))
-    assert received(ready) == ["early", "late"]
-
-
 def test_a_message_that_cannot_be_sent_is_told_and_nothing_staged(ready: Host) -> None:
     ready.set_queue(message_bytes_max=1024)
     with pytest.raises(errors.StageRefused) as caught:
@@ -134,33 +119,10 @@ def test_a_missing_queue_is_told(ready: Host) -> None:
 # Publishing.
 
 
-def test_attempts_follow_each_other_as_they_are_named(ready: Host) -> None:
-    stage(ready, *bodies("a1", "a2"), attempt="a")
-    stage(ready, *bodies("b1", "b2"), attempt="b")
-    assert publish_all(ready, ("b", 2), ("a", 2)) == Published(messages=4)
-    assert received(ready) == ["b1", "b2", "a1", "a2"]
-    settle(ready)
-    assert rows(ready) == 0
-
-
-def test_a_batch_is_published_once(ready: Host) -> None:
-    stage(ready, *bodies("a"))
-    publish_all(ready, ("a", 1))
-    assert stage(ready, *bodies("other"), attempt="again") == Staged(messages=0, again=True)
-    assert publish_all(ready, ("again", 1)) == Published(messages=1, again=True)
-    assert received(ready) == ["a"]
-
-
 def test_an_attempt_that_is_named_twice_counts_once(ready: Host) -> None:
     stage(ready, *bodies("a", "b"))
     assert publish(ready, ("a", 2), ("a", 2)) == Published(messages=2)
     assert received(ready) == ["a", "b"]
-
-
-def test_an_older_batch_is_answered_without_its_numbers(ready: Host) -> None:
-    publish_all(ready, batch=5)
-    assert publish(ready, ("a", 7), batch=4) == Published(messages=0, again=True)
-    assert publish(ready, ("a", 7), batch=5) == Published(messages=0, again=True)
 
 
 def test_writers_and_queues_do_not_share_batches(ready: Host) -> None:
@@ -168,17 +130,6 @@ def test_writers_and_queues_do_not_share_batches(ready: Host) -> None:
     publish(ready, batch=3)
     assert not publish(ready, batch=3, queue="000000000000/other").again
     assert not ready.do(Publish(queue=QUEUE, writer="other", batch=0, attempts=())).again
-
-
-def test_a_number_that_does_not_agree_is_refused_and_changes_nothing(ready: Host) -> None:
-    stage(ready, *bodies("a", "b"))
-    for wanted in (("a", 3), ("a", 1), ("never", 1)):
-        with pytest.raises(errors.StageMissing):
-            publish(ready, wanted)
-    assert writer(ready) == WriterView(
-        writer=WRITER, batch=None, messages=0, duplicates=0, staged=2, seen_at_ms=ready.clock.now_ms()
-    )
-    assert publish_all(ready, ("a", 2), ("empty", 0)) == Published(messages=2)
 
 
 def test_what_is_not_named_is_dropped_also_of_earlier_batches(ready: Host) -> None:
@@ -191,16 +142,6 @@ def test_what_is_not_named_is_dropped_also_of_earlier_batches(ready: Host) -> No
     assert received(ready) == ["a"]
     assert writer(ready).staged == 1
     assert rows(ready) == 2  # of the next batch: a stage and its piece
-
-
-def test_an_abandoned_batch_is_dropped_and_may_be_staged_anew(ready: Host) -> None:
-    stage(ready, *many())
-    ready.do(Abandon(queue=QUEUE, writer=WRITER, batch=0))
-    assert stage(ready, *bodies("a")) == Staged(messages=1)
-    settle(ready)
-    publish_all(ready, ("a", 1))
-    assert received(ready) == ["a"]
-    ready.do(Abandon(queue=QUEUE, writer="nobody", batch=0))
 
 
 def test_many_come_in_slices_while_others_go_on(ready: Host) -> None:
