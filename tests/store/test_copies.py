@@ -1,7 +1,7 @@
 """Stores are copied to stores of each kind: what anybody can see of a queue is the same there."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -34,8 +34,6 @@ from veilmq.core.topics import CreateTopic, ListPushes, PublishToTopic, Subscrib
 
 DEAD = "000000000000/dead"
 FIFO = "000000000000/ordered"
-
-Move = Callable[[], Host]
 
 
 class House:
@@ -146,55 +144,6 @@ def test_messages_keep_their_states_order_and_counts(house: House) -> None:
     there.advance(60_000)
     (back,) = there.receive(10, timeout_s=600)
     assert (back.body, back.id, back.receive_count) == ("in flight", flying.id, 3)
-
-
-def test_receipts_act_as_they_did(house: House) -> None:
-    host = house.first
-    host.create()
-    host.send("a", "b", "c")
-    first, second, _ = host.receive(3, timeout_s=600)
-    host.change(second.receipt, 0)
-    (renewed,) = host.receive(1, timeout_s=600)
-    there = house.move()
-    assert there.delete(first.receipt, second.receipt) == [ReceiptState.LIVE, ReceiptState.SUPERSEDED]
-    assert there.change(renewed.receipt, 0).state is ReceiptState.LIVE
-    assert bodies(there.receive(10)) == ["b"]
-    assert there.delete(first.receipt) == [ReceiptState.GONE]
-
-
-def test_groups_keep_their_order_and_their_locks(house: House) -> None:
-    """One that has something in flight waits; what was received before comes first again."""
-    host = house.first
-    host.create(FIFO, fifo=True)
-    sent(host, FIFO, *(fifo(f"{group}{number}", group, f"{group}{number}") for number in range(3) for group in "xy"))
-    (first,) = host.receive(1, queue=FIFO, timeout_s=60)
-    there = house.move()
-    assert there.counts(FIFO) == (5, 1, 0)
-    assert bodies(there.receive(10, queue=FIFO, timeout_s=600)) == ["y0", "y1", "y2"]
-    sent(there, FIFO, fifo("x3", "x", "x3"))
-    assert there.receive(10, queue=FIFO) == []
-    there.advance(60_000)
-    again = there.receive(10, queue=FIFO)
-    assert bodies(again) == ["x0", "x1", "x2", "x3"]
-    assert (again[0].id, again[0].receive_count) == (first.id, 2)
-    sequences = [each.sequence for each in again]
-    assert sequences == sorted(sequences, key=lambda each: each or 0)
-
-
-def test_the_delay_of_a_fifo_queue_goes_on(house: House) -> None:
-    """For what waits and for what is sent there; a later change of the delay counts for both."""
-    host = house.first
-    host.create(FIFO, fifo=True, delay_s=30)
-    sent(host, FIFO, fifo("waits", "x", "1"))
-    host.advance(20_000)
-    there = house.move()
-    sent(there, FIFO, fifo("comes", "y", "2"))
-    assert there.counts(FIFO) == (0, 0, 2)
-    there.advance(10_000)
-    assert bodies(there.receive(10, queue=FIFO)) == ["waits"]
-    assert there.counts(FIFO) == (0, 1, 1)
-    there.set_queue(FIFO, delay_s=0)
-    assert bodies(there.receive(10, queue=FIFO)) == ["comes"]
 
 
 def test_a_message_in_flight_blocks_its_group_behind_one_that_is_delayed(house: House) -> None:
