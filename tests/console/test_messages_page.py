@@ -518,8 +518,8 @@ def test_what_cannot_be_sent_stays_in_the_form(
 
 
 def test_a_form_without_the_token_sends_nothing(server: RunningServer, visitor: Visitor) -> None:
-    queue = server.queue("tokenless")
-    path = f"/console/queues/{ACCOUNT}/tokenless/messages/send"
+    queue = server.queue("token-missing")
+    path = f"/console/queues/{ACCOUNT}/token-missing/messages/send"
     assert (visitor.send(path, {"body": "x"}).status, queue.messages()) == (403, [])
 
 

@@ -16,7 +16,7 @@ LONG_S = 1_209_600
 
 def pair(host: Host, *, receives_max: int = 2, **settings: SettingValue) -> None:
     host.create(DEAD, **settings)
-    host.create(dead_letter_queue=DEAD, receives_max=receives_max, **settings)
+    host.create(QUEUE, dead_letter_queue=DEAD, receives_max=receives_max, **settings)
 
 
 def wear_out(host: Host, times: int, queue: str = QUEUE) -> None:

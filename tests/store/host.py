@@ -166,8 +166,8 @@ class Host:
     def set_queue(self, queue: str = QUEUE, **settings: SettingValue) -> None:
         self.do(commands.SetQueue(queue=queue, settings=settings))
 
-    def purge(self, queue: str = QUEUE) -> None:
-        self.do(commands.PurgeQueue(queue=queue))
+    def purge(self, queue: str = QUEUE) -> Any:
+        return self.do(commands.PurgeQueue(queue=queue))
 
     def drop(self, queue: str = QUEUE) -> None:
         self.do(commands.DeleteQueue(queue=queue))

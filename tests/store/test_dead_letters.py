@@ -39,13 +39,13 @@ def test_a_dead_letter_queue_that_cannot_serve_is_refused(
         host.create(DEAD, **theirs)
     redrive: dict[str, SettingValue] = {"dead_letter_queue": DEAD, "receives_max": 3}
     if later:
-        host.create(**ours)
+        host.create(QUEUE, **ours)
         with pytest.raises(DeadLetterQueueRefused, match=why):
-            host.set_queue(**redrive)
+            host.set_queue(QUEUE, **redrive)
         assert host.do(commands.ShowQueue(queue=QUEUE)).settings.dead_letter_queue == ""
     else:
         with pytest.raises(DeadLetterQueueRefused, match=why):
-            host.create(**ours, **redrive)
+            host.create(QUEUE, **ours, **redrive)
         with pytest.raises(QueueNotFound):
             host.counts()
 
