@@ -24,7 +24,6 @@ class S3Server(Served):
     """versitygw on `folder`; one that is killed starts again at the same port, with the same objects."""
 
     def __init__(self, folder: Path) -> None:
-        """Choose the port; start nothing yet."""
         super().__init__(log=folder.with_suffix(".log"))
         self._folder = folder
         self._folder.mkdir(parents=True)

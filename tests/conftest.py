@@ -6,8 +6,10 @@ it alone. A serial test takes the gate first and keeps it while it waits, so tha
 pass it for ever. The wait happens outside the test's own timeout.
 """
 
+import asyncio
 import contextlib
 import fcntl
+import inspect
 import os
 import shutil
 import tempfile
@@ -27,6 +29,7 @@ if TYPE_CHECKING:  # half a second that other tests need not wait
 
     from tests.bucket import S3Server
     from tests.proofs.served import StartNode
+    from tests.server.push_receiver import Receiver
     from veilmq.client import HttpQueueClient
     from veilmq.testing import RunningServer
 
@@ -135,7 +138,7 @@ def postgres_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def shard_urls(postgres_url: str) -> Iterator[list[str]]:
     """Return the URLs of two databases of this worker that can be one store."""
-    from tests.store.shards_host import making_shards  # noqa: PLC0415
+    from tests.store.postgres_host import making_shards  # noqa: PLC0415
 
     with making_shards(postgres_url) as urls:
         yield urls
@@ -209,6 +212,15 @@ def client(server: "RunningServer") -> "Iterator[HttpQueueClient]":
         yield connected
 
 
+@pytest.fixture
+def receiver() -> "Iterator[Receiver]":
+    """Give a receiver of pushes that accepts everything, and outlives the server."""
+    from tests.server.push_receiver import receiving  # noqa: PLC0415
+
+    with receiving() as listening:
+        yield listening
+
+
 def stores_of(item: pytest.Item) -> set[str]:
     """Return the parameters of a test that are words, among them the stores on which it runs."""
     call = getattr(item, "callspec", None)
@@ -232,6 +244,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(mark)
         if "running_s3" in getattr(item, "fixturenames", ()):
             item.add_marker(EVERYTHING)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -5,13 +5,20 @@ import os
 import signal
 import socket
 import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from cyclopts import App
 
 from tests.cli.conftest import COMMAND, Veilmq, command, environment
 from tests.cli.every_command import every_command
 from tests.client.scripted_server import ScriptedServer, reply
-from tests.proofs.forking import Forked, run
+from tests.conftest import EVERYTHING
+from tests.proofs.forking import IMPORTED, Forked, run
 from veilmq import __version__
 from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer
@@ -38,7 +45,6 @@ def test_every_command_answers_help(name: str, veilmq: Veilmq) -> None:
 
 
 def test_the_version_is_that_of_the_package(veilmq: Veilmq) -> None:
-    """One line."""
     assert veilmq("--version").out == f"veilmq {__version__}\n"
 
 
@@ -160,3 +166,204 @@ def test_an_interrupt_is_quiet(server: RunningServer, client: HttpQueueClient) -
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, b"", b"")
+
+
+# Values that nobody can mean: every command answers them with one line, and does nothing.
+
+
+NO_NUMBERS = ("abc", "", "1.5.5", "nan", "-1", "1e400", "9" * 30, "0x10")
+"""What no option for a number takes."""
+
+
+def _is_number(argument: Any) -> bool:
+    return argument.hint in (int, float, int | None)
+
+
+def _line(app: App, argument: Any, value: str) -> list[str]:
+    """Return the words of a command: all that it needs, and ``value`` for ``argument``."""
+    words = []
+    for each in app.assemble_argument_collection():
+        given = value if each is argument or each.names == argument.names else "1"
+        if each.show and (each.required or each.names == argument.names):
+            option = next((name for name in each.names if name.startswith("--")), None)
+            words.append(f"{option}={given}" if option else given)
+    return words
+
+
+NUMBERS = [
+    (name, app, argument)
+    for name, app in every_command()
+    for argument in app.assemble_argument_collection()
+    if _is_number(argument)
+]
+IDS = [f"{name} {argument.names[0]}" for name, _, argument in NUMBERS]
+FEW = 3
+"""Of those, how many each option is given in a commit: by turns, so that numbers of each kind have all."""
+
+
+def _by_turns() -> Iterator[Any]:
+    """Yield each option with its few values, and again with the others."""
+    turns = Counter[Any]()
+    for each, option in zip(IDS, NUMBERS, strict=True):
+        kind = option[2].hint
+        few = {(turns[kind] + place) % len(NO_NUMBERS) for place in range(FEW)}
+        turns[kind] += FEW
+        others = set(range(len(NO_NUMBERS))) - few
+        yield pytest.param(*option, [NO_NUMBERS[place] for place in sorted(few)], id=each)
+        yield pytest.param(*option, [NO_NUMBERS[place] for place in sorted(others)], id=f"{each} ...", marks=EVERYTHING)
+
+
+OPTIONS = list(_by_turns())
+
+
+@pytest.mark.parametrize(("name", "app", "argument", "values"), OPTIONS)
+def test_what_is_no_number_is_refused_with_the_range(
+    name: str, app: App, argument: Any, values: list[str], veilmq: Veilmq
+) -> None:
+    """Of whatever option of whatever command: its name, the value, and both ends."""
+    place = argument.names[0]
+    for value in values:
+        answer = veilmq(*name.split(), *_line(app, argument, value))
+        where = f" for {place}" if place.startswith("--") else ""
+        assert (answer.code, answer.out) == (2, ""), value
+        assert answer.err.startswith(f'veilmq: Invalid value "{value}"{where}. Must be a '), answer.err
+        assert answer.err.count("\n") == 1
+
+
+def test_there_are_such_options() -> None:
+    """The walk finds whole numbers, shares, and the one that is no option; each kind is given all values."""
+    found = {"queue create --delay", "pipeline tune --quantile", "worker --metrics-port", "claims release NUMBER"}
+    assert found <= set(IDS)
+    for kind in {argument.hint for _, _, argument in NUMBERS}:
+        given = [each.values[3] for each in OPTIONS if each.values[2].hint == kind and not each.marks]
+        assert {value for values in given for value in values} == set(NO_NUMBERS), kind
+
+
+@pytest.mark.parametrize("command", [["queue", "create", "orders", "--delay"], ["send", "orders", "hello", "--delay"]])
+def test_a_part_of_a_second_is_not_rounded(command: list[str], veilmq: Veilmq) -> None:
+    """1.5 was taken for 2."""
+    answer = veilmq(*command, "1.5")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == 'veilmq: Invalid value "1.5" for --delay. Must be a whole number from 0 to 900.\n'
+
+
+@pytest.mark.parametrize("command", ["serve", "doctor", "migrate"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://host:abc/q",
+        "postgresql://host:99999/q",
+        "postgresql://host:0/q",
+        "postgresql://[::1/q",
+        "postgresql://one:1,two:b/q",
+        "postgresql://host/q?port=abc",
+    ],
+)
+def test_a_port_that_is_none_in_the_url_of_a_database(command: str, url: str, veilmq: Veilmq) -> None:
+    """The setting is named, and where it came from: the driver knows neither, and speaks of its own code."""
+    answer = veilmq(command, "--store", url)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith(
+        f"veilmq: store = '{url}' (flag --store): must be a URL that begins with postgresql://"
+    )
+    assert answer.err.endswith("each port from 1 to 65535\n")
+
+
+def test_an_endpoint_of_the_environment_is_said_to_be_from_there(
+    veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who gave no option looks for none."""
+    for variable in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_SQS", "VEILMQ_ENDPOINT"):  # each beats those before it
+        monkeypatch.setenv(variable, f"here:{variable}")
+        assert veilmq("queue", "list").err.startswith(f"veilmq: {variable}: 'here:{variable}' is not an endpoint")
+    monkeypatch.setenv("VEILMQ_ENDPOINT", "")  # empty, it names none
+    assert veilmq("queue", "list").err.startswith("veilmq: AWS_ENDPOINT_URL_SQS: ")
+    assert veilmq("queue", "list", "--endpoint", "there").err.startswith("veilmq: --endpoint: 'there' is not")
+
+
+def test_a_module_has_no_dots_before_it(veilmq: Veilmq) -> None:
+    """A relative name has nothing that it could be relative to."""
+    answer = veilmq("worker", "..shop:app")
+    assert answer.code == 2
+    assert "names no consumer; write module:name" in answer.err
+
+
+# `veilmq pipeline` and `veilmq demo`: what they say when something is missing or asked wrongly.
+
+
+WITHOUT = "import sys; sys.modules[sys.argv.pop(1)] = None; from veilmq.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def without(module: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run `veilmq` where `module` is not installed; what a fork has imported is there."""
+    command = [sys.executable, "-c", WITHOUT, module, *words]
+    if module not in IMPORTED:
+        pipe = subprocess.PIPE
+        return run(command, env=environment(), stdout=pipe, stderr=pipe, text=True, timeout=60)
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "extra"),
+    [
+        ("pyspark", ["pipeline", "report", "--state", "s", "--to", "r.html"], "spark"),
+        ("pyspark", ["demo"], "spark"),
+        ("apsw", ["demo"], "server"),
+    ],
+)
+def test_an_extra_that_is_missing_is_named(module: str, words: list[str], extra: str) -> None:
+    """In one line, before anything is started."""
+    done = without(module, *words)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert f"pip install 'veilmq[{extra}]'" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["demo"], ["pipeline", "report", "--state", "s", "--to", "r.html"]])
+def test_java_that_is_missing_is_told_in_one_line(
+    veilmq: Veilmq, words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With what to install; and nothing has been started or made."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    done = veilmq(*words)
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err.count("\n") == 1
+    assert "Java 17 or newer" in done.err
+    assert "install" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["archive", "orders", "--table", "t", "--master", "local", "--remote", "sc://x"], "give only one of them"),
+        (["archive", "orders", "--table", "t", "--conf", "spark.x"], "must be NAME=VALUE"),
+        (["archive", "orders", "--table", "t", "--batch", "0"], "from 1 to 1000000"),
+        (["archive", "--table", "t"], "QUEUES"),
+        (["route", "orders", "--table", "none.json", "--checkpoint", "c"], "not a routing table"),
+        (["tune", "--events", "e", "--state", "s", "--quantile", "1"], "less than 0.9999"),
+        (["tune", "--events", "e", "--state", "s", "--map-tasks", "0"], "from 1 to 10000"),
+        (["tune", "--events", "e", "--state", "s3a://b/s", "--apply"], "--record is required"),
+    ],
+)
+def test_what_is_asked_wrongly_is_told(veilmq: Veilmq, client: HttpQueueClient, words: list[str], says: str) -> None:
+    """Exit code 2, one line, nothing done."""
+    client.create_queue("orders")
+    done = veilmq("pipeline", *words)
+    assert done.code == 2, done.err
+    assert says in done.err
+    assert done.err.count("\n") == 1
+    assert client.show("orders").queue == "orders"
+
+
+def test_a_table_that_cannot_forward_is_refused(veilmq: Veilmq, client: HttpQueueClient, tmp_path: Path) -> None:
+    """Exit code 1, before any queue is made."""
+    client.create_queue("orders")
+    table = tmp_path / "table.json"
+    table.write_text('{"version": 1, "default": 0, "classes": [{"name": "x", "visibility_timeout_s": 1}]}')
+    done = veilmq("pipeline", "route", "orders", "--table", str(table), "--checkpoint", "c", "--create")
+    assert done.code == 1
+    assert "names no queue" in done.err
+    assert client.list_queues() == ["orders"]

@@ -98,7 +98,6 @@ def test_an_event_log_of_the_queues_own(client: HttpQueueClient, veilmq: Veilmq)
 
 
 def test_a_fifo_queue(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """With what only such queues have, and with tags."""
     answer = veilmq("queue", "create", "a.fifo", "--fifo", "--content-deduplication", "--tag", "team=a", "--tag", "x=")
     assert answer.code == 0
     assert client.show("a.fifo").settings == QueueSettings(fifo=True, content_deduplication=True)
@@ -145,7 +144,6 @@ def test_the_rest_of_the_settings(client: HttpQueueClient, veilmq: Veilmq) -> No
     ],
 )
 def test_an_option_that_misses_another(options: tuple[str, str], missing: str, veilmq: Veilmq) -> None:
-    """Says which."""
     answer = veilmq("queue", "create", "jobs", *options)
     assert (answer.code, answer.out) == (2, "")
     assert missing in answer.err
@@ -275,7 +273,6 @@ class TestConfirmation:
         client.send("orders", "precious")
 
     def test_yes_does_it(self, verb: str, left: list[str], client: HttpQueueClient, veilmq: Veilmq) -> None:
-        """Without a question."""
         answer = veilmq("queue", verb, "orders", "--yes")
         assert (answer.code, answer.err) == (0, "")
         assert answer.out == f"{verb.capitalize()}d orders.\n"

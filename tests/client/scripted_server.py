@@ -13,7 +13,6 @@ Answer = bytes | None
 
 
 def reply(status: int, body: bytes = b"{}") -> bytes:
-    """Return a whole HTTP reply."""
     return b"HTTP/1.1 %d Made Up\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, len(body), body)
 
 
@@ -33,7 +32,6 @@ class ScriptedServer:
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def __enter__(self) -> Self:
-        """Start to play."""
         self._thread.start()
         return self
 
@@ -65,7 +63,6 @@ class ScriptedServer:
 
 
 def _read_request(connection: socket.socket) -> bytes:
-    """Return one request; its body has the length that its head says."""
     data = b""
     while b"\r\n\r\n" not in data:
         data += _receive(connection)

@@ -1,6 +1,5 @@
 """The adapter over a boto3 client: the same port, against the real server, and boto3's failures as ours."""
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,24 +20,18 @@ from veilmq.testing import RunningServer
 def boto(endpoint: str) -> Any:
     """Return a boto3 client of ``endpoint``, with a key that nobody checks."""
     return boto3.client(
-        "sqs",
-        endpoint_url=endpoint,
-        region_name="us-east-1",
-        aws_access_key_id="a",
-        aws_secret_access_key="b",
+        "sqs", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
     )
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """Give one server for all."""
     with RunningServer() as running:
         yield running
 
 
 @pytest.fixture
 def client(server: RunningServer) -> Iterator[BotoQueueClient]:
-    """Give an adapter."""
     with BotoQueueClient(boto(server.endpoint)) as made:
         yield made
 
@@ -103,7 +96,7 @@ def test_throttling_keeps_its_code_and_status() -> None:
     assert (raised.value.code, raised.value.status, raised.value.message) == ("RequestThrottled", 403, "Slower.")
 
 
-def test_a_consumer_works_through_it(server: RunningServer, client: BotoQueueClient) -> None:
+async def test_a_consumer_works_through_it(server: RunningServer, client: BotoQueueClient) -> None:
     """Receives, leases, fences and deletes; the boto3 client stays the user's."""
     client.create_queue("consumed")
     client.send_batch("consumed", [NewMessage(body=text) for text in "abc"])
@@ -115,12 +108,9 @@ def test_a_consumer_works_through_it(server: RunningServer, client: BotoQueueCli
         async with ctx.fence():
             handled.append(body)
 
-    async def scenario() -> None:
-        bench = Workbench(server, client)
-        async with bench.working(app) as running:
-            await bench.settled(running)
-
-    asyncio.run(scenario())
+    bench = Workbench(server, client)
+    async with bench.working(app) as running:
+        await bench.settled(running)
     assert sorted(handled) == ["a", "b", "c"]
     status = client.show("consumed")
     assert (status.visible, status.in_flight) == (0, 0)

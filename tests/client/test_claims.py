@@ -1,8 +1,9 @@
 """`Claims` against a real server, and against one that plays a script."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,12 +11,13 @@ import pytest
 from tests.client.scripted_server import ScriptedServer, reply
 from tests.store.postgres_host import emptied
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, Unreachable
-from veilmq.client.api import Claims
+from veilmq.client.api import Claims, Publications
 from veilmq.client.transport import UNEXPECTED_REPLY
-from veilmq.core.claims import Acknowledged, Bound, ClaimState
+from veilmq.core.claims import Acknowledged, Bound, ClaimState, Published, Staged
 from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
 from veilmq.wire.v1.arrow import SCHEMA
+from veilmq.wire.v1.publications import OutgoingRow
 
 BOUND = reply(200, b'{"number": 1, "messages": 2, "shards": 1}')
 URL = "http://h/000000000000/jobs"
@@ -31,7 +33,6 @@ def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
 
 @pytest.fixture
 def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
-    """A client of its queues, which are empty."""
     with HttpQueueClient(server.endpoint) as client:
         for name in client.list_queues():
             client.delete_queue(name)
@@ -43,7 +44,6 @@ def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
 
 @pytest.fixture
 def claims(server: RunningServer, queues: HttpQueueClient) -> Iterator[Claims]:
-    """A client of the claims of the queue."""
     with Claims(server.endpoint, "jobs") as client:
         yield client
 
@@ -82,7 +82,6 @@ def test_a_read_goes_on_until_the_end(queues: HttpQueueClient, claims: Claims) -
 
 
 def test_a_shard_without_messages_has_no_batches(queues: HttpQueueClient, claims: Claims) -> None:
-    """After all were evicted."""
     queues.send("jobs", "a")
     claims.open("s")
     claims.claim("s", epoch=1, number=1, messages_max=1)
@@ -118,7 +117,6 @@ def test_a_queue_that_does_not_exist_has_the_code_of_sqs(server: RunningServer) 
 
 @pytest.mark.parametrize("failure", [reply(503), reply(500), None], ids=["503", "500", "hangs up"])
 def test_a_passing_failure_is_tried_again(failure: bytes | None) -> None:
-    """The same request, once more."""
     with ScriptedServer(failure, BOUND) as scripted, Claims(scripted.endpoint, URL) as claims:
         assert claims.claim("s", epoch=1, number=1, messages_max=5).messages == 2
     first, second = scripted.requests
@@ -184,3 +182,90 @@ def test_batches_are_whole_when_threads_share_a_client(queues: HttpQueueClient, 
         shards = list(threads.map(lambda shard: list(claims.read("s", number=1, shard=shard)), range(bound.shards)))
     table = pa.Table.from_batches([batch for shard in shards for batch in shard])
     assert sorted(map(int, table["body"].to_pylist())) == list(range(400))
+
+
+# Publications through the client, against a real server.
+
+
+MANY = 3_000
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def publishing(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
+    """Give a server with the queue `jobs`."""
+    with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as client:
+        client.create_queue("jobs")
+        yield running
+
+
+@pytest.fixture
+def jobs(publishing: RunningServer) -> Iterator[Publications]:
+    with Publications(publishing.endpoint, "jobs") as publications:
+        yield publications
+
+
+def rows(*bodies: str) -> list[OutgoingRow]:
+    return [OutgoingRow(body=body) for body in bodies]
+
+
+def received(server: RunningServer) -> list[str]:
+    """Return the bodies of ten messages."""
+    with HttpQueueClient(server.endpoint) as client:
+        return [message.body for message in client.receive("jobs", count=10, wait_s=0)]
+
+
+def test_json_and_arrow_are_staged_and_published_in_order(publishing: RunningServer, jobs: Publications) -> None:
+    assert jobs.stage("w", batch=0, attempt="a", part=0, messages=rows("a1")) == Staged(messages=1)
+    batch = pa.RecordBatch.from_pydict({"body": ["b1", "b2"]})
+    assert jobs.stage_arrow("w", batch=0, attempt="b", part=0, messages=batch) == Staged(messages=2)
+    assert jobs.stage_arrow("w", batch=0, attempt="b", part=0, messages=batch) == Staged(messages=2, again=True)
+    assert jobs.publish("w", batch=0, attempts=[("b", 2), ("a", 1)]) == Published(messages=3)
+    assert received(publishing) == ["b1", "b2", "a1"]
+    assert jobs.publish("w", batch=0, attempts=[("b", 2), ("a", 1)]) == Published(messages=3, again=True)
+
+
+def test_publish_returns_when_all_is_in_the_queue(publishing: RunningServer, jobs: Publications) -> None:
+    batch = pa.RecordBatch.from_pydict({"body": [str(number) for number in range(MANY)]})
+    jobs.stage_arrow("w", batch=0, attempt="a", part=0, messages=batch)
+    assert jobs.publish("w", batch=0, attempts=[("a", MANY)]) == Published(messages=MANY)
+    with HttpQueueClient(publishing.endpoint) as client:
+        assert client.show("jobs").visible == MANY
+
+
+def test_a_slow_publication_is_waited_for(publishing: RunningServer, jobs: Publications) -> None:
+    """20 messages at 20 a second, the first two at once: it takes nine tenths of a second at least."""
+    jobs.stage("w", batch=0, attempt="a", part=0, messages=rows(*"abcdefghijklmnopqrst"))
+    began_ms = publishing.clock.now_ms()
+    with ThreadPoolExecutor(1) as thread:
+        slow = thread.submit(jobs.publish, "w", batch=0, attempts=[("a", 20)], messages_per_s_max=20)
+        while not slow.done():
+            publishing.advance(10)
+    assert slow.result() == Published(messages=20)
+    assert publishing.clock.now_ms() - began_ms >= 900
+
+
+def test_abandoning_drops_what_is_staged(jobs: Publications) -> None:
+    jobs.stage("w", batch=0, attempt="a", part=0, messages=rows("a"))
+    assert [(view.writer, view.staged) for view in jobs.writers()] == [("w", 1)]
+    jobs.abandon("w", batch=0)
+    assert [(view.writer, view.staged) for view in jobs.writers()] == [("w", 0)]
+
+
+def test_refusals_tell_which_and_why(jobs: Publications) -> None:
+    with pytest.raises(ClientError, match="Message 1 was refused") as caught:
+        jobs.stage("w", batch=0, attempt="a", part=0, messages=rows("x", "y" * 1_048_577))
+    told = {name: caught.value.fields[name] for name in ("index", "why", "bytes_max")}
+    assert told == {"index": 1, "why": "MessageTooLong", "bytes_max": 1_048_576}
+    with pytest.raises(ClientError, match="Message 0 was refused") as caught:
+        jobs.stage("w", batch=0, attempt="a", part=0, messages=rows(""))
+    assert (caught.value.code, caught.value.fields["index"]) == ("StageRefused", 0)
+    with pytest.raises(ClientError) as caught:
+        jobs.publish("w", batch=0, attempts=[("a", 1)])
+    assert (caught.value.code, caught.value.status) == ("StageMissing", 409)
+
+
+def test_an_answer_of_something_else_is_called_that() -> None:
+    with ScriptedServer(reply(200, b"<html>")) as other, Publications(other.endpoint, "a/000000000000/jobs") as jobs:
+        with pytest.raises(ClientError) as caught:
+            jobs.stage("w", batch=0, attempt="a", part=0, messages=rows("x"))
+        assert caught.value.code == UNEXPECTED_REPLY

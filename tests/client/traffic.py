@@ -35,7 +35,6 @@ def drained(client: HttpQueueClient, queue: str) -> list[ReceivedMessage]:
 
 
 def left(client: HttpQueueClient, queue: str) -> tuple[int, int]:
-    """Return how many messages are visible and in flight."""
     status = client.show(queue)
     return status.visible, status.in_flight
 

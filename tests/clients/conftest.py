@@ -23,7 +23,7 @@ def server(veilmq_server: RunningServer) -> RunningServer:
 
 
 HERE = Path(__file__).parent
-ON_POSTGRES = {"test_boto3", "test_boto3_fifo", "test_messages"}
+ON_POSTGRES = {"test_boto3", "test_messages"}
 """What `make test` runs of clients on PostgreSQL, a cross-section: to a client all stores are one."""
 
 
@@ -61,5 +61,4 @@ def sqs(veilmq_boto3: Any) -> Any:
 
 @pytest.fixture
 def url(sqs: Any) -> str:
-    """The URL of a queue."""
     return str(sqs.create_queue(QueueName="jobs")["QueueUrl"])

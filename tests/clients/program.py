@@ -56,10 +56,7 @@ def packages(*clients: str) -> dict[str, str]:
 
 def answers(server: RunningServer) -> dict[str, Callable[[Report], object]]:
     """Return what a server can be asked to do: `advance` its clock by `ms`, and wait until a receive is `parked`."""
-    return {
-        "advance": lambda report: server.advance(report["ms"]),
-        "parked": lambda _: await_parked(server, 1),
-    }
+    return {"advance": lambda report: server.advance(report["ms"]), "parked": lambda _: await_parked(server, 1)}
 
 
 def await_parked(server: RunningServer, polls: int) -> None:
@@ -87,7 +84,6 @@ class Program:
         self._readers = [threading.Thread(target=self._listen), threading.Thread(target=self._note_complaints)]
 
     def __enter__(self) -> Self:
-        """Begin to listen."""
         for reader in self._readers:
             reader.start()
         return self
@@ -125,7 +121,6 @@ class Program:
         return report
 
     def answer(self, question: Report, answer: object = None) -> None:
-        """Answer the question."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"id": question["id"], "answer": answer}) + "\n")
         self._process.stdin.flush()

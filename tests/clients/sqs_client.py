@@ -3,19 +3,26 @@
 A reply has ``status``, ``headers`` as lines, and ``body``.
 """
 
+import copy
+import gzip
+import json
 from functools import cache
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
+import botocore
 from botocore.awsrequest import HeadersDict
 from botocore.errorfactory import ClientExceptionsFactory
+from botocore.exceptions import ClientError
 from botocore.model import ServiceModel
 from botocore.parsers import create_parser
+from botocore.serialize import create_serializer
 from botocore.session import Session
 
 
 @cache
 def service_model() -> ServiceModel:
-    """Return the service model of SQS that botocore brings."""
     return Session().get_service_model("sqs")
 
 
@@ -43,3 +50,114 @@ def understood(action: str, reply: Any) -> dict[str, Any]:
         raise exceptions().from_code(error.get("QueryErrorCode") or error["Code"])(parsed, action)
     del parsed["ResponseMetadata"]
     return parsed
+
+
+# What an AWS SDK of the time of the Query protocol sends and understands: botocore's serializer and parser for it.
+#
+# Their code is still in today's botocore, but its model of SQS speaks JSON. ``NAMES`` has what that model no longer
+# says: the names of list elements, of maps and of their keys, as they were in botocore up to 1.29 (``service-2.json``
+# of 2012-11-05, ``locationName``). A test with a real old boto3 is under ``tests/clients``.
+
+
+ENTRIES = {
+    "AWSAccountIdList": "AWSAccountId",
+    "ActionNameList": "ActionName",
+    "AttributeNameList": "AttributeName",
+    "BatchResultErrorEntryList": "BatchResultErrorEntry",
+    "BinaryList": "BinaryListValue",
+    "ChangeMessageVisibilityBatchRequestEntryList": "ChangeMessageVisibilityBatchRequestEntry",
+    "ChangeMessageVisibilityBatchResultEntryList": "ChangeMessageVisibilityBatchResultEntry",
+    "DeleteMessageBatchRequestEntryList": "DeleteMessageBatchRequestEntry",
+    "DeleteMessageBatchResultEntryList": "DeleteMessageBatchResultEntry",
+    "ListMessageMoveTasksResultEntryList": "ListMessageMoveTasksResultEntry",
+    "MessageAttributeNameList": "MessageAttributeName",
+    "MessageList": "Message",
+    "MessageSystemAttributeList": "MessageSystemAttributeName",  # is younger than the last model that spoke Query
+    "QueueUrlList": "QueueUrl",
+    "SendMessageBatchRequestEntryList": "SendMessageBatchRequestEntry",
+    "SendMessageBatchResultEntryList": "SendMessageBatchResultEntry",
+    "StringList": "StringListValue",
+    "TagKeyList": "TagKey",
+}
+"""List → the name of its elements."""
+
+MAPS = {
+    "MessageBodyAttributeMap": ("MessageAttribute", "Name", "Value"),
+    "MessageBodySystemAttributeMap": ("MessageSystemAttribute", "Name", "Value"),
+    "MessageSystemAttributeMap": ("Attribute", "Name", "Value"),
+    "QueueAttributeMap": ("Attribute", "Name", "Value"),
+    "TagMap": ("Tag", "Key", "Value"),
+}
+"""Map → the names of its entries, their keys and their values."""
+
+
+@cache
+def old_model() -> ServiceModel:
+    file = Path(botocore.__file__).parent / "data" / "sqs" / "2012-11-05" / "service-2.json.gz"
+    model = json.loads(gzip.decompress(file.read_bytes()))
+    model["metadata"] |= {"protocol": "query", "protocols": ["query"]}
+    for operation in model["operations"].values():
+        if "output" in operation:
+            operation["output"]["resultWrapper"] = operation["output"]["shape"]
+    for name, shape in model["shapes"].items():
+        _rename(name, shape)
+    return ServiceModel(model, "sqs")
+
+
+def _rename(name: str, shape: dict[str, Any]) -> None:
+    if name in ENTRIES:
+        shape["member"]["locationName"] = ENTRIES[name]
+    if name in MAPS:
+        _, shape["key"]["locationName"], shape["value"]["locationName"] = MAPS[name]
+    for member in shape.get("members", {}).values():
+        if member["shape"] in MAPS:
+            member["locationName"] = MAPS[member["shape"]][0]
+        if member["shape"] in {"StringList", "BinaryList"}:
+            member["locationName"] = ENTRIES[member["shape"]]
+
+
+def form_of_request(action: str, members: dict[str, Any]) -> str:
+    """Return the form that the client sends."""
+    serialized = create_serializer("query", include_validation=False).serialize_to_request(
+        copy.deepcopy(members), old_model().operation_model(action)
+    )
+    return urlencode(serialized["body"])
+
+
+def understood_xml(action: str, reply: Any) -> dict[str, Any]:
+    """Return what the client gets from ``reply``; raises the exception that it would raise."""
+    operation = old_model().operation_model(action)
+    raw = {"status_code": reply.status, "headers": header_fields(reply), "body": reply.body}
+    parsed: dict[str, Any] = create_parser("query").parse(raw, operation.output_shape)
+    assert parsed.pop("ResponseMetadata")["RequestId"] == header_fields(reply)["x-amzn-RequestId"]
+    if reply.status >= 300:
+        raise ClientError(parsed, action)
+    return parsed
+
+
+# Members of requests that tests of errors have in common, here and with clients.
+
+
+LISTED = {"a": {"DataType": "String", "StringListValues": ["a"]}}
+"""Message attributes of a kind that is not offered."""
+
+MEMBERS: dict[str, dict[str, Any]] = {
+    "DeleteQueue": {},
+    "PurgeQueue": {},
+    "GetQueueAttributes": {},
+    "SetQueueAttributes": {"Attributes": {"DelaySeconds": "1"}},
+    "TagQueue": {"Tags": {"a": "b"}},
+    "UntagQueue": {"TagKeys": ["a"]},
+    "ListQueueTags": {},
+    "ListDeadLetterSourceQueues": {},
+    "AddPermission": {"Label": "a", "AWSAccountIds": ["111111111111"], "Actions": ["SendMessage"]},
+    "RemovePermission": {"Label": "a"},
+    "SendMessage": {"MessageBody": "x"},
+    "SendMessageBatch": {"Entries": [{"Id": "a", "MessageBody": "x"}]},
+    "ReceiveMessage": {},
+    "DeleteMessage": {"ReceiptHandle": "r"},
+    "DeleteMessageBatch": {"Entries": [{"Id": "a", "ReceiptHandle": "r"}]},
+    "ChangeMessageVisibility": {"ReceiptHandle": "r", "VisibilityTimeout": 1},
+    "ChangeMessageVisibilityBatch": {"Entries": [{"Id": "a", "ReceiptHandle": "r", "VisibilityTimeout": 1}]},
+}
+"""Actions on one queue → the least that they need beside it."""

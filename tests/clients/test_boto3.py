@@ -1,13 +1,16 @@
-"""A stock boto3 client does the whole job: every action, every typed exception, over a real socket."""
+"""A stock boto3 client, beside the whole job that python/sdk.py does: handles, filters, FIFO queues, pages, rules."""
 
 import base64
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.clients import boto
 from tests.clients.smq.raw import ask
 from veilmq.testing import RunningServer
 
@@ -25,29 +28,6 @@ def _counts(sqs: Any, url: str) -> tuple[int, int, int]:
 
 def _bodies(reply: Any) -> list[str]:
     return [message["Body"] for message in reply.get("Messages", [])]
-
-
-def test_create_send_receive_hide_extend_release_delete(sqs: Any, url: str, server: RunningServer) -> None:
-    sent = sqs.send_message(QueueUrl=url, MessageBody="hello")
-    assert sent["MD5OfMessageBody"] == hashlib.md5(b"hello", usedforsecurity=False).hexdigest()
-    (message,) = sqs.receive_message(QueueUrl=url, MessageSystemAttributeNames=["All"])["Messages"]
-    assert (message["Body"], message["MessageId"]) == ("hello", sent["MessageId"])
-    assert message["Attributes"]["ApproximateReceiveCount"] == "1"
-    assert _counts(sqs, url) == (0, 1, 0)
-    assert "Messages" not in sqs.receive_message(QueueUrl=url)
-    server.advance(29_000)
-    sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=30)
-    server.advance(29_999)
-    assert "Messages" not in sqs.receive_message(QueueUrl=url)
-    sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0)
-    (again,) = sqs.receive_message(QueueUrl=url, MessageSystemAttributeNames=["All"])["Messages"]
-    assert again["Attributes"]["ApproximateReceiveCount"] == "2"
-    first_ms = message["Attributes"]["ApproximateFirstReceiveTimestamp"]
-    assert again["Attributes"]["ApproximateFirstReceiveTimestamp"] == first_ms
-    sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])  # superseded: succeeds, does nothing
-    assert _counts(sqs, url) == (0, 1, 0)
-    sqs.delete_message(QueueUrl=url, ReceiptHandle=again["ReceiptHandle"])
-    assert _counts(sqs, url) == (0, 0, 0)
 
 
 def test_a_handle_in_the_alphabet_of_before_still_acts(sqs: Any, url: str, server: RunningServer) -> None:
@@ -68,37 +48,6 @@ def test_a_handle_in_the_alphabet_of_before_still_acts(sqs: Any, url: str, serve
     assert _counts(sqs, url) == (0, 0, 0)
     with pytest.raises(sqs.exceptions.ReceiptHandleIsInvalid):
         sqs.delete_message(QueueUrl=url, ReceiptHandle=old[0][:-1] + ("A" if old[0][-1] != "A" else "B"))
-
-
-def test_the_seeds_example_hidden_until_second_25(sqs: Any, server: RunningServer) -> None:
-    url = sqs.create_queue(QueueName="seed", Attributes={"VisibilityTimeout": "60"})["QueueUrl"]
-    sqs.send_message(QueueUrl=url, MessageBody="m")
-    (message,) = sqs.receive_message(QueueUrl=url)["Messages"]
-    server.advance(15_000)
-    sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=10)
-    server.advance(9_999)
-    assert _bodies(sqs.receive_message(QueueUrl=url)) == []
-    server.advance(1)
-    assert _bodies(sqs.receive_message(QueueUrl=url)) == ["m"]
-
-
-def test_batches_succeed_and_fail_entry_by_entry(sqs: Any, url: str) -> None:
-    entries = [{"Id": str(number), "MessageBody": f"m{number}"} for number in range(9)]
-    reply = sqs.send_message_batch(QueueUrl=url, Entries=[*entries, {"Id": "bad", "MessageBody": "\x00"}])
-    assert [each["Id"] for each in reply["Successful"]] == [str(number) for number in range(9)]
-    assert [(each["Id"], each["SenderFault"]) for each in reply["Failed"]] == [("bad", True)]
-    received = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10)["Messages"]
-    assert len(received) == 9
-    handles = [{"Id": str(place), "ReceiptHandle": each["ReceiptHandle"]} for place, each in enumerate(received)]
-    changes = [{**handle, "VisibilityTimeout": 0} for handle in handles[:3]]
-    changed = sqs.change_message_visibility_batch(
-        QueueUrl=url, Entries=[*changes, {"Id": "x", "ReceiptHandle": "nonsense", "VisibilityTimeout": 1}]
-    )
-    assert [each["Id"] for each in changed["Successful"]] == ["0", "1", "2"]
-    assert [each["Code"] for each in changed["Failed"]] == ["ReceiptHandleIsInvalid"]
-    deleted = sqs.delete_message_batch(QueueUrl=url, Entries=handles[3:])
-    assert len(deleted["Successful"]) == 6
-    assert _counts(sqs, url) == (3, 0, 0)
 
 
 def test_message_attributes_come_back_typed_and_filtered(sqs: Any, url: str) -> None:
@@ -125,102 +74,6 @@ def test_message_attributes_come_back_typed_and_filtered(sqs: Any, url: str) -> 
     assert set(message["MessageAttributes"]) == {"trace.id", "trace.span"}
 
 
-def test_queues_are_listed_by_pages_described_changed_purged_and_deleted(sqs: Any) -> None:
-    names = [f"page-{number}" for number in range(5)]
-    urls = [sqs.create_queue(QueueName=name)["QueueUrl"] for name in names]
-    pages = sqs.get_paginator("list_queues").paginate(
-        QueueNamePrefix="page-", PaginationConfig={"PageSize": 2, "MaxItems": 10}
-    )
-    assert [url for page in pages for url in page.get("QueueUrls", [])] == urls
-    assert sqs.get_queue_url(QueueName="page-3")["QueueUrl"] == urls[3]
-    sqs.set_queue_attributes(QueueUrl=urls[0], Attributes={"VisibilityTimeout": "5", "DelaySeconds": "2"})
-    found = sqs.get_queue_attributes(QueueUrl=urls[0], AttributeNames=["All"])["Attributes"]
-    assert (found["VisibilityTimeout"], found["DelaySeconds"]) == ("5", "2")
-    assert found["QueueArn"] == "arn:aws:sqs:us-east-1:000000000000:page-0"
-    sqs.send_message(QueueUrl=urls[1], MessageBody="x")
-    sqs.purge_queue(QueueUrl=urls[1])
-    assert _counts(sqs, urls[1]) == (0, 0, 0)
-    sqs.delete_queue(QueueUrl=urls[2])
-    with pytest.raises(sqs.exceptions.QueueDoesNotExist):
-        sqs.get_queue_url(QueueName="page-2")
-
-
-def test_setting_attributes_leaves_leases_in_flight_alone(sqs: Any, url: str, server: RunningServer) -> None:
-    sqs.send_message(QueueUrl=url, MessageBody="m")
-    sqs.receive_message(QueueUrl=url)
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "5"})
-    server.advance(29_999)
-    assert _bodies(sqs.receive_message(QueueUrl=url)) == []
-    server.advance(1)
-    assert _bodies(sqs.receive_message(QueueUrl=url)) == ["m"]
-    server.advance(5_000)
-    assert _bodies(sqs.receive_message(QueueUrl=url, VisibilityTimeout=100)) == ["m"]
-    server.advance(100_000)
-    assert _bodies(sqs.receive_message(QueueUrl=url)) == ["m"]  # the queue's own timeout again
-    server.advance(5_000)
-    assert _bodies(sqs.receive_message(QueueUrl=url)) == ["m"]
-
-
-def test_delays_of_message_and_queue(sqs: Any, url: str, server: RunningServer) -> None:
-    sqs.send_message(QueueUrl=url, MessageBody="later", DelaySeconds=900)
-    assert _counts(sqs, url) == (0, 0, 1)
-    server.advance(899_999)
-    assert _bodies(sqs.receive_message(QueueUrl=url)) == []
-    server.advance(1)
-    assert _bodies(sqs.receive_message(QueueUrl=url)) == ["later"]
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "10"})
-    sqs.send_message(QueueUrl=url, MessageBody="by the queue")
-    sqs.send_message(QueueUrl=url, MessageBody="at once", DelaySeconds=0)
-    assert _bodies(sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10)) == ["at once"]
-
-
-@pytest.mark.parametrize(
-    ("exception", "call"),
-    [
-        pytest.param("QueueDoesNotExist", lambda sqs, url: sqs.receive_message(QueueUrl=url + "-none"), id="by URL"),
-        pytest.param("QueueDoesNotExist", lambda sqs, url: sqs.get_queue_url(QueueName="none"), id="by name"),
-        (
-            "QueueNameExists",
-            lambda sqs, url: sqs.create_queue(QueueName="jobs", Attributes={"VisibilityTimeout": "31"}),
-        ),
-        ("EmptyBatchRequest", lambda sqs, url: sqs.send_message_batch(QueueUrl=url, Entries=[])),
-        (
-            "TooManyEntriesInBatchRequest",
-            lambda sqs, url: sqs.delete_message_batch(
-                QueueUrl=url, Entries=[{"Id": str(number), "ReceiptHandle": "r"} for number in range(11)]
-            ),
-        ),
-        (
-            "BatchEntryIdsNotDistinct",
-            lambda sqs, url: sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": "a", "MessageBody": "b"}] * 2),
-        ),
-        (
-            "InvalidBatchEntryId",
-            lambda sqs, url: sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": "a b", "MessageBody": "b"}]),
-        ),
-        (
-            "BatchRequestTooLong",
-            lambda sqs, url: sqs.send_message_batch(
-                QueueUrl=url, Entries=[{"Id": name, "MessageBody": "x" * 600_000} for name in "ab"]
-            ),
-        ),
-        ("InvalidMessageContents", lambda sqs, url: sqs.send_message(QueueUrl=url, MessageBody="\x01")),
-        ("ReceiptHandleIsInvalid", lambda sqs, url: sqs.delete_message(QueueUrl=url, ReceiptHandle="nonsense")),
-        ("InvalidAttributeName", lambda sqs, url: sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["Nope"])),
-        (
-            "InvalidAttributeValue",
-            lambda sqs, url: sqs.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "43201"}),
-        ),
-    ],
-)
-def test_typed_exceptions(sqs: Any, url: str, exception: str, call: Any) -> None:
-    with pytest.raises(getattr(sqs.exceptions, exception)) as caught:
-        call(sqs, url)
-    assert caught.value.response["Error"]["Message"]
-    assert 400 <= caught.value.response["ResponseMetadata"]["HTTPStatusCode"] < 500
-    assert caught.value.response["ResponseMetadata"]["RequestId"]
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -239,16 +92,6 @@ def test_invalid_values(sqs: Any, url: str, call: Any) -> None:
     assert caught.value.response["Error"]["Code"] == "InvalidParameterValue"
 
 
-def test_a_long_poll_gets_a_message_that_is_sent_while_it_waits(sqs: Any, url: str, server: RunningServer) -> None:
-    with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(sqs.receive_message, QueueUrl=url, WaitTimeSeconds=20)
-        while server.parked == 0:
-            assert not waiting.done(), "the poll ended before anything was sent"
-        assert server.parked == 1
-        sqs.send_message(QueueUrl=url, MessageBody="now")
-        assert _bodies(waiting.result(timeout=60)) == ["now"]
-
-
 def test_a_body_of_exactly_one_mebibyte_and_every_legal_character(sqs: Any, url: str) -> None:
     body = "x" * 1_048_576
     sqs.send_message(QueueUrl=url, MessageBody=body)
@@ -256,3 +99,189 @@ def test_a_body_of_exactly_one_mebibyte_and_every_legal_character(sqs: Any, url:
     odd = '\t\n\r \ud7ff\ue000\ufffd\U00010000\U0010ffff é 漢 "\\/'
     sqs.send_message(QueueUrl=url, MessageBody=odd)
     assert _bodies(sqs.receive_message(QueueUrl=url)) == [odd]
+
+
+# A stock boto3 client with a FIFO queue, and with what only such queues answer.
+
+
+@pytest.fixture
+def fifo(sqs: Any) -> str:
+    """The URL of a FIFO queue that takes equal bodies for one message."""
+    attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+    return str(sqs.create_queue(QueueName="jobs.fifo", Attributes=attributes)["QueueUrl"])
+
+
+def test_order_within_groups_and_a_group_that_waits(sqs: Any, fifo: str) -> None:
+    """As many of a group as there are, none while one is in flight, the others meanwhile."""
+    numbers = []
+    for body in ("a1", "a2", "b1", "a3"):
+        sent = sqs.send_message(QueueUrl=fifo, MessageBody=body, MessageGroupId=body[0])
+        numbers.append(sent["SequenceNumber"])
+    assert numbers == sorted(numbers)
+    assert {len(number) for number in numbers} == {20}
+    first = sqs.receive_message(QueueUrl=fifo, MaxNumberOfMessages=2, MessageSystemAttributeNames=["All"])
+    assert _bodies(first) == ["a1", "a2"]
+    attributes = first["Messages"][0]["Attributes"]
+    assert (attributes["MessageGroupId"], attributes["SequenceNumber"]) == ("a", numbers[0])
+    assert attributes["MessageDeduplicationId"] == hashlib.sha256(b"a1").hexdigest()
+    assert _bodies(sqs.receive_message(QueueUrl=fifo, MaxNumberOfMessages=10)) == ["b1"]
+    for message in first["Messages"]:
+        sqs.delete_message(QueueUrl=fifo, ReceiptHandle=message["ReceiptHandle"])
+    assert _bodies(sqs.receive_message(QueueUrl=fifo, MaxNumberOfMessages=10)) == ["a3"]
+
+
+@pytest.mark.parametrize("receive_again", [False, True], ids=["expired", "superseded"])
+def test_a_receipt_whose_time_is_over_does_nothing(
+    sqs: Any, fifo: str, server: RunningServer, *, receive_again: bool
+) -> None:
+    """It is refused, alone and in batches; the message stays."""
+    sqs.send_message(QueueUrl=fifo, MessageBody="m", MessageGroupId="g")
+    (received,) = sqs.receive_message(QueueUrl=fifo)["Messages"]
+    server.advance(30_000)
+    if receive_again:
+        assert _bodies(sqs.receive_message(QueueUrl=fifo, VisibilityTimeout=0)) == ["m"]
+    of = {"QueueUrl": fifo, "ReceiptHandle": received["ReceiptHandle"]}
+    entry = {"Id": "a", "ReceiptHandle": received["ReceiptHandle"]}
+    calls: list[Callable[[], object]] = [
+        lambda: sqs.delete_message(**of),
+        lambda: sqs.change_message_visibility(**of, VisibilityTimeout=9),
+    ]
+    for call in calls:
+        with pytest.raises(ClientError, match="Reason: The receipt handle has expired") as caught:
+            call()
+        assert caught.value.response["Error"]["Code"] == "InvalidParameterValue"
+    deleted = sqs.delete_message_batch(QueueUrl=fifo, Entries=[entry])
+    changed = sqs.change_message_visibility_batch(QueueUrl=fifo, Entries=[entry | {"VisibilityTimeout": 9}])
+    assert [each["Code"] for reply in (deleted, changed) for each in reply["Failed"]] == ["InvalidParameterValue"] * 2
+    assert _bodies(sqs.receive_message(QueueUrl=fifo)) == ["m"]
+
+
+def test_an_entry_with_a_delay_fails_alone(sqs: Any) -> None:
+    """The others are stored; one without a group or an id fails the whole batch."""
+    url = sqs.create_queue(QueueName="strict.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    whole = {"MessageBody": "m", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
+    for lacking in ("MessageGroupId", "MessageDeduplicationId"):
+        entry = {name: value for name, value in whole.items() if name != lacking}
+        with pytest.raises(ClientError, match=lacking):
+            sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": "good", **whole}, {"Id": "bad", **entry}])
+    entries = [
+        {"Id": "good", **whole},
+        {"Id": "delay", **whole, "DelaySeconds": 1},
+        {"Id": "zero", **whole, "MessageDeduplicationId": "e", "DelaySeconds": 0},
+    ]
+    reply = sqs.send_message_batch(QueueUrl=url, Entries=entries)
+    assert [each["Id"] for each in reply["Successful"]] == ["good", "zero"]
+    assert {each["Id"]: each["Code"] for each in reply["Failed"]} == {"delay": "InvalidParameterValue"}
+
+
+def test_the_id_of_a_dead_letter_is_its_deduplication_id(sqs: Any, fifo: str) -> None:
+    """Also where its sender gave none; its group and its id stay."""
+    dead = sqs.create_queue(QueueName="dead.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
+    sqs.set_queue_attributes(QueueUrl=fifo, Attributes={"RedrivePolicy": policy})
+    sent = [
+        sqs.send_message(QueueUrl=fifo, MessageBody="a", MessageGroupId="g", MessageDeduplicationId="d"),
+        sqs.send_message(QueueUrl=fifo, MessageBody="b", MessageGroupId="g"),
+    ]
+    asked = {"MaxNumberOfMessages": 10, "VisibilityTimeout": 0, "MessageSystemAttributeNames": ["All"]}
+    alive = sqs.receive_message(QueueUrl=fifo, **asked)["Messages"]
+    given = [message["Attributes"]["MessageDeduplicationId"] for message in alive]
+    assert given == ["d", hashlib.sha256(b"b").hexdigest()]
+    assert _bodies(sqs.receive_message(QueueUrl=fifo, **asked)) == []
+    letters = sqs.receive_message(QueueUrl=dead, **asked)["Messages"]
+    assert [message["MessageId"] for message in letters] == [each["MessageId"] for each in sent]
+    for message in letters:
+        assert message["Attributes"]["MessageDeduplicationId"] == message["MessageId"]
+        assert message["Attributes"]["MessageGroupId"] == "g"
+
+
+def test_a_message_of_a_group_in_a_standard_queue(sqs: Any, url: str) -> None:
+    """Keeps it, and has no place in an order; a deduplication id is refused."""
+    sent = sqs.send_message(QueueUrl=url, MessageBody="m", MessageGroupId="tenant")
+    assert "SequenceNumber" not in sent
+    (message,) = sqs.receive_message(QueueUrl=url, MessageSystemAttributeNames=["All"])["Messages"]
+    assert message["Attributes"]["MessageGroupId"] == "tenant"
+    assert not {"SequenceNumber", "MessageDeduplicationId"} & set(message["Attributes"])
+    with pytest.raises(ClientError, match="not valid for this queue type"):
+        sqs.send_message(QueueUrl=url, MessageBody="m", MessageDeduplicationId="d")
+
+
+# Pages that a stock boto3 client turns, also those of a server that was started again.
+
+
+def test_a_token_outlives_a_restart_and_no_other_listing_takes_it(tmp_path: Path) -> None:
+    """It is made with a key of the store, over what was listed."""
+    with RunningServer(data=tmp_path / "data") as server:
+        sqs = boto.client(server.endpoint)
+        for name in ("a1", "a2", "a3"):
+            sqs.create_queue(QueueName=name)
+        page = sqs.list_queues(QueueNamePrefix="a", MaxResults=2)
+        assert len(page["QueueUrls"]) == 2
+    with RunningServer(data=tmp_path / "data") as server:
+        sqs = boto.client(server.endpoint)
+        rest = sqs.list_queues(QueueNamePrefix="a", MaxResults=2, NextToken=page["NextToken"])
+        assert [url.rpartition("/")[2] for url in rest["QueueUrls"]] == ["a3"]
+        assert "NextToken" not in rest
+        with pytest.raises(ClientError, match="Invalid or expired next token"):
+            sqs.list_queues(QueueNamePrefix="b", MaxResults=2, NextToken=page["NextToken"])
+
+
+def test_the_sources_of_a_dead_letter_queue_are_listed_by_pages(sqs: Any, url: str) -> None:
+    """By the client's own paginator."""
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = f'{{"deadLetterTargetArn":"{arn}","maxReceiveCount":"5"}}'
+    sources = [
+        sqs.create_queue(QueueName=f"source-{number}", Attributes={"RedrivePolicy": policy})["QueueUrl"]
+        for number in range(3)
+    ]
+    assert sqs.list_dead_letter_source_queues(QueueUrl=sources[0])["queueUrls"] == []
+    pages = sqs.get_paginator("list_dead_letter_source_queues").paginate(QueueUrl=url, PaginationConfig={"PageSize": 2})
+    assert [page["queueUrls"] for page in pages] == [sources[:2], sources[2:]]
+
+
+# A stock boto3 client of queues that have visibility rules.
+
+
+CLASSES = [{"name": "short", "visibility_timeout_s": 5}, {"name": "long", "visibility_timeout_s": 60}]
+RULES = json.dumps({"version": 1, "classes": CLASSES, "keys": {"mail": 0}, "default": 1})
+
+
+def send(sqs: Any, url: str, *kinds: str, **more: str) -> None:
+    for kind in kinds:
+        attributes = {"Type": {"DataType": "String", "StringValue": kind}}
+        more_of_it = {**more, "MessageDeduplicationId": kind} if more else {}
+        sqs.send_message(QueueUrl=url, MessageBody=kind, MessageAttributes=attributes, **more_of_it)
+
+
+def arrivals(sqs: Any, url: str, server: RunningServer, *waits_s: int, **more: int) -> list[str]:
+    """Receive now and after each wait; return the bodies of each answer, in a word."""
+    got = []
+    for wait_s in (0, *waits_s):
+        server.advance(wait_s * 1_000)
+        answer = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, **more)
+        got.append(" ".join(message["Body"] for message in answer.get("Messages", [])))
+    return got
+
+
+def test_each_message_is_hidden_for_the_timeout_of_its_kind_and_longer_when_it_comes_back(
+    sqs: Any, server: RunningServer
+) -> None:
+    """To the second; what a receive names itself goes before the rules."""
+    url = sqs.create_queue(QueueName="ruled", Attributes={"VeilmqVisibilityRules": RULES})["QueueUrl"]
+    send(sqs, url, "mail", "video")
+    assert arrivals(sqs, url, server, 4, 1, 54, 1, 4, 1) == ["mail video", "", "mail", "", "video", "", "mail"]
+    server.advance(60_000)
+    assert arrivals(sqs, url, server, 6, 1, VisibilityTimeout=7) == ["video mail", "", "mail video"]
+
+
+def test_what_is_no_routing_table_is_refused(sqs: Any, url: str) -> None:
+    """With what is wrong; rules that were set are shown, and taken away with empty text."""
+    name = "VeilmqVisibilityRules"
+    wrong = json.dumps({"version": 1, "classes": CLASSES[::-1], "default": 0})
+    with pytest.raises(ClientError, match="rising order") as refused:
+        sqs.set_queue_attributes(QueueUrl=url, Attributes={name: wrong})
+    assert refused.value.response["Error"]["Code"].rpartition(".")[2] == "InvalidAttributeValue"
+    for text, shown in ((RULES, {name: RULES}), ("", {})):
+        sqs.set_queue_attributes(QueueUrl=url, Attributes={name: text})
+        assert sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name]).get("Attributes", {}) == shown

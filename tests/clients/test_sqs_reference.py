@@ -12,10 +12,18 @@ from typing import Any
 
 import pytest
 
-from tests.clients.sqs_attributes import ATTRIBUTES
-from tests.clients.sqs_everywhere import ANYWHERE, CLOCK_AHEAD_S, ENDED, QUERY, SIGNED, posted
-from tests.clients.sqs_provocations import ENTRY_ERRORS, ERRORS
-from tests.clients.sqs_stage import Stage
+from tests.clients.sqs_reference import (
+    ANYWHERE,
+    ATTRIBUTES,
+    CLOCK_AHEAD_S,
+    ENDED,
+    ENTRY_ERRORS,
+    ERRORS,
+    QUERY,
+    SIGNED,
+    Stage,
+    posted,
+)
 from tests.server.keys import REGION, TEXT, written
 from tests.store.postgres_host import emptied, making_database, prepare
 from veilmq.testing import RunningServer
@@ -47,21 +55,18 @@ def new_place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def stage(new_place: Place) -> Iterator[Stage]:
-    """One server for all rows."""
     with RunningServer(**new_place()) as server, Stage(server) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def narrow(new_place: Place) -> Iterator[Stage]:
-    """A server on which one message in flight is all."""
     with RunningServer(in_flight_max=1, **new_place()) as server, Stage(server) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def signed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The endpoint of a server that knows its callers' keys, one of which has ended."""
     keys = written(tmp_path_factory.mktemp("keys") / "keys.toml", TEXT.replace("2100-01-01T00:00:00Z", ENDED))
     with RunningServer(credentials=keys, region=REGION, wall_s=lambda: time.time() + CLOCK_AHEAD_S) as server:
         yield server.endpoint
@@ -91,13 +96,11 @@ def test_each_error_of_the_entries_of_each_batch(row: tuple[str, str], stage: St
 
 @pytest.mark.parametrize("name", ANYWHERE)
 def test_each_error_of_every_action(name: str, stage: Stage) -> None:
-    """Whatever the action."""
     assert ANYWHERE[name](stage).error == name
 
 
 @pytest.mark.parametrize("name", QUERY)
 def test_each_error_of_every_action_in_query(name: str, stage: Stage) -> None:
-    """In a document with its code."""
     status, document = posted(stage, QUERY[name])
     assert status == BY_NAME[name].status
     assert f"<Code>{BY_NAME[name].query}</Code>" in document
@@ -110,7 +113,6 @@ def test_each_error_of_signatures(name: str, signed: str) -> None:
 
 
 def test_a_store_that_is_full(tmp_path: Path) -> None:
-    """Is a service that is unavailable."""
     with RunningServer(data=tmp_path / "data", free_space_reserve_bytes=1 << 50) as server, Stage(server) as stage:
         reply = stage.ask("CreateQueue", QueueName="a")
     assert (reply.error, reply.status) == ("ServiceUnavailableException", 503)

@@ -113,20 +113,6 @@ def test_a_place_that_it_frees_is_given_to_the_next_receive(sqs: Any) -> None:
     assert [each["Body"] for each in sqs.receive_message(QueueUrl=url)["Messages"]] == ["next"]
 
 
-def test_fifo_queues_are_fenced_all_the_same(sqs: Any) -> None:
-    url = sqs.create_queue(
-        QueueName="jobs.fifo", Attributes={"FifoQueue": "true", "ContentBasedDeduplication": "true"}
-    )["QueueUrl"]
-    sqs.send_message(QueueUrl=url, MessageBody="a", MessageGroupId="g")
-    (first,) = sqs.receive_message(QueueUrl=url, VisibilityTimeout=0)["Messages"]
-    sqs.receive_message(QueueUrl=url)
-    for act in (DELETES["json"], RELEASES["json"]):
-        with pytest.raises(sqs.exceptions.ClientError, match="has expired") as refused:
-            act(sqs, url, first["ReceiptHandle"])
-        assert refused.value.response["Error"]["Code"] == "InvalidParameterValue"
-    assert counts(sqs, url) == (0, 1)
-
-
 def test_smq_is_fenced_all_the_same(server: RunningServer, sqs: Any, url: str) -> None:
     ((first, second),) = received_twice(sqs, url)
     target = f"/queues/jobs/messages?ReceiptHandle={first}"

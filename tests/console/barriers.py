@@ -1,9 +1,10 @@
-"""What keeps people out of a page, as axe finds it: contrast, names that are missing, order, roles."""
+"""What a browser says of a page: barriers, what the keyboard reaches, errors and requests elsewhere."""
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from playwright.sync_api import Page
+from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page, Request, Response
 
 from tests.conftest import need
 
@@ -24,3 +25,99 @@ def barriers(page: Page) -> list[str]:
 
 def _where(node: dict[str, Any]) -> str:
     return f"{' '.join(map(str, node['target']))}: {node['failureSummary']}"
+
+
+# Uses a page without a mouse: tabs to what has a role and a name, and sees that the focus shows it.
+
+
+STEPS_MAX = 200
+_IS_FOCUSED = "element => element === document.activeElement"
+_LOOK = """target => {
+    const focused = document.activeElement;
+    const style = getComputedStyle(focused);
+    const shows = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0;
+    return [focused === target, shows ? null : focused.outerHTML.slice(0, 200)];
+}"""
+
+
+class Keyboard:
+    """The keys of one page. ``unseen`` has what had the focus and did not show it."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self.unseen: list[str] = []
+
+    def go_to(self, target: Locator) -> None:
+        """Press Tab until ``target`` has the focus; fails when it never has."""
+        if target.evaluate(_IS_FOCUSED):
+            return
+        if not self._step_to(target, "Tab", STEPS_MAX):
+            raise AssertionError(f"Tab does not lead to {target}")
+
+    def press(self, target: Locator, key: str = "Enter") -> None:
+        """Go to ``target`` and press ``key``."""
+        self.go_to(target)
+        self._page.keyboard.press(key)
+
+    def choose(self, radio: Locator) -> None:
+        """Go to the group of ``radio``, and with the arrows to it."""
+        group = self._page.locator(f"input[type=radio][name='{radio.get_attribute('name')}']")
+        chosen = group.and_(self._page.locator(":checked"))
+        self.go_to(chosen if chosen.count() else group.first)
+        if not radio.is_checked() and not self._step_to(radio, "ArrowDown", group.count()):
+            raise AssertionError(f"the arrows do not lead to {radio}")
+
+    def write(self, target: Locator, text: str) -> None:
+        """Go to the field ``target`` and write ``text`` in the place of what stands there."""
+        self.go_to(target)
+        self._page.keyboard.press("ControlOrMeta+A")
+        self._page.keyboard.type(text)
+
+    def _step_to(self, target: Locator, key: str, steps_max: int) -> bool:
+        """Press ``key`` until ``target`` has the focus; return whether it has."""
+        element = target.element_handle()
+        for _ in range(steps_max):
+            self._page.keyboard.press(key)
+            is_there, unseen = self._page.evaluate(_LOOK, element)
+            if unseen is not None:
+                self.unseen.append(unseen)
+            if is_there:
+                return True
+        return False
+
+
+# Looks on while a page is used, and remembers what no page of ours may do.
+#
+# Those are: an error in a script, a breach of the Content-Security-Policy, a request to another host, an answer of
+# 500 or more, a file of the page that is not there. What the server refuses in words (4xx to a form or an address) is
+# no fault.
+
+
+_REFUSED = "Failed to load resource: the server responded with a status of 4"
+_FORMS = {"document", "fetch", "xhr", "eventsource"}
+
+
+class Watch:
+    """The faults of one browser context, which is told of at ``origin`` alone."""
+
+    def __init__(self, context: BrowserContext, *, origin: str) -> None:
+        self.faults: list[str] = []
+        self._host = urlsplit(origin).netloc
+        context.on("console", self._said)
+        context.on("weberror", lambda error: self.faults.append(f"uncaught: {error.error}"))
+        context.on("request", self._asked)
+        context.on("response", self._answered)
+
+    def _said(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"} and not message.text.startswith(_REFUSED):
+            self.faults.append(f"console {message.type}: {message.text} ({message.location})")
+
+    def _asked(self, request: Request) -> None:
+        address = urlsplit(request.url)
+        if address.scheme not in {"about", "data", "blob"} and address.netloc != self._host:
+            self.faults.append(f"another host was asked: {request.url}")
+
+    def _answered(self, response: Response) -> None:
+        kind = response.request.resource_type
+        if response.status >= 500 or (response.status >= 400 and kind not in _FORMS):
+            self.faults.append(f"{response.status} for {kind} {response.url}")

@@ -12,9 +12,9 @@ import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from tests.conftest import need
+from tests.console.barriers import Watch
 from tests.console.chromium import chromium
 from tests.console.visitor import Visitor
-from tests.console.watch import Watch
 from veilmq.testing import RunningServer
 
 PATIENCE_MS = 60_000

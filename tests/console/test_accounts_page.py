@@ -20,11 +20,7 @@ POLICY = {
             "Action": ["sqs:SendMessage", "sqs:GetQueueAttributes"],
             "Condition": {"IpAddress": {"aws:SourceIp": ["127.0.0.0/8"]}},
         },
-        {
-            "Effect": "Deny",
-            "Principal": {"AWS": f"arn:aws:iam::{OWNER}:user/carol"},
-            "Action": "sqs:PurgeQueue",
-        },
+        {"Effect": "Deny", "Principal": {"AWS": f"arn:aws:iam::{OWNER}:user/carol"}, "Action": "sqs:PurgeQueue"},
     ],
 }
 ENDED = """
@@ -38,7 +34,6 @@ expires = 2001-01-01T00:00:00Z
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server with two accounts, one of which has a queue that the other may send to."""
     path = written(tmp_path_factory.mktemp("keys") / "credentials.toml", TEXT + ENDED)
     with RunningServer(credentials=path, account=OWNER, region=REGION) as running:
         sqs = client(running)

@@ -7,8 +7,7 @@ from html import unescape
 import pytest
 import urllib3
 
-from tests.console.forms import form_of
-from tests.console.visitor import Visitor
+from tests.console.visitor import Visitor, form_of
 from tests.server.keys import FRIEND, OWNER, SECRETS, client, written
 from veilmq.testing import RunningServer
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.console.forms import form_of
-from tests.console.visitor import Seen, Visitor
+from tests.console.visitor import Seen, Visitor, form_of
 from veilmq.client import HttpQueueClient
 from veilmq.client.api import Claims, Publications
 from veilmq.testing import RunningServer

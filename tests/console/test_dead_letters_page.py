@@ -19,12 +19,10 @@ SCRIPT = "<script>alert(1)</script>"
 
 
 def at(queue: str, account: str = ACCOUNT) -> str:
-    """Return the address of the dead letters of a queue."""
     return f"/console/queues/{account}/{queue}/dead-letters"
 
 
 def failed(server: RunningServer, count: int, *, name: str = "orders") -> tuple[RunningQueue, RunningQueue]:
-    """Return a queue and its dead-letter queue, with so many dead letters."""
     dead = server.queue(f"{name}-dead")
     queue = server.queue(name, dead_letter_queue=f"{name}-dead", receives_max=1)
     sqs = boto.client(server.endpoint)
@@ -198,5 +196,4 @@ def test_whoever_may_only_see_starts_nothing(tmp_path: Path) -> None:
 
 
 def attribute(sqs: Any, url: str, name: str) -> str:
-    """Return one attribute of a queue."""
     return str(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])

@@ -48,7 +48,6 @@ class Watching:
             yield from (line.decode() for line in lines)
 
     def next(self, event: str) -> dict[str, Any]:
-        """Return the data of the next event of that name."""
         for line in self._lines:
             if line == f"event: {event}":
                 told: dict[str, Any] = msgspec.json.decode(next(self._lines).removeprefix("data: "))
@@ -77,7 +76,6 @@ def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]
 
 @pytest.fixture
 def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
-    """A client of it."""
     with HttpQueueClient(server.endpoint) as queues:
         yield queues
 

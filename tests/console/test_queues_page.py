@@ -32,13 +32,11 @@ def many() -> Iterator[RunningServer]:
 
 @pytest.fixture
 def visitor(many: RunningServer) -> Iterator[Visitor]:
-    """Somebody at its console."""
     with Visitor(many) as someone:
         yield someone
 
 
 def names(seen: Seen) -> list[str]:
-    """Return which queues a list shows."""
     return re.findall(r'<tr data-queue="([^"]*)">', seen.html)
 
 

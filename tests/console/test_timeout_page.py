@@ -41,13 +41,11 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 
 def timeout_s(server: RunningServer) -> int:
-    """Return the timeout of the queue."""
     with HttpQueueClient(server.endpoint) as queues:
         return queues.show("jobs").settings.visibility_timeout_s
 
 
 def apply(server: RunningServer, recommended_s: str = "75") -> Seen:
-    """Press the button."""
     with Visitor(server) as visitor:
         return visitor.post(QUEUE, at="/console/queues/new", recommended_s=recommended_s)
 

@@ -41,7 +41,6 @@ def spin(body: str, ctx: Context) -> None:
 
 
 def stop_when_told(body: str, ctx: Context) -> None:
-    """Work until told to stop."""
     while True:
         ctx.check()
 

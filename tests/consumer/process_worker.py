@@ -11,6 +11,5 @@ app = Consumer("work", endpoint=os.environ.get("VEILMQ_ENDPOINT", "http://127.0.
 
 @app.handler(pool="process", concurrency=1, wait="1s")
 def work(body: str) -> None:
-    """Report."""
     sys.stdout.write(json.dumps({"event": "begun", "body": body, "process": os.getpid()}) + "\n")
     sys.stdout.flush()

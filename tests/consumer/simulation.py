@@ -1,25 +1,256 @@
-"""A consumer of many long-running handlers for hours on end, in virtual time: what a policy costs and what it loses.
+"""A consumer and a real server on one clock: a day passes for both in as long as their threads need.
 
-The table, the renewer and the policy are the real ones. Around them: handlers that take 1 s to 3 h (log-uniform),
-as many in work as were asked for, all the time; a queue that knows until when each message is hidden, and has another
-consumer waiting for it, so that a message which becomes visible is a duplicate at once; a network whose calls take
-time, and faults by plan. ``tests/proofs/test_leases.py`` runs it.
+The consumer's clock is moved from one instant at which its renewer wants to wake to the next, and takes the server's
+along. What they do at an instant is real: threads, sockets, requests. Event loops are not on that clock: a handler ends
+when the test lets it.
 """
 
+import asyncio
 import heapq
 import math
 import random
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
-from tests.consumer.lease_play import BUSY, GONE, message
-from veilmq.client.messages import ClientError, Unreachable
-from veilmq.consumer.leases import Lease, LeaseTable
+from tests.consumer.workbench import Workbench
+from veilmq.client import HttpQueueClient, QueueClient, SigningKey
+from veilmq.client.messages import ClientError, Hidden, ReceivedMessage, Unreachable
+from veilmq.consumer import Consumer, Running
+from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, Subscription, Watcher
 from veilmq.consumer.renewal_policies import RenewalPolicy
 from veilmq.consumer.renewer import Renewer
 from veilmq.core.commands import VisibilityChange
-from veilmq.testing import SteppedClock
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.settings import SettingValue
+from veilmq.testing import RunningQueue, RunningServer, SeenMessage, SteppedClock
+
+
+class OneClock(SteppedClock):
+    """The consumer's clock, which moves that of a server."""
+
+    def __init__(self, server: RunningServer) -> None:
+        super().__init__()
+        self._server = server
+        self._begun_ms = server.clock.now_ms()
+        self._moving = threading.Lock()
+
+    def advance(self, duration_s: float) -> None:
+        """Move by ``duration_s``, after whoever moves it already."""
+        with self._moving:
+            super().advance(duration_s)
+
+    def set(self, at_s: float) -> None:
+        """Bring the server to ``at_s``, then whoever sleeps here."""
+        self._server.advance(max(0, self._begun_ms + round(at_s * SECOND_MS) - self._server.clock.now_ms()))
+        super().set(at_s)
+
+
+class TimedBench(Workbench):
+    """A workbench on one clock."""
+
+    def __init__(self, server: RunningServer, client: QueueClient) -> None:
+        """Made by ``timed_bench``."""
+        super().__init__(server, client)
+        self.clock = OneClock(server)
+
+    def consumer(self, queue: str, *, grace: str = "1s", **settings: SettingValue) -> Consumer:
+        """Return a consumer of ``queue``, which is made with these settings or is there."""
+        self.queue(queue, **settings)
+        return Consumer(queue, endpoint=self.server.endpoint, grace=grace, clock=self.clock)
+
+    def queue(self, name: str, **settings: SettingValue) -> RunningQueue:
+        return self.server.queue(name, **settings)
+
+    async def elapse(self, seconds: float) -> None:
+        """Let the time pass, while the event loop goes on."""
+        await asyncio.to_thread(self.clock.advance, seconds)
+
+    async def eventually(self, condition: Callable[[], object]) -> None:
+        """Let the time pass, a second at a time, until ``condition`` holds.
+
+        For what comes when a poll next asks: polls are answered beside the clock, and the one that would have met the
+        instant may have asked just before it.
+        """
+        while not condition():
+            await self.elapse(1)
+
+    async def guard(self, queue: str, seconds: float, *, every: float = 5) -> None:
+        """Let the time pass, with a competitor who looks for messages at each step and must find none."""
+        for _ in range(round(seconds / every)):
+            await self.elapse(every)
+            assert self.rivals(queue) == [], "a message that somebody works on was given to another"
+
+    def rivals(self, queue: str) -> list[str]:
+        """Return the bodies of what another consumer gets now."""
+        return [message.body for message in self.client.receive(queue, count=10, wait_s=0)]
+
+    def left_s(self, messages: list[SeenMessage]) -> list[float]:
+        """Return for how many seconds each of ``messages`` is still hidden."""
+        now_ms = self.server.clock.now_ms()
+        return [((message.visible_at_ms or now_ms) - now_ms) / SECOND_MS for message in messages]
+
+    async def stop(self, running: Running) -> None:
+        """Stop ``running``; its parked polls are answered by letting the time pass for which they wait."""
+        stopping = asyncio.create_task(running.stop())
+        while not stopping.done():
+            if self.server.parked:
+                await self.elapse(1)
+            await asyncio.sleep(0)
+        await stopping
+
+
+@contextmanager
+def timed_bench(key: SigningKey | None = None, **settings: Any) -> Iterator[TimedBench]:
+    """Give a workbench with a server of its own, which has these settings; its client signs with ``key``."""
+    with RunningServer(**settings) as server, HttpQueueClient(server.endpoint, key=key) as client:
+        yield TimedBench(server, client)
+
+
+# Leases in virtual time, against a queue that plays a script: no thread, no socket, every instant chosen.
+#
+# ``Play`` stands for the process: it moves the clock to what is due next, as the renewer's thread would, as late as
+# it is told. ``ScriptedQueue`` is the other side: it notes what it was asked, takes its time and answers what the
+# script says.
+
+
+BUSY = ClientError("ServiceUnavailable", "Later.", 503)
+THROTTLED = ClientError("ThrottlingException", "Rate exceeded.", 400)
+FORBIDDEN_FOR_NOW = ClientError("RequestThrottled", "Request is throttled.", 403)
+GONE = ClientError(
+    "InvalidParameterValueException", "Message does not exist or is not available for visibility timeout change.", 400
+)
+INVALID = ClientError("ReceiptHandleIsInvalid", "The input receipt handle is invalid.", 404)
+BEYOND = ClientError(
+    "InvalidParameterValue", "Total VisibilityTimeout for the message is beyond the limit [43200 seconds]", 400
+)
+CUT_OFF = Unreachable("http://queue", "connection reset by peer")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one call gets: ``error`` for the whole of it, or for its entries by receipt, after ``takes_s`` seconds."""
+
+    error: ClientError | Unreachable | None = None
+    entries: Mapping[str, ClientError | Hidden] = field(default_factory=dict)
+    takes_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one call asked for: (receipt, seconds) of each entry."""
+
+    at_s: float
+    entries: tuple[tuple[str, int], ...]
+
+
+class ScriptedQueue:
+    """``VisibilityChanger``: plays ``script`` answer by answer, then says yes after ``usual_s``."""
+
+    def __init__(self, clock: SteppedClock, *, usual_s: float = 0.0) -> None:
+        self.calls: list[Call] = []
+        self.script: list[Answer] = []
+        self._clock = clock
+        self._usual_s = usual_s
+
+    def change_visibility_batch(
+        self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
+    ) -> list[ClientError | Hidden | None]:
+        """Answer as the script says; a call that takes longer than ``patience_s`` is given up then."""
+        self.calls.append(Call(self._clock.now_s(), tuple((change.receipt, change.timeout_s) for change in changes)))
+        answer = self.script.pop(0) if self.script else Answer(takes_s=self._usual_s)
+        assert patience_s is not None
+        self._clock.set(self._clock.now_s() + min(answer.takes_s, patience_s))
+        if answer.takes_s > patience_s:
+            raise Unreachable("http://queue", "no answer in time")
+        if answer.error is not None:
+            raise answer.error
+        return [answer.entries.get(change.receipt) for change in changes]
+
+    @property
+    def asked(self) -> list[tuple[float, int]]:
+        """Return (instant, seconds) of every entry of every call, in order."""
+        return [(round(call.at_s, 7), for_s) for call in self.calls for _, for_s in call.entries]
+
+
+class Play(Watcher):
+    """A lease table, its renewer and what the watcher was told: ``news`` holds (instant, receipt, state)."""
+
+    def __init__(
+        self,
+        policy: RenewalPolicy,
+        *,
+        fifo: bool = False,
+        strict: bool = False,
+        cap_s: float | None = None,
+        jitter: float = 0.0,
+        usual_s: float = 0.0,
+    ) -> None:
+        """``jitter`` is what every draw gives; answers take ``usual_s``."""
+        self.clock = SteppedClock()
+        self.queue = ScriptedQueue(self.clock, usual_s=usual_s)
+        self.news: list[tuple[float, str, LeaseState]] = []
+        self.warnings: list[tuple[float, str, float]] = []
+        self.table = LeaseTable(self.clock, watcher=self, draw=lambda: jitter)
+        self.renewer = Renewer(self.table, self.queue, calls_max=1)
+        self.subscription: Subscription = self.table.subscribe("orders", policy, fifo=fifo, strict=strict, cap_s=cap_s)
+
+    def changed(self, lease: Lease, state: LeaseState) -> None:
+        self.news.append((round(self.clock.now_s(), 7), lease.message.receipt, state))
+
+    def ending(self, lease: Lease, left_s: float) -> None:
+        self.warnings.append((round(self.clock.now_s(), 7), lease.message.receipt, left_s))
+
+    def take(self, *receipts: str, timeout_s: int, received_at_s: float | None = None) -> list[Lease]:
+        at_s = self.clock.now_s() if received_at_s is None else received_at_s
+        leases = self.table.take(
+            self.subscription,
+            [message(receipt) for receipt in receipts or ("r",)],
+            requested_at_s=at_s,
+            answered_at_s=at_s,
+            timeout_s=timeout_s,
+        )
+        for lease in leases:
+            self.table.start(lease)
+        return leases
+
+    def until(self, at_s: float, *, late_s: float = 0.0) -> None:
+        """Go to ``at_s``, renewing what is due on the way; each time the thread wakes ``late_s`` too late."""
+        clock = self.clock
+        while (due_s := self.table.next_due_s()) is not None and max(due_s, clock.now_s()) + late_s <= at_s:
+            clock.set(max(due_s, clock.now_s()) + late_s)
+            self.renewer.run_due()
+        clock.set(max(at_s, clock.now_s()))
+
+    def jump(self, at_s: float) -> None:
+        """Go to ``at_s`` at one stroke, as after a stop of the whole process, and renew what is due then."""
+        self.clock.set(at_s)
+        self.renewer.run_due()
+
+
+def message(receipt: str) -> ReceivedMessage:
+    """Return a message that was received with ``receipt``."""
+    return ReceivedMessage(
+        id=f"id of {receipt}",
+        receipt=receipt,
+        body="",
+        attributes={},
+        sent_at_ms=0,
+        first_received_at_ms=0,
+        receive_count=1,
+    )
+
+
+# A consumer of many long-running handlers for hours on end, in virtual time: what a policy costs and what it loses.
+#
+# The table, the renewer and the policy are the real ones. Around them: handlers that take 1 s to 3 h (log-uniform),
+# as many in work as were asked for, all the time; a queue that knows until when each message is hidden, and has
+# another consumer waiting for it, so that a message which becomes visible is a duplicate at once; a network whose
+# calls take time, and faults by plan. ``tests/proofs/test_leases.py`` runs it.
+
 
 SHORTEST_S, LONGEST_S = 1.0, 10_800.0
 QUEUE_TIMEOUT_S = 30
@@ -63,7 +294,6 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """Calls as a share of those of NServiceBus for the same load."""
         return self.calls / max(1, self.calls_of_nservicebus)
 
 

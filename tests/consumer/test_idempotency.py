@@ -1,8 +1,11 @@
 """Handlers with records: work that was done is not done again, work that is being done is left to whoever does it."""
 
 import asyncio
+import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ import pytest
 from tests.consumer.workbench import WAIT, WAIT_MS, Workbench, until, workbench
 from veilmq.client import NewMessage, ReceivedMessage
 from veilmq.consumer import Backoff, Batch, ByKey, ByMessageId, Consumer, Fixed, InFile, InMemory, Running
-from veilmq.consumer.records import Begun, Standing
+from veilmq.consumer.records import Begun, RecordStore, Standing
 from veilmq.consumer.renewal_policies import LeaseTerms
 from veilmq.testing import SteppedClock, faults
 
@@ -30,7 +33,6 @@ class Watched(InMemory):
     """A store that a test looks at, and puts obstacles in the way of."""
 
     def __init__(self) -> None:
-        """Stand still, and let everybody through."""
         self.clock = SteppedClock()
         super().__init__(self.clock)
         self.extended = 0
@@ -42,21 +44,18 @@ class Watched(InMemory):
         self.fails: set[str] = set()
 
     def begin(self, key: str, *, owner: str, for_s: float) -> Begun:
-        """Wait for the gate."""
         self._fail("begin")
         self.asked.set()
         self.gate.wait()
         return super().begin(key, owner=owner, for_s=for_s)
 
     def extend(self, key: str, *, owner: str, for_s: float) -> bool:
-        """Count."""
         self.extended += 1
         self._fail("extend")
         self.extensions.wait()
         return super().extend(key, owner=owner, for_s=for_s)
 
     def finish(self, key: str, *, for_s: float) -> None:
-        """Fail if told to."""
         self._fail("finish")
         super().finish(key, for_s=for_s)
 
@@ -67,14 +66,12 @@ class Watched(InMemory):
 
 @pytest.fixture
 def bench() -> Iterator[Workbench]:
-    """Give a server."""
     with workbench() as made:
         yield made
 
 
 @pytest.fixture
 def store() -> Watched:
-    """Give an empty store."""
     return Watched()
 
 
@@ -83,7 +80,7 @@ def event(running: Running, name: str) -> int:
     return running.runners[0].counts.events[name]
 
 
-def test_a_message_that_another_process_has_done_is_deleted_unhandled(bench: Workbench, store: Watched) -> None:
+async def test_a_message_that_another_process_has_done_is_deleted_unhandled(bench: Workbench, store: Watched) -> None:
     """Its delete was lost; the next worker to receive it knows by the store."""
     bodies: list[str] = []
 
@@ -98,21 +95,18 @@ def test_a_message_that_another_process_has_done_is_deleted_unhandled(bench: Wor
             await bench.settled(running)
             return event(running, "recognised")
 
-    async def scenario() -> None:
-        bench.client.create_queue("once")
-        bench.client.send("once", "x")
-        bench.server.faults.script("DeleteMessageBatch", faults.IGNORED)
-        assert await one_worker("once") == 0
-        assert bench.counts("once") == (0, 1)
-        bench.server.advance(seconds=30)
-        assert await one_worker("once") == 1
-
-    asyncio.run(scenario())
+    bench.client.create_queue("once")
+    bench.client.send("once", "x")
+    bench.server.faults.script("DeleteMessageBatch", faults.IGNORED)
+    assert await one_worker("once") == 0
+    assert bench.counts("once") == (0, 1)
+    bench.server.advance(seconds=30)
+    assert await one_worker("once") == 1
     assert bodies == ["x"]
     assert bench.counts("once") == (0, 0)
 
 
-def test_work_that_is_done_elsewhere_is_asked_for_again_later(bench: Workbench, store: Watched) -> None:
+async def test_work_that_is_done_elsewhere_is_asked_for_again_later(bench: Workbench, store: Watched) -> None:
     """When the other's record ends, as after a crash; and then it is done here. No number of times rejects it."""
     app = bench.consumer("busy")
     attempts: list[str] = []
@@ -121,26 +115,23 @@ def test_work_that_is_done_elsewhere_is_asked_for_again_later(bench: Workbench, 
     async def work(body: str) -> None:
         attempts.append(body)
 
-    async def scenario() -> None:
-        sent = bench.client.send("busy", "x").id
-        store.begin(f"busy:{sent}", owner=ELSEWHERE, for_s=20)
-        async with bench.working(app) as running:
-            await until(lambda: event(running, "retried"))
-            await bench.settled(running)
-            assert (attempts, bench.counts("busy")) == ([], (0, 1))
-            bench.server.advance(seconds=19)
-            await bench.settled(running)
-            assert bench.counts("busy") == (0, 1)
-            store.clock.advance(20)
-            bench.server.advance(seconds=1)
-            await until(lambda: attempts)
-            await bench.settled(running)
-
-    asyncio.run(scenario())
+    sent = bench.client.send("busy", "x").id
+    store.begin(f"busy:{sent}", owner=ELSEWHERE, for_s=20)
+    async with bench.working(app) as running:
+        await until(lambda: event(running, "retried"))
+        await bench.settled(running)
+        assert (attempts, bench.counts("busy")) == ([], (0, 1))
+        bench.server.advance(seconds=19)
+        await bench.settled(running)
+        assert bench.counts("busy") == (0, 1)
+        store.clock.advance(20)
+        bench.server.advance(seconds=1)
+        await until(lambda: attempts)
+        await bench.settled(running)
     assert bench.counts("busy") == (0, 0)
 
 
-def test_a_record_is_extended_with_the_lease(bench: Workbench, store: Watched) -> None:
+async def test_a_record_is_extended_with_the_lease(bench: Workbench, store: Watched) -> None:
     """By as much; a store that fails meanwhile is asked again with the next renewal."""
     app = bench.consumer("long")
     go_on = asyncio.Event()
@@ -149,26 +140,23 @@ def test_a_record_is_extended_with_the_lease(bench: Workbench, store: Watched) -
     async def work(body: str) -> None:
         await go_on.wait()
 
-    async def scenario() -> None:
-        sent = bench.client.send("long", "x").id
-        store.fails = {"extend"}
-        async with bench.working(app) as running:
-            await until(lambda: store.extended > 1)
-            store.fails = set()
-            store.clock.advance(9.9)
-            seen = store.extended
-            await until(lambda: store.extended > seen + 1)
-            store.clock.advance(5)
-            assert store.begin(f"long:{sent}", owner=ELSEWHERE, for_s=1).left_s == pytest.approx(5, abs=0.5)
-            go_on.set()
-            await bench.settled(running)
-        assert len(store) == 1, "it is done, and remembered"
-
-    asyncio.run(scenario())
+    sent = bench.client.send("long", "x").id
+    store.fails = {"extend"}
+    async with bench.working(app) as running:
+        await until(lambda: store.extended > 1)
+        store.fails = set()
+        store.clock.advance(9.9)
+        seen = store.extended
+        await until(lambda: store.extended > seen + 1)
+        store.clock.advance(5)
+        assert store.begin(f"long:{sent}", owner=ELSEWHERE, for_s=1).left_s == pytest.approx(5, abs=0.5)
+        go_on.set()
+        await bench.settled(running)
+    assert len(store) == 1, "it is done, and remembered"
     assert bench.counts("long") == (0, 0)
 
 
-def test_an_extension_that_comes_too_late_harms_nobody(bench: Workbench, store: Watched) -> None:
+async def test_an_extension_that_comes_too_late_harms_nobody(bench: Workbench, store: Watched) -> None:
     """It is refused, since the work is done; the message is deleted."""
     app = bench.consumer("overtaken")
     go_on = asyncio.Event()
@@ -177,22 +165,19 @@ def test_an_extension_that_comes_too_late_harms_nobody(bench: Workbench, store: 
     async def work(body: str) -> None:
         await go_on.wait()
 
-    async def scenario() -> None:
-        bench.client.send("overtaken", "x")
-        store.extensions.clear()
-        async with bench.working(app) as running:
-            await until(lambda: store.extended)
-            go_on.set()
-            await until(lambda: event(running, "acked"))
-            store.extensions.set()
-            await bench.settled(running)
-            await until(lambda: not running.runners[0].threads_at_work - running.runners[0].polling)
-
-    asyncio.run(scenario())
+    bench.client.send("overtaken", "x")
+    store.extensions.clear()
+    async with bench.working(app) as running:
+        await until(lambda: store.extended)
+        go_on.set()
+        await until(lambda: event(running, "acked"))
+        store.extensions.set()
+        await bench.settled(running)
+        await until(lambda: not running.runners[0].threads_at_work - running.runners[0].polling)
     assert bench.counts("overtaken") == (0, 0)
 
 
-def test_a_handler_whose_record_was_taken_is_stopped(bench: Workbench, store: Watched) -> None:
+async def test_a_handler_whose_record_was_taken_is_stopped(bench: Workbench, store: Watched) -> None:
     """Its record had ended, and another has begun the work: the message is left to come back by itself."""
     app = bench.consumer("taken")
     cancelled: list[str] = []
@@ -205,21 +190,18 @@ def test_a_handler_whose_record_was_taken_is_stopped(bench: Workbench, store: Wa
             cancelled.append(body)
             raise
 
-    async def scenario() -> None:
-        sent = bench.client.send("taken", "x").id
-        async with bench.working(app) as running:
-            await until(lambda: store.extended)
-            store.extensions.clear()
-            store.clock.advance(60)
-            assert store.begin(f"taken:{sent}", owner=ELSEWHERE, for_s=60).standing is Standing.OURS
-            store.extensions.set()
-            await until(lambda: event(running, "left"))
-
-    asyncio.run(scenario())
+    sent = bench.client.send("taken", "x").id
+    async with bench.working(app) as running:
+        await until(lambda: store.extended)
+        store.extensions.clear()
+        store.clock.advance(60)
+        assert store.begin(f"taken:{sent}", owner=ELSEWHERE, for_s=60).standing is Standing.OURS
+        store.extensions.set()
+        await until(lambda: event(running, "left"))
     assert cancelled == ["x"]
 
 
-def test_a_record_that_ended_and_is_nobodys_is_begun_again(bench: Workbench, store: Watched) -> None:
+async def test_a_record_that_ended_and_is_nobodys_is_begun_again(bench: Workbench, store: Watched) -> None:
     """A renewal came late, and the lease is held all the same: the handler goes on, and nobody else begins its work."""
     app = bench.consumer("belated")
     go_on = asyncio.Event()
@@ -228,24 +210,21 @@ def test_a_record_that_ended_and_is_nobodys_is_begun_again(bench: Workbench, sto
     async def work(body: str) -> None:
         await go_on.wait()
 
-    async def scenario() -> None:
-        bench.client.send("belated", "x")
-        async with bench.working(app) as running:
-            await until(lambda: store.extended)
-            store.extensions.clear()
-            store.clock.advance(60)
-            assert len(store) == 0
-            store.extensions.set()
-            await until(lambda: len(store))
-            go_on.set()
-            await bench.settled(running)
-            assert (event(running, "left"), event(running, "acked")) == (0, 1)
-
-    asyncio.run(scenario())
+    bench.client.send("belated", "x")
+    async with bench.working(app) as running:
+        await until(lambda: store.extended)
+        store.extensions.clear()
+        store.clock.advance(60)
+        assert len(store) == 0
+        store.extensions.set()
+        await until(lambda: len(store))
+        go_on.set()
+        await bench.settled(running)
+        assert (event(running, "left"), event(running, "acked")) == (0, 1)
     assert len(store) == 1, "it is done, and remembered"
 
 
-def test_a_record_that_is_begun_again_too_late_is_removed(bench: Workbench, store: Watched) -> None:
+async def test_a_record_that_is_begun_again_too_late_is_removed(bench: Workbench, store: Watched) -> None:
     """The handler failed meanwhile: the next delivery finds nothing in the way."""
     app = bench.consumer("undone")
     go_on = asyncio.Event()
@@ -255,25 +234,22 @@ def test_a_record_that_is_begun_again_too_late_is_removed(bench: Workbench, stor
         await go_on.wait()
         raise LookupError("not now")
 
-    async def scenario() -> None:
-        bench.client.send("undone", "x")
-        async with bench.working(app) as running:
-            await until(lambda: store.extended)
-            store.asked.clear()
-            store.gate.clear()
-            store.clock.advance(60)
-            await until(store.asked.is_set)
-            go_on.set()
-            await until(lambda: event(running, "retried"))
-            store.gate.set()
-            await bench.settled(running)
-            await until(lambda: not running.runners[0].threads_at_work - running.runners[0].polling)
-
-    asyncio.run(scenario())
+    bench.client.send("undone", "x")
+    async with bench.working(app) as running:
+        await until(lambda: store.extended)
+        store.asked.clear()
+        store.gate.clear()
+        store.clock.advance(60)
+        await until(store.asked.is_set)
+        go_on.set()
+        await until(lambda: event(running, "retried"))
+        store.gate.set()
+        await bench.settled(running)
+        await until(lambda: not running.runners[0].threads_at_work - running.runners[0].polling)
     assert len(store) == 0
 
 
-def test_a_renewal_during_the_begin_counts_for_the_record(bench: Workbench, store: Watched) -> None:
+async def test_a_renewal_during_the_begin_counts_for_the_record(bench: Workbench, store: Watched) -> None:
     """The store took its time, and the lease was renewed meanwhile: the record is extended as much, at once."""
     app = bench.consumer("between")
     go_on = asyncio.Event()
@@ -282,22 +258,19 @@ def test_a_renewal_during_the_begin_counts_for_the_record(bench: Workbench, stor
     async def work(body: str) -> None:
         await go_on.wait()
 
-    async def scenario() -> None:
-        store.gate.clear()
-        bench.client.send("between", "x")
-        async with bench.working(app) as running:
-            await until(store.asked.is_set)
-            (lease,) = running.table.open_leases()
-            await until(lambda: lease.renewals)
-            store.gate.set()
-            await until(lambda: store.extended)
-            go_on.set()
-            await bench.settled(running)
-
-    asyncio.run(scenario())
+    store.gate.clear()
+    bench.client.send("between", "x")
+    async with bench.working(app) as running:
+        await until(store.asked.is_set)
+        (lease,) = running.table.open_leases()
+        await until(lambda: lease.renewals)
+        store.gate.set()
+        await until(lambda: store.extended)
+        go_on.set()
+        await bench.settled(running)
 
 
-def test_work_that_failed_is_nobodys(bench: Workbench, store: Watched) -> None:
+async def test_work_that_failed_is_nobodys(bench: Workbench, store: Watched) -> None:
     """The next delivery is handled at once."""
     app = bench.consumer("failing")
     attempts: list[str] = []
@@ -308,17 +281,14 @@ def test_work_that_failed_is_nobodys(bench: Workbench, store: Watched) -> None:
         if len(attempts) == 1:
             raise LookupError("not yet")
 
-    async def scenario() -> None:
-        bench.client.send("failing", "x")
-        async with bench.working(app) as running:
-            await until(lambda: len(attempts) == 2)
-            await bench.settled(running)
-
-    asyncio.run(scenario())
+    bench.client.send("failing", "x")
+    async with bench.working(app) as running:
+        await until(lambda: len(attempts) == 2)
+        await bench.settled(running)
     assert (bench.counts("failing"), len(store)) == ((0, 0), 1)
 
 
-def test_a_store_that_fails_lets_nothing_begin_and_nothing_be_lost(bench: Workbench, store: Watched) -> None:
+async def test_a_store_that_fails_lets_nothing_begin_and_nothing_be_lost(bench: Workbench, store: Watched) -> None:
     """A message whose record cannot be begun comes back, never as poison; one that is done is deleted all the same."""
     app = bench.consumer("down")
     bodies: list[str] = []
@@ -327,23 +297,20 @@ def test_a_store_that_fails_lets_nothing_begin_and_nothing_be_lost(bench: Workbe
     async def work(body: str) -> None:
         bodies.append(body)
 
-    async def scenario() -> None:
-        store.fails = {"begin"}
-        bench.client.send("down", "x")
-        async with bench.working(app) as running:
-            await until(lambda: event(running, "retried"))
-            await bench.settled(running)
-            assert (bodies, bench.counts("down")) == ([], (0, 1))
-            store.fails = {"finish"}
-            bench.server.advance(WAIT_MS)
-            await until(lambda: bodies)
-            await bench.settled(running)
-
-    asyncio.run(scenario())
+    store.fails = {"begin"}
+    bench.client.send("down", "x")
+    async with bench.working(app) as running:
+        await until(lambda: event(running, "retried"))
+        await bench.settled(running)
+        assert (bodies, bench.counts("down")) == ([], (0, 1))
+        store.fails = {"finish"}
+        bench.server.advance(WAIT_MS)
+        await until(lambda: bodies)
+        await bench.settled(running)
     assert bench.counts("down") == (0, 0)
 
 
-def test_messages_that_ask_for_the_same_work_share_a_record(bench: Workbench, store: Watched) -> None:
+async def test_messages_that_ask_for_the_same_work_share_a_record(bench: Workbench, store: Watched) -> None:
     """The first is handled, in a batch too, and the others deleted; one whose key cannot be told is rejected."""
     app = bench.consumer("orders", dead_letter_queue="")
     done: list[str] = []
@@ -356,22 +323,19 @@ def test_messages_that_ask_for_the_same_work_share_a_record(bench: Workbench, st
     async def work(batch: Batch[str]) -> None:
         done.extend(batch.bodies)
 
-    async def scenario() -> None:
-        bench.client.create_queue("dead")
-        bench.client.send("orders", "order=1")
-        async with bench.working(app) as running:
-            await until(lambda: done)
-            bench.client.send_batch("orders", [NewMessage(body=body) for body in ("order=1", "order=2", "nonsense")])
-            await until(lambda: bench.counts("dead") == (1, 0))
-            await bench.settled(running)
-            assert event(running, "recognised") == 1
-
-    asyncio.run(scenario())
+    bench.client.create_queue("dead")
+    bench.client.send("orders", "order=1")
+    async with bench.working(app) as running:
+        await until(lambda: done)
+        bench.client.send_batch("orders", [NewMessage(body=body) for body in ("order=1", "order=2", "nonsense")])
+        await until(lambda: bench.counts("dead") == (1, 0))
+        await bench.settled(running)
+        assert event(running, "recognised") == 1
     assert done == ["order=1", "order=2"]
     assert bench.counts("orders") == (0, 0)
 
 
-def test_two_workers_do_each_piece_of_work_once(bench: Workbench, tmp_path: Path) -> None:
+async def test_two_workers_do_each_piece_of_work_once(bench: Workbench, tmp_path: Path) -> None:
     """Twenty messages ask for five of them at the same time: what is BUSY comes back, and is DONE."""
     done: list[str] = []
 
@@ -384,59 +348,50 @@ def test_two_workers_do_each_piece_of_work_once(bench: Workbench, tmp_path: Path
         app.declare(work, wait=WAIT, lease=30, idempotency=ByKey(store, lambda message: message.body))
         return app
 
-    async def scenario() -> None:
-        bench.client.create_queue("raced")
-        for _ in range(4):
-            bench.client.send_batch("raced", [NewMessage(body=f"{number}") for number in range(5)])
-        stores = [InFile(tmp_path / "records.db") for _ in range(2)]
-        async with bench.working(worker(stores[0])), bench.working(worker(stores[1])):
-            while sum(bench.counts("raced")):
-                bench.server.advance(WAIT_MS)
-                await asyncio.sleep(0)
-        for store in stores:
-            store.close()
-
-    asyncio.run(scenario())
+    bench.client.create_queue("raced")
+    for _ in range(4):
+        bench.client.send_batch("raced", [NewMessage(body=f"{number}") for number in range(5)])
+    stores = [InFile(tmp_path / "records.db") for _ in range(2)]
+    async with bench.working(worker(stores[0])), bench.working(worker(stores[1])):
+        while sum(bench.counts("raced")):
+            bench.server.advance(WAIT_MS)
+            await asyncio.sleep(0)
+    for store in stores:
+        store.close()
     assert sorted(done) == ["0", "1", "2", "3", "4"]
 
 
-def test_a_stop_overtakes_a_slow_store(bench: Workbench, store: Watched) -> None:
+async def test_a_stop_overtakes_a_slow_store(bench: Workbench, store: Watched) -> None:
     """It answers when handlers have been cancelled: this one does not begin any more, and its message is released."""
     app = bench.consumer("slow", grace="0s")
     app.declare(refuse, wait=WAIT, idempotency=ByMessageId(store))
 
-    async def scenario() -> None:
-        store.gate.clear()
-        bench.client.send("slow", "x")
-        async with bench.working(app) as running:
-            await until(store.asked.is_set)
-            stopping = asyncio.create_task(bench.stop(running))
-            await until(lambda: running.runners[0]._cancelling)
-            store.gate.set()
-            await stopping
-            assert running.exit_code == 0
-
-    asyncio.run(scenario())
+    store.gate.clear()
+    bench.client.send("slow", "x")
+    async with bench.working(app) as running:
+        await until(store.asked.is_set)
+        stopping = asyncio.create_task(bench.stop(running))
+        await until(lambda: running.runners[0]._cancelling)
+        store.gate.set()
+        await stopping
+        assert running.exit_code == 0
     assert (bench.counts("slow"), len(store)) == ((1, 0), 0)
 
 
-def test_a_message_that_is_lost_meanwhile_is_not_begun(bench: Workbench, store: Watched) -> None:
+async def test_a_message_that_is_lost_meanwhile_is_not_begun(bench: Workbench, store: Watched) -> None:
     """And its record is nobody's."""
     app = bench.consumer("late")
     app.declare(refuse, wait=WAIT, idempotency=ByMessageId(store), lease=BRISK)
 
-    async def scenario() -> None:
-        store.gate.clear()
-        bench.client.send("late", "x")
-        async with bench.working(app) as running:
-            await until(store.asked.is_set)
-            bench.client.purge("late")
-            await until(lambda: event(running, "lost"))
-            store.gate.set()
-            await until(lambda: event(running, "left"))
-            await bench.settled(running)
-
-    asyncio.run(scenario())
+    store.gate.clear()
+    bench.client.send("late", "x")
+    async with bench.working(app) as running:
+        await until(store.asked.is_set)
+        bench.client.purge("late")
+        await until(lambda: event(running, "lost"))
+        store.gate.set()
+        await until(lambda: event(running, "left"))
+        await bench.settled(running)
     assert len(store) == 0
 
 
@@ -448,3 +403,175 @@ async def refuse(body: str) -> None:
 def test_a_time_to_remember_of_nothing_is_refused(store: Watched) -> None:
     with pytest.raises(ValueError, match="nothing would be remembered"):
         ByMessageId(store, ttl=0)
+
+
+# Stores of records: one suite, run against each; the user's own may run it too.
+
+
+OURS = Begun(Standing.OURS)
+Open = Callable[[], RecordStore]
+
+
+@pytest.fixture
+def clock() -> SteppedClock:
+    """Give the time of the stores."""
+    return SteppedClock()
+
+
+@pytest.fixture(params=["memory", "file"])
+def open_store(request: pytest.FixtureRequest, clock: SteppedClock, tmp_path: Path) -> Open:
+    in_memory = InMemory(clock)
+
+    def in_file() -> RecordStore:
+        store = InFile(tmp_path / "records.db", wall_s=clock.now_s)
+        request.addfinalizer(store.close)
+        return store
+
+    return in_file if request.param == "file" else lambda: in_memory
+
+
+@pytest.fixture
+def records(open_store: Open) -> RecordStore:
+    return open_store()
+
+
+def test_work_is_begun_once(records: RecordStore, clock: SteppedClock) -> None:
+    """Whoever else asks is told how long he should wait; another key is other work."""
+    assert records.begin("a", owner="one", for_s=30) == OURS
+    clock.advance(10)
+    assert records.begin("a", owner="two", for_s=30) == Begun(Standing.BUSY, 20)
+    assert records.begin("b", owner="two", for_s=30) == OURS
+
+
+def test_a_record_ends_by_itself(records: RecordStore, clock: SteppedClock) -> None:
+    """As after a crash: the next one begins at the very end, and not before."""
+    records.begin("a", owner="one", for_s=30)
+    clock.advance(29.5)
+    assert records.begin("a", owner="two", for_s=30).standing is Standing.BUSY
+    clock.advance(0.5)
+    assert records.begin("a", owner="two", for_s=30) == OURS
+
+
+def test_an_extension_counts_from_the_call(records: RecordStore, clock: SteppedClock) -> None:
+    """And is for the owner alone, for as long as it is his."""
+    records.begin("a", owner="one", for_s=30)
+    clock.advance(20)
+    assert records.extend("a", owner="one", for_s=30)
+    assert not records.extend("a", owner="two", for_s=300)
+    clock.advance(29)
+    assert records.begin("a", owner="two", for_s=30) == Begun(Standing.BUSY, 1)
+    clock.advance(1)
+    assert not records.extend("a", owner="one", for_s=30)
+    assert records.begin("a", owner="two", for_s=30) == OURS
+
+
+def test_what_is_done_is_remembered_for_its_time(records: RecordStore, clock: SteppedClock) -> None:
+    """It is nobody's any more."""
+    records.begin("a", owner="one", for_s=30)
+    records.finish("a", for_s=100)
+    assert not records.extend("a", owner="one", for_s=30)
+    records.forget("a", owner="one")
+    clock.advance(99)
+    assert records.begin("a", owner="two", for_s=30) == Begun(Standing.DONE, 1)
+    clock.advance(1)
+    assert records.begin("a", owner="two", for_s=30) == OURS
+
+
+def test_what_is_done_is_done_whoever_says_so(records: RecordStore) -> None:
+    """He lost his record to another, and has done the work all the same."""
+    records.begin("a", owner="two", for_s=30)
+    records.finish("a", for_s=100)
+    assert records.begin("a", owner="three", for_s=30).standing is Standing.DONE
+    records.finish("never begun", for_s=100)
+    assert records.begin("never begun", owner="three", for_s=30).standing is Standing.DONE
+
+
+def test_only_the_owner_forgets(records: RecordStore) -> None:
+    """Then anybody may begin."""
+    records.begin("a", owner="one", for_s=30)
+    records.forget("a", owner="two")
+    records.forget("b", owner="two")
+    assert records.begin("a", owner="two", for_s=30).standing is Standing.BUSY
+    records.forget("a", owner="one")
+    assert records.begin("a", owner="two", for_s=30) == OURS
+
+
+def test_of_many_who_begin_at_once_one_does(open_store: Open) -> None:
+    """Through several connections where there are any, key after key."""
+    stores = [open_store() for _ in range(4)]
+    gate = threading.Barrier(len(stores))
+    answers: list[tuple[str, Standing]] = []
+
+    def race(records: RecordStore, owner: str) -> None:
+        for number in range(25):
+            gate.wait()
+            answers.append((f"{number}", records.begin(f"{number}", owner=owner, for_s=30).standing))
+
+    threads = [threading.Thread(target=race, args=(records, f"{n}")) for n, records in enumerate(stores)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 100
+    assert sorted(key for key, standing in answers if standing is Standing.OURS) == sorted(map(str, range(25)))
+
+
+def test_records_that_ended_take_no_room(clock: SteppedClock, tmp_path: Path) -> None:
+    memory, file = InMemory(clock), InFile(tmp_path / "records.db", wall_s=clock.now_s)
+    for number in range(20):
+        for store in (memory, file):
+            store.begin(f"{number}", owner="one", for_s=30)
+            store.extend(f"{number}", owner="one", for_s=30)
+    assert len(memory) == 20
+    clock.advance(30)
+    assert len(memory) == 0
+    for number in range(3):
+        file.begin(f"new {number}", owner="one", for_s=30)
+    assert file._connection.execute("SELECT count(*) FROM record").fetchone() == (3,)
+    file.close()
+
+
+def test_a_file_outlives_its_process(clock: SteppedClock, tmp_path: Path) -> None:
+    """What was done stays done."""
+    store = InFile(tmp_path / "records.db", wall_s=clock.now_s)
+    store.finish("a", for_s=100)
+    store.close()
+    store = InFile(tmp_path / "records.db", wall_s=clock.now_s)
+    assert store.begin("a", owner="one", for_s=30) == Begun(Standing.DONE, 100)
+    store.close()
+
+
+def test_a_write_that_fails_leaves_the_file_usable(tmp_path: Path) -> None:
+    """Its transaction is rolled back."""
+    store = InFile(tmp_path / "records.db")
+    with pytest.raises(TypeError):
+        store.begin("a", owner="one", for_s="soon")  # type: ignore[arg-type]
+    assert store.begin("a", owner="one", for_s=30) == OURS
+    store.close()
+
+
+def test_waiting_for_the_file_is_no_part_of_the_time(clock: SteppedClock, tmp_path: Path) -> None:
+    """A record lasts from the call on: else it would outlive the lease by as long as others kept the file."""
+    path = tmp_path / "records.db"
+    called = threading.Event()
+
+    def wall_s() -> float:
+        called.set()
+        return clock.now_s()
+
+    store = InFile(path, wall_s=wall_s)
+    store.begin("b", owner="one", for_s=30)
+    other = sqlite3.connect(path, isolation_level=None)
+    waiting = ThreadPoolExecutor(2)
+    for call in (partial(store.begin, "a", owner="one", for_s=30), partial(store.extend, "b", owner="one", for_s=40)):
+        called.clear()
+        other.execute("BEGIN IMMEDIATE")
+        answer = waiting.submit(call)
+        assert called.wait(60), "it has to look at the clock before it waits"
+        clock.advance(3)
+        other.execute("COMMIT")
+        answer.result(60)
+    waiting.shutdown()
+    other.close()
+    assert [store.begin(key, owner="two", for_s=1).left_s for key in "ab"] == [24, 37]
+    store.close()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.consumer.lease_play import GONE, INVALID, Answer, Play, message
+from tests.consumer.simulation import GONE, INVALID, Answer, Play, message
 from veilmq.client.messages import ClientError
 from veilmq.consumer import LeaseState
 from veilmq.consumer.renewal_policies import LeaseTerms, Measured, NServiceBusPolicy, extension_s, renew_after_s
@@ -23,13 +23,11 @@ TIMELINES = {timeline["name"]: timeline for timeline in VECTORS["timelines"]}
 
 @pytest.mark.parametrize("vector", VECTORS["renew_after"], ids=lambda vector: str(vector["remaining"]))
 def test_when_to_renew(vector: dict[str, float]) -> None:
-    """Each vector, exactly."""
     assert renew_after_s(vector["remaining"]) == vector["renew_after"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["extension"], ids=lambda vector: f"{vector['remaining']} of {vector['vt']}")
 def test_for_how_long_to_renew(vector: dict[str, Any]) -> None:
-    """Each vector, exactly."""
     assert extension_s(vector["remaining"], vector["vt"]) == vector["extension"]
 
 

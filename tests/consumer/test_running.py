@@ -1,21 +1,27 @@
 """How a consumer stops: nothing unstarted is kept, nothing started is cut off without need, nothing done is undone."""
 
 import asyncio
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from tests.clients import boto
+from tests.clients.program import Program
 from tests.consumer import acting
 from tests.consumer.workbench import PATIENCE_S, WAIT, WAIT_MS, Workbench, until, workbench
-from veilmq.client import ClientError, HttpQueueClient, QueueClient
-from veilmq.consumer import Consumer, Context, Running
+from tests.tidy.tree import SRC
+from veilmq.client import ClientError, HttpQueueClient, NewMessage, QueueClient, ReceivedMessage, SigningKey
+from veilmq.client.boto import BotoQueueClient
+from veilmq.consumer import Consumer, Context, Reject, RetryLater, Running
+from veilmq.core.messages import Attribute
+from veilmq.testing import RunningServer
 
 
 @pytest.fixture
 def bench() -> Iterator[Workbench]:
-    """Give a server."""
     with workbench() as made:
         yield made
 
@@ -25,7 +31,7 @@ def received(client: QueueClient, queue: str) -> list[tuple[str, int]]:
     return sorted((message.body, message.receive_count) for message in client.receive(queue, count=10, wait_s=0))
 
 
-def test_what_waits_for_a_slot_is_given_back_and_what_runs_goes_on(bench: Workbench) -> None:
+async def test_what_waits_for_a_slot_is_given_back_and_what_runs_goes_on(bench: Workbench) -> None:
     """The handler ends within the grace, and its delete is confirmed before the consumer is gone."""
     app = bench.consumer("busy")
     begun, go_on = asyncio.Event(), asyncio.Event()
@@ -35,18 +41,15 @@ def test_what_waits_for_a_slot_is_given_back_and_what_runs_goes_on(bench: Workbe
         begun.set()
         await go_on.wait()
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            bench.client.send("busy", "first")
-            await begun.wait()
-            stopping = asyncio.create_task(bench.stop(running))
-            await asyncio.sleep(0)
-            bench.client.send("busy", "second")
-            go_on.set()
-            await stopping
-            assert running.exit_code == 0
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        bench.client.send("busy", "first")
+        await begun.wait()
+        stopping = asyncio.create_task(bench.stop(running))
+        await asyncio.sleep(0)
+        bench.client.send("busy", "second")
+        go_on.set()
+        await stopping
+        assert running.exit_code == 0
     assert [body for body, _ in received(bench.client, "busy")] == ["second"]
 
 
@@ -75,7 +78,7 @@ def test_a_message_that_comes_while_the_polls_are_hung_up_on_is_not_stuck(bench:
     assert sorted(handled, key=int) == [str(number) for number in range(20)]
 
 
-def test_after_the_grace_a_handler_is_cancelled_and_its_message_released(bench: Workbench) -> None:
+async def test_after_the_grace_a_handler_is_cancelled_and_its_message_released(bench: Workbench) -> None:
     """Visible again at once."""
     app = bench.consumer("slow", grace="10ms")
     causes = []
@@ -87,18 +90,15 @@ def test_after_the_grace_a_handler_is_cancelled_and_its_message_released(bench: 
         finally:
             causes.append(ctx.cancelled.is_set())
 
-    async def scenario() -> None:
-        bench.client.send("slow", "x")
-        async with bench.working(app) as running:
-            await until(lambda: running.runners[0].working)
-        assert running.exit_code == 0
-
-    asyncio.run(scenario())
+    bench.client.send("slow", "x")
+    async with bench.working(app) as running:
+        await until(lambda: running.runners[0].working)
+    assert running.exit_code == 0
     assert causes == [True]
     assert received(bench.client, "slow") == [("x", 2)]
 
 
-def test_whoever_is_in_a_hurry_does_not_wait_for_the_grace(bench: Workbench) -> None:
+async def test_whoever_is_in_a_hurry_does_not_wait_for_the_grace(bench: Workbench) -> None:
     """The second request to stop cancels the handlers at once."""
     app = bench.consumer("hurried", grace="1h")
 
@@ -106,15 +106,12 @@ def test_whoever_is_in_a_hurry_does_not_wait_for_the_grace(bench: Workbench) -> 
     async def work(body: str) -> None:
         await asyncio.Event().wait()
 
-    async def scenario() -> None:
-        bench.client.send("hurried", "x")
-        async with bench.working(app) as running:
-            await until(lambda: running.runners[0].working)
-            running.request_stop()
-            running.request_stop()
-            await running.wait()
-
-    asyncio.run(scenario())
+    bench.client.send("hurried", "x")
+    async with bench.working(app) as running:
+        await until(lambda: running.runners[0].working)
+        running.request_stop()
+        running.request_stop()
+        await running.wait()
     assert received(bench.client, "hurried") == [("x", 2)]
 
 
@@ -154,7 +151,7 @@ def test_a_thread_that_does_not_stop_is_abandoned(bench: Workbench) -> None:
     assert received(bench.client, "deaf") == [("x", 2)]
 
 
-def test_drained_is_when_nothing_is_visible_and_nothing_in_our_hands(bench: Workbench) -> None:
+async def test_drained_is_when_nothing_is_visible_and_nothing_in_our_hands(bench: Workbench) -> None:
     """It returns after all have been handled; while somebody works it does not."""
     app = bench.consumer("drained")
     go_on = asyncio.Event()
@@ -163,20 +160,17 @@ def test_drained_is_when_nothing_is_visible_and_nothing_in_our_hands(bench: Work
     async def work(body: str) -> None:
         await go_on.wait()
 
-    async def scenario() -> None:
-        for number in range(25):
-            bench.client.send("drained", str(number))
-        async with bench.working(app) as running:
-            with pytest.raises(TimeoutError):
-                await running.drained("100ms")
-            go_on.set()
-            await running.drained("20s")
-            assert bench.counts("drained") == (0, 0)
-
-    asyncio.run(scenario())
+    for number in range(25):
+        bench.client.send("drained", str(number))
+    async with bench.working(app) as running:
+        with pytest.raises(TimeoutError):
+            await running.drained("100ms")
+        go_on.set()
+        await running.drained("20s")
+        assert bench.counts("drained") == (0, 0)
 
 
-def test_drained_waits_for_what_a_poll_is_bringing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_drained_waits_for_what_a_poll_is_bringing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server has given a message, and its answer has not arrived: nothing is visible, and nothing in our hands."""
     app = bench.consumer("bringing")
     handled: list[str] = []
@@ -199,21 +193,18 @@ def test_drained_waits_for_what_a_poll_is_bringing(bench: Workbench, monkeypatch
     async def work(body: str) -> None:
         handled.append(body)
 
-    async def scenario() -> None:
-        bench.client.send("bringing", "x")
-        monkeypatch.setattr(HttpQueueClient, "receive", received_late)
-        monkeypatch.setattr(HttpQueueClient, "show", counting)
-        async with bench.working(app) as running:
-            await until(given.is_set)
-            drained = asyncio.create_task(running.drained("20s"))
-            await until(counted.is_set)
-            await asyncio.to_thread(bench.counts, "bringing")  # longer than the first count takes to be heard of
-            before = drained.done()
-            arrived.set()
-            await drained
-            assert (before, handled) == (False, ["x"])
-
-    asyncio.run(scenario())
+    bench.client.send("bringing", "x")
+    monkeypatch.setattr(HttpQueueClient, "receive", received_late)
+    monkeypatch.setattr(HttpQueueClient, "show", counting)
+    async with bench.working(app) as running:
+        await until(given.is_set)
+        drained = asyncio.create_task(running.drained("20s"))
+        await until(counted.is_set)
+        await asyncio.to_thread(bench.counts, "bringing")  # longer than the first count takes to be heard of
+        before = drained.done()
+        arrived.set()
+        await drained
+        assert (before, handled) == (False, ["x"])
 
 
 def test_a_queue_that_is_not_there_is_said_loudly(bench: Workbench) -> None:
@@ -256,21 +247,20 @@ def test_a_queue_that_hides_nothing_is_refused(bench: Workbench) -> None:
 
 
 @pytest.mark.parametrize("option", [{"timeout": "20ms"}, {"stall": "20ms"}], ids=["timeout", "stall"])
-def test_a_handler_whose_time_is_over_is_cancelled_and_tried_again(bench: Workbench, option: dict[str, Any]) -> None:
+async def test_a_handler_whose_time_is_over_is_cancelled_and_tried_again(
+    bench: Workbench, option: dict[str, Any]
+) -> None:
     """Too long in all, or too long without a word: backoff, not a second run beside the first."""
     app = bench.consumer("timely")
     app.declare(acting.stop_when_told, wait=WAIT, concurrency=1, **option)
     bench.client.send("timely", "x")
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-            assert running.runners[0].counts.events["retried"] == 1
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await bench.settled(running)
+        assert running.runners[0].counts.events["retried"] == 1
 
 
-def test_a_handler_that_reports_progress_is_not_stalled(bench: Workbench) -> None:
+async def test_a_handler_that_reports_progress_is_not_stalled(bench: Workbench) -> None:
     """``stall`` counts from its last report: it works for longer than that, and ends by itself."""
     app = bench.consumer("diligent")
 
@@ -284,24 +274,300 @@ def test_a_handler_that_reports_progress_is_not_stalled(bench: Workbench) -> Non
 
     bench.client.send("diligent", "x")
 
-    async def scenario() -> None:
-        async with bench.working(app) as running:
-            await until(lambda: running.runners[0].counts.events["acked"])
-
-    asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await until(lambda: running.runners[0].counts.events["acked"])
 
 
-def test_polls_wait_as_long_as_they_were_told(bench: Workbench) -> None:
+async def test_polls_wait_as_long_as_they_were_told(bench: Workbench) -> None:
     """One poll while the queue is quiet, answered when its wait is over and asked again."""
     app = bench.consumer("quiet")
     app.declare(acting.act_async, wait=WAIT)
 
+    async with bench.working(app) as running:
+        await bench.settled(running)
+        assert running.runners[0].polling == 1
+        bench.server.advance(WAIT_MS)
+        await bench.settled(running)
+        assert running.runners[0].polling == 1
+
+
+# FIFO queues: order within groups, groups beside each other, and a failure that keeps both.
+
+
+QUEUE = "steps.fifo"
+GROUPS = ("a", "b", "c")
+
+
+def send(bench: Workbench, *texts: str) -> None:
+    batch = [NewMessage(body=text, group=text[0], dedup_id=text) for text in texts]
+    bench.client.send_batch(QUEUE, batch)
+
+
+async def test_groups_are_in_order_and_beside_each_other(bench: Workbench) -> None:
+    """One message of a group at a time, several groups at once, all of it in the order of sending."""
+    app = bench.consumer(QUEUE, fifo=True)
+    handled: list[str] = []
+    inside: set[str] = set()
+    together = asyncio.Event()
+
+    @app.handler(concurrency=8, wait=WAIT)
+    async def step(body: str) -> None:
+        assert body[0] not in inside
+        inside.add(body[0])
+        if len(inside) == len(GROUPS):
+            together.set()
+        await together.wait()
+        handled.append(body)
+        inside.remove(body[0])
+
+    for number in range(4):
+        send(bench, *(f"{group}{number}" for group in GROUPS))
+
+    async with bench.working(app) as running:
+        await bench.settled(running)
+    for group in GROUPS:
+        assert [text for text in handled if text[0] == group] == [f"{group}{number}" for number in range(4)]
+    assert bench.counts(QUEUE) == (0, 0)
+
+
+async def test_a_rejected_head_lets_the_next_follow(bench: Workbench) -> None:
+    """It is gone from the group, and in the dead-letter queue under its own group."""
+    bench.client.create_queue("dead.fifo", {"fifo": True})
+    app = bench.consumer(QUEUE, fifo=True)
+    handled: list[str] = []
+
+    @app.handler(wait=WAIT, dead_letter="dead.fifo")
+    async def step(body: str) -> None:
+        if body == "a0":
+            raise Reject("bad")
+        handled.append(body)
+
+    send(bench, "a0", "a1")
+
+    async with bench.working(app) as running:
+        await bench.settled(running)
+    assert handled == ["a1"]
+    (letter,) = bench.client.receive("dead.fifo", count=10, wait_s=0)
+    assert (letter.body, letter.group) == ("a0", "a")
+
+
+async def test_a_stop_gives_back_what_waits_behind_a_running_head(bench: Workbench) -> None:
+    """The head ends in its grace; the rest was never begun."""
+    app = bench.consumer(QUEUE, fifo=True)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.handler(wait=WAIT)
+    async def step(body: str) -> None:
+        begun.set()
+        await go_on.wait()
+
+    send(bench, "a0", "a1", "a2")
+
+    async with bench.working(app) as running:
+        await begun.wait()
+        stopping = asyncio.create_task(bench.stop(running))
+        await until(lambda: running.runners[0].counts.events["released"] == 2)
+        go_on.set()
+        await stopping
+    assert [message.body for message in bench.client.receive(QUEUE, count=10, wait_s=0)] == ["a1", "a2"]
+
+
+async def test_asking_for_later_holds_the_group(bench: Workbench) -> None:
+    """``RetryLater`` is a failure like any other."""
+    app = bench.consumer(QUEUE, fifo=True)
+    handled: list[str] = []
+
+    @app.handler(wait=WAIT)
+    async def step(message: ReceivedMessage) -> None:
+        if message.receive_count == 1 and message.body == "a0":
+            raise RetryLater("3s")
+        handled.append(message.body)
+
+    send(bench, "a0", "a1")
+
+    async with bench.working(app) as running:
+        await bench.settled(running)
+        assert handled == []
+        bench.server.advance(3_000)
+        await bench.settled(running)
+        assert handled == ["a0", "a1"]
+
+
+# A worker process that is killed in the middle of its handlers: each message is handled by another, none is lost.
+
+
+WORK = "work"
+MESSAGES = 24
+CONCURRENCY = 8
+
+
+def test_each_message_of_a_killed_worker_is_handled_by_another(bench: Workbench) -> None:
+    """What it had deleted is not delivered again; what it had not is, exactly that, when its lease has ended."""
+    app, queue = bench.consumer(WORK), bench.server.queue(WORK)
+    sent = {f"m{number}" for number in range(MESSAGES)}
+    bodies = sorted(sent)
+    for first in range(0, MESSAGES, 8):
+        bench.client.send_batch(WORK, [NewMessage(body=body) for body in bodies[first : first + 8]])
+    program = Program(
+        [sys.executable, "-m", "tests.consumer.stuck_worker"], endpoint=bench.server.endpoint, PYTHONPATH=str(SRC)
+    )
+    with program:
+        begun = {program.expect("event", "begun")["body"] for _ in range(CONCURRENCY + 4)}
+    bench.server.settle()
+    leased = {message.body for message in queue.in_flight}
+    deleted = sent - set(queue.bodies)
+    assert {body for body in begun if not ends(body)} <= leased, "it was killed in the middle of these"
+    assert all(map(ends, deleted))
+    handled: list[tuple[str, int]] = []
+
+    @app.handler(wait=WAIT)
+    async def work(message: ReceivedMessage) -> None:
+        handled.append((message.body, message.receive_count))
+
     async def scenario() -> None:
         async with bench.working(app) as running:
             await bench.settled(running)
-            assert running.runners[0].polling == 1
-            bench.server.advance(WAIT_MS)
+            assert not leased.intersection(body for body, _ in handled), "leases of the dead are respected"
+            bench.server.advance(30_000)
             await bench.settled(running)
-            assert running.runners[0].polling == 1
 
     asyncio.run(scenario())
+    assert sorted(body for body, _ in handled) == sorted(sent - deleted), "none is lost, none is handled twice here"
+    assert {body for body, count in handled if count > 1} == leased, "delivered again is what it held, and only that"
+    assert bench.counts(WORK) == (0, 0)
+
+
+def ends(body: str) -> bool:
+    """Tell whether the worker's handler ends with a message of this body, or gets stuck."""
+    return int(body[1:]) % 2 == 0
+
+
+# Rejected messages: a veilmq server moves them, so that a redrive brings them back; elsewhere they are copied.
+
+
+OWN = {"kind": Attribute("String", "x"), "raw": Attribute("Binary", data=b"\x00")}
+REASON = "no such article: 🧦"
+TEN = {f"a{number}": Attribute("String", "x") for number in range(10)}
+
+
+@pytest.fixture(params=["folder", "postgres"])
+def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
+    with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as client:
+        for suffix, settings in (("", {}), (".fifo", {"fifo": True})):
+            client.create_queue(f"dead{suffix}", settings)
+            client.create_queue(f"work{suffix}", {**settings, "dead_letter_queue": f"dead{suffix}", "receives_max": 9})
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[HttpQueueClient]:
+    """Look at the queues from beside the consumer."""
+    with HttpQueueClient(server.endpoint) as connected:
+        yield connected
+
+
+def run(
+    server: RunningServer, queue: str, *, until: Callable[[], object], reject: bool, own: QueueClient | None = None
+) -> list[str]:
+    """Consume ``queue`` until something holds, rejecting all of it or nothing; return the bodies that were handled."""
+    app = Consumer(queue, endpoint=server.endpoint, client=own)
+    bodies: list[str] = []
+
+    @app.handler(wait="1s")
+    async def work(body: str) -> None:
+        bodies.append(body)
+        if reject:
+            raise Reject(f"{REASON}\x08")
+
+    async def consume() -> None:
+        async with app.running() as running:
+            await asyncio.to_thread(server.wait_until, until)
+            stopping = asyncio.create_task(running.stop())
+            while not stopping.done():  # a poll through boto3 waits for its time
+                if server.parked:
+                    server.advance(1_000)
+                await asyncio.sleep(0)
+
+    asyncio.run(consume())
+    return bodies
+
+
+@pytest.mark.parametrize("suffix", ["", ".fifo"])
+def test_a_redrive_brings_a_rejected_message_back(server: RunningServer, client: HttpQueueClient, suffix: str) -> None:
+    """The dead letter is the message itself, with the reason; its source is the queue that it was rejected in."""
+    work, dead = f"work{suffix}", f"dead{suffix}"
+    group, dedup_id = ("g", "d") if suffix else (None, None)
+    sent = client.send(work, "a", attributes=OWN, group=group, dedup_id=dedup_id)
+    run(server, work, reject=True, until=lambda: client.show(dead).visible)
+    assert (client.show(work).visible, client.show(work).in_flight) == (0, 0)
+
+    (letter,) = client.receive(dead, timeout_s=0)
+    assert (letter.id, letter.body, letter.receive_count, letter.group) == (sent.id, "a", 2, group)
+    assert {name: letter.attributes[name] for name in OWN} == OWN
+    assert letter.attributes["veilmq-reason"].text == REASON
+    assert letter.attributes["veilmq-queue"].text == work
+
+    client.start_move(dead)
+    handled = run(server, work, reject=False, until=lambda: _moved(server, client, dead, work))
+    assert handled == ["a"]
+    assert client.show(dead).visible == 0
+
+
+def _moved(server: RunningServer, client: HttpQueueClient, dead: str, work: str) -> bool:
+    server.advance(1_000)
+    (move,) = client.moves(dead)
+    status = client.show(work)
+    return (move.status, move.messages_moved) == ("completed", 1) and not (status.visible or status.in_flight)
+
+
+def test_the_reason_stays_readable_beside_ten_attributes(server: RunningServer, client: HttpQueueClient) -> None:
+    """No message is sent with more, but this one was."""
+    client.send("work", "a", attributes=TEN)
+    run(server, "work", reject=True, until=lambda: client.show("dead").visible)
+    (letter,) = client.receive("dead")
+    assert letter.attributes == TEN | {"veilmq-reason": Attribute("String", REASON)}
+
+
+def test_a_dead_letter_is_visible_at_once_whatever_the_delay(server: RunningServer, client: HttpQueueClient) -> None:
+    client.set("dead", {"delay_s": 600})
+    client.send("work", "a")
+    run(server, "work", reject=True, until=lambda: client.show("dead").visible)
+
+
+def test_a_rejected_dead_letter_of_a_fifo_queue_is_nobodys_duplicate(
+    server: RunningServer, client: HttpQueueClient
+) -> None:
+    """Two messages that shared a deduplication id in their lives are two dead letters, in order."""
+    for number in range(2):
+        client.send("work.fifo", str(number), group="g", dedup_id=f"d{number}")
+    run(server, "work.fifo", reject=True, until=lambda: client.show("dead.fifo").visible == 2)
+    assert [letter.body for letter in client.receive("dead.fifo", count=10)] == ["0", "1"]
+
+
+def test_through_boto3_it_is_copied(server: RunningServer, client: HttpQueueClient) -> None:
+    """As on a server that knows no dead letters of clients: another message, which names the first."""
+    sqs = boto.client(server.endpoint)
+    sent = client.send("work", "a")
+    run(server, "work", reject=True, until=lambda: client.show("dead").visible, own=BotoQueueClient(sqs))
+    (letter,) = client.receive("dead")
+    assert letter.id != sent.id
+    assert letter.attributes["veilmq-message-id"].text == sent.id
+
+
+def is_there(client: HttpQueueClient) -> bool:
+    """Tell whether the message is in its queue still."""
+    status = client.show("work")
+    return bool(status.visible or status.in_flight or status.delayed)
+
+
+def test_in_another_region_it_stays_there() -> None:
+    """The dead-letter queue that a queue names is of its region."""
+    key = SigningKey(id="123456789012", secret="any", region="eu-west-1")
+    with RunningServer(regions="by-request") as server, HttpQueueClient(server.endpoint, key=key) as there:
+        there.create_queue("dead", {})
+        url = there.create_queue("work", {"dead_letter_queue": "dead", "receives_max": 9})
+        for queue in ("work", url):
+            there.send("work", queue)
+            own = HttpQueueClient(server.endpoint, key=key)
+            run(server, queue, reject=True, until=lambda: not is_there(there), own=own)
+        assert sorted(letter.body for letter in there.receive("dead", count=10)) == sorted(["work", url])

@@ -24,7 +24,6 @@ class Workbench:
         self.client = client
 
     def consumer(self, queue: str, *, grace: str = "10s", **settings: SettingValue) -> Consumer:
-        """Return a consumer of a new queue with these settings."""
         self.client.create_queue(queue, settings)
         return Consumer(queue, endpoint=self.server.endpoint, grace=grace)
 
@@ -68,6 +67,5 @@ async def until(condition: Callable[[], object]) -> None:
 
 @contextmanager
 def workbench() -> Iterator[Workbench]:
-    """Give a workbench with a server of its own."""
     with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
         yield Workbench(server, client)

@@ -40,7 +40,6 @@ class Tutorial:
     """One page."""
 
     def __init__(self, name: str) -> None:
-        """Read it."""
         page = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
         self.files = {found["name"]: found["text"] for found in _FILE.finditer(page)}
         self.steps = [step for block in _CONSOLE.finditer(page) for step in _steps(block["lines"])]
@@ -73,7 +72,6 @@ class Stage:
             self._environment["VEILMQ_ENDPOINT"] = served.endpoint
 
     def write(self, tutorial: Tutorial) -> None:
-        """Write its files."""
         for name, text in tutorial.files.items():
             (self.folder / name).write_text(self._here(text), encoding="utf-8")
 

@@ -15,8 +15,7 @@ import urllib3
 from pyarrow import dataset, fs
 
 from tests.bucket import S3Server
-from tests.pipeline.closed import row
-from tests.pipeline.exported import ExportedLog
+from tests.pipeline.closed import ExportedLog, row
 from tests.pipeline.made_report import content
 from tests.proofs.served import ServedFolder
 from veilmq.client import HttpQueueClient
@@ -39,7 +38,6 @@ def served(s3: S3Server, bucket: str, tmp_path: Path) -> Iterator[ServedFolder]:
 
 
 def failures(server: ServedFolder) -> int:
-    """Return how many exports have failed."""
     text = urllib3.request("GET", f"{server.admin_endpoint}/metrics").data.decode()
     (line,) = [line for line in text.splitlines() if line.startswith("veilmq_event_export_failures_total ")]
     return int(float(line.split()[1]))

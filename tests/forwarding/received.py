@@ -9,7 +9,6 @@ from veilmq.core.messages import Attribute
 def received(
     body: str = "x", *, name: str = "1", group: str | None = None, receive_count: int = 1, **attributes: Any
 ) -> ReceivedMessage:
-    """Return a message; attributes that are numbers have the type Number, bytes the type Binary."""
     kinds = {str: "String", int: "Number", float: "Number.float", bytes: "Binary"}
     return ReceivedMessage(
         id=f"id-{name}",

@@ -26,11 +26,9 @@ class Made:
     """Queues as the report has them, drawn at random: nothing in them repeats more than in those that work."""
 
     def __init__(self, seed: int) -> None:
-        """Begin."""
         self._chance = random.Random(seed)
 
     def queue(self, number: int) -> dict[str, Any]:
-        """Return a queue with its keys and its charts."""
         lines = [self._falling(41) for _ in range(3)]
         return {
             "name": f"team-{number % 17}-queue-{number:03}",
@@ -79,5 +77,4 @@ class Made:
 
 
 def made_queues(queues: int) -> list[dict[str, Any]]:
-    """Return so many queues."""
     return [Made(number).queue(number) for number in range(queues)]

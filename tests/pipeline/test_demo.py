@@ -19,7 +19,6 @@ WORK = 2 * 300
 
 
 def demo(folder: Path, *options: str) -> subprocess.Popen[str]:
-    """Start the demonstration."""
     command = [sys.executable, "-m", "veilmq", "demo", "--quick", "--folder", str(folder), *options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ)
 

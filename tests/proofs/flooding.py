@@ -80,7 +80,6 @@ class Asker:
     """One connection that sends a whole request and reads its whole answer."""
 
     def __init__(self, port: int) -> None:
-        """Connect."""
         self._socket = socket.create_connection((HOST, port), timeout=PATIENCE_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._file = self._socket.makefile("rb")
@@ -98,7 +97,6 @@ class Asker:
         return status, time.perf_counter() - began_s
 
     def close(self) -> None:
-        """Disconnect."""
         self._file.close()
         self._socket.close()
 
@@ -136,7 +134,6 @@ def sync(until_s: float, folder: Path) -> dict[str, float]:
 
 
 async def all_of(kind: str, port: int, until_s: float, connections: int, request: bytes) -> dict[str, float]:
-    """Run one kind of flood on so many connections."""
     if kind == "unread":
         flows = [ask_and_never_read(port, until_s, request) for _ in range(connections)]
     else:
@@ -146,7 +143,6 @@ async def all_of(kind: str, port: int, until_s: float, connections: int, request
 
 
 def main() -> None:
-    """Run one kind."""
     kind, port, seconds, connections, *files = sys.argv[1:]
     assert int(connections) <= CONNECTIONS_MAX
     assert float(seconds) <= SECONDS_MAX

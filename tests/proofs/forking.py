@@ -90,16 +90,13 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, if it runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it with SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """End it with SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
@@ -120,11 +117,9 @@ class Forked:
         return found[0], found[1]
 
     def __enter__(self) -> "Forked":
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close its pipes, and wait for its end."""
         for pipe in (self.stdout, self.stderr, self.stdin):
             if pipe:
                 pipe.close()
@@ -167,7 +162,6 @@ def _opened(end: int | None, place: int, *, text: bool) -> IO[Any] | None:
 
 @functools.cache
 def _host(prefix: tuple[str, ...], preloaded: tuple[tuple[str, str], ...]) -> socket.socket:
-    """Return where the process is asked that such processes are forks of; it ends with this one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = subprocess.Popen(
         [*prefix, sys.executable, "-m", "tests.proofs.forking", str(theirs.fileno())],
@@ -230,7 +224,6 @@ def _tell_ended(waiting: dict[int, int]) -> None:
 
 
 def _become(request: dict[str, Any], files: list[int]) -> list[str]:
-    """Take over the files, the environment and the folder of a request; return its words."""
     for place, each in enumerate(files):
         os.dup2(each, place)
         os.close(each)

@@ -5,13 +5,17 @@ every bound is taken so that only a certain violation counts: a lease cannot hav
 before the tick of the server's clock, of whole milliseconds, that was on then), nor after its answer came.
 """
 
+import json
 import math
-from collections.abc import Iterable, Iterator
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
 from threading import Lock
+from typing import Any
 
-from tests.proofs.sqs_caller import Unanswered, Unreached
+CALL_S_MAX = 10.0
 
 TICK_S = 0.001
 
@@ -45,7 +49,6 @@ class Ledger:
     """The facts, and the violations that they prove."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self.messages: dict[str, Message] = {}
         self.violations: list[str] = []
         self.receives_untold = 0
@@ -164,7 +167,6 @@ class Ledger:
         )
 
     def settle(self, drained: set[str]) -> list[str]:
-        """Return all violations, given the bodies that were found at the end, before any of them was deleted."""
         found = list(self.violations)
         for body, known in self.messages.items():
             if known.send_told and not known.delete_asked and body not in drained:
@@ -192,7 +194,6 @@ class GroupOrder:
     """
 
     def __init__(self) -> None:
-        """Nothing was given."""
         self.violations: list[str] = []
         self._delete_asked: dict[str, set[int]] = {}
         self._first_left: dict[str, int] = {}
@@ -224,3 +225,77 @@ class GroupOrder:
         with self._lock:
             if number >= self._first_left.get(group, 0):
                 self._delete_asked.setdefault(group, set()).add(number)
+
+
+class Unanswered(Exception):
+    """The connection broke before the answer was there: nobody knows what happened."""
+
+
+class Unreached(Unanswered):
+    """There was no connection, or the server says so: nothing happened, for certain."""
+
+
+class Refused(Exception):
+    """The server answered with an error; `args[0]` is its text."""
+
+
+class SqsCaller:
+    """Calls one queue of one server; belongs to one thread."""
+
+    def __init__(self, port: int, queue: str) -> None:
+        """`queue` is a name; its URL is made up, as the server makes it."""
+        self._port = port
+        self._url = f"http://127.0.0.1:{port}/000000000000/{queue}"
+        self._connection: HTTPConnection | None = None
+
+    def call(self, action: str, **members: Any) -> dict[str, Any]:
+        """Return the answer; raises `Unanswered` and `Refused`."""
+        connection = self._connection or self._connect()
+        headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
+        body = json.dumps(members if action == "CreateQueue" else {"QueueUrl": self._url, **members})
+        try:
+            connection.request("POST", "/", body, headers)
+            reply = connection.getresponse()
+            status, text = reply.status, reply.read()
+        except (OSError, HTTPException) as error:
+            self.close()
+            raise Unanswered from error
+        if status >= 500:
+            raise (Unreached if b"nothing was done" in text else Unanswered)(text)
+        if status != 200:
+            raise Refused(text.decode())
+        answer: dict[str, Any] = json.loads(text or b"{}")
+        return answer
+
+    def _connect(self) -> HTTPConnection:
+        connection = HTTPConnection("127.0.0.1", self._port, timeout=CALL_S_MAX)
+        try:
+            connection.connect()
+        except OSError as error:
+            raise Unreached from error
+        self._connection = connection
+        return connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class NodesCaller(SqsCaller):
+    """Calls one queue that several servers have, each time through any of them; belongs to one thread."""
+
+    def __init__(self, ports: Sequence[int], queue: str, chance: random.Random) -> None:
+        """`chance` chooses."""
+        super().__init__(ports[0], queue)
+        self._nodes = [SqsCaller(port, queue) for port in ports]
+        self._chance = chance
+
+    def call(self, action: str, **members: Any) -> dict[str, Any]:
+        """Return the answer of whichever was asked; raises `Unanswered` and `Refused`."""
+        return self._chance.choice(self._nodes).call(action, **members)
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        for node in self._nodes:
+            node.close()

@@ -1,8 +1,4 @@
-"""What clients do on the queues of a server that is killed again and again, and what they know of it.
-
-On a standard queue messages are delayed, received, changed, deleted in time and late, die, and are claimed; on a FIFO
-queue they have groups and deduplication ids, and are claimed too; a move task empties the dead-letter queue meanwhile.
-"""
+"""Threads that call one server, and what each of them does to queues: the loads of the proofs."""
 
 import json
 import random
@@ -14,12 +10,87 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import ClassVar, NamedTuple, TypeVar
 
-from tests.proofs.callers import PATIENCE_S, PAUSE_S, Callers, Step
-from tests.proofs.ledger import TICK_S, GroupOrder, Ledger, Receipt
-from tests.proofs.sqs_caller import Refused, SqsCaller, Unanswered, Unreached
+from tests.proofs.ledger import (
+    TICK_S,
+    GroupOrder,
+    Ledger,
+    NodesCaller,
+    Receipt,
+    Refused,
+    SqsCaller,
+    Unanswered,
+    Unreached,
+)
 from veilmq.client import ClientError, Unreachable
 from veilmq.client.api import Claims
 from veilmq.core.claims import ClaimState, SourceView
+
+# Threads that call a server again and again, also while it is killed, until they are told to stop.
+
+
+PATIENCE_S = 60
+PAUSE_S = 0.02
+
+Step = Callable[[SqsCaller, random.Random, int], None]
+"""What a thread does each time, with a caller and a chance of its own, and a number that no other step has."""
+
+
+class Callers:
+    """A thread for each of `steps`, all on one queue; a step without an answer is given up, and the next one begins."""
+
+    def __init__(self, ports: Sequence[int], queue: str, steps: Sequence[Step], *, seed: int) -> None:
+        """Start nothing yet; each request goes to any of `ports`."""
+        self._errors: list[BaseException] = []
+        self._ports = ports
+        self._queue = queue
+        self._seed = seed
+        self._stop = threading.Event()
+        self._many = len(steps)
+        self._threads = [threading.Thread(target=self._run, args=each) for each in enumerate(steps)]
+
+    def __enter__(self) -> "Callers":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop all, and wait for their end."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+        assert self._errors == []
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Let them call until `condition()` is true."""
+        give_up_at_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < give_up_at_s, "they did not come so far"
+            time.sleep(PAUSE_S)
+
+    def _run(self, place: int, step: Step) -> None:
+        chance, number = random.Random(self._seed + place), place
+        caller = NodesCaller(self._ports, self._queue, chance)
+        try:
+            while not self._stop.is_set():
+                number += self._many
+                try:
+                    step(caller, chance, number)
+                except Unanswered:
+                    time.sleep(PAUSE_S)
+        except BaseException as error:
+            self._errors.append(error)
+            raise
+        finally:
+            caller.close()
+
+
+# What clients do on the queues of a server that is killed again and again, and what they know of it.
+#
+# On a standard queue messages are delayed, received, changed, deleted in time and late, die, and are claimed; on a
+# FIFO queue they have groups and deduplication ids, and are claimed too; a move task empties the dead-letter queue
+# meanwhile.
+
 
 TIMEOUT_S = 2
 LONGER_S = 3
@@ -53,7 +124,6 @@ class Load:
     timeouts_s: ClassVar[tuple[int, ...]] = (0, 0, 1, LONGER_S)
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self.ledger = Ledger()
         self.received: set[str] = set()  # ids of messages with a receipt
         self.deleted: set[str] = set()  # ids of those that were deleted in time, for certain
@@ -65,7 +135,6 @@ class Load:
         return Callers(ports, self.queue, [self.produce] * 2 + [self.consume] * 3 + [*more], seed=seed)
 
     def produce(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
-        """Send one message or five, now and then with a delay."""
         bodies = [f"{number}-{place}" for place in range(chance.choice((1, 1, 5)))]
         delay_s = chance.choice((0, 0, 0, DELAY_S))
         self.ledger.send_asked(bodies, hidden_until_s=now_s() - TICK_S + delay_s)
@@ -89,7 +158,6 @@ class Load:
         time.sleep(0.01)
 
     def receive(self, caller: SqsCaller, count: int) -> list[Receipt]:
-        """Receive, and note what came; returns the receipts."""
         with self.ledger.receiving():
             asked_s = now_s()
             answer = caller.call(
@@ -112,7 +180,6 @@ class Load:
         return receipts
 
     def note_claimed(self, rows: list[tuple[str, int]], *, asked_s: float, told_s: float) -> list[Receipt]:
-        """Note bodies and receive counts of a claim; returns what receipts would be."""
         return [self.ledger.claimed(body, count, asked_s=asked_s, told_s=told_s) for body, count in rows]
 
     def delete_asked(self, receipt: Receipt) -> None:
@@ -151,14 +218,12 @@ class OrderedLoad(Load):
     timeouts_s = (0,)
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         super().__init__()
         self.order = GroupOrder()
         self._next: Counter[str] = Counter()
         self._sequences: dict[str, str] = {}
 
     def produce(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
-        """Send the next message of a group; the same one again, under its id, until it was answered, or once more."""
         group = f"{threading.get_ident()}.{chance.randrange(GROUPS)}"
         body = f"{group}:{self._next[group]}"
         if body not in self.ledger.messages:
@@ -170,13 +235,11 @@ class OrderedLoad(Load):
         time.sleep(0.02)
 
     def receive(self, caller: SqsCaller, count: int) -> list[Receipt]:
-        """Receive, and note what came in which order."""
         receipts = super().receive(caller, count)
         self.order.given([_place(receipt.body) for receipt in receipts])
         return receipts
 
     def note_claimed(self, rows: list[tuple[str, int]], *, asked_s: float, told_s: float) -> list[Receipt]:
-        """Note bodies and receive counts of a claim, in their order."""
         self.order.given([_place(body) for body, _ in rows])
         return super().note_claimed(rows, asked_s=asked_s, told_s=told_s)
 
@@ -221,7 +284,6 @@ class Source:
         self._released: set[int] = set()
 
     def step(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
-        """Bind a claim, read another one again, and acknowledge a prefix, or have the newest one released."""
         if not self._epoch or chance.random() < 0.1:
             self._epoch = self._ask(chance, partial(Claims.open, source=SOURCE, hold_s=HOLD_S)).epoch
         self._check(self._ask(chance, partial(Claims.heartbeat, source=SOURCE, epoch=self._epoch)))
@@ -236,7 +298,6 @@ class Source:
         time.sleep(0.05)
 
     def close(self, chance: random.Random) -> None:
-        """Read all open claims once more, and close the source, which gives their messages back."""
         for number in [*self._open]:
             self._read_again(chance, number)
             self._note_released(number)
@@ -266,8 +327,6 @@ class Source:
             self.messages += len(rows)
 
     def _read(self, chance: random.Random, number: int, shards: int) -> list[list[tuple[str, int]]]:
-        """Return bodies and receive counts of each shard."""
-
         def rows(claims: Claims, *, shard: int) -> list[tuple[str, int]]:
             batches = claims.read(SOURCE, number=number, shard=shard)
             return [(row["body"], row["receive_count"]) for batch in batches for row in batch.to_pylist()]
@@ -311,7 +370,6 @@ class Mover:
     """Has move tasks empty the dead-letter queue, one after the other, and knows what each has counted."""
 
     def __init__(self) -> None:
-        """Know of none."""
         self.tasks: dict[int, tuple[str, int]] = {}  # by when each was started: how it stands, and what it has moved
 
     @property
@@ -320,7 +378,6 @@ class Mover:
         return any(status == "RUNNING" for status, _ in self.tasks.values())
 
     def step(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
-        """Begin a task when none is running and it takes a second."""
         self.look(caller)
         if not self.is_running and counts(caller)[0] >= MOVES_PER_S:
             arns = {"SourceArn": ARN.format(DEAD), "DestinationArn": ARN.format(BACK)}
@@ -346,7 +403,6 @@ def patiently(call: Callable[[], Value], *, again: tuple[type[Exception], ...] =
 
 
 def counts(caller: SqsCaller) -> tuple[int, int]:
-    """Return how many messages of the caller's queue are visible, and in flight or delayed."""
     names = [f"ApproximateNumberOfMessages{state}" for state in ("", "NotVisible", "Delayed")]
     attributes = caller.call("GetQueueAttributes", AttributeNames=names)["Attributes"]
     visible, in_flight, delayed = (int(attributes[name]) for name in names)

@@ -25,7 +25,6 @@ class Served:
     """`python -m veilmq serve` with `options`; what it says is in the file `log`."""
 
     def __init__(self, *options: str, log: Path) -> None:
-        """Choose the ports; start nothing yet."""
         self.port, self.admin_port = _free_ports(2)
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self.admin_endpoint = f"http://127.0.0.1:{self.admin_port}"
@@ -36,7 +35,6 @@ class Served:
         self.log = log
 
     def start(self) -> None:
-        """Start, and return when connections are accepted."""
         with self.log.open("ab") as log:
             command, environment = self.command(), os.environ | self.environment
             if WHOLE:
@@ -50,13 +48,11 @@ class Served:
             time.sleep(0.01)
 
     def command(self) -> list[str]:
-        """Return what starts the server."""
         options = ["--port", str(self.port), "--admin-port", str(self.admin_port), *self.options]
         return [sys.executable, "-m", "veilmq", "serve", *options]
 
     @property
     def pid(self) -> int:
-        """Return the id of its process."""
         assert self._process is not None
         return self._process.pid
 
@@ -66,7 +62,6 @@ class Served:
         self._process.wait(within_s)
 
     def kill(self) -> None:
-        """End it with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:

@@ -15,7 +15,6 @@ doubted: set[str] = set()
 
 
 def say(event: str, ctx: Context) -> None:
-    """Report."""
     sys.stdout.write(json.dumps({"event": event, "body": ctx.message.body}) + "\n")
     sys.stdout.flush()
 
@@ -32,7 +31,6 @@ app.on("lost", partial(say, "lost"))
 
 @app.handler(concurrency=2, prefetch=0, wait="1s", lease=Fixed(LEASE_S, every=LEASE_S / 3))
 async def work(body: str, ctx: Context) -> None:
-    """Report what happens."""
     say("begun", ctx)
     try:
         while not (ctx.message_id in doubted and ctx.lease.state is LeaseState.HELD):  # noqa: ASYNC110 - nobody tells

@@ -19,11 +19,9 @@ import pytest
 
 from tests.client.traffic import drained
 from tests.conftest import EVERYTHING
-from tests.proofs.callers import Callers
-from tests.proofs.ledger import Ledger
-from tests.proofs.loads import TIMEOUT_S, Load, drain, now_s
+from tests.proofs.ledger import Ledger, SqsCaller
+from tests.proofs.loads import TIMEOUT_S, Callers, Load, drain, now_s
 from tests.proofs.served import Served
-from tests.proofs.sqs_caller import SqsCaller
 from veilmq.client import HttpQueueClient
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder, url_of
 
@@ -50,11 +48,9 @@ class Keeping:
     """A producer on a queue that nobody receives from, and what was acknowledged to it."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
         self.told: list[str] = []
 
     def produce(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
-        """Send a message."""
         caller.call("SendMessage", MessageBody=str(number))
         self.told.append(str(number))
 
@@ -63,7 +59,6 @@ class Pair:
     """A primary and a synchronous standby, each made anew from the other when it has failed."""
 
     def __init__(self, folder: Path) -> None:
-        """Start nothing yet."""
         self._folder = folder
         self._made = 0
         self.primary = self._next()
@@ -75,11 +70,9 @@ class Pair:
 
     @property
     def url(self) -> str:
-        """Return the URL of whichever is the primary."""
         return url_of(self.primary, self.standby)
 
     def begin(self) -> None:
-        """Start both."""
         self.primary.make()
         self.primary.start()
         self._follow()
@@ -98,20 +91,17 @@ class Pair:
         self.standby.promote()
 
     def restore(self) -> None:
-        """Have a new standby where the failed primary was."""
         failed = self.primary
         self.primary, self.standby = self.standby, self._next(failed.port)
         self._follow()
 
     def stop(self) -> None:
-        """Stop what runs."""
         self.standby.stop()
         self.primary.stop()
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    """Return a running pair."""
     with temporary_folder() as folder:
         servers = Pair(folder)
         try:
@@ -123,7 +113,6 @@ def pair() -> Iterator[Pair]:
 
 @pytest.fixture
 def served(pair: Pair, tmp_path: Path, durability: str) -> Iterator[Served]:
-    """Return a running server on the pair, with two queues."""
     server = Served("--store", pair.url, "--durability", durability, log=tmp_path / "served.log")
     server.start()
     try:

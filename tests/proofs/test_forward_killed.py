@@ -64,7 +64,6 @@ def place_of(number: int) -> str:
 
 
 def message(producer: int, number: int, *, fifo: bool) -> NewMessage:
-    """Return a message that says by its number what it is."""
     document: dict[str, Any] = {"id": f"{producer}-{number}", "pages": 50 if number % 4 == 3 else 49}
     if number % 7 == 0:
         document["filling"] = "x" * 2_000
@@ -82,7 +81,6 @@ class Producers:
     """Threads that send to the intake until they are told to stop; a FIFO queue is asked again until it answers."""
 
     def __init__(self, endpoint: str, intake: str) -> None:
-        """Start nothing yet."""
         self._endpoint = endpoint
         self._intake = intake
         self._fifo = intake.endswith(".fifo")
@@ -91,7 +89,6 @@ class Producers:
         self._threads = [threading.Thread(target=self._run, args=(each,)) for each in range(PRODUCERS)]
 
     def __enter__(self) -> "Producers":
-        """Start all."""
         for thread in self._threads:
             thread.start()
         return self
@@ -122,7 +119,6 @@ class Producers:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServedFolder]:
-    """Run a server on a folder."""
     served = ServedFolder(tmp_path / "store")
     served.start()
     yield served
@@ -168,7 +164,6 @@ class Forwarding:
 
 
 def create(client: HttpQueueClient, suffix: str) -> None:
-    """Create the intake and all targets."""
     for name in ("intake", *NAMES):
         client.create_queue(f"{name}{suffix}", {"fifo": True} if suffix else {})
 

@@ -85,14 +85,12 @@ class Place:
     def start(
         self, kind: str, *files: Path, connections: int = 1, admin: bool = False, seconds: float = SECONDS
     ) -> Running:
-        """Start one kind of client."""
         port = self.served.admin_port if admin else self.served.port
         arguments = [kind, str(port), str(seconds), str(connections), *map(str, files)]
         command = [sys.executable, "-m", "tests.proofs.flooding", *arguments]
         return Running(Forked(command, stdout=subprocess.PIPE, text=True))
 
     def rss_bytes(self) -> int:
-        """Return what the server holds in memory."""
         return int(psutil.Process(self.served.pid).memory_info().rss)
 
     def highest_rss_bytes(self, running: Running) -> int:
@@ -104,13 +102,11 @@ class Place:
         return highest
 
     def url(self, queue: str) -> str:
-        """Return the URL of a queue."""
         return f"{self.served.endpoint}/{OWNER}/{queue}"
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    """A server that knows who its callers are, and the queues "small" and "large"."""
     served = ServedFolder(tmp_path / "data", "--credentials", str(written(tmp_path / "keys.toml")))
     served.start()
     try:
@@ -134,12 +130,10 @@ def honest_batch(place: Place) -> Path:
 
 
 def watching(place: Place) -> Running:
-    """Start who watches the server."""
     return place.start("probe", *map(place.page, ("/health/live", "/health/ready", "/metrics")), admin=True)
 
 
 def asking(place: Place) -> Running:
-    """Start who sends small requests."""
     url = place.url("small")
     small = [
         place.request("send", "SendMessage", {"QueueUrl": url, "MessageBody": "small"}),

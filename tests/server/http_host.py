@@ -69,12 +69,10 @@ class Large:
     """A request with a large reply, which has begun; ``told`` lists what it heard."""
 
     def __init__(self, request: Request) -> None:
-        """Nothing is answered yet."""
         self._request = request
         self.told: list[str] = []
 
     def answer(self) -> None:
-        """Answer."""
         self._request.respond(200, b"", LARGE)
 
     def withdraw(self) -> None:
@@ -114,7 +112,6 @@ class HttpHost:
         self.refused: list[int] = []
 
     def __enter__(self) -> Self:
-        """Start."""
         self._thread.start()
         self._ready.result(PATIENCE_S)
         return self
@@ -122,13 +119,11 @@ class HttpHost:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop."""
         self.call(self._stop.set)
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the server's loop does not end"
 
     def client(self) -> "Client":
-        """Return a new connection."""
         return Client(socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S))
 
     def call(self, work: Callable[[], T]) -> T:
@@ -159,15 +154,12 @@ class HttpHost:
         return self.held[-1]
 
     def release(self, held: Held, body: bytes) -> None:
-        """Answer a held request."""
         self.call(lambda: held.request.respond(200, b"", body))
 
     def drain(self) -> None:
-        """Begin to drain."""
         self._draining = asyncio.run_coroutine_threadsafe(self.connections.drain(), self._loop)
 
     def await_nobody(self) -> None:
-        """Wait until no connection is open."""
         emptied = asyncio.wait_for(self.connections._emptied.wait(), PATIENCE_S)
         asyncio.run_coroutine_threadsafe(emptied, self._loop).result(PATIENCE_S)
 
@@ -222,18 +214,15 @@ class Client:
     """One connection; every read gives up after ``PATIENCE_S``."""
 
     def __init__(self, connected: socket.socket) -> None:
-        """Read through a buffered file."""
         self.socket = connected
         self._file = connected.makefile("rb")
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
         self.close()
 
     def send(self, *pieces: bytes) -> None:
@@ -243,7 +232,6 @@ class Client:
             self.socket.sendall(piece)
 
     def read(self, *, bodiless: bool = False) -> Reply:
-        """Read one reply."""
         first = self._file.readline()
         assert first.startswith(b"HTTP/1.1 "), first
         headers = {}
@@ -262,7 +250,6 @@ class Client:
         self.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Close both ways."""
         self._file.close()
         self.socket.close()
 

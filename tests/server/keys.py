@@ -75,13 +75,7 @@ def sender_id(account: str, user: str) -> str:
 
 
 def statement(**elements: Any) -> dict[str, Any]:
-    """Return a statement that lets the friend send."""
-    return {
-        "Effect": "Allow",
-        "Principal": {"AWS": FRIEND},
-        "Action": "sqs:SendMessage",
-        "Resource": ARN,
-    } | elements
+    return {"Effect": "Allow", "Principal": {"AWS": FRIEND}, "Action": "sqs:SendMessage", "Resource": ARN} | elements
 
 
 def set_policy(sqs: Any, url: str, *statements: dict[str, Any]) -> None:
@@ -91,7 +85,6 @@ def set_policy(sqs: Any, url: str, *statements: dict[str, Any]) -> None:
 
 
 def denied(call: Any, **members: Any) -> str:
-    """Return the text with which a call is denied."""
     with pytest.raises(ClientError) as caught:
         call(**members)
     error = caught.value.response["Error"]

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from botocore.parsers import create_parser
 
-from tests.clients.sqs_old_client import form_of_request, old_model
+from tests.clients.sqs_client import form_of_request, old_model
 
 JSON, QUERY = "json", "query"
 PROTOCOLS = (JSON, QUERY)
@@ -43,7 +43,6 @@ class ServiceClient:
         self._connection.close()
 
     def ask(self, action: str, **members: Any) -> Answer:
-        """Return the answer to a request with these members, which may break every rule."""
         if self.protocol == JSON:
             status, headers, body = self.send(
                 "POST",
@@ -65,13 +64,11 @@ class ServiceClient:
         return Answer(status, error.get("Code", ""), error.get("Message", ""), parsed, heard)
 
     def do(self, action: str, **members: Any) -> dict[str, Any]:
-        """Return what an action answers; it must succeed."""
         answer = self.ask(action, **members)
         assert answer.status == 200, answer
         return answer.body
 
     def get(self, path: str, headers: Mapping[str, str] | None = None, **parameters: str) -> tuple[int, str, str]:
-        """Return status, content type and body of the answer to a GET."""
         query = f"?{urlencode(parameters)}" if parameters else ""
         status, heard, body = self.send("GET", path + query, None, headers or {})
         return status, heard["content-type"], body.decode()
@@ -79,7 +76,6 @@ class ServiceClient:
     def send(
         self, method: str, target: str, body: str | None, headers: Mapping[str, str]
     ) -> tuple[int, dict[str, str], bytes]:
-        """Return status, headers and body of the answer to a request."""
         self._connection.request(method, target, body, {**headers, **self.headers})
         response = self._connection.getresponse()
         return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
@@ -91,23 +87,19 @@ class ServiceClient:
         return url
 
     def fifo(self, **attributes: str) -> str:
-        """Return the URL of a new FIFO queue."""
         return self.queue(FifoQueue="true", **attributes)
 
     def attributes(self, url: str) -> dict[str, str]:
-        """Return all attributes of a queue."""
         found: dict[str, str] = self.do("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])["Attributes"]
         return found
 
     def receive(self, url: str, **members: Any) -> list[dict[str, Any]]:
-        """Return up to ten messages of a queue."""
         found = self.do("ReceiveMessage", QueueUrl=url, **{"MaxNumberOfMessages": 10} | members)
         messages: list[dict[str, Any]] = found.get("Messages", [])
         return messages
 
 
 def fresh_name(*, fifo: bool = False) -> str:
-    """Return a name that no queue had."""
     return f"q{next(_numbers)}{'.fifo' if fifo else ''}"
 
 

@@ -26,7 +26,6 @@ class Api:
     """A program at the API of ``server``; ``key`` is the id and the secret that it sends."""
 
     def __init__(self, server: RunningServer, key: tuple[str, str] | None = None) -> None:
-        """Connect to nothing yet."""
         self._endpoint = server.admin_endpoint
         self._http = urllib3.PoolManager(retries=False)
         self.headers = {} if key is None else {"Authorization": basic(*key)}
@@ -46,7 +45,6 @@ class Api:
         return self._told(self.ask("POST", path, fields))
 
     def refused(self, method: str, path: str, fields: Any = None, **headers: str) -> tuple[int, str]:
-        """Return status and code of an error."""
         answer = self.ask(method, path, fields, **headers)
         return answer.status, answer.json()["code"]
 
@@ -75,14 +73,12 @@ def audit_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, audit_log: Path) -> Iterator[RunningServer]:
-    """A server with accounts."""
     path = written(tmp_path_factory.mktemp("keys") / "credentials.toml")
     with RunningServer(credentials=path, account=OWNER, region=REGION, audit_log=audit_log) as running:
         yield running
 
 
 def changes(audit_log: Path, what: str) -> list[dict[str, Any]]:
-    """Return the lines of the audit log about an action."""
     lines = [json.loads(line) for line in audit_log.read_text(encoding="utf-8").splitlines()]
     return [line for line in lines if line["what"] == what]
 
@@ -179,7 +175,6 @@ def test_who_has_no_key_is_asked_for_one(server: RunningServer, given: str | Non
 
 
 def test_a_key_acts_for_its_account_and_policies_decide(server: RunningServer, audit_log: Path) -> None:
-    """Its changes are in the audit log, with what was before."""
     owner, friend = Api(server, KEY), Api(server, ("AKIDFRIEND", SECRETS["AKIDFRIEND"]))
     url = owner.post("/api/queues/-/shared/create", {})["url"]
     owner.post("/api/queues/-/shared/set", {"delay_s": 5})

@@ -31,7 +31,6 @@ PATH = "/v1/claims/000000000000/jobs"
 
 @pytest.fixture(params=["memory", "postgres"])
 def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
-    """A server with a queue, its dead-letter queue, and three messages."""
     with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as queues:
         queues.create_queue("dead")
         queues.create_queue("jobs", {"dead_letter_queue": "dead", "receives_max": 5})
@@ -41,7 +40,6 @@ def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]
 
 
 def ask(server: RunningServer, method: str, rest: str, fields: dict[str, Any] | None = None) -> tuple[int, Any]:
-    """Return status and JSON of the answer to a request for a path below that of the queue."""
     connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=60)
     path = rest if rest.startswith("/v1") else PATH + rest
     try:
@@ -53,7 +51,6 @@ def ask(server: RunningServer, method: str, rest: str, fields: dict[str, Any] | 
 
 
 def post(server: RunningServer, verb: str, **fields: Any) -> Any:
-    """Return the answer to a POST that succeeds."""
     status, answer = ask(server, "POST", f"/{verb}", fields)
     assert status == 200, answer
     return answer
@@ -363,14 +360,12 @@ def test_no_input_is_a_defect_of_ours(tormented: RunningServer, route: bytes, fi
 
 
 def key(key_id: str) -> SigningKey:
-    """Return one of the keys of the file."""
     token = TOKEN if key_id.startswith("ASID") else None
     return SigningKey(id=key_id, secret=SECRETS[key_id], session_token=token, region=REGION)
 
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server of two accounts; the owner has a queue with a message."""
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as running:
         with closing(client(running)) as owner:
             url = owner.create_queue(QueueName="jobs")["QueueUrl"]
@@ -467,7 +462,6 @@ def test_who_does_not_is_not(guarded: RunningServer, signing: SigningKey | None,
 
 
 def test_a_signature_covers_the_query(guarded: RunningServer) -> None:
-    """What was signed for one claim does not read another."""
     target = f"/v1/claims/{OWNER}/jobs/read?source=s&number=1"
     host = guarded.endpoint.removeprefix("http://")
     headers = key("AKIDOWNER").sign(target, {"Host": host}, b"", now=datetime.now(UTC), method="GET")

@@ -4,16 +4,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
+from tests.proofs.served import ServedFolder
 from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, set_policy, statement, written
-from veilmq.client import ClientError, HttpQueueClient
-from veilmq.client.api import Forwards
+from veilmq.client import ClientError, HttpQueueClient, Unreachable
+from veilmq.client.api import Forwards, Publications
 from veilmq.client.transport import SigningKey
+from veilmq.core.claims import Published
 from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
-from veilmq.wire.v1.publications import ForwardedEntry
+from veilmq.wire.v1.publications import ForwardedEntry, OutgoingRow
+from veilmq.wire.v1.routes import ROUTES
 
 
 @pytest.fixture(params=["memory", "postgres"])
@@ -73,7 +77,6 @@ def guarded(tmp_path: Path) -> Iterator[RunningServer]:
 
 
 def forwards(server: RunningServer, key: str) -> Forwards:
-    """Return the forwards of the owner's intake, asked for with a key."""
     signing = SigningKey(id=key, secret=SECRETS[key], region=REGION)
     return Forwards(server.endpoint, f"{server.endpoint}/{OWNER}/jobs", key=signing)
 
@@ -136,3 +139,217 @@ def test_a_target_that_does_not_exist_is_told_before_anything_is_moved(guarded: 
         with pytest.raises(ClientError) as caught:
             owner.forward([("r", "none")])
         assert (caught.value.code, caught.value.fields["queue"]) == ("QueueNotFound", f"{OWNER}/none")
+
+
+# Publications through a server: who may, what a kill between the decision and its end leaves, and a hasty client.
+
+
+MANY = 600
+RATE = 300
+
+
+def rows(*bodies: str) -> list[OutgoingRow]:
+    return [OutgoingRow(body=body) for body in bodies]
+
+
+def drained(queue: HttpQueueClient) -> list[str]:
+    """Receive all that `jobs` has, in order."""
+    found: list[str] = []
+    while got := queue.receive("jobs", count=10, wait_s=0, timeout_s=600):
+        found += [message.body for message in got]
+    return found
+
+
+# Errors.
+
+
+PROVOKED = {
+    "publications.stage": {"StageRefused", "QueueNotFound"},
+    "publications.publish": {"StageMissing", "QueueNotFound"},
+    "publications.abandon": {"QueueNotFound"},
+    "publications.list": {"QueueNotFound"},
+}
+
+
+def calls(jobs: Publications) -> dict[str, Callable[[], Any]]:
+    """Return a call of each route, which a FIFO queue refuses where it can."""
+    return {
+        "publications.stage": lambda: jobs.stage("w", batch=0, attempt="a", part=0, messages=rows("x")),
+        "publications.publish": lambda: jobs.publish("w", batch=0, attempts=[("a", 7)]),
+        "publications.abandon": lambda: jobs.abandon("w", batch=0),
+        "publications.list": jobs.writers,
+    }
+
+
+def test_every_error_of_every_route_is_told() -> None:
+    """By its status, and with what programs may want."""
+    found: dict[str, set[str]] = {label: set() for label in PROVOKED}
+    told: dict[str, Any] = {}
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as queues:
+        queues.create_queue("jobs.fifo", {"fifo": True})
+        for queue in ("jobs.fifo", f"{server.endpoint}/000000000000/none"):
+            with Publications(server.endpoint, queue) as jobs:
+                for label, call in calls(jobs).items():
+                    try:
+                        call()
+                    except ClientError as error:
+                        found[label].add(error.code)
+                        told[error.code] = {**error.fields, "status": error.status}
+    assert found == PROVOKED
+    assert all(each.pop("message") for each in told.values())
+    assert told == {
+        "StageRefused": {"code": "StageRefused", "status": 400, "index": 0, "why": "GroupMissing", "bytes_max": None},
+        "StageMissing": {"code": "StageMissing", "status": 409, "attempt": "a", "messages": 0, "wanted": 7},
+        "QueueNotFound": {"code": "QueueNotFound", "status": 404, "queue": "000000000000/none"},
+    }
+
+
+def test_a_new_error_of_a_route_needs_a_provocation() -> None:
+    routes = {route.label: route.errors for route in ROUTES.values() if route.noun == b"publications"}
+    wanted = {label: {error.__name__ for error in listed} | {"QueueNotFound"} for label, listed in routes.items()}
+    assert wanted == PROVOKED
+
+
+# Who may.
+
+
+@pytest.fixture
+def guarded_queue(tmp_path: Path) -> Iterator[RunningServer]:
+    """A server of two accounts; the owner has the queue `jobs`."""
+    with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as running:
+        client(running).create_queue(QueueName="jobs")
+        yield running
+
+
+def publications(server: RunningServer, key: str) -> Publications:
+    signing = SigningKey(id=key, secret=SECRETS[key], region=REGION)
+    return Publications(server.endpoint, f"{server.endpoint}/{OWNER}/jobs", key=signing)
+
+
+def ask_all(jobs: Publications) -> Iterator[Any]:
+    """Yield every call that there is."""
+    yield lambda: jobs.stage("w", batch=0, attempt="a", part=0, messages=rows("x"))
+    yield lambda: jobs.publish("w", batch=0, attempts=[("a", 1)])
+    yield lambda: jobs.abandon("w", batch=1)
+    yield jobs.writers
+
+
+def test_whoever_may_send_may_publish_and_nobody_else(guarded_queue: RunningServer) -> None:
+    with publications(guarded_queue, "AKIDFRIEND") as friend, publications(guarded_queue, "AKIDOWNER") as owner:
+        for call in ask_all(friend):
+            with pytest.raises(ClientError, match=FRIEND) as caught:
+                call()
+            assert caught.value.code == "AccessDenied"
+        assert owner.writers() == []
+        sqs = client(guarded_queue)
+        set_policy(sqs, f"{guarded_queue.endpoint}/{OWNER}/jobs", statement())
+        for call in ask_all(friend):
+            call()
+    (message,) = sqs.receive_message(
+        QueueUrl=f"{guarded_queue.endpoint}/{OWNER}/jobs", MessageSystemAttributeNames=["SenderId"]
+    )["Messages"]
+    assert (message["Body"], message["Attributes"]["SenderId"]) == ("x", FRIEND)
+
+
+# A rate, and clients that do not wait.
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def publishing(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
+    """A server whose clock stands still, with the queue `jobs`."""
+    with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as queue:
+        queue.create_queue("jobs")
+        yield running
+
+
+def ask_slowly(jobs: Publications) -> Published:
+    fields = {"writer": "w", "batch": 0, "attempts": [["a", 10]], "messages_per_s_max": 1}
+    return jobs.post("publish", fields, Published)
+
+
+def test_an_answer_does_not_take_longer_than_its_time(publishing: RunningServer) -> None:
+    """A slow publication is answered with `more`, and comes by itself."""
+    with Publications(publishing.endpoint, "jobs") as jobs, HttpQueueClient(publishing.endpoint) as queue:
+        jobs.stage("w", batch=0, attempt="a", part=0, messages=rows(*"abcdefghij"))
+        with ThreadPoolExecutor(1) as thread:
+            asking = thread.submit(ask_slowly, jobs)
+            while not asking.done():
+                publishing.advance(500)
+        assert asking.result().more
+        assert queue.show("jobs").visible >= 4
+        publishing.advance(10_000)
+        assert drained(queue) == list("abcdefghij")
+
+
+def test_a_server_that_stops_answers_with_what_there_is(tmp_path: Path) -> None:
+    """The next one goes on."""
+    folder = tmp_path / "store"
+    with (
+        RunningServer(data=folder) as first,
+        HttpQueueClient(first.endpoint) as queue,
+        Publications(first.endpoint, "jobs") as jobs,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        queue.create_queue("jobs")
+        jobs.stage("w", batch=0, attempt="a", part=0, messages=rows(*"abcdefghij"))
+        asking = thread.submit(ask_slowly, jobs)
+        while queue.show("jobs").visible == 0:
+            assert not asking.done()
+        first.stop()
+        assert asking.result().more
+    with (
+        RunningServer(data=folder) as second,
+        HttpQueueClient(second.endpoint) as queue,
+        Publications(second.endpoint, "jobs") as jobs,
+    ):
+        second.advance(20_000)
+        assert jobs.publish("w", batch=0, attempts=[("a", 10)]) == Published(messages=10, again=True)
+        assert drained(queue) == list("abcdefghij")
+
+
+def test_what_is_staged_is_a_metric_and_in_no_count(publishing: RunningServer) -> None:
+    metric = 'veilmq_queue_messages_staged{queue="000000000000/jobs"}'
+    with Publications(publishing.endpoint, "jobs") as jobs, HttpQueueClient(publishing.endpoint) as queue:
+        assert metric not in urlopen(f"{publishing.admin_endpoint}/metrics").read().decode()
+        jobs.stage("w", batch=0, attempt="a", part=0, messages=rows(*"abc"))
+        assert f"{metric} 3.0" in urlopen(f"{publishing.admin_endpoint}/metrics").read().decode()
+        assert (queue.show("jobs").visible, queue.show("jobs").in_flight, queue.show("jobs").delayed) == (0, 0, 0)
+
+
+# A kill.
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[ServedFolder]:
+    server = ServedFolder(tmp_path / "store")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.mark.slow
+def test_a_kill_between_the_decision_and_its_end_loses_and_doubles_nothing(served: ServedFolder) -> None:
+    endpoint = f"http://127.0.0.1:{served.port}"
+    bodies = [str(number) for number in range(MANY)]
+    with HttpQueueClient(endpoint) as queue, Publications(endpoint, "jobs") as jobs:
+        queue.create_queue("jobs")
+        jobs.stage("w", batch=0, attempt="a", part=0, messages=rows(*bodies))
+        jobs.stage("w", batch=0, attempt="never", part=0, messages=rows("never"))
+
+        def publish() -> Published | None:
+            try:
+                return jobs.publish("w", batch=0, attempts=[("a", MANY)], messages_per_s_max=RATE)
+            except Unreachable:
+                return None
+
+        with ThreadPoolExecutor(1) as thread:
+            asking = thread.submit(publish)
+            for part in (0, MANY // 3):
+                while queue.show("jobs").visible <= part:
+                    assert part or not asking.done()
+                served.kill()
+                served.start()
+        last = publish()
+        assert last is not None
+        assert (last.again, last.more, last.messages) == (True, False, MANY)
+        assert drained(queue) == bodies

@@ -29,15 +29,12 @@ class Caller:
     """Calls the server over one connection of its own."""
 
     def __init__(self, served: ServedFolder) -> None:
-        """Connect with the first call."""
         self._connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=ANSWER_S_MAX)
 
     def __enter__(self) -> "Caller":
-        """Give itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of the connection."""
         self._connection.close()
 
     def __call__(self, action: str, **members: Any) -> tuple[int, dict[str, Any]]:
@@ -50,13 +47,11 @@ class Caller:
         return reply.status, json.loads(reply.read() or b"{}")
 
     def send(self, queue: str, body: str) -> int:
-        """Send one message, in a group of its own where the queue has groups; return the status."""
         name = body.split(maxsplit=1)[0]
         fifo = {"MessageGroupId": name, "MessageDeduplicationId": name} if queue.endswith(".fifo") else {}
         return self("SendMessage", queue=queue, MessageBody=body, **fifo)[0]
 
     def receive(self, queue: str, timeout_s: int = 600) -> tuple[int, list[dict[str, str]]]:
-        """Return the status and the messages."""
         status, answer = self("ReceiveMessage", queue=queue, MaxNumberOfMessages=10, VisibilityTimeout=timeout_s)
         return status, answer.get("Messages", [])
 
@@ -65,7 +60,6 @@ class Load:
     """Threads that send, and some that receive and delete, until they are stopped; and what they were told."""
 
     def __init__(self, served: ServedFolder, body_bytes: int) -> None:
-        """Start nothing yet."""
         self._served = served
         self._filler = "x" * body_bytes
         self._stop = threading.Event()
@@ -77,13 +71,11 @@ class Load:
         self._threads += [threading.Thread(target=self._run, args=(self._deletes, number)) for number in range(3)]
 
     def __enter__(self) -> "Load":
-        """Start all."""
         for thread in self._threads:
             thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop all."""
         self._stop.set()
         for thread in self._threads:
             thread.join(2 * ANSWER_S_MAX)
@@ -141,7 +133,6 @@ def eventually(holds: Callable[[], object], what: str) -> None:
 
 
 def drained(call: Caller) -> set[str]:
-    """Receive and delete everything; return what came."""
     found: set[str] = set()
 
     def is_empty() -> bool:
@@ -159,7 +150,6 @@ def drained(call: Caller) -> set[str]:
 
 
 def counts(call: Caller, queue: str) -> list[str]:
-    """Return how many messages are visible and in flight."""
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
     attributes = call("GetQueueAttributes", queue=queue, AttributeNames=names)[1]["Attributes"]
     return [attributes[name] for name in names]
@@ -167,7 +157,6 @@ def counts(call: Caller, queue: str) -> list[str]:
 
 @pytest.fixture(params=["without a reserve", "with the default reserve"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[ServedFolder, Path, int]]:
-    """Give a running server on a small disk, where that is, and its size."""
     options, size_bytes = (
         ((), 72 * MIB) if "default" in request.param else (("--free-space-reserve-bytes", "0"), 8 * MIB)
     )
@@ -193,7 +182,6 @@ def test_a_disk_that_fills_under_load_loses_nothing(disk: tuple[ServedFolder, Pa
 
 
 def fill_and_go_on(served: ServedFolder, call: Caller, folder: Path, size_bytes: int) -> None:
-    """Fill the disk, give it far more than the load fills before it ends, and drain it."""
     for queue in QUEUES:
         fifo = {"Attributes": {"FifoQueue": "true"}} if queue.endswith(".fifo") else {}
         assert call("CreateQueue", QueueName=queue, **fifo)[0] == 200
@@ -242,7 +230,6 @@ def served(tmp_path: Path) -> Iterator[ServedFolder]:
 
 
 def wal_bytes(served: ServedFolder) -> float:
-    """Return the metric."""
     (line,) = [each for each in told(served, "/metrics")[1].splitlines() if each.startswith("veilmq_store_wal_bytes ")]
     return float(line.split()[1])
 

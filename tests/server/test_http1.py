@@ -37,7 +37,6 @@ def host(shared: HttpHost) -> Iterator[HttpHost]:
 
 @pytest.fixture
 def client(host: HttpHost) -> Iterator[Client]:
-    """A new connection."""
     with host.client() as connected:
         yield connected
 

@@ -24,7 +24,6 @@ class Client:
     """A client of one queue of a server on the virtual clock."""
 
     def __init__(self, server: RunningServer, **attributes: str) -> None:
-        """Create the queue."""
         self.server = server
         self.sqs = boto.client(server.endpoint)
         self.fifo = "FifoQueue" in attributes
@@ -32,18 +31,15 @@ class Client:
         self.url = self.sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
 
     def send(self, *bodies: str) -> None:
-        """Send messages, each of a group of its own in a FIFO queue."""
         for body in bodies:
             more = {"MessageGroupId": body, "MessageDeduplicationId": body} if self.fifo else {}
             self.sqs.send_message(QueueUrl=self.url, MessageBody=body, **more)
 
     def receive(self, count: int = 10, **more: int) -> list[tuple[str, str]]:
-        """Return body and receipt of each message that a receive without a wait takes."""
         answer = self.sqs.receive_message(QueueUrl=self.url, MaxNumberOfMessages=count, **more)
         return [(each["Body"], each["ReceiptHandle"]) for each in answer.get("Messages", [])]
 
     def delete(self, receipt: str) -> None:
-        """Delete a message."""
         self.sqs.delete_message(QueueUrl=self.url, ReceiptHandle=receipt)
 
     def quota(self) -> str | None:
@@ -54,7 +50,6 @@ class Client:
         return told.get(OWN)
 
     def poll(self, wait_s: int = 20, **more: int) -> HTTPConnection:
-        """Start a receive that waits; return when the server has parked it."""
         where = urlsplit(self.server.endpoint)
         assert where.hostname is not None
         connection = HTTPConnection(where.hostname, where.port, timeout=PATIENCE_S)
@@ -83,7 +78,6 @@ def answer(connection: HTTPConnection) -> list[str]:
 
 
 def over_limit(client: Client) -> None:
-    """Assert that a receive that does not wait is refused."""
     with pytest.raises(ClientError) as refusal:
         client.receive()
     assert refusal.value.response["Error"]["Code"].rpartition(".")[2] == "OverLimit"
@@ -91,7 +85,6 @@ def over_limit(client: Client) -> None:
 
 @pytest.fixture
 def server() -> Iterator[RunningServer]:
-    """A server with small quotas, in memory."""
     with RunningServer(in_flight_max=QUOTA, fifo_in_flight_max=FIFO_QUOTA) as running:
         yield running
 

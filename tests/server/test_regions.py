@@ -45,19 +45,16 @@ def sqs(server: RunningServer, region: str = HOME, key: str = "test") -> Any:
 
 @pytest.fixture
 def server() -> Iterator[RunningServer]:
-    """Run a server whose queues are in the regions of requests."""
     with RunningServer(regions="by-request") as running:
         yield running
 
 
 def attributes(queues: Any, url: str) -> dict[str, str]:
-    """Return all attributes of a queue."""
     found: dict[str, str] = queues.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
     return found
 
 
 def bodies(queues: Any, url: str) -> list[str]:
-    """Receive what a queue gives."""
     return [each["Body"] for each in queues.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])]
 
 
@@ -155,7 +152,6 @@ def test_the_host_names_a_region_where_no_signature_does(server: RunningServer, 
 
 
 def test_a_host_names_no_region_for_smq(server: RunningServer) -> None:
-    """Its queues are in the server's own."""
     host = f"sqs.{OTHER}.localhost"
     assert ask(server, "PUT", "/queues/orders", host=host).status == 201
     assert sqs(server).list_queues()["QueueUrls"] == [f"{server.endpoint}/{ACCOUNT}/orders"]
@@ -206,7 +202,6 @@ def test_regions_with_a_credentials_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("named", "denied"), [(HOME, False), (REGION, True)])
 def test_a_condition_of_a_policy_asks_for_the_region_of_the_queue(tmp_path: Path, named: str, denied: bool) -> None:
-    """And not for that of the server."""
     credentials = written(tmp_path / "credentials.toml")
     sends = {"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "*"}
     condition = {"StringEquals": {"aws:RequestedRegion": named}}

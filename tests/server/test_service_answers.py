@@ -29,7 +29,6 @@ def served(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
 
 @pytest.fixture(params=PROTOCOLS)
 def sqs(request: pytest.FixtureRequest, served: RunningServer) -> Iterator[ServiceClient]:
-    """Give a client that speaks each protocol."""
     with ServiceClient(served.endpoint, request.param) as client:
         yield client
 
@@ -42,17 +41,17 @@ def web(served: RunningServer) -> Iterator[ServiceClient]:
 
 
 class Row(NamedTuple):
-    """What is asked, and with which code, words and status it is refused; ``kind`` is the error's name in JSON."""
+    """What is asked, and with which code, words and status it is refused."""
 
     ask: Callable[[ServiceClient], Answer]
     code: str
     text: str
-    kind: str
     status: int = 400
 
 
-INVALID, INVALID_KIND = "InvalidParameterValue", "InvalidParameterValueException"
-MISSING, MISSING_KIND = "MissingParameter", "MissingRequiredParameterException"
+INVALID, MISSING = "InvalidParameterValue", "MissingParameter"
+KINDS = {INVALID: "InvalidParameterValueException", MISSING: "MissingRequiredParameterException"}
+"""Codes whose errors have a name of their own in JSON; the others have that of the code."""
 NAME, VALUE = "InvalidAttributeName", "InvalidAttributeValue"
 
 
@@ -135,185 +134,145 @@ DEDUPLICATION = (
 )
 NO_ALLOW = "Reason: Amazon SQS can't create the redrive allow policy. "
 ROWS: dict[str, Row] = {
-    "2 batch without a group": Row(_batch(MessageDeduplicationId="e"), INVALID, GROUP, INVALID_KIND),
+    "2 batch without a group": Row(_batch(MessageDeduplicationId="e"), INVALID, GROUP),
     "2 message without a group": Row(
-        _on("SendMessage", fifo=True, MessageBody="m", MessageDeduplicationId="d"), MISSING, GROUP, MISSING_KIND
+        _on("SendMessage", fifo=True, MessageBody="m", MessageDeduplicationId="d"), MISSING, GROUP
     ),
-    "3 batch without a deduplication id": Row(_batch(MessageGroupId="g"), INVALID, DEDUPLICATION, INVALID_KIND),
+    "3 batch without a deduplication id": Row(_batch(MessageGroupId="g"), INVALID, DEDUPLICATION),
     "3 message without a deduplication id": Row(
-        _on("SendMessage", fifo=True, MessageBody="m", MessageGroupId="g"), INVALID, DEDUPLICATION, INVALID_KIND
+        _on("SendMessage", fifo=True, MessageBody="m", MessageGroupId="g"), INVALID, DEDUPLICATION
     ),
     "10 delete by garbage": Row(
         _on("DeleteMessage", ReceiptHandle="garbage"),
         "ReceiptHandleIsInvalid",
         'The input receipt handle "garbage" is not a valid receipt handle.',
-        "ReceiptHandleIsInvalid",
         404,
     ),
     "10 change by garbage": Row(
         _on("ChangeMessageVisibility", ReceiptHandle="garbage", VisibilityTimeout=1),
         "ReceiptHandleIsInvalid",
         'The input receipt handle "garbage" is not a valid receipt handle.',
-        "ReceiptHandleIsInvalid",
         404,
     ),
     **{
         f"delete by {what}": Row(
-            _on("DeleteMessage", **members),
-            MISSING,
-            "The request must contain the parameter MessageHandle.",
-            MISSING_KIND,
+            _on("DeleteMessage", **members), MISSING, "The request must contain the parameter MessageHandle."
         )
         for what, members in _LACKING.items()
     },
     "10 delete by a receipt of another queue": Row(
-        _foreign("DeleteMessage"),
-        "ReceiptHandleIsInvalid",
-        "The input receipt handle is invalid.",
-        "ReceiptHandleIsInvalid",
-        404,
+        _foreign("DeleteMessage"), "ReceiptHandleIsInvalid", "The input receipt handle is invalid.", 404
     ),
     "10 change by a receipt of another queue": Row(
         _foreign("ChangeMessageVisibility", VisibilityTimeout=1),
         "ReceiptHandleIsInvalid",
         "The input receipt handle is invalid.",
-        "ReceiptHandleIsInvalid",
         404,
     ),
     "15 a FIFO queue stays one": Row(
         _on("SetQueueAttributes", fifo=True, Attributes={"FifoQueue": "false"}),
         VALUE,
         "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.",
-        VALUE,
     ),
     "15 a standard queue stays one": Row(
-        _on("SetQueueAttributes", Attributes={"FifoQueue": "true"}), NAME, "Unknown Attribute FifoQueue.", NAME
+        _on("SetQueueAttributes", Attributes={"FifoQueue": "true"}), NAME, "Unknown Attribute FifoQueue."
     ),
     "17 a label that is not there": Row(
-        _no_label,
-        INVALID,
-        "Value other for parameter Label is invalid. Reason: can't find label on existing policy.",
-        INVALID_KIND,
+        _no_label, INVALID, "Value other for parameter Label is invalid. Reason: can't find label on existing policy."
     ),
     "17 a label where there is no policy": Row(
         _on("RemovePermission", Label="l"),
         INVALID,
         "Value l for parameter Label is invalid. Reason: can't find label on existing policy.",
-        INVALID_KIND,
     ),
     "18 a permission without actions": Row(
         _on("AddPermission", Label="l", AWSAccountIds=["111111111111"], Actions=[]),
         MISSING,
         "The request must contain the parameter Actions.",
-        MISSING_KIND,
     ),
     "18 a label that is there": Row(
-        _same_label, INVALID, "Value l for parameter Label is invalid. Reason: Already exists.", INVALID_KIND
+        _same_label, INVALID, "Value l for parameter Label is invalid. Reason: Already exists."
     ),
     "18 a permission without accounts": Row(
         _on("AddPermission", Label="l", AWSAccountIds=[], Actions=["SendMessage"]),
         INVALID,
         "Value [] for parameter PrincipalId is invalid. Reason: Unable to verify.",
-        INVALID_KIND,
     ),
     "19 an empty name": Row(
-        _create(QueueName=""),
-        INVALID,
-        "Value for parameter QueueName is invalid. Reason: Must specify a queue name.",
-        INVALID_KIND,
+        _create(QueueName=""), INVALID, "Value for parameter QueueName is invalid. Reason: Must specify a queue name."
     ),
     "19 the URL of an empty name": Row(
         lambda sqs: sqs.ask("GetQueueUrl", QueueName=""),
         INVALID,
         "Value for parameter QueueName is invalid. Reason: Must specify a queue name.",
-        INVALID_KIND,
     ),
     "22 an attribute of an unknown type": Row(
         _attribute("a", DataType="Decimal", StringValue="1"),
         INVALID,
         "The type of message (user) attribute 'a' is invalid. You must use only the following supported type "
         "prefixes: Binary, Number, String.",
-        INVALID_KIND,
     ),
     "23 untagging nothing": Row(
-        _on("UntagQueue", TagKeys=[]),
-        INVALID,
-        "Tag keys must be between 1 and 128 characters in length.",
-        INVALID_KIND,
+        _on("UntagQueue", TagKeys=[]), INVALID, "Tag keys must be between 1 and 128 characters in length."
     ),
-    "23 too many tags": Row(_too_many_tags, INVALID, "Too many tags added for queue q", INVALID_KIND),
-    "23 too many tags in turn": Row(_too_many_tags_in_turn, INVALID, "Too many tags added for queue q", INVALID_KIND),
+    "23 too many tags": Row(_too_many_tags, INVALID, "Too many tags added for queue q"),
+    "23 too many tags in turn": Row(_too_many_tags_in_turn, INVALID, "Too many tags added for queue q"),
     "24 deduplication scope": Row(
         _create(Attributes={"DeduplicationScope": "queue"}),
         NAME,
         "You can specify the DeduplicationScope only when FifoQueue is set to true.",
-        NAME,
     ),
     "24 throughput limit": Row(
         _create(Attributes={"FifoThroughputLimit": "perQueue"}),
         NAME,
         "You can specify the FifoThroughputLimit only when FifoQueue is set to true.",
-        NAME,
     ),
     "24 content-based deduplication": Row(
-        _create(Attributes={"ContentBasedDeduplication": "true"}),
-        NAME,
-        "Unknown Attribute ContentBasedDeduplication.",
-        NAME,
+        _create(Attributes={"ContentBasedDeduplication": "true"}), NAME, "Unknown Attribute ContentBasedDeduplication."
     ),
-    "24 FifoQueue false": Row(_create(Attributes={"FifoQueue": "false"}), NAME, "Unknown Attribute FifoQueue.", NAME),
+    "24 FifoQueue false": Row(_create(Attributes={"FifoQueue": "false"}), NAME, "Unknown Attribute FifoQueue."),
     "set no attributes": Row(
-        _on("SetQueueAttributes", Attributes={}),
-        MISSING,
-        "The request must contain the parameter Attribute.Name.",
-        MISSING_KIND,
+        _on("SetQueueAttributes", Attributes={}), MISSING, "The request must contain the parameter Attribute.Name."
     ),
     "two kinds of encryption": Row(
         _on("SetQueueAttributes", Attributes={"SqsManagedSseEnabled": "true", "KmsMasterKeyId": "k"}),
         NAME,
         "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE.",
-        NAME,
     ),
     "throughput by group alone": Row(
         _on("SetQueueAttributes", fifo=True, Attributes={"FifoThroughputLimit": "perMessageGroupId"}),
         VALUE,
         "Invalid value for the parameter FifoThroughputLimit. Reason: The perMessageGroupId value is allowed only "
         "when the value for DeduplicationScope is messageGroup",
-        VALUE,
     ),
     "redrive policy that is no JSON": Row(
         _redrive("nonsense"),
         VALUE,
         "Invalid value for the parameter RedrivePolicy. Reason: Redrive policy is not a valid JSON map.",
-        VALUE,
     ),
     "redrive policy without a count": Row(
         _redrive("{}"),
         INVALID,
         "Value {} for parameter RedrivePolicy is invalid. Reason: Redrive policy does not contain mandatory "
         "attribute: maxReceiveCount.",
-        INVALID_KIND,
     ),
     "redrive policy without a queue": Row(
         _redrive('{"maxReceiveCount":5}'),
         INVALID,
         'Value {"maxReceiveCount":5} for parameter RedrivePolicy is invalid. Reason: Redrive policy does not contain '
         "mandatory attribute: deadLetterTargetArn.",
-        INVALID_KIND,
     ),
     "redrive policy with a bad ARN": Row(
         _redrive('{"deadLetterTargetArn": "dummy", "maxReceiveCount": 42}'),
         INVALID,
         'Value {"deadLetterTargetArn": "dummy", "maxReceiveCount": 42} for parameter RedrivePolicy is invalid. '
         "Reason: Invalid value for deadLetterTargetArn.",
-        INVALID_KIND,
     ),
     "redrive policy with the ARN of a topic": Row(
         _redrive('{"deadLetterTargetArn":"arn:aws:sns:us-east-1:000000000000:t","maxReceiveCount":4}'),
         INVALID,
         'Value {"deadLetterTargetArn":"arn:aws:sns:us-east-1:000000000000:t","maxReceiveCount":4} for parameter '
         "RedrivePolicy is invalid. Reason: Only SQS queues are valid resources for deadLetterTargetArn.",
-        INVALID_KIND,
     ),
     **{
         f"redrive policy with {count} receives": Row(
@@ -322,7 +281,6 @@ ROWS: dict[str, Row] = {
             f'Value {{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:no","maxReceiveCount":{count}}} for '
             f"parameter RedrivePolicy is invalid. Reason: Invalid value for maxReceiveCount: {shown}, valid values are "
             "from 1 to 1000 both inclusive.",
-            INVALID_KIND,
         )
         for count, shown in {"0": "0", "1001": "1001", "1.5": "1.5", "true": "true", '"x"': "x"}.items()
     },
@@ -332,14 +290,12 @@ ROWS: dict[str, Row] = {
         f'Value {{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:no","maxReceiveCount":4,"more":1}} for '
         "parameter RedrivePolicy is invalid. Reason: Only following attributes are supported: "
         "[deadLetterTargetArn, maxReceiveCount].",
-        INVALID_KIND,
     ),
     "redrive policy to nowhere": Row(
         _redrive(f'{{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:nowhere","maxReceiveCount":4}}'),
         INVALID,
         f'Value {{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:nowhere","maxReceiveCount":4}} for parameter '
         "RedrivePolicy is invalid. Reason: Dead letter target does not exist.",
-        INVALID_KIND,
     ),
     "redrive allow policy for nobody": Row(
         _allow(redrivePermission="byQueue"),
@@ -347,7 +303,6 @@ ROWS: dict[str, Row] = {
         'Value {"redrivePermission": "byQueue"} for parameter RedriveAllowPolicy is invalid. '
         + NO_ALLOW
         + "When you specify the byQueue permission type, you must also specify one or more sourceQueueArns values.",
-        INVALID_KIND,
     ),
     "redrive allow policy with idle sources": Row(
         _allow(redrivePermission="allowAll", sourceQueueArns=[]),
@@ -355,7 +310,6 @@ ROWS: dict[str, Row] = {
         'Value {"redrivePermission": "allowAll", "sourceQueueArns": []} for parameter RedriveAllowPolicy is invalid. '
         + NO_ALLOW
         + "To specify one or more source queue ARNs, you must set redrivePermission to byQueue.",
-        INVALID_KIND,
     ),
     **{
         f"redrive allow policy {what}": Row(
@@ -363,7 +317,6 @@ ROWS: dict[str, Row] = {
             VALUE,
             "Invalid value for the parameter RedriveAllowPolicy. Reason: Amazon SQS can't create the redrive allow "
             "policy, as it’s in an unsupported format.",
-            VALUE,
         )
         for what, text in {
             "of no kind": '{"redrivePermission":"some"}',
@@ -378,44 +331,37 @@ ROWS: dict[str, Row] = {
         _attribute("", DataType="String", StringValue="x"),
         INVALID,
         "The request must contain non-empty message (user) attribute names.",
-        INVALID_KIND,
     ),
     "attribute without a value": Row(
         _attribute("a", DataType="String", StringValue=""),
         INVALID,
         "Message (user) attribute 'a' must contain a non-empty value of type 'String'.",
-        INVALID_KIND,
     ),
     "attribute that is no number": Row(
         _attribute("a", DataType="Number", StringValue="x"),
         INVALID,
         "Can't cast the value of message (user) attribute 'a' to a number.",
-        INVALID_KIND,
     ),
     "attribute with a reserved name": Row(
         _attribute("AWS.a", DataType="String", StringValue="x"),
         INVALID,
         "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'. These strings are reserved for "
         "internal use.",
-        INVALID_KIND,
     ),
     "attribute with a long name": Row(
         _attribute("a" * 257, DataType="String", StringValue="x"),
         INVALID,
         "Message (user) attribute name must be shorter than 256 bytes.",
-        INVALID_KIND,
     ),
     "attribute with a long type": Row(
         _attribute("a", DataType="String." + "a" * 250, StringValue="x"),
         INVALID,
         "Message (user) attribute type must be shorter than 256 bytes.",
-        INVALID_KIND,
     ),
     "attribute with a list": Row(
         _attribute("a", DataType="String", StringListValues=["x"]),
         "AWS.SimpleQueueService.UnsupportedOperation",
         "Message attribute list values in SendMessage operation are not supported.",
-        "UnsupportedOperation",
     ),
     "system attribute of no kind": Row(
         _on(
@@ -425,92 +371,70 @@ ROWS: dict[str, Row] = {
         ),
         INVALID,
         "Message system attribute name 'Hello' is invalid.",
-        INVALID_KIND,
     ),
     "message without a body": Row(
-        _on("SendMessage", MessageBody=""),
-        MISSING,
-        "The request must contain the parameter MessageBody.",
-        MISSING_KIND,
+        _on("SendMessage", MessageBody=""), MISSING, "The request must contain the parameter MessageBody."
     ),
     "delay of a message of a FIFO queue": Row(
-        _on(
-            "SendMessage",
-            fifo=True,
-            MessageBody="m",
-            MessageGroupId="g",
-            MessageDeduplicationId="d",
-            DelaySeconds=2,
-        ),
+        _on("SendMessage", fifo=True, MessageBody="m", MessageGroupId="g", MessageDeduplicationId="d", DelaySeconds=2),
         INVALID,
         "Value 2 for parameter DelaySeconds is invalid. Reason: The request include parameter that is not valid for "
         "this queue type.",
-        INVALID_KIND,
     ),
     "receive of too many": Row(
         _on("ReceiveMessage", MaxNumberOfMessages=11),
         INVALID,
         "Value 11 for parameter MaxNumberOfMessages is invalid. Reason: Must be between 1 and 10, if provided.",
-        INVALID_KIND,
     ),
     "receive that waits too long": Row(
         _on("ReceiveMessage", WaitTimeSeconds=21),
         INVALID,
         "Value 21 for parameter WaitTimeSeconds is invalid. Reason: Must be >= 0 and <= 20, if provided.",
-        INVALID_KIND,
     ),
     "attribute of a queue that is unknown": Row(
-        _on("GetQueueAttributes", AttributeNames=["Foobar"]), NAME, "Unknown Attribute Foobar.", NAME
+        _on("GetQueueAttributes", AttributeNames=["Foobar"]), NAME, "Unknown Attribute Foobar."
     ),
     "task of no queue": Row(
         lambda sqs: sqs.ask("CancelMessageMoveTask", TaskHandle="nonsense"),
         INVALID,
         "Value for parameter TaskHandle is invalid.",
-        INVALID_KIND,
     ),
     "task of a queue that is no dead-letter queue": Row(
         lambda sqs: sqs.ask("StartMessageMoveTask", SourceArn=sqs.attributes(sqs.queue())["QueueArn"]),
         INVALID,
         "Source queue must be configured as a Dead Letter Queue.",
-        INVALID_KIND,
     ),
     "empty batch": Row(
         _on("SendMessageBatch", Entries=[]),
         "AWS.SimpleQueueService.EmptyBatchRequest",
         "There should be at least one SendMessageBatchRequestEntry in the request.",
-        "EmptyBatchRequest",
     ),
     "batch of too many": Row(
         _on("DeleteMessageBatch", Entries=[{"Id": str(n), "ReceiptHandle": "r"} for n in range(20)]),
         "AWS.SimpleQueueService.TooManyEntriesInBatchRequest",
         "Maximum number of entries per request are 10. You have sent 20.",
-        "TooManyEntriesInBatchRequest",
     ),
     "batch with an id twice": Row(
         _on("SendMessageBatch", Entries=[{"Id": "same", "MessageBody": "m"}] * 2),
         "AWS.SimpleQueueService.BatchEntryIdsNotDistinct",
         "Id same repeated.",
-        "BatchEntryIdsNotDistinct",
     ),
     "batch with a bad id": Row(
         _on("DeleteMessageBatch", Entries=[{"Id": "invalid:id", "ReceiptHandle": "r"}]),
         "AWS.SimpleQueueService.InvalidBatchEntryId",
         "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most 80 "
         "letters long.",
-        "InvalidBatchEntryId",
     ),
     "batch with an empty id": Row(
         _on("DeleteMessageBatch", Entries=[{"Id": "", "ReceiptHandle": "r"}]),
         "AWS.SimpleQueueService.InvalidBatchEntryId",
         "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most 80 "
         "letters long.",
-        "InvalidBatchEntryId",
     ),
     "batch with too many bytes": Row(
         _on("SendMessageBatch", Entries=[{"Id": each, "MessageBody": "x" * 524_289} for each in "ab"]),
         "AWS.SimpleQueueService.BatchRequestTooLong",
         "Batch requests cannot be longer than 1048576 bytes. You have sent 1048578 bytes.",
-        "BatchRequestTooLong",
     ),
 }
 
@@ -522,11 +446,10 @@ def test_a_request_is_refused_in_the_words_of_the_service(name: str, sqs: Servic
     answer = row.ask(sqs)
     assert (answer.status, answer.code) == (row.status, row.code), answer
     assert answer.text.startswith(row.text), answer.text
-    assert sqs.protocol == QUERY or answer.kind == row.kind
+    assert sqs.protocol == QUERY or answer.kind == KINDS.get(row.code, row.code.rpartition(".")[2])
 
 
 def test_queues_of_another_type_are_no_dead_letter_queues(sqs: ServiceClient) -> None:
-    """The reason is the service's."""
     answer = _to_another_type(sqs)
     assert (answer.status, answer.code) == (400, INVALID)
     assert "Reason: Dead-letter queue must be same type of queue as the source." in answer.text
@@ -546,7 +469,6 @@ def test_row_1_booleans_may_be_in_any_case(text: str, sqs: ServiceClient) -> Non
 
 
 def test_row_4_a_purge_forgets_deduplication_ids(sqs: ServiceClient) -> None:
-    """Each time."""
     url = sqs.fifo()
     members = {"QueueUrl": url, "MessageGroupId": "g", "MessageDeduplicationId": "same", "MessageBody": "m"}
     for _ in range(3):
@@ -603,10 +525,7 @@ def test_row_7_the_trace_of_a_request_is_that_of_its_messages(sqs: ServiceClient
     sent = sqs.do("SendMessage", QueueUrl=url, MessageBody="a")
     assert "MD5OfMessageSystemAttributes" not in sent
     sqs.do("SendMessage", QueueUrl=url, MessageBody="b", MessageSystemAttributes=own)
-    entries = [
-        {"Id": "c", "MessageBody": "c"},
-        {"Id": "d", "MessageBody": "d", "MessageSystemAttributes": own},
-    ]
+    entries = [{"Id": "c", "MessageBody": "c"}, {"Id": "d", "MessageBody": "d", "MessageSystemAttributes": own}]
     sqs.do("SendMessageBatch", QueueUrl=url, Entries=entries)
     del sqs.headers["X-Amzn-Trace-Id"]
     sqs.do("SendMessage", QueueUrl=url, MessageBody="e")
@@ -616,7 +535,6 @@ def test_row_7_the_trace_of_a_request_is_that_of_its_messages(sqs: ServiceClient
 
 
 def test_row_8_names_of_attributes_have_letters_of_any_script(sqs: ServiceClient) -> None:
-    """And digits."""
     url = sqs.queue()
     given = {name: {"DataType": "String", "StringValue": "x"} for name in ("attr.1øßä", "атрибут-٣", "名前_1")}
     sqs.do("SendMessage", QueueUrl=url, MessageBody="m", MessageAttributes=given)
@@ -704,7 +622,6 @@ def test_row_13_lists_of_what_is_accepted_get_xml(accept: str, web: ServiceClien
 
 
 def test_row_14_a_url_may_be_asked_at_a_queue(web: ServiceClient) -> None:
-    """That of another one, too."""
     one, other = web.queue(), web.queue()
     path = one.removeprefix(f"http://{web.address}")
     for url in (one, other):

@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 from botocore.model import ListShape, MapShape, Shape, StructureShape
 
-from tests.clients.sqs_client import service_model
-from tests.clients.sqs_members import MEMBERS
-from tests.clients.sqs_old_client import old_model
+from tests.clients.sqs_client import MEMBERS, old_model, service_model
 from tests.server.service_client import JSON, PROTOCOLS, ServiceClient
 from veilmq.testing import RunningServer
 
@@ -45,7 +43,6 @@ def served() -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="module", params=PROTOCOLS)
 def sqs(request: pytest.FixtureRequest, served: RunningServer) -> Iterator[ServiceClient]:
-    """Give a client that speaks each protocol."""
     with ServiceClient(served.endpoint, request.param) as client:
         yield client
 
@@ -162,7 +159,6 @@ def test_every_member_is_known_in_query(served: RunningServer) -> None:
 
 
 def _keys(shape: Shape | None, seen: tuple[str, ...] = ()) -> set[str]:
-    """Return the paths of all members below a shape."""
     found = set()
     if isinstance(shape, StructureShape):
         for name, member in shape.members.items():
@@ -239,7 +235,6 @@ def _tour(sqs: ServiceClient, served: RunningServer) -> Iterator[tuple[str, dict
 
 
 def test_members_of_replies(served: RunningServer) -> None:
-    """Each of the model is told, and no other one."""
     told: dict[str, set[str]] = {}
     with ServiceClient(served.endpoint, JSON) as sqs:
         for action, reply in _tour(sqs, served):

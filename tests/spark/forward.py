@@ -15,8 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.spark.provoked import ProvokedSource
-from tests.spark.provoked_sink import ProvokedSink
+from tests.spark.provoked import ProvokedSink, ProvokedSource
 from tests.spark.session import session
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +49,6 @@ class Forward:
             query.stop()
 
     def program(self) -> subprocess.Popen[bytes]:
-        """Start it as a program of its own."""
         log = Path(self.folder).with_suffix(f".{os.urandom(2).hex()}.log")
         with log.open("wb") as output:
             command = [sys.executable, "-m", "tests.spark.forward", json.dumps(dataclasses.asdict(self))]

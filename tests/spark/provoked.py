@@ -8,18 +8,20 @@ file that remembers it).
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, InputPartition, WriterCommitMessage
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from veilmq.spark.claims_reader import ClaimsStreamReader, ShardPartition
 from veilmq.spark.datasource import SCHEMA, VeilmqDataSource
-from veilmq.spark.options import SourceOptions
+from veilmq.spark.options import SinkOptions, SourceOptions
+from veilmq.spark.sink import QueueStreamWriter, Written, stream_writer
 
 CLAIMED = "claimed"
 READING = "reading"
@@ -35,7 +37,6 @@ class ProvokedSource(VeilmqDataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return "provoked"
 
     def schema(self) -> str:
@@ -43,7 +44,6 @@ class ProvokedSource(VeilmqDataSource):
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return the reader that has the accident; without one it is the real one."""
         if "accident" not in self.options:
             return super().streamReader(schema)
         given = {name.lower(): text for name, text in self.options.items()}
@@ -113,3 +113,56 @@ ACCIDENTS: dict[str, Callable[[Mapping[str, str]], None]] = {
     "kill-server": _kill_server,
     "fail": _fail,
 }
+
+# The sink with accidents that happen at a chosen moment: what tests run instead of `format("veilmq")`.
+#
+# Option `accident` is `POINT:NUMBER:WHAT` with the number of a batch. The point is `staged` (a task has staged all
+# that it has, and no client has the reply) or `published` (the batch is in the queue, and Spark does not know). What
+# happens is as for `provoked`.
+
+
+STAGED = "staged"
+PUBLISHED = "published"
+
+
+class ProvokedSink(VeilmqDataSource):
+    """`format("provoked_sink")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "provoked_sink"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        given = {name.lower(): text for name, text in self.options.items()}
+        own = {name: given.pop(name, "") for name in OWN_OPTIONS}
+        real = stream_writer(given, schema, overwrite=overwrite)
+        return ProvokedWriter(real._options, own)
+
+
+class ProvokedWriter(QueueStreamWriter):
+    """The real writer, and the accident."""
+
+    def __init__(self, options: SinkOptions, own: Mapping[str, str]) -> None:
+        """`own` are the options of the accident."""
+        super().__init__(options)
+        self._own = own
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Stage, and then perhaps die."""
+        written = super().write(iterator)
+        context = TaskContext.get()
+        assert context is not None
+        if context.partitionId() == 0:
+            self._pass(STAGED, written.batch)
+        return written
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Publish, and then perhaps die."""
+        super().commit(messages, batchId)
+        self._pass(PUBLISHED, batchId)
+
+    def _pass(self, point: str, batch: int) -> None:
+        where, _, rest = self._own["accident"].partition(":")
+        when, _, what = rest.partition(":")
+        if where == point and when == str(batch):
+            ACCIDENTS[what](self._own)

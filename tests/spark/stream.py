@@ -44,7 +44,6 @@ class Stream:
     master: str = "local[2]"
 
     def start(self, spark: SparkSession) -> StreamingQuery:
-        """Start it."""
         spark.dataSource.register(ProvokedSource)
         out = Path(self.folder) / "out"
         out.mkdir(parents=True, exist_ok=True)
@@ -63,7 +62,6 @@ class Stream:
         return query
 
     def program(self) -> subprocess.Popen[bytes]:
-        """Start it as a program of its own."""
         log = Path(self.folder).with_suffix(f".{os.urandom(2).hex()}.log")
         with log.open("wb") as output:
             command = [sys.executable, "-m", "tests.spark.stream", json.dumps(dataclasses.asdict(self))]
@@ -80,7 +78,6 @@ class KeptOnce:
         self._fail_after = fail_after
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        """Keep a batch."""
         place = self._out / str(number)
         if not place.exists():
             making = tempfile.mkdtemp(dir=self._out.parent, prefix="making-")

@@ -22,7 +22,6 @@ FILES = 2
 
 @pytest.fixture
 def client(client: HttpQueueClient) -> HttpQueueClient:
-    """Give a client; the queues are there."""
     client.create_queue(OUT)
     client.create_queue(DEAD)
     client.create_queue(FIFO, {"fifo": True, "content_deduplication": True})
@@ -30,7 +29,6 @@ def client(client: HttpQueueClient) -> HttpQueueClient:
 
 
 def write(frame: DataFrame, server: RunningServer, queue: str = OUT, **options: str) -> None:
-    """Write a DataFrame to a queue."""
     frame.write.format("veilmq").options(endpoint=server.endpoint, **options).mode("append").save(queue)
 
 
@@ -40,7 +38,6 @@ def bodies(client: HttpQueueClient, queue: str = OUT) -> list[str]:
 
 
 def staged(server: RunningServer, queue: str = OUT) -> int:
-    """Return how many messages are staged and not published."""
     with Publications(server.endpoint, queue) as publications:
         return sum(view.staged for view in publications.writers())
 
@@ -186,7 +183,6 @@ EXPECTED = sorted(f"{number}-{line:03}" for number in range(FILES) for line in r
 
 
 def run(spark: SparkSession, server: RunningServer, folder: Path, **options: str) -> None:
-    """Stream the files into the queue."""
     reader = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(folder / "lines"))
     writer = reader.selectExpr("value AS body").writeStream.format("veilmq").trigger(availableNow=True)
     writer = writer.options(endpoint=server.endpoint, checkpointLocation=str(folder / "checkpoint"), **options)

@@ -1,12 +1,14 @@
 """`format("veilmq")` on real Spark and a real server: streams, snapshots, and what is refused."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -16,9 +18,11 @@ from tests.conftest import EVERYTHING
 from tests.spark.stream import ROOT, Stream, kept
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.api import Claims
+from veilmq.client.messages import ClientError
+from veilmq.core import errors
 from veilmq.core.messages import Attribute
 from veilmq.spark import snapshots
-from veilmq.spark.retries import SourceFailed
+from veilmq.spark.retries import ACTIONS, SourceFailed, advised
 from veilmq.testing import RunningServer
 
 QUEUE = "orders"
@@ -28,7 +32,6 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 def client(client: HttpQueueClient) -> HttpQueueClient:
-    """Give a client; the queue is there."""
     client.create_queue(QUEUE)
     return client
 
@@ -43,7 +46,6 @@ def stream_of(server: RunningServer, folder: Path, options: dict[str, str] | Non
 
 
 def table(spark: SparkSession, server: RunningServer, **options: str) -> DataFrame:
-    """Return the queue as a table."""
     return spark.read.format("veilmq").options(endpoint=server.endpoint, queue=QUEUE, **options).load()
 
 
@@ -197,8 +199,7 @@ def test_a_checkpoint_that_was_put_back_is_told(
 
 
 @pytest.mark.parametrize(
-    "away_ms",
-    [pytest.param(0, id="back-in-time"), pytest.param(2 * HOUR_MS, id="after-the-hold", marks=EVERYTHING)],
+    "away_ms", [pytest.param(0, id="back-in-time"), pytest.param(2 * HOUR_MS, id="after-the-hold", marks=EVERYTHING)]
 )
 @pytest.mark.parametrize(
     "count", [pytest.param(80, id="all-of-it", marks=EVERYTHING), pytest.param(100, id="part-of-it")]
@@ -359,3 +360,51 @@ def test_the_example_keeps_a_queue_in_a_folder(
         assert not re.search("BrokenPipe|reset by peer", done.stderr), done.stderr
     assert sorted(row.body for row in spark.read.parquet(str(tmp_path / "messages")).collect()) == sent
     assert left(client, QUEUE) == (0, 0)
+
+
+# What a refused stream ends with: the server's sentence, and what to do.
+
+
+OF_SQS = {"AccessDenied", "QueueDoesNotExist"}
+
+
+def test_a_queue_that_does_not_exist_is_told_with_what_to_do() -> None:
+    """Whether it is named or given by its URL."""
+    with RunningServer() as server:
+        for queue in ("none", f"{server.endpoint}/000000000000/none"):
+            with (
+                Claims(server.endpoint, queue) as claims,
+                pytest.raises(SourceFailed, match="options endpoint and queue"),
+                advised(),
+            ):
+                claims.open("s")
+
+
+def test_other_errors_pass_as_they_are() -> None:
+    with pytest.raises(ClientError, match="a defect"), advised():
+        raise ClientError("InternalError", "a defect", 500)
+
+
+def test_advice_is_for_errors_that_there_are() -> None:
+    assert {code for code in ACTIONS if not hasattr(errors, code)} == OF_SQS
+
+
+# The frame that the tests on Spark stand on.
+
+
+def test_a_session_runs_python_on_its_workers(spark: SparkSession) -> None:
+    """A job that needs the JVM, its workers and Python in them answers."""
+    assert spark.range(4).rdd.map(lambda row: row.id * 2).collect() == [0, 2, 4, 6]
+    assert spark.version >= "4.2"
+
+
+def test_its_workers_are_reached_over_unix_sockets(spark: SparkSession) -> None:
+    """The setting that docs/spark.md advises is one that Spark knows."""
+    (said,) = spark.range(1).rdd.map(lambda _: os.environ["PYTHON_UNIX_DOMAIN_ENABLED"]).collect()
+    assert said.lower() == "true"
+
+
+def test_its_workers_take_pyspark_from_where_it_is_installed(spark: SparkSession) -> None:
+    """Not from `pyspark.zip`, which they would compile."""
+    (place,) = spark.range(1).rdd.map(lambda _: sys.modules["pyspark"].__file__).collect()
+    assert place == pyspark.__file__

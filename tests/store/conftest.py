@@ -7,22 +7,18 @@ import pytest
 
 from tests.conftest import EVERYTHING, stores_of
 from tests.store.host import Host
-from tests.store.stores import Store, on_postgres, on_shards, on_sqlite
+from tests.store.postgres_host import Store, on_postgres, on_shards, on_sqlite
 
 SUITES = (Path(__file__).parent, Path(__file__).parents[1] / "internals" / "store")
 
 ON_SHARDS = {
     "test_dead_letters",
-    "test_dead_letters_fifo",
     "test_forwards",
     "test_moves",
-    "test_pauses",
     "test_peeks",
     "test_queues",
     "test_receipts",
-    "test_tags",
     "test_topics",
-    "test_waking",
 }
 """The files of the suite where it matters that queues are in several databases."""
 
@@ -73,14 +69,12 @@ def kept_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 @pytest.fixture
 def host(store: Store) -> Iterator[Host]:
-    """Return an open engine without queues."""
     with store.open() as opened:
         yield opened
 
 
 @pytest.fixture(params=["sqlite", "postgres", "shards"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
-    """Return an open engine whose store survives."""
     store = on_sqlite(tmp_path / "store") if request.param == "sqlite" else _on_postgres(request)
     with store.open() as opened:
         yield opened

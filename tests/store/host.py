@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import shutil
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,9 +12,18 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from veilmq.core import commands
-from veilmq.core.commands import Command, VisibilityChange
+from veilmq.core.commands import Command, SendOptions, VisibilityChange
 from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
 from veilmq.core.messages import Attribute, NewMessage, Properties, encode_properties
+from veilmq.core.receipts import (
+    CountEvents,
+    EventCounts,
+    EventPage,
+    PlanExport,
+    ReadEvents,
+    ReceiptClosed,
+    decode_events,
+)
 from veilmq.core.settings import SettingValue
 from veilmq.store.cold import Sweep
 from veilmq.store.port import execute
@@ -100,8 +111,6 @@ class Host:
         self.engine = self._runner.run(self._open())
 
     def close_with(self, before: Command, after: Command) -> list[Any]:
-        """Submit one command before the close and one after it; return both answers, and open again."""
-
         async def close() -> list[Any]:
             first = self._submit(before, None)
             closing = asyncio.ensure_future(self.engine.close())
@@ -155,12 +164,23 @@ class Host:
     # The commands in short.
 
     def create(self, queue: str = QUEUE, **settings: SettingValue) -> commands.QueueView:
-        """Create a queue; return it as it is seen from then on."""
         view: commands.QueueView = self.do(commands.CreateQueue(queue=queue, settings=settings))
         return replace(view, is_new=False)
 
+    def put(self, *new: NewMessage, queue: str = QUEUE, terms: SendOptions | None = None) -> list[Any]:
+        answers: list[Any] = self.do(commands.Send(queue=queue, messages=new, options=terms))
+        return answers
+
+    def set_queue(self, queue: str = QUEUE, **settings: SettingValue) -> None:
+        self.do(commands.SetQueue(queue=queue, settings=settings))
+
+    def purge(self, queue: str = QUEUE) -> Any:
+        return self.do(commands.PurgeQueue(queue=queue))
+
+    def drop(self, queue: str = QUEUE) -> None:
+        self.do(commands.DeleteQueue(queue=queue))
+
     def send(self, *bodies: str, queue: str = QUEUE, delay_s: int | None = None, priority: int = 8) -> None:
-        """Send messages in one command."""
         messages = tuple(message(body, delay_s=delay_s, priority=priority) for body in bodies)
         assert all(
             isinstance(sent, commands.SentMessage) for sent in self.do(commands.Send(queue=queue, messages=messages))
@@ -169,12 +189,10 @@ class Host:
     def receive(
         self, count: int = 1, *, queue: str = QUEUE, timeout_s: int | None = None
     ) -> list[commands.ReceivedMessage]:
-        """Return what a receive takes."""
         received: commands.Received = self.do(commands.Receive(queue=queue, count=count, timeout_s=timeout_s))
         return received.messages
 
     def receive_one(self, *, queue: str = QUEUE, timeout_s: int | None = None) -> commands.ReceivedMessage:
-        """Return the only message that a receive of up to ten takes."""
         (only,) = self.receive(10, queue=queue, timeout_s=timeout_s)
         return only
 
@@ -184,19 +202,10 @@ class Host:
         return received.next_due_ms
 
     def delete(self, *receipts: str, queue: str = QUEUE, **how: bool) -> list[Any]:
-        """Return what each receipt was."""
         answers: list[Any] = self.do(commands.Delete(queue=queue, receipts=receipts, **how))
         return answers
 
-    def change(
-        self,
-        receipt: str,
-        timeout_s: int,
-        *,
-        queue: str = QUEUE,
-        bounded: bool = True,
-        **how: bool,
-    ) -> Any:
+    def change(self, receipt: str, timeout_s: int, *, queue: str = QUEUE, bounded: bool = True, **how: bool) -> Any:
         """Return what one change answers; `bounded` by twelve hours."""
         (answer,) = self.do(
             commands.ChangeVisibility(
@@ -209,7 +218,6 @@ class Host:
         return answer
 
     def counts(self, queue: str = QUEUE) -> tuple[int, int, int]:
-        """Return how many messages are visible, in flight and delayed."""
         counts = self.do(commands.ShowQueue(queue=queue, counts=True)).counts
         return counts.visible, counts.in_flight, counts.delayed
 
@@ -223,7 +231,6 @@ def message(
     dedup_id: str | None = None,
     kind: str | None = None,
 ) -> NewMessage:
-    """Return a message without properties, but for its group and id, and the kind of work that it is."""
     attributes = {} if kind is None else {"Type": Attribute("String", kind)}
     properties = Properties(attributes=attributes, group=group, dedup_id=dedup_id)
     return NewMessage(
@@ -255,3 +262,69 @@ def hosting(folder: Path | None, *, options: EngineOptions | None = None, kind: 
         yield host
     finally:
         host.close()
+
+
+# What tests of the event log share: a host whose queues are logged, and a look at the events that are there.
+
+
+LOGGED = dataclasses.replace(RESTLESS, event_log="closed")
+
+
+@contextlib.contextmanager
+def logging_to(folder: Path | None, options: EngineOptions = LOGGED) -> Iterator[Host]:
+    """Keep a host open for a while whose queues are logged."""
+    with hosting(folder, options=options) as host:
+        yield host
+
+
+def events_of(host: Host) -> list[ReceiptClosed]:
+    """Return all events that the store has not forgotten, in order; the range that is planned stays planned."""
+    return [event for _, event in numbered(host)]
+
+
+def numbered(host: Host) -> list[tuple[int, ReceiptClosed]]:
+    """Return the same with the number of each; asserts that there is no gap."""
+    counts: EventCounts = host.do(CountEvents())
+    page: EventPage = host.do(ReadEvents(first=counts.exported + 1, last=counts.recorded, bytes_max=1 << 30))
+    found = [(n, event) for first, batch in page.batches for n, event in enumerate(decode_events(batch), first)]
+    assert [n for n, _ in found] == list(range(counts.exported + 1, counts.recorded + 1))
+    return found
+
+
+def outcomes(host: Host) -> list[tuple[str, int]]:
+    return [(event.outcome.value, event.held_ms) for event in events_of(host)]
+
+
+def check_conservation(events: list[ReceiptClosed]) -> Counter[tuple[str, bytes, int]]:
+    """Assert what holds of the events of each receipt; return the receipts that have ended.
+
+    One end, at most one correction and one move away, in that order.
+    """
+    of_receipt: dict[tuple[str, bytes, int], list[str]] = {}
+    for event in events:
+        of_receipt.setdefault((event.queue, event.message_id, event.receipt), []).append(event.outcome.value)
+        assert event.held_ms == event.closed_at_ms - event.received_at_ms >= 0
+    allowed = {
+        ("deleted",),
+        ("deleted_by_earlier",),
+        ("expired",),
+        ("nacked",),
+        ("expired", "late_deleted"),
+        ("expired", "dead_lettered"),
+        ("expired", "dead_lettered", "late_deleted"),
+        ("expired", "late_deleted", "dead_lettered"),  # of a FIFO queue, which refuses the late delete
+        ("nacked", "dead_lettered"),
+    }
+    wrong = {receipt: ends for receipt, ends in of_receipt.items() if tuple(ends) not in allowed}
+    assert not wrong, wrong
+    return Counter(of_receipt)
+
+
+def with_type(kind: str) -> bytes:
+    return encode_properties(Properties(attributes={"Type": Attribute(type="String", text=kind)}))
+
+
+def plan(host: Host, events_max: int = 1_000) -> tuple[int, int]:
+    """Return the range that is to be exported next."""
+    planned = host.do(PlanExport(events_max=events_max))
+    return planned.first, planned.last

@@ -50,7 +50,6 @@ class ModelFrame(RuleBasedStateMachine):
     restarts: ClassVar[tuple[str, ...]] = ("close", "crash")
 
     def __init__(self) -> None:
-        """Make the folder; nothing is open yet."""
         super().__init__()
         self.base = Path(tempfile.mkdtemp(prefix="veilmq-model-"))
         self.bodies = 0
@@ -58,7 +57,6 @@ class ModelFrame(RuleBasedStateMachine):
         self.host: Host | None = None
 
     def open_host(self) -> None:
-        """Open an empty store."""
         if self.url is not None:
             self.host = PostgresHost.on_empty(self.url)
         else:
@@ -79,14 +77,12 @@ class ModelFrame(RuleBasedStateMachine):
 
     @property
     def now_ms(self) -> int:
-        """The present instant."""
         return self.live.clock.now_ms()
 
     # Time and accidents.
 
     @rule(data=st.data())
     def wait(self, data: st.DataObject) -> None:
-        """Let time pass."""
         self.live.advance(data.draw(self.times_ms))
 
     @rule(data=st.data())
@@ -116,7 +112,6 @@ class ModelFrame(RuleBasedStateMachine):
 
     @invariant()
     def they_agree(self) -> None:
-        """Compare after every step."""
         if self.host is not None:
             self.compare()
             self.is_looking = False
@@ -134,7 +129,6 @@ class ModelFrame(RuleBasedStateMachine):
         model.check_conservation()
 
     def check_looks(self, name: str, counts: tuple[int, int, int]) -> None:
-        """Assert, if it is time, that looks show what is counted, each message in its state, and the leases."""
         if not self.is_looking:
             return
         whole = self.live.do(InspectQueue(queue=name))
@@ -165,14 +159,7 @@ class ModelFrame(RuleBasedStateMachine):
             assert truth_ms == self.now_ms
 
 
-DOORS = st.sampled_from(
-    (
-        {},
-        {"any_receive": True},
-        {"only_live": True},
-        {"only_live": True, "any_epoch": True},
-    )
-)
+DOORS = st.sampled_from(({}, {"any_receive": True}, {"only_live": True}, {"only_live": True, "any_epoch": True}))
 """How receipts may be judged: by the rules of SQS, also without fencing, by those of SMQ, and with lenient handles."""
 
 
@@ -184,7 +171,6 @@ def one_of(data: st.DataObject, issued: Sequence[T]) -> T:
 
 
 def naive_send(new: NewMessage, sent: commands.SentMessage) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a message that was sent, and the answer, as the models speak of them."""
     terms = ("body", "group", "dedup_id", "delay_s", "priority")
     answer = {"id": sent.id, "sequence": sent.sequence, "receipt": sent.receipt}
     return {name: getattr(new, name) for name in terms}, answer

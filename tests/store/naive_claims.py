@@ -22,7 +22,6 @@ class NaiveClaims(NaiveQueue):
     terms = ("body", "sent_at_ms", "count", "first_ms", "visible_at_ms")
 
     def __init__(self, settings: Row, *, fifo: bool) -> None:
-        """Begin without messages and sources."""
         super().__init__(settings)
         self.fifo = fifo
         self.sources: dict[str, Row] = {}
@@ -30,7 +29,6 @@ class NaiveClaims(NaiveQueue):
     # Messages.
 
     def send(self, now_ms: int, message_id: bytes, body: str, group: str | None, delay_s: int | None) -> None:
-        """Store a message."""
         terms = {"id": message_id, "body": body, "group": group, "bound": None, "ended": False}
         self.store(now_ms, delay_s, {**terms, "follows": self.fifo and delay_s is None})
 
@@ -46,7 +44,6 @@ class NaiveClaims(NaiveQueue):
         self.tally[how] += len(gone)
 
     def offered(self, now_ms: int) -> list[Row]:
-        """Return what may be taken: visible, and of no group that is blocked."""
         self.age(now_ms)
         blocked = set()
         if self.fifo:
@@ -94,7 +91,6 @@ class NaiveClaims(NaiveQueue):
             self.lease(row, got, now_ms, timeout_s)
 
     def one(self, message_id: bytes) -> Row:
-        """Return the message of that id."""
         (row,) = [row for row in self.rows if row["id"] == message_id]
         return row
 
@@ -111,7 +107,6 @@ class NaiveClaims(NaiveQueue):
         return super().acts(state, only_live=only_live or self.fifo)
 
     def purge(self, now_ms: int) -> None:
-        """Delete everything; what was acknowledged had been deleted."""
         self.age(now_ms)
         self._drop([row for row in self.rows if row["bound"] == DOOMED], "deleted")
         super().purge(now_ms)
@@ -121,7 +116,6 @@ class NaiveClaims(NaiveQueue):
     # Sources.
 
     def open(self, now_ms: int, name: str, consumer: str, *, takeover: bool, hold_s: int) -> None:
-        """Begin an epoch."""
         rivals = [each for each in self.sources.values() if consumer and each["consumer"] == consumer]
         rivals = [each for each in rivals if each["name"] != name]
         for rival in rivals:
@@ -149,16 +143,13 @@ class NaiveClaims(NaiveQueue):
         source["hold_until_ms"] = now_ms + hold_s * 1_000
 
     def holds(self, source: Row) -> bool:
-        """Tell whether any claim is open."""
         return any(claim["state"] in ("open", "binding") for claim in source["claims"].values())
 
     def expire(self, source: Row, now_ms: int) -> None:
-        """End a hold."""
         if now_ms >= source["hold_until_ms"]:
             self.give_up(source, "lost")
 
     def give_up(self, source: Row, state: str) -> None:
-        """Give all open claims of a source back."""
         for claim in source["claims"].values():
             self.end(claim, state)
 
@@ -180,7 +171,6 @@ class NaiveClaims(NaiveQueue):
         return source
 
     def open_claim(self, source: Row, number: int) -> Row:
-        """Return an open claim."""
         if number <= source["acknowledged"]:
             raise Refused("ClaimAcknowledged")
         claim: Row = source["claims"].get(number, {"state": "lost"})

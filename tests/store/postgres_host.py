@@ -1,29 +1,93 @@
-"""A host on a real PostgreSQL: the server comes from a wheel, and its clock is the test's."""
+"""Hosts on a real PostgreSQL, which comes from a wheel and whose clock is the test's; and the stores of the suite."""
 
 import asyncio
 import contextlib
 import tempfile
+import threading
 import uuid
 import warnings
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import cache, partial
 from os import urandom
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
-from tests.store import postgres_control
-from tests.store.host import Host
+from tests.store.host import RESTLESS as RESTLESS_FOLDER
+from tests.store.host import Host, hosting
 from veilmq.core.receipts import KEY_BYTES
+from veilmq.server.stores import copy_store
+from veilmq.store.copying import CopyRefused
 from veilmq.store.port import Finding
-from veilmq.store.postgres import PostgresOptions
+from veilmq.store.postgres import PostgresOptions, Shards
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.queues import SQL
 from veilmq.store.postgres.schema import invariants, migrate
+from veilmq.store.sqlite.database import EngineOptions
 from veilmq.testing import RunningServer, VirtualClock
 from veilmq.testing.running_server import Follow
+
+_LOST = (
+    asyncpg.AdminShutdownError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # what comes between the last word of the server and the end of the connection
+    asyncpg.PostgresConnectionError,
+    OSError,
+)
+_one_at_a_time = asyncio.Lock()
+_connections: dict[str, "asyncpg.Connection[asyncpg.Record]"] = {}
+
+
+async def execute(url: str, statement: str, *arguments: Any) -> None:
+    """Execute a statement in the database of ``url``."""
+    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_execute(url, statement, *arguments), _loop()))
+
+
+def disconnect(url: str) -> None:
+    """Close the connection to a database that is to end."""
+    asyncio.run_coroutine_threadsafe(_disconnect(url), _loop()).result()
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="control connections", daemon=True).start()
+    return loop
+
+
+async def _execute(url: str, statement: str, *arguments: Any) -> None:
+    async with _one_at_a_time:
+        await _execute_alone(url, statement, *arguments)
+
+
+async def _execute_alone(url: str, statement: str, *arguments: Any) -> None:
+    kept = url in _connections
+    try:
+        if not kept:
+            _connections[url] = await asyncpg.connect(url)
+        await _connections[url].execute(statement, *arguments)
+    except _LOST:  # a test may end all connections of a database, or the database itself
+        await _disconnect(url)
+        if not kept:
+            raise
+        await _execute_alone(url, statement, *arguments)
+
+
+async def _disconnect(url: str) -> None:
+    connection = _connections.pop(url, None)
+    if connection is not None:
+        with contextlib.suppress(*_LOST):
+            await connection.close(timeout=10)
+
+
+# A host on a real PostgreSQL: the server comes from a wheel, and its clock is the test's.
+
+
+__all__ = ["CopyRefused"]  # beside what is defined here
 
 T = TypeVar("T")
 
@@ -94,7 +158,6 @@ class PostgresHost(Host):
     slices = 30
 
     def __init__(self, url: str, *, options: PostgresOptions | None = None, clock: VirtualClock | None = None) -> None:
-        """Begin with an empty store."""
         self.url = url
         self._postgres_options = options or RESTLESS
         super().__init__(None, clock=clock)
@@ -170,7 +233,6 @@ class PostgresHost(Host):
         return self.run(look())
 
     def advance(self, time_ms: int) -> None:
-        """Let time pass, here and there."""
         self.run(self._set_clock(self.clock.now_ms() + time_ms))
         super().advance(time_ms)
 
@@ -205,7 +267,7 @@ def serving() -> Iterator[str]:
             asyncio.run(prepare(url))
             yield url
         finally:
-            postgres_control.disconnect(server.get_uri())
+            disconnect(server.get_uri())
             server.cleanup()
 
 
@@ -222,13 +284,13 @@ async def prepare(url: str, *, guarded: bool = False) -> None:
 def making_database(url: str) -> Iterator[str]:
     """Make a database beside that of `url` for a while; return its URL."""
     name = f"veilmq_{uuid.uuid4().hex}"
-    asyncio.run(postgres_control.execute(url, f"CREATE DATABASE {name}"))
+    asyncio.run(execute(url, f"CREATE DATABASE {name}"))
     made = urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
     try:
         yield made
     finally:
-        postgres_control.disconnect(made)
-        asyncio.run(postgres_control.execute(url, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
+        disconnect(made)
+        asyncio.run(execute(url, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
 
 
 @contextlib.contextmanager
@@ -252,12 +314,12 @@ async def leading(url: str) -> AsyncIterator[Follow]:
 
 async def set_clock(url: str, now_ms: int) -> None:
     """Have the clock of a database with the test's clock stand there."""
-    await postgres_control.execute(url, _SET_CLOCK, now_ms)
+    await execute(url, _SET_CLOCK, now_ms)
 
 
 async def empty(url: str, *, as_new: bool = False) -> None:
     """Delete all that a database has but its schema and its clock; ``as_new``: also what is known for plans."""
-    await postgres_control.execute(url, _EMPTY % ("TRUE OR" if as_new else ""))
+    await execute(url, _EMPTY % ("TRUE OR" if as_new else ""))
 
 
 @contextlib.asynccontextmanager
@@ -278,3 +340,159 @@ def hosting_postgres(url: str, *, options: PostgresOptions | None = None) -> Ite
         yield host
     finally:
         host.close()
+
+
+# A host on two databases that are one store: new queues go to them in turn.
+
+
+DATABASES = 2
+
+
+class ShardsHost(PostgresHost):
+    """Runs commands on a store of several databases, each with the test's clock."""
+
+    engine: Shards  # type: ignore[assignment]
+
+    def __init__(self, urls: Sequence[str], *, options: PostgresOptions | None = None) -> None:
+        self.urls = list(urls)
+        self.given = len(self.urls)
+        """How many of them a node is given, from the home on."""
+        self.down: set[int] = set()
+        """The places of databases that are down."""
+        super().__init__(urls[0], options=options)
+
+    async def _open(self) -> Shards:  # type: ignore[override]
+        await self._set_clock(self.clock.now_ms())
+        return await Shards.open(self.urls[: self.given], clock=self.clock, options=self._postgres_options)
+
+    async def _set_clock(self, now_ms: int) -> None:
+        for _, url in self._up():
+            await set_clock(url, now_ms)
+
+    def _up(self) -> list[tuple[int, str]]:
+        return [(place, url) for place, url in enumerate(self.urls) if place not in self.down]
+
+    def advance(self, time_ms: int) -> None:
+        """Let time pass, here and wherever a database is up."""
+
+        async def pass_on() -> None:
+            await self._set_clock(self.clock.now_ms() + time_ms)
+            self.clock.advance(time_ms)
+            await asyncio.sleep(0)
+
+        self.run(pass_on())
+
+    def check(self) -> None:
+        """Raise unless what each database has agrees with itself."""
+        for url in self.urls:
+            self.url = url
+            super().check()
+        self.url = self.urls[0]
+
+    def place_of(self, queue: str) -> int | None:
+        """Return the place of the database that has `queue`."""
+
+        async def look() -> int | None:
+            for place, url in self._up():
+                async with connected(url) as connection:
+                    if await connection.fetchval("SELECT EXISTS (SELECT FROM mq.queue WHERE name = $1)", queue):
+                        return place
+            return None
+
+        return self.run(look())
+
+
+@contextlib.contextmanager
+def making_shards(url: str) -> Iterator[list[str]]:
+    """Make databases beside that of `url` for a while, with the schema and the test's clock; return their URLs."""
+    with contextlib.ExitStack() as stack:
+        urls = [stack.enter_context(making_database(url)) for _ in range(DATABASES)]
+        for each in urls:
+            asyncio.run(prepare(each))
+        yield urls
+
+
+@contextlib.contextmanager
+def hosting_shards(urls: Sequence[str], *, options: PostgresOptions | None = None) -> Iterator[ShardsHost]:
+    """Keep a host open for a while, on emptied databases."""
+    for url in urls:
+        asyncio.run(empty(url))
+    host = ShardsHost(urls, options=options)
+    try:
+        yield host
+    finally:
+        host.close()
+
+
+# Stores that move house: a copy of what a host has, and a host on the copy that goes on from the same instant.
+
+
+def place_of(host: Host) -> str:
+    """Return where the store of `host` is, as people name it."""
+    return host.url if isinstance(host, PostgresHost) else str(host.folder)
+
+
+def copied(source: str, target: str, now_ms: int) -> int:
+    """Copy a store that nobody has open at that instant."""
+    return asyncio.run(copy_store(source, target, clock=VirtualClock(now_ms)))
+
+
+def moved_to_database(host: Host, url: str) -> PostgresHost:
+    """Close `host`; return one on a copy of its store in the database of `url`, which is emptied first."""
+    PostgresHost.on_empty(url).close()
+    now_ms = _close(host, url)
+    copied(place_of(host), url, now_ms)
+    there = PostgresHost(url)
+    there.advance(now_ms - there.clock.now_ms())
+    return there
+
+
+def moved_to_folder(host: Host, folder: Path, options: EngineOptions | None = None) -> Host:
+    """Close `host`; return one on a copy of its store in `folder`, which must not exist."""
+    now_ms = _close(host, host.url if isinstance(host, PostgresHost) else None)
+    copied(place_of(host), str(folder), now_ms)
+    return Host(folder, options=options, clock=VirtualClock(now_ms))
+
+
+def _close(host: Host, url: str | None) -> int:
+    now_ms = host.clock.now_ms()
+    host.close()
+    if url is not None:
+        asyncio.run(set_clock(url, now_ms))
+    return now_ms
+
+
+# The stores that the conformance suite runs on, asked in one way whatever each of them is.
+
+
+class Store(NamedTuple):
+    """A place for an engine; `open` takes the options that differ from those of a store whose queues never rest."""
+
+    open: Callable[..., AbstractContextManager[Host]]
+
+
+def on_sqlite(folder: Path | None) -> Store:
+    """Return a store in `folder`, or in memory."""
+
+    def opened(**options: Any) -> AbstractContextManager[Host]:
+        return hosting(folder, options=replace(RESTLESS_FOLDER, **options))
+
+    return Store(opened)
+
+
+def on_postgres(url: str) -> Store:
+    """Return an empty database as a store."""
+
+    def opened(**options: Any) -> AbstractContextManager[Host]:
+        return hosting_postgres(url, options=replace(RESTLESS, **options))
+
+    return Store(opened)
+
+
+def on_shards(urls: Sequence[str]) -> Store:
+    """Return several empty databases as one store."""
+
+    def opened(**options: Any) -> AbstractContextManager[Host]:
+        return hosting_shards(urls, options=replace(RESTLESS, **options))
+
+    return Store(opened)

@@ -41,14 +41,12 @@ class EngineAndModel(ModelFrame):
     times_ms = st.sampled_from((0, 1, 5, 1_000, 30_000, 60_000))
 
     def __init__(self) -> None:
-        """Begin with nothing received."""
         super().__init__()
         self.issued: list[str] = []
         self.model: NaiveClaims
 
     @initialize(slice_rows=st.sampled_from((1, 9, 25, 1_000)), given=SETTINGS, fifo=st.booleans())
     def open_store(self, slice_rows: int, given: dict[str, Any], *, fifo: bool) -> None:
-        """Open with tiny slices."""
         self.host = self.opened(slice_rows)
         self.live.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": fifo, **given}))
         self.model = NaiveClaims(given, fifo=fifo)
@@ -64,30 +62,27 @@ class EngineAndModel(ModelFrame):
 
     @rule(given=SETTINGS, kind=st.sampled_from(("set", "set", "purge")))
     def administer(self, given: dict[str, Any], kind: str) -> None:
-        """Change or purge."""
         if kind == "purge":
-            self.live.do(commands.PurgeQueue(queue=QUEUE))
+            self.live.purge()
             self.model.purge(self.now_ms)
         else:
-            self.live.do(commands.SetQueue(queue=QUEUE, settings=given))
+            self.live.set_queue(**given)
             self.model.set(self.now_ms, given)
 
     @rule(groups=st.text("abc.......", min_size=1, max_size=12), delay_s=st.sampled_from((None, None, None, 1)))
     def send(self, groups: str, delay_s: int | None) -> None:
-        """Send a batch; a dot is no group, or one more in a FIFO queue."""
         messages = []
         for letter in groups:
             self.bodies += 1
             body = f"{letter}{self.bodies}"
             group = letter if self.model.fifo or letter != "." else None
             messages.append(NewMessage(body=body, size_bytes=len(body), group=group, dedup_id=body, delay_s=delay_s))
-        answers = self.live.do(commands.Send(queue=QUEUE, messages=tuple(messages)))
+        answers = self.live.put(*messages)
         for new, sent in zip(messages, answers, strict=True):
             self.model.send(self.now_ms, sent.id, new.body, new.group, delay_s)
 
     @rule(count=st.sampled_from((1, 2, 3, 10)), timeout_s=st.none() | TIMEOUTS_S)
     def receive(self, count: int, timeout_s: int | None) -> None:
-        """Receive, and look when there is more."""
         answer = self.live.do(commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s)).messages
         self.model.check_receive(self.now_ms, count, timeout_s, [naive_terms(each) for each in answer])
         self.issued += [each.receipt for each in answer]
@@ -97,7 +92,6 @@ class EngineAndModel(ModelFrame):
     @precondition(lambda self: self.issued)
     @rule(data=st.data(), several=st.integers(1, 4), stale=st.booleans())
     def delete(self, data: st.DataObject, several: int, *, stale: bool) -> None:
-        """Delete with receipts of now and of long ago."""
         for _ in range(several):
             text = one_of(data, self.issued)
             (answer,) = self.live.delete(text, queue=QUEUE, any_receive=stale)
@@ -106,7 +100,6 @@ class EngineAndModel(ModelFrame):
     @precondition(lambda self: self.issued)
     @rule(data=st.data(), timeout_s=st.sampled_from((0, 0, 1, 30)), stale=st.booleans())
     def change(self, data: st.DataObject, timeout_s: int, *, stale: bool) -> None:
-        """Change with a receipt of now or of long ago."""
         text = one_of(data, self.issued)
         answer = self.live.change(text, timeout_s, queue=QUEUE, any_receive=stale)
         judged = self.model.change(self.now_ms, text, timeout_s, any_receive=stale)
@@ -116,14 +109,12 @@ class EngineAndModel(ModelFrame):
 
     @rule(source=SOURCES, consumer=CONSUMERS, hold_s=HOLDS_S, takeover=st.booleans())
     def open(self, source: str, consumer: str, hold_s: int, *, takeover: bool) -> None:
-        """Open a source."""
         command = claims.OpenSource(queue=QUEUE, source=source, consumer=consumer, takeover=takeover, hold_s=hold_s)
         self.both(command, lambda: self.model.open(self.now_ms, source, consumer, takeover=takeover, hold_s=hold_s))
 
     @precondition(lambda self: self.model.sources)
     @rule(data=st.data(), ahead=st.sampled_from((1, 1, 1, 0, 0, 2, -1)), count=st.sampled_from((1, 5, 30)))
     def claim(self, data: st.DataObject, ahead: int, count: int) -> None:
-        """Claim the next number, or another."""
         name, epoch = self.some(data)
         number = max(1, self.model.sources[name]["last"] + ahead)
         self.claim_once(name, epoch, number, count)
@@ -131,7 +122,6 @@ class EngineAndModel(ModelFrame):
     @precondition(lambda self: self.model.sources)
     @rule(data=st.data(), count=st.sampled_from((5, 30)))
     def claim_whole(self, data: st.DataObject, count: int) -> None:
-        """Claim until there is no more of it."""
         name, epoch = self.some(data, stale=False)
         number = self.model.sources[name]["last"] + 1
         while self.claim_once(name, epoch, number, count):
@@ -166,7 +156,6 @@ class EngineAndModel(ModelFrame):
     @precondition(lambda self: self.model.sources)
     @rule(data=st.data(), page=st.sampled_from((1, 4, 100)))
     def read(self, data: st.DataObject, page: int) -> None:
-        """Read claims whole: what was bound, each message in one shard, each group in one."""
         name, _ = self.some(data)
         source = self.model.sources[name]
         number = data.draw(st.integers(max(1, source["acknowledged"]), source["last"] + 1))
@@ -202,7 +191,6 @@ class EngineAndModel(ModelFrame):
     @precondition(lambda self: self.model.sources)
     @rule(data=st.data(), behind=st.sampled_from((0, 0, 0, 1, -1)))
     def acknowledge(self, data: st.DataObject, behind: int) -> None:
-        """Acknowledge the last number, or another."""
         name, epoch = self.some(data)
         number = max(0, self.model.sources[name]["last"] - behind)
         command = claims.AcknowledgeClaims(queue=QUEUE, source=name, epoch=epoch, number=number)
@@ -215,7 +203,6 @@ class EngineAndModel(ModelFrame):
     @precondition(lambda self: self.model.sources)
     @rule(data=st.data())
     def heartbeat(self, data: st.DataObject) -> None:
-        """Renew the hold."""
         name, epoch = self.some(data)
         now_ms = self.now_ms
 
@@ -228,7 +215,6 @@ class EngineAndModel(ModelFrame):
     @precondition(lambda self: self.model.sources)
     @rule(data=st.data(), behind=st.sampled_from((0, 0, 1, 2)))
     def release(self, data: st.DataObject, behind: int) -> None:
-        """Give one claim back."""
         name, _ = self.some(data)
         number = max(1, self.model.sources[name]["last"] - behind)
 
@@ -242,7 +228,6 @@ class EngineAndModel(ModelFrame):
     @precondition(lambda self: self.model.sources)
     @rule(data=st.data())
     def close(self, data: st.DataObject) -> None:
-        """Forget a source."""
         name, _ = self.some(data)
 
         def forget() -> None:
@@ -254,7 +239,6 @@ class EngineAndModel(ModelFrame):
     # What both do.
 
     def some(self, data: st.DataObject, *, stale: bool = True) -> tuple[str, int]:
-        """Return a source, and nearly always its epoch."""
         name = data.draw(st.sampled_from(sorted(self.model.sources)))
         epoch = self.model.sources[name]["epoch"]
         return name, epoch - data.draw(st.sampled_from((0, 0, 0, 0, 1))) if stale else epoch
@@ -316,7 +300,6 @@ class EngineAndModel(ModelFrame):
         self.model.settle(self.now_ms, self.claimed())
 
     def compare(self) -> None:
-        """Assert that queue and sources are the same."""
         self.settle()
         counts = self.live.do(commands.ShowQueue(queue=QUEUE, counts=True)).counts
         assert (counts.visible, counts.in_flight, counts.delayed) == self.model.counts(self.now_ms)
@@ -338,12 +321,10 @@ class EngineAndModel(ModelFrame):
 
 
 def fields(command: claims.ReadClaim) -> dict[str, Any]:
-    """Return the fields of a command by name."""
     return {name: getattr(command, name) for name in command.__struct_fields__}
 
 
 def replace_shard(command: claims.ReadClaim, shard: int) -> claims.ReadClaim:
-    """Return the same command for another shard."""
     return claims.ReadClaim(**{**fields(command), "shard": shard})
 
 

@@ -1,14 +1,28 @@
 """Stores are copied to stores of each kind: what anybody can see of a queue is the same there."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from hypothesis.stateful import precondition, rule
 
-from tests.store.copied import CopyRefused, copied, moved_to_database, moved_to_folder
-from tests.store.host import QUEUE, Host, message
-from tests.store.postgres_host import PostgresHost, making_database, prepare, set_clock
+from tests.store import test_model
+from tests.store.host import QUEUE, RESTLESS, Host, message
+from tests.store.model_frame import ModelFrame, run_model
+from tests.store.naive import NaiveQueue
+from tests.store.postgres_host import (
+    CopyRefused,
+    PostgresHost,
+    copied,
+    making_database,
+    moved_to_database,
+    moved_to_folder,
+    prepare,
+    set_clock,
+)
 from veilmq.core import commands
 from veilmq.core.claims import AcknowledgeClaims, Claim, OpenSource, Stage
 from veilmq.core.commands import SentMessage, SetAccount, ShowAccount
@@ -20,8 +34,6 @@ from veilmq.core.topics import CreateTopic, ListPushes, PublishToTopic, Subscrib
 
 DEAD = "000000000000/dead"
 FIFO = "000000000000/ordered"
-
-Move = Callable[[], Host]
 
 
 class House:
@@ -62,7 +74,6 @@ WAYS: dict[str, tuple[type[Host], type[Host]]] = {
 
 @pytest.fixture(params=list(WAYS))
 def house(request: pytest.FixtureRequest, postgres_url: str, tmp_path: Path) -> Iterator[House]:
-    """Return a house whose store is to be copied."""
     kind, goal = WAYS[request.param]
     host = PostgresHost.on_empty(postgres_url) if kind is PostgresHost else kind(tmp_path / "store")
     house = House(host, goal, postgres_url, tmp_path / "copy")
@@ -75,18 +86,15 @@ def house(request: pytest.FixtureRequest, postgres_url: str, tmp_path: Path) -> 
 
 
 def fifo(body: str, group: str, dedup_id: str) -> NewMessage:
-    """Return a message for a FIFO queue."""
     return message(body, group=group, dedup_id=dedup_id)
 
 
 def sent(host: Host, queue: str, *messages: NewMessage) -> list[SentMessage]:
-    """Send, and return the answers."""
-    answers: list[SentMessage] = host.do(commands.Send(queue=queue, messages=messages))
+    answers: list[SentMessage] = host.put(*messages, queue=queue)
     return answers
 
 
 def bodies(messages: list[commands.ReceivedMessage]) -> list[str]:
-    """Return what was received."""
     return [each.body for each in messages]
 
 
@@ -96,7 +104,7 @@ def test_queues_keep_settings_tags_and_times(house: House) -> None:
     host.create(DEAD)
     host.create(visibility_timeout_s=7, dead_letter_queue=DEAD, receives_max=3)
     host.advance(5_000)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"delay_s": 9}))
+    host.set_queue(delay_s=9)
     host.do(commands.TagQueue(queue=QUEUE, tags={"team": "mail"}))
     before = [host.do(commands.ShowQueue(queue=name, counts=True)) for name in (QUEUE, DEAD)]
     there = house.move()
@@ -138,57 +146,7 @@ def test_messages_keep_their_states_order_and_counts(house: House) -> None:
     assert (back.body, back.id, back.receive_count) == ("in flight", flying.id, 3)
 
 
-def test_receipts_act_as_they_did(house: House) -> None:
-    host = house.first
-    host.create()
-    host.send("a", "b", "c")
-    first, second, _ = host.receive(3, timeout_s=600)
-    host.change(second.receipt, 0)
-    (renewed,) = host.receive(1, timeout_s=600)
-    there = house.move()
-    assert there.delete(first.receipt, second.receipt) == [ReceiptState.LIVE, ReceiptState.SUPERSEDED]
-    assert there.change(renewed.receipt, 0).state is ReceiptState.LIVE
-    assert bodies(there.receive(10)) == ["b"]
-    assert there.delete(first.receipt) == [ReceiptState.GONE]
-
-
-def test_groups_keep_their_order_and_their_locks(house: House) -> None:
-    """One that has something in flight waits; what was received before comes first again."""
-    host = house.first
-    host.create(FIFO, fifo=True)
-    sent(host, FIFO, *(fifo(f"{group}{number}", group, f"{group}{number}") for number in range(3) for group in "xy"))
-    (first,) = host.receive(1, queue=FIFO, timeout_s=60)
-    there = house.move()
-    assert there.counts(FIFO) == (5, 1, 0)
-    assert bodies(there.receive(10, queue=FIFO, timeout_s=600)) == ["y0", "y1", "y2"]
-    sent(there, FIFO, fifo("x3", "x", "x3"))
-    assert there.receive(10, queue=FIFO) == []
-    there.advance(60_000)
-    again = there.receive(10, queue=FIFO)
-    assert bodies(again) == ["x0", "x1", "x2", "x3"]
-    assert (again[0].id, again[0].receive_count) == (first.id, 2)
-    sequences = [each.sequence for each in again]
-    assert sequences == sorted(sequences, key=lambda each: each or 0)
-
-
-def test_the_delay_of_a_fifo_queue_goes_on(house: House) -> None:
-    """For what waits and for what is sent there; a later change of the delay counts for both."""
-    host = house.first
-    host.create(FIFO, fifo=True, delay_s=30)
-    sent(host, FIFO, fifo("waits", "x", "1"))
-    host.advance(20_000)
-    there = house.move()
-    sent(there, FIFO, fifo("comes", "y", "2"))
-    assert there.counts(FIFO) == (0, 0, 2)
-    there.advance(10_000)
-    assert bodies(there.receive(10, queue=FIFO)) == ["waits"]
-    assert there.counts(FIFO) == (0, 1, 1)
-    there.do(commands.SetQueue(queue=FIFO, settings={"delay_s": 0}))
-    assert bodies(there.receive(10, queue=FIFO)) == ["comes"]
-
-
 def test_a_message_in_flight_blocks_its_group_behind_one_that_is_delayed(house: House) -> None:
-    """As it did before."""
     host = house.first
     host.create(FIFO, fifo=True, delay_s=30)
     sent(host, FIFO, fifo("late", "x", "1"), message("early", group="x", dedup_id="2", delay_s=0))
@@ -280,7 +238,7 @@ def test_accounts_keep_their_settings_and_queues_their_numbers(house: House) -> 
     host.create("000000000000/deleted")
     host.send("a", queue="000000000000/deleted")
     (old,) = host.receive(1, queue="000000000000/deleted", timeout_s=600)
-    host.do(commands.DeleteQueue(queue="000000000000/deleted"))
+    host.drop("000000000000/deleted")
     host.do(SetAccount(account="000000000000", settings=AccountSettings(logging_bucket="logs")))
     there = house.move()
     assert there.do(ShowAccount(account="000000000000")).logging_bucket == "logs"
@@ -327,7 +285,7 @@ def test_what_is_past_its_retention_stays_behind(house: House) -> None:
     host.send("new")
     host.advance(1)
     there = house.move()
-    there.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 345_600}))
+    there.set_queue(retention_s=345_600)
     assert bodies(there.receive(10)) == ["new"]
 
 
@@ -364,9 +322,8 @@ def test_what_is_only_to_be_dropped_stays_behind(house: House) -> None:
     host = house.first
     host.create()
     host.do(Stage(queue=QUEUE, writer="job", batch=1, attempt="a", part=0, messages=(message("staged"),)))
-    host.do(commands.DeleteQueue(queue=QUEUE))
-    there = house.move()
-    assert there.do(commands.ListQueues(account="000000000000")).names == []
+    host.drop()
+    assert house.move().do(commands.ListQueues(account="000000000000")).names == []
 
 
 def test_events_of_what_was_purged_are_not_lost(house: House) -> None:
@@ -374,7 +331,7 @@ def test_events_of_what_was_purged_are_not_lost(house: House) -> None:
     house.first.create(event_log="closed")
     house.first.send("in flight")
     house.first.receive(1, timeout_s=600)
-    house.first.do(commands.PurgeQueue(queue=QUEUE))
+    house.first.purge()
     if house.keeps_all:
         return
     with pytest.raises(CopyRefused, match="event log"):
@@ -390,3 +347,75 @@ def test_open_stages_are_named(house: House) -> None:
         return
     with pytest.raises(CopyRefused, match="stage"):
         house.move()
+
+
+# Stores that move house at random, between folders and a database: the naive models notice nothing of it.
+#
+# But for what attempts gave, which a database does not take over, and the sequence numbers of messages.
+
+
+UNBOUNDED = replace(RESTLESS, free_space_reserve_bytes=0)
+
+
+class Moving(ModelFrame):
+    """A machine with one more rule; it moves to a store of each of the kinds in turn: `database`, or a new folder."""
+
+    kinds: ClassVar[tuple[type[Host], ...]]
+    database: ClassVar[str]
+    moves = 0
+
+    @precondition(lambda self: self.host is not None)
+    @rule()
+    def move_house(self) -> None:
+        """Go on with a copy of the store."""
+        self.live.advance(10)  # sequence numbers of a folder go on from the next millisecond
+        kind = self.kinds[self.moves % len(self.kinds)]
+        self.moves += 1
+        keeps_attempts = PostgresHost not in (type(self.live), kind)
+        if kind is PostgresHost:
+            self.host = moved_to_database(self.live, self.database)
+        else:
+            self.host = moved_to_folder(self.live, self.base / f"moved-{self.moves}" / "store", UNBOUNDED)
+        self.live.check()
+        self.note_move(keeps_attempts=keeps_attempts)
+
+    def note_move(self, *, keeps_attempts: bool) -> None:
+        """Have the models forget what does not move."""
+
+    def suffer(self, kind: str) -> None:
+        """Have an accident; what two nodes are sent in one millisecond has no order."""
+        super().suffer(kind)
+        self.live.advance(1)
+
+
+class MovingStandard(Moving, test_model.StandardAndModel):
+    """Standard queues."""
+
+    def compare(self) -> None:
+        pages = [self.live.do(commands.ListQueues(account=account)) for account in "ab"]
+        names = [f"{account}/{name}" for account, page in zip("ab", pages, strict=True) for name in page.names]
+        assert names == sorted(self.models)
+        for name, model in self.models.items():
+            self.check_queue(name, model)
+
+
+class MovingFifo(Moving, test_model.FifoAndModel):
+    """A FIFO queue."""
+
+    def note_move(self, *, keeps_attempts: bool) -> None:
+        """Forget what attempts gave, and the sequence numbers of the messages that are there."""
+        if not keeps_attempts:
+            self.model.attempts.clear()
+        self.model.terms = NaiveQueue.terms  # type: ignore[misc]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kinds", [(PostgresHost, Host), (Host,)], ids=["database", "folder"])
+@pytest.mark.parametrize("machine", [MovingStandard, MovingFifo], ids=["standard", "fifo"])
+def test_a_store_that_moves_answers_as_before(
+    machine: type[Moving], kinds: tuple[type[Host], ...], postgres_url: str
+) -> None:
+    """At random, and reproducibly."""
+    terms = {"database": postgres_url, "kinds": kinds}
+    run_model(type(machine.__name__, (machine,), terms), examples=2, steps=30)

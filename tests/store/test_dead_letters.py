@@ -2,50 +2,19 @@
 
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from tests.store.dead_letters import DEAD, DEEPER, LONG_S, bodies, finish, latest, pair, run, start, wear_out
 from tests.store.host import QUEUE, Host
-from tests.store.stores import on_sqlite
+from tests.store.postgres_host import on_sqlite
 from veilmq.core import commands
+from veilmq.core.commands import MoveStatus, SentMessage
 from veilmq.core.errors import DeadLetterQueueRefused, QueueNotFound, ReceiptState
 from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE
-from veilmq.core.messages import NewMessage
+from veilmq.core.messages import Attribute, NewMessage, Properties, decode_properties, encode_properties
 from veilmq.core.settings import SettingValue
-
-DEAD = "000000000000/dead"
-DEEPER = "000000000000/deeper"
-LONG_S = 1_209_600
-
-
-def pair(host: Host, *, receives_max: int = 2, **settings: SettingValue) -> None:
-    """Create a queue and its dead-letter queue."""
-    create(host, DEAD, **settings)
-    create(host, QUEUE, dead_letter_queue=DEAD, receives_max=receives_max, **settings)
-
-
-def create(host: Host, name: str, **settings: SettingValue) -> None:
-    """Create a queue."""
-    host.do(commands.CreateQueue(queue=name, settings=settings))
-
-
-def change(host: Host, name: str, **settings: SettingValue) -> None:
-    """Change a queue's settings."""
-    host.do(commands.SetQueue(queue=name, settings=settings))
-
-
-def wear_out(host: Host, times: int, queue: str = QUEUE) -> None:
-    """Receive all messages of the queue, and let them return at once, several times."""
-    for _ in range(times):
-        while host.receive(10, queue=queue, timeout_s=1):
-            pass
-        host.advance(1_000)
-
-
-def bodies(host: Host, queue: str = QUEUE) -> list[str]:
-    """Return the bodies that a receive of ten takes, and returns at once."""
-    return [each.body for each in host.receive(10, queue=queue, timeout_s=0)]
-
 
 # Who may have which.
 
@@ -66,36 +35,35 @@ def test_a_dead_letter_queue_that_cannot_serve_is_refused(
 ) -> None:
     """Missing, of another type, or without the permission; nothing is changed then."""
     if theirs is not None:
-        create(host, DEAD, **theirs)
+        host.create(DEAD, **theirs)
     redrive: dict[str, SettingValue] = {"dead_letter_queue": DEAD, "receives_max": 3}
     if later:
-        create(host, QUEUE, **ours)
+        host.create(QUEUE, **ours)
         with pytest.raises(DeadLetterQueueRefused, match=why):
-            change(host, QUEUE, **redrive)
+            host.set_queue(QUEUE, **redrive)
         assert host.do(commands.ShowQueue(queue=QUEUE)).settings.dead_letter_queue == ""
     else:
         with pytest.raises(DeadLetterQueueRefused, match=why):
-            create(host, QUEUE, **ours, **redrive)
+            host.create(QUEUE, **ours, **redrive)
         with pytest.raises(QueueNotFound):
             host.counts()
 
 
 def test_a_queue_is_not_another_accounts_dead_letter_queue(host: Host) -> None:
     """The rule that looks at names alone."""
-    create(host, QUEUE)
-    create(host, "111111111111/dead")
+    host.create(QUEUE)
+    host.create("111111111111/dead")
     with pytest.raises(DeadLetterQueueRefused, match="another account"):
-        change(host, QUEUE, dead_letter_queue="111111111111/dead", receives_max=3)
+        host.set_queue(dead_letter_queue="111111111111/dead", receives_max=3)
 
 
 @pytest.mark.parametrize(
-    "theirs",
-    [{}, {"redrive_permission": "all"}, {"redrive_permission": "listed", "redrive_sources": (DEEPER, QUEUE)}],
+    "theirs", [{}, {"redrive_permission": "all"}, {"redrive_permission": "listed", "redrive_sources": (DEEPER, QUEUE)}]
 )
 def test_a_dead_letter_queue_that_allows_it_serves(host: Host, theirs: dict[str, SettingValue]) -> None:
     """Everyone, or those that are listed."""
-    create(host, DEAD, **theirs)
-    create(host, QUEUE, dead_letter_queue=DEAD, receives_max=1)
+    host.create(DEAD, **theirs)
+    host.create(dead_letter_queue=DEAD, receives_max=1)
     host.send("a")
     wear_out(host, 2)
     assert host.counts(DEAD) == (1, 0, 0)
@@ -104,23 +72,23 @@ def test_a_dead_letter_queue_that_allows_it_serves(host: Host, theirs: dict[str,
 def test_other_settings_can_be_changed_while_the_dead_letter_queue_is_gone(host: Host) -> None:
     """Only who names one is asked whether it can serve."""
     pair(host)
-    host.do(commands.DeleteQueue(queue=DEAD))
-    change(host, QUEUE, visibility_timeout_s=7)
+    host.drop(DEAD)
+    host.set_queue(visibility_timeout_s=7)
     with pytest.raises(DeadLetterQueueRefused):
-        change(host, QUEUE, dead_letter_queue=DEAD, receives_max=5)
-    change(host, QUEUE, dead_letter_queue="", receives_max=0)
+        host.set_queue(dead_letter_queue=DEAD, receives_max=5)
+    host.set_queue(dead_letter_queue="", receives_max=0)
 
 
 def test_the_sources_of_a_dead_letter_queue_are_listed(kept: Host) -> None:
     """By name, in pages, as they are now; also after a restart and for one that was created anew."""
-    create(kept, DEAD)
+    kept.create(DEAD)
     names = [f"000000000000/source-{number}" for number in range(5)]
     for name in reversed(names):
-        create(kept, name, dead_letter_queue=DEAD, receives_max=3)
-    create(kept, QUEUE)
-    change(kept, names[1], dead_letter_queue="", receives_max=0)
-    change(kept, QUEUE, dead_letter_queue=DEAD, receives_max=1)
-    kept.do(commands.DeleteQueue(queue=names[3]))
+        kept.create(name, dead_letter_queue=DEAD, receives_max=3)
+    kept.create(QUEUE)
+    kept.set_queue(names[1], dead_letter_queue="", receives_max=0)
+    kept.set_queue(dead_letter_queue=DEAD, receives_max=1)
+    kept.drop(names[3])
     left = [QUEUE, names[0], names[2], names[4]]
     for _ in range(2):
         page = kept.do(commands.ListDeadLetterSources(queue=DEAD))
@@ -130,7 +98,7 @@ def test_the_sources_of_a_dead_letter_queue_are_listed(kept: Host) -> None:
         page = kept.do(commands.ListDeadLetterSources(queue=DEAD, count=3, after=left[2]))
         assert (page.names, page.more) == (left[3:], False)
         kept.reopen()
-    kept.do(commands.DeleteQueue(queue=DEAD))
+    kept.drop(DEAD)
     with pytest.raises(QueueNotFound):
         kept.do(commands.ListDeadLetterSources(queue=DEAD))
     assert kept.do(commands.ListDeadLetterSources(queue=QUEUE)).names == []
@@ -139,24 +107,12 @@ def test_the_sources_of_a_dead_letter_queue_are_listed(kept: Host) -> None:
 # When a message goes there.
 
 
-def test_a_message_is_received_so_often_and_then_moved(host: Host) -> None:
-    """It goes when it would be received once too often, in that receive, which looks further."""
-    pair(host, receives_max=2)
-    host.send("poison")
-    assert [host.receive_one(timeout_s=0).receive_count for _ in range(2)] == [1, 2]
-    host.send("sound")
-    assert (host.counts(), host.counts(DEAD)) == ((2, 0, 0), (0, 0, 0))
-    assert bodies(host) == ["sound"]
-    assert (host.counts(), host.counts(DEAD)) == ((1, 0, 0), (1, 0, 0))
-    assert bodies(host, DEAD) == ["poison"]
-
-
 def test_a_lower_limit_counts_for_messages_that_are_there(host: Host) -> None:
     """The limit is the queue's, as it is now."""
     pair(host, receives_max=5)
     host.send("a")
     wear_out(host, 2)
-    change(host, QUEUE, dead_letter_queue=DEAD, receives_max=2)
+    host.set_queue(dead_letter_queue=DEAD, receives_max=2)
     assert bodies(host) == []
     assert bodies(host, DEAD) == ["a"]
 
@@ -165,8 +121,8 @@ def test_a_receive_moves_a_bounded_number_and_says_that_there_is_more(host: Host
     """Many dead letters take several receives, each of them short; the sound message behind them comes in the end."""
     pair(host, receives_max=1, visibility_timeout_s=1)
     dead = 2 * DEAD_LETTERS_PER_RECEIVE + 50
-    for start in range(0, dead, 50):
-        host.send(*(str(number) for number in range(start, start + 50)))
+    for first in range(0, dead, 50):
+        host.send(*(str(number) for number in range(first, first + 50)))
     wear_out(host, 1)
     host.send("sound")
     found = []
@@ -206,26 +162,13 @@ def test_the_dead_letter_queue_is_roused_once_a_receive(host: Host) -> None:
     assert len(woken) == 1
 
 
-def test_a_poll_on_the_dead_letter_queue_is_answered_in_the_same_batch(host: Host) -> None:
-    """Whoever waits there gets the message as soon as it has come."""
-    pair(host, receives_max=1)
-    host.send("a")
-    wear_out(host, 1)
-    got: list[Any] = []
-    take = commands.Receive(queue=DEAD)
-    host.engine.watch(DEAD, lambda due_ms: host.engine.submit(take, got.append))
-    assert host.receive(10) == []
-    assert [each.body for answer in got for each in answer.messages] == ["a"]
-
-
 # What it keeps.
 
 
 def test_a_dead_letter_of_a_standard_queue_keeps_what_it_had(kept: Host) -> None:
     """Id, body, properties, priority, the time at which it was sent, the first receive; its receives go on counting."""
     pair(kept, receives_max=2)
-    new = NewMessage(body="a", size_bytes=1, properties=b"opaque", priority=3)
-    (sent,) = kept.do(commands.Send(queue=QUEUE, messages=(new,)))
+    (sent,) = kept.put(NewMessage(body="a", size_bytes=1, properties=b"opaque", priority=3))
     sent_at_ms = kept.clock.now_ms()
     kept.advance(5)
     wear_out(kept, 2)
@@ -245,25 +188,11 @@ def test_a_message_that_was_not_moved_has_no_source(host: Host) -> None:
     assert host.receive_one(queue=DEAD).source is None
 
 
-def test_a_receipt_of_the_source_is_gone_and_one_of_the_dead_letter_queue_is_good(host: Host) -> None:
-    """The message is another queue's now."""
-    pair(host, receives_max=1)
-    host.send("a")
-    old = host.receive_one(timeout_s=1)
-    host.advance(1_000)
-    assert bodies(host) == []
-    assert host.delete(old.receipt) == [ReceiptState.GONE]
-    assert host.change(old.receipt, 10).state is ReceiptState.GONE
-    new = host.receive_one(queue=DEAD)
-    assert host.delete(new.receipt, queue=DEAD) == [ReceiptState.LIVE]
-    assert host.counts(DEAD) == (0, 0, 0)
-
-
 def test_the_limit_of_a_dead_letter_queue_counts_its_own_receives(host: Host) -> None:
     """A chain: each queue gives the message out as often as it says, and the last source is the nearest."""
-    create(host, DEEPER)
-    create(host, DEAD, dead_letter_queue=DEEPER, receives_max=3)
-    create(host, QUEUE, dead_letter_queue=DEAD, receives_max=2)
+    host.create(DEEPER)
+    host.create(DEAD, dead_letter_queue=DEEPER, receives_max=3)
+    host.create(dead_letter_queue=DEAD, receives_max=2)
     host.send("a")
     sent_at_ms = host.clock.now_ms()
     wear_out(host, 3)
@@ -277,13 +206,11 @@ def test_the_limit_of_a_dead_letter_queue_counts_its_own_receives(host: Host) ->
 
 
 def gone(host: Host) -> None:
-    """Delete the dead-letter queue."""
-    host.do(commands.DeleteQueue(queue=DEAD))
+    host.drop(DEAD)
 
 
 def forbidden(host: Host) -> None:
-    """Withdraw the permission."""
-    change(host, DEAD, redrive_permission="none")
+    host.set_queue(DEAD, redrive_permission="none")
 
 
 @pytest.mark.parametrize("happens", [gone, forbidden])
@@ -301,7 +228,7 @@ def test_messages_go_once_it_is_allowed_again(host: Host) -> None:
     host.send("a")
     forbidden(host)
     wear_out(host, 3)
-    change(host, DEAD, redrive_permission="listed", redrive_sources=(QUEUE,))
+    host.set_queue(DEAD, redrive_permission="listed", redrive_sources=(QUEUE,))
     assert bodies(host) == []
     assert bodies(host, DEAD) == ["a"]
 
@@ -325,7 +252,6 @@ def test_dead_letters_stay_and_are_delivered_while_the_disk_is_full(folder: str,
 
 
 def fill(host: Host) -> list[str]:
-    """Send until the store is full; return the bodies."""
     sent: list[str] = []
     while len(sent) < 200:
         body = f"{len(sent)}-{'x' * 20_000}"
@@ -352,22 +278,6 @@ def test_a_move_that_fills_the_disk_is_undone_and_the_receive_goes_on(
 
 
 # Retention.
-
-
-def test_a_dead_letter_of_a_standard_queue_ends_by_when_it_was_sent(host: Host) -> None:
-    """The dead-letter queue's retention, counted from the first sending; never delivered from then on."""
-    pair(host, receives_max=1, retention_s=100)
-    host.send("a")
-    host.advance(50_000)
-    wear_out(host, 2)  # two seconds
-    host.send("young", queue=DEAD)
-    host.advance(47_999)
-    assert bodies(host, DEAD) == ["a", "young"]
-    receipt = host.receive(1, queue=DEAD, timeout_s=60)[0].receipt
-    host.advance(1)
-    assert host.delete(receipt, queue=DEAD) == [ReceiptState.GONE]
-    assert bodies(host, DEAD) == ["young"]
-    assert host.counts(DEAD) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("receipts", [0, 1], ids=["waiting", "in flight"])
@@ -400,17 +310,17 @@ def test_the_janitor_ends_dead_letters_that_nobody_asks_for(kept: Host) -> None:
 
 def test_many_dead_letters_that_end_at_once_are_never_delivered(host: Host) -> None:
     """More than a command deletes: what is left is passed over, and the living message behind them comes."""
-    create(host, DEAD, retention_s=LONG_S)
-    create(host, QUEUE, dead_letter_queue=DEAD, receives_max=1, retention_s=LONG_S)
-    for start in range(0, 1_600, 400):
-        host.send(*(str(number) for number in range(start, start + 400)))
+    host.create(DEAD, retention_s=LONG_S)
+    host.create(dead_letter_queue=DEAD, receives_max=1, retention_s=LONG_S)
+    for first in range(0, 1_600, 400):
+        host.send(*(str(number) for number in range(first, first + 400)))
     wear_out(host, 1)
     while sum(host.counts()):
         host.receive(10)
     held = host.receive(1, queue=DEAD, timeout_s=43_200)[0]
     host.advance(60_000)
     host.send("living", queue=DEAD)
-    change(host, DEAD, retention_s=60)
+    host.set_queue(DEAD, retention_s=60)
     assert host.delete(held.receipt, queue=DEAD) == [ReceiptState.GONE]
     found = [body for _ in range(3) for body in bodies(host, DEAD)]
     assert set(found) == {"living"}
@@ -419,8 +329,8 @@ def test_many_dead_letters_that_end_at_once_are_never_delivered(host: Host) -> N
 
 def test_a_longer_retention_counts_for_all_dead_letters_that_come_from_then_on(host: Host) -> None:
     """However far the shorter one had come: what it ended is gone, and nothing else."""
-    create(host, DEAD, retention_s=60)
-    create(host, QUEUE, dead_letter_queue=DEAD, receives_max=1, retention_s=LONG_S)
+    host.create(DEAD, retention_s=60)
+    host.create(dead_letter_queue=DEAD, receives_max=1, retention_s=LONG_S)
     host.send("ends", "waits")
     host.receive(1, timeout_s=0)
     host.receive(1, timeout_s=600)
@@ -428,7 +338,7 @@ def test_a_longer_retention_counts_for_all_dead_letters_that_come_from_then_on(h
     assert host.counts(DEAD) == (1, 0, 0)
     host.advance(60_001)
     assert host.counts(DEAD) == (0, 0, 0)
-    change(host, DEAD, retention_s=LONG_S)
+    host.set_queue(DEAD, retention_s=LONG_S)
     host.advance(600_000)
     assert host.receive(10) == []
     assert bodies(host, DEAD) == ["waits"]
@@ -440,23 +350,10 @@ def test_a_purge_of_the_dead_letter_queue_takes_all(kept: Host) -> None:
     kept.send("a", "b")
     wear_out(kept, 2)
     assert kept.counts(DEAD) == (2, 0, 0)
-    kept.do(commands.PurgeQueue(queue=DEAD))
+    kept.purge(DEAD)
     assert kept.counts(DEAD) == (0, 0, 0)
     kept.reopen()
     assert kept.counts(DEAD) == (0, 0, 0)
-
-
-def test_a_dead_letter_survives_a_crash_once(kept: Host) -> None:
-    """It is in one of the two queues, whatever moment it was."""
-    pair(kept, receives_max=1)
-    kept.send("a")
-    wear_out(kept, 1)
-    kept.crash()
-    assert (kept.counts(), kept.counts(DEAD)) == ((1, 0, 0), (0, 0, 0))
-    assert bodies(kept) == []
-    kept.crash()
-    assert (kept.counts(), kept.counts(DEAD)) == ((0, 0, 0), (1, 0, 0))
-    kept.check()
 
 
 def test_what_a_receive_of_a_dead_letter_answers_is_a_plain_message(host: Host) -> None:
@@ -471,3 +368,214 @@ def test_what_a_receive_of_a_dead_letter_answers_is_a_plain_message(host: Host) 
     ]
     others = {"receipt", "receive_count", "source"}
     assert set(same) == set(commands.ReceivedMessage.__struct_fields__) - others
+
+
+# Dead letters and move tasks of FIFO queues: the order of each group is kept, and retention begins anew.
+
+
+def send(host: Host, *bodies: str, queue: str = QUEUE) -> list[SentMessage]:
+    messages = tuple(NewMessage(body=body, size_bytes=len(body), group=body[0], dedup_id=body) for body in bodies)
+    sent: list[SentMessage] = host.put(*messages, queue=queue)
+    assert all(isinstance(each, SentMessage) for each in sent)
+    return sent
+
+
+def take(host: Host, queue: str = QUEUE, *, timeout_s: int = 0) -> list[str]:
+    """Return the bodies that a receive of ten gives."""
+    return [each.body for each in host.receive(10, queue=queue, timeout_s=timeout_s)]
+
+
+@pytest.fixture
+def ordered(host: Host) -> Host:
+    pair(host, receives_max=1, fifo=True)
+    return host
+
+
+def kill(host: Host, *bodies: str) -> None:
+    """Send messages and let them become dead letters."""
+    send(host, *bodies)
+    assert sorted(take(host)) == sorted(bodies)
+    assert take(host) == []
+
+
+def groups(bodies: list[str]) -> dict[str, list[str]]:
+    """Return the messages of each group in their order."""
+    return {group: [body for body in bodies if body[0] == group] for group in {body[0] for body in bodies}}
+
+
+def test_dead_letters_keep_the_order_of_their_group(ordered: Host) -> None:
+    """Also behind those that are there already."""
+    kill(ordered, "a1", "b1", "a2")
+    kill(ordered, "a3", "b2")
+    assert groups(take(ordered, DEAD)) == {"a": ["a1", "a2", "a3"], "b": ["b1", "b2"]}
+
+
+def test_a_receive_moves_no_more_than_it_has_time_for(ordered: Host) -> None:
+    """The next one goes on, however many groups have dead letters alone."""
+    ordered.put(*[NewMessage(body="a", size_bytes=1, group=str(place), dedup_id=str(place)) for place in range(150)])
+    assert sum(len(ordered.receive(10, timeout_s=30)) for _ in range(15)) == 150
+    ordered.advance(30_000)
+    assert take(ordered) == []
+    assert ordered.counts(DEAD) == (DEAD_LETTERS_PER_RECEIVE, 0, 0)
+    assert take(ordered) == []
+    assert ordered.counts(DEAD) == (150, 0, 0)
+
+
+def test_the_next_of_the_group_is_given_out_in_the_receive_that_moves_the_first(ordered: Host) -> None:
+    """A dead letter does not block its group."""
+    send(ordered, "a1")
+    take(ordered)
+    send(ordered, "a2", "a3")
+    assert take(ordered, timeout_s=30) == ["a2", "a3"]
+    assert take(ordered, DEAD, timeout_s=30) == ["a1"]
+
+
+def test_a_dead_letter_of_a_fifo_queue_is_sent_anew(ordered: Host) -> None:
+    """Another sent time and sequence number; its id, receives and first receive go on."""
+    send(ordered, "a0", queue=DEAD)
+    (sent,) = send(ordered, "a1")
+    first_ms = ordered.clock.now_ms()
+    take(ordered)
+    ordered.advance(5_000)
+    take(ordered)
+    first, second = ordered.receive(10, queue=DEAD)
+    assert (second.body, second.id, second.source) == ("a1", sent.id, QUEUE)
+    assert (second.sent_at_ms, second.first_received_at_ms) == (first_ms + 5_000, first_ms)
+    assert second.receive_count == 2
+    assert first.sequence is not None
+    assert second.sequence is not None
+    assert second.sequence > first.sequence
+
+
+def test_deduplication_of_the_dead_letter_queue_drops_no_dead_letter(ordered: Host) -> None:
+    """What was sent there by that id does not stand in the way, nor the other way round."""
+    send(ordered, "a1", queue=DEAD)
+    kill(ordered, "a1")
+    assert take(ordered, DEAD) == ["a1", "a1"]
+    kill(ordered, "a2")
+    send(ordered, "a2", queue=DEAD)
+    assert take(ordered, DEAD) == ["a1", "a1", "a2", "a2"]
+
+
+@pytest.mark.parametrize("given", ["mine", None])
+def test_the_id_of_a_fifo_dead_letter_is_its_deduplication_id(ordered: Host, given: str | None) -> None:
+    """As Amazon SQS documents; all else that it carries stays, and a task moves it back as it is."""
+    ordered.set_queue(content_deduplication=True)
+    carried = Properties(attributes={"n": Attribute("Number", "1")}, group="a", dedup_id=given)
+    new = NewMessage(body="a1", size_bytes=2, group="a", dedup_id=given, properties=encode_properties(carried))
+    (sent,) = ordered.put(new)
+    (before,) = ordered.receive(10, timeout_s=0)
+    assert decode_properties(before.properties) == carried
+    assert take(ordered) == []
+    id_text = str(UUID(bytes=sent.id))
+    (dead,) = ordered.receive(10, queue=DEAD, timeout_s=0)
+    expected = Properties(attributes=carried.attributes, group="a", dedup_id=id_text)
+    assert decode_properties(dead.properties) == expected
+    start(ordered)
+    finish(ordered)
+    (back,) = ordered.receive(10)
+    assert decode_properties(back.properties) == expected
+
+
+def test_a_receipt_of_the_source_is_gone(ordered: Host) -> None:
+    """The message is another queue's now; its group is free in both."""
+    send(ordered, "a1")
+    old = ordered.receive(1, timeout_s=1)[0]
+    ordered.advance(1_000)
+    assert take(ordered) == []
+    assert ordered.delete(old.receipt) == [ReceiptState.GONE]
+    send(ordered, "a2")
+    assert take(ordered, timeout_s=30) == ["a2"]
+    new = ordered.receive(1, queue=DEAD)[0]
+    assert ordered.delete(new.receipt, queue=DEAD) == [ReceiptState.LIVE]
+
+
+def test_messages_stay_in_order_while_the_dead_letter_queue_is_gone(ordered: Host) -> None:
+    """They go on being delivered, the first one first."""
+    send(ordered, "a1", "a2")
+    ordered.drop(DEAD)
+    for _ in range(4):
+        assert take(ordered) == ["a1", "a2"]
+
+
+def test_a_task_keeps_the_order_of_each_group(ordered: Host) -> None:
+    """Back where they came from, a few at a time, over several slices."""
+    kill(ordered, *(f"{group}{number}" for number in range(3) for group in "abc"))
+    start(ordered, rate=20)
+    assert latest(ordered).messages_to_move == 9
+    ended = finish(ordered)
+    assert (ended.status, ended.messages_moved) == (MoveStatus.COMPLETED, 9)
+    found = [each for _ in range(3) for each in take(ordered, timeout_s=600)]
+    assert groups(found) == {group: [f"{group}{number}" for number in range(3)] for group in "abc"}
+
+
+def test_a_group_in_flight_is_not_moved(ordered: Host) -> None:
+    """What stands behind the message in flight stays with it; other groups go."""
+    ordered.create("000000000000/other", fifo=True)
+    kill(ordered, "a1", "a2", "b1")
+    held = ordered.receive(1, queue=DEAD, timeout_s=600)[0]
+    assert held.body == "a1"
+    start(ordered, "000000000000/other")
+    assert finish(ordered).messages_moved == 1
+    assert take(ordered, "000000000000/other") == ["b1"]
+    assert ordered.delete(held.receipt, queue=DEAD) == [ReceiptState.LIVE]
+    assert take(ordered, DEAD) == ["a2"]
+
+
+def test_a_moved_message_of_a_fifo_queue_is_a_new_one_and_not_a_duplicate(ordered: Host) -> None:
+    """Back within five minutes of its first sending, it is there, with a new sequence number."""
+    (sent,) = send(ordered, "a1")
+    take(ordered)
+    take(ordered)
+    start(ordered)
+    finish(ordered)
+    (got,) = ordered.receive(10)
+    assert (got.body, got.receive_count, got.source) == ("a1", 1, None)
+    assert got.id != sent.id
+    assert got.sequence is not None
+    assert sent.sequence is not None
+    assert got.sequence > sent.sequence
+
+
+def test_a_moved_message_does_not_wait_for_the_delay_of_its_queue(ordered: Host) -> None:
+    """Also behind messages of its group that do."""
+    kill(ordered, "a1", "b1")
+    send(ordered, "a2")
+    start(ordered)
+    finish(ordered)
+    ordered.set_queue(delay_s=60)
+    assert sorted(take(ordered)) == ["a1", "b1"]
+    ordered.advance(60_000)
+    assert take(ordered) == ["a2"]
+
+
+def test_a_message_of_unknown_source_fails_the_task_and_blocks_nothing(ordered: Host) -> None:
+    """It is given back to its group, before those behind it."""
+    send(ordered, "a1", "a2", queue=DEAD)
+    start(ordered)
+    assert finish(ordered).status is MoveStatus.FAILED
+    assert take(ordered, DEAD) == ["a1", "a2"]
+    start(ordered)
+    assert finish(ordered).status is MoveStatus.FAILED
+    assert take(ordered, DEAD) == ["a1", "a2"]
+
+
+def test_dead_letters_and_tasks_over_crashes(kept: Host) -> None:
+    """Each message once, each group in order, the store sound, wherever it stopped."""
+    pair(kept, receives_max=1, fifo=True)
+    bodies = [f"{group}{number}" for number in range(3) for group in "abc"]
+    send(kept, *bodies)
+    take(kept)
+    kept.crash()
+    take(kept)
+    kept.crash()
+    assert (kept.counts(), kept.counts(DEAD)) == ((0, 0, 0), (9, 0, 0))
+    start(kept, rate=10)
+    while latest(kept).status is MoveStatus.RUNNING:
+        run(kept, 100)
+        kept.crash()
+        moved = latest(kept).messages_moved
+        assert (sum(kept.counts()), sum(kept.counts(DEAD))) == (moved, 9 - moved)
+        kept.check()
+    found = [each for _ in range(3) for each in take(kept, timeout_s=600)]
+    assert groups(found) == groups(sorted(bodies))

@@ -1,26 +1,36 @@
 """The event log: each way in which a receipt ends, when that is written, and what it says."""
 
+import struct
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
 
-from tests.store.host import QUEUE, Host, message
-from tests.store.logged import (
+from tests.store.host import (
     LOGGED,
+    QUEUE,
+    Host,
     check_conservation,
     events_of,
     logging_to,
+    message,
     numbered,
     outcomes,
     plan,
     with_type,
 )
-from tests.store.stores import Store
+from tests.store.model_frame import ModelFrame, one_of, run_model
+from tests.store.postgres_host import RESTLESS, PostgresHost, Store
 from veilmq.core import claims, commands
+from veilmq.core.errors import ReceiptState
 from veilmq.core.messages import Attribute, NewMessage, Properties, encode_properties
 from veilmq.core.receipts import CountEvents, EventCounts, ForgetEvents, PlanExport, ReadEvents
+from veilmq.core.settings import SettingValue
 
 DEAD = "000000000000/dead"
 FIFO = "000000000000/jobs.fifo"
@@ -36,7 +46,6 @@ def host(store: Store) -> Iterator[Host]:
 
 @pytest.fixture
 def kept(kept_store: Store) -> Iterator[Host]:
-    """Return the same on a store that survives."""
     with kept_store.open(event_log="closed") as opened:
         opened.create()
         yield opened
@@ -45,62 +54,71 @@ def kept(kept_store: Store) -> Iterator[Host]:
 # The ends of receipts.
 
 
-def test_a_delete_in_time(host: Host) -> None:
+Ended = tuple[str, int]
+ENDS: dict[str, tuple[str, list[Ended], tuple[int | None, int] | None]] = {
+    "not yet": ("receive 1", [], None),
+    "a delete in time": ("receive 1, wait 1234, delete 1", [("deleted", 1_234)], None),
+    "a delete again": ("receive 1, delete 1, wait 60000, delete 1", [("deleted", 0)], None),
+    "an expiry that no receive has seen": ("receive 1, wait 45000", [], None),
+    "an expiry that the next receive sees": ("receive 1, wait 45000, receive 2", [("expired", 30_000)], None),
+    "a late delete, nobody received since": (
+        "receive 1, wait 45000, delete 1 expired",
+        [("expired", 30_000), ("late_deleted", 45_000)],
+        None,
+    ),
+    "a late delete, received since": (
+        "receive 1, wait 40000, receive 2, wait 1000, delete 1 superseded, delete 1, wait 1000, delete 2",
+        [("expired", 30_000), ("late_deleted", 41_000), ("deleted", 2_000)],
+        None,
+    ),
+    "a late delete, deleted since": (
+        "receive 1, wait 40000, receive 2, delete 2, wait 60000, delete 1 gone, delete 1 gone",
+        [("expired", 30_000), ("deleted", 0), ("late_deleted", 100_000)],
+        None,
+    ),
+    "a release": ("receive 1, wait 500, change 1 0", [("nacked", 500)], None),
+    "a release, received since": (
+        "receive 1, wait 500, change 1 0, receive 2, wait 60000, delete 1",
+        [("nacked", 500)],
+        None,
+    ),
+    "a released receipt that is used again": ("receive 1, change 1 0, change 1 60, delete 1", [("nacked", 0)], None),
+    "moves of the deadline": (
+        "receive 1" + 3 * ", wait 20000, change 1 30" + ", wait 29999, delete 1",
+        [("deleted", 89_999)],
+        (3, 90_000),
+    ),
+    "a move of the deadline to where it is": ("receive 1, change 1 30, delete 1", [("deleted", 0)], (1, 30_000)),
+    "a change by an expired receipt": (
+        "receive 1, wait 40000, change 1 30, wait 1000, delete 1",
+        [("deleted", 41_000)],
+        (None, 70_000),
+    ),
+}
+"""What is done with a message → outcome and time held of each event; of the last one how often the deadline was moved,
+and the timeout from the delivery to the last deadline, where that is said."""
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_ends_of_receipts(host: Host, what: str) -> None:
+    steps, ended, moved = ENDS[what]
     host.send("a")
-    receipt = host.receive_one().receipt
-    assert outcomes(host) == []
-    host.advance(1_234)
-    host.delete(receipt)
-    assert outcomes(host) == [("deleted", 1_234)]
-
-
-def test_a_delete_again_says_nothing_more(host: Host) -> None:
-    host.send("a")
-    receipt = host.receive_one().receipt
-    host.delete(receipt)
-    host.advance(60_000)
-    host.delete(receipt)
-    assert outcomes(host) == [("deleted", 0)]
-
-
-def test_an_expiry_is_seen_by_the_next_receive(host: Host) -> None:
-    host.send("a")
-    host.receive_one()
-    host.advance(45_000)
-    assert outcomes(host) == []
-    host.receive_one()
-    assert outcomes(host) == [("expired", 30_000)]
-
-
-def test_a_late_delete_of_a_message_that_nobody_received_since(host: Host) -> None:
-    host.send("a")
-    receipt = host.receive_one().receipt
-    host.advance(45_000)
-    assert host.delete(receipt)[0].value == "expired"
-    assert outcomes(host) == [("expired", 30_000), ("late_deleted", 45_000)]
-
-
-def test_a_late_delete_of_a_message_that_was_received_since(host: Host) -> None:
-    host.send("a")
-    late = host.receive_one().receipt
-    host.advance(40_000)
-    again = host.receive_one().receipt
-    host.advance(1_000)
-    assert host.delete(late)[0].value == "superseded"
-    host.delete(late)
-    host.advance(1_000)
-    host.delete(again)
-    assert outcomes(host) == [("expired", 30_000), ("late_deleted", 41_000), ("deleted", 2_000)]
-
-
-def test_a_late_delete_of_a_message_that_another_one_deleted(host: Host) -> None:
-    host.send("a")
-    late = host.receive_one().receipt
-    host.advance(40_000)
-    host.delete(host.receive_one().receipt)
-    host.advance(60_000)
-    assert [host.delete(late)[0].value for _ in range(2)] == ["gone", "gone"]
-    assert outcomes(host) == [("expired", 30_000), ("deleted", 0), ("late_deleted", 100_000)]
+    receipts: dict[str, str] = {}
+    for verb, name, *more in map(str.split, steps.split(", ")):
+        match verb:
+            case "receive":
+                receipts[name] = host.receive_one().receipt
+            case "wait":
+                host.advance(int(name))
+            case "change":
+                host.change(receipts[name], int(more[0]))
+            case "delete":
+                (state,) = host.delete(receipts[name])
+                assert not more or state.value == more[0]
+    assert outcomes(host) == ended
+    if moved:
+        event = events_of(host)[-1]
+        assert moved in [(event.extensions, event.visibility_ms), (None, event.visibility_ms)]
 
 
 @pytest.mark.parametrize("restart", ["reopen", "crash"])
@@ -115,64 +133,9 @@ def test_a_late_delete_after_a_restart(kept: Host, restart: str) -> None:
     assert outcomes(kept) == [("expired", 30_000), ("late_deleted", 40_000), ("deleted", 0)]
 
 
-def test_a_release(host: Host) -> None:
-    host.send("a")
-    receipt = host.receive_one().receipt
-    host.advance(500)
-    host.change(receipt, 0)
-    assert outcomes(host) == [("nacked", 500)]
-    host.receive_one()
-    host.advance(60_000)
-    host.delete(receipt)
-    assert outcomes(host) == [("nacked", 500)]
-
-
-def test_a_released_receipt_that_is_used_again_has_ended_all_the_same(host: Host) -> None:
-    host.send("a")
-    receipt = host.receive_one().receipt
-    host.change(receipt, 0)
-    host.change(receipt, 60)
-    host.delete(receipt)
-    assert outcomes(host) == [("nacked", 0)]
-
-
-def test_moves_of_the_deadline_are_counted_and_the_timeout_goes_on_to_the_last(host: Host) -> None:
-    host.send("a")
-    receipt = host.receive_one().receipt
-    for _ in range(3):
-        host.advance(20_000)
-        host.change(receipt, 30)
-    host.advance(29_999)
-    host.delete(receipt)
-    (event,) = events_of(host)
-    assert (event.outcome.value, event.extensions, event.visibility_ms) == ("deleted", 3, 90_000)
-    assert event.held_ms == 89_999
-
-
-def test_a_move_of_the_deadline_to_where_it_is_counts_too(host: Host) -> None:
-    """The receipt still says the deadline then."""
-    host.send("a")
-    receipt = host.receive_one().receipt
-    host.change(receipt, 30)
-    host.delete(receipt)
-    (event,) = events_of(host)
-    assert (event.outcome.value, event.extensions, event.visibility_ms) == ("deleted", 1, 30_000)
-
-
-def test_a_change_with_an_expired_receipt_goes_on_with_it(host: Host) -> None:
-    host.send("a")
-    receipt = host.receive_one().receipt
-    host.advance(40_000)
-    host.change(receipt, 30)
-    host.advance(1_000)
-    host.delete(receipt)
-    (event,) = events_of(host)
-    assert (event.outcome.value, event.held_ms, event.visibility_ms) == ("deleted", 41_000, 70_000)
-
-
 def test_a_dead_letter(host: Host) -> None:
     host.create(DEAD)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": DEAD, "receives_max": 1}))
+    host.set_queue(dead_letter_queue=DEAD, receives_max=1)
     host.send("expires", "released")
     expires, released = host.receive(2)
     host.change(released.receipt, 0)
@@ -198,7 +161,7 @@ def test_a_dead_letter(host: Host) -> None:
 
 def test_a_message_that_a_task_moves(host: Host) -> None:
     host.create(DEAD)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": DEAD, "receives_max": 1}))
+    host.set_queue(dead_letter_queue=DEAD, receives_max=1)
     host.send("a", queue=DEAD)
     host.receive_one(queue=DEAD)
     host.advance(31_000)
@@ -238,7 +201,7 @@ def test_a_purged_lane_is_known_after_a_restart(kept: Host, restart: str) -> Non
     kept.send("a", "b")
     late = kept.receive(2)[0].receipt
     kept.advance(10_000)
-    kept.do(commands.PurgeQueue(queue=QUEUE))
+    kept.purge()
     kept.delete(late)
     getattr(kept, restart)()
     kept.advance(5_000)
@@ -249,7 +212,7 @@ def test_a_purged_lane_is_known_after_a_restart(kept: Host, restart: str) -> Non
 
 def test_a_late_delete_in_a_fifo_queue_is_refused_and_told_of_once(host: Host) -> None:
     host.create(FIFO, fifo=True)
-    host.do(commands.Send(queue=FIFO, messages=(message("a", group="g", dedup_id="1"),)))
+    host.put(message("a", group="g", dedup_id="1"), queue=FIFO)
     late = host.receive_one(queue=FIFO).receipt
     host.advance(40_000)
     assert [host.delete(late, queue=FIFO)[0].value for _ in range(2)] == ["expired", "expired"]
@@ -275,7 +238,7 @@ def test_a_message_that_nobody_received_has_no_event(host: Host) -> None:
     """Though its sender has a receipt, changes its delay and takes it back; once received it begins as all others."""
     terms = commands.SendOptions(receipts=True)
     new = tuple(message(body, delay_s=30) for body in "ab")
-    a, b = (each.receipt for each in host.do(commands.Send(queue=QUEUE, messages=new, options=terms)))
+    a, b = (each.receipt for each in host.put(*new, terms=terms))
     host.delete(a)
     renewed = host.change(b, 5, renew_receipt=True).receipt
     host.change(renewed, 0)
@@ -287,14 +250,8 @@ def test_a_message_that_nobody_received_has_no_event(host: Host) -> None:
 
 
 def test_what_an_event_says(host: Host) -> None:
-    host.do(
-        commands.Send(
-            queue=QUEUE,
-            messages=(
-                NewMessage(body="é" * 50, size_bytes=100, properties=with_type("resize")),
-                NewMessage(body="", size_bytes=0),
-            ),
-        )
+    host.put(
+        NewMessage(body="é" * 50, size_bytes=100, properties=with_type("resize")), NewMessage(body="", size_bytes=0)
     )
     host.advance(5_000)
     received = host.do(commands.Receive(queue=QUEUE, count=10, timeout_s=7, requested_at_ms=host.clock.now_ms() - 900))
@@ -314,7 +271,7 @@ def test_what_an_event_says(host: Host) -> None:
 
 
 def test_it_says_the_same_when_nothing_is_remembered(kept: Host) -> None:
-    kept.do(commands.Send(queue=QUEUE, messages=(NewMessage(body="abc", size_bytes=3, properties=with_type("x")),)))
+    kept.put(NewMessage(body="abc", size_bytes=3, properties=with_type("x")))
     receipt = kept.receive_one().receipt
     kept.change(receipt, 50)
     kept.crash()
@@ -325,9 +282,7 @@ def test_it_says_the_same_when_nothing_is_remembered(kept: Host) -> None:
 
 def test_the_key_is_found_in_large_properties(host: Host) -> None:
     attributes = {"Type": Attribute("String", "thumbnail"), "more": Attribute("String", "x" * 5_000)}
-    properties = encode_properties(Properties(attributes=attributes))
-    new = NewMessage(body="a", properties=properties, size_bytes=5_000)
-    host.do(commands.Send(queue=QUEUE, messages=(new,)))
+    host.put(NewMessage(body="a", properties=encode_properties(Properties(attributes=attributes)), size_bytes=5_000))
     host.delete(host.receive_one().receipt)
     (event,) = events_of(host)
     assert (event.key, event.outcome.value) == ("thumbnail", "deleted")
@@ -336,7 +291,7 @@ def test_the_key_is_found_in_large_properties(host: Host) -> None:
 def test_another_routing_attribute(store: Store) -> None:
     with store.open(event_log="closed", routing_attribute="Kind") as host:
         host.create()
-        host.do(commands.Send(queue=QUEUE, messages=(NewMessage(body="a", size_bytes=1, properties=with_type("x")),)))
+        host.put(NewMessage(body="a", size_bytes=1, properties=with_type("x")))
         host.delete(host.receive_one().receipt)
         assert events_of(host)[0].key == ""
 
@@ -345,16 +300,16 @@ def test_another_routing_attribute(store: Store) -> None:
 
 
 def test_a_queue_says_for_itself_whether_it_is_logged(host: Host) -> None:
-    host.do(commands.SetQueue(queue=QUEUE, settings={"event_log": "off"}))
+    host.set_queue(event_log="off")
     host.send("a", "b")
     first, second = host.receive(2)
     host.delete(first.receipt)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"event_log": None}))
+    host.set_queue(event_log=None)
     host.delete(second.receipt)
     assert outcomes(host) == [], "a receipt of a queue that was not logged"
     host.send("c")
     third = host.receive_one()
-    host.do(commands.SetQueue(queue=QUEUE, settings={"event_log": "off"}))
+    host.set_queue(event_log="off")
     host.delete(third.receipt)
     assert outcomes(host) == [], "nor is its end, where the queue is not logged any more"
 
@@ -374,7 +329,6 @@ def test_a_server_that_logs_nothing_logs_the_queue_that_wants_it(store: Store) -
 
 
 def cycle(host: Host, messages: int) -> None:
-    """Send, receive and delete so many, each in a batch of its own."""
     for n in range(messages):
         host.send(str(n))
         host.delete(host.receive_one().receipt)
@@ -500,9 +454,173 @@ def test_a_message_that_a_claim_gave_back_begins_anew(host: Host) -> None:
 def test_a_refused_late_delete_is_remembered() -> None:
     with logging_to(None) as host:
         host.create(FIFO, fifo=True)
-        news = tuple(message(body, group="g", dedup_id=body) for body in "ab")
-        host.do(commands.Send(queue=FIFO, messages=news))
+        host.put(*(message(body, group="g", dedup_id=body) for body in "ab"), queue=FIFO)
         late = host.receive(2, queue=FIFO, timeout_s=0)
         host.delete(*[each.receipt for each in late], queue=FIFO)
         host.receive(2, queue=FIFO)
         assert outcomes(host) == [("expired", 0), ("late_deleted", 0)] * 2
+
+
+# The event log beside a naive one, at random: every receipt ends once, at its time, whatever happens to the process.
+#
+# The naive one knows receipts only: which is the message's latest, until when it hides it, and how it ended. It is
+# told what the engine answered, and says which events there must be.
+
+
+MODEL_FIFO = f"{QUEUE}.fifo"
+MODEL_DEAD, MODEL_DEAD_FIFO = "000000000000/dead", "000000000000/dead.fifo"
+_FIELDS = struct.Struct(">BIQIIQ")
+_TIMEOUTS_S = st.sampled_from((0, 1, 30))
+
+
+@dataclass(slots=True)
+class NaiveReceipt:
+    """One receive of one message."""
+
+    text: str
+    message: bytes
+    queue: str
+    received_at_ms: int
+    visible_at_ms: int
+    ends: list[str] = field(default_factory=list)
+    is_purged: bool = False
+
+    @property
+    def name(self) -> tuple[str, bytes, int]:
+        """What its events are known by."""
+        return self.queue, self.message, _FIELDS.unpack_from(bytes.fromhex(self.text))[3]
+
+
+class EventModel(ModelFrame):
+    """Two queues, a standard one and a FIFO one, with dead letters in some runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.issued: list[NaiveReceipt] = []
+        self.latest: dict[tuple[str, bytes], NaiveReceipt] = {}
+        self.deleted: set[bytes] = set()
+        self.expected: Counter[tuple[Any, ...]] = Counter()
+        self.dies = False
+
+    @initialize(dies=st.booleans())
+    def begin(self, dies: bool) -> None:
+        self.open_logged()
+        self.dies = dies
+        for name, dead, fifo in ((QUEUE, MODEL_DEAD, False), (MODEL_FIFO, MODEL_DEAD_FIFO, True)):
+            self.live.create(dead, fifo=fifo)
+            redrive: dict[str, SettingValue] = {"dead_letter_queue": dead, "receives_max": 2} if dies else {}
+            self.live.create(name, fifo=fifo, **redrive)
+
+    def open_logged(self) -> None:
+        if self.url is not None:
+            self.host = PostgresHost.on_empty(self.url, options=replace(RESTLESS, event_log="closed"))
+            return
+        options = replace(LOGGED, free_space_reserve_bytes=0)
+        self.host = self.host_type(self.base / "store", options=options)
+
+    # What happens.
+
+    @rule(fifo=st.booleans(), count=st.integers(1, 3), group=st.sampled_from("gh"), shares=st.booleans())
+    def send(self, fifo: bool, count: int, group: str, *, shares: bool) -> None:
+        """Send some; if `shares`, also to a group of the standard queue."""
+        news = []
+        for _ in range(count):
+            self.bodies += 1
+            body = str(self.bodies)
+            its_group, dedup_id = group if fifo or shares else None, body if fifo else None
+            news.append(NewMessage(body=body, size_bytes=len(body), group=its_group, dedup_id=dedup_id))
+        self.live.put(*news, queue=MODEL_FIFO if fifo else QUEUE)
+
+    @rule(fifo=st.booleans(), count=st.integers(1, 3), timeout_s=_TIMEOUTS_S)
+    def receive(self, fifo: bool, count: int, timeout_s: int) -> None:
+        queue = MODEL_FIFO if fifo else QUEUE
+        for received in self.live.receive(count, queue=queue, timeout_s=timeout_s):
+            self.take_note(queue, received)
+
+    def take_note(self, queue: str, received: commands.ReceivedMessage) -> None:
+        earlier = self.latest.get((queue, received.id))
+        if earlier is not None and not earlier.ends:
+            self.end(earlier, "expired", earlier.visible_at_ms)
+        receipt = NaiveReceipt(received.receipt, received.id, queue, self.now_ms, received.visible_at_ms)
+        self.issued.append(receipt)
+        self.latest[queue, received.id] = receipt
+
+    @precondition(lambda self: self.issued)
+    @rule(data=st.data(), stale=st.booleans())
+    def delete(self, data: st.DataObject, *, stale: bool) -> None:
+        """Delete with any receipt, at any time; if `stale`, also although a later receive superseded it."""
+        receipt = one_of(data, self.issued)
+        (answer,) = self.live.delete(receipt.text, queue=receipt.queue, any_receive=stale)
+        if answer is ReceiptState.EARLIER:
+            self.end_latest(self.latest[receipt.queue, receipt.message])
+        if not receipt.ends:
+            if self.now_ms < receipt.visible_at_ms:
+                self.end(receipt, "deleted", self.now_ms)
+                return
+            self.end(receipt, "expired", receipt.visible_at_ms)
+        if receipt.ends == ["expired"]:
+            self.end(receipt, "late_deleted", self.now_ms)
+
+    def end_latest(self, latest: NaiveReceipt) -> None:
+        if not latest.ends:
+            if self.now_ms < latest.visible_at_ms:
+                self.end(latest, "deleted_by_earlier", self.now_ms)
+            else:
+                self.end(latest, "expired", latest.visible_at_ms)
+        latest.ends.append("by another")
+
+    @precondition(lambda self: self.issued)
+    @rule(data=st.data(), timeout_s=_TIMEOUTS_S, stale=st.booleans())
+    def change(self, data: st.DataObject, timeout_s: int, *, stale: bool) -> None:
+        """Move the deadline, where the receipt still does that; if `stale`, that of the latest one."""
+        receipt = one_of(data, self.issued)
+        answer = self.live.change(receipt.text, timeout_s, queue=receipt.queue, any_receive=stale)
+        receipt = self.latest[receipt.queue, receipt.message]
+        if not isinstance(answer, commands.LeaseChange) or answer.visible_at_ms is None:
+            return
+        if not receipt.ends and timeout_s == 0:
+            self.end(receipt, "nacked", self.now_ms)
+        receipt.visible_at_ms = answer.visible_at_ms
+
+    @rule(fifo=st.booleans())
+    def purge(self, fifo: bool) -> None:
+        """Delete everything; the janitor sees what was in flight."""
+        self.empty(MODEL_FIFO if fifo else QUEUE)
+
+    def empty(self, queue: str) -> None:
+        self.live.purge(queue)
+        self.live.sweep()
+        for receipt in self.issued:
+            if receipt.queue == queue and not receipt.ends:
+                self.end(receipt, "expired", min(receipt.visible_at_ms, self.now_ms))
+
+    def end(self, receipt: NaiveReceipt, outcome: str, at_ms: int) -> None:
+        receipt.ends.append(outcome)
+        self.expected[(*receipt.name, outcome, at_ms, at_ms - receipt.received_at_ms)] += 1
+
+    # Comparison.
+
+    def compare(self) -> None:
+        events = events_of(self.live)
+        ended = check_conservation(events)
+        if not self.dies:
+            found = Counter(
+                (e.queue, e.message_id, e.receipt, e.outcome.value, e.closed_at_ms, e.held_ms) for e in events
+            )
+            assert found == self.expected
+        assert set(ended) <= {receipt.name for receipt in self.issued}
+
+    def teardown(self) -> None:
+        """Let everything end: then every receipt that was ever issued has."""
+        if self.host is not None:
+            for queue in (QUEUE, MODEL_FIFO):
+                self.empty(queue)
+            assert set(check_conservation(events_of(self.live))) == {receipt.name for receipt in self.issued}
+        super().teardown()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_receipt_ends_once_and_at_its_time(model_url: str | None) -> None:
+    """At random, with restarts and crashes between any two steps."""
+    run_model(EventModel, examples=25, steps=40, url=model_url, examples_there=5)

@@ -3,14 +3,13 @@
 import sys
 from collections.abc import Callable
 from hashlib import sha256
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from tests.store.dead_letters import DEAD
 from tests.store.host import QUEUE, Host, message
-from tests.store.test_dead_letters import DEAD
 from veilmq.core import commands
 from veilmq.core.commands import InspectQueue, MessageState, Peek, SendOptions
 from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, LeaseTooLong, MessageTooLong, ReceiptState
@@ -22,12 +21,11 @@ LIVE, EXPIRED, SUPERSEDED, GONE = ReceiptState.LIVE, ReceiptState.EXPIRED, Recei
 @pytest.fixture
 def fifo(host: Host) -> Host:
     """Return an open engine with a FIFO queue."""
-    host.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": True}))
+    host.create(fifo=True)
     return host
 
 
 def send(host: Host, *bodies: str, delay_s: int | None = None, dedup_id: str | None = None) -> list[Any]:
-    """Send messages whose groups are the first letters of their bodies; the bodies are their ids."""
     messages = tuple(
         NewMessage(
             body=body,
@@ -38,85 +36,19 @@ def send(host: Host, *bodies: str, delay_s: int | None = None, dedup_id: str | N
         )
         for body in bodies
     )
-    answers: list[Any] = host.do(commands.Send(queue=QUEUE, messages=messages))
+    answers: list[Any] = host.put(*messages)
     return answers
 
 
 def receive(host: Host, count: int = 10, *, timeout_s: int | None = None, attempt: str | None = None) -> Any:
-    """Return the messages of a receive."""
-    command = commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s, attempt_id=attempt)
-    return host.do(command).messages
+    return host.do(commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s, attempt_id=attempt)).messages
 
 
 def bodies(messages: list[commands.ReceivedMessage]) -> str:
-    """Return the bodies, in order."""
     return " ".join(message.body for message in messages)
 
 
 # Order and blocking.
-
-
-def test_a_group_gives_as_many_as_possible_before_the_next_one(fifo: Host) -> None:
-    """All of the first group, then the next; within each in order."""
-    send(fifo, "a1", "b1", "a2", "c1", "a3", "b2")
-    assert bodies(receive(fifo, 4)) == "a1 a2 a3 b1"
-
-
-def test_a_group_with_a_message_in_flight_gives_nothing(fifo: Host) -> None:
-    """Until it is deleted; then the next one follows at once. Other groups go on."""
-    send(fifo, "a1", "a2", "b1")
-    (first,) = receive(fifo, 1)
-    assert bodies(receive(fifo)) == "b1"
-    send(fifo, "a3")
-    assert receive(fifo) == []
-    assert fifo.delete(first.receipt) == [LIVE]
-    assert bodies(receive(fifo)) == "a2 a3"
-
-
-def test_all_messages_in_flight_block_their_group(fifo: Host) -> None:
-    """After the second of three is released, and after the first is deleted, the group waits for the third."""
-    send(fifo, "a1", "a2", "a3", "a4")
-    first, second, third = receive(fifo, 3)
-    fifo.change(second.receipt, 0)
-    assert receive(fifo) == []
-    fifo.delete(first.receipt)
-    assert receive(fifo) == []
-    assert fifo.due_ms() == third.visible_at_ms
-    fifo.delete(third.receipt)
-    assert bodies(receive(fifo)) == "a2 a4"
-
-
-def test_order_is_restored_after_a_release(fifo: Host) -> None:
-    """In whatever order messages come back, they are given in the order of their sending."""
-    send(fifo, "a1", "a2", "a3", "a4")
-    for each in reversed(receive(fifo, 3)):
-        fifo.change(each.receipt, 0)
-    again = receive(fifo)
-    assert bodies(again) == "a1 a2 a3 a4"
-    assert [message.receive_count for message in again] == [2, 2, 2, 1]
-
-
-def test_order_is_restored_when_leases_end_one_after_the_other(fifo: Host) -> None:
-    """The group waits for the last one."""
-    send(fifo, "a1", "a2", "a3")
-    first, second = receive(fifo, 2)
-    fifo.change(first.receipt, 10)
-    fifo.change(second.receipt, 20)
-    fifo.advance(19_999)
-    assert receive(fifo) == []
-    fifo.advance(1)
-    assert bodies(receive(fifo)) == "a1 a2 a3"
-
-
-def test_messages_may_be_deleted_in_any_order(fifo: Host) -> None:
-    """The group is free when the last one is gone."""
-    send(fifo, "a1", "a2", "a3", "a4")
-    first, second, third = receive(fifo, 3)
-    for each in (third, first):
-        fifo.delete(each.receipt)
-        assert receive(fifo) == []
-    fifo.delete(second.receipt)
-    assert bodies(receive(fifo)) == "a4"
 
 
 def test_a_released_poison_message_does_not_come_first_for_ever(fifo: Host) -> None:
@@ -141,15 +73,6 @@ def test_a_group_that_goes_on_comes_by_the_age_of_its_next_message(fifo: Host) -
     assert bodies(receive(fifo, 3)) == "b1 a2 c1"
 
 
-def test_a_receive_with_timeout_0_blocks_nothing_and_repeats_nothing_within_an_answer(fifo: Host) -> None:
-    """The messages stay visible; each comes once."""
-    send(fifo, "a1", "a2", "b1")
-    assert bodies(receive(fifo, timeout_s=0)) == "a1 a2 b1"
-    again = receive(fifo)
-    assert bodies(again) == "a1 a2 b1"
-    assert {message.receive_count for message in again} == {2}
-
-
 def test_a_shorter_retention_frees_the_groups_of_messages_that_it_ends(fifo: Host) -> None:
     """At once, whether they are in flight, or came back."""
     send(fifo, "a1", "b1", "c1")
@@ -158,7 +81,7 @@ def test_a_shorter_retention_frees_the_groups_of_messages_that_it_ends(fifo: Hos
     fifo.change(last.receipt, 1)
     fifo.advance(61_000)
     send(fifo, "a2", "b2", "c2")
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    fifo.set_queue(retention_s=60)
     assert fifo.counts() == (3, 0, 0)
     assert fifo.due_ms() == fifo.clock.now_ms()
     assert sorted(each.body for each in receive(fifo)) == ["a2", "b2", "c2"]
@@ -174,17 +97,6 @@ def test_a_peek_passes_over_groups_whose_messages_retention_has_ended(kept: Host
     kept.advance(1_000)
     assert [each.body for each in kept.do(Peek(queue=QUEUE, count=3)).messages] == ["g1"]
     assert bodies(receive(kept, 3)) == "g1"
-
-
-def test_a_delayed_message_does_not_block_its_group(fifo: Host) -> None:
-    """It takes its place in the order when its delay ends."""
-    send(fifo, "a1", delay_s=5)
-    send(fifo, "a2", "a3")
-    assert fifo.counts() == (2, 0, 1)
-    (second,) = receive(fifo, 1)
-    fifo.delete(second.receipt)
-    fifo.advance(5_000)
-    assert bodies(receive(fifo)) == "a1 a3"
 
 
 def test_a_hundred_delayed_messages_of_a_group_are_passed_over(fifo: Host) -> None:
@@ -212,92 +124,37 @@ def test_an_undelayed_message_of_a_group_that_waits_for_a_delay_is_had_at_once(f
     assert receive(fifo) == []
 
 
-def test_the_queues_own_delay_counts(fifo: Host) -> None:
-    """Uniform delays keep the order."""
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"delay_s": 5}))
-    send(fifo, "a1", "a2", "b1")
-    assert fifo.counts() == (0, 0, 3)
-    fifo.advance(4_999)
-    assert receive(fifo) == []
-    fifo.advance(1)
-    assert bodies(receive(fifo)) == "a1 a2 b1"
-
-
-def test_retention_frees_the_group_of_a_message_in_flight(fifo: Host) -> None:
-    """A message past its retention is gone, so it blocks nothing."""
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
-    send(fifo, "a1")
-    receive(fifo, timeout_s=600)
-    fifo.advance(30_000)
-    send(fifo, "a2")
-    fifo.advance(29_999)
-    assert receive(fifo) == []
-    fifo.advance(1)
-    assert bodies(receive(fifo)) == "a2"
-
-
-def test_a_purge_frees_all_groups(fifo: Host) -> None:
-    """What comes after it is a new beginning."""
-    send(fifo, "a1", "a2")
-    (first,) = receive(fifo, 1)
-    fifo.do(commands.PurgeQueue(queue=QUEUE))
-    send(fifo, "a3")
-    assert fifo.delete(first.receipt) == [GONE]
-    assert bodies(receive(fifo)) == "a3"
-
-
 def test_the_priority_of_another_protocol_does_not_part_a_group(fifo: Host) -> None:
     """A group has one order."""
     for number, priority in enumerate((16, 1, 8)):
-        new = NewMessage(body=f"a{number}", size_bytes=2, group="a", dedup_id=str(number), priority=priority)
-        fifo.do(commands.Send(queue=QUEUE, messages=(new,)))
+        fifo.put(NewMessage(body=f"a{number}", size_bytes=2, group="a", dedup_id=str(number), priority=priority))
     assert bodies(receive(fifo)) == "a0 a1 a2"
 
 
 @pytest.mark.parametrize(
-    ("bad", "error"),
-    [({"dedup_id": "x"}, GroupMissing), ({"group": "a"}, DeduplicationIdMissing)],
+    ("bad", "error"), [({"dedup_id": "x"}, GroupMissing), ({"group": "a"}, DeduplicationIdMissing)]
 )
 def test_a_message_without_a_group_or_an_id_fails_the_command(fifo: Host, bad: dict[str, Any], error: Any) -> None:
     """Nothing of it is stored."""
     good = NewMessage(body="a1", size_bytes=1, group="a", dedup_id="x")
     with pytest.raises(error):
-        fifo.do(commands.Send(queue=QUEUE, messages=(good, NewMessage(body="x", size_bytes=1, **bad))))
+        fifo.put(good, NewMessage(body="x", size_bytes=1, **bad))
     assert fifo.counts() == (0, 0, 0)
 
 
 def test_a_message_that_is_too_long_fails_alone(fifo: Host) -> None:
     """The others of its command are stored."""
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"message_bytes_max": 1_024}))
+    fifo.set_queue(message_bytes_max=1_024)
     messages = (
         NewMessage(body="x", size_bytes=1_025, group="a", dedup_id="x"),
         NewMessage(body="a1", size_bytes=1, group="a", dedup_id="x"),
     )
-    answers = fifo.do(commands.Send(queue=QUEUE, messages=messages))
+    answers = fifo.put(*messages)
     assert isinstance(answers[0], MessageTooLong)
     assert bodies(receive(fifo)) == "a1"
 
 
 # Receipts.
-
-
-@pytest.mark.parametrize("which", ["live", "expired", "superseded", "gone"])
-def test_only_a_live_receipt_acts(fifo: Host, which: str) -> None:
-    """An expired one neither deletes nor hides: the states are told, the protocol makes errors of them."""
-    send(fifo, "a1")
-    (message,) = receive(fifo, timeout_s=30)
-    if which == "gone":
-        fifo.delete(message.receipt)
-    elif which != "live":
-        fifo.advance(30_000)
-    if which == "superseded":
-        receive(fifo)
-    before = fifo.counts()
-    change = fifo.change(message.receipt, 60)
-    assert change.state is ReceiptState(which)
-    assert (change.visible_at_ms is not None) is (which == "live")
-    assert fifo.delete(message.receipt) == [ReceiptState(which)]
-    assert (fifo.counts() == before) is (which != "live")
 
 
 def test_receipts_of_one_message_that_come_together_are_judged_in_order(fifo: Host) -> None:
@@ -340,8 +197,7 @@ def test_whoever_waits_for_a_group_is_told_when_it_is_free(fifo: Host) -> None:
 
 @pytest.mark.differs_on_postgres("whoever waits was told the end of retention by its receive, and looks then")
 def test_whoever_waits_is_told_when_retention_frees_a_group(fifo: Host) -> None:
-    """The janitor looks."""
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    fifo.set_queue(retention_s=60)
     send(fifo, "a1")
     receive(fifo, timeout_s=600)
     fifo.advance(30_000)
@@ -355,7 +211,7 @@ def test_whoever_waits_is_told_when_retention_frees_a_group(fifo: Host) -> None:
 @pytest.mark.differs_on_postgres("whoever waits was told the end of retention by its receive, and looks then")
 def test_whoever_waits_is_told_by_the_command_that_comes_before_the_janitor(fifo: Host) -> None:
     """Which looks once a second: who asks for the counters between two looks deletes what has ended."""
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    fifo.set_queue(retention_s=60)
     send(fifo, "c1")
     fifo.advance(500)
     send(fifo, "a1")
@@ -374,22 +230,6 @@ def test_whoever_waits_is_told_by_the_command_that_comes_before_the_janitor(fifo
 # Deduplication and sequence numbers.
 
 
-def test_a_duplicate_is_answered_as_the_first_one_for_exactly_five_minutes(fifo: Host) -> None:
-    """Dropped 1 ms before, accepted at five minutes; deletion of the first one changes nothing."""
-    (first,) = send(fifo, "a1", dedup_id="same")
-    (message,) = receive(fifo)
-    fifo.delete(message.receipt)
-    fifo.advance(299_999)
-    assert send(fifo, "a2", dedup_id="same") == [first]
-    assert receive(fifo) == []
-    fifo.advance(1)
-    (second,) = send(fifo, "a3", dedup_id="same")
-    assert second.id != first.id
-    assert bodies(receive(fifo)) == "a3"
-    fifo.advance(299_999)
-    assert send(fifo, "a4", dedup_id="same") == [second]
-
-
 def test_a_duplicate_within_one_command_is_one(fifo: Host) -> None:
     """Both entries have the same answer, and one message is there."""
     first, second = send(fifo, "a1", "b1", dedup_id="same")
@@ -397,85 +237,28 @@ def test_a_duplicate_within_one_command_is_one(fifo: Host) -> None:
     assert fifo.counts() == (1, 0, 0)
 
 
-def test_a_purge_forgets_what_was_sent(fifo: Host) -> None:
-    """As with the service: the same id is another message then, each time."""
-    (first,) = send(fifo, "a1")
-    for _ in range(2):
-        fifo.do(commands.PurgeQueue(queue=QUEUE))
-        (second,) = send(fifo, "a1")
-        assert second.id != first.id
-        assert send(fifo, "a1") == [second]
-        assert fifo.counts() == (1, 0, 0)
-        first = second
-
-
-def test_ids_count_by_group_where_the_queue_says_so(fifo: Host) -> None:
-    """The same id in another group is another message."""
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"deduplication_scope": "group"}))
-    send(fifo, "a1", "b1", "a2", dedup_id="same")
-    assert bodies(receive(fifo)) == "a1 b1"
-
-
 def test_another_queue_has_other_duplicates(fifo: Host) -> None:
     """Nothing is shared, not even with the queue that had the name before."""
     other = "000000000000/other"
     fifo.do(commands.CreateQueue(queue=other, settings={"fifo": True}))
     send(fifo, "a1", dedup_id="same")
-    new = NewMessage(body="a1", size_bytes=2, group="a", dedup_id="same")
-    (first,) = fifo.do(commands.Send(queue=other, messages=(new,)))
+    (first,) = fifo.put(NewMessage(body="a1", size_bytes=2, group="a", dedup_id="same"), queue=other)
     assert len(receive(fifo)) == 1
     assert fifo.receive_one(queue=other).id == first.id
 
 
 def test_content_takes_the_place_of_an_id(fifo: Host) -> None:
     """The body's SHA-256, and it can be given as an id as well; an id given explicitly comes first."""
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"content_deduplication": True}))
+    fifo.set_queue(content_deduplication=True)
     plain = NewMessage(body="a1", size_bytes=2, group="a")
     named = NewMessage(body="a2", size_bytes=2, group="a", dedup_id=sha256(b"a1").hexdigest())
     other = NewMessage(body="a1", size_bytes=2, group="a", dedup_id="other", properties=b"\x90")
-    one, same, hashed, another = fifo.do(commands.Send(queue=QUEUE, messages=(plain, plain, named, other)))
+    one, same, hashed, another = fifo.put(plain, plain, named, other)
     assert one == same == hashed != another
     assert bodies(receive(fifo)) == "a1 a1"
 
 
-def test_sequence_numbers_rise_across_purges_and_re_creation(fifo: Host) -> None:
-    """Strictly, in the order of sending, and a received message has the one that its sender heard."""
-    heard = [sent.sequence for sent in send(fifo, "a1", "b1", "a2")]
-    assert sorted(message.sequence for message in receive(fifo)) == heard
-    fifo.do(commands.PurgeQueue(queue=QUEUE))
-    heard += [sent.sequence for sent in send(fifo, "a3")]
-    fifo.do(commands.DeleteQueue(queue=QUEUE))
-    fifo.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": True}))
-    heard += [sent.sequence for sent in send(fifo, "a4", "b4")]
-    assert all(before < after for before, after in pairwise(heard))
-
-
 # Attempts.
-
-
-def test_an_attempt_is_repeated_byte_for_byte(fifo: Host) -> None:
-    """The same messages and receipts, hidden anew from now on, no further receive counted."""
-    send(fifo, "a1", "a2", "b1")
-    first = receive(fifo, timeout_s=30, attempt="x")
-    fifo.advance(20_000)
-    again = receive(fifo, timeout_s=60, attempt="x")
-    assert [message.receipt for message in again] == [message.receipt for message in first]
-    assert bodies(again) == bodies(first)
-    assert {message.receive_count for message in again} == {1}
-    assert {message.visible_at_ms for message in again} == {fifo.clock.now_ms() + 60_000}
-    fifo.advance(59_999)
-    assert receive(fifo) == []
-    assert fifo.delete(*(message.receipt for message in again)) == [LIVE] * 3
-
-
-def test_an_attempt_ends_with_its_timeout(fifo: Host) -> None:
-    """Afterwards the same id is an ordinary receive."""
-    send(fifo, "a1")
-    (first,) = receive(fifo, timeout_s=30, attempt="x")
-    fifo.advance(30_000)
-    (again,) = receive(fifo, attempt="x")
-    assert again.receipt != first.receipt
-    assert again.receive_count == 2
 
 
 @pytest.mark.parametrize("how", ["delete", "change", "renew", "release"])
@@ -491,26 +274,6 @@ def test_an_attempt_is_void_once_one_of_its_messages_was_touched(fifo: Host, how
     assert bodies(receive(fifo, attempt="x")) == "b1"
     assert bodies(receive(fifo, attempt="x")) == "b1"
     assert fifo.delete(second.receipt) == [LIVE]
-
-
-def test_an_attempt_lasts_five_minutes_whatever_its_timeout(fifo: Host) -> None:
-    """Counted from the first one, not from its repetition."""
-    send(fifo, "a1")
-    receive(fifo, timeout_s=600, attempt="x")
-    fifo.advance(299_999)
-    assert bodies(receive(fifo, timeout_s=600, attempt="x")) == "a1"
-    fifo.advance(1)
-    assert receive(fifo, attempt="x") == []
-
-
-def test_twelve_hours_count_from_the_first_receive(fifo: Host) -> None:
-    """A repetition cannot keep a message longer."""
-    send(fifo, "a1")
-    (first,) = receive(fifo, timeout_s=60, attempt="x")
-    end_ms = fifo.clock.now_ms() + 43_200_000
-    fifo.advance(10_000)
-    (again,) = receive(fifo, timeout_s=43_200, attempt="x")
-    assert (again.receipt, again.visible_at_ms) == (first.receipt, end_ms)
 
 
 @pytest.mark.parametrize(("lease_s_max", "end_ms"), [(60, 60_000), (None, 43_210_000)], ids=["a-minute", "no-end"])
@@ -538,7 +301,7 @@ def test_an_attempt_that_gave_nothing_is_not_remembered(fifo: Host) -> None:
 
 def test_an_attempt_is_repeated_at_the_quota(fifo: Host) -> None:
     """Its messages have their places already, and take no others."""
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"in_flight_max": 3}))
+    fifo.set_queue(in_flight_max=3)
     send(fifo, "a1", "a2", "b1", "c1", "d1")
     first = receive(fifo, 3, timeout_s=30, attempt="x")
     for _ in range(2):
@@ -554,14 +317,14 @@ def test_an_attempt_is_repeated_at_the_quota(fifo: Host) -> None:
 
 def test_what_its_retention_has_ended_stays_ended(fifo: Host) -> None:
     """A longer one brings back nothing, whether or not anybody has swept since; what is left stays in order."""
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    fifo.set_queue(retention_s=60)
     fifo.advance(30_000)
     send(fifo, "a1", "b1")
     (held,) = receive(fifo, 1, timeout_s=1_000)
     fifo.advance(59_999)
     send(fifo, "a2", "b2")
     fifo.advance(1)
-    fifo.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 1_000}))
+    fifo.set_queue(retention_s=1_000)
     assert fifo.counts() == (2, 0, 0)
     assert bodies(receive(fifo)) == "a2 b2"
     assert fifo.delete(held.receipt) == [GONE]
@@ -580,9 +343,8 @@ def test_many_messages_that_end_at_once_are_never_given(host: Host, groups: int,
         pass
     host.advance(60_000)
     living = [f"{group} lives" for group in ("g0", f"g{groups - 1}", "h")]
-    new = tuple(message(body, group=body.split()[0], dedup_id=body) for body in living)
-    host.do(commands.Send(queue=QUEUE, messages=new))
-    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    host.put(*(message(body, group=body.split()[0], dedup_id=body) for body in living))
+    host.set_queue(retention_s=60)
     shown: list[str] = []
     given: list[commands.ReceivedMessage] = []
     for _ in range(receives):
@@ -604,9 +366,8 @@ def test_what_retention_ends_in_flight_blocks_nothing_behind_many_others(host: H
     crowd(host, 2_500, groups)
     assert len(receive(host, 2_500, timeout_s=900)) == 2_500
     host.advance(60_000)
-    new = message("lives", group=f"g{groups - 1}", dedup_id="lives")
-    host.do(commands.Send(queue=QUEUE, messages=(new,)))
-    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    host.put(message("lives", group=f"g{groups - 1}", dedup_id="lives"))
+    host.set_queue(retention_s=60)
     while not (given := receive(host)):
         assert host.due_ms() == host.clock.now_ms()
     assert bodies(given) == "lives"
@@ -618,7 +379,7 @@ def test_what_retention_ends_in_flight_blocks_nothing_behind_many_others(host: H
 @pytest.mark.parametrize("abruptly", [False, True], ids=["closed", "crashed"])
 def test_everything_survives_a_restart(kept: Host, *, abruptly: bool) -> None:
     """Blocked groups, their order, duplicates, sequence numbers and attempts."""
-    kept.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": True}))
+    kept.create(fifo=True)
     sent = send(kept, "a1", "a2", "b1", "b2")
     send(kept, "c1", delay_s=30)
     first = receive(kept, 3, timeout_s=60, attempt="x")
@@ -641,11 +402,6 @@ def test_everything_survives_a_restart(kept: Host, *, abruptly: bool) -> None:
 # The queue's delay.
 
 
-def set_delay(host: Host, delay_s: int) -> None:
-    """Change the queue's delay."""
-    host.do(commands.SetQueue(queue=QUEUE, settings={"delay_s": delay_s}))
-
-
 def crowd(host: Host, count: int, groups: int | None = None) -> None:
     """Send messages of as many groups in turn; by default of a group each."""
     for start in range(0, count, 1_000):
@@ -653,7 +409,7 @@ def crowd(host: Host, count: int, groups: int | None = None) -> None:
             NewMessage(body=f"m{at}", size_bytes=9, group=f"g{at % (groups or count)}", dedup_id=f"{at}")
             for at in range(start, min(start + 1_000, count))
         )
-        host.do(commands.Send(queue=QUEUE, messages=messages))
+        host.put(*messages)
 
 
 @pytest.mark.differs_on_postgres("not in what it does: its database's steps are not seen from here")
@@ -666,10 +422,10 @@ def test_a_new_delay_takes_as_many_steps_whatever_waits_for_it(host: Host, delay
     host.create(fifo=True, delay_s=10 if delay_s else 900)
     steps = {}
     for groups in (2_000, 20_000):
-        host.do(commands.PurgeQueue(queue=QUEUE))
-        set_delay(host, 10 if delay_s else 900)
+        host.purge()
+        host.set_queue(delay_s=10 if delay_s else 900)
         crowd(host, groups)
-        steps[groups] = calls(lambda: set_delay(host, delay_s)), calls(host.counts)
+        steps[groups] = calls(lambda: host.set_queue(delay_s=delay_s)), calls(host.counts)
         delayed = groups if delay_s else 0
         assert host.counts() == (groups - delayed, 0, delayed)
     assert all(many < few * 1.2 + 8_000 for few, many in zip(steps[2_000], steps[20_000], strict=True)), steps
@@ -695,7 +451,7 @@ def test_all_that_a_lower_delay_makes_due_can_be_had(kept: Host) -> None:
     """Also what does not follow with the change itself, when the server ends right after it."""
     kept.create(fifo=True, delay_s=900)
     crowd(kept, 1_000)
-    set_delay(kept, 0)
+    kept.set_queue(delay_s=0)
     kept.crash()
     kept.sweep()
     got = [each.body for _ in range(100) for each in receive(kept, timeout_s=900)]
@@ -712,7 +468,7 @@ def test_a_higher_delay_leaves_messages_with_a_delay_of_their_own_as_they_are(fi
     send(fifo, "b2", "c2", delay_s=1)
     fifo.delete(*[each.receipt for each in held])
     fifo.advance(1_000)
-    set_delay(fifo, 60)
+    fifo.set_queue(delay_s=60)
     assert fifo.due_ms() == fifo.clock.now_ms()
     assert sorted(each.body for each in receive(fifo, timeout_s=900)) == ["a2", "b2", "c2"]
     assert fifo.counts() == (0, 3, 3)
@@ -722,24 +478,24 @@ def test_a_higher_delay_leaves_a_message_as_it_is_whose_own_was_changed(fifo: Ho
     """Behind one that it delays."""
     terms = SendOptions(receipts=True, dedup_id_optional=True)
     send(fifo, "a1")
-    (sent,) = fifo.do(commands.Send(queue=QUEUE, messages=(message("a2", group="a", delay_s=30),), options=terms))
+    (sent,) = fifo.put(message("a2", group="a", delay_s=30), terms=terms)
     fifo.change(sent.receipt, 0)
-    set_delay(fifo, 60)
+    fifo.set_queue(delay_s=60)
     assert bodies(receive(fifo, timeout_s=0)) == "a2"
-    set_delay(fifo, 0)
+    fifo.set_queue(delay_s=0)
     assert bodies(receive(fifo)) == "a1 a2"
 
 
 @pytest.mark.parametrize("delay_s", [0, 30])
 def test_a_group_that_can_give_a_message_keeps_its_turn_through_a_new_delay(fifo: Host, delay_s: int) -> None:
     """From the instant at which the first of its messages became visible, which need not be the first in order."""
-    set_delay(fifo, 30 - delay_s)
+    fifo.set_queue(delay_s=30 - delay_s)
     send(fifo, "a1", delay_s=30)
     send(fifo, "a2", delay_s=1)
     fifo.advance(2_000)
     send(fifo, "b1", delay_s=0)
     fifo.advance(28_000)
-    set_delay(fifo, delay_s)
+    fifo.set_queue(delay_s=delay_s)
     fifo.sweep()
     assert bodies(receive(fifo)) == "a1 a2 b1"
 
@@ -780,7 +536,7 @@ def test_counts_and_looks_tell_of_what_the_queue_delays(host: Host) -> None:
     host.advance(30_000)
     send(host, "a3")
     assert host.counts() == (1, 1, 4)
-    set_delay(host, 30)
+    host.set_queue(delay_s=30)
     assert host.counts() == (4, 1, 1)
     seen = host.do(InspectQueue(queue=QUEUE, state=MessageState.DELAYED))
     assert [(each.body, each.visible_at_ms) for each in seen] == [("a3", host.clock.now_ms() + 30_000)]

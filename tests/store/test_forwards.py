@@ -11,23 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.store.host import QUEUE, Host, hosting, message
-from tests.store.logged import LOGGED, events_of
-from tests.store.stores import on_sqlite
+from tests.store.host import LOGGED, QUEUE, Host, events_of, hosting, message
+from tests.store.postgres_host import on_sqlite
 from tests.store.test_full_disk import fill
-from veilmq.core import commands
+from veilmq.core import commands, errors
 from veilmq.core.commands import ReceivedMessage
-from veilmq.core.errors import (
-    DestinationRefused,
-    GroupHeld,
-    MessageTooLong,
-    QueueNotFound,
-    ReceiptEnded,
-    ReceiptInvalid,
-    ReceiptState,
-    StoreFull,
-    VeilmqError,
-)
+from veilmq.core.errors import ReceiptState
 from veilmq.core.messages import Attribute, NewMessage, Properties, decode_properties, encode_properties
 from veilmq.core.topics import Forward, Forwarded, ForwardEntry
 
@@ -45,7 +34,6 @@ def queues(host: Host) -> Host:
 
 
 def made(host: Host) -> Host:
-    """Create the queues."""
     for name in (QUEUE, FAST, SLOW):
         host.create(name)
     for name in (FIFO, FIFO_FAST, FIFO_SLOW):
@@ -67,24 +55,15 @@ def all_to(target: str, messages: Sequence[ReceivedMessage]) -> list[tuple[str, 
     return [(each.receipt, target) for each in messages]
 
 
-def send(host: Host, *messages: NewMessage, queue: str = QUEUE) -> list[Any]:
-    """Return what a send answers."""
-    answers: list[Any] = host.do(commands.Send(queue=queue, messages=messages))
-    return answers
-
-
 def in_turn(host: Host, *bodies: str, queue: str = FIFO) -> None:
-    """Send to a FIFO queue; groups are first letters."""
-    send(host, *(message(body, group=body[0], dedup_id=body) for body in bodies), queue=queue)
+    host.put(*(message(body, group=body[0], dedup_id=body) for body in bodies), queue=queue)
 
 
 def bodies(host: Host, queue: str) -> list[str]:
-    """Receive all, in order."""
     return [each.body for each in host.receive(100, queue=queue)]
 
 
 def reasons(answers: Sequence[Any]) -> list[type]:
-    """Return the types of the answers."""
     return [type(each) for each in answers]
 
 
@@ -95,17 +74,16 @@ def test_a_delayed_message_is_not_forwarded_by_the_receipt_of_its_send(queues: H
     """It is nobody's to work on before it was received."""
     terms = commands.SendOptions(receipts=True)
     for intake, target in ((QUEUE, FAST), (FIFO, FIFO_FAST)):
-        new = message("a", delay_s=30, group="g", dedup_id="a")
-        (sent,) = queues.do(commands.Send(queue=intake, messages=(new,), options=terms))
+        (sent,) = queues.put(message("a", delay_s=30, group="g", dedup_id="a"), terms=terms, queue=intake)
         (refused,) = forward(queues, (sent.receipt, target), intake=intake)
-        assert isinstance(refused, ReceiptInvalid)
+        assert isinstance(refused, errors.ReceiptInvalid)
         assert (queues.counts(intake), queues.counts(target)) == ((0, 0, 1), (0, 0, 0))
 
 
 def test_a_message_goes_on_with_what_it_is_and_without_what_happened_to_it(queues: Host) -> None:
     """Id, body, properties, priority and group stay; times and receives begin anew."""
     properties = encode_properties(Properties(attributes={"kind": Attribute("String", "x")}, group="tenant"))
-    send(queues, NewMessage(body="a", size_bytes=6, properties=properties, priority=3, group="tenant"))
+    queues.put(NewMessage(body="a", size_bytes=6, properties=properties, priority=3, group="tenant"))
     queues.receive_one(timeout_s=0)
     queues.advance(5_000)
     before = queues.receive_one()
@@ -166,7 +144,7 @@ def test_retention_counts_from_the_forward(queues: Host) -> None:
 
 def test_groups_of_a_standard_queue_share_fairly_in_the_target(queues: Host) -> None:
     """They go to a lane of groups, also after a restart of the store."""
-    send(queues, *(message(body, group=body[0]) for body in ("a1", "a2", "b1")))
+    queues.put(*(message(body, group=body[0]) for body in ("a1", "a2", "b1")))
     forward(queues, *all_to(FAST, queues.receive(10)))
     assert sorted(bodies(queues, FAST)) == ["a1", "a2", "b1"]
 
@@ -180,7 +158,7 @@ def test_a_dead_letter_keeps_its_past(queues: Host) -> None:
     kind = {"kind": Attribute("String", "x")}
     properties = encode_properties(Properties(attributes=kind, group="tenant"))
     for body in "ab":
-        send(queues, NewMessage(body=body, size_bytes=6, properties=properties, priority=3, group="tenant"))
+        queues.put(NewMessage(body=body, size_bytes=6, properties=properties, priority=3, group="tenant"))
     sent_at_ms = queues.clock.now_ms()
     queues.advance(1_000)
     queues.receive(1, timeout_s=0)
@@ -214,7 +192,7 @@ def test_a_dead_letter_that_dies_again_counts_on(queues: Host) -> None:
 def test_a_dead_letter_of_a_group_is_in_its_place_and_nobodys_duplicate(queues: Host) -> None:
     in_turn(queues, "a1", "a2", "a3")
     first, second, third = queues.receive(10, queue=FIFO)
-    send(queues, message("before", group="a", dedup_id=str(UUID(bytes=second.id))), queue=FIFO_FAST)
+    queues.put(message("before", group="a", dedup_id=str(UUID(bytes=second.id))), queue=FIFO_FAST)
     entries = [
         ForwardEntry(receipt=each.receipt, target=FIFO_FAST, reasons=reasons)
         for each, reasons in ((first, None), (second, {"why": "no"}), (third, None))
@@ -233,7 +211,7 @@ def test_reasons_that_are_too_long_are_refused(queues: Host) -> None:
     queues.send("x" * 2_000)
     held = queues.receive_one()
     pair = held.receipt, "000000000000/small"
-    assert reasons(forward(queues, pair, reasons={"why": "no"})) == [MessageTooLong]
+    assert reasons(forward(queues, pair, reasons={"why": "no"})) == [errors.MessageTooLong]
     assert queues.counts() == (0, 1, 0)
     assert reasons(forward(queues, pair, reasons={})) == [Forwarded]
     assert queues.receive_one(queue="000000000000/small").id == held.id
@@ -251,20 +229,20 @@ def test_only_a_live_receipt_forwards(queues: Host) -> None:
     again = queues.receive(2, timeout_s=60)
     assert {each.body for each in again} == {"a", "c"}
     ended = forward(queues, *all_to(FAST, [expired, deleted, superseded]))
-    assert reasons(ended) == [ReceiptEnded] * 3
+    assert reasons(ended) == [errors.ReceiptEnded] * 3
     assert [each.state for each in ended] == [ReceiptState.SUPERSEDED, ReceiptState.GONE, ReceiptState.SUPERSEDED]
     queues.advance(60_000)
     (late, *_) = forward(queues, *all_to(FAST, again))
     assert late.state is ReceiptState.EXPIRED
     assert "nothing was forwarded" in str(late)
-    assert reasons(forward(queues, ("nonsense", FAST))) == [ReceiptInvalid]
+    assert reasons(forward(queues, ("nonsense", FAST))) == [errors.ReceiptInvalid]
     assert queues.counts(FAST) == (0, 0, 0)
     assert queues.counts() == (2, 0, 0)
 
 
 def test_a_receipt_of_another_queue_is_refused(queues: Host) -> None:
     queues.send("a", queue=SLOW)
-    assert reasons(forward(queues, (queues.receive_one(queue=SLOW).receipt, FAST))) == [ReceiptInvalid]
+    assert reasons(forward(queues, (queues.receive_one(queue=SLOW).receipt, FAST))) == [errors.ReceiptInvalid]
     assert queues.counts(SLOW) == (0, 1, 0)
 
 
@@ -272,7 +250,7 @@ def test_a_forward_asked_for_twice_moves_once(queues: Host) -> None:
     """Whoever lost the answer asks again and hears that it is gone; so does the second of two entries."""
     queues.send("a", "b")
     a, b = queues.receive(2)
-    assert reasons(forward(queues, (a.receipt, FAST), (a.receipt, SLOW))) == [Forwarded, ReceiptEnded]
+    assert reasons(forward(queues, (a.receipt, FAST), (a.receipt, SLOW))) == [Forwarded, errors.ReceiptEnded]
     (again,) = forward(queues, (a.receipt, FAST))
     assert again.state is ReceiptState.GONE
     assert (bodies(queues, FAST), bodies(queues, SLOW)) == (["a"], [])
@@ -282,12 +260,12 @@ def test_a_forward_asked_for_twice_moves_once(queues: Host) -> None:
 @pytest.mark.parametrize(
     ("intake", "target", "reason"),
     [
-        pytest.param(QUEUE, QUEUE, DestinationRefused, id="itself"),
-        pytest.param(QUEUE, FIFO, DestinationRefused, id="standard-to-fifo"),
-        pytest.param(FIFO, QUEUE, DestinationRefused, id="fifo-to-standard"),
-        pytest.param(QUEUE, "000000000000/none", QueueNotFound, id="missing"),
-        pytest.param(QUEUE, "000000000000/small", MessageTooLong, id="too-long"),
-        pytest.param(FIFO, "000000000000/small.fifo", MessageTooLong, id="too-long-fifo"),
+        pytest.param(QUEUE, QUEUE, errors.DestinationRefused, id="itself"),
+        pytest.param(QUEUE, FIFO, errors.DestinationRefused, id="standard-to-fifo"),
+        pytest.param(FIFO, QUEUE, errors.DestinationRefused, id="fifo-to-standard"),
+        pytest.param(QUEUE, "000000000000/none", errors.QueueNotFound, id="missing"),
+        pytest.param(QUEUE, "000000000000/small", errors.MessageTooLong, id="too-long"),
+        pytest.param(FIFO, "000000000000/small.fifo", errors.MessageTooLong, id="too-long-fifo"),
     ],
 )
 def test_what_the_target_cannot_take_stays(queues: Host, intake: str, target: str, reason: type) -> None:
@@ -296,7 +274,7 @@ def test_what_the_target_cannot_take_stays(queues: Host, intake: str, target: st
     queues.create("000000000000/small.fifo", message_bytes_max=1_024, fifo=True)
     attributes = encode_properties(Properties(attributes={"kind": Attribute("String", "x" * 600)}, group="g"))
     long = NewMessage(body="é" * 300, size_bytes=1_210, properties=attributes, group="g", dedup_id="d")
-    send(queues, long, queue=intake)
+    queues.put(long, queue=intake)
     held = queues.receive_one(queue=intake)
     assert reasons(forward(queues, (held.receipt, target), intake=intake)) == [reason]
     assert queues.counts(intake) == (0, 1, 0)
@@ -304,7 +282,7 @@ def test_what_the_target_cannot_take_stays(queues: Host, intake: str, target: st
 
 
 def test_an_intake_that_is_missing_fails_the_command(host: Host) -> None:
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(errors.QueueNotFound):
         forward(host, ("x", FAST))
 
 
@@ -337,10 +315,10 @@ def test_no_message_overtakes_one_of_its_group_that_is_refused(queues: Host) -> 
     in_turn(queues, "a1", "b1", "a2")
     got = {each.body: each.receipt for each in queues.receive(10, queue=FIFO)}
     pairs = [(got["a1"], "000000000000/none.fifo"), (got["b1"], FIFO_FAST), (got["a2"], FIFO_SLOW)]
-    assert reasons(forward(queues, *pairs, intake=FIFO)) == [QueueNotFound, Forwarded, GroupHeld]
+    assert reasons(forward(queues, *pairs, intake=FIFO)) == [errors.QueueNotFound, Forwarded, errors.GroupHeld]
     assert reasons(forward(queues, *((receipt, FIFO_SLOW) for receipt, _ in pairs), intake=FIFO)) == [
         Forwarded,
-        ReceiptEnded,
+        errors.ReceiptEnded,
         Forwarded,
     ]
     assert bodies(queues, FIFO_SLOW) == ["a1", "a2"]
@@ -351,7 +329,10 @@ def test_what_is_gone_holds_no_group(queues: Host) -> None:
     in_turn(queues, "a1", "a2")
     first, second = queues.receive(10, queue=FIFO)
     forward(queues, (first.receipt, FIFO_FAST), intake=FIFO)
-    assert reasons(forward(queues, *all_to(FIFO_FAST, [first, second]), intake=FIFO)) == [ReceiptEnded, Forwarded]
+    assert reasons(forward(queues, *all_to(FIFO_FAST, [first, second]), intake=FIFO)) == [
+        errors.ReceiptEnded,
+        Forwarded,
+    ]
 
 
 def test_what_the_intake_took_for_two_messages_stays_two(queues: Host) -> None:
@@ -371,7 +352,7 @@ def test_a_message_that_was_sent_with_its_id_for_deduplication_is_not_stored_twi
     """As a forwarder leaves it that sends and then deletes, killed in between; five minutes long."""
     in_turn(queues, "a1", "a2")
     first, second = queues.receive(10, queue=FIFO)
-    (before,) = send(queues, message("a1", group="a", dedup_id=str(UUID(bytes=first.id))), queue=FIFO_FAST)
+    (before,) = queues.put(message("a1", group="a", dedup_id=str(UUID(bytes=first.id))), queue=FIFO_FAST)
     answers = forward(queues, *all_to(FIFO_FAST, [first, second]), intake=FIFO)
     assert answers[0] == Forwarded(id=before.id, sequence=before.sequence, duplicate=True)
     assert answers[1].duplicate is False
@@ -421,7 +402,7 @@ def test_the_event_log_has_the_work_of_the_intake_as_done(why: dict[str, str] | 
 def test_what_was_forwarded_counts_as_deleted(queues: Host, intake: str, why: dict[str, str] | None) -> None:
     """And in its target as sent, but for a dead letter, which is moved."""
     target = FIFO_FAST if intake == FIFO else FAST
-    send(queues, *(message(body, group=body, dedup_id=body) for body in "ab"), queue=intake)
+    queues.put(*(message(body, group=body, dedup_id=body) for body in "ab"), queue=intake)
     forward(queues, *all_to(target, queues.receive(2, queue=intake)), intake=intake, reasons=why)
     left, come = (queues.do(commands.ShowQueue(queue=name, counts=True)).counts for name in (intake, target))
     assert (left.sent, left.deleted, left.in_flight) == (2, 2, 0)
@@ -438,7 +419,7 @@ def test_what_was_forwarded_survives_a_crash(kept: Host) -> None:
     there = kept.receive_one(queue=FAST)
     kept.crash()
     assert (kept.counts(), kept.counts(FAST)) == ((0, 1, 0), (0, 1, 0))
-    assert reasons(forward(kept, (first.receipt, SLOW), (second.receipt, FAST))) == [ReceiptEnded, Forwarded]
+    assert reasons(forward(kept, (first.receipt, SLOW), (second.receipt, FAST))) == [errors.ReceiptEnded, Forwarded]
     assert kept.delete(there.receipt, queue=FAST) == [ReceiptState.LIVE]
     assert bodies(kept, FAST) == ["b"]
 
@@ -454,7 +435,7 @@ def test_a_full_store_forwards_nothing_and_loses_nothing(tmp_path: Path) -> None
         refused, deleted = host.do_together(
             Forward(queue=QUEUE, entries=entries), commands.Delete(queue=QUEUE, receipts=(rest[0].receipt,))
         )
-        assert (type(refused), deleted) == (StoreFull, [ReceiptState.LIVE])
+        assert (type(refused), deleted) == (errors.StoreFull, [ReceiptState.LIVE])
         assert (host.counts(), host.counts(FAST)) == ((0, len(sent) - 1, 0), (0, 0, 0))
         host.delete(*(each.receipt for each in rest[1:]))
         host.advance(2_000)
@@ -472,7 +453,7 @@ def test_a_forward_that_runs_out_of_room_changes_nothing(tmp_path: Path) -> None
         refused, deleted = host.do_together(
             Forward(queue=QUEUE, entries=entries), commands.Delete(queue=QUEUE, receipts=(small.receipt,))
         )
-        assert (type(refused), deleted) == (StoreFull, [ReceiptState.LIVE])
+        assert (type(refused), deleted) == (errors.StoreFull, [ReceiptState.LIVE])
         assert (host.counts(), host.counts(FAST)) == ((0, 2, 0), (0, 0, 0))
         assert host.delete(large[0].receipt) == [ReceiptState.LIVE]
 
@@ -529,7 +510,7 @@ class _Play:
 
     def _send(self, group: str, messages: int) -> None:
         sent = [f"{group}{next(self._numbers)}" for _ in range(messages)]
-        send(self._host, *(message(body, group=group, dedup_id=body) for body in sent), queue=self._names[0])
+        self._host.put(*(message(body, group=group, dedup_id=body) for body in sent), queue=self._names[0])
         self._expected[self._names[0]].update(sent)
 
     def _receive(self, place: int, timeout_s: int) -> None:
@@ -545,7 +526,7 @@ class _Play:
                 self._expected[intake][each.body] -= 1
                 self._expected[to][each.body] += 1
             else:
-                assert isinstance(answer, VeilmqError)
+                assert isinstance(answer, errors.VeilmqError)
         self._expected[intake] = +self._expected[intake]
 
     def _delete(self, place: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.small_disk import MIB, small_file_system
 from tests.store.host import QUEUE, Host, message
-from tests.store.stores import on_sqlite
+from tests.store.postgres_host import on_sqlite
 from veilmq.core import commands
 from veilmq.core.errors import StoreFull
 
@@ -14,12 +14,11 @@ BODY = "x" * 50_000
 
 
 def fill(host: Host) -> list[str]:
-    """Send until the store is full; return the bodies that were acknowledged."""
     sent: list[str] = []
     while len(sent) < 10_000:
         body = f"{len(sent)}-{BODY}"
         try:
-            host.do(commands.Send(queue=QUEUE, messages=(message(body),)))
+            host.put(message(body))
         except StoreFull as error:
             assert "free space or drain" in str(error)  # noqa: PT017 - the loop ends with it
             return sent

@@ -1,38 +1,35 @@
 """A look at a queue shows every message with its state, and changes nothing."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
-from veilmq.core.claims import Claim, OpenSource
-from veilmq.core.commands import InspectQueue, MessageState, SeenMessage
+from veilmq.core.claims import AcknowledgeClaims, Claim, OpenSource, Publish, ReleaseClaim, Stage
+from veilmq.core.commands import InspectLeases, InspectQueue, MessageState, SeenLease, SeenMessage
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.messages import decode_properties
+from veilmq.core.topics import CreateTopic, Forward, ForwardEntry, PublishToTopic, Subscribe, Subscription
 
 VISIBLE, IN_FLIGHT, DELAYED = MessageState
 
 
 def look(host: Host, **narrowed: Any) -> list[SeenMessage]:
-    """Return what a look at the queue shows."""
     seen: list[SeenMessage] = host.do(InspectQueue(queue=QUEUE, **narrowed))
     return seen
 
 
 def bodies(host: Host, **narrowed: Any) -> list[str]:
-    """Return the bodies that a look shows."""
     return [seen.body for seen in look(host, **narrowed)]
 
 
 def send(host: Host, *bodies: str, group: str = "g", **terms: Any) -> None:
-    """Send messages of a group, each told apart by its body."""
-    new = tuple(message(body, group=group, dedup_id=body, **terms) for body in bodies)
-    host.do(commands.Send(queue=QUEUE, messages=new))
+    host.put(*(message(body, group=group, dedup_id=body, **terms) for body in bodies))
 
 
 def states(host: Host) -> list[tuple[str, str, int]]:
-    """Return body, state and receives of each message."""
     return [(seen.body, seen.state.value, seen.receive_count) for seen in look(host)]
 
 
@@ -64,7 +61,6 @@ def test_a_look_changes_nothing(host: Host) -> None:
 
 
 def test_deleted_and_expired_messages_are_not_shown(host: Host) -> None:
-    """Nor those of a queue that was purged."""
     host.create(retention_s=60)
     host.send("deleted", "kept")
     (received,) = host.receive(1)
@@ -73,14 +69,14 @@ def test_deleted_and_expired_messages_are_not_shown(host: Host) -> None:
     host.advance(60_000)
     assert look(host) == []
     host.send("purged")
-    host.do(commands.PurgeQueue(queue=QUEUE))
+    host.purge()
     assert look(host) == []
 
 
 def test_a_look_shows_what_a_message_carries(host: Host) -> None:
     """Its id and its properties, here of a message in a group."""
     host.create(fifo=True)
-    (sent,) = host.do(commands.Send(queue=QUEUE, messages=(message("a", group="g", dedup_id="d", kind="resize"),)))
+    (sent,) = host.put(message("a", group="g", dedup_id="d", kind="resize"))
     (seen,) = look(host)
     assert (seen.id, seen.state) == (sent.id, MessageState.VISIBLE)
     assert decode_properties(seen.properties).attributes["Type"].text == "resize"
@@ -128,7 +124,7 @@ def test_priorities_are_shown(host: Host, group: str | None) -> None:
     """Whatever the state, and without the order of priorities."""
     host.create()
     for body, priority in (("low", 12), ("high", 2)):
-        host.do(commands.Send(queue=QUEUE, messages=(message(body, group=group, priority=priority),)))
+        host.put(message(body, group=group, priority=priority))
         host.advance(1)
     shown = [(seen.body, seen.priority, seen.group) for seen in look(host, state=VISIBLE)]
     assert shown == [("low", 12, group), ("high", 2, group)]
@@ -144,7 +140,7 @@ def test_one_state_of_a_fifo_queue(host: Host) -> None:
     host.receive(1, timeout_s=30)
     assert [bodies(host, state=state) for state in MessageState] == [["a2", "b1"], ["a1"], []]
     host.advance(5_000)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"delay_s": 5}))
+    host.set_queue(delay_s=5)
     send(host, "a3", group="a")
     assert [bodies(host, state=state) for state in MessageState] == [["a2", "b1"], ["a1"], ["a3"]]
     (seen,) = look(host, state=DELAYED)
@@ -294,3 +290,366 @@ def test_one_message_is_shown_alone(host: Host, *, fifo: bool) -> None:
     assert bodies(host, id=ids["a"], state=VISIBLE) == []
     assert bodies(host, id=ids["d"], count=3) == []
     assert bodies(host, id=bytes(16)) == []
+
+
+# A look at leases shows who holds what until when, those that end first first.
+
+
+KINDS = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+
+
+def leases(host: Host, **narrowed: Any) -> list[SeenLease]:
+    seen: list[SeenLease] = host.do(InspectLeases(queue=QUEUE, **narrowed))
+    return seen
+
+
+def send_for_ids(host: Host, *names: str) -> dict[str, bytes]:
+    sent = host.put(*(message(name, group=f"group {name}", dedup_id=name) for name in names))
+    return {name: each.id for name, each in zip(names, sent, strict=True)}
+
+
+@KINDS
+def test_a_lease_from_its_receive_to_its_end(host: Host, *, fifo: bool) -> None:
+    """Moved, returned, begun again, and gone."""
+    host.create(fifo=fifo, event_log="closed")
+    ids = send_for_ids(host, "a")
+    assert leases(host) == []
+    begun_ms = host.clock.now_ms()
+    first = host.receive_one(timeout_s=30)
+    (seen,) = leases(host)
+    assert (seen.message_id, seen.receive_count, seen.group) == (ids["a"], 1, "group a")
+    assert (seen.received_at_ms, seen.visible_at_ms, seen.extensions) == (begun_ms, begun_ms + 30_000, 0)
+    host.advance(10_000)
+    host.change(first.receipt, 60)
+    host.change(first.receipt, 50)
+    (moved,) = leases(host)
+    assert (moved.received_at_ms, moved.visible_at_ms, moved.extensions) == (begun_ms, begun_ms + 60_000, 2)
+    assert moved.generation == seen.generation
+    host.advance(50_000)
+    assert leases(host) == []
+    second = host.receive_one(timeout_s=30)
+    (again,) = leases(host)
+    assert (again.received_at_ms, again.extensions, again.receive_count) == (begun_ms + 60_000, 0, 2)
+    assert again.generation != seen.generation
+    host.delete(second.receipt)
+    assert leases(host) == []
+
+
+@KINDS
+def test_those_that_end_first_come_first(host: Host, *, fifo: bool) -> None:
+    """And no more than were asked for."""
+    host.create(fifo=fifo)
+    ids = send_for_ids(host, "a", "b", "c", "d")
+    for timeout_s in (30, 10, 20):
+        host.receive(1, timeout_s=timeout_s)
+    in_order = [ids[name] for name in ("b", "c", "a")]
+    assert [seen.message_id for seen in leases(host)] == in_order
+    assert [seen.message_id for seen in leases(host, count=2)] == in_order[:2]
+
+
+def test_nobody_has_counted_extensions_without_an_event_log(host: Host) -> None:
+    """So none are told."""
+    host.create(event_log="off")
+    host.send("a")
+    host.change(host.receive_one().receipt, 60)
+    (seen,) = leases(host)
+    assert (seen.extensions, seen.group) == (None, None)
+
+
+@KINDS
+@pytest.mark.parametrize("log", ["off", "closed"])
+def test_a_wait_before_the_first_receive_is_not_of_the_lease(host: Host, log: str, *, fifo: bool) -> None:
+    host.create(fifo=fifo, event_log=log)
+    asked_ms = host.clock.now_ms()
+    host.advance(5_000)
+    send_for_ids(host, "a")
+    host.do(commands.Receive(queue=QUEUE, count=1, timeout_s=1, requested_at_ms=asked_ms))
+    assert [seen.received_at_ms for seen in leases(host)] == [asked_ms + 5_000]
+    asked_ms = host.clock.now_ms()
+    host.advance(5_000)
+    host.do(commands.Receive(queue=QUEUE, count=1, timeout_s=1, requested_at_ms=asked_ms))
+    waited_ms = 5_000 if log == "closed" else 0
+    assert [seen.received_at_ms for seen in leases(host)] == [asked_ms + waited_ms]
+
+
+@KINDS
+def test_only_leases_are_shown(host: Host, *, fifo: bool) -> None:
+    """Neither delayed nor claimed messages, nor what returned or is past its retention."""
+    host.create(fifo=fifo, retention_s=60)
+    ids = send_for_ids(host, "returned", "claimed", "held")
+    host.receive(1, timeout_s=0)
+    opened = host.do(OpenSource(queue=QUEUE, source="s", consumer="x"))
+    host.do(Claim(queue=QUEUE, source="s", epoch=opened.epoch, number=opened.last + 1, messages_max=1))
+    host.receive(10, timeout_s=900)
+    host.set_queue(delay_s=9)
+    send_for_ids(host, "late")
+    assert ids["held"] in {seen.message_id for seen in leases(host)}
+    assert len(leases(host)) == 2
+    host.advance(60_000)
+    assert leases(host) == []
+
+
+def test_a_purge_ends_all(host: Host) -> None:
+    """At once; and another message begins anew."""
+    host.create()
+    host.send("a")
+    host.receive(1)
+    host.purge()
+    assert leases(host) == []
+    ids = send_for_ids(host, "b")
+    host.receive(1)
+    assert [seen.message_id for seen in leases(host)] == [ids["b"]]
+
+
+def test_a_queue_that_is_not_there(host: Host) -> None:
+    """Is said to be so."""
+    with pytest.raises(QueueNotFound):
+        leases(host)
+
+
+@KINDS
+@pytest.mark.parametrize("reader", [False, True], ids=["released", "claimed"])
+def test_a_message_that_was_asked_for_is_told_of_while_it_is_there(host: Host, *, fifo: bool, reader: bool) -> None:
+    """Whatever has become of its lease; what is in flight is told once."""
+    host.create(fifo=fifo, retention_s=3_600)
+    ids = send_for_ids(host, "deleted", "returned", "again", "held")
+    receipts = {each.body: each.receipt for each in host.receive(4)}
+    before = {each.message_id: each for each in leases(host)}
+    also = tuple(each.position for each in before.values())
+    assert leases(host, also=also) == leases(host)
+    host.advance(1)
+    host.delete(receipts["deleted"])
+    host.change(receipts["again"], 0)
+    host.receive(1, timeout_s=60)
+    host.change(receipts["returned"], 0)
+    if reader:
+        opened = host.do(OpenSource(queue=QUEUE, source="s", consumer="x"))
+        host.do(Claim(queue=QUEUE, source="s", epoch=opened.epoch, number=1, messages_max=1))
+    told = leases(host, also=also)
+    assert [seen.message_id for seen in told] == [ids["held"], ids["again"], ids["returned"]]
+    assert [seen.generation == before[seen.message_id].generation for seen in told] == [True, False, not reader]
+    assert told[2].visible_at_ms == host.clock.now_ms()
+    assert [seen.group for seen in told] == ["group held", "group again", "group returned"]
+    assert len(leases(host)) == 2
+    host.purge()
+    assert leases(host, also=also) == []
+
+
+def test_a_message_past_its_retention_is_not_told_of(host: Host) -> None:
+    """Although it was asked for."""
+    host.create(retention_s=60)
+    send_for_ids(host, "a")
+    host.receive(1, timeout_s=900)
+    (seen,) = leases(host)
+    host.advance(59_999)
+    assert leases(host, also=(seen.position,)) == [seen]
+    host.advance(1)
+    assert leases(host, also=(seen.position, 1 << 50)) == []
+
+
+# What has passed through a queue since the engine was opened: messages sent, received and deleted.
+
+
+OTHER = "000000000000/other"
+
+
+def totals(host: Host, queue: str = QUEUE) -> tuple[int, int, int]:
+    counts = host.do(commands.ShowQueue(queue=queue, counts=True)).counts
+    return counts.sent, counts.received, counts.deleted
+
+
+def send_named(host: Host, *names: str, delay_s: int | None = None) -> None:
+    host.put(*(message(name, group=name, dedup_id=name, delay_s=delay_s) for name in names))
+
+
+@KINDS
+def test_sends_receives_and_deletes_count(host: Host, *, fifo: bool) -> None:
+    """Each message, and each receive of it; not a deletion that deletes nothing."""
+    host.create(fifo=fifo)
+    assert totals(host) == (0, 0, 0)
+    send_named(host, "a", "b", "c")
+    first, second = host.receive(2, timeout_s=1)
+    assert totals(host) == (3, 2, 0)
+    host.delete(first.receipt)
+    host.delete(first.receipt)
+    assert totals(host) == (3, 2, 1)
+    host.advance(1_000)
+    assert len(host.receive(10)) == 2
+    host.delete(second.receipt)
+    assert totals(host) == (3, 4, 1)
+    assert host.receive(10) == []
+    assert totals(host) == (3, 4, 1)
+
+
+def test_delayed_messages_and_those_of_other_priorities_count(host: Host) -> None:
+    """As soon as they are sent."""
+    host.create()
+    host.send("a", priority=1)
+    host.send("b", delay_s=900)
+    send_named(host, "c")
+    assert totals(host) == (3, 0, 0)
+
+
+def test_a_duplicate_does_not_count(host: Host) -> None:
+    """Nor does a message that is refused."""
+    host.create(fifo=True, message_bytes_max=1024)
+    send_named(host, "a")
+    send_named(host, "a", "b")
+    assert totals(host) == (2, 0, 0)
+
+
+def test_a_receive_that_is_repeated_counts_once(host: Host) -> None:
+    """It gives what it gave."""
+    host.create(fifo=True)
+    send_named(host, "a")
+    for _ in range(2):
+        host.do(commands.Receive(queue=QUEUE, count=1, attempt_id="again"))
+    assert totals(host) == (1, 1, 0)
+
+
+@KINDS
+def test_what_goes_by_itself_is_not_deleted(host: Host, *, fifo: bool) -> None:
+    """A purge and retention; the totals go on."""
+    host.create(fifo=fifo, retention_s=60)
+    send_named(host, "a", "b")
+    host.receive(1)
+    host.purge()
+    assert totals(host) == (2, 1, 0)
+    send_named(host, "c")
+    host.advance(60_000)
+    assert host.counts() == (0, 0, 0)
+    assert totals(host) == (3, 1, 0)
+
+
+@KINDS
+def test_dead_letters_are_neither_sent_nor_deleted(host: Host, *, fifo: bool) -> None:
+    """Nor what a move task brings back."""
+    host.create(OTHER, fifo=fifo)
+    host.create(fifo=fifo, dead_letter_queue=OTHER, receives_max=1)
+    send_named(host, "a")
+    host.receive(1, timeout_s=0)
+    host.advance(1)
+    assert host.receive(1) == []
+    assert (totals(host), totals(host, OTHER)) == ((1, 1, 0), (0, 0, 0))
+    host.do(commands.StartMove(source=OTHER))
+    for _ in range(host.slices):
+        host.advance(100)
+    assert host.counts() == (1, 0, 0)
+    assert (totals(host), totals(host, OTHER)) == ((1, 1, 0), (0, 0, 0))
+
+
+@KINDS
+def test_a_forward_deletes_and_sends(host: Host, *, fifo: bool) -> None:
+    """As it does with messages."""
+    host.create(OTHER, fifo=fifo)
+    host.create(fifo=fifo)
+    send_named(host, "a", "b")
+    entries = tuple(ForwardEntry(receipt=each.receipt, target=OTHER) for each in host.receive(1))
+    host.do(Forward(queue=QUEUE, entries=entries))
+    assert (totals(host), totals(host, OTHER)) == ((2, 1, 1), (1, 0, 0))
+
+
+@KINDS
+def test_what_is_published_is_sent(host: Host, *, fifo: bool) -> None:
+    host.create(fifo=fifo)
+    new = tuple(message(name, group="g", dedup_id=name) for name in ("a", "b"))
+    host.do(Stage(queue=QUEUE, writer="w", batch=0, attempt="x", part=0, messages=new))
+    assert totals(host) == (0, 0, 0)
+    publish = Publish(queue=QUEUE, writer="w", batch=0, attempts=(("x", 2),))
+    while host.do(publish).more:
+        pass
+    assert totals(host) == (2, 0, 0)
+
+
+@KINDS
+def test_what_a_topic_gives_is_sent(host: Host, *, fifo: bool) -> None:
+    host.create(fifo=fifo)
+    host.create(OTHER)
+    topic = "000000000000/news"
+    host.do(CreateTopic(topic=topic, settings={}))
+    host.do(Subscribe(subscription=Subscription(topic=topic, name="s", endpoint="s", queue=QUEUE)))
+    host.do(PublishToTopic(topic=topic, size_bytes=4, make=lambda _: message("news", group="g" if fifo else None)))
+    assert (totals(host), totals(host, OTHER)) == ((1, 0, 0), (0, 0, 0))
+
+
+def acknowledge(number: int, epoch: int) -> commands.Command:
+    """Return the end of a claim by which its messages are deleted."""
+    return AcknowledgeClaims(queue=QUEUE, source="s", epoch=epoch, number=number)
+
+
+def release(number: int, epoch: int) -> commands.Command:
+    """Return the end of a claim by which its messages return."""
+    return ReleaseClaim(queue=QUEUE, source="s", number=number)
+
+
+@KINDS
+@pytest.mark.parametrize(("end", "deleted"), [(acknowledge, 2), (release, 0)])
+def test_claims_receive_and_delete(
+    host: Host, end: Callable[[int, int], commands.Command], deleted: int, *, fifo: bool
+) -> None:
+    """With and without a lease of their own."""
+    host.create(fifo=fifo)
+    host.put(*[message(name, group=name if fifo else None, dedup_id=name) for name in ("a", "b", "c")])
+    host.receive(1, timeout_s=0)
+    opened = host.do(OpenSource(queue=QUEUE, source="s", consumer="x"))
+    claim = Claim(queue=QUEUE, source="s", epoch=opened.epoch, number=1, messages_max=2)
+    bound: Any = host.do(claim)
+    while bound.more:
+        bound = host.do(claim)
+    assert totals(host) == (3, 3, 0)
+    host.do(end(1, opened.epoch))
+    for _ in range(host.slices):
+        host.advance(100)
+    assert totals(host) == (3, 3, deleted)
+
+
+def test_another_queue_of_the_name_begins_anew(host: Host) -> None:
+    host.create()
+    host.send("a")
+    host.delete(host.receive_one().receipt)
+    host.drop()
+    host.create()
+    assert totals(host) == (0, 0, 0)
+
+
+def test_they_begin_with_the_engine(kept: Host) -> None:
+    """Whatever is there already."""
+    kept.create()
+    kept.send("a", "b")
+    kept.reopen()
+    assert totals(kept) == (0, 0, 0)
+    kept.send("c")
+    kept.delete(kept.receive(1)[0].receipt)
+    assert totals(kept) == (1, 1, 1)
+
+
+# How often messages were received that had been received before: a counter of the engine that is open.
+
+
+def redelivered(host: Host) -> int:
+    times: int = host.do(commands.ShowQueue(queue=QUEUE, counts=True)).counts.redelivered
+    return times
+
+
+def test_every_receive_but_the_first_counts(host: Host) -> None:
+    """Of each message; also after a purge, and whichever messages are left."""
+    host.create()
+    host.send("a", "b")
+    host.receive(2, timeout_s=0)
+    assert redelivered(host) == 0
+    host.receive(2, timeout_s=0)
+    (first,) = host.receive(1)
+    host.delete(first.receipt)
+    assert redelivered(host) == 3
+    host.purge()
+    assert redelivered(host) == 3
+
+
+def test_another_queue_of_the_name_counts_receives_anew(host: Host) -> None:
+    host.create()
+    host.send("a")
+    host.receive(1, timeout_s=0)
+    host.receive(1, timeout_s=0)
+    host.drop()
+    host.create()
+    assert redelivered(host) == 0

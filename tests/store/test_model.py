@@ -3,34 +3,28 @@
 Times are drawn from a tiny set, so that deadlines, delays and ends of retention collide.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from tests.store import model_frame
 from tests.store.host import message
-from tests.store.model_frame import (
-    DOORS,
-    RULES,
-    SHORT_TIMES_MS,
-    TERMS,
-    ModelFrame,
-    naive_send,
-    naive_terms,
-    one_of,
-    run_model,
-)
-from tests.store.naive import kind_of
-from tests.store.naive_standard import NaiveStandard
+from tests.store.naive import NaiveFifo, NaiveStandard, kind_of
 from veilmq.core import commands
-from veilmq.core.commands import SendOptions
+from veilmq.core.commands import MoveStatus, SendOptions
 from veilmq.core.errors import LeaseTooLong, ReceiptInvalid
+from veilmq.core.settings import SettingValue
 
 NAMES = ("a/first", "a/second", "b/first")
 TIMEOUTS_S = st.sampled_from((0, 1, 30))
 SETTINGS = st.fixed_dictionaries(
     {
         "visibility_timeout_s": TIMEOUTS_S,
-        "visibility_rules": RULES,
+        "visibility_rules": model_frame.RULES,
         "delay_s": st.sampled_from((0, 0, 1)),
         "retention_s": st.sampled_from((60, 61, 345_600)),
         "in_flight_max": st.sampled_from((2, 5, 1_000)),
@@ -38,11 +32,10 @@ SETTINGS = st.fixed_dictionaries(
 )
 
 
-class EngineAndModel(ModelFrame):
+class StandardAndModel(model_frame.ModelFrame):
     """Each rule does the same to both and compares the answers."""
 
     def __init__(self) -> None:
-        """Begin without queues."""
         super().__init__()
         self.issued: list[tuple[str, int, str]] = []  # queue, its incarnation, receipt
         self.models: dict[str, NaiveStandard] = {}
@@ -55,7 +48,6 @@ class EngineAndModel(ModelFrame):
         self.create(NAMES[0], given)
 
     def create(self, name: str, given: dict[str, int]) -> None:
-        """Create a queue in both."""
         self.live.create(name, **given)
         self.incarnations[name] += 1
         self.models[name] = NaiveStandard(given)
@@ -69,7 +61,6 @@ class EngineAndModel(ModelFrame):
 
     @rule(data=st.data(), given=SETTINGS)
     def administer(self, data: st.DataObject, given: dict[str, int]) -> None:
-        """Create, change, purge or delete a queue: one rule, or there would seldom be messages."""
         absent = [name for name in NAMES if name not in self.models]
         kinds = ["set", "set", "purge"] + ["create"] * bool(absent) + ["drop"] * (len(absent) < 2)
         match data.draw(st.sampled_from(kinds)):
@@ -77,15 +68,15 @@ class EngineAndModel(ModelFrame):
                 self.create(data.draw(st.sampled_from(absent)), given)
             case "drop":
                 name, _ = self.some(data)
-                self.live.do(commands.DeleteQueue(queue=name))
+                self.live.drop(name)
                 del self.models[name]
             case "purge":
                 name, model = self.some(data)
-                self.live.do(commands.PurgeQueue(queue=name))
+                self.live.purge(name)
                 model.purge(self.now_ms)
             case "set":
                 name, model = self.some(data)
-                self.live.do(commands.SetQueue(queue=name, settings=given))
+                self.live.set_queue(name, **given)
                 model.set(self.now_ms, given)
 
     # Messages.
@@ -94,29 +85,27 @@ class EngineAndModel(ModelFrame):
         data=st.data(),
         delays_s=st.lists(st.sampled_from((None, None, 0, 1, 30)), min_size=1, max_size=10),
         priority=st.just(8) | st.integers(1, 16),
-        terms=TERMS,
+        terms=model_frame.TERMS,
     )
     def send(self, data: st.DataObject, delays_s: list[int | None], priority: int, terms: SendOptions | None) -> None:
-        """Send a batch, sometimes with receipts of what is delayed."""
         name, model = self.some(data)
         messages = []
         for delay_s in delays_s:
             self.bodies += 1
             body = f"m{self.bodies}"
             messages.append(message(body, delay_s=delay_s, priority=priority, kind=kind_of(body)))
-        answers = self.live.do(commands.Send(queue=name, messages=tuple(messages), options=terms))
+        answers = self.live.put(*messages, terms=terms, queue=name)
         for new, sent in zip(messages, answers, strict=True):
-            model.send(self.now_ms, *naive_send(new, sent))
+            model.send(self.now_ms, *model_frame.naive_send(new, sent))
             if sent.receipt is not None:
                 self.issued.append((name, self.incarnations[name], sent.receipt))
 
     @rule(data=st.data(), count=st.sampled_from((1, 1, 2, 3, 10)), timeout_s=st.none() | TIMEOUTS_S)
     def receive(self, data: st.DataObject, count: int, timeout_s: int | None) -> None:
-        """Receive from one queue."""
         name, model = self.some(data)
         self.take(name, model, count, timeout_s)
 
-    @rule(time_ms=SHORT_TIMES_MS, timeout_s=TIMEOUTS_S)
+    @rule(time_ms=model_frame.SHORT_TIMES_MS, timeout_s=TIMEOUTS_S)
     def come_back(self, time_ms: int, timeout_s: int) -> None:
         """Let time pass, then receive all that is visible anywhere, a few at a time."""
         self.live.advance(time_ms)
@@ -126,7 +115,6 @@ class EngineAndModel(ModelFrame):
                 self.take(name, model, 3, timeout_s)
 
     def take(self, name: str, model: NaiveStandard, count: int, timeout_s: int | None) -> None:
-        """Receive, and have the model judge the answer."""
         now_ms = self.now_ms
         full = model.is_full(now_ms)
         peeked = self.peek(name, count)
@@ -134,7 +122,7 @@ class EngineAndModel(ModelFrame):
         assert answer.over_limit is full
         assert len(peeked) == min(count, model.counts(now_ms)[0])
         assert peeked[: len(answer.messages)] == [each.id for each in answer.messages]
-        model.check_receive(now_ms, count, timeout_s, [naive_terms(each) for each in answer.messages])
+        model.check_receive(now_ms, count, timeout_s, [model_frame.naive_terms(each) for each in answer.messages])
         self.check_due(self.due_ms(name, model), model)
         for each in answer.messages:
             self.issued.append((name, self.incarnations[name], each.receipt))
@@ -148,9 +136,8 @@ class EngineAndModel(ModelFrame):
         return refused.next_due_ms
 
     @precondition(lambda self: self.issued)
-    @rule(data=st.data(), door=DOORS, several=st.integers(1, 5))
+    @rule(data=st.data(), door=model_frame.DOORS, several=st.integers(1, 5))
     def delete(self, data: st.DataObject, several: int, door: dict[str, bool]) -> None:
-        """Delete with receipts of now and of long ago."""
         for _ in range(several):
             name, incarnation, text = self.receipt(data)
             (answer,) = self.live.delete(text, queue=name, **door)
@@ -163,12 +150,11 @@ class EngineAndModel(ModelFrame):
     @rule(
         data=st.data(),
         timeout_s=st.sampled_from((0, 0, 1, 30, 43_200)),
-        door=DOORS,
+        door=model_frame.DOORS,
         renew=st.booleans(),
         bounded=st.booleans(),
     )
     def change(self, data: st.DataObject, timeout_s: int, door: dict[str, bool], *, renew: bool, bounded: bool) -> None:
-        """Change with a receipt of now or of long ago."""
         renew = renew and "any_receive" not in door  # SQS renews nothing
         name, incarnation, text = self.receipt(data)
         answer = self.live.change(text, timeout_s, queue=name, renew_receipt=renew, bounded=bounded, **door)
@@ -191,10 +177,9 @@ class EngineAndModel(ModelFrame):
         usable = [issue for issue in self.issued if issue[0] in self.models]
         if not usable:
             return data.draw(st.just((next(iter(self.models)), -1, "never issued")))
-        return one_of(data, usable)
+        return model_frame.one_of(data, usable)
 
     def compare(self) -> None:
-        """Assert the same queues, and that each is the same."""
         pages = [self.live.do(commands.ListQueues(account=account)) for account in "ab"]
         names = [f"{account}/{name}" for account, page in zip("ab", pages, strict=True) for name in page.names]
         assert names == sorted(self.models)
@@ -206,4 +191,315 @@ class EngineAndModel(ModelFrame):
 @pytest.mark.timeout(600)
 def test_the_engine_agrees_with_the_model(model_url: str | None) -> None:
     """At random, and reproducibly."""
-    run_model(EngineAndModel, examples=40, steps=50, url=model_url, examples_there=5)
+    model_frame.run_model(StandardAndModel, examples=40, steps=50, url=model_url, examples_there=5)
+
+
+# FIFO queues beside the naive model, at random, with restarts and crashes; after every step they must agree.
+
+
+QUEUE = "a/orders"
+GROUPS = "abcde"
+TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000, 299_999, 300_000))
+FIFO_TIMEOUTS_S = st.sampled_from((0, 1, 30, 600))
+FIFO_SETTINGS = st.fixed_dictionaries(
+    {
+        "visibility_timeout_s": FIFO_TIMEOUTS_S,
+        "visibility_rules": model_frame.RULES,
+        "delay_s": st.sampled_from((0, 0, 0, 1, 30)),
+        "retention_s": st.sampled_from((60, 345_600, 345_600)),
+        "deduplication_scope": st.sampled_from(("queue", "group")),
+    }
+)
+
+
+class FifoAndModel(model_frame.ModelFrame):
+    """Each rule does the same to both and compares the answers."""
+
+    times_ms = TIMES_MS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.issued: list[str] = []
+        self.model: NaiveFifo
+
+    @initialize(given=FIFO_SETTINGS)
+    def open(self, given: dict[str, Any]) -> None:
+        """Open; the queue is there from the start."""
+        self.open_host()
+        self.create(given)
+
+    def create(self, given: dict[str, Any]) -> None:
+        self.live.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": True, **given}))
+        self.model = NaiveFifo(given)
+
+    # The queue.
+
+    @rule(delay_s=st.sampled_from((0, 0, 1, 30, 60)))
+    def delay(self, delay_s: int) -> None:
+        """Change the queue's delay alone, which messages that wait follow."""
+        self.live.set_queue(delay_s=delay_s)
+        self.model.set(self.now_ms, {**self.model.settings, "delay_s": delay_s})
+
+    @rule(given=FIFO_SETTINGS, kind=st.sampled_from(("set", "set", "purge", "recreate")))
+    def administer(self, given: dict[str, Any], kind: str) -> None:
+        """Change, purge, or delete and create the queue again: sequence numbers rise across all that."""
+        if kind == "purge":
+            self.live.purge()
+            self.model.purge(self.now_ms)
+        elif kind == "recreate":
+            self.live.drop()
+            last_sequence = self.model.last_sequence
+            self.create(given)
+            self.model.last_sequence = last_sequence
+            self.issued = []
+        else:
+            self.live.set_queue(**given)
+            self.model.set(self.now_ms, given)
+
+    # Messages.
+
+    @rule(
+        groups=st.text(GROUPS, min_size=1, max_size=10),
+        delay_s=st.sampled_from((None, None, None, 0, 1, 30)),
+        terms=model_frame.TERMS | st.just(SendOptions(receipts=True, dedup_id_optional=True)),
+    )
+    def send(self, groups: str, delay_s: int | None, terms: SendOptions | None) -> None:
+        self.deliver([(group, None, delay_s) for group in groups], terms)
+
+    @rule(data=st.data())
+    def send_again(self, data: st.DataObject) -> None:
+        """Send a batch with ids of which there are few."""
+        entries = data.draw(
+            st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.none()), min_size=1, max_size=3)
+        )
+        self.deliver(entries)
+
+    def deliver(self, entries: Sequence[tuple[str, str | None, int | None]], terms: SendOptions | None = None) -> None:
+        messages = []
+        numbered = terms is None or not terms.dedup_id_optional
+        for group, dedup_id, delay_s in entries:
+            self.bodies += 1
+            body = f"{group}{self.bodies}"
+            messages.append(
+                message(
+                    body,
+                    group=group,
+                    dedup_id=dedup_id or (str(self.bodies) if numbered else None),
+                    delay_s=delay_s,
+                    kind=kind_of(body),
+                )
+            )
+        answers = self.live.put(*messages, terms=terms)
+        for new, sent in zip(messages, answers, strict=True):
+            self.model.send(self.now_ms, *model_frame.naive_send(new, sent))
+            self.issued += [sent.receipt] if sent.receipt is not None else []
+
+    @rule(
+        count=st.sampled_from((1, 1, 2, 3, 10)),
+        timeout_s=st.none() | FIFO_TIMEOUTS_S,
+        attempt=st.sampled_from((None, None, "p", "q")),
+    )
+    def receive(self, count: int, timeout_s: int | None, attempt: str | None) -> None:
+        self.take(count, timeout_s, attempt)
+
+    @rule(time_ms=TIMES_MS, count=st.sampled_from((2, 10)), timeout_s=FIFO_TIMEOUTS_S, again_s=FIFO_TIMEOUTS_S)
+    def attempt_again(self, time_ms: int, count: int, timeout_s: int, again_s: int) -> None:
+        """Receive, and after some time receive by the same attempt id."""
+        self.take(count, timeout_s, "r")
+        self.live.advance(time_ms)
+        self.take(count, again_s, "r")
+
+    @rule(time_ms=model_frame.SHORT_TIMES_MS, timeout_s=FIFO_TIMEOUTS_S)
+    def come_back(self, time_ms: int, timeout_s: int) -> None:
+        """Let time pass, then receive until there is nothing to be had."""
+        self.live.advance(time_ms)
+        for _ in range(5):
+            self.take(3, timeout_s, None)
+
+    def take(self, count: int, timeout_s: int | None, attempt: str | None) -> None:
+        peeked = self.peek(QUEUE, count)
+        repeats = attempt is not None and self.model.repeatable(self.now_ms, attempt)
+        answer = self.live.do(
+            commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s, attempt_id=attempt)
+        ).messages
+        assert repeats or peeked == [each.id for each in answer]
+        self.model.check_receive(
+            self.now_ms, count, timeout_s, attempt, [model_frame.naive_terms(each) for each in answer]
+        )
+        self.issued += [each.receipt for each in answer if each.receipt not in self.issued]
+        self.check_due(self.live.due_ms(queue=QUEUE), self.model)
+
+    @precondition(lambda self: self.issued)
+    @rule(data=st.data(), several=st.integers(1, 5), door=model_frame.DOORS)
+    def delete(self, data: st.DataObject, several: int, door: dict[str, bool]) -> None:
+        """Delete with receipts of now and of long ago."""
+        for _ in range(several):
+            text = model_frame.one_of(data, self.issued)
+            (answer,) = self.live.delete(text, queue=QUEUE, **door)
+            assert answer.value == self.model.delete(self.now_ms, text, **door)
+
+    @precondition(lambda self: self.issued)
+    @rule(
+        data=st.data(),
+        timeout_s=st.sampled_from((0, 0, 1, 30, 43_200)),
+        door=model_frame.DOORS,
+        renew=st.booleans(),
+        bounded=st.booleans(),
+    )
+    def change(self, data: st.DataObject, timeout_s: int, door: dict[str, bool], *, renew: bool, bounded: bool) -> None:
+        renew = renew and "any_receive" not in door  # SQS renews nothing
+        text = model_frame.one_of(data, self.issued)
+        answer = self.live.change(text, timeout_s, queue=QUEUE, renew_receipt=renew, bounded=bounded, **door)
+        state, until_ms = self.model.change(self.now_ms, text, timeout_s, bounded=bounded, **door)
+        if state == "too long":
+            assert isinstance(answer, LeaseTooLong)
+            return
+        assert (answer.state.value, answer.visible_at_ms) == (state, until_ms)
+        if answer.receipt is not None:
+            self.model.renew(text, answer.receipt)
+            self.issued.append(answer.receipt)
+
+    def compare(self) -> None:
+        self.check_queue(QUEUE, self.model)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_engine_agrees_with_the_model_of_fifo_queues(model_url: str | None) -> None:
+    """At random, and reproducibly."""
+    model_frame.run_model(FifoAndModel, examples=40, steps=50, url=model_url, examples_there=5)
+
+
+# A chain of dead-letter queues beside a naive model, at random, with restarts: conservation and mortality.
+#
+# The model is one list of messages. Each receive asks for more than there can be, so that what it must give out and
+# what it must move are known: a message whose queue gave it out as often as it may is moved, once, and every other
+# visible message is received. Whatever happens, each message is in one queue.
+
+
+FIRST, SECOND, LAST = CHAIN = ("a/first", "a/second", "a/last")
+RECEIVES_MAX = {FIRST: 2, SECOND: 3}
+TARGETS = {FIRST: SECOND, SECOND: LAST}
+RETENTION_S = 60
+QUEUES = st.sampled_from(CHAIN)
+
+
+@dataclass
+class Known:
+    """A message as the model knows it; `here` counts the receives in its queue."""
+
+    queue: str
+    sent_at_ms: int
+    visible_at_ms: int
+    here: int = 0
+    receives: int = 0
+    first_ms: int | None = None
+    source: str | None = None
+
+
+class ChainAndModel(model_frame.ModelFrame):
+    """Each rule does the same to both and compares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: dict[str, Known] = {}
+        self.allowed = dict.fromkeys(TARGETS.values(), True)
+
+    @initialize()
+    def open(self) -> None:
+        self.open_host()
+        for name in reversed(CHAIN):
+            given: dict[str, SettingValue] = {"retention_s": RETENTION_S}
+            if name in TARGETS:
+                given |= {"dead_letter_queue": TARGETS[name], "receives_max": RECEIVES_MAX[name]}
+            self.live.do(commands.CreateQueue(queue=name, settings=given))
+
+    def visible(self, queue: str) -> dict[str, Known]:
+        self.age()
+        return {
+            body: each for body, each in self.known.items() if each.queue == queue and each.visible_at_ms <= self.now_ms
+        }
+
+    def age(self) -> None:
+        """Forget what is past its retention, counted from the first sending."""
+        self.known = {
+            body: each for body, each in self.known.items() if each.sent_at_ms + RETENTION_S * 1_000 > self.now_ms
+        }
+
+    @rule(queue=QUEUES, several=st.integers(1, 4), group=st.sampled_from((None, "a", "b")))
+    def send(self, queue: str, several: int, group: str | None) -> None:
+        for _ in range(several):
+            self.bodies += 1
+            body = f"m{self.bodies}"
+            self.live.put(message(body, group=group), queue=queue)
+            self.known[body] = Known(queue=queue, sent_at_ms=self.now_ms, visible_at_ms=self.now_ms)
+
+    @rule(queue=QUEUES, time_ms=model_frame.SHORT_TIMES_MS)
+    def wear_out(self, queue: str, time_ms: int) -> None:
+        """Let time pass, then receive a queue until its messages die."""
+        self.live.advance(time_ms)
+        for _ in range(RECEIVES_MAX.get(queue, 0) + 1):
+            self.receive_all(queue, 0, "keep")
+
+    @rule(queue=QUEUES, timeout_s=st.sampled_from((0, 0, 1, 30)), fate=st.sampled_from(("keep", "keep", "delete")))
+    def receive(self, queue: str, timeout_s: int, fate: str) -> None:
+        self.receive_all(queue, timeout_s, fate)
+
+    def receive_all(self, queue: str, timeout_s: int, fate: str) -> None:
+        """Receive; each message is either given out or moved."""
+        visible = self.visible(queue)
+        target = TARGETS.get(queue)
+        dying = {
+            body
+            for body, each in visible.items()
+            if target is not None and self.allowed[target] and each.here >= RECEIVES_MAX[queue]
+        }
+        got = {each.body: each for each in self.live.receive(200, queue=queue, timeout_s=timeout_s)}
+        assert set(got) == set(visible) - dying
+        for body in dying:
+            each = self.known[body]
+            assert target is not None
+            each.queue, each.source, each.here, each.visible_at_ms = target, queue, 0, self.now_ms
+        for body, answer in got.items():
+            each = self.known[body]
+            each.here += 1
+            each.receives += 1
+            each.visible_at_ms = self.now_ms + timeout_s * 1_000
+            each.first_ms = self.now_ms if each.first_ms is None else each.first_ms
+            assert (answer.receive_count, answer.first_received_at_ms) == (each.receives, each.first_ms)
+            assert (answer.sent_at_ms, answer.source) == (each.sent_at_ms, each.source)
+        if fate == "delete" and got:
+            body, answer = next(iter(got.items()))
+            self.live.delete(answer.receipt, queue=queue)
+            del self.known[body]
+
+    @rule(queue=st.sampled_from((SECOND, LAST)), destination=st.sampled_from(CHAIN))
+    def move(self, queue: str, destination: str) -> None:
+        if destination == queue:
+            return
+        moved = self.visible(queue)
+        task = self.live.do(commands.StartMove(source=queue, destination=destination))
+        self.live.advance(0)  # the first slice takes them all
+        (task,) = self.live.do(commands.ListMoves(source=queue))
+        assert (task.status, task.messages_moved) == (MoveStatus.COMPLETED, len(moved))
+        for body in moved:
+            self.known[body] = Known(queue=destination, sent_at_ms=self.now_ms, visible_at_ms=self.now_ms)
+
+    @rule(queue=st.sampled_from((SECOND, LAST)), allowed=st.booleans())
+    def permit(self, queue: str, *, allowed: bool) -> None:
+        self.allowed[queue] = allowed
+        permission = "all" if allowed else "none"
+        self.live.set_queue(queue, redrive_permission=permission)
+
+    def compare(self) -> None:
+        for queue in CHAIN:
+            visible = self.visible(queue)
+            hidden = [each for each in self.known.values() if each.queue == queue and each.visible_at_ms > self.now_ms]
+            assert self.live.counts(queue) == (len(visible), len(hidden), 0), queue
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_chain_agrees_with_the_model(model_url: str | None) -> None:
+    """At random, and reproducibly."""
+    model_frame.run_model(ChainAndModel, examples=25, steps=40, url=model_url, examples_there=5)

@@ -4,63 +4,35 @@ from pathlib import Path
 
 import pytest
 
+from tests.store.dead_letters import (
+    DEAD,
+    DEEPER,
+    LONG_S,
+    PAUSE_MS,
+    bodies,
+    finish,
+    kill,
+    latest,
+    pair,
+    run,
+    start,
+    wear_out,
+)
 from tests.store.host import QUEUE, Host
-from tests.store.stores import Store, on_sqlite
-from tests.store.test_dead_letters import DEAD, DEEPER, LONG_S, bodies, change, create, pair, wear_out
+from tests.store.postgres_host import Store, on_sqlite
 from veilmq.core import commands
-from veilmq.core.commands import NOT_ALLOWED, QUEUE_MISSING, SOURCE_UNKNOWN, MoveStatus, MoveTask
+from veilmq.core.commands import NOT_ALLOWED, QUEUE_MISSING, SOURCE_UNKNOWN, MoveStatus
 from veilmq.core.errors import DestinationRefused, MoveTaskNotFound, MoveTaskRunning, NotADeadLetterQueue, QueueNotFound
 from veilmq.core.limits import MOVE_TASKS_KEPT
 from veilmq.core.messages import NewMessage
 
-PAUSE_MS = 10
 OTHER = "000000000000/other"
 
 
 @pytest.fixture
 def dying(host: Host) -> Host:
-    """A pair of queues, the limit being one receive."""
     pair(host, receives_max=1, retention_s=LONG_S)
     return host
-
-
-def kill(host: Host, *sent: str, queue: str = QUEUE) -> None:
-    """Send messages and let them become dead letters."""
-    for start in range(0, len(sent), 100):
-        host.send(*sent[start : start + 100], queue=queue)
-    wear_out(host, 1, queue)
-    while any(host.counts(queue)):
-        host.receive(10, queue=queue)
-
-
-def start(host: Host, destination: str | None = None, rate: int | None = None, source: str = DEAD) -> MoveTask:
-    """Start a task; nothing is moved yet when this returns."""
-    task: MoveTask = host.do(commands.StartMove(source=source, destination=destination, moves_per_s_max=rate))
-    assert task.status is MoveStatus.RUNNING
-    return task
-
-
-def latest(host: Host, source: str = DEAD) -> MoveTask:
-    """Return the latest task of the source."""
-    task: MoveTask
-    (task,) = host.do(commands.ListMoves(source=source))
-    return task
-
-
-def run(host: Host, time_ms: int) -> None:
-    """Let time pass in steps so small that no slice is late."""
-    for _ in range(0, time_ms, PAUSE_MS):
-        host.advance(PAUSE_MS)
-
-
-def finish(host: Host, source: str = DEAD) -> MoveTask:
-    """Let time pass until the task has ended, as little as possible; return it."""
-    for _ in range(1_000):
-        task = latest(host, source)
-        if task.status is not MoveStatus.RUNNING:
-            return task
-        host.advance(PAUSE_MS)
-    pytest.fail("the task does not end")
 
 
 # What is moved, and how it arrives.
@@ -68,7 +40,7 @@ def finish(host: Host, source: str = DEAD) -> MoveTask:
 
 def test_dead_letters_go_back_to_where_they_came_from(dying: Host) -> None:
     """Each to its own source; a task without a destination asks the messages."""
-    create(dying, OTHER, dead_letter_queue=DEAD, receives_max=1)
+    dying.create(OTHER, dead_letter_queue=DEAD, receives_max=1)
     kill(dying, "a", "b")
     kill(dying, "c", queue=OTHER)
     task = start(dying)
@@ -80,7 +52,7 @@ def test_dead_letters_go_back_to_where_they_came_from(dying: Host) -> None:
 
 def test_dead_letters_go_to_a_destination(dying: Host) -> None:
     """All of them, those that were sent to the dead-letter queue directly included."""
-    create(dying, OTHER)
+    dying.create(OTHER)
     kill(dying, "a")
     dying.send("direct", queue=DEAD)
     start(dying, OTHER)
@@ -91,12 +63,11 @@ def test_dead_letters_go_to_a_destination(dying: Host) -> None:
 
 def test_a_moved_message_is_a_new_one(dying: Host) -> None:
     """Another id, sent now, received never, of no source; visible at once whatever the destination's delay."""
-    new = NewMessage(body="a", size_bytes=1, properties=b"opaque", priority=3)
-    dying.do(commands.Send(queue=QUEUE, messages=(new,)))
+    dying.put(NewMessage(body="a", size_bytes=1, properties=b"opaque", priority=3))
     wear_out(dying, 2)
     dead = dying.receive_one(queue=DEAD, timeout_s=0)
     dying.advance(5_000)
-    change(dying, QUEUE, delay_s=60)
+    dying.set_queue(delay_s=60)
     start(dying)
     finish(dying)
     now_ms = dying.clock.now_ms()
@@ -121,7 +92,7 @@ def test_a_moved_message_may_die_again_and_a_task_does_not_chase_it(dying: Host)
 
 def test_only_visible_messages_are_moved(dying: Host) -> None:
     """One in flight and one that is delayed stay; the task ends without them."""
-    create(dying, OTHER)
+    dying.create(OTHER)
     kill(dying, "a", "b")
     dying.send("delayed", queue=DEAD, delay_s=60)
     held = dying.receive(1, queue=DEAD, timeout_s=600)[0]
@@ -133,7 +104,7 @@ def test_only_visible_messages_are_moved(dying: Host) -> None:
 
 def test_a_message_that_returns_while_the_task_runs_takes_the_place_of_one_that_was_received(dying: Host) -> None:
     """What is visible when a slice comes counts."""
-    create(dying, OTHER)
+    dying.create(OTHER)
     kill(dying, "a", "b", "c")
     held = dying.receive(1, queue=DEAD, timeout_s=600)[0]
     start(dying, OTHER, rate=1)
@@ -147,7 +118,7 @@ def test_a_message_that_returns_while_the_task_runs_takes_the_place_of_one_that_
 
 def test_messages_that_nobody_received_go_on_in_their_order(dying: Host) -> None:
     """By priority, and of one as they were sent, over several slices; one that was received and came back is last."""
-    create(dying, OTHER)
+    dying.create(OTHER)
     for body, priority in (("a", 8), ("b", 8), ("c", 3), ("d", 8), ("e", 3), ("f", 8)):
         dying.send(body, queue=DEAD, priority=priority)
         dying.advance(1)
@@ -176,7 +147,7 @@ def test_a_task_without_messages_ends_at_once(dying: Host) -> None:
 
 def test_messages_past_their_retention_are_not_moved(dying: Host) -> None:
     """What has ended is gone, also in the middle of a task."""
-    change(dying, DEAD, retention_s=60)
+    dying.set_queue(DEAD, retention_s=60)
     kill(dying, "old", "older")
     dying.advance(56_000)
     kill(dying, "young")
@@ -202,8 +173,7 @@ def test_messages_of_groups_of_a_standard_queue_die_return_and_end(kept: Host) -
     """As those without a group do: groups share fairly in both queues, and that is all."""
     pair(kept, receives_max=1, retention_s=100)
     names = [f"{group}{number}" for number in range(4) for group in "abc"]
-    new = [NewMessage(body=name, size_bytes=2, group=name[0]) for name in names]
-    kept.do(commands.Send(queue=QUEUE, messages=tuple(new)))
+    kept.put(*[NewMessage(body=name, size_bytes=2, group=name[0]) for name in names])
     wear_out(kept, 2)
     kept.crash()
     assert (kept.counts(), kept.counts(DEAD)) == ((0, 0, 0), (12, 0, 0))
@@ -278,9 +248,8 @@ def test_large_messages_make_small_slices(dying: Host) -> None:
 
 
 def test_tasks_of_several_queues_run_beside_each_other(dying: Host) -> None:
-    """One for each dead-letter queue."""
-    create(dying, DEEPER)
-    create(dying, OTHER, dead_letter_queue=DEEPER, receives_max=1)
+    dying.create(DEEPER)
+    dying.create(OTHER, dead_letter_queue=DEEPER, receives_max=1)
     kill(dying, "a", "b")
     kill(dying, "c", queue=OTHER)
     start(dying, rate=1)
@@ -299,15 +268,15 @@ def test_a_task_needs_a_dead_letter_queue(dying: Host) -> None:
         dying.do(commands.StartMove(source=QUEUE))
     with pytest.raises(QueueNotFound, match="nothing"):
         dying.do(commands.StartMove(source="000000000000/nothing"))
-    change(dying, QUEUE, dead_letter_queue="", receives_max=0)
+    dying.set_queue(dead_letter_queue="", receives_max=0)
     with pytest.raises(NotADeadLetterQueue):
         dying.do(commands.StartMove(source=DEAD))
 
 
 def test_a_destination_must_fit(dying: Host) -> None:
     """Not the source itself, not another type, not another account, and it must exist."""
-    create(dying, "000000000000/ordered", fifo=True)
-    create(dying, "111111111111/foreign")
+    dying.create("000000000000/ordered", fifo=True)
+    dying.create("111111111111/foreign")
     for destination, why in (
         (DEAD, "itself"),
         ("000000000000/ordered", "another type"),
@@ -351,7 +320,7 @@ def test_a_task_can_be_cancelled(dying: Host) -> None:
 def test_a_task_is_cancelled_under_its_own_queue_alone(dying: Host) -> None:
     """Its id beside the name of another queue, which may be somebody else's, stops nothing."""
     kill(dying, *"abcdef")
-    create(dying, OTHER)
+    dying.create(OTHER)
     task = start(dying, rate=1)
     for elsewhere in (OTHER, QUEUE):
         with pytest.raises(MoveTaskNotFound):
@@ -389,12 +358,12 @@ def test_a_returned_message_of_unknown_source_stays_as_it_was(dying: Host) -> No
 @pytest.mark.parametrize("destination", [None, OTHER])
 def test_a_queue_that_is_gone_fails_the_task(dying: Host, destination: str | None) -> None:
     """The destination, or the source of a message, is deleted while the task runs; nothing is lost."""
-    create(dying, OTHER)
+    dying.create(OTHER)
     kill(dying, "a", "b", "c")
-    create(dying, DEEPER, dead_letter_queue=DEAD, receives_max=1)  # so that it stays a dead-letter queue
+    dying.create(DEEPER, dead_letter_queue=DEAD, receives_max=1)  # so that it stays a dead-letter queue
     start(dying, destination, rate=1)
     dying.advance(0)
-    dying.do(commands.DeleteQueue(queue=destination or QUEUE))
+    dying.drop(destination or QUEUE)
     ended = finish(dying)
     assert (ended.status, ended.failure, ended.messages_moved) == (MoveStatus.FAILED, QUEUE_MISSING, 1)
     assert sorted(bodies(dying, DEAD)) == ["b", "c"]
@@ -404,11 +373,11 @@ def test_a_task_ends_with_its_queue(dying: Host) -> None:
     """Deleting the dead-letter queue ends the task and its history; the next of that name has none."""
     kill(dying, "a", "b")
     task = start(dying, rate=1)
-    dying.do(commands.DeleteQueue(queue=DEAD))
+    dying.drop(DEAD)
     for about in (commands.CancelMove(source=DEAD, task=task.id), commands.ListMoves(source=DEAD)):
         with pytest.raises(QueueNotFound):
             dying.do(about)
-    create(dying, DEAD)
+    dying.create(DEAD)
     dying.advance(5_000)
     assert dying.do(commands.ListMoves(source=DEAD)) == []
     start(dying)
@@ -419,11 +388,11 @@ def test_a_task_goes_on_as_long_as_its_starter_may_send(store: Store) -> None:
     """To the queue that a message goes to, by its policy at that moment."""
     with store.open(may_send=lambda starter, queue, policy: starter == policy) as host:
         pair(host, receives_max=1)
-        create(host, OTHER, policy="her")
+        host.create(OTHER, policy="her")
         kill(host, "a", "b", "c")
         host.do(commands.StartMove(source=DEAD, destination=OTHER, moves_per_s_max=1, starter="her"))
         host.advance(0)
-        change(host, OTHER, policy="him")
+        host.set_queue(OTHER, policy="him")
         ended = finish(host)
         assert (ended.status, ended.failure, ended.messages_moved) == (MoveStatus.FAILED, NOT_ALLOWED, 1)
         assert (host.counts(OTHER), host.counts(DEAD)) == ((1, 0, 0), (2, 0, 0))
@@ -434,7 +403,7 @@ def test_a_purge_completes_the_task(dying: Host) -> None:
     kill(dying, "a", "b", "c")
     start(dying, rate=1)
     dying.advance(0)
-    dying.do(commands.PurgeQueue(queue=DEAD))
+    dying.purge(DEAD)
     ended = finish(dying)
     assert (ended.status, ended.messages_moved, ended.messages_to_move) == (MoveStatus.COMPLETED, 1, 3)
 
@@ -481,7 +450,7 @@ def test_a_task_goes_on_after_a_restart(kept: Host, *, abruptly: bool) -> None:
 @pytest.mark.differs_on_postgres("goes on from copies of the folder in use")
 def test_nothing_is_lost_doubled_or_miscounted_by_crashes_at_any_moment(kept: Host) -> None:
     """Copies of the folder in use, after every slice and between two of them: the sum and the count always agree."""
-    create(kept, OTHER)
+    kept.create(OTHER)
     pair(kept, receives_max=1, retention_s=LONG_S)
     total = 700
     kill(kept, *(str(number) for number in range(total)))
@@ -511,12 +480,11 @@ def test_a_full_disk_holds_a_task_up_and_loses_nothing(tmp_path: Path) -> None:
         start(host)
         host.advance(3_000)
         assert (latest(host).status, latest(host).messages_moved) == (MoveStatus.RUNNING, 0)
-        host.do(commands.PurgeQueue(queue=QUEUE))
+        host.purge()
         host.advance(60_000)
         assert finish(host).messages_moved == 2
         assert host.failures == []
 
 
 def filling() -> commands.Send:
-    """Return a send that takes room."""
     return commands.Send(queue=QUEUE, messages=(NewMessage(body="x" * 20_000, size_bytes=1),))

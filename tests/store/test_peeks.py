@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from tests.store.host import QUEUE, Host, message
-from tests.store.stores import on_sqlite
-from veilmq.core import commands
+from tests.store.postgres_host import on_sqlite
 from veilmq.core.commands import Peek, PeekedMessage
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.messages import NewMessage, Properties, encode_properties
@@ -16,28 +15,25 @@ DEAD = "000000000000/dead"
 
 
 def peek(host: Host, count: int = 10, queue: str = QUEUE) -> list[PeekedMessage]:
-    """Return what a peek shows."""
     shown: list[PeekedMessage] = host.do(Peek(queue=queue, count=count)).messages
     return shown
 
 
 def bodies(host: Host, count: int = 10) -> list[str]:
-    """Return the bodies that a peek shows."""
     return [each.body for each in peek(host, count)]
 
 
 def send(host: Host, *bodies: str, **terms: Any) -> None:
     """Send messages, each in a group named by its first letter, or as `terms` have it."""
     groups = {"group": None} if terms.pop("plain", False) else {}
-    new = [message(body, **{"group": body[0], "dedup_id": body, **terms, **groups}) for body in bodies]
-    host.do(commands.Send(queue=QUEUE, messages=tuple(new)))
+    host.put(*[message(body, **{"group": body[0], "dedup_id": body, **terms, **groups}) for body in bodies])
 
 
 def test_a_message_is_shown_as_it_is(host: Host) -> None:
     """Before its first receive, and with what is known of it later."""
     host.create()
     new = NewMessage(body="a", size_bytes=1, properties=encode_properties(Properties(group="g")), priority=3)
-    (sent,) = host.do(commands.Send(queue=QUEUE, messages=(new,)))
+    (sent,) = host.put(new)
     first_ms = host.clock.now_ms()
     shown = PeekedMessage(
         id=sent.id,
@@ -57,25 +53,6 @@ def test_a_message_is_shown_as_it_is(host: Host) -> None:
     assert (again.receive_count, again.first_received_at_ms, again.sent_at_ms) == (1, first_ms + 5, first_ms)
 
 
-def test_neither_delayed_nor_in_flight_nor_deleted_messages_are_shown(host: Host) -> None:
-    """Each from the very instant on at which it is visible."""
-    host.create()
-    host.send("delayed", delay_s=5)
-    host.send("taken", "left")
-    (taken,) = host.receive(1, timeout_s=3)
-    assert bodies(host) == ["left"]
-    host.advance(2_999)
-    assert bodies(host) == ["left"]
-    host.advance(1)
-    assert bodies(host) == ["left", "taken"]
-    host.advance(2_000)
-    assert bodies(host) == ["left", "taken", "delayed"]
-    host.delete(taken.receipt)
-    assert bodies(host) == ["left", "delayed"]
-    host.do(commands.PurgeQueue(queue=QUEUE))
-    assert bodies(host) == []
-
-
 def test_a_peek_shows_no_more_than_was_asked(host: Host) -> None:
     """One without a number, and as many as there are."""
     host.create()
@@ -88,28 +65,13 @@ def test_the_setting_is_told(host: Host) -> None:
     """As with receives; also where there is nothing."""
     host.create(smq_base64=True)
     assert host.do(Peek(queue=QUEUE)).smq_base64
-    host.do(commands.SetQueue(queue=QUEUE, settings={"smq_base64": False}))
+    host.set_queue(smq_base64=False)
     assert not host.do(Peek(queue=QUEUE)).smq_base64
 
 
 def test_a_queue_that_does_not_exist(host: Host) -> None:
-    """As everywhere."""
     with pytest.raises(QueueNotFound):
         peek(host)
-
-
-def test_the_order_is_that_of_a_receive(host: Host) -> None:
-    """By priority, then by when each became visible, across lanes with and without groups."""
-    host.create()
-    for number, (priority, plain) in enumerate([(8, True), (16, True), (8, False), (1, False), (8, True), (1, True)]):
-        send(host, f"{number}", priority=priority, plain=plain)
-        host.advance(1)
-    (first,) = host.receive(1, timeout_s=1)
-    assert first.body == "3"
-    host.advance(1_000)
-    shown = bodies(host)
-    assert shown == ["5", "3", "0", "2", "4", "1"]
-    assert [each.body for each in host.receive(10)] == shown
 
 
 @pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
@@ -185,17 +147,6 @@ def test_messages_behind_many_in_flight(host: Host) -> None:
     assert bodies(host, 2) == ["fresh", "0"]
 
 
-def test_of_a_group_that_is_blocked_nothing_is_shown(host: Host) -> None:
-    """What waits behind a message of its group in flight is visible to counters, and not to be had."""
-    host.create(fifo=True)
-    send(host, "a1", "a2", "b1")
-    (a1,) = host.receive(1)
-    assert bodies(host) == ["b1"]
-    host.advance(1)
-    host.change(a1.receipt, 0)
-    assert bodies(host) == ["b1", "a1", "a2"]
-
-
 @pytest.mark.differs_on_postgres("passes over any number of delayed messages")
 def test_delayed_messages_of_a_group_are_passed_over(host: Host) -> None:
     """As by a receive, until so many are passed over that it stops there."""
@@ -223,30 +174,15 @@ def test_what_a_receive_would_bury_is_not_shown(host: Host) -> None:
     host.receive(1, timeout_s=0)
     assert bodies(host) == ["b"]
     assert host.counts() == (2, 0, 0)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": "", "receives_max": 0}))
+    host.set_queue(dead_letter_queue="", receives_max=0)
     assert sorted(bodies(host)) == ["a", "b"]
-    host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": DEAD, "receives_max": 1}))
+    host.set_queue(dead_letter_queue=DEAD, receives_max=1)
     sent_at_ms = host.clock.now_ms()
     host.advance(7)
     host.receive(10)
     (letter,) = peek(host, queue=DEAD)
     assert (letter.body, letter.source, letter.receive_count) == ("a", QUEUE, 1)
     assert (letter.sent_at_ms, letter.first_received_at_ms) == (sent_at_ms, sent_at_ms)
-
-
-def test_what_is_past_its_retention_is_not_shown(host: Host) -> None:
-    """Sent, returned and moved here alike, from the very instant on."""
-    host.create(DEAD, retention_s=60)
-    host.create(dead_letter_queue=DEAD, receives_max=1, retention_s=60)
-    host.send("buried")
-    host.receive(1, timeout_s=0)
-    host.receive(1)
-    host.send("returned", "fresh", queue=DEAD)
-    host.receive(2, queue=DEAD, timeout_s=0)
-    host.advance(59_999)
-    assert len(peek(host, queue=DEAD)) == 3
-    host.advance(1)
-    assert peek(host, queue=DEAD) == []
 
 
 def test_noisy_groups_come_last(host: Host) -> None:

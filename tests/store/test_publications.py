@@ -3,18 +3,9 @@
 import pytest
 
 from tests.store.host import QUEUE, Host, message
-from tests.store.stores import on_sqlite
-from veilmq.core import commands
+from tests.store.postgres_host import on_sqlite
+from veilmq.core import errors
 from veilmq.core.claims import Abandon, ListWriters, Publish, Published, Stage, Staged, WriterView
-from veilmq.core.errors import (
-    DeduplicationIdMissing,
-    GroupMissing,
-    MessageTooLong,
-    QueueNotFound,
-    StageMissing,
-    StageRefused,
-    StoreFull,
-)
 from veilmq.core.limits import DEDUPLICATION_S, WRITER_SILENCE_S
 from veilmq.core.messages import NewMessage
 
@@ -28,7 +19,6 @@ MANY = 2 * PIECE + 1
 def stage(
     host: Host, *messages: NewMessage, batch: int = 0, attempt: str = "a", part: int = 0, queue: str = QUEUE
 ) -> Staged:
-    """Stage messages in one call."""
     staged: Staged = host.do(
         Stage(queue=queue, writer=WRITER, batch=batch, attempt=attempt, part=part, messages=messages)
     )
@@ -36,7 +26,6 @@ def stage(
 
 
 def bodies(*names: str) -> list[NewMessage]:
-    """Return messages of these bodies."""
     return [message(name) for name in names]
 
 
@@ -52,7 +41,6 @@ def publish(host: Host, *attempts: tuple[str, int], batch: int = 0, queue: str =
 
 
 def publish_all(host: Host, *attempts: tuple[str, int], batch: int = 0, queue: str = QUEUE) -> Published:
-    """Publish, and ask again until all is in the queue; return the first answer."""
     first = published = publish(host, *attempts, batch=batch, queue=queue)
     while published.more:
         published = publish(host, *attempts, batch=batch, queue=queue)
@@ -60,7 +48,6 @@ def publish_all(host: Host, *attempts: tuple[str, int], batch: int = 0, queue: s
 
 
 def received(host: Host, queue: str = QUEUE) -> list[str]:
-    """Receive all there is, in order."""
     found: list[str] = []
     while got := host.receive(500, queue=queue, timeout_s=600):
         found += [each.body for each in got]
@@ -69,7 +56,6 @@ def received(host: Host, queue: str = QUEUE) -> list[str]:
 
 
 def writer(host: Host, queue: str = QUEUE) -> WriterView:
-    """Return the only writer."""
     only: WriterView
     (only,) = host.do(ListWriters(queue=queue))
     return only
@@ -88,7 +74,6 @@ def rows(host: Host) -> int:
 
 @pytest.fixture
 def ready(host: Host) -> Host:
-    """A host with a standard and a FIFO queue."""
     host.create()
     host.create(FIFO, fifo=True, content_deduplication=True)
     return host
@@ -104,67 +89,35 @@ def test_what_is_staged_is_seen_by_nobody(ready: Host) -> None:
     assert writer(ready).staged == 2
 
 
-def test_a_part_is_kept_once(ready: Host) -> None:
-    stage(ready, *bodies("a", "b"))
-    assert stage(ready, *bodies("a", "b")) == Staged(messages=2, again=True)
-    assert stage(ready, *bodies("c"), part=1) == Staged(messages=3)
-    publish_all(ready, ("a", 3))
-    assert received(ready) == ["a", "b", "c"]
-
-
-def test_parts_count_in_their_order_not_in_that_of_their_coming(ready: Host) -> None:
-    stage(ready, *bodies("late"), part=1)
-    stage(ready, *bodies("early"), part=0)
-    publish_all(ready, ("a", 2))
-    assert received(ready) == ["early", "late"]
-
-
 def test_a_message_that_cannot_be_sent_is_told_and_nothing_staged(ready: Host) -> None:
-    ready.do(commands.SetQueue(queue=QUEUE, settings={"message_bytes_max": 1024}))
-    with pytest.raises(StageRefused) as caught:
+    ready.set_queue(message_bytes_max=1024)
+    with pytest.raises(errors.StageRefused) as caught:
         stage(ready, message("a"), message("x" * 1025))
     assert caught.value.index == 1
-    assert isinstance(caught.value.reason, MessageTooLong)
+    assert isinstance(caught.value.reason, errors.MessageTooLong)
     assert ready.do(ListWriters(queue=QUEUE)) == []
 
 
 def test_a_fifo_queue_asks_for_groups_and_ids_when_staging(ready: Host) -> None:
-    with pytest.raises(StageRefused) as caught:
+    with pytest.raises(errors.StageRefused) as caught:
         stage(ready, message("a"), queue=FIFO)
-    assert isinstance(caught.value.reason, GroupMissing)
-    ready.do(commands.SetQueue(queue=FIFO, settings={"content_deduplication": False}))
-    with pytest.raises(StageRefused) as caught:
+    assert isinstance(caught.value.reason, errors.GroupMissing)
+    ready.set_queue(FIFO, content_deduplication=False)
+    with pytest.raises(errors.StageRefused) as caught:
         stage(ready, message("a", group="g"), queue=FIFO)
-    assert isinstance(caught.value.reason, DeduplicationIdMissing)
+    assert isinstance(caught.value.reason, errors.DeduplicationIdMissing)
 
 
 def test_a_missing_queue_is_told(ready: Host) -> None:
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(errors.QueueNotFound):
         stage(ready, *bodies("a"), queue="000000000000/none")
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(errors.QueueNotFound):
         publish(ready, queue="000000000000/none")
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(errors.QueueNotFound):
         ready.do(Abandon(queue="000000000000/none", writer=WRITER, batch=0))
 
 
 # Publishing.
-
-
-def test_attempts_follow_each_other_as_they_are_named(ready: Host) -> None:
-    stage(ready, *bodies("a1", "a2"), attempt="a")
-    stage(ready, *bodies("b1", "b2"), attempt="b")
-    assert publish_all(ready, ("b", 2), ("a", 2)) == Published(messages=4)
-    assert received(ready) == ["b1", "b2", "a1", "a2"]
-    settle(ready)
-    assert rows(ready) == 0
-
-
-def test_a_batch_is_published_once(ready: Host) -> None:
-    stage(ready, *bodies("a"))
-    publish_all(ready, ("a", 1))
-    assert stage(ready, *bodies("other"), attempt="again") == Staged(messages=0, again=True)
-    assert publish_all(ready, ("again", 1)) == Published(messages=1, again=True)
-    assert received(ready) == ["a"]
 
 
 def test_an_attempt_that_is_named_twice_counts_once(ready: Host) -> None:
@@ -173,28 +126,11 @@ def test_an_attempt_that_is_named_twice_counts_once(ready: Host) -> None:
     assert received(ready) == ["a", "b"]
 
 
-def test_an_older_batch_is_answered_without_its_numbers(ready: Host) -> None:
-    publish_all(ready, batch=5)
-    assert publish(ready, ("a", 7), batch=4) == Published(messages=0, again=True)
-    assert publish(ready, ("a", 7), batch=5) == Published(messages=0, again=True)
-
-
 def test_writers_and_queues_do_not_share_batches(ready: Host) -> None:
     ready.create("000000000000/other")
     publish(ready, batch=3)
     assert not publish(ready, batch=3, queue="000000000000/other").again
     assert not ready.do(Publish(queue=QUEUE, writer="other", batch=0, attempts=())).again
-
-
-def test_a_number_that_does_not_agree_is_refused_and_changes_nothing(ready: Host) -> None:
-    stage(ready, *bodies("a", "b"))
-    for wanted in (("a", 3), ("a", 1), ("never", 1)):
-        with pytest.raises(StageMissing):
-            publish(ready, wanted)
-    assert writer(ready) == WriterView(
-        writer=WRITER, batch=None, messages=0, duplicates=0, staged=2, seen_at_ms=ready.clock.now_ms()
-    )
-    assert publish_all(ready, ("a", 2), ("empty", 0)) == Published(messages=2)
 
 
 def test_what_is_not_named_is_dropped_also_of_earlier_batches(ready: Host) -> None:
@@ -207,16 +143,6 @@ def test_what_is_not_named_is_dropped_also_of_earlier_batches(ready: Host) -> No
     assert received(ready) == ["a"]
     assert writer(ready).staged == 1
     assert rows(ready) == 2  # of the next batch: a stage and its piece
-
-
-def test_an_abandoned_batch_is_dropped_and_may_be_staged_anew(ready: Host) -> None:
-    stage(ready, *many())
-    ready.do(Abandon(queue=QUEUE, writer=WRITER, batch=0))
-    assert stage(ready, *bodies("a")) == Staged(messages=1)
-    settle(ready)
-    publish_all(ready, ("a", 1))
-    assert received(ready) == ["a"]
-    ready.do(Abandon(queue=QUEUE, writer="nobody", batch=0))
 
 
 def test_many_come_in_slices_while_others_go_on(ready: Host) -> None:
@@ -244,8 +170,7 @@ def test_the_rest_comes_by_itself(ready: Host) -> None:
 def test_publications_of_a_writer_keep_their_order_and_others_get_their_turn(ready: Host) -> None:
     for batch in range(2):
         stage(ready, *many(prefix=f"{batch}-"), batch=batch)
-    other = Stage(queue=QUEUE, writer="other", batch=0, attempt="a", part=0, messages=tuple(many(prefix="o-")))
-    ready.do(other)
+    ready.do(Stage(queue=QUEUE, writer="other", batch=0, attempt="a", part=0, messages=tuple(many(prefix="o-"))))
     publish(ready, ("a", MANY), batch=0)
     publish(ready, ("a", MANY), batch=1)
     ready.do(Publish(queue=QUEUE, writer="other", batch=0, attempts=(("a", MANY),)))
@@ -324,7 +249,7 @@ def test_whoever_waits_is_told(ready: Host) -> None:
 
 
 def test_a_fifo_queue_keeps_order_and_stores_no_duplicate(ready: Host) -> None:
-    ready.do(commands.Send(queue=FIFO, messages=(message("b", group="g"),)))
+    ready.put(message("b", group="g"), queue=FIFO)
     stage(ready, *(message(name, group="g") for name in "abac"), queue=FIFO)
     published = publish_all(ready, ("a", 4), queue=FIFO)
     assert (published.messages, published.duplicates) == (4, 2)
@@ -341,13 +266,13 @@ def test_duplicates_are_those_of_the_moment_of_entering(ready: Host) -> None:
     stage(ready, message("a", group="g", dedup_id="1"), queue=FIFO)
     ready.advance(DEDUPLICATION_S * 1_000)
     publish_all(ready, ("a", 1), queue=FIFO)
-    ready.do(commands.Send(queue=FIFO, messages=(message("again", group="g", dedup_id="1"),)))
+    ready.put(message("again", group="g", dedup_id="1"), queue=FIFO)
     assert received(ready, FIFO) == ["a"]
 
 
 def test_settings_that_change_between_do_not_lose_what_was_checked(ready: Host) -> None:
     stage(ready, message("x" * 2_000, group="g"), queue=FIFO)
-    ready.do(commands.SetQueue(queue=FIFO, settings={"message_bytes_max": 1_024, "content_deduplication": False}))
+    ready.set_queue(FIFO, message_bytes_max=1_024, content_deduplication=False)
     publish_all(ready, ("a", 1), queue=FIFO)
     assert received(ready, FIFO) == ["x" * 2_000]
 
@@ -359,7 +284,7 @@ def test_a_purge_takes_what_was_decided_and_leaves_what_is_only_staged(ready: Ho
     stage(ready, *many())
     stage(ready, *bodies("next"), batch=1)
     publish(ready, ("a", MANY))
-    ready.do(commands.PurgeQueue(queue=QUEUE))
+    ready.purge()
     assert not publish(ready, ("a", MANY)).more
     settle(ready)
     assert ready.counts() == (0, 0, 0)
@@ -371,7 +296,7 @@ def test_a_deleted_queue_takes_its_writers_along(ready: Host) -> None:
     stage(ready, *many())
     stage(ready, *bodies("next"), batch=1)
     publish(ready, ("a", MANY))
-    ready.do(commands.DeleteQueue(queue=QUEUE))
+    ready.drop()
     settle(ready)
     assert rows(ready) == 0
     ready.create()
@@ -430,11 +355,10 @@ def test_what_is_staged_and_the_guard_survive_a_crash(kept: Host) -> None:
 
 
 def fill(host: Host, body: str) -> int:
-    """Stage messages until the store is full; return how many that were."""
     for part in range(1_000):
         try:
             stage(host, message(f"{part}-{body}"), part=part)
-        except StoreFull:
+        except errors.StoreFull:
             return part
     pytest.fail("the store took everything")
 

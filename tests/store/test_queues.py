@@ -1,11 +1,16 @@
 """Queues: created, found again, set, shown, listed page by page, deleted; and commands on one that is not there."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+from msgspec.structs import replace
 
 from tests.store.host import QUEUE, Host, message
-from veilmq.core import commands
+from tests.store.postgres_host import Store
+from veilmq.core import commands, errors
 from veilmq.core.commands import Command, VisibilityChange
-from veilmq.core.errors import EditRefused, QueueExists, QueueNotFound, SettingsConflict
+from veilmq.core.limits import PURGE_PAUSE_S, QUEUE_NAME_PAUSE_S
 from veilmq.core.settings import QueueSettings
 
 ON_A_QUEUE: list[Command] = [
@@ -50,10 +55,10 @@ def test_creating_a_queue_again_finds_it(host: Host) -> None:
 def test_creating_a_queue_again_with_another_setting_is_an_error(host: Host) -> None:
     """It names the setting, and changes nothing."""
     created = host.create(delay_s=7)
-    with pytest.raises(QueueExists) as refusal:
+    with pytest.raises(errors.QueueExists) as refusal:
         host.create(delay_s=8)
     assert (refusal.value.queue, refusal.value.setting) == (QUEUE, "delay_s")
-    with pytest.raises(QueueExists):
+    with pytest.raises(errors.QueueExists):
         host.create(visibility_timeout_s=31)
     assert host.create() == created
 
@@ -74,9 +79,9 @@ def test_an_edit_that_is_refused_changes_nothing(host: Host) -> None:
     reason = ValueError("no")
 
     def refuse(text: str) -> str:
-        raise EditRefused(reason)
+        raise errors.EditRefused(reason)
 
-    with pytest.raises(EditRefused) as refusal:
+    with pytest.raises(errors.EditRefused) as refusal:
         host.do(commands.EditQueue(queue=QUEUE, setting="policy", edit=refuse))
     assert refusal.value.reason is reason
     assert host.create() == created
@@ -86,20 +91,20 @@ def test_settings_are_changed_one_by_one(host: Host) -> None:
     """What is not named stays; the time of the change is told."""
     created = host.create(delay_s=7)
     host.advance(5)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"visibility_timeout_s": 9}))
+    host.set_queue(visibility_timeout_s=9)
     view = host.do(commands.ShowQueue(queue=QUEUE))
     assert view.settings == QueueSettings(delay_s=7, visibility_timeout_s=9)
     assert (view.created_at_ms, view.modified_at_ms) == (created.created_at_ms, created.created_at_ms + 5)
-    with pytest.raises(QueueExists):
+    with pytest.raises(errors.QueueExists):
         host.create(visibility_timeout_s=30)
 
 
 def test_settings_that_contradict_each_other_are_refused(host: Host) -> None:
     """When a queue is created, set or edited; nothing is changed."""
-    with pytest.raises(SettingsConflict) as refusal:
+    with pytest.raises(errors.SettingsConflict) as refusal:
         host.create(receives_max=3)
     assert refusal.value.setting == "receives_max"
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(errors.QueueNotFound):
         host.do(commands.ShowQueue(queue=QUEUE))
     created = host.create()
     host.advance(1)
@@ -108,7 +113,7 @@ def test_settings_that_contradict_each_other_are_refused(host: Host) -> None:
         commands.SetQueue(queue=QUEUE, settings={"delay_s": 5, "content_deduplication": True}),
         commands.EditQueue(queue=QUEUE, setting="dead_letter_queue", edit=lambda _: "a/letters"),
     ):
-        with pytest.raises(SettingsConflict):
+        with pytest.raises(errors.SettingsConflict):
             host.do(change)
     assert host.do(commands.ShowQueue(queue=QUEUE)) == created
 
@@ -117,8 +122,8 @@ def test_queues_survive(kept: Host) -> None:
     """With their settings and times; a deleted one does not come back."""
     kept.create(delay_s=7)
     kept.create("a/gone")
-    kept.do(commands.SetQueue(queue=QUEUE, settings={"receive_wait_s": 3}))
-    kept.do(commands.DeleteQueue(queue="a/gone"))
+    kept.set_queue(receive_wait_s=3)
+    kept.drop("a/gone")
     view = kept.do(commands.ShowQueue(queue=QUEUE))
     for again in (kept.crash, kept.reopen):
         again()
@@ -130,11 +135,11 @@ def test_queues_survive(kept: Host) -> None:
 def test_a_queue_that_is_not_there(host: Host, command: Command) -> None:
     """Every command on it says so, before and after it existed."""
     for _ in range(2):
-        with pytest.raises(QueueNotFound) as refusal:
+        with pytest.raises(errors.QueueNotFound) as refusal:
             host.do(command)
         assert refusal.value.queue == QUEUE
         host.create()
-        host.do(commands.DeleteQueue(queue=QUEUE))
+        host.drop()
 
 
 def test_listing(host: Host) -> None:
@@ -151,7 +156,7 @@ def test_listing(host: Host) -> None:
     assert listed(host, prefix="b", count=2, after="ba") == (["bb"], False)
     assert listed(host, prefix="x") == ([], False)
     assert listed(host, after="a a name that is not there") == (["b", "ba", "bb", "c"], False)
-    host.do(commands.DeleteQueue(queue="a/ba"))
+    host.drop("a/ba")
     assert listed(host, prefix="b") == (["b", "bb"], False)
 
 
@@ -160,8 +165,8 @@ def test_queues_do_not_share_messages(host: Host) -> None:
     for name in ("a/x", "a/y", "b/x"):
         host.create(name)
         host.send(name.replace("/", "-"), queue=name)
-    host.do(commands.PurgeQueue(queue="a/x"))
-    host.do(commands.DeleteQueue(queue="a/y"))
+    host.purge("a/x")
+    host.drop("a/y")
     assert host.counts("a/x") == (0, 0, 0)
     assert host.receive_one(queue="b/x").body == "b-x"
     host.create("a/y")
@@ -174,10 +179,173 @@ def test_a_purged_or_deleted_queue_stays_empty(kept: Host, again: str) -> None:
     for name in ("a/purged", "a/deleted"):
         kept.create(name)
         kept.send(*(str(number) for number in range(50)), queue=name)
-    kept.do(commands.PurgeQueue(queue="a/purged"))
-    kept.do(commands.DeleteQueue(queue="a/deleted"))
+    kept.purge("a/purged")
+    kept.drop("a/deleted")
     getattr(kept, again)()
     kept.create("a/deleted")
     for name in ("a/purged", "a/deleted"):
         assert kept.counts(name) == (0, 0, 0)
         assert kept.receive(10, queue=name) == []
+
+
+# Tags of queues: put, removed, bounded, kept; they change nothing else.
+
+
+FIFTY = {f"key{number}": "" for number in range(50)}
+
+
+def tags(host: Host) -> dict[str, str]:
+    found: dict[str, str] = host.do(commands.ShowQueue(queue=QUEUE)).settings.tags
+    return found
+
+
+def tag(host: Host, *removed: str, **put: str) -> None:
+    host.do(commands.TagQueue(queue=QUEUE, tags=put, removed=removed))
+
+
+def create(host: Host, **given: Any) -> Any:
+    return host.do(commands.CreateQueue(queue=QUEUE, **given))
+
+
+def test_tags_are_put_and_removed(host: Host) -> None:
+    """A key is put over what it was; removing what is not there is nothing; both at once removes first."""
+    host.create()
+    assert tags(host) == {}
+    tag(host, team="red", stage="test")
+    tag(host, "nothing", team="blue")
+    assert tags(host) == {"team": "blue", "stage": "test"}
+    tag(host, "team", "stage", team="green")
+    assert tags(host) == {"team": "green"}
+
+
+def test_a_queue_is_created_with_tags(host: Host) -> None:
+    """They do not tell an existing queue apart, and a second creation does not change them."""
+    made = create(host, tags={"team": "red"})
+    assert (made.settings.tags, made.is_new) == ({"team": "red"}, True)
+    created = replace(made, is_new=False)
+    assert create(host, tags={"team": "blue"}) == created
+    assert host.create() == created
+
+
+def test_fifty_tags_are_the_most(host: Host) -> None:
+    """One more is refused, whole, also at the creation; a key put again is no more."""
+    with pytest.raises(errors.TooManyTags) as refusal:
+        create(host, tags={**FIFTY, "more": ""})
+    assert refusal.value.tags_max == 50
+    create(host, tags=FIFTY)
+    tag(host, key7="seven")
+    with pytest.raises(errors.TooManyTags):
+        tag(host, key7="eight", more="")
+    assert tags(host) == {**FIFTY, "key7": "seven"}
+    tag(host, "key7", more="")
+    assert len(tags(host)) == 50
+
+
+def test_tags_are_no_settings(host: Host) -> None:
+    """The time of the last change stays, and so do messages, leases and settings."""
+    created = create(host, settings={"visibility_timeout_s": 9})
+    host.send("a", "b")
+    host.receive()
+    host.advance(5_000)
+    tag(host, team="red")
+    view = host.do(commands.ShowQueue(queue=QUEUE))
+    assert view.modified_at_ms == created.modified_at_ms
+    assert host.counts() == (1, 1, 0)
+    host.set_queue(delay_s=1)
+    assert tags(host) == {"team": "red"}
+
+
+@pytest.mark.parametrize("again", ["reopen", "crash"])
+def test_tags_survive(kept: Host, again: str) -> None:
+    """As everything that was acknowledged does."""
+    kept.create()
+    tag(kept, team="red")
+    getattr(kept, again)()
+    assert tags(kept) == {"team": "red"}
+
+
+# After a purge a queue rests, and after a deletion its name: to the millisecond, over restarts, and not for ever.
+
+
+PURGE = commands.PurgeQueue(queue=QUEUE)
+DELETE = commands.DeleteQueue(queue=QUEUE)
+
+
+@pytest.fixture
+def pausing(store: Store) -> Iterator[Host]:
+    """Return an engine whose queues rest as long as they do by default, with one queue."""
+    with store.open(purge_pause_s=PURGE_PAUSE_S, queue_name_pause_s=QUEUE_NAME_PAUSE_S) as opened:
+        opened.create()
+        yield opened
+
+
+def test_a_refused_purge_begins_no_pause(pausing: Host) -> None:
+    """The minute is counted from the purge that happened."""
+    pausing.do(PURGE)
+    pausing.advance(30_000)
+    with pytest.raises(errors.PurgeInProgress):
+        pausing.do(PURGE)
+    pausing.advance(30_000)
+    pausing.do(PURGE)
+
+
+def test_queues_rest_alone(pausing: Host) -> None:
+    pausing.create("a/other")
+    pausing.do(PURGE)
+    pausing.purge("a/other")
+    pausing.do(DELETE)
+    with pytest.raises(errors.QueueNotFound):
+        pausing.do(PURGE)
+
+
+def test_a_queue_of_a_used_name_has_no_past(pausing: Host) -> None:
+    """It may be purged though the one before it was purged lately."""
+    pausing.advance(1_000)
+    pausing.do(DELETE)
+    pausing.advance(60_000)
+    pausing.create()
+    pausing.advance(1)
+    pausing.do(PURGE)
+    pausing.do(DELETE)
+    pausing.advance(60_000)
+    pausing.create()
+    pausing.do(PURGE)
+
+
+@pytest.mark.parametrize("again", ["reopen", "crash"])
+def test_pauses_survive(kept_store: Store, again: str) -> None:
+    """A restart ends neither, and neither is longer for it."""
+    with kept_store.open(purge_pause_s=PURGE_PAUSE_S, queue_name_pause_s=QUEUE_NAME_PAUSE_S) as host:
+        host.create()
+        host.create("a/gone")
+        host.do(PURGE)
+        host.drop("a/gone")
+        host.advance(59_999)
+        getattr(host, again)()
+        with pytest.raises(errors.PurgeInProgress):
+            host.do(PURGE)
+        with pytest.raises(errors.QueueDeletedRecently):
+            host.create("a/gone")
+        host.advance(1)
+        host.do(PURGE)
+        host.create("a/gone")
+
+
+def test_pauses_are_as_long_as_they_are_set(kept_store: Store) -> None:
+    """Each by its own option, and also those that were begun under another one."""
+    with kept_store.open(purge_pause_s=5, queue_name_pause_s=7) as host:
+        host.create()
+        host.do(PURGE)
+        host.advance(5_000)
+        host.do(PURGE)
+        host.do(DELETE)
+        host.advance(6_999)
+        with pytest.raises(errors.QueueDeletedRecently):
+            host.create()
+        host.advance(1)
+        host.create()
+        host.do(DELETE)
+    with kept_store.open(purge_pause_s=PURGE_PAUSE_S) as host:
+        host.create()
+        host.do(DELETE)
+        host.create()

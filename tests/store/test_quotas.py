@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
-from tests.store.stores import Store
-from tests.store.test_waking import Watcher
+from tests.store.postgres_host import Store
+from tests.store.test_receipts import Watcher
 from veilmq.core import commands, limits
-from veilmq.core.commands import Received
+from veilmq.core.claims import Claim, OpenSource
+from veilmq.core.commands import Peek, Receive, Received
+from veilmq.core.errors import ReceivesThrottled
 from veilmq.core.messages import NewMessage
 
 QUOTA = 5
@@ -20,7 +22,7 @@ WHOLE = os.environ.get("PROVE") == "whole"
 
 
 @pytest.fixture
-def host(store: Store) -> Iterator[Host]:
+def limited(store: Store) -> Iterator[Host]:
     """Return an engine with small quotas and one queue."""
     with store.open(in_flight_max=QUOTA, fifo_in_flight_max=3) as opened:
         opened.create()
@@ -28,269 +30,193 @@ def host(store: Store) -> Iterator[Host]:
 
 
 def received(host: Host, count: int = 10, *, timeout_s: int | None = None) -> Received:
-    """Return the whole answer to a receive."""
     answer: Received = host.do(commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s))
     return answer
 
 
 def fill(host: Host, quota: int = QUOTA, *, timeout_s: int = 30) -> list[str]:
-    """Send more than the quota, take as much as it allows, and return the receipts."""
     host.send(*(f"m{number}" for number in range(2 * quota)))
     taken = host.receive(10, timeout_s=timeout_s)
     assert len(taken) == quota
     return [each.receipt for each in taken]
 
 
-def test_a_receive_takes_what_is_left(host: Host) -> None:
+def test_a_receive_takes_what_is_left(limited: Host) -> None:
     """Two places for a receive of ten; then none, which is said, and sends go on."""
-    host.send(*(f"m{number}" for number in range(9)))
-    assert len(host.receive(QUOTA - 2)) == QUOTA - 2
-    answer = received(host)
+    limited.send(*(f"m{number}" for number in range(9)))
+    assert len(limited.receive(QUOTA - 2)) == QUOTA - 2
+    answer = received(limited)
     assert (len(answer.messages), answer.over_limit) == (2, False)
-    answer = received(host)
+    answer = received(limited)
     assert (answer.messages, answer.over_limit) == ([], True)
-    host.send("one more")
-    assert host.counts() == (5, QUOTA, 0)
-    assert received(host, 1).over_limit
+    limited.send("one more")
+    assert limited.counts() == (5, QUOTA, 0)
+    assert received(limited, 1).over_limit
 
 
-def test_an_empty_queue_at_its_quota_says_so_too(host: Host) -> None:
-    """What is visible does not matter; below the quota an empty queue is just empty."""
-    assert not received(host).over_limit
-    host.send("a", "b", "c", "d", "e")
-    assert len(host.receive(10)) == QUOTA
-    assert received(host).over_limit
-
-
-def test_delayed_messages_take_no_place(host: Host) -> None:
-    """Nor do visible ones, nor those of another queue."""
-    host.create("a/other")
-    host.send("x", "y", queue="a/other")
-    assert len(host.receive(10, queue="a/other")) == 2
-    host.send(*(f"d{number}" for number in range(8)), delay_s=60)
-    fill(host)
-    assert host.counts() == (QUOTA, QUOTA, 8)
-
-
-def test_what_retention_ends_takes_no_place_behind_many_others(host: Host) -> None:
+def test_what_retention_ends_takes_no_place_behind_many_others(limited: Host) -> None:
     """More than a command deletes: a receive that gives nothing for that is to be made again at once."""
     for _ in range(5):
-        host.send(*("old" for _ in range(500)), priority=16)
-    fill(host, timeout_s=900)
-    host.advance(60_000)
-    host.send("young")
-    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
-    while not (given := host.receive(10)):
-        assert host.due_ms() == host.clock.now_ms()
+        limited.send(*("old" for _ in range(500)), priority=16)
+    fill(limited, timeout_s=900)
+    limited.advance(60_000)
+    limited.send("young")
+    limited.set_queue(retention_s=60)
+    while not (given := limited.receive(10)):
+        assert limited.due_ms() == limited.clock.now_ms()
     assert [each.body for each in given] == ["young"]
 
 
 @pytest.mark.parametrize("way", ["delete", "release", "purge", "expiry"])
-def test_a_place_is_freed(host: Host, way: str) -> None:
+def test_a_place_is_freed(limited: Host, way: str) -> None:
     """By each way out of flight, exactly one for one message, and the purge all of them."""
-    receipts = fill(host)
+    receipts = fill(limited)
     match way:
         case "delete":
-            host.delete(receipts[0])
+            limited.delete(receipts[0])
         case "release":
-            host.change(receipts[0], 0)
+            limited.change(receipts[0], 0)
         case "expiry":
-            host.change(receipts[0], 1)
-            host.advance(999)
-            assert received(host).over_limit
-            host.advance(1)
+            limited.change(receipts[0], 1)
+            limited.advance(999)
+            assert received(limited).over_limit
+            limited.advance(1)
         case "purge":
-            host.do(commands.PurgeQueue(queue=QUEUE))
-            host.send(*"abcdefgh")
-    answer = received(host)
+            limited.purge()
+            limited.send(*"abcdefgh")
+    answer = received(limited)
     assert (len(answer.messages), answer.over_limit) == (QUOTA if way == "purge" else 1, False)
-    assert received(host).over_limit
+    assert received(limited).over_limit
 
 
-def test_a_place_is_freed_by_retention(host: Host) -> None:
+def test_a_place_is_freed_by_retention(limited: Host) -> None:
     """A message in flight whose retention ends is deleted."""
-    host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
-    fill(host, timeout_s=3_600)
-    host.advance(1_000)
-    host.send("young")
-    watcher = Watcher(host)
-    assert received(host).over_limit
-    host.advance(61_000)
+    limited.set_queue(retention_s=60)
+    fill(limited, timeout_s=3_600)
+    limited.advance(1_000)
+    limited.send("young")
+    watcher = Watcher(limited)
+    assert received(limited).over_limit
+    limited.advance(61_000)
     assert watcher.woken_ms, "nobody heard of the places"
-    assert received(host).over_limit is False
-
-
-def test_leases_that_end_are_not_counted_for_ever(host: Host) -> None:
-    """However many have ended, nobody having looked meanwhile."""
-    host.send(*(f"m{number}" for number in range(4 * QUOTA)))
-    for _ in range(12):
-        assert len(host.receive(10, timeout_s=1)) == QUOTA
-        assert received(host).over_limit
-        host.advance(1_000)
-
-
-def test_a_receive_that_hides_nothing_takes_places_for_its_own_time(host: Host) -> None:
-    """With a timeout of 0 s the messages are visible again, and in flight no more."""
-    host.send(*(f"m{number}" for number in range(8)))
-    for _ in range(4):
-        assert len(host.receive(10, timeout_s=0)) == QUOTA
-    assert host.counts() == (8, 0, 0)
-
-
-def test_the_next_place_is_told(host: Host) -> None:
-    """The end of the first lease in flight: not of one that ended, not of a delay, not the present."""
-    host.send("ended")
-    host.receive(1, timeout_s=1)
-    host.advance(1_000)
-    host.send("soon", delay_s=2)
-    host.send(*(f"m{number}" for number in range(QUOTA)))
-    for timeout_s in (50, 40, 30, 60, 70):
-        host.receive(1, timeout_s=timeout_s)
-    answer = received(host)
-    assert (answer.over_limit, answer.next_due_ms) == (True, host.clock.now_ms() + 30_000)
+    assert received(limited).over_limit is False
 
 
 @pytest.mark.differs_on_postgres("says at once when the next place is free, however many messages are delayed")
-def test_the_next_place_behind_many_delays_is_looked_for_step_by_step(host: Host) -> None:
+def test_the_next_place_behind_many_delays_is_looked_for_step_by_step(limited: Host) -> None:
     """A look steps over a thousand delayed messages; what it says is never too late and never the present."""
-    fill(host, timeout_s=100)
+    fill(limited, timeout_s=100)
     for delay_s in range(1, 31):
-        host.send(*(f"d{number}" for number in range(100)), delay_s=delay_s)
-    due_ms, looks, end_ms = host.clock.now_ms(), 0, host.clock.now_ms() + 100_000
+        limited.send(*(f"d{number}" for number in range(100)), delay_s=delay_s)
+    due_ms, looks, end_ms = limited.clock.now_ms(), 0, limited.clock.now_ms() + 100_000
     while due_ms != end_ms:
-        answer = received(host)
+        answer = received(limited)
         assert answer.over_limit
         assert answer.next_due_ms is not None
         assert due_ms < answer.next_due_ms <= end_ms
         due_ms, looks = answer.next_due_ms, looks + 1
-        host.clock.set(min(due_ms, end_ms - 1))
+        limited.clock.set(min(due_ms, end_ms - 1))
     assert looks == 4
 
 
-def test_a_queue_has_its_own_quota(host: Host) -> None:
+def test_a_queue_has_its_own_quota(limited: Host) -> None:
     """It overrides the engine's, either way, and a change counts at once; what is in flight stays so."""
-    host.do(commands.SetQueue(queue=QUEUE, settings={"in_flight_max": 7}))
-    fill(host, 7)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"in_flight_max": 2}))
-    assert received(host).over_limit
-    assert host.counts() == (7, 7, 0)
-    watcher = Watcher(host)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"in_flight_max": 9}))
-    assert watcher.woken_ms == [host.clock.now_ms()]
-    assert len(host.receive(10)) == 2
-    host.do(commands.SetQueue(queue=QUEUE, settings={"in_flight_max": None}))
-    assert received(host).over_limit
+    limited.set_queue(in_flight_max=7)
+    fill(limited, 7)
+    limited.set_queue(in_flight_max=2)
+    assert received(limited).over_limit
+    assert limited.counts() == (7, 7, 0)
+    watcher = Watcher(limited)
+    limited.set_queue(in_flight_max=9)
+    assert watcher.woken_ms == [limited.clock.now_ms()]
+    assert len(limited.receive(10)) == 2
+    limited.set_queue(in_flight_max=None)
+    assert received(limited).over_limit
 
 
-def test_a_watch_hears_of_places_only_where_they_were_wanted(host: Host) -> None:
+def test_a_watch_hears_of_places_only_where_they_were_wanted(limited: Host) -> None:
     """A delete below the quota wakes nobody; at the quota, after somebody was refused, it wakes once."""
-    receipts = fill(host)
-    watcher = Watcher(host)
-    host.delete(receipts[0])
+    receipts = fill(limited)
+    watcher = Watcher(limited)
+    limited.delete(receipts[0])
     assert watcher.woken_ms == []
-    assert len(host.receive(10)) == 1
-    assert received(host).over_limit
-    host.delete(receipts[1], receipts[2], "nonsense")
-    assert watcher.woken_ms == [host.clock.now_ms()]
+    assert len(limited.receive(10)) == 1
+    assert received(limited).over_limit
+    limited.delete(receipts[1], receipts[2], "nonsense")
+    assert watcher.woken_ms == [limited.clock.now_ms()]
 
 
 @pytest.mark.differs_on_postgres("there are no batches: who is woken takes part in the next statement like all others")
-def test_who_is_woken_by_a_place_takes_it(host: Host) -> None:
+def test_who_is_woken_by_a_place_takes_it(limited: Host) -> None:
     """In the same batch as the delete, before a receive that came later."""
-    receipts = fill(host)
-    assert received(host).over_limit
-    watcher = Watcher(host, receives=True)
+    receipts = fill(limited)
+    assert received(limited).over_limit
+    watcher = Watcher(limited, receives=True)
     later = commands.Receive(queue=QUEUE)
-    _, answer = host.do_together(commands.Delete(queue=QUEUE, receipts=(receipts[0],)), later)
+    _, answer = limited.do_together(commands.Delete(queue=QUEUE, receipts=(receipts[0],)), later)
     assert [len(each.messages) for each in watcher.answers] == [1]
     assert answer.over_limit
 
 
-def test_the_quota_counts_all_priorities(host: Host) -> None:
-    """One queue has one quota, whatever its lanes."""
-    for priority in (1, 8, 16):
-        host.send("a", "b", priority=priority)
-    assert len(host.receive(10)) == QUOTA
-    assert received(host).over_limit
-
-
-@pytest.mark.parametrize("again", ["reopen", "crash"])
-def test_the_quota_survives(tmp_path: Path, again: str) -> None:
-    """What was in flight before is in flight after, until its own deadline."""
-    with hosting(tmp_path / "store", options=replace(RESTLESS, in_flight_max=QUOTA)) as host:
-        host.create()
-        fill(host, timeout_s=10)
-        host.advance(4_000)
-        getattr(host, again)()
-        watcher = Watcher(host)
-        answer = received(host)
-        assert (answer.over_limit, answer.next_due_ms) == (True, host.clock.now_ms() + 6_000)
-        host.advance(6_000)
-        assert watcher.woken_ms == []  # time wakes nobody: who waits was told when
-        assert len(host.receive(10)) == QUOTA
-
-
-def test_a_fifo_queue_at_its_quota_is_silent(host: Host) -> None:
+def test_a_fifo_queue_at_its_quota_is_silent(limited: Host) -> None:
     """An empty answer that is no error; a delete frees a place."""
     queue = "a/orders"
-    host.do(commands.CreateQueue(queue=queue, settings={"fifo": True}))
-    news = [grouped(f"m{number}", f"g{number}") for number in range(6)]
-    host.do(commands.Send(queue=queue, messages=tuple(news)))
-    taken = host.receive(10, queue=queue)
+    limited.do(commands.CreateQueue(queue=queue, settings={"fifo": True}))
+    limited.put(*[grouped(f"m{number}", f"g{number}") for number in range(6)], queue=queue)
+    taken = limited.receive(10, queue=queue)
     assert len(taken) == 3
-    answer = host.do(commands.Receive(queue=queue, count=10))
-    assert (answer.messages, answer.over_limit, answer.next_due_ms) == ([], False, host.clock.now_ms() + 30_000)
-    host.delete(taken[0].receipt, queue=queue)
-    assert len(host.receive(10, queue=queue)) == 1
-    assert host.counts(queue) == (2, 3, 0)
-    host.advance(30_000)
-    assert len(host.receive(10, queue=queue)) == 3
+    answer = limited.do(commands.Receive(queue=queue, count=10))
+    assert (answer.messages, answer.over_limit, answer.next_due_ms) == ([], False, limited.clock.now_ms() + 30_000)
+    limited.delete(taken[0].receipt, queue=queue)
+    assert len(limited.receive(10, queue=queue)) == 1
+    assert limited.counts(queue) == (2, 3, 0)
+    limited.advance(30_000)
+    assert len(limited.receive(10, queue=queue)) == 3
 
 
 @pytest.mark.parametrize("way", ["delete", "release", "retention"])
-def test_whoever_waits_for_a_place_of_a_fifo_queue_is_told(host: Host, way: str) -> None:
+def test_whoever_waits_for_a_place_of_a_fifo_queue_is_told(limited: Host, way: str) -> None:
     """When a message in flight is deleted, released, or ends: all of these free a place."""
     queue = "a/orders"
-    host.do(commands.CreateQueue(queue=queue, settings={"fifo": True, "retention_s": 60}))
-    host.do(commands.Send(queue=queue, messages=tuple(grouped(f"m{number}", f"g{number}") for number in range(3))))
-    taken = host.receive(10, queue=queue, timeout_s=3_600)
-    host.advance(30_000)
-    host.do(commands.Send(queue=queue, messages=(grouped("young", "young"),)))
-    assert host.receive(10, queue=queue) == []
+    limited.do(commands.CreateQueue(queue=queue, settings={"fifo": True, "retention_s": 60}))
+    limited.put(*(grouped(f"m{number}", f"g{number}") for number in range(3)), queue=queue)
+    taken = limited.receive(10, queue=queue, timeout_s=3_600)
+    limited.advance(30_000)
+    limited.put(grouped("young", "young"), queue=queue)
+    assert limited.receive(10, queue=queue) == []
     wakes: list[int] = []
-    host.engine.watch(queue, wakes.append)
+    limited.engine.watch(queue, wakes.append)
     match way:
         case "delete":
-            host.delete(taken[0].receipt, queue=queue)
+            limited.delete(taken[0].receipt, queue=queue)
         case "release":
-            host.change(taken[0].receipt, 0, queue=queue)
+            limited.change(taken[0].receipt, 0, queue=queue)
         case "retention":
-            host.advance(31_000)
-    assert any(wake <= host.clock.now_ms() for wake in wakes)
-    assert len(host.receive(1, queue=queue)) == 1
+            limited.advance(31_000)
+    assert any(wake <= limited.clock.now_ms() for wake in wakes)
+    assert len(limited.receive(1, queue=queue)) == 1
 
 
-def test_a_place_freed_by_the_end_of_a_dead_letter_is_told(host: Host) -> None:
+def test_a_place_freed_by_the_end_of_a_dead_letter_is_told(limited: Host) -> None:
     """Dead letters end by when they were first sent: no floor passes over them."""
     dead = "000000000000/dead"
-    host.create(dead, retention_s=60, in_flight_max=1)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": dead, "receives_max": 1}))
-    host.send("old")
-    host.advance(30_000)
-    host.send("young")
-    host.receive(10, timeout_s=0)
-    assert host.receive(10) == []
-    assert host.receive_one(queue=dead, timeout_s=3_600).body == "old"
-    assert host.receive(queue=dead) == []
+    limited.create(dead, retention_s=60, in_flight_max=1)
+    limited.set_queue(dead_letter_queue=dead, receives_max=1)
+    limited.send("old")
+    limited.advance(30_000)
+    limited.send("young")
+    limited.receive(10, timeout_s=0)
+    assert limited.receive(10) == []
+    assert limited.receive_one(queue=dead, timeout_s=3_600).body == "old"
+    assert limited.receive(queue=dead) == []
     wakes: list[int] = []
-    host.engine.watch(dead, wakes.append)
-    host.advance(31_000)
-    assert any(wake <= host.clock.now_ms() for wake in wakes)
-    assert host.receive_one(queue=dead).body == "young"
+    limited.engine.watch(dead, wakes.append)
+    limited.advance(31_000)
+    assert any(wake <= limited.clock.now_ms() for wake in wakes)
+    assert limited.receive_one(queue=dead).body == "young"
 
 
 def grouped(body: str, group: str) -> NewMessage:
-    """Return a message of a group with a deduplication id of its own."""
     return NewMessage(body=body, size_bytes=len(body), group=group, dedup_id=body)
 
 
@@ -322,7 +248,7 @@ def test_the_quota_at_full_size(tmp_path: Path, *, fifo: bool, quota_whole: int,
                 grouped(f"m{number}", f"g{number}") if fifo else message(f"m{number}")
                 for number in range(first, first + 100)
             )
-            host.do(commands.Send(queue=QUEUE, messages=new))
+            host.put(*new)
         (soon,) = host.receive(1, timeout_s=60)
         for _ in range(quota // 1_000 - 1):
             assert len(host.receive(1_000, timeout_s=3_600)) == 1_000
@@ -338,3 +264,122 @@ def test_the_quota_at_full_size(tmp_path: Path, *, fifo: bool, quota_whole: int,
         host.advance(60_000)
         assert len(received(host, timeout_s=3_600).messages) == 1
         assert received(host).over_limit is not fifo
+
+
+# A queue that bounds its receives: so many in any second, counted as they are asked, and no others.
+
+
+def ask(host: Host, times: int) -> int:
+    answers = host.do_together(*(Receive(queue=QUEUE) for _ in range(times)))
+    refusals = [answer for answer in answers if isinstance(answer, ReceivesThrottled)]
+    assert all(refusal.per_s_max == 3 for refusal in refusals)
+    return len(refusals)
+
+
+@pytest.fixture
+def throttled(host: Host) -> Host:
+    """Return a queue that allows three receives a second."""
+    host.create(receives_per_s_max=3)
+    return host
+
+
+def test_so_many_receives_in_any_second(throttled: Host) -> None:
+    """Whether they give anything or not; the next one may be asked a second after the first one, to the millisecond."""
+    throttled.send("a")
+    assert ask(throttled, 1) == 0
+    throttled.advance(600)
+    assert ask(throttled, 3) == 1
+    throttled.advance(399)
+    assert ask(throttled, 1) == 1
+    throttled.advance(1)
+    assert ask(throttled, 2) == 1
+    throttled.advance(600)
+    assert ask(throttled, 3) == 1
+    throttled.advance(10_000)
+    assert ask(throttled, 10) == 7
+
+
+def test_what_is_refused_does_not_count_and_takes_nothing(throttled: Host) -> None:
+    """Who asks all the time gets three a second, and the messages are there for who comes later."""
+    throttled.send(*"abcd")
+    assert ask(throttled, 100) == 97
+    assert throttled.counts() == (1, 3, 0)
+    throttled.advance(1_000)
+    assert ask(throttled, 100) == 97
+    assert throttled.counts() == (0, 4, 0)
+
+
+def test_a_receive_that_waited_was_counted_when_it_was_asked(throttled: Host) -> None:
+    """However often the server asks again for it, and in whichever second."""
+    assert ask(throttled, 3) == 0
+    for _ in range(10):
+        throttled.do(Receive(queue=QUEUE, requested_at_ms=throttled.clock.now_ms()))
+    throttled.advance(1_000)
+    assert ask(throttled, 4) == 1
+
+
+def test_nothing_else_is_throttled(throttled: Host) -> None:
+    """Sends, deletes, changes, peeks and claims; nor other queues."""
+    throttled.send("a", "b")
+    (a,) = throttled.receive(1)
+    ask(throttled, 2)
+    throttled.change(a.receipt, 5)
+    throttled.delete(a.receipt)
+    throttled.send("c")
+    assert len(throttled.do(Peek(queue=QUEUE, count=10)).messages) == 1
+    source = throttled.do(OpenSource(queue=QUEUE, source="s"))
+    throttled.do(Claim(queue=QUEUE, source="s", epoch=source.epoch, number=1, messages_max=1))
+    throttled.create("000000000000/other")
+    throttled.receive(queue="000000000000/other")
+
+
+def test_the_limit_may_be_changed_and_taken_away(throttled: Host) -> None:
+    """From the next receive on; another setting leaves the count as it is."""
+    ask(throttled, 3)
+    throttled.set_queue(delay_s=1)
+    assert ask(throttled, 1) == 1
+    throttled.set_queue(receives_per_s_max=5)
+    throttled.receive()
+    throttled.set_queue(receives_per_s_max=0)
+    for _ in range(20):
+        throttled.receive()
+
+
+@pytest.mark.differs_on_postgres("counts for all nodes together, so that the count outlives each of them")
+def test_the_limit_is_kept(kept: Host) -> None:
+    """It is a setting; only the count is forgotten."""
+    kept.create(receives_per_s_max=3)
+    ask(kept, 3)
+    kept.reopen()
+    assert ask(kept, 5) == 2
+
+
+def test_an_attempt_counts_once_each_time_it_is_asked(host: Host) -> None:
+    """Also when it is repeated, and when it is refused it is void of effect."""
+    host.create(fifo=True, receives_per_s_max=3)
+    host.put(message("a", group="g", dedup_id="a"))
+    attempt = Receive(queue=QUEUE, attempt_id="t", timeout_s=30)
+    first = host.do(attempt).messages
+    host.advance(500)
+    again = host.do(attempt).messages
+    assert [each.receipt for each in first] == [each.receipt for each in again]
+    host.do(attempt)
+    due_ms = host.clock.now_ms() + 30_000
+    host.advance(499)
+    with pytest.raises(ReceivesThrottled):
+        host.do(attempt)
+    host.advance(1)
+    assert host.due_ms() == due_ms
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_receive_that_finds_no_room_in_a_batch_is_counted_once(host: Host, *, fifo: bool) -> None:
+    """Its messages are so large that a later batch serves it."""
+    host.create(receives_per_s_max=3, fifo=fifo)
+    for number in range(60):
+        name = str(number) if fifo else None
+        host.put(message("x" * 1_000_000, group=name, dedup_id=name))
+    answers = host.do_together(*(Receive(queue=QUEUE, count=10) for _ in range(3)))
+    assert not any(isinstance(answer, ReceivesThrottled) for answer in answers)
+    assert all(answer.messages for answer in answers)
+    assert ask(host, 1) == 1

@@ -1,13 +1,14 @@
 """The receipt table of docs/lifecycle.md at the engine: every cell, with `only_live` and without, and renewal."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from tests.store.host import QUEUE, Host
+from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
 from veilmq.core.commands import LeaseChange, VisibilityChange
-from veilmq.core.errors import LeaseTooLong, QueueNotFound, ReceiptInvalid, ReceiptState
+from veilmq.core.errors import LeaseTooLong, QueueNotFound, ReceiptInvalid, ReceiptState, ShuttingDown
 
 OTHER = "000000000000/other"
 ACTS, NOTHING = True, False
@@ -40,21 +41,18 @@ def superseded_and_visible(host: Host) -> str:
 
 
 def deleted(host: Host) -> str:
-    """The message was deleted."""
     receipt = live(host)
     host.delete(receipt)
     return receipt
 
 
 def purged(host: Host) -> str:
-    """The message was purged."""
     receipt = live(host)
-    host.do(commands.PurgeQueue(queue=QUEUE))
+    host.purge()
     return receipt
 
 
 def past_retention(host: Host) -> str:
-    """The message is past its retention."""
     receipt = live(host)
     host.advance(345_600_000)
     return receipt
@@ -121,20 +119,6 @@ def test_invalid(one: Host, damage: str, *, only_live: bool) -> None:
     assert one.counts() == (0, 1, 0)
 
 
-def test_a_receipt_of_another_queue_is_invalid(one: Host) -> None:
-    """Also of one that has the same name again."""
-    receipt = live(one)
-    assert isinstance(one.delete(receipt, queue=OTHER)[0], ReceiptInvalid)
-    assert isinstance(one.change(receipt, 0, queue=OTHER), ReceiptInvalid)
-    one.do(commands.DeleteQueue(queue=QUEUE))
-    with pytest.raises(QueueNotFound):
-        one.delete(receipt)
-    one.create()
-    one.send("b")
-    assert isinstance(one.delete(receipt)[0], ReceiptInvalid)
-    assert one.counts() == (1, 0, 0)
-
-
 @pytest.mark.parametrize("make", [live, expired])
 def test_renewal_supersedes_the_old_receipt(one: Host, make: Make) -> None:
     """`renew_receipt` gives a new receipt, which acts, and puts the old one out of force; it is no receive."""
@@ -146,24 +130,6 @@ def test_renewal_supersedes_the_old_receipt(one: Host, make: Make) -> None:
     assert one.delete(answer.receipt) == [ReceiptState.SUPERSEDED]
     assert one.delete(again.receipt, only_live=True) == [ReceiptState.EXPIRED]
     assert one.receive_one().receive_count == 2
-
-
-def test_without_renewal_the_receipt_stays(one: Host) -> None:
-    """As SQS has it: the handle of the receive works after any number of changes."""
-    receipt = live(one)
-    for timeout_s in (10, 1, 43_200, 0, 5):
-        assert one.change(receipt, timeout_s).receipt is None
-    assert one.delete(receipt) == [ReceiptState.LIVE]
-
-
-def test_twelve_hours_since_the_receive(one: Host) -> None:
-    """A change beyond them is refused and the old deadline stays; each receive counts anew."""
-    got = one.receive_one()
-    one.advance(1)
-    assert isinstance(one.change(got.receipt, 43_200), LeaseTooLong)
-    assert one.due_ms() == got.visible_at_ms
-    one.change(got.receipt, 0)
-    assert one.change(one.receive_one().receipt, 43_200).visible_at_ms == one.clock.now_ms() + 43_200_000
 
 
 def test_the_entries_of_a_command_succeed_and_fail_alone(one: Host) -> None:
@@ -189,3 +155,156 @@ def test_the_changes_of_a_command_succeed_and_fail_alone(one: Host) -> None:
     assert isinstance(answers[2], LeaseTooLong)
     assert [answer.state for answer in (answers[1], answers[3])] == [ReceiptState.LIVE] * 2
     assert one.due_ms() == one.clock.now_ms() + 9_000
+
+
+# Watches, withdrawals and the end: what the port promises to whoever waits.
+
+
+class Watcher:
+    """Notes when it is woken; with `receives`, each waking submits a receive."""
+
+    def __init__(self, host: Host, *, receives: bool = False) -> None:
+        self.woken_ms: list[int] = []
+        self.answers: list[Any] = []
+        self._host = host
+        self._receives = receives
+        host.engine.watch(QUEUE, self._wake)
+
+    def _wake(self, due_ms: int) -> None:
+        self.woken_ms.append(due_ms)
+        if self._receives:
+            self._host.engine.submit(commands.Receive(queue=QUEUE), self.answers.append)
+
+
+def test_a_send_wakes(host: Host) -> None:
+    """At once, or with the instant at which the delay ends."""
+    host.create()
+    watcher = Watcher(host)
+    host.send("a")
+    host.send("b", delay_s=5)
+    host.send("c", "d", delay_s=7)
+    now_ms = host.clock.now_ms()
+    assert watcher.woken_ms == [now_ms, now_ms + 5_000, now_ms + 7_000]
+
+
+def test_a_refused_send_wakes_nobody(host: Host) -> None:
+    """There is nothing to come for."""
+    host.create(message_bytes_max=1_024)
+    watcher = Watcher(host)
+    host.put(message("x" * 2_000))
+    assert watcher.woken_ms == []
+
+
+def test_a_change_wakes_with_the_new_deadline(host: Host) -> None:
+    """A release at once, any other with its instant; a receipt that does not act wakes nobody."""
+    host.create()
+    host.send("a")
+    old = host.receive_one(timeout_s=0)
+    new = host.receive_one()
+    watcher = Watcher(host)
+    host.change(old.receipt, 0)
+    assert watcher.woken_ms == []
+    host.change(new.receipt, 3)
+    host.change(new.receipt, 0)
+    now_ms = host.clock.now_ms()
+    assert watcher.woken_ms == [now_ms + 3_000, now_ms]
+
+
+def test_the_deletion_of_the_queue_wakes(host: Host) -> None:
+    """The receive that follows says that it is gone."""
+    host.create()
+    watcher = Watcher(host, receives=True)
+    host.drop()
+    assert len(watcher.woken_ms) == 1
+    assert isinstance(watcher.answers[0], QueueNotFound)
+
+
+@pytest.mark.differs_on_postgres("there are no batches: who is woken takes part in the next statement like all others")
+def test_what_a_watch_submits_is_applied_next_in_the_same_batch(host: Host) -> None:
+    """It comes before a receive that was submitted earlier: first come, first served."""
+    host.create()
+    watcher = Watcher(host, receives=True)
+    _, late = host.do_together(commands.Send(queue=QUEUE, messages=(message("a"),)), commands.Receive(queue=QUEUE))
+    assert [each.body for each in watcher.answers[0].messages] == ["a"]
+    assert late.messages == []
+
+
+def test_a_watch_survives_what_does_not_concern_it_and_ends_when_told(host: Host) -> None:
+    """Other queues do not wake it; `unwatch` ends it."""
+    host.create()
+    host.create("a/other")
+    watcher = Watcher(host)
+    host.send("a", queue="a/other")
+    assert watcher.woken_ms == []
+    host.engine.unwatch(QUEUE)
+    host.send("a")
+    assert watcher.woken_ms == []
+
+
+def test_an_empty_receive_tells_when_to_look_again(host: Host) -> None:
+    """Nothing coming, a delay, an earlier lease, a message that is there; and how long the queue waits."""
+    host.create(receive_wait_s=7)
+    now_ms = host.clock.now_ms()
+    answer = host.do(commands.Receive(queue=QUEUE))
+    assert (answer.messages, answer.next_due_ms, answer.receive_wait_s) == ([], None, 7)
+    host.send("a", delay_s=20)
+    assert host.due_ms() == now_ms + 20_000
+    host.send("b")
+    assert host.due_ms() == now_ms
+    held = host.receive_one(timeout_s=10)
+    assert host.due_ms() == now_ms + 10_000
+    host.delete(held.receipt)
+    assert host.due_ms() == now_ms + 20_000
+
+
+def test_a_withdrawn_receive_takes_nothing(host: Host) -> None:
+    """Its client has gone before its turn came."""
+    host.create()
+    host.send("a")
+    answers: list[Any] = []
+
+    def submit_and_withdraw() -> None:
+        host.engine.submit(commands.Receive(queue=QUEUE), answers.append)
+        host.engine.withdraw(answers.append)
+
+    host.in_loop(submit_and_withdraw)
+    assert answers == []
+    assert host.counts() == (1, 0, 0)
+
+
+def test_withdrawing_what_was_answered_is_harmless(host: Host) -> None:
+    """Nobody need know which came first."""
+    host.create()
+    answers: list[Any] = []
+    host.in_loop(lambda: host.engine.submit(commands.Receive(queue=QUEUE), answers.append))
+    host.engine.withdraw(answers.append)
+    assert len(answers) == 1
+
+
+def test_closing_answers_what_was_submitted_and_refuses_the_rest(kept: Host) -> None:
+    """The first is durable, the second did nothing."""
+    kept.create()
+    answers = kept.close_with(
+        commands.Send(queue=QUEUE, messages=(message("before"),)),
+        commands.Send(queue=QUEUE, messages=(message("after"),)),
+    )
+    assert not isinstance(answers[0], Exception)
+    assert isinstance(answers[1], ShuttingDown)
+    assert kept.receive_one().body == "before"
+
+
+@pytest.mark.differs_on_postgres("a watch hears of what is durable already, so that its failure cannot undo it")
+def test_a_watch_that_fails_breaks_nothing_else(host: Host) -> None:
+    """A waker that raises is a defect of its owner: the send may fail, the engine goes on and keeps its word."""
+    host.create()
+
+    def fail(due_ms: int) -> None:
+        raise RuntimeError(due_ms)
+
+    host.engine.watch(QUEUE, fail)
+    with pytest.raises(Exception, match="failed on this request"):
+        host.send("a")
+    host.engine.unwatch(QUEUE)
+    assert host.counts() == (0, 0, 0)
+    host.send("b")
+    assert host.receive_one().body == "b"

@@ -6,21 +6,10 @@ import msgspec
 import pytest
 
 from tests.store.host import QUEUE, Host, message
-from tests.store.stores import on_sqlite
-from veilmq.core import commands
+from tests.store.postgres_host import on_sqlite
+from veilmq.core import commands, errors
 from veilmq.core.commands import LeaseChange, SendOptions, SentMessage, SetAccount, ShowAccount, VisibilityChange
-from veilmq.core.errors import (
-    BodyUnreadable,
-    DeduplicationIdMissing,
-    GroupMissing,
-    LeaseTooLong,
-    MessageTooLong,
-    QueueDeletedRecently,
-    QueueExists,
-    ReceiptState,
-    SettingsConflict,
-    VeilmqError,
-)
+from veilmq.core.errors import ReceiptState
 from veilmq.core.limits import QUEUE_NAME_PAUSE_S
 from veilmq.core.messages import NewMessage
 from veilmq.core.settings import AccountSettings
@@ -33,27 +22,25 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def send(host: Host, *messages: NewMessage, terms: SendOptions | None = RECEIPTS) -> list[SentMessage | VeilmqError]:
-    """Return what a send on terms answers."""
-    sent: list[SentMessage | VeilmqError] = host.do(commands.Send(queue=QUEUE, messages=messages, options=terms))
+def send(
+    host: Host, *messages: NewMessage, terms: SendOptions | None = RECEIPTS
+) -> list[SentMessage | errors.VeilmqError]:
+    sent: list[SentMessage | errors.VeilmqError] = host.put(*messages, terms=terms)
     return sent
 
 
 def only_sent(host: Host, new: NewMessage, terms: SendOptions = RECEIPTS) -> SentMessage:
-    """Return the one message that was sent."""
     (sent,) = send(host, new, terms=terms)
     assert isinstance(sent, SentMessage)
     return sent
 
 
-def smq_change(host: Host, receipt: str, timeout_s: int, *, any_epoch: bool = False) -> LeaseChange:
-    """Return what a change by the rules of SMQ answers."""
+def smq_change(host: Host, receipt: str, timeout_s: int) -> LeaseChange:
     (answer,) = host.do(
         commands.ChangeVisibility(
             queue=QUEUE,
             changes=(VisibilityChange(receipt=receipt, timeout_s=timeout_s),),
             only_live=True,
-            any_epoch=any_epoch,
             renew_receipt=True,
             lease_s_max=None,
         )
@@ -62,53 +49,20 @@ def smq_change(host: Host, receipt: str, timeout_s: int, *, any_epoch: bool = Fa
     return answer
 
 
-def smq_delete(host: Host, receipt: str, *, any_epoch: bool = False) -> ReceiptState:
-    """Return what a deletion by the rules of SMQ answers."""
-    (state,) = host.do(commands.Delete(queue=QUEUE, receipts=(receipt,), only_live=True, any_epoch=any_epoch))
-    assert isinstance(state, ReceiptState)
-    return state
-
-
 # Receipts of delayed messages.
 
 
-class Delayed:
-    """A queue of some kind with one delayed message, of which there is a receipt."""
-
-    def __init__(self, host: Host, kind: str) -> None:
-        """Send it with 30 s of delay."""
-        settings, terms = KINDS[kind]
-        host.create(**settings)
-        self.host = host
-        sent = only_sent(host, message("a", delay_s=30, **terms))
-        assert sent.receipt is not None
-        self.id, self.receipt = sent.id, sent.receipt
-
-
-@pytest.fixture(params=list(KINDS))
-def delayed(host: Host, request: pytest.FixtureRequest) -> Delayed:
-    """Return a delayed message on each kind of lane."""
-    return Delayed(host, request.param)
-
-
-def test_a_delayed_message_is_deleted_by_its_receipt(delayed: Delayed) -> None:
-    """Before it was ever visible; then it is gone for good."""
-    host = delayed.host
-    assert host.counts() == (0, 0, 1)
-    assert smq_delete(host, delayed.receipt) is ReceiptState.LIVE
-    assert host.counts() == (0, 0, 0)
-    assert smq_delete(host, delayed.receipt) is ReceiptState.GONE
-    host.advance(30_000)
-    assert host.receive(10) == []
-
-
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("timeout_s", [1, 5, 30, 43_200], ids=["shortest", "shorter", "same", "longer"])
-def test_a_delay_is_changed_by_its_receipt(delayed: Delayed, timeout_s: int) -> None:
+def test_a_delay_is_changed_by_its_receipt(host: Host, kind: str, timeout_s: int) -> None:
     """Counted from the change, shorter or longer; the message stays delayed, and is visible at that very instant."""
-    host = delayed.host
+    settings, terms = KINDS[kind]
+    host.create(**settings)
+    sent = only_sent(host, message("a", delay_s=30, **terms))
+    assert sent.receipt is not None
     host.advance(1_500)
     until_ms = host.clock.now_ms() + timeout_s * 1_000
-    changed = smq_change(host, delayed.receipt, timeout_s)
+    changed = smq_change(host, sent.receipt, timeout_s)
     assert (changed.state, changed.visible_at_ms) == (ReceiptState.LIVE, until_ms)
     assert changed.hidden_for_ms == timeout_s * 1_000
     assert host.counts() == (0, 0, 1)
@@ -118,75 +72,7 @@ def test_a_delay_is_changed_by_its_receipt(delayed: Delayed, timeout_s: int) -> 
     host.advance(1)
     assert host.counts() == (1, 0, 0)
     got = host.receive_one()
-    assert (got.id, got.receive_count, got.first_received_at_ms) == (delayed.id, 1, until_ms)
-
-
-def test_each_change_of_a_delay_issues_a_receipt_that_supersedes(delayed: Delayed) -> None:
-    """Only the latest one acts."""
-    host = delayed.host
-    first = smq_change(host, delayed.receipt, 10).receipt
-    assert first is not None
-    assert smq_change(host, delayed.receipt, 1).state is ReceiptState.SUPERSEDED
-    second = smq_change(host, first, 20).receipt
-    assert second is not None
-    assert smq_delete(host, first) is ReceiptState.SUPERSEDED
-    assert smq_delete(host, delayed.receipt) is ReceiptState.SUPERSEDED
-    assert host.counts() == (0, 0, 1)
-    assert smq_delete(host, second) is ReceiptState.LIVE
-    assert host.counts() == (0, 0, 0)
-
-
-def test_after_its_delay_the_receipt_of_a_delayed_message_is_expired(delayed: Delayed) -> None:
-    """To SMQ it is dead then; to SQS's rules it may still delete what nobody has received."""
-    host = delayed.host
-    host.advance(30_000)
-    assert smq_change(host, delayed.receipt, 1).state is ReceiptState.EXPIRED
-    assert smq_delete(host, delayed.receipt) is ReceiptState.EXPIRED
-    assert host.counts() == (1, 0, 0)
-
-
-@pytest.mark.parametrize("any_epoch", [False, True])
-def test_the_first_receive_supersedes_the_receipt_of_the_send(delayed: Delayed, *, any_epoch: bool) -> None:
-    """Whatever the delay was changed to before, and however lenient handles are."""
-    host = delayed.host
-    changed = smq_change(host, delayed.receipt, 10).receipt
-    assert changed is not None
-    host.advance(10_000)
-    got = host.receive_one()
-    for receipt in (delayed.receipt, changed):
-        assert smq_delete(host, receipt, any_epoch=any_epoch) is ReceiptState.SUPERSEDED
-        assert smq_change(host, receipt, 1, any_epoch=any_epoch).state is ReceiptState.SUPERSEDED
-    assert host.counts() == (0, 1, 0)
-    assert smq_delete(host, got.receipt) is ReceiptState.LIVE
-
-
-@pytest.mark.parametrize("kind", list(KINDS))
-@pytest.mark.parametrize("accident", ["crash", "reopen"])
-def test_receipts_of_delayed_messages_work_after_a_restart(kept: Host, kind: str, accident: str) -> None:
-    """Those of the send as those of a change, and in the same order of events."""
-    delayed = Delayed(kept, kind)
-    getattr(kept, accident)()
-    changed = smq_change(kept, delayed.receipt, 10).receipt
-    assert changed is not None
-    getattr(kept, accident)()
-    assert smq_delete(kept, delayed.receipt) is ReceiptState.SUPERSEDED
-    assert kept.counts() == (0, 0, 1)
-    again = smq_change(kept, changed, 5).receipt
-    assert again is not None
-    getattr(kept, accident)()
-    kept.advance(4_999)
-    assert kept.receive(10) == []
-    assert smq_delete(kept, again) is ReceiptState.LIVE
-
-
-def test_a_delayed_message_is_changed_and_released_by_the_rules_of_sqs(delayed: Delayed) -> None:
-    """The receipt is of no protocol: 0 makes the message visible, and twelve hours are counted from now."""
-    host = delayed.host
-    changed = host.change(delayed.receipt, 43_200)
-    assert changed.visible_at_ms == host.clock.now_ms() + 43_200_000
-    assert host.change(delayed.receipt, 0).visible_at_ms == host.clock.now_ms()
-    assert host.counts() == (1, 0, 0)
-    assert host.receive_one().receive_count == 1
+    assert (got.id, got.receive_count, got.first_received_at_ms) == (sent.id, 1, until_ms)
 
 
 def test_only_a_delayed_message_has_a_receipt(host: Host) -> None:
@@ -244,7 +130,7 @@ def test_messages_that_go_together_are_all_stored_or_none(host: Host, settings: 
     host.create(message_bytes_max=1_024, **settings)
     terms = SendOptions(all_or_nothing=True)
     good = [message(body, group="g", dedup_id=body) for body in "abc"]
-    with pytest.raises(MessageTooLong) as refused:
+    with pytest.raises(errors.MessageTooLong) as refused:
         send(host, *good, message("x" * 1_025, group="g", dedup_id="x"), terms=terms)
     assert refused.value.bytes_max == 1_024
     assert host.counts() == (0, 0, 0)
@@ -255,11 +141,11 @@ def test_messages_that_go_together_are_all_stored_or_none(host: Host, settings: 
 
 @pytest.mark.parametrize(
     ("bad", "error"),
-    [(message("x", dedup_id="x"), GroupMissing), (message("x", group="g"), DeduplicationIdMissing)],
+    [(message("x", dedup_id="x"), errors.GroupMissing), (message("x", group="g"), errors.DeduplicationIdMissing)],
     ids=["group", "deduplication-id"],
 )
 def test_fifo_messages_that_go_together_are_checked_together(
-    host: Host, bad: NewMessage, error: type[VeilmqError]
+    host: Host, bad: NewMessage, error: type[errors.VeilmqError]
 ) -> None:
     """Nothing is stored, and nothing remembered: the good one is no duplicate when it comes again."""
     host.create(fifo=True)
@@ -275,7 +161,7 @@ def test_messages_on_terms_are_taken_and_refused_alone(host: Host) -> None:
     """As long as nobody says that they go together."""
     host.create(message_bytes_max=1_024)
     answers = send(host, message("x" * 1_025), message("a", delay_s=3), message("b"))
-    assert [type(answer) for answer in answers] == [MessageTooLong, SentMessage, SentMessage]
+    assert [type(answer) for answer in answers] == [errors.MessageTooLong, SentMessage, SentMessage]
     assert host.counts() == (1, 0, 1)
 
 
@@ -297,7 +183,7 @@ def test_an_unrepeated_message_is_nobodys_duplicate(host: Host) -> None:
     """Without an id it is stored, and again; with one it may be a duplicate as ever."""
     host.create(fifo=True)
     terms = SendOptions(dedup_id_optional=True)
-    assert isinstance(send(host, message("a", group="g"))[0], DeduplicationIdMissing)
+    assert isinstance(send(host, message("a", group="g"))[0], errors.DeduplicationIdMissing)
     first, second = (only_sent(host, message("a", group="g"), terms) for _ in range(2))
     assert first.id != second.id
     assert first.sequence is not None
@@ -306,7 +192,7 @@ def test_an_unrepeated_message_is_nobodys_duplicate(host: Host) -> None:
     third, fourth = (only_sent(host, message("a", group="g", dedup_id="d"), terms) for _ in range(2))
     assert third.id == fourth.id
     assert [each.body for each in host.receive(10)] == ["a", "a", "a"]
-    assert isinstance(send(host, message("a"), terms=terms)[0], GroupMissing)
+    assert isinstance(send(host, message("a"), terms=terms)[0], errors.GroupMissing)
 
 
 def test_a_queue_that_knows_messages_by_their_content_goes_on_to_do_so(host: Host) -> None:
@@ -321,7 +207,7 @@ def test_a_queue_that_knows_messages_by_their_content_goes_on_to_do_so(host: Hos
 
 def _decode(new: NewMessage) -> NewMessage:
     if not new.body.startswith("coded "):
-        raise BodyUnreadable
+        raise errors.BodyUnreadable
     return msgspec.structs.replace(new, body=new.body.removeprefix("coded "))
 
 
@@ -335,7 +221,7 @@ def test_bodies_are_decoded_where_the_queue_is_set_to(host: Host, kind: str) -> 
     received = host.do(commands.Receive(queue=QUEUE, timeout_s=0))
     assert (received.messages[0].body, received.smq_base64) == ("coded a", False)
     host.delete(host.receive_one().receipt)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"smq_base64": True}))
+    host.set_queue(smq_base64=True)
     send(host, message("coded b", **{**more, **({"dedup_id": "e"} if "dedup_id" in more else {})}), terms=terms)
     received = host.do(commands.Receive(queue=QUEUE))
     assert (received.messages[0].body, received.smq_base64) == ("b", True)
@@ -346,11 +232,13 @@ def test_a_body_that_cannot_be_decoded_is_refused(host: Host) -> None:
     host.create(smq_base64=True, message_bytes_max=1_024)
     bad, good = message("a"), message("coded a")
     answers = send(host, bad, good, terms=SendOptions(decode=_decode))
-    assert [type(answer) for answer in answers] == [BodyUnreadable, SentMessage]
-    with pytest.raises(BodyUnreadable):
+    assert [type(answer) for answer in answers] == [errors.BodyUnreadable, SentMessage]
+    with pytest.raises(errors.BodyUnreadable):
         send(host, good, bad, terms=SendOptions(decode=_decode, all_or_nothing=True))
     assert host.counts() == (1, 0, 0)
-    assert isinstance(send(host, message("coded " + "x" * 1_020), terms=SendOptions(decode=_decode))[0], MessageTooLong)
+    assert isinstance(
+        send(host, message("coded " + "x" * 1_020), terms=SendOptions(decode=_decode))[0], errors.MessageTooLong
+    )
 
 
 def test_an_attempt_tells_the_setting_too(host: Host) -> None:
@@ -366,35 +254,10 @@ def test_an_attempt_tells_the_setting_too(host: Host) -> None:
 
 @pytest.fixture(params=list(KINDS))
 def leased(host: Host, request: pytest.FixtureRequest) -> tuple[Host, str]:
-    """Return the receipt of a message in flight, on each kind of lane."""
     settings, terms = KINDS[request.param]
     host.create(**settings)
     send(host, message("a", **terms))
     return host, host.receive_one().receipt
-
-
-def test_lenient_receipts_outlive_changes(leased: tuple[Host, str]) -> None:
-    """With `any_epoch` what only a change superseded is live, for a change and for a delete; without, it is not."""
-    host, receipt = leased
-    assert smq_change(host, receipt, 10).state is ReceiptState.LIVE
-    assert smq_delete(host, receipt) is ReceiptState.SUPERSEDED
-    assert smq_change(host, receipt, 10).state is ReceiptState.SUPERSEDED
-    lenient = smq_change(host, receipt, 20, any_epoch=True)
-    assert lenient.visible_at_ms == host.clock.now_ms() + 20_000
-    assert smq_delete(host, receipt, any_epoch=True) is ReceiptState.LIVE
-    assert host.counts() == (0, 0, 0)
-
-
-def test_lenient_receipts_do_not_outlive_their_lease_or_receive(leased: tuple[Host, str]) -> None:
-    """Expired is expired, and another receive supersedes them."""
-    host, receipt = leased
-    smq_change(host, receipt, 1)
-    host.advance(1_000)
-    assert smq_delete(host, receipt, any_epoch=True) is ReceiptState.EXPIRED
-    host.receive_one()
-    assert smq_delete(host, receipt, any_epoch=True) is ReceiptState.SUPERSEDED
-    assert smq_change(host, receipt, 5, any_epoch=True).state is ReceiptState.SUPERSEDED
-    assert host.counts() == (0, 1, 0)
 
 
 def test_leases_go_on_for_as_long_as_they_are_changed(leased: tuple[Host, str]) -> None:
@@ -406,7 +269,7 @@ def test_leases_go_on_for_as_long_as_they_are_changed(leased: tuple[Host, str]) 
         receipt = changed.receipt
         host.advance(43_199_999)
         assert host.receive(10) == []
-    assert isinstance(host.change(receipt, 1), LeaseTooLong)
+    assert isinstance(host.change(receipt, 1), errors.LeaseTooLong)
     host.advance(1)
     assert host.receive_one().receive_count == 2
 
@@ -420,7 +283,7 @@ def test_a_lease_is_bounded_by_what_the_command_says(leased: tuple[Host, str]) -
     )
     assert host.do(change)[0].state is ReceiptState.LIVE
     longer = msgspec.structs.replace(change, changes=(VisibilityChange(receipt=receipt, timeout_s=60),))
-    assert isinstance(host.do(longer)[0], LeaseTooLong)
+    assert isinstance(host.do(longer)[0], errors.LeaseTooLong)
     assert host.due_ms() == host.clock.now_ms() + 59_000
 
 
@@ -437,13 +300,13 @@ def test_a_new_queue_is_new_and_has_the_defaults(host: Host) -> None:
     again = host.do(msgspec.structs.replace(create, defaults={"message_bytes_max": 1_024}))
     assert (again.is_new, again.settings) == (False, view.settings)
     assert not host.do(commands.ShowQueue(queue=QUEUE)).is_new
-    with pytest.raises(QueueExists):
+    with pytest.raises(errors.QueueExists):
         host.do(msgspec.structs.replace(create, settings={"delay_s": 9}))
 
 
 def test_defaults_have_to_fit_as_settings_do(host: Host) -> None:
     """They are the new queue's."""
-    with pytest.raises(SettingsConflict):
+    with pytest.raises(errors.SettingsConflict):
         host.do(commands.CreateQueue(queue=QUEUE, defaults={"content_deduplication": True}))
 
 
@@ -451,8 +314,8 @@ def test_a_name_may_be_taken_at_once() -> None:
     """Of a queue that was deleted just now, by who says so."""
     with on_sqlite(None).open(queue_name_pause_s=QUEUE_NAME_PAUSE_S) as patient:
         patient.create()
-        patient.do(commands.DeleteQueue(queue=QUEUE))
-        with pytest.raises(QueueDeletedRecently):
+        patient.drop()
+        with pytest.raises(errors.QueueDeletedRecently):
             patient.create()
         assert patient.do(commands.CreateQueue(queue=QUEUE, at_once=True)).is_new
 
@@ -489,7 +352,7 @@ RULES = '{"version":1,"classes":[{"name":"all","visibility_timeout_s":43200}],"d
 @pytest.mark.parametrize("settings", [{"visibility_timeout_s": 43_200}, {"visibility_rules": RULES}], ids=list)
 def test_the_lease_of_a_receive_that_waited_is_as_long_as_it_says(host: Host, settings: dict[str, Any]) -> None:
     """Where nothing bounds it; otherwise it ends twelve hours after the receive was asked for."""
-    host.create(QUEUE, **settings)
+    host.create(**settings)
     send(host, message("a"), message("b"), message("c"))
     now_ms = host.clock.now_ms()
     for lease_s_max, end_ms in ((None, now_ms + 43_200_000), (43_200, now_ms + 43_180_000), (60, now_ms + 40_000)):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.store.host import QUEUE, Host, hosting, message
-from tests.store.stores import on_sqlite
+from tests.store.postgres_host import on_sqlite
 from tests.store.test_full_disk import fill
 from veilmq.core import commands
 from veilmq.core.errors import (
@@ -64,7 +64,6 @@ def topic(host: Host) -> Host:
 
 
 def made(host: Host) -> Host:
-    """Create a topic and two queues."""
     create(host)
     host.create(QUEUE)
     host.create(OTHER)
@@ -72,23 +71,19 @@ def made(host: Host) -> Host:
 
 
 def create(host: Host, name: str = TOPIC, **settings: SettingValue) -> TopicView:
-    """Create a topic."""
     view: TopicView = host.do(CreateTopic(topic=name, settings=settings))
     return view
 
 
 def to_queue(name: str, queue: str = QUEUE, **others: Any) -> Subscription:
-    """Return a subscription of a queue."""
     return Subscription(topic=TOPIC, name=name, endpoint=f"to {queue}", queue=queue, **others)
 
 
 def to_url(name: str = "pushed", **others: Any) -> Subscription:
-    """Return a subscription that is pushed."""
     return Subscription(topic=TOPIC, name=name, endpoint=URL, push_url=URL, **others)
 
 
 def subscribe(host: Host, *subscriptions: Subscription) -> None:
-    """Subscribe all of them."""
     for each in subscriptions:
         assert host.do(Subscribe(subscription=each)).is_new
 
@@ -105,13 +100,11 @@ def publishing(
 
 
 def publish(host: Host, body: str = "hello", **others: Any) -> PublishedMessage:
-    """Return what a publication answers."""
     answer: PublishedMessage = host.do(publishing(body, **others))
     return answer
 
 
 def names_of(host: Host, **wanted: Any) -> tuple[list[str], bool]:
-    """Return a page of subscriptions."""
     page = host.do(ListSubscriptions(topic=TOPIC, **wanted))
     return [each.subscription.name for each in page.subscriptions], page.more
 
@@ -272,7 +265,7 @@ def test_the_limit_of_the_topic_counts(topic: Host) -> None:
 
 
 def test_delays_groups_and_priorities_are_those_of_the_queue_and_the_message(topic: Host) -> None:
-    topic.do(commands.SetQueue(queue=OTHER, settings={"delay_s": 60}))
+    topic.set_queue(OTHER, delay_s=60)
     subscribe(topic, to_queue("now"), to_queue("late", OTHER))
     woken: list[int] = []
     topic.engine.watch(OTHER, woken.append)
@@ -310,7 +303,7 @@ def test_a_queue_that_is_gone_or_refuses_stops_nobody_else(topic: Host) -> None:
         to_queue("groupless", FIFO),
         to_queue("small", "000000000000/small"),
     )
-    topic.do(commands.DeleteQueue(queue=OTHER))
+    topic.drop(OTHER)
     published = publish(topic, "x" * 1_024)
     assert published.deliveries == 1
     assert [(name, type(why)) for name, why in published.undeliverable] == [

@@ -4,12 +4,24 @@ A claim is named by its source and its number; a step that says no epoch uses th
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import singledispatchmethod
 from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
 
+import pytest
+
+from tests.store.host import Host
 from tests.stories import story
-from tests.stories.story import Item, StoryError
+from tests.stories.story import Counts, Item, StoryError, Teller
+from veilmq.client import ClientError
+from veilmq.client.api import Claims
+from veilmq.core import claims
+from veilmq.core.claims import Acknowledged, Bound, SourceView
+from veilmq.core.errors import VeilmqError
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocols" / "claims.md"
 
@@ -192,10 +204,7 @@ def _look(words: Words, *, beats: bool) -> Look:
 
 
 FORMS: dict[str, tuple[str, Callable[[Words], object]]] = {
-    "open": (
-        rf"open (?P<source>\w+) on (?P<queue>\w+){_TERMS} -> (?P<outcome>.+)",
-        _open,
-    ),
+    "open": (rf"open (?P<source>\w+) on (?P<queue>\w+){_TERMS} -> (?P<outcome>.+)", _open),
     "claim": (
         rf"claim {_CLAIM}(?: up to (?P<count>\d+))?(?: shards of (?P<shard>\d+))?{_EPOCH} -> (?P<outcome>.+)",
         _claim,
@@ -221,3 +230,206 @@ FORMS: dict[str, tuple[str, Callable[[Words], object]]] = {
 """Verb → the form of its line, and what is made of it."""
 
 STORIES = story.stories(PAGE.read_text(encoding="utf-8"), FORMS)
+
+# Tells a story about claims: by `Claims`, the client's or one on the engine; the other steps are told as ever.
+
+
+DEFAULT_SHARD_MESSAGES = 1_000
+
+
+class Message(NamedTuple):
+    """A message of a claim."""
+
+    id: str
+    body: str
+    receives: int
+
+
+class EngineClaims:
+    """The claims of one queue through the engine's port, as the client has them."""
+
+    def __init__(self, host: Host, queue: str) -> None:
+        """`queue` is its full name."""
+        self._host = host
+        self._queue = queue
+
+    def open(self, source: str, **fields: Any) -> SourceView:
+        """Begin a new epoch."""
+        view: SourceView = self._host.do(claims.OpenSource(queue=self._queue, source=source, **fields))
+        return view
+
+    def claim(self, source: str, **fields: Any) -> Bound:
+        """Bind a claim, slice by slice."""
+        bound: Bound = self._host.do(claims.Claim(queue=self._queue, source=source, **fields))
+        return self.claim(source, **fields) if bound.more else bound
+
+    def read(self, source: str, *, number: int, shard: int, cursor: str = "") -> list[Message]:
+        """Return the messages of a shard, from `cursor` on."""
+        command = claims.ReadClaim(queue=self._queue, source=source, number=number, shard=shard, cursor=cursor)
+        page = self._host.do(command)
+        messages = [Message(str(UUID(bytes=each.id)), each.body, each.receive_count) for each in page.messages]
+        if not page.cursor:
+            return messages
+        return messages + self.read(source, number=number, shard=shard, cursor=page.cursor)
+
+    def heartbeat(self, source: str, *, epoch: int) -> SourceView:
+        view: SourceView = self._host.do(claims.Heartbeat(queue=self._queue, source=source, epoch=epoch))
+        return view
+
+    def acknowledge(self, source: str, *, epoch: int, number: int) -> Acknowledged:
+        answer: Acknowledged = self._host.do(
+            claims.AcknowledgeClaims(queue=self._queue, source=source, epoch=epoch, number=number)
+        )
+        return answer
+
+    def release(self, source: str, *, number: int) -> None:
+        self._host.do(claims.ReleaseClaim(queue=self._queue, source=source, number=number))
+
+    def evict(self, source: str, *, number: int, message: str) -> None:
+        command = claims.EvictMessage(queue=self._queue, source=source, number=number, message=UUID(message).bytes)
+        self._host.do(command)
+
+    def close_source(self, source: str) -> None:
+        self._host.do(claims.CloseSource(queue=self._queue, source=source))
+
+    def sources(self) -> list[SourceView]:
+        views: list[SourceView] = self._host.do(claims.ListSources(queue=self._queue))
+        return views
+
+
+class ClientClaims(Claims):
+    """The client, whose messages are told as those of the engine are."""
+
+    def read(self, source: str, *, number: int, shard: int = 0) -> Iterator[Any]:
+        for batch in super().read(source, number=number, shard=shard):
+            for row in batch.to_pylist():
+                yield Message(row["id"], row["body"], row["receive_count"])
+
+
+class ClaimTeller:
+    """Executes the steps of one story."""
+
+    def __init__(self, told: Teller, claims_of: Callable[[str], Any], restart: Callable[[], object]) -> None:
+        """`claims_of` returns the claims of a queue by its name in the story."""
+        self._told = told
+        self._claims_of = claims_of
+        self._restart = restart
+        self._queues: dict[str, str] = {}
+        self._epochs: dict[str, int] = {}
+
+    def counts(self, queue: str) -> Counts:
+        return self._told.counts(queue)
+
+    def finish(self) -> None:
+        self._told.finish()
+
+    @singledispatchmethod
+    def tell(self, action: Any) -> None:
+        self._told.tell(action)
+
+    @tell.register
+    def _(self, action: Open) -> None:
+        self._queues[action.source] = action.queue
+        asked = {"hold_s": action.hold_s, "lease_s": action.lease_s}
+        with expecting(action.outcome):
+            view = self._of(action.source).open(
+                action.source,
+                consumer=action.consumer,
+                takeover=action.takeover,
+                **{name: value for name, value in asked.items() if value is not None},
+            )
+            self._epochs[action.source] = view.epoch
+            assert view.epoch == action.outcome
+
+    @tell.register
+    def _(self, action: Claim) -> None:
+        with expecting(action.outcome):
+            bound = self._of(action.source).claim(
+                action.source,
+                epoch=self._epoch(action),
+                number=action.number,
+                messages_max=action.messages_max,
+                shard_messages=action.shard_messages or DEFAULT_SHARD_MESSAGES,
+            )
+            assert bound.number == action.number
+            assert (bound.messages, bound.shards if bound.messages else 0, bound.again) == action.outcome
+
+    @tell.register
+    def _(self, action: Read) -> None:
+        with expecting(action.outcome):
+            messages = self._read(action.source, action.number, action.shard)
+            assert isinstance(action.outcome, tuple)
+            assert [(each.body, each.receives) for each in messages] == [
+                (item.body, item.count) for item in action.outcome
+            ]
+
+    @tell.register
+    def _(self, action: Look) -> None:
+        of = self._of(action.source)
+        with expecting(action.outcome):
+            if action.beats:
+                view = of.heartbeat(action.source, epoch=self._epoch(action))
+            else:
+                (view,) = (view for view in of.sources() if view.source == action.source)
+            assert view_text(view) == action.outcome
+
+    @tell.register
+    def _(self, action: Acknowledge) -> None:
+        with expecting(action.outcome):
+            answer = self._of(action.source).acknowledge(action.source, epoch=self._epoch(action), number=action.number)
+            assert (answer.acknowledged, tuple(answer.lost)) == action.outcome
+
+    @tell.register
+    def _(self, action: Release) -> None:
+        with expecting(action.failure):
+            self._of(action.source).release(action.source, number=action.number)
+
+    @tell.register
+    def _(self, action: Evict) -> None:
+        ids = {each.body: each.id for number in range(1, 10) for each in self._readable(action.source, number)}
+        with expecting(action.failure):
+            self._of(action.source).evict(action.source, number=action.number, message=ids[action.body])
+
+    @tell.register
+    def _(self, action: Close) -> None:
+        with expecting(action.failure):
+            self._of(action.source).close_source(action.source)
+
+    @tell.register
+    def _(self, action: Restart) -> None:
+        self._restart()
+
+    def _of(self, source: str) -> Any:
+        return self._claims_of(self._queues[source])
+
+    def _epoch(self, action: Any) -> int:
+        return self._epochs[action.source] if action.epoch is None else int(action.epoch)
+
+    def _read(self, source: str, number: int, shard: int) -> list[Message]:
+        return list(self._of(source).read(source, number=number, shard=shard))
+
+    def _readable(self, source: str, number: int) -> list[Message]:
+        try:
+            return self._read(source, number, 0)
+        except (ClientError, VeilmqError):
+            return []
+
+
+@contextmanager
+def expecting(outcome: object) -> Iterator[None]:
+    """Let a call fail as a story tells, if it tells a failure."""
+    failure = FAILURES.get(outcome) if isinstance(outcome, str) else None
+    if failure is None:
+        yield
+        return
+    with pytest.raises((ClientError, VeilmqError)) as caught:
+        yield
+    error = caught.value
+    assert (error.code if isinstance(error, ClientError) else type(error).__name__) == failure
+
+
+def view_text(view: SourceView) -> str:
+    """Return how a source stands, in the words of a story."""
+    states = ", ".join(f"{claim.number} {claim.state.value}" for claim in view.claims)
+    life = "alive" if view.alive else "silent"
+    return f"{life}, {view.acknowledged} of {view.last}" + (f": {states}" if states else "")

@@ -31,15 +31,12 @@ def sharing(place: Callable[[ExitStack], dict[str, Any]]) -> Iterator[Serve]:
 
 @pytest.fixture(scope="session")
 def serve_on_memory() -> Iterator[Serve]:
-    """Give servers in memory."""
     with sharing(lambda _: {}) as serve:
         yield serve
 
 
 @pytest.fixture(scope="session")
 def serve_on_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    """Give servers on folders."""
-
     def place(_: ExitStack) -> dict[str, Path]:
         return {"data": tmp_path_factory.mktemp("stories") / "store"}
 
@@ -49,8 +46,6 @@ def serve_on_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]
 
 @pytest.fixture(scope="session")
 def serve_on_postgres(postgres_url: str) -> Iterator[Serve]:
-    """Give servers on databases."""
-
     def place(closing: ExitStack) -> dict[str, Any]:
         url = closing.enter_context(making_database(postgres_url))
         asyncio.run(prepare(url))

@@ -2,19 +2,25 @@
 
 import contextlib
 import json
+import re
 import select
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import singledispatchmethod
 from http.client import HTTPConnection
 from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
+from xml.etree import ElementTree as ET
 
 from botocore.exceptions import ClientError
+from mns.account import Account
+from mns.mns_exception import MNSServerException
+from mns.queue import Message, Queue
 
 from tests.clients import boto
+from tests.clients.smq.raw import ask, element
 from tests.stories import story
-from tests.stories.book import Book, Got
+from tests.stories.story import Book, Got
 from veilmq.testing import RunningServer
 
 SETTINGS = {
@@ -83,7 +89,6 @@ class HttpTeller:
         self._urls[queue] = self._sqs.get_queue_url(QueueName=name)["QueueUrl"]
 
     def url(self, queue: str) -> str:
-        """Return the URL of a queue."""
         return self._urls[queue]
 
     def go_on_with(self, server: RunningServer) -> None:
@@ -93,7 +98,6 @@ class HttpTeller:
         self._urls = {name: server.endpoint + urlsplit(url).path for name, url in self._urls.items()}
 
     def counts(self, queue: str) -> story.Counts:
-        """Return the counters of a queue."""
         self._server.settle()
         attributes = self._sqs.get_queue_attributes(QueueUrl=self._urls[queue], AttributeNames=list(COUNTERS))[
             "Attributes"
@@ -113,7 +117,6 @@ class HttpTeller:
 
     @singledispatchmethod
     def tell(self, action: Any) -> None:
-        """Execute one step."""
         raise NotImplementedError(action)
 
     @tell.register
@@ -242,7 +245,6 @@ class HttpTeller:
         return codes | FIFO_CODES if queue in self._fifo else codes
 
     def _attributes(self, settings: story.Settings) -> dict[str, str]:
-        """Return settings as SQS names and writes them."""
         told = dict(settings)
         target, receives_max = told.pop("dead_letter_queue", None), told.pop("receives_max", None)
         written = {SETTINGS[name]: VALUES.get((name, str(value)), _text(value)) for name, value in told.items()}
@@ -290,3 +292,252 @@ def expecting(code: str | None) -> Iterator[None]:
     except ClientError as error:
         found = error.response["Error"]["Code"].rpartition(".")[2]
     assert found == code
+
+
+# Tells a story to a server in the words of SMQ, with its official Python SDK.
+#
+# What SMQ has no words for is marked on the page, with the reason, and told to the same server through SQS: so
+# queues, messages and receipts of a story pass from one protocol to the other and back. Deduplication ids, which SMQ
+# has not either, are left out where they are not marked: there they only make FIFO queues of SQS take a message.
+
+
+SMQ_SETTINGS = {
+    "visibility_timeout_s": "VisibilityTimeout",
+    "delay_s": "DelaySeconds",
+    "retention_s": "MessageRetentionPeriod",
+    "receive_wait_s": "PollingWaitSeconds",
+    "fifo": "QueueType",
+    "dead_letter_queue": "DeadLetterTargetQueue",
+    "receives_max": "MaxReceiveCount",
+}
+
+SQS_ONLY: dict[str, Callable[[Any], bool]] = {
+    "timeout of a receive": lambda action: getattr(action, "timeout_s", None) is not None,
+    "release": lambda action: isinstance(action, story.Change) and action.timeout_s == 0,
+    "expired receipt": lambda action: getattr(action, "state", "") == "expired",
+    "stale receipt": lambda action: getattr(action, "state", "") == "earlier",
+    "twelve hours": lambda action: getattr(action, "state", "") == "too long",
+    "attempt": lambda action: getattr(action, "attempt", None) is not None,
+    "deduplication": lambda action: isinstance(action, story.Send) and action.dedup_id is not None,
+    "purge": lambda action: isinstance(action, story.Purge),
+    "pause": lambda action: isinstance(action, story.Queue) and action.too_soon,
+    "setting": lambda action: any(name not in SMQ_SETTINGS for name in action.settings),
+}
+"""Why SMQ cannot say a step → whether that is so of it."""
+
+_CODES = {"invalid": "ReceiptHandleError", "live": None}
+_NOTHING = "MessageNotExist"
+_NO_QUEUE = "QueueNotExist"
+
+
+class SmqTeller:
+    """Executes the steps of one story."""
+
+    def __init__(self, server: RunningServer, told: story.Story) -> None:
+        """`server` runs on the virtual clock; `told` says which steps SMQ cannot say."""
+        self._server = server
+        self._start_ms = server.clock.now_ms()
+        self._book = Book()
+        self._sqs = HttpTeller(server, self._book)
+        self._sqs_only = {id(step.action): step.sqs_only for step in told.steps}
+        self._account = Account(server.endpoint, "story", "teller")
+        self._queues: dict[str, Queue] = {}
+        self._polls: dict[str, tuple[str, HTTPConnection]] = {}
+
+    def counts(self, queue: str) -> story.Counts:
+        self._server.settle()
+        shown = ask(self._server, "GET", self._target(queue))
+        visible, in_flight, delayed = (
+            int(shown.text(name)) for name in ("ActiveMessages", "InactiveMessages", "DelayMessages")
+        )
+        return visible, in_flight, delayed
+
+    def finish(self) -> None:
+        """Close what is open; assert that no poll was left without its answer being told."""
+        self._account.mns_client.close_connection()
+        self._sqs.finish()
+        for _, connection in self._polls.values():
+            connection.close()
+        assert list(self._polls) == []
+
+    def tell(self, action: Any) -> None:
+        """Execute one step, through SQS if that is how it is marked."""
+        if isinstance(action, story.Queue):
+            self._create(action)
+        elif self._sqs_only.get(id(action)) or self._is_of_sqs(action):
+            self._sqs.tell(action)
+        else:
+            self._tell(action)
+
+    def _create(self, action: story.Queue) -> None:
+        name = self._sqs.name(action.queue, fifo=bool(action.settings.get("fifo")))
+        if self._sqs_only[id(action)]:
+            self._sqs.tell(action)
+        else:
+            assert ask(self._server, "PUT", f"/queues/{name}", self._attributes(action.settings)).status == 201
+            self._sqs.meet(action.queue, name)
+        queue = self._queues[action.queue] = self._account.get_queue(name)
+        queue.set_encoding(False)
+
+    def _is_of_sqs(self, action: Any) -> bool:
+        """Tell whether it is about a poll that SQS has begun."""
+        return isinstance(action, story.Answer | story.HangUp) and action.poll not in self._polls
+
+    @singledispatchmethod
+    def _tell(self, action: Any) -> None:
+        raise NotImplementedError(action)
+
+    @_tell.register
+    def _(self, action: story.Set) -> None:
+        target = f"{self._target(action.queue)}?metaoverride=true"
+        assert ask(self._server, "PUT", target, self._attributes(action.settings)).status == 204
+
+    @_tell.register
+    def _(self, action: story.Send) -> None:
+        message = Message(action.body, action.delay_s, message_group_id=action.group or "")
+        sent = self._queues[action.queue].send_message(message)
+        self._book.sent(action.body, _dashed(sent.message_id), action.duplicate_of)
+
+    @_tell.register
+    def _(self, action: story.SendMany) -> None:
+        for each in action.sends:
+            self._tell(each)
+
+    @_tell.register
+    def _(self, action: story.Receive) -> None:
+        if action.items is None:
+            connection = self._begin(action.queue, "waitseconds=0")
+            assert is_answered(connection, PATIENCE_S)  # the reply is on its way: nobody reads it
+            connection.close()
+            return
+        got: list[Message] = []
+        with _Code() as code:
+            got = self._receive(self._queues[action.queue], action.count)
+        assert code.found == (None if action.items else _NOTHING)
+        self._book.check(action.queue, action.items, [self._got(each) for each in got])
+
+    @_tell.register
+    def _(self, action: story.Delete) -> None:
+        queue, text = self._book.find(action.handle)
+        with _Code() as code:
+            self._queues[queue].delete_message(text)
+        assert code.found == _CODES.get(action.state, _NOTHING)
+
+    @_tell.register
+    def _(self, action: story.Change) -> None:
+        queue, text = self._book.find(action.handle)
+        with _Code() as code:
+            changed = self._queues[queue].change_message_visibility(text, action.timeout_s)
+            self._book.renew(action.handle.name, changed.receipt_handle)
+        assert code.found == _CODES.get(action.state, _NOTHING)
+
+    @_tell.register
+    def _(self, action: story.Wait) -> None:
+        self._server.advance(action.time_ms)
+
+    @_tell.register
+    def _(self, action: story.Drop) -> None:
+        self._queues.pop(action.queue).delete()
+
+    @_tell.register
+    def _(self, action: story.Poll) -> None:
+        parked = self._server.parked
+        connection = self._begin(action.queue, "" if action.wait_s is None else f"waitseconds={action.wait_s}")
+        self._polls[action.poll] = (action.queue, connection)
+        while self._server.parked == parked and not is_answered(connection, 0):
+            pass  # each look passes through the server's loop once; a server that hangs ends in a timeout there
+
+    @_tell.register
+    def _(self, action: story.Answer) -> None:
+        queue, connection = self._polls[action.poll]
+        self._server.settle()
+        if action.outcome == "not yet":
+            assert not is_answered(connection, 0)
+            return
+        assert is_answered(connection, PATIENCE_S), "no answer yet"
+        del self._polls[action.poll]
+        reply = connection.getresponse()
+        answer = ET.fromstring(re.sub(rb' xmlns="[^"]*"', b"", reply.read()))
+        connection.close()
+        if not isinstance(action.outcome, tuple) or not action.outcome:
+            wanted = _NOTHING if isinstance(action.outcome, tuple) else _NO_QUEUE
+            assert (reply.status, answer.findtext("Code")) == (404, wanted)
+        else:
+            assert reply.status == 200
+            self._book.check(queue, action.outcome, [self._read(answer)])
+
+    @_tell.register
+    def _(self, action: story.HangUp) -> None:
+        _, connection = self._polls.pop(action.poll)
+        parked = self._server.parked
+        connection.close()
+        while self._server.parked == parked:
+            pass  # until the server has seen it; see above
+
+    def _target(self, queue: str) -> str:
+        return f"/queues/{self._queues[queue].queue_name}"
+
+    def _attributes(self, settings: story.Settings) -> str:
+        told = "".join(element(SMQ_SETTINGS[name], self._text(name, value)) for name, value in settings.items())
+        return f"<Queue>{told}</Queue>"
+
+    def _text(self, name: str, value: int | bool | str) -> str:
+        if name == "dead_letter_queue":
+            return str(self._queues[str(value)].queue_name)
+        return "fifo" if name == "fifo" else str(value)
+
+    def _begin(self, queue: str, query: str) -> HTTPConnection:
+        where = urlsplit(self._server.endpoint)
+        assert where.hostname is not None
+        connection = HTTPConnection(where.hostname, where.port, timeout=PATIENCE_S)
+        connection.request("GET", f"{self._target(queue)}/messages?{query}", headers={"x-mns-version": "2015-06-06"})
+        return connection
+
+    def _receive(self, queue: Queue, count: int) -> list[Message]:
+        if count == 1:
+            return [queue.receive_message()]
+        found: list[Message] = queue.batch_receive_message(count)
+        return found
+
+    def _got(self, message: Message) -> Got:
+        system = {str(name): value.string_value for name, value in message.get_system_properties().items()}
+        return Got(
+            body=message.message_body,
+            receipt=message.receipt_handle,
+            count=message.dequeue_count,
+            first_ms=message.first_dequeue_time - self._start_ms,
+            source=self._source(system.get("DLQSourceArn")),
+        )
+
+    def _source(self, arn: str | None) -> str | None:
+        return self._sqs.told_name(arn and arn.rpartition("/")[2])
+
+    def _read(self, message: ET.Element) -> Got:
+        system = {each.findtext("Name"): each.findtext("Value") for each in message.iter("SystemPropertyValue")}
+        return Got(
+            body=message.findtext("MessageBody", ""),
+            receipt=message.findtext("ReceiptHandle", ""),
+            count=int(message.findtext("DequeueCount", "")),
+            first_ms=int(message.findtext("FirstDequeueTime", "")) - self._start_ms,
+            source=self._source(system.get("DLQSourceArn")),
+        )
+
+
+class _Code:
+    """The code of the error that the requests within end with, `None` where they succeed."""
+
+    found: str | None = None
+
+    def __enter__(self) -> "_Code":
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> bool:
+        if isinstance(error, MNSServerException):
+            self.found = error.type
+        return self.found is not None
+
+
+def _dashed(identifier: str) -> str:
+    """Return a message id as SQS writes it: the book has those of both."""
+    text = identifier.lower()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

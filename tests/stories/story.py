@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "lifecycle.md"
 UNITS_MS = {"ms": 1, "s": 1_000, "h": 3_600_000}
@@ -286,7 +286,6 @@ def _duration_ms(text: str) -> int:
 
 
 def seconds(text: str | None) -> int | None:
-    """Return a duration in whole seconds."""
     if text is None:
         return None
     time_ms = _duration_ms(text)
@@ -398,11 +397,97 @@ _MAKERS: dict[str, Callable[[dict[str, str]], Action]] = {
     "purge": lambda words: Purge(queue=words["queue"], too_soon=bool(words["too_soon"])),
     "drop": lambda words: Drop(queue=words["queue"]),
     "poll": lambda words: Poll(
-        queue=words["queue"],
-        wait_s=seconds(words["wait"]),
-        poll=words["poll"],
-        timeout_s=seconds(words["timeout"]),
+        queue=words["queue"], wait_s=seconds(words["wait"]), poll=words["poll"], timeout_s=seconds(words["timeout"])
     ),
     "answer": _answer,
     "hang": lambda words: HangUp(poll=words["poll"]),
 }
+
+# What both runners keep of a story: the receipts by name, and the check of an answer against the told one.
+
+
+NONSENSE = "nonsense"
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """A message as a client got it; `first_ms` counts from the story's beginning."""
+
+    body: str
+    receipt: str
+    count: int
+    first_ms: int
+    source: str | None
+
+
+class Book:
+    """The receipts of one story, and the ids of what was sent."""
+
+    def __init__(self) -> None:
+        self._receipts: dict[str, tuple[str, str]] = {}  # name → queue, text
+        self._ids: dict[str, object] = {}  # body → message id
+
+    def sent(self, body: str, message_id: object, duplicate_of: str | None) -> None:
+        """Assert that the message is a new one, or that it was taken for the one with the body `duplicate_of`."""
+        if duplicate_of is None:
+            assert message_id not in self._ids.values(), f"{body} was taken for a duplicate"
+            self._ids[body] = message_id
+        else:
+            assert message_id == self._ids[duplicate_of], f"{body} was not taken for {duplicate_of}"
+
+    def check(self, queue: str, items: tuple[Item, ...], got: list[Got]) -> None:
+        """Assert that the answer of `queue` holds exactly `items`, and note their receipts."""
+        assert [(each.body, each.count) for each in got] == [(item.body, item.count) for item in items]
+        for item, each in zip(items, got, strict=True):
+            assert item.first_ms in (None, each.first_ms), f"{item.body} was first received at {each.first_ms} ms"
+            assert item.source == each.source, f"{item.body} came from {each.source}"
+            if item.again:
+                assert (queue, each.receipt) == self._receipts[item.again], f"not the receipt {item.again}"
+            if item.receipt:
+                assert item.receipt not in self._receipts, f"two receipts called {item.receipt}"
+                self._receipts[item.receipt] = (queue, each.receipt)
+
+    def renew(self, name: str, receipt: str) -> None:
+        """Let `name` be another receipt of the same receive, which a change has issued."""
+        self._receipts[name] = (self._receipts[name][0], receipt)
+
+    def find(self, handle: Handle) -> tuple[str, str]:
+        if handle.name == NONSENSE:
+            assert handle.queue is not None, "say on which queue"
+            return handle.queue, NONSENSE
+        queue, text = self._receipts[handle.name]
+        if handle.forged:
+            text = text[:-1] + ("A" if text[-1] != "A" else "B")
+        return handle.queue or queue, text
+
+
+# Playing a story: one step after the other, and after each the counters of every queue.
+
+
+class Teller(Protocol):
+    """Something that executes steps."""
+
+    def tell(self, action: Any) -> None:
+        """Execute one step."""
+
+    def counts(self, queue: str) -> Counts:
+        """Return the counters of a queue."""
+
+    def finish(self) -> None:
+        """End the story."""
+
+
+def play(told: Story, teller: Teller) -> None:
+    queues: list[str] = []
+    for number, step in enumerate(told.steps, start=1):
+        try:
+            teller.tell(step.action)
+            if isinstance(step.action, Queue) and not step.action.too_soon:
+                queues.append(step.action.queue)
+            elif isinstance(step.action, Drop):
+                queues.remove(step.action.queue)
+            assert tuple(teller.counts(queue) for queue in queues) == step.counts
+        except Exception as error:
+            error.add_note(f"in step {number}: {step.text}")
+            raise
+    teller.finish()

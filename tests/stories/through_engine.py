@@ -1,14 +1,15 @@
 """Tells a story to an engine, through its port. Receives that wait are made of `watch` and `next_due_ms`."""
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import singledispatchmethod
 from typing import Any
 
 import pytest
 
-from tests.store.host import Host, message
+from tests.store.host import Host, hosting, message
+from tests.store.postgres_host import hosting_postgres
 from tests.stories import story
-from tests.stories.book import Book, Got
+from tests.stories.story import Book, Got
 from veilmq.core import commands
 from veilmq.core.commands import LeaseChange, Received, Timer
 from veilmq.core.errors import (
@@ -19,6 +20,8 @@ from veilmq.core.errors import (
     ReceiptInvalid,
     ReceiptState,
 )
+from veilmq.store.postgres import PostgresOptions
+from veilmq.store.sqlite.database import EngineOptions
 
 ACCOUNT = "000000000000"
 DEAD_LETTERS = "dead_letter_queue"
@@ -38,7 +41,6 @@ class Waiter:
         self._timer: Timer | None = None
 
     def ask(self) -> None:
-        """Receive now."""
         self._host.engine.submit(self._command, self._answered)
 
     def _answered(self, answer: Any) -> None:
@@ -66,7 +68,6 @@ class Waiter:
             self._look_again(min(self._ends_at_ms, due_ms))
 
     def leave(self) -> None:
-        """Wait no longer."""
         if self in self._line:
             self._line.remove(self)
         if self._timer is not None:
@@ -87,7 +88,6 @@ class EngineTeller:
         self._lines: dict[str, list[Waiter]] = {}
 
     def counts(self, queue: str) -> story.Counts:
-        """Return the counters of a queue."""
         return self._host.counts(full(queue))
 
     def finish(self) -> None:
@@ -96,7 +96,6 @@ class EngineTeller:
 
     @singledispatchmethod
     def tell(self, action: Any) -> None:
-        """Execute one step."""
         raise NotImplementedError(action)
 
     @tell.register
@@ -128,10 +127,7 @@ class EngineTeller:
     def _(self, action: story.Receive) -> None:
         received = self._host.do(
             commands.Receive(
-                queue=full(action.queue),
-                count=action.count,
-                timeout_s=action.timeout_s,
-                attempt_id=action.attempt,
+                queue=full(action.queue), count=action.count, timeout_s=action.timeout_s, attempt_id=action.attempt
             )
         )
         if action.items is not None:
@@ -225,3 +221,17 @@ def state(answer: object) -> str:
             return "too long"
         case _:
             raise AssertionError(answer)
+
+
+# An engine for a story, wherever it keeps its messages: with the defaults of a server.
+
+
+Place = dict[str, Any]
+"""What a `RunningServer` takes to be on some store; the fixture `place` makes it."""
+
+
+def hosted(place: Place) -> AbstractContextManager[Host]:
+    """Return an empty engine at `place`, open for a while."""
+    if "store" in place:
+        return hosting_postgres(place["store"], options=PostgresOptions())
+    return hosting(place["data"], options=EngineOptions())

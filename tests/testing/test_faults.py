@@ -6,13 +6,17 @@ import socket
 import threading
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
+import urllib3
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
 from tests.clients import boto
+from veilmq.client import HttpQueueClient
 from veilmq.client.api import Claims
-from veilmq.testing import RunningQueue, RunningServer, faults
+from veilmq.client.messages import ClientError as OwnClientError
+from veilmq.testing import ANY, RunningQueue, RunningServer, faults
 from veilmq.testing.faults import Fault
 
 PATIENCE_S = 60.0
@@ -33,7 +37,6 @@ BREAKS = [
 
 @pytest.fixture
 def queue(veilmq_server: RunningServer) -> RunningQueue:
-    """A queue without messages."""
     return veilmq_server.queue("jobs")
 
 
@@ -241,3 +244,168 @@ def test_a_poll_whose_client_gave_up_takes_nothing(veilmq_server: RunningServer,
     sqs.send_message(QueueUrl=queue.url, MessageBody="a")
     assert [message.receive_count for message in queue.visible] == [0]
     sqs.close()
+
+
+# Answers that say 200 and are not the whole truth.
+
+
+def send(sqs: Any, queue: RunningQueue, *bodies: str) -> Any:
+    return sqs.send_message_batch(QueueUrl=queue.url, Entries=[{"Id": body, "MessageBody": body} for body in bodies])
+
+
+def ids(entries: list[dict[str, Any]]) -> list[str]:
+    return [entry["Id"] for entry in entries]
+
+
+def test_entries_that_fail(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
+    """They are answered as failed and not carried out; the others are."""
+    veilmq_server.faults.script("SendMessageBatch", faults.failed_entries(0, 2))
+    answer = send(veilmq_boto3, queue, "a", "b", "c")
+    assert (ids(answer["Successful"]), ids(answer["Failed"])) == (["b"], ["a", "c"])
+    assert [entry["Code"] for entry in answer["Failed"]] == ["InternalError"] * 2
+    assert queue.bodies == ["b"]
+
+
+def test_all_entries_that_fail(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
+    """Then nothing is carried out."""
+    veilmq_server.faults.script("SendMessageBatch", faults.failed_entries(0, 1))
+    assert ids(send(veilmq_boto3, queue, "a", "b")["Failed"]) == ["a", "b"]
+    assert queue.bodies == []
+
+
+def test_a_batch_that_the_server_refuses(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
+    """Its error goes through as it is."""
+    veilmq_server.faults.script("SendMessageBatch", faults.failed_entries(0))
+    with pytest.raises(ClientError, match="does not exist"):
+        veilmq_boto3.send_message_batch(
+            QueueUrl=queue.url + "x", Entries=[{"Id": name, "MessageBody": name} for name in "ab"]
+        )
+
+
+def test_a_delete_that_did_not_happen(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
+    """It answers 200, and the message comes back."""
+    send(veilmq_boto3, queue, "a")
+    (held,) = veilmq_boto3.receive_message(QueueUrl=queue.url)["Messages"]
+    veilmq_server.faults.script("DeleteMessage", faults.IGNORED)
+    veilmq_boto3.delete_message(QueueUrl=queue.url, ReceiptHandle=held["ReceiptHandle"])
+    assert [message.body for message in queue.in_flight] == ["a"]
+    veilmq_server.advance(seconds=30)
+    assert [message.body for message in queue.visible] == ["a"]
+
+
+def test_a_batch_that_did_not_happen(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
+    send(veilmq_boto3, queue, "a")
+    (held,) = veilmq_boto3.receive_message(QueueUrl=queue.url)["Messages"]
+    veilmq_server.faults.script("DeleteMessageBatch", faults.IGNORED)
+    entries = [{"Id": "x", "ReceiptHandle": held["ReceiptHandle"]}]
+    answer = veilmq_boto3.delete_message_batch(QueueUrl=queue.url, Entries=entries)
+    assert (ids(answer["Successful"]), queue.counts.in_flight) == (["x"], 1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        pytest.param(faults.failed_entries(0), "batch actions", id="no-batch"),
+        pytest.param(faults.IGNORED, "deletes and changes", id="has-a-result"),
+    ],
+)
+def test_a_fault_that_does_not_fit(
+    fault: faults.Fault, text: str, veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any
+) -> None:
+    """The client is told, so that the test fails where its mistake is; nothing is carried out."""
+    veilmq_server.faults.script("SendMessage", fault)
+    with pytest.raises(ClientError) as refused:
+        veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody="a")
+    assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 501
+    assert queue.bodies == []
+
+
+def test_a_protocol_that_does_not_fit(veilmq_server: RunningServer, queue: RunningQueue) -> None:
+    """The Query protocol has other words for batches."""
+    veilmq_server.faults.script("SendMessageBatch", faults.failed_entries(0))
+    form = urlencode({"Action": "SendMessageBatch", "QueueUrl": queue.url})
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    with urllib3.PoolManager() as pool:
+        answer = pool.request("POST", queue.url, body=form, headers=kind, retries=False)
+    assert (answer.status, b"over JSON" in answer.data) == (501, True)
+
+
+# When faults happen: in order, as often as they were asked for, on the actions that they were asked for.
+
+
+def outcomes(sqs: Any, count: int) -> list[int]:
+    """Return the statuses of so many requests."""
+    found = []
+    for _ in range(count):
+        try:
+            found.append(sqs.list_queues()["ResponseMetadata"]["HTTPStatusCode"])
+        except ClientError as refused:
+            found.append(refused.response["ResponseMetadata"]["HTTPStatusCode"])
+    return found
+
+
+def test_rows_play_in_order(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
+    """Each as often as it was asked for; then all is as ever."""
+    veilmq_server.faults.script("ListQueues", faults.UNAVAILABLE, times=2)
+    veilmq_server.faults.script("SendMessage", faults.FAILED)
+    veilmq_server.faults.script(ANY, faults.THROTTLED_403)
+    assert veilmq_server.faults.left == [
+        "ListQueues: UNAVAILABLE × 2", "SendMessage: FAILED × 1", "*: THROTTLED_403 × 1"
+    ]  # fmt: skip
+    assert outcomes(veilmq_boto3, 4) == [503, 503, 403, 200]
+    assert veilmq_server.faults.left == ["SendMessage: FAILED × 1"]
+    assert veilmq_server.faults.happened == [
+        ("ListQueues", faults.UNAVAILABLE), ("ListQueues", faults.UNAVAILABLE), ("ListQueues", faults.THROTTLED_403)
+    ]  # fmt: skip
+
+
+def test_until_it_is_cleared(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
+    """A fault without a number plays on and on."""
+    veilmq_server.faults.script("ListQueues", faults.UNAVAILABLE, times=None)
+    veilmq_server.faults.script("SendMessage", faults.FAILED)
+    assert outcomes(veilmq_boto3, 3) == [503, 503, 503]
+    assert veilmq_server.faults.left[0] == "ListQueues: UNAVAILABLE × always"
+    veilmq_server.faults.clear("ListQueues")
+    assert outcomes(veilmq_boto3, 1) == [200]
+    assert veilmq_server.faults.left == ["SendMessage: FAILED × 1"]
+    veilmq_server.faults.clear()
+    assert veilmq_server.faults.left == []
+
+
+def test_mistakes_are_named(veilmq_server: RunningServer) -> None:
+    """An action that there is not would never happen."""
+    with pytest.raises(ValueError, match=r"no action is called 'SendMesage'; there are .*SendMessage,"):
+        veilmq_server.faults.script("SendMesage", faults.FAILED)
+    with pytest.raises(ValueError, match="at least 1"):
+        veilmq_server.faults.script("SendMessage", faults.FAILED, times=0)
+
+
+def test_every_protocol_is_refused_in_its_own_words(veilmq_server: RunningServer) -> None:
+    """The Query protocol in XML, the API of our own in its JSON."""
+    form = urlencode({"Action": "ListQueues", "Version": "2012-11-05"})
+    veilmq_server.faults.script("ListQueues", faults.UNAVAILABLE)
+    with urllib3.PoolManager() as pool:
+        answer = pool.request(
+            "POST", veilmq_server.endpoint, body=form, headers={"Content-Type": "application/x-www-form-urlencoded"}
+        )
+    assert (answer.status, b"<Code>ServiceUnavailable</Code>" in answer.data) == (503, True)
+
+    with HttpQueueClient(veilmq_server.endpoint) as own, Claims(veilmq_server.endpoint, "jobs") as claims:
+        own.create_queue("jobs")
+        veilmq_server.faults.script(ANY, faults.THROTTLED)
+        with pytest.raises(OwnClientError, match="throttling"):
+            own.queue_url("jobs")
+        veilmq_server.queue("jobs")
+        veilmq_server.faults.script("claims.list", faults.THROTTLED)
+        with pytest.raises(OwnClientError, match="throttling"):
+            claims.sources()
+
+
+def test_what_no_protocol_knows_is_left_alone(veilmq_server: RunningServer) -> None:
+    """Only actions can be scripted."""
+    veilmq_server.faults.script(ANY, faults.REQUEST_DROPPED)
+    with urllib3.PoolManager() as pool:
+        assert pool.request("POST", veilmq_server.endpoint, body=b"").status == 404
+        unknown = {"X-Amz-Target": "AmazonSQS.Nonsense"}
+        assert pool.request("POST", veilmq_server.endpoint, body=b"{}", headers=unknown).status == 400
+    assert len(veilmq_server.faults.left) == 1

@@ -12,7 +12,7 @@ from tests.tidy.tree import SRC, Function, Module, module, modules
 
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 700
-TOTALS = {"files": 289, "lines": 59_152, "lines of SQL": 4_258}
+TOTALS = {"files": 289, "lines": 59_151, "lines of SQL": 4_258}
 """What src has at the most. Whatever makes it smaller states the new figure here."""
 SLACK = 0.01
 
@@ -41,7 +41,6 @@ def functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]
 
 
 def too_long(source: Module) -> dict[str, int]:
-    """Return name → lines of the module and of its functions where they exceed their limits."""
     sizes = {}
     lines = len(source.text.splitlines())
     if lines > MODULE_LINES_MAX:
@@ -54,7 +53,6 @@ def too_long(source: Module) -> dict[str, int]:
 
 
 def changed(name: str, stated: int, present: int) -> str | None:
-    """Return what is wrong between a total as it is stated and as it is."""
     if present > stated:
         return f"{name}: grew from {stated} to {present}; a change that adds says what it replaces"
     if present < stated * (1 - SLACK):
@@ -71,7 +69,6 @@ def test_functions_and_modules_are_short() -> None:
 
 
 def test_totals_only_fall() -> None:
-    """Files and lines of src."""
     texts = [source.text for source in modules(under=SRC)]
     sql = sum(file.read_text(encoding="utf-8").count("\n") for file in SRC.rglob("*.sql"))
     present = {"files": len(texts), "lines": sum(text.count("\n") for text in texts), "lines of SQL": sql}
@@ -89,8 +86,7 @@ def test_the_rule_sees_a_long_function_and_a_long_module() -> None:
 
 
 @pytest.mark.parametrize(
-    ("present", "word"),
-    [pytest.param(1_001, "grew", id="grown"), pytest.param(989, "fell", id="fallen")],
+    ("present", "word"), [pytest.param(1_001, "grew", id="grown"), pytest.param(989, "fell", id="fallen")]
 )
 def test_the_ratchet_turns_one_way(present: int, word: str) -> None:
     """What grew and what fell without a word are found; a little less passes."""

@@ -25,7 +25,6 @@ class Module:
 
     @property
     def tree(self) -> ast.Module:
-        """Return the syntax tree of the text."""
         return ast.parse(self.text, filename=self.path)
 
 

@@ -1,4 +1,4 @@
-// The AWS SDK for JavaScript v3 does the whole job: every action, one step per subject. See ../test_javascript.py.
+// The AWS SDK for JavaScript v3 does the whole job: every action, one step per subject. See ../test_programs.py.
 
 import assert from "node:assert/strict";
 

@@ -1,4 +1,4 @@
-"""The tasks of the Celery worker in ../test_celery.py: each tells the test that it runs. A worker loads this module."""
+"""The tasks of the Celery worker in ../test_programs.py: each tells the test that it runs. A worker loads it."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""boto3 does the whole job, one step per subject: today's in AWS JSON, an older one in Query. See test_boto3_program.
+"""boto3 does the whole job, one step per subject: today's in AWS JSON, an older one in Query. See test_programs.
 
 A step that does not find what it should raises AssertionError.
 """

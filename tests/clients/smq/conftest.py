@@ -29,7 +29,6 @@ def server(veilmq_server: RunningServer) -> RunningServer:
 
 @pytest.fixture
 def account(server: RunningServer) -> Iterator[Account]:
-    """The SDK's account, told only where the server is."""
     with account_at(server) as opened:
         yield opened
 
@@ -44,7 +43,6 @@ def queue(account: Account) -> Queue:
 
 @contextmanager
 def account_at(server: RunningServer) -> Iterator[Account]:
-    """Yield an account of the SDK at a server."""
     account = Account(server.endpoint, "any", "any")
     try:
         yield account

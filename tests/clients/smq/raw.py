@@ -1,7 +1,12 @@
-"""SMQ without an SDK: one request, and its reply as it came."""
+"""SMQ without an SDK: one request, and its reply as it came; and signatures."""
 
+import hmac
 import re
 import socket
+from base64 import b64encode
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from hashlib import md5
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -20,21 +25,17 @@ class Raw(NamedTuple):
 
     @property
     def code(self) -> str:
-        """Return the code of the error."""
         return self.text("Code")
 
     def text(self, name: str) -> str:
-        """Return the text of the one element of that name."""
         (text,) = self.texts(name)
         return text
 
     def texts(self, name: str) -> list[str]:
-        """Return the texts of all elements of that name."""
         return re.findall(_ELEMENT.format(name), self.body)
 
 
 def ask(server: RunningServer, method: str, target: str, body: str = "", *headers: str, host: str = "h:1") -> Raw:
-    """Send one request on a connection of its own."""
     lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", VERSION, f"Content-Length: {len(body.encode())}", *headers]
     request = "\r\n".join([*lines, "Connection: close", "", body])
     place = urlsplit(server.endpoint)
@@ -56,5 +57,72 @@ def message(body: str, **more: object) -> str:
 
 
 def element(name: str, text: object) -> str:
-    """Return an element whose text needs no escaping."""
     return f"<{name}>{text}</{name}>"
+
+
+# Signs requests of SMQ as a client does, by the words of the reference and none of the server's code.
+
+
+SECRET = "a secret/of+Alice"
+KEY = "AKIDALICE"
+NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+NOW_S = NOW.timestamp()
+DATE = format_datetime(NOW, usegmt=True)
+
+
+def signature_v2(method: str, target: str, headers: dict[str, str], *, date: str = DATE, secret: str = SECRET) -> str:
+    """Return the signature of the five lines; ``target`` as the client writes it, ``headers`` by their own names."""
+    lower = {name.lower(): value for name, value in headers.items()}
+    own = "".join(f"{name}:{lower[name]}\n" for name in sorted(lower) if name.startswith("x-mns-"))
+    parts = [method, lower.get("content-md5", ""), lower.get("content-type", ""), date]
+    text = "\n".join(parts) + "\n" + own + target
+    return b64encode(hmac.digest(secret.encode(), text.encode(), "sha1")).decode()
+
+
+def signed_v2(
+    method: str = "GET",
+    target: str = "/queues/jobs/messages?waitseconds=5",
+    *,
+    signed_target: str | None = None,
+    headers: dict[str, str] | None = None,
+    key: str = KEY,
+    secret: str = SECRET,
+    date: str = DATE,
+) -> dict[bytes, bytes]:
+    """Return the headers of a signed request, by lower-case name."""
+    sent = {"Host": "queues.example", "Date": date, "x-mns-version": "2015-06-06"} | (headers or {})
+    signature = signature_v2(method, target if signed_target is None else signed_target, sent, date=date, secret=secret)
+    return as_received(sent | {"Authorization": f"MNS {key}:{signature}"})
+
+
+def authorization_v4(
+    method: str, target: str, headers: dict[str, str], *, now: datetime, key: str, secret: str, private: bool = False
+) -> str:
+    """Return the header of version 4 for a request whose target has nothing to encode, in a region of its own."""
+    word = "apsara" if private else "aliyun"
+    name = "APSARA-MNS4-HMAC-SHA256" if private else "MNS4-HMAC-SHA256"
+    scope = [now.strftime("%Y%m%d"), "eu-central-9", "mns", f"{word}_v4_request"]
+    derived = f"{word}_v4{secret}".encode()
+    for part in scope:
+        derived = hmac.digest(derived, part.encode(), "sha256")
+    path, _, query = target.partition("?")
+    pairs = sorted((name.lower(), value) for name, _, value in (pair.partition("=") for pair in query.split("&")))
+    canonical_query = "&".join(f"{name}={value}" if value else name for name, value in pairs)
+    lines = sorted(
+        f"{name.lower()}:{value}\n"
+        for name, value in headers.items()
+        if name.lower().startswith("x-mns-") or name.lower() in ("content-type", "content-md5")
+    )
+    canonical = f"{method}\n{path}\n{canonical_query}\n{''.join(lines)}\n"
+    text = f"{name}\n{now.strftime('%Y%m%dT%H%M%SZ')}\n{'/'.join(scope)}\n{canonical}"
+    signature = hmac.digest(derived, text.encode(), "sha256").hex()
+    return f"{name} Credential={key}/{'/'.join(scope)},Signature={signature}"
+
+
+def hex_md5(body: bytes) -> str:
+    """Return Content-MD5 as the SDKs write it."""
+    return b64encode(md5(body).hexdigest().encode()).decode()
+
+
+def as_received(headers: dict[str, str]) -> dict[bytes, bytes]:
+    return {name.lower().encode(): value.encode() for name, value in headers.items()}

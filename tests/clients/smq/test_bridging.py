@@ -30,7 +30,6 @@ def url(sqs: Any, queue: Queue) -> str:
 
 
 def received(sqs: Any, url: str, **more: Any) -> list[Any]:
-    """Return what a receive of SQS gives, with all that there is to tell."""
     answer = sqs.receive_message(
         QueueUrl=url, MessageAttributeNames=["All"], MessageSystemAttributeNames=["All"], **more
     )
@@ -39,7 +38,6 @@ def received(sqs: Any, url: str, **more: Any) -> list[Any]:
 
 
 def attribute(sqs: Any, url: str, name: str) -> str | None:
-    """Return one attribute of a queue, as SQS has it."""
     told = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name]).get("Attributes", {})
     text: str | None = told.get(name)
     return text
@@ -191,7 +189,6 @@ def test_a_queue_of_sqs_is_listed_and_spoken_to_by_smq(sqs: Any, account: Accoun
 
 
 def test_attributes_are_one_thing_with_two_names(sqs: Any, url: str, queue: Queue) -> None:
-    """Whoever sets them."""
     queue.set_attributes(QueueMeta(vis_timeout=77, polling_wait_sec=20, logging_enabled=True))
     assert attribute(sqs, url, "VisibilityTimeout") == "77"
     assert attribute(sqs, url, "ReceiveMessageWaitTimeSeconds") == "20"

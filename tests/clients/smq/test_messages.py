@@ -7,12 +7,21 @@ from hashlib import md5
 
 import pytest
 from mns.account import Account
+from mns.message_property import (
+    MessagePropertyValue,
+    MessageSystemPropertyValue,
+    PropertyType,
+    SystemPropertyName,
+    SystemPropertyType,
+)
+from mns.mns_exception import MNSClientNetworkException, MNSServerException
 from mns.queue import Message, Queue, QueueMeta
 
 from tests.clients.smq.conftest import account_at
-from tests.clients.smq.raw import ask, message
+from tests.clients.smq.raw import ask, element, message
 from tests.clients.smq.test_queues import counts, refused
-from veilmq.testing import RunningServer
+from veilmq.testing import RunningServer, faults
+from veilmq.testing.faults import Fault
 
 DAY_S = 86_400
 
@@ -129,7 +138,6 @@ def test_a_message_that_its_queue_delays_has_a_handle_too(queue: Queue) -> None:
 
 
 def test_the_sender_of_a_delayed_message_can_call_it_off(queue: Queue, server: RunningServer) -> None:
-    """With the handle of its send, while it is delayed, and once."""
     handle = queue.send_message(Message("m", 60)).receipt_handle
     server.advance(59_999)
     queue.delete_message(handle)
@@ -188,15 +196,6 @@ def test_a_peek_changes_nothing(queue: Queue, server: RunningServer) -> None:
     assert (seen.message_body, seen.dequeue_count, seen.first_dequeue_time) == ("a", 1, got.first_dequeue_time)
 
 
-def test_a_receive_waits_for_a_message(queue: Queue, second: Queue, server: RunningServer) -> None:
-    """A message that is sent meanwhile is its answer."""
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(second.receive_message_with_str_body, 30)
-        server.wait_parked()
-        queue.send_message(Message("m"))
-        assert waiting.result(60).message_body == "m"
-
-
 @pytest.mark.parametrize("asked_s", [-1, 30])
 def test_a_receive_that_waited_in_vain_is_told_that_there_is_nothing(
     asked_s: int, account: Account, queue: Queue, second: Queue, server: RunningServer
@@ -244,3 +243,267 @@ def test_messages_of_a_group_come_one_after_the_other(account: Account, server: 
     assert queue.receive_message_with_str_body().message_body == "a2"
     with refused("InvalidArgument"):
         queue.send_message(Message("of no group"))
+
+
+# Batches of SMQ, through its official Python SDK.
+
+
+def messages(count: int) -> list[Message]:
+    return [Message(f"m{number}") for number in range(count)]
+
+
+def test_a_batch_goes_and_comes_in_order(queue: Queue) -> None:
+    """Sixteen at once, each with its id."""
+    sent = queue.batch_send_message(messages(16))
+    got = queue.batch_receive_message_with_str_body(16)
+    assert [each.message_body for each in got] == [f"m{number}" for number in range(16)]
+    assert [(each.message_id, each.message_body_md5) for each in got] == [
+        (each.message_id, each.message_body_md5) for each in sent
+    ]
+    assert len({each.receipt_handle for each in got}) == 16
+    queue.batch_delete_message([each.receipt_handle for each in got])
+    assert counts(queue) == (0, 0, 0)
+
+
+def test_a_batch_gives_what_there_is(queue: Queue) -> None:
+    """Fewer than were asked for, and an error where there is nothing."""
+    queue.batch_send_message(messages(2))
+    assert len(queue.batch_receive_message(16)) == 2
+    with refused("MessageNotExist"):
+        queue.batch_receive_message(16)
+    with refused("MessageNotExist"):
+        queue.batch_peek_message(16)
+
+
+@pytest.mark.parametrize("count", [0, 17])
+def test_a_batch_has_one_to_sixteen_messages(queue: Queue, count: int) -> None:
+    """Of each kind; nothing of a batch that is refused is stored."""
+    with refused("InvalidArgument"):
+        queue.batch_send_message(messages(count))
+    with refused("InvalidArgument"):
+        queue.batch_delete_message(["r"] * count)
+    if count:
+        with refused("InvalidArgument"):
+            queue.batch_receive_message(count)
+        with refused("InvalidArgument"):
+            queue.batch_peek_message(count)
+    assert counts(queue) == (0, 0, 0)
+
+
+def test_one_message_that_cannot_be_sent_is_the_error_of_its_batch(queue: Queue) -> None:
+    """And nothing of the batch is stored."""
+    for wrong in (Message("m", priority=17), Message("m", 604_801), Message("x" * 49_153)):
+        with refused("InvalidArgument"):
+            queue.batch_send_message([*messages(2), wrong])
+    assert counts(queue) == (0, 0, 0)
+
+
+def test_a_batch_has_64_kib_together(queue: Queue) -> None:
+    """Of bodies as they are on the wire."""
+    queue.set_encoding(False)
+    with refused("InvalidArgument"):
+        queue.batch_send_message([Message("x" * 32_768), Message("x" * 32_769)])
+    assert counts(queue) == (0, 0, 0)
+    queue.batch_send_message([Message("x" * 32_768)] * 2)
+    assert counts(queue) == (2, 0, 0)
+
+
+def test_messages_of_a_batch_have_delays_and_priorities_of_their_own(queue: Queue, server: RunningServer) -> None:
+    """Sent together, each comes in its time and turn; no handle tells of a delay."""
+    sent = queue.batch_send_message([Message("late", 10), Message("b", priority=9), Message("a", priority=2)])
+    assert [each.receipt_handle for each in sent] == ["", "", ""]
+    assert [each.message_body for each in queue.batch_receive_message_with_str_body(16)] == ["a", "b"]
+    server.advance(seconds=10)
+    assert queue.receive_message_with_str_body().message_body == "late"
+
+
+def test_what_of_a_batch_could_not_be_deleted_is_told_and_the_rest_is_deleted(queue: Queue) -> None:
+    """The SDK has an entry for each handle that did not act, with the handle byte for byte."""
+    queue.batch_send_message(messages(3))
+    first, second, third = (each.receipt_handle for each in queue.batch_receive_message(3))
+    queue.delete_message(second)
+    foreign = "1-ODU4OTkzNDU5My0xNDM1MTk3NjAwLTItNg=="
+    with pytest.raises(MNSServerException) as caught:
+        queue.batch_delete_message([first, second, third, foreign])
+    assert caught.value.type == "MessageNotExist"
+    assert len(caught.value.request_id) == 24
+    assert caught.value.sub_errors == [
+        {"ErrorCode": "MessageNotExist", "ErrorMessage": "Message not exist.", "ReceiptHandle": second},
+        {
+            "ErrorCode": "ReceiptHandleError",
+            "ErrorMessage": "The receipt handle you provide is not valid.",
+            "ReceiptHandle": foreign,
+        },
+    ]
+    assert counts(queue) == (0, 0, 0)
+
+
+def test_a_handle_that_stands_twice_in_a_batch_acts_once(queue: Queue) -> None:
+    """The second one is of a message that is gone."""
+    queue.send_message(Message("m"))
+    handle = queue.receive_message().receipt_handle
+    with refused("MessageNotExist"):
+        queue.batch_delete_message([handle, handle])
+    assert counts(queue) == (0, 0, 0)
+
+
+# Properties of messages, with the official Python SDK.
+
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def text(value: str) -> MessageSystemPropertyValue:
+    return MessageSystemPropertyValue(SystemPropertyType.STRING, value)
+
+
+def prop(name: object, value: object, kind: str) -> str:
+    told = element("Name", name) + element("Value", value) + element("Type", kind)
+    return f"<PropertyValue>{told}</PropertyValue>"
+
+
+def with_properties(inner: str, container: str = "UserProperties") -> str:
+    return f"<Message><MessageBody>m</MessageBody><{container}>{inner}</{container}></Message>"
+
+
+def test_properties_of_all_types_come_as_they_were_sent(queue: Queue) -> None:
+    """In their order, in a single receive, a batch, and a peek."""
+    message = Message("m")
+    values = {
+        "z": MessagePropertyValue.create_string("Grüße & <Küsse>"),
+        "n": MessagePropertyValue.create_number("3.140"),
+        "t": MessagePropertyValue.create_boolean(True),
+        "b": MessagePropertyValue(PropertyType.BINARY, b"\x00\xff"),
+        "a.b-c_d": MessagePropertyValue.create_string(" "),
+    }
+    message.set_user_properties(values)
+    message.add_system_property(SystemPropertyName.TRACEPARENT, text(TRACE))
+    queue.batch_send_message([message])
+    for got in (queue.peek_message(), queue.batch_peek_message(1)[0], queue.receive_message()):
+        told = got.get_user_properties()
+        assert {name: (value.get_data_type(), value.get_raw_value()) for name, value in told.items()} == {
+            name: (value.get_data_type(), value.get_raw_value()) for name, value in values.items()
+        }
+        assert list(told) == list(values)
+        (system,) = got.get_system_properties().items()
+        assert (str(system[0]), system[1].string_value) == ("traceparent", TRACE)
+
+
+def test_a_message_without_properties_has_no_element_for_them(server: RunningServer, queue: Queue) -> None:
+    """Also where it was sent with empty ones."""
+    sent = ask(server, "POST", "/queues/jobs/messages", with_properties(""))
+    assert sent.status == 201
+    assert "Properties" not in ask(server, "GET", "/queues/jobs/messages").body
+
+
+def test_properties_count_towards_the_size(queue: Queue) -> None:
+    """Names, types and values."""
+    queue.set_encoding(False)
+    queue.set_attributes(QueueMeta(max_msg_size=1_024))
+    message = Message("x" * 1_000)
+    message.add_user_property("name", MessagePropertyValue.create_string("x" * 14))
+    queue.send_message(message)  # 4 + 6 + 14: the type is a String, as on SQS
+    message.add_user_property("name", MessagePropertyValue.create_string("x" * 15))
+    with refused("InvalidArgument"):
+        queue.send_message(message)
+
+
+WRONG_PROPERTIES = {
+    "no name": prop("", "v", "STRING"),
+    "dot at the beginning": prop(".a", "v", "STRING"),
+    "two dots": prop("a..b", "v", "STRING"),
+    "space": prop("a b", "v", "STRING"),
+    "long name": prop("a" * 257, "v", "STRING"),
+    "no value": prop("a", "", "STRING"),
+    "long value": prop("a", "v" * 4_097, "STRING"),
+    "type": prop("a", "v", "LIST"),
+    "number": prop("a", "one", "NUMBER"),
+    "truth": prop("a", "yes", "BOOLEAN"),
+    "binary": prop("a", "?", "BINARY"),
+    "twice": prop("a", "v", "STRING") * 2,
+    "too many": "".join(prop(f"a{number}", "v", "STRING") for number in range(51)),
+    "system name": prop("a", "v", "STRING"),
+    "system type": prop("baggage", "1", "NUMBER"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_PROPERTIES)
+def test_properties_that_cannot_be_are_refused(server: RunningServer, queue: Queue, wrong: str) -> None:
+    """And the message is not stored."""
+    inner = WRONG_PROPERTIES[wrong]
+    if wrong.startswith("system"):
+        sent = with_properties(inner.replace("PropertyValue", "SystemPropertyValue"), "SystemProperties")
+    else:
+        sent = with_properties(inner)
+    reply = ask(server, "POST", "/queues/jobs/messages", sent)
+    assert (reply.status, reply.code) == (400, "InvalidArgument")
+    with refused("MessageNotExist"):
+        queue.receive_message()
+
+
+def test_as_many_and_as_long_as_they_may_be(server: RunningServer, queue: Queue) -> None:
+    """Fifty, with the longest name and value among them."""
+    inner = "".join(prop(f"a{number}", "v", "STRING") for number in range(49))
+    queue.set_encoding(False)
+    longest = prop("a" * 256, "v" * 4_096, "STRING")
+    assert ask(server, "POST", "/queues/jobs/messages", with_properties(inner + longest)).status == 201
+    assert len(queue.receive_message().get_user_properties()) == 50
+
+
+def test_a_dead_letter_tells_where_it_comes_from(account: Account, server: RunningServer) -> None:
+    """In the three system properties that SDKs know of it, beside its own; it keeps its id and its time."""
+    dead = account.get_queue("dead")
+    dead.create(QueueMeta())
+    policy = element("DeadLetterTargetQueue", "dead") + element("MaxReceiveCount", 2)
+    assert ask(server, "PUT", "/queues/jobs", f"<Queue>{policy}</Queue>").status == 201
+    queue = account.get_queue("jobs")
+    message = Message("m")
+    message.add_system_property(SystemPropertyName.BAGGAGE, text("k=v"))
+    sent = queue.send_message(message)
+    sent_at_ms = server.clock.now_ms()
+    for _ in range(2):
+        queue.receive_message()
+        server.advance(seconds=30)
+    with refused("MessageNotExist"):
+        queue.receive_message()
+    got = dead.receive_message()
+    assert (got.message_id, got.enqueue_time) == (sent.message_id, sent_at_ms)
+    told = {str(name): value.string_value for name, value in got.get_system_properties().items()}
+    assert told == {
+        "baggage": "k=v",
+        "DLQMessageType": "MaxReceiveCountExceeded",
+        "DLQSourceArn": "acs:mns:us-east-1:000000000000:/queues/jobs",
+        "DLQOriginMessageId": sent.message_id,
+    }
+
+
+# Faults on demand, as the official Python SDK of SMQ sees them.
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (faults.UNAVAILABLE, "InternalServerError"),
+        (faults.FAILED, "InternalError"),
+        (faults.THROTTLED_403, "RequestThrottled"),
+    ],
+    ids=repr,
+)
+def test_a_refusal_is_an_error_of_smq(server: RunningServer, queue: Queue, fault: Fault, code: str) -> None:
+    """With the address that was asked; nothing is carried out, and the next request is."""
+    server.faults.script("smq.SendMessage", fault)
+    with pytest.raises(MNSServerException) as caught:
+        queue.send_message(Message("m"))
+    assert (caught.value.type, caught.value.host_id) == (code, server.endpoint)
+    assert counts(queue) == (0, 0, 0)
+    queue.send_message(Message("m"))
+    assert counts(queue) == (1, 0, 0)
+    assert server.faults.left == []
+
+
+def test_an_answer_that_is_lost_leaves_the_message_there(server: RunningServer, queue: Queue) -> None:
+    """The SDK asks once more by itself, so there are two."""
+    server.faults.script("smq.SendMessage", faults.ANSWER_DROPPED, times=2)
+    with pytest.raises(MNSClientNetworkException):
+        queue.send_message(Message("m"))
+    assert counts(queue) == (2, 0, 0)

@@ -1,13 +1,18 @@
 """Queues of SMQ, through its official Python SDK."""
 
+import json
 import runpy
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from mns.account import Account, AccountMeta
-from mns.mns_exception import MNSServerException
+from mns.mns_exception import MNSClientParameterException, MNSServerException
 from mns.queue import Message, Queue, QueueMeta
 
 from tests.clients.smq.conftest import HERE, account_at
+from tests.clients.smq.raw import ask
 from veilmq.testing import RunningServer
 
 DEFAULTS = {
@@ -21,7 +26,6 @@ DEFAULTS = {
 
 
 def settable(queue: Queue) -> dict[str, object]:
-    """Return the attributes of a queue that can be set."""
     told = vars(queue.get_attributes())
     return {name: told[name] for name in DEFAULTS}
 
@@ -33,7 +37,6 @@ def counts(queue: Queue) -> tuple[int, int, int]:
 
 
 def refused(code: str) -> "pytest.RaisesExc[MNSServerException]":
-    """Expect the SDK's exception with that code."""
     return pytest.RaisesExc(MNSServerException, check=lambda error: error.type == code)
 
 
@@ -114,7 +117,6 @@ def test_a_deleted_queue_is_gone_with_its_messages_and_can_be_made_again_at_once
 
 
 def test_counters_follow_messages(queue: Queue) -> None:
-    """Active, inactive, delayed."""
     queue.batch_send_message([Message("a"), Message("b"), Message("c", 60)])
     assert counts(queue) == (2, 0, 1)
     queue.receive_message()
@@ -155,7 +157,6 @@ def test_names_that_no_queue_can_have_are_refused(account: Account, name: str, c
 
 
 def test_every_operation_names_a_queue_that_is_not_there(account: Account) -> None:
-    """But for those that make it, and that delete it."""
     queue = account.get_queue("none")
     for operation in (
         queue.get_attributes,
@@ -200,3 +201,141 @@ def test_the_program_of_the_page_of_clients_reaches_the_server(
     account = runpy.run_path(str(HERE.parent / "python" / "smq_connect.py"))["smq"]
     assert account.list_queue() == ([], "")
     account.mns_client.close_connection()
+
+
+# How long a message of SMQ is hidden, from whom, and which handle acts on it: to the millisecond.
+
+
+TWELVE_HOURS_S = 43_200
+RULES = json.dumps({"version": 1, "classes": [{"name": "all", "visibility_timeout_s": TWELVE_HOURS_S}], "default": 0})
+
+
+@pytest.fixture
+def other(server: RunningServer) -> Iterator[Queue]:
+    with account_at(server) as account:
+        yield account.get_queue("jobs")
+
+
+def hidden_until(queue: Queue, server: RunningServer, at_ms: int) -> Message:
+    """Return the message that nobody gets before that instant, and a receive gets at it."""
+    server.advance(at_ms - server.clock.now_ms() - 1)
+    with refused("MessageNotExist"):
+        queue.receive_message_with_str_body()
+    server.advance(1)
+    return queue.receive_message_with_str_body()
+
+
+@pytest.mark.parametrize("timeout_s", [1, TWELVE_HOURS_S])
+def test_a_queue_hides_for_one_second_to_twelve_hours(account: Account, server: RunningServer, timeout_s: int) -> None:
+    queue = account.get_queue("jobs")
+    queue.create(QueueMeta(vis_timeout=timeout_s))
+    queue.send_message(Message("m"))
+    got = queue.receive_message()
+    assert got.next_visible_time == server.clock.now_ms() + timeout_s * 1_000
+    hidden_until(queue, server, got.next_visible_time)
+
+
+@pytest.mark.parametrize("timeout_s", [0, TWELVE_HOURS_S + 1])
+def test_nothing_else_is_a_timeout_of_a_queue(server: RunningServer, timeout_s: int) -> None:
+    """The SDK refuses one of them itself; the server refuses both."""
+    reply = ask(server, "PUT", "/queues/jobs", f"<Queue><VisibilityTimeout>{timeout_s}</VisibilityTimeout></Queue>")
+    assert (reply.status, reply.code) == (400, "InvalidArgument")
+    assert reply.text("Message") == "The value of VisibilityTimeout should between 1 and 43200 seconds."
+
+
+@pytest.mark.parametrize("settings", [{"visibility_timeout_s": TWELVE_HOURS_S}, {"visibility_rules": RULES}], ids=list)
+def test_the_twelve_hours_of_a_receive_that_waited_begin_when_it_is_answered(
+    account: Account, other: Queue, server: RunningServer, settings: dict[str, Any]
+) -> None:
+    """Whether the queue hides all for so long, or has rules for each kind of message."""
+    server.queue("jobs", **settings)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(other.receive_message, 30)
+        server.wait_parked()
+        server.advance(seconds=29)
+        account.get_queue("jobs").send_message(Message("m"))
+        assert waiting.result(60).next_visible_time == server.clock.now_ms() + TWELVE_HOURS_S * 1_000
+
+
+@pytest.mark.parametrize("timeout_s", [1, TWELVE_HOURS_S])
+def test_a_change_counts_from_its_own_instant(queue: Queue, server: RunningServer, timeout_s: int) -> None:
+    """Shorter than before or longer, and also twelve hours after a receive of hours ago: no total ends it."""
+    queue.set_attributes(QueueMeta(vis_timeout=TWELVE_HOURS_S))
+    queue.send_message(Message("m"))
+    got = queue.receive_message()
+    server.advance(seconds=20_000)
+    changed = queue.change_message_visibility(got.receipt_handle, timeout_s)
+    assert int(changed.next_visible_time) == server.clock.now_ms() + timeout_s * 1_000
+    assert hidden_until(queue, server, int(changed.next_visible_time)).dequeue_count == 2
+
+
+def test_a_change_by_0_or_43201_is_refused_and_changes_nothing(queue: Queue, server: RunningServer) -> None:
+    """0 comes as far as the server, which releases nothing; the rest the SDK refuses itself."""
+    queue.send_message(Message("m"))
+    got = queue.receive_message()
+    with refused("InvalidArgument"):
+        queue.change_message_visibility(got.receipt_handle, 0)
+    with pytest.raises(MNSClientParameterException):
+        queue.change_message_visibility(got.receipt_handle, TWELVE_HOURS_S + 1)
+    target = f"/queues/jobs/messages?ReceiptHandle={got.receipt_handle}&VisibilityTimeout={TWELVE_HOURS_S + 1}"
+    assert ask(server, "PUT", target).code == "InvalidArgument"
+    hidden_until(queue, server, got.next_visible_time)
+
+
+def test_what_was_never_received_cannot_be_changed(queue: Queue) -> None:
+    """Its send gave no handle; a peek gives none."""
+    sent = queue.send_message(Message("m"))
+    assert sent.receipt_handle == ""
+    assert queue.peek_message().receipt_handle == ""
+    with refused("ReceiptHandleError"):
+        queue.change_message_visibility(sent.message_id, 1)
+
+
+def test_a_change_issues_a_handle_and_kills_the_one_before(queue: Queue) -> None:
+    """The old one neither deletes nor changes; the new one does both."""
+    queue.send_message(Message("m"))
+    old = queue.receive_message().receipt_handle
+    new = queue.change_message_visibility(old, 60).receipt_handle
+    assert new != old
+    with refused("MessageNotExist"):
+        queue.delete_message(old)
+    with refused("MessageNotExist"):
+        queue.change_message_visibility(old, 60)
+    newer = queue.change_message_visibility(new, 60).receipt_handle
+    with refused("MessageNotExist"):
+        queue.delete_message(new)
+    queue.delete_message(newer)
+    with refused("MessageNotExist"):
+        queue.delete_message(newer)
+
+
+def test_a_handle_is_dead_at_the_instant_at_which_its_message_is_visible(queue: Queue, server: RunningServer) -> None:
+    """Whether or not somebody has received it since; a millisecond before it acts."""
+    queue.batch_send_message([Message("a"), Message("b")])
+    first, second = (each.receipt_handle for each in queue.batch_receive_message(2))
+    server.advance(29_999)
+    queue.delete_message(first)
+    server.advance(1)
+    with refused("MessageNotExist"):
+        queue.delete_message(second)
+    with refused("MessageNotExist"):
+        queue.change_message_visibility(second, 1)
+    assert counts(queue) == (1, 0, 0)
+
+
+def test_lenient_handles_are_those_of_the_same_receive() -> None:
+    """A server that is set so takes an old handle while the lease lives, and none of an earlier receive."""
+    with RunningServer(smq_handles="lenient") as server, account_at(server) as account:
+        queue = account.get_queue("jobs")
+        queue.create(QueueMeta())
+        queue.batch_send_message([Message("a"), Message("b")])
+        first, second = (each.receipt_handle for each in queue.batch_receive_message(2))
+        for handle in (first, second):
+            queue.change_message_visibility(handle, 60)
+        queue.delete_message(first)
+        queue.change_message_visibility(second, 10)
+        server.advance(seconds=10)
+        queue.receive_message()
+        with refused("MessageNotExist"):
+            queue.delete_message(second)
+        assert counts(queue) == (0, 1, 0)

@@ -15,7 +15,6 @@ from veilmq.testing import RunningServer
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server that knows the keys of a file."""
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as running:
         yield running
 
@@ -31,7 +30,6 @@ def opened(server: RunningServer, key: str = "AKIDOWNER", *, secret: str = "", t
 
 
 def code(server: RunningServer, key: str = "AKIDOWNER", *, secret: str = "", token: str = "") -> str:
-    """Return the code with which a listing is refused."""
     with opened(server, key, secret=secret, token=token) as account, pytest.raises(MNSServerException) as caught:
         account.list_queue()
     return str(caught.value.type)

@@ -32,7 +32,6 @@ NAMESPACE = "{http://mns.aliyuncs.com/doc/v1}"
 
 @pytest.fixture
 def topic(account: Account) -> Topic:
-    """A new topic with default attributes."""
     made = account.get_topic("news")
     made.create(TopicMeta())
     return made
@@ -52,19 +51,16 @@ def endpoint(name: str = "jobs", account: str = OWNER) -> str:
 
 
 def subscribe(topic: Topic, name: str = "s", at: str = "", **meta: str) -> Subscription:
-    """Return a subscription that was made."""
     made = topic.get_subscription(name)
     made.subscribe(SubscriptionMeta(at or endpoint(), **meta))
     return made
 
 
 def refused(code: str) -> "pytest.RaisesExc[MNSServerException]":
-    """Expect the SDK's exception with that code."""
     return pytest.RaisesExc(MNSServerException, check=lambda error: error.type == code)
 
 
 def received(queue: Queue) -> Message:
-    """Receive a message and delete it."""
     got = queue.receive_message()
     queue.delete_message(got.receipt_handle)
     return got

@@ -14,8 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.console.barriers import barriers
 from tests.console.conftest import Visit, visiting
 from tests.console.every_page import ACCOUNT
-from tests.console.pictures import HEIGHT, NARROW, SCHEMES, WIDE, keep
-from tests.console.scene import go_on, places, staged
+from tests.console.pictures import HEIGHT, NARROW, SCHEMES, WIDE, go_on, keep, places, staged
 from tests.console.test_timeout_page import advice
 from tests.internals.console.test_browser_sign_in import sign_in
 from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, written

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from tests.console.barriers import Keyboard
 from tests.console.conftest import PATIENCE_MS, Visit
-from tests.console.keyboard import Keyboard
 from tests.server.keys import OWNER, REGION, SECRETS, client, written
 from veilmq.console.page import Page as ConsolePage
 from veilmq.console.pages import PAGES

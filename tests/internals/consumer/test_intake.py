@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.consumer.lease_play import message
+from tests.consumer.simulation import message
 from tests.consumer.workbench import WAIT, until, workbench
 from veilmq.client import HttpQueueClient, NewMessage, ReceivedMessage
 from veilmq.client.messages import ClientError, Unreachable

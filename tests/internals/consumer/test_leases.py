@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import EVERYTHING
-from tests.consumer.lease_play import BUSY, GONE, Play, message
-from tests.consumer.one_clock import TimedBench, timed_bench
+from tests.consumer.simulation import BUSY, GONE, Play, TimedBench, message, timed_bench
 from tests.consumer.workbench import WAIT, until
 from tests.server.keys import REGION, SECRETS, written
 from veilmq.client import HttpQueueClient, NewMessage, SigningKey

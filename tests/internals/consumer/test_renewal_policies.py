@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.consumer.lease_play import BEYOND, BUSY, CUT_OFF, FORBIDDEN_FOR_NOW, GONE, INVALID, THROTTLED
+from tests.consumer.simulation import BEYOND, BUSY, CUT_OFF, FORBIDDEN_FOR_NOW, GONE, INVALID, THROTTLED
 from veilmq.client.messages import ClientError, Hidden
 from veilmq.consumer.renewal_policies import (
     BUCKETS,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.consumer.lease_play import (
+from tests.consumer.simulation import (
     BEYOND,
     BUSY,
     CUT_OFF,

@@ -17,8 +17,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import dataset, fs, parquet
 
-from tests.store.host import Host
-from tests.store.logged import events_of, logging_to, plan
+from tests.store.host import Host, events_of, logging_to, plan
 from veilmq.core.commands import Command
 from veilmq.core.errors import StoreFull
 from veilmq.core.receipts import (

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.pipeline.exported import ExportedLog
+from tests.pipeline.closed import ExportedLog
 from veilmq.pipeline.event_log import CellStore, Counted, EventLog, RunRecord, next_run
 
 DAY_MS = 86_400_000

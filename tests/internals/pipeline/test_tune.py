@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.internals.pipeline import work_types
 from tests.internals.pipeline.made_counts import key_with, lognormal, renewed
-from tests.pipeline.closed import row
-from tests.pipeline.exported import ExportedLog
+from tests.pipeline.closed import ExportedLog, row
 from tests.pipeline.made_report import KEYS, QUEUES, content, made_queues
 from veilmq.client import HttpQueueClient
 from veilmq.core.receipts import Outcome

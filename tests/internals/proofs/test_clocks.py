@@ -17,8 +17,8 @@ import pytest
 import urllib3
 
 from tests.conftest import EVERYTHING, need
+from tests.proofs.ledger import Refused, SqsCaller
 from tests.proofs.served import ServedFolder
-from tests.proofs.sqs_caller import Refused, SqsCaller
 from tests.server.keys import SECRETS, written
 from veilmq.client import SigningKey
 from veilmq.client.api import Claims

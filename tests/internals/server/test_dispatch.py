@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.sqs_stage import Stage
+from tests.clients.sqs_reference import Stage
 from tests.internals.wire.smq.test_request import BOMBS
 from veilmq.core.commands import Command, Done, ListQueues, Wake
 from veilmq.core.errors import InternalError

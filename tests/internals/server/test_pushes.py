@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.clients.smq.raw import ask, element
 from tests.internals.server.scripted_engine import ScriptedEngine, played
-from tests.server.pushing.receiver import Receiver, receiving
+from tests.server.push_receiver import Receiver, receiving
 from veilmq.core import commands
 from veilmq.core.commands import LeaseChange, Received, ReceivedMessage
 from veilmq.core.errors import EndpointRefused, InternalError, QueueNotFound, ReceiptState, StoreFull

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
-from tests.store.stores import on_sqlite
+from tests.store.postgres_host import on_sqlite
 from tests.store.test_claims import (
     DEAD,
     HOUR_MS,

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.host import QUEUE, Host, message
-from tests.store.logged import LOGGED, events_of, outcomes
+from tests.store.host import LOGGED, QUEUE, Host, events_of, message, outcomes
 from veilmq.core.commands import Command, Delete, PurgeQueue, Receive, Send, SetQueue
 from veilmq.core.errors import InternalError, StoreFull, VeilmqError
 from veilmq.core.messages import Attribute, NewMessage, Properties, encode_properties

@@ -9,8 +9,7 @@ import asyncpg
 import pytest
 
 from tests.internals.store.format_19 import recorded, restore
-from tests.store.host import QUEUE, message
-from tests.store.logged import numbered
+from tests.store.host import QUEUE, message, numbered
 from tests.store.postgres_host import _CLOCK, _UNGUARDED, OF_QUEUES, PostgresHost, connected
 from veilmq.core import claims, commands
 from veilmq.core.claims import ListWriters, Publish

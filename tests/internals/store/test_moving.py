@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.store.dead_letters import DEAD, PAUSE_MS, finish, kill, latest, pair, start
 from tests.store.host import QUEUE, Host, message
-from tests.store.test_dead_letters import DEAD, create, pair
-from tests.store.test_moves import OTHER, PAUSE_MS, finish, kill, latest, start
+from tests.store.test_moves import OTHER
 from veilmq.core.commands import Command, MoveStatus, Receive, Send
 from veilmq.core.errors import InternalError
 from veilmq.store.moves import MoveStep
@@ -29,7 +29,7 @@ class Change(Command, frozen=True, kw_only=True):
 def host(tmp_path: Path) -> Iterator[Host]:
     """Return an open store with a queue beside a pair, the limit being one receive."""
     host = Host(tmp_path / "store")
-    create(host, OTHER)
+    host.create(OTHER)
     pair(host, receives_max=1, retention_s=60)
     yield host
     host.close()
@@ -62,9 +62,9 @@ def test_messages_past_their_retention_are_never_moved_however_many(
 ) -> None:
     """A task waits until those are deleted, and goes on with what is behind them."""
     source, target = (f"000000000000/{name}" for name in ("source", "target"))
-    create(host, target, fifo=fifo)
-    create(host, source, fifo=fifo, retention_s=60)
-    create(host, "000000000000/any", fifo=fifo, dead_letter_queue=source, receives_max=1)
+    host.create(target, fifo=fifo)
+    host.create(source, fifo=fifo, retention_s=60)
+    host.create("000000000000/any", fifo=fifo, dead_letter_queue=source, receives_max=1)
     for number in range(5):
         host.do(Send(queue=source, messages=(message(f"old {number}", group="g", dedup_id=str(number)),)))
     host.advance(59_995)
@@ -83,12 +83,12 @@ def test_messages_past_their_retention_are_never_moved_however_many(
 @pytest.mark.parametrize("fifo", [False, True])
 def test_a_slice_that_finds_no_room_in_its_batch_is_not_the_last(host: Host, *, fifo: bool) -> None:
     """Receives before it have read as much as a batch may."""
-    create(host, "000000000000/busy")
+    host.create("000000000000/busy")
     host.send(*([LONG] * 8), queue="000000000000/busy")
     target = "000000000000/target"
-    create(host, target, fifo=fifo)
-    create(host, "000000000000/source", fifo=fifo)
-    create(host, "000000000000/any", fifo=fifo, dead_letter_queue="000000000000/source", receives_max=1)
+    host.create(target, fifo=fifo)
+    host.create("000000000000/source", fifo=fifo)
+    host.create("000000000000/any", fifo=fifo, dead_letter_queue="000000000000/source", receives_max=1)
     host.do(Send(queue="000000000000/source", messages=(message("a", group="g", dedup_id="a"),)))
     start(host, target, source="000000000000/source")
     host.do_together(Receive(queue="000000000000/busy", count=8), MoveStep())

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.store.host import QUEUE, Host
-from tests.store.postgres_host import hosting_postgres, open_engine
-from tests.store.stores import Store, on_postgres, on_sqlite
+from tests.store.postgres_host import Store, hosting_postgres, on_postgres, on_sqlite, open_engine
 from veilmq.core import commands
 from veilmq.core.commands import QueueView
 from veilmq.core.errors import PurgeInProgress, QueueExists, SettingsConflict

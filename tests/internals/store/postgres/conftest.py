@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.store.postgres_control import execute
-from tests.store.postgres_host import empty
+from tests.store.postgres_host import empty, execute
 
 _ROWS = """
 INSERT INTO mq.msg (qp, seq, visible_at, sent_at, priority, id, body, group_key)

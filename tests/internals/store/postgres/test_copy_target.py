@@ -9,9 +9,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.store.copied import copied
 from tests.store.host import QUEUE
-from tests.store.postgres_host import PostgresHost, connected
+from tests.store.postgres_host import PostgresHost, connected, copied
 from veilmq.core.claims import OpenSource
 from veilmq.core.settings import QueueSettings
 from veilmq.store.copying import CopiedMessage, CopiedQueue, CopyRefused

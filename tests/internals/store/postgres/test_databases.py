@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.store.host import QUEUE
-from tests.store.postgres_host import RESTLESS, connected, making_database, prepare
-from tests.store.shards_host import ShardsHost, hosting_shards
+from tests.store.postgres_host import RESTLESS, ShardsHost, connected, hosting_shards, making_database, prepare
 from veilmq.core import commands
 from veilmq.core.errors import StoreUnavailable
 from veilmq.store.port import StoreError, execute

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from pyarrow import dataset, fs
 
-from tests.store.host import QUEUE, message
-from tests.store.logged import check_conservation, events_of, outcomes, plan
+from tests.store.host import QUEUE, check_conservation, events_of, message, outcomes, plan
 from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres, open_engine
 from veilmq.core.commands import (
     ChangeVisibility,

@@ -7,10 +7,9 @@ from typing import Any, cast
 import pytest
 from asyncpg import DeadlockDetectedError
 
+from tests.store.dead_letters import DEAD, PAUSE_MS, finish, kill, latest, pair, run, start
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres, open_engine
-from tests.store.test_dead_letters import DEAD, pair
-from tests.store.test_moves import PAUSE_MS, finish, kill, latest, run, start
 from veilmq.core import commands
 from veilmq.core.commands import MoveStatus
 from veilmq.core.errors import InternalError, StoreUnavailable

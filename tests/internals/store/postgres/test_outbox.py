@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.store.dead_letters import DEAD, kill, pair
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import connected, set_clock
-from tests.store.shards_host import ShardsHost, hosting_shards
-from tests.store.test_dead_letters import DEAD, pair
-from tests.store.test_dead_letters_fifo import kill as kill_in_turn
-from tests.store.test_dead_letters_fifo import take as take_in_turn
-from tests.store.test_moves import kill
+from tests.store.postgres_host import ShardsHost, connected, hosting_shards, set_clock
+from tests.store.test_dead_letters import kill as kill_in_turn
+from tests.store.test_dead_letters import take as take_in_turn
 from veilmq.core import commands
 from veilmq.core.topics import Forward, Forwarded, ForwardEntry
 from veilmq.store.postgres.background import POLL_MS

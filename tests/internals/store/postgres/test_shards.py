@@ -7,11 +7,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.store.dead_letters import DEAD, kill
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import RESTLESS, connected, empty, prepare, set_clock
-from tests.store.shards_host import ShardsHost, hosting_shards
-from tests.store.test_dead_letters import DEAD
-from tests.store.test_moves import kill
+from tests.store.postgres_host import RESTLESS, ShardsHost, connected, empty, hosting_shards, prepare, set_clock
 from veilmq.core import commands
 from veilmq.core.commands import SetAccount, ShowAccount
 from veilmq.core.errors import OutcomeUnknown, QueueNotFound, ReceiptInvalid, StoreUnavailable

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.postgres_host import connected, empty
-from tests.store.shards_host import ShardsHost, hosting_shards
+from tests.store.postgres_host import ShardsHost, connected, empty, hosting_shards
 from veilmq.store.port import Finding
 from veilmq.store.postgres import databases
 from veilmq.store.postgres.databases import ONE_STORE, PLACES, examine_together

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from tests.internals.store.postgres.two_nodes import TwoNodes, two_nodes
+from tests.store.dead_letters import DEAD, finish, kill, latest, pair, start
 from tests.store.host import QUEUE
 from tests.store.postgres_host import OF_QUEUES, RESTLESS, connected, set_clock
-from tests.store.test_dead_letters import DEAD, pair
-from tests.store.test_moves import finish, kill, latest, start
 from veilmq.core import commands
 from veilmq.core.commands import MoveStatus
 from veilmq.store.postgres.background import JANITOR_MS, POLL_MS

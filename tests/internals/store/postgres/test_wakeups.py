@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from tests.internals.store.postgres.two_nodes import TwoNodes, two_nodes
+from tests.store.dead_letters import DEAD, kill, pair, start
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import RESTLESS, hosting_postgres
-from tests.store.test_dead_letters import DEAD, pair
-from tests.store.test_moves import kill, start
 from veilmq.core import commands
 from veilmq.core.errors import QueueNotFound
 from veilmq.store.postgres.background import JANITOR_MS

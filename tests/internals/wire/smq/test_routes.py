@@ -6,7 +6,7 @@ from hashlib import md5
 
 import pytest
 
-from tests.clients.smq.signing import hex_md5
+from tests.clients.smq.raw import hex_md5
 from tests.internals.wire.smq.asking import BASE, ask, request
 from veilmq.core import commands
 from veilmq.core.commands import QueueView

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.clients.smq.signing import DATE, KEY, NOW_S, SECRET, as_received, hex_md5, signature_v2, signed_v2
+from tests.clients.smq.raw import DATE, KEY, NOW_S, SECRET, as_received, hex_md5, signature_v2, signed_v2
 from veilmq.wire.exchange import AccessKey, caller_named
 from veilmq.wire.smq import errors
 from veilmq.wire.smq.errors import (

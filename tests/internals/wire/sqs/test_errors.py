@@ -10,8 +10,7 @@ import msgspec
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.clients.sqs_client import exceptions, header_fields, understood
-from tests.clients.sqs_members import LISTED, MEMBERS
+from tests.clients.sqs_client import LISTED, MEMBERS, exceptions, header_fields, understood
 from tests.internals.wire.sqs.asking import CONTEXT, ID_TEXT, QUEUE, SENT, ask, entries, refusal
 from veilmq.core import errors as core
 from veilmq.core.commands import LeaseChange, Received

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from tests.clients.sqs_client import header_fields
-from tests.clients.sqs_old_client import form_of_request, understood_xml
+from tests.clients.sqs_client import form_of_request, header_fields, understood_xml
 from tests.internals.wire.sqs.asking import CONTEXT, QUEUE, SENT, UNHURRIED, URL, message, received
 from veilmq.core import commands as core
 from veilmq.core.errors import InternalError, QueueNotFound

@@ -10,8 +10,7 @@ from botocore.model import Shape as ModelShape
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.clients.sqs_client import header_fields
-from tests.clients.sqs_old_client import form_of_request, old_model, understood_xml
+from tests.clients.sqs_client import form_of_request, header_fields, old_model, understood_xml
 from tests.internals.wire.sqs import test_golden
 from tests.internals.wire.sqs.asking import CONTEXT, UNHURRIED, URL
 from tests.internals.wire.sqs.test_members import is_accepted

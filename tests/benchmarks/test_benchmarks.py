@@ -1,0 +1,467 @@
+"""What the benchmarks make of their options, of what they measure, and of what other programs print."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from benchmarks import wrk
+from benchmarks.against import WORKLOADS, AgainstError, Compared, checked_out
+from benchmarks.backlog import curves, sizes
+from benchmarks.dialogue import Dialogue, DialogueError, converse, request
+from benchmarks.groups import _entries
+from benchmarks.keeps import verdict
+from benchmarks.kinds import LOGGED_PAIRS, PAIRS, STANDARD
+from benchmarks.options import arguments, settings
+from benchmarks.process import Process, free_port, running
+from benchmarks.rates import CYCLE, DELETE, RECEIVE, SEND, Measured, Workload, by_ten, quiet, refusal
+from benchmarks.ready_made import batch
+from benchmarks.row import Row, Section, failed
+from benchmarks.servers import CEILING, CHECKOUT, IN_MEMORY
+from benchmarks.smq import PAIRS as SMQ_PAIRS
+from benchmarks.stock import EMPTY_MAX, Budget, first_handle, handles
+from benchmarks.streams import Batch, _full
+from benchmarks.table import cell, cells, columns, reasons, render
+from benchmarks.wrk import SCRIPTS, Load, LoadError, LoadResult, parse
+from tests.conftest import need
+from veilmq.spark.datasource import COLUMNS
+
+
+def test_a_plain_run_goes_up_to_a_hundred_thousand_and_a_whole_one_to_three_million() -> None:
+    assert settings(arguments([])).backlog_max == 100_000
+    assert settings(arguments(["--whole"])).backlog_max == 3_000_000
+    assert settings(arguments(["--whole", "--backlog", "5000"])).backlog_max == 5_000
+
+
+def test_the_data_lies_in_an_absolute_folder() -> None:
+    assert settings(arguments(["--work", "somewhere"])).work == Path("somewhere").resolve()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [["--only", "waiting"], ["--only", "idle", "--against", "HEAD"]],
+    ids=["a row of --against alone", "no row of --against"],
+)
+def test_a_row_that_cannot_be_measured_so_is_named(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        arguments(given)
+    assert "choose from" in capsys.readouterr().err
+
+
+def test_a_comparison_takes_at_least_five_turns_unless_other_is_asked_for() -> None:
+    assert arguments(["--against", "HEAD", "--only", "waiting"]).turns == 5
+    assert arguments(["--against", "HEAD", "--turns", "7"]).turns == 7
+
+
+@pytest.mark.parametrize(
+    "given",
+    [["--seconds", "0"], ["--seconds", "x"], ["--connections", "0"], ["--backlog", "-5"], ["--only", "nothing"]],
+    ids=" ".join,
+)
+def test_an_option_out_of_range_is_named(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        arguments(given)
+    assert given[0] in capsys.readouterr().err
+
+
+# This checkout against another commit: what is checked out, what the load looks like, and what is made of turns.
+
+
+VARYING = {"x-amz-date", "authorization", "amz-sdk-invocation-id"}
+
+
+def test_the_ratio_is_the_median_of_the_ratios_of_the_pairs() -> None:
+    compared = Compared(row="send", workload="send", figure="requests/s", there=[100, 50, 200], here=[110, 60, 100])
+    assert compared.ratio() == pytest.approx(1.1)
+
+
+def test_what_was_not_measured_has_no_ratio() -> None:
+    assert Compared(row="send", workload="send", figure="", trouble="failed").ratio() is None
+
+
+def test_a_commit_is_checked_out_beside_this_one_and_removed_afterwards() -> None:
+    need((CHECKOUT / ".git").exists(), "a checkout of git")
+    with checked_out("HEAD") as path:
+        assert path != CHECKOUT
+        assert (path / "src" / "veilmq" / "__main__.py").exists()
+    assert not path.parent.exists()
+
+
+def test_an_unknown_commit_is_named() -> None:
+    need((CHECKOUT / ".git").exists(), "a checkout of git")
+    with pytest.raises(AgainstError, match="no-such-commit"), checked_out("no-such-commit"):
+        pass
+
+
+def test_each_row_has_its_scripts() -> None:
+    for comparison in WORKLOADS.values():
+        assert all((SCRIPTS / f"{workload.script}.lua").exists() for workload in comparison.workloads)
+
+
+def test_requests_have_the_heads_of_an_sdk_of_which_three_headers_differ() -> None:
+    need(wrk.installed(), "wrk (scripts/install-wrk.sh)")
+    seen: list[dict[str, str]] = []
+
+    class Recorder(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            seen.append({name.lower(): value for name, value in self.headers.items()})
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *args: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Recorder) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        load = Load(script="send", seconds=1, connections=1, environment={"BENCH_HEADS": "sdk"})
+        wrk.run(load, url=f"http://127.0.0.1:{server.server_address[1]}/")
+        server.shutdown()
+    assert len(seen[0]) == 11  # ten, and the length of the body
+    differing = {name for one in seen for name, value in one.items() if value != seen[0][name]}
+    assert {"authorization", "amz-sdk-invocation-id"} <= differing <= VARYING
+    assert len({one["amz-sdk-invocation-id"] for one in seen}) == len(seen)
+
+
+# Sizes of backlog, and the curve that is drawn from them.
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [
+        pytest.param(1_000, [1_000], id="smallest"),
+        pytest.param(100_000, [1_000, 10_000, 100_000], id="a power"),
+        pytest.param(3_000_000, [1_000, 10_000, 100_000, 1_000_000, 3_000_000], id="not a power"),
+    ],
+)
+def test_sizes_grow_tenfold_and_end_at_the_largest(most: int, expected: list[int]) -> None:
+    assert sizes(most) == expected
+
+
+def test_a_curve_is_drawn_per_kind_and_sections_without_points_are_passed_over() -> None:
+    point = {"kind": "waiting", "messages": 1_000, "pair_us": 80.0}
+    sections = [Section(name="send", rows=()), Section(name="backlog", rows=(), raw={"points": [point]})]
+    assert curves(sections) == {"waiting": [(1_000, 80.0)]}
+
+
+# The words for what a server kept.
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [
+        pytest.param(0, "nothing", id="none"),
+        pytest.param(99, "99 of 100", id="some"),
+        pytest.param(100, "everything acknowledged", id="all"),
+    ],
+)
+def test_the_verdict_says_how_much_of_what_was_acknowledged(kept: int, words: str) -> None:
+    assert verdict(kept=kept, acknowledged=100) == words
+
+
+# The kinds of queues that are measured beside the standard one.
+
+
+def test_each_kind_has_a_queue_of_its_own_and_fifo_queues_are_named_so() -> None:
+    kinds = [STANDARD, *(kind for kind, _ in (*PAIRS, *LOGGED_PAIRS))]
+    assert len({kind.queue(turn) for kind in kinds for turn in range(2)}) == 2 * len(kinds)
+    assert all(kind.queue(0).endswith(".fifo") == ("FifoQueue" in kind.attributes) for kind in kinds)
+
+
+def test_a_standard_queue_is_sent_constant_requests() -> None:
+    assert STANDARD.environment == {}
+
+
+def test_no_two_entries_of_a_run_have_one_deduplication_id() -> None:
+    names = [f"g{n % 3}" for n in range(25)]
+    entries = [entry for start in range(0, 25, 10) for entry in _entries(names, start, "run")]
+    assert [entry["MessageGroupId"] for entry in entries] == names
+    assert len({entry["MessageDeduplicationId"] for entry in entries}) == 25
+
+
+# What is made of measured rates: when a ceiling is none, and by ten against one by one.
+
+
+def ceiling(*, requests: int = 100_000, cores: float = 0.97) -> Measured:
+    load = LoadResult(
+        requests=requests, duration_s=1.0, p50_ms=1.0, p99_ms=1.0, errors={"status": 0}, counts={}, load_cores=1.0
+    )
+    return Measured(load=load, messages_per_s=0.0, server_cores=cores, rss_bytes=0, connections=64, trouble="")
+
+
+def test_two_like_ceilings_with_a_core_each_say_nothing() -> None:
+    assert list(quiet([ceiling(), ceiling(requests=110_000)])) == []
+
+
+def test_a_ceiling_kept_from_its_core_is_named() -> None:
+    assert "got 0.48 cores" in "".join(quiet([ceiling(), ceiling(cores=0.48)]))
+
+
+def test_ceilings_that_differ_are_named() -> None:
+    assert "100,000 before and 150,000 after" in "".join(quiet([ceiling(), ceiling(requests=150_000)]))
+
+
+def load(**counts: int) -> LoadResult:
+    every = dict.fromkeys(("sent", "receives", "received", "deletes", "deleted", "short", "refused", "spent"), 0)
+    return LoadResult(
+        requests=1_000,
+        duration_s=1.0,
+        p50_ms=1.0,
+        p99_ms=1.0,
+        errors={"status": 0},
+        counts=every | counts,
+        load_cores=0.5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("workload", "result"),
+    [
+        pytest.param(SEND, load(), id="sends"),
+        pytest.param(RECEIVE, load(received=995, short=5), id="a few empty receives"),
+        pytest.param(DELETE, load(deletes=1_000), id="deletes"),
+        pytest.param(CYCLE, load(receives=333, received=300, deletes=300), id="receives under way at the end"),
+    ],
+)
+def test_plain_success_is_a_figure(workload: Workload, result: LoadResult) -> None:
+    assert refusal(workload, result, connections=64) is None
+
+
+@pytest.mark.parametrize(
+    ("workload", "result", "why"),
+    [
+        pytest.param(CYCLE, load(), "no message was moved", id="answers that move nothing"),
+        pytest.param(DELETE, load(deletes=900, spent=100), "100 deletes were repeats", id="handles ran out"),
+        pytest.param(RECEIVE, load(received=500, short=500), "came back empty", id="the queue ran dry"),
+        pytest.param(
+            CYCLE, load(receives=333, received=200, deletes=200), "came back empty", id="no message for a send"
+        ),
+    ],
+)
+def test_what_is_no_work_done_is_refused(workload: Workload, result: LoadResult, why: str) -> None:
+    assert why in str(refusal(workload, result, connections=64))
+
+
+def rate(figure: str, unit: str, value: float | str) -> Section:
+    return Section(name=figure, rows=(Row(figure=figure, unit=unit, values={"veilmq": value}),))
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [pytest.param(20_000.0, 3.0, id="measured"), pytest.param("failed: x", "not measured", id="failed")],
+)
+def test_by_ten_is_messages_over_messages(one: float | str, expected: float | str) -> None:
+    section = by_ten([rate("send", "requests/s", one), rate("send by ten", "messages/s", 60_000.0)])
+    assert section is not None
+    assert [row.values for row in section.rows] == [{"veilmq": expected}]
+
+
+def test_one_half_alone_is_no_comparison() -> None:
+    assert by_ten([rate("send", "requests/s", 1.0)]) is None
+
+
+# The workloads that are measured over SMQ.
+
+
+def test_each_workload_of_one_protocol_has_its_counterpart_in_the_other() -> None:
+    for sqs, smq in SMQ_PAIRS:
+        assert smq.figure == f"SMQ, {sqs.figure}"
+        assert smq.script == f"smq_{sqs.script}"
+        assert (SCRIPTS / f"{smq.script}.lua").exists()
+
+
+# The budget that dialogues share, handles in answers, and a conversation over a socket with the ceiling.
+
+
+def test_a_budget_is_taken_in_pieces_until_nothing_is_left() -> None:
+    budget = Budget(left=25)
+    assert [budget.take(10) for _ in range(4)] == [10, 10, 5, 0]
+
+
+def test_what_was_not_moved_can_be_taken_again_but_not_for_ever() -> None:
+    budget = Budget(left=0)
+    budget.put_back(3)
+    assert budget.take(10) == 3
+    for _ in range(EMPTY_MAX - 1):
+        budget.put_back(1)
+    with pytest.raises(DialogueError, match="fewer messages than were waiting"):
+        budget.put_back(1)
+
+
+@pytest.mark.parametrize("separator", [":", ": "], ids=["compact", "spaced"])
+def test_handles_are_found_however_the_server_spaces_its_answer(separator: str) -> None:
+    answer = f'{{"Messages":[{{"ReceiptHandle"{separator}"one"}},{{"ReceiptHandle"{separator}"two"}}]}}'.encode()
+    assert first_handle(answer) == b"one"
+    assert handles(answer) == ["one", "two"]
+
+
+@pytest.mark.parametrize("answer", [b"{}", b"", b'{"Messages":[]}'], ids=["object", "nothing", "list"])
+def test_an_empty_answer_has_no_handle(answer: bytes) -> None:
+    assert first_handle(answer) is None
+    assert handles(answer) == []
+
+
+@pytest.fixture
+def ceiling_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    port = free_port()
+    with running(CEILING.command(port, 0, tmp_path_factory.mktemp("ceiling"))) as process:
+        assert isinstance(process, Process)
+        yield port
+
+
+def test_the_ceiling_answers_each_request_of_each_connection_once(ceiling_port: int) -> None:
+    answers: list[bytes] = []
+
+    def dialogue() -> Dialogue:
+        for _ in range(5):
+            answer = yield request("SendMessage", MessageBody="x" * 70_000)
+            answers.append(answer)
+
+    assert converse(port=ceiling_port, dialogues=[dialogue() for _ in range(3)], timeout_s=30.0) > 0
+    assert answers == [b"{}"] * 15
+
+
+# What is counted of a Spark query's micro-batches.
+
+
+def _progress(rows: int, whole_ms: int, query_ms: int) -> dict[str, object]:
+    return {"numInputRows": rows, "durationMs": {"triggerExecution": whole_ms, "addBatch": query_ms}}
+
+
+def test_batches_that_are_not_full_do_not_count() -> None:
+    progress = [_progress(10, 900, 500), _progress(3, 100, 50), _progress(0, 20, 1), _progress(10, 800, 400)]
+    assert _full(progress, 10) == [Batch(rows=10, whole_s=0.9, query_s=0.5), Batch(rows=10, whole_s=0.8, query_s=0.4)]
+
+
+def test_ready_made_rows_have_the_columns_of_the_source() -> None:
+    made = batch(7)
+    assert made.num_rows == 7
+    assert made.schema.names == COLUMNS
+
+
+# The texts of the table, and the arithmetic between its columns.
+
+
+RATE = Row(
+    figure="send",
+    unit="requests/s",
+    values={"moto[server]": 100.0, "veilmq": 20_000.0, "ceiling": 50_000.0, "ministack": "not installed: no module x"},
+    compare=True,
+    note="a note",
+)
+LATENCY = Row(figure="send", unit="p99 ms", values={"veilmq": 4.0, "ceiling": 1.0})
+KEPT = Row(
+    figure="kept after kill -9",
+    unit="of 100",
+    values={"moto[server]": "nothing", "ministack": "not installed: no module x"},
+)
+SECTIONS = (Section(name="kept", rows=(KEPT,)), Section(name="send", rows=(RATE, LATENCY)))
+
+
+def test_a_rate_has_its_share_of_the_ceiling_and_its_ratio_to_each_measured_peer() -> None:
+    assert RATE.of_ceiling() == 0.4
+    assert RATE.over_peers() == {"moto[server]": 200.0}
+
+
+def test_veilmq_itself_is_no_peer() -> None:
+    row = Row(figure="send", unit="requests/s", values={"veilmq": 2.0, IN_MEMORY.name: 4.0}, compare=True)
+    assert row.over_peers() == {}
+
+
+def test_a_latency_is_not_compared() -> None:
+    assert LATENCY.of_ceiling() is None
+    assert LATENCY.over_peers() == {}
+
+
+@pytest.mark.parametrize("ceiling", [0.0, "failed: no reason"], ids=["zero", "failed"])
+def test_there_is_no_share_of_a_ceiling_that_was_not_measured(ceiling: float | str) -> None:
+    row = Row(figure="send", unit="requests/s", values={"veilmq": 1.0, "ceiling": ceiling}, compare=True)
+    assert row.of_ceiling() is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        pytest.param(23_456.7, "23,457", id="thousands"),
+        pytest.param(12.34, "12.3", id="tens"),
+        pytest.param(0.414, "0.41", id="below ten"),
+        pytest.param("nothing", "nothing", id="words"),
+        pytest.param("failed: a long story", "failed", id="reason"),
+        pytest.param(None, "", id="none"),
+    ],
+)
+def test_a_cell_has_the_digits_that_it_deserves(value: float | str | None, text: str) -> None:
+    assert cell(value) == text
+
+
+def test_the_ceiling_and_veilmq_come_before_the_peers() -> None:
+    assert columns(SECTIONS) == ["ceiling", "veilmq", "moto[server]", "ministack"]
+
+
+def test_a_row_is_figure_unit_values_share_and_notes() -> None:
+    texts = cells(RATE, ["ceiling", "veilmq", "moto[server]"])
+    assert texts == ["send", "requests/s", "50,000", "20,000", "100", "0.40", "200 × moto[server]\na note"]
+
+
+def test_why_a_cell_has_no_number_is_said_once_below() -> None:
+    assert reasons((*SECTIONS, *SECTIONS)) == ["ministack, all: not installed: no module x"]
+
+
+def test_the_head_of_a_column_says_what_the_server_keeps_and_brackets_survive() -> None:
+    console = Console(width=170)
+    with console.capture() as capture:
+        console.print(render(SECTIONS, title="title"))
+    assert "moto[server]" in capture.get()
+    assert "keeps nothing" in capture.get()
+    assert "keeps not installed" not in capture.get()
+
+
+def test_a_failure_is_told_by_its_first_and_its_last_line() -> None:
+    assert (
+        failed(ValueError("it ended: Traceback\n  File\nImportError: x"))
+        == "failed: it ended: Traceback … ImportError: x"
+    )
+    assert failed(ValueError("one line")) == "failed: one line"
+    assert failed(ValueError()) == "failed: ValueError"
+
+
+# Reading what wrk printed.
+
+
+COUNTS = '"sent":10,"receives":9,"received":8,"deletes":8,"deleted":0,"short":1,"refused":0,"spent":0'
+
+
+def report(*, requests: int = 300, status: int = 0, duration_us: int = 2_000_000) -> str:
+    errors = f'"errors_connect":0,"errors_read":1,"errors_write":0,"errors_status":{status},"errors_timeout":0'
+    head = f'"requests":{requests},"duration_us":{duration_us},"p50_us":1500,"p99_us":9000,"max_us":9100'
+    return f"Running 2s test @ http://127.0.0.1:1/\n  2 threads\nBENCH {{{head},{errors},{COUNTS}}}\n"
+
+
+def test_rates_latencies_errors_and_counts_are_read_in_their_units() -> None:
+    result = parse(report(), cpu_s=1.5)
+    assert result.requests_per_s == 150.0
+    assert (result.p50_ms, result.p99_ms) == (1.5, 9.0)
+    assert result.errors == {"connect": 0, "read": 1, "write": 0, "status": 0, "timeout": 0}
+    assert result.count_per_s("deletes") == 4.0
+    assert result.load_cores == 0.75
+
+
+def test_a_refused_request_is_no_work_done() -> None:
+    assert parse(report(requests=300, status=100), cpu_s=0.0).requests_per_s == 100.0
+
+
+def test_no_time_is_no_rate() -> None:
+    assert parse(report(duration_us=0), cpu_s=1.0).requests_per_s == 0.0
+
+
+@pytest.mark.parametrize("output", ["unable to connect to 127.0.0.1:1", report() + report()], ids=["none", "two"])
+def test_anything_but_one_report_is_an_error_that_shows_what_wrk_said(output: str) -> None:
+    with pytest.raises(LoadError, match=r"reports, expected one.*\n"):
+        parse(output, cpu_s=0.0)

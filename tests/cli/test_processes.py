@@ -1,0 +1,549 @@
+"""`veilmq serve` as a process of its own, and what is said when it cannot start."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError as SqsError
+
+from tests.cli.conftest import COMMAND, Veilmq, command, environment
+from tests.proofs.forking import Forked
+from tests.server.keys import REGION, SECRETS, TEXT, client, written
+from tests.tidy.tree import ROOT
+from veilmq.client import ClientError, HttpQueueClient
+from veilmq.client.api import Forwards
+from veilmq.core.messages import Attribute
+from veilmq.testing import RunningServer, SystemClock
+
+Process = Forked | subprocess.Popen[str]
+SERVER_EXTRA = ["apsw", "filelock", "httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"]
+PLAIN = """
+import sys
+sys.modules.update(dict.fromkeys({blocked}))
+from veilmq.cli import main
+codes = {{main(each) for each in {commands}}}
+sys.exit(codes.pop() if len(codes) == 1 else str(codes))
+"""
+
+
+def is_served(sqs: Any) -> bool:
+    """Return whether a client is let in."""
+    try:
+        sqs.list_queues()
+    except SqsError:
+        return False
+    return True
+
+
+@contextmanager
+def serving(
+    *arguments: str, cwd: Path, start: Callable[..., Process] = Forked, **variables: str
+) -> Iterator[tuple[Process, str]]:
+    """Run `veilmq serve`; yields the process and the endpoint that it printed."""
+    with start(
+        [*COMMAND, "serve", *arguments],
+        cwd=cwd,
+        env=environment(**variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            match = re.search(r"http://\S+", process.stdout.readline())
+            assert match, "the first line has no endpoint"
+            yield process, match[0]
+        finally:
+            process.kill()
+
+
+def plain_install(*commands: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run commands in a Python that has nothing of the extra `server`."""
+    code = PLAIN.format(blocked=SERVER_EXTRA, commands=commands)
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_messages_outlive_the_server(tmp_path: Path) -> None:
+    """Settings from flag and environment, the default folder, SIGTERM, and the same message after it.
+
+    The first server is a start of Python, as that of a person.
+    """
+    with serving("--port", "0", cwd=tmp_path, start=subprocess.Popen, VEILMQ_ADMIN_PORT="0") as (process, endpoint):
+        assert command("queue", "create", "orders", VEILMQ_ENDPOINT=endpoint).returncode == 0
+        assert command("send", "orders", "hello", VEILMQ_ENDPOINT=endpoint).returncode == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+    assert (tmp_path / "veilmq-data").is_dir()
+    with (
+        serving("--port", "0", "--data", "veilmq-data", cwd=tmp_path, VEILMQ_ADMIN_PORT="0") as (process, endpoint),
+        HttpQueueClient(endpoint) as client,
+    ):
+        assert [message.body for message in client.receive("orders")] == ["hello"]
+
+
+def test_memory_keeps_nothing(tmp_path: Path) -> None:
+    """No folder appears; the settings come from a file."""
+    (tmp_path / "named.toml").write_text("memory = true\nport = 0\nadmin_port = 0\n", encoding="utf-8")
+    with serving("--config", "named.toml", cwd=tmp_path) as (_, endpoint), HttpQueueClient(endpoint) as client:
+        client.create_queue("orders")
+        assert client.list_queues() == ["orders"]
+    assert [file.name for file in tmp_path.iterdir()] == ["named.toml"]
+
+
+def test_a_folder_in_use_is_an_error(tmp_path: Path) -> None:
+    """A second server on the same folder ends at once, and says why."""
+    with serving("--port", "0", "--admin-port", "0", "--data", str(tmp_path), cwd=tmp_path):
+        second = command("serve", "--port", "0", "--admin-port", "0", "--data", str(tmp_path))
+    assert (second.returncode, second.stdout) == (1, "")
+    assert str(tmp_path) in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(
+            ["--port", "65536"], "port = '65536' (flag --port): must be a whole number from 0 to 65535", id="port"
+        ),
+        pytest.param(["--data", "a", "--memory"], "give one of store, data and memory", id="data-and-memory"),
+        pytest.param(["--host", "0.0.0.0"], "--insecure", id="reach"),
+        pytest.param(["--tls-key", "key.pem"], "tls_certificate (default): must be given with tls_key", id="tls"),
+        pytest.param(["--config", "absent.toml"], "config = 'absent.toml': cannot be read", id="file"),
+        pytest.param(["--prot", "1"], "Unknown option: --prot. Did you mean --port?", id="unknown"),
+    ],
+)
+def test_a_wrong_setting_is_a_usage_error(arguments: list[str], words: str, veilmq: Veilmq) -> None:
+    """Exit code 2 and one line, before anything is opened."""
+    answer = veilmq("serve", *arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert words in answer.err
+    assert answer.err.count("\n") == 1
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["--credentials", "absent.toml"],
+            "The credentials file absent.toml cannot be read: No such file or directory.",
+        ),
+        (
+            ["--tls-certificate", "a.pem", "--tls-key", "b.pem"],
+            "The TLS certificate a.pem cannot be read: No such file or directory.",
+        ),
+    ],
+    ids=["credentials", "tls"],
+)
+def test_files_that_cannot_be_used_stop_the_start(arguments: list[str], words: str, veilmq: Veilmq) -> None:
+    """With one line, before anything is opened."""
+    answer = veilmq("serve", "--port", "0", "--admin-port", "0", *arguments)
+    assert (answer.code, answer.out, answer.err) == (1, "", f"veilmq: {words}\n")
+    assert list(Path().iterdir()) == []
+
+
+def test_the_hangup_signal_has_the_keys_read_again(tmp_path: Path) -> None:
+    """And the first words say that requests must be signed."""
+    keys = written(tmp_path / "keys.toml")
+    more = ["--credentials", str(keys), "--region", REGION]
+    with serving("--port", "0", "--admin-port", "0", "--memory", *more, cwd=tmp_path) as (process, endpoint):
+        assert process.stdout is not None
+        assert "Requests must be signed" in [process.stdout.readline() for _ in range(3)][-1]
+        secret = SECRETS["AKIDFRIEND"]
+        known, new = client(endpoint, "AKIDFRIEND"), client(endpoint, "AKIDNEW", aws_secret_access_key=secret)
+        known.list_queues()
+        written(keys, TEXT.replace("AKIDFRIEND", "AKIDNEW"))
+        process.send_signal(signal.SIGHUP)
+        assert any(is_served(new) for _ in range(10_000))
+        with pytest.raises(SqsError, match="InvalidClientTokenId"):
+            known.list_queues()
+
+
+def test_a_plain_install_names_the_extra() -> None:
+    """One line for each command, with the one that installs what is missing."""
+    answer = plain_install(["serve", "--memory"], ["doctor", "--data", "."])
+    assert (answer.returncode, answer.stdout) == (1, "")
+    for name, line in zip(("serve", "doctor"), answer.stderr.splitlines(), strict=True):
+        assert line.startswith(f"veilmq: veilmq {name} needs the module ")
+        assert line.endswith("pip install 'veilmq[server]'")
+
+
+def test_a_plain_install_has_the_other_commands(tmp_path: Path) -> None:
+    """The client side needs nothing of the server's."""
+    with serving("--port", "0", "--admin-port", "0", "--memory", cwd=tmp_path) as (_, endpoint):
+        commands = (["queue", "create", "orders"], ["send", "orders", "hello"], ["receive", "orders"])
+        answer = plain_install(*([*each, "--endpoint", endpoint] for each in commands))
+    assert answer.returncode == 0
+    assert "hello" in answer.stdout
+
+
+# `veilmq worker`: finds a consumer, runs it, and says by its exit code how it ended.
+
+
+WORKER = "tests.consumer.stuck_worker:app"
+
+
+SHOP = """
+from veilmq.consumer import Consumer
+
+app = Consumer("orders")
+
+
+@app.handler
+async def ship(body: str) -> None:
+    raise KeyError("no such article")
+"""
+STOP_S_MAX = 10.0
+"""An idle worker stops within a second; tests run on busy machines, and a poll that is awaited takes 20 s."""
+
+
+def start(server: RunningServer, place: str = WORKER, *options: str, folder: Path = ROOT) -> Forked:
+    """Start a worker against `server`."""
+    return Forked(
+        [*COMMAND, "worker", place, *options],
+        cwd=folder,
+        env=environment(VEILMQ_ENDPOINT=server.endpoint),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def signalled(
+    worker: "Forked | subprocess.Popen[str]", server: RunningServer, *numbers: signal.Signals
+) -> tuple[int, str]:
+    """Send these signals when the worker has begun a message; return exit code and log."""
+    with worker:
+        assert worker.stdout is not None
+        assert worker.stderr is not None
+        assert '"begun"' in worker.stdout.readline()
+        for number in numbers:
+            worker.send_signal(number)
+        while worker.poll() is None:
+            if server.parked:
+                server.advance(1_000)
+        return worker.returncode, worker.stderr.read()
+
+
+def test_a_worker_handles_messages_until_it_is_told_to_stop() -> None:
+    """What it had begun is ended and deleted, and nothing is abandoned."""
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue("work")
+        client.send("work", "m2")
+        code, log = signalled(start(server), server, signal.SIGTERM)
+        assert code == 0, log
+        status = client.show("work")
+        assert (status.visible, status.in_flight) == (0, 0)
+
+
+def test_a_handler_may_run_in_processes() -> None:
+    """They find its module as the worker did."""
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue("work")
+        client.send("work", "m2")
+        worker = subprocess.Popen(  # not a fork: its processes start as it did
+            [*COMMAND, "worker", "tests.consumer.process_worker:app"],
+            cwd=ROOT,
+            env=environment(VEILMQ_ENDPOINT=server.endpoint),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        code, log = signalled(worker, server, signal.SIGTERM)
+        assert code == 0, log
+        status = client.show("work")
+        assert (status.visible, status.in_flight) == (0, 0)
+
+
+def test_a_second_signal_does_not_wait_for_handlers() -> None:
+    """The one that never ends is cancelled, and its message released."""
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue("work")
+        client.send("work", "m1")
+        code, log = signalled(start(server), server, signal.SIGTERM, signal.SIGINT)
+        assert code == 0, log
+        status = client.show("work")
+        assert (status.visible, status.in_flight) == (1, 0)
+
+
+def started_shop(server: RunningServer, folder: Path) -> Forked:
+    (folder / "shop.py").write_text(SHOP, encoding="utf-8")
+    worker = start(server, "shop:app", "--create", folder=folder)
+    server.wait_until(lambda: server.parked)
+    return worker
+
+
+def test_a_traceback_stands_in_the_text_of_the_log(tmp_path: Path) -> None:
+    """And not only in a field that JSON shows."""
+    with (
+        RunningServer() as server,
+        HttpQueueClient(server.endpoint) as client,
+        started_shop(server, tmp_path) as worker,
+    ):
+        client.send("orders", "a")
+        assert worker.stderr is not None
+        while "comes back" not in worker.stderr.readline():
+            assert worker.poll() is None
+        worker.send_signal(signal.SIGTERM)
+        log = worker.stderr.read()
+    assert "Traceback (most recent call last):" in log
+    assert 'raise KeyError("no such article")' in log
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_idle_worker_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    """Though its poll would wait for 20 s: in this server's time, which stands still, for ever."""
+    with RunningServer() as server, started_shop(server, tmp_path) as worker:
+        began_s = time.monotonic()
+        worker.send_signal(number)
+        assert worker.wait(timeout=60) == 0
+        assert time.monotonic() - began_s < STOP_S_MAX
+        assert server.parked == 0
+
+
+def test_a_queue_that_is_not_there_ends_the_worker() -> None:
+    """With the server's own words."""
+    with RunningServer() as server, start(server) as worker:
+        _, log = worker.communicate(timeout=60)
+    assert worker.returncode == 1
+    assert "does not exist" in log
+
+
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        ("orders", "write module:name"),
+        (":app", "write module:name"),
+        ("no.such.module:app", "There is no module"),
+        ("tests.consumer.stuck_worker:json", "is no veilmq.consumer.Consumer"),
+        ("tests.cli.test_processes:EMPTY", "is no veilmq"),
+    ],
+    ids=["no-name", "no-module", "missing", "another", "absent"],
+)
+def test_a_place_without_a_consumer_is_refused(
+    veilmq: Veilmq, place: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VEILMQ_ENDPOINT", "http://127.0.0.1:1")
+    answer = veilmq("worker", place)
+    assert (answer.code, sentence in re.sub(r"[│\s]+", " ", answer.err)) == (2, True)
+
+
+def test_a_consumer_without_a_handler_is_refused(
+    veilmq: Veilmq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty_shop.py").write_text(
+        "from veilmq.consumer import Consumer\napp = Consumer('orders')\n", encoding="utf-8"
+    )
+    monkeypatch.setenv("VEILMQ_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    answer = veilmq("worker", "empty_shop:app")
+    assert (answer.code, "declare one with @app.handler" in re.sub(r"[│\s]+", " ", answer.err)) == (2, True)
+
+
+# `veilmq forward` against a real server.
+
+
+RULES = """
+default = "rest"
+
+[[rules]]
+queue = "video"
+attributes.kind = "video"
+
+[queues.video]
+visibility_timeout_s = 600
+"""
+TABLE = {
+    "version": 1,
+    "attribute": "kind",
+    "classes": [
+        {"name": "short", "visibility_timeout_s": 20, "queue": "rest"},
+        {"name": "long", "visibility_timeout_s": 900, "queue": "video"},
+    ],
+    "keys": {"video": 1},
+    "default": 0,
+}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
+    """Run a server on whose clock waits end: a forwarder ends when a receive has waited in vain."""
+    with RunningServer(clock=SystemClock()) as running:
+        monkeypatch.setenv("VEILMQ_ENDPOINT", running.endpoint)
+        yield running
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> str:
+    path = tmp_path / "routes.toml"
+    path.write_text(RULES)
+    return str(path)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    path = tmp_path / "routing.json"
+    path.write_text(json.dumps(TABLE))
+    return str(path)
+
+
+def fill(client: HttpQueueClient) -> None:
+    """Make the intake, with three messages."""
+    client.create_queue("intake")
+    for body, kind in (("a", "video"), ("b", "text"), ("c", "video")):
+        client.send("intake", body, attributes={"kind": Attribute("String", kind)})
+
+
+def bodies(client: HttpQueueClient, queue: str) -> list[str]:
+    return sorted(each.body for each in client.receive(queue, count=10))
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["forward", "plain"])
+def test_it_forwards_by_rules_and_makes_the_queues(
+    client: HttpQueueClient, veilmq: Veilmq, rules: str, *, plain: bool
+) -> None:
+    fill(client)
+    options = ["--plain"] if plain else []
+    answer = veilmq("forward", "--from", "intake", "--rules", rules, "--create", "--until-empty", *options)
+    assert answer.code == 0
+    assert answer.out == "intake: 3 messages forwarded (rest 1, video 2)\n"
+    how = "by sending and deleting" if plain else "each message in one transaction"
+    assert answer.err == f"rest: created\nvideo: created\nintake: forwarding to rest, video, {how}\n"
+    assert (bodies(client, "video"), bodies(client, "rest")) == (["a", "c"], ["b"])
+    timeouts = [client.show(queue).settings.visibility_timeout_s for queue in ("video", "rest")]
+    assert timeouts == [600, 30]
+
+
+def test_it_forwards_by_a_table(client: HttpQueueClient, veilmq: Veilmq, table: str) -> None:
+    fill(client)
+    answer = veilmq("forward", "--from", "intake", "--table", table, "--create", "--until-empty")
+    assert answer.out == "intake: 3 messages forwarded (rest 1, video 2)\n"
+    assert client.show("video").settings.visibility_timeout_s == 900
+    assert bodies(client, "video") == ["a", "c"]
+
+
+def test_queues_must_be_there(client: HttpQueueClient, veilmq: Veilmq, rules: str) -> None:
+    """Nothing is moved before all are; the intake is never made."""
+    missing = veilmq("forward", "--from", "intake", "--rules", rules, "--create", "--until-empty")
+    assert (missing.code, "QueueDoesNotExist" in missing.err) == (1, True)
+    fill(client)
+    client.create_queue("rest")
+    answer = veilmq("forward", "--from", "intake", "--rules", rules, "--until-empty")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == "veilmq: There is no queue video; create it first, or have --create do it.\n"
+    assert client.show("intake").visible == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('default = "rest"\n[[rules]]\nqueue = "video"', "Rule 1 (line 2)"),
+        ('default = "intake"', "The intake intake is one of the queues to forward to"),
+        ('default = "rest.fifo"', "intake and rest.fifo must both be FIFO queues, or both not."),
+        ("\xff", "UTF-8"),
+    ],
+    ids=["rule", "itself", "type", "encoding"],
+)
+def test_rules_that_cannot_be_followed_are_told(veilmq: Veilmq, rules: str, text: str, told: str) -> None:
+    """Before anything is asked of a server."""
+    Path(rules).write_bytes(text.encode("latin-1"))
+    answer = veilmq("forward", "--from", "intake", "--rules", rules, "--endpoint", "http://127.0.0.1:1")
+    assert answer.code == 2
+    assert told.lower() in answer.err.lower().replace("utf-8' codec", "utf-8")
+
+
+def test_rules_or_a_table_must_be_given(veilmq: Veilmq, rules: str, table: str, tmp_path: Path) -> None:
+    neither = veilmq("forward", "--from", "intake")
+    both = veilmq("forward", "--from", "intake", "--rules", rules, "--table", table)
+    assert (neither.code, both.code) == (2, 2)
+    assert "--rules FILE or --table FILE" in neither.err
+    gone = veilmq("forward", "--from", "intake", "--rules", str(tmp_path / "none"))
+    assert (gone.code, "none" in gone.err) == (2, True)
+    bad = veilmq("forward", "--from", "intake", "--table", rules)
+    assert (bad.code, "A routing table is JSON" in bad.err) == (2, True)
+
+
+def test_what_cannot_be_forwarded_stays_and_is_told(client: HttpQueueClient, veilmq: Veilmq, rules: str) -> None:
+    fill(client)
+    client.create_queue("video", {"message_bytes_max": 1_024})
+    client.create_queue("rest")
+    client.send("intake", "x" * 2_000, attributes={"kind": Attribute("String", "video")})
+    answer = veilmq("forward", "--from", "intake", "--rules", rules, "--until-empty")
+    assert answer.code == 0
+    assert answer.out == (
+        "intake: 3 messages forwarded (rest 1, video 2)\n"
+        "intake: 1 attempts failed, and the messages stayed (MessageTooLong 1)\n"
+    )
+    assert client.show("intake").in_flight == 1
+
+
+def test_a_server_that_cannot_forward_is_sent_to(
+    client: HttpQueueClient, veilmq: Veilmq, rules: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As any other server of SQS: what it answers to an unknown path is no answer of ours."""
+
+    def refuse(self: Forwards, entries: object) -> None:
+        raise ClientError("UnexpectedReply", "The answer is not that of a queue server: '<html>'.", 404)
+
+    monkeypatch.setattr(Forwards, "forward", refuse)
+    fill(client)
+    answer = veilmq("forward", "--from", "intake", "--rules", rules, "--create", "--until-empty")
+    assert "by sending and deleting" in answer.err
+    assert answer.out == "intake: 3 messages forwarded (rest 1, video 2)\n"
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT], ids=lambda sign: sign.name)
+def test_it_goes_on_until_it_is_stopped(
+    server: RunningServer, client: HttpQueueClient, rules: str, sign: signal.Signals
+) -> None:
+    """And then tells what it did; what came while it waited was forwarded at once."""
+    fill(client)
+    command = [*COMMAND, "forward", "--from", "intake", "--rules", rules, "--create", "--wait", "1"]
+    told = {"VEILMQ_ENDPOINT": server.endpoint}
+    process = Forked(command, env=environment(**told), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while "forwarding to" not in (line := process.stderr.readline()):
+        assert line, process.communicate()
+    (first,) = client.receive("rest", count=1, wait_s=20)
+    client.send("intake", "late")
+    (late,) = client.receive("rest", count=1, wait_s=20)
+    os.kill(process.pid, sign)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, first.body, late.body) == (0, "b", "late"), err
+    assert out == "intake: 4 messages forwarded (rest 2, video 2)\n"
+
+
+def test_what_it_does_is_told_to_prometheus(server: RunningServer, rules: str) -> None:
+    """At the port that it says, as a worker does; the log is for machines where that is asked for."""
+    with HttpQueueClient(server.endpoint) as client:
+        client.create_queue("intake")
+        client.send("intake", "x", attributes={"kind": Attribute(type="String", text="video")})
+        arguments = ["--from", "intake", "--rules", rules, "--create", "--wait", "1", "--metrics-port", "0"]
+        forwarder = Forked(
+            [*COMMAND, "forward", *arguments, "--log", "info", "--log-format", "json"],
+            env=environment(VEILMQ_ENDPOINT=server.endpoint),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with forwarder:
+            assert forwarder.stderr is not None
+            line = next(line for line in forwarder.stderr if "metrics at port" in line)
+            url = f"http://127.0.0.1:{json.loads(line)['message'].split()[-1]}/metrics"
+            expected = 'veilmq_forward_forwarded_total{intake="intake",queue="video",rule="1"} 1.0'
+            server.wait_until(lambda: expected in urllib.request.urlopen(url).read().decode())
+            forwarder.send_signal(signal.SIGTERM)
+        assert forwarder.returncode == 0

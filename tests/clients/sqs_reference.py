@@ -1,0 +1,612 @@
+"""A real server and raw requests to it: what the rows of the reference page are tried out with.
+
+Stock clients will not send most of what is wrong, so requests are JSON over a socket; replies are taken apart as far as
+a test needs them.
+"""
+
+import json
+import urllib.request
+from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
+from http.client import HTTPConnection
+from itertools import count
+from typing import Any, NamedTuple, Self
+from urllib.error import HTTPError
+
+from botocore import UNSIGNED
+from botocore.auth import SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
+
+from tests.clients.sqs_client import LISTED, MEMBERS
+from tests.server.keys import OWNER, REGION, SECRETS, client
+from veilmq.testing import RunningServer
+
+Attributes = dict[str, str]
+
+
+class Reply(NamedTuple):
+    """A reply: its status, the name of its error (empty for none), and its JSON."""
+
+    status: int
+    error: str
+    body: dict[str, Any]
+
+
+class Stage:
+    """One server for many rows; each takes queues of its own."""
+
+    def __init__(self, server: RunningServer) -> None:
+        self.server = server
+        self._connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=60)
+        self._numbers = count()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def ask(self, action: str, **members: Any) -> Reply:
+        headers = {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"}
+        self._connection.request("POST", "/", json.dumps(members), headers)
+        response = self._connection.getresponse()
+        body: dict[str, Any] = json.loads(response.read())
+        return Reply(response.status, body.get("__type", "").partition("#")[2], body)
+
+    def do(self, action: str, **members: Any) -> dict[str, Any]:
+        """Return what an action answers; it must succeed."""
+        reply = self.ask(action, **members)
+        assert reply.status == 200, reply
+        return reply.body
+
+    def name(self) -> str:
+        return f"q{next(self._numbers)}"
+
+    def queue(self, **attributes: str) -> str:
+        url: str = self.do("CreateQueue", QueueName=self.name(), Attributes=attributes)["QueueUrl"]
+        return url
+
+    def fifo(self, **attributes: str) -> str:
+        given = {"FifoQueue": "true"} | attributes
+        url: str = self.do("CreateQueue", QueueName=self.name() + ".fifo", Attributes=given)["QueueUrl"]
+        return url
+
+    def attributes(self, url: str, *names: str) -> Attributes:
+        """Return those attributes of a queue that ``names`` name."""
+        told: Attributes = self.do("GetQueueAttributes", QueueUrl=url, AttributeNames=names).get("Attributes", {})
+        return told
+
+    def arn(self, url: str) -> str:
+        return self.attributes(url, "QueueArn")["QueueArn"]
+
+    def redrive(self, url: str, receives: int = 1) -> str:
+        """Return a policy that sends dead letters to the queue at ``url``."""
+        return f'{{"deadLetterTargetArn":"{self.arn(url)}","maxReceiveCount":{receives}}}'
+
+    def receipt(self, url: str, **message: Any) -> str:
+        self.do("SendMessage", QueueUrl=url, MessageBody="m", **message)
+        (received,) = self.do("ReceiveMessage", QueueUrl=url)["Messages"]
+        handle: str = received["ReceiptHandle"]
+        return handle
+
+    def expired(self, url: str) -> str:
+        """Return a receipt of a FIFO queue whose time is over."""
+        handle = self.receipt(url, MessageGroupId="g", MessageDeduplicationId="d")
+        self.server.advance(30_000)
+        return handle
+
+    def dead_letters(self) -> str:
+        dead = self.queue()
+        source = self.queue(RedrivePolicy=self.redrive(dead))
+        entries = [{"Id": str(number), "MessageBody": "m"} for number in range(10)]
+        self.do("SendMessageBatch", QueueUrl=source, Entries=entries)
+        for _ in range(2):
+            self.do("ReceiveMessage", QueueUrl=source, MaxNumberOfMessages=10, VisibilityTimeout=0)
+        return dead
+
+
+# What shows each row (action, attribute) of the reference page: it is given, or asked for, and found again.
+
+
+Show = Callable[[Stage], None]
+
+FIFO: dict[str, dict[str, str]] = {
+    "FifoQueue": {"FifoQueue": "true"},
+    "ContentBasedDeduplication": {"ContentBasedDeduplication": "true"},
+    "DeduplicationScope": {"DeduplicationScope": "messageGroup"},
+    "FifoThroughputLimit": {"FifoThroughputLimit": "perMessageGroupId", "DeduplicationScope": "messageGroup"},
+}
+"""Attribute of FIFO queues → what sets it."""
+
+STANDARD: dict[str, dict[str, str]] = {
+    "VisibilityTimeout": {"VisibilityTimeout": "31"},
+    "MaximumMessageSize": {"MaximumMessageSize": "1025"},
+    "MessageRetentionPeriod": {"MessageRetentionPeriod": "61"},
+    "DelaySeconds": {"DelaySeconds": "3"},
+    "ReceiveMessageWaitTimeSeconds": {"ReceiveMessageWaitTimeSeconds": "4"},
+    "RedriveAllowPolicy": {"RedriveAllowPolicy": '{"redrivePermission":"denyAll"}'},
+    "KmsMasterKeyId": {"KmsMasterKeyId": "alias/a", "SqsManagedSseEnabled": "false"},
+    "KmsDataKeyReusePeriodSeconds": {
+        "KmsDataKeyReusePeriodSeconds": "61",
+        "KmsMasterKeyId": "alias/a",
+        "SqsManagedSseEnabled": "false",
+    },
+    "SqsManagedSseEnabled": {"SqsManagedSseEnabled": "false"},
+    "VeilmqInFlightMax": {"VeilmqInFlightMax": "8"},
+    "VeilmqVisibilityRules": {
+        "VeilmqVisibilityRules": '{"version":1,"classes":[{"name":"a","visibility_timeout_s":5}],"default":0}'
+    },
+    "VeilmqEventLog": {"VeilmqEventLog": "closed"},
+    "VeilmqReceivesPerSecond": {"VeilmqReceivesPerSecond": "9"},
+    "VeilmqSmqBase64": {"VeilmqSmqBase64": "true"},
+    "VeilmqSmqLogging": {"VeilmqSmqLogging": "true"},
+}
+"""Attribute of all queues → what sets it."""
+
+
+_STATEMENT = {
+    "Effect": "Allow",
+    "Principal": "*",
+    "Action": "sqs:SendMessage",
+    "Resource": "arn:aws:sqs:us-east-1:000000000000:*",
+}
+
+
+def _given(stage: Stage, name: str) -> dict[str, str]:
+    """Return what sets the attribute ``name``."""
+    if name == "RedrivePolicy":
+        return {name: stage.redrive(stage.queue(), receives=7)}
+    if name == "Policy":
+        return {name: json.dumps({"Version": "2012-10-17", "Statement": [_STATEMENT]})}
+    return STANDARD.get(name) or FIFO[name]
+
+
+def _make(stage: Stage, name: str, **attributes: str) -> str:
+    return stage.fifo(**attributes) if name in FIFO else stage.queue(**attributes)
+
+
+def _create(name: str, stage: Stage) -> None:
+    given = _given(stage, name)
+    assert stage.attributes(_make(stage, name, **given), name) == {name: given[name]}
+
+
+def _set(name: str, stage: Stage) -> None:
+    given = _given(stage, name)
+    url = _make(stage, name)
+    stage.do("SetQueueAttributes", QueueUrl=url, Attributes=given)
+    assert stage.attributes(url, name) == {name: given[name]}
+
+
+def _get(name: str, stage: Stage) -> None:
+    given = _given(stage, name)
+    told = stage.attributes(_make(stage, name, **given), "All")
+    assert told[name] == given[name]
+    assert name not in stage.attributes(_make(stage, name, **given), "QueueArn")
+
+
+def _count(stage: Stage, name: str) -> None:
+    url = stage.queue()
+    stage.receipt(url)
+    stage.do("SendMessage", QueueUrl=url, MessageBody="visible")
+    stage.do("SendMessage", QueueUrl=url, MessageBody="later", DelaySeconds=9)
+    assert stage.attributes(url, name) == {name: "1"}
+
+
+def _arn(stage: Stage) -> None:
+    url = stage.queue()
+    name = url.rpartition("/")[2]
+    assert stage.attributes(url, "QueueArn") == {"QueueArn": f"arn:aws:sqs:us-east-1:000000000000:{name}"}
+
+
+def _time(name: str, change_s: int, stage: Stage) -> None:
+    url = stage.queue()
+    created_s = stage.server.clock.now_ms() // 1_000
+    stage.server.advance(2_000)
+    stage.do("SetQueueAttributes", QueueUrl=url, Attributes={"DelaySeconds": "1"})
+    assert stage.attributes(url, name) == {name: str(created_s + change_s)}
+
+
+def _told(stage: Stage, url: str, name: str) -> str | None:
+    """Return the system attribute ``name`` of the one message that is visible."""
+    (message,) = stage.do("ReceiveMessage", QueueUrl=url, MessageSystemAttributeNames=[name])["Messages"]
+    told: dict[str, str] = message.get("Attributes", {})
+    assert set(told) <= {name}
+    return told.get(name)
+
+
+def _of_message(name: str, expected: Callable[[Stage], str], stage: Stage) -> None:
+    url = stage.queue()
+    stage.do("SendMessage", QueueUrl=url, MessageBody="m")
+    assert _told(stage, url, name) == expected(stage)
+
+
+def _now(stage: Stage) -> str:
+    return str(stage.server.clock.now_ms())
+
+
+def _of_fifo(name: str, expected: str, stage: Stage) -> None:
+    url = stage.fifo(ContentBasedDeduplication="true")
+    sent = stage.do("SendMessage", QueueUrl=url, MessageBody="m", MessageGroupId="g")
+    assert _told(stage, url, name) == (expected or sent[name])
+
+
+def _source(stage: Stage) -> None:
+    dead = stage.queue()
+    source = stage.queue(RedrivePolicy=stage.redrive(dead))
+    stage.do("SendMessage", QueueUrl=source, MessageBody="m")
+    for _ in range(2):
+        stage.do("ReceiveMessage", QueueUrl=source, VisibilityTimeout=0)
+    assert _told(stage, dead, "DeadLetterQueueSourceArn") == stage.arn(source)
+
+
+_HEADER = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1"}}
+
+
+def _traced(action: str, wrap: Callable[[dict[str, Any]], dict[str, Any]], stage: Stage) -> None:
+    url = stage.queue()
+    sent = stage.do(action, QueueUrl=url, **wrap({"MessageBody": "m", "MessageSystemAttributes": _HEADER}))
+    assert "MD5OfMessageSystemAttributes" in json.dumps(sent)
+    assert _told(stage, url, "AWSTraceHeader") == "Root=1"
+
+
+_alone = partial(_traced, "SendMessage", lambda message: message)
+_in_batch = partial(_traced, "SendMessageBatch", lambda message: {"Entries": [message | {"Id": "a"}]})
+
+_SETTABLE = (*STANDARD, "Policy", "RedrivePolicy", *FIFO)
+
+ATTRIBUTES: dict[tuple[str, str], Show] = {
+    **{("CreateQueue", name): partial(_create, name) for name in _SETTABLE},
+    **{("SetQueueAttributes", name): partial(_set, name) for name in _SETTABLE},
+    **{("GetQueueAttributes", name): partial(_get, name) for name in _SETTABLE},
+    ("GetQueueAttributes", "QueueArn"): _arn,
+    ("GetQueueAttributes", "CreatedTimestamp"): partial(_time, "CreatedTimestamp", 0),
+    ("GetQueueAttributes", "LastModifiedTimestamp"): partial(_time, "LastModifiedTimestamp", 2),
+    **{
+        ("GetQueueAttributes", name): partial(_count, name=name)
+        for name in (
+            "ApproximateNumberOfMessages",
+            "ApproximateNumberOfMessagesNotVisible",
+            "ApproximateNumberOfMessagesDelayed",
+        )
+    },
+    ("SendMessage", "AWSTraceHeader"): _alone,
+    ("SendMessageBatch", "AWSTraceHeader"): _in_batch,
+    ("ReceiveMessage", "AWSTraceHeader"): _alone,
+    ("ReceiveMessage", "SenderId"): partial(_of_message, "SenderId", lambda stage: "000000000000"),
+    ("ReceiveMessage", "SentTimestamp"): partial(_of_message, "SentTimestamp", _now),
+    ("ReceiveMessage", "ApproximateFirstReceiveTimestamp"): partial(
+        _of_message, "ApproximateFirstReceiveTimestamp", _now
+    ),
+    ("ReceiveMessage", "ApproximateReceiveCount"): partial(_of_message, "ApproximateReceiveCount", lambda stage: "1"),
+    ("ReceiveMessage", "DeadLetterQueueSourceArn"): _source,
+    ("ReceiveMessage", "MessageGroupId"): partial(_of_fifo, "MessageGroupId", "g"),
+    ("ReceiveMessage", "MessageDeduplicationId"): partial(_of_fifo, "MessageDeduplicationId", sha256(b"m").hexdigest()),
+    ("ReceiveMessage", "SequenceNumber"): partial(_of_fifo, "SequenceNumber", ""),
+}
+"""(action, attribute) → what shows it; raises ``AssertionError`` where it does not hold."""
+
+# What leads to each row of the reference page: (action, error) and (action, entry's error).
+#
+# A provocation takes the stage and returns the reply that must have the error. ``test_sqs_reference`` has the rows.
+
+
+Provocation = Callable[[Stage], Reply]
+
+NO_QUEUE = "/000000000000/none"
+NO_ARN = "arn:aws:sqs:us-east-1:000000000000:none"
+
+
+def asking(action: str, **members: Any) -> Provocation:
+    """Return the provocation that is a request about no queue, or about the one that it names."""
+    return lambda stage: stage.ask(action, **members)
+
+
+def on_queue(action: str, **members: Any) -> Provocation:
+    """Return the provocation that is a request about a new standard queue."""
+    return lambda stage: stage.ask(action, QueueUrl=stage.queue(), **members)
+
+
+def on_fifo(action: str, **members: Any) -> Provocation:
+    return lambda stage: stage.ask(action, QueueUrl=stage.fifo(), **members)
+
+
+def created(**attributes: str) -> Provocation:
+    """Return the provocation that is the creation of a queue with ``attributes``."""
+    return lambda stage: stage.ask("CreateQueue", QueueName=stage.name(), Attributes=attributes)
+
+
+def _exists(stage: Stage) -> Reply:
+    url = stage.queue(DelaySeconds="1")
+    return stage.ask("CreateQueue", QueueName=url.rpartition("/")[2], Attributes={"DelaySeconds": "2"})
+
+
+def _deleted_recently(stage: Stage) -> Reply:
+    url = stage.queue()
+    stage.do("DeleteQueue", QueueUrl=url)
+    return stage.ask("CreateQueue", QueueName=url.rpartition("/")[2])
+
+
+def _purged_recently(stage: Stage) -> Reply:
+    url = stage.queue()
+    stage.do("PurgeQueue", QueueUrl=url)
+    return stage.ask("PurgeQueue", QueueUrl=url)
+
+
+def _twice_permitted(stage: Stage) -> Reply:
+    url = stage.queue()
+    stage.do("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"])
+    return stage.ask("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"])
+
+
+def _permitted_too_often(stage: Stage) -> Reply:
+    url = stage.queue()
+    for number in range(20):
+        stage.do("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"] | {"Label": f"l{number}"})
+    return stage.ask("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"])
+
+
+def _in_flight(stage: Stage) -> Reply:
+    url = stage.queue()
+    for _ in range(2):
+        stage.do("SendMessage", QueueUrl=url, MessageBody="m")
+    stage.do("ReceiveMessage", QueueUrl=url)
+    return stage.ask("ReceiveMessage", QueueUrl=url)
+
+
+def _too_often(stage: Stage) -> Reply:
+    url = stage.queue(VeilmqReceivesPerSecond="1")
+    stage.do("ReceiveMessage", QueueUrl=url)
+    return stage.ask("ReceiveMessage", QueueUrl=url)
+
+
+def _expired(action: str, **members: Any) -> Provocation:
+    def provoke(stage: Stage) -> Reply:
+        url = stage.fifo()
+        return stage.ask(action, QueueUrl=url, ReceiptHandle=stage.expired(url), **members)
+
+    return provoke
+
+
+def _expired_entry(action: str, **members: Any) -> Provocation:
+    def provoke(stage: Stage) -> Reply:
+        url = stage.fifo()
+        entry = {"Id": "a", "ReceiptHandle": stage.expired(url)} | members
+        return stage.ask(action, QueueUrl=url, Entries=[entry])
+
+    return provoke
+
+
+def _too_long(action: str, wrap: Callable[[str], dict[str, Any]]) -> Provocation:
+    """Return the change that would keep a message in flight for more than 12 hours since its receive."""
+
+    def provoke(stage: Stage) -> Reply:
+        url = stage.queue()
+        handle = stage.receipt(url)
+        stage.server.advance(1_000)
+        return stage.ask(action, QueueUrl=url, **wrap(handle))
+
+    return provoke
+
+
+def _entry(action: str, **members: Any) -> Provocation:
+    return on_queue(action, Entries=[{"Id": "a"} | members])
+
+
+_ON_QUEUE: dict[tuple[str, str], Provocation] = {}
+for _action, _members in MEMBERS.items():
+    _ON_QUEUE[_action, "MissingRequiredParameterException"] = asking(_action, **_members)
+    _ON_QUEUE[_action, "QueueDoesNotExist"] = asking(_action, QueueUrl=NO_QUEUE, **_members)
+
+_BATCHES: dict[tuple[str, str], Provocation] = {}
+for _action in ("SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"):
+    _BATCHES |= {
+        (_action, "EmptyBatchRequest"): on_queue(_action, Entries=[]),
+        (_action, "TooManyEntriesInBatchRequest"): on_queue(_action, Entries=[{"Id": str(n)} for n in range(11)]),
+        (_action, "InvalidBatchEntryId"): on_queue(_action, Entries=[{"Id": "a:b"}]),
+        (_action, "BatchEntryIdsNotDistinct"): on_queue(_action, Entries=[{"Id": "a"}] * 2),
+        (_action, "InvalidParameterValueException"): on_queue(_action, Entries=[{"Id": "a", "Foo": ["a"] * 20_000}]),
+    }
+
+_QUEUES: dict[tuple[str, str], Provocation] = {
+    ("CreateQueue", "MissingRequiredParameterException"): asking("CreateQueue"),
+    ("CreateQueue", "InvalidParameterValueException"): asking("CreateQueue", QueueName="a.b"),
+    ("GetQueueUrl", "InvalidParameterValueException"): asking("GetQueueUrl", QueueName=""),
+    ("CreateQueue", "QueueNameExists"): _exists,
+    ("CreateQueue", "QueueDeletedRecently"): _deleted_recently,
+    ("CreateQueue", "InvalidAttributeName"): created(Foo="1"),
+    ("CreateQueue", "InvalidAttributeValue"): created(DelaySeconds="901"),
+    ("GetQueueUrl", "MissingRequiredParameterException"): asking("GetQueueUrl"),
+    ("GetQueueUrl", "QueueDoesNotExist"): asking("GetQueueUrl", QueueName="none"),
+    ("ListQueues", "InvalidParameterValueException"): asking("ListQueues", NextToken="b3JkZXJz"),
+    ("PurgeQueue", "PurgeQueueInProgress"): _purged_recently,
+    ("GetQueueAttributes", "InvalidAttributeName"): on_queue("GetQueueAttributes", AttributeNames=["Foo"]),
+    ("GetQueueAttributes", "InvalidParameterValueException"): on_queue(
+        "GetQueueAttributes", AttributeNames=["All"] * 10_000
+    ),
+    ("SetQueueAttributes", "InvalidParameterValueException"): on_queue(
+        "SetQueueAttributes", Attributes={"RedrivePolicy": f'{{"deadLetterTargetArn":"{NO_ARN}","maxReceiveCount":1}}'}
+    ),
+    ("SetQueueAttributes", "InvalidAttributeName"): on_queue("SetQueueAttributes", Attributes={"FifoQueue": "true"}),
+    ("SetQueueAttributes", "InvalidAttributeValue"): on_fifo("SetQueueAttributes", Attributes={"FifoQueue": "false"}),
+    ("AddPermission", "InvalidParameterValueException"): _twice_permitted,
+    ("AddPermission", "OverLimit"): _permitted_too_often,
+    ("RemovePermission", "InvalidParameterValueException"): on_queue("RemovePermission", Label="l"),
+    ("TagQueue", "InvalidParameterValueException"): on_queue("TagQueue", Tags={"aws:a": "b"}),
+    ("UntagQueue", "InvalidParameterValueException"): on_queue("UntagQueue", TagKeys=["a*"]),
+    ("ListDeadLetterSourceQueues", "InvalidParameterValueException"): on_queue(
+        "ListDeadLetterSourceQueues", MaxResults=0
+    ),
+}
+
+
+def _handle_of_another_time(stage: Stage) -> Reply:
+    arn = stage.arn(stage.dead_letters())
+    handle = stage.do("StartMessageMoveTask", SourceArn=arn, MaxNumberOfMessagesPerSecond=1)["TaskHandle"]
+    stage.do("CancelMessageMoveTask", TaskHandle=handle)
+    return stage.ask("CancelMessageMoveTask", TaskHandle=handle)
+
+
+_MOVES: dict[tuple[str, str], Provocation] = {
+    ("StartMessageMoveTask", "MissingRequiredParameterException"): asking("StartMessageMoveTask"),
+    ("StartMessageMoveTask", "InvalidParameterValueException"): lambda stage: stage.ask(
+        "StartMessageMoveTask", SourceArn=stage.arn(stage.queue())
+    ),
+    ("StartMessageMoveTask", "ResourceNotFoundException"): asking("StartMessageMoveTask", SourceArn=NO_ARN),
+    ("CancelMessageMoveTask", "MissingRequiredParameterException"): asking("CancelMessageMoveTask"),
+    ("CancelMessageMoveTask", "InvalidParameterValueException"): asking("CancelMessageMoveTask", TaskHandle="x"),
+    ("CancelMessageMoveTask", "ResourceNotFoundException"): _handle_of_another_time,
+    ("ListMessageMoveTasks", "MissingRequiredParameterException"): asking("ListMessageMoveTasks"),
+    ("ListMessageMoveTasks", "InvalidParameterValueException"): asking(
+        "ListMessageMoveTasks", SourceArn=NO_ARN, MaxResults=11
+    ),
+    ("ListMessageMoveTasks", "ResourceNotFoundException"): asking("ListMessageMoveTasks", SourceArn=NO_ARN),
+}
+
+_MESSAGES: dict[tuple[str, str], Provocation] = {
+    ("SendMessage", "InvalidParameterValueException"): on_queue(
+        "SendMessage", MessageBody="x", MessageDeduplicationId="d"
+    ),
+    ("SendMessage", "InvalidMessageContents"): on_queue("SendMessage", MessageBody="\x07"),
+    ("SendMessage", "UnsupportedOperation"): on_queue("SendMessage", MessageBody="x", MessageAttributes=LISTED),
+    ("SendMessageBatch", "BatchRequestTooLong"): on_queue(
+        "SendMessageBatch", Entries=[{"Id": name, "MessageBody": "x" * 524_289} for name in "ab"]
+    ),
+    ("ReceiveMessage", "InvalidParameterValueException"): on_queue("ReceiveMessage", MaxNumberOfMessages=11),
+    ("ReceiveMessage", "InvalidAttributeName"): on_queue("ReceiveMessage", AttributeNames=["Foo"]),
+    ("ReceiveMessage", "OverLimit"): _in_flight,
+    ("ReceiveMessage", "RequestThrottled"): _too_often,
+    ("DeleteMessage", "ReceiptHandleIsInvalid"): on_queue("DeleteMessage", ReceiptHandle="r"),
+    ("DeleteMessage", "InvalidParameterValueException"): _expired("DeleteMessage"),
+    ("ChangeMessageVisibility", "ReceiptHandleIsInvalid"): on_queue(
+        "ChangeMessageVisibility", ReceiptHandle="r", VisibilityTimeout=1
+    ),
+    ("ChangeMessageVisibility", "InvalidParameterValueException"): _too_long(
+        "ChangeMessageVisibility", lambda handle: {"ReceiptHandle": handle, "VisibilityTimeout": 43_200}
+    ),
+}
+
+ERRORS: dict[tuple[str, str], Provocation] = _ON_QUEUE | _BATCHES | _QUEUES | _MOVES | _MESSAGES
+"""(action, name of the error) → what leads to it."""
+
+ENTRY_ERRORS: dict[tuple[str, str], Provocation] = {
+    ("SendMessageBatch", "MissingRequiredParameterException"): _entry("SendMessageBatch"),
+    ("SendMessageBatch", "InvalidParameterValueException"): _entry(
+        "SendMessageBatch", MessageBody="x", DelaySeconds=901
+    ),
+    ("SendMessageBatch", "InvalidMessageContents"): _entry("SendMessageBatch", MessageBody="\x07"),
+    ("SendMessageBatch", "UnsupportedOperation"): _entry("SendMessageBatch", MessageBody="x", MessageAttributes=LISTED),
+    ("DeleteMessageBatch", "MissingRequiredParameterException"): _entry("DeleteMessageBatch"),
+    ("DeleteMessageBatch", "ReceiptHandleIsInvalid"): _entry("DeleteMessageBatch", ReceiptHandle="r"),
+    ("DeleteMessageBatch", "InvalidParameterValueException"): _expired_entry("DeleteMessageBatch"),
+    ("ChangeMessageVisibilityBatch", "MissingRequiredParameterException"): _entry(
+        "ChangeMessageVisibilityBatch", ReceiptHandle="r"
+    ),
+    ("ChangeMessageVisibilityBatch", "ReceiptHandleIsInvalid"): _entry(
+        "ChangeMessageVisibilityBatch", ReceiptHandle="r", VisibilityTimeout=1
+    ),
+    ("ChangeMessageVisibilityBatch", "InvalidParameterValueException"): _too_long(
+        "ChangeMessageVisibilityBatch",
+        lambda handle: {"Entries": [{"Id": "a", "ReceiptHandle": handle, "VisibilityTimeout": 43_200}]},
+    ),
+}
+"""(action, name of the error) → what leads to it in an entry, which is the only one."""
+
+# What leads to the errors of every action: those of a protocol, and those of signatures.
+#
+# They are answered before it matters which action was asked for, so one action stands for all.
+
+
+CLOCK_AHEAD_S = 600
+"""How far the server's clock is ahead of its callers': within what signatures allow, beyond what a short URL does."""
+
+ENDED = "2001-01-01T00:00:00Z"
+"""When the session key of the credentials file ended."""
+
+ANYWHERE: dict[str, Provocation] = {
+    "UnknownOperationException": asking("Foo"),
+    "SerializationException": asking("ListQueues", MaxResults="1"),
+}
+"""Name of an error in JSON → what leads to it."""
+
+QUERY: dict[str, str] = {
+    "InvalidAddress": "Action=PurgeQueue&QueueUrl=http%3A%2F%2Fh%2F",
+    "MalformedInputException": "Action=ListQueues&MaxResults=1&MaxResults=2",
+    "MalformedQueryStringException": "Action=ListQueues&QueueNamePrefix=%",
+    "NoSuchVersionException": "Action=ListQueues&Version=1",
+}
+"""Name of an error in Query → the form that leads to it."""
+
+
+def posted(stage: Stage, form: str) -> tuple[int, str]:
+    connection = HTTPConnection(stage.server.endpoint.removeprefix("http://"), timeout=60)
+    connection.request("POST", "/", form, {"Content-Type": "application/x-www-form-urlencoded"})
+    response = connection.getresponse()
+    document = response.read().decode()
+    connection.close()
+    return response.status, document
+
+
+def _listed(endpoint: str, *who: str, **how: Any) -> tuple[int, str]:
+    return _refused(lambda: client(endpoint, *who, **how).list_queues())
+
+
+def _refused(call: Callable[[], object]) -> tuple[int, str]:
+    try:
+        call()
+    except ClientError as error:
+        response: dict[str, Any] = dict(error.response)
+        return response["ResponseMetadata"]["HTTPStatusCode"], response["Error"]["Code"]
+    raise AssertionError("it was not refused")
+
+
+def _half_signed(endpoint: str) -> tuple[int, str]:
+    request = urllib.request.Request(
+        f"{endpoint}/",
+        b"{}",
+        {
+            "X-Amz-Target": "AmazonSQS.ListQueues",
+            "Content-Type": "application/x-amz-json-1.0",
+            "Authorization": "AWS4-HMAC-SHA256 Credential=AKIDOWNER",
+        },
+    )
+    return _opened(request, lambda error: str(error.headers["x-amzn-query-error"]).partition(";")[0])
+
+
+def _presigned_and_late(endpoint: str) -> tuple[int, str]:
+    request = AWSRequest("GET", f"{endpoint}/?Action=ListQueues")
+    SigV4QueryAuth(Credentials("AKIDOWNER", SECRETS["AKIDOWNER"]), "sqs", REGION, expires=1).add_auth(request)
+    return _opened(
+        urllib.request.Request(str(request.url)),
+        lambda error: error.read().decode().partition("<Code>")[2].partition("</Code>")[0],
+    )
+
+
+def _opened(request: urllib.request.Request, code: Callable[[HTTPError], str]) -> tuple[int, str]:
+    try:
+        urllib.request.urlopen(request, timeout=60).close()
+    except HTTPError as error:
+        with error:
+            return error.code, code(error)
+    raise AssertionError("it was not refused")
+
+
+def _of_another(endpoint: str) -> tuple[int, str]:
+    client(endpoint).create_queue(QueueName="private")
+    url = f"{endpoint}/{OWNER}/private"
+    return _refused(lambda: client(endpoint, "AKIDFRIEND").send_message(QueueUrl=url, MessageBody="m"))
+
+
+SIGNED: dict[str, Callable[[str], tuple[int, str]]] = {
+    "MissingAuthenticationTokenException": lambda url: _listed(url, config=Config(signature_version=UNSIGNED)),
+    "IncompleteSignatureException": _half_signed,
+    "UnrecognizedClientException": lambda url: _listed(url, "AKIDNOBODY"),
+    "InvalidSignatureException": lambda url: _listed(url, aws_secret_access_key="wrong"),
+    "ExpiredTokenException": lambda url: _listed(url, "ASIDBOB"),
+    "RequestExpiredException": _presigned_and_late,
+    "AccessDeniedException": _of_another,
+}
+"""Name of an error of a server with credentials → what leads to it there: endpoint → status and code."""

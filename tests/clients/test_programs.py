@@ -1,0 +1,468 @@
+"""Programs that are clients, each a process of its own: boto3 of two times, JavaScript, Celery, the AWS CLI."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients import boto
+from tests.clients.program import ACTIONS, JAVASCRIPT, Program, Report, answers, await_parked, node, packages, python
+from tests.conftest import EVERYTHING
+from veilmq.testing import RunningServer
+
+PROGRAM = "tests.clients.python.sdk"
+STEPS = (
+    "queues message delay attributes batches long_poll errors resource tags dead_letters move_tasks permissions "
+    "fifo end"
+)
+
+
+def _today(server: RunningServer) -> Program:
+    return Program([sys.executable, "-m", PROGRAM], endpoint=server.endpoint)
+
+
+def _older(server: RunningServer) -> Program:
+    return Program(python(PROGRAM), endpoint=server.endpoint, **packages("boto3_query"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "start", "protocol"),
+    [
+        pytest.param("verifying_server", _today, "json", id="verifying_server-json"),
+        pytest.param("server", _older, "query", id="server-query"),
+        pytest.param("server", _today, "json", id="server-json", marks=EVERYTHING),
+        pytest.param("verifying_server", _older, "query", id="verifying_server-query", marks=EVERYTHING),
+    ],
+)
+@pytest.mark.usefixtures("veilmq_settings")
+def test_every_action(
+    request: pytest.FixtureRequest, kind: str, start: Callable[[RunningServer], Program], protocol: str
+) -> None:
+    server: RunningServer = request.getfixturevalue(kind)
+    with start(server) as program:
+        *steps, last = program.reports(answers(server))
+    assert steps == [{"step": step} for step in STEPS.split()]
+    assert last["protocol"] == protocol
+    assert set(last["actions"]) == ACTIONS
+
+
+# The AWS SDK for JavaScript v3 as a client: tests/clients/javascript/sdk.mjs, every action.
+
+
+JAVASCRIPT_STEPS = (
+    "queues message delay attributes batches longPoll errors tags deadLetters moveTasks permissions fifo end"
+)
+
+
+@pytest.mark.parametrize("kind", ["server", "verifying_server"])
+@pytest.mark.usefixtures("veilmq_settings")
+def test_every_action_from_javascript(request: pytest.FixtureRequest, kind: str) -> None:
+    server: RunningServer = request.getfixturevalue(kind)
+    with Program(node(str(JAVASCRIPT / "sdk.mjs")), endpoint=server.endpoint) as program:
+        *steps, last = program.reports(answers(server))
+    assert steps == [{"step": step} for step in JAVASCRIPT_STEPS.split()]
+    assert set(last["actions"]) == ACTIONS
+
+
+# @alicloud/mns, the SDK of SMQ for JavaScript, as a client: javascript/smq.mjs, every operation on queues.
+
+
+SMQ_STEPS = "queues attributes message visibility delay priorities batches longPoll errors end"
+
+
+@pytest.mark.parametrize("kind", ["server", "verifying_server"])
+@pytest.mark.usefixtures("veilmq_settings")
+def test_every_queue_operation(request: pytest.FixtureRequest, kind: str) -> None:
+    server: RunningServer = request.getfixturevalue(kind)
+    with Program(node(str(JAVASCRIPT / "smq.mjs")), endpoint=server.endpoint) as program:
+        reports = program.reports(answers(server))
+    assert reports == [{"step": step} for step in SMQ_STEPS.split()]
+
+
+# AWS's extended client for Python, which keeps large bodies in S3 and puts their place before the receipt handle.
+
+
+MESSAGES = 32  # it takes as the handle what follows the last `-`, which a quarter of those before had of their own
+
+
+@pytest.mark.slow
+def test_bodies_in_s3_are_received_hidden_and_deleted(verifying_server: RunningServer) -> None:
+    """The client gives every handle back whole: to a change of the timeout, to a delete and in a batch."""
+    sqs = boto.client(verifying_server.endpoint)
+    url = sqs.create_queue(QueueName="large")["QueueUrl"]
+
+    def counts() -> list[str]:
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
+        return [found[name] for name in names]
+
+    extended = Program(
+        python("tests.clients.python.extended"),
+        endpoint=verifying_server.endpoint,
+        QUEUE=url,
+        **packages("sqs_extended"),
+    )
+    with extended as program:
+        assert program.expect("event", "sent")["objects"] == MESSAGES
+        assert program.expect("event", "received")["whole"] == MESSAGES
+        question = program.expect("ask", "hidden")
+        verifying_server.advance(60_000)
+        assert counts() == ["0", str(MESSAGES)]
+        program.answer(question)
+        assert program.expect("event", "deleted")["objects"] == 0
+        assert program.hear() is None
+    assert counts() == ["0", "0"]
+
+
+# The npm package sqs-consumer as a client: tests/clients/javascript/consumer.mjs, its whole life with a message.
+
+
+ALL = {"acknowledge": 10}
+
+
+def _hidden(sqs: Any, url: str) -> tuple[int, int]:
+    """Return how many messages are visible, and how many in flight."""
+    found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    return int(found["ApproximateNumberOfMessages"]), int(found["ApproximateNumberOfMessagesNotVisible"])
+
+
+@contextmanager
+def _consumer(server: RunningServer, url: str, **options: Any) -> Iterator[tuple[Program, Report]]:
+    """Yield a consumer that has started, and the question whose answer stops it."""
+    words = [*node(str(JAVASCRIPT / "consumer.mjs")), json.dumps({"queueUrl": url, "visibilityTimeout": 30, **options})]
+    with Program(words, endpoint=server.endpoint) as program:
+        program.expect("event", "started")
+        yield program, program.expect("ask", "running")
+
+
+def test_a_handled_message_is_deleted(server: RunningServer, sqs: Any, url: str) -> None:
+    with _consumer(server, url) as (program, _):
+        for body in ("first", "second"):
+            sqs.send_message(QueueUrl=url, MessageBody=body)
+            handling = program.expect("ask", "handle")
+            assert (handling["bodies"], _hidden(sqs, url)) == ([body], (0, 1))
+            program.answer(handling, ALL)
+            assert program.expect("event", "message_processed")["body"] == body
+            assert _hidden(sqs, url) == (0, 0)
+
+
+@pytest.mark.parametrize("releases", [True, False], ids=["released", "timed-out"])
+def test_a_message_whose_handler_fails_comes_again(server: RunningServer, sqs: Any, url: str, releases: bool) -> None:
+    with _consumer(server, url, terminateVisibilityTimeout=releases) as (program, _):
+        sqs.send_message(QueueUrl=url, MessageBody="m")
+        program.answer(program.expect("ask", "handle"), {"error": "no luck"})
+        assert "no luck" in program.expect("event", "processing_error")["message"]
+        if not releases:
+            await_parked(server, 1)
+            server.advance(30_000)
+        again = program.expect("ask", "handle")
+        assert again["receives"] == [2]
+        program.answer(again, ALL)
+        program.expect("event", "message_processed")
+        assert _hidden(sqs, url) == (0, 0)
+
+
+@pytest.mark.parametrize("batch", [1, 10], ids=["one", "batch"])
+def test_a_heartbeat_keeps_what_is_handled_hidden(server: RunningServer, sqs: Any, url: str, batch: int) -> None:
+    for number in range(batch):
+        sqs.send_message(QueueUrl=url, MessageBody=str(number))
+    with _consumer(server, url, heartbeatInterval=1, batchSize=batch) as (program, _):
+        handling = program.expect("ask", "handle")
+        heartbeat = program.expect("ask", "heartbeat")
+        server.advance(29_999)
+        program.answer(heartbeat)
+        program.expect("event", "heartbeat")
+        server.advance(29_999)
+        assert _hidden(sqs, url) == (0, batch)
+        program.answer(handling, ALL)
+        for number in range(batch):
+            assert program.expect("event", "message_processed")["body"] == str(number)
+        assert _hidden(sqs, url) == (0, 0)
+
+
+def test_what_a_batch_handler_leaves_out_comes_again(server: RunningServer, sqs: Any, url: str) -> None:
+    entries = [{"Id": str(number), "MessageBody": str(number)} for number in range(10)]
+    sqs.send_message_batch(QueueUrl=url, Entries=entries)
+    with _consumer(server, url, batchSize=10) as (program, _):
+        handling = program.expect("ask", "handle")
+        assert handling["bodies"] == list("0123456789")
+        program.answer(handling, {"acknowledge": 9})
+        assert [program.expect("event", "message_processed")["body"] for _ in range(9)] == list("012345678")
+        await_parked(server, 1)
+        server.advance(30_000)
+        again = program.expect("ask", "handle")
+        assert (again["bodies"], again["receives"]) == (["9"], [2])
+        program.answer(again, ALL)
+        program.expect("event", "message_processed")
+
+
+def test_a_failure_keeps_the_order_of_a_group(server: RunningServer, sqs: Any) -> None:
+    fifo = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+    url = sqs.create_queue(QueueName="jobs.fifo", Attributes=fifo)["QueueUrl"]
+    for body in ("a", "b", "c"):
+        sqs.send_message(QueueUrl=url, MessageBody=body, MessageGroupId="group")
+    with _consumer(server, url, terminateVisibilityTimeout=True, suppressFifoWarning=True) as (program, _):
+        for body, answer in (("a", ALL), ("b", {"error": "no luck"}), ("b", ALL), ("c", ALL)):
+            handling = program.expect("ask", "handle")
+            assert handling["bodies"] == [body]
+            program.answer(handling, answer)
+            program.expect("event", "message_processed" if answer is ALL else "processing_error")
+        assert _hidden(sqs, url) == (0, 0)
+
+
+def test_an_aborted_poll_takes_no_message(server: RunningServer, sqs: Any, url: str) -> None:
+    with _consumer(server, url) as (program, running):
+        await_parked(server, 1)
+        program.answer(running, {"abort": True})
+        program.expect("event", "stopped")
+        await_parked(server, 0)
+        sqs.send_message(QueueUrl=url, MessageBody="for others")
+        assert _hidden(sqs, url) == (1, 0)
+
+
+def test_a_stop_lets_the_handler_finish(server: RunningServer, sqs: Any, url: str) -> None:
+    sqs.send_message(QueueUrl=url, MessageBody="last")
+    with _consumer(server, url, pollingCompleteWaitTimeMs=20_000) as (program, running):
+        handling = program.expect("ask", "handle")
+        program.answer(running, {})
+        program.answer(handling, ALL)
+        program.expect("event", "message_processed")
+        program.expect("event", "stopped")
+        assert program.hear() is None
+        assert _hidden(sqs, url) == (0, 0)
+
+
+# Celery with kombu's SQS transport as a client: real workers, tests/clients/python/celery_*.py.
+
+
+WORKER = ["celery", "--quiet", "--app", "tests.clients.python.celery_tasks", "worker", "--concurrency", "1"]
+WAIT_MS = 10_000  # kombu's wait_time_seconds, for which it also hides what it gives back
+
+
+class Setting:
+    """A queue, who sends tasks to it and workers for them; ``clients`` are the packages that they find, in order."""
+
+    def __init__(self, server: RunningServer, *, protocol: str, queue: str, clients: tuple[str, ...]) -> None:
+        self.protocol = protocol
+        self.environment = {"QUEUE": queue, **packages(*clients)}
+        self.server = server
+        self.sqs = boto.client(server.endpoint)
+        attributes = {"VisibilityTimeout": "3600", **({"FifoQueue": "true"} if queue.endswith(".fifo") else {})}
+        self.url = self.sqs.create_queue(QueueName=queue, Attributes=attributes)["QueueUrl"]
+
+    def worker(self) -> Program:
+        return Program(python(*WORKER), endpoint=self.server.endpoint, **self.environment)
+
+    def producer(self) -> Program:
+        """Return a process that sends tasks."""
+        return Program(
+            python("tests.clients.python.celery_producer"), endpoint=self.server.endpoint, **self.environment
+        )
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many messages are visible, and how many in flight."""
+        found = self.sqs.get_queue_attributes(QueueUrl=self.url, AttributeNames=["All"])["Attributes"]
+        return int(found["ApproximateNumberOfMessages"]), int(found["ApproximateNumberOfMessagesNotVisible"])
+
+    def await_counts(self, visible: int, in_flight: int) -> None:
+        """Return when the queue has come to these counts."""
+        while self.counts() != (visible, in_flight):
+            pass  # the worker acknowledges beside the task, and says nothing of it
+
+
+def _order(producer: Program, task: str, **arguments: Any) -> float:
+    producer.answer(producer.expect("ask", "order"), {"task": task, **arguments})
+    at: float = producer.expect("event", "sent")["at"]
+    return at
+
+
+_TODAY = ("celery_sqs",)
+_OLDER = ("boto3_query", "celery_sqs")  # kombu speaks as the boto3 that it finds
+SETTINGS: dict[str, dict[str, Any]] = {
+    "json": {"protocol": "json", "queue": "celery", "clients": _TODAY},
+    "query": {"protocol": "query", "queue": "celery", "clients": _OLDER},
+    "fifo": {"protocol": "json", "queue": "celery.fifo", "clients": _TODAY},
+}
+
+
+@pytest.fixture(params=["json", *(pytest.param(name, marks=EVERYTHING) for name in ("query", "fifo"))])
+def setting(request: pytest.FixtureRequest, verifying_server: RunningServer) -> Setting:
+    """A setting for each protocol and kind of queue; kombu signs the requests of a worker by itself."""
+    return Setting(verifying_server, **SETTINGS[request.param])
+
+
+@pytest.fixture
+def producer(setting: Setting) -> Iterator[Program]:
+    """A process that sends tasks."""
+    with setting.producer() as program:
+        assert program.expect("event", "ready")["protocol"] == setting.protocol
+        yield program
+
+
+@pytest.mark.slow
+def test_tasks_run_are_retried_and_wait_for_their_time(setting: Setting, producer: Program) -> None:
+    with setting.worker() as worker:
+        _order(producer, "add", args=[2, 3])
+        assert worker.expect("event", "add")["sum"] == 5
+        _order(producer, "flaky")
+        assert [worker.expect("event", "flaky")["attempt"] for _ in range(3)] == [0, 1, 2]
+        setting.await_counts(0, 0)
+        at = _order(producer, "add", args=[3, 4], countdown=1)
+        setting.await_counts(0, 1)  # the worker holds the message until then
+        held = worker.expect("event", "add")
+        assert held["sum"] == 7
+        assert held["at"] - at >= 0.9  # Celery counts on another clock than it says the time by
+        setting.await_counts(0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", [pytest.param("json", marks=EVERYTHING), "fifo"], indirect=True)
+def test_a_worker_gives_back_what_it_has_not_started(setting: Setting, producer: Program) -> None:
+    for number in range(3):
+        _order(producer, "add", args=[number, 0], countdown=3000)
+    with setting.worker() as worker:
+        setting.await_counts(0, 3)
+        assert worker.terminate() == 0, worker.complaints
+    assert setting.counts() == (0, 3)
+    setting.server.advance(WAIT_MS)
+    assert setting.counts() == (3, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", ["json"], indirect=True)
+def test_the_task_of_a_killed_worker_runs_again(setting: Setting, producer: Program) -> None:
+    with setting.worker() as worker:
+        _order(producer, "hang")
+        worker.expect("event", "hang")
+    setting.server.advance(3_600_000)
+    with setting.worker() as worker:
+        worker.expect("event", "hang")
+        assert setting.counts() == (0, 1)
+
+
+# The AWS CLI as a client: the commands of the README, as a person would type them.
+
+
+AWS = Path(sys.executable).with_name("aws")
+
+
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "any",
+    "AWS_SECRET_ACCESS_KEY": "any",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+Run = Callable[..., Any]
+
+
+def _words(server: RunningServer, words: tuple[str, ...]) -> list[str]:
+    return ["--endpoint-url", server.endpoint, "--output", "json", "sqs", *words]
+
+
+def _aws(server: RunningServer, *words: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, str(AWS), *_words(server, words)],
+        env={**os.environ, **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if done.returncode:
+        return done.stderr
+    return json.loads(done.stdout) if done.stdout.strip() else None
+
+
+@contextmanager
+def running(server: RunningServer) -> Iterator[Run]:
+    words = [sys.executable, "-m", "tests.clients.python.cli"]
+    with Program(words, endpoint=server.endpoint, **ENVIRONMENT) as program:
+
+        def run(*words: str) -> Any:
+            program.answer(program.expect("ask", "command"), _words(server, words))
+            done = program.expect("event", "done")
+            if done["status"]:
+                return done["complaint"]
+            return json.loads(done["output"]) if done["output"].strip() else None
+
+        yield run
+
+
+@pytest.fixture
+def run(server: RunningServer) -> Iterator[Run]:
+    with running(server) as run:
+        yield run
+
+
+def test_the_life_of_a_message(verifying_server: RunningServer) -> None:
+    """The first command and the last one as processes of their own."""
+    url = _aws(verifying_server, "create-queue", "--queue-name", "jobs", "--attributes", "VisibilityTimeout=60")[
+        "QueueUrl"
+    ]
+    with running(verifying_server) as run:
+        sent = run("send-message", "--queue-url", url, "--message-body", "hello")
+        (message,) = run("receive-message", "--queue-url", url, "--wait-time-seconds", "5")["Messages"]
+        assert (message["MessageId"], message["Body"]) == (sent["MessageId"], "hello")
+        handle = ("--queue-url", url, "--receipt-handle", message["ReceiptHandle"])
+        assert run("change-message-visibility", *handle, "--visibility-timeout", "0") is None
+        (again,) = run("receive-message", "--queue-url", url, "--attribute-names", "All")["Messages"]
+        assert again["Attributes"]["ApproximateReceiveCount"] == "2"
+        handle = ("--queue-url", url, "--receipt-handle", again["ReceiptHandle"])
+        assert run("delete-message", *handle) is None
+        found = run("get-queue-attributes", "--queue-url", url, "--attribute-names", "All")["Attributes"]
+        assert (found["ApproximateNumberOfMessages"], found["VisibilityTimeout"]) == ("0", "60")
+        assert run("delete-queue", "--queue-url", url) is None
+    assert "NonExistentQueue" in _aws(verifying_server, "get-queue-url", "--queue-name", "jobs")
+
+
+def _attribute(run: Run, url: str, name: str) -> str:
+    found = run("get-queue-attributes", "--queue-url", url, "--attribute-names", name)
+    return str(found["Attributes"][name])
+
+
+def test_batches_tags_and_permissions(run: Run) -> None:
+    url = run("create-queue", "--queue-name", "jobs", "--tags", "made=with,gone=soon")["QueueUrl"]
+    on_queue = ("--queue-url", url)
+    run("tag-queue", *on_queue, "--tags", "team=a")
+    run("untag-queue", *on_queue, "--tag-keys", "gone")
+    assert run("list-queue-tags", *on_queue)["Tags"] == {"made": "with", "team": "a"}
+    who = ("--aws-account-ids", "123456789012", "--actions", "SendMessage")
+    assert run("add-permission", *on_queue, "--label", "share", *who) is None
+    assert json.loads(_attribute(run, url, "Policy"))["Statement"][0]["Sid"] == "share"
+    assert run("remove-permission", *on_queue, "--label", "share") is None
+    run("send-message-batch", *on_queue, "--entries", "Id=a,MessageBody=1", "Id=b,MessageBody=2")
+    first, second = run("receive-message", *on_queue, "--max-number-of-messages", "10")["Messages"]
+    release = f"Id=a,ReceiptHandle={first['ReceiptHandle']},VisibilityTimeout=0"
+    done = run("change-message-visibility-batch", *on_queue, "--entries", release)
+    assert [each["Id"] for each in done["Successful"]] == ["a"]
+    delete = f"Id=b,ReceiptHandle={second['ReceiptHandle']}"
+    done = run("delete-message-batch", *on_queue, "--entries", delete)
+    assert [each["Id"] for each in done["Successful"]] == ["b"]
+    assert _attribute(run, url, "ApproximateNumberOfMessages") == "1"
+    assert run("purge-queue", *on_queue) is None
+    assert run("list-queues")["QueueUrls"] == [url]
+
+
+def test_dead_letters_go_there_and_back(run: Run, server: RunningServer) -> None:
+    dead = run("create-queue", "--queue-name", "dead")["QueueUrl"]
+    arn = _attribute(run, dead, "QueueArn")
+    policy = json.dumps({"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})})
+    url = run("create-queue", "--queue-name", "jobs", "--attributes", policy)["QueueUrl"]
+    assert run("list-dead-letter-source-queues", "--queue-url", dead)["queueUrls"] == [url]
+    run("send-message", "--queue-url", url, "--message-body", "m")
+    run("receive-message", "--queue-url", url, "--visibility-timeout", "0")
+    assert run("receive-message", "--queue-url", url) is None
+    assert _attribute(run, dead, "ApproximateNumberOfMessages") == "1"
+    task = run("start-message-move-task", "--source-arn", arn)
+    server.advance(1_000)
+    (found,) = run("list-message-move-tasks", "--source-arn", arn)["Results"]
+    assert (found["Status"], found["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 1)
+    assert _attribute(run, url, "ApproximateNumberOfMessages") == "1"
+    assert "ResourceNotFound" in run("cancel-message-move-task", "--task-handle", task["TaskHandle"])

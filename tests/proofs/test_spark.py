@@ -1,0 +1,362 @@
+"""The crash matrix of the Spark source: real Spark, a real server, real kills; what was sent comes out once.
+
+The sink keeps a batch once and passes over a repeated one, so a message that a repeated batch does not have again is
+lost, and one that it has too much is there twice: both show. `PROVE=whole` takes many more messages.
+"""
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from tests.client.traffic import drained, left, send, send_in_order
+from tests.conftest import EVERYTHING
+from tests.proofs.served import ServedFolder, StartNode
+from tests.spark.forward import PATIENCE_S as FORWARD_PATIENCE_S
+from tests.spark.forward import Forward
+from tests.spark.stream import PATIENCE_S, Stream, kept
+from veilmq.client import HttpQueueClient, NewMessage
+from veilmq.client.api import Claims, Publications
+from veilmq.testing import RunningServer
+
+WHOLE = os.environ.get("PROVE") == "whole"
+MESSAGES = 60_000 if WHOLE else 1_200
+BATCH = str(MESSAGES // 4)
+SHARD = str(MESSAGES // 16)
+QUEUE = "orders"
+HOLD_S = 3_600
+SMALL = {"maxMessagesPerBatch": BATCH, "shardSize": SHARD, "wait": "0"}
+
+
+@pytest.fixture
+def client(client: HttpQueueClient) -> HttpQueueClient:
+    client.create_queue(QUEUE)
+    create(client)
+    return client
+
+
+def check(client: HttpQueueClient, folder: Path, sent: Collection[str]) -> None:
+    out = kept(folder)
+    assert set(out) == set(sent)
+    assert len(out) == len(sent)
+    assert left(client, QUEUE) == (0, 0)
+
+
+def stream_of(server: RunningServer, folder: Path, options: dict[str, str] | None = None, **fields: Any) -> Stream:
+    """Return the stream under test; all of one test have the same checkpoint and the same output."""
+    place = folder / "stream"
+    place.mkdir(exist_ok=True)
+    return Stream(
+        endpoint=server.endpoint, queue=QUEUE, folder=str(place), options={**SMALL, **(options or {})}, **fields
+    )
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Return when `holds` does."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline_s, "it does not come about"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("accident", "kill_after"),
+    [
+        pytest.param("reading:2:kill-driver", None, id="in-a-batch"),
+        pytest.param("", 1, id="after-the-sink-before-the-commit-log", marks=EVERYTHING),
+        pytest.param("claimed:3:kill-driver", None, id="after-the-claim-before-the-offset-log", marks=EVERYTHING),
+    ],
+)
+def test_the_driver_is_killed(
+    spark: SparkSession,
+    client: HttpQueueClient,
+    server: RunningServer,
+    tmp_path: Path,
+    accident: str,
+    kill_after: int | None,
+) -> None:
+    sent = send(client, QUEUE, MESSAGES)
+    options = {"accident": accident} if accident else {}
+    killed = stream_of(server, tmp_path, options, kill_after=kill_after, available_now=False)
+    assert killed.program().wait(PATIENCE_S) == -9
+    before = kept(tmp_path / "stream")
+    assert 0 < len(before) < len(sent), "some of it, and not all, was kept before the kill"
+    stream_of(server, tmp_path).run(spark)
+    check(client, tmp_path / "stream", sent)
+
+
+def test_the_server_is_killed_in_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    served = ServedFolder(tmp_path / "data")
+    served.start()
+    try:
+        endpoint = f"http://127.0.0.1:{served.port}"
+        with HttpQueueClient(endpoint) as client:
+            client.create_queue(QUEUE)
+            sent = send(client, QUEUE, MESSAGES)
+            options = {**SMALL, "accident": "reading:2:kill-server", "serverpid": str(served.pid)}
+            stream = Stream(endpoint=endpoint, queue=QUEUE, folder=str(tmp_path / "stream"), options=options)
+            query = stream.start(spark)
+            served.await_end()
+            served.start()
+            assert query.awaitTermination(PATIENCE_S)
+            check(client, Path(stream.folder), sent)
+    finally:
+        served.stop()
+
+
+@EVERYTHING
+@pytest.mark.usefixtures("spark")  # only to be marked, and to share its Java
+def test_a_task_fails_and_is_tried_again(client: HttpQueueClient, server: RunningServer, tmp_path: Path) -> None:
+    sent = send(client, QUEUE, MESSAGES)
+    once = tmp_path / "failed"
+    stream = stream_of(server, tmp_path, {"accident": "reading:2:fail", "once": str(once)}, master="local[2,3]")
+    assert stream.program().wait(PATIENCE_S) == 0
+    assert once.exists(), "the task did fail"
+    check(client, Path(stream.folder), sent)
+
+
+@EVERYTHING
+def test_two_drivers_on_one_checkpoint(
+    spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
+) -> None:
+    """The second fences the first. Spark itself stops one of them, too; whoever is started again finishes."""
+    sent = send(client, QUEUE, MESSAGES // 2)
+    stream = stream_of(server, tmp_path, available_now=False)
+    first = stream.start(spark)
+    until(lambda: len(kept(Path(stream.folder))) > 0)
+    second = stream.program()
+    try:
+        for begin in range(MESSAGES // 2, MESSAGES, MESSAGES // 40):
+            sent += send(client, QUEUE, MESSAGES // 40, begin)
+            until(lambda: client.show(QUEUE).visible == 0 or not first.isActive)
+        until(lambda: not first.isActive)
+        said = str(first.exception())
+        assert "one checkpoint for only one query" in said or "CONCURRENT_STREAM_LOG_UPDATE" in said, said
+    finally:
+        first.stop()
+        second.kill()
+        second.wait(PATIENCE_S)
+    stream_of(server, tmp_path).run(spark)
+    check(client, Path(stream.folder), sent)
+
+
+@pytest.mark.parametrize(
+    "batches", [pytest.param(2, id="after-some-batches"), pytest.param(1, id="after-the-first", marks=EVERYTHING)]
+)
+def test_a_clean_stop_while_idle(
+    spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path, batches: int
+) -> None:
+    """An idle stream has acknowledged all it wrote, so nothing comes again although nobody starts it any more."""
+    sent = send(client, QUEUE, MESSAGES)
+    size = {"maxMessagesPerBatch": str(MESSAGES // batches)}
+    query = stream_of(server, tmp_path, size, available_now=False).start(spark)
+    until(lambda: left(client, QUEUE) == (0, 0) or not query.isActive)
+    query.stop()
+    assert query.exception() is None
+    server.advance((HOLD_S + 1) * 1_000)
+    check(client, tmp_path / "stream", sent)
+
+
+@EVERYTHING
+def test_a_downtime_longer_than_the_hold(
+    spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
+) -> None:
+    """The query fails and says why; the messages are back, none is lost; those that were written come twice."""
+    sent = send(client, QUEUE, MESSAGES)
+    killed = stream_of(server, tmp_path, available_now=False, kill_after=1)
+    assert killed.program().wait(PATIENCE_S) == -9
+    server.advance((HOLD_S + 1) * 1_000)
+    before = client.show(QUEUE)
+    assert before.in_flight == 0
+    assert before.visible + len(kept(tmp_path / "stream")) > len(sent), "some is in both"
+    stream = stream_of(server, tmp_path)
+    with pytest.raises(StreamingQueryException, match="onLostClaim=skip"):
+        stream.run(spark)
+    assert client.show(QUEUE).visible == before.visible
+    stream_of(server, tmp_path, {"onLostClaim": "skip"}).run(spark)
+    assert set(kept(tmp_path / "stream")) == set(sent)
+    assert left(client, QUEUE) == (0, 0)
+
+
+@pytest.mark.parametrize("interval_ms", ["15000", pytest.param("1", marks=EVERYTHING)])
+def test_asynchronous_progress_is_refused(
+    spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path, interval_ms: str
+) -> None:
+    """Before anything is acknowledged: all messages are still in the queue."""
+    sent = send(client, QUEUE, MESSAGES)
+    asynchronous = {
+        "asyncProgressTrackingEnabled": "true",
+        "asyncProgressTrackingCheckpointIntervalMs": interval_ms,
+        "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
+    }
+    stream = stream_of(server, tmp_path, available_now=False, write_options=asynchronous)
+    with pytest.raises(StreamingQueryException, match="asyncProgressTrackingEnabled"):
+        stream.run(spark)
+    assert sum(left(client, QUEUE)) == len(sent)
+
+
+# From queue to queue through real Spark, with real kills: what was sent arrives once, in the order of its group.
+#
+# `PROVE=whole` takes many more messages.
+
+
+FORWARDED = 40_000 if WHOLE else 600
+GROUPS = 7
+SMALL_FORWARD = {"maxMessagesPerBatch": str(FORWARDED // 3), "shardSize": str(FORWARDED // 6), "wait": "0"}
+IN, OUT, FIFO_IN, FIFO_OUT = "in", "out", "in.fifo", "out.fifo"
+
+
+def create(client: HttpQueueClient) -> None:
+    for name in (IN, OUT):
+        client.create_queue(name)
+    for name in (FIFO_IN, FIFO_OUT):
+        client.create_queue(name, {"fifo": True, "content_deduplication": True})
+
+
+def check_nothing_left(client: HttpQueueClient, endpoint: str, source: str, target: str) -> None:
+    assert left(client, source) == (0, 0)
+    with Claims(endpoint, source) as claims, Publications(endpoint, target) as publications:
+        assert [view.claims for view in claims.sources()] == [[]]
+        assert [view.staged for view in publications.writers()] == [0]
+
+
+def forward_of(endpoint: str, folder: Path, source: str = IN, target: str = OUT) -> Forward:
+    """Return the query under test; all of one test have the same checkpoint."""
+    place = folder / "forward"
+    place.mkdir(exist_ok=True)
+    return Forward(endpoint=endpoint, source=source, target=target, folder=str(place), options=SMALL_FORWARD)
+
+
+@pytest.mark.timeout(900)
+@EVERYTHING
+@pytest.mark.parametrize(
+    "accidents",
+    [
+        pytest.param(["staged:1:kill-driver", "published:2:kill-driver"], id="staged-then-published"),
+        pytest.param(["reading:2:kill-driver"], id="reading"),
+    ],
+)
+def test_the_driver_of_a_forward_is_killed(
+    spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path, accidents: list[str]
+) -> None:
+    sent = send(client, IN, FORWARDED)
+    forward = forward_of(server.endpoint, tmp_path)
+    for accident in accidents:
+        own = {"accident": accident}
+        killed = (
+            replace(forward, options={**SMALL_FORWARD, **own})
+            if accident.startswith("reading")
+            else replace(forward, write_options=own)
+        )
+        assert killed.program().wait(FORWARD_PATIENCE_S) == -9
+    forward.run(spark)
+    arrived = [message.body for message in drained(client, OUT)]
+    assert len(arrived) == len(sent)
+    assert set(arrived) == set(sent)
+    check_nothing_left(client, server.endpoint, IN, OUT)
+
+
+@pytest.mark.timeout(900)
+@EVERYTHING
+def test_a_task_fails_when_it_has_staged_all_and_is_tried_again(
+    client: HttpQueueClient, server: RunningServer, tmp_path: Path
+) -> None:
+    sent = send(client, IN, FORWARDED)
+    once = tmp_path / "failed"
+    own = {"accident": "staged:1:fail", "once": str(once)}
+    forward = replace(forward_of(server.endpoint, tmp_path), write_options=own, master="local[2,3]")
+    assert forward.program().wait(FORWARD_PATIENCE_S) == 0
+    assert once.exists(), "the task did fail"
+    arrived = [message.body for message in drained(client, OUT)]
+    assert len(arrived) == len(sent)
+    assert set(arrived) == set(sent)
+    check_nothing_left(client, server.endpoint, IN, OUT)
+
+
+@pytest.mark.timeout(900)
+@EVERYTHING
+def test_groups_keep_their_order_through_a_kill_and_have_no_duplicate(
+    spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
+) -> None:
+    numbered = [NewMessage(body=str(number), group=f"g{number % GROUPS}") for number in range(FORWARDED)]
+    send_in_order(client, FIFO_IN, numbered)
+    forward = forward_of(server.endpoint, tmp_path, FIFO_IN, FIFO_OUT)
+    killed = replace(forward, write_options={"accident": "published:1:kill-driver"})
+    assert killed.program().wait(FORWARD_PATIENCE_S) == -9
+    forward.run(spark)
+    arrived: defaultdict[str | None, list[int]] = defaultdict(list)
+    for message in drained(client, FIFO_OUT):
+        arrived[message.group].append(int(message.body))
+    assert arrived == {f"g{group}": list(range(group, FORWARDED, GROUPS)) for group in range(GROUPS)}
+    check_nothing_left(client, server.endpoint, FIFO_IN, FIFO_OUT)
+
+
+@pytest.mark.timeout(900)
+def test_the_server_is_killed_after_a_publication(spark: SparkSession, tmp_path: Path) -> None:
+    served = ServedFolder(tmp_path / "data")
+    served.start()
+    try:
+        endpoint = f"http://127.0.0.1:{served.port}"
+        with HttpQueueClient(endpoint) as client, ThreadPoolExecutor(1) as thread:
+            create(client)
+            sent = send(client, IN, FORWARDED)
+            own = {"accident": "published:1:kill-server", "serverpid": str(served.pid)}
+
+            def start_again() -> None:
+                served.await_end(FORWARD_PATIENCE_S)
+                served.start()
+
+            again = thread.submit(start_again)
+            replace(forward_of(endpoint, tmp_path), write_options=own).run(spark)
+            again.result()
+            arrived = [message.body for message in drained(client, OUT)]
+            assert len(arrived) == len(sent)
+            assert set(arrived) == set(sent)
+            check_nothing_left(client, endpoint, IN, OUT)
+    finally:
+        served.stop()
+
+
+# From queue to queue through real Spark and a node on PostgreSQL that is killed: claims and publications outlive it.
+#
+# `PROVE=whole` takes many more messages, and kills the node at another time, too.
+
+
+@pytest.mark.timeout(900)
+@EVERYTHING
+@pytest.mark.parametrize("accident", ["published:1", *(["reading:2"] if WHOLE else [])])
+def test_a_node_is_killed(spark: SparkSession, start_node: StartNode, tmp_path: Path, accident: str) -> None:
+    """Each group arrives whole, once and in its order, at a node that knows nothing of what was before."""
+    node = start_node()
+    endpoint = f"http://127.0.0.1:{node.port}"
+
+    def start_again() -> None:
+        node.await_end(FORWARD_PATIENCE_S)
+        node.start()
+
+    with HttpQueueClient(endpoint) as client, ThreadPoolExecutor(1) as thread:
+        create(client)
+        numbered = [NewMessage(body=str(number), group=f"g{number % GROUPS}") for number in range(FORWARDED)]
+        send_in_order(client, FIFO_IN, numbered)
+        own = {"accident": f"{accident}:kill-server", "serverpid": str(node.pid)}
+        forward = forward_of(endpoint, tmp_path, FIFO_IN, FIFO_OUT)
+        if accident.startswith("reading"):
+            forward = replace(forward, options={**SMALL_FORWARD, **own})
+        else:
+            forward = replace(forward, write_options=own)
+        again = thread.submit(start_again)
+        forward.run(spark)
+        again.result()
+        arrived: defaultdict[str | None, list[int]] = defaultdict(list)
+        for message in drained(client, FIFO_OUT):
+            arrived[message.group].append(int(message.body))
+        assert arrived == {f"g{group}": list(range(group, FORWARDED, GROUPS)) for group in range(GROUPS)}
+        check_nothing_left(client, endpoint, FIFO_IN, FIFO_OUT)

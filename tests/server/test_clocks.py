@@ -1,0 +1,369 @@
+"""A database whose clock steps: retention deletes nothing until the clock is right again, or an operator trusts it."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+import urllib3
+
+from tests.clients import boto
+from tests.clients.smq.raw import ask, message
+from tests.store.postgres_host import connected, leading, prepare
+from veilmq.client import HttpQueueClient, NewMessage
+from veilmq.testing import RunningServer, VirtualClock
+from veilmq.testing.clocks import START_MS
+from veilmq.testing.running_server import Follow
+
+DAY_MS = 86_400_000
+STEP_MS = 5 * DAY_MS
+RETENTION_S = 4 * 86_400
+BODIES = [f"{group}{number}" for number in range(3) for group in "ab"]
+LOOK_S = 25  # a node looks at the clock every ten seconds, and makes sure before it doubts it
+QUEUES = ("plain", "fair", "ordered.fifo")
+
+
+class Stepping:
+    """A database with the test's clock, which is ``ahead_ms`` of the clocks of its nodes."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.ahead_ms = 0
+
+    def step(self, by_ms: int) -> None:
+        """Have the clock step, and nothing else happen."""
+        self.ahead_ms += by_ms
+        asyncio.run(self._step(by_ms))
+
+    async def _step(self, by_ms: int) -> None:
+        async with connected(self.url) as connection:
+            await connection.execute("UPDATE mq.test_clock SET now_ms = now_ms + $1", by_ms)
+
+    def node(self, start_ms: int = START_MS) -> RunningServer:
+        """Return a node to be run, whose own clocks never step."""
+        return RunningServer(store=self.url, follow=self._following, clock=VirtualClock(start_ms))
+
+    @contextlib.asynccontextmanager
+    async def _following(self) -> AsyncIterator[Follow]:
+        async with leading(self.url) as lead:
+
+            async def follow(now_ms: int) -> None:
+                await lead(now_ms + self.ahead_ms)
+
+            yield follow
+
+
+@pytest.fixture
+def database(new_database: str) -> Stepping:
+    """Return a database whose retention is guarded against steps, as every real one's is."""
+    asyncio.run(prepare(new_database, guarded=True))
+    return Stepping(new_database)
+
+
+@pytest.fixture
+def node(database: Stepping) -> Iterator[RunningServer]:
+    """Run a node that has confirmed the clock, on queues of each kind with six messages each."""
+    with database.node() as server:
+        server.advance(seconds=LOOK_S)
+        with HttpQueueClient(server.endpoint) as client:
+            for name in QUEUES:
+                server.queue(name, retention_s=RETENTION_S)
+                client.send_batch(name, [_message(name, body) for body in BODIES])
+        yield server
+
+
+def _message(queue: str, body: str) -> NewMessage:
+    if queue == "plain":
+        return NewMessage(body=body)
+    return NewMessage(body=body, group=body[0], dedup_id=body if queue.endswith(".fifo") else None)
+
+
+def received(server: RunningServer, queue: str) -> list[str]:
+    with HttpQueueClient(server.endpoint) as client:
+        return sorted(message.body for message in client.receive(queue, count=10, wait_s=0, timeout_s=0))
+
+
+def health(server: RunningServer) -> str:
+    answer = urllib3.request("GET", server.admin_endpoint + "/health/ready")
+    assert answer.status == 200
+    return answer.data.decode()
+
+
+def is_doubted(server: RunningServer) -> bool:
+    metrics = urllib3.request("GET", server.admin_endpoint + "/metrics").data.decode()
+    (line,) = [line for line in metrics.splitlines() if line.startswith("veilmq_store_clock_doubted ")]
+    return line.endswith(" 1.0")
+
+
+def trust(server: RunningServer) -> Any:
+    """Say as an operator that the clock is right."""
+    answer = urllib3.request("POST", server.admin_endpoint + "/api/clock/trust")
+    assert answer.status == 200
+    return answer.json()["message"]
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_a_step_forward_deletes_nothing(database: Stepping, node: RunningServer, queue: str) -> None:
+    """Neither the receive right after it nor the janitor: all messages are given while the clock is doubted."""
+    database.step(STEP_MS)
+    received(node, queue)
+    node.advance(seconds=3 * LOOK_S)
+    assert "degraded" in health(node)
+    assert "veilmq clock trust" in health(node)
+    assert is_doubted(node)
+    node.advance(seconds=300)  # the janitor comes by
+    assert received(node, queue) == sorted(BODIES)
+
+
+def test_a_short_retention_ends_no_message_either_while_the_clock_is_doubted(
+    database: Stepping, node: RunningServer
+) -> None:
+    """Of minutes, although retention follows a clock that no node doubts for an hour."""
+    node.queue("brief", retention_s=300)
+    with HttpQueueClient(node.endpoint) as client:
+        client.send("brief", "kept")
+    database.step(STEP_MS)
+    node.advance(seconds=LOOK_S)
+    assert is_doubted(node)
+    node.advance(seconds=600)
+    assert received(node, "brief") == ["kept"]
+
+
+@pytest.mark.parametrize("step_ms", [STEP_MS, -STEP_MS], ids=["forward", "backward"])
+def test_a_step_that_is_undone(
+    database: Stepping, node: RunningServer, step_ms: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is missing, and the doubts end by themselves."""
+    database.step(step_ms)
+    node.advance(seconds=300)
+    assert is_doubted(node)
+    assert "the database's clock is doubted" in caplog.text
+    console = urllib3.request("GET", node.admin_endpoint + "/console/health").data.decode()
+    assert "The clock of the database is doubted" in console
+    database.step(-step_ms)
+    node.advance(seconds=LOOK_S)
+    assert not is_doubted(node)
+    assert "degraded" not in health(node)
+    assert [received(node, queue) for queue in QUEUES] == [sorted(BODIES)] * len(QUEUES)
+
+
+def test_a_clock_that_an_operator_trusts(database: Stepping, node: RunningServer) -> None:
+    """Retention deletes what it says is old, and goes on."""
+    database.step(STEP_MS)
+    node.advance(seconds=LOOK_S)
+    assert "retention deletes again" in trust(node)
+    assert not is_doubted(node)
+    assert [received(node, queue) for queue in QUEUES] == [[]] * len(QUEUES)
+    assert trust(node) == "The clock is trusted: nothing is held back."
+
+
+def test_another_node_that_did_not_see_the_step(database: Stepping, node: RunningServer) -> None:
+    """Deletes nothing either, though its own wall clock says the same as the database's."""
+    database.step(STEP_MS)
+    node.advance(seconds=LOOK_S)
+    with database.node(START_MS + STEP_MS) as other:
+        database.ahead_ms = 0  # of the other's clocks
+        other.advance(seconds=300)
+        assert is_doubted(other)
+        assert received(other, "plain") == sorted(BODIES)
+
+
+def test_a_database_that_was_not_used_for_days(database: Stepping, node: RunningServer) -> None:
+    """Is no step: a node whose wall clock agrees deletes what is old."""
+    node.stop()
+    with database.node(START_MS + STEP_MS) as later:
+        later.advance(seconds=2 * LOOK_S)
+        assert not is_doubted(later)
+        assert received(later, "plain") == []
+
+
+def test_a_node_that_starts_on_a_wrong_clock(database: Stepping, node: RunningServer) -> None:
+    """Doubts a clock that nobody has confirmed for long and that its own does not confirm."""
+    node.stop()
+    database.step(STEP_MS)
+    with database.node(START_MS + 60_000) as later:
+        later.advance(seconds=LOOK_S)
+        assert is_doubted(later)
+        assert received(later, "plain") == sorted(BODIES)
+
+
+def test_time_that_passes(database: Stepping, node: RunningServer) -> None:
+    """Is no step: retention deletes when it is due."""
+    node.advance(seconds=RETENTION_S - 60)
+    assert not is_doubted(node)
+    assert received(node, "plain") == sorted(BODIES)
+    node.advance(seconds=700)
+    assert received(node, "plain") == []
+
+
+# The delay of a FIFO queue counts for what waits: a message is due so long after its sending as the queue says now.
+
+
+ACCOUNT = "000000000000"
+STORES = pytest.mark.parametrize("store", ["folder", "postgres"])
+BOTH = pytest.mark.parametrize("store", ["memory", "postgres"])
+
+Place = Callable[[str], dict[str, Any]]
+Step = tuple[str, Any]
+
+
+class Orders:
+    """A FIFO queue over a socket; a message's group is the first letter of its body."""
+
+    def __init__(self, server: RunningServer, **settings: str) -> None:
+        self.server = server
+        self.sqs = boto.client(server.endpoint)
+        attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true", **settings}
+        self.url = self.sqs.create_queue(QueueName="orders.fifo", Attributes=attributes)["QueueUrl"]
+        self.receipts: dict[str, str] = {}
+
+    def delay(self, seconds: int) -> None:
+        self.sqs.set_queue_attributes(QueueUrl=self.url, Attributes={"DelaySeconds": str(seconds)})
+
+    def send(self, bodies: str) -> None:
+        entries = [{"Id": body, "MessageBody": body, "MessageGroupId": body[0]} for body in bodies.split()]
+        assert "Failed" not in self.sqs.send_message_batch(QueueUrl=self.url, Entries=entries)
+
+    def wait(self, seconds: float) -> None:
+        self.server.advance(seconds=seconds)
+
+    def receive(self, expected: str, timeout_s: int = 600) -> None:
+        """Receive, and compare bodies with how often each was received."""
+        answer = self.sqs.receive_message(
+            QueueUrl=self.url,
+            MaxNumberOfMessages=10,
+            VisibilityTimeout=timeout_s,
+            AttributeNames=["ApproximateReceiveCount"],
+        ).get("Messages", [])
+        self.receipts |= {each["Body"]: each["ReceiptHandle"] for each in answer}
+        shown = [f"{each['Body']}*{each['Attributes']['ApproximateReceiveCount']}" for each in answer]
+        assert " ".join(shown).replace("*1", "") == expected
+
+    def return_(self, body: str) -> None:
+        self.sqs.change_message_visibility(QueueUrl=self.url, ReceiptHandle=self.receipts[body], VisibilityTimeout=0)
+
+    def delete(self, bodies: str) -> None:
+        for body in bodies.split():
+            self.sqs.delete_message(QueueUrl=self.url, ReceiptHandle=self.receipts[body])
+
+    def counts(self, expected: str) -> None:
+        """Compare how many messages are visible, in flight and delayed."""
+        names = ["", "NotVisible", "Delayed"]
+        answer = self.sqs.get_queue_attributes(QueueUrl=self.url, AttributeNames=["All"])["Attributes"]
+        assert " ".join(answer[f"ApproximateNumberOfMessages{name}"] for name in names) == expected
+
+    def play(self, *steps: Step) -> None:
+        for name, value in steps:
+            getattr(self, name)(value)
+
+
+CASES: dict[str, tuple[int, tuple[Step, ...]]] = {
+    "lowered to 0": (
+        60,
+        (("send", "a1"), ("counts", "0 0 1"), ("delay", 0), ("counts", "1 0 0"), ("send", "a2"), ("receive", "a1 a2")),
+    ),
+    "lowered, and some of it is left": (
+        60,
+        (
+            *(("send", "a1"), ("wait", 5), ("delay", 10), ("send", "a2"), ("receive", ""), ("counts", "0 0 2")),
+            *(("wait", 4.999), ("receive", ""), ("wait", 0.001), ("receive", "a1"), ("delete", "a1")),
+            *(("wait", 4.999), ("receive", ""), ("wait", 0.001), ("receive", "a2"), ("counts", "0 1 0")),
+        ),
+    ),
+    "lowered, with several groups": (
+        60,
+        (
+            *(("send", "a1 b1"), ("wait", 1), ("send", "c1 a2"), ("delay", 0), ("send", "b2 d1")),
+            ("receive", "a1 a2 b1 b2 c1 d1"),
+        ),
+    ),
+    "raised": (
+        0,
+        (
+            *(("send", "a1 b1"), ("wait", 5), ("delay", 10), ("counts", "0 0 2"), ("receive", ""), ("send", "a2")),
+            *(("wait", 4.999), ("receive", ""), ("wait", 0.001), ("receive", "a1 b1"), ("counts", "0 2 1")),
+        ),
+    ),
+    "raised, lowered, raised": (
+        30,
+        (
+            *(("send", "a1"), ("delay", 60), ("wait", 30), ("receive", ""), ("delay", 20), ("delay", 40)),
+            *(("counts", "0 0 1"), ("wait", 10), ("receive", "a1")),
+        ),
+    ),
+    "what was received once is not delayed again": (
+        0,
+        (
+            *(("send", "a1 a2 b1"), ("wait", 1), ("receive", "a1 a2 b1"), ("delay", 900), ("return_", "a2")),
+            *(("return_", "a1"), ("counts", "2 1 0"), ("receive", "a1*2 a2*2")),
+        ),
+    ),
+    "what comes back goes before what the new delay makes due": (
+        60,
+        (
+            *(("send", "a1"), ("wait", 60), ("receive", "a1"), ("send", "a2"), ("delay", 0), ("counts", "1 1 0")),
+            *(("receive", ""), ("return_", "a1"), ("receive", "a1*2 a2")),
+        ),
+    ),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("case", CASES)
+def test_a_new_delay_counts_for_what_waits(case: str, store: str, place: Place) -> None:
+    """And leaves the order of a group, its receive counts, and what was received as they were."""
+    delay_s, steps = CASES[case]
+    with RunningServer(**place(store)) as server:
+        Orders(server, DelaySeconds=str(delay_s)).play(*steps)
+
+
+@BOTH
+def test_a_message_keeps_a_delay_of_its_own(store: str, place: Place) -> None:
+    """SMQ gives one; it neither ends with the queue's nor begins with it."""
+    with RunningServer(**place(store)) as server:
+        orders = Orders(server)
+        for body, delay_s in (("a1", 30), ("a2", 0)):
+            sent = ask(
+                server, "POST", "/queues/orders.fifo/messages", message(body, DelaySeconds=delay_s, MessageGroupId="a")
+            )
+            assert sent.status == 201, sent
+        orders.play(("delay", 60), ("counts", "1 0 1"), ("receive", "a2"), ("delete", "a2"), ("delay", 0))
+        orders.play(("counts", "0 0 1"), ("send", "a3"), ("receive", "a3"), ("delete", "a3"))
+        orders.play(("wait", 30), ("receive", "a1"))
+
+
+@BOTH
+def test_a_long_poll_is_answered_when_the_delay_is_lowered(store: str, place: Place) -> None:
+    """At once, though it was parked until the end of the old delay."""
+    with RunningServer(**place(store)) as server:
+        orders = Orders(server, DelaySeconds="900")
+        orders.send("a1")
+        answers: list[Any] = []
+
+        def poll() -> None:
+            answers.extend(orders.sqs.receive_message(QueueUrl=orders.url, WaitTimeSeconds=20)["Messages"])
+
+        polling = threading.Thread(target=poll)
+        polling.start()
+        server.wait_parked()
+        orders.delay(0)
+        polling.join(10)
+        assert [each["Body"] for each in answers] == ["a1"]
+
+
+@STORES
+def test_a_new_delay_counts_after_a_restart(store: str, place: Place) -> None:
+    """Whichever way it was changed."""
+    settings = place(store)
+    with RunningServer(**settings) as server:
+        orders = Orders(server, DelaySeconds="60")
+        orders.play(("send", "a1 b1"), ("wait", 1), ("delay", 0), ("receive", "a1 b1"), ("delete", "a1"))
+        orders.play(("send", "a2"), ("delay", 100), ("send", "c1"))
+    with RunningServer(**settings, clock=server.clock) as server:
+        orders = Orders(server, DelaySeconds="100")
+        orders.play(("counts", "0 1 2"), ("receive", ""), ("delay", 10), ("wait", 9))
+    with RunningServer(**settings, clock=server.clock) as server:
+        orders = Orders(server, DelaySeconds="10")
+        orders.play(("receive", ""), ("wait", 1), ("receive", "a2 c1"), ("counts", "0 3 0"))

@@ -1,0 +1,291 @@
+"""The listing of an account's queues, over a real socket, and who sees what in it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+import pytest
+
+from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, denied, set_policy, statement, written
+from veilmq.client import ClientError, HttpQueueClient
+from veilmq.client.api import QueueApi, Settings
+from veilmq.client.transport import SigningKey, Transport
+from veilmq.core.messages import Attribute
+from veilmq.testing import RunningServer
+from veilmq.wire.v1.queues import ListedLeases, ListedMessages, PeekedMessages
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
+    """A server whose clock the test moves."""
+    with RunningServer(**place(request.param)) as running:
+        yield running
+
+
+def listed(server: RunningServer, *, path: str = "-", key: Any = None, **query: Any) -> tuple[int, Any]:
+    transport = Transport(server.endpoint, key=key)
+    try:
+        answer = transport.request("GET", f"/v1/queues/{path}?{urlencode(query)}", headers={}, body=b"", wait_s=0)
+    finally:
+        transport.close()
+    return answer.status, msgspec.json.decode(answer.data)
+
+
+def test_queues_are_listed_with_what_is_in_them(server: RunningServer) -> None:
+    """Rates need two looks; a FIFO queue and a dead-letter queue are told as what they are."""
+    server.queue("dead")
+    server.queue("jobs.fifo", fifo=True)
+    server.queue("jobs", dead_letter_queue="dead", receives_max=3)
+    _, first = listed(server)
+    assert [queue["name"] for queue in first["queues"]] == ["dead", "jobs", "jobs.fifo"]
+    assert (first["in_all"], first["queues"][1]["dead_letter_queue"]) == (3, "000000000000/dead")
+    assert [queue["fifo"] for queue in first["queues"]] == [False, False, True]
+    server.advance(1_000)  # a count within the second would stand in the place of the first one
+    with HttpQueueClient(server.endpoint) as queue:
+        for _ in range(10):
+            queue.send("jobs", "m")
+        queue.receive("jobs")
+        server.advance(1_000)
+        status, found = listed(server, names="jobs,none,jobs")
+    (jobs,) = found["queues"]
+    assert status == 200
+    assert (jobs["visible"], jobs["in_flight"], jobs["sent_per_s"], jobs["received_per_s"]) == (9, 1, 5.0, 0.5)
+    seen = [visible for _, visible in jobs["history"]]
+    assert (seen[0], seen[-1]) == (0, 9)
+
+
+def test_a_page_is_sorted_and_searched_as_asked(server: RunningServer) -> None:
+    for name in ("a", "b", "c", "other"):
+        server.queue(name)
+    with HttpQueueClient(server.endpoint) as queue:
+        queue.send("b", "m")
+    _, found = listed(server, sort="visible", descending="true", first=0, count=2)
+    assert ([queue["name"] for queue in found["queues"]], found["in_all"]) == (["b", "a"], 4)
+    _, found = listed(server, search="OTH")
+    assert ([queue["name"] for queue in found["queues"]], found["in_all"]) == (["other"], 1)
+
+
+def test_what_cannot_be_asked_is_said(server: RunningServer) -> None:
+    for query in ({"sort": "size"}, {"count": "0"}, {"count": "201"}, {"first": "-1"}, {"what": "1"}):
+        status, told = listed(server, **query)
+        assert (status, told["code"]) == (400, "InvalidRequest")
+    status, told = listed(server, names=",".join(f"q{number}" for number in range(201)))
+    assert (status, told["code"]) == (400, "InvalidRequest")
+    status, told = listed(server, path="111111111111")
+    assert (status, told["code"]) == (403, "AccessDenied")
+
+
+def test_what_a_policy_denies_is_a_name(tmp_path: Path) -> None:
+    """As in every listing; the owner sees it all, and who is of another account sees his own queues."""
+    with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
+        owner = client(server)
+        url = owner.create_queue(QueueName="jobs")["QueueUrl"]
+        owner.create_queue(QueueName="open")
+        carol = f"arn:aws:iam::{OWNER}:user/carol"
+        denial = {"Effect": "Deny", "Principal": {"AWS": carol}, "Action": "sqs:GetQueueAttributes"}
+        set_policy(owner, url, {**denial, "Resource": f"arn:aws:sqs:{REGION}:{OWNER}:jobs"})
+
+        def seen(key: str, **query: Any) -> dict[str, int | None]:
+            signing = SigningKey(id=key, secret=SECRETS[key], region=REGION)
+            _, found = listed(server, key=signing, **query)
+            return {queue["name"]: queue["visible"] for queue in found["queues"]}
+
+        assert seen("AKIDOWNER") == {"jobs": 0, "open": 0}
+        assert seen("AKIDCAROL") == {"jobs": None, "open": 0}
+        assert seen("AKIDCAROL", names="jobs") == {"jobs": None}
+        assert list(seen("AKIDCAROL", sort="visible")) == ["open", "jobs"]
+        assert seen("AKIDFRIEND") == {}
+
+
+# Settings of queues through a server: made under any name, seen by every protocol, and who may.
+
+
+LONG = "long-" * 40 + "name"
+
+
+@pytest.mark.parametrize("name", ["in-order", LONG, "in_order.fifo"])
+def test_a_fifo_queue_has_any_name(server: RunningServer, name: str) -> None:
+    """It is made, found again, set, shown over both doors, and keeps its order over SQS, too."""
+    with Settings(server.endpoint, name) as settings, HttpQueueClient(server.endpoint) as queue:
+        url = settings.create({"fifo": True, "delay_s": 0}, tags={"a": "b"})
+        assert settings.create({"fifo": True}) == url == f"{server.endpoint}/000000000000/{name}"
+        settings.set({"content_deduplication": True, "receives_per_s_max": 100})
+        shown = settings.show()
+        assert (shown.queue, shown.url, shown.visible) == (name, url, 0)
+        assert (shown.settings.fifo, shown.settings.content_deduplication) == (True, True)
+        assert shown.settings.tags == {"a": "b"}
+        assert queue.show(name).settings.fifo
+        assert queue.show(name).settings.receives_per_s_max == 100
+        for body in ("first", "second", "first"):
+            queue.send(name, body, group="g")
+        assert [message.body for message in queue.receive(name, count=10)] == ["first", "second"]
+
+
+def test_a_delay_of_a_week_is_kept(server: RunningServer) -> None:
+    with Settings(server.endpoint, "slow") as settings, HttpQueueClient(server.endpoint) as queue:
+        settings.create({"delay_s": 604_800, "retention_s": 1_209_600})
+        queue.send("slow", "later")
+        assert settings.show().delayed == queue.show("slow").delayed == 1
+        assert queue.show("slow").settings == settings.show().settings
+        server.advance(604_800_000)
+        assert [message.body for message in queue.receive("slow")] == ["later"]
+
+
+def test_dead_letters_go_to_a_queue_by_its_name(server: RunningServer) -> None:
+    with Settings(server.endpoint, LONG) as dead, Settings(server.endpoint, "jobs") as jobs:
+        dead.create()
+        jobs.create({"dead_letter_queue": LONG, "receives_max": 1})
+        with HttpQueueClient(server.endpoint) as queue:
+            assert queue.show("jobs").settings.dead_letter_queue == f"000000000000/{LONG}"
+            queue.send("jobs", "m")
+            queue.receive("jobs", timeout_s=0)
+            assert queue.receive("jobs") == []
+            assert [message.body for message in queue.receive(LONG)] == ["m"]
+        jobs.set({"dead_letter_queue": "", "receives_max": 0})
+        assert jobs.show().settings.dead_letter_queue == ""
+
+
+def test_what_cannot_be_is_said(server: RunningServer) -> None:
+    with Settings(server.endpoint, "jobs") as settings:
+        for call, code in (
+            (settings.show, "QueueNotFound"),
+            (lambda: settings.set({"delay_s": 1}), "QueueNotFound"),
+            (lambda: settings.create({"delay_s": 604_801}), "InvalidRequest"),
+            (lambda: settings.create({"content_deduplication": True}), "SettingsConflict"),
+            (lambda: settings.create({"dead_letter_queue": "none", "receives_max": 1}), "DeadLetterQueueRefused"),
+        ):
+            with pytest.raises(ClientError) as caught:
+                call()
+            assert caught.value.code == code
+        settings.create()
+        with pytest.raises(ClientError) as caught:
+            settings.create({"fifo": True})
+        assert (caught.value.code, caught.value.fields["setting"]) == ("QueueExists", "fifo")
+        with pytest.raises(ClientError, match="cannot be its own dead-letter queue") as caught:
+            settings.set({"dead_letter_queue": "jobs", "receives_max": 1})
+        assert caught.value.code == "DeadLetterQueueRefused"
+
+
+def test_settings_are_their_owners(tmp_path: Path) -> None:
+    """Others may read them by a policy; nobody makes a queue in another account."""
+    with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
+        url = client(server).create_queue(QueueName="jobs")["QueueUrl"]
+
+        def settings(key: str, queue: str) -> Settings:
+            return Settings(server.endpoint, queue, key=SigningKey(id=key, secret=SECRETS[key], region=REGION))
+
+        with settings("AKIDFRIEND", url) as foreign:
+            for call in (foreign.show, foreign.create, lambda: foreign.set({"delay_s": 1})):
+                with pytest.raises(ClientError) as caught:
+                    call()
+                assert (caught.value.code, caught.value.status) == ("AccessDenied", 403)
+        with settings("AKIDFRIEND", "jobs") as own:
+            assert own.create() == f"{server.endpoint}/{FRIEND}/jobs"
+        with settings("AKIDCAROL", "jobs") as users:
+            users.set({"delay_s": 1})
+            assert users.show().url == f"{server.endpoint}/{OWNER}/jobs"
+
+
+# Looking at messages and leases through a server, and who may: nothing changes by it.
+
+
+NONE = "http://h/000000000000/none"
+
+
+class Messages(QueueApi):
+    """Looks at messages."""
+
+    noun = "messages"
+
+    def all(self, **query: str) -> ListedMessages:
+        return self.get("", query, ListedMessages)
+
+    def bodies(self, **query: str) -> list[str]:
+        return [message.body for message in self.all(**query).messages]
+
+    def peek(self, **query: str) -> list[str]:
+        """Return the bodies that a receive would give."""
+        return [message.body for message in self.get("peek", query, PeekedMessages).messages]
+
+
+class Leases(QueueApi):
+    """Looks at leases."""
+
+    noun = "leases"
+
+    def all(self, **query: str) -> ListedLeases:
+        return self.get("", query, ListedLeases)
+
+
+def test_messages_are_seen_in_their_states(server: RunningServer) -> None:
+    """As often as one likes: they are received once."""
+    with HttpQueueClient(server.endpoint) as queue, Messages(server.endpoint, "jobs") as messages:
+        server.queue("jobs")
+        queue.send("jobs", "taken")
+        (taken,) = queue.receive("jobs", timeout_s=30)
+        queue.send("jobs", "later", delay_s=60)
+        queue.send("jobs", "waiting", attributes={"kind": Attribute("Number", "17")})
+        for _ in range(2):
+            assert set(messages.bodies()) == {"taken", "later", "waiting"}
+            assert messages.bodies(state="visible") == messages.peek() == ["waiting"]
+            assert messages.bodies(state="delayed") == ["later"]
+            (seen,) = messages.all(state="in_flight").messages
+            assert (seen.id, seen.body, seen.receive_count, seen.receipt) == (taken.id, "taken", 1, None)
+        (waiting,) = messages.all(state="visible").messages
+        assert (waiting.attributes, waiting.attribute_types) == ({"kind": "17"}, {"kind": "Number"})
+        assert (waiting.receive_count, waiting.state) == (0, "visible")
+        assert messages.bodies(id=taken.id) == ["taken"]
+        assert messages.bodies(id=taken.id, body_characters_max="2") == ["ta"]
+        server.advance(30_000)
+        assert messages.bodies(state="in_flight") == []
+
+
+def test_a_lease_is_seen_until_it_ends(server: RunningServer) -> None:
+    """A receipt that a look shows acts as the one that its holder has."""
+    with HttpQueueClient(server.endpoint) as queue, Messages(server.endpoint, "jobs") as messages:
+        server.queue("jobs")
+        queue.send("jobs", "m")
+        (held,) = queue.receive("jobs", timeout_s=30)
+        with Leases(server.endpoint, "jobs") as leases:
+            (lease,) = leases.all().leases
+            assert (lease.message_id, lease.receive_count) == (held.id, 1)
+            assert lease.visible_at_ms - lease.received_at_ms == 30_000
+            (seen,) = messages.all(state="in_flight", receipts="true").messages
+            assert seen.receipt == held.receipt
+            queue.delete("jobs", seen.receipt or "")
+            assert leases.all().leases == []
+
+
+def test_what_is_no_queue_is_not_found(server: RunningServer) -> None:
+    with Messages(server.endpoint, NONE) as messages, Leases(server.endpoint, NONE) as leases:
+        for call in (messages.all, messages.peek, leases.all):
+            with pytest.raises(ClientError) as caught:
+                call()
+            assert caught.value.code == "QueueNotFound"
+
+
+def test_who_may_receive_may_look_and_who_may_purge_sees_receipts(tmp_path: Path) -> None:
+    with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
+        owner, friend = client(server), client(server, "AKIDFRIEND")
+        url = owner.create_queue(QueueName="jobs")["QueueUrl"]
+        owner.send_message(QueueUrl=url, MessageBody="m")
+        owner.receive_message(QueueUrl=url)
+        key = SigningKey(id="AKIDFRIEND", secret=SECRETS["AKIDFRIEND"], region=REGION)
+        with Messages(server.endpoint, url, key=key) as messages, Leases(server.endpoint, url, key=key) as leases:
+            looks = (messages.all, messages.peek, leases.all)
+            for look in looks:
+                with pytest.raises(ClientError) as caught:
+                    look()
+                assert (caught.value.code, caught.value.status) == ("AccessDenied", 403)
+            set_policy(owner, url, statement(Action="sqs:ReceiveMessage"))
+            for look in looks:
+                look()
+            with pytest.raises(ClientError) as caught:
+                messages.all(receipts="true")
+            assert "sqs:purgequeue" in str(caught.value)
+            set_policy(owner, url, statement(Action=["sqs:ReceiveMessage", "sqs:PurgeQueue"]))
+            (seen,) = messages.all(receipts="true").messages
+            assert seen.receipt is not None
+            assert "sqs:deletemessage" in denied(friend.delete_message, QueueUrl=url, ReceiptHandle=seen.receipt)

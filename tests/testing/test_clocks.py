@@ -1,0 +1,194 @@
+"""The clock that tests move."""
+
+import asyncio
+import threading
+
+import pytest
+
+from veilmq.testing import SteppedClock, VirtualClock
+
+
+def test_it_stands_still_until_it_is_moved() -> None:
+    """Starts at a known instant and moves by what it is told."""
+    clock = VirtualClock()
+    assert (clock.now_ms(), clock.now_ms()) == (1_700_000_000_000, 1_700_000_000_000)
+    clock.advance(5)
+    clock.set(1_700_000_000_007)
+    assert clock.now_ms() == 1_700_000_000_007
+
+
+def test_it_does_not_go_back() -> None:
+    """A move backwards is a mistake of the test; catching up with an earlier instant does nothing."""
+    clock = VirtualClock(start_ms=100)
+    with pytest.raises(ValueError, match="cannot go back to 99"):
+        clock.set(99)
+    clock.catch_up(50)
+    assert clock.now_ms() == 100
+    clock.catch_up(150)
+    assert clock.now_ms() == 150
+
+
+def test_timers_run_in_order_and_see_their_own_instant() -> None:
+    """Those of one instant in the order in which they were set; one that sets another within the move runs it too."""
+    clock = VirtualClock(start_ms=0)
+    ran: list[tuple[str, int]] = []
+
+    def record(name: str) -> None:
+        ran.append((name, clock.now_ms()))
+
+    def chain() -> None:
+        record("first")
+        clock.call_at(15, lambda: record("chained"))
+
+    clock.call_at(20, lambda: record("second"))
+    clock.call_at(10, chain)
+    clock.call_at(20, lambda: record("third"))
+    clock.call_at(21, lambda: record("too late"))
+    clock.advance(20)
+    assert ran == [("first", 10), ("chained", 15), ("second", 20), ("third", 20)]
+    assert clock.next_timer_ms() == 21
+
+
+def test_a_cancelled_timer_does_not_run() -> None:
+    """Not even when a timer of the same instant cancels it; cancelling again is harmless."""
+    clock = VirtualClock(start_ms=0)
+    ran: list[str] = []
+
+    def cancel_last() -> None:
+        last.cancel()
+
+    clock.call_at(10, cancel_last)
+    last = clock.call_at(10, lambda: ran.append("last"))
+    clock.advance(10)
+    last.cancel()
+    assert ran == []
+    assert clock.next_timer_ms() is None
+
+
+def test_what_is_due_already_runs_when_the_loop_turns() -> None:
+    """A timer for now needs no move of the clock."""
+
+    async def story() -> list[str]:
+        ran: list[str] = []
+        clock = VirtualClock(start_ms=10)
+        clock.call_at(10, lambda: ran.append("now"))
+        assert ran == []
+        await asyncio.sleep(0)
+        return ran
+
+    assert asyncio.run(story()) == ["now"]
+
+
+# The consumer's virtual clock: threads sleep on it, and each sees its own instant as now.
+
+
+class Sleeper:
+    """A thread that sleeps from instant to instant and notes when it woke; ``None`` sleeps until it is rung."""
+
+    def __init__(self, clock: SteppedClock, *instants: float | None) -> None:
+        self.woken: list[float] = []
+        self._clock = clock
+        self._instants = instants
+        self.alarm = clock.alarm()
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        for at_s in self._instants:
+            self.alarm.wait_until(at_s)
+            self.woken.append(self._clock.now_s())
+        self.alarm.wait_until(None)
+
+    def end(self) -> None:
+        """Wake it for the last time."""
+        self.alarm.ring()
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+
+
+def test_each_sleeper_wakes_at_its_own_instant() -> None:
+    """However far the clock goes at once."""
+    clock = SteppedClock(100.0)
+    first, second = Sleeper(clock, 101.0, 105.0), Sleeper(clock, 103.0, 103.0, 200.0)
+    clock.advance(50)
+    assert (first.woken, second.woken) == ([101, 105], [103, 103])
+    assert clock.now_s() == 150
+    clock.advance(50)
+    assert second.woken == [103, 103, 200]
+    first.end()
+    second.end()
+
+
+def test_an_alarm_wakes_before_the_instant_or_without_one() -> None:
+    """And the time stays what it is."""
+    clock = SteppedClock()
+    sleeper = Sleeper(clock, 10.0, None)
+    clock.settle()
+    sleeper.alarm.ring()
+    clock.settle()
+    sleeper.alarm.ring()
+    clock.settle()
+    assert sleeper.woken == [0, 0]
+    sleeper.end()
+    clock.advance(1)
+
+
+def test_a_ring_before_the_sleep_is_not_lost() -> None:
+    """The next sleep ends at once; the one after that does not."""
+    clock = SteppedClock()
+    alarm = clock.alarm()
+    alarm.ring()
+    alarm.wait_until(None)
+    alarm.wait_until(-1.0)
+
+
+def test_a_stepped_clock_does_not_go_back() -> None:
+    """Neither does the machine's."""
+    with pytest.raises(ValueError, match=r"stands at 5\.0 and cannot go back to 4\.0"):
+        SteppedClock(5.0).set(4.0)
+
+
+def test_a_thread_that_does_not_sleep_again_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead of a test that hangs."""
+    monkeypatch.setattr("veilmq.testing.clocks._CHECKS_MAX", 1)
+    clock = SteppedClock()
+    alarm, ended = clock.alarm(), threading.Event()
+
+    def run() -> None:
+        alarm.wait_until(1.0)
+        ended.wait(10)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        with pytest.raises(TimeoutError, match="has not gone to sleep again"):
+            _advance_for_ever(clock)
+    finally:
+        ended.set()
+        thread.join(10)
+
+
+def _advance_for_ever(clock: SteppedClock) -> None:
+    while True:
+        clock.advance(1)
+
+
+def test_a_thread_that_ends_instead_of_sleeping_again_is_not_waited_for() -> None:
+    """Nobody rings when a thread ends; it is noticed all the same."""
+    clock = SteppedClock()
+    alarm, go_on = clock.alarm(), threading.Event()
+
+    def run() -> None:
+        alarm.wait_until(1.0)
+        go_on.wait(10)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    clock.settle()
+    moving = threading.Thread(target=clock.advance, args=(2.0,))
+    moving.start()
+    go_on.set()
+    moving.join(5)
+    assert not moving.is_alive()
+    assert clock.now_s() == 2.0
+    thread.join()

