@@ -91,18 +91,20 @@ def test_a_sound_folder_has_no_findings_and_its_facts(folder: Path) -> None:
 
 
 DAMAGES = {
-    "every queue has its partition": ["UPDATE queue SET qp = qp + 9"],
-    "every partition is that of its queue, or retired": ["DELETE FROM queue WHERE name = '000000000000/jobs'"],
-    "every message has a place in a queue": [
+    "queues and partitions have each other, unless these are retired": [
+        "UPDATE queue SET qp = qp + 9",
+        """INSERT INTO queue (name, settings, created_at, modified_at, qp, origin)
+        VALUES ('a', '{"dead_letter_queue": ""}', 0, 0, 99, 99)""",
+        "DELETE FROM queue WHERE name = '000000000000/jobs'",
+    ],
+    "every message has one place in a queue, and every place its message": [
         "DELETE FROM visibility WHERE receive_count > 0",
         "DELETE FROM ready",
         "DELETE FROM ordered WHERE visible_at IS NULL AND seq > 0",
-    ],
-    "every place in a queue has its message": [
         "DELETE FROM message WHERE seq IN (SELECT seq FROM visibility)",
         "DELETE FROM message WHERE seq IN (SELECT seq FROM ordered)",
+        "UPDATE ready SET first_seq = (SELECT min(seq) FROM visibility)",
     ],
-    "no message has two places": ["UPDATE ready SET first_seq = (SELECT min(seq) FROM visibility)"],
     "every place is in a partition": ["DELETE FROM part WHERE retired"],
     "every row names the group of its message, and so does its lane": [
         "UPDATE message SET grp = grp + 1",
@@ -114,8 +116,9 @@ DAMAGES = {
         """UPDATE queue SET settings = replace(CAST(settings AS TEXT), '"fifo":true', '"fifo":false')"""
     ],
     "every run of the ready list has all of its messages": ["UPDATE ready SET last_seq = last_seq + 1"],
-    "every ordered message is of a run": ["DELETE FROM ordered_run", "UPDATE ordered_run SET first_seq = last_seq + 1"],
-    "every ordered run has as many messages as it says, but for claimed ones": [
+    "every ordered message is of a run, which has as many as it says, but for claimed ones": [
+        "DELETE FROM ordered_run",
+        "UPDATE ordered_run SET first_seq = last_seq + 1",
         "UPDATE ordered_run SET messages = messages + 1",
         "UPDATE ordered_run SET first_seq = first_seq - (1 << 40)",
         "INSERT INTO ordered_run (partition, last_seq, first_seq, messages) VALUES (1, 9, 1, 0)",
@@ -136,23 +139,27 @@ DAMAGES = {
         "UPDATE message SET receives_before = NULL",
         "UPDATE message SET first_received_at_ms = NULL",
     ],
-    "every group of a standard queue has its first message": [
+    "every group of a standard queue is known with its first message": [
         "DELETE FROM fair_group",
         "UPDATE fair_group SET head_at = head_at - 1",
         "UPDATE fair_group SET head_seq = head_seq + 1",
+        "UPDATE fair_group SET grp = grp + 1",
+        "INSERT INTO fair_group SELECT partition, lane, grp + 1, head_at, head_seq FROM fair_group",
     ],
-    "every group that is known in a standard queue has a message": ["UPDATE fair_group SET grp = grp + 1"],
-    "every ordered group has its cursor": ["DELETE FROM ordered WHERE seq = 0"],
-    "every ordered group has its number": ["DELETE FROM message_group"],
-    "every cursor has messages, and its head is one of them": [
+    "every ordered group has its cursor and its number": [
+        "DELETE FROM ordered WHERE seq = 0",
+        "DELETE FROM message_group",
+    ],
+    "every cursor names instants and messages of its group": [
         "DELETE FROM ordered WHERE seq > 0",
         "UPDATE ordered SET head_seq = head_seq + 1 WHERE seq = 0",
+        "UPDATE ordered SET fixed_at = fixed_at - 1 WHERE seq = 0",
+        "UPDATE ordered SET floating_seq = floating_seq + 1 WHERE seq = 0",
+        "UPDATE ordered SET head_seq = NULL WHERE seq = 0",
     ],
-    "every cursor knows the last message that was received": [
+    "a group with a received message goes on at the end of its leases, and its cursor knows the last one": [
         "UPDATE ordered SET received_to = 0 WHERE seq = 0",
         "UPDATE ordered SET received_to = head_seq WHERE seq = 0",
-    ],
-    "a group with a received message goes on at the end of its leases": [
         "UPDATE ordered SET fixed_at = fixed_at - 1 WHERE seq = 0",
         "UPDATE ordered SET fixed_at = NULL WHERE seq = 0",
         "UPDATE ordered SET floating_seq = head_seq WHERE seq = 0",
@@ -161,24 +168,19 @@ DAMAGES = {
         "UPDATE ordered SET floating_seq = NULL WHERE seq = 0",
         "UPDATE ordered SET fixed_at = fixed_at + 1 WHERE seq = 0",
     ],
-    "every cursor names instants and messages of its group": [
-        "UPDATE ordered SET fixed_at = fixed_at - 1 WHERE seq = 0",
-        "UPDATE ordered SET floating_seq = floating_seq + 1 WHERE seq = 0",
-        "UPDATE ordered SET head_seq = NULL WHERE seq = 0",
-    ],
-    "every cursor counts what is hidden until its group goes on": [
+    "every cursor counts what is hidden until its group goes on, and what else is hidden is apart": [
         "UPDATE ordered SET in_flight = in_flight + 1 WHERE seq = 0",
         "UPDATE ordered SET apart = 1 WHERE receive_count > 0",
+        "UPDATE ordered SET apart = 0",
     ],
-    "every other hidden message of a group is apart": ["UPDATE ordered SET apart = 0"],
     "every cursor knows how far messages have delays of their own": ["UPDATE ordered SET own_to = 0"],
-    "every claim has all of its messages": [
+    "every claim has all of its messages, and its source while it is under way": [
         "UPDATE claim SET remaining = remaining - 1",
         "UPDATE claim SET messages = messages + 1",
         "DELETE FROM claimed_run",
+        "DELETE FROM source",
     ],
     "every claimed message is of a claim": ["DELETE FROM claim"],
-    "every claim under way has its source": ["DELETE FROM source"],
     "what is claimed of a FIFO queue is hidden for ever, and nothing else is": [
         "UPDATE ordered SET visible_at = 1 WHERE visible_at = 4611686018427387903",
         "UPDATE ordered SET visible_at = 4611686018427387903 WHERE seq > 0 AND visible_at IS NULL",
@@ -197,8 +199,8 @@ DAMAGES = {
     "everything staged has a writer, and as many messages as it says": [
         "DELETE FROM writer",
         "UPDATE stage SET messages = messages + 1",
+        "DELETE FROM stage",
     ],
-    "every piece is of a stage": ["DELETE FROM stage"],
     "everything decided is there until it has entered": [
         "INSERT INTO publication (qp, writer_id, batch, stages, next_at) VALUES (1, 1, 1, '{1,9}', 0)"
     ],

@@ -19,36 +19,35 @@ SELECT r.partition, m.seq, r.claim_id FROM claimed_run r CROSS JOIN message m ON
 
 CREATE TEMP VIEW living AS SELECT qp FROM part WHERE NOT retired;
 
+-- The first message of each group of a standard queue.
+CREATE TEMP VIEW head AS
+SELECT partition, lane, grp, visible_at AS head_at, seq AS head_seq FROM (
+    SELECT *, row_number() OVER (PARTITION BY partition, lane, grp ORDER BY visible_at, seq) AS place
+    FROM visibility WHERE grp IS NOT NULL
+) WHERE place = 1;
+
 -- The cursors of ordered groups, each beside what its messages say.
 CREATE TEMP VIEW cursor AS
 SELECT
     c.partition, c.grp, c.fixed_at, c.head_seq, c.floating_seq, c.received_to, c.own_to, c.in_flight, p.counted_at,
     min(o.seq) AS first_seq, coalesce(max(o.seq) FILTER (WHERE o.receive_count > 0), 0) AS last_received,
     max(o.visible_at) FILTER (WHERE o.receive_count > 0) AS leased_to,
-    count(*) FILTER (WHERE o.receive_count > 0 AND NOT o.apart AND o.visible_at = c.fixed_at) AS together
+    count(*) FILTER (WHERE o.receive_count > 0 AND NOT o.apart AND o.visible_at = c.fixed_at) AS together,
+    count(*) FILTER (WHERE o.seq = coalesce(c.head_seq, 0)) AS heads,
+    count(*) FILTER (WHERE o.visible_at = c.fixed_at) AS fixed,
+    count(*) FILTER (WHERE o.seq = c.floating_seq AND o.visible_at IS NULL) AS floating
 FROM part p CROSS JOIN ordered c ON c.partition = p.qp AND c.seq = 0
     LEFT JOIN ordered o ON o.partition = c.partition AND o.grp = c.grp AND o.seq > 0
 WHERE NOT p.retired GROUP BY c.partition, c.grp;
 
--- The same with each of these messages.
-CREATE TEMP VIEW of_cursor AS
-SELECT c.*, o.seq, o.visible_at, o.receive_count, o.apart
-FROM cursor c CROSS JOIN ordered o ON o.partition = c.partition AND o.grp = c.grp AND o.seq > 0;
+-- name: queues and partitions have each other, unless these are retired
+SELECT qp FROM (SELECT qp, queue_id FROM part WHERE NOT retired EXCEPT SELECT qp, queue_id FROM queue)
+UNION ALL SELECT qp FROM (SELECT qp, queue_id FROM queue EXCEPT SELECT qp, queue_id FROM part WHERE NOT retired);
 
--- name: every queue has its partition
-SELECT name FROM queue WHERE (qp, queue_id) NOT IN (SELECT qp, queue_id FROM part WHERE NOT retired);
-
--- name: every partition is that of its queue, or retired
-SELECT qp FROM part WHERE NOT retired AND (qp, queue_id) NOT IN (SELECT qp, queue_id FROM queue);
-
--- name: every message has a place in a queue
-SELECT seq FROM message EXCEPT SELECT seq FROM placed EXCEPT SELECT seq FROM held;
-
--- name: every place in a queue has its message
-SELECT seq FROM placed UNION SELECT seq FROM held EXCEPT SELECT seq FROM message;
-
--- name: no message has two places
-SELECT seq FROM (SELECT seq FROM placed UNION ALL SELECT seq FROM held) GROUP BY seq HAVING count(*) > 1;
+-- name: every message has one place in a queue, and every place its message
+SELECT seq FROM (
+    SELECT seq, 1 AS places FROM placed UNION ALL SELECT seq, 1 FROM held UNION ALL SELECT seq, 0 FROM message
+) GROUP BY seq HAVING sum(places) <> 1 OR count(*) <> 2;
 
 -- name: every place is in a partition
 SELECT partition FROM placed UNION SELECT partition FROM ordered_run UNION SELECT partition FROM ready
@@ -66,15 +65,14 @@ WHERE (placed.lane IS NULL) <> coalesce(json_extract(CAST(queue.settings AS TEXT
 SELECT last_seq FROM ready
 WHERE last_seq - first_seq + 1 <> (SELECT count(*) FROM message WHERE seq BETWEEN first_seq AND last_seq);
 
--- name: every ordered message is of a run
+-- name: every ordered message is of a run, which has as many as it says, but for claimed ones
 SELECT seq FROM ordered
 WHERE seq > 0 AND visible_at IS NOT 4611686018427387903 AND NOT EXISTS (
     SELECT 1 FROM ordered_run WHERE partition = ordered.partition AND first_seq <= seq AND last_seq = (
         SELECT min(last_seq) FROM ordered_run WHERE partition = ordered.partition AND last_seq >= seq
     )
-);
-
--- name: every ordered run has as many messages as it says, but for claimed ones
+)
+UNION ALL
 SELECT last_seq FROM ordered_run AS r
 WHERE messages < 1 OR messages <> (
     SELECT count(*) FROM message AS m LEFT JOIN ordered AS o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
@@ -95,70 +93,45 @@ WHERE (receive_count > 0) <> (received_at IS NOT NULL) OR (receive_count > 0) <>
 SELECT seq FROM message
 WHERE (source IS NULL) <> (receives_before IS NULL) OR (source IS NULL) <> (first_received_at_ms IS NULL);
 
--- name: every group of a standard queue has its first message
-SELECT grp FROM (
-    SELECT partition, lane, grp, visible_at, seq FROM (
-        SELECT *, row_number() OVER (PARTITION BY partition, lane, grp ORDER BY visible_at, seq) AS place
-        FROM visibility WHERE grp IS NOT NULL
-    ) WHERE place = 1
-    EXCEPT SELECT partition, lane, grp, head_at, head_seq FROM fair_group
-) WHERE partition IN living;
+-- name: every group of a standard queue is known with its first message
+SELECT grp FROM (SELECT * FROM head EXCEPT SELECT * FROM fair_group) WHERE partition IN living
+UNION ALL SELECT grp FROM (SELECT * FROM fair_group EXCEPT SELECT * FROM head) WHERE partition IN living;
 
--- name: every group that is known in a standard queue has a message
-SELECT grp FROM (SELECT partition, lane, grp FROM fair_group EXCEPT SELECT partition, lane, grp FROM visibility)
-WHERE partition IN living;
-
--- name: every ordered group has its cursor
+-- name: every ordered group has its cursor and its number
 SELECT seq FROM ordered
-WHERE partition IN living AND (partition, grp) NOT IN (SELECT partition, grp FROM ordered WHERE seq = 0);
-
--- name: every ordered group has its number
-SELECT grp FROM cursor WHERE (partition, grp) NOT IN (SELECT partition, number FROM message_group);
-
--- name: every cursor has messages, and its head is one of them
-SELECT grp FROM cursor
-WHERE (partition, grp, coalesce(head_seq, 0)) NOT IN (SELECT partition, grp, seq FROM ordered WHERE seq > 0);
-
--- name: every cursor knows the last message that was received
-SELECT grp FROM cursor WHERE received_to <> last_received;
-
--- name: a group with a received message goes on at the end of its leases
-SELECT grp FROM cursor WHERE leased_to IS NOT NULL AND (fixed_at IS NOT leased_to OR floating_seq IS NOT NULL);
-
--- name: a group without one goes on no later than its first message is due
-SELECT grp FROM of_cursor WHERE seq = first_seq AND leased_to IS NULL
-    AND iif(visible_at IS NULL, floating_seq IS NOT seq, fixed_at IS NULL OR fixed_at > visible_at);
+WHERE partition IN living AND (partition, grp) NOT IN (SELECT partition, grp FROM ordered WHERE seq = 0)
+UNION ALL SELECT grp FROM cursor WHERE (partition, grp) NOT IN (SELECT partition, number FROM message_group);
 
 -- name: every cursor names instants and messages of its group
-SELECT grp FROM cursor WHERE fixed_at IS NULL AND head_seq IS NOT floating_seq
-UNION ALL
-SELECT grp FROM cursor WHERE fixed_at IS NOT NULL AND (partition, grp, fixed_at) NOT IN (
-    SELECT partition, grp, visible_at FROM ordered WHERE seq > 0 AND visible_at IS NOT NULL
-)
-UNION ALL
-SELECT grp FROM cursor WHERE floating_seq IS NOT NULL
-    AND (partition, grp, floating_seq) NOT IN (SELECT partition, grp, seq FROM ordered WHERE seq > 0 AND visible_at IS NULL);
+SELECT grp FROM cursor WHERE NOT heads OR (fixed_at IS NULL AND head_seq IS NOT floating_seq)
+    OR (fixed_at IS NOT NULL AND NOT fixed) OR (floating_seq IS NOT NULL AND NOT floating);
 
--- name: every cursor counts what is hidden until its group goes on
-SELECT grp FROM cursor WHERE fixed_at > counted_at AND fixed_at < 4611686018427387903 AND in_flight <> together;
+-- name: a group with a received message goes on at the end of its leases, and its cursor knows the last one
+SELECT grp FROM cursor WHERE received_to <> last_received
+    OR (leased_to IS NOT NULL AND (fixed_at IS NOT leased_to OR floating_seq IS NOT NULL));
 
--- name: every other hidden message of a group is apart
-SELECT seq FROM of_cursor WHERE visible_at > counted_at AND NOT apart AND (receive_count = 0 OR visible_at <> fixed_at);
+-- name: a group without one goes on no later than its first message is due
+SELECT grp FROM cursor AS c JOIN ordered AS o USING (partition, grp) WHERE seq = first_seq AND leased_to IS NULL
+    AND iif(visible_at IS NULL, c.floating_seq IS NOT seq, c.fixed_at IS NULL OR c.fixed_at > visible_at);
+
+-- name: every cursor counts what is hidden until its group goes on, and what else is hidden is apart
+SELECT grp FROM cursor WHERE fixed_at > counted_at AND fixed_at < 4611686018427387903 AND in_flight <> together
+UNION ALL
+SELECT seq FROM cursor AS c JOIN ordered AS o USING (partition, grp)
+WHERE seq > 0 AND visible_at > counted_at AND NOT apart AND (receive_count = 0 OR visible_at <> c.fixed_at);
 
 -- name: every cursor knows how far messages have delays of their own
-SELECT seq FROM of_cursor WHERE seq > own_to AND visible_at IS NOT NULL AND receive_count = 0;
+SELECT seq FROM cursor AS c JOIN ordered AS o USING (partition, grp)
+WHERE seq > 0 AND seq > c.own_to AND visible_at IS NOT NULL AND receive_count = 0;
 
--- name: every claim has all of its messages
+-- name: every claim has all of its messages, and its source while it is under way
 SELECT claim_id FROM claim LEFT JOIN held USING (claim_id) GROUP BY claim_id
 HAVING count(held.seq) <> remaining OR remaining > messages
-    OR (NOT is_ending AND remaining <> iif(state IN ('binding', 'open'), messages, 0));
+    OR (NOT is_ending AND remaining <> iif(state IN ('binding', 'open'), messages, 0))
+    OR (state IN ('binding', 'open') AND (qp, coalesce(source, '')) NOT IN (SELECT qp, name FROM source));
 
 -- name: every claimed message is of a claim
 SELECT seq FROM held WHERE claim_id NOT IN (SELECT claim_id FROM claim);
-
--- name: every claim under way has its source
-SELECT claim_id FROM claim
-WHERE state IN ('binding', 'open') AND (qp, coalesce(source, '')) NOT IN (SELECT qp, name FROM source);
 
 -- name: what is claimed of a FIFO queue is hidden for ever, and nothing else is
 SELECT coalesce(o.seq, c.seq)
@@ -184,10 +157,8 @@ SELECT stage_id FROM stage
 WHERE publication IS NULL AND (
     writer_id NOT IN (SELECT writer_id FROM writer)
     OR messages <> (SELECT coalesce(sum(piece.messages), 0) FROM piece WHERE piece.stage_id = stage.stage_id)
-);
-
--- name: every piece is of a stage
-SELECT stage_id FROM piece WHERE stage_id NOT IN (SELECT stage_id FROM stage);
+)
+UNION ALL SELECT stage_id FROM piece WHERE stage_id NOT IN (SELECT stage_id FROM stage);
 
 -- name: everything decided is there until it has entered
 SELECT number FROM publication CROSS JOIN json_each('[' || trim(stages, '{}') || ']') AS named

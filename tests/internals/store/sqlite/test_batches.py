@@ -1,5 +1,6 @@
-"""What a batch holds, and what stays of it when one of its commands cannot be carried out, or the disk is full."""
+"""Batches of the store on SQLite: their size, the order of their commands, what fails alone and what that undoes."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,16 @@ import apsw
 import pytest
 
 from tests.store.host import QUEUE, Host, hosting, message
-from veilmq.core.commands import Command, CreateQueue, DeleteQueue, Receive, Send, ShowQueue
-from veilmq.core.errors import InternalError, QueueDeletedRecently, StoreFull
+from veilmq.core.commands import Command, CreateQueue, Delete, DeleteQueue, Receive, Send, ShowQueue
+from veilmq.core.errors import InternalError, MessageTooLong, QueueDeletedRecently, ReceiptState, StoreFull, VeilmqError
 from veilmq.core.messages import NewMessage
 from veilmq.core.topics import CreateTopic, PublishToTopic, Subscribe, Subscription
+from veilmq.store.sqlite import standard
+from veilmq.store.sqlite.batch import HANDLERS
 from veilmq.store.sqlite.database import EngineOptions
 from veilmq.store.sqlite.session import Session
+from veilmq.store.sqlite.transaction import driven
+from veilmq.store.transaction import Transaction
 
 TOPIC = "000000000000/news"
 
@@ -28,9 +33,10 @@ def host(tmp_path: Path) -> Iterator[Host]:
         yield host
 
 
-def send(body: str = "a", properties: bytes = b"") -> Send:
-    """Return a command that sends one message."""
-    return Send(queue=QUEUE, messages=(NewMessage(body=body, size_bytes=1, properties=properties),))
+def send(*bodies: str, properties: bytes = b"") -> Send:
+    """Return a command that sends messages, one without a body unless there are any."""
+    new = [NewMessage(body=body, size_bytes=1, properties=properties) for body in bodies or ("",)]
+    return Send(queue=QUEUE, messages=tuple(new))
 
 
 def sizes(host: Host, monkeypatch: pytest.MonkeyPatch, *together: Command) -> list[int]:
@@ -47,6 +53,9 @@ def sizes(host: Host, monkeypatch: pytest.MonkeyPatch, *together: Command) -> li
     monkeypatch.setattr(host.engine._batch, "run", noted)
     host.do_together(*together)
     return found
+
+
+# What a batch holds.
 
 
 @pytest.mark.parametrize(
@@ -80,6 +89,89 @@ def test_large_messages_of_a_queue_let_what_is_asked_of_others_pass(host: Host, 
     host.do_together(*[large] * 6, *others, told=lambda answer: answered.append(type(answer).__name__))
     kind = "list" if isinstance(large, Send) else "Received"
     assert answered == [kind] * 2 + ["list", "Received", "QueueView"] + [kind] * 4
+
+
+def test_large_sends_are_left_to_the_next_batch(host: Host) -> None:
+    """A batch has so many bytes; all are stored, in order."""
+    answers = host.do_together(*(send(f"{number}" + "x" * 900_000) for number in range(6)))
+    assert all(len(answer) == 1 for answer in answers)
+    bodies = [each.body[0] for _ in range(6) for each in host.receive(1)]
+    assert bodies == [f"{number}" for number in range(6)]
+
+
+# The order of its commands.
+
+
+def test_a_receive_does_not_see_what_is_sent_behind_it(host: Host) -> None:
+    """So a client that pipelines both gets the answers of that order; the next receive has the message."""
+    first, _, second = host.do_together(Receive(queue=QUEUE), send("a"), Receive(queue=QUEUE))
+    assert [len(first.messages), len(second.messages)] == [0, 1]
+
+
+def test_a_delete_behind_a_receive_comes_after_it(host: Host) -> None:
+    """The receipt of a message whose lease has ended is superseded by a receive before it, and not by one behind it."""
+    host.send("a")
+    receipt = host.receive_one(timeout_s=1).receipt
+    host.advance(1_000)
+    received, states = host.do_together(Receive(queue=QUEUE), Delete(queue=QUEUE, receipts=(receipt,)))
+    assert [len(received.messages), states] == [1, [ReceiptState.SUPERSEDED]]
+    host.advance(30_000)
+    again = received.messages[0].receipt
+    states, late = host.do_together(Delete(queue=QUEUE, receipts=(again,)), Receive(queue=QUEUE))
+    assert [states, late.messages] == [[ReceiptState.EXPIRED], []]
+
+
+def test_a_receive_that_hides_nothing_leaves_its_messages_to_the_next_one(host: Host) -> None:
+    """Of the same batch, too."""
+    host.send("a")
+    first, second = host.do_together(Receive(queue=QUEUE, timeout_s=0), Receive(queue=QUEUE))
+    assert [each.receive_count for each in (*first.messages, *second.messages)] == [1, 2]
+
+
+def test_queues_of_a_batch_do_not_mix(host: Host) -> None:
+    """Their rows are written together."""
+    names = [f"000000000000/q{number}" for number in range(5)]
+    for name in names:
+        host.create(name)
+    host.do_together(*(Send(queue=name, messages=(message(name),)) for name in names))
+    received = host.do_together(*(Receive(queue=name) for name in names))
+    assert [each.messages[0].body for each in received] == names
+    deletes = [
+        Delete(queue=name, receipts=(each.messages[0].receipt,)) for name, each in zip(names, received, strict=True)
+    ]
+    assert host.do_together(*deletes) == [[ReceiptState.LIVE]] * 5
+    assert host.rows("message") == 0
+
+
+def test_a_command_that_is_no_hot_one_is_a_barrier(host: Host) -> None:
+    """What came before it is counted, what comes behind it is not."""
+    view = host.do_together(send("a"), ShowQueue(queue=QUEUE, counts=True), send("b"))[1]
+    assert view.counts.visible == 1
+
+
+# What fails.
+
+
+def test_a_command_that_fails_fails_alone(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others of its batch are carried out, and what it wrote before is undone."""
+    add = standard._add
+
+    def failing(session: Any, queue: Any, command: Send, *rest: Any) -> Any:
+        added = add(session, queue, command, *rest)
+        if command.messages[-1].body == "bad":
+            raise RuntimeError("a defect")
+        return added
+
+    monkeypatch.setattr(standard, "_add", failing)
+    first, bad, second, received = host.do_together(
+        send("a"), send("b", "bad"), send("c"), Receive(queue=QUEUE, count=9)
+    )
+    assert [len(first), len(second)] == [1, 1]
+    assert isinstance(bad, InternalError)
+    assert [each.body for each in received.messages] == ["a", "c"]
+    host.check()
+    host.reopen()
+    assert host.counts() == (0, 2, 0)
 
 
 def test_rows_that_cannot_be_written_fail_their_own_command_alone(host: Host) -> None:
@@ -177,3 +269,53 @@ def test_a_name_that_rests_is_refused_without_a_write(tmp_path: Path) -> None:
         with pytest.raises(QueueDeletedRecently):
             host.do(CreateQueue(queue="a/other"))
         assert host.engine._session.find(QUEUE) is cached
+
+
+# What an error of a cold command undoes.
+
+
+class Change(Command, frozen=True, kw_only=True):
+    """Write something, then do what the test says."""
+
+
+async def write(tx: Transaction) -> None:
+    """Write rows, totals and the deduplication log."""
+    for name in ("000000000000/a", "000000000000/b.fifo"):
+        queue = await tx.queue(name)
+        await tx.store(queue, [message("x", group="g", dedup_id="x")], [tx.ids.next()])
+    await tx.run("put_setting", "name", b"value")
+
+
+def test_an_error_undoes_what_its_command_wrote(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What commands before and behind it in the batch wrote stays, totals and all."""
+
+    async def change(tx: Transaction, command: Change) -> None:
+        await write(tx)
+        raise MessageTooLong(1)
+
+    monkeypatch.setitem(HANDLERS, Change, driven(change, changes=True))  # type: ignore[misc]
+    for name in ("000000000000/a", "000000000000/b.fifo"):
+        host.create(name, fifo=name.endswith("fifo"))
+    send = Send(queue=QUEUE, messages=(message("before"),))
+    first, error, second, view = host.do_together(send, Change(), send, ShowQueue(queue=QUEUE, counts=True))
+    assert [len(first), len(second), view.counts.visible] == [1, 1, 2]
+    assert isinstance(error, MessageTooLong)
+    host.check()
+    assert host.rows("message") == 2
+    assert host.rows("setting WHERE name = 'name'") == 0
+    host.reopen()
+    assert host.counts() == (2, 0, 0)
+
+
+def test_a_cold_command_that_suspends_is_a_defect(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails alone, and what it wrote is undone."""
+
+    async def change(tx: Transaction, command: Change) -> Any:
+        await tx.run("put_setting", "name", b"value")
+        await asyncio.sleep(0)
+
+    monkeypatch.setitem(HANDLERS, Change, driven(change, changes=True))  # type: ignore[misc]
+    with pytest.raises(VeilmqError) as raised:
+        host.do(Change())
+    assert type(raised.value) is InternalError
+    assert host.rows("setting WHERE name = 'name'") == 0

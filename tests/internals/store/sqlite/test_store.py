@@ -1,14 +1,18 @@
-"""The store's own duties on SQLite: what a commit that fails leads to, the clock of an earlier run, closing."""
+"""The store's own duties on SQLite: commits and where they are made, room on the disk, the clock, closing."""
 
 import asyncio
 import logging
+import os
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import apsw
 import pytest
 
+from tests.store.host import Host, hosting
 from veilmq.core.commands import Command, CreateQueue, Receive, Send
 from veilmq.core.errors import OutcomeUnknown, ShuttingDown, StoreFull
 from veilmq.core.messages import NewMessage
@@ -17,6 +21,7 @@ from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.store.sqlite.batch import Batch
 from veilmq.store.sqlite.database import Database
+from veilmq.store.sqlite.store import Committer
 
 QUEUE = "000000000000/jobs"
 SEND = Send(queue=QUEUE, messages=(NewMessage(body="a", size_bytes=1),))
@@ -173,3 +178,101 @@ def test_the_store_is_private_and_its_key_lives_as_long_as_the_data(tmp_path: Pa
         assert {len(key) for key in keys} == {32}
 
     run(work)
+
+
+# Where commits are made.
+
+
+class Disk:
+    """A database and a stopwatch: each commit takes as long as it is told to."""
+
+    def __init__(self) -> None:
+        """Begin with quick syncs."""
+        self.now_s = 0.0
+        self.sync_s = 0.0002
+        self.moves_log = False
+        self.threads: list[threading.Thread] = []
+
+    def commit(self) -> None:
+        """Note where it happens."""
+        self.now_s += self.sync_s
+        self.threads.append(threading.current_thread())
+
+    def look(self) -> None:
+        """Find room enough."""
+
+
+async def in_place(disk: Disk, committer: Committer, done: asyncio.Queue[object], commits: int) -> int:
+    """Make so many commits; return how many were made in the event loop's thread."""
+    disk.threads.clear()
+    for _ in range(commits):
+        committer.commit()
+        assert await done.get() is None
+    return sum(thread is threading.current_thread() for thread in disk.threads)
+
+
+def test_the_usual_length_of_a_sync_decides() -> None:
+    async def run() -> None:
+        disk, done = Disk(), asyncio.Queue[object]()
+        committer = Committer(cast(Database, disk), done.put_nowait, in_thread=True, stopwatch=lambda: disk.now_s)
+        assert await in_place(disk, committer, done, 100) == 100
+        disk.sync_s = 0.02
+        assert await in_place(disk, committer, done, 300) <= 2, "a slow disk keeps the loop for one sync in many"
+        disk.sync_s = 0.0002
+        await in_place(disk, committer, done, 3_000)
+        assert await in_place(disk, committer, done, 100) == 100, "a disk that is quick again is noticed"
+        disk.moves_log = True
+        assert await in_place(disk, committer, done, 3) == 0, "moving the log takes long, whatever the disk"
+        committer.close()
+
+    asyncio.run(run())
+
+
+# Room on the disk: refused while it is short, taken again when there is some.
+
+
+def no_room(folder: object) -> SimpleNamespace:
+    """Stand in for a file system that is full."""
+    return SimpleNamespace(f_bavail=0, f_frsize=4_096)
+
+
+def refuses(host: Host) -> bool:
+    """Tell whether a send is refused."""
+    try:
+        host.send("a")
+    except StoreFull:
+        return True
+    return False
+
+
+def test_a_freed_disk_takes_sends_again_though_nothing_else_commits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with hosting(tmp_path / "store") as host:
+        host.create()
+        with monkeypatch.context() as full:
+            full.setattr(os, "statvfs", no_room)
+            host.engine._database.check_room()
+            assert refuses(host)
+            host.advance(1_000)
+            assert refuses(host)
+        assert refuses(host), "it looks once a second"
+        host.advance(1_000)
+        assert not refuses(host)
+
+
+def test_a_look_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(folder: object) -> None:
+        raise OSError("gone")
+
+    with hosting(tmp_path / "store") as host, monkeypatch.context() as broken:
+        host.create()
+        broken.setattr(os, "statvfs", fail)
+        assert not refuses(host)
+
+
+def test_a_store_in_memory_is_never_short_of_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    with hosting(None) as host, monkeypatch.context() as full:
+        host.create()
+        full.setattr(os, "statvfs", no_room)
+        assert not refuses(host)
