@@ -16,7 +16,6 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 import urllib3
-from veilmq.server.setting_kinds import AllowList
 
 import pytest_veilmq
 from tests.conftest import need
@@ -35,6 +34,7 @@ from veilmq.consumer.status import consumer_metrics
 from veilmq.core import limits
 from veilmq.core.claims import Published, WriterView
 from veilmq.core.settings import QueueSettings
+from veilmq.server.settings import AllowList
 from veilmq.testing import RunningServer, SystemClock, faults
 from veilmq.testing.faults import Fault
 from veilmq.wire.smq import ROUTES as SMQ_ROUTES
