@@ -26,7 +26,7 @@ from veilmq.core.receipts import (
 )
 from veilmq.core.settings import SettingValue
 from veilmq.store.cold import Sweep
-from veilmq.store.port import execute
+from veilmq.store.port import SurveyQueues, execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.store.sqlite.copying import examine
 from veilmq.store.sqlite.database import EngineOptions
@@ -173,6 +173,10 @@ class Host:
 
     def set_queue(self, queue: str = QUEUE, **settings: SettingValue) -> None:
         self.do(commands.SetQueue(queue=queue, settings=settings))
+
+    def names(self) -> list[str]:
+        """Return the names of all queues, those of pushes too."""
+        return list(self.do(SurveyQueues(names_max=1_000)).names)
 
     def purge(self, queue: str = QUEUE) -> Any:
         return self.do(commands.PurgeQueue(queue=queue))

@@ -47,7 +47,6 @@ from veilmq.core.topics import (
     Unsubscribe,
     push_queue,
 )
-from veilmq.store.port import SurveyQueues
 
 TOPIC = "000000000000/news"
 OTHER = "000000000000/copies"
@@ -358,7 +357,7 @@ def test_a_pushed_subscription_has_a_queue_that_nobody_lists(topic: Host) -> Non
 
 def test_metrics_tell_of_it(topic: Host) -> None:
     subscribe(topic, to_url())
-    assert PUSHED in topic.do(SurveyQueues(names_max=100)).names
+    assert PUSHED in topic.names()
 
 
 def test_messages_wait_a_day_to_be_pushed_and_are_counted(topic: Host) -> None:

@@ -260,6 +260,8 @@ class Dispatcher:
             log.exception("a request of action %s could not be decoded", exchange.action)
             exchange.reply(protocol.fail(InternalError(), context.base_url))
             return None
+        if self._permissions is None:  # else policies may ask for the program of the client, now and later
+            request.headers, request.body = _READ, b""
         command = call.command
         done: Done = exchange.done
         ask = self._handlers.get(type(command))
@@ -350,6 +352,10 @@ class Dispatcher:
         context = msgspec.structs.replace(self._context_of_all, base_url=self._base_url({b"host": host}))
         self._contexts[host] = context
         return context
+
+
+_READ: dict[bytes, bytes] = {}
+"""The headers of a request that is decoded: what one that waits holds, others miss in the cache of the processor."""
 
 
 class Exchange(msgspec.Struct, eq=False):

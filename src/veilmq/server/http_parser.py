@@ -229,8 +229,6 @@ class _PlainHead:
         self.on_url = self.targets.append
 
 
-_SPECIAL = frozenset({b"expect", b"transfer-encoding", b"proxy-connection"})
-
 _DIGITS_MAX = 20
 """Of a length, without the blanks that llhttp leaves behind it; it refuses larger numbers, but lets pass any number of
 zeros before them, which may be more than ``int`` reads."""
@@ -312,11 +310,13 @@ class RequestReader:
             and left >= 0  # no request follows
             and end <= self._plain_head_bytes_max
             and length <= self._plain_body_bytes_max
-            and segment.count(b"\n", 0, end) == len(headers) + 2  # no header is repeated
+            and segment.count(b"\r\n", 0, end) == len(headers) + 2  # no header is repeated
             and segment.startswith(_HTTP_1_1, len(method) + 1 + len(target))
             and len(headers) <= self._limits.headers_max
             and headers.get(b"host")
-            and _SPECIAL.isdisjoint(headers)
+            and b"expect" not in headers
+            and b"transfer-encoding" not in headers
+            and b"proxy-connection" not in headers
             and headers.get(b"connection", _KEEP_ALIVE).lower() == _KEEP_ALIVE
         ):
             self._plain_parser = httptools.HttpRequestParser(plain)

@@ -41,7 +41,6 @@ from veilmq.core.topics import (
     ShowTopic,
     Unsubscribe,
 )
-from veilmq.store.port import SurveyQueues
 
 FOLDERS = Path(__file__).parent / "folders"
 DAY_MS = 86_400_000
@@ -114,7 +113,7 @@ class Probing:
 
     def names(self) -> list[str]:
         """Return the full names of all queues."""
-        return sorted(self.host.do(SurveyQueues(names_max=1_000)).names)
+        return sorted(self.host.names())
 
     def settle(self) -> None:
         """Let what happens by itself happen."""
