@@ -306,12 +306,18 @@ def test_an_acknowledgement_deletes_a_prefix_and_tells_what_was_lost(jobs: Host)
     for _ in range(2):  # whose answer was lost asks again
         assert acknowledge(jobs, 3) == claims.Acknowledged(acknowledged=3, lost=[2])
     assert acknowledge(jobs, 2) == claims.Acknowledged(acknowledged=3, lost=[])
-    claim(jobs, 4, 1)
-    for _ in range(2):
-        assert acknowledge(jobs, 4) == claims.Acknowledged(acknowledged=4, lost=[])
     assert jobs.counts() == (2, 0, 0)
     assert view(jobs).claims == []
     assert sorted(bodies(jobs.receive(10))) == ["b", "d"]
+
+
+def test_a_lost_claim_is_named_by_one_acknowledgement(jobs: Host) -> None:
+    for number in (1, 2):
+        claim(jobs, number, 1)
+    jobs.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
+    assert acknowledge(jobs, 1) == claims.Acknowledged(acknowledged=1, lost=[1])
+    for _ in range(2):
+        assert acknowledge(jobs, 2) == claims.Acknowledged(acknowledged=2, lost=[])
 
 
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
