@@ -45,7 +45,7 @@ class SteppedEngine:
         connection = open_connection(folder, options)
         self.database = Database(connection, folder, options=options)
         self.session = Session(connection, options=options, database=self.database)
-        self.batch = Batch(self.session, self.database)
+        self.batch = Batch(self.session)
         self.pending: deque[Entry] = deque()
 
     def submit(self, command: Command, done: Done) -> None:

@@ -251,10 +251,7 @@ def message(
 HOT = (commands.Send, commands.Receive, commands.Delete, commands.ChangeVisibility)
 
 
-CLAIMED_SEQS = (
-    "SELECT claim_id, seq FROM claimed UNION ALL "
-    "SELECT r.claim_id, m.seq FROM claimed_run r JOIN message m ON m.seq BETWEEN r.first_seq AND r.last_seq"
-)
+CLAIMED_SEQS = "SELECT c.claim_id, m.seq FROM claimed c JOIN message m ON m.seq BETWEEN c.first_seq AND c.last_seq"
 """A query for what is claimed in the store on SQLite."""
 
 

@@ -177,7 +177,7 @@ DAMAGES = {
     "every claim has all of its messages, and its source while it is under way": [
         "UPDATE claim SET remaining = remaining - 1",
         "UPDATE claim SET messages = messages + 1",
-        "DELETE FROM claimed_run",
+        "DELETE FROM claimed WHERE first_received_at IS NULL",
         "DELETE FROM source",
     ],
     "every claimed message is of a claim": ["DELETE FROM claim"],

@@ -10,8 +10,8 @@ Every other command is a barrier: what came before it is applied first. Once sen
 half of the batch's bytes, the rest of them waits for the next batch, and commands on other queues pass. Receives
 that a watch submits while the batch is applied come before all that are in it.
 
-When something fails before the commit, the transaction is rolled back, the caches are dropped, and the commands are
-applied one by one, each in a savepoint, so that an error in one fails that one alone.
+When something fails before the commit, or the disk has no room for it, the transaction is rolled back, the caches are
+dropped, and the commands get a transaction each, so that an error in one fails that one alone.
 """
 
 import logging
@@ -24,37 +24,33 @@ from math import inf
 from operator import itemgetter
 from typing import Any, get_args, get_type_hints
 
-import apsw
 from msgspec import Struct
 from msgspec.structs import replace
 
 from veilmq.core import commands
-from veilmq.core.claims import ClaimPage, Publish, Stage
+from veilmq.core.claims import ClaimPage
 from veilmq.core.commands import Command, Done
 from veilmq.core.errors import InternalError, QueueNotFound, StoreFull, VeilmqError
 from veilmq.core.limits import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, BATCH_ROW_BYTES
-from veilmq.core.topics import Forward
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.cold import Sweep
-from veilmq.store.publications import PublicationStep
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite import fifo, standard, transaction
-from veilmq.store.sqlite.database import Database
+from veilmq.store.sqlite.database import ran_out_of_room
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import settle, settle_time, sink_of
-from veilmq.store.sqlite.standard import LATER, SEES_ALL, Taker, rounds
+from veilmq.store.sqlite.standard import LATER, SEES_ALL, Sends, Taker, rounds
 
 log = logging.getLogger(__name__)
 
 Entry = tuple[Command, Done]
-Handler = Callable[[Session, Any, int], object]
-"""Applies a command that is not hot: called with the session, the command and the present instant."""
+Handler = Callable[[Session, Any], object]
+"""Applies a command that is not hot."""
 
 _SEND, _RECEIVE = commands.Send, commands.Receive
 _HOT = frozenset((_SEND, _RECEIVE, commands.Delete, commands.ChangeVisibility))
 HANDLERS: dict[type[Command], Handler] = {Sweep: transaction.sweep, **transaction.HANDLERS}
 _QUEUE_BYTES_MAX = BATCH_BYTES_MAX // 2  # then commands on other queues pass
-_NEED_ROOM = (_SEND, commands.CreateQueue, Forward, Stage, Publish, PublicationStep)
 
 
 class _Work:
@@ -74,17 +70,15 @@ class _Work:
 class Batch:
     """The commands of one transaction and their answers; used again for the next one."""
 
-    def __init__(self, session: Session, database: Database) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._database = database
+        self._database = session.database
         self._entries: list[Entry] = []
         self._answers: list[Any] = []
         self._outcomes: Iterator[tuple[Done, object]] | None = None  # what is still to be delivered
         self._woken: list[Entry] = []
-        self._refused: list[Entry] = []
-        self._one_by_one = False
+        self._singles = 0  # so many of the next commands have a transaction each
         self._leaves = False  # whether a command is left to the next batch
-        self._ahead_ms = 0
         self.applying = False
 
     def insert(self, entry: Entry) -> None:
@@ -99,51 +93,38 @@ class Batch:
         Users see ``now_ms`` as ``ahead_ms`` more. ``mark`` is the clock's, written if anything else is, or ``alone``.
         """
         session = self._session
-        self._ahead_ms = session.ahead_ms = ahead_ms
+        session.now_ms = session.events.now_ms = now_ms
+        session.ahead_ms = ahead_ms
         session.bytes_left = session.write_bytes_left = BATCH_BYTES_MAX
-        if len(entries) <= BATCH_COMMANDS_MAX:
-            self._entries = list(entries)
-            entries.clear()
-        else:
-            self._entries = [entries.popleft() for _ in range(BATCH_COMMANDS_MAX)]
+        commands_max = 1 if self._singles else BATCH_COMMANDS_MAX
+        self._entries = [entries.popleft() for _ in range(min(len(entries), commands_max))]
         self._answers = [None] * len(self._entries)
-        connection = session.connection
-        changes_before = connection.total_changes()
+        changes_before = session.connection.total_changes()
         self.applying = True
         try:
             session.execute("BEGIN IMMEDIATE")
-            if self._one_by_one:
-                self._apply_one_by_one(now_ms)
-            else:
-                self._apply(0, len(self._entries), now_ms)
-            if self._leaves:
-                self._put_back(entries)
-            if connection.total_changes() == changes_before and not alone and not self._database.moves_log:
+            self._apply(0, len(self._entries))
+            if self._leaves:  # there was no room for some
+                pairs = list(zip(self._entries, self._answers, strict=True))
+                entries.extendleft([entry for entry, answer in reversed(pairs) if answer is LATER])
+                pairs = [pair for pair in pairs if pair[1] is not LATER]
+                self._entries, self._answers = [entry for entry, _ in pairs], [answer for _, answer in pairs]
+            if session.connection.total_changes() == changes_before and not alone and not self._database.moves_log:
                 session.execute("COMMIT")
                 return False
             if mark is not None:
                 session.run("put_mark", mark)
-            session.finish(now_ms)
-        except Exception as error:
-            is_full = isinstance(error, apsw.FullError)
-            if self._one_by_one and not is_full:
+            session.finish()
+        except Exception as error:  # that of a command, unless SQLite has ended the transaction twice
+            if self._singles and not session.connection.in_transaction and not ran_out_of_room(error):
                 raise
-            log.exception("a batch failed; its commands are applied one by one", exc_info=error)
-            self.roll_back(entries, is_full=is_full)
-            return self.run(entries, now_ms, ahead_ms, mark, alone=alone)
+            self.roll_back(entries, error)
+            return False
         finally:
-            self.applying = False
+            self.applying = self._leaves = False
         return True
 
-    def _put_back(self, entries: deque[Entry]) -> None:
-        """Leave commands for which there was no room to the next batch."""
-        self._leaves = False
-        pairs = list(zip(self._entries, self._answers, strict=True))
-        entries.extendleft([entry for entry, answer in reversed(pairs) if answer is LATER])
-        kept = [pair for pair in pairs if pair[1] is not LATER]
-        self._entries, self._answers = [entry for entry, _ in kept], [answer for _, answer in kept]
-
-    def _apply(self, start: int, end: int, now_ms: int) -> None:
+    def _apply(self, start: int, end: int) -> None:
         """Apply the commands of these places, and what watches submit meanwhile; what is beyond the bytes is left."""
         session = self._session
         works: dict[str, _Work] = {}
@@ -177,17 +158,20 @@ class Batch:
                 self._leaves = True
                 break
             else:
-                self._apply_works(works, now_ms)
+                self._apply_works(works)
                 works = {}
                 session.write_bytes_left = bytes_left
-                self._answers[slot] = self._handle(command, now_ms)
+                try:
+                    self._answers[slot] = HANDLERS[kind](session, command)
+                except VeilmqError as error:
+                    self._answers[slot] = error
                 bytes_left = session.write_bytes_left
             slot += 1
         session.write_bytes_left = bytes_left
-        self._apply_works(works, now_ms)
+        self._apply_works(works)
         while self._woken:
             woken = self._take_woken(None)
-            self._apply(woken, len(self._entries), now_ms)
+            self._apply(woken, len(self._entries))
 
     def _take_woken(self, queue: str | None) -> int:
         """Give places to the commands that watches submitted, of one queue or all; return the first place."""
@@ -201,15 +185,9 @@ class Batch:
         self._answers += [None] * len(taken)
         return start
 
-    def _handle(self, command: Command, now_ms: int) -> object:
-        try:
-            return HANDLERS[type(command)](self._session, command, now_ms)
-        except VeilmqError as error:
-            return error
-
-    def _apply_works(self, works: dict[str, _Work], now_ms: int) -> None:
+    def _apply_works(self, works: dict[str, _Work]) -> None:
         """Apply commands gathered by queue: one kind after the other, each for all queues."""
-        session, answers = self._session, self._answers
+        session, answers, now_ms = self._session, self._answers, self._session.now_ms
         found: list[tuple[Queue, _Work]] = []
         for name, work in works.items():
             queue = session.find(name)
@@ -218,106 +196,72 @@ class Batch:
                     answers[slot] = QueueNotFound(name)
                 continue
             if now_ms > queue.counted_at_ms or now_ms >= queue.expires_at_ms:
-                settle_time(session, queue, now_ms)
+                settle_time(session, queue)
             found.append((queue, work))
         before = [(queue, work.before) for queue, work in found if work.before]
         if before:
-            settle(session, before, now_ms, answers)
-        sending = [(queue, work) for queue, work in found if work.sends]
-        for queue, work in sending:
-            work.firsts = self._send(queue, work.sends, now_ms)
+            settle(session, before, answers)
+        for queue, work in found:
+            if work.sends:
+                work.firsts = self._send(queue, work.sends)
         if session.has_ended:
             session.settle_ended()  # before the sends are written, which then take the pages that become free
         session.flush()  # what a cold command before these has staged, too
         for queue, work in found:
             if self._woken or work.receives:
-                self._receive(queue, work, now_ms)
+                self._receive(queue, work)
         session.flush()
         after = [(queue, work.after) for queue, work in found if work.after]
         if after:
-            settle(session, after, now_ms, answers)
+            settle(session, after, answers)
             session.flush()
 
-    def _send(self, queue: Queue, sends: list[tuple[int, commands.Send]], now_ms: int) -> list[int]:
+    def _send(self, queue: Queue, sends: Sends) -> list[int]:
         """Store the messages of ``sends``; return the first seq that each of them could use, none where all fail."""
-        if self._database.is_short and self._database.recheck_room(now_ms):
+        if self._database.is_short and self._database.recheck_room(self._session.now_ms):
             for slot, _ in sends:
                 self._answers[slot] = StoreFull()
             return []
-        send = fifo.send if queue.fifo else standard.send
-        return send(self._session, queue, sends, now_ms, self._answers)
+        return (fifo.send if queue.fifo else standard.send)(self._session, queue, sends, self._answers)
 
-    def _receive(self, queue: Queue, work: _Work, now_ms: int) -> None:
+    def _receive(self, queue: Queue, work: _Work) -> None:
         """Make the receives of a queue: first those that waited and were woken, then those of the batch."""
-        receive = fifo.receive if queue.fifo else standard.receive
-        woken: list[Taker] = []
+        session, receive = self._session, fifo.receive if queue.fifo else standard.receive
+        takers: list[Taker] = []
         if self._woken:
             start = self._take_woken(queue.name)
-            woken = [Taker(slot, command) for slot, (command, _) in enumerate(self._entries[start:], start)]  # type: ignore[arg-type]
-        takers = woken + _takers(work) if work.receives else woken
+            woken: list[Any] = self._entries[start:]
+            takers = [Taker(slot, command) for slot, (command, _) in enumerate(woken, start)]
+        if work.firsts and work.receives and work.sends[-1][0] > work.receives[0][0]:  # some were sent behind a receive
+            send_slots, bounds = [slot for slot, _ in work.sends], [*work.firsts, SEES_ALL]
+            takers += [Taker(slot, command, bounds[bisect_left(send_slots, slot)]) for slot, command in work.receives]
+        else:
+            takers += [Taker(slot, command) for slot, command in work.receives]
         if not takers:
             return
-        session = self._session
         others = max(0, session.bytes_left - _QUEUE_BYTES_MAX) if len(takers) > 1 else 0
         session.bytes_left -= others
-        for place, round_ in enumerate(rounds(queue, takers, now_ms, self._answers)):
+        for place, round_ in enumerate(rounds(queue, takers, session.now_ms, self._answers)):
             if place:
                 session.flush()
-            sink = sink_of(session, queue, now_ms) if queue.settings.receives_max else None
-            receive(session, queue, round_, now_ms, self._answers, sink)
+            sink = sink_of(session, queue) if queue.settings.receives_max else None
+            receive(session, queue, round_, self._answers, sink)
         self._leaves = self._leaves or session.bytes_left <= 0
         session.bytes_left += others
 
-    # Failures.
-
-    def _apply_one_by_one(self, now_ms: int) -> None:
-        """Apply and write one command after the other; undo that one alone that fails. What it wakes comes next."""
-        session, waiting = self._session, deque(self._entries)
-        entries: list[Entry] = []
-        answers: list[Any] = []
-        while waiting:
-            self._entries, self._answers = [waiting.popleft()], [None]
-            session.execute("SAVEPOINT command")
-            entries_before = session.deduplication_log.count
-            try:
-                self._apply(0, 1, now_ms)
-                session.finish(now_ms)
-            except Exception as error:  # whatever it is, it is this command's
-                if not session.connection.in_transaction:
-                    self._entries = [*entries, *self._entries, *waiting]
-                    raise  # the transaction is gone, and with it the commands before
-                session.execute("ROLLBACK TO command")
-                session.undo(entries_before)
-                waiting.extendleft(reversed([*self._entries[1:], *self._woken]))
-                self._woken = []
-                self._entries, self._answers = self._entries[:1], [self._blame(error)]
-            session.execute("RELEASE command")
-            entries += self._entries
-            answers += self._answers
-        self._entries, self._answers = entries, answers
-
-    def _blame(self, error: Exception) -> VeilmqError:
-        if isinstance(error, apsw.FullError):
-            self._database.run_out()
-            return StoreFull()
-        log.error("a command failed and changed nothing", exc_info=error)
-        return InternalError()
-
-    def roll_back(self, entries: deque[Entry], *, is_full: bool = False) -> None:
-        """Undo the batch and put its commands back, to be applied one by one.
-
-        Where the disk had no room for the commit, sends are refused; if it has none for the others either, they are.
-        """
+    def roll_back(self, entries: deque[Entry], error: BaseException) -> None:
+        """Undo the batch, and put its commands back, which get a transaction each; one that had one has failed."""
         self._session.roll_back()
-        again = [*self._entries, *self._woken]
-        self._entries, self._answers, self._woken = [], [], []
+        is_full, failed = ran_out_of_room(error), bool(self._singles)
         if is_full:
             self._database.run_out()
-            refused = [entry for entry in again if self._one_by_one or isinstance(entry[0], _NEED_ROOM)]
-            self._refused += refused
-            again = [entry for entry in again if entry not in refused]
+        else:
+            log.error("a command failed and changed nothing" if failed else "a batch failed", exc_info=error)
+        again, self._woken = [*self._entries, *self._woken], []
+        self._entries, again = again[:failed], again[failed:]
+        self._answers = [StoreFull() if is_full else InternalError() for _ in self._entries]
+        self._singles += len(again)
         entries.extendleft(reversed(again))
-        self._one_by_one = True
 
     # Answers.
 
@@ -328,13 +272,13 @@ class Batch:
         """
         if self._outcomes is None:
             results = self._answers
-            if self._ahead_ms:
-                results = [_shown(answer, self._ahead_ms) for answer in results]
-            refused = [(done, StoreFull()) for _, done in self._refused]
-            self._outcomes = chain(zip(map(itemgetter(1), self._entries), results, strict=True), refused)
-            self._entries, self._answers, self._refused = [], [], []
-            self._one_by_one = False
-            self._database.end_batch()
+            if ahead_ms := self._session.ahead_ms:
+                results = [_shown(answer, ahead_ms) for answer in results]
+            self._outcomes = zip(map(itemgetter(1), self._entries), results, strict=True)
+            if self._entries and self._singles:
+                self._singles -= 1
+            self._entries, self._answers = [], []
+            self._database.in_batch = self._singles > 0
         for done, answer in self._outcomes:
             try:
                 done(answer)
@@ -351,16 +295,6 @@ class Batch:
         self._woken = []
         self._answers = [error] * len(self._entries)
         self.deliver()
-
-
-def _takers(work: _Work) -> list[Taker]:
-    """Return the receives of a queue, each with the first seq that was sent behind it."""
-    receives = work.receives
-    if not work.firsts or work.sends[-1][0] < receives[0][0]:
-        return [Taker(slot, command) for slot, command in receives]
-    send_slots = [slot for slot, _ in work.sends]
-    bounds = [*work.firsts, SEES_ALL]
-    return [Taker(slot, command, bounds[bisect_left(send_slots, slot)]) for slot, command in receives]
 
 
 # Shown times.

@@ -70,13 +70,17 @@ def convert(folder: Path, *, progress: Progress | None = None) -> None:
         if (folder / DATABASE_NAME).is_file():
             _check_converted(folder)
         else:
-            _check_old(folder)
+            _check(folder)
             try:
                 with ConversionTarget(folder / DATABASE_NAME) as target:
                     end(target.take_over(progress))
             except (OSError, apsw.Error, FolderError) as error:
                 raise FolderError(f"{folder / OLD_NAME} was not converted, nothing is changed: {error}") from error
-        _keep_old(folder)
+        shutil.rmtree(_unfinished(folder), ignore_errors=True)
+        (folder / OLD_NAME).rename(folder / SET_ASIDE)
+        for left in ("-wal", "-shm"):  # empty: it was moved into the database
+            (folder / f"{OLD_NAME}{left}").unlink(missing_ok=True)
+        sync(folder)
 
 
 @contextmanager
@@ -88,7 +92,7 @@ def _opened(path: Path) -> Iterator[apsw.Connection]:
         raise FolderError(f"{path} cannot be read: {error}. If it is damaged, restore it from a copy.") from error
 
 
-def _check_old(folder: Path) -> None:
+def _check(folder: Path) -> None:
     """Raise ``FolderError`` unless the old database can be converted; have all of it in one file."""
     path = folder / OLD_NAME
     with _opened(path) as connection:
@@ -141,15 +145,6 @@ def _check_converted(folder: Path) -> None:
         )
 
 
-def _keep_old(folder: Path) -> None:
-    """Give the old database its other name."""
-    shutil.rmtree(_unfinished(folder), ignore_errors=True)
-    (folder / OLD_NAME).rename(folder / SET_ASIDE)
-    for left in ("-wal", "-shm"):  # empty: it was moved into the database
-        (folder / f"{OLD_NAME}{left}").unlink(missing_ok=True)
-    sync(folder)
-
-
 class _Attempt(msgspec.Struct, frozen=True, array_like=True):
     """A receive attempt: the deadlines that receipts say, and those in force, as one for all messages or a list."""
 
@@ -171,26 +166,17 @@ class _Stored(NamedTuple):
     shards: int
     shard: int
 
-    @classmethod
-    def of(cls, row: Row) -> "_Stored":
-        message = CopiedMessage(*row[:_MESSAGE_COLUMNS])
-        key: Any = message.group
-        if key is not None:
-            # The sender's name of the group is among the properties; the key is its hash.
-            name = decode_properties(message.properties).group
-            if name is None or int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) >> 1 != key:
-                name = f"group {key:x}"
-            message = message._replace(group=name)
-        return cls(message, key, *row[_MESSAGE_COLUMNS:])
 
-    def shard_of(self, group: int | None) -> int:
-        """Return the shard that has it, ``group`` being the number of its group here.
-
-        Nothing was read yet of a claim that is being bound, and what it gets from now on goes by that number.
-        """
-        if self.shard != _OF_GROUPS or group is None or self.group_key is None:
-            return self.shard
-        return (group if self.state == ClaimState.BINDING.value else self.group_key) % max(1, self.shards)
+def _stored(row: Row) -> _Stored:
+    message = CopiedMessage(*row[:_MESSAGE_COLUMNS])
+    key: Any = message.group
+    if key is not None:
+        # The sender's name of the group is among the properties; the key is its hash.
+        name = decode_properties(message.properties).group
+        if name is None or int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) >> 1 != key:
+            name = f"group {key:x}"
+        message = message._replace(group=name)
+    return _Stored(message, key, *row[_MESSAGE_COLUMNS:])
 
 
 class ConversionTarget(FolderTarget):
@@ -242,7 +228,7 @@ class ConversionTarget(FolderTarget):
         slice_: list[_Stored] = []
         bytes_left = BATCH_BYTES_MAX
         for row in self._connection.execute(OLD["messages"], (lane, priority, fifo)):
-            slice_.append(_Stored.of(row))
+            slice_.append(_stored(row))
             bytes_left -= len(slice_[-1].message.body)
             if len(slice_) == SLICE or bytes_left <= 0:
                 yield slice_
@@ -253,24 +239,26 @@ class ConversionTarget(FolderTarget):
         """Add messages of claims, which their queue does not count."""
         partition, fifo = self._session.queue(queue.name).partition, queue.settings.fifo
         placed: list[tuple[Any, int]] = []  # lane, claim and shard; and seq
-        singles: list[Row] = []
+        rows: list[Row] = []
         for stored in slice_:
             claim = stored.claim
             is_leased = stored.message.receive_count > 0
             each = stored.message._replace(visible_at_ms=NEVER_MS) if is_leased else stored.message
             seq, group = self._add(queue.number, partition, each, fifo=fifo)
-            shard = stored.shard_of(group)
+            shard = stored.shard
+            if shard == _OF_GROUPS and group is not None and stored.group_key is not None:
+                # What is read of a claim stays in its shards. Nothing was read yet of one that is being bound.
+                number = group if stored.state == ClaimState.BINDING.value else stored.group_key
+                shard = number % max(1, stored.shards)
             lane = each.priority + (0 if group is None or fifo else GROUPED)
             if is_leased:
-                first_at_ms = receives_of(each)[4]
-                receives = each.receive_count, each.epoch, first_at_ms
-                singles.append((partition, seq, lane, group, *receives, claim, shard))
+                receives = each.receive_count, each.epoch, receives_of(each)[4]
+                rows.append((partition, seq, seq, lane, group, *receives, claim, shard))
             else:
                 placed.append(((lane, claim, shard), seq))
-        self._session.flush()
-        self._connection.executemany(SQL["insert_claimed"], singles)
-        rows = [(partition, last, first, lane, claim, shard) for (lane, claim, shard), first, last in runs_of(placed)]
-        self._connection.executemany(SQL["insert_claimed_run"], rows)
+        for (lane, claim, shard), first, last in runs_of(placed):
+            rows.append((partition, last, first, lane, None, 1, 1, None, claim, shard))
+        self._session.many("insert_claimed", rows)
 
     def _add_purged(self) -> None:
         """Add messages of purged queues of whose receipts no event says yet how they ended."""
@@ -310,5 +298,5 @@ class ConversionTarget(FolderTarget):
             execute(OLD["add_publication"], (number, queue, writer, batch, f"{{{stages}}}", *terms))
         state = [facts.get(f"events_{name}", 0) for name in ("planned_to", "exported_to", "dropped")]
         execute(OLD["put_event_state"], state)
-        session.run("put_progress", self._now_ms, session.last_seq)
+        session.run("put_progress", session.now_ms, session.last_seq)
         session.run("put_mark", facts.get("clock_mark"))

@@ -7,10 +7,6 @@ SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'queue';
 -- name: copied_count
 SELECT coalesce(sum(messages), 0) FROM part WHERE NOT retired;
 
--- name: copied_floor
--- The partition of a queue, and the lowest seq in it that is not past its retention, but for that in force.
-SELECT qp, floor_seq FROM queue JOIN part USING (qp) WHERE queue.queue_id = ?;
-
 -- name: copied_standard
 -- The messages of a partition from a seq on, with the columns of CopiedMessage; the group is its number.
 SELECT
@@ -35,9 +31,6 @@ FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AN
     CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
 WHERE r.partition = ?1 ORDER BY r.last_seq;
 
--- name: copied_accepted
-SELECT accepted_at_ms, entries FROM accepted WHERE accepted_at_ms > ? ORDER BY number;
-
 -- name: copied_values
 SELECT name, value FROM setting WHERE name IN ('receipt_key', 'token_key') OR name GLOB 'account *';
 
@@ -49,8 +42,7 @@ INSERT INTO sqlite_sequence (name, seq) VALUES ('queue', ?);
 INSERT INTO queue (queue_id, name, settings, created_at, modified_at, qp, origin) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6);
 
 -- name: add_message
-INSERT INTO message (seq, grp, id, properties, body, source, receives_before, first_received_at_ms, moved_at_ms)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: free_seq
 -- The first seq from one on that no message has, and the next that one has.
@@ -64,24 +56,18 @@ FROM (SELECT CASE WHEN EXISTS (SELECT 1 FROM message WHERE seq = ?1) THEN (
 INSERT INTO renumbered (seq, queue_id, position) VALUES (?, ?, ?);
 
 -- name: add_visibility
-INSERT INTO visibility
-    (partition, seq, lane, visible_at, grp, receive_count, generation, epoch, received_at, first_received_at, log)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO visibility VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: add_ordered
 INSERT INTO ordered
-    (partition, grp, seq, visible_at, receive_count, generation, epoch, received_at, first_received_at, log, apart)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?4 IS NOT NULL AND ?5 = 0);
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?4 IS NOT NULL AND ?5 = 0, NULL, NULL, NULL, NULL, NULL, NULL);
 
 -- name: add_group_cursors
 -- How far the groups of a partition have to be looked at; they are to be filed.
 INSERT INTO ordered (partition, grp, seq, head_seq, received_to, own_to, in_flight)
 SELECT partition, grp, 0, 0, coalesce(max(seq) FILTER (WHERE receive_count > 0), 0),
        coalesce(max(seq) FILTER (WHERE visible_at IS NOT NULL AND receive_count = 0), 0), 0
-FROM ordered WHERE partition = ? GROUP BY grp;
-
--- name: groups_of_cursors
-SELECT grp FROM ordered INDEXED BY group_due WHERE partition = ? AND seq = 0;
+FROM ordered WHERE partition = ? GROUP BY grp RETURNING grp;
 
 -- name: add_fair_groups
 INSERT INTO fair_group (partition, lane, grp, head_at, head_seq)

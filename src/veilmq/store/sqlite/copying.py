@@ -62,7 +62,7 @@ def examine(folder: Path) -> Report:
     while True:
         in_use, before = is_in_use(folder), _state(path)
         try:
-            with _opened(path, in_use=in_use) as connection:
+            with _opened(path, before, in_use=in_use) as connection:
                 check_format(connection, str(path))
                 connection.execute("BEGIN")  # one snapshot for all checks
                 report = _examine(connection)
@@ -74,25 +74,21 @@ def examine(folder: Path) -> Report:
                 return report
 
 
-def _beside(path: Path) -> tuple[Path, Path]:
-    return path.with_name(f"{path.name}-journal"), path.with_name(f"{path.name}-wal")
-
-
-def _state(path: Path) -> list[tuple[str, int, int]]:
-    there = [(each.name, each.stat()) for each in (path, *_beside(path)) if each.is_file()]
-    return [(name, found.st_size, found.st_mtime_ns) for name, found in there]
+def _state(path: Path) -> dict[str, tuple[int, int]]:
+    """Return size and last change of the database, its journal and its log, by the end of their names."""
+    files = {end: path.with_name(f"{path.name}{end}") for end in ("", "-journal", "-wal")}
+    return {end: (file.stat().st_size, file.stat().st_mtime_ns) for end, file in files.items() if file.is_file()}
 
 
 @contextmanager
-def _opened(path: Path, *, in_use: bool) -> Iterator[apsw.Connection]:
+def _opened(path: Path, state: dict[str, tuple[int, int]], *, in_use: bool) -> Iterator[apsw.Connection]:
     """Open the database so that nothing in its folder is made, changed or removed."""
-    journal, log = _beside(path)
-    if not in_use and journal.is_file() and journal.stat().st_size:  # it has one until its first start is done
+    sizes = {end: size for end, (size, _) in state.items()}
+    if not in_use and sizes.get("-journal"):  # it has one until its first start is done
         with TemporaryDirectory(prefix="veilmq-doctor-") as folder:
             try:
-                for file in (path, journal, log):
-                    if file.is_file():
-                        shutil.copy(file, folder)
+                for end in state:
+                    shutil.copy(path.with_name(f"{path.name}{end}"), folder)
             except OSError as error:
                 raise FolderError(
                     f"{path} has a journal to roll back, which needs a copy in {folder}: {error.strerror}. "
@@ -102,7 +98,7 @@ def _opened(path: Path, *, in_use: bool) -> Iterator[apsw.Connection]:
                 yield connection
         return
     how = "mode=ro" if in_use else "mode=ro&immutable=1"
-    if not in_use and log.is_file() and log.stat().st_size:
+    if not in_use and sizes.get("-wal"):
         how = "mode=ro&vfs=unix-none"  # no other process is there, and a reader cannot have the lock that is needed
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     with closing(apsw.Connection(f"{path.absolute().as_uri()}?{how}", flags=flags)) as connection:
@@ -115,9 +111,8 @@ def _opened(path: Path, *, in_use: bool) -> Iterator[apsw.Connection]:
 def _examine(connection: apsw.Connection) -> Report:
     views, *checks = _CHECK.split(files(__package__).joinpath("doctor.sql").read_text(encoding="utf-8"))
     list(connection.execute(views))
-    problems = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(10)")]
-    ok = problems == ["ok"]
-    findings = [Finding(check="the database file is sound", ok=ok, detail="" if ok else "; ".join(problems))]
+    problems = "; ".join([str(row[0]) for row in connection.execute("PRAGMA integrity_check(10)")]).removeprefix("ok")
+    findings = [Finding(check="the database file is sound", ok=not problems, detail=problems)]
     for check, query in zip(checks[::2], checks[1::2], strict=True):
         counting = f"WITH found (broken) AS ({query.strip().rstrip(';')}) SELECT count(*), min(broken) FROM found"
         ((count, example),) = connection.execute(counting)
@@ -149,10 +144,9 @@ class Unfinished:
             raise FolderError(f"{place} exists, and nothing is replaced: name a new one with --to.")
         self._place = place
         self.folder = place.with_name(f"{place.name}.unfinished")
+        self.remove()
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder.mkdir(mode=0o700)
+            self.folder.mkdir(mode=0o700, parents=True)
         except OSError as error:
             raise FolderError(f"{self.folder} cannot be made: {error}. Check the disk and the rights.") from error
         self.database = self.folder / DATABASE_NAME
@@ -196,10 +190,22 @@ def back_up(folder: Path, to: Path, *, progress: Progress | None = None) -> dict
     The reader keeps one transaction from the first page to the last, so the copy is the store as it was between two
     batches. The server goes on; its write-ahead log grows until the reader is done.
     """
-    source = database_of(folder)
+    source, flags = database_of(folder), apsw.SQLITE_OPEN_READONLY
     unfinished = Unfinished(to)
-    try:
-        _copy(source, unfinished.database, progress)
+    try:  # messages and the receipts' key are private
+        os.close(os.open(unfinished.database, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        with (
+            closing(apsw.Connection(str(source), flags=flags)) as reader,
+            closing(apsw.Connection(str(unfinished.database))) as writer,
+        ):
+            check_format(reader, str(source))
+            reader.execute("BEGIN")
+            reader.pragma("schema_version")  # the snapshot is taken by the first read
+            with writer.backup("main", reader, "main") as backup:
+                while not backup.done:
+                    backup.step(_PAGES_PER_STEP)
+                    if progress is not None:
+                        progress(backup.page_count - backup.remaining, backup.page_count)
         facts = unfinished.check()
         for path in folder.iterdir():  # what else is kept there, such as the key that signs pushes
             if path.is_file() and not path.name.startswith(_OURS) and path.suffix != _UNFINISHED:
@@ -212,22 +218,6 @@ def back_up(folder: Path, to: Path, *, progress: Progress | None = None) -> dict
     return facts
 
 
-def _copy(source: Path, target: Path, progress: Progress | None) -> None:
-    os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # messages and the receipts' key are private
-    with (
-        closing(apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)) as reader,
-        closing(apsw.Connection(str(target))) as writer,
-    ):
-        check_format(reader, str(source))
-        reader.execute("BEGIN")
-        reader.pragma("schema_version")  # the snapshot is taken by the first read
-        with writer.backup("main", reader, "main") as backup:
-            while not backup.done:
-                backup.step(_PAGES_PER_STEP)
-                if progress is not None:
-                    progress(backup.page_count - backup.remaining, backup.page_count)
-
-
 # Copies.
 
 
@@ -237,7 +227,7 @@ class FolderSource(Source):
     SQL = SQL
     COPIED = frozenset(
         {"accepted", "message", "ordered", "queue", "ready", "setting", "attempt", "fair_group", "message_group"}
-        | {"ordered_run", "piece", "progress", "renumbered", "claimed", "claimed_run", "event_state"}
+        | {"ordered_run", "piece", "progress", "renumbered", "claimed", "event_state"}
         | {"expired_receipt", "visibility"}
     )
     UNLESS_ENDED: ClassVar[Mapping[str, str]] = {
@@ -269,27 +259,25 @@ class FolderSource(Source):
 
     async def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
         """See ``Source``; of a standard queue those that were received, delayed or have a group first."""
-        ((partition, floor_seq),) = await self.fetch(SQL["copied_floor"], queue.number)
-        floor_seq = max(floor_seq, (queue.retained_ms(self._now_ms) + 1) << SEQ_SHIFT)
+        (row,) = await self.fetch(SQL["queue_by_name"], queue.name)
+        partition, floor_seq = row[6], max(row[11], (queue.retained_ms(self._now_ms) + 1) << SEQ_SHIFT)
         query = SQL["copied_ordered" if queue.settings.fifo else "copied_standard"]
         rows = self._connection.execute(query, (partition, floor_seq))
-        while slice_ := [self._shown(CopiedMessage(*row), queue) for row in islice(rows, SLICE)]:
-            yield slice_
-
-    def _shown(self, message: CopiedMessage, queue: CopiedQueue) -> CopiedMessage:
-        """Return a message as users see it: with a position of its shown time, unless a receipt may name it."""
-        message = self.shown(message.named())
-        if queue.settings.fifo or message.has_history:
-            return message
-        return message._replace(position=message.position + (self.ahead_ms << SEQ_SHIFT))
+        while slice_ := [self.shown(CopiedMessage(*row).named()) for row in islice(rows, SLICE)]:
+            yield [  # with a position of the shown time, unless a receipt may name it
+                each
+                if queue.settings.fifo or each.has_history
+                else each._replace(position=each.position + (self.ahead_ms << SEQ_SHIFT))
+                for each in slice_
+            ]
 
     async def deduplication_log(self) -> list[CopiedDeduplication]:
         """See ``Source``; there is one log of all queues, whose keys are hashes."""
-        rows = await self.fetch(SQL["copied_accepted"], self._now_ms - DEDUPLICATION_S * SECOND_MS)
         return [
             CopiedDeduplication(None, key, message_id, sequence, logged_at_ms + self.ahead_ms)
-            for logged_at_ms, entries in rows
+            for _, logged_at_ms, entries in await self.fetch(SQL["all_accepted"])
             for key, message_id, sequence, _ in ENTRY.iter_unpack(entries)
+            if logged_at_ms > self._now_ms - DEDUPLICATION_S * SECOND_MS
         ]
 
 
@@ -312,7 +300,6 @@ class FolderTarget:
         for name in ("journal_mode", "synchronous"):
             self._connection.pragma(name, "OFF")  # what is interrupted is removed
         self._session: Session
-        self._now_ms = 0
         self._last_seq = self._taken_seq = 0  # of the queue that is being filled; none in between has a message
 
     def __enter__(self) -> Self:
@@ -324,12 +311,12 @@ class FolderTarget:
 
     async def begin(self, values: dict[str, bytes], *, now_ms: int, last_queue: int) -> None:
         """See ``Target``."""
-        self._now_ms = now_ms
         self._connection.execute("BEGIN")
         self._connection.executemany(SQL["put_setting"], values.items())
         self._connection.execute(SQL["number_behind"], (last_queue,))
         database: Any = None  # its log and its room do not matter here
         self._session = Session(self._connection, options=EngineOptions(), database=database)
+        self._session.now_ms = now_ms
 
     async def add_queue(self, queue: CopiedQueue) -> None:
         """See ``Target``."""
@@ -337,7 +324,7 @@ class FolderTarget:
         encoded = msgspec.json.encode(queue.settings)  # an earlier version wrote fewer of them
         times = queue.created_at_ms, queue.modified_at_ms
         self._session.run("add_queue", queue.number, queue.name, encoded, *times, partition)
-        self._session.queue(queue.name).counted_at_ms = self._now_ms
+        self._session.queue(queue.name).counted_at_ms = self._session.now_ms
         self._last_seq = self._taken_seq = 0
 
     async def add_messages(self, queue: CopiedQueue, messages: Sequence[CopiedMessage]) -> None:
@@ -403,20 +390,18 @@ class FolderTarget:
 
     async def add_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """See ``Target``."""
-        columns = TABLES[table]
-        places = ", ".join("?" * len(columns))
-        self._connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})", rows)
+        columns, places = ", ".join(TABLES[table]), ", ".join("?" * len(TABLES[table]))
+        self._connection.executemany(f"INSERT INTO {table} ({columns}) VALUES ({places})", rows)
 
     async def finish(self) -> None:
         """See ``Target``; raises ``FolderError`` when the doctor finds fault with it."""
         session = self._session
         for queue in session.queues.values():
-            session.run("add_group_cursors", queue.partition)
-            found = [group for (group,) in session.rows("groups_of_cursors", queue.partition)]
+            found = [group for (group,) in session.rows("add_group_cursors", queue.partition)]
             for start in range(0, len(found), SLICE):
                 fifo.refile(session, queue, found[start : start + SLICE])
         session.run("add_fair_groups")
-        session.finish(self._now_ms)
+        session.finish()
         self._connection.execute("COMMIT")
         self._connection.close()
         self._unfinished.check()

@@ -75,8 +75,9 @@ SQL = {
 }
 """The statements by name: those that both dialects share, and those of this one."""
 
-BARE = {name: text.replace("m.body, m.properties", "NULL, NULL") for name, text in SQL.items()}
-"""The same for a caller that needs no contents: of a long body the database reads all pages."""
+_SIZE = "octet_length(m.body) + length(m.properties), NULL"
+BARE = {name: text.replace("m.body, m.properties", _SIZE) for name, text in SQL.items()}
+"""The same for a caller that needs the sizes of contents alone: of a long body the database reads all pages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,13 +105,12 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         """Make the folder if need be and lock it; raises ``FolderError`` when another process has it."""
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise FolderError(f"The data folder {folder} cannot be made: {error.strerror}.") from error
         self._lock = FileLock(folder / _LOCK_NAME, timeout=0)
         self._owner = folder / "veilmq.pid"
+        what = "made"
         try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            what = "written"
             self._lock.acquire()
         except Timeout:
             pid = "unknown"
@@ -120,7 +120,7 @@ class FolderLock:
                 f"The data folder {folder} is in use by process {pid}: stop it, or choose another folder with --data."
             ) from None
         except OSError as error:
-            raise FolderError(f"The data folder {folder} cannot be written: {error.strerror}.") from error
+            raise FolderError(f"The data folder {folder} cannot be {what}: {error.strerror}.") from error
         with suppress(OSError):  # only a hint for people, and the disk may be full
             self._owner.write_text(f"{os.getpid()}\n", encoding="ascii")
 
@@ -157,7 +157,14 @@ def open_connection(folder: Path | None, options: EngineOptions) -> apsw.Connect
         raise FolderError(f"{where} cannot be opened: {error}. Check the folder's rights and its disk.") from error
     try:
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else a new value may have a statement parsed anew
-        _bring_up(connection, where)
+        if connection.execute("SELECT count(*) FROM sqlite_schema").get:
+            check_format(connection, where)
+            return connection
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect only before the first table
+        with connection:
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            list(connection.execute(files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")))
+            connection.execute(f"PRAGMA user_version = {_FORMAT}")
     except BaseException as error:
         connection.close()
         if isinstance(error, apsw.NotADBError):
@@ -168,18 +175,6 @@ def open_connection(folder: Path | None, options: EngineOptions) -> apsw.Connect
             ) from error
         raise
     return connection
-
-
-def _bring_up(connection: apsw.Connection, where: str) -> None:
-    """Make the tables of a new database in one transaction; raises ``FolderError`` for what is not ours or newer."""
-    if connection.execute("SELECT count(*) FROM sqlite_schema").get:
-        check_format(connection, where)
-        return
-    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect only before the first table
-    with connection:
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        list(connection.execute(files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")))
-        connection.execute(f"PRAGMA user_version = {_FORMAT}")
 
 
 def check_format(connection: apsw.Connection, where: str) -> None:
@@ -219,10 +214,7 @@ def sync(path: Path) -> None:
 
 
 def kept_file(path: Path, make: Callable[[], bytes]) -> bytes:
-    """Return what is in the file at ``path``, for its owner alone, made whole with what ``make`` gives if need be.
-
-    Raises ``FolderError``.
-    """
+    """Return what the file at ``path`` has, made with what ``make`` gives if need be; raises ``FolderError``."""
     unfinished = path.with_suffix(".new")
     try:
         if path.exists():
@@ -252,6 +244,7 @@ class Database:
             connection.pragma(name, value)
         connection.set_busy_timeout(_BUSY_MS_MAX)
         connection.set_wal_hook(self._note_log)
+        self._pragma = connection.pragma
         self._folder = folder
         self._reserve_bytes = options.free_space_reserve_bytes
         # Moving the log takes up to as much room again, which a nearly full disk must still have.
@@ -265,7 +258,7 @@ class Database:
             connection.pragma("max_page_count", self._pages_max)
         self._recheck_room_ms = 0
         self._ran_out = False  # since then it takes more than no room at all, even with a reserve of 0
-        self._in_batch = False
+        self.in_batch = False  # one ran out of room, and not all of its commands are answered
         self.is_short = False
         """Whether there is so little room that no new messages are taken."""
 
@@ -319,7 +312,7 @@ class Database:
         return apsw.SQLITE_OK
 
     def close(self) -> None:
-        """Check the log into the database and close."""
+        """Move the log into the database and close."""
         self._connection.close()
 
     # Room.
@@ -328,15 +321,11 @@ class Database:
         """Note that a batch found no room, whatever the numbers say; they count again when it has ended."""
         if not self.is_short:
             log.warning("the disk is full: sends are refused until there is room")
-        self.is_short = self._ran_out = self._in_batch = True
-
-    def end_batch(self) -> None:
-        """Let the numbers count again."""
-        self._in_batch = False
+        self.is_short = self._ran_out = self.in_batch = True
 
     def recheck_room(self, now_ms: int) -> bool:
         """Tell whether room is short; where it was, look anew if that is a second ago."""
-        if self.is_short and now_ms >= self._recheck_room_ms and not self._in_batch:
+        if self.is_short and now_ms >= self._recheck_room_ms and not self.in_batch:
             self._recheck_room_ms = now_ms + SECOND_MS
             self.is_short = self._is_short()
         return self.is_short
@@ -355,42 +344,32 @@ class Database:
 
     def give_back(self, pages_max: int = _PAGES_PER_SLICE, kept: int = _FREE_PAGES_KEPT) -> bool:
         """Return empty pages to the disk with the open transaction, ``kept`` of them not; tell whether any were."""
-        pages = self._pragma("freelist_count") - kept
+        pages: int = self._pragma("freelist_count") - kept
         if pages > 0:
             list(self._connection.execute(f"PRAGMA incremental_vacuum({min(pages, pages_max)})"))
             self._gave_back = True
         return pages > 0
 
     def _is_short(self) -> bool:
+        is_short = False
         try:
-            is_short = self._disk_is_short() or (
-                self._pages_max is not None
-                and self._pages_max - self._pragma("page_count") + self._pragma("freelist_count")
-                < self._pages_max // _PAGES_RESERVE_DIVISOR
-            )
+            if self._folder is not None:
+                reserve_bytes = max(self._reserve_bytes, _ROOM_AGAIN_BYTES) if self._ran_out else self._reserve_bytes
+                disk = os.statvfs(self._folder)
+                left_bytes = disk.f_bavail * disk.f_frsize - reserve_bytes
+                # What draining has freed inside the file is room, too: it does not shrink at once, and not to nothing.
+                is_short = left_bytes < 0 and left_bytes + self._pragma("freelist_count") * _PAGE_BYTES < 0
+            if self._pages_max is not None:
+                left = self._pages_max - self._pragma("page_count") + self._pragma("freelist_count")
+                is_short = is_short or left < self._pages_max // _PAGES_RESERVE_DIVISOR
         except (OSError, apsw.Error):
-            log.exception("the room on the disk cannot be told")
+            log.exception("the room on the disk cannot be progress")
             return self.is_short
         self._ran_out = self._ran_out and is_short
         return is_short
 
-    def _disk_is_short(self) -> bool:
-        if self._folder is None:
-            return False
-        reserve_bytes = max(self._reserve_bytes, _ROOM_AGAIN_BYTES) if self._ran_out else self._reserve_bytes
-        disk = os.statvfs(self._folder)
-        free_bytes = disk.f_bavail * disk.f_frsize
-        if free_bytes >= reserve_bytes:
-            return False
-        # What draining has freed inside the file is room too: the file does not shrink at once, and not to nothing.
-        return free_bytes + self._pragma("freelist_count") * self._pragma("page_size") < reserve_bytes
 
-    def _pragma(self, name: str) -> int:
-        value: int = self._connection.pragma(name)
-        return value
-
-
-def ran_out_of_room(error: Exception) -> bool:
+def ran_out_of_room(error: BaseException) -> bool:
     """Whether a commit failed as the disk is full, so that the store can go on without it.
 
     Where the index of the log (``-shm``) cannot grow, the batch is in the log all the same, and a crash before the next

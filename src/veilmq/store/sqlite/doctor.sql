@@ -13,9 +13,7 @@ FROM ready r CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND r.last_seq;
 
 -- The claimed messages. In a FIFO queue they block their groups, hidden for ever.
 CREATE TEMP VIEW held AS
-SELECT partition, seq, claim_id FROM claimed
-UNION ALL
-SELECT r.partition, m.seq, r.claim_id FROM claimed_run r CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND r.last_seq;
+SELECT c.partition, m.seq, c.claim_id FROM claimed c CROSS JOIN message m ON m.seq BETWEEN c.first_seq AND c.last_seq;
 
 CREATE TEMP VIEW living AS SELECT qp FROM part WHERE NOT retired;
 
@@ -136,7 +134,8 @@ SELECT seq FROM held WHERE claim_id NOT IN (SELECT claim_id FROM claim);
 -- name: what is claimed of a FIFO queue is hidden for ever, and nothing else is
 SELECT coalesce(o.seq, c.seq)
 FROM (SELECT partition, grp, seq FROM ordered WHERE seq > 0 AND visible_at = 4611686018427387903) AS o
-    FULL JOIN (SELECT partition, grp, seq FROM claimed WHERE grp IS NOT NULL AND lane <= 16) AS c USING (partition, grp, seq)
+    FULL JOIN (SELECT partition, grp, last_seq AS seq FROM claimed WHERE grp IS NOT NULL AND lane <= 16) AS c
+    USING (partition, grp, seq)
 WHERE o.seq IS NULL OR c.seq IS NULL;
 
 -- name: no seq is behind the last one

@@ -72,6 +72,7 @@ class EventLog:
         self._executemany = connection.executemany
         self._options = options
         self._database = database
+        self.now_ms = 0  # the instant of the batch
         self.forget()
 
     def forget(self) -> None:
@@ -95,13 +96,17 @@ class EventLog:
                 log.warning("events are dropped: too many wait to be exported, or the disk is nearly full")
             self._execute(SQL["drop_events"], (len(events),))
             return
-        encoded = encode_events([_shown(event, ahead_ms) for event in events] if ahead_ms else events)
-        self._execute(SQL["insert_event_batch"], (recorded + 1, len(events), encoded))
+        if ahead_ms:
+            events = [
+                tuple([value + ahead_ms if place in _INSTANTS else value for place, value in enumerate(event)])
+                for event in events
+            ]
+        self._execute(SQL["insert_event_batch"], (recorded + 1, len(events), encode_events(events)))
         self._executemany(SQL["insert_expired"], [(*key, *kept) for key, kept in expired.items()])
 
-    def sweep(self, rows_max: int, now_ms: int) -> bool:
+    def sweep(self, rows_max: int) -> bool:
         """Forget some of the receipts kept for too long, or behind too many others; tell whether there may be more."""
-        terms = rows_max, now_ms - EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX
+        terms = rows_max, self.now_ms - EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX
         return len(self._execute(SQL["forget_expired"], terms).fetchall()) == rows_max
 
     # Leases.
@@ -139,109 +144,102 @@ class EventLog:
 
     # What happens to receipts.
 
-    def received(self, queue: Queue, rows: list[Row], requested_at_ms: int, now_ms: int) -> dict[int, Lease]:
+    def received(self, queue: Queue, rows: list[Row], requested_at_ms: int) -> dict[int, Lease]:
         """End the earlier receipts of messages that a receive gives, rows as they are offered; return leases by seq.
 
         Those of a fair queue, and of dead letters, whose rows do not say since when they are there, are not remembered.
         """
-        assert queue.log is not None
-        again = [row[0] for row in rows if row[2]]
+        again, now_ms = [row[0] for row in rows if row[2]], self.now_ms
         if again:
-            self.end(queue.log, queue.partition, again, now_ms, fifo=queue.fifo)
+            self.end(queue.log, queue.partition, again, fifo=queue.fifo)
         begun = log_begun(len(rows), now_ms - requested_at_ms)
         leases: dict[int, Lease] = {}
         for place, row in enumerate(rows):
             seq, _, receive_count, epoch, _, message_id, body, properties, source, _, _, group, _ = row
             size = len(body) if body.isascii() else len(body.encode())
             key = routing_key(properties, self._options.routing_attribute)
-            group_hash = self._hash(queue.partition, group) if queue.fifo else group
+            group_hash = group
+            if queue.fifo:
+                if (queue.partition, group) not in self._hashes:
+                    if len(self._hashes) >= _LEASES_MAX:
+                        self._hashes.clear()
+                    found: Any = self._execute(SQL["group_hash"], (queue.partition, group)).fetchone()
+                    self._hashes[queue.partition, group] = None if found is None else found[0]
+                group_hash = self._hashes[queue.partition, group]
             sent_at_ms = seq >> SEQ_SHIFT if source is None and not queue.shares else None
             log = log_placed(begun, place)
             since = receive_count + 1, 0, (epoch or 0) + 1, requested_at_ms
             leases[seq] = [seq, 0, *since, group, None, log, group_hash, size, message_id, key, sent_at_ms, now_ms]
         return leases
 
-    def _hash(self, partition: int, group: int) -> int | None:
-        """Return the hash of the name of a group of a FIFO queue."""
-        if (partition, group) not in self._hashes:
-            if len(self._hashes) >= _LEASES_MAX:
-                self._hashes.clear()
-            row = self._execute(SQL["group_hash"], (partition, group)).fetchone()
-            self._hashes[partition, group] = None if row is None else row[0]
-        return self._hashes[partition, group]
+    def end(
+        self, logged: Logged | None, partition: int, seqs: Iterable[int], *, fifo: bool, dead: bool = False
+    ) -> None:
+        """End the receipts of messages that something else than a receipt takes, moves or deletes.
 
-    def end(self, logged: Logged, partition: int, seqs: Iterable[int], now_ms: int, *, fifo: bool) -> list[Lease]:
-        """End the receipts of messages that something else than a receipt takes, moves or deletes; return the leases.
-
-        A receipt has ended at its deadline, or with its message before that.
+        A receipt has ended at its deadline, or with its message before that. ``dead``: they become dead letters.
         """
-        leases = self.find(partition, seqs, fifo=fifo)
-        for lease in leases:
+        if logged is None:
+            return
+        for lease in self.find(partition, seqs, fifo=fifo):
             if log_is_open(lease[_LOG]):
                 event = self._expire(logged, lease)
-                self._expired[lease[_SEQ], lease[_GENERATION]] = now_ms, encode_events(event)
-        return leases
+                self._expired[lease[_SEQ], lease[_GENERATION]] = self.now_ms, encode_events(event)
+            if dead and lease[_LOG]:
+                self._note(logged, lease, Outcome.DEAD_LETTERED, self.now_ms)
 
-    def dead_lettered(self, queue: Queue, seqs: Iterable[int], now_ms: int) -> None:
-        """Take note of messages that are about to be moved to the dead-letter queue."""
-        assert queue.log is not None
-        for lease in self.end(queue.log, queue.partition, seqs, now_ms, fifo=queue.fifo):
-            if lease[_LOG]:
-                self._note(queue.log, lease, Outcome.DEAD_LETTERED, now_ms)
-
-    def changed(self, logged: Logged, lease: Lease, now_ms: int, *, released: bool) -> None:
+    def changed(self, logged: Logged, lease: Lease, *, released: bool) -> None:
         """Take note that the deadline of a lease, still the old one, is about to be moved; the caller keeps it."""
         if not released:
             lease[_LOG] = log_extended(lease[_LOG])
         elif log_is_open(lease[_LOG]):
-            self._note(logged, lease, Outcome.NACKED, now_ms)
+            self._note(logged, lease, Outcome.NACKED, self.now_ms)
             lease[_LOG] |= LOG_CLOSED
 
-    def deleted_as_received(self, logged: Logged, seqs: Iterable[Row], now_ms: int) -> None:
+    def deleted_as_received(self, logged: Logged, seqs: Iterable[Row]) -> None:
         """Take note of messages (seq alone) that were deleted by the receipts of their remembered leases."""
         for (seq,) in seqs:
-            self._delete(logged, self._leases.pop(seq), now_ms)
+            self._delete(logged, self._leases.pop(seq))
 
-    def deleted(self, queue: Queue, receipt: Receipt, lease: Lease | None, now_ms: int, *, acts: bool) -> None:
+    def deleted(self, queue: Queue, receipt: Receipt, lease: Lease | None, *, acts: bool) -> None:
         """Take note of a delete: it acts, or its receipt has ended or its message has, which has no ``lease`` then.
 
         A receipt that a change has renewed is of the same receive, which goes on.
         """
-        logged = queue.log
-        assert logged is not None
+        if (logged := queue.log) is None:
+            return
         if lease is not None and lease[_GENERATION] == receipt.generation:
             if log_is_open(lease[_LOG]) and (acts or lease[_EPOCH] == receipt.epoch):
-                self._delete(logged, lease, now_ms)
+                self._delete(logged, lease)
                 if not acts:
                     lease[_LOG] |= LOG_CLOSED
                     self.keep(queue.partition, [lease], fifo=queue.fifo)
             return
         if acts and lease is not None and log_is_open(lease[_LOG]):  # an earlier receipt deletes
-            if now_ms < lease[_VISIBLE_AT]:
-                self._note(logged, lease, Outcome.DELETED_BY_EARLIER, now_ms)
+            if self.now_ms < lease[_VISIBLE_AT]:
+                self._note(logged, lease, Outcome.DELETED_BY_EARLIER, self.now_ms)
             else:
                 self._expire(logged, lease)
-        expired = self._take_expired(receipt)
-        if expired is None and lease is None:
-            expired = self._late_of_unswept(queue, receipt, now_ms)
-        if expired is not None:
-            self._correct(expired, now_ms)
+        key = receipt.position, receipt.generation
+        row = (
+            (self._expired.pop(key)[1],) if key in self._expired else self._execute(SQL["take_expired"], key).fetchone()
+        )
+        if row is not None:
+            self._correct(_decode(row[0]))
+        elif lease is None and (expired := self._late_of_unswept(queue, logged, receipt)) is not None:
+            self._correct(expired)
 
-    def _delete(self, logged: Logged, lease: Lease, now_ms: int) -> None:
-        if now_ms < lease[_VISIBLE_AT]:
-            self._note(logged, lease, Outcome.DELETED, now_ms)
+    def _delete(self, logged: Logged, lease: Lease) -> None:
+        if self.now_ms < lease[_VISIBLE_AT]:
+            self._note(logged, lease, Outcome.DELETED, self.now_ms)
         else:
-            self._correct(self._expire(logged, lease), now_ms)
+            self._correct(self._expire(logged, lease))
 
-    def _late_of_unswept(self, queue: Queue, receipt: Receipt, now_ms: int) -> Event | None:
+    def _late_of_unswept(self, queue: Queue, logged: Logged, receipt: Receipt) -> Event | None:
         """Record the end of a receipt that retention or a purge has ended, before the janitor comes to it."""
-        assert queue.log is not None
-        places = [
-            (partition, Logged(queue.name, 0, ended_at_ms))
-            for partition, ended_at_ms in self._execute(SQL["retired_of_queue"], (queue.name,))
-        ]
-        if receipt.position < queue.floor(now_ms):
-            places.append((queue.partition, queue.log))
+        places = [(queue.partition, logged)] if receipt.position < queue.floor(self.now_ms) else []
+        retired: list[Any] = self._execute(SQL["retired_of_queue"], (queue.name,)).fetchall()
+        places += [(partition, Logged(queue.name, 0, ended_at_ms)) for partition, ended_at_ms in retired]
         for partition, logged in places:
             for lease in self.find(partition, [receipt.position], fifo=queue.fifo):
                 if lease[_GENERATION] == receipt.generation and log_is_open(lease[_LOG]):
@@ -250,20 +248,10 @@ class EventLog:
                     return self._expire(logged, lease)
         return None
 
-    def _take_expired(self, receipt: Receipt) -> Event | None:
-        """Return the event of a receipt that was kept, and keep it no longer."""
-        key = receipt.position, receipt.generation
-        if key in self._expired:
-            return _decode(self._expired.pop(key)[1])
-        row = self._execute(SQL["take_expired"], key).fetchone()
-        return None if row is None else _decode(row[0])
-
-    # Events.
-
-    def _correct(self, expired: Event, now_ms: int) -> None:
+    def _correct(self, expired: Event) -> None:
         late = list(expired)
-        late[_CLOSED_AT], late[_OUTCOME] = now_ms, Outcome.LATE_DELETED
-        late[_HELD] = now_ms - expired[_RECEIVED_AT]
+        late[_CLOSED_AT], late[_OUTCOME] = self.now_ms, Outcome.LATE_DELETED
+        late[_HELD] = self.now_ms - expired[_RECEIVED_AT]
         self.staged.append(tuple(late))
 
     def _expire(self, logged: Logged, lease: Lease) -> Event:
@@ -279,10 +267,3 @@ class EventLog:
         event = event_of(*what, sent_at_ms, given_at_ms, visible_at_ms, receive_count, log, outcome, closed_at_ms)
         self.staged.append(event)
         return event
-
-
-def _shown(event: Event, ahead_ms: int) -> Event:
-    fields = list(event)
-    for place in _INSTANTS:
-        fields[place] += ahead_ms
-    return tuple(fields)

@@ -33,14 +33,12 @@ Group = tuple[int, int]
 class Sharing:
     """The accounts of one queue by lane, and the messages of groups in flight."""
 
-    __slots__ = ("_ends", "accounts", "flights", "queue", "touched")
+    __slots__ = ("_ends", "accounts", "flights")
 
-    def __init__(self, queue: Queue) -> None:
-        self.queue = queue
+    def __init__(self) -> None:
         self.accounts: defaultdict[int, Fairness] = defaultdict(Fairness)
         self._ends: list[tuple[int, int]] = []  # when flights end, also some that have ended otherwise
         self.flights: dict[int, tuple[Group, int, int]] = {}  # by seq: group, end, and since when
-        self.touched: set[Group] = set()
 
     def pass_time(self, now_ms: int) -> None:
         """Count out what became visible again."""
@@ -80,40 +78,31 @@ def sharing_of(session: Session, queue: Queue) -> Sharing:
     """
     if isinstance(queue.fair, Sharing):
         return queue.fair
-    sharing = queue.fair = Sharing(queue)
+    sharing = queue.fair = Sharing()
     now_ms = queue.counted_at_ms
-    for lane in queue.lanes:
-        if lane > GROUPED:
-            rows = session.rows("fair_flights", queue.partition, lane, now_ms, _FLIGHTS_READ_MAX)
-            for seq, visible_at_ms, group, received_at_ms in rows:
-                sharing.take_off(seq, (lane, group), visible_at_ms, received_at_ms, now_ms)
+    for lane in [lane for lane in queue.lanes if lane > GROUPED]:
+        rows = session.rows("fair_flights", queue.partition, lane, now_ms, _FLIGHTS_READ_MAX)
+        for seq, visible_at_ms, group, received_at_ms in rows:
+            sharing.take_off(seq, (lane, group), visible_at_ms, received_at_ms, now_ms)
     return sharing
 
 
-def sent(session: Session, queue: Queue, name: str, priority: int, now_ms: int) -> tuple[int, int]:
+def sent(session: Session, queue: Queue, name: str, priority: int) -> tuple[int, int]:
     """Note a new message of the group ``name``; return its lane and the group's number."""
     queue.shares = True
     sharing: Any = queue.fair
     lane, group = GROUPED + priority, group_hash(session.group_numbers.key, name)
     if sharing is not None:
-        sharing.accounts[lane].sent(group, now_ms)
+        sharing.accounts[lane].sent(group, session.now_ms)
     return lane, group
 
 
-def admit(session: Session, rows: list[Row]) -> None:
-    """Bring the first messages of groups up to those that arrived, whose rows are inserted."""
-    arrived = [(partition, lane, group, at_ms, seq) for partition, seq, lane, at_ms, group in rows if group is not None]
-    session.stage(SQL["admit_fair_group"], arrived)
-
-
-def in_order(
-    session: Session, queue: Queue, now_ms: int, sql: Mapping[str, str] = SQL, *, judges: bool = True
-) -> Iterator[Row]:
+def in_order(session: Session, queue: Queue, sql: Mapping[str, str], *, judges: bool) -> Iterator[Row]:
     """Yield the visible messages in the order of receives, by the statements ``sql``.
 
     ``judges``: a group that takes too much is noisy from now on; else it is so for this order alone.
     """
-    sharing = sharing_of(session, queue)
+    sharing, now_ms = sharing_of(session, queue), session.now_ms
     sharing.pass_time(now_ms)
     partition, execute, others = queue.partition, session.execute, max(0, queue.in_flight - len(sharing.flights))
     for priority in priorities(queue):
@@ -147,51 +136,46 @@ def _push(heads: list[tuple[int, int, Row, Iterator[Row]]], source: Iterator[Row
         heappush(heads, (row[_VISIBLE_AT], row[0], row, source))
 
 
-def touch(session: Session, queue: Queue, rows: Iterable[Row]) -> None:
-    """Note messages that leave their groups: ``taken`` finds the next ones."""
-    sharing_of(session, queue).touched.update([(row[_LANE], row[_GROUP]) for row in rows if row[_GROUP] is not None])
-
-
-def received(session: Session, queue: Queue, given: Iterable[tuple[Row, int]], now_ms: int) -> None:
+def received(session: Session, queue: Queue, given: list[tuple[Row, int]]) -> None:
     """Count messages that were given, with their deadlines."""
-    sharing = sharing_of(session, queue)
+    sharing, now_ms = sharing_of(session, queue), session.now_ms
     sharing.pass_time(now_ms)
     for row, end_ms in given:
         if row[_GROUP] is not None:
             sharing.take_off(row[0], (row[_LANE], row[_GROUP]), end_ms, now_ms, now_ms)
+    refile(session, queue, groups_of([row for row, _ in given]))
 
 
-def taken(session: Session, queue: Queue, now_ms: int) -> None:
-    """Find the next message of each group that gave any."""
-    sharing: Any = queue.fair
-    touched, sharing.touched = sharing.touched, set()
-    refile(session, queue, touched, now_ms)
+def groups_of(rows: Iterable[Row]) -> set[Group]:
+    """Return the groups of messages, of rows that are offered."""
+    return {(row[_LANE], row[_GROUP]) for row in rows if row[_GROUP] is not None}
 
 
-def refile(session: Session, queue: Queue, groups: Iterable[Group], now_ms: int) -> None:
+def refile(session: Session, queue: Queue, groups: Iterable[Group]) -> None:
     """Find the first message of each group; one that has no more to give is quiet."""
     sharing: Any = queue.fair
     for lane, group in groups:
         row = session.row("put_fair_group", queue.partition, lane, group)
         if row is None:
             session.run("delete_fair_group", queue.partition, lane, group)
-        if sharing is not None and (row is None or row[0] > now_ms or row[1] in sharing.flights):
+        if sharing is not None and (row is None or row[0] > session.now_ms or row[1] in sharing.flights):
             sharing.accounts[lane].drained(group)  # what is visible and still a flight was just given for 0 s
 
 
-def ended(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]], now_ms: int) -> None:
+def ended(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]]) -> None:
     """Count out deleted messages: seq, lane and group of each."""
     sharing: Any = queue.fair
     if sharing is not None:
-        sharing.pass_time(now_ms)
+        sharing.pass_time(session.now_ms)
         for seq, _, _ in rows:
-            sharing.land(seq, now_ms)
-    refile(session, queue, {(lane, group) for _, lane, group in rows if group is not None}, now_ms)
+            sharing.land(seq, session.now_ms)
+    refile(session, queue, {(lane, group) for _, lane, group in rows if group is not None})
 
 
-def changed(session: Session, queue: Queue, rows: Iterable[Any], now_ms: int) -> None:
+def changed(session: Session, queue: Queue, rows: Iterable[Any]) -> None:
     """Follow new deadlines: rows that begin as those of ``standard_find``."""
     sharing: Any = queue.fair
+    now_ms = session.now_ms
     sharing.pass_time(now_ms)
     groups: set[Group] = set()
     for seq, visible_at_ms, receive_count, _, _, _, group, lane, *_ in rows:
@@ -201,4 +185,4 @@ def changed(session: Session, queue: Queue, rows: Iterable[Any], now_ms: int) ->
         if receive_count:
             sharing.take_off(seq, (lane, group), visible_at_ms, now_ms, now_ms)
     sharing.pass_time(now_ms)  # those that are visible at once have something to give
-    refile(session, queue, groups, now_ms)
+    refile(session, queue, groups)

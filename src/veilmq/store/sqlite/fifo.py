@@ -18,28 +18,31 @@ import msgspec
 from msgspec.structs import replace
 
 from veilmq.core import commands
-from veilmq.core.commands import Received, ReceivedMessage, SendOptions, SentMessage
+from veilmq.core.commands import Received, ReceivedMessage, SentMessage
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import ATTEMPT_S, BATCH_ROW_BYTES, DEDUPLICATION_S, SECOND_MS
-from veilmq.core.messages import (
-    NewMessage,
-    check_together,
-    dedup_id_of,
-    deduplication_key,
-    group_of,
-    routing_key_of,
-)
+from veilmq.core.messages import check_together, dedup_id_of, deduplication_key, group_of, routing_key_of
 from veilmq.core.receipts import deadline_ms, lease_end_ms_max
-from veilmq.store.queues import FIFO_PRIORITY, NEVER_MS, SEQ_SHIFT, Queue, checked
+from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import standard
-from veilmq.store.sqlite.database import SQL
-from veilmq.store.sqlite.session import Row, Session
-from veilmq.store.sqlite.standard import EXPIRED_PASSED_MAX, LATER, Answers, DeadLetterSink, Giving, Made, Sent, Taker
+from veilmq.store.sqlite.database import BARE, SQL
+from veilmq.store.sqlite.session import Deduplication, Row, Session
+from veilmq.store.sqlite.standard import (
+    EXPIRED_PASSED_MAX,
+    LATER,
+    Answers,
+    DeadLetterSink,
+    Giving,
+    Made,
+    Sends,
+    Sent,
+    Taker,
+)
 from veilmq.store.transaction import Given
 
 PASSED_OVER_MAX = 100
 
-_GROUPS_REMEMBERED_MAX = 65_536
+_GROUPS_LEASES_MAX = 65_536
 _KEY_BYTES = 16
 _DEDUPLICATION_MS, _ATTEMPT_MS = DEDUPLICATION_S * SECOND_MS, ATTEMPT_S * SECOND_MS
 
@@ -47,11 +50,9 @@ _DEDUPLICATION_MS, _ATTEMPT_MS = DEDUPLICATION_S * SECOND_MS, ATTEMPT_S * SECOND
 # Sends.
 
 
-def send(
-    session: Session, queue: Queue, sends: list[tuple[int, commands.Send]], now_ms: int, answers: Answers
-) -> list[int]:
+def send(session: Session, queue: Queue, sends: Sends, answers: Answers) -> list[int]:
     """Store the messages of ``sends`` that are no duplicates; see ``standard.store``."""
-    firsts, (_, rows, _, _) = standard.store(session, queue, sends, now_ms, answers, _add)
+    firsts, (_, rows, _, _) = standard.store(session, queue, sends, answers, _add)
     if rows:
         session.stage(SQL["ordered_insert"], rows)
         run = (queue.partition, session.last_seq, session.last_seq - len(rows) + 1, len(rows))
@@ -61,71 +62,56 @@ def send(
         if len(following) < len(rows):
             admit_own(session, queue, {row[1]: row[2] for row in rows if row[3] is not None})
     if queue.wake is not None:
-        notify(session, queue, now_ms, len(sends))
+        notify(session, queue, len(sends))
     return firsts
 
 
-def _add(session: Session, queue: Queue, command: commands.Send, first: int, now_ms: int, made: Made) -> Sent:
+def _add(session: Session, queue: Queue, command: commands.Send, first: int, made: Made) -> Sent:
     """Raises what is wrong with all of the command."""
-    messages, rows, _, _ = made
-    options = command.options
+    now_ms, options, settings, (messages, rows, _, _) = session.now_ms, command.options, queue.settings, made
     next_id = session.ids.next if type(options) is not Given else iter(options.ids).__next__
+    wants_receipts = options is not None and options.receipts
     if options is None:
-        check_together(command.messages, queue.settings)
+        check_together(command.messages, settings)
     answer: Sent = []
-    for new in command.messages if options is None else checked(command.messages, options, queue.settings):
-        seq = first + len(rows)
+    before: Deduplication | None
+    for new in command.messages if options is None else checked(command.messages, options, settings):
+        seq, message_id, before = first + len(rows), next_id(), None
         try:
             if isinstance(new, VeilmqError):
                 raise new
-            sent = _accept(session, queue, new, next_id(), seq, now_ms, options)
+            name = group_of(new, settings)
+            if (
+                options is None
+                or not options.dedup_id_optional
+                or new.dedup_id is not None
+                or settings.content_deduplication
+            ):
+                key = deduplication_key(queue.number, name, dedup_id_of(new, settings), settings)
+                before = session.deduplication_log.find(key)
+                if before is None or before.id == message_id or now_ms >= before.logged_at_ms + _DEDUPLICATION_MS:
+                    before = None  # it is new, or comes back by a forward
+                    session.deduplication_log.add(key, message_id, seq, now_ms)
         except VeilmqError as error:
             answer.append(error)
             continue
-        if sent.sequence == seq:  # else it repeats another one
-            assert new.group is not None, "a message of a FIFO queue has a group"
-            wants_receipt = options is not None and options.receipts
-            visible_at_ms = None  # it follows the queue's delay
-            if new.delay_s is not None:
-                visible_at_ms = now_ms + new.delay_s * SECOND_MS
-            elif wants_receipt and queue.delay_ms:
-                visible_at_ms = now_ms + queue.delay_ms  # as its receipt says
-            if visible_at_ms is not None:
-                queue.hide(visible_at_ms, received=False)
-                if wants_receipt and visible_at_ms > now_ms:
-                    sent = replace(sent, receipt=session.book.issue(queue.number, seq, 0, 0, visible_at_ms))
-            group = session.group_numbers.number(queue.partition, new.group, seq)
-            messages.append((seq, group, sent.id, new.properties, new.body))
-            rows.append((queue.partition, group, seq, visible_at_ms))
-        answer.append(sent)
+        if before is not None:  # it repeats that one
+            answer.append(SentMessage(id=before.id, sequence=before.sequence))
+            continue
+        visible_at_ms = receipt = None  # it follows the queue's delay
+        if new.delay_s is not None:
+            visible_at_ms = now_ms + new.delay_s * SECOND_MS
+        elif wants_receipts and queue.delay_ms:
+            visible_at_ms = now_ms + queue.delay_ms  # as its receipt says
+        if visible_at_ms is not None:
+            queue.hide(visible_at_ms, received=False)
+            if wants_receipts and visible_at_ms > now_ms:
+                receipt = session.book.issue(queue.number, seq, 0, 0, visible_at_ms)
+        group = session.group_numbers.number(queue.partition, name, seq)
+        messages.append((seq, group, message_id, new.properties, new.body))
+        rows.append((queue.partition, group, seq, visible_at_ms))
+        answer.append(SentMessage(id=message_id, receipt=receipt, sequence=seq))
     return answer
-
-
-def _accept(
-    session: Session,
-    queue: Queue,
-    new: NewMessage,
-    message_id: bytes,
-    seq: int,
-    now_ms: int,
-    options: SendOptions | None,
-) -> SentMessage:
-    """Return the answer of a message that is to be stored as ``seq``, or that of the one that it repeats."""
-    settings = queue.settings
-    group = group_of(new, settings)
-    if (
-        options is not None
-        and options.dedup_id_optional
-        and new.dedup_id is None
-        and not settings.content_deduplication
-    ):
-        return SentMessage(id=message_id, sequence=seq)
-    key = deduplication_key(queue.number, group, dedup_id_of(new, settings), settings)
-    before = session.deduplication_log.find(key)
-    if before is not None and before.id != message_id and now_ms < before.logged_at_ms + _DEDUPLICATION_MS:
-        return SentMessage(id=before.id, sequence=before.sequence)  # else it is new, or comes back by a forward
-    session.deduplication_log.add(key, message_id, seq, now_ms)
-    return SentMessage(id=message_id, sequence=seq)
 
 
 def admit_own(session: Session, queue: Queue, last: dict[int, int]) -> None:
@@ -137,19 +123,17 @@ def admit_own(session: Session, queue: Queue, last: dict[int, int]) -> None:
 # Receives.
 
 
-def receive(
-    session: Session, queue: Queue, takers: list[Taker], now_ms: int, answers: Answers, sink: DeadLetterSink | None
-) -> None:
+def receive(session: Session, queue: Queue, takers: list[Taker], answers: Answers, sink: DeadLetterSink | None) -> None:
     """Give messages to the ``takers`` of a round, first come, first served; ``sink`` has dead letters, if any moves."""
     slot, command, _ = takers[0]
     key = None
     if command.attempt_id is not None:
         key = blake2b(f"{queue.number} {command.attempt_id}".encode(), digest_size=_KEY_BYTES).digest()
-        answers[slot] = _repeat(session, queue, command, key, now_ms)
+        answers[slot] = _repeat(session, queue, command, key)
         if answers[slot] is not None:
             return
-    giving = Giving(session, queue, now_ms)
-    shares, unsettled = _choose(session, queue, takers, giving.places, sink, now_ms)
+    giving = Giving(session, queue)
+    shares, unsettled = _choose(session, queue, takers, giving.places, sink)
     given = giving.give(takers, shares, answers)
     blocks: dict[int, list[int]] = {}
     for row, visible_at_ms in given:
@@ -158,7 +142,7 @@ def receive(
         block[3] += 1
         if visible_at_ms != block[0]:
             unsettled.add(row[11])
-    if len(session.group_of) > _GROUPS_REMEMBERED_MAX:
+    if len(session.group_of) > _GROUPS_LEASES_MAX:
         session.group_of.clear()
     session.group_of.update([(row[0], row[11]) for row, _ in given])
     if blocks:
@@ -168,25 +152,25 @@ def receive(
     giving.answer(answers)
     if key is not None and answers[slot] is not LATER and answers[slot].messages:
         receipts = [session.book.read(message.receipt) for message in answers[slot].messages]
-        put_attempt(session, key, [Taken(*receipt[1:], receipt[4]) for receipt in receipts], now_ms)
+        put_attempt(session, key, [Taken(*receipt[1:], receipt[4]) for receipt in receipts], session.now_ms)
 
 
-def offered(session: Session, queue: Queue, wanted: int, now_ms: int) -> list[Row]:
+def offered(session: Session, queue: Queue, wanted: int) -> list[Row]:
     """Return up to ``wanted`` messages that receives would give, in order."""
     taker = Taker(0, commands.Receive(queue=queue.name, count=wanted))
-    shares, unsettled = _choose(session, queue, [taker], wanted, None, now_ms)
+    (share,), unsettled = _choose(session, queue, [taker], wanted, None)
     refile(session, queue, unsettled)
-    return shares[0]
+    return share
 
 
 def _choose(
-    session: Session, queue: Queue, takers: list[Taker], places: int, sink: DeadLetterSink | None, now_ms: int
+    session: Session, queue: Queue, takers: list[Taker], places: int, sink: DeadLetterSink | None
 ) -> tuple[list[list[Row]], set[int]]:
     """Return what each receive of a round gets while ``places`` more may be in flight, and groups to be filed anew.
 
     One statement runs for one group after the other: the next is looked up when the last has nothing more.
     """
-    wanted = min(sum([taker.command.count for taker in takers]), places)
+    now_ms, wanted = session.now_ms, min(sum([taker.command.count for taker in takers]), places)
     at, left, gave = 0, min(takers[0].command.count, places), False
     shares: list[list[Row]] = [[] for _ in takers]
     unsettled: set[int] = set()
@@ -196,7 +180,7 @@ def _choose(
         nonlocal at, left, gave
         beyond = 0 if sink is None else PASSED_OVER_MAX  # so many may be dead letters
         floor, has_expired = queue.floor(now_ms), now_ms >= queue.expires_at_ms
-        for group in ready(session, queue, wanted, now_ms):
+        for group in ready(session, queue, wanted):
             while left <= 0:
                 at += 1
                 if at >= len(takers):
@@ -224,6 +208,13 @@ def _choose(
     return shares, unsettled
 
 
+def given_by(session: Session, queue: Queue, group: int, count: int) -> Iterator[Row]:
+    """Return up to ``count`` messages that a group may give, without their contents."""
+    now_ms = session.now_ms
+    place = queue.partition, group, queue.floor(now_ms), count + PASSED_OVER_MAX
+    return session.execute(BARE["ordered_take"], (*place, queue.delay_ms, now_ms, count))
+
+
 class Taken(msgspec.Struct, frozen=True, array_like=True):
     """A message that an attempt gave; its receipt says ``issued_visible_at_ms``, its deadline is ``visible_at_ms``."""
 
@@ -243,28 +234,28 @@ def put_attempt(session: Session, key: bytes, taken: list[Taken], attempted_at_m
     session.run("put_attempt", key, _encode(taken), attempted_at_ms)
 
 
-def _repeat(session: Session, queue: Queue, command: commands.Receive, key: bytes, now_ms: int) -> Received | None:
+def _repeat(session: Session, queue: Queue, command: commands.Receive, key: bytes) -> Received | None:
     """Give the messages of an earlier attempt again, hidden from now on; ``None``: there is nothing to repeat.
 
     The same attempt id gives the same messages with the same receipts, without another receive counted, as long as each
     of them is as it was left: neither changed nor deleted nor visible again (SQS API Reference, ReceiveMessage). The
     longest lease still counts from the first receive. Otherwise the receive is an ordinary one.
     """
-    row = session.row("attempt", key)
-    if row is None or now_ms >= row[1] + _ATTEMPT_MS:
+    attempt, now_ms, found = session.row("attempt", key), session.now_ms, []
+    if attempt is None or now_ms >= attempt[1] + _ATTEMPT_MS:
         return None
-    floor, found = queue.floor(now_ms), []
-    for each in _decode(row[0]):
-        left: Any = None if each.seq < floor else session.row("ordered_find", queue.partition, each.seq)
-        fenced = each.visible_at_ms, each.generation, each.epoch
-        if left is None or (left[1], *left[3:5]) != fenced or left[1] <= now_ms:
+    for each in _decode(attempt[0]):
+        is_over = each.seq < queue.floor(now_ms)
+        left: Any = None if is_over else session.row("ordered_leased", queue.partition, each.seq)
+        fenced = each.epoch, each.visible_at_ms, each.generation
+        if left is None or (left[3], *left[12:14]) != fenced or each.visible_at_ms <= now_ms:
             return None
         found.append((each, left))
     messages: list[ReceivedMessage] = []
     kept: list[Taken] = []
-    for each, (seq, was_visible_at_ms, receive_count, _, epoch, received_at_ms, group, first_here_ms) in found:
-        stored: Any = session.row("message_row", seq)
-        message_id, body, encoded, source, before, first_ms = stored
+    for each, left in found:
+        seq, lane, receive_count, epoch, first_here_ms, message_id, body, encoded, source, before, first_ms = left[:11]
+        group, was_visible_at_ms, _, received_at_ms = left[11:]
         timeout_s = command.timeout_s
         if timeout_s is None:
             timeout_s = queue.settings.visibility_timeout_s
@@ -288,18 +279,18 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
                 first_received_at_ms=first_here_ms if first_ms is None else first_ms,
                 receive_count=receive_count + (before or 0),
                 visible_at_ms=visible_at_ms,
-                priority=FIFO_PRIORITY,
+                priority=lane,
                 source=source,
                 sequence=seq,
             )
         )
-    put_attempt(session, key, kept, row[1])
+    put_attempt(session, key, kept, attempt[1])
     session.touch(queue)
-    refile(session, queue, {left[6] for _, left in found})
-    notify(session, queue, now_ms, 1)  # its timeout may be shorter than what was left
+    refile(session, queue, {left[11] for _, left in found})
+    notify(session, queue)  # its timeout may be shorter than what was left
     return Received(
         messages=messages,
-        next_due_ms=standard.next_due(session, queue, now_ms),
+        next_due_ms=standard.next_due(session, queue),
         receive_wait_s=queue.settings.receive_wait_s,
         smq_base64=queue.settings.smq_base64,
     )
@@ -308,12 +299,12 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
 # The cursors of groups.
 
 
-def ready(session: Session, queue: Queue, count: int, now_ms: int) -> list[int]:
+def ready(session: Session, queue: Queue, count: int) -> list[int]:
     """Return ``count`` groups that may give a message and some more, in the order in which they became able to.
 
     While messages past their retention are still to be deleted, groups may have no others.
     """
-    partition, delay_ms = queue.partition, queue.delay_ms
+    partition, delay_ms, now_ms = queue.partition, queue.delay_ms, session.now_ms
     count += PASSED_OVER_MAX if now_ms < queue.expires_at_ms else EXPIRED_PASSED_MAX
     fixed = session.rows("groups_fixed", partition, now_ms, count)
     floating = session.rows("groups_floating", partition, (now_ms - delay_ms + 1) << SEQ_SHIFT, count)
@@ -383,10 +374,8 @@ def _cursor(session: Session, partition: int, group: int, received_before: int, 
     return block_ms, received[0][0], None, received_to, own_to, in_flight
 
 
-def notify(session: Session, queue: Queue, now_ms: int, times: int) -> None:
+def notify(session: Session, queue: Queue, times: int = 1) -> None:
     """Tell the watch when the next group gives a message, once for each of ``times`` commands that may free one."""
-    if queue.wake is not None:
-        due_ms = standard.next_message_ms(session, queue, now_ms)
-        if due_ms < NEVER_MS:
-            for _ in range(times):
-                queue.notify(due_ms)
+    if queue.wake is not None and (due_ms := standard.next_message_ms(session, queue)) < NEVER_MS:
+        for _ in range(times):
+            queue.wake(due_ms)

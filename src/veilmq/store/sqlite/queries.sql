@@ -44,8 +44,7 @@ INSERT INTO message (seq, grp, id, properties, body) VALUES (?, ?, ?, ?, ?);
 DELETE FROM message WHERE seq = ?;
 
 -- name: standard_insert
-INSERT INTO visibility (partition, seq, lane, visible_at, grp, receive_count, generation, epoch)
-VALUES (?, ?, ?, ?, ?, 0, 0, 0);
+INSERT INTO visibility VALUES (?, ?, ?, ?, ?, 0, 0, 0, NULL, NULL, 0);
 
 -- name: insert_ready
 INSERT INTO ready (partition, lane, last_seq, first_seq) VALUES (?, ?, ?, ?);
@@ -60,17 +59,6 @@ WHERE r.partition = ?2 AND r.lane = ?3 AND r.last_seq >= ?1 AND NOT EXISTS (
     SELECT 1 FROM visibility v INDEXED BY visible WHERE v.partition = ?2 AND v.lane = ?3 AND v.visible_at <= ?4
 )
 ORDER BY r.last_seq LIMIT ?5;
-
--- name: ready_first
-SELECT first_seq FROM ready WHERE partition = ? AND lane = ? ORDER BY last_seq LIMIT 1;
-
--- name: ready_below
-SELECT m.seq, 0, 0, NULL, r.lane
-FROM ready r CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND min(r.last_seq, ?3)
-WHERE r.partition = ?1 AND r.lane = ?2 AND r.last_seq <= coalesce(
-    (SELECT min(last_seq) FROM ready WHERE partition = ?1 AND lane = ?2 AND last_seq >= ?3), ?3
-)
-ORDER BY r.last_seq LIMIT ?4;
 
 -- name: split_ready
 -- What stands before a message becomes a run of its own.
@@ -89,9 +77,7 @@ WHERE partition = ?1 AND lane = ?2 AND first_seq <= ?3
 
 -- name: standard_lease
 -- The first receive of a message of the ready list.
-INSERT INTO visibility (
-    log, partition, seq, lane, visible_at, receive_count, generation, epoch, received_at, first_received_at
-) VALUES (?, ?, ?, ?, ?, 1, ?, 1, ?, ?);
+INSERT INTO visibility VALUES (?2, ?3, ?4, ?5, NULL, 1, ?6, 1, ?7, ?8, ?1);
 
 -- name: standard_take
 SELECT v.seq, v.lane, v.receive_count, v.epoch, v.first_received_at,
@@ -114,16 +100,16 @@ SELECT seq, visible_at, receive_count, generation, epoch, received_at, grp, lane
 FROM visibility WHERE partition = ? AND seq = ?;
 
 -- name: standard_leased
--- As standard_take, and the generation, which of a claimed message no receipt has.
-SELECT v.seq, v.lane, v.receive_count, v.epoch, v.first_received_at,
-       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, v.visible_at, v.generation
+-- As standard_take, and generation and time of the receive; no receipt has the generation of a claimed message.
+SELECT v.seq, v.lane, v.receive_count, v.epoch, v.first_received_at, m.id, m.body, m.properties, m.source,
+       m.receives_before, m.first_received_at_ms, m.grp, v.visible_at, v.generation, v.received_at
 FROM visibility v CROSS JOIN message m ON m.seq = v.seq
 WHERE v.partition = ?1 AND v.seq = ?2
 UNION ALL
-SELECT c.seq, c.lane, c.receive_count, c.epoch, c.first_received_at,
-       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, 4611686018427387903, -1
-FROM claimed c CROSS JOIN message m ON m.seq = c.seq
-WHERE c.partition = ?1 AND c.seq = ?2;
+SELECT m.seq, c.lane, c.receive_count, c.epoch, c.first_received_at, m.id, m.body, m.properties, m.source,
+       m.receives_before, m.first_received_at_ms, m.grp, 4611686018427387903, -1, NULL
+FROM claimed c CROSS JOIN message m ON m.seq = c.last_seq
+WHERE c.partition = ?1 AND c.last_seq = ?2 AND c.first_received_at IS NOT NULL;
 
 -- name: standard_delete
 DELETE FROM visibility WHERE partition = ?1 AND seq = ?3;
@@ -156,11 +142,9 @@ WHERE partition = ? AND lane = ? AND visible_at > ? AND visible_at <= ?;
 SELECT visible_at, receive_count FROM visibility INDEXED BY visible
 WHERE partition = ? AND lane = ? AND visible_at > ? ORDER BY visible_at LIMIT ?;
 
--- name: standard_oldest
-SELECT seq FROM visibility WHERE partition = ? ORDER BY seq LIMIT 1;
-
--- name: standard_below
-SELECT seq, visible_at, receive_count, grp, lane FROM visibility WHERE partition = ? AND seq <= ? ORDER BY seq LIMIT ?;
+-- name: standard_between
+SELECT seq, lane, grp, visible_at, receive_count FROM visibility
+WHERE partition = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?;
 
 -- name: admit_fair_group
 INSERT INTO fair_group (partition, lane, grp, head_at, head_seq) VALUES (?, ?, ?, ?, ?)
@@ -236,10 +220,10 @@ SELECT o.seq, o.visible_at, o.receive_count, o.generation, o.epoch, o.received_a
 FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq WHERE m.seq = ?2;
 
 -- name: ordered_leased
--- As ordered_take, and the generation.
+-- As ordered_take, and generation and time of the receive.
 SELECT o.seq, 8, o.receive_count, o.epoch, o.first_received_at,
        m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp,
-       coalesce(o.visible_at, 0), o.generation
+       coalesce(o.visible_at, 0), o.generation, o.received_at
 FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq
 WHERE m.seq = ?2;
 
@@ -286,19 +270,12 @@ FROM (
     WHERE partition = ?1 AND seq = 0 AND fixed_at > ?2 AND fixed_at <= ?3
 );
 
--- name: ordered_next_hidden
--- Or an instant before, at which nothing becomes visible.
-SELECT visible_at FROM ordered INDEXED BY ordered_apart WHERE partition = ?1 AND apart = 1 AND visible_at > ?2
-UNION ALL SELECT fixed_at FROM ordered INDEXED BY group_due WHERE partition = ?1 AND seq = 0 AND fixed_at > ?2
-ORDER BY 1 LIMIT 1;
-
 -- name: ordered_ends_after
+-- The same; and when groups with nothing in flight go on.
 SELECT visible_at, receive_count FROM ordered INDEXED BY ordered_apart
-WHERE partition = ? AND apart = 1 AND visible_at > ? ORDER BY visible_at LIMIT ?;
-
--- name: group_ends_after
-SELECT fixed_at, in_flight FROM ordered INDEXED BY group_due
-WHERE partition = ? AND seq = 0 AND fixed_at > ? ORDER BY fixed_at LIMIT ?;
+WHERE partition = ?1 AND apart = 1 AND visible_at > ?2
+UNION ALL SELECT fixed_at, in_flight FROM ordered INDEXED BY group_due
+WHERE partition = ?1 AND seq = 0 AND fixed_at > ?2 ORDER BY 1 LIMIT ?3;
 
 -- name: ordered_oldest
 -- A run has messages, or it is deleted.
@@ -307,7 +284,7 @@ WHERE seq >= (SELECT first_seq FROM ordered_run WHERE partition = ? ORDER BY las
 
 -- name: ordered_below
 -- But for claimed ones.
-SELECT o.seq, o.visible_at, o.receive_count, o.grp
+SELECT o.seq, 8, o.grp, o.visible_at, o.receive_count
 FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND min(r.last_seq, ?2)
     CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
 WHERE r.partition = ?1 AND r.last_seq <= coalesce(
@@ -321,9 +298,6 @@ SELECT count(*)
 FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AND r.last_seq
     CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
 WHERE r.partition = ?1 AND r.last_seq >= ?2 AND o.visible_at IS NULL;
-
--- name: standard_from
-SELECT seq, lane FROM visibility WHERE partition = ? AND seq >= ? ORDER BY seq LIMIT ?;
 
 -- name: standard_hidden
 -- Those that were received, or those that were not, among the first ?4 of a lane that are hidden.
@@ -364,17 +338,16 @@ FROM (
 WHERE w.in_flight > 0 AND o.visible_at = w.fixed_at AND o.receive_count > 0 AND NOT o.apart AND o.seq >= ?4 LIMIT ?5;
 
 -- name: standard_stored
--- A message as StoredMessage has it; ?3 is its lane if it is of the ready list, or was when it was claimed.
+-- A message as StoredMessage has it; ?3 is its lane if it is of the ready list.
 SELECT m.seq, m.id, m.properties, octet_length(m.body), (coalesce(v.lane, c.lane, ?3) - 1) % 16 + 1, m.source, m.seq >> 20,
-       coalesce(v.visible_at, m.seq >> 20), coalesce(v.receive_count, c.receive_count, k.claim_id IS NOT NULL),
+       coalesce(v.visible_at, m.seq >> 20), coalesce(v.receive_count, c.receive_count, 0),
        coalesce(m.receives_before, 0), coalesce(v.generation, 0), coalesce(v.epoch, 0), coalesce(v.received_at, k.bound_at, 0),
        coalesce(m.first_received_at_ms, v.first_received_at), coalesce(v.log, 0), k.claim_id IS NOT NULL AS is_claimed
 FROM message m LEFT JOIN visibility v ON v.partition = ?1 AND v.seq = m.seq
-    LEFT JOIN claimed c ON c.partition = ?1 AND c.seq = m.seq
-    LEFT JOIN claimed_run r ON r.partition = ?1 AND r.first_seq <= m.seq AND r.last_seq = (
-        SELECT min(last_seq) FROM claimed_run WHERE partition = ?1 AND last_seq >= m.seq
+    LEFT JOIN claimed c ON c.partition = ?1 AND c.first_seq <= m.seq AND c.last_seq = (
+        SELECT min(last_seq) FROM claimed WHERE partition = ?1 AND last_seq >= m.seq
     )
-    LEFT JOIN claim k ON k.claim_id = coalesce(c.claim_id, r.claim_id)
+    LEFT JOIN claim k ON k.claim_id = c.claim_id
 WHERE m.seq = ?2 AND coalesce(v.lane, c.lane, ?3) IS NOT NULL;
 
 -- name: ordered_stored
@@ -494,26 +467,22 @@ INSERT OR REPLACE INTO attempt (key, taken, attempted_at_ms) VALUES (?, ?, ?);
 -- name: old_attempts
 DELETE FROM attempt WHERE key IN (SELECT key FROM attempt WHERE attempted_at_ms <= ? ORDER BY attempted_at_ms LIMIT ?);
 
--- name: message_row
-SELECT id, body, properties, source, receives_before, first_received_at_ms FROM message WHERE seq = ?;
+-- name: body
+SELECT seq, body FROM message WHERE seq = ?;
 
 -- name: insert_accepted
 INSERT INTO accepted (number, accepted_at_ms, entries) VALUES (?, ?, ?);
 
 -- name: all_accepted
-SELECT number, entries FROM accepted ORDER BY number;
+SELECT number, accepted_at_ms, entries FROM accepted ORDER BY number;
 
 -- name: accepted_row
 SELECT number, accepted_at_ms, entries FROM accepted WHERE number <= ? ORDER BY number DESC LIMIT 1;
 
--- name: first_accepted
-SELECT number, accepted_at_ms FROM accepted ORDER BY number LIMIT 1;
-
--- name: old_accepted
-SELECT number FROM (SELECT number, accepted_at_ms FROM accepted ORDER BY number LIMIT ?) WHERE accepted_at_ms <= ?;
-
--- name: delete_accepted
-DELETE FROM accepted WHERE number <= ?;
+-- name: forget_accepted
+-- Up to ?2 of the oldest rows, of an instant and before.
+DELETE FROM accepted
+WHERE number IN (SELECT number FROM accepted ORDER BY number LIMIT ?2) AND accepted_at_ms <= ?1 RETURNING 1;
 
 -- name: insert_publication
 INSERT INTO publication (qp, writer_id, batch, stages, messages_per_s_max, next_at)
@@ -524,132 +493,69 @@ UPDATE publication SET stages = ?2, next_at = ?3 WHERE number = ?1;
 
 -- Claimed messages. Those of a FIFO queue have an instant of visibility that never comes.
 
--- name: standard_claimable
--- What is visible of a lane beside the ready list, with what it takes of a bound of bytes where there is one (?4).
-SELECT seq, lane, receive_count, epoch, first_received_at, grp, visible_at,
-       CASE WHEN ?4 THEN (SELECT octet_length(body) + length(properties) FROM message m WHERE m.seq = v.seq) END
-FROM visibility v INDEXED BY visible
-WHERE partition = ?1 AND lane = ?2 AND visible_at <= ?3 ORDER BY visible_at, seq LIMIT ?5;
-
--- name: ordered_claimable
--- The same of a group from ?7 on; delayed messages are passed over.
-SELECT seq, 8, receive_count, epoch, first_received_at, grp, visible_at,
-       CASE WHEN ?4 THEN (SELECT octet_length(body) + length(properties) FROM message m WHERE m.seq = o.seq) END
-FROM (
-    SELECT seq, receive_count, epoch, first_received_at, grp, coalesce(visible_at, (seq >> 20) + ?5) AS visible_at
-    FROM ordered WHERE partition = ?1 AND grp = ?2 AND seq >= ?7 ORDER BY seq LIMIT ?6 + 100
-) o
-WHERE visible_at <= ?3 ORDER BY seq LIMIT ?6;
-
 -- name: ready_runs
 SELECT first_seq, last_seq FROM ready WHERE partition = ? AND lane = ? AND last_seq >= ? ORDER BY last_seq LIMIT ?;
 
 -- name: message_sizes
 SELECT seq, octet_length(body) + length(properties) FROM message WHERE seq BETWEEN ? AND ? ORDER BY seq LIMIT ?;
 
--- name: insert_claimed_run
-INSERT INTO claimed_run (partition, last_seq, first_seq, lane, claim_id, shard) VALUES (?, ?, ?, ?, ?, ?);
-
 -- name: insert_claimed
-INSERT INTO claimed (partition, seq, lane, grp, receive_count, epoch, first_received_at, claim_id, shard)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO claimed VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: claim_terms
 SELECT bytes, ahead FROM claim WHERE claim_id = ?;
 
 -- name: grow_claim
-UPDATE claim SET remaining = remaining + ?, bytes = bytes + ?, ahead = ? WHERE claim_id = ?;
-
--- name: shrink_claim
-UPDATE claim SET remaining = remaining - ? WHERE claim_id = ?;
+UPDATE claim SET remaining = remaining + ?1, bytes = bytes + ?2, ahead = coalesce(?3, ahead) WHERE claim_id = ?4;
 
 -- name: claimed_count
 -- How many messages of a partition are claimed, or are being given back.
 SELECT coalesce(sum(remaining), 0) FROM claim WHERE part = ? AND state <> 'acknowledged';
 
 -- name: claimed_oldest
-SELECT min(seq) FROM (
-    SELECT * FROM (
-        SELECT max(first_seq, ?2) AS seq FROM claimed_run WHERE partition = ?1 AND last_seq >= ?2 ORDER BY last_seq LIMIT 1
-    )
-    UNION ALL SELECT min(seq) FROM claimed WHERE partition = ?1 AND seq >= ?2
-);
+SELECT max(first_seq, ?2) FROM claimed WHERE partition = ?1 AND last_seq >= ?2 ORDER BY last_seq LIMIT 1;
 
 -- name: claimed_from
 -- What is claimed, or is being given back, in the order of sending.
-SELECT * FROM (
-    SELECT m.seq, r.lane FROM claimed_run r CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND r.last_seq
-    WHERE r.partition = ?1 AND r.claim_id NOT IN (SELECT claim_id FROM claim WHERE part = ?1 AND state = 'acknowledged')
-    ORDER BY r.last_seq LIMIT ?2
-)
-UNION ALL
-SELECT * FROM (
-    SELECT seq, lane FROM claimed
-    WHERE partition = ?1 AND claim_id NOT IN (SELECT claim_id FROM claim WHERE part = ?1 AND state = 'acknowledged')
-    ORDER BY seq LIMIT ?2
-)
-ORDER BY 1 LIMIT ?2;
-
--- name: read_claimed_runs
-SELECT m.seq, m.id, m.body, m.properties, 1 + coalesce(m.receives_before, 0)
-FROM claimed_run r INDEXED BY claimed_run_of CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?3) AND r.last_seq
-WHERE r.claim_id = ?1 AND r.shard = ?2 AND r.last_seq >= ?3 ORDER BY r.last_seq LIMIT ?4;
+SELECT m.seq, c.lane FROM claimed c CROSS JOIN message m ON m.seq BETWEEN c.first_seq AND c.last_seq
+WHERE c.partition = ?1 AND c.claim_id NOT IN (SELECT claim_id FROM claim WHERE part = ?1 AND state = 'acknowledged')
+ORDER BY c.last_seq LIMIT ?2;
 
 -- name: read_claimed
 SELECT m.seq, m.id, m.body, m.properties, c.receive_count + coalesce(m.receives_before, 0)
-FROM claimed c INDEXED BY claimed_of CROSS JOIN message m ON m.seq = c.seq
-WHERE c.claim_id = ?1 AND c.shard = ?2 AND c.seq >= ?3 ORDER BY c.seq LIMIT ?4;
+FROM claimed c INDEXED BY claimed_of CROSS JOIN message m ON m.seq BETWEEN max(c.first_seq, ?3) AND c.last_seq
+WHERE c.claim_id = ?1 AND c.shard = ?2 AND c.last_seq >= ?3 ORDER BY c.last_seq LIMIT ?4;
 
 -- name: find_claimed
 -- By its id, among all messages of a claim.
-SELECT m.seq FROM claimed_run r INDEXED BY claimed_run_of CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND r.last_seq
-WHERE r.claim_id = ?1 AND m.id = ?2
-UNION ALL
-SELECT m.seq FROM claimed c INDEXED BY claimed_of CROSS JOIN message m ON m.seq = c.seq WHERE c.claim_id = ?1 AND m.id = ?2
-LIMIT 1;
+SELECT m.seq FROM claimed c INDEXED BY claimed_of CROSS JOIN message m ON m.seq BETWEEN c.first_seq AND c.last_seq
+WHERE c.claim_id = ?1 AND m.id = ?2 LIMIT 1;
 
 -- name: claimed_receipt
--- As standard_find; no receipt has the generation.
-SELECT seq, 4611686018427387903, receive_count, -1, epoch, first_received_at, grp, lane FROM claimed
-WHERE partition = ? AND seq = ?;
+-- As standard_find, of a message that had a row of its own; no receipt has the generation.
+SELECT last_seq, 4611686018427387903, receive_count, -1, epoch, first_received_at, grp, lane FROM claimed
+WHERE partition = ? AND last_seq = ? AND first_received_at IS NOT NULL;
 
--- name: claimed_run_of
-SELECT first_seq, last_seq, lane FROM claimed_run INDEXED BY claimed_run_of
-WHERE claim_id = ? ORDER BY shard, last_seq LIMIT 1;
+-- name: claimed_of
+-- With the size of a body that is to be deleted (?3); that of a run is measured by itself.
+SELECT last_seq, first_seq, lane, grp, receive_count, epoch, first_received_at, shard,
+       CASE WHEN ?3 AND first_seq = last_seq THEN (SELECT octet_length(body) FROM message WHERE seq = last_seq) END
+FROM claimed INDEXED BY claimed_of WHERE claim_id = ?1 ORDER BY shard, last_seq LIMIT ?2;
 
--- name: claimed_run_at
-SELECT first_seq, last_seq, lane, shard FROM claimed_run WHERE partition = ? AND last_seq >= ? ORDER BY last_seq LIMIT 1;
+-- name: claimed_at
+SELECT last_seq, first_seq, lane, grp, receive_count, epoch, first_received_at, shard, NULL FROM claimed
+WHERE partition = ? AND last_seq >= ? ORDER BY last_seq LIMIT 1;
 
--- name: cut_claimed_run
-UPDATE claimed_run SET first_seq = ? WHERE partition = ? AND last_seq = ?;
-
--- name: delete_claimed_run
-DELETE FROM claimed_run WHERE partition = ? AND last_seq = ?;
+-- name: delete_claimed
+DELETE FROM claimed WHERE partition = ? AND last_seq = ?;
 
 -- name: delete_messages
 DELETE FROM message WHERE seq BETWEEN ? AND ?;
 
--- name: return_run
--- Messages that were received once, when they were bound.
-INSERT INTO visibility (partition, seq, lane, visible_at, receive_count, generation, epoch, received_at, first_received_at)
-SELECT ?1, seq, ?2, ?3, 1, ?4, 1, ?5, ?5 FROM message WHERE seq BETWEEN ?6 AND ?7;
-
--- name: claimed_of
-SELECT c.seq, c.lane, c.grp, c.receive_count, c.epoch, c.first_received_at, octet_length(m.body)
-FROM claimed c INDEXED BY claimed_of CROSS JOIN message m ON m.seq = c.seq
-WHERE c.claim_id = ? ORDER BY c.shard, c.seq LIMIT ?;
-
--- name: claimed_at
-SELECT seq, lane, grp, receive_count, epoch, first_received_at FROM claimed WHERE partition = ? AND seq = ?;
-
--- name: delete_claimed
-DELETE FROM claimed WHERE partition = ? AND seq = ?;
-
 -- name: return_claimed
--- A row of claimed_at, visible at ?2 with the generation ?3, received at ?4.
-INSERT INTO visibility (
-    partition, seq, lane, visible_at, grp, receive_count, generation, epoch, received_at, first_received_at
-) VALUES (?1, ?5, ?6, ?2, ?7, ?8, ?3, ?9, ?4, ?10);
+-- What is claimed from ?5 to ?6, visible at ?2 with the generation ?3, received at ?4.
+INSERT INTO visibility
+SELECT ?1, seq, ?7, ?2, ?8, ?9, ?3, ?10, ?4, ?11, 0 FROM message WHERE seq BETWEEN ?5 AND ?6;
 
 -- name: return_ordered
 UPDATE ordered SET visible_at = ? WHERE partition = ? AND grp = ? AND seq = ?;

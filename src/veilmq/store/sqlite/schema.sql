@@ -163,18 +163,12 @@ CREATE UNIQUE INDEX claim_number ON claim (qp, source, number) WHERE source IS N
 CREATE INDEX claim_ending ON claim (claim_id) WHERE is_ending;
 CREATE INDEX claim_part ON claim (part, state, remaining);
 
-CREATE TABLE claimed_run (
+CREATE TABLE claimed (
     partition INTEGER NOT NULL, last_seq INTEGER NOT NULL, first_seq INTEGER NOT NULL, lane INTEGER NOT NULL,
+    grp INTEGER, receive_count INTEGER NOT NULL, epoch INTEGER NOT NULL, first_received_at INTEGER,
     claim_id INTEGER NOT NULL, shard INTEGER NOT NULL, PRIMARY KEY (partition, last_seq)
 ) WITHOUT ROWID;
-CREATE INDEX claimed_run_of ON claimed_run (claim_id, shard, last_seq);
-
-CREATE TABLE claimed (
-    partition INTEGER NOT NULL, seq INTEGER NOT NULL, lane INTEGER NOT NULL, grp INTEGER,
-    receive_count INTEGER NOT NULL, epoch INTEGER NOT NULL, first_received_at INTEGER NOT NULL,
-    claim_id INTEGER NOT NULL, shard INTEGER NOT NULL, PRIMARY KEY (partition, seq)
-) WITHOUT ROWID;
-CREATE INDEX claimed_of ON claimed (claim_id, shard, seq);
+CREATE INDEX claimed_of ON claimed (claim_id, shard, last_seq);
 
 CREATE TABLE renumbered (
     seq INTEGER PRIMARY KEY, queue_id INTEGER NOT NULL, position INTEGER NOT NULL, UNIQUE (queue_id, position)

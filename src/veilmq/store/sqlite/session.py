@@ -5,7 +5,8 @@ the next operation reads what the database has. The deduplication log is here, t
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import blake2b
 from mmap import mmap
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from veilmq.core.commands import Command, Wake
-from veilmq.core.errors import QueueNotFound
+from veilmq.core.errors import QueueNotFound, VeilmqError
 from veilmq.core.limits import PRIORITY
 from veilmq.core.messages import IdSource
 from veilmq.core.receipts import KEY_BYTES, Receipt, ReceiptBook
@@ -26,7 +27,7 @@ from veilmq.store.queues import SEQ_SHIFT, Queue
 from veilmq.store.sqlite.database import SQL, Database, EngineOptions
 from veilmq.store.sqlite.event_log import EventLog
 
-_NUMBERS_REMEMBERED_MAX = 65_536
+_NUMBERS_LEASES_MAX = 65_536
 _FIRST_NUMBER: tuple[int, int] = (0, 0)
 
 ENTRY = Struct(">16s16sQQ")
@@ -57,6 +58,7 @@ class Session:
         self.book = _RenumberingBook(self.execute, key=key) if is_copy else ReceiptBook(keys=[key])
         self.group_numbers = GroupNumbers(self.execute, key=self.kept_key("group_key"))
         self.swept_to = 0  # the number of the queue that the janitor inspected last
+        self.now_ms = 0  # the instant of the batch
         self.ahead_ms = 0  # how far the instants that users see are ahead of the store's
         self.bytes_left = 0  # of bodies that the batch may still read
         self.write_bytes_left = 0  # that it may still write; the command that goes beyond is its last one that writes
@@ -101,10 +103,10 @@ class Session:
         for query, rows in writes.items():
             self.executemany(query, rows)
 
-    def finish(self, now_ms: int) -> None:
+    def finish(self) -> None:
         """Write what the batch has gathered, and how far time and seqs have come."""
         if not self.write():
-            self.execute(SQL["put_progress"], (now_ms, self.last_seq))
+            self.execute(SQL["put_progress"], (self.now_ms, self.last_seq))
 
     def write(self) -> bool:
         """Write what the batch has gathered so far; tell whether that were totals."""
@@ -125,21 +127,32 @@ class Session:
         return bool(rows)
 
     def roll_back(self) -> None:
-        """Forget a batch that failed."""
+        """Undo and forget a batch that failed."""
         self.deduplication_log.forget()
         if self.connection.in_transaction:
             self.execute("ROLLBACK")
         self.forget()
 
-    def has_written(self, changes_before: int) -> bool:
-        """Tell whether anything was written since ``write``, when the connection had made so many changes."""
-        waits = self._writes or self.deduplication_log.staged or self.events.staged or self._touched or self.has_ended
-        return bool(waits) or self.connection.total_changes() > changes_before
-
-    def undo(self, entries: int) -> None:
-        """Forget a command that was rolled back; the log has so many ``entries`` of the batch before it."""
-        self.deduplication_log.forget(entries)
-        self.forget()
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Undo and forget what is written inside when that ends in a ``VeilmqError``."""
+        self.write()
+        accepted, changes_before = self.deduplication_log.count, self.connection.total_changes()
+        self.execute("SAVEPOINT cold")
+        try:
+            yield
+        except VeilmqError:
+            waits = (
+                self._writes or self.deduplication_log.staged or self.events.staged or self._touched or self.has_ended
+            )
+            if waits or self.connection.total_changes() > changes_before:
+                self.execute("ROLLBACK TO cold")
+                self.deduplication_log.forget(accepted)
+                self.forget()
+            raise
+        finally:
+            if self.connection.in_transaction:
+                self.execute("RELEASE cold")
 
     # Reading.
 
@@ -156,9 +169,8 @@ class Session:
             self.flush()
         return self.execute(SQL[query], values).fetchall()
 
-    def run(self, query: str, *values: Any) -> None:
-        """Run a named query that changes something."""
-        self.rows(query, *values)
+    run = rows
+    """Run a named query that changes something."""
 
     def many(self, query: str, rows: Sequence[Row]) -> None:
         """Run a named query that changes something, once for each of ``rows``."""
@@ -190,7 +202,7 @@ class Session:
         return queue
 
     def _load(self, name: str) -> Queue | None:
-        row: Any = self.row("queue_by_name", name)
+        row = self.row("queue_by_name", name)
         if row is None:
             return None
         queue = self.queues[name] = Queue(row, self.wakes.get(name))
@@ -211,7 +223,7 @@ class Session:
         queue.in_flight_max = theirs if own is None else own
         queue.log = Logged(queue.name, queue.retention_ms) if is_logged(queue.settings, options.event_log) else None
 
-    def reload(self, queue: Queue, now_ms: int) -> bool:
+    def reload(self, queue: Queue) -> bool:
         """Have ``queue`` follow its row, which was changed; forget it and return ``False`` where that was deleted."""
         row = self.row("queue_by_name", queue.name)
         if row is None:
@@ -219,16 +231,16 @@ class Session:
             if queue.touched:
                 self._touched.remove(queue)
             return False
-        queue.reload(row, now_ms)
+        queue.reload(row, self.now_ms)
         self._apply_options(queue)
         return True
 
     # Seqs.
 
-    def next_seq(self, now_ms: int) -> int:
+    def next_seq(self) -> int:
         """Return the seq of the next message, which is not used up by this."""
         last_seq: int = self.last_seq
-        return max(last_seq + 1, now_ms << SEQ_SHIFT)
+        return max(last_seq + 1, self.now_ms << SEQ_SHIFT)
 
     def ended(self, partition: int, seqs: list[Row], *, ordered: bool) -> None:
         """Have messages (seq alone) deleted at the end of the batch; ``ordered``: they are of a FIFO queue."""
@@ -243,29 +255,26 @@ class Session:
         self.has_ended = True
 
     def settle_ended(self) -> None:
-        """Write what ``ended`` and ``left`` have gathered."""
+        """Write what ``ended`` and ``left`` have gathered; a run without messages is deleted."""
         self.has_ended = False
         if self._ended:
             ended, self._ended = self._ended, []
             self.executemany(SQL["delete_message"], ended)
-        if self._left:
-            left, self._left = self._left, defaultdict(list)
-            for partition, seqs in left.items():
-                self._shrink_runs(partition, seqs)
-
-    def _shrink_runs(self, partition: int, seqs: list[Row]) -> None:
-        """Count messages out of their runs; a run without any is deleted."""
-        runs = [[-1, 0, 0]]  # last seq, messages, and how many of them have left
-        for (seq,) in sorted(seqs):
-            if seq > runs[-1][0]:
-                (found,) = self.rows("ordered_run", partition, seq)
-                runs.append([*found, 0])
-            runs[-1][2] += 1
-        for last_seq, left, gone in runs[1:]:
-            if gone == left:
-                self.execute(SQL["delete_ordered_run"], (partition, last_seq))
-            else:
-                self.execute(SQL["shrink_ordered_run"], (gone, partition, last_seq))
+        if not self._left:
+            return
+        left, self._left = self._left, defaultdict(list)
+        for partition, seqs in left.items():
+            runs = [[-1, 0, 0]]  # last seq, messages, and how many of them have left
+            for (seq,) in sorted(seqs):
+                if seq > runs[-1][0]:
+                    (found,) = self.rows("ordered_run", partition, seq)
+                    runs.append([*found, 0])
+                runs[-1][2] += 1
+            for last_seq, messages, gone in runs[1:]:
+                if gone == messages:
+                    self.execute(SQL["delete_ordered_run"], (partition, last_seq))
+                else:
+                    self.execute(SQL["shrink_ordered_run"], (gone, partition, last_seq))
 
 
 class GroupNumbers:
@@ -289,7 +298,7 @@ class GroupNumbers:
         """Return the number of a group, which is ``seq`` if it has none yet: that of a message that is being stored."""
         number = self._numbers.get((partition, name))
         if number is None:
-            if len(self._numbers) >= _NUMBERS_REMEMBERED_MAX:
+            if len(self._numbers) >= _NUMBERS_LEASES_MAX:
                 self._numbers.clear()
             number = self._numbers[partition, name] = self.of_hash(partition, group_hash(self.key, name), seq)
         return number
@@ -369,70 +378,66 @@ class DeduplicationLog:
         self._slots = memoryview(mmap(-1, 8 * _SLOTS)).cast("Q")  # takes no memory before it is written to
         self.staged: list[bytes] = []
         """The entries that the batch has still to write."""
-        self._undo: list[tuple[int, int]] = []  # slots of the batch, and what they had before
+        self._written: list[bytes] = []  # those that it has written, and that are not durable yet
         self._at_ms = 0
         self._first = self._next = 1  # the numbers of the first entry that is kept, and of the next one
-        for number, entries in connection.execute(SQL["all_accepted"]):
+        for number, _, entries in connection.execute(SQL["all_accepted"]):
             if self._next == 1:
                 self._first = number
             for at, (key,) in enumerate(_HASH_OF_ENTRY.iter_unpack(entries), number):
                 self._slots[key >> _SHIFT] = at
             self._next = at + 1
-        self._written = self._next  # entries from here on are staged
 
     def find(self, key: bytes) -> Deduplication | None:
         """Return the last message that was accepted with ``key``, ``None`` when there was none in five minutes."""
         number = self._slots[_HASH.unpack_from(key)[0] >> _SHIFT]
         while number >= self._first:
-            found, message_id, sequence, before, logged_at_ms = self._entry(number)
+            at = number - self._next + len(self.staged)
+            if at >= 0:
+                logged_at_ms, entry = self._at_ms, ENTRY.unpack(self.staged[at])
+            else:
+                first, logged_at_ms, entries = self._connection.execute(SQL["accepted_row"], (number,)).get
+                entry = ENTRY.unpack_from(entries, (number - first) * ENTRY.size)
+            found, message_id, sequence, before = entry
             if found == key:
                 return Deduplication(message_id, sequence, logged_at_ms)
             number = before
         return None
 
-    def _entry(self, number: int) -> tuple[bytes, bytes, int, int, int]:
-        if number >= self._written:
-            return *ENTRY.unpack(self.staged[number - self._written]), self._at_ms
-        first, logged_at_ms, entries = self._connection.execute(SQL["accepted_row"], (number,)).get
-        return *ENTRY.unpack_from(entries, (number - first) * ENTRY.size), logged_at_ms
-
     def add(self, key: bytes, message_id: bytes, sequence: int, now_ms: int) -> None:
         """Take note of a message; all of a batch have one instant."""
         self._at_ms = now_ms
         slot = _HASH.unpack_from(key)[0] >> _SHIFT
-        before = self._slots[slot]
-        self._undo.append((slot, before))
-        self.staged.append(ENTRY.pack(key, message_id, sequence, before))
+        self.staged.append(ENTRY.pack(key, message_id, sequence, self._slots[slot]))
         self._slots[slot] = self._next
         self._next += 1
 
     def write(self) -> None:
         """Append what is staged to the log, in the open transaction."""
         staged, self.staged = self.staged, []
-        starts = range(0, len(staged), _ENTRIES_PER_ROW)
-        rows = [(self._written + at, self._at_ms, b"".join(staged[at : at + _ENTRIES_PER_ROW])) for at in starts]
+        first, starts = self._next - len(staged), range(0, len(staged), _ENTRIES_PER_ROW)
+        rows = [(first + at, self._at_ms, b"".join(staged[at : at + _ENTRIES_PER_ROW])) for at in starts]
         self._connection.executemany(SQL["insert_accepted"], rows)
-        self._written = self._next
+        self._written += staged
 
     def keep(self) -> None:
         """Take note that the batch is durable."""
-        self._undo = []
+        self._written = []
 
     @property
     def count(self) -> int:
         """Return how many entries the batch has so far."""
-        return len(self._undo)
+        return len(self._written) + len(self.staged)
 
     def forget(self, kept: int = 0) -> None:
         """Take back the entries of the batch, staged or written, but the first ``kept`` ones, which are written."""
-        undone = self._undo[kept:]
-        for slot, before in reversed(undone):
-            self._slots[slot] = before
+        undone = [*self._written, *self.staged][kept:]
+        for entry in reversed(undone):
+            self._slots[_HASH.unpack_from(entry)[0] >> _SHIFT] = ENTRY.unpack(entry)[3]
         self._next -= len(undone)
-        self._written = self._next
-        self.staged, self._undo = [], self._undo[:kept]
+        self.staged, self._written = [], self._written[:kept]
 
     def cut(self) -> None:
         """Take note that the first rows were deleted; nothing may be staged."""
-        first = self._connection.execute(SQL["first_accepted"]).fetchone()
+        first = self._connection.execute(SQL["all_accepted"]).fetchone()
         self._first = self._next if first is None else first[0]

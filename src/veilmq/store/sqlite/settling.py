@@ -33,7 +33,7 @@ from veilmq.store.sqlite import fair, fifo
 from veilmq.store.sqlite.database import SQL
 from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.session import Row, Session
-from veilmq.store.sqlite.standard import Answers, DeadLetterSink, runs_of, take
+from veilmq.store.sqlite.standard import Answers, DeadLetterSink, ends_after, runs_of
 
 _SWEPT_AT_ONCE = 1_000
 
@@ -46,13 +46,11 @@ _Item = tuple[list[Any], int, Receipt, Any]
 """Where the state of a receipt goes (an answer and the place in it), the receipt, and its command."""
 
 
-def settle(
-    session: Session, works: list[tuple[Queue, list[tuple[int, Settling]]]], now_ms: int, answers: Answers
-) -> None:
+def settle(session: Session, works: list[tuple[Queue, list[tuple[int, Settling]]]], answers: Answers) -> None:
     """Apply the commands of each queue in order; each answer is a list with a result or an error for each receipt."""
     kinds: dict[bool, list[_Receipts]] = {}
     for queue, items in works:
-        kinds.setdefault(queue.fifo, []).append(_Receipts(session, queue, items, now_ms, answers))
+        kinds.setdefault(queue.fifo, []).append(_Receipts(session, queue, items, answers))
     for is_fifo, found in kinds.items():
         hits = iter(_delete_as_received(session, found, is_fifo=is_fifo))
         for each in found:
@@ -62,13 +60,14 @@ def settle(
 class _Receipts:
     """The receipts that the commands of a batch on one queue bring, and what becomes of their messages."""
 
-    def __init__(
-        self, session: Session, queue: Queue, items: list[tuple[int, Settling]], now_ms: int, answers: Answers
-    ) -> None:
-        """Read the receipts, and answer those whose messages cannot be there."""
+    def __init__(self, session: Session, queue: Queue, items: list[tuple[int, Settling]], answers: Answers) -> None:
+        """Read the receipts, and answer those whose messages cannot be there; find those to be tried.
+
+        A delete is tried that does not have to look at its message.
+        """
         self._session = session
         self.queue = queue
-        self._now_ms = now_ms
+        self._now_ms = now_ms = session.now_ms
         self._commands = len(items)
         self.tried: list[_Item] = []  # each acts as it is or not at all
         self._rest: list[_Item] = []  # those to look up
@@ -78,6 +77,7 @@ class _Receipts:
         self._freed: set[int] = set()  # groups of a FIFO queue that are to be filed anew
         self._due: list[int] = []
         read, number, floor, log = session.book.read, queue.number, queue.floor(now_ms), queue.log
+        found: list[_Item] = []
         is_plain = not queue.shares
         for slot, command in items:
             if isinstance(command, commands.Delete):
@@ -96,19 +96,16 @@ class _Receipts:
                 if receipt[0] != number:
                     answer[at] = ReceiptInvalid()
                 elif receipt[1] >= floor:
-                    self._rest.append((answer, at, receipt, command))
-                elif log is not None and isinstance(command, commands.Delete):
-                    session.events.deleted(queue, receipt, None, now_ms, acts=False)
-        if is_plain and len({each[2][1] for each in self._rest}) == len(self._rest):
-            self._try(self._rest)
-
-    def _try(self, items: list[_Item]) -> None:
-        """Have the deletes tried that do not have to look at their messages."""
-        self._rest = []
-        for each in items:
+                    found.append((answer, at, receipt, command))
+                elif isinstance(command, commands.Delete):
+                    session.events.deleted(queue, receipt, None, acts=False)
+        if not is_plain or len({each[2][1] for each in found}) < len(found):
+            self._rest = found
+            return
+        for each in found:
             receipt = each[2]
-            acts = receipt[4] > self._now_ms or not (self.queue.fifo or each[3].only_live)
-            is_tried = acts and (self.queue.log is None or self._session.events.knows(receipt))
+            acts = receipt[4] > now_ms or not (queue.fifo or each[3].only_live)
+            is_tried = acts and (log is None or session.events.knows(receipt))
             (self.tried if is_tried else self._rest).append(each)
 
     def finish(self, hits: Iterator[int]) -> None:
@@ -130,7 +127,7 @@ class _Receipts:
                     queue.delayed -= 1
         if deleted:
             if queue.log is not None:
-                session.events.deleted_as_received(queue.log, deleted, now_ms)
+                session.events.deleted_as_received(queue.log, deleted)
             if queue.fifo:
                 self._freed.update([session.group_of.pop(seq) for (seq,) in deleted])
             self._count_out(deleted)
@@ -138,7 +135,7 @@ class _Receipts:
             self._look_up()
         if self._freed:
             fifo.refile(session, queue, self._freed)
-            fifo.notify(session, queue, now_ms, self._commands)
+            fifo.notify(session, queue, self._commands)
         elif not queue.fifo:
             for due_ms in self._due:
                 queue.notify(due_ms)
@@ -160,11 +157,9 @@ class _Receipts:
             fair.sharing_of(session, queue)  # with what is in flight before these end it
         self._rows = _find(session, queue, [receipt for _, _, receipt, _ in self._rest])
         for answer, at, receipt, command in self._rest:
-            if type(command) is commands.Delete:
-                answer[at] = self._delete(receipt, command)
-                continue
             try:
-                answer[at] = self._change(receipt, command, at)
+                is_delete = type(command) is commands.Delete
+                answer[at] = self._delete(receipt, command) if is_delete else self._change(receipt, command, at)
             except VeilmqError as error:
                 answer[at] = error
         gone, changed, partition, kind = self._gone, self._changed.values(), queue.partition, KIND[queue.fifo]
@@ -174,12 +169,12 @@ class _Receipts:
             if queue.log is not None:
                 session.events.keep(partition, changed, fifo=queue.fifo)
             if queue.shares:
-                fair.changed(session, queue, changed, self._now_ms)
+                fair.changed(session, queue, changed)
         if gone:
             session.many(f"{kind}_delete", [(partition, row[6], row[0]) for row in gone])
             self._count_out([(row[0],) for row in gone])
             if queue.shares:
-                fair.ended(session, queue, [(row[0], row[7], row[6]) for row in gone], self._now_ms)
+                fair.ended(session, queue, [(row[0], row[7], row[6]) for row in gone])
         if queue.fifo:
             self._freed.update([row[6] for row in (*gone, *changed)])
 
@@ -196,14 +191,12 @@ class _Receipts:
         return state, row, receipt_acts(state, only_live=command.only_live or self.queue.fifo)
 
     def _delete(self, receipt: Receipt, command: commands.Delete) -> ReceiptState:
-        queue = self.queue
         state, row, acts = self._judge(receipt, command)
-        if queue.log is not None:
-            self._session.events.deleted(queue, receipt, row, self._now_ms, acts=acts)
+        self._session.events.deleted(self.queue, receipt, row, acts=acts)
         if row is not None and acts:
             del self._rows[receipt[1]]
             self._changed.pop(receipt[1], None)
-            queue.unhide(row[1] or 0, received=row[2] > 0)
+            self.queue.unhide(row[1] or 0, received=row[2] > 0)
             self._gone.append(tuple(row))
         return state
 
@@ -218,7 +211,7 @@ class _Receipts:
         timeout_s = command.changes[at].timeout_s
         visible_at_ms = changed_deadline_ms(now_ms, timeout_s, since_ms, command.lease_s_max)
         if queue.log is not None:
-            self._session.events.changed(queue.log, row, now_ms, released=not timeout_s)
+            self._session.events.changed(queue.log, row, released=not timeout_s)
         queue.unhide(row[1] or 0, received=received)
         queue.hide(visible_at_ms, received=received)
         row[1] = visible_at_ms
@@ -270,53 +263,60 @@ def _find(session: Session, queue: Queue, receipts: list[Receipt]) -> dict[int, 
     return rows
 
 
-def end_leases(session: Session, queue: Queue, receipts: list[Receipt], now_ms: int) -> None:
+def end_leases(session: Session, queue: Queue, receipts: list[Receipt]) -> None:
     """Do what deletes by live receipts do but delete: their messages are about to be moved."""
     if queue.shares:
         fair.sharing_of(session, queue)
-    if queue.log is not None:
-        rows = _find(session, queue, receipts)
-        for receipt in receipts:
-            session.events.deleted(queue, receipt, rows[receipt.position], now_ms, acts=True)
+    rows = {} if queue.log is None else _find(session, queue, receipts)
     for receipt in receipts:
+        session.events.deleted(queue, receipt, rows.get(receipt.position), acts=True)
         queue.unhide(receipt.visible_at_ms, received=True)
     queue.deleted += len(receipts)
-    queue.free_place(now_ms)
+    queue.free_place(session.now_ms)
 
 
 # What time changes.
 
 
-def settle_time(session: Session, queue: Queue, now_ms: int) -> None:
+def settle_time(session: Session, queue: Queue) -> None:
     """Bring a queue to the present: totals, and a slice of what is past its retention, which may free places."""
+    now_ms = session.now_ms
     if now_ms > queue.counted_at_ms:
         if not queue.in_flight and not queue.delayed:
             queue.hidden_until_ms = NEVER_MS
-        elif now_ms >= queue.hidden_until_ms:
-            _count_due(session, queue, queue.counted_at_ms, now_ms)
+        elif now_ms >= queue.hidden_until_ms:  # some may have become visible since
+            partition, since = queue.partition, (queue.counted_at_ms, now_ms)
+            places: list[Row] = [(partition,)] if queue.fifo else [(partition, lane) for lane in queue.lanes]
+            for place in places:
+                ((due, received),) = session.rows(f"{KIND[queue.fifo]}_count_due", *place, *since)
+                queue.in_flight -= received
+                queue.delayed -= due - received
+            following = ends_after(session, queue, now_ms, 1)
+            queue.hidden_until_ms = min([each[0] for ends in following for each in ends], default=NEVER_MS)
         queue.counted_at_ms = now_ms
-    if now_ms < queue.expires_at_ms:
-        return
-    rows = _sweep(session, queue, now_ms, _SWEPT_AT_ONCE)
-    if not rows:
-        return
-    if queue.shares:
-        fair.ended(session, queue, [(row[0], row[4], row[3]) for row in rows], now_ms)
-    queue.free_place(now_ms)
+    if now_ms >= queue.expires_at_ms and (rows := _sweep(session, queue)):
+        free_groups(session, queue, [row[:3] for row in rows])
+        queue.free_place(now_ms)
+
+
+def free_groups(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]]) -> None:
+    """File the groups of messages anew that something else than a receipt took: seq, lane and group of each."""
     if queue.fifo:
-        fifo.refile(session, queue, {row[3] for row in rows})
-        fifo.notify(session, queue, now_ms, 1)
+        fifo.refile(session, queue, {group for _, _, group in rows if group is not None})
+        fifo.notify(session, queue)
+    elif queue.shares:
+        fair.ended(session, queue, rows)
 
 
-def counts(session: Session, queue: Queue, now_ms: int) -> QueueCounts:
+def counts(session: Session, queue: Queue) -> QueueCounts:
     """Count the messages of a queue by state."""
-    settle_time(session, queue, now_ms)
-    oldest = _oldest(session, queue)
+    settle_time(session, queue)
+    now_ms, oldest = session.now_ms, _oldest(session, queue)
     claimed = waiting = 0
     if queue.claims:
         ((claimed,),) = session.rows("claimed_count", queue.partition)
-        ((also,),) = session.rows("claimed_oldest", queue.partition, queue.floor(now_ms))
-        oldest = min([seq for seq in (oldest, also) if seq is not None], default=None)
+        for (also,) in session.rows("claimed_oldest", queue.partition, queue.floor(now_ms)):
+            oldest = also if oldest is None else min(oldest, also)
     if queue.fifo and queue.delay_ms:
         ((waiting,),) = session.rows("ordered_waiting", queue.partition, (now_ms - queue.delay_ms + 1) << SEQ_SHIFT)
     return QueueCounts(
@@ -334,62 +334,53 @@ def counts(session: Session, queue: Queue, now_ms: int) -> QueueCounts:
 def _oldest(session: Session, queue: Queue) -> int | None:
     """Return the first seq of a queue."""
     session.settle_ended()
-    found = [session.row(f"{KIND[queue.fifo]}_oldest", queue.partition)]
-    found += [session.row("ready_first", queue.partition, lane) for lane in queue.lanes]
+    if queue.fifo:
+        found = [session.row("ordered_oldest", queue.partition)]
+    else:
+        found = [session.row("standard_between", queue.partition, 0, NEVER_MS, 1)]
+        found += [session.row("ready_runs", queue.partition, lane, 0, 1) for lane in queue.lanes]
     return min([row[0] for row in found if row is not None], default=None)
 
 
-def _count_due(session: Session, queue: Queue, after_ms: int, until_ms: int) -> None:
-    """Count out what became visible in (after, until], and note when the next hidden message does."""
-    counted: list[Row] = []
-    following: list[Row] = []
-    if queue.fifo:
-        counted += session.rows("ordered_count_due", queue.partition, after_ms, until_ms)
-        following += session.rows("ordered_next_hidden", queue.partition, until_ms)
-    for lane in queue.lanes:
-        counted += session.rows("standard_count_due", queue.partition, lane, after_ms, until_ms)
-        following += session.rows("standard_ends_after", queue.partition, lane, until_ms, 1)
-    for due, received in counted:
-        queue.in_flight -= received
-        queue.delayed -= due - received
-    queue.hidden_until_ms = min([row[0] for row in following], default=NEVER_MS)
-
-
-def _sweep(session: Session, queue: Queue, now_ms: int, rows_max: int) -> list[Row]:
-    """Delete up to ``rows_max`` messages past their retention; return them as ``delete_below`` does."""
-    lanes = None if queue.fifo else queue.lanes
-    rows = delete_below(session, queue.partition, lanes, queue.floor(now_ms), rows_max, queue.log, now_ms)
-    for _, visible_at_ms, receive_count, *_ in rows:
+def _sweep(session: Session, queue: Queue) -> list[Row]:
+    """Delete a slice of the messages past their retention; return them as ``delete_below`` does."""
+    lanes, now_ms = None if queue.fifo else queue.lanes, session.now_ms
+    rows = delete_below(session, queue.partition, lanes, queue.floor(now_ms), _SWEPT_AT_ONCE, queue.log)
+    for *_, visible_at_ms, receive_count in rows:
         queue.unhide(visible_at_ms or 0, received=receive_count > 0)
     if rows:
         queue.messages -= len(rows)
         session.touch(queue)
     queue.expires_at_ms = now_ms
-    if len(rows) < rows_max:
+    if len(rows) < _SWEPT_AT_ONCE:
         oldest = _oldest(session, queue)
         queue.expires_at_ms = NEVER_MS if oldest is None else (oldest >> SEQ_SHIFT) + queue.retention_ms
     return rows
 
 
 def delete_below(
-    session: Session, partition: int, lanes: Iterable[int] | None, end: int, most: int, log: Logged | None, now_ms: int
+    session: Session, partition: int, lanes: Iterable[int] | None, end: int, most: int, log: Logged | None
 ) -> list[Row]:
     """Delete at ``most`` so many messages of a partition before the seq ``end``; a FIFO queue has no ``lanes``.
 
-    Returns seq, visible_at, receive_count, group, and in a standard queue the lane of each.
+    Returns seq, lane, group, visible_at and receive_count of each.
     """
     session.settle_ended()
     is_fifo = lanes is None
-    rows = session.rows(f"{KIND[is_fifo]}_below", partition, end - 1, most)
-    if log is not None:
-        session.events.end(log, partition, [row[0] for row in rows if row[2]], now_ms, fifo=is_fifo)
-    session.many(f"{KIND[is_fifo]}_delete", [(partition, row[3], row[0]) for row in rows])
+    query, first = ("ordered_below", ()) if is_fifo else ("standard_between", (0,))
+    rows = session.rows(query, partition, *first, end - 1, most)
+    session.events.end(log, partition, [row[0] for row in rows if row[4]], fifo=is_fifo)
+    session.many(f"{KIND[is_fifo]}_delete", [(partition, row[2], row[0]) for row in rows])
     for lane in lanes or ():
-        waiting = session.rows("ready_below", partition, lane, end - 1, most - len(rows))
-        if waiting:
-            session.run("cut_ready", partition, lane, 0, waiting[-1][0])
-            session.run("cut_first_ready", partition, lane, waiting[-1][0])
-            rows += waiting
+        last = 0
+        for start, run_end in session.rows("ready_runs", partition, lane, 0, most - len(rows)):
+            to = min(run_end, end - 1, start + most - len(rows) - 1)
+            if to >= start:
+                rows += [(seq, lane, None, 0, 0) for seq in range(start, to + 1)]
+                last = to
+        if last:
+            session.run("cut_ready", partition, lane, 0, last)
+            session.run("cut_first_ready", partition, lane, last)
     session.ended(partition, [(row[0],) for row in rows], ordered=is_fifo)
     return rows
 
@@ -397,9 +388,9 @@ def delete_below(
 # Moves.
 
 
-def sink_of(session: Session, queue: Queue, now_ms: int) -> DeadLetterSink | None:
+def sink_of(session: Session, queue: Queue) -> DeadLetterSink | None:
     """Return where the dead letters of a queue that bounds receives go; ``None``: they stay where they are."""
-    settings = queue.settings
+    settings, now_ms = queue.settings, session.now_ms
     target = session.find(settings.dead_letter_queue)
     if target is None or dead_letter_refusal(queue.name, settings, target.name, target.settings) is not None:
         return None
@@ -407,62 +398,65 @@ def sink_of(session: Session, queue: Queue, now_ms: int) -> DeadLetterSink | Non
         return None
 
     def move(rows: list[Row]) -> None:
-        if queue.log is not None:
-            session.events.dead_lettered(queue, [row[0] for row in rows], now_ms)
-        bury(session, queue, target, rows, now_ms)
-        target.notify(now_ms)
+        session.events.end(queue.log, queue.partition, [row[0] for row in rows], fifo=queue.fifo, dead=True)
+        bury(session, queue, target, rows)
 
     return DeadLetterSink(settings.receives_max, move)
 
 
-def bury(session: Session, source: Queue, target: Queue, rows: list[Row], now_ms: int) -> list[int]:
+def bury(session: Session, source: Queue, target: Queue, rows: list[Row]) -> list[int]:
     """Move dead letters, whose receipts have ended; return their seqs there.
 
     They keep their ids, and count receives and the time since the first one on.
     """
-    settle_time(session, target, now_ms)
+    settle_time(session, target)
     pasts = [(source.name, row[2] + (row[9] or 0), row[4] if row[10] is None else row[10]) for row in rows]
     if source.fifo:
-        # Two that shared a deduplication id are told apart by their own ids (SQS, "Using dead-letter queues").
+        # Two that shared a deduplication id are progress apart by their own ids (SQS, "Using dead-letter queues").
         kept = [encode_properties(replace(decode_properties(row[7]), dedup_id=str(UUID(bytes=row[5])))) for row in rows]
         what = [(row[5], own, *past) for row, own, past in zip(rows, kept, pasts, strict=True)]
-        seqs = _renumber(session, source, target, rows, what, now_ms)
+        seqs = _renumber(session, source, target, rows, what)
     else:
-        seqs = [row[0] for row in rows]
+        now_ms, seqs = session.now_ms, [row[0] for row in rows]
         session.many("standard_move", [(target.partition, now_ms, source.partition, seq) for seq in seqs])
         session.many("carry_message", [(row[7], *past, now_ms, row[0]) for row, past in zip(rows, pasts, strict=True)])
-    _count_moved(session, source, target, rows, seqs, now_ms)
+    _count_moved(session, source, target, rows, seqs)
     return seqs
 
 
-def send_on(session: Session, source: Queue, target: Queue, rows: list[Row], now_ms: int) -> None:
+def send_on(session: Session, source: Queue, target: Queue, rows: list[Row]) -> None:
     """Move messages as new ones to a queue that is settled at the present instant."""
-    if source.log is not None:
-        received = [row[0] for row in rows if row[2]]
-        session.events.end(source.log, source.partition, received, now_ms, fifo=source.fifo)
+    session.events.end(source.log, source.partition, [row[0] for row in rows if row[2]], fifo=source.fifo)
     what = [(session.ids.next(), row[7], None, None, None) for row in rows]
-    _count_moved(session, source, target, rows, _renumber(session, source, target, rows, what, now_ms), now_ms)
+    _count_moved(session, source, target, rows, _renumber(session, source, target, rows, what))
 
 
-def _count_moved(session: Session, source: Queue, target: Queue, rows: list[Row], seqs: list[int], now_ms: int) -> None:
+def _count_moved(session: Session, source: Queue, target: Queue, rows: list[Row], seqs: list[int]) -> None:
+    now_ms = session.now_ms
     if not target.fifo:
-        target.lanes = tuple(sorted({*target.lanes, *[row[1] for row in rows]}))
         moved = [(target.partition, row[1], row[11], now_ms, seq) for row, seq in zip(rows, seqs, strict=True)]
-        grouped = [row for row in moved if row[2] is not None]
-        target.shares = target.shares or bool(grouped)
-        session.many("admit_fair_group", grouped)
-    target.expires_at_ms = min(target.expires_at_ms, (min(seqs) >> SEQ_SHIFT) + target.retention_ms)
+        session.many("admit_fair_group", [row for row in moved if row[2] is not None])
+    for row, seq in zip(rows, seqs, strict=True):
+        count_in(target, row[1], seq)
     source.messages -= len(rows)
-    target.messages += len(rows)
     session.touch(source)
     session.touch(target)
+    target.notify(now_ms)
 
 
-def _renumber(
-    session: Session, source: Queue, target: Queue, rows: list[Row], what: list[Row], now_ms: int
-) -> list[int]:
+def count_in(queue: Queue, lane: int, first: int, messages: int = 1) -> None:
+    """Count messages of a lane that come to a queue, the oldest of which is ``first``."""
+    queue.messages += messages
+    if not queue.fifo and lane not in queue.lanes:
+        queue.lanes = tuple(sorted((*queue.lanes, lane)))
+        queue.shares = queue.shares or lane > fair.GROUPED
+    queue.expires_at_ms = min(queue.expires_at_ms, (first >> SEQ_SHIFT) + queue.retention_ms)
+
+
+def _renumber(session: Session, source: Queue, target: Queue, rows: list[Row], what: list[Row]) -> list[int]:
     """Move messages behind all others; ``what`` has id, properties and past of each. Returns their seqs."""
-    first, partition, groups = session.next_seq(now_ms), target.partition, {row[11]: row[11] for row in rows}
+    first, partition, groups = session.next_seq(), target.partition, {row[11]: row[11] for row in rows}
+    now_ms = session.now_ms
     session.last_seq = first + len(rows) - 1
     moves = list(enumerate(rows, first))
     if source.fifo:
@@ -480,7 +474,10 @@ def _renumber(
         fifo.admit_own(session, target, {groups[row[11]]: seq for seq, row in moves})
     else:
         session.many("standard_delete", [(source.partition, None, row[0]) for row in rows if row[3] is not None])
-        take(session, source, [(row[1], row[0]) for row in rows if row[3] is None])
+        for lane, start, last in runs_of(sorted((row[1], row[0]) for row in rows if row[3] is None)):
+            session.run("split_ready", source.partition, lane, start)  # from the ready list, wherever they are
+            session.run("cut_ready", source.partition, lane, start, last)
+            session.run("cut_first_ready", source.partition, lane, last)
         grouped = [(partition, seq, row[1], now_ms, row[11]) for seq, row in moves if row[11] is not None]
         session.many("standard_insert", grouped)
         runs = runs_of([(row[1], seq) for seq, row in moves if row[11] is None])

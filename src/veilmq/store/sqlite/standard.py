@@ -47,7 +47,6 @@ _ENDS_READ = 1_000  # until the first lease among delays
 
 by_visibility = itemgetter(12, 0)  # of rows that are offered: visible_at and seq
 
-
 SEES_ALL = 1 << 63
 
 
@@ -80,10 +79,9 @@ def rounds(queue: Queue, takers: list[Taker], now_ms: int, answers: Answers) -> 
                 answers[taker.slot] = error
                 continue
         is_alone = command.attempt_id is not None and queue.fifo
-        if goes_on and not is_alone:
-            found[-1].append(taker)
-        else:
-            found.append([taker])
+        if not goes_on or is_alone:
+            found.append([])
+        found[-1].append(taker)
         goes_on = bool(own_timeout_s if command.timeout_s is None else command.timeout_s) and not is_alone
     return found
 
@@ -123,10 +121,9 @@ class Giving:
     ``places`` is how many more messages may be in flight, when the round begins.
     """
 
-    def __init__(self, session: Session, queue: Queue, now_ms: int) -> None:
+    def __init__(self, session: Session, queue: Queue) -> None:
         self._session = session
         self._queue = queue
-        self._now_ms = now_ms
         self.places = self._left = queue.in_flight_max - queue.in_flight
         self._given: list[tuple[int, list[ReceivedMessage], bool]] = []
         self._marks: list[Row] = []
@@ -150,7 +147,7 @@ class Giving:
             else:
                 self._given.append((taker.slot, [], self._left <= 0))
         if leases:
-            cut(session, queue, [(row[3], row[2]) for row in leases], self._now_ms)
+            cut(session, queue, [(row[3], row[2]) for row in leases])
             session.stage(SQL["standard_lease"], leases)
         if marks:
             session.stage(SQL[f"{KIND[queue.fifo]}_mark"], marks)
@@ -161,7 +158,7 @@ class Giving:
         return given
 
     def _lease(self, taker: Taker, rows: list[Row], given: list[tuple[Row, int]]) -> None:
-        session, queue, now_ms, (slot, command, _) = self._session, self._queue, self._now_ms, taker
+        session, queue, now_ms, (slot, command, _) = self._session, self._queue, self._session.now_ms, taker
         messages: list[ReceivedMessage] = []
         self._given.append((slot, messages, self._left <= 0))
         timeout_s, requested_at_ms, rules = command.timeout_s, command.requested_at_ms, None
@@ -171,7 +168,7 @@ class Giving:
             requested_at_ms = now_ms
         end_ms = NEVER_MS if command.lease_s_max is None else requested_at_ms + command.lease_s_max * SECOND_MS
         visible_at_ms = min(now_ms + timeout_s * SECOND_MS, end_ms)
-        begun = None if queue.log is None else session.events.received(queue, rows, requested_at_ms, now_ms)
+        begun = None if queue.log is None else session.events.received(queue, rows, requested_at_ms)
         issue, number, partition, fifo, log = session.book.issue, queue.number, queue.partition, queue.fifo, 0
         for row in rows:
             seq, lane, received, epoch, first_ms, message_id, body, properties, source, before, first, group, _ = row
@@ -212,16 +209,15 @@ class Giving:
 
     def answer(self, answers: Answers) -> None:
         """Put the answers into their places."""
-        queue, settings, now_ms = self._queue, self._queue.settings, self._now_ms
-        watched = queue.wake is not None
+        session, queue, settings = self._session, self._queue, self._queue.settings
         if self._given:
             queue.at_limit = self._given[-1][2]
         next_due_ms: int | None = -1  # not known yet
         for slot, messages, at_limit in self._given:
-            due_ms: int | None = now_ms
-            if watched or not messages:
+            due_ms: int | None = session.now_ms
+            if queue.wake is not None or not messages:
                 if next_due_ms == -1:
-                    next_due_ms = next_due(self._session, queue, now_ms)
+                    next_due_ms = next_due(session, queue)
                 due_ms = next_due_ms
             answers[slot] = Received(
                 messages=messages,
@@ -232,44 +228,41 @@ class Giving:
             )
 
 
-def next_due(session: Session, queue: Queue, now_ms: int) -> int | None:
+def next_due(session: Session, queue: Queue) -> int | None:
     """Return the instant from which there is a message to receive; ``None`` when nothing is coming by itself.
 
     While messages past their retention are still to be deleted, that is now: they may take places, or block groups.
     """
-    if now_ms >= queue.expires_at_ms:
-        return now_ms
-    if queue.at_limit and queue.in_flight >= queue.in_flight_max:
-        due_ms = _next_place_ms(session, queue, now_ms)
-    else:
-        due_ms = next_message_ms(session, queue, now_ms)
+    due_ms = now_ms = session.now_ms
+    if now_ms < queue.expires_at_ms:
+        if not queue.at_limit or queue.in_flight < queue.in_flight_max:
+            due_ms = next_message_ms(session, queue)
+        else:  # when the next lease ends, or an instant before that at which to look again
+            due_ms = NEVER_MS
+            for ends in ends_after(session, queue, now_ms, _ENDS_READ):
+                leases = (end_ms for end_ms, receive_count in ends if receive_count)
+                due_ms = min(due_ms, next(leases, ends[-1][0] if ends else NEVER_MS))
     return None if due_ms >= NEVER_MS else due_ms
 
 
-def _next_place_ms(session: Session, queue: Queue, now_ms: int) -> int:
-    """Return when the next lease ends, or an instant before that at which to look again."""
-    queries: list[tuple[Any, ...]] = [("standard_ends_after", queue.partition, lane) for lane in queue.lanes]
+def ends_after(session: Session, queue: Queue, at_ms: int, count: int) -> list[list[Row]]:
+    """Return the next ``count`` ends of leases and delays behind ``at_ms``, by lane in a standard queue."""
     if queue.fifo:
-        queries = [("ordered_ends_after", queue.partition), ("group_ends_after", queue.partition)]
-    first_ms = NEVER_MS
-    for query in queries:
-        ends = session.rows(*query, now_ms, _ENDS_READ)
-        leases = (end_ms for end_ms, receive_count in ends if receive_count)
-        first_ms = min(first_ms, next(leases, ends[-1][0] if ends else NEVER_MS))
-    return first_ms
+        return [session.rows("ordered_ends_after", queue.partition, at_ms, count)]
+    return [session.rows("standard_ends_after", queue.partition, lane, at_ms, count) for lane in queue.lanes]
 
 
-def next_message_ms(session: Session, queue: Queue, now_ms: int) -> int:
+def next_message_ms(session: Session, queue: Queue) -> int:
     """Return when the next message is visible, or the next group gives one, whatever the in-flight limit says."""
-    first_ms = NEVER_MS
+    now_ms, first_ms = session.now_ms, NEVER_MS
     if queue.fifo:
-        for fixed_at_ms, _ in session.rows("group_ends_after", queue.partition, -1, 1):
+        for fixed_at_ms, *_ in session.rows("groups_fixed", queue.partition, NEVER_MS, 1):
             first_ms = fixed_at_ms
         for floating_seq, _ in session.rows("groups_floating", queue.partition, SEES_ALL - 1, 1):
             first_ms = min(first_ms, (floating_seq >> SEQ_SHIFT) + queue.delay_ms)
         return max(now_ms, first_ms)
     for lane in queue.lanes:
-        if session.row("ready_first", queue.partition, lane) is not None:
+        if session.row("ready_runs", queue.partition, lane, 0, 1) is not None:
             return now_ms
         row = session.row("standard_ends_after", queue.partition, lane, -1, 1)
         if row is not None and row[0] < first_ms:
@@ -285,28 +278,29 @@ def next_message_ms(session: Session, queue: Queue, now_ms: int) -> int:
 Made = tuple[list[Row], list[Row], list[list[int]], list[int]]
 """Rows of ``message``, of what changes beside it, of ``ready``; and when each command's first message is visible."""
 Sent = list[SentMessage | VeilmqError]
+Sends = list[tuple[int, commands.Send]]
+"""The sends of a batch, each behind the place of its answer."""
 
 
 def store(
     session: Session,
     queue: Queue,
-    sends: list[tuple[int, commands.Send]],
-    now_ms: int,
+    sends: Sends,
     answers: Answers,
-    add: Callable[[Session, Queue, commands.Send, int, int, Made], Sent],
+    add: Callable[[Session, Queue, Any, int, Made], Sent],
 ) -> tuple[list[int], Made]:
     """Store what ``add`` makes of each command; return the first seq that each of them could use, and all rows.
 
     Each answer is a list with a ``SentMessage`` or an error for each message, or the error of the command.
     """
-    first = session.next_seq(now_ms)
+    first = session.next_seq()
     made: Made = ([], [], [], [])
     messages = made[0]
     firsts: list[int] = []
     for slot, command in sends:
         firsts.append(first + len(messages))
         try:
-            answers[slot] = add(session, queue, command, first, now_ms, made)
+            answers[slot] = add(session, queue, command, first, made)
         except VeilmqError as error:
             answers[slot] = error
     if messages:
@@ -314,31 +308,29 @@ def store(
         session.last_seq = first + len(messages) - 1
         queue.messages += len(messages)
         queue.sent += len(messages)
-        queue.expires_at_ms = min(queue.expires_at_ms, now_ms + queue.retention_ms)
+        queue.expires_at_ms = min(queue.expires_at_ms, session.now_ms + queue.retention_ms)
         session.touch(queue)
     return firsts, made
 
 
-def send(
-    session: Session, queue: Queue, sends: list[tuple[int, commands.Send]], now_ms: int, answers: Answers
-) -> list[int]:
+def send(session: Session, queue: Queue, sends: Sends, answers: Answers) -> list[int]:
     """Store the messages of ``sends``; see ``store``."""
-    firsts, (_, rows, runs, due) = store(session, queue, sends, now_ms, answers, _add)
+    firsts, (_, rows, runs, due) = store(session, queue, sends, answers, _add)
     if runs:
         session.stage(SQL["insert_ready"], [tuple(run) for run in runs])
     if rows:
         session.stage(SQL["standard_insert"], rows)
         if queue.shares:
-            fair.admit(session, rows)
-    wake = queue.wake
-    if wake is not None:
+            arrived = [(where, lane, group, at_ms, seq) for where, seq, lane, at_ms, group in rows if group is not None]
+            session.stage(SQL["admit_fair_group"], arrived)
+    if queue.wake is not None:
         for due_ms in due:
-            wake(due_ms)
+            queue.wake(due_ms)
     return firsts
 
 
-def _add(session: Session, queue: Queue, command: commands.Send, first: int, now_ms: int, made: Made) -> Sent:
-    messages, rows, runs, due = made
+def _add(session: Session, queue: Queue, command: commands.Send, first: int, made: Made) -> Sent:
+    now_ms, (messages, rows, runs, due) = session.now_ms, made
     options, partition, size_max = command.options, queue.partition, queue.settings.message_bytes_max
     next_id = session.ids.next if type(options) is not Given else iter(options.ids).__next__
     seq = first + len(messages)
@@ -354,7 +346,7 @@ def _add(session: Session, queue: Queue, command: commands.Send, first: int, now
         visible_at_ms = now_ms + (queue.delay_ms if new.delay_s is None else new.delay_s * SECOND_MS)
         lane, group = new.priority, None
         if new.group is not None:
-            lane, group = fair.sent(session, queue, new.group, lane, now_ms)
+            lane, group = fair.sent(session, queue, new.group, lane)
         if lane not in queue.lanes:
             queue.lanes = tuple(sorted({*queue.lanes, lane}))
         message_id, receipt = next_id(), None
@@ -381,16 +373,14 @@ def _add(session: Session, queue: Queue, command: commands.Send, first: int, now
 # Receives.
 
 
-def receive(
-    session: Session, queue: Queue, takers: list[Taker], now_ms: int, answers: Answers, sink: DeadLetterSink | None
-) -> None:
+def receive(session: Session, queue: Queue, takers: list[Taker], answers: Answers, sink: DeadLetterSink | None) -> None:
     """Give messages to the ``takers`` of a round, first come, first served; ``sink`` has dead letters, if any moves."""
-    giving = Giving(session, queue, now_ms)
+    giving = Giving(session, queue)
     wanted = 0
     for taker in takers:
         wanted += taker.command.count
     wanted = min(wanted, giving.places)
-    rows = offered(session, queue, wanted, now_ms, sink) if wanted > 0 else []
+    rows = offered(session, queue, wanted, sink) if wanted > 0 else []
     shares: list[list[Row]] = []
     start, left = 0, giving.places
     for taker in takers:
@@ -406,90 +396,70 @@ def receive(
         shares.append(mine)
     given = giving.give(takers, shares, answers)
     if queue.shares:
-        fair.received(session, queue, given, now_ms)
-        fair.taken(session, queue, now_ms)
+        fair.received(session, queue, given)
     giving.answer(answers)
 
 
-def offered(session: Session, queue: Queue, wanted: int, now_ms: int, sink: DeadLetterSink | None) -> list[Row]:
+def offered(session: Session, queue: Queue, wanted: int, sink: DeadLetterSink | None) -> list[Row]:
     """Return up to ``wanted`` messages to give, in order: without what ``sink`` takes and what has expired.
 
     So many dead letters, and expired ones, end the search.
     """
     rows: list[Row] = []
     bytes_left, passed = session.bytes_left, 0
-    floor = queue.floor(now_ms) if now_ms >= queue.expires_at_ms else 0
-    offers = in_order(session, queue, now_ms)
+    floor = queue.floor(session.now_ms) if session.now_ms >= queue.expires_at_ms else 0
+    offers = in_order(session, queue)
     for row in offers:
         if row[0] < floor:
             passed += 1
         elif sink is None or not sink.takes(row):
             rows.append(row)
             bytes_left -= len(row[6]) + len(row[7]) + BATCH_ROW_BYTES
-        if len(rows) >= wanted or bytes_left <= 0 or passed >= EXPIRED_PASSED_MAX:
-            break
-        if sink is not None and sink.is_over:
+        is_over = sink is not None and sink.is_over
+        if len(rows) >= wanted or bytes_left <= 0 or passed >= EXPIRED_PASSED_MAX or is_over:
             break
     del offers  # and with it its cursors
     session.bytes_left = bytes_left
     dead = [] if sink is None else sink.move()
-    if queue.shares:
-        fair.touch(session, queue, chain(rows, dead))
+    if dead and queue.shares:
+        fair.refile(session, queue, fair.groups_of(dead))
     return rows
 
 
-def in_order(
-    session: Session, queue: Queue, now_ms: int, sql: Mapping[str, str] = SQL, *, judges: bool = True
-) -> Iterator[Row]:
+def in_order(session: Session, queue: Queue, sql: Mapping[str, str] = SQL, *, judges: bool = True) -> Iterator[Row]:
     """Return the visible messages in the order of receives, by the statements ``sql``; ``judges`` is for ``fair``."""
     if queue.shares:
-        return fair.in_order(session, queue, now_ms, sql, judges=judges)
-    return chain.from_iterable(visible(session, queue, lane, -1, now_ms, sql) for lane in queue.lanes)
+        return fair.in_order(session, queue, sql, judges=judges)
+    return chain.from_iterable(visible(session, queue, lane, -1, sql) for lane in queue.lanes)
 
 
 # The ready list.
 
 
-def visible(
-    session: Session, queue: Queue, lane: int, count: int, now_ms: int, sql: Mapping[str, str] = SQL
-) -> Iterator[Row]:
+def visible(session: Session, queue: Queue, lane: int, count: int, sql: Mapping[str, str] = SQL) -> Iterator[Row]:
     """Yield the visible messages of a lane in the order of visibility, ``count`` of them or more; -1 for all."""
     # Mostly the ready list has some and no message has returned, which one statement finds out.
-    alone = session.execute(sql["ready_take"], (queue.floor(now_ms), queue.partition, lane, now_ms, count))
+    now_ms, partition = session.now_ms, queue.partition
+    alone = session.execute(sql["ready_take"], (queue.floor(now_ms), partition, lane, now_ms, count))
     first = next(alone, None)
     if first is not None:
         return chain((first,), alone)
-    returned = session.execute(sql["standard_take"], (queue.partition, lane, now_ms, count))
+    returned = session.execute(sql["standard_take"], (partition, lane, now_ms, count))
     first = next(returned, None)
     if first is None:
         return returned
-    waiting = waiting_in(session, queue, lane, count, now_ms, sql)
+    waiting = session.execute(sql["ready_take"], (queue.floor(now_ms), partition, lane, -1, count))
     return merge(chain((first,), returned), waiting, key=by_visibility)
 
 
-def waiting_in(
-    session: Session, queue: Queue, lane: int, count: int, now_ms: int, sql: Mapping[str, str] = SQL
-) -> Iterator[Row]:
-    """Yield the messages of the ready list alone, without what has passed its retention."""
-    return session.execute(sql["ready_take"], (queue.floor(now_ms), queue.partition, lane, -1, count))
-
-
-def cut(session: Session, queue: Queue, rows: list[tuple[int, int]], now_ms: int) -> None:
+def cut(session: Session, queue: Queue, rows: list[tuple[int, int]]) -> None:
     """Take messages (lane and seq), which are the first of their lanes, from the ready list."""
     partition, ordered = queue.partition, sorted(rows)
     first, last = dict(reversed(ordered)), dict(ordered)  # by lane
-    if now_ms >= queue.expires_at_ms:  # before the first one there may be some that are past their retention
+    if session.now_ms >= queue.expires_at_ms:  # before the first one there may be some that are past their retention
         session.many("split_ready", [(partition, lane, seq) for lane, seq in first.items()])
     session.stage(SQL["cut_ready"], [(partition, lane, first[lane], seq) for lane, seq in last.items()])
     session.stage(SQL["cut_first_ready"], [(partition, lane, seq) for lane, seq in last.items()])
-
-
-def take(session: Session, queue: Queue, rows: list[tuple[int, int]]) -> None:
-    """Take messages (lane and seq) from the ready list, wherever they are."""
-    for lane, first, last in runs_of(sorted(rows)):
-        session.run("split_ready", queue.partition, lane, first)
-        session.run("cut_ready", queue.partition, lane, first, last)
-        session.run("cut_first_ready", queue.partition, lane, last)
 
 
 def runs_of(rows: Iterable[tuple[Any, int]]) -> list[list[Any]]:

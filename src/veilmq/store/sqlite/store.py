@@ -25,7 +25,6 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Thread
-from typing import Any
 
 import apsw
 
@@ -101,7 +100,12 @@ class Committer:
         if self._thread is None:
             self._committed(self._try())
         elif not self._database.moves_log and (self._usual_s < _QUICK_S or self._commits_to_trial <= 0):
-            self._committed(self._timed_try())
+            started_s = self._stopwatch()
+            error = self._try()
+            took_s = self._stopwatch() - started_s
+            self._usual_s += (took_s - self._usual_s) / _SYNCS_REMEMBERED
+            self._commits_to_trial = _COMMITS_PER_TRIAL + int(_COMMITS_PER_QUICK * took_s / _QUICK_S)
+            self._committed(error)
         else:
             self._commits_to_trial -= 1
             self._ended.clear()
@@ -136,14 +140,6 @@ class Committer:
         if self._giving is not None:
             self._giving.cancel()
         self._committed(error)
-
-    def _timed_try(self) -> BaseException | None:
-        started_s = self._stopwatch()
-        error = self._try()
-        took_s = self._stopwatch() - started_s
-        self._usual_s += (took_s - self._usual_s) / _SYNCS_REMEMBERED
-        self._commits_to_trial = _COMMITS_PER_TRIAL + int(_COMMITS_PER_QUICK * took_s / _QUICK_S)
-        return error
 
 
 class SqliteStore:
@@ -182,7 +178,7 @@ class SqliteStore:
             self.token_key = self._session.kept_key("token_key")
             ((floor_ms, _, mark),) = self._session.rows("progress")
             clock.resume(mark, floor_ms=floor_ms)
-            self._batch = Batch(self._session, self._database)
+            self._batch = Batch(self._session)
             self._database.check_room()
             self._committer = Committer(self._database, self._committed, in_thread=folder is not None)
         except BaseException:
@@ -191,8 +187,8 @@ class SqliteStore:
             raise
         steps: tuple[type[Command], ...] = (Sweep, *STEPS)
         for step in steps:
-            self._session.schedulers[step] = Scheduler(step=partial(self._do_slice, step()), clock=clock)
-            self._session.schedulers[step].schedule()
+            scheduler = self._session.schedulers[step] = Scheduler(step=partial(self._do_slice, step()), clock=clock)
+            scheduler.schedule()
         self._doubting = Scheduler(step=self._settle_clock, clock=clock)
         if clock.doubt is not None:
             self._doubting.schedule(_DOUBT_MS)
@@ -256,12 +252,8 @@ class SqliteStore:
 
     def _do_slice(self, step: Command, done: Done) -> None:
         """Have a slice done: it counts until the next one from its batch on, and is answered when that is durable."""
-        begun_ms = self.clock.now_ms()
-
-        def answered(due: Any) -> None:
-            done(max(0, begun_ms + due - self.clock.now_ms()) if isinstance(due, int) else due)
-
-        self.submit(step, answered)
+        begun_ms, now_ms = self.clock.now_ms(), self.clock.now_ms
+        self.submit(step, lambda due: done(max(0, begun_ms + due - now_ms()) if isinstance(due, int) else due))
 
     # What an operator asks.
 
@@ -338,32 +330,34 @@ class SqliteStore:
         self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        now_ms = self.clock.now_ms()
-        mark, alone = None, self._mark_alone
+        now_ms, mark, alone = self.clock.now_ms(), None, self._mark_alone
         if now_ms >= self._mark_due_ms:
             mark = self.clock.mark()
-            self._mark_due_ms, self._mark_alone = now_ms + _MARKED_MS, False
+            self._mark_due_ms = now_ms + _MARKED_MS
         try:
             changed = self._batch.run(self._pending, now_ms, self.clock.ahead_ms(now_ms), mark, alone=alone)
         except Exception as error:  # noqa: BLE001 - not even the way back worked
             self._fail(error)
             return
         if changed:
+            self._mark_alone = False
             self._committer.commit()
         else:
+            if alone:  # the batch failed
+                self._mark_due_ms = 0
             self._deliver()
 
     def _committed(self, error: BaseException | None) -> None:
         if error is None:
             self._session.deduplication_log.keep()
             self._deliver()
-        elif isinstance(error, Exception) and ran_out_of_room(error):
+        elif ran_out_of_room(error):
             try:
-                self._batch.roll_back(self._pending, is_full=True)
+                self._batch.roll_back(self._pending, error)
             except Exception as worse:  # noqa: BLE001 - not even the way back worked
                 self._fail(worse)
             else:
-                self._arrange()
+                self._deliver()
         else:
             self._fail(error)
 

@@ -4,6 +4,7 @@ A cold command is driven inside the batch, in a savepoint if it changes somethin
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
@@ -13,7 +14,7 @@ import msgspec
 
 from veilmq.core import commands
 from veilmq.core.commands import Command, MessageState, QueueCounts, SentMessage
-from veilmq.core.errors import StoreFull, VeilmqError
+from veilmq.core.errors import StoreFull
 from veilmq.core.limits import (
     ATTEMPT_S,
     BATCH_ROW_BYTES,
@@ -34,8 +35,18 @@ from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fair, fifo, standard
 from veilmq.store.sqlite.claims import SqliteClaimed
 from veilmq.store.sqlite.database import BARE, SQL
+from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.session import Session
-from veilmq.store.sqlite.settling import bury, counts, delete_below, end_leases, send_on, settle, settle_time
+from veilmq.store.sqlite.settling import (
+    bury,
+    counts,
+    delete_below,
+    end_leases,
+    free_groups,
+    send_on,
+    settle,
+    settle_time,
+)
 from veilmq.store.transaction import Given, Leased, QueueRow, Row, StoredMessage, Waiting
 
 _ROWS_PER_SWEEP = 1_000
@@ -48,13 +59,12 @@ _SWEEP_MS = RETENTION_S.minimum * SECOND_MS
 class _Transaction(ClaimTransaction):
     """The open transaction of a batch, at the instant of its commands. No method suspends."""
 
-    def __init__(self, session: Session, now_ms: int) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._now_ms = now_ms
         self.ids = session.ids
         self.book = session.book
         self.options = session.options
-        self.claimed = SqliteClaimed(session, now_ms)
+        self.claimed = SqliteClaimed(session)
 
     async def rows(self, query: str, *values: Any) -> Sequence[Row]:
         return self._session.rows(query, *values)
@@ -72,7 +82,7 @@ class _Transaction(ClaimTransaction):
         return True  # no other transaction is open
 
     async def now(self) -> int:
-        return self._now_ms
+        return self._session.now_ms
 
     def shown(self, at_ms: int) -> int:
         return at_ms + self._session.ahead_ms
@@ -91,39 +101,39 @@ class _Transaction(ClaimTransaction):
         return self._session.row("queue_sources", name, "", 1) is not None
 
     async def counts(self, queue: QueueRow) -> QueueCounts:
-        return counts(self._session, self._session.queue(queue.name), self._now_ms)
+        return counts(self._session, self._session.queue(queue.name))
 
     async def retire(self, queue: QueueRow, *, is_deleted: bool) -> None:
-        self._session.run("retire_part", queue.partition, self._now_ms)
+        self._session.run("retire_part", queue.partition, self._session.now_ms)
         self.schedule(Sweep)
 
     async def change(self, queue: QueueRow, settings: QueueSettings, modified_at_ms: int) -> None:
         """What the old retention has ended is below the queue's floor from now on."""
         ours = self._settled(queue)
-        ours.floor_seq = ours.floor(self._now_ms)
+        ours.floor_seq = ours.floor(self._session.now_ms)
         self._session.touch(ours)
         self._session.run("update_queue", ours.number, msgspec.json.encode(settings), modified_at_ms)
         self.changed(ours)
 
     def changed(self, queue: QueueRow) -> None:
-        ours = self._session.queue(queue.name)
-        if not self._session.reload(ours, self._now_ms):
-            ours.notify(self._now_ms)
+        session, ours = self._session, self._session.queue(queue.name)
+        if not session.reload(ours):
+            ours.notify(session.now_ms)
             return
-        ours.free_place(self._now_ms)
+        ours.free_place(session.now_ms)
         if ours.fifo:
-            fifo.notify(self._session, ours, self._now_ms, 1)
+            fifo.notify(session, ours)
 
     def need_room(self) -> None:
         database = self._session.database
-        if database.is_short and database.recheck_room(self._now_ms):
+        if database.is_short and database.recheck_room(self._session.now_ms):
             raise StoreFull
 
     async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
         session, ours = self._session, self._settled(queue)
         given = commands.Send(queue=ours.name, messages=tuple(messages), options=Given(ids=tuple(ids)))
         answers: list[Any] = [None]
-        (fifo.send if ours.fifo else standard.send)(session, ours, [(0, given)], self._now_ms, answers)
+        (fifo.send if ours.fifo else standard.send)(session, ours, [(0, given)], answers)
         sent: list[SentMessage] = answers[0]
         assert all(type(each) is SentMessage for each in sent), "the queue takes them"
         session.write_bytes_left -= sum(len(new.body) + len(new.properties) + BATCH_ROW_BYTES for new in messages)
@@ -131,13 +141,10 @@ class _Transaction(ClaimTransaction):
 
     async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> tuple[list[Waiting], bool]:
         """Choose none while messages past their retention are being deleted."""
-        session, ours, now_ms = self._session, self._settled(queue), self._now_ms
-        if now_ms >= ours.expires_at_ms:
+        session, ours = self._session, self._settled(queue)
+        if session.now_ms >= ours.expires_at_ms:
             return [], True
-        if ours.fifo:
-            rows = fifo.offered(session, ours, count, now_ms)
-        else:
-            rows = standard.offered(session, ours, count, now_ms, None)
+        rows = fifo.offered(session, ours, count) if ours.fifo else standard.offered(session, ours, count, None)
         messages: list[Waiting] = []
         for row in rows:
             if bytes_max <= 0:
@@ -147,23 +154,20 @@ class _Transaction(ClaimTransaction):
         return messages, len(rows) == count or len(messages) < len(rows) or session.bytes_left <= 0
 
     async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
-        session, now_ms = self._session, self._now_ms
-        source, goal = session.queue(queue.name), self._settled(target)
-        rows = [each.row for each in messages]
-        send_on(session, source, goal, rows, now_ms)
+        session, source, rows = self._session, self._session.queue(queue.name), [each.row for each in messages]
+        send_on(session, source, self._settled(target), rows)
         if source.fifo:
             fifo.refile(session, source, {row[11] for row in rows})
         elif source.shares:
-            fair.taken(session, source, now_ms)
-        goal.notify(now_ms)
+            fair.refile(session, source, fair.groups_of(rows))
         return len(rows)
 
     async def leased(self, queue: QueueRow, seqs: Sequence[int]) -> list[Leased]:
-        session, ours, now_ms = self._session, self._settled(queue), self._now_ms
+        session, ours, now_ms = self._session, self._settled(queue), self._session.now_ms
         session.flush()
-        floor, query = ours.floor(now_ms), SQL["ordered_leased" if ours.fifo else "standard_leased"]
+        places = [(ours.partition, seq) for seq in seqs if seq >= ours.floor(now_ms)]
         leased: list[Leased] = []
-        for *row, generation in session.executemany(query, [(ours.partition, seq) for seq in seqs if seq >= floor]):
+        for *row, generation, _ in session.executemany(SQL[f"{KIND[ours.fifo]}_leased"], places):
             seq, lane, receive_count, epoch, _, message_id, body, properties, *_, visible_at_ms = row
             receipt = Receipt(ours.number, seq, generation, epoch, visible_at_ms)
             priority = lane if lane <= PRIORITY.maximum else lane - PRIORITY.maximum
@@ -173,33 +177,25 @@ class _Transaction(ClaimTransaction):
     async def delete(self, queue: QueueRow, messages: Sequence[Leased]) -> None:
         receipts = tuple([self.book.issue(*each.receipt) for each in messages])
         delete = commands.Delete(queue=queue.name, receipts=receipts)
-        settle(self._session, [(self._session.queue(queue.name), [(0, delete)])], self._now_ms, [None])
+        settle(self._session, [(self._session.queue(queue.name), [(0, delete)])], [None])
 
     async def bury(
         self, queue: QueueRow, target: QueueRow, messages: Sequence[Leased], new: Sequence[NewMessage]
     ) -> list[SentMessage]:
-        session, now_ms = self._session, self._now_ms
-        source, goal = session.queue(queue.name), session.queue(target.name)
-        end_leases(session, source, [each.receipt for each in messages], now_ms)
+        session, source, goal = self._session, self._session.queue(queue.name), self._session.queue(target.name)
+        end_leases(session, source, [each.receipt for each in messages])
         rows = [(*each.row[:7], its.properties, *each.row[8:]) for each, its in zip(messages, new, strict=True)]
-        seqs = bury(session, source, goal, rows, now_ms)
-        if source.fifo:
-            fifo.refile(session, source, {row[11] for row in rows})
-            fifo.notify(session, source, now_ms, 1)
-        elif source.shares:
-            fair.ended(session, source, [(row[0], row[1], row[11]) for row in rows], now_ms)
-        goal.notify(now_ms)
-        return [
-            SentMessage(id=row[5], sequence=seq if goal.fifo else None) for row, seq in zip(rows, seqs, strict=True)
-        ]
+        moved = zip(rows, bury(session, source, goal, rows), strict=True)
+        free_groups(session, source, [(row[0], row[1], row[11]) for row in rows])
+        return [SentMessage(id=row[5], sequence=seq if goal.fifo else None) for row, seq in moved]
 
     async def bodies(self, queue: QueueRow, seqs: Sequence[int]) -> Mapping[int, str]:
-        return {seq: body for seq in seqs for _, body, *_ in self._session.rows("message_row", seq)}
+        return dict(self._session.executemany(SQL["body"], [(seq,) for seq in seqs]))
 
     def _settled(self, queue: QueueRow) -> Queue:
         """Return the queue at the present instant, without a slice of what is past its retention."""
         ours = self._session.queue(queue.name)
-        settle_time(self._session, ours, self._now_ms)
+        settle_time(self._session, ours)
         return ours
 
     def schedule(self, step: type[Command]) -> None:
@@ -209,7 +205,7 @@ class _Transaction(ClaimTransaction):
         """Have the watch look at once; what it submits is part of the batch."""
         wake = self._session.wakes.get(name)
         if wake is not None:
-            wake(self._now_ms)
+            wake(self._session.now_ms)
 
     # Inspection: messages are found by seq and lane (one of the ready list has no row that has it), and read without
     # their bodies. What claims have comes behind what else is in flight, past its retention too.
@@ -227,39 +223,41 @@ class _Transaction(ClaimTransaction):
 
     async def inspect_at(self, queue: QueueRow, seqs: Sequence[int]) -> list[StoredMessage]:
         ours = self._settled(queue)
-        found: list[Any] = [(seq, None) for seq in seqs if seq >= ours.floor(self._now_ms)]
+        found: list[Any] = [(seq, None) for seq in seqs if seq >= ours.floor(self._session.now_ms)]
         return [each for each in self._stored(ours, found) if each.receive_count > 0]
 
     async def offered(self, queue: QueueRow, count: int) -> list[StoredMessage]:
-        session, ours, now_ms = self._session, self._settled(queue), self._now_ms
-        if ours.fifo:
-            rows = self._of_groups(ours, count)
-        else:
-            rows = standard.in_order(session, ours, now_ms, BARE, judges=False)
-        return self._stored(ours, _first(rows, ours.floor(now_ms), count, INSPECT_SCANNED_MAX))
+        ours = self._settled(queue)
+        rows = self._of_groups(ours, count) if ours.fifo else standard.in_order(self._session, ours, BARE, judges=False)
+        return self._stored(ours, _first(rows, ours.floor(self._session.now_ms), count, INSPECT_SCANNED_MAX))
 
     def _stored(self, queue: Queue, found: Iterable[Any]) -> list[StoredMessage]:
         query = SQL["ordered_stored" if queue.fifo else "standard_stored"]
         places = [(queue.partition, seq, queue.delay_ms if queue.fifo else lane) for seq, lane in found]
-        return [StoredMessage._make((*row, self._now_ms)) for row in self._session.executemany(query, places)]
+        return [StoredMessage._make((*row, self._session.now_ms)) for row in self._session.executemany(query, places)]
 
     def _unclaimed(self, queue: Queue, state: MessageState | None, count: int, passed_max: int) -> list[Any]:
-        session, now_ms = self._session, self._now_ms
+        session, now_ms = self._session, self._session.now_ms
         floor, first = queue.floor(now_ms), passed_max + count
         if state is None:
             if queue.fifo:
                 return self._ordered(queue, floor, NEVER_MS, count, count)
-            waiting = [standard.waiting_in(session, queue, lane, count, now_ms, BARE) for lane in queue.lanes]
-            returned = session.rows("standard_from", queue.partition, floor, count)
+            lanes = [(floor, queue.partition, lane, -1, count) for lane in queue.lanes]
+            waiting = [session.execute(BARE["ready_take"], lane) for lane in lanes]
+            returned = session.rows("standard_between", queue.partition, floor, NEVER_MS, count)
             return _first(merge(returned, *waiting, key=itemgetter(0)), floor, count, count)
         if state is MessageState.VISIBLE:
             if queue.fifo:
                 return self._ordered(queue, floor, now_ms, first, count)
-            lanes = [standard.visible(session, queue, lane, first, now_ms, BARE) for lane in queue.lanes]
-            return _first(merge(*lanes, key=standard.by_visibility), floor, count, first)
-        hidden = self._hidden_in_groups if queue.fifo else self._hidden_in_lanes
-        found = hidden(queue, first, state is MessageState.IN_FLIGHT, floor, count)
-        return [row[1:] for row in sorted(found)[:count]]
+            found = [standard.visible(session, queue, lane, first, BARE) for lane in queue.lanes]
+            return _first(merge(*found, key=standard.by_visibility), floor, count, first)
+        is_received = state is MessageState.IN_FLIGHT
+        if queue.fifo:
+            hidden = self._hidden_in_groups(queue, first, is_received, floor, count)
+        else:
+            places = [(queue.partition, lane, now_ms, first, is_received, floor, count) for lane in queue.lanes]
+            hidden = [row for place in places for row in session.rows("standard_hidden", *place)]
+        return [row[1:] for row in sorted(hidden)[:count]]
 
     def _ordered(
         self, queue: Queue, floor: int, until_ms: int, first: int, count: int, *, floating: bool = False
@@ -268,12 +266,8 @@ class _Transaction(ClaimTransaction):
         terms = queue.partition, floor, queue.delay_ms, until_ms, first, floating, count
         return self._session.rows("ordered_from", *terms)
 
-    def _hidden_in_lanes(self, queue: Queue, first: int, is_received: bool, floor: int, count: int) -> list[Any]:
-        rows, terms = self._session.rows, (self._now_ms, first, is_received, floor, count)
-        return [row for lane in queue.lanes for row in rows("standard_hidden", queue.partition, lane, *terms)]
-
     def _hidden_in_groups(self, queue: Queue, first: int, is_received: bool, floor: int, count: int) -> list[Any]:
-        rows, now_ms = self._session.rows, self._now_ms
+        rows, now_ms = self._session.rows, self._session.now_ms
         if is_received:
             found: list[Any] = rows("ordered_in_flight", queue.partition, now_ms, first, floor, count)
         else:
@@ -286,12 +280,10 @@ class _Transaction(ClaimTransaction):
 
     def _of_groups(self, queue: Queue, count: int) -> Iterator[Any]:
         """Yield what groups have that are able to give, one after the other."""
-        session, now_ms, left = self._session, self._now_ms, count
-        for group in fifo.ready(session, queue, count, now_ms):
-            place = queue.partition, group, queue.floor(now_ms), left + fifo.PASSED_OVER_MAX
-            for row in session.execute(BARE["ordered_take"], (*place, queue.delay_ms, now_ms, left)):
+        for group in fifo.ready(self._session, queue, count):
+            for row in fifo.given_by(self._session, queue, group, count):
                 yield row
-                left -= 1
+                count -= 1
 
 
 def _first(rows: Iterable[Any], floor: int, count: int, first: int) -> list[Any]:
@@ -299,26 +291,12 @@ def _first(rows: Iterable[Any], floor: int, count: int, first: int) -> list[Any]
     return list(islice((row[:2] for row in islice(rows, first) if row[0] >= floor), count))
 
 
-def driven(cold: Cold, *, changes: bool) -> Callable[[Session, Any, int], object]:
+def driven(cold: Cold, *, changes: bool) -> Callable[[Session, Any], object]:
     """Return the handler that drives a cold command to its end; an error undoes one that ``changes`` something."""
 
-    def handle(session: Session, command: Any, now_ms: int) -> object:
-        running = cold(_Transaction(session, now_ms), command)
-        if not changes:
-            return end(running)
-        session.write()
-        entries_before, changes_before = session.deduplication_log.count, session.connection.total_changes()
-        session.execute("SAVEPOINT cold")
-        try:
-            return end(running)
-        except VeilmqError:
-            if session.has_written(changes_before):
-                session.execute("ROLLBACK TO cold")
-                session.undo(entries_before)
-            raise
-        finally:
-            if session.connection.in_transaction:
-                session.execute("RELEASE cold")
+    def handle(session: Session, command: Any) -> object:
+        with session.savepoint() if changes else nullcontext():
+            return end(cold(_Transaction(session), command))
 
     return handle
 
@@ -339,21 +317,21 @@ HANDLERS = {kind: driven(cold, changes=kind not in READS) for kind, cold in COLD
 # The janitor.
 
 
-def sweep(session: Session, command: Sweep, now_ms: int) -> int:
+def sweep(session: Session, command: Sweep) -> int:
     """Do a slice of the janitor's work: what retention, purges and deletions have put out of reach; empty pages.
 
     A slice is a thousand rows, a few milliseconds, and a pause follows. Retention is at least a minute, so a look a
     minute misses no end of it; nothing is delivered late by that, since every command reckons with retention by itself.
     """
+    now_ms, left = session.now_ms, _ROWS_PER_SWEEP
     session.database.recheck_room(now_ms)
-    left = _ROWS_PER_SWEEP
     while left > 0 and (retired := session.row("retired_part")) is not None:
-        left -= _PARTITION_ROWS + _sweep_partition(session, retired, left, now_ms)
+        left -= _PARTITION_ROWS + _sweep_partition(session, retired, left)
     inspected = session.rows("queues_behind", session.swept_to, _QUEUES_PER_SWEEP if left > 0 else 0)
     for number, name, *_ in inspected:
         queue = session.queue(name)
         messages = queue.messages
-        settle_time(session, queue, now_ms)
+        settle_time(session, queue)
         left -= messages - queue.messages
         if left <= 0:
             break
@@ -363,25 +341,23 @@ def sweep(session: Session, command: Sweep, now_ms: int) -> int:
     session.run("old_attempts", now_ms - ATTEMPT_S * SECOND_MS, _ROWS_PER_SWEEP)
     named_s_max = RETENTION_S.maximum + EXPIRED_KEPT_S  # by the receipt of a late delete
     session.run("old_renumbered", (now_ms - named_s_max * SECOND_MS) << SEQ_SHIFT, _ROWS_PER_SWEEP)
-    end(forget_cooldowns(_Transaction(session, now_ms)))
-    old = session.rows("old_accepted", _ROWS_PER_SWEEP, now_ms - DEDUPLICATION_S * SECOND_MS)
-    if old:
-        session.run("delete_accepted", old[-1][0])
+    end(forget_cooldowns(_Transaction(session)))
+    if session.rows("forget_accepted", now_ms - DEDUPLICATION_S * SECOND_MS, _ROWS_PER_SWEEP):
         session.deduplication_log.cut()
     session.flush()  # groups have the rows that say whether they have messages
     many_groups = session.group_numbers.sweep(_ROWS_PER_SWEEP // 2)
-    many_expired = session.events.sweep(_ROWS_PER_SWEEP // 4, now_ms)
+    many_expired = session.events.sweep(_ROWS_PER_SWEEP // 4)
     gave_back = session.database.give_back()
     more = many_groups or many_expired or gave_back or left <= 0 or session.swept_to > 0
     return _PAUSE_MS if more or session.row("retired_part") is not None else _SWEEP_MS
 
 
-def _sweep_partition(session: Session, retired: Row, rows_max: int, now_ms: int) -> int:
+def _sweep_partition(session: Session, retired: Row, rows_max: int) -> int:
     """Delete a slice of a retired partition, and its row with the last one; return how many rows that were."""
     count, (partition, logged_queue, retired_at_ms) = 0, retired
     log = None if logged_queue is None else Logged(logged_queue, 0, retired_at_ms)
     for lanes in (range(PRIORITY.maximum + 1), None):
-        count += len(delete_below(session, partition, lanes, NEVER_MS, rows_max - count, log, now_ms))
+        count += len(delete_below(session, partition, lanes, NEVER_MS, rows_max - count, log))
     if count:
         return count  # an event of a message has its group, whose number goes after the cursor
     before = session.connection.total_changes()
@@ -389,5 +365,5 @@ def _sweep_partition(session: Session, retired: Row, rows_max: int, now_ms: int)
     session.run("delete_fair_groups_of", partition, rows_max)
     if session.connection.total_changes() == before:
         session.run("delete_part", partition)
-        session.run("put_progress", now_ms, session.last_seq)
+        session.run("put_progress", session.now_ms, session.last_seq)
     return session.connection.total_changes() - before

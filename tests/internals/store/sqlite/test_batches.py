@@ -203,10 +203,10 @@ def test_a_queue_whose_creation_was_undone_can_be_created_and_watched(
     finish = Session.finish
     failures = [OSError("before the commit"), OSError("and when it was tried again")]
 
-    def fail_twice(session: Session, now_ms: int) -> None:
+    def fail_twice(session: Session) -> None:
         if failures:
             raise failures.pop()
-        finish(session, now_ms)
+        finish(session)
 
     woken: list[int] = []
     host.engine.watch("a/other", woken.append)
