@@ -18,7 +18,6 @@ from veilmq.cli.stopping import stop_on_signals
 from veilmq.client import HttpQueueClient
 from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.consumer.forwarding import (
-    FIFO_SUFFIX,
     REPORT_S,
     TIMEOUT_S,
     WAIT_S,
@@ -37,6 +36,7 @@ from veilmq.consumer.forwarding import (
 from veilmq.consumer.forwarding_rules import Router, RoutesError, TableRouter, read_rules
 from veilmq.consumer.metrics import exported
 from veilmq.core.settings import TableError, read_table
+from veilmq.wire.sqs.names import is_fifo
 
 _ATOMIC = "each message in one transaction"
 _PLAIN = "by sending and deleting"
@@ -126,7 +126,7 @@ def _ready(client: HttpQueueClient, router: Router, intake: str, *, create: bool
 def _carrier(
     stack: ExitStack, client: HttpQueueClient, endpoint: str, intake: str, *, plain: bool
 ) -> tuple[Relay, str]:
-    fifo = intake.endswith(FIFO_SUFFIX)
+    fifo = is_fifo(intake)
     forwards = stack.enter_context(connect_forwards(endpoint, intake))
     if plain or not can_forward(forwards):
         return SendRelay(client, intake, fifo=fifo), _PLAIN

@@ -119,7 +119,6 @@ class QueueOptions:
         return fields
 
 
-FIFO_SUFFIX = ".fifo"
 FIFO_FIELDS = frozenset({"content_deduplication", "deduplication_scope", "throughput_limit"})
 """The fields that only FIFO queues have."""
 

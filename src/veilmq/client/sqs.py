@@ -66,7 +66,7 @@ from veilmq.wire.sqs.moves import (
     StartMessageMoveTaskRequest,
     StartMessageMoveTaskResult,
 )
-from veilmq.wire.sqs.queue_attributes import ALL, QUEUE_ARN, SETTABLE, SETTINGS, Kind, Number, attribute_of
+from veilmq.wire.sqs.queue_attributes import ALL, QUEUE_ARN, SETTABLE, SETTINGS, Kind, attribute_of, number
 from veilmq.wire.sqs.queues import (
     CreateQueueRequest,
     GetQueueAttributesRequest,
@@ -85,7 +85,7 @@ _NO_DEAD_LETTERS = frozenset({UNEXPECTED_REPLY, "UnknownRoute", "InvalidRequest"
 """Codes of a server that takes no dead letters from clients, or not between these queues."""
 _ANY = Range(minimum=0, maximum=10**10, default=0)
 _KINDS: dict[str, Kind] = {
-    name: Number(setting.kind.fields[0], _ANY) if isinstance(setting.kind, Number) else setting.kind
+    name: number(setting.kind.fields[0], _ANY) if setting.kind.is_number else setting.kind
     for name, setting in SETTINGS.items()
 }
 """How attributes of a queue are read: over SMQ numbers have other ranges."""

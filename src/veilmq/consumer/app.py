@@ -44,6 +44,7 @@ from veilmq.consumer.renewer import RenewalMetrics, Renewer
 from veilmq.consumer.runner import Runner
 from veilmq.consumer.status import WorkerStatus, announced, consumer_metrics, status_of
 from veilmq.core.limits import SQS_RECEIVE_WAIT_S
+from veilmq.wire.sqs.names import is_fifo
 
 _log = logging.getLogger("veilmq.consumer")
 
@@ -459,7 +460,7 @@ def _wait_s(wait: Span) -> int:
 def _check(options: Options, batching: Batching | None, *, taken: list[str]) -> None:
     if options.queue in taken:
         raise ValueError(f"the queue {options.queue!r} has a handler already; name another with queue=")
-    if batching is not None and options.queue.endswith(".fifo"):
+    if batching is not None and is_fifo(options.queue):
         raise ValueError("a FIFO queue's messages are handled one by one; use @app.handler")
     if batching is not None and options.pool == "process":
         raise ValueError("a batch handler runs in the async or the thread pool")

@@ -24,10 +24,10 @@ from veilmq.consumer.metrics import Labels, Metric, MetricKind
 from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, Range
 from veilmq.core.messages import attributes_bytes
 from veilmq.core.settings import SettingValue
+from veilmq.wire.sqs.names import is_fifo
 
 BATCH_BYTES_MAX = 262_144
 """What the messages of one send may have together on every server; a single larger message is sent alone."""
-FIFO_SUFFIX = ".fifo"
 NO_REPLY = "no answer"
 """The reason of a message that may have been forwarded or not."""
 NO_RULE = "default"
@@ -390,11 +390,11 @@ def forwarder_metrics(intake: str, totals: Callable[[], Totals]) -> list[Metric]
 
 def check_targets(intake: str, targets: Mapping[str, int | None]) -> None:
     """Raise ``RoutesError`` where one of ``targets`` cannot take what is in ``intake``."""
-    fifo = intake.endswith(FIFO_SUFFIX)
+    fifo = is_fifo(intake)
     for target in targets:
         if target == intake:
             raise RoutesError(f"The intake {intake} is one of the queues to forward to; name another one.")
-        if target.endswith(FIFO_SUFFIX) != fifo:
+        if is_fifo(target) != fifo:
             raise RoutesError(f"{intake} and {target} must both be FIFO queues, or both not.")
 
 
@@ -406,7 +406,7 @@ def ready_queues(client: QueueClient, targets: Mapping[str, int | None], *, crea
     for target in missing:
         timeout_s = targets[target]
         settings: dict[str, SettingValue] = {} if timeout_s is None else {"visibility_timeout_s": timeout_s}
-        client.create_queue(target, settings | ({"fifo": True} if target.endswith(FIFO_SUFFIX) else {}))
+        client.create_queue(target, settings | ({"fifo": True} if is_fifo(target) else {}))
     return missing
 
 

@@ -14,8 +14,8 @@ from veilmq.consumer.context import Delivery, Item, Undecodable
 from veilmq.consumer.handlers import OUTSTANDING_BYTES_MAX, Batching, Handler, Options
 from veilmq.consumer.leases import Lease, LeaseTable
 from veilmq.consumer.renewal_policies import checked_timeout_s, plain_code
-from veilmq.consumer.settling import FIFO_SUFFIX
 from veilmq.core.limits import SQS_RECEIVE_COUNT
+from veilmq.wire.sqs.names import is_fifo
 
 _log = logging.getLogger("veilmq.consumer")
 
@@ -47,7 +47,7 @@ class Receiver:
         self._client = client
         self._options = options
         self._table = table
-        self.fifo = options.queue.endswith(FIFO_SUFFIX)
+        self.fifo = is_fifo(options.queue)
         self.subscription = table.subscribe(
             options.queue, options.policy, fifo=self.fifo, strict=options.strict, cap_s=options.timeout_s
         )
@@ -67,7 +67,7 @@ class Receiver:
         table, options = self._table, self._options
         for queue in self._missing:  # one that is there stays as it is, and a URL names one that is there
             if "/" not in queue:
-                self._client.create_queue(queue, {"fifo": True} if queue.endswith(FIFO_SUFFIX) else {})
+                self._client.create_queue(queue, {"fifo": True} if is_fifo(queue) else {})
         self._missing = []
         timeout_s = table.receive_timeout_s(self.subscription)
         in_force_s = timeout_s

@@ -27,6 +27,7 @@ from veilmq.consumer.renewal_policies import allowed_s, plain_code
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX
 from veilmq.core.messages import Attribute
+from veilmq.wire.sqs.names import is_fifo
 
 _log = logging.getLogger("veilmq.consumer")
 
@@ -355,7 +356,6 @@ class HandledIds:
         return False
 
 
-FIFO_SUFFIX = ".fifo"
 _ATTRIBUTES_MAX = 10
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in messages
 _REASON_CHARACTERS_MAX = 500
@@ -370,7 +370,7 @@ def _dead_letter(message: ReceivedMessage, ending: Ending, *, source: str, targe
     for name, text in _reasons(message, ending, source).items():
         if name in attributes or len(attributes) < _ATTRIBUTES_MAX:
             attributes[name] = Attribute(type="String", text=text)
-    fifo = target.endswith(FIFO_SUFFIX)
+    fifo = is_fifo(target)
     return NewMessage(
         body=message.body,
         attributes=attributes,

@@ -36,6 +36,7 @@ from veilmq.pipeline.session import (
     run_streams,
 )
 from veilmq.spark.datasource import SCHEMA as MESSAGE
+from veilmq.wire.sqs.names import is_fifo
 
 SPARK_SCHEMA = f"{MESSAGE}, date date"
 CONSUMER = "archive"
@@ -170,7 +171,6 @@ def read_archive(
 
 
 RECORDS = "_replays"
-FIFO_SUFFIX = ".fifo"
 _RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _MICROS = "unix_micros(sent_at)"
 
@@ -329,7 +329,7 @@ class _Replay:
             rows = rows.where(F.expr(_MICROS) > after)
         if end is not None:
             rows = rows.where(F.expr(_MICROS) <= end)
-        writer = replayed(rows, run=options.run, fifo=self._slice.to.endswith(FIFO_SUFFIX)).write.format("veilmq")
+        writer = replayed(rows, run=options.run, fifo=is_fifo(self._slice.to)).write.format("veilmq")
         writer = writer.option("endpoint", options.endpoint).option("queue", self._slice.to)
         writer = writer.option("badRows", options.bad_rows)
         writer.option("writer", f"replay-{options.run}-{number}").mode("append").save()

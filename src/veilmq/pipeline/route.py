@@ -36,9 +36,9 @@ from veilmq.pipeline.session import PipelineFailed, ReadOptions, Report, activat
 from veilmq.pipeline.tune import DEFAULTS, QueueFacts, explore_s, known, options_for, plain_name, receives_max_of
 from veilmq.spark.options import SinkOptions
 from veilmq.spark.sink import PartitionWriter, Written, publish, task
+from veilmq.wire.sqs.names import FIFO_SUFFIX, is_fifo
 
 CONSUMER = "route"
-FIFO_SUFFIX = ".fifo"
 PINNED = "routing-table.json"
 
 
@@ -81,13 +81,13 @@ def _key(attribute: str) -> Column:
 
 def checked(table: RoutingTable, intake: str) -> RoutingTable:
     """Return ``table`` if it is valid for ``intake``; raises ``PipelineFailed``."""
-    fifo = intake.endswith(FIFO_SUFFIX)
+    fifo = is_fifo(intake)
     for each in table.classes:
         if not each.queue:
             raise PipelineFailed(f"The class {each.name} of the routing table names no queue; add one to the table.")
         if each.queue == intake:
             raise PipelineFailed(f"The queue of the class {each.name} is the intake {intake} itself; name another one.")
-        if each.queue.endswith(FIFO_SUFFIX) != fifo:
+        if is_fifo(each.queue) != fifo:
             raise PipelineFailed(f"{intake} and {each.queue} must both be FIFO queues or both be standard queues.")
     return table
 
@@ -104,7 +104,7 @@ def create_queues(
     for each in reversed(table.classes):
         own = {**(settings or {}), "visibility_timeout_s": each.visibility_timeout_s, **longer}
         if each.queue not in client.list_queues(each.queue):
-            client.create_queue(each.queue, {**own, **({"fifo": True} if each.queue.endswith(FIFO_SUFFIX) else {})})
+            client.create_queue(each.queue, {**own, **({"fifo": True} if is_fifo(each.queue) else {})})
         else:
             client.set(each.queue, own)
         longer = {"dead_letter_queue": each.queue, "receives_max": receives_max}
@@ -143,7 +143,7 @@ def forward(
 
 
 def _run(spark: SparkSession, options: ForwardOptions, folder: Place, report: Report, stop: threading.Event) -> int:
-    rows = routed(read_queue(spark, options.intake, options), options.table, fifo=options.intake.endswith(FIFO_SUFFIX))
+    rows = routed(read_queue(spark, options.intake, options), options.table, fifo=is_fifo(options.intake))
     writer = rows.writeStream.format(FORMAT).option("endpoint", options.endpoint).queryName(f"route {options.intake}")
     writer = writer.option("checkpointLocation", cleaned(folder)).option("badRows", options.bad_rows)
     writer = writer.trigger(processingTime="0 seconds") if options.continuous else writer.trigger(availableNow=True)
@@ -262,7 +262,7 @@ def route_table(
         raise PipelineFailed(
             f"The queue {queue} has too few receipts for a routing table: run tune again after more work is done."
         )
-    stem, ending = plain_name(queue).removesuffix(FIFO_SUFFIX), FIFO_SUFFIX if queue.endswith(FIFO_SUFFIX) else ""
+    stem, ending = plain_name(queue).removesuffix(FIFO_SUFFIX), FIFO_SUFFIX if is_fifo(queue) else ""
     named = tuple(
         msgspec.structs.replace(
             each, queue=queue_pattern.replace("{queue}", stem).replace("{class}", each.name) + ending

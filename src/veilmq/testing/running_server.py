@@ -40,6 +40,7 @@ from veilmq.testing.faults import FaultPlan
 from veilmq.wire.exchange import RequestContext
 from veilmq.wire.sqs.members import write_attributes
 from veilmq.wire.sqs.messages import SendMessageRequest, send_message
+from veilmq.wire.sqs.names import is_fifo
 from veilmq.wire.sqs.queues import CreateQueueRequest, create_queue
 
 Do = Callable[[Command], Any]
@@ -105,7 +106,6 @@ Following = Callable[[], AbstractAsyncContextManager[Follow]]
 _PATIENCE_S = 60.0
 _SLOTS = 50  # into which a move of the clock is divided at most, while no poll waits for a message
 _CHECK_S = 0.001
-_FIFO = ".fifo"
 
 
 class RunningServer:
@@ -226,7 +226,7 @@ class RunningServer:
         existing queue is taken as it is. Raises ``ValueError`` for an unknown setting, ``SqsError`` for a bad value.
         """
         context = self._context()
-        if name.endswith(_FIFO):
+        if is_fifo(name):
             settings["fifo"] = True
         if "dead_letter_queue" in settings:
             settings["dead_letter_queue"] = f"{context.account}/{settings['dead_letter_queue']}"

@@ -26,7 +26,6 @@ def id_text(identifier: bytes) -> str:
 #
 # It looks like a random UUID: the process's own beginning, and 48 bits counted on from a random number.
 
-
 REQUEST_ID_BEGINNING = id_text(IdSource().next())[:24]
 """What the ids of this process begin with."""
 
@@ -44,9 +43,7 @@ def new_request_id() -> str:
 # A caller is an account itself (``root``) or one of its users. Their names and ids have the form of those of AWS IAM,
 # because queue policies name them and messages carry them (IAM User Guide, "IAM identifiers").
 
-
 SENDER_ID = "SenderId"
-_USER_ID_CHARACTERS = 17
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +67,9 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 def caller_named(account: str, user: str = "") -> Caller:
     """Return the caller that ``account``, or a ``user`` of it, is."""
-    sender_id = _user_id(account, user) if user else account
+    sender_id = account
+    if user:  # the prefix of AWS, and letters and digits that account and name decide
+        sender_id = "AIDA" + b32encode(sha256(f"{account}/{user}".encode()).digest()).decode()[:17]
     sender = Attribute("String", sender_id)
     return Caller(
         account=account,
@@ -91,12 +90,6 @@ def caller_of(arn: str) -> Caller:
 def root_arn(account: str) -> str:
     """Return the name of an account as a principal."""
     return f"arn:aws:iam::{account}:root"
-
-
-def _user_id(account: str, user: str) -> str:
-    """Return the unique id of a user: the prefix of AWS, and letters and digits that its name decides."""
-    digest = sha256(f"{account}/{user}".encode()).digest()
-    return "AIDA" + b32encode(digest).decode()[:_USER_ID_CHARACTERS]
 
 
 class AccessKey:
@@ -127,7 +120,6 @@ class AccessKey:
 
 # What a request's surroundings say: everything the translation needs that is not in the request's body.
 
-
 DEFAULT_ACCOUNT = "000000000000"
 DEFAULT_REGION = "us-east-1"
 REGION_PATTERN = r"[a-z0-9-]{1,32}"
@@ -153,7 +145,7 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``queues`` are those whose URLs were read, by URL (``names.queue_of``); contexts made of one another share them.
 
-    One context serves all requests of one account on one connection.
+    One context serves all requests of one caller and region at one address.
     """
 
     base_url: str

@@ -3,13 +3,14 @@
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from hashlib import md5
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from veilmq.core import limits
 from veilmq.core.commands import (
     ChangeVisibility,
     Delete,
@@ -26,19 +27,6 @@ from veilmq.core.commands import (
     VisibilityChange,
 )
 from veilmq.core.errors import BodyUnreadable, ReceiptState
-from veilmq.core.limits import (
-    PRIORITY,
-    SMQ_BATCH_BYTES_MAX,
-    SMQ_BATCH_ENTRIES_MAX,
-    SMQ_DELAY_S,
-    SMQ_GROUP_ID_CHARACTERS_MAX,
-    SMQ_PROPERTIES_MAX,
-    SMQ_PROPERTY_NAME_CHARACTERS_MAX,
-    SMQ_PROPERTY_VALUE_CHARACTERS_MAX,
-    SMQ_RECEIVE_COUNT,
-    SMQ_RECEIVE_WAIT_S,
-    SMQ_VISIBILITY_TIMEOUT_S,
-)
 from veilmq.core.messages import (
     Attribute,
     NewMessage,
@@ -48,31 +36,10 @@ from veilmq.core.messages import (
     encode_properties,
 )
 from veilmq.wire.exchange import SENDER_ID, Caller, Plan, RequestContext
-from veilmq.wire.smq.errors import (
-    MESSAGE_NOT_EXIST,
-    MISSING_RECEIPT_HANDLE,
-    MISSING_VISIBILITY_TIMEOUT,
-    SmqError,
-    invalid_argument,
-)
-from veilmq.wire.smq.request import (
-    NO_CONTENT,
-    SECONDS,
-    Answer,
-    Element,
-    SmqRequest,
-    answered,
-    body_of,
-    children,
-    container,
-    document,
-    element,
-    only,
-    optional,
-    queue_of,
-    texts,
-    whole_number,
-)
+from veilmq.wire.smq import errors
+from veilmq.wire.smq import request as smq
+from veilmq.wire.smq.errors import SmqError, invalid_argument
+from veilmq.wire.smq.request import Answer, Element, SmqRequest, answered, body_of, children, element, queue_of, texts
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import GROUP, ILLEGAL, checked_id, is_number
 
@@ -80,11 +47,6 @@ from veilmq.wire.sqs.members import GROUP, ILLEGAL, checked_id, is_number
 def body_md5(text: str) -> str:
     """Return the digest of a body as it is on the wire."""
     return md5(text.encode(), usedforsecurity=False).hexdigest().upper()
-
-
-def wire_text(body: str, *, smq_base64: bool) -> str:
-    """Return a body that is kept as it is on the wire."""
-    return b64encode(body.encode()).decode() if smq_base64 else body
 
 
 def decoded(message: NewMessage) -> NewMessage:
@@ -106,7 +68,6 @@ def decoded(message: NewMessage) -> NewMessage:
 # value is text for SQS, with a suffix to its type by which it is known again. A suffix that only SQS knows is not
 # written to SMQ.
 
-
 SOURCE_ARN = "DLQSourceArn"
 ORIGIN_MESSAGE_ID = "DLQOriginMessageId"
 DEAD_LETTER_TYPE = "DLQMessageType"
@@ -117,24 +78,11 @@ SYSTEM_NAMES = frozenset({"traceparent", "tracestate", "baggage", DEAD_LETTER_TY
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _TRUTH = "String.boolean"
 _STRING = "String"
+_ENTRIES = {"User": "PropertyValue", "System": "SystemPropertyValue"}
+"""Kind of properties → the element around each of them."""
 
-
-class _Type(NamedTuple):
-    """A type of SMQ: what it is for SQS, and how the text of a value is read."""
-
-    label: str
-    read: Callable[[str, str], Attribute]
-
-
-class _Container(NamedTuple):
-    """How properties of one kind are written: the element around all of them, and the one around each."""
-
-    name: str
-    entry: str
-
-
-_USER = _Container("UserProperties", "PropertyValue")
-_SYSTEM = _Container("SystemProperties", "SystemPropertyValue")
+_Read = Callable[[str, str], Attribute]
+"""Name and text of a value → the value; raises ``SmqError``."""
 
 
 def _number(name: str, text: str) -> Attribute:
@@ -156,24 +104,39 @@ def _binary(name: str, text: str) -> Attribute:
         raise _invalid(name, "is BINARY and no base64") from None
 
 
-_TYPES: dict[str, _Type] = {
-    "STRING": _Type(_STRING, lambda name, text: Attribute(type=_STRING, text=text)),
-    "NUMBER": _Type("Number", _number),
-    "BOOLEAN": _Type(_TRUTH, _truth),
-    "BINARY": _Type("Binary", _binary),
+_TYPES: dict[str, tuple[str, _Read]] = {
+    "STRING": (_STRING, lambda name, text: Attribute(type=_STRING, text=text)),
+    "NUMBER": ("Number", _number),
+    "BOOLEAN": (_TRUTH, _truth),
+    "BINARY": ("Binary", _binary),
 }
-_TYPE_OF_LABEL = {kind.label: name for name, kind in _TYPES.items()}
+"""Type of SMQ → what it is for SQS, and how the text of a value is read."""
+
+_TYPE_OF_LABEL = {label: name for name, (label, _) in _TYPES.items()}
 
 
-def read_user_properties(message: Element) -> dict[str, Attribute]:
-    """Return the properties of users that ``message`` has, in order; raises ``SmqError`` (InvalidArgument)."""
-    return _read(message, _USER)
+def read_properties(message: Element, kind: str) -> dict[str, Attribute]:
+    """Return the properties of a ``kind`` (``User`` or ``System``) that ``message`` has, in order.
 
-
-def read_system_properties(message: Element) -> dict[str, Attribute]:
-    """Return the system's; a name that SDKs do not know, and a type but STRING, is refused."""
-    read = _read(message, _SYSTEM)
-    for name, value in read.items():
+    Raises ``SmqError`` (InvalidArgument); of the system's, a name that SDKs do not know, and a type but STRING, is
+    refused.
+    """
+    outers = children(message, f"{kind}Properties")
+    entries = [texts(entry) for outer in outers for entry in children(outer, _ENTRIES[kind])]
+    if len(entries) > limits.SMQ_PROPERTIES_MAX:
+        raise invalid_argument(f"{kind}Properties: there may be {limits.SMQ_PROPERTIES_MAX} of them")
+    read: dict[str, Attribute] = {}
+    for entry in entries:
+        name = entry.get("Name", "")
+        if len(name) > limits.SMQ_PROPERTY_NAME_CHARACTERS_MAX or not _NAME.fullmatch(name):
+            raise invalid_argument(
+                f"the name of the property '{name[:64]}': it has 1 to {limits.SMQ_PROPERTY_NAME_CHARACTERS_MAX} "
+                "letters, digits, _, - and ., no dot at an end or beside another"
+            )
+        if name in read:
+            raise _invalid(name, "was given twice")
+        read[name] = _value(name, entry)
+    for name, value in read.items() if kind == "System" else ():
         if name not in SYSTEM_NAMES:
             raise _invalid(name, f"is none of the SystemProperties {', '.join(sorted(SYSTEM_NAMES))}")
         if value.type != _STRING:
@@ -181,57 +144,30 @@ def read_system_properties(message: Element) -> dict[str, Attribute]:
     return read
 
 
-def written_user_properties(attributes: Mapping[str, Attribute]) -> str:
-    """Return the element with ``attributes``, in their order; nothing where there are none."""
-    return _written(_USER, attributes.items())
-
-
-def written_system_properties(attributes: Mapping[str, Attribute]) -> str:
-    """Return the element with those of ``attributes`` that SDKs know."""
-    return _written(_SYSTEM, [pair for pair in attributes.items() if pair[0] in SYSTEM_NAMES])
-
-
-def _read(message: Element, kind: _Container) -> dict[str, Attribute]:
-    entries = [texts(entry) for outer in children(message, kind.name) for entry in children(outer, kind.entry)]
-    if len(entries) > SMQ_PROPERTIES_MAX:
-        raise invalid_argument(f"{kind.name}: there may be {SMQ_PROPERTIES_MAX} of them")
-    read: dict[str, Attribute] = {}
-    for entry in entries:
-        name = _checked_name(entry.get("Name", ""))
-        if name in read:
-            raise _invalid(name, "was given twice")
-        read[name] = _value(name, entry)
-    return read
-
-
-def _checked_name(name: str) -> str:
-    if len(name) > SMQ_PROPERTY_NAME_CHARACTERS_MAX or not _NAME.fullmatch(name):
-        raise invalid_argument(
-            f"the name of the property '{name[:64]}': it has 1 to {SMQ_PROPERTY_NAME_CHARACTERS_MAX} letters, digits, "
-            "_, - and ., no dot at an end or beside another"
-        )
-    return name
+def written_properties(attributes: Mapping[str, Attribute], kind: str) -> str:
+    """Return the element with ``attributes``, in their order; of the system's, those that SDKs know."""
+    entries = [
+        smq.container(_ENTRIES[kind], _entry(name, value))
+        for name, value in attributes.items()
+        if kind == "User" or name in SYSTEM_NAMES
+    ]
+    return smq.container(f"{kind}Properties", "".join(entries)) if entries else ""
 
 
 def _value(name: str, entry: Mapping[str, str]) -> Attribute:
-    text = entry.get("Value", "")
-    if not 1 <= len(text) <= SMQ_PROPERTY_VALUE_CHARACTERS_MAX:
-        raise _invalid(name, f"must have a Value of 1 to {SMQ_PROPERTY_VALUE_CHARACTERS_MAX} characters")
-    kind = _TYPES.get(entry.get("Type", "").strip())
-    if kind is None:
+    text, most = entry.get("Value", ""), limits.SMQ_PROPERTY_VALUE_CHARACTERS_MAX
+    if not 1 <= len(text) <= most:
+        raise _invalid(name, f"must have a Value of 1 to {most} characters")
+    _, read = _TYPES.get(entry.get("Type", "").strip(), (None, None))
+    if read is None:
         raise _invalid(name, f"must have a Type, one of {', '.join(_TYPES)}")
-    return kind.read(name, text)
-
-
-def _written(kind: _Container, attributes: Iterable[tuple[str, Attribute]]) -> str:
-    entries = "".join(container(kind.entry, _entry(*pair)) for pair in attributes)
-    return container(kind.name, entries) if entries else ""
+    return read(name, text)
 
 
 def _entry(name: str, value: Attribute) -> str:
     text = (value.text or "") if value.data is None else b64encode(value.data).decode()
     kind = _TYPE_OF_LABEL.get(value.type) or _TYPE_OF_LABEL[value.type.partition(".")[0]]
-    return element("Name", name) + element("Value", text) + element("Type", kind)
+    return smq.elements({"Name": name, "Value": text, "Type": kind})
 
 
 def _invalid(name: str, why: str) -> SmqError:
@@ -242,10 +178,10 @@ def _invalid(name: str, why: str) -> SmqError:
 #
 # A batch is stored as a whole or not at all: what is wrong with one message is the error of the request.
 
-
 _ONE = SendOptions(receipts=True, all_or_nothing=True, dedup_id_optional=True, decode=decoded)
 _SEVERAL = SendOptions(all_or_nothing=True, dedup_id_optional=True, decode=decoded)
 _UNSET = "0"
+"""What an SDK sends as the priority where its user set none."""
 _BODY = "MessageBody"
 
 
@@ -262,14 +198,14 @@ def send_message(request: SmqRequest, context: RequestContext) -> Plan:
     outgoing = _outgoing(body_of(request, "Message"), context.caller)
 
     def respond(results: Any) -> Answer:
-        sent: SentMessage = only(results)
+        sent: SentMessage = smq.only(results)
         group = outgoing.message.group if sent.sequence is not None else None
         content = (
             _sent_elements(sent, outgoing)
-            + optional("ReceiptHandle", sent.receipt or "")
-            + optional(GROUP, group or "")
+            + smq.optional("ReceiptHandle", sent.receipt or "")
+            + smq.optional(GROUP, group or "")
         )
-        return Answer(201, document("Message", content))
+        return Answer(201, smq.document("Message", content))
 
     return Plan(Send(queue=queue_of(request, context), messages=(outgoing.message,), options=_ONE), respond)
 
@@ -277,17 +213,17 @@ def send_message(request: SmqRequest, context: RequestContext) -> Plan:
 def batch_send_message(request: SmqRequest, context: RequestContext) -> Plan:
     """BatchSendMessage: up to sixteen messages, all or none of them."""
     entries = children(body_of(request, "Messages"), "Message")
-    if not 1 <= len(entries) <= SMQ_BATCH_ENTRIES_MAX:
-        raise invalid_argument(f"Messages, of which there are 1 to {SMQ_BATCH_ENTRIES_MAX}")
+    if not 1 <= len(entries) <= limits.SMQ_BATCH_ENTRIES_MAX:
+        raise invalid_argument(f"Messages, of which there are 1 to {limits.SMQ_BATCH_ENTRIES_MAX}")
     outgoing = [_outgoing(entry, context.caller) for entry in entries]
-    bytes_max = max(SMQ_BATCH_BYTES_MAX, context.smq_message_bytes_max)
+    bytes_max = max(limits.SMQ_BATCH_BYTES_MAX, context.smq_message_bytes_max)
     if sum(each.body_bytes for each in outgoing) > bytes_max:
         raise invalid_argument(f"Messages, which may have {bytes_max} bytes together")
 
     def respond(results: Any) -> Answer:
         sent: list[SentMessage] = [answered(each) for each in answered(results)]
-        content = [container("Message", _sent_elements(*pair)) for pair in zip(sent, outgoing, strict=True)]
-        return Answer(201, document("Messages", "".join(content)))
+        content = [smq.container("Message", _sent_elements(*pair)) for pair in zip(sent, outgoing, strict=True)]
+        return Answer(201, smq.document("Messages", "".join(content)))
 
     messages = tuple(each.message for each in outgoing)
     return Plan(Send(queue=queue_of(request, context), messages=messages, options=_SEVERAL), respond)
@@ -303,23 +239,20 @@ def _outgoing(message: Element, caller: Caller | None) -> _Outgoing:
     if not body:
         raise no_body(message)
     body_bytes = len(body) if body.isascii() else len(body.encode())
-    delay, priority = given.get("DelaySeconds"), given.get("Priority")
+    delay, priority = given.get("DelaySeconds"), given.get("Priority", _UNSET)
     group = read_group(given.get(GROUP))
     carried, carried_bytes = carried_by(message, group, caller)
     new = NewMessage(
         body=body,
         size_bytes=body_bytes + carried_bytes,
         properties=carried,
-        delay_s=None if delay is None else whole_number("DelaySeconds", delay, SMQ_DELAY_S, SECONDS),
-        priority=PRIORITY.default if priority is None else _read_priority(priority),
+        delay_s=None if delay is None else smq.whole_number("DelaySeconds", delay, limits.SMQ_DELAY_S, smq.SECONDS),
+        priority=limits.PRIORITY.default
+        if priority.strip() == _UNSET
+        else smq.whole_number("Priority", priority, limits.PRIORITY),
         group=group,
     )
     return _Outgoing(new, body_md5(body), body_bytes)
-
-
-def _read_priority(text: str) -> int:
-    """Return a priority; an SDK writes 0 where its user set none."""
-    return PRIORITY.default if text.strip() == _UNSET else whole_number("Priority", text, PRIORITY)
 
 
 def no_body(message: Element) -> SmqError:
@@ -335,7 +268,7 @@ def read_group(value: str | None) -> str | None:
         return checked_id(GROUP, value or None)
     except SqsError:
         raise invalid_argument(
-            f"{GROUP}, which has 1 to {SMQ_GROUP_ID_CHARACTERS_MAX} letters, digits and punctuation characters"
+            f"{GROUP}, which has 1 to {limits.SMQ_GROUP_ID_CHARACTERS_MAX} letters, digits and punctuation characters"
         ) from None
 
 
@@ -344,7 +277,7 @@ def carried_by(message: Element, group: str | None, caller: Caller | None) -> tu
     user: dict[str, Attribute] = {}
     system: dict[str, Attribute] = {}
     if len(message.children) > 1 and any(member.children for member in message.children):
-        user, system = read_user_properties(message), read_system_properties(message)
+        user, system = read_properties(message, "User"), read_properties(message, "System")
     if not user and not system and group is None:
         return (b"" if caller is None else caller.sent), 0
     kept = system if caller is None else system | {SENDER_ID: caller.sender}
@@ -356,97 +289,63 @@ def carried_by(message: Element, group: str | None, caller: Caller | None) -> tu
 #
 # There being nothing is an error here, also where too many messages are in flight.
 
-
-_Wrap = Callable[[list[str]], Answer]
-"""Messages as they are written → the answer."""
-
 _RECEIVED_TOO_OFTEN = "MaxReceiveCountExceeded"
 
 
-def receive_message(request: SmqRequest, context: RequestContext) -> Plan:
-    """ReceiveMessage: one message, hidden for as long as its queue says; waits for one as long as the request says."""
-    return _receive(request, context, 1, _one)
+def receive_message(request: SmqRequest, context: RequestContext, *, several: bool = False) -> Plan:
+    """ReceiveMessage: one message, hidden for as long as its queue says; waits for one as long as the request says.
+
+    With ``several`` BatchReceiveMessage: up to sixteen, as soon as there is one.
+    """
+    count, wait = _count(request) if several else 1, request.query.get("waitseconds")
+    wait_s = None if wait is None else smq.whole_number("waitseconds", wait, limits.SMQ_RECEIVE_WAIT_S, smq.SECONDS)
+    command = Receive(queue=queue_of(request, context), count=count, lease_s_max=None)
+    return Plan(command, _responding(context, several), wait_s)
 
 
-def batch_receive_message(request: SmqRequest, context: RequestContext) -> Plan:
-    """BatchReceiveMessage: up to sixteen messages, as soon as there is one."""
-    return _receive(request, context, _count(request), _several)
+def peek_message(request: SmqRequest, context: RequestContext, *, several: bool = False) -> Plan:
+    """PeekMessage: the message that a receive would return now, which stays as it is.
 
-
-def peek_message(request: SmqRequest, context: RequestContext) -> Plan:
-    """PeekMessage: the message that a receive would give now, which stays as it is."""
-    return _peek(request, context, 1, _one)
-
-
-def batch_peek_message(request: SmqRequest, context: RequestContext) -> Plan:
-    """BatchPeekMessage: up to sixteen of them."""
-    return _peek(request, context, _count(request), _several)
-
-
-def _receive(request: SmqRequest, context: RequestContext, count: int, wrap: _Wrap) -> Plan:
-    wait = request.query.get("waitseconds")
-    wait_s = None if wait is None else whole_number("waitseconds", wait, SMQ_RECEIVE_WAIT_S, SECONDS)
-
-    def respond(result: Any) -> Answer:
-        received: Received = answered(result)
-        return wrap([_received(message, received.smq_base64, context) for message in received.messages])
-
-    return Plan(Receive(queue=queue_of(request, context), count=count, lease_s_max=None), respond, wait_s)
-
-
-def _peek(request: SmqRequest, context: RequestContext, count: int, wrap: _Wrap) -> Plan:
-    def respond(result: Any) -> Answer:
-        peeked: Peeked = answered(result)
-        return wrap([_peeked(message, peeked.smq_base64, context) for message in peeked.messages])
-
-    return Plan(Peek(queue=queue_of(request, context), count=count), respond)
+    With ``several`` BatchPeekMessage: up to sixteen of them.
+    """
+    count = _count(request) if several else 1
+    return Plan(Peek(queue=queue_of(request, context), count=count), _responding(context, several))
 
 
 def _count(request: SmqRequest) -> int:
-    return whole_number("numOfMessages", request.query["numofmessages"], SMQ_RECEIVE_COUNT)
+    return smq.whole_number("numOfMessages", request.query["numofmessages"], limits.SMQ_RECEIVE_COUNT)
 
 
-def _one(messages: list[str]) -> Answer:
-    return Answer(200, document("Message", _present(messages)[0]))
+def _responding(context: RequestContext, several: bool) -> Callable[[Any], Answer]:
+    def respond(result: Any) -> Answer:
+        found: Received | Peeked = answered(result)
+        messages = [_message(message, found.smq_base64, context) for message in found.messages]
+        if not messages:
+            raise SmqError(errors.MESSAGE_NOT_EXIST)
+        if not several:
+            return Answer(200, smq.document("Message", messages[0]))
+        return Answer(
+            200, smq.document("Messages", "".join([smq.container("Message", message) for message in messages]))
+        )
+
+    return respond
 
 
-def _several(messages: list[str]) -> Answer:
-    inner = "".join([container("Message", message) for message in _present(messages)])
-    return Answer(200, document("Messages", inner))
-
-
-def _present(messages: list[str]) -> list[str]:
-    if not messages:
-        raise SmqError(MESSAGE_NOT_EXIST)
-    return messages
-
-
-def _received(message: ReceivedMessage, smq_base64: bool, context: RequestContext) -> str:
+def _message(message: ReceivedMessage | PeekedMessage, smq_base64: bool, context: RequestContext) -> str:
+    """Return a message; its first receive is its sending if it was never received."""
+    receipt = visible = ""
+    if isinstance(message, ReceivedMessage):
+        receipt = f"<ReceiptHandle>{message.receipt}</ReceiptHandle>\n"
+        visible = f"<NextVisibleTime>{message.visible_at_ms}</NextVisibleTime>\n"
+    first_ms = message.sent_at_ms if message.first_received_at_ms is None else message.first_received_at_ms
+    text = b64encode(message.body.encode()).decode() if smq_base64 else message.body
     return (
-        f"<MessageId>{message.id.hex().upper()}</MessageId>\n<ReceiptHandle>{message.receipt}</ReceiptHandle>\n"
-        f"{_body(message, smq_base64)}<EnqueueTime>{message.sent_at_ms}</EnqueueTime>\n"
-        f"<NextVisibleTime>{message.visible_at_ms}</NextVisibleTime>\n"
-        f"<FirstDequeueTime>{message.first_received_at_ms}</FirstDequeueTime>\n"
+        f"<MessageId>{message.id.hex().upper()}</MessageId>\n{receipt}"
+        f"<MessageBodyMD5>{body_md5(text)}</MessageBodyMD5>\n{element('MessageBody', text)}"
+        f"<EnqueueTime>{message.sent_at_ms}</EnqueueTime>\n{visible}<FirstDequeueTime>{first_ms}</FirstDequeueTime>\n"
         f"<DequeueCount>{message.receive_count}</DequeueCount>\n<Priority>{message.priority}</Priority>\n"
         f"{_more(message, context)}"
     )
-
-
-def _peeked(message: PeekedMessage, smq_base64: bool, context: RequestContext) -> str:
-    """Return a peeked message; its first receive is its sending if it was never received."""
-    first_ms = message.first_received_at_ms
-    return (
-        f"<MessageId>{message.id.hex().upper()}</MessageId>\n"
-        f"{_body(message, smq_base64)}<EnqueueTime>{message.sent_at_ms}</EnqueueTime>\n"
-        f"<FirstDequeueTime>{message.sent_at_ms if first_ms is None else first_ms}</FirstDequeueTime>\n"
-        f"<DequeueCount>{message.receive_count}</DequeueCount>\n<Priority>{message.priority}</Priority>\n"
-        f"{_more(message, context)}"
-    )
-
-
-def _body(message: ReceivedMessage | PeekedMessage, smq_base64: bool) -> str:
-    text = wire_text(message.body, smq_base64=smq_base64)
-    return f"<MessageBodyMD5>{body_md5(text)}</MessageBodyMD5>\n{element('MessageBody', text)}"
 
 
 def _more(message: ReceivedMessage | PeekedMessage, context: RequestContext) -> str:
@@ -454,23 +353,20 @@ def _more(message: ReceivedMessage | PeekedMessage, context: RequestContext) -> 
     if not message.properties and message.source is None:
         return ""
     carried = decode_properties(message.properties)
-    system = carried.system if message.source is None else carried.system | _dead_letter(message, context)
+    system = carried.system
+    if message.source is not None:  # a dead letter, which has kept its id
+        account, _, name = message.source.partition("/")
+        content = {
+            DEAD_LETTER_TYPE: _RECEIVED_TOO_OFTEN,
+            SOURCE_ARN: f"acs:mns:{context.region}:{account}:/queues/{name}",
+            ORIGIN_MESSAGE_ID: message.id.hex().upper(),
+        }
+        system = system | {name: Attribute(type="String", text=text) for name, text in content.items()}
     return (
-        optional("MessageGroupId", carried.group or "")
-        + written_system_properties(system)
-        + written_user_properties(carried.attributes)
+        smq.optional("MessageGroupId", carried.group or "")
+        + written_properties(system, "System")
+        + written_properties(carried.attributes, "User")
     )
-
-
-def _dead_letter(message: ReceivedMessage | PeekedMessage, context: RequestContext) -> dict[str, Attribute]:
-    """Return the properties of a dead letter, which has kept its id."""
-    account, _, name = (message.source or "").partition("/")
-    content = {
-        DEAD_LETTER_TYPE: _RECEIVED_TOO_OFTEN,
-        SOURCE_ARN: f"acs:mns:{context.region}:{account}:/queues/{name}",
-        ORIGIN_MESSAGE_ID: message.id.hex().upper(),
-    }
-    return {name: Attribute(type="String", text=text) for name, text in content.items()}
 
 
 # DeleteMessage, BatchDeleteMessage and ChangeMessageVisibility (reference, sections 4.10, 4.11, 4.13 and 5).
@@ -479,7 +375,6 @@ def _dead_letter(message: ReceivedMessage | PeekedMessage, context: RequestConte
 # one before is dead. A server that is lenient still takes the receipts of the same receive that only a change
 # superseded.
 
-
 RECEIPT = "receipthandle"
 
 
@@ -487,8 +382,8 @@ def delete_message(request: SmqRequest, context: RequestContext) -> Plan:
     """DeleteMessage: with a live receipt, of a receive, a change, or the send of a message that is still delayed."""
 
     def respond(results: Any) -> Answer:
-        _check(only(results))
-        return NO_CONTENT
+        _check(smq.only(results))
+        return smq.NO_CONTENT
 
     return Plan(_delete(request, context, (_receipt(request),)), respond)
 
@@ -496,18 +391,23 @@ def delete_message(request: SmqRequest, context: RequestContext) -> Plan:
 def batch_delete_message(request: SmqRequest, context: RequestContext) -> Plan:
     """BatchDeleteMessage: up to sixteen receipts, each alone; those that did not act are answered."""
     if not request.body:
-        raise SmqError(MISSING_RECEIPT_HANDLE)
+        raise SmqError(errors.MISSING_RECEIPT_HANDLE)
     receipts = tuple(each.text for each in children(body_of(request, "ReceiptHandles"), "ReceiptHandle"))
-    if not all(receipts) or not 1 <= len(receipts) <= SMQ_BATCH_ENTRIES_MAX:
-        raise invalid_argument(f"ReceiptHandles, of which there are 1 to {SMQ_BATCH_ENTRIES_MAX}")
+    if not all(receipts) or not 1 <= len(receipts) <= limits.SMQ_BATCH_ENTRIES_MAX:
+        raise invalid_argument(f"ReceiptHandles, of which there are 1 to {limits.SMQ_BATCH_ENTRIES_MAX}")
 
     def respond(results: Any) -> Answer:
-        failed = [
-            failure for pair in zip(receipts, answered(results), strict=True) if (failure := _failure(*pair)) != ""
-        ]
+        failed = []
+        for receipt, outcome in zip(receipts, answered(results), strict=True):
+            try:
+                _check(answered(outcome))
+            except SmqError as error:
+                code = error.code.name
+                content = {"ErrorCode": code, "ErrorMessage": error.message, "ReceiptHandle": receipt}
+                failed.append(smq.container("Error", smq.elements(content)))
         if not failed:
-            return NO_CONTENT
-        return Answer(404, document("Errors", "".join(failed)), code=MESSAGE_NOT_EXIST.name)
+            return smq.NO_CONTENT
+        return Answer(404, smq.document("Errors", "".join(failed)), code=errors.MESSAGE_NOT_EXIST.name)
 
     return Plan(_delete(request, context, receipts), respond)
 
@@ -517,14 +417,14 @@ def change_message_visibility(request: SmqRequest, context: RequestContext) -> P
     receipt = _receipt(request)
     timeout = request.query.get("visibilitytimeout")
     if not timeout:
-        raise SmqError(MISSING_VISIBILITY_TIMEOUT)
-    timeout_s = whole_number("VisibilityTimeout", timeout, SMQ_VISIBILITY_TIMEOUT_S, SECONDS)
+        raise SmqError(errors.MISSING_VISIBILITY_TIMEOUT)
+    timeout_s = smq.whole_number("VisibilityTimeout", timeout, limits.SMQ_VISIBILITY_TIMEOUT_S, smq.SECONDS)
 
     def respond(results: Any) -> Answer:
-        change: LeaseChange = only(results)
+        change: LeaseChange = smq.only(results)
         _check(change.state)
-        content = element("ReceiptHandle", str(change.receipt)) + element("NextVisibleTime", str(change.visible_at_ms))
-        return Answer(200, document("ChangeVisibility", content))
+        content = {"ReceiptHandle": str(change.receipt), "NextVisibleTime": str(change.visible_at_ms)}
+        return Answer(200, smq.document("ChangeVisibility", smq.elements(content)))
 
     command = ChangeVisibility(
         queue=queue_of(request, context),
@@ -544,20 +444,10 @@ def _delete(request: SmqRequest, context: RequestContext, receipts: tuple[str, .
 def _receipt(request: SmqRequest) -> str:
     receipt = request.query.get(RECEIPT)
     if not receipt:
-        raise SmqError(MISSING_RECEIPT_HANDLE)
+        raise SmqError(errors.MISSING_RECEIPT_HANDLE)
     return receipt
 
 
 def _check(state: ReceiptState) -> None:
     if state is not ReceiptState.LIVE:
-        raise SmqError(MESSAGE_NOT_EXIST)
-
-
-def _failure(receipt: str, outcome: Any) -> str:
-    """Return the element of a receipt that did not act, nothing for one that did."""
-    try:
-        _check(answered(outcome))
-    except SmqError as error:
-        content = {"ErrorCode": error.code.name, "ErrorMessage": error.message, "ReceiptHandle": receipt}
-        return container("Error", "".join(element(name, text) for name, text in content.items()))
-    return ""
+        raise SmqError(errors.MESSAGE_NOT_EXIST)

@@ -3,49 +3,16 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from veilmq.core import commands
+from veilmq.core import commands, limits
 from veilmq.core.commands import ListQueues, QueuePage, QueueView, SetAccount, ShowAccount
 from veilmq.core.errors import QueueNotFound
-from veilmq.core.limits import (
-    RECEIVES_PER_S,
-    SECOND_MS,
-    SMQ_DELAY_S,
-    SMQ_LOGGING_BUCKET_CHARACTERS_MAX,
-    SMQ_MESSAGE_BYTES,
-    SMQ_RECEIVE_WAIT_S,
-    SMQ_RETENTION_S,
-    SMQ_VISIBILITY_TIMEOUT_S,
-    SQS_RECEIVES_MAX,
-    Range,
-)
+from veilmq.core.limits import Range
 from veilmq.core.settings import AccountSettings, QueueSettings, SettingValue, refusal_of_itself
 from veilmq.wire.exchange import Plan, RequestContext
+from veilmq.wire.smq import request as smq
 from veilmq.wire.smq.errors import invalid_argument
-from veilmq.wire.smq.request import (
-    BYTES,
-    NO_CONTENT,
-    SECONDS,
-    Answer,
-    Element,
-    SmqRequest,
-    answered,
-    body_of,
-    checked_name,
-    container,
-    document,
-    element,
-    flag,
-    new_queue,
-    next_marker,
-    nothing,
-    optional_body_of,
-    queue_of,
-    queue_url,
-    read_listing,
-    says_fifo,
-    texts,
-    whole_number,
-)
+from veilmq.wire.smq.request import Answer, Element, SmqRequest, answered, body_of, checked_name, element, queue_of
+from veilmq.wire.sqs.names import is_fifo
 
 Values = dict[str, SettingValue]
 """Values by field of ``QueueSettings``."""
@@ -65,30 +32,29 @@ class Attribute(NamedTuple):
 
 def _number(field: str, allowed: Range, unit: str = "") -> Attribute:
     def read(name: str, text: str, context: RequestContext) -> Values:
-        return {field: whole_number(name, text, allowed, unit)}
+        return {field: smq.whole_number(name, text, allowed, unit)}
 
     return Attribute(read, lambda settings: str(getattr(settings, field)))
 
 
 def _message_bytes(name: str, text: str, context: RequestContext) -> Values:
     allowed = Range(
-        minimum=SMQ_MESSAGE_BYTES.minimum, maximum=context.smq_message_bytes_max, default=SMQ_MESSAGE_BYTES.default
+        minimum=limits.SMQ_MESSAGE_BYTES.minimum,
+        maximum=context.smq_message_bytes_max,
+        default=limits.SMQ_MESSAGE_BYTES.default,
     )
-    return {"message_bytes_max": whole_number(name, text, allowed, BYTES)}
+    return {"message_bytes_max": smq.whole_number(name, text, allowed, smq.BYTES)}
 
 
-_KINDS = {"normal": False, "fifo": True}
-
-
-def _kind(name: str, text: str, context: RequestContext) -> Values:
-    fifo = _KINDS.get(text.strip().lower())
-    if fifo is None:
-        raise invalid_argument(f"{name}, which is {' or '.join(_KINDS)}")
-    return {"fifo": fifo}
+def _queue_type(name: str, text: str, context: RequestContext) -> Values:
+    kind = text.strip().lower()
+    if kind not in ("normal", "fifo"):
+        raise invalid_argument(f"{name}, which is normal or fifo")
+    return {"fifo": kind == "fifo"}
 
 
 def _dead_letter_queue(name: str, text: str, context: RequestContext) -> Values:
-    """Name a queue of the same account; no text ends the policy."""
+    """Set a queue of the same account; no text ends the policy."""
     target = text.strip()
     if not target:
         return {"dead_letter_queue": "", "receives_max": 0}
@@ -96,30 +62,30 @@ def _dead_letter_queue(name: str, text: str, context: RequestContext) -> Values:
 
 
 ATTRIBUTES: dict[str, Attribute] = {
-    "DelaySeconds": _number("delay_s", SMQ_DELAY_S, SECONDS),
+    "DelaySeconds": _number("delay_s", limits.SMQ_DELAY_S, smq.SECONDS),
     "MaximumMessageSize": Attribute(_message_bytes, lambda settings: str(settings.message_bytes_max)),
-    "MessageRetentionPeriod": _number("retention_s", SMQ_RETENTION_S, SECONDS),
-    "VisibilityTimeout": _number("visibility_timeout_s", SMQ_VISIBILITY_TIMEOUT_S, SECONDS),
-    "PollingWaitSeconds": _number("receive_wait_s", SMQ_RECEIVE_WAIT_S, SECONDS),
+    "MessageRetentionPeriod": _number("retention_s", limits.SMQ_RETENTION_S, smq.SECONDS),
+    "VisibilityTimeout": _number("visibility_timeout_s", limits.SMQ_VISIBILITY_TIMEOUT_S, smq.SECONDS),
+    "PollingWaitSeconds": _number("receive_wait_s", limits.SMQ_RECEIVE_WAIT_S, smq.SECONDS),
     "LoggingEnabled": Attribute(
-        lambda name, text, context: {"operations_logged": flag(name, text)},
+        lambda name, text, context: {"operations_logged": smq.flag(name, text)},
         lambda settings: str(settings.operations_logged),
     ),
-    "QueueType": Attribute(_kind),
+    "QueueType": Attribute(_queue_type),
     "DeadLetterTargetQueue": Attribute(_dead_letter_queue),
-    "MaxReceiveCount": Attribute(_number("receives_max", SQS_RECEIVES_MAX).read),
-    "MaxReceivesPerSecond": Attribute(_number("receives_per_s_max", RECEIVES_PER_S).read),
+    "MaxReceiveCount": Attribute(_number("receives_max", limits.SQS_RECEIVES_MAX).read),
+    "MaxReceivesPerSecond": Attribute(_number("receives_per_s_max", limits.RECEIVES_PER_S).read),
 }
 """Element → how it is read and written."""
 
-DEFAULTS: Mapping[str, SettingValue] = {"message_bytes_max": SMQ_MESSAGE_BYTES.default}
+DEFAULTS: Mapping[str, SettingValue] = {"message_bytes_max": limits.SMQ_MESSAGE_BYTES.default}
 """The settings of a queue made through SMQ that have other defaults over SQS, unless the request names them."""
 
 
 def read_settings(queue: Element, context: RequestContext) -> Values:
     """Return what the children of ``queue`` set; raises ``SmqError`` (InvalidArgument) for a value that cannot be."""
     values: Values = {}
-    for name, text in texts(queue).items():
+    for name, text in smq.texts(queue).items():
         attribute = ATTRIBUTES.get(name)
         if attribute is not None:
             values |= attribute.read(name, text, context)
@@ -132,14 +98,14 @@ def described(view: QueueView) -> str:
     assert counts is not None, "the command asks for counts"
     content = {
         "QueueName": view.queue.partition("/")[2],
-        "CreateTime": str(view.created_at_ms // SECOND_MS),
-        "LastModifyTime": str(view.modified_at_ms // SECOND_MS),
+        "CreateTime": str(view.created_at_ms // limits.SECOND_MS),
+        "LastModifyTime": str(view.modified_at_ms // limits.SECOND_MS),
         **{name: row.write(view.settings) for name, row in ATTRIBUTES.items() if row.write is not None},
         "ActiveMessages": str(counts.visible),
         "InactiveMessages": str(counts.in_flight),
         "DelayMessages": str(counts.delayed),
     }
-    return "".join(element(name, text) for name, text in content.items())
+    return smq.elements(content)
 
 
 # CreateQueue, SetQueueAttributes, GetQueueAttributes and DeleteQueue (reference, sections 4.1 to 4.4).
@@ -147,17 +113,12 @@ def described(view: QueueView) -> str:
 
 def create_queue(request: SmqRequest, context: RequestContext) -> Plan:
     """CreateQueue: makes the queue (201), or finds it when every attribute given has the value that it has (204)."""
-    queue = new_queue(request, context)
-    supplied = read_settings(optional_body_of(request, "Queue"), context)
-    if says_fifo(queue) and not supplied.setdefault("fifo", True):
+    queue = queue_of(request, context, smq.NEW_QUEUE_NAME)
+    supplied = read_settings(smq.optional_body_of(request, "Queue"), context)
+    if is_fifo(queue) and not supplied.setdefault("fifo", True):
         raise invalid_argument("QueueType, which is fifo where the name ends in .fifo")
-    location = queue_url(request.path[1], context)
-
-    def respond(result: Any) -> Answer:
-        view: QueueView = answered(result)
-        return Answer(201 if view.is_new else 204, location=location)
-
-    return Plan(commands.CreateQueue(queue=queue, settings=supplied, defaults=DEFAULTS, at_once=True), respond)
+    command = commands.CreateQueue(queue=queue, settings=supplied, defaults=DEFAULTS, at_once=True)
+    return Plan(command, smq.made(smq.queue_url(request.path[1], context)))
 
 
 def set_queue_attributes(request: SmqRequest, context: RequestContext) -> Plan:
@@ -166,25 +127,18 @@ def set_queue_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     queue = queue_of(request, context)
     if changes.get("dead_letter_queue") == queue:
         answered(refusal_of_itself(queue))
-    return Plan(commands.SetQueue(queue=queue, settings=changes), nothing)
+    return Plan(commands.SetQueue(queue=queue, settings=changes), smq.nothing)
 
 
 def get_queue_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """GetQueueAttributes: all of them."""
-
-    def respond(result: Any) -> Answer:
-        return Answer(200, document("Queue", described(answered(result))))
-
-    return Plan(commands.ShowQueue(queue=queue_of(request, context), counts=True), respond)
+    command = commands.ShowQueue(queue=queue_of(request, context), counts=True)
+    return Plan(command, smq.shown("Queue", described))
 
 
 def delete_queue(request: SmqRequest, context: RequestContext) -> Plan:
     """DeleteQueue: with all its messages; a queue that is not there is as good as deleted."""
-
-    def respond(result: Any) -> Answer:
-        return NO_CONTENT if isinstance(result, QueueNotFound) else nothing(result)
-
-    return Plan(commands.DeleteQueue(queue=queue_of(request, context)), respond)
+    return Plan(commands.DeleteQueue(queue=queue_of(request, context)), smq.deleted(QueueNotFound))
 
 
 # ListQueue: the caller's queues by name, a page at a time (reference, section 4.5).
@@ -192,17 +146,17 @@ def delete_queue(request: SmqRequest, context: RequestContext) -> Plan:
 
 def list_queue(request: SmqRequest, context: RequestContext) -> Plan:
     """ListQueue: their URLs, and with ``x-mns-with-meta`` the attributes of each queue that the caller may see."""
-    listing = read_listing(request.headers)
+    listing = smq.read_listing(request.headers)
 
     def respond(result: Any) -> Answer:
         page: QueuePage = answered(result)
         details = {view.queue.partition("/")[2]: described(view) for view in page.views}
         queues = "".join(
-            container("Queue", element("QueueURL", queue_url(name, context)) + details.get(name, ""))
+            smq.container("Queue", element("QueueURL", smq.queue_url(name, context)) + details.get(name, ""))
             for name in page.names
         )
         last = page.names[-1] if page.names else ""
-        return Answer(200, document("Queues", queues + next_marker(last, more=page.more)))
+        return Answer(200, smq.document("Queues", queues + smq.next_marker(last, more=page.more)))
 
     command = ListQueues(
         account=context.account, prefix=listing.prefix, after=listing.after, count=listing.count, views=listing.detailed
@@ -212,36 +166,28 @@ def list_queue(request: SmqRequest, context: RequestContext) -> Plan:
 
 # The account's own attributes, and the stub of opening the service (reference, section 4.14).
 
-
 _BUCKET = "LoggingBucket"
 
 
 def get_account_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """GetAccountAttributes: the bucket, which is there also when it is empty."""
-
-    def respond(result: Any) -> Answer:
-        settings: AccountSettings = answered(result)
-        return Answer(200, document("Account", element(_BUCKET, settings.logging_bucket)))
-
-    return Plan(ShowAccount(account=context.account), respond)
+    written = smq.shown("Account", lambda settings: element(_BUCKET, settings.logging_bucket))
+    return Plan(ShowAccount(account=context.account), written)
 
 
 def set_account_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """SetAccountAttributes: the bucket; a body that does not name one changes nothing."""
-    bucket = texts(body_of(request, "Account")).get(_BUCKET)
+    bucket = smq.texts(body_of(request, "Account")).get(_BUCKET)
     if bucket is None:
-        return Plan(ShowAccount(account=context.account), nothing)
+        return Plan(ShowAccount(account=context.account), smq.nothing)
     bucket = bucket.strip()
-    if len(bucket) > SMQ_LOGGING_BUCKET_CHARACTERS_MAX:
-        raise invalid_argument(f"{_BUCKET}, which has up to {SMQ_LOGGING_BUCKET_CHARACTERS_MAX} characters")
-    return Plan(SetAccount(account=context.account, settings=AccountSettings(logging_bucket=bucket)), nothing)
+    if len(bucket) > limits.SMQ_LOGGING_BUCKET_CHARACTERS_MAX:
+        raise invalid_argument(f"{_BUCKET}, which has up to {limits.SMQ_LOGGING_BUCKET_CHARACTERS_MAX} characters")
+    return Plan(SetAccount(account=context.account, settings=AccountSettings(logging_bucket=bucket)), smq.nothing)
 
 
 def open_service(request: SmqRequest, context: RequestContext) -> Plan:
     """OpenService: there is nothing to open and no order; an account that may ask is served."""
-
-    def respond(result: Any) -> Answer:
-        answered(result)
-        return Answer(200, document("OpenService", element("OrderId", "0")))
-
-    return Plan(ShowAccount(account=context.account), respond)
+    return Plan(
+        ShowAccount(account=context.account), smq.shown("OpenService", lambda settings: element("OrderId", "0"))
+    )

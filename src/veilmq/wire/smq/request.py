@@ -3,7 +3,7 @@
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import urandom
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -11,28 +11,13 @@ from xml.parsers.expat import ExpatError, ParserCreate, XMLParserType
 
 import msgspec
 
+from veilmq.core import limits
 from veilmq.core.errors import VeilmqError
-from veilmq.core.limits import (
-    SMQ_LIST_RESULTS,
-    SMQ_QUEUE_NAME_CHARACTERS_MAX,
-    SMQ_XML_DEPTH_MAX,
-    SMQ_XML_ELEMENTS_MAX,
-    SMQ_XML_TAG_CHARACTERS_MAX,
-    Range,
-)
+from veilmq.core.limits import Range
 from veilmq.wire.exchange import REQUEST_NUMBERS, RequestContext
-from veilmq.wire.smq.errors import (
-    INVALID_QUEUE_NAME,
-    INVALID_REQUEST_URL,
-    MALFORMED_XML,
-    QUEUE_NAME_LENGTH_ERROR,
-    SmqError,
-    from_core,
-    invalid_argument,
-    invalid_query,
-    out_of_range,
-)
-from veilmq.wire.sqs.members import ILLEGAL
+from veilmq.wire.smq import errors
+from veilmq.wire.smq.errors import SmqError, invalid_argument
+from veilmq.wire.sqs.members import escaped
 
 _BEGINNING = urandom(6).hex().upper()
 
@@ -52,7 +37,6 @@ def new_request_id() -> str:
 #
 # Nearly all requests are small, in ASCII, and *flat*: a root whose children have text and nothing else. Those are read
 # by two regular expressions in half the time of a parser. They fit such bodies alone, in which both find the same.
-
 
 _PIECE_BYTES = 65_536
 _FLAT_BYTES_MAX = 16_384  # in which there are too few elements, whatever they are, to count them
@@ -85,7 +69,7 @@ def read_xml(body: bytes) -> Element:
 
 
 def read_flat_xml(body: bytes) -> Element | None:
-    """Return what ``parse`` would, if ``body`` is small and flat; else ``None``, which says nothing about it."""
+    """Return what ``parse_xml`` would, if ``body`` is small and flat; else ``None``, which says nothing about it."""
     if len(body) > _FLAT_BYTES_MAX or not body.isascii() or b"]]>" in body:
         return None
     flat = _FLAT.fullmatch(body)
@@ -97,17 +81,17 @@ def read_flat_xml(body: bytes) -> Element | None:
 
 
 def parse_xml(body: bytes) -> Element:
-    """Do the same as ``read``, for bodies of any kind."""
+    """Do the same as ``read_xml``, for bodies of any kind."""
     families: list[list[Element]] = [[]]  # the children so far of each element that is open, and the root
     texts: list[str] = []
-    left = SMQ_XML_ELEMENTS_MAX
+    left = limits.SMQ_XML_ELEMENTS_MAX
 
     def start(name: str, attributes: list[str]) -> None:
         nonlocal left
         left -= 1
-        if left < 0 or len(families) > SMQ_XML_DEPTH_MAX or len(name) > SMQ_XML_TAG_CHARACTERS_MAX:
+        if left < 0 or len(families) > limits.SMQ_XML_DEPTH_MAX or len(name) > limits.SMQ_XML_TAG_CHARACTERS_MAX:
             raise _Refused
-        if attributes and sum(map(len, attributes)) > SMQ_XML_TAG_CHARACTERS_MAX:
+        if attributes and sum(map(len, attributes)) > limits.SMQ_XML_TAG_CHARACTERS_MAX:
             raise _Refused
         if texts:
             texts.clear()
@@ -119,19 +103,26 @@ def parse_xml(body: bytes) -> Element:
         families[-1].append(Element(name if ":" not in name else name.rpartition(":")[2], text, children))
         texts.clear()
 
+    def refuse(*_declared: object) -> None:
+        raise _Refused
+
+    def check_encoding(_version: str, encoding: str | None, _standalone: int) -> None:
+        if encoding is not None and encoding.lower() not in _ENCODINGS:
+            raise _Refused
+
     parser = ParserCreate("utf-8")
     parser.buffer_text = True
     parser.ordered_attributes = True
     parser.StartElementHandler = start
     parser.EndElementHandler = end
     parser.CharacterDataHandler = texts.append
-    parser.StartDoctypeDeclHandler = _refuse_type
+    parser.StartDoctypeDeclHandler = refuse
     if not body.isascii():
-        parser.XmlDeclHandler = _check_encoding
+        parser.XmlDeclHandler = check_encoding
     try:
         _parse(parser, body)
     except (ExpatError, _Refused):
-        raise SmqError(MALFORMED_XML) from None
+        raise SmqError(errors.MALFORMED_XML) from None
     return families[0][0]
 
 
@@ -148,15 +139,6 @@ def _parse(parser: XMLParserType, body: bytes) -> None:
     parser.Parse(body[last:], True)
 
 
-def _refuse_type(*_declared: object) -> None:
-    raise _Refused
-
-
-def _check_encoding(_version: str, encoding: str | None, _standalone: int) -> None:
-    if encoding is not None and encoding.lower() not in _ENCODINGS:
-        raise _Refused
-
-
 # The XML of replies: elements with text, written as the SDKs read them.
 #
 # The namespace stands on the root alone, without a slash at its end; there are neither prefixes nor comments, and what
@@ -165,7 +147,6 @@ def _check_encoding(_version: str, encoding: str | None, _standalone: int) -> No
 # next one. What XML 1.0 cannot carry is replaced by U+FFFD: it can come from an error that repeats what a client sent,
 # not from a message, as no protocol takes one with such characters. A carriage return is written as a reference,
 # because a parser would read a line feed.
-
 
 NAMESPACE = "http://mns.aliyuncs.com/doc/v1"
 CONTENT_TYPE = b"Content-Type: text/xml;charset=utf-8\r\n"
@@ -182,6 +163,11 @@ def container(name: str, inner: str) -> str:
     return f"<{name}>\n{inner}</{name}>\n"
 
 
+def elements(content: Mapping[str, str]) -> str:
+    """Return elements with texts, by name, in their order."""
+    return "".join([element(name, text) for name, text in content.items()])
+
+
 def element(name: str, text: str) -> str:
     """Return an element with ``text``, which is any."""
     return f"<{name}>{escaped(text)}</{name}>\n"
@@ -192,18 +178,6 @@ def optional(name: str, text: str) -> str:
     return element(name, text) if text else ""
 
 
-def escaped(text: str) -> str:
-    """Return ``text`` as it stands between tags."""
-    if not (text.isascii() and text.isprintable()):
-        text = ILLEGAL.sub("\ufffd", text)
-        return _markup_escaped(text).replace("\r", "&#13;")
-    return _markup_escaped(text)
-
-
-def _markup_escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
 # A request of SMQ, taken apart: the parts of its path, its parameters, and what its body is about.
 #
 # Names of parameters are case-insensitive; their values are percent-encoded or raw, as SDKs do either,
@@ -211,7 +185,6 @@ def _markup_escaped(text: str) -> str:
 # share method and path, so it is found before the body is parsed, and checked again then.
 #
 # What a path means is remembered, as clients repeat the few that they have.
-
 
 VERSION = b"2015-06-06"
 VERSION_HEADER = b"x-mns-version"
@@ -295,9 +268,9 @@ def _path(raw: bytes) -> Path:
     try:
         parts = tuple(unquote_to_bytes(part).decode() for part in raw.strip(b"/").split(b"/") if part or raw != b"/")
     except UnicodeDecodeError:
-        raise SmqError(INVALID_REQUEST_URL) from None
+        raise SmqError(errors.INVALID_REQUEST_URL) from None
     if any("/" in word for word in parts[::2]):  # one part would pass for several
-        raise SmqError(INVALID_REQUEST_URL)
+        raise SmqError(errors.INVALID_REQUEST_URL)
     path = Path(parts, "/".join("*" if place % 2 else part for place, part in enumerate(parts)))
     if len(raw) <= _REMEMBERED_BYTES_MAX:
         if len(_known) >= _REMEMBERED_MAX:
@@ -318,9 +291,9 @@ def _parameters(query: bytes) -> dict[str, str]:
         try:
             key, text = name.decode().lower(), value.decode()
         except UnicodeDecodeError:
-            raise invalid_query(name.decode(errors="replace")) from None
+            raise errors.invalid_query(name.decode(errors="replace")) from None
         if given.setdefault(key, text) != text:
-            raise invalid_query(key)
+            raise errors.invalid_query(key)
     return given
 
 
@@ -328,7 +301,6 @@ def _parameters(query: bytes) -> dict[str, str]:
 #
 # Unknown children are ignored, and of one that is given twice the last counts. A number or a flag may
 # have white space around it, and no other text (reference, section 2.3).
-
 
 SECONDS = "seconds"
 BYTES = "bytes"
@@ -341,7 +313,7 @@ def body_of(request: SmqRequest, root: str) -> Element:
     """Return the body of ``request``, which must be a ``root``; raises ``SmqError`` (MalformedXML)."""
     element = read_xml(request.body)
     if element.name != root:
-        raise SmqError(MALFORMED_XML)
+        raise SmqError(errors.MALFORMED_XML)
     return element
 
 
@@ -364,7 +336,7 @@ def whole_number(name: str, text: str, allowed: Range, unit: str = "") -> int:
     """Return the number that ``text`` is; raises ``SmqError`` (InvalidArgument) unless it is one of ``allowed``."""
     match = _WHOLE_NUMBER.fullmatch(text)
     if match is None or not allowed.holds(int(match[1])):
-        raise out_of_range(name, allowed, unit)
+        raise errors.out_of_range(name, allowed, unit)
     return int(match[1])
 
 
@@ -383,38 +355,41 @@ def flag(name: str, text: str) -> bool:
 # name that a listing shows, also one that only SQS could make.
 
 
-_FIFO_SUFFIX = ".fifo"
-_NEW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*(?:\.fifo)?")
-_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+class NameRule(NamedTuple):
+    """What a name may be, and the errors of one that is too long or empty, and of one with other characters."""
+
+    pattern: re.Pattern[str]
+    characters_max: int
+    length_error: errors.Code
+    error: errors.Code
 
 
-def queue_of(request: SmqRequest, context: RequestContext) -> str:
-    """Return the engine's name (``account/name``) of the queue in the path; raises ``SmqError`` for what is no name."""
-    return f"{context.account}/{checked_name(request.path[1])}"
+QUEUE_NAME = NameRule(
+    re.compile(r"[A-Za-z0-9_.-]+"),
+    limits.SMQ_QUEUE_NAME_CHARACTERS_MAX,
+    errors.QUEUE_NAME_LENGTH_ERROR,
+    errors.INVALID_QUEUE_NAME,
+)
+NEW_QUEUE_NAME = QUEUE_NAME._replace(pattern=re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*(?:\.fifo)?"))
 
 
-def new_queue(request: SmqRequest, context: RequestContext) -> str:
-    """Return the same for a queue to be made."""
-    return f"{context.account}/{checked_name(request.path[1], _NEW_NAME)}"
+def checked_name(name: str, rule: NameRule = QUEUE_NAME) -> str:
+    """Return ``name``; raises the ``SmqError`` of ``rule``."""
+    if not 1 <= len(name) <= rule.characters_max:
+        raise SmqError(rule.length_error)
+    if not rule.pattern.fullmatch(name):
+        raise SmqError(rule.error)
+    return name
 
 
-def says_fifo(queue: str) -> bool:
-    """Return whether the name alone makes a FIFO queue of ``queue``, as on SQS; others may be FIFO queues, too."""
-    return queue.endswith(_FIFO_SUFFIX)
+def queue_of(request: SmqRequest, context: RequestContext, rule: NameRule = QUEUE_NAME) -> str:
+    """Return the store's name (``account/name``) of the queue in the path; raises ``SmqError`` for what is no name."""
+    return f"{context.account}/{checked_name(request.path[1], rule)}"
 
 
 def queue_url(name: str, context: RequestContext) -> str:
     """Return the URL of the queue ``name``, without its account, as the caller reaches it."""
     return f"{context.base_url}/queues/{name}"
-
-
-def checked_name(name: str, names: re.Pattern[str] = _NAME) -> str:
-    """Return ``name``; raises ``SmqError`` (InvalidQueueName, QueueNameLengthError) unless it is one of ``names``."""
-    if not 1 <= len(name) <= SMQ_QUEUE_NAME_CHARACTERS_MAX:
-        raise SmqError(QUEUE_NAME_LENGTH_ERROR)
-    if not names.fullmatch(name):
-        raise SmqError(INVALID_QUEUE_NAME)
-    return name
 
 
 # What a route makes of a request: the command for the engine, and the way from its result to the reply.
@@ -439,7 +414,7 @@ NO_CONTENT = Answer(204)
 def answered(result: Any) -> Any:
     """Return ``result``; raises the ``SmqError`` for a ``VeilmqError``."""
     if isinstance(result, VeilmqError):
-        raise from_core(result)
+        raise errors.from_core(result)
     return result
 
 
@@ -454,11 +429,25 @@ def nothing(result: Any) -> Answer:
     return NO_CONTENT
 
 
+def shown(root: str, written: Callable[[Any], str]) -> Callable[[Any], Answer]:
+    """Return the answer to a request that shows something: a ``root`` with what is ``written`` of the result."""
+    return lambda result: Answer(200, document(root, written(answered(result))))
+
+
+def made(location: str) -> Callable[[Any], Answer]:
+    """Return the answer to a request that makes something (201) or finds it (204), at the URL ``location``."""
+    return lambda result: Answer(201 if answered(result).is_new else 204, location=location)
+
+
+def deleted(missing: type[VeilmqError]) -> Callable[[Any], Answer]:
+    """Return the answer to a delete, which succeeds for what is ``missing``, too."""
+    return lambda result: NO_CONTENT if isinstance(result, missing) else nothing(result)
+
+
 # Listings: the parameters, which are headers, and the page (reference, section 4.5).
 #
 # A marker is the name after which the next page begins, in base64: it is opaque to clients, and leads nowhere that
 # they could not go without it.
-
 
 _PREFIX = b"x-mns-prefix"
 _COUNT = b"x-mns-ret-number"
@@ -477,12 +466,19 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_listing(headers: Mapping[bytes, bytes]) -> Listing:
     """Return what ``headers`` ask for; raises ``SmqError`` (InvalidArgument)."""
-    count = _text(headers, _COUNT)
-    detailed = _text(headers, _WITH_META)
+    prefix, count, marker, detailed = (
+        headers.get(name, b"").decode("latin-1").strip() for name in (_PREFIX, _COUNT, _MARKER, _WITH_META)
+    )
+    try:
+        after = b64decode(marker, validate=True).decode()
+    except (Base64Error, ValueError):
+        raise invalid_argument(f"{_MARKER.decode()}, which is the NextMarker of the page before") from None
     return Listing(
-        prefix=_text(headers, _PREFIX),
-        after=_name_of(_text(headers, _MARKER)),
-        count=whole_number(_COUNT.decode(), count, SMQ_LIST_RESULTS) if count else SMQ_LIST_RESULTS.default,
+        prefix=prefix,
+        after=after,
+        count=whole_number(_COUNT.decode(), count, limits.SMQ_LIST_RESULTS)
+        if count
+        else limits.SMQ_LIST_RESULTS.default,
         detailed=flag(_WITH_META.decode(), detailed) if detailed else False,
     )
 
@@ -490,14 +486,3 @@ def read_listing(headers: Mapping[bytes, bytes]) -> Listing:
 def next_marker(last: str, *, more: bool) -> str:
     """Return the element that leads on from ``last``, the last name of a page; nothing where it was the last page."""
     return element("NextMarker", b64encode(last.encode()).decode()) if more else ""
-
-
-def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:
-    return headers.get(name, b"").decode("latin-1").strip()
-
-
-def _name_of(marker: str) -> str:
-    try:
-        return b64decode(marker, validate=True).decode()
-    except (Base64Error, ValueError):
-        raise invalid_argument(f"{_MARKER.decode()}, which is the NextMarker of the page before") from None

@@ -6,53 +6,16 @@ A new route is a row. Rows that share method and path are tried in their order; 
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from hashlib import md5
 from typing import Any, NamedTuple
 
 from veilmq.core.errors import VeilmqError
 from veilmq.wire.exchange import Call, Plan, Reply, RequestContext
-from veilmq.wire.smq import queues, topics
-from veilmq.wire.smq.errors import (
-    INVALID_CONTENT_TYPE,
-    INVALID_DIGEST,
-    INVALID_REQUEST_URL,
-    INVALID_VERSION_HEADER,
-    REFUSED,
-    SmqError,
-    from_core,
-    from_sqs,
-)
-from veilmq.wire.smq.messages import (
-    RECEIPT,
-    batch_delete_message,
-    batch_peek_message,
-    batch_receive_message,
-    batch_send_message,
-    change_message_visibility,
-    delete_message,
-    peek_message,
-    receive_message,
-    send_message,
-)
-from veilmq.wire.smq.queues import get_account_attributes, list_queue, open_service, set_account_attributes
-from veilmq.wire.smq.request import (
-    CONTENT_TYPE,
-    VERSION,
-    VERSION_HEADER,
-    Answer,
-    SmqRequest,
-    document,
-    element,
-    new_request_id,
-)
-from veilmq.wire.smq.topics import (
-    get_subscription_attributes,
-    list_subscription_by_topic,
-    publish_message,
-    set_subscription_attributes,
-    subscribe,
-    unsubscribe,
-)
+from veilmq.wire.smq import errors, messages, queues, topics
+from veilmq.wire.smq import request as smq
+from veilmq.wire.smq.errors import SmqError
+from veilmq.wire.smq.request import Answer, SmqRequest, document, elements, new_request_id
 from veilmq.wire.sqs.errors import SqsError
 
 
@@ -63,12 +26,7 @@ def check_content_md5(headers: Mapping[bytes, bytes], body: bytes) -> None:
         return
     digest = md5(body, usedforsecurity=False)
     if given != b64encode(digest.hexdigest().encode()) and given != b64encode(digest.digest()):
-        raise SmqError(INVALID_DIGEST)
-
-
-# The one table of routes: method, path and further conditions → what is made of the request.
-#
-# A new route is a row. Rows that share method and path are tried in their order; the last one needs no condition.
+        raise SmqError(errors.INVALID_DIGEST)
 
 
 When = Callable[[SmqRequest], bool]
@@ -105,59 +63,47 @@ def has(parameter: str) -> When:
     return lambda request: parameter in request.query
 
 
-def is_about(root: str) -> When:
-    """Return the condition that ``root`` is the local name of the body's root."""
-    return lambda request: request.root == root
-
-
 _GET, _PUT, _POST, _DELETE = b"GET", b"PUT", b"POST", b"DELETE"
-_ROOT = ""
-_QUEUES = "queues"
-_QUEUE = "queues/*"
-_MESSAGES = "queues/*/messages"
-_TOPICS = "topics"
-_TOPIC = "topics/*"
-_PUBLISHED = "topics/*/messages"
-_SUBSCRIPTIONS = "topics/*/subscriptions"
-_SUBSCRIPTION = "topics/*/subscriptions/*"
+_QUEUE, _MESSAGES = "queues/*", "queues/*/messages"
+_TOPIC, _PUBLISHED = "topics/*", "topics/*/messages"
+_SUBSCRIPTIONS, _SUBSCRIPTION = "topics/*/subscriptions", "topics/*/subscriptions/*"
+_override = says("metaoverride")
 
+# fmt: off
 _ROWS = (
-    Route("GetAccountAttributes", _GET, _ROOT, get_account_attributes, when=says("accountmeta")),
-    Route("SetAccountAttributes", _PUT, _ROOT, set_account_attributes, when=says("accountmeta")),
-    Route("OpenService", _POST, "commonbuy/*", open_service, when=lambda it: it.path[1] == "openservice"),
-    Route("ListQueue", _GET, _QUEUES, list_queue),
-    Route("SetQueueAttributes", _PUT, _QUEUE, queues.set_queue_attributes, "SetQueueAttributes", says("metaoverride")),
+    Route("GetAccountAttributes", _GET, "", queues.get_account_attributes, when=says("accountmeta")),
+    Route("SetAccountAttributes", _PUT, "", queues.set_account_attributes, when=says("accountmeta")),
+    Route("OpenService", _POST, "commonbuy/*", queues.open_service, when=lambda it: it.path[1] == "openservice"),
+    Route("ListQueue", _GET, "queues", queues.list_queue),
+    Route("SetQueueAttributes", _PUT, _QUEUE, queues.set_queue_attributes, "SetQueueAttributes", _override),
     Route("CreateQueue", _PUT, _QUEUE, queues.create_queue, "CreateQueue"),
     Route("GetQueueAttributes", _GET, _QUEUE, queues.get_queue_attributes, "GetQueueAttributes"),
     Route("DeleteQueue", _DELETE, _QUEUE, queues.delete_queue, "DeleteQueue"),
-    Route("BatchSendMessage", _POST, _MESSAGES, batch_send_message, "SendMessage", is_about("Messages")),
-    Route("SendMessage", _POST, _MESSAGES, send_message, "SendMessage"),
-    Route(
-        "BatchPeekMessage",
-        _GET,
-        _MESSAGES,
-        batch_peek_message,
-        "ReceiveMessage",
-        lambda it: says("peekonly")(it) and has("numofmessages")(it),
-    ),
-    Route("PeekMessage", _GET, _MESSAGES, peek_message, "ReceiveMessage", says("peekonly")),
-    Route("BatchReceiveMessage", _GET, _MESSAGES, batch_receive_message, "ReceiveMessage", has("numofmessages")),
-    Route("ReceiveMessage", _GET, _MESSAGES, receive_message, "ReceiveMessage"),
-    Route("DeleteMessage", _DELETE, _MESSAGES, delete_message, "DeleteMessage", has(RECEIPT)),
-    Route("BatchDeleteMessage", _DELETE, _MESSAGES, batch_delete_message, "DeleteMessage"),
-    Route("ChangeMessageVisibility", _PUT, _MESSAGES, change_message_visibility, "ChangeMessageVisibility"),
-    Route("ListTopic", _GET, _TOPICS, topics.list_topic),
-    Route("SetTopicAttributes", _PUT, _TOPIC, topics.set_topic_attributes, when=says("metaoverride")),
+    Route("BatchSendMessage", _POST, _MESSAGES, messages.batch_send_message, "SendMessage",
+          lambda it: it.root == "Messages"),
+    Route("SendMessage", _POST, _MESSAGES, messages.send_message, "SendMessage"),
+    Route("BatchPeekMessage", _GET, _MESSAGES, partial(messages.peek_message, several=True), "ReceiveMessage",
+          lambda it: says("peekonly")(it) and has("numofmessages")(it)),
+    Route("PeekMessage", _GET, _MESSAGES, messages.peek_message, "ReceiveMessage", says("peekonly")),
+    Route("BatchReceiveMessage", _GET, _MESSAGES, partial(messages.receive_message, several=True), "ReceiveMessage",
+          has("numofmessages")),
+    Route("ReceiveMessage", _GET, _MESSAGES, messages.receive_message, "ReceiveMessage"),
+    Route("DeleteMessage", _DELETE, _MESSAGES, messages.delete_message, "DeleteMessage", has(messages.RECEIPT)),
+    Route("BatchDeleteMessage", _DELETE, _MESSAGES, messages.batch_delete_message, "DeleteMessage"),
+    Route("ChangeMessageVisibility", _PUT, _MESSAGES, messages.change_message_visibility, "ChangeMessageVisibility"),
+    Route("ListTopic", _GET, "topics", topics.list_topic),
+    Route("SetTopicAttributes", _PUT, _TOPIC, topics.set_topic_attributes, when=_override),
     Route("CreateTopic", _PUT, _TOPIC, topics.create_topic),
     Route("GetTopicAttributes", _GET, _TOPIC, topics.get_topic_attributes),
     Route("DeleteTopic", _DELETE, _TOPIC, topics.delete_topic),
-    Route("PublishMessage", _POST, _PUBLISHED, publish_message),
-    Route("ListSubscriptionByTopic", _GET, _SUBSCRIPTIONS, list_subscription_by_topic),
-    Route("SetSubscriptionAttributes", _PUT, _SUBSCRIPTION, set_subscription_attributes, when=says("metaoverride")),
-    Route("Subscribe", _PUT, _SUBSCRIPTION, subscribe),
-    Route("GetSubscriptionAttributes", _GET, _SUBSCRIPTION, get_subscription_attributes),
-    Route("Unsubscribe", _DELETE, _SUBSCRIPTION, unsubscribe),
+    Route("PublishMessage", _POST, _PUBLISHED, topics.publish_message),
+    Route("ListSubscriptionByTopic", _GET, _SUBSCRIPTIONS, topics.list_subscription_by_topic),
+    Route("SetSubscriptionAttributes", _PUT, _SUBSCRIPTION, topics.set_subscription_attributes, when=_override),
+    Route("Subscribe", _PUT, _SUBSCRIPTION, topics.subscribe),
+    Route("GetSubscriptionAttributes", _GET, _SUBSCRIPTION, topics.get_subscription_attributes),
+    Route("Unsubscribe", _DELETE, _SUBSCRIPTION, topics.unsubscribe),
 )
+# fmt: on
 
 ROUTES: dict[bytes, Route] = {row.label.encode(): row for row in _ROWS}
 """Every route, by its label."""
@@ -180,9 +126,8 @@ def route_of(request: SmqRequest) -> bytes:
 # The names of the headers leave as they stand here, byte for byte: SDKs compare them case-sensitively (reference,
 # section 0).
 
-
 _XML = frozenset({b"text/xml", b"application/xml"})
-_VERSION = b"x-mns-version: %b\r\n" % VERSION
+_VERSION = b"x-mns-version: %b\r\n" % smq.VERSION
 
 
 class SmqCall(Call, frozen=True, gc=False):
@@ -203,45 +148,42 @@ def decode(action: bytes, request: SmqRequest, context: RequestContext) -> SmqCa
     """Return the call of the route ``action`` for ``request``; raises ``SmqError``, and nothing else."""
     if request.flaw is not None:
         raise request.flaw
-    _check_headers(request)
+    if request.headers.get(smq.VERSION_HEADER, smq.VERSION) != smq.VERSION:
+        raise SmqError(errors.INVALID_VERSION_HEADER)
+    kind = request.headers.get(b"content-type")
+    if request.body and kind is not None and kind.partition(b";")[0].strip().lower() not in _XML:
+        raise SmqError(errors.INVALID_CONTENT_TYPE)
     check_content_md5(request.headers, request.body)
     route = ROUTES.get(action)
     if route is None:
-        raise SmqError(INVALID_REQUEST_URL)
+        raise SmqError(errors.INVALID_REQUEST_URL)
     plan = route.plan(request, context)
     return SmqCall(plan.command, plan.respond, plan.wait_s, context.base_url)
 
 
-def _check_headers(request: SmqRequest) -> None:
-    """Raise ``SmqError`` for another version of the API, and for a body that says that it is no XML."""
-    if request.headers.get(VERSION_HEADER, VERSION) != VERSION:
-        raise SmqError(INVALID_VERSION_HEADER)
-    kind = request.headers.get(b"content-type")
-    if request.body and kind is not None and kind.partition(b";")[0].strip().lower() not in _XML:
-        raise SmqError(INVALID_CONTENT_TYPE)
-
-
 def encode_error(error: SmqError | SqsError, base_url: str) -> Reply:
     """Return the reply for a request that was refused at ``base_url``, perhaps by what all protocols share."""
-    refused = error if isinstance(error, SmqError) else from_sqs(error)
+    refused = error if isinstance(error, SmqError) else errors.from_sqs(error)
     identifier = new_request_id()
     content = {"Code": refused.code.name, "Message": refused.message, "RequestId": identifier, "HostId": base_url}
-    body = document("Error", "".join(element(name, text) for name, text in content.items()))
+    body = document("Error", elements(content))
     return _reply(Answer(refused.code.status, body, code=refused.code.name), identifier)
 
 
 def encode_failure(error: VeilmqError, base_url: str) -> Reply:
     """Return the reply for an error of core."""
-    return encode_error(from_core(error), base_url)
+    return encode_error(errors.from_core(error), base_url)
 
 
 def encode_refusal(status: int, text: str, base_url: str) -> Reply:
     """Return the reply for a request that was refused with an HTTP status before it was read as one of SMQ."""
-    return encode_error(SmqError(replace(REFUSED.get(status, INVALID_REQUEST_URL), status=status), text), base_url)
+    return encode_error(
+        SmqError(replace(errors.REFUSED.get(status, errors.INVALID_REQUEST_URL), status=status), text), base_url
+    )
 
 
 def _reply(answer: Answer, identifier: str) -> Reply:
-    headers = CONTENT_TYPE if answer.body else b""
+    headers = smq.CONTENT_TYPE if answer.body else b""
     headers += b"x-mns-request-id: %b\r\n" % identifier.encode() + _VERSION
     if answer.location:
         headers += b"Location: %b\r\n" % answer.location.encode()

@@ -3,74 +3,44 @@
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from datetime import UTC
-from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from hashlib import sha1
 from hmac import compare_digest
 from hmac import digest as hmac_digest
-from typing import Any, NamedTuple, Protocol
-from urllib.parse import quote_from_bytes, unquote_to_bytes
+from typing import Any, NamedTuple
+from urllib.parse import unquote_to_bytes
 
 from veilmq.core.limits import SIGNATURE_SKEW_S
 from veilmq.wire.exchange import AccessKey, Caller
-from veilmq.wire.smq.errors import (
-    INVALID_ACCESS_KEY_ID,
-    INVALID_AUTHORIZATION_HEADER,
-    INVALID_DATE_HEADER,
-    MISSING_AUTHORIZATION_HEADER,
-    MISSING_DATE_HEADER,
-    MISSING_VERSION_HEADER,
-    SIGNATURE_DOES_NOT_MATCH,
-    TIME_EXPIRED,
-    SmqError,
-)
-from veilmq.wire.sqs.signatures import single_spaced
+from veilmq.wire.smq import errors
+from veilmq.wire.smq.errors import SmqError
+from veilmq.wire.sqs.signatures import encoded, hmac_begun, instant_of, named_part, signing_key, single_spaced
 
 PREFIX = b"x-mns-"
 
 _DATE_BYTES_MAX = 64
-_REMEMBERED_MAX = 256
 
 Headers = Mapping[bytes, bytes]
 
 
-class Instant(NamedTuple):
-    """A date in seconds since the epoch, and as ``20260131T235959Z``."""
+class Date(NamedTuple):
+    """A date as it was sent, in seconds since the epoch, and as ``20260131T235959Z``."""
 
+    text: bytes
     at_s: float
     basic: bytes
 
 
-class SignedRequest(NamedTuple):
-    """A request; ``headers`` are by lower-case name. ``dates`` has what may have been signed as date, ours first.
-
-    ``instants`` are the same, read.
-    """
-
-    method: bytes
-    target: bytes
-    headers: Headers
-    dates: tuple[bytes, ...]
-    instants: tuple[Instant, ...]
-
-
-class Dates:
-    """Reads dates, and remembers the last ones: all clients send the same for a second."""
-
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        """Know none."""
-        self._known: dict[bytes, Instant] = {}
-
-    def read(self, date: bytes) -> Instant:
-        """Return the instant of an HTTP date; raises ``SmqError`` (InvalidDateHeader)."""
-        known = self._known.get(date)
-        if known is None:
-            if len(self._known) >= _REMEMBERED_MAX:
-                self._known.clear()
-            known = self._known[date] = _instant(date)
-        return known
+@lru_cache(256)  # all clients send the same for a second
+def read_date(text: bytes) -> Date:
+    """Return an HTTP date; raises ``SmqError`` (InvalidDateHeader)."""
+    try:
+        if len(text) > _DATE_BYTES_MAX:
+            raise ValueError
+        at = instant_of(text)
+    except (ValueError, OverflowError):
+        raise SmqError(errors.INVALID_DATE_HEADER) from None
+    return Date(text, at.timestamp(), at.strftime("%Y%m%dT%H%M%SZ").encode())
 
 
 def dates_of(headers: Headers) -> tuple[bytes, ...]:
@@ -80,19 +50,17 @@ def dates_of(headers: Headers) -> tuple[bytes, ...]:
         return own, general
     date = own or general
     if not date:
-        raise SmqError(MISSING_DATE_HEADER)
+        raise SmqError(errors.MISSING_DATE_HEADER)
     return (date,)
 
 
-def _instant(date: bytes) -> Instant:
-    try:
-        if len(date) > _DATE_BYTES_MAX:
-            raise ValueError
-        read = parsedate_to_datetime(date.decode("ascii"))
-        at = (read if read.tzinfo is not None else read.replace(tzinfo=UTC)).astimezone(UTC)
-        return Instant(at.timestamp(), at.strftime("%Y%m%dT%H%M%SZ").encode())
-    except (ValueError, OverflowError):
-        raise SmqError(INVALID_DATE_HEADER) from None
+class Claim(NamedTuple):
+    """What the header says after its scheme; ``day`` and ``region`` are of version 4."""
+
+    key_id: str
+    signature: bytes
+    day: bytes = b""
+    region: bytes = b""
 
 
 # Version 2 of SMQ's signature, the default of every SDK: HMAC-SHA1 over a few lines (reference, section 3.1).
@@ -100,85 +68,56 @@ def _instant(date: bytes) -> Instant:
 # The lines are method, Content-MD5, Content-Type, date, the ``x-mns-`` headers and the target of the request. SDKs
 # differ in how they write the target that they sign: as it is sent, decoded, or with its parameters sorted (section
 # 3.3). So where the target as it was sent does not fit, the other ways are tried, but only those that a reader would
-# take for the same request: else a man in the middle could choose between two readings of one
-# signature.
+# take for the same request: else a man in the middle could choose between two readings of one signature.
 
-
-_BLOCK = 64
-_INNER = bytes(byte ^ 0x36 for byte in range(256))
-_OUTER = bytes(byte ^ 0x5C for byte in range(256))
 _MARKS = re.compile(rb"[\x00-\x20%&?#]")
 """What is read as something else once it is decoded."""
 
 
-class ClaimV2(NamedTuple):
-    """What the header says after its scheme."""
-
-    key_id: str
-    signature: bytes
-
-
 class SignatureV2:
-    """The scheme ``MNS``; what HMAC makes of a secret before it sees a text is remembered for each."""
+    """The scheme ``MNS``; what HMAC makes of a secret before it sees a text is kept for each."""
 
-    __slots__ = ("_prepared",)
+    __slots__ = ("_begun",)
 
     def __init__(self) -> None:
-        """Know no secret."""
-        self._prepared: dict[bytes, _Prepared] = {}
+        """Begin without secrets."""
+        self._begun: dict[bytes, tuple[Any, Any]] = {}
 
-    def read(self, text: bytes) -> ClaimV2:
+    def read(self, text: bytes) -> Claim:
         """Return the claim of ``key:signature``; raises ``SmqError`` (InvalidAuthorizationHeader)."""
         key_id, _, signature = text.rpartition(b":")
         if not key_id or not signature:
-            raise SmqError(INVALID_AUTHORIZATION_HEADER)
-        return ClaimV2(key_id.decode("latin-1"), signature)
+            raise SmqError(errors.INVALID_AUTHORIZATION_HEADER)
+        return Claim(key_id.decode("latin-1"), signature)
 
-    def fits(self, claim: ClaimV2, secret: bytes, request: SignedRequest) -> bool:
-        """Return whether ``claim`` was signed with ``secret``."""
-        prepared = self._prepared.get(secret)
-        if prepared is None:
-            prepared = self._prepared[secret] = _Prepared(secret)
-        method, target, headers, dates, _ = request
+    def fits(
+        self, claim: Claim, secret: bytes, method: bytes, target: bytes, headers: Headers, dates: tuple[Date, ...]
+    ) -> bool:
+        """Return whether ``claim`` was signed with ``secret``; ``dates`` has what may have been signed, ours first."""
+        begun = self._begun.get(secret)
+        if begun is None:
+            begun = self._begun[secret] = hmac_begun(secret, sha1)
         names = sorted([name for name in headers if name.startswith(PREFIX)])
         lines = b"".join([b"%b:%b\n" % (name, headers[name]) for name in names])
         start = b"%b\n%b\n%b\n" % (method, headers.get(b"content-md5", b""), headers.get(b"content-type", b""))
-        if compare_digest(prepared.sign(b"%b%b\n%b%b" % (start, dates[0], lines, target)), claim.signature):
+        if compare_digest(_signature_v2(begun, b"%b%b\n%b%b" % (start, dates[0].text, lines, target)), claim.signature):
             return True
-        others = _other_texts(request, start, (lines, _trimmed_lines(headers, names)))
-        return any(compare_digest(prepared.sign(text), claim.signature) for text in others)
+        # one SDK signs single spaces where there are runs of white space
+        spaced = b"".join([b"%b:%b\n" % (name, single_spaced(headers[name])) for name in names])
+        targets = [target, *dict.fromkeys(_other_targets(target))]
+        return any(
+            compare_digest(_signature_v2(begun, b"%b%b\n%b%b" % (start, date.text, values, written)), claim.signature)
+            for values in dict.fromkeys((lines, spaced))
+            for date in dates
+            for written in targets
+        )
 
 
-class _Prepared:
-    """HMAC-SHA1 of one secret, its beginning done."""
-
-    __slots__ = ("_inner", "_outer")
-
-    def __init__(self, secret: bytes) -> None:
-        block = (secret if len(secret) <= _BLOCK else sha1(secret).digest()).ljust(_BLOCK, b"\0")
-        self._inner = sha1(block.translate(_INNER))
-        self._outer = sha1(block.translate(_OUTER))
-
-    def sign(self, text: bytes) -> bytes:
-        """Return the signature of ``text``."""
-        inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(text)
-        outer.update(inner.digest())
-        return b64encode(outer.digest())
-
-
-def _other_texts(request: SignedRequest, start: bytes, own: tuple[bytes, bytes]) -> Iterator[bytes]:
-    """Yield what else may have been signed; ``own`` has the ways to write the own headers."""
-    targets = [request.target, *dict.fromkeys(_other_targets(request.target))]
-    for values in dict.fromkeys(own):
-        for date in request.dates:
-            for target in targets:
-                yield b"%b%b\n%b%b" % (start, date, values, target)
-
-
-def _trimmed_lines(headers: Headers, names: list[bytes]) -> bytes:
-    """Return the lines of the headers as one SDK signs them: runs of white space are one space."""
-    return b"".join([b"%b:%b\n" % (name, single_spaced(headers[name])) for name in names])
+def _signature_v2(begun: tuple[Any, Any], text: bytes) -> bytes:
+    inner, outer = begun[0].copy(), begun[1].copy()
+    inner.update(text)
+    outer.update(inner.digest())
+    return b64encode(outer.digest())
 
 
 def _other_targets(target: bytes) -> Iterator[bytes]:
@@ -203,9 +142,8 @@ def _other_targets(target: bytes) -> Iterator[bytes]:
 #
 # The canonical request has the path and the parameters decoded and encoded anew, so each way to write them fits; names
 # of parameters are case-insensitive. A value with white space around it never fits, as the signature leaves that away
-# and a reader does not. Any region is taken from the header. The keys of the day are remembered once a request was
+# and a reader does not. Any region is taken from the header. The keys of the day are kept once a request was
 # genuine, so that only a holder of a secret can fill the cache.
-
 
 _SERVICE = b"mns"
 _HEADERS = (b"content-md5", b"content-type")
@@ -225,121 +163,79 @@ PUBLIC = Variant(b"MNS4-HMAC-SHA256", b"aliyun_v4", b"aliyun_v4_request")
 PRIVATE = Variant(b"APSARA-MNS4-HMAC-SHA256", b"apsara_v4", b"apsara_v4_request")
 
 
-class ClaimV4(NamedTuple):
-    """What the header says after its scheme; ``signature`` is in hexadecimal."""
-
-    key_id: str
-    day: bytes
-    region: bytes
-    signature: bytes
-
-
 class SignatureV4:
     """The scheme of one variant."""
 
     __slots__ = ("_keys", "_variant")
 
     def __init__(self, variant: Variant) -> None:
-        """Know no key."""
+        """Begin without keys."""
         self._variant = variant
-        self._keys: dict[tuple[bytes, bytes, bytes], bytes] = {}
+        self._keys: dict[tuple[bytes, bytes], bytes] = {}
 
-    def read(self, text: bytes) -> ClaimV4:
+    def read(self, text: bytes) -> Claim:
         """Return the claim of ``Credential=…,Signature=…``; raises ``SmqError`` (InvalidAuthorizationHeader)."""
-        given = [_member(item) for item in text.split(b",")]
+        given = [named_part(item) for item in text.split(b",")]
         parts = dict(given)
-        if len(parts) < len(given):  # a member that stands twice
-            raise SmqError(INVALID_AUTHORIZATION_HEADER)
         scope = parts.get(b"Credential", b"").rsplit(b"/", 4)
         signature = parts.get(b"Signature")
-        if len(scope) != 5 or not all(scope) or not signature or scope[3:] != [_SERVICE, self._variant.end]:
-            raise SmqError(INVALID_AUTHORIZATION_HEADER)
-        return ClaimV4(scope[0].decode("latin-1"), scope[1], scope[2], signature)
+        repeated = len(parts) < len(given)
+        if repeated or len(scope) != 5 or not all(scope) or not signature or scope[3:] != [_SERVICE, self._variant.end]:
+            raise SmqError(errors.INVALID_AUTHORIZATION_HEADER)
+        return Claim(scope[0].decode("latin-1"), signature, scope[1], scope[2])
 
-    def fits(self, claim: ClaimV4, secret: bytes, request: SignedRequest) -> bool:
-        """Return whether ``claim`` was signed with ``secret``, for the day of the request."""
-        known = secret, claim.day, claim.region
-        key = self._keys.get(known) or _key(secret, claim, self._variant)
-        canonical = _canonical(request)
+    def fits(
+        self, claim: Claim, secret: bytes, method: bytes, target: bytes, headers: Headers, dates: tuple[Date, ...]
+    ) -> bool:
+        """Return whether ``claim``, whose signature is in hexadecimal, was signed with ``secret``, on its day."""
+        scheme, prefix, end = self._variant
+        scope = b"/".join((claim.day, claim.region, _SERVICE, end))
+        key = self._keys.get((secret, scope)) or signing_key(secret, scope, prefix)
+        canonical = _canonical(method, target, headers)
         genuine = any(
-            compare_digest(_sign(key, claim, basic, canonical, self._variant), claim.signature)
-            for basic in [instant.basic for instant in request.instants]
-            if basic[:_DAY_CHARACTERS] == claim.day
+            compare_digest(
+                hmac_digest(key, b"%b\n%b\n%b\n%b" % (scheme, date.basic, scope, canonical), "sha256").hex().encode(),
+                claim.signature,
+            )
+            for date in dates
+            if date.basic[:_DAY_CHARACTERS] == claim.day
         )
-        if genuine and known not in self._keys:
+        if genuine:
             if len(self._keys) >= _KEYS_MAX:
                 self._keys.clear()
-            self._keys[known] = key
+            self._keys[secret, scope] = key
         return genuine
 
 
-def _member(item: bytes) -> tuple[bytes, bytes]:
-    name, _, value = item.strip().partition(b"=")
-    return name, value
-
-
-def _key(secret: bytes, claim: ClaimV4, variant: Variant) -> bytes:
-    key = variant.prefix + secret
-    for part in (claim.day, claim.region, _SERVICE, variant.end):
-        key = hmac_digest(key, part, "sha256")
-    return key
-
-
-def _sign(key: bytes, claim: ClaimV4, basic: bytes, canonical: bytes, variant: Variant) -> bytes:
-    scope = b"/".join((claim.day, claim.region, _SERVICE, variant.end))
-    text = b"%b\n%b\n%b\n%b" % (variant.scheme, basic, scope, canonical)
-    return hmac_digest(key, text, "sha256").hex().encode()
-
-
-def _canonical(request: SignedRequest) -> bytes:
-    path, _, query = request.target.partition(b"?")
-    encoded = "/".join([_encoded(unquote_to_bytes(part)) for part in path.split(b"/")])
-    signed = sorted(name for name in request.headers if name.startswith(PREFIX) or name in _HEADERS)
-    lines = b"".join([b"%b:%b\n" % (name, request.headers[name].strip()) for name in signed])
-    return b"%b\n%b\n%b\n%b\n" % (request.method, encoded.encode(), _query(query), lines)
-
-
-def _query(query: bytes) -> bytes:
-    pairs = (pair.partition(b"=") for pair in query.split(b"&") if pair)
-    encoded = sorted(
-        (_encoded(unquote_to_bytes(name).lower()), _encoded(unquote_to_bytes(value))) for name, _, value in pairs
+def _canonical(method: bytes, target: bytes, headers: Headers) -> bytes:
+    path, _, query = target.partition(b"?")
+    parts = "/".join([encoded(unquote_to_bytes(part)) for part in path.split(b"/")])
+    pairs = sorted(
+        (encoded(unquote_to_bytes(name).lower()), encoded(unquote_to_bytes(value)))
+        for name, _, value in (pair.partition(b"=") for pair in query.split(b"&") if pair)
     )
-    return "&".join([f"{name}={value}" if value else name for name, value in encoded]).encode()
+    written = "&".join([f"{name}={value}" if value else name for name, value in pairs])
+    signed = sorted(name for name in headers if name.startswith(PREFIX) or name in _HEADERS)
+    lines = b"".join([b"%b:%b\n" % (name, headers[name].strip()) for name in signed])
+    return b"%b\n%b\n%b\n%b\n" % (method, parts.encode(), written.encode(), lines)
 
 
-def _encoded(value: bytes) -> str:
-    return quote_from_bytes(value, safe="~")
-
-
-# The caller that signed a request of SMQ: the header ``Authorization``, by the keys of the credentials file.
-#
 # The order of the checks is the one that the SDKs' error codes suggest (reference, section 3.4). Nothing is read but
-# the request and the keys; the present instant comes in. The body is not signed but through Content-MD5, where that is
-# sent: ``content_md5`` checks it.
-
-
-class _Scheme(Protocol):
-    """One way to sign; a claim has a ``key_id``."""
-
-    def read(self, text: bytes) -> Any:
-        """Return what the header claims after the scheme's name; raises ``SmqError``."""
-
-    def fits(self, claim: Any, secret: bytes, request: SignedRequest) -> bool:
-        """Return whether ``claim`` was signed with ``secret``."""
+# the request and the keys; the present instant comes in. The body is signed through Content-MD5 alone, where that is
+# sent: ``routes.check_content_md5`` checks it.
 
 
 class Verifier:
     """The keys of one credentials file, for SMQ."""
 
-    __slots__ = ("_dates", "_keys", "_schemes")
+    __slots__ = ("_keys", "_schemes")
 
     signs_body = False
 
     def __init__(self, keys: Mapping[str, AccessKey]) -> None:
         """``keys`` are by id."""
         self._keys = keys
-        self._dates = Dates()
-        self._schemes: dict[bytes, _Scheme] = {
+        self._schemes: dict[bytes, SignatureV2 | SignatureV4] = {
             b"MNS": SignatureV2(),
             PUBLIC.scheme: SignatureV4(PUBLIC),
             PRIVATE.scheme: SignatureV4(PRIVATE),
@@ -355,28 +251,24 @@ class Verifier:
         """Return the caller that signed the request; raises ``SmqError``. ``now_s`` is the wall clock's, in seconds."""
         authorization = headers.get(b"authorization")
         if not authorization:
-            raise SmqError(MISSING_AUTHORIZATION_HEADER)
-        dates = dates_of(headers)
+            raise SmqError(errors.MISSING_AUTHORIZATION_HEADER)
+        texts = dates_of(headers)
         if not headers.get(b"x-mns-version"):
-            raise SmqError(MISSING_VERSION_HEADER)
+            raise SmqError(errors.MISSING_VERSION_HEADER)
         name, _, text = authorization.partition(b" ")
         scheme = self._schemes.get(name)
         if scheme is None:
-            raise SmqError(INVALID_AUTHORIZATION_HEADER)
+            raise SmqError(errors.INVALID_AUTHORIZATION_HEADER)
         claim = scheme.read(text.strip())
-        instants = tuple([self._dates.read(date) for date in dates])
-        if not -SIGNATURE_SKEW_S <= now_s - instants[0].at_s <= SIGNATURE_SKEW_S:
-            raise SmqError(TIME_EXPIRED)
-        key = self._key(claim.key_id, headers, now_s)
-        if not scheme.fits(claim, key.secret, SignedRequest(method, target, headers, dates, instants)):
-            raise SmqError(SIGNATURE_DOES_NOT_MATCH)
-        return key.caller
-
-    def _key(self, key_id: str, headers: Headers, now_s: float) -> AccessKey:
-        """Return a key that is good now; a temporary one needs its token, which no signature covers."""
-        key = self._keys.get(key_id)
+        dates = tuple([read_date(date) for date in texts])
+        if not -SIGNATURE_SKEW_S <= now_s - dates[0].at_s <= SIGNATURE_SKEW_S:
+            raise SmqError(errors.TIME_EXPIRED)
+        key = self._keys.get(claim.key_id)
         if key is None or (key.expires_at_s is not None and now_s >= key.expires_at_s):
-            raise SmqError(INVALID_ACCESS_KEY_ID)
-        if key.session_token is not None and not compare_digest(headers.get(b"security-token", b""), key.session_token):
-            raise SmqError(INVALID_ACCESS_KEY_ID)
-        return key
+            raise SmqError(errors.INVALID_ACCESS_KEY_ID)
+        token = headers.get(b"security-token", b"")  # which no signature covers
+        if key.session_token is not None and not compare_digest(token, key.session_token):
+            raise SmqError(errors.INVALID_ACCESS_KEY_ID)
+        if not scheme.fits(claim, key.secret, method, target, headers, dates):
+            raise SmqError(errors.SIGNATURE_DOES_NOT_MATCH)
+        return key.caller

@@ -5,20 +5,13 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import md5
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from veilmq.core import topics
+from veilmq.core import limits, topics
 from veilmq.core.commands import ReceivedMessage
 from veilmq.core.errors import EndpointRefused, SubscriptionNotFound, TopicNotFound
-from veilmq.core.limits import (
-    SECOND_MS,
-    SMQ_SUBSCRIPTION_NAME_CHARACTERS_MAX,
-    SMQ_TAG_CHARACTERS_MAX,
-    SMQ_TOPIC_NAME_CHARACTERS_MAX,
-    SMQ_TOPIC_RETENTION_S,
-)
 from veilmq.core.messages import Attribute, NewMessage, Properties, decode_properties, encode_properties
 from veilmq.core.settings import SettingValue
 from veilmq.core.topics import (
@@ -36,64 +29,36 @@ from veilmq.core.topics import (
     read_push_url,
 )
 from veilmq.wire.exchange import Plan, RequestContext
-from veilmq.wire.smq.errors import (
-    ACCESS_DENIED,
-    ENDPOINT_INVALID,
-    SUBSCRIPTION_NAME_INVALID,
-    SUBSCRIPTION_NAME_LENGTH_ERROR,
-    TOPIC_NAME_INVALID,
-    TOPIC_NAME_LENGTH_ERROR,
-    SmqError,
-    from_core,
-    invalid_argument,
-)
+from veilmq.wire.smq import errors
+from veilmq.wire.smq import request as smq
+from veilmq.wire.smq.errors import SmqError, invalid_argument
 from veilmq.wire.smq.messages import body_md5, carried_by, no_body, read_group
 from veilmq.wire.smq.queues import ATTRIBUTES
-from veilmq.wire.smq.request import (
-    NAMESPACE,
-    NO_CONTENT,
-    VERSION,
-    Answer,
-    Element,
-    SmqRequest,
-    answered,
-    body_of,
-    checked_name,
-    container,
-    document,
-    element,
-    escaped,
-    new_request_id,
-    next_marker,
-    nothing,
-    optional,
-    optional_body_of,
-    read_listing,
-    texts,
-)
-from veilmq.wire.sqs.members import GROUP
+from veilmq.wire.smq.request import Answer, Element, SmqRequest, answered, body_of, checked_name, element, texts
+from veilmq.wire.sqs.members import GROUP, escaped
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
+_TOPIC_NAME = smq.NameRule(
+    re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*"),
+    limits.SMQ_TOPIC_NAME_CHARACTERS_MAX,
+    errors.TOPIC_NAME_LENGTH_ERROR,
+    errors.TOPIC_NAME_INVALID,
+)
+_SUBSCRIPTION_NAME = smq.NameRule(
+    _TOPIC_NAME.pattern,
+    limits.SMQ_SUBSCRIPTION_NAME_CHARACTERS_MAX,
+    errors.SUBSCRIPTION_NAME_LENGTH_ERROR,
+    errors.SUBSCRIPTION_NAME_INVALID,
+)
 
 
 def topic_of(request: SmqRequest, context: RequestContext) -> str:
-    """Return the engine's name (``account/name``) of the topic in the path; raises ``SmqError`` for what is no name."""
-    name = request.path[1]
-    if not 1 <= len(name) <= SMQ_TOPIC_NAME_CHARACTERS_MAX:
-        raise SmqError(TOPIC_NAME_LENGTH_ERROR)
-    if not _NAME.fullmatch(name):
-        raise SmqError(TOPIC_NAME_INVALID)
-    return f"{context.account}/{name}"
+    """Return the store's name (``account/name``) of the topic in the path; raises ``SmqError`` for what is no name."""
+    return f"{context.account}/{checked_name(request.path[1], _TOPIC_NAME)}"
 
 
 def subscription_of(request: SmqRequest) -> str:
     """Return the name of the subscription in the path; raises ``SmqError`` for what is no name."""
-    name = request.path[3]
-    if not 1 <= len(name) <= SMQ_SUBSCRIPTION_NAME_CHARACTERS_MAX:
-        raise SmqError(SUBSCRIPTION_NAME_LENGTH_ERROR)
-    if not _NAME.fullmatch(name):
-        raise SmqError(SUBSCRIPTION_NAME_INVALID)
-    return name
+    return checked_name(request.path[3], _SUBSCRIPTION_NAME)
 
 
 def own_name(full: str) -> str:
@@ -115,40 +80,35 @@ def subscription_url(topic: str, name: str, context: RequestContext) -> str:
 #
 # Which URLs may be pushed to is the server's to say: here it is seen that it is one.
 
-
 _QUEUE = re.compile(r"acs:mns:(?P<where>[A-Za-z0-9._-]{0,64}:.*?):/?queues/(?P<name>.*)", re.DOTALL)
 _ACCOUNT = re.compile(r"[0-9]{12,}")
 _PUSHED = re.compile(r"https?:", re.IGNORECASE)
 _MAIL_OR_SMS = re.compile(r"mail(?:to)?:|sms:", re.IGNORECASE)
 
 
-class Endpoint(NamedTuple):
-    """Where messages go: one of the two is not empty."""
+def read_endpoint(text: str, context: RequestContext) -> tuple[str, str]:
+    """Return the queue or the URL that ``text`` names, and an empty text for the other; raises ``SmqError``.
 
-    queue: str = ""
-    push_url: str = ""
-
-
-def read_endpoint(text: str, context: RequestContext) -> Endpoint:
-    """Return what ``text`` names; raises ``SmqError`` (EndpointInvalid, and AccessDenied for a queue of others)."""
+    EndpointInvalid, and AccessDenied for a queue of another account.
+    """
     queue = _QUEUE.fullmatch(text)
     if queue is not None:
         account = queue["where"].partition(":")[2]
         if account != context.account and (_ACCOUNT.fullmatch(account) or queue["where"] not in _of_address(context)):
-            raise SmqError(ACCESS_DENIED)
-        return Endpoint(queue=f"{context.account}/{checked_name(queue['name'])}")
+            raise SmqError(errors.ACCESS_DENIED)
+        return f"{context.account}/{checked_name(queue['name'])}", ""
     if not _PUSHED.match(text):
         why = " Subscriptions by mail and SMS are not supported." if _MAIL_OR_SMS.match(text) else ""
         raise SmqError(
-            ENDPOINT_INVALID,
-            f"{ENDPOINT_INVALID.text}{why} Subscribe a queue (acs:mns:<region>:<account>:queues/<queue>) or a URL "
-            "(http://… or https://…).",
+            errors.ENDPOINT_INVALID,
+            f"{errors.ENDPOINT_INVALID.text}{why} Subscribe a queue (acs:mns:<region>:<account>:queues/<queue>) or a "
+            "URL (http://… or https://…).",
         )
     try:
         read_push_url(text)
     except EndpointRefused as error:
-        raise from_core(error) from None
-    return Endpoint(push_url=text)
+        raise errors.from_core(error) from None
+    return "", text
 
 
 def _of_address(context: RequestContext) -> set[str]:
@@ -166,7 +126,6 @@ def _of_address(context: RequestContext) -> set[str]:
 
 # CreateTopic, Set/GetTopicAttributes, DeleteTopic and ListTopic (reference, section 9).
 
-
 _SIZE = "MaximumMessageSize"
 _LOGGED = "LoggingEnabled"
 
@@ -174,47 +133,34 @@ _LOGGED = "LoggingEnabled"
 def create_topic(request: SmqRequest, context: RequestContext) -> Plan:
     """CreateTopic: makes the topic (201), or finds it when every attribute given has the value that it has (204)."""
     topic = topic_of(request, context)
-    supplied = _settings(optional_body_of(request, "Topic"), context)
-
-    def respond(result: Any) -> Answer:
-        view: TopicView = answered(result)
-        return Answer(201 if view.is_new else 204, location=topic_url(topic, context))
-
-    return Plan(topics.CreateTopic(topic=topic, settings=supplied), respond)
+    supplied = _settings(smq.optional_body_of(request, "Topic"), context)
+    return Plan(topics.CreateTopic(topic=topic, settings=supplied), smq.made(topic_url(topic, context)))
 
 
 def set_topic_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """SetTopicAttributes: those given; the others stay as they are."""
     changes = _settings(body_of(request, "Topic"), context)
-    return Plan(topics.SetTopic(topic=topic_of(request, context), settings=changes), nothing)
+    return Plan(topics.SetTopic(topic=topic_of(request, context), settings=changes), smq.nothing)
 
 
 def get_topic_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """GetTopicAttributes: all of them."""
-
-    def respond(result: Any) -> Answer:
-        return Answer(200, document("Topic", _topic_elements(answered(result))))
-
-    return Plan(topics.ShowTopic(topic=topic_of(request, context)), respond)
+    return Plan(topics.ShowTopic(topic=topic_of(request, context)), smq.shown("Topic", _topic_elements))
 
 
 def delete_topic(request: SmqRequest, context: RequestContext) -> Plan:
     """DeleteTopic: with its subscriptions; a topic that is not there is as good as deleted."""
-
-    def respond(result: Any) -> Answer:
-        return NO_CONTENT if isinstance(result, TopicNotFound) else nothing(result)
-
-    return Plan(topics.DeleteTopic(topic=topic_of(request, context)), respond)
+    return Plan(topics.DeleteTopic(topic=topic_of(request, context)), smq.deleted(TopicNotFound))
 
 
 def list_topic(request: SmqRequest, context: RequestContext) -> Plan:
     """ListTopic: their URLs, and with ``x-mns-with-meta`` the attributes of each."""
-    listing = read_listing(request.headers)
+    listing = smq.read_listing(request.headers)
 
     def respond(result: Any) -> Answer:
         page: TopicPage = answered(result)
         listed = "".join(
-            container(
+            smq.container(
                 "Topic",
                 element("TopicURL", topic_url(view.topic, context))
                 + (_topic_elements(view) if listing.detailed else ""),
@@ -222,7 +168,7 @@ def list_topic(request: SmqRequest, context: RequestContext) -> Plan:
             for view in page.topics
         )
         last = own_name(page.topics[-1].topic) if page.topics else ""
-        return Answer(200, document("Topics", listed + next_marker(last, more=page.more)))
+        return Answer(200, smq.document("Topics", listed + smq.next_marker(last, more=page.more)))
 
     command = topics.ListTopics(
         account=context.account, prefix=listing.prefix, after=listing.after, count=listing.count
@@ -242,33 +188,26 @@ def _settings(topic: Element, context: RequestContext) -> dict[str, SettingValue
 def _topic_elements(view: TopicView) -> str:
     content = {
         "TopicName": own_name(view.topic),
-        "CreateTime": str(view.created_at_ms // SECOND_MS),
-        "LastModifyTime": str(view.modified_at_ms // SECOND_MS),
+        "CreateTime": str(view.created_at_ms // limits.SECOND_MS),
+        "LastModifyTime": str(view.modified_at_ms // limits.SECOND_MS),
         _SIZE: str(view.settings.message_bytes_max),
-        "MessageRetentionPeriod": str(SMQ_TOPIC_RETENTION_S),
+        "MessageRetentionPeriod": str(limits.SMQ_TOPIC_RETENTION_S),
         "MessageCount": str(view.messages),
         _LOGGED: str(view.settings.operations_logged),
     }
-    return "".join(element(name, text) for name, text in content.items())
+    return smq.elements(content)
 
 
 # Subscribe, Set/GetSubscriptionAttributes, Unsubscribe and ListSubscriptionByTopic (reference, section 9).
-
 
 Value = TypeVar("Value")
 
 _STRATEGY = "NotifyStrategy"
 _FORMAT = "NotifyContentFormat"
 _FILTER = "FilterTag"
-
-STRATEGIES = {"BACKOFF_RETRY": RetryStrategy.BACKOFF, "EXPONENTIAL_DECAY_RETRY": RetryStrategy.EXPONENTIAL_DECAY}
-"""The names of the strategies."""
-
-FORMATS = {"XML": NotificationFormat.XML, "JSON": NotificationFormat.JSON, "SIMPLIFIED": NotificationFormat.SIMPLIFIED}
-"""The names of the formats."""
-
-_STRATEGY_NAMES = {value: name for name, value in STRATEGIES.items()}
-_FORMAT_NAMES = {value: name for name, value in FORMATS.items()}
+_STRATEGIES = {"BACKOFF_RETRY": RetryStrategy.BACKOFF, "EXPONENTIAL_DECAY_RETRY": RetryStrategy.EXPONENTIAL_DECAY}
+_FORMATS = {"XML": NotificationFormat.XML, "JSON": NotificationFormat.JSON, "SIMPLIFIED": NotificationFormat.SIMPLIFIED}
+_NAMES = {value: name for names in (_STRATEGIES, _FORMATS) for name, value in names.items()}
 
 
 def subscribe(request: SmqRequest, context: RequestContext) -> Plan:
@@ -276,66 +215,55 @@ def subscribe(request: SmqRequest, context: RequestContext) -> Plan:
     topic, name = topic_of(request, context), subscription_of(request)
     given = texts(body_of(request, "Subscription"))
     text = given.get("Endpoint", "").strip()
-    endpoint = read_endpoint(text, context)
+    queue, push_url = read_endpoint(text, context)
     subscription = Subscription(
         topic=topic,
         name=name,
         endpoint=text,
-        queue=endpoint.queue,
-        push_url=endpoint.push_url,
+        queue=queue,
+        push_url=push_url,
         filter_tag=read_tag(_FILTER, given),
-        strategy=_one_of(_STRATEGY, given, STRATEGIES) or RetryStrategy.BACKOFF,
-        format=_one_of(_FORMAT, given, FORMATS) or NotificationFormat.XML,
+        strategy=_one_of(_STRATEGY, given, _STRATEGIES) or RetryStrategy.BACKOFF,
+        format=_one_of(_FORMAT, given, _FORMATS) or NotificationFormat.XML,
     )
-
-    def respond(result: Any) -> Answer:
-        view: SubscriptionView = answered(result)
-        return Answer(201 if view.is_new else 204, location=subscription_url(topic, name, context))
-
-    return Plan(topics.Subscribe(subscription=subscription), respond)
+    return Plan(topics.Subscribe(subscription=subscription), smq.made(subscription_url(topic, name, context)))
 
 
 def set_subscription_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """SetSubscriptionAttributes: the strategy; a body that does not name one changes nothing."""
     topic, name = topic_of(request, context), subscription_of(request)
-    strategy = _one_of(_STRATEGY, texts(body_of(request, "Subscription")), STRATEGIES)
+    strategy = _one_of(_STRATEGY, texts(body_of(request, "Subscription")), _STRATEGIES)
     if strategy is None:
-        return Plan(topics.ShowSubscription(topic=topic, name=name), nothing)
-    return Plan(topics.SetSubscription(topic=topic, name=name, strategy=strategy), nothing)
+        return Plan(topics.ShowSubscription(topic=topic, name=name), smq.nothing)
+    return Plan(topics.SetSubscription(topic=topic, name=name, strategy=strategy), smq.nothing)
 
 
 def get_subscription_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """GetSubscriptionAttributes: all of them."""
-
-    def respond(result: Any) -> Answer:
-        return Answer(200, document("Subscription", _subscription_elements(answered(result))))
-
     command = topics.ShowSubscription(topic=topic_of(request, context), name=subscription_of(request))
-    return Plan(command, respond)
+    return Plan(command, smq.shown("Subscription", _subscription_elements))
 
 
 def unsubscribe(request: SmqRequest, context: RequestContext) -> Plan:
     """Unsubscribe: a subscription that is not there is as good as ended, where there is the topic."""
-
-    def respond(result: Any) -> Answer:
-        return NO_CONTENT if isinstance(result, SubscriptionNotFound) else nothing(result)
-
     command = topics.Unsubscribe(topic=topic_of(request, context), name=subscription_of(request))
-    return Plan(command, respond)
+    return Plan(command, smq.deleted(SubscriptionNotFound))
 
 
 def list_subscription_by_topic(request: SmqRequest, context: RequestContext) -> Plan:
     """ListSubscriptionByTopic: their URLs."""
-    topic, listing = topic_of(request, context), read_listing(request.headers)
+    topic, listing = topic_of(request, context), smq.read_listing(request.headers)
 
     def respond(result: Any) -> Answer:
         page: SubscriptionPage = answered(result)
         names = [view.subscription.name for view in page.subscriptions]
         listed = "".join(
-            container("Subscription", element("SubscriptionURL", subscription_url(topic, name, context)))
+            smq.container("Subscription", element("SubscriptionURL", subscription_url(topic, name, context)))
             for name in names
         )
-        return Answer(200, document("Subscriptions", listed + next_marker(names[-1] if names else "", more=page.more)))
+        return Answer(
+            200, smq.document("Subscriptions", listed + smq.next_marker(names[-1] if names else "", more=page.more))
+        )
 
     command = topics.ListSubscriptions(topic=topic, prefix=listing.prefix, after=listing.after, count=listing.count)
     return Plan(command, respond)
@@ -344,8 +272,8 @@ def list_subscription_by_topic(request: SmqRequest, context: RequestContext) -> 
 def read_tag(name: str, given: Mapping[str, str]) -> str:
     """Return the tag called ``name``, empty where there is none; raises ``SmqError`` (InvalidArgument)."""
     tag = given.get(name, "")
-    if len(tag) > SMQ_TAG_CHARACTERS_MAX or not tag.isprintable():
-        raise invalid_argument(f"{name}, which has {SMQ_TAG_CHARACTERS_MAX} printable characters at the most")
+    if len(tag) > limits.SMQ_TAG_CHARACTERS_MAX or not tag.isprintable():
+        raise invalid_argument(f"{name}, which has {limits.SMQ_TAG_CHARACTERS_MAX} printable characters at the most")
     return tag
 
 
@@ -368,19 +296,18 @@ def _subscription_elements(view: SubscriptionView) -> str:
         "SubscriptionName": subscription.name,
         "Endpoint": subscription.endpoint,
         _FILTER: subscription.filter_tag,
-        _STRATEGY: _STRATEGY_NAMES[subscription.strategy],
-        _FORMAT: _FORMAT_NAMES[subscription.format],
-        "CreateTime": str(view.created_at_ms // SECOND_MS),
-        "LastModifyTime": str(view.modified_at_ms // SECOND_MS),
+        _STRATEGY: _NAMES[subscription.strategy],
+        _FORMAT: _NAMES[subscription.format],
+        "CreateTime": str(view.created_at_ms // limits.SECOND_MS),
+        "LastModifyTime": str(view.modified_at_ms // limits.SECOND_MS),
     }
-    return "".join(optional(name, text) for name, text in content.items())
+    return smq.elements({name: text for name, text in content.items() if text})
 
 
 # What subscriptions get of a message: a document about it in XML or JSON, or its body alone (reference, section 9).
 #
 # A document is stored as it is delivered, so a queue's reader and a receiver of pushes see the same. Its frame does
 # not count towards the size of the message, which its sender knows nothing of.
-
 
 TAG = "MessageTag"
 """The name of a message's tag in documents, and in what a subscription that is pushed keeps beside the body."""
@@ -434,7 +361,7 @@ def _content(published: Published, notification: Notification) -> Content:
 def _as_xml(published: Published, notification: Notification) -> str:
     content = _content(published, notification)
     inner = "".join(f"<{name}>{escaped(text)}</{name}>" for name, text in content.items())
-    return f'<?xml version="1.0"?>\n<Notification xmlns="{NAMESPACE}">{inner}</Notification>'
+    return f'<?xml version="1.0"?>\n<Notification xmlns="{smq.NAMESPACE}">{inner}</Notification>'
 
 
 _WRITERS: dict[NotificationFormat, Callable[[Published, Notification], str]] = {
@@ -463,7 +390,7 @@ def publish_message(request: SmqRequest, context: RequestContext) -> Plan:
     def respond(result: Any) -> Answer:
         done: PublishedMessage = answered(result)
         content = element("MessageId", done.id.hex().upper()) + element("MessageBodyMD5", body_md5(body))
-        return Answer(201, document("Message", content))
+        return Answer(201, smq.document("Message", content))
 
     command = PublishToTopic(
         topic=topic_of(request, context),
@@ -479,7 +406,6 @@ def publish_message(request: SmqRequest, context: RequestContext) -> Plan:
 # Its signature covers what that of a client's request covers (section 3.1), so that receivers of the real service
 # verify it as they do; only the certificate is another one. A body without a document around it has its particulars in
 # headers.
-
 
 Sign = Callable[[bytes], bytes]
 """Text → its signature (RSASSA-PKCS1-v1_5 with SHA-1)."""
@@ -500,8 +426,8 @@ def push_request(
     digest = b64encode(md5(body, usedforsecurity=False).hexdigest().encode())
     kind, path = _CONTENT_TYPES[subscription.format], url.path.encode()
     named = {
-        b"x-mns-request-id": new_request_id().encode(),
-        b"x-mns-version": VERSION,
+        b"x-mns-request-id": smq.new_request_id().encode(),
+        b"x-mns-version": smq.VERSION,
         b"x-mns-signing-cert-url": b64encode(certificate_url.encode()),
         **(_particulars(subscription, message) if subscription.format is NotificationFormat.SIMPLIFIED else {}),
     }

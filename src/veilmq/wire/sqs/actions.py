@@ -9,44 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from veilmq.wire.exchange import Plan, RequestContext
-from veilmq.wire.sqs import errors, moves, queues
+from veilmq.wire.sqs import errors, members, messages, moves, queues
 from veilmq.wire.sqs.errors import Code, SqsError, shown
-from veilmq.wire.sqs.members import TRACE_HEADER, GetQueueUrlRequest, QueueRequest, Shape
-from veilmq.wire.sqs.messages import (
-    SYSTEM_ATTRIBUTES,
-    ChangeMessageVisibilityBatchRequest,
-    ChangeMessageVisibilityRequest,
-    DeleteMessageBatchRequest,
-    DeleteMessageRequest,
-    ReceiveMessageRequest,
-    SendMessageBatchRequest,
-    SendMessageRequest,
-    change_message_visibility,
-    change_message_visibility_batch,
-    delete_message,
-    delete_message_batch,
-    receive_message,
-    send_message,
-    send_message_batch,
-)
-from veilmq.wire.sqs.moves import CancelMessageMoveTaskRequest, ListMessageMoveTasksRequest, StartMessageMoveTaskRequest
+from veilmq.wire.sqs.members import TRACE_HEADER, BatchResult, QueueRequest, QueueUrlResult, Shape
 from veilmq.wire.sqs.queue_attributes import READ_ONLY, SETTINGS
-from veilmq.wire.sqs.queues import (
-    AddPermissionRequest,
-    CreateQueueRequest,
-    GetQueueAttributesRequest,
-    ListDeadLetterSourceQueuesRequest,
-    ListQueuesRequest,
-    RemovePermissionRequest,
-    SetQueueAttributesRequest,
-    TagQueueRequest,
-    UntagQueueRequest,
-    add_permission,
-    list_queue_tags,
-    remove_permission,
-    tag_queue,
-    untag_queue,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +20,13 @@ class Action:
     """One action; ``plan`` turns its ``request`` into a command or raises ``SqsError``.
 
     ``entry_errors`` are reported for single entries of a batch, beside entries that succeed. ``attributes`` are those
-    of queues or messages that the action reads or returns by name.
+    of queues or messages that the action reads or returns by name. ``result`` is the type of what it answers.
     """
 
     name: str
     request: type[Shape]
     plan: Callable[[Any, RequestContext], Plan]
+    result: type[Shape] | None
     errors: tuple[Code, ...]
     entry_errors: tuple[Code, ...] = ()
     attributes: tuple[str, ...] = ()
@@ -85,114 +52,66 @@ WITH_CREDENTIALS: tuple[Code, ...] = (
 )
 """What every request may be answered with beside that, where the server has a credentials file."""
 
-_ON_QUEUE = (errors.MISSING_PARAMETER, errors.QUEUE_DOES_NOT_EXIST)
+_MISSING, _INVALID = errors.MISSING_PARAMETER, errors.INVALID_PARAMETER_VALUE
+_ON_QUEUE = (_MISSING, errors.QUEUE_DOES_NOT_EXIST)
 _BATCH = (
     *_ON_QUEUE,
     errors.EMPTY_BATCH_REQUEST,
     errors.TOO_MANY_ENTRIES,
     errors.INVALID_ENTRY_ID,
     errors.ENTRY_IDS_NOT_DISTINCT,
-    errors.INVALID_PARAMETER_VALUE,
+    _INVALID,
 )
 _SETTINGS = (errors.INVALID_ATTRIBUTE_NAME, errors.INVALID_ATTRIBUTE_VALUE)
-_MESSAGE = (errors.INVALID_PARAMETER_VALUE, errors.INVALID_MESSAGE_CONTENTS, errors.UNSUPPORTED_OPERATION)
-_RECEIPT = (errors.RECEIPT_HANDLE_IS_INVALID, errors.INVALID_PARAMETER_VALUE)
-_MOVE = (errors.MISSING_PARAMETER, errors.INVALID_PARAMETER_VALUE, errors.RESOURCE_NOT_FOUND)
-_ENTRY_MEMBERS = (errors.MISSING_PARAMETER,)
+_CREATION = (_MISSING, _INVALID, errors.QUEUE_NAME_EXISTS, errors.QUEUE_DELETED_RECENTLY, *_SETTINGS)
+_MESSAGE = (_INVALID, errors.INVALID_MESSAGE_CONTENTS, errors.UNSUPPORTED_OPERATION)
+_RECEIVE = (*_ON_QUEUE, _INVALID, errors.INVALID_ATTRIBUTE_NAME, errors.OVER_LIMIT, errors.REQUEST_THROTTLED)
+_RECEIPT = (errors.RECEIPT_HANDLE_IS_INVALID, _INVALID)
+_MOVE = (_MISSING, _INVALID, errors.RESOURCE_NOT_FOUND)
 
+# fmt: off
 _ROWS = (
-    Action(
-        "CreateQueue",
-        CreateQueueRequest,
-        queues.create_queue,
-        (
-            errors.MISSING_PARAMETER,
-            errors.INVALID_PARAMETER_VALUE,
-            errors.QUEUE_NAME_EXISTS,
-            errors.QUEUE_DELETED_RECENTLY,
-            *_SETTINGS,
-        ),
-        attributes=tuple(SETTINGS),
-    ),
-    Action(
-        "GetQueueUrl",
-        GetQueueUrlRequest,
-        queues.get_queue_url,
-        (errors.MISSING_PARAMETER, errors.INVALID_PARAMETER_VALUE, errors.QUEUE_DOES_NOT_EXIST),
-    ),
-    Action("ListQueues", ListQueuesRequest, queues.list_queues, (errors.INVALID_PARAMETER_VALUE,)),
-    Action("DeleteQueue", QueueRequest, queues.delete_queue, _ON_QUEUE),
-    Action("PurgeQueue", QueueRequest, queues.purge_queue, (*_ON_QUEUE, errors.PURGE_IN_PROGRESS)),
-    Action(
-        "GetQueueAttributes",
-        GetQueueAttributesRequest,
-        queues.get_queue_attributes,
-        (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE, errors.INVALID_ATTRIBUTE_NAME),
-        attributes=(*SETTINGS, *READ_ONLY),
-    ),
-    Action(
-        "SetQueueAttributes",
-        SetQueueAttributesRequest,
-        queues.set_queue_attributes,
-        (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE, *_SETTINGS),
-        attributes=tuple(SETTINGS),
-    ),
-    Action("TagQueue", TagQueueRequest, tag_queue, (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE)),
-    Action("UntagQueue", UntagQueueRequest, untag_queue, (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE)),
-    Action("ListQueueTags", QueueRequest, list_queue_tags, _ON_QUEUE),
-    Action(
-        "ListDeadLetterSourceQueues",
-        ListDeadLetterSourceQueuesRequest,
-        queues.list_dead_letter_source_queues,
-        (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE),
-    ),
-    Action("StartMessageMoveTask", StartMessageMoveTaskRequest, moves.start_message_move_task, _MOVE),
-    Action("CancelMessageMoveTask", CancelMessageMoveTaskRequest, moves.cancel_message_move_task, _MOVE),
-    Action("ListMessageMoveTasks", ListMessageMoveTasksRequest, moves.list_message_move_tasks, _MOVE),
-    Action(
-        "AddPermission",
-        AddPermissionRequest,
-        add_permission,
-        (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE, errors.OVER_LIMIT),
-    ),
-    Action(
-        "RemovePermission", RemovePermissionRequest, remove_permission, (*_ON_QUEUE, errors.INVALID_PARAMETER_VALUE)
-    ),
-    Action("SendMessage", SendMessageRequest, send_message, (*_ON_QUEUE, *_MESSAGE), attributes=(TRACE_HEADER,)),
-    Action(
-        "SendMessageBatch",
-        SendMessageBatchRequest,
-        send_message_batch,
-        (*_BATCH, errors.BATCH_TOO_LONG),
-        (*_ENTRY_MEMBERS, *_MESSAGE),
-        attributes=(TRACE_HEADER,),
-    ),
-    Action(
-        "ReceiveMessage",
-        ReceiveMessageRequest,
-        receive_message,
-        (
-            *_ON_QUEUE,
-            errors.INVALID_PARAMETER_VALUE,
-            errors.INVALID_ATTRIBUTE_NAME,
-            errors.OVER_LIMIT,
-            errors.REQUEST_THROTTLED,
-        ),
-        attributes=tuple(SYSTEM_ATTRIBUTES),
-    ),
-    Action("DeleteMessage", DeleteMessageRequest, delete_message, (*_ON_QUEUE, *_RECEIPT)),
-    Action("DeleteMessageBatch", DeleteMessageBatchRequest, delete_message_batch, _BATCH, (*_ENTRY_MEMBERS, *_RECEIPT)),
-    Action(
-        "ChangeMessageVisibility", ChangeMessageVisibilityRequest, change_message_visibility, (*_ON_QUEUE, *_RECEIPT)
-    ),
-    Action(
-        "ChangeMessageVisibilityBatch",
-        ChangeMessageVisibilityBatchRequest,
-        change_message_visibility_batch,
-        _BATCH,
-        (*_ENTRY_MEMBERS, *_RECEIPT),
-    ),
+    Action("CreateQueue", queues.CreateQueueRequest, queues.create_queue, QueueUrlResult, _CREATION,
+           attributes=tuple(SETTINGS)),
+    Action("GetQueueUrl", members.GetQueueUrlRequest, queues.get_queue_url, QueueUrlResult,
+           (_MISSING, _INVALID, errors.QUEUE_DOES_NOT_EXIST)),
+    Action("ListQueues", queues.ListQueuesRequest, queues.list_queues, queues.ListQueuesResult, (_INVALID,)),
+    Action("DeleteQueue", QueueRequest, queues.delete_queue, None, _ON_QUEUE),
+    Action("PurgeQueue", QueueRequest, queues.purge_queue, None, (*_ON_QUEUE, errors.PURGE_IN_PROGRESS)),
+    Action("GetQueueAttributes", queues.GetQueueAttributesRequest, queues.get_queue_attributes,
+           queues.GetQueueAttributesResult, (*_ON_QUEUE, _INVALID, errors.INVALID_ATTRIBUTE_NAME),
+           attributes=(*SETTINGS, *READ_ONLY)),
+    Action("SetQueueAttributes", queues.SetQueueAttributesRequest, queues.set_queue_attributes, None,
+           (*_ON_QUEUE, _INVALID, *_SETTINGS), attributes=tuple(SETTINGS)),
+    Action("TagQueue", queues.TagQueueRequest, queues.tag_queue, None, (*_ON_QUEUE, _INVALID)),
+    Action("UntagQueue", queues.UntagQueueRequest, queues.untag_queue, None, (*_ON_QUEUE, _INVALID)),
+    Action("ListQueueTags", QueueRequest, queues.list_queue_tags, queues.ListQueueTagsResult, _ON_QUEUE),
+    Action("ListDeadLetterSourceQueues", queues.ListDeadLetterSourceQueuesRequest,
+           queues.list_dead_letter_source_queues, queues.ListDeadLetterSourceQueuesResult, (*_ON_QUEUE, _INVALID)),
+    Action("StartMessageMoveTask", moves.StartMessageMoveTaskRequest, moves.start_message_move_task,
+           moves.StartMessageMoveTaskResult, _MOVE),
+    Action("CancelMessageMoveTask", moves.CancelMessageMoveTaskRequest, moves.cancel_message_move_task,
+           moves.CancelMessageMoveTaskResult, _MOVE),
+    Action("ListMessageMoveTasks", moves.ListMessageMoveTasksRequest, moves.list_message_move_tasks,
+           moves.ListMessageMoveTasksResult, _MOVE),
+    Action("AddPermission", queues.AddPermissionRequest, queues.add_permission, None,
+           (*_ON_QUEUE, _INVALID, errors.OVER_LIMIT)),
+    Action("RemovePermission", queues.RemovePermissionRequest, queues.remove_permission, None, (*_ON_QUEUE, _INVALID)),
+    Action("SendMessage", messages.SendMessageRequest, messages.send_message, members.SendMessageResult,
+           (*_ON_QUEUE, *_MESSAGE), attributes=(TRACE_HEADER,)),
+    Action("SendMessageBatch", messages.SendMessageBatchRequest, messages.send_message_batch, BatchResult,
+           (*_BATCH, errors.BATCH_TOO_LONG), (_MISSING, *_MESSAGE), (TRACE_HEADER,)),
+    Action("ReceiveMessage", messages.ReceiveMessageRequest, messages.receive_message, messages.ReceiveMessageResult,
+           _RECEIVE, attributes=tuple(messages.SYSTEM_ATTRIBUTES)),
+    Action("DeleteMessage", messages.DeleteMessageRequest, messages.delete_message, None, (*_ON_QUEUE, *_RECEIPT)),
+    Action("DeleteMessageBatch", messages.DeleteMessageBatchRequest, messages.delete_message_batch, BatchResult,
+           _BATCH, (_MISSING, *_RECEIPT)),
+    Action("ChangeMessageVisibility", messages.ChangeMessageVisibilityRequest, messages.change_message_visibility, None,
+           (*_ON_QUEUE, *_RECEIPT)),
+    Action("ChangeMessageVisibilityBatch", messages.ChangeMessageVisibilityBatchRequest,
+           messages.change_message_visibility_batch, BatchResult, _BATCH, (_MISSING, *_RECEIPT)),
 )
+# fmt: on
 
 ACTIONS: dict[str, Action] = {row.name: row for row in _ROWS}
 """Every action by its name."""

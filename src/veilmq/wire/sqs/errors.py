@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from veilmq.core import errors as core
-from veilmq.core.limits import SQS_BATCH_BYTES_MAX, SQS_BATCH_ENTRIES_MAX, SQS_MESSAGE_ATTRIBUTES_MAX, SQS_TAGS_MAX
+from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, SQS_MESSAGE_ATTRIBUTES_MAX, SQS_TAGS_MAX
 
 _MODELLED = "com.amazonaws.sqs#"
 _FRAMEWORK = "com.amazon.coral.service#"
@@ -90,6 +90,11 @@ def shown(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS_MAX else text[:_SHOWN_CHARACTERS_MAX] + "…"
 
 
+def invalid(message: str) -> SqsError:
+    """Return the error for a parameter that breaks a rule."""
+    return SqsError(INVALID_PARAMETER_VALUE, message)
+
+
 def missing_parameter(name: str) -> SqsError:
     """Return the error for the absent or empty member ``name``."""
     return SqsError(MISSING_PARAMETER, f"The request must contain the parameter {name}.")
@@ -97,16 +102,12 @@ def missing_parameter(name: str) -> SqsError:
 
 def missing_queue_name() -> SqsError:
     """Return the error for an empty name of a queue."""
-    return SqsError(
-        INVALID_PARAMETER_VALUE, "Value for parameter QueueName is invalid. Reason: Must specify a queue name."
-    )
+    return invalid("Value for parameter QueueName is invalid. Reason: Must specify a queue name.")
 
 
 def invalid_parameter(name: str, value: object, reason: str) -> SqsError:
     """Return the error for the member ``name`` whose ``value`` breaks the rule that ``reason`` states."""
-    return SqsError(
-        INVALID_PARAMETER_VALUE, f"Value {shown(str(value))} for parameter {name} is invalid. Reason: {reason}"
-    )
+    return invalid(f"Value {shown(str(value))} for parameter {name} is invalid. Reason: {reason}")
 
 
 def unknown_attribute(name: str) -> SqsError:
@@ -116,17 +117,13 @@ def unknown_attribute(name: str) -> SqsError:
 
 def too_many_tags(queue: str) -> SqsError:
     """Return the error for more tags than ``queue`` (``account/name``) may have."""
-    return SqsError(
-        INVALID_PARAMETER_VALUE,
-        f"Too many tags added for queue {queue.partition('/')[2]}. A queue may have {SQS_TAGS_MAX}.",
-    )
+    return invalid(f"Too many tags added for queue {queue.partition('/')[2]}. A queue may have {SQS_TAGS_MAX}.")
 
 
 def too_many_attributes(count: int | str) -> SqsError:
     """Return the error for a message with ``count`` attributes, a number or words for it."""
-    return SqsError(
-        INVALID_PARAMETER_VALUE,
-        f"Number of message attributes [{count}] exceeds the allowed maximum [{SQS_MESSAGE_ATTRIBUTES_MAX}].",
+    return invalid(
+        f"Number of message attributes [{count}] exceeds the allowed maximum [{SQS_MESSAGE_ATTRIBUTES_MAX}]."
     )
 
 
@@ -137,30 +134,17 @@ def too_many_entries(count: int | str) -> SqsError:
     )
 
 
-def batch_too_long(size_bytes: int) -> SqsError:
-    """Return the error for a batch whose messages have ``size_bytes`` together."""
-    return SqsError(
-        BATCH_TOO_LONG,
-        f"Batch requests cannot be longer than {SQS_BATCH_BYTES_MAX} bytes. You have sent {size_bytes} bytes.",
-    )
-
-
 NO_QUEUE = "The specified queue does not exist."
 """The service's words for a queue that does not exist, in JSON."""
 
 _OWN = "{error}"
+_WAIT = "You must wait {error.pause_s} seconds after deleting a queue before you can create another with the same name."
 
 # Where the text needs the request or a name of the wire, the action answers and the row is for what is left.
 ANSWERS: dict[type[core.VeilmqError], tuple[Code, str]] = {
     core.QueueNotFound: (QUEUE_DOES_NOT_EXIST, NO_QUEUE),
     core.QueueExists: (QUEUE_NAME_EXISTS, _OWN),
-    core.QueueDeletedRecently: (
-        QUEUE_DELETED_RECENTLY,
-        (
-            "You must wait {error.pause_s} seconds after deleting a queue before you can create another "
-            "with the same name."
-        ),
-    ),
+    core.QueueDeletedRecently: (QUEUE_DELETED_RECENTLY, _WAIT),
     core.PurgeInProgress: (
         PURGE_IN_PROGRESS,
         "Only one PurgeQueue operation on {name} is allowed every {error.pause_s} seconds.",
@@ -207,7 +191,6 @@ def from_core(error: core.VeilmqError) -> SqsError:
 
 
 # Why a value cannot be converted, in the words of AWS's own framework, and where it is in the request.
-
 
 _MISMATCH = re.compile(r"Expected `(?P<wanted>[^`|]+?)(?: \| null)?`, got `(?P<found>\w+)`(?: - at `\$\.(?P<at>.+)`)?")
 _OUT_OF_RANGE = re.compile(

@@ -16,33 +16,19 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from veilmq.core.limits import (
-    JSON_LARGE_BODY_BYTES,
-    JSON_PUNCTUATION_MAX,
-    SQS_BATCH_ENTRIES_MAX,
-    SQS_MESSAGE_ATTRIBUTES_MAX,
-)
+from veilmq.core import limits
 from veilmq.wire.exchange import REQUEST_ID_BEGINNING, REQUEST_NUMBERS, Call, Plan, Reply, RequestContext
+from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS, unknown_action
-from veilmq.wire.sqs.errors import (
-    INVALID_ADDRESS,
-    INVALID_PARAMETER_VALUE,
-    NO_QUEUE,
-    QUEUE_DOES_NOT_EXIST,
-    SERIALIZATION,
-    SqsError,
-    explain,
-    too_many_attributes,
-    too_many_entries,
-)
+from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import Shape
 
 Narrow = Callable[[bytes], bytes]
 """Body → the members that the action knows, none of them too wide; raises ``SqsError``, ``MsgspecError``."""
 
 _TOO_MANY: dict[str, tuple[int, Callable[[str], SqsError]]] = {
-    "Entries": (SQS_BATCH_ENTRIES_MAX, too_many_entries),
-    "MessageAttributes": (SQS_MESSAGE_ATTRIBUTES_MAX, too_many_attributes),
+    "Entries": (limits.SQS_BATCH_ENTRIES_MAX, errors.too_many_entries),
+    "MessageAttributes": (limits.SQS_MESSAGE_ATTRIBUTES_MAX, errors.too_many_attributes),
 }
 _PUNCTUATION = re.compile(rb'(?:[^"\[\]{},]++|"[^"]*+")*+([\[\]{},])')
 _OPENING = (b"[", b"{")
@@ -58,7 +44,11 @@ def narrowing(request: type[Shape]) -> Narrow:
         rename={field.name: field.encode_name for field in fields},
         omit_defaults=True,
     )
-    collections = [(field.name, field.encode_name) for field in fields if _is_collection(field.type)]
+    collections = [
+        (field.name, field.encode_name)
+        for field in fields
+        if any(get_origin(choice) in (list, dict) for choice in get_args(field.type))
+    ]
     split = msgspec.json.Decoder(members).decode
     join = msgspec.json.Encoder().encode
 
@@ -71,10 +61,6 @@ def narrowing(request: type[Shape]) -> Narrow:
     return narrow
 
 
-def _is_collection(kind: object) -> bool:
-    return any(get_origin(choice) in (list, dict) for choice in get_args(kind))
-
-
 def _check(member: str, value: bytes) -> None:
     """Raise unless ``value``, which is valid JSON, is narrow enough."""
     if not value.startswith(_OPENING):
@@ -83,23 +69,16 @@ def _check(member: str, value: bytes) -> None:
     # Without escapes a string ends at the next quotation mark.
     plain = value.replace(rb"\\", b"").replace(rb"\"", b"")
     for seen, match in enumerate(_PUNCTUATION.finditer(plain)):
-        if seen == JSON_PUNCTUATION_MAX:
-            raise _too_wide(member, items)
+        if seen == limits.JSON_PUNCTUATION_MAX:
+            allowed, too_many = _TOO_MANY.get(member, (items, errors.too_many_entries))
+            if items > allowed:
+                raise too_many(f"more than {items}")
+            raise errors.invalid(f"The parameter {member} holds more values than any valid request has; send fewer.")
         mark = match[1]
         if mark == b",":
             items += depth == 1
         else:
             depth += 1 if mark in _OPENING else -1
-
-
-def _too_wide(member: str, items: int) -> SqsError:
-    """Return the error for ``member``, of which ``items`` have been seen when its rest was given up."""
-    allowed, too_many = _TOO_MANY.get(member, (items, too_many_entries))
-    if items > allowed:
-        return too_many(f"more than {items}")
-    return SqsError(
-        INVALID_PARAMETER_VALUE, f"The parameter {member} holds more values than any valid request has; send fewer."
-    )
 
 
 CONTENT_TYPE = b"application/x-amz-json-1.0"
@@ -110,9 +89,7 @@ _encode = msgspec.json.Encoder().encode
 _HEADERS = b"Content-Type: %b\r\nx-amzn-RequestId: %b" % (CONTENT_TYPE, REQUEST_ID_BEGINNING.encode()) + b"%012x\r\n"
 _request_numbers = REQUEST_NUMBERS
 
-_Decode = Callable[[bytes], Shape]
-_MakePlan = Callable[[Any, RequestContext], Plan]
-_ROWS: dict[str | bytes, tuple[_Decode, _MakePlan, Narrow]] = {}
+_ROWS: dict[str | bytes, tuple[Callable[[bytes], Shape], Callable[[Any, RequestContext], Plan], Narrow]] = {}
 for _row in ACTIONS.values():
     _ROWS[_row.name] = _ROWS[_row.name.encode()] = (
         msgspec.json.Decoder(_row.request).decode,
@@ -141,17 +118,17 @@ def decode(action: str | bytes, body: bytes, context: RequestContext) -> JsonCal
         raise unknown_action(action)
     decode_request, make_plan, narrow = row
     try:
-        request = decode_request(body if len(body) <= JSON_LARGE_BODY_BYTES else narrow(body))
+        request = decode_request(body if len(body) <= limits.JSON_LARGE_BODY_BYTES else narrow(body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise SqsError(SERIALIZATION, _why(error, body)) from None
+        raise SqsError(errors.SERIALIZATION, _why(error, body)) from None
     plan = make_plan(request, context)
     return JsonCall(plan.command, plan.respond, plan.wait_s)
 
 
 def encode_error(error: SqsError) -> Reply:
     """Return the reply for a request that was refused. What names no queue names one that does not exist."""
-    if error.code is INVALID_ADDRESS:
-        error = SqsError(QUEUE_DOES_NOT_EXIST, f"{NO_QUEUE} {error.message}")
+    if error.code is errors.INVALID_ADDRESS:
+        error = SqsError(errors.QUEUE_DOES_NOT_EXIST, f"{errors.NO_QUEUE} {error.message}")
     code = error.code
     headers = _HEADERS % next(_request_numbers) + f"x-amzn-query-error: {code.query};{code.fault}\r\n".encode()
     return Reply(code.status, headers, _encode({"__type": code.shape, "message": error.message}), code.name)
@@ -163,15 +140,13 @@ _HALF = re.compile(
 
 
 def _why(error: Exception, body: bytes) -> str:
+    """Return what is wrong; the decoder calls an empty body and some of the halves of pairs truncated."""
     if isinstance(error, RecursionError):
         return "The request body is nested too deeply."
     if isinstance(error, UnicodeDecodeError):
         return "The request body is not valid UTF-8."
-    return explain(error) or _unreadable(error, body)
-
-
-def _unreadable(error: Exception, body: bytes) -> str:
-    """Say what is no JSON; the decoder calls an empty body and some of the halves of pairs truncated."""
+    if reason := errors.explain(error):
+        return reason
     if not body.strip():
         return "The request body is empty; it must be a JSON object."
     doubtful = "surrogate" in str(error) or "truncated" in str(error)

@@ -3,46 +3,17 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import md5
-from typing import Annotated, Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any
+from xml.sax.saxutils import escape
 
 import msgspec
 
+from veilmq.core import limits
 from veilmq.core.errors import VeilmqError
-from veilmq.core.limits import (
-    SQS_ATTEMPT_ID_CHARACTERS_MAX,
-    SQS_ATTRIBUTE_NAME_CHARACTERS_MAX,
-    SQS_ATTRIBUTE_TYPE_CHARACTERS_MAX,
-    SQS_BATCH_ENTRIES_MAX,
-    SQS_BATCH_ENTRY_ID_CHARACTERS_MAX,
-    SQS_DEDUPLICATION_ID_CHARACTERS_MAX,
-    SQS_DELAY_S,
-    SQS_GROUP_ID_CHARACTERS_MAX,
-    SQS_LIST_RESULTS,
-    SQS_MESSAGE_ATTRIBUTES_MAX,
-    SQS_MOVE_TASK_RESULTS,
-    SQS_MOVES_PER_S,
-    SQS_RECEIVE_COUNT,
-    SQS_RECEIVE_WAIT_S,
-    VISIBILITY_TIMEOUT_S,
-    Range,
-)
+from veilmq.core.limits import Range
 from veilmq.core.messages import Attribute
-from veilmq.wire.sqs.errors import (
-    EMPTY_BATCH_REQUEST,
-    ENTRY_IDS_NOT_DISTINCT,
-    INVALID_ENTRY_ID,
-    INVALID_MESSAGE_CONTENTS,
-    INVALID_PARAMETER_VALUE,
-    UNSUPPORTED_OPERATION,
-    Code,
-    SqsError,
-    from_core,
-    invalid_parameter,
-    missing_parameter,
-    shown,
-    too_many_attributes,
-    too_many_entries,
-)
+from veilmq.wire.sqs import errors
+from veilmq.wire.sqs.errors import Code, SqsError, shown
 
 Integer = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 """An integer of the service model; a wider one cannot be converted, as on AWS."""
@@ -77,23 +48,40 @@ class AttributeValue(Shape, frozen=True, kw_only=True):
 # Most bodies are ASCII without control characters, which two scans in C find out; only the others meet the regular
 # expression.
 
+LEGAL = r"\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff"
+"""The characters of XML 1.0, as a class of a regular expression has them."""
 
-ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+ILLEGAL = re.compile(f"[^{LEGAL}]")
 """One character that XML 1.0 cannot carry."""
 
 _ILLEGAL_ASCII = bytes(code for code in range(0x20) if chr(code) not in "\t\n\r")
 _ALLOWED = "#x9 | #xA | #xD | [#x20-#xD7FF] | [#xE000-#xFFFD] | [#x10000-#x10FFFF]"
 
 
-def check_text(text: str, place: str, code: Code = INVALID_MESSAGE_CONTENTS) -> None:
+def is_legal(text: str) -> bool:
+    """Return whether SQS takes every character of ``text``."""
+    if text.isascii():
+        return len(text.encode().translate(None, _ILLEGAL_ASCII)) == len(text)
+    return ILLEGAL.search(text) is None
+
+
+def escaped(text: str) -> str:
+    """Return ``text`` as it stands between tags of XML, with U+FFFD for what XML 1.0 cannot carry.
+
+    A carriage return is a reference, because a parser would read a line feed.
+    """
+    if text.isascii() and text.isprintable():
+        return escape(text)
+    return escape(ILLEGAL.sub("\ufffd", text), {"\r": "&#xD;"})
+
+
+def check_text(text: str, place: str, code: Code = errors.INVALID_MESSAGE_CONTENTS) -> None:
     """Raise ``code`` when ``text`` holds a character that SQS refuses; ``place`` names where."""
-    if text.isascii() and len(text.encode().translate(None, _ILLEGAL_ASCII)) == len(text):
-        return
-    illegal = ILLEGAL.search(text)
-    if illegal is not None:
+    if not is_legal(text):
+        illegal = next(ILLEGAL.finditer(text))[0]
         raise SqsError(
             code,
-            f"Invalid binary character '#x{ord(illegal[0]):X}' was found in {place}, "
+            f"Invalid binary character '#x{ord(illegal):X}' was found in {place}, "
             f"the set of allowed characters is {_ALLOWED}.",
         )
 
@@ -103,15 +91,14 @@ def check_text(text: str, place: str, code: Code = INVALID_MESSAGE_CONTENTS) -> 
 # The ids that clients give (of message groups, for deduplication, of receive attempts) have 1 to 128 letters, digits
 # and punctuation of ASCII (SQS API Reference, SendMessage and ReceiveMessage).
 
-
 GROUP = "MessageGroupId"
 DEDUPLICATION = "MessageDeduplicationId"
 ATTEMPT = "ReceiveRequestAttemptId"
 
 CHARACTERS_MAX: dict[str, int] = {
-    GROUP: SQS_GROUP_ID_CHARACTERS_MAX,
-    DEDUPLICATION: SQS_DEDUPLICATION_ID_CHARACTERS_MAX,
-    ATTEMPT: SQS_ATTEMPT_ID_CHARACTERS_MAX,
+    GROUP: limits.SQS_GROUP_ID_CHARACTERS_MAX,
+    DEDUPLICATION: limits.SQS_DEDUPLICATION_ID_CHARACTERS_MAX,
+    ATTEMPT: limits.SQS_ATTEMPT_ID_CHARACTERS_MAX,
 }
 """Member → how long its id may be."""
 
@@ -124,13 +111,13 @@ _DELAY = "DelaySeconds must be >= {0.minimum} and <= {0.maximum}."
 # Member → the numbers that it may have, and the reason that SQS gives for refusing others. Where an action has numbers
 # of its own for a member that others have too, the action's name stands before it.
 NUMBERS: dict[str, tuple[Range, str]] = {
-    "MaxNumberOfMessages": (SQS_RECEIVE_COUNT, _BETWEEN),
-    "MaxResults": (SQS_LIST_RESULTS, _BETWEEN),
-    "ListMessageMoveTasks.MaxResults": (SQS_MOVE_TASK_RESULTS, _BETWEEN),
-    "MaxNumberOfMessagesPerSecond": (SQS_MOVES_PER_S, _BETWEEN),
-    "VisibilityTimeout": (VISIBILITY_TIMEOUT_S, _BETWEEN),
-    "WaitTimeSeconds": (SQS_RECEIVE_WAIT_S, _COMPARED),
-    "DelaySeconds": (SQS_DELAY_S, _DELAY),
+    "MaxNumberOfMessages": (limits.SQS_RECEIVE_COUNT, _BETWEEN),
+    "MaxResults": (limits.SQS_LIST_RESULTS, _BETWEEN),
+    "ListMessageMoveTasks.MaxResults": (limits.SQS_MOVE_TASK_RESULTS, _BETWEEN),
+    "MaxNumberOfMessagesPerSecond": (limits.SQS_MOVES_PER_S, _BETWEEN),
+    "VisibilityTimeout": (limits.VISIBILITY_TIMEOUT_S, _BETWEEN),
+    "WaitTimeSeconds": (limits.SQS_RECEIVE_WAIT_S, _COMPARED),
+    "DelaySeconds": (limits.SQS_DELAY_S, _DELAY),
 }
 
 
@@ -140,21 +127,13 @@ def check_number(name: str, value: int | None) -> None:
         return
     allowed, reason = NUMBERS[name]
     if not allowed.minimum <= value <= allowed.maximum:
-        raise invalid_parameter(name.rpartition(".")[2], value, reason.format(allowed))
+        raise errors.invalid_parameter(name.rpartition(".")[2], value, reason.format(allowed))
 
 
 def required(name: str, value: str | None) -> str:
     """Return ``value``; raises MissingParameter when the member ``name`` is absent or empty."""
     if not value:
-        raise missing_parameter(name)
-    return value
-
-
-def required_number(name: str, value: int | None) -> int:
-    """Return ``value``; raises MissingParameter when it is absent, InvalidParameterValue when out of range."""
-    if value is None:
-        raise missing_parameter(name)
-    check_number(name, value)
+        raise errors.missing_parameter(name)
     return value
 
 
@@ -164,11 +143,8 @@ def checked_id(name: str, value: str | None) -> str | None:
         return None
     characters_max = CHARACTERS_MAX[name]
     if len(value) > characters_max or not _ID_CHARACTERS.fullmatch(value):
-        raise invalid_parameter(
-            name,
-            value,
-            f"{name} can only include alphanumeric and punctuation characters. 1 to {characters_max} in length.",
-        )
+        why = f"{name} can only include alphanumeric and punctuation characters. 1 to {characters_max} in length."
+        raise errors.invalid_parameter(name, value, why)
     return value
 
 
@@ -180,7 +156,7 @@ def sequence_text(sequence: int | None) -> str | None:
 def answered(result: Any) -> Any:
     """Return ``result``; raises the ``SqsError`` for a ``VeilmqError``."""
     if isinstance(result, VeilmqError):
-        raise from_core(result)
+        raise errors.from_core(result)
     return result
 
 
@@ -196,7 +172,6 @@ def nothing(result: Any) -> None:
 # with ``AWS.`` or ``Amazon.``; a type is ``String``, ``Number`` or ``Binary`` with an optional suffix after a period;
 # a number has at most 38 significant digits and lies between 10^-128 and 10^126.
 
-
 TRACE_HEADER = "AWSTraceHeader"
 
 _NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
@@ -211,8 +186,8 @@ _NUMBER_EXPONENT_MAX = 126
 
 def read_attributes(values: Mapping[str, AttributeValue]) -> dict[str, Attribute]:
     """Return a message's attributes; raises InvalidParameterValue where one breaks a rule."""
-    if len(values) > SQS_MESSAGE_ATTRIBUTES_MAX:
-        raise too_many_attributes(len(values))
+    if len(values) > limits.SQS_MESSAGE_ATTRIBUTES_MAX:
+        raise errors.too_many_attributes(len(values))
     for name in values:
         _check_name(name)
     return {name: _read(name, value) for name, value in values.items()}
@@ -222,10 +197,8 @@ def read_system_attributes(values: Mapping[str, AttributeValue]) -> dict[str, At
     """Return a message's system attributes: a sender may give the trace header, as a String, and no other."""
     for name in values:
         if name != TRACE_HEADER:
-            raise SqsError(
-                INVALID_PARAMETER_VALUE,
-                f"Message system attribute name '{shown(name)}' is invalid. A sender may give {TRACE_HEADER} only.",
-            )
+            why = f"Message system attribute name '{shown(name)}' is invalid. A sender may give {TRACE_HEADER} only."
+            raise errors.invalid(why)
     read = {name: _read(name, value) for name, value in values.items()}
     for name, attribute in read.items():
         if attribute.type != "String":
@@ -246,79 +219,66 @@ def choose(attributes: Mapping[str, Attribute], names: list[str]) -> dict[str, A
 
     A name may be ``All``, ``*``, or a prefix followed by ``.*``; a name that no attribute can have chooses nothing.
     """
-    exact = set(names)
-    if "All" in exact or "*" in exact:
+    if "All" in names or "*" in names:
         return dict(attributes)
-    prefixes = tuple(name[:-2] for name in names if name.endswith(".*"))
+    exact, prefixes = frozenset(names), tuple(name[:-2] for name in names if name.endswith(".*"))
     return {name: value for name, value in attributes.items() if name in exact or name.startswith(prefixes)}
 
 
 def _read(name: str, value: AttributeValue) -> Attribute:
     if value.string_list_values or value.binary_list_values:
-        raise SqsError(
-            UNSUPPORTED_OPERATION, "Message attribute list values in SendMessage operation are not supported."
-        )
+        why = "Message attribute list values in SendMessage operation are not supported."
+        raise SqsError(errors.UNSUPPORTED_OPERATION, why)
     if not value.data_type and not value.string_value and not value.binary_value:
-        raise SqsError(
-            INVALID_PARAMETER_VALUE,
-            f"The message (user) attribute '{shown(name)}' must contain a non-empty message attribute value.",
-        )
+        why = f"The message (user) attribute '{shown(name)}' must contain a non-empty message attribute value."
+        raise errors.invalid(why)
     kind = _kind(name, value.data_type)
     if kind == "Binary":
-        return _read_binary(name, value)
+        if value.string_value is not None:
+            raise _refused(name, f"has the type '{value.data_type}' and must use BinaryValue, not StringValue")
+        if not value.binary_value:
+            raise _refused(name, f"must contain a non-empty value of type '{value.data_type}'")
+        return Attribute(type=value.data_type or "", data=value.binary_value)
     if value.binary_value is not None:
         raise _refused(name, f"has the type '{value.data_type}' and must use StringValue, not BinaryValue")
     if not value.string_value:
-        raise _empty(name, value)
-    check_text(value.string_value, f"the message attribute '{name}'", INVALID_PARAMETER_VALUE)
+        raise _refused(name, f"must contain a non-empty value of type '{value.data_type}'")
+    check_text(value.string_value, f"the message attribute '{name}'", errors.INVALID_PARAMETER_VALUE)
     if kind == "Number" and not is_number(value.string_value):
-        raise SqsError(
-            INVALID_PARAMETER_VALUE, f"Can't cast the value of message (user) attribute '{name}' to a number."
-        )
+        raise errors.invalid(f"Can't cast the value of message (user) attribute '{name}' to a number.")
     return Attribute(type=value.data_type or "", text=value.string_value)
-
-
-def _read_binary(name: str, value: AttributeValue) -> Attribute:
-    if value.string_value is not None:
-        raise _refused(name, f"has the type '{value.data_type}' and must use BinaryValue, not StringValue")
-    if not value.binary_value:
-        raise _empty(name, value)
-    return Attribute(type=value.data_type or "", data=value.binary_value)
 
 
 def _kind(name: str, label: str | None) -> str:
     if not label:
         raise _refused(name, "must contain a non-empty DataType")
-    if len(label) > SQS_ATTRIBUTE_TYPE_CHARACTERS_MAX:
-        raise SqsError(INVALID_PARAMETER_VALUE, f"Message (user) attribute type {_SHORTER}")
+    if len(label) > limits.SQS_ATTRIBUTE_TYPE_CHARACTERS_MAX:
+        raise errors.invalid(f"Message (user) attribute type {_SHORTER}")
     match = _TYPE.fullmatch(label)
     if match is None:
-        raise SqsError(
-            INVALID_PARAMETER_VALUE,
+        raise errors.invalid(
             f"The type of message (user) attribute '{name}' is invalid. You must use only the following "
-            "supported type prefixes: Binary, Number, String.",
+            "supported type prefixes: Binary, Number, String."
         )
-    check_text(label, f"the type of message attribute '{name}'", INVALID_PARAMETER_VALUE)
+    check_text(label, f"the type of message attribute '{name}'", errors.INVALID_PARAMETER_VALUE)
     return match[1]
 
 
 def _check_name(name: str) -> None:
     if not name:
-        raise SqsError(INVALID_PARAMETER_VALUE, "The request must contain non-empty message (user) attribute names.")
-    if len(name) > SQS_ATTRIBUTE_NAME_CHARACTERS_MAX:
-        raise SqsError(INVALID_PARAMETER_VALUE, f"Message (user) attribute name {_SHORTER}")
+        raise errors.invalid("The request must contain non-empty message (user) attribute names.")
+    if len(name) > limits.SQS_ATTRIBUTE_NAME_CHARACTERS_MAX:
+        raise errors.invalid(f"Message (user) attribute name {_SHORTER}")
     if _RESERVED.match(name):
-        raise SqsError(
-            INVALID_PARAMETER_VALUE,
+        raise errors.invalid(
             "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'. "
-            f"These strings are reserved for internal use. Rename {shown(name)}.",
+            f"These strings are reserved for internal use. Rename {shown(name)}."
         )
     if not _NAME.fullmatch(name):
-        raise SqsError(
-            INVALID_PARAMETER_VALUE,
+        raise errors.invalid(
             f"The message attribute name '{shown(name)}' is invalid. Attribute name can contain "
             "A-Z, a-z, 0-9, underscore (_), hyphen (-), and period (.) characters. "
-            "Letters and digits may be of any script; no period may stand at an end or beside another.",
+            "Letters and digits may be of any script; no period may stand at an end or beside another."
         )
 
 
@@ -337,11 +297,7 @@ def is_number(text: str) -> bool:
 
 
 def _refused(name: str, reason: str, *, kind: str = "user") -> SqsError:
-    return SqsError(INVALID_PARAMETER_VALUE, f"Message ({kind}) attribute '{shown(name)}' {reason}.")
-
-
-def _empty(name: str, value: AttributeValue) -> SqsError:
-    return _refused(name, f"must contain a non-empty value of type '{value.data_type}'")
+    return errors.invalid(f"Message ({kind}) attribute '{shown(name)}' {reason}.")
 
 
 # The MD5 digests with which clients check that a message arrived whole.
@@ -349,10 +305,6 @@ def _empty(name: str, value: AttributeValue) -> SqsError:
 # MD5 of the body is over its UTF-8. MD5 of attributes is over each attribute in the order of its name: name, type and
 # value, each with its length before it in four bytes, big-endian, and one byte before the value: text (1)
 # or binary (2) (SQS Developer Guide, "Calculating the MD5 message digest for message attributes").
-
-
-_TEXT = b"\x01"
-_BINARY = b"\x02"
 
 
 def attributes_md5(attributes: Mapping[str, Attribute]) -> str | None:
@@ -364,9 +316,9 @@ def attributes_md5(attributes: Mapping[str, Attribute]) -> str | None:
         attribute = attributes[name]
         digest.update(_measured(name.encode()) + _measured(attribute.type.encode()))
         if attribute.data is None:
-            digest.update(_TEXT + _measured((attribute.text or "").encode()))
+            digest.update(b"\x01" + _measured((attribute.text or "").encode()))
         else:
-            digest.update(_BINARY + _measured(attribute.data))
+            digest.update(b"\x02" + _measured(attribute.data))
     return digest.hexdigest()
 
 
@@ -449,41 +401,47 @@ class BatchResult(Shape, frozen=True, kw_only=True):
 # distinct. Beyond that each entry succeeds or fails alone: one that breaks a rule of the wire never reaches the engine
 # and is listed under ``Failed`` beside those that the engine refused.
 
-
-_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{SQS_BATCH_ENTRY_ID_CHARACTERS_MAX}}}")
-
-
-class Entry(Protocol):
-    """What every batch entry has."""
-
-    @property
-    def id(self) -> str | None:
-        """Return the name that the client gave the entry."""
+_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SQS_BATCH_ENTRY_ID_CHARACTERS_MAX}}}")
+_NO_ENTRY_ID = (
+    "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
+    f"It can be at most {limits.SQS_BATCH_ENTRY_ID_CHARACTERS_MAX} letters long."
+)
 
 
-E = TypeVar("E", bound=Entry)
-P = TypeVar("P")
-
-
-class Batch(Generic[E, P]):
+class Batch:
     """The entries of one request: those that go to the engine, prepared, and those that failed here."""
 
     __slots__ = ("failed", "prepared")
 
-    def __init__(self, entries: Sequence[E] | None, kind: str, prepare: Callable[[E], P]) -> None:
+    def __init__(self, entries: Sequence[Any] | None, kind: str, prepare: Callable[[Any], Any]) -> None:
         """Check the ids and prepare each entry; ``kind`` is what the service model calls an entry.
 
         Raises ``SqsError`` where the whole request is wrong; ``prepare`` raises it for its entry alone.
         """
-        self.prepared: list[tuple[str, P]] = []
+        if entries is None:
+            raise errors.missing_parameter("Entries")
+        if not entries:
+            raise SqsError(errors.EMPTY_BATCH_REQUEST, f"There should be at least one {kind} in the request.")
+        if len(entries) > limits.SQS_BATCH_ENTRIES_MAX:
+            raise errors.too_many_entries(len(entries))
+        named: dict[str, Any] = {}
+        for place, entry in enumerate(entries, start=1):
+            if entry.id is None:
+                raise errors.missing_parameter(f"{kind}.{place}.Id")
+            if not _ID.fullmatch(entry.id):
+                raise SqsError(errors.INVALID_ENTRY_ID, _NO_ENTRY_ID)
+            if entry.id in named:
+                raise SqsError(errors.ENTRY_IDS_NOT_DISTINCT, f"Id {entry.id} repeated.")
+            named[entry.id] = entry
+        self.prepared: list[tuple[str, Any]] = []
         self.failed: list[BatchResultErrorEntry] = []
-        for identifier, entry in _identified(entries, kind):
+        for identifier, entry in named.items():
             try:
                 self.prepared.append((identifier, prepare(entry)))
             except SqsError as error:
                 self.failed.append(_failure(identifier, error))
 
-    def respond(self, results: Any, success: Callable[[str, P, Any], Any]) -> BatchResult:
+    def respond(self, results: Any, success: Callable[[str, Any, Any], Any]) -> BatchResult:
         """Return the response; ``results`` has an outcome for each prepared entry, in their order.
 
         ``success`` makes the answer from an entry's id, what was prepared and its outcome, and raises ``SqsError``
@@ -497,32 +455,6 @@ class Batch(Generic[E, P]):
             except SqsError as error:
                 failed.append(_failure(identifier, error))
         return BatchResult(successful=successful or None, failed=failed or None)
-
-
-def _identified(entries: Sequence[E] | None, kind: str) -> list[tuple[str, E]]:
-    if entries is None:
-        raise missing_parameter("Entries")
-    if not entries:
-        raise SqsError(EMPTY_BATCH_REQUEST, f"There should be at least one {kind} in the request.")
-    if len(entries) > SQS_BATCH_ENTRIES_MAX:
-        raise too_many_entries(len(entries))
-    known: set[str] = set()
-    return [(_checked_id(entry.id, place, kind, known), entry) for place, entry in enumerate(entries, start=1)]
-
-
-def _checked_id(identifier: str | None, place: int, kind: str, known: set[str]) -> str:
-    if identifier is None:
-        raise missing_parameter(f"{kind}.{place}.Id")
-    if not _ID.fullmatch(identifier):
-        raise SqsError(
-            INVALID_ENTRY_ID,
-            "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
-            f"It can be at most {SQS_BATCH_ENTRY_ID_CHARACTERS_MAX} letters long.",
-        )
-    if identifier in known:
-        raise SqsError(ENTRY_IDS_NOT_DISTINCT, f"Id {identifier} repeated.")
-    known.add(identifier)
-    return identifier
 
 
 def _failure(identifier: str, error: SqsError) -> BatchResultErrorEntry:

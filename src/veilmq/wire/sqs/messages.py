@@ -30,47 +30,9 @@ from veilmq.core.messages import (
 )
 from veilmq.core.receipts import has_form
 from veilmq.wire.exchange import SENDER_ID, Plan, RequestContext, id_text
-from veilmq.wire.sqs.errors import (
-    INVALID_PARAMETER_VALUE,
-    MISSING_PARAMETER,
-    OVER_LIMIT,
-    RECEIPT_HANDLE_IS_INVALID,
-    SqsError,
-    batch_too_long,
-    from_core,
-    invalid_parameter,
-    missing_parameter,
-    shown,
-    unknown_attribute,
-)
-from veilmq.wire.sqs.members import (
-    ATTEMPT,
-    DEDUPLICATION,
-    GROUP,
-    TRACE_HEADER,
-    AttributeValue,
-    Batch,
-    BatchResult,
-    BatchResultEntry,
-    ChangedResultEntry,
-    Integer,
-    QueueRequest,
-    SendMessageBatchResultEntry,
-    SendMessageResult,
-    Shape,
-    answered,
-    attributes_md5,
-    check_number,
-    check_text,
-    checked_id,
-    choose,
-    read_attributes,
-    read_system_attributes,
-    required,
-    required_number,
-    sequence_text,
-    write_attributes,
-)
+from veilmq.wire.sqs import errors, members
+from veilmq.wire.sqs.errors import SqsError, shown
+from veilmq.wire.sqs.members import Shape, answered, attributes_md5, check_number, check_text, checked_id, required
 from veilmq.wire.sqs.names import account_of, is_fifo, queue_arn, queue_of
 from veilmq.wire.sqs.queue_attributes import ALL, NAMES
 
@@ -79,9 +41,9 @@ class MessageToSend(Shape, frozen=True, kw_only=True):
     """What SendMessage and each entry of SendMessageBatch have in common."""
 
     message_body: str | None = None
-    delay_seconds: Integer | None = None
-    message_attributes: dict[str, AttributeValue] | None = None
-    message_system_attributes: dict[str, AttributeValue] | None = None
+    delay_seconds: members.Integer | None = None
+    message_attributes: dict[str, members.AttributeValue] | None = None
+    message_system_attributes: dict[str, members.AttributeValue] | None = None
     message_deduplication_id: str | None = None
     message_group_id: str | None = None
 
@@ -98,25 +60,25 @@ class SendMessageBatchEntry(MessageToSend, frozen=True, kw_only=True):
     id: str | None = None
 
 
-class SendMessageBatchRequest(QueueRequest, frozen=True, kw_only=True):
+class SendMessageBatchRequest(members.QueueRequest, frozen=True, kw_only=True):
     """SendMessageBatch."""
 
     entries: list[SendMessageBatchEntry] | None = None
 
 
-class ReceiveMessageRequest(QueueRequest, frozen=True, kw_only=True):
+class ReceiveMessageRequest(members.QueueRequest, frozen=True, kw_only=True):
     """ReceiveMessage; an attempt id means nothing on a standard queue and is ignored there, as on AWS."""
 
     attribute_names: list[str] | None = None
     message_system_attribute_names: list[str] | None = None
     message_attribute_names: list[str] | None = None
-    max_number_of_messages: Integer | None = None
-    visibility_timeout: Integer | None = None
-    wait_time_seconds: Integer | None = None
+    max_number_of_messages: members.Integer | None = None
+    visibility_timeout: members.Integer | None = None
+    wait_time_seconds: members.Integer | None = None
     receive_request_attempt_id: str | None = None
 
 
-class DeleteMessageRequest(QueueRequest, frozen=True, kw_only=True):
+class DeleteMessageRequest(members.QueueRequest, frozen=True, kw_only=True):
     """DeleteMessage."""
 
     receipt_handle: str | None = None
@@ -129,17 +91,17 @@ class DeleteMessageBatchEntry(Shape, frozen=True, kw_only=True):
     receipt_handle: str | None = None
 
 
-class DeleteMessageBatchRequest(QueueRequest, frozen=True, kw_only=True):
+class DeleteMessageBatchRequest(members.QueueRequest, frozen=True, kw_only=True):
     """DeleteMessageBatch."""
 
     entries: list[DeleteMessageBatchEntry] | None = None
 
 
-class ChangeMessageVisibilityRequest(QueueRequest, frozen=True, kw_only=True):
+class ChangeMessageVisibilityRequest(members.QueueRequest, frozen=True, kw_only=True):
     """ChangeMessageVisibility."""
 
     receipt_handle: str | None = None
-    visibility_timeout: Integer | None = None
+    visibility_timeout: members.Integer | None = None
 
 
 class ChangeMessageVisibilityBatchEntry(Shape, frozen=True, kw_only=True):
@@ -147,10 +109,10 @@ class ChangeMessageVisibilityBatchEntry(Shape, frozen=True, kw_only=True):
 
     id: str | None = None
     receipt_handle: str | None = None
-    visibility_timeout: Integer | None = None
+    visibility_timeout: members.Integer | None = None
 
 
-class ChangeMessageVisibilityBatchRequest(QueueRequest, frozen=True, kw_only=True):
+class ChangeMessageVisibilityBatchRequest(members.QueueRequest, frozen=True, kw_only=True):
     """ChangeMessageVisibilityBatch."""
 
     entries: list[ChangeMessageVisibilityBatchEntry] | None = None
@@ -165,7 +127,7 @@ class Message(Shape, frozen=True, kw_only=True):
     body: str
     attributes: dict[str, str] | None = None
     md5_of_message_attributes: str | None = None
-    message_attributes: dict[str, AttributeValue] | None = None
+    message_attributes: dict[str, members.AttributeValue] | None = None
 
 
 class ReceiveMessageResult(Shape, frozen=True, kw_only=True):
@@ -176,8 +138,6 @@ class ReceiveMessageResult(Shape, frozen=True, kw_only=True):
 
 # SendMessage and SendMessageBatch: checks what a message may be, and answers with the digests of what arrived.
 
-
-_NONE: dict[str, Attribute] = {}
 _WRONG_KIND = "The request include parameter that is not valid for this queue type."
 
 
@@ -193,16 +153,16 @@ def send_message(request: SendMessageRequest, context: RequestContext) -> Plan:
     queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     outgoing = _outgoing(request, queue, context)
 
-    def respond(results: Any) -> SendMessageResult:
+    def respond(results: Any) -> members.SendMessageResult:
         sent = results if isinstance(results, VeilmqError) else results[0]
         if isinstance(sent, VeilmqError):
-            raise from_core(sent)
-        return SendMessageResult(
+            raise errors.from_core(sent)
+        return members.SendMessageResult(
             message_id=id_text(sent.id),
             md5_of_message_body=outgoing.body_md5,
             md5_of_message_attributes=outgoing.attributes_md5,
             md5_of_message_system_attributes=outgoing.system_md5,
-            sequence_number=None if sent.sequence is None else sequence_text(sent.sequence),
+            sequence_number=None if sent.sequence is None else members.sequence_text(sent.sequence),
         )
 
     return Plan(Send(queue=queue, messages=(outgoing.message,)), respond)
@@ -211,41 +171,47 @@ def send_message(request: SendMessageRequest, context: RequestContext) -> Plan:
 def send_message_batch(request: SendMessageBatchRequest, context: RequestContext) -> Plan:
     """SendMessageBatch: up to ten messages, each stored or refused alone; none where one lacks group or id of FIFO."""
     queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
-    batch = Batch(request.entries, "SendMessageBatchRequestEntry", partial(_outgoing, queue=queue, context=context))
+    prepare = partial(_outgoing, queue=queue, context=context)
+    batch = members.Batch(request.entries, "SendMessageBatchRequestEntry", prepare)
     messages = tuple(outgoing.message for _, outgoing in batch.prepared)
     total_bytes = sum(message.size_bytes for message in messages)
     if total_bytes > SQS_BATCH_BYTES_MAX:
-        raise batch_too_long(total_bytes)
+        why = f"Batch requests cannot be longer than {SQS_BATCH_BYTES_MAX} bytes. You have sent {total_bytes} bytes."
+        raise SqsError(errors.BATCH_TOO_LONG, why)
 
-    def respond(results: Any) -> BatchResult:
+    def respond(results: Any) -> members.BatchResult:
         if isinstance(results, GroupMissing):
-            raise SqsError(INVALID_PARAMETER_VALUE, from_core(results).message)
+            raise errors.invalid(errors.from_core(results).message)
         return batch.respond(results, _sent)
 
     return Plan(Send(queue=queue, messages=messages), respond)
 
 
-def _sent(identifier: str, outgoing: _Outgoing, outcome: Any) -> SendMessageBatchResultEntry:
+def _sent(identifier: str, outgoing: _Outgoing, outcome: Any) -> members.SendMessageBatchResultEntry:
     sent: SentMessage = answered(outcome)
-    return SendMessageBatchResultEntry(
+    return members.SendMessageBatchResultEntry(
         id=identifier,
         message_id=id_text(sent.id),
         md5_of_message_body=outgoing.body_md5,
         md5_of_message_attributes=outgoing.attributes_md5,
         md5_of_message_system_attributes=outgoing.system_md5,
-        sequence_number=sequence_text(sent.sequence),
+        sequence_number=members.sequence_text(sent.sequence),
     )
 
 
 def _outgoing(request: MessageToSend, queue: str, context: RequestContext) -> _Outgoing:
     body = request.message_body
     if not body:
-        raise missing_parameter("MessageBody")
+        raise errors.missing_parameter("MessageBody")
     if not (body.isascii() and body.isprintable()):
         check_text(body, "the message body")
     delay_s = request.delay_seconds
-    if delay_s is not None:
-        delay_s = _delay(delay_s, queue)
+    if delay_s is not None:  # a FIFO queue has one for all messages, so that order is kept
+        check_number("DelaySeconds", delay_s)
+        if is_fifo(queue):
+            if delay_s:
+                raise errors.invalid_parameter("DelaySeconds", delay_s, _WRONG_KIND)
+            delay_s = None
     data = body.encode()
     digest = md5(data, usedforsecurity=False).hexdigest()
     if (
@@ -263,13 +229,17 @@ def _outgoing(request: MessageToSend, queue: str, context: RequestContext) -> _O
 def _with_properties(
     request: MessageToSend, queue: str, body_bytes: int, delay_s: int | None, digest: str, context: RequestContext
 ) -> _Outgoing:
-    attributes = read_attributes(request.message_attributes) if request.message_attributes else _NONE
-    system = read_system_attributes(request.message_system_attributes) if request.message_system_attributes else _NONE
-    group = checked_id(GROUP, request.message_group_id)
-    dedup_id = _deduplication_id(request.message_deduplication_id, queue)
+    attributes = members.read_attributes(request.message_attributes) if request.message_attributes else {}
+    system = (
+        members.read_system_attributes(request.message_system_attributes) if request.message_system_attributes else {}
+    )
+    group, dedup_id = checked_id(members.GROUP, request.message_group_id), request.message_deduplication_id
+    if dedup_id is not None and not is_fifo(queue):
+        raise errors.invalid_parameter(members.DEDUPLICATION, dedup_id, _WRONG_KIND)
+    checked_id(members.DEDUPLICATION, dedup_id)
     kept = system if context.caller is None else system | {SENDER_ID: context.caller.sender}
     if context.trace_header is not None:
-        kept = {TRACE_HEADER: context.trace_header} | kept
+        kept = {members.TRACE_HEADER: context.trace_header} | kept
     message = NewMessage(
         body=request.message_body or "",
         size_bytes=body_bytes + attributes_bytes(attributes),
@@ -283,60 +253,33 @@ def _with_properties(
     return _Outgoing(message, digest, attributes_md5(attributes), attributes_md5(system))
 
 
-def _delay(delay_s: int, queue: str) -> int | None:
-    """Return the delay of a message; a FIFO queue has one for all of them, so that order is kept."""
-    check_number("DelaySeconds", delay_s)
-    if not is_fifo(queue):
-        return delay_s
-    if delay_s:
-        raise invalid_parameter("DelaySeconds", delay_s, _WRONG_KIND)
-    return None
-
-
-def _deduplication_id(value: str | None, queue: str) -> str | None:
-    if value is not None and not is_fifo(queue):
-        raise invalid_parameter(DEDUPLICATION, value, _WRONG_KIND)
-    return checked_id(DEDUPLICATION, value)
-
-
 # ReceiveMessage: how many, hidden for how long, waiting how long, and with which attributes.
 #
 # Each system attribute has a function that returns it; attributes of a message are decoded only for requests that name
 # some.
 
-
 _OVER_LIMIT = "The maximum number of messages of this queue is in flight; delete some, or wait until they are visible."
 
 ReadAttribute = Callable[[ReceivedMessage, Properties, RequestContext], str | None]
-
-
-def _sender(message: ReceivedMessage, carried: Properties, context: RequestContext) -> str | None:
-    """Return the sender that the message carries, else the account of the queue's receivers."""
-    sender = carried.system.get(SENDER_ID)
-    return sender.text if sender is not None else account_of(context.account)
-
-
-def _trace_header(message: ReceivedMessage, carried: Properties, context: RequestContext) -> str | None:
-    header = carried.system.get(TRACE_HEADER)
-    return header.text if header is not None else None
-
-
-def _deduplication_id_of(message: ReceivedMessage, carried: Properties, context: RequestContext) -> str | None:
-    """Tell the message's own (its sender's, a dead letter's), or what deduplication made of the body (its SHA-256)."""
-    if message.sequence is None or carried.dedup_id is not None:
-        return carried.dedup_id
-    return sha256(message.body.encode()).hexdigest()
-
+_ABSENT = Attribute("String")
 
 SYSTEM_ATTRIBUTES: dict[str, ReadAttribute] = {
-    SENDER_ID: _sender,
+    # that of the message, else the account of the queue's receivers
+    SENDER_ID: lambda message, carried, context: (
+        carried.system[SENDER_ID].text if SENDER_ID in carried.system else account_of(context.account)
+    ),
     "SentTimestamp": lambda message, carried, context: str(message.sent_at_ms),
     "ApproximateReceiveCount": lambda message, carried, context: str(message.receive_count),
     "ApproximateFirstReceiveTimestamp": lambda message, carried, context: str(message.first_received_at_ms),
-    TRACE_HEADER: _trace_header,
-    "SequenceNumber": lambda message, carried, context: sequence_text(message.sequence),
-    DEDUPLICATION: _deduplication_id_of,
-    GROUP: lambda message, carried, context: carried.group,
+    members.TRACE_HEADER: lambda message, carried, context: carried.system.get(members.TRACE_HEADER, _ABSENT).text,
+    "SequenceNumber": lambda message, carried, context: members.sequence_text(message.sequence),
+    # its own (that of its sender or of a dead letter), or what deduplication made of the body
+    members.DEDUPLICATION: lambda message, carried, context: (
+        carried.dedup_id
+        if message.sequence is None or carried.dedup_id is not None
+        else sha256(message.body.encode()).hexdigest()
+    ),
+    members.GROUP: lambda message, carried, context: carried.group,
     "DeadLetterQueueSourceArn": lambda message, carried, context: (
         None if message.source is None else queue_arn(message.source, context)
     ),
@@ -358,16 +301,16 @@ def receive_message(request: ReceiveMessageRequest, context: RequestContext) -> 
     names = request.message_attribute_names or []
     attempt_id = request.receive_request_attempt_id
     if attempt_id is not None:
-        attempt_id = checked_id(ATTEMPT, attempt_id) if is_fifo(queue) else None
+        attempt_id = checked_id(members.ATTEMPT, attempt_id) if is_fifo(queue) else None
 
     def respond(result: Any) -> ReceiveMessageResult:
         if isinstance(result, VeilmqError):
-            raise from_core(result)
+            raise errors.from_core(result)
         received: Received = result
         messages = [_message(message, system, names, context) for message in received.messages]
         waited = received.receive_wait_s if wait_s is None else wait_s
         if not messages and received.over_limit and not waited:  # a long poll is answered with nothing, as on AWS
-            raise SqsError(OVER_LIMIT, _OVER_LIMIT)
+            raise SqsError(errors.OVER_LIMIT, _OVER_LIMIT)
         return ReceiveMessageResult(messages=messages or None)
 
     command = Receive(
@@ -383,11 +326,11 @@ def _system_names(request: ReceiveMessageRequest) -> list[str]:
     requested = dict.fromkeys(request.message_system_attribute_names or [])
     for name in requested:
         if name != ALL and name not in SYSTEM_ATTRIBUTES:
-            raise unknown_attribute(name)
+            raise errors.unknown_attribute(name)
     for name in request.attribute_names or []:
         # The deprecated member is a list of names of queue attributes in the model: those mean nothing here.
         if name not in SYSTEM_ATTRIBUTES and name not in NAMES:
-            raise unknown_attribute(name)
+            raise errors.unknown_attribute(name)
         requested[name] = None
     if ALL in requested:
         return list(SYSTEM_ATTRIBUTES)
@@ -400,27 +343,21 @@ def _message(message: ReceivedMessage, system: list[str], names: list[str], cont
     if not system and (not names or not message.properties):
         return Message(message_id=identifier, receipt_handle=message.receipt, md5_of_body=digest, body=body)
     carried = decode_properties(message.properties)
-    chosen = choose(carried.attributes, names) if names else {}
+    chosen = members.choose(carried.attributes, names) if names else {}
+    values = {}
+    for name in system:
+        text = SYSTEM_ATTRIBUTES[name](message, carried, context)
+        if text is not None:
+            values[name] = text
     return Message(
         message_id=identifier,
         receipt_handle=message.receipt,
         md5_of_body=digest,
         body=body,
-        attributes=_system_attributes(message, carried, system, context),
+        attributes=values or None,
         md5_of_message_attributes=attributes_md5(chosen),
-        message_attributes=write_attributes(chosen) or None,
+        message_attributes=members.write_attributes(chosen) or None,
     )
-
-
-def _system_attributes(
-    message: ReceivedMessage, carried: Properties, names: list[str], context: RequestContext
-) -> dict[str, str] | None:
-    values = {}
-    for name in names:
-        text = SYSTEM_ATTRIBUTES[name](message, carried, context)
-        if text is not None:
-            values[name] = text
-    return values or None
 
 
 # DeleteMessage, ChangeMessageVisibility and their batches: what each state of a receipt is answered with.
@@ -429,7 +366,6 @@ def _system_attributes(
 # gone; on FIFO queues an expired or superseded receipt is refused by both (``docs/lifecycle.md``, the receipt table).
 # A receipt that was never issued is invalid everywhere. Where the server says so (``stale_receipts``), a superseded
 # receipt of a standard queue acts as at Amazon.
-
 
 _OUT_OF_ORDER = (ReceiptState.EXPIRED, ReceiptState.SUPERSEDED)
 """What a receipt of a FIFO queue may not be: another consumer may be at work on its group."""
@@ -449,7 +385,7 @@ def delete_message(request: DeleteMessageRequest, context: RequestContext) -> Pl
     queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     receipt = request.receipt_handle
     if not receipt:
-        raise SqsError(MISSING_PARAMETER, _NO_RECEIPT)
+        raise SqsError(errors.MISSING_PARAMETER, _NO_RECEIPT)
 
     def respond(results: Any) -> None:
         outcome = results if isinstance(results, VeilmqError) else results[0]
@@ -462,22 +398,20 @@ def delete_message(request: DeleteMessageRequest, context: RequestContext) -> Pl
 def delete_message_batch(request: DeleteMessageBatchRequest, context: RequestContext) -> Plan:
     """DeleteMessageBatch: up to ten receipts, each deleted or refused alone."""
     queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
-    batch = Batch(
+    batch = members.Batch(
         request.entries, "DeleteMessageBatchRequestEntry", lambda entry: required("ReceiptHandle", entry.receipt_handle)
     )
     check = _check_in_order if is_fifo(queue) else _check
 
-    def deleted(identifier: str, receipt: str, outcome: Any) -> BatchResultEntry:
+    def deleted(identifier: str, receipt: str, outcome: Any) -> members.BatchResultEntry:
         check(receipt, outcome)
         if outcome in _WITHOUT_EFFECT:
-            return ChangedResultEntry(id=identifier, veilmq_receipt=outcome.value)
-        return BatchResultEntry(id=identifier)
-
-    def respond(results: Any) -> BatchResult:
-        return batch.respond(results, deleted)
+            return members.ChangedResultEntry(id=identifier, veilmq_receipt=outcome.value)
+        return members.BatchResultEntry(id=identifier)
 
     receipts = tuple(receipt for _, receipt in batch.prepared)
-    return Plan(Delete(queue=queue, receipts=receipts, any_receive=context.stale_receipts_act), respond)
+    command = Delete(queue=queue, receipts=receipts, any_receive=context.stale_receipts_act)
+    return Plan(command, lambda results: batch.respond(results, deleted))
 
 
 def change_message_visibility(request: ChangeMessageVisibilityRequest, context: RequestContext) -> Plan:
@@ -485,36 +419,30 @@ def change_message_visibility(request: ChangeMessageVisibilityRequest, context: 
     queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     change = _change(request)
 
-    def respond(results: Any) -> None:
-        _check_change(queue, change, answered(results)[0])
-
     command = ChangeVisibility(queue=queue, changes=(change,), any_receive=context.stale_receipts_act)
-    return Plan(command, respond)
+    return Plan(command, lambda results: _check_change(queue, change, answered(results)[0]))
 
 
 def change_message_visibility_batch(request: ChangeMessageVisibilityBatchRequest, context: RequestContext) -> Plan:
     """ChangeMessageVisibilityBatch: up to ten changes, each made or refused alone."""
     queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
-    batch = Batch(request.entries, "ChangeMessageVisibilityBatchRequestEntry", _change)
+    batch = members.Batch(request.entries, "ChangeMessageVisibilityBatchRequestEntry", _change)
 
-    def changed(identifier: str, change: VisibilityChange, outcome: Any) -> BatchResultEntry:
+    def changed(identifier: str, change: VisibilityChange, outcome: Any) -> members.BatchResultEntry:
         _check_change(queue, change, outcome)
         if outcome.state in _LOST:
-            return ChangedResultEntry(id=identifier, veilmq_receipt=outcome.state.value)
-        return ChangedResultEntry(id=identifier, veilmq_hidden_for_ms=outcome.hidden_for_ms)
-
-    def respond(results: Any) -> BatchResult:
-        return batch.respond(results, changed)
+            return members.ChangedResultEntry(id=identifier, veilmq_receipt=outcome.state.value)
+        return members.ChangedResultEntry(id=identifier, veilmq_hidden_for_ms=outcome.hidden_for_ms)
 
     changes = tuple(change for _, change in batch.prepared)
-    return Plan(ChangeVisibility(queue=queue, changes=changes, any_receive=context.stale_receipts_act), respond)
+    command = ChangeVisibility(queue=queue, changes=changes, any_receive=context.stale_receipts_act)
+    return Plan(command, lambda results: batch.respond(results, changed))
 
 
 def _check(receipt: str, outcome: Any) -> Any:
     if isinstance(outcome, ReceiptInvalid) and not has_form(receipt):
-        raise SqsError(
-            RECEIPT_HANDLE_IS_INVALID, f'The input receipt handle "{shown(receipt)}" is not a valid receipt handle.'
-        )
+        why = f'The input receipt handle "{shown(receipt)}" is not a valid receipt handle.'
+        raise SqsError(errors.RECEIPT_HANDLE_IS_INVALID, why)
     return answered(outcome)
 
 
@@ -525,25 +453,24 @@ def _check_in_order(receipt: str, outcome: Any) -> None:
 
 def _check_change(queue: str, change: VisibilityChange, outcome: Any) -> None:
     if isinstance(outcome, LeaseTooLong):
-        raise invalid_parameter(
-            "VisibilityTimeout",
-            change.timeout_s,
-            f"Total VisibilityTimeout for the message is beyond the limit [{outcome.seconds_max} seconds]",
-        )
+        why = f"Total VisibilityTimeout for the message is beyond the limit [{outcome.seconds_max} seconds]"
+        raise errors.invalid_parameter("VisibilityTimeout", change.timeout_s, why)
     changed: LeaseChange = _check(change.receipt, outcome)
     if changed.state is ReceiptState.GONE:
-        raise invalid_parameter(
-            "ReceiptHandle", change.receipt, "Message does not exist or is not available for visibility timeout change."
-        )
+        why = "Message does not exist or is not available for visibility timeout change."
+        raise errors.invalid_parameter("ReceiptHandle", change.receipt, why)
     if changed.state in _OUT_OF_ORDER and is_fifo(queue):
         raise _expired(change.receipt)
 
 
 def _change(request: ChangeMessageVisibilityRequest | ChangeMessageVisibilityBatchEntry) -> VisibilityChange:
     receipt = required("ReceiptHandle", request.receipt_handle)
-    timeout_s = required_number("VisibilityTimeout", request.visibility_timeout)
+    timeout_s = request.visibility_timeout
+    if timeout_s is None:
+        raise errors.missing_parameter("VisibilityTimeout")
+    check_number("VisibilityTimeout", timeout_s)
     return VisibilityChange(receipt=receipt, timeout_s=timeout_s)
 
 
 def _expired(receipt: str) -> SqsError:
-    return invalid_parameter("ReceiptHandle", receipt, "The receipt handle has expired.")
+    return errors.invalid_parameter("ReceiptHandle", receipt, "The receipt handle has expired.")

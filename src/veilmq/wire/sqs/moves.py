@@ -15,7 +15,8 @@ from veilmq.core.commands import MoveStatus, MoveTask
 from veilmq.core.errors import DestinationRefused, QueueNotFound
 from veilmq.core.limits import SQS_MOVE_TASK_RESULTS
 from veilmq.wire.exchange import Plan, RequestContext, id_text
-from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE, RESOURCE_NOT_FOUND, SqsError, invalid_parameter
+from veilmq.wire.sqs import errors
+from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import Integer, Shape, answered, check_number, required
 from veilmq.wire.sqs.names import queue_arn, queue_of_arn
 
@@ -103,7 +104,7 @@ def start_message_move_task(request: StartMessageMoveTaskRequest, context: Reque
         if isinstance(result, QueueNotFound):
             raise _missing(_SOURCE if result.queue == source else _DESTINATION)
         if isinstance(result, DestinationRefused):
-            raise invalid_parameter(_DESTINATION, request.destination_arn, str(result))
+            raise errors.invalid_parameter(_DESTINATION, request.destination_arn, str(result))
         return StartMessageMoveTaskResult(task_handle=task_handle(answered(result), context))
 
     command = commands.StartMove(
@@ -118,7 +119,11 @@ def start_message_move_task(request: StartMessageMoveTaskRequest, context: Reque
 def cancel_message_move_task(request: CancelMessageMoveTaskRequest, context: RequestContext) -> Plan:
     """CancelMessageMoveTask: stops a running task; what is moved stays moved."""
     source, task = task_of(required("TaskHandle", request.task_handle), context)
-    return Plan(commands.CancelMove(source=source, task=task), _cancelled)
+
+    def respond(result: Any) -> CancelMessageMoveTaskResult:
+        return CancelMessageMoveTaskResult(approximate_number_of_messages_moved=_found(result).messages_moved)
+
+    return Plan(commands.CancelMove(source=source, task=task), respond)
 
 
 def list_message_move_tasks(request: ListMessageMoveTasksRequest, context: RequestContext) -> Plan:
@@ -127,9 +132,7 @@ def list_message_move_tasks(request: ListMessageMoveTasksRequest, context: Reque
     check_number("ListMessageMoveTasks.MaxResults", request.max_results)
 
     def respond(result: Any) -> ListMessageMoveTasksResult:
-        if isinstance(result, QueueNotFound):
-            raise _missing(_SOURCE)
-        return ListMessageMoveTasksResult(results=[_entry(task, context) for task in answered(result)])
+        return ListMessageMoveTasksResult(results=[_entry(task, context) for task in _found(result)])
 
     count = SQS_MOVE_TASK_RESULTS.default if request.max_results is None else request.max_results
     return Plan(commands.ListMoves(source=source, count=count), respond)
@@ -150,15 +153,8 @@ def task_of(handle: str, context: RequestContext) -> tuple[str, bytes]:
         read = _handle.decode(b64decode(handle, validate=True))
         task = UUID(read.task_id).bytes
     except (ValueError, msgspec.MsgspecError, RecursionError):
-        raise SqsError(INVALID_PARAMETER_VALUE, "Value for parameter TaskHandle is invalid.") from None
+        raise errors.invalid("Value for parameter TaskHandle is invalid.") from None
     return _queue(_SOURCE, read.source_arn, context), task
-
-
-def _cancelled(result: Any) -> CancelMessageMoveTaskResult:
-    if isinstance(result, QueueNotFound):
-        raise _missing(_SOURCE)
-    task: MoveTask = answered(result)
-    return CancelMessageMoveTaskResult(approximate_number_of_messages_moved=task.messages_moved)
 
 
 def _entry(task: MoveTask, context: RequestContext) -> MoveTaskEntry:
@@ -184,5 +180,14 @@ def _queue(member: str, arn: str, context: RequestContext) -> str:
     return queue
 
 
+def _found(result: Any) -> Any:
+    """Return ``result``; raises ResourceNotFoundException where there is no such source."""
+    if isinstance(result, QueueNotFound):
+        raise _missing(_SOURCE)
+    return answered(result)
+
+
 def _missing(member: str) -> SqsError:
-    return SqsError(RESOURCE_NOT_FOUND, f"The resource that you specified for the {member} parameter doesn't exist.")
+    return SqsError(
+        errors.RESOURCE_NOT_FOUND, f"The resource that you specified for the {member} parameter doesn't exist."
+    )

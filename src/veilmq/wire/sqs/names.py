@@ -19,18 +19,12 @@ import msgspec
 
 from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX, SQS_QUEUE_NAME_CHARACTERS_MAX
 from veilmq.wire.exchange import REGION_PATTERN, RequestContext
-from veilmq.wire.sqs.errors import (
-    INVALID_ADDRESS,
-    INVALID_PARAMETER_VALUE,
-    SqsError,
-    missing_parameter,
-    missing_queue_name,
-    shown,
-)
+from veilmq.wire.sqs import errors
+from veilmq.wire.sqs.errors import INVALID_ADDRESS, SqsError, shown
 
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{SQS_QUEUE_NAME_CHARACTERS_MAX}}}")
 _LOOSE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_FIFO_SUFFIX = ".fifo"
+FIFO_SUFFIX = ".fifo"
 _ARN = re.compile(r"arn:aws:sqs:([a-z0-9-]+):([0-9]{12}):([A-Za-z0-9_-]+(?:\.fifo)?)")
 _REGION = re.compile(REGION_PATTERN)
 _PLACE = re.compile(rf"({_LOOSE_NAME.pattern})(?:@({REGION_PATTERN}))?")
@@ -54,7 +48,7 @@ def queue_of(url: str | None, context: RequestContext) -> str:
     if known is not None:
         return known
     if not url:
-        raise missing_parameter("QueueUrl")
+        raise errors.missing_parameter("QueueUrl")
     if _LOOSE_NAME.fullmatch(url):
         return f"{context.account}/{url}"
     parts = _path(url).strip("/").split("/")
@@ -143,7 +137,7 @@ def queue_of_arn(arn: str, context: RequestContext) -> str | None:
 
 def is_fifo(queue: str) -> bool:
     """Return whether ``queue`` is a FIFO queue: on SQS, the name alone says so."""
-    return queue.endswith(_FIFO_SUFFIX)
+    return queue.endswith(FIFO_SUFFIX)
 
 
 def new_queue(name: str | None, context: RequestContext, *, fifo: bool = False) -> str:
@@ -152,12 +146,12 @@ def new_queue(name: str | None, context: RequestContext, *, fifo: bool = False) 
     ``fifo`` is whether the request asks for a FIFO queue: then its name must end in .fifo, and only then it may.
     """
     if name is None:
-        raise missing_parameter("QueueName")
+        raise errors.missing_parameter("QueueName")
     if not name:
-        raise missing_queue_name()
-    stem = name.removesuffix(_FIFO_SUFFIX) if fifo else name
+        raise errors.missing_queue_name()
+    stem = name.removesuffix(FIFO_SUFFIX) if fifo else name
     if not _NAME.fullmatch(stem) or len(name) > SQS_QUEUE_NAME_CHARACTERS_MAX or is_fifo(name) is not fifo:
-        raise SqsError(INVALID_PARAMETER_VALUE, _FIFO_NAMES if fifo else _NAMES)
+        raise errors.invalid(_FIFO_NAMES if fifo else _NAMES)
     return f"{context.account}/{name}"
 
 
@@ -166,7 +160,6 @@ def new_queue(name: str | None, context: RequestContext, *, fifo: bool = False) 
 # A token is a MAC and the name after which the next page begins, in URL-safe base64. The MAC covers what was listed:
 # the action, the caller's account and the filter, so a token leads on only in the listing that it came from. Its key
 # is the store's (``RequestContext.token_key``): a token outlives a restart.
-
 
 _MAC_BYTES = 16
 
@@ -194,10 +187,8 @@ class Listing:
         except ValueError:
             data, name = b"", ""
         if not name or not compare_digest(data[:_MAC_BYTES], self._mac(name.encode())):
-            raise SqsError(
-                INVALID_PARAMETER_VALUE,
-                "Invalid or expired next token; use the NextToken of the previous page, or none for the first page.",
-            )
+            why = "Invalid or expired next token; use the NextToken of the previous page, or none for the first page."
+            raise errors.invalid(why)
         return name
 
     def _mac(self, name: bytes) -> bytes:

@@ -11,7 +11,7 @@ the set of those that they cover, and statements are filed under their actions.
 
 import enum
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from fnmatch import translate
 from functools import lru_cache
@@ -20,13 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from veilmq.core.limits import (
-    SQS_POLICY_ACTIONS_MAX,
-    SQS_POLICY_BYTES_MAX,
-    SQS_POLICY_CONDITIONS_MAX,
-    SQS_POLICY_PRINCIPALS_MAX,
-    SQS_POLICY_STATEMENTS_MAX,
-)
+from veilmq.core import limits
 from veilmq.wire.exchange import Caller
 from veilmq.wire.sqs.errors import shown
 
@@ -212,21 +206,22 @@ _NEGATED = {
 }
 
 
-def read_conditions(document: object) -> list[Condition]:
-    """Return the lines of the element ``Condition``; raises ``PolicyError``."""
+def _read_conditions(document: object) -> tuple[Condition, ...]:
     if not isinstance(document, dict):
         raise PolicyError("Condition must be an object")
-    return [condition for operator, lines in document.items() for condition in _read_lines(str(operator), lines)]
-
-
-def _read_lines(operator: str, lines: object) -> Iterator[Condition]:
-    if not isinstance(lines, dict) or not lines:
-        raise PolicyError(f"{operator} must be an object of keys and values")
-    for key, values in lines.items():
-        given = values if isinstance(values, list) else [values]
-        if not given or not all(isinstance(value, str | bool | int | float) for value in given):
-            raise PolicyError(f"{operator} of {key} must be a value or a list of values")
-        yield _read_line(operator, str(key).lower(), [_text(value) for value in given])
+    found = []
+    for operator, lines in document.items():
+        if not isinstance(lines, dict) or not lines:
+            raise PolicyError(f"{operator} must be an object of keys and values")
+        for key, values in lines.items():
+            given = values if isinstance(values, list) else [values]
+            if not given or not all(isinstance(value, str | bool | int | float) for value in given):
+                raise PolicyError(f"{operator} of {key} must be a value or a list of values")
+            texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in given]
+            found.append(_read_line(str(operator), str(key).lower(), texts))
+    if len(found) > limits.SQS_POLICY_CONDITIONS_MAX:
+        raise PolicyError(f"a statement has more than {limits.SQS_POLICY_CONDITIONS_MAX} conditions")
+    return tuple(found)
 
 
 def _read_line(name: str, key: str, values: list[str]) -> Condition:
@@ -245,10 +240,6 @@ def _read_line(name: str, key: str, values: list[str]) -> Condition:
         raise PolicyError(f"there is no condition operator {name}")
     wanted = tuple(found.read(value) for value in values)
     return Condition(key, value_of, found.test, wanted, negated, (negated or if_exists or for_all) and not for_any)
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 GRANTABLE = (
@@ -392,8 +383,8 @@ def read_policy(text: str, arn: str) -> Policy:
 
 def decode(text: str) -> dict[str, Any]:
     """Return the document that ``text`` is; raises ``PolicyError`` for what is none."""
-    if len(text.encode()) > SQS_POLICY_BYTES_MAX:
-        raise PolicyError(f"it has more than {SQS_POLICY_BYTES_MAX} bytes")
+    if len(text.encode()) > limits.SQS_POLICY_BYTES_MAX:
+        raise PolicyError(f"it has more than {limits.SQS_POLICY_BYTES_MAX} bytes")
     try:
         document = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -415,8 +406,8 @@ def statements(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     found: list[Any] = given if isinstance(given, list) else [given]
     if not found or not all(isinstance(element, dict) for element in found):
         raise PolicyError("Statement must be an object or a list of objects")
-    if len(found) > SQS_POLICY_STATEMENTS_MAX:
-        raise PolicyError(f"it has more than {SQS_POLICY_STATEMENTS_MAX} statements")
+    if len(found) > limits.SQS_POLICY_STATEMENTS_MAX:
+        raise PolicyError(f"it has more than {limits.SQS_POLICY_STATEMENTS_MAX} statements")
     labels = [element["Sid"] for element in found if "Sid" in element]
     if not all(isinstance(label, str) for label in labels):
         raise PolicyError("Sid must be text")
@@ -439,7 +430,7 @@ def _read_statement(element: Mapping[str, Any], *, variables: bool) -> _Statemen
         denies=element["Effect"] == "Deny",
         principals=_read_principals(element),
         actions=_read_actions(element),
-        conditions=_read_conditions(element),
+        conditions=_read_conditions(element.get("Condition", {})),
     )
 
 
@@ -447,6 +438,11 @@ def _check_names(given: Mapping[str, Any], known: Collection[str]) -> None:
     for name in given:
         if name not in known:
             raise PolicyError(f"there is no element {shown(name)}")
+
+
+def _name(element: Mapping[str, Any], name: str) -> str:
+    """Return what ``name``, which may be negated, is called in a statement."""
+    return f"Not{name}" if f"Not{name}" in element else name
 
 
 def _texts(name: str, given: object) -> list[str]:
@@ -457,14 +453,13 @@ def _texts(name: str, given: object) -> list[str]:
 
 
 def _read_principals(element: Mapping[str, Any]) -> _Principals:
-    negated = "NotPrincipal" in element
-    given = element["NotPrincipal" if negated else "Principal"]
-    kinds = {"AWS": "*"} if given == "*" else given
+    name = _name(element, "Principal")
+    kinds = {"AWS": "*"} if element[name] == "*" else element[name]
     if not isinstance(kinds, dict) or not kinds or not kinds.keys() <= _KINDS:
         raise PolicyError('Principal must be "*" or an object like {"AWS": "123456789012"}')
     named = {kind: _texts(f"Principal {kind}", texts) for kind, texts in kinds.items()}
-    if sum(map(len, named.values())) > SQS_POLICY_PRINCIPALS_MAX:
-        raise PolicyError(f"a statement has more than {SQS_POLICY_PRINCIPALS_MAX} principals")
+    if sum(map(len, named.values())) > limits.SQS_POLICY_PRINCIPALS_MAX:
+        raise PolicyError(f"a statement has more than {limits.SQS_POLICY_PRINCIPALS_MAX} principals")
     texts = named.get("AWS", [])  # the others are of services of AWS, which do not come here
     accounts = {text for text in texts if _ACCOUNT.fullmatch(text)}
     arns = {text for text in texts if text != "*" and text not in accounts}
@@ -474,17 +469,16 @@ def _read_principals(element: Mapping[str, Any]) -> _Principals:
             raise PolicyError(f"{shown(arn)} is no principal; name an account or the ARN of a user")
         if match[3] == "root":
             accounts.add(match[2])
-    return _Principals("*" in texts, frozenset(accounts), frozenset(arns), negated)
+    return _Principals("*" in texts, frozenset(accounts), frozenset(arns), name == "NotPrincipal")
 
 
 def _read_actions(element: Mapping[str, Any]) -> frozenset[str]:
-    negated = "NotAction" in element
-    name = "NotAction" if negated else "Action"
+    name = _name(element, "Action")
     texts = _texts(name, element[name])
-    if len(texts) > SQS_POLICY_ACTIONS_MAX:
-        raise PolicyError(f"a statement has more than {SQS_POLICY_ACTIONS_MAX} actions")
+    if len(texts) > limits.SQS_POLICY_ACTIONS_MAX:
+        raise PolicyError(f"a statement has more than {limits.SQS_POLICY_ACTIONS_MAX} actions")
     covered = frozenset().union(*map(_covered, texts))
-    return _ACTIONS - covered if negated else covered
+    return _ACTIONS - covered if name == "NotAction" else covered
 
 
 def _covered(text: str) -> frozenset[str]:
@@ -500,17 +494,9 @@ def _covered(text: str) -> frozenset[str]:
     return covered
 
 
-def _read_conditions(element: Mapping[str, Any]) -> tuple[Condition, ...]:
-    found = read_conditions(element["Condition"]) if "Condition" in element else []
-    if len(found) > SQS_POLICY_CONDITIONS_MAX:
-        raise PolicyError(f"a statement has more than {SQS_POLICY_CONDITIONS_MAX} conditions")
-    return tuple(found)
-
-
 def _speaks_of(element: Mapping[str, Any], arn: str) -> bool:
     """Return whether a statement is on the queue; one without a resource is."""
-    negated = "NotResource" in element
-    name = "NotResource" if negated else "Resource"
+    name = _name(element, "Resource")
     if name not in element:
         return True
-    return any(glob(text).match(arn) for text in _texts(name, element[name])) is not negated
+    return any(glob(text).match(arn) for text in _texts(name, element[name])) is not (name == "NotResource")

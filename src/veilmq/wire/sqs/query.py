@@ -15,29 +15,19 @@ version NoSuchVersion (API Reference, "Common Errors").
 import re
 from base64 import b64encode
 from binascii import a2b_qp
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple, Union
-from xml.sax.saxutils import escape
 
 import msgspec
 from msgspec import inspect
 
 from veilmq.core.limits import QUERY_DEPTH_MAX, QUERY_PARAMETERS_MAX
 from veilmq.wire.exchange import Call, Plan, Reply, RequestContext, new_request_id
+from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS, Action, unknown_action
-from veilmq.wire.sqs.errors import (
-    MALFORMED_INPUT,
-    MALFORMED_QUERY_STRING,
-    NO_QUEUE,
-    NO_SUCH_VERSION,
-    QUEUE_DOES_NOT_EXIST,
-    SqsError,
-    explain,
-    missing_parameter,
-    shown,
-)
-from veilmq.wire.sqs.members import ILLEGAL, Shape
+from veilmq.wire.sqs.errors import SqsError, shown
+from veilmq.wire.sqs.members import Shape, escaped
 
 _ELEMENTS = {
     "Actions": "ActionName",
@@ -72,7 +62,6 @@ def key_name(element: str) -> str:
 # number of parameters, which are counted before they are split, and by the depth of their names. Nothing is guessed: a
 # percent sign without two digits, bytes that are not UTF-8 and a name with two values are refused.
 
-
 Node = Union[str, "Tree"]
 """The value of a parameter, or what is below a part of a name."""
 
@@ -82,6 +71,7 @@ Tree = dict[str, Node]
 _TARGET = re.compile(rb"(?:[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*)?([^?#]*)(?:\?([^#]*))?")
 _ACTION = re.compile(rb"(?:^|&)Action=([^&]*)")
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_UNREADABLE = "A parameter of the request cannot be read"
 
 
 class Form(msgspec.Struct, frozen=True, gc=False):
@@ -111,21 +101,15 @@ def parameters(form: Form) -> Tree:
         raise malformed(f"The request has more than {QUERY_PARAMETERS_MAX} parameters; send fewer.")
     tree: Tree = {}
     for text in (form.query, form.body):
-        for name, value in _pairs(text):
-            _place(tree, name, value)
+        for piece in filter(None, text.split(b"&")):
+            name, _, value = piece.partition(b"=")
+            _place(tree, _decoded(name), _decoded(value))
     return tree
 
 
 def malformed(reason: str) -> SqsError:
     """Return the error for parameters that do not fit together, or not the action."""
-    return SqsError(MALFORMED_INPUT, reason)
-
-
-def _pairs(text: bytes) -> Iterator[tuple[str, str]]:
-    for piece in text.split(b"&"):
-        if piece:
-            name, _, value = piece.partition(b"=")
-            yield _decoded(name), _decoded(value)
+    return SqsError(errors.MALFORMED_INPUT, reason)
 
 
 def _decoded(raw: bytes) -> str:
@@ -137,32 +121,22 @@ def _decoded(raw: bytes) -> str:
     raw = raw.replace(b"+", b" ")
     if b"%" in raw:
         if _BROKEN_ESCAPE.search(raw):
-            raise _unreadable("a percent sign is not followed by two hexadecimal digits")
+            why = f"{_UNREADABLE}: a percent sign is not followed by two hexadecimal digits."
+            raise SqsError(errors.MALFORMED_QUERY_STRING, why)
         raw = a2b_qp(raw.replace(b"=", b"=3D").replace(b"%", b"="))
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise _unreadable("it is not valid UTF-8") from None
-
-
-def _unreadable(reason: str) -> SqsError:
-    return SqsError(MALFORMED_QUERY_STRING, f"A parameter of the request cannot be read: {reason}.")
+        raise SqsError(errors.MALFORMED_QUERY_STRING, f"{_UNREADABLE}: it is not valid UTF-8.") from None
 
 
 def _place(tree: Tree, name: str, value: str) -> None:
     *above, last = name.split(".", QUERY_DEPTH_MAX)
-    node = tree
+    node: Node = tree
     for part in above:
-        below = node.setdefault(part, {})
-        if isinstance(below, str):
-            raise _contradiction(name)
-        node = below
-    if node.setdefault(last, value) != value:
-        raise _contradiction(name)
-
-
-def _contradiction(name: str) -> SqsError:
-    return malformed(f"The parameter {shown(name)} has two values; send it once.")
+        node = node.setdefault(part, {}) if isinstance(node, dict) else node
+    if isinstance(node, str) or node.setdefault(last, value) != value:
+        raise malformed(f"The parameter {shown(name)} has two values; send it once.")
 
 
 # From a tree of parameters to the members of a request, by the types of its struct.
@@ -174,7 +148,6 @@ def _contradiction(name: str) -> SqsError:
 # called by its name in this protocol: a list under the name that it has in JSON, or with ``.member.`` in it, would be
 # lost, so it is refused in the words that Amazon SQS has for it.
 
-
 Read = Callable[[Node], Any]
 """What stands at a member's place → what the struct is converted from; left as it is where it cannot fit."""
 
@@ -182,13 +155,6 @@ _NUMBER = re.compile("[+-]?[0-9]{1,18}")
 _INDEX = re.compile("[1-9][0-9]{0,8}")
 _TRUTH = {"true": True, "false": False}
 _MISPLACED = "Start of list found where not expected"
-
-
-class _Member(NamedTuple):
-    name: str
-    parameter: str
-    read: Read
-    always: bool  # a list of structures: there is no other way to say that it is empty than to leave it out
 
 
 def reader(request: type[Shape], action: str) -> Callable[[Tree], dict[str, Any]]:
@@ -202,34 +168,34 @@ def _read(kind: inspect.Type, element: str, action: str) -> Read:
 
 
 def _structure(kind: Any, element: str, action: str) -> Callable[[Any], Any]:
-    members = [_member(field, action) for field in kind.fields]
-    renamed = [(member.name, member.parameter) for member in members if member.name in OLDER_NAMES]
-    collections = [member.name for member in members if member.name != member.parameter]
+    members: dict[str, tuple[str, Read, bool]] = {}  # by name: parameter, reader, whether it is there always
+    for field in kind.fields:
+        name = parameter = field.encode_name
+        present = _present(field.type)
+        if isinstance(present, inspect.ListType | inspect.DictType):
+            parameter = element_name(name, action)
+        # a list of structures: there is no other way to say that it is empty than to leave it out
+        always = isinstance(present, inspect.ListType) and isinstance(present.item_type, inspect.StructType)
+        members[name] = parameter, _read(present, parameter, action), always
+
+    renamed = [(name, members[name][0]) for name in OLDER_NAMES if name in members]
+    collections = [name for name, (parameter, *_) in members.items() if name != parameter]
 
     def read(node: Node) -> Any:
         if isinstance(node, str):
             return node
         for older, parameter in renamed:
             if isinstance(node.get(older), dict) and parameter not in node:
-                node = {parameter: node[older], **{name: value for name, value in node.items() if name != older}}
+                node = {parameter: node[older], **{name: node[name] for name in node if name != older}}
         if any(isinstance(node.get(name), dict) for name in collections):
             raise malformed(_MISPLACED)
         return {
-            member.name: member.read(node.get(member.parameter, {}))
-            for member in members
-            if member.always or member.parameter in node
+            name: read_member(node.get(parameter, {}))
+            for name, (parameter, read_member, always) in members.items()
+            if always or parameter in node
         }
 
     return read
-
-
-def _member(field: inspect.Field, action: str) -> _Member:
-    kind = _present(field.type)
-    name = parameter = field.encode_name
-    if type(kind) in _COLLECTIONS:
-        parameter = element_name(name, action)
-    always = isinstance(kind, inspect.ListType) and isinstance(kind.item_type, inspect.StructType)
-    return _Member(name, parameter, _read(kind, parameter, action), always)
 
 
 def _present(kind: inspect.Type) -> inspect.Type:
@@ -259,10 +225,13 @@ def _map(kind: Any, element: str, action: str) -> Read:
 
     def read_entry(name: str, entry: Node) -> tuple[Any, Any]:
         if isinstance(entry, str) or key not in entry:
-            raise missing_parameter(f"{name}.{key}")
+            raise errors.missing_parameter(f"{name}.{key}")
         if VALUE not in entry and not may_be_empty:
-            raise missing_parameter(f"{name}.{VALUE}")
-        return _text(entry[key]), read_value(entry.get(VALUE, {}))
+            raise errors.missing_parameter(f"{name}.{VALUE}")
+        given = entry[key]
+        if not isinstance(given, str):
+            raise malformed(_MISPLACED)
+        return given, read_value(entry.get(VALUE, {}))
 
     def read(node: Node) -> Any:
         if isinstance(node, str):
@@ -283,22 +252,8 @@ def _numbered(node: Tree) -> Iterator[tuple[str, Node]]:
         yield index, node[index]
 
 
-def _text(node: Node) -> str:
-    if isinstance(node, str):
-        return node
-    raise malformed(_MISPLACED)
-
-
 def _number(node: Node) -> Node | int:
     return int(node) if isinstance(node, str) and _NUMBER.fullmatch(node) else node
-
-
-def _truth(node: Node) -> Node | bool:
-    return _TRUTH.get(node, node) if isinstance(node, str) else node
-
-
-def _unchanged(node: Node) -> Node:
-    return node
 
 
 _READERS: dict[type[inspect.Type], Callable[[Any, str, str], Read]] = {
@@ -306,11 +261,10 @@ _READERS: dict[type[inspect.Type], Callable[[Any, str, str], Read]] = {
     inspect.ListType: _list,
     inspect.DictType: _map,
     inspect.IntType: lambda kind, element, action: _number,
-    inspect.BoolType: lambda kind, element, action: _truth,
-    inspect.StrType: lambda kind, element, action: _unchanged,
-    inspect.BytesType: lambda kind, element, action: _unchanged,
+    inspect.BoolType: lambda kind, element, action: lambda node: _TRUTH.get(str(node), node),
+    inspect.StrType: lambda kind, element, action: lambda node: node,
+    inspect.BytesType: lambda kind, element, action: lambda node: node,
 }
-_COLLECTIONS = {inspect.ListType, inspect.DictType}
 
 
 # Replies to Query requests: XML, or JSON for a GET that accepts JSON and nothing else, as Amazon SQS answers it.
@@ -323,10 +277,8 @@ _COLLECTIONS = {inspect.ListType, inspect.DictType}
 # The JSON has the members of the XML, but a list is a list, a map is a list of its entries, and a member without a
 # value is ``null``. The lists of messages and of queue URLs have names of their own.
 
-
 _NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
 _PROLOGUE = '<?xml version="1.0"?>'
-_CARRIAGE_RETURN = {"\r": "&#xD;"}
 _JSON_NAMES = {"Messages": "messages", "QueueUrls": "queueUrls"}
 
 
@@ -340,7 +292,7 @@ def response_xml(action: str, response: Shape | None, request_id: str) -> bytes:
 def error_xml(error: SqsError, request_id: str) -> bytes:
     """Return the document that refuses a request."""
     code = error.code
-    about = f"<Type>{code.fault}</Type><Code>{code.query}</Code>{_element('Message', _escaped(error.message))}<Detail/>"
+    about = f"<Type>{code.fault}</Type><Code>{code.query}</Code>{_element('Message', escaped(error.message))}<Detail/>"
     return (
         f'{_PROLOGUE}<ErrorResponse xmlns="{_NAMESPACE}"><Error>{about}</Error>'
         f"<RequestId>{request_id}</RequestId></ErrorResponse>"
@@ -353,7 +305,7 @@ def _element(name: str, content: str) -> str:
 
 def _members(shape: Shape, action: str) -> str:
     present = ((name, getattr(shape, field)) for field, name in _names(type(shape)))
-    return "".join(_write_member(name, value, action) for name, value in present if value is not None)
+    return "".join(_member(name, value, action) for name, value in present if value is not None)
 
 
 @cache
@@ -361,43 +313,25 @@ def _names(shape: type[Shape]) -> tuple[tuple[str, str], ...]:
     return tuple(zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True))
 
 
-def _write_member(name: str, value: Any, action: str) -> str:
-    write = _WRITERS.get(type(value))
-    if write is not None:
-        return write(element_name(name, action), value, action)
+def _member(name: str, value: Any, action: str) -> str:
+    element = element_name(name, action)
+    if isinstance(value, list):
+        return "".join(_element(element, _content(item, action)) for item in value)
+    if isinstance(value, dict):
+        key = key_name(element)
+        return "".join(
+            _element(element, _element(key, escaped(entry)) + _element(VALUE, _content(content, action)))
+            for entry, content in value.items()
+        )
     return _element(name, _content(value, action))
 
 
-def _write_list(element: str, items: Iterable[Any], action: str) -> str:
-    return "".join(_element(element, _content(item, action)) for item in items)
-
-
-def _write_map(element: str, entries: Mapping[str, Any], action: str) -> str:
-    key = key_name(element)
-    return "".join(
-        _element(element, _element(key, _escaped(name)) + _element(VALUE, _content(value, action)))
-        for name, value in entries.items()
-    )
-
-
 def _content(value: Any, action: str) -> str:
-    write = _SCALARS.get(type(value))
-    return write(value) if write is not None else _members(value, action)
-
-
-def _escaped(text: str) -> str:
-    if text.isascii() and text.isprintable():
-        return escape(text)
-    return escape(ILLEGAL.sub("\ufffd", text), _CARRIAGE_RETURN)
-
-
-_SCALARS: dict[type, Callable[[Any], str]] = {
-    str: _escaped,
-    int: str,
-    bool: lambda value: "true" if value else "false",
-    bytes: lambda value: b64encode(value).decode(),
-}
-_WRITERS: dict[type, Callable[[str, Any, str], str]] = {list: _write_list, dict: _write_map}
+    if isinstance(value, str):
+        return escaped(value)
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    return str(value).lower() if isinstance(value, int) else _members(value, action)
 
 
 def response_json(action: str, response: Shape | None, request_id: str) -> bytes:
@@ -436,7 +370,6 @@ VERSION = "2012-11-05"
 
 _QUEUE_URL = "QueueUrl"
 _NO_QUEUE = "The specified queue does not exist for this wsdl version."
-"""The service's words in this protocol."""
 
 
 class Format(NamedTuple):
@@ -498,10 +431,8 @@ def decode(action: str | bytes, form: Form, context: RequestContext, written: Fo
     tree = parameters(form)
     version = tree.get("Version", VERSION)
     if version != VERSION:
-        raise SqsError(
-            NO_SUCH_VERSION,
-            f"The requested version ({shown(str(version))}) of service AmazonSQS does not exist; use {VERSION}.",
-        )
+        why = f"The requested version ({shown(str(version))}) of service AmazonSQS does not exist; use {VERSION}."
+        raise SqsError(errors.NO_SUCH_VERSION, why)
     members = row.read(tree)
     path = form.path.decode("latin-1")
     if path.strip("/"):
@@ -509,7 +440,11 @@ def decode(action: str | bytes, form: Form, context: RequestContext, written: Fo
             raise unknown_action(name)
         if row.about_a_queue:
             members.setdefault(_QUEUE_URL, path)
-    plan = row.plan(_converted(members, row.request), context)
+    try:
+        request = msgspec.convert(members, row.request)
+    except msgspec.ValidationError as error:
+        raise malformed(errors.explain(error) or f"A parameter cannot be converted: {error}.") from None
+    plan = row.plan(request, context)
     return QueryCall(plan.command, plan.respond, plan.wait_s, name, written)
 
 
@@ -517,13 +452,6 @@ def encode_error(error: SqsError, written: Format = XML) -> Reply:
     """Return the reply for a request that was refused."""
     identifier = new_request_id()
     code = error.code
-    if code is QUEUE_DOES_NOT_EXIST:
-        error = SqsError(code, error.message.replace(NO_QUEUE, _NO_QUEUE, 1))
+    if code is errors.QUEUE_DOES_NOT_EXIST:
+        error = SqsError(code, error.message.replace(errors.NO_QUEUE, _NO_QUEUE, 1))
     return Reply(code.status, written.headers % identifier.encode(), written.error(error, identifier), code.name)
-
-
-def _converted(members: dict[str, Any], request: type[Shape]) -> Shape:
-    try:
-        return msgspec.convert(members, request)
-    except msgspec.ValidationError as error:
-        raise malformed(explain(error) or f"A parameter cannot be converted: {error}.") from None

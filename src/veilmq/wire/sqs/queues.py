@@ -7,53 +7,16 @@ from typing import Any
 
 import msgspec
 
-from veilmq.core import commands
-from veilmq.core.commands import EditQueue, QueuePage, QueueView
+from veilmq.core import commands, limits
+from veilmq.core.commands import EditQueue, QueuePage
 from veilmq.core.errors import EditRefused, QueueExists, TooManyTags
-from veilmq.core.limits import (
-    SQS_LIST_RESULTS,
-    SQS_POLICY_ACTIONS_MAX,
-    SQS_POLICY_BYTES_MAX,
-    SQS_POLICY_LABEL_CHARACTERS_MAX,
-    SQS_POLICY_STATEMENTS_MAX,
-    SQS_TAG_KEY_CHARACTERS_MAX,
-    SQS_TAG_VALUE_CHARACTERS_MAX,
-    SQS_TAGS_MAX,
-)
 from veilmq.wire.exchange import Plan, RequestContext, root_arn
-from veilmq.wire.sqs.errors import (
-    INVALID_PARAMETER_VALUE,
-    OVER_LIMIT,
-    QUEUE_NAME_EXISTS,
-    SqsError,
-    invalid_parameter,
-    missing_parameter,
-    missing_queue_name,
-    too_many_tags,
-)
-from veilmq.wire.sqs.members import (
-    GetQueueUrlRequest,
-    Integer,
-    QueueRequest,
-    QueueUrlResult,
-    Shape,
-    answered,
-    check_number,
-    nothing,
-    required,
-)
+from veilmq.wire.sqs import errors, members, queue_attributes
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.members import Integer, Shape, answered, check_number, nothing, required
 from veilmq.wire.sqs.names import Listing, account_of, new_queue, queue_arn, queue_of, queue_url
 from veilmq.wire.sqs.policies import GRANTABLE, decode, statements
-from veilmq.wire.sqs.queue_attributes import (
-    ALL,
-    COUNTED,
-    FIFO_QUEUE,
-    accepted,
-    attribute_of,
-    check_names,
-    describe,
-    read_settings,
-)
+from veilmq.wire.sqs.queue_attributes import ALL, applied, attribute_of, describe, read_settings
 
 
 class CreateQueueRequest(Shape, frozen=True, kw_only=True):
@@ -72,38 +35,38 @@ class ListQueuesRequest(Shape, frozen=True, kw_only=True):
     max_results: Integer | None = None
 
 
-class GetQueueAttributesRequest(QueueRequest, frozen=True, kw_only=True):
+class GetQueueAttributesRequest(members.QueueRequest, frozen=True, kw_only=True):
     """GetQueueAttributes."""
 
     attribute_names: list[str] | None = None
 
 
-class SetQueueAttributesRequest(QueueRequest, frozen=True, kw_only=True):
+class SetQueueAttributesRequest(members.QueueRequest, frozen=True, kw_only=True):
     """SetQueueAttributes."""
 
     attributes: dict[str, str] | None = None
 
 
-class TagQueueRequest(QueueRequest, frozen=True, kw_only=True):
+class TagQueueRequest(members.QueueRequest, frozen=True, kw_only=True):
     """TagQueue; its member begins with a capital letter, that of CreateQueue does not."""
 
     tags: dict[str, str] | None = msgspec.field(default=None, name="Tags")
 
 
-class UntagQueueRequest(QueueRequest, frozen=True, kw_only=True):
+class UntagQueueRequest(members.QueueRequest, frozen=True, kw_only=True):
     """UntagQueue."""
 
     tag_keys: list[str] | None = None
 
 
-class ListDeadLetterSourceQueuesRequest(QueueRequest, frozen=True, kw_only=True):
+class ListDeadLetterSourceQueuesRequest(members.QueueRequest, frozen=True, kw_only=True):
     """ListDeadLetterSourceQueues."""
 
     next_token: str | None = None
     max_results: Integer | None = None
 
 
-class AddPermissionRequest(QueueRequest, frozen=True, kw_only=True):
+class AddPermissionRequest(members.QueueRequest, frozen=True, kw_only=True):
     """AddPermission."""
 
     label: str | None = None
@@ -111,7 +74,7 @@ class AddPermissionRequest(QueueRequest, frozen=True, kw_only=True):
     actions: list[str] | None = None
 
 
-class RemovePermissionRequest(QueueRequest, frozen=True, kw_only=True):
+class RemovePermissionRequest(members.QueueRequest, frozen=True, kw_only=True):
     """RemovePermission."""
 
     label: str | None = None
@@ -148,22 +111,21 @@ class ListDeadLetterSourceQueuesResult(Shape, frozen=True, kw_only=True):
 # A key has 1 to 128 characters and does not begin with ``aws:``, a value has up to 256; both are letters, digits,
 # spaces and ``_ . : / = + - @`` (SQS Developer Guide, "Cost allocation tags"; AWS General Reference, "Tagging").
 
-
 _ALLOWED = "letters, digits, spaces and _ . : / = + - @"
 _CHARACTERS = r"[\w .:/=+@-]"
-_KEY = re.compile(rf"(?!(?i:aws:)){_CHARACTERS}{{1,{SQS_TAG_KEY_CHARACTERS_MAX}}}")
-_VALUE = re.compile(rf"{_CHARACTERS}{{0,{SQS_TAG_VALUE_CHARACTERS_MAX}}}")
+_KEY = re.compile(rf"(?!(?i:aws:)){_CHARACTERS}{{1,{limits.SQS_TAG_KEY_CHARACTERS_MAX}}}")
+_VALUE = re.compile(rf"{_CHARACTERS}{{0,{limits.SQS_TAG_VALUE_CHARACTERS_MAX}}}")
 
 
 def tag_queue(request: TagQueueRequest, context: RequestContext) -> Plan:
     """TagQueue: puts tags on a queue; one that is there already gets the new value."""
     queue = queue_of(request.queue_url, context)
     if not request.tags:
-        raise missing_parameter("Tags")
+        raise errors.missing_parameter("Tags")
 
     def respond(result: Any) -> None:
         if isinstance(result, TooManyTags):
-            raise too_many_tags(queue)
+            raise errors.too_many_tags(queue)
         answered(result)
 
     return Plan(commands.TagQueue(queue=queue, tags=read_tags(request.tags, queue)), respond)
@@ -178,40 +140,35 @@ def untag_queue(request: UntagQueueRequest, context: RequestContext) -> Plan:
     return Plan(commands.TagQueue(queue=queue, removed=tuple(keys)), nothing)
 
 
-def list_queue_tags(request: QueueRequest, context: RequestContext) -> Plan:
+def list_queue_tags(request: members.QueueRequest, context: RequestContext) -> Plan:
     """ListQueueTags: all tags of a queue."""
 
-    def respond(result: Any) -> ListQueueTagsResult:
-        view: QueueView = answered(result)
-        return ListQueueTagsResult(tags=view.settings.tags or None)
-
-    return Plan(commands.ShowQueue(queue=queue_of(request.queue_url, context)), respond)
+    command = commands.ShowQueue(queue=queue_of(request.queue_url, context))
+    return Plan(command, lambda result: ListQueueTagsResult(tags=answered(result).settings.tags or None))
 
 
 def read_tags(tags: Mapping[str, str], queue: str) -> dict[str, str]:
     """Return the tags that ``queue`` is to have; raises InvalidParameterValue for a bad one, or for too many."""
-    if len(tags) > SQS_TAGS_MAX:
-        raise too_many_tags(queue)
+    if len(tags) > limits.SQS_TAGS_MAX:
+        raise errors.too_many_tags(queue)
     for key, value in tags.items():
         _check_key(key)
         if not _VALUE.fullmatch(value):
-            raise invalid_parameter(
-                "Tags", value, f"A tag's value has up to {SQS_TAG_VALUE_CHARACTERS_MAX} characters: {_ALLOWED}."
-            )
+            why = f"A tag's value has up to {limits.SQS_TAG_VALUE_CHARACTERS_MAX} characters: {_ALLOWED}."
+            raise errors.invalid_parameter("Tags", value, why)
     return dict(tags)
 
 
 def _check_key(key: str) -> None:
-    if not 1 <= len(key) <= SQS_TAG_KEY_CHARACTERS_MAX:
-        raise SqsError(
-            INVALID_PARAMETER_VALUE,
-            f"Tag keys must be between 1 and {SQS_TAG_KEY_CHARACTERS_MAX} characters in length.",
-        )
+    if not 1 <= len(key) <= limits.SQS_TAG_KEY_CHARACTERS_MAX:
+        why = f"Tag keys must be between 1 and {limits.SQS_TAG_KEY_CHARACTERS_MAX} characters in length."
+        raise errors.invalid(why)
     if not _KEY.fullmatch(key):
-        raise invalid_parameter(
+        raise errors.invalid_parameter(
             "TagKeys",
             key,
-            f"A tag's key has 1 to {SQS_TAG_KEY_CHARACTERS_MAX} characters ({_ALLOWED}) and does not begin with aws:.",
+            f"A tag's key has 1 to {limits.SQS_TAG_KEY_CHARACTERS_MAX} characters ({_ALLOWED}) "
+            "and does not begin with aws:.",
         )
 
 
@@ -221,26 +178,29 @@ def _check_key(key: str) -> None:
 def create_queue(request: CreateQueueRequest, context: RequestContext) -> Plan:
     """CreateQueue: makes the queue, or finds it when every attribute given has the value that it has."""
     attributes = request.attributes or {}
-    queue = new_queue(request.queue_name, context, fifo=attributes.get(FIFO_QUEUE, "").lower() == "true")
+    queue = new_queue(
+        request.queue_name, context, fifo=attributes.get(queue_attributes.FIFO_QUEUE, "").lower() == "true"
+    )
     changes = read_settings(attributes, queue, context)
     tags = read_tags(request.tags or {}, queue)
     url_response = _url_response(context)
 
-    def respond(result: Any) -> QueueUrlResult:
+    def respond(result: Any) -> members.QueueUrlResult:
         if isinstance(result, QueueExists):
-            raise _exists(result)
-        return url_response(accepted(result, attributes, queue))
+            why = "A queue already exists with the same name and a different value for attribute"
+            raise SqsError(errors.QUEUE_NAME_EXISTS, f"{why} {attribute_of(result.setting)}")
+        return url_response(applied(result, attributes, queue))
 
     return Plan(commands.CreateQueue(queue=queue, settings=changes, tags=tags), respond)
 
 
-def get_queue_url(request: GetQueueUrlRequest, context: RequestContext) -> Plan:
+def get_queue_url(request: members.GetQueueUrlRequest, context: RequestContext) -> Plan:
     """GetQueueUrl: of a queue of the caller, or of the account that the request names."""
     name = request.queue_name
     if name is None:
-        raise missing_parameter("QueueName")
+        raise errors.missing_parameter("QueueName")
     if not name:
-        raise missing_queue_name()
+        raise errors.missing_queue_name()
     owner = request.queue_owner_aws_account_id
     account = context.account if not owner else owner + context.account.removeprefix(account_of(context.account))
     return Plan(commands.ShowQueue(queue=f"{account}/{name}"), _url_response(context))
@@ -264,7 +224,7 @@ def list_queues(request: ListQueuesRequest, context: RequestContext) -> Plan:
         account=context.account,
         prefix=prefix,
         after=listing.name_before(request.next_token),
-        count=request.max_results or SQS_LIST_RESULTS.default,
+        count=request.max_results or limits.SQS_LIST_RESULTS.default,
     )
     return Plan(command, respond)
 
@@ -286,17 +246,17 @@ def list_dead_letter_source_queues(request: ListDeadLetterSourceQueuesRequest, c
     command = commands.ListDeadLetterSources(
         queue=queue,
         after=listing.name_before(request.next_token),
-        count=request.max_results or SQS_LIST_RESULTS.default,
+        count=request.max_results or limits.SQS_LIST_RESULTS.default,
     )
     return Plan(command, respond)
 
 
-def delete_queue(request: QueueRequest, context: RequestContext) -> Plan:
+def delete_queue(request: members.QueueRequest, context: RequestContext) -> Plan:
     """DeleteQueue: with all its messages."""
     return Plan(commands.DeleteQueue(queue=queue_of(request.queue_url, context)), nothing)
 
 
-def purge_queue(request: QueueRequest, context: RequestContext) -> Plan:
+def purge_queue(request: members.QueueRequest, context: RequestContext) -> Plan:
     """PurgeQueue: deletes all messages, those in flight too."""
     return Plan(commands.PurgeQueue(queue=queue_of(request.queue_url, context)), nothing)
 
@@ -305,13 +265,14 @@ def get_queue_attributes(request: GetQueueAttributesRequest, context: RequestCon
     """GetQueueAttributes: those named, or All."""
     queue = queue_of(request.queue_url, context)
     names = request.attribute_names or []
-    check_names(names)
+    for name in names:
+        if name not in queue_attributes.NAMES:
+            raise errors.unknown_attribute(name)
 
     def respond(result: Any) -> GetQueueAttributesResult:
-        view: QueueView = answered(result)
-        return GetQueueAttributesResult(attributes=describe(view, names, context) or None)
+        return GetQueueAttributesResult(attributes=describe(answered(result), names, context) or None)
 
-    counts = not COUNTED.union([ALL]).isdisjoint(names)
+    counts = not queue_attributes.COUNTED.union([ALL]).isdisjoint(names)
     return Plan(commands.ShowQueue(queue=queue, counts=counts), respond)
 
 
@@ -320,28 +281,16 @@ def set_queue_attributes(request: SetQueueAttributesRequest, context: RequestCon
     queue = queue_of(request.queue_url, context)
     attributes = request.attributes
     if not attributes:
-        raise missing_parameter("Attribute.Name")
+        raise errors.missing_parameter("Attribute.Name")
 
     def respond(result: Any) -> None:
-        accepted(result, attributes, queue)
+        applied(result, attributes, queue)
 
-    changes = read_settings(attributes, queue, context)
-    return Plan(commands.SetQueue(queue=queue, settings=changes), respond)
-
-
-def _url_response(context: RequestContext) -> Callable[[Any], QueueUrlResult]:
-    def respond(result: Any) -> QueueUrlResult:
-        view: QueueView = answered(result)
-        return QueueUrlResult(queue_url=queue_url(view.queue, context))
-
-    return respond
+    return Plan(commands.SetQueue(queue=queue, settings=read_settings(attributes, queue, context)), respond)
 
 
-def _exists(error: QueueExists) -> SqsError:
-    attribute = attribute_of(error.setting)
-    return SqsError(
-        QUEUE_NAME_EXISTS, f"A queue already exists with the same name and a different value for attribute {attribute}"
-    )
+def _url_response(context: RequestContext) -> Callable[[Any], members.QueueUrlResult]:
+    return lambda result: members.QueueUrlResult(queue_url=queue_url(answered(result).queue, context))
 
 
 # AddPermission and RemovePermission, and the attribute ``Policy`` that both of them edit.
@@ -350,22 +299,31 @@ def _exists(error: QueueExists) -> SqsError:
 # tools that read a policy find what they expect; the other statements stay as they were given. Both are one command
 # that reads and writes, so that of two at once neither is lost.
 
-
-_ANY = "*"
-_VERSION = "2008-10-17"
-_LABEL = re.compile(rf"[A-Za-z0-9_-]{{1,{SQS_POLICY_LABEL_CHARACTERS_MAX}}}")
-_ACCOUNT = re.compile("[0-9]{12}")
+_LABEL = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SQS_POLICY_LABEL_CHARACTERS_MAX}}}")
 
 
 def add_permission(request: AddPermissionRequest, context: RequestContext) -> Plan:
     """AddPermission: lets other accounts do some things with a queue, by a statement in its policy."""
     queue = queue_of(request.queue_url, context)
-    label = _label(request.label)
-    actions = _actions(request.actions)
+    label, actions, accounts = _label(request.label), request.actions, request.aws_account_ids
+    if not actions:
+        raise errors.missing_parameter("Actions")
+    if len(actions) > limits.SQS_POLICY_ACTIONS_MAX:
+        many = f"{len(actions)} Actions were found, maximum allowed is {limits.SQS_POLICY_ACTIONS_MAX}."
+        raise SqsError(errors.OVER_LIMIT, many)
+    for action in actions:
+        if action != "*" and action not in GRANTABLE:
+            why = "Only the queue owner is allowed to invoke this action."
+            raise errors.invalid_parameter("ActionName", f"SQS:{action}", why)
+    if not accounts:
+        raise errors.invalid_parameter("PrincipalId", "[]", "Unable to verify.")
+    for account in accounts:
+        if not re.fullmatch("[0-9]{12}", account):
+            raise errors.invalid_parameter("PrincipalId", f"[{account}]", "Unable to verify.")
     statement = {
         "Sid": label,
         "Effect": "Allow",
-        "Principal": {"AWS": _single([root_arn(account) for account in _accounts(request.aws_account_ids)])},
+        "Principal": {"AWS": _single([root_arn(account) for account in accounts])},
         "Action": _single([f"SQS:{action}" for action in actions]),
         "Resource": queue_arn(queue, context),
     }
@@ -387,16 +345,18 @@ class Grant:
     def __call__(self, text: str) -> str:
         """Return the new document; raises ``EditRefused`` where the label is there already, or it would be too long."""
         label, arn = self.statement["Sid"], self.statement["Resource"]
-        document = decode(text) if text else {"Version": _VERSION, "Id": f"{arn}/SQSDefaultPolicy"}
+        document = decode(text) if text else {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy"}
         found = statements(document) if text else []
         if any(other.get("Sid") == label for other in found):
-            raise EditRefused(invalid_parameter("Label", label, "Already exists."))
-        if len(found) >= SQS_POLICY_STATEMENTS_MAX:
-            many = f"{len(found) + 1} statements were found, maximum allowed is {SQS_POLICY_STATEMENTS_MAX}."
-            raise EditRefused(SqsError(OVER_LIMIT, many))
+            raise EditRefused(errors.invalid_parameter("Label", label, "Already exists."))
+        if len(found) >= limits.SQS_POLICY_STATEMENTS_MAX:
+            many = f"{len(found) + 1} statements were found, maximum allowed is {limits.SQS_POLICY_STATEMENTS_MAX}."
+            raise EditRefused(SqsError(errors.OVER_LIMIT, many))
         made = _encode(document | {"Statement": [*found, self.statement]})
-        if len(made.encode()) > SQS_POLICY_BYTES_MAX:
-            raise EditRefused(SqsError(OVER_LIMIT, f"The policy would have more than {SQS_POLICY_BYTES_MAX} bytes."))
+        if len(made.encode()) > limits.SQS_POLICY_BYTES_MAX:
+            raise EditRefused(
+                SqsError(errors.OVER_LIMIT, f"The policy would have more than {limits.SQS_POLICY_BYTES_MAX} bytes.")
+            )
         return made
 
 
@@ -412,7 +372,7 @@ class Revoke:
         found = statements(document) if text else []
         left = [statement for statement in found if statement.get("Sid") != self.label]
         if len(left) == len(found):
-            raise EditRefused(invalid_parameter("Label", self.label, "can't find label on existing policy."))
+            raise EditRefused(errors.invalid_parameter("Label", self.label, "can't find label on existing policy."))
         return _encode(document | {"Statement": left}) if left else ""
 
 
@@ -425,38 +385,17 @@ def _edited(result: Any) -> None:
 def _label(label: str | None) -> str:
     found = required("Label", label)
     if not _LABEL.fullmatch(found):
-        raise SqsError(
-            INVALID_PARAMETER_VALUE,
+        raise errors.invalid(
             "Label can only include alphanumeric characters, hyphens, or underscores. "
-            f"1 to {SQS_POLICY_LABEL_CHARACTERS_MAX} in length",
+            f"1 to {limits.SQS_POLICY_LABEL_CHARACTERS_MAX} in length"
         )
     return found
 
 
-def _accounts(accounts: list[str] | None) -> list[str]:
-    if not accounts:
-        raise invalid_parameter("PrincipalId", "[]", "Unable to verify.")
-    for account in accounts:
-        if not _ACCOUNT.fullmatch(account):
-            raise invalid_parameter("PrincipalId", f"[{account}]", "Unable to verify.")
-    return list(dict.fromkeys(accounts))
-
-
-def _actions(actions: list[str] | None) -> list[str]:
-    if not actions:
-        raise missing_parameter("Actions")
-    if len(actions) > SQS_POLICY_ACTIONS_MAX:
-        raise SqsError(OVER_LIMIT, f"{len(actions)} Actions were found, maximum allowed is {SQS_POLICY_ACTIONS_MAX}.")
-    for action in actions:
-        if action != _ANY and action not in GRANTABLE:
-            raise invalid_parameter(
-                "ActionName", f"SQS:{action}", "Only the queue owner is allowed to invoke this action."
-            )
-    return list(dict.fromkeys(actions))
-
-
 def _single(texts: list[str]) -> str | list[str]:
-    return texts[0] if len(texts) == 1 else texts
+    """Return a statement's texts as AWS writes them: each once, and one alone without a list."""
+    once = list(dict.fromkeys(texts))
+    return once[0] if len(once) == 1 else once
 
 
 def _encode(document: dict[str, Any]) -> str:

@@ -11,31 +11,21 @@ signed headers and four runs of SHA-256, all in C.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from hmac import compare_digest
 from hmac import digest as hmac_digest
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from veilmq.core.limits import SIGNATURE_SKEW_S, SQS_PRESIGNED_S
 from veilmq.wire.exchange import AccessKey, Caller
-from veilmq.wire.sqs.errors import (
-    EXPIRED_TOKEN,
-    INCOMPLETE_SIGNATURE,
-    INVALID_CLIENT_TOKEN_ID,
-    MISSING_AUTHENTICATION_TOKEN,
-    REQUEST_EXPIRED,
-    SIGNATURE_DOES_NOT_MATCH,
-    SqsError,
-    shown,
-)
+from veilmq.wire.sqs import errors
+from veilmq.wire.sqs.errors import SqsError, shown
 
-_KEPT_IN_PATH = "/~"
-_KEPT_IN_QUERY = "~"
 _REMEMBERED_MAX = 1_024
 _REMEMBERED_BYTES_MAX = 512
 _paths: dict[bytes, bytes] = {b"": b"/", b"/": b"/"}
@@ -48,7 +38,14 @@ def canonical_path(raw: bytes) -> bytes:
     known = _paths.get(raw)
     if known is not None:
         return known
-    found = quote_from_bytes(_without_dots(raw), _KEPT_IN_PATH).encode()
+    kept: list[bytes] = []
+    for part in raw.split(b"/"):
+        if part == b"..":
+            del kept[-1:]
+        elif part not in (b"", b"."):
+            kept.append(part)
+    plain = b"/" + b"/".join(kept) + (b"/" if kept and raw.endswith(b"/") else b"")
+    found = quote_from_bytes(plain, "/~").encode()
     if len(raw) <= _REMEMBERED_BYTES_MAX:
         if len(_paths) >= _REMEMBERED_MAX:
             _paths.clear()
@@ -68,8 +65,8 @@ def query_pairs(query: bytes) -> list[Pair]:
 
 def canonical_query(decoded: Iterable[Pair]) -> bytes:
     """Return the canonical form of a query: encoded, then sorted by name and value."""
-    encoded = sorted((_encoded(name), _encoded(value)) for name, value in decoded)
-    return "&".join([f"{name}={value}" for name, value in encoded]).encode()
+    pairs = sorted((encoded(name), encoded(value)) for name, value in decoded)
+    return "&".join([f"{name}={value}" for name, value in pairs]).encode()
 
 
 def single_spaced(value: bytes) -> bytes:
@@ -77,18 +74,35 @@ def single_spaced(value: bytes) -> bytes:
     return b" ".join(value.split())
 
 
-def _encoded(value: bytes) -> str:
-    return quote_from_bytes(value, _KEPT_IN_QUERY)
+def encoded(value: bytes) -> str:
+    """Return a name or value as a canonical query has it."""
+    return quote_from_bytes(value, "~")
 
 
-def _without_dots(raw: bytes) -> bytes:
-    kept: list[bytes] = []
-    for part in raw.split(b"/"):
-        if part == b"..":
-            del kept[-1:]
-        elif part not in (b"", b"."):
-            kept.append(part)
-    return b"/" + b"/".join(kept) + (b"/" if kept and raw.endswith(b"/") else b"")
+def signing_key(secret: bytes, scope: bytes, prefix: bytes = b"AWS4") -> bytes:
+    """Return the key for ``scope`` (``day/region/service/aws4_request``)."""
+    key = prefix + secret
+    for part in scope.split(b"/"):
+        key = hmac_digest(key, part, "sha256")
+    return key
+
+
+def hmac_begun(secret: bytes, make: Callable[[bytes], Any]) -> tuple[Any, Any]:
+    """Return the inner and the outer hash of HMAC as they are before the text; ``make`` begins a hash."""
+    block = (secret if len(secret) <= _BLOCK else make(secret).digest()).ljust(_BLOCK, b"\0")
+    return make(block.translate(_INNER)), make(block.translate(_OUTER))
+
+
+def named_part(item: bytes) -> Pair:
+    """Return name and value of one part of an Authorization header."""
+    name, _, value = item.strip().partition(b"=")
+    return name, value
+
+
+def instant_of(date: bytes) -> datetime:
+    """Return the instant of an HTTP date, which is in UTC where it names no zone; raises ValueError, OverflowError."""
+    read = parsedate_to_datetime(date.decode("ascii"))
+    return (read if read.tzinfo is not None else read.replace(tzinfo=UTC)).astimezone(UTC)
 
 
 ALGORITHM = b"AWS4-HMAC-SHA256"
@@ -108,15 +122,6 @@ _QUERY_SIGNATURE = b"X-Amz-Signature"
 _QUERY_TOKEN = b"X-Amz-Security-Token"
 
 Headers = Mapping[bytes, bytes]
-
-
-class SignedRequest(NamedTuple):
-    """What a signature is calculated over: ``target`` and ``headers`` (by lower-case name) as they were sent."""
-
-    method: bytes
-    target: bytes
-    headers: Headers
-    body: bytes
 
 
 class Verifier:
@@ -148,7 +153,10 @@ class Verifier:
         """
         authorization = headers.get(b"authorization")
         if authorization is None:
-            return self._verify_presigned(SignedRequest(method, target, headers, body), now_s, digest)
+            presigned, signature, path, given = self._read_presigned(target, now_s)
+            rest = [pair for pair in given if pair[0] != _QUERY_SIGNATURE]
+            presigned.check(signature, _start(method, path, rest), headers, self._digest(headers, body, digest))
+            return presigned.key.caller
         repeated, _, signature = authorization.rpartition(_SIGNATURE)
         scope = self._scopes.get(repeated)
         is_new = scope is None
@@ -168,7 +176,9 @@ class Verifier:
         start = method + b"\n/\n\n" if target == b"/" else _start(method, *_split(target))
         scope.check(signature, start, headers, payload)
         if is_new and authorization.endswith(_SIGNATURE + signature):  # else there is more in it than what is before
-            self._remember(repeated, scope)
+            if len(self._scopes) >= _REMEMBERED_MAX:
+                self._scopes.clear()
+            self._scopes[repeated] = scope
         return scope.key.caller
 
     def inspect(self, method: bytes, target: bytes, headers: Headers, now_s: float) -> str:
@@ -188,28 +198,30 @@ class Verifier:
             _check_key(scope.key, headers.get(b"x-amz-security-token"), now_s)
         return scope.key.id
 
-    def _verify_presigned(self, request: SignedRequest, now_s: float, digest: bytes | None) -> Caller:
-        scope, signature, path, given = self._read_presigned(request.target, now_s)
-        rest = [pair for pair in given if pair[0] != _QUERY_SIGNATURE]
-        payload = self._digest(request.headers, request.body, digest)
-        scope.check(signature, _start(request.method, path, rest), request.headers, payload)
-        return scope.key.caller
-
     def _read_presigned(self, target: bytes, now_s: float) -> "tuple[_Scope, bytes, bytes, list[Pair]]":
         """Return scope and signature of a presigned request, its path, and all of its parameters."""
         path, given = _split(target)
         parameters = dict(given)
         if b"X-Amz-Algorithm" not in parameters:
-            raise SqsError(MISSING_AUTHENTICATION_TOKEN, "Request is missing Authentication Token; sign it.")
-        signature = _check_parameters(given, parameters)
+            raise SqsError(errors.MISSING_AUTHENTICATION_TOKEN, "Request is missing Authentication Token; sign it.")
+        for name in (*_QUERY, _QUERY_SIGNATURE):
+            if not parameters.get(name) or sum(pair[0] == name for pair in given) != 1:
+                raise _incomplete(f"AWS query-string parameters must include '{name.decode()}', once.")
         algorithm, credential, date, expires, names = (parameters[name] for name in _QUERY)
         if algorithm != ALGORITHM:
             raise _incomplete(f"Unsupported AWS 'algorithm': '{_text(algorithm)}'.")
         scope = self._scope(credential, names)
         scope.set_date(date)
-        _check_expiry(scope, expires, now_s)
+        seconds = int(expires) if expires.isdigit() and len(expires) <= 6 else 0
+        if not SQS_PRESIGNED_S.holds(seconds):
+            raise _incomplete(f"X-Amz-Expires must be a whole number from 1 to {SQS_PRESIGNED_S.maximum}.")
+        if scope.date_s - now_s > SIGNATURE_SKEW_S:
+            raise _out_of_window(scope.date, scope.date_s, now_s)
+        if now_s > scope.date_s + seconds:
+            expired = f"The presigned request expired at {_basic(scope.date_s + seconds)}."
+            raise SqsError(errors.REQUEST_EXPIRED, expired)
         _check_key(scope.key, parameters.get(_QUERY_TOKEN), now_s)
-        return scope, signature, path, given
+        return scope, parameters[_QUERY_SIGNATURE], path, given
 
     def _digest(self, headers: Headers, body: bytes, digest: bytes | None) -> bytes:
         """Return what is signed of the body: its digest, or the word for nothing."""
@@ -221,7 +233,7 @@ class Verifier:
         algorithm, _, rest = authorization.strip().partition(b" ")
         if algorithm != ALGORITHM:
             raise _incomplete(f"Unsupported AWS 'algorithm': '{_text(algorithm)}'; sign with Signature Version 4.")
-        given = [_part(item) for item in rest.split(b",")]
+        given = [named_part(item) for item in rest.split(b",")]
         parts = dict(given)
         for name in _PARTS:
             if not parts.get(name):
@@ -234,36 +246,26 @@ class Verifier:
     def _scope(self, credential: bytes, names: bytes) -> "_Scope":
         parts = credential.rsplit(b"/", 4)
         if len(parts) != 5 or not all(parts):
-            raise _incomplete(
-                "Credential must have exactly 5 slash-delimited elements, e.g. keyid/date/region/service/term."
-            )
+            why = "Credential must have exactly 5 slash-delimited elements, e.g. keyid/date/region/service/term."
+            raise _incomplete(why)
         key_id, day, region, service, end = parts
         key = self._keys.get(key_id.decode("latin-1"))
         if key is None:
             raise _unknown_key()
-        self._check_place(region, service, end)
+        for place, wanted, what in (
+            (region, self._region, "a valid region"),
+            (service, self._service, "the correct service"),
+            (end, _END, "a valid terminator"),
+        ):
+            if place != wanted and wanted:
+                why = f"Credential should be scoped to {what}: '{wanted.decode()}', not '{_text(place)}'."
+                raise _does_not_match(why)
         signed = names.split(b";")
         if len(set(signed)) < len(signed):  # else a long value could be signed thousands of times over
             raise _incomplete("'SignedHeaders' must name each header once.")
         if b"host" not in signed:
             raise _does_not_match("'Host' must be a 'SignedHeader' in the AWS Authorization.")
         return _Scope(key, day, b"/".join((day, region, service, end)), signed)
-
-    def _check_place(self, region: bytes, service: bytes, end: bytes) -> None:
-        for given, wanted, what in (
-            (region, self._region, "a valid region"),
-            (service, self._service, "the correct service"),
-            (end, _END, "a valid terminator"),
-        ):
-            if given != wanted and wanted:
-                raise _does_not_match(
-                    f"Credential should be scoped to {what}: '{wanted.decode()}', not '{_text(given)}'."
-                )
-
-    def _remember(self, repeated: bytes, scope: "_Scope") -> None:
-        if len(self._scopes) >= _REMEMBERED_MAX:
-            self._scopes.clear()
-        self._scopes[repeated] = scope
 
 
 class _Scope:
@@ -297,9 +299,7 @@ class _Scope:
         self._values = itemgetter(*names, names[0]) if len(names) == 1 else itemgetter(*names)
         lines = b"".join(name.replace(b"%", b"%%") + b":%b\n" for name in names)
         self._shape = lines + b"%.0b" * (len(names) == 1) + b"\n" + b";".join(names).replace(b"%", b"%%") + b"\n"
-        block = signing_key(key.secret, text).ljust(_BLOCK, b"\0")
-        self._inner = sha256(block.translate(_INNER))
-        self._outer = sha256(block.translate(_OUTER))
+        self._inner, self._outer = hmac_begun(signing_key(key.secret, text), sha256)
         self._dated = self._inner
 
     def set_date(self, date: bytes) -> None:
@@ -336,7 +336,8 @@ class _Scope:
         inner, outer = self._dated.copy(), self._outer.copy()
         inner.update(sha256(request).hexdigest().encode())
         outer.update(inner.digest())
-        return outer.hexdigest().encode()
+        signature: str = outer.hexdigest()
+        return signature.encode()
 
 
 def credential_of(authorization: bytes, target: bytes) -> bytes:
@@ -365,27 +366,6 @@ def _start(method: bytes, path: bytes, query: list[Pair]) -> bytes:
     return b"%b\n%b\n%b\n" % (method, canonical_path(path), canonical_query(query))
 
 
-def signing_key(secret: bytes, scope: bytes) -> bytes:
-    """Return the key for ``scope`` (``day/region/service/aws4_request``)."""
-    key = b"AWS4" + secret
-    for part in scope.split(b"/"):
-        key = hmac_digest(key, part, "sha256")
-    return key
-
-
-def _part(item: bytes) -> Pair:
-    name, _, value = item.strip().partition(b"=")
-    return name, value
-
-
-def _check_parameters(given: list[Pair], parameters: Mapping[bytes, bytes]) -> bytes:
-    """Return the signature of a presigned request; raises IncompleteSignature where a parameter is missing or twice."""
-    for name in (*_QUERY, _QUERY_SIGNATURE):
-        if not parameters.get(name) or sum(pair[0] == name for pair in given) != 1:
-            raise _incomplete(f"AWS query-string parameters must include '{name.decode()}', once.")
-    return parameters[_QUERY_SIGNATURE]
-
-
 def _check_key(key: AccessKey, token: bytes | None, now_s: float) -> None:
     """Refuse a key that has run out, or whose session token is not the one given."""
     if key.session_token is None:
@@ -394,7 +374,7 @@ def _check_key(key: AccessKey, token: bytes | None, now_s: float) -> None:
     elif token is None or not compare_digest(token, key.session_token):
         raise _unknown_key()
     if key.expires_at_s is not None and now_s >= key.expires_at_s:
-        raise SqsError(EXPIRED_TOKEN, "The security token included in the request is expired.")
+        raise SqsError(errors.EXPIRED_TOKEN, "The security token included in the request is expired.")
 
 
 def _out_of_window(date: bytes, date_s: int, now_s: float) -> SqsError:
@@ -409,22 +389,11 @@ def _out_of_window(date: bytes, date_s: int, now_s: float) -> SqsError:
     )
 
 
-def _check_expiry(scope: _Scope, expires: bytes, now_s: float) -> None:
-    seconds = int(expires) if expires.isdigit() and len(expires) <= 6 else 0
-    if not SQS_PRESIGNED_S.holds(seconds):
-        raise _incomplete(f"X-Amz-Expires must be a whole number from 1 to {SQS_PRESIGNED_S.maximum}.")
-    if scope.date_s - now_s > SIGNATURE_SKEW_S:
-        raise _out_of_window(scope.date, scope.date_s, now_s)
-    if now_s > scope.date_s + seconds:
-        raise SqsError(REQUEST_EXPIRED, f"The presigned request expired at {_basic(scope.date_s + seconds)}.")
-
-
 def _from_http_date(date: bytes | None) -> bytes:
     if date is None:
         raise _incomplete("Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header.")
     try:
-        read = parsedate_to_datetime(date.decode("latin-1"))  # without a zone for -0000, which is UTC
-        return _basic((read if read.tzinfo is not None else read.replace(tzinfo=UTC)).timestamp()).encode()
+        return _basic(instant_of(date).timestamp()).encode()
     except (ValueError, OverflowError):
         raise _incomplete("The Date header is no date; send X-Amz-Date, like 20260131T235959Z.") from None
 
@@ -447,15 +416,15 @@ def _text(value: bytes) -> str:
 
 
 def _incomplete(message: str) -> SqsError:
-    return SqsError(INCOMPLETE_SIGNATURE, message)
+    return SqsError(errors.INCOMPLETE_SIGNATURE, message)
 
 
 def _unknown_key() -> SqsError:
-    return SqsError(INVALID_CLIENT_TOKEN_ID, "The security token included in the request is invalid.")
+    return SqsError(errors.INVALID_CLIENT_TOKEN_ID, "The security token included in the request is invalid.")
 
 
 def _does_not_match(
     message: str = "The request signature we calculated does not match the signature you provided. "
     "Check your AWS Secret Access Key and signing method. Consult the service documentation for details.",
 ) -> SqsError:
-    return SqsError(SIGNATURE_DOES_NOT_MATCH, message)
+    return SqsError(errors.SIGNATURE_DOES_NOT_MATCH, message)

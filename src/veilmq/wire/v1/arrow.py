@@ -99,15 +99,13 @@ def record_batch(messages: Sequence[ClaimedMessage], queue: Any) -> Any:
 
 def _carried(messages: Sequence[ClaimedMessage]) -> tuple[Any, Any, Any]:
     """Return attributes, their types, and groups."""
+    rows = len(messages)
     if not any(message.properties for message in messages):
-        return _nothing_carried(len(messages))
+        offsets = pa.repeat(pa.scalar(0, pa.int32()), rows + 1)
+        nothing = pa.MapArray.from_arrays(offsets, _NO_TEXTS, _NO_TEXTS)
+        return nothing, pa.nulls(rows, _TEXTS), pa.nulls(rows, pa.string())
     carried = [decode_properties(message.properties) for message in messages]
-    return (_maps(carried, texts), _maps(carried, types), pa.array([each.group for each in carried], pa.string()))
-
-
-def _nothing_carried(rows: int) -> tuple[Any, Any, Any]:
-    offsets = pa.repeat(pa.scalar(0, pa.int32()), rows + 1)
-    return pa.MapArray.from_arrays(offsets, _NO_TEXTS, _NO_TEXTS), pa.nulls(rows, _TEXTS), pa.nulls(rows, pa.string())
+    return _maps(carried, texts), _maps(carried, types), pa.array([each.group for each in carried], pa.string())
 
 
 def _maps(carried: Sequence[Properties], read: Callable[..., dict[str, str] | None]) -> Any:
@@ -136,7 +134,6 @@ def _instants(instants_ms: list[int]) -> Any:
 # What comes is not trusted: the columns and their types must be ours, each batch is validated in full before a value
 # is read, compressed batches are refused, because a few bytes of them may stand for any number, and no map is read
 # that has more pairs than a message has attributes.
-
 
 _TEXT_TYPES = (pa.string(), pa.large_string())
 _MAP_TYPES = tuple(pa.map_(text, text) for text in _TEXT_TYPES)
@@ -172,14 +169,10 @@ def _messages(body: bytes, outgoing: Outgoing) -> Pieces:
             raise SqsError(INVALID_REQUEST, f"The stream has more than {number} record batches; send one.")
         yield ()  # also a batch without rows is a step
         if rows + batch.num_rows > limits.STAGE_MESSAGES_MAX:
-            raise too_many(rows + batch.num_rows)
+            most = limits.STAGE_MESSAGES_MAX
+            raise SqsError(INVALID_REQUEST, f"{rows + batch.num_rows} messages are too many for one call; send {most}.")
         yield from in_pieces(batch.num_rows, partial(_of_rows, batch, outgoing), behind=rows)
         rows += batch.num_rows
-
-
-def too_many(count: int) -> SqsError:
-    """Return the error for more messages than one call may have."""
-    return SqsError(INVALID_REQUEST, f"{count} messages are too many for one call; send {limits.STAGE_MESSAGES_MAX}.")
 
 
 def _batches(body: bytes) -> Iterator[Any]:
@@ -241,18 +234,13 @@ def _of_rows(batch: Any, outgoing: Outgoing, first: int, end: int) -> tuple[NewM
 
 
 def _values(name: str, column: Any) -> list[Any]:
-    if name in _MAPS:
-        _check_pairs(column)
+    if name in _MAPS:  # a map of more pairs than a message has attributes is refused before they become objects
+        offsets = column.offsets
+        pairs = pc.if_else(column.is_valid(), pc.subtract(offsets[1:], offsets[:-1]), 0)
+        most = pc.max(pairs).as_py()
+        if most > limits.SQS_MESSAGE_ATTRIBUTES_MAX:
+            raise RowRefused(pc.index(pairs, most).as_py(), too_many_attributes(most))
     values: list[Any] = column.to_pylist()
     if name not in _MAPS:
         return values
     return [None if pairs is None else {key: text or "" for key, text in pairs} for pairs in values]
-
-
-def _check_pairs(maps: Any) -> None:
-    """Refuse a map of more pairs than a message has attributes, before they become objects."""
-    offsets = maps.offsets
-    pairs = pc.if_else(maps.is_valid(), pc.subtract(offsets[1:], offsets[:-1]), 0)
-    most = pc.max(pairs).as_py()
-    if most > limits.SQS_MESSAGE_ATTRIBUTES_MAX:
-        raise RowRefused(pc.index(pairs, most).as_py(), too_many_attributes(most))

@@ -11,15 +11,15 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import asdict
 
-from veilmq.core import claims, limits
+from veilmq.core import claims, errors, limits
 from veilmq.core.claims import ClaimedMessage, ReadClaim
 from veilmq.core.commands import Command
-from veilmq.core.limits import Range
 from veilmq.core.messages import Attribute, decode_properties
 from veilmq.wire.exchange import Reply, RequestContext, id_text
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import sequence_text
-from veilmq.wire.v1.request import ARROW_MISSING, ApiCall, ApiRequest, from_json, from_query, json_reply
+from veilmq.wire.v1 import request as api
+from veilmq.wire.v1.request import ApiCall, ApiRequest, Count, Route, as_json, making, within
 
 STRING = "String"
 
@@ -41,19 +41,15 @@ class MessageRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def texts(attributes: dict[str, Attribute]) -> dict[str, str]:
     """Return the values of ``attributes`` as text."""
-    return {name: text_of(value) for name, value in attributes.items()}
+    return {
+        name: value.text if value.text is not None else b64encode(value.data or b"").decode()
+        for name, value in attributes.items()
+    }
 
 
 def types(attributes: dict[str, Attribute]) -> dict[str, str] | None:
     """Return the types of those ``attributes`` that are no plain strings, ``None`` where all are."""
     return {name: value.type for name, value in attributes.items() if value.type != STRING} or None
-
-
-def text_of(value: Attribute) -> str:
-    """Return one value as text."""
-    if value.text is not None:
-        return value.text
-    return b64encode(value.data or b"").decode()
 
 
 def row(message: ClaimedMessage, queue: str) -> MessageRow:
@@ -77,7 +73,6 @@ def row(message: ClaimedMessage, queue: str) -> MessageRow:
 #
 # A read is answered from several pages of the engine. The server gives a writer a few messages
 # at a time, so that no step takes long, and stops when the writer has enough.
-
 
 CURSOR = "x-veilmq-cursor"
 """The header of a reply that says where the next one begins; there is none after the last."""
@@ -160,19 +155,13 @@ _encode = msgspec.json.Encoder().encode
 # Fields are those of the commands of ``core.claims``, without the queue, which is in the path. What is out of range or
 # unknown is refused here, so that an engine may rely on it.
 
-
-def _within(allowed: Range) -> Meta:
-    return Meta(ge=allowed.minimum, le=allowed.maximum)
-
-
 Source = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,128}\Z")]
 Consumer = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f\x7f]{0,256}\Z")]
-Count = Annotated[int, Meta(ge=0, le=2**62)]
 Number = Annotated[int, Meta(ge=1, le=2**62)]
-Hold = Annotated[int, _within(limits.CLAIM_HOLD_S)]
-Lease = Annotated[int, _within(limits.CLAIM_LEASE_S)]
-Messages = Annotated[int, _within(limits.CLAIM_MESSAGES)]
-Wait = Annotated[int, _within(limits.SQS_RECEIVE_WAIT_S)]
+Hold = Annotated[int, within(limits.CLAIM_HOLD_S)]
+Lease = Annotated[int, within(limits.CLAIM_LEASE_S)]
+Messages = Annotated[int, within(limits.CLAIM_MESSAGES)]
+Wait = Annotated[int, within(limits.SQS_RECEIVE_WAIT_S)]
 Cursor = Annotated[str, Meta(max_length=64)]
 
 
@@ -198,7 +187,7 @@ class ClaimFields(Fields, frozen=True, kw_only=True):
     number: Number
     messages_max: Messages = limits.CLAIM_MESSAGES.default
     shard_messages: Messages = limits.CLAIM_SHARD_MESSAGES
-    bytes_max: Annotated[int, _within(limits.CLAIM_BYTES)] | None = None
+    bytes_max: Annotated[int, within(limits.CLAIM_BYTES)] | None = None
     wait_s: Wait = 0
 
 
@@ -239,67 +228,33 @@ class EvictFields(Fields, frozen=True, kw_only=True):
     message: UUID
 
 
-class NoFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The parameters of the list: none."""
+class Sources(msgspec.Struct, frozen=True):
+    """The sources of a queue."""
+
+    sources: list[claims.SourceView]
 
 
-def open_source(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Begin a new epoch of a source."""
-    return ApiCall(claims.OpenSource(queue=request.queue, **asdict(from_json(request.body, OpenFields))))
+class ClaimedMessages(msgspec.Struct, frozen=True):
+    """Messages of a claim; where there are more, the header ``x-veilmq-cursor`` says where they begin."""
+
+    messages: list[MessageRow]
 
 
-def claim(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Bind a claim, or return what it has; wait for a message where ``wait_s`` says so."""
-    fields = asdict(from_json(request.body, ClaimFields))
-    wait_s = fields.pop("wait_s")
-    return ApiCall(claims.Claim(queue=request.queue, **fields), wait_s=wait_s)
+def _claim(request: ApiRequest, fields: ClaimFields, context: RequestContext) -> ApiCall:
+    given = asdict(fields)
+    wait_s = given.pop("wait_s")
+    return ApiCall(claims.Claim(queue=request.queue, **given), wait_s=wait_s)
 
 
-def heartbeat(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Renew lease and hold of a source."""
-    return ApiCall(claims.Heartbeat(queue=request.queue, **asdict(from_json(request.body, HeartbeatFields))))
-
-
-def acknowledge(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Delete the messages of all open claims up to a number."""
-    return ApiCall(claims.AcknowledgeClaims(queue=request.queue, **asdict(from_json(request.body, AcknowledgeFields))))
-
-
-def read(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Read messages of one shard of a claim, as many as one answer holds."""
-    fields = asdict(from_query(request.query, ReadFields))
-    kind = _WRITERS[fields.pop("format")]
-    queue = request.queue.partition("/")[2]
-    return ApiCall(BulkRead(first=claims.ReadClaim(queue=request.queue, **fields), writer=kind(queue)), answer)
-
-
-def release(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Give the messages of a claim back."""
-    return ApiCall(claims.ReleaseClaim(queue=request.queue, **asdict(from_json(request.body, ReleaseFields))))
-
-
-def evict(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Move one message of a claim to the dead-letter queue."""
-    fields = from_json(request.body, EvictFields)
-    command = claims.EvictMessage(
-        queue=request.queue, source=fields.source, number=fields.number, message=fields.message.bytes
-    )
-    return ApiCall(command)
-
-
-def close(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Release all claims of a source and forget it."""
-    return ApiCall(claims.CloseSource(queue=request.queue, **asdict(from_json(request.body, Fields))))
-
-
-def _json(queue: str) -> Callable[[], Writer]:
-    return partial(JsonWriter, queue)
-
-
-def _arrow(queue: str) -> Callable[[], Writer]:
-    if find_spec("pyarrow") is None:
-        raise SqsError(ARROW_MISSING, _NO_ARROW)
-    return partial(_arrow_writer, queue)
+def _read(request: ApiRequest, fields: ReadFields, context: RequestContext) -> ApiCall:
+    given = asdict(fields)
+    make: Callable[[str], Writer] = JsonWriter
+    if given.pop("format") == "arrow":
+        if find_spec("pyarrow") is None:
+            raise SqsError(api.ARROW_MISSING, _NO_ARROW)
+        make = _arrow_writer
+    writer = partial(make, request.queue.partition("/")[2])
+    return ApiCall(BulkRead(first=ReadClaim(queue=request.queue, **given), writer=writer), answer)
 
 
 def _arrow_writer(queue: str) -> Writer:
@@ -309,18 +264,44 @@ def _arrow_writer(queue: str) -> Writer:
     return ArrowWriter(queue)
 
 
-_WRITERS: dict[str, Callable[[str], Callable[[], Writer]]] = {"arrow": _arrow, "json": _json}
+def _evict(request: ApiRequest, fields: EvictFields, context: RequestContext) -> ApiCall:
+    message = fields.message.bytes
+    return ApiCall(
+        claims.EvictMessage(queue=request.queue, source=fields.source, number=fields.number, message=message)
+    )
+
+
 _NO_ARROW = (
     "This server has no pyarrow, which writes Arrow: ask for format=json, or have its operator "
     "pip install 'veilmq[arrow]'."
 )
+_ENDED = (errors.ClaimAcknowledged, errors.ClaimLost, errors.ClaimReleased)
+_FENCED = (errors.SourceNotFound, errors.EpochFenced)
+_OF_RELEASE = (errors.SourceNotFound, errors.ClaimAcknowledged, errors.ClaimLost)
+_OF_EVICTION = (errors.SourceNotFound, *_ENDED, errors.MessageNotClaimed, errors.DeadLetterQueueRefused)
+_get, _post = partial(Route, b"GET", b"claims"), partial(Route, b"POST", b"claims")
 
-
-def _sources(views: list[claims.SourceView]) -> Reply:
-    return json_reply(200, {"sources": views})
-
-
-def list_sources(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Tell the sources of a queue, as ``{"sources": [...]}``."""
-    from_query(request.query, NoFields)
-    return ApiCall(claims.ListSources(queue=request.queue), _sources)
+# fmt: off
+ROUTES = (
+    _get(b"", "ReceiveMessage", "List the sources of a queue.",
+         making(claims.ListSources, lambda views: as_json(Sources(views))), query=api.NoFields, answer=Sources),
+    _get(b"read", "ReceiveMessage", "Read messages of one shard of a claim, as many as one answer holds.", _read,
+         query=ReadFields, answer=ClaimedMessages, errors=(*_ENDED, errors.ShardNotFound, errors.CursorInvalid),
+         arrow=True),
+    _post(b"open", "ReceiveMessage", "Begin a new epoch of a source.", making(claims.OpenSource),
+          body=OpenFields, answer=claims.SourceView, errors=(errors.ConsumerTaken,)),
+    _post(b"claim", "ReceiveMessage", "Bind a claim, or return what it has; wait for a message for ``wait_s``.",
+          _claim, body=ClaimFields, answer=claims.Bound, errors=(*_FENCED, *_ENDED, errors.ClaimGap)),
+    _post(b"heartbeat", "ReceiveMessage", "Renew lease and hold of a source.", making(claims.Heartbeat),
+          body=HeartbeatFields, answer=claims.SourceView, errors=_FENCED),
+    _post(b"acknowledge", "DeleteMessage", "Delete the messages of all open claims up to a number.",
+          making(claims.AcknowledgeClaims),
+          body=AcknowledgeFields, answer=claims.Acknowledged, errors=(*_FENCED, errors.ClaimGap)),
+    _post(b"release", "ChangeMessageVisibility", "Return the messages of a claim to the queue.",
+          making(claims.ReleaseClaim), body=ReleaseFields, answer=claims.SourceView, errors=_OF_RELEASE),
+    _post(b"evict", "DeleteMessage", "Move one message of a claim to the dead-letter queue.", _evict,
+          body=EvictFields, answer=claims.SourceView, errors=_OF_EVICTION),
+    _post(b"close", "DeleteMessage", "Release all claims of a source and delete it.", making(claims.CloseSource),
+          body=Fields, errors=(errors.SourceNotFound,)),
+)
+# fmt: on

@@ -8,47 +8,25 @@ from importlib.util import find_spec
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import asdict, replace
 
-from veilmq.core import limits
-from veilmq.core.claims import Abandon, ListWriters, Publish, Stage, WriterView
+from veilmq.core import errors, limits
+from veilmq.core.claims import Abandon, ListWriters, Publish, Published, Stage, Staged, WriterView
 from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
-from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX
 from veilmq.core.messages import Attribute, NewMessage, Properties, attributes_bytes, encode_properties
 from veilmq.core.topics import Forward, Forwarded, ForwardEntry
 from veilmq.wire.exchange import REGION_PATTERN, SENDER_ID, Caller, Reply, RequestContext, id_text
+from veilmq.wire.sqs import members
 from veilmq.wire.sqs.errors import SqsError, too_many_attributes
-from veilmq.wire.sqs.members import (
-    DEDUPLICATION,
-    GROUP,
-    AttributeValue,
-    check_text,
-    checked_id,
-    read_attributes,
-    sequence_text,
-)
+from veilmq.wire.sqs.members import AttributeValue, check_text, checked_id, read_attributes
 from veilmq.wire.sqs.names import is_fifo
+from veilmq.wire.v1 import request as api
 from veilmq.wire.v1.claims import STRING
-from veilmq.wire.v1.request import (
-    ARROW_MISSING,
-    INVALID_REQUEST,
-    NAMES,
-    ApiCall,
-    ApiRequest,
-    RowRefused,
-    failure,
-    from_json,
-    from_query,
-    json_reply,
-)
+from veilmq.wire.v1.request import INVALID_REQUEST, ApiCall, ApiRequest, Count, Route, as_json, making, within
 
 PIECE_ROWS = 100
-
-_BODY = "the message body"
-_BINARY = "Binary"
-_NOTHING: dict[str, str] = {}
 
 
 class OutgoingRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -71,7 +49,7 @@ def in_pieces(count: int, make: Callable[[int, int], tuple[NewMessage, ...]], *,
     for first in range(0, count, PIECE_ROWS):
         try:
             yield make(first, min(first + PIECE_ROWS, count))
-        except RowRefused as error:
+        except api.RowRefused as error:
             raise error.behind(behind + first) from None
 
 
@@ -86,38 +64,35 @@ class Outgoing:
 
     def from_rows(self, rows: Sequence[OutgoingRow]) -> tuple[NewMessage, ...]:
         """Return the messages; raises ``RowRefused`` for the first that cannot be one."""
-        return tuple([self._checked(index, row) for index, row in enumerate(rows)])
+        return tuple([self._message(index, row) for index, row in enumerate(rows)])
 
     def from_bodies(self, bodies: Sequence[str]) -> tuple[NewMessage, ...]:
         """Return messages that are nothing but their bodies; raises ``RowRefused``."""
         together = "".join(bodies)
-        plain = together.isascii() and all(bodies)
-        if plain:
-            try:
-                check_text(together, _BODY)
-            except SqsError:
-                plain = False
-        if not plain:  # one by one, to find out which
-            return self.from_rows([OutgoingRow(body=body) for body in bodies])
-        return tuple([NewMessage(body=body, size_bytes=len(body), properties=self._sent) for body in bodies])
+        if together.isascii() and all(bodies) and members.is_legal(together):
+            return tuple([NewMessage(body=body, size_bytes=len(body), properties=self._sent) for body in bodies])
+        return self.from_rows([OutgoingRow(body=body) for body in bodies])  # one by one, to find out which
 
-    def _checked(self, index: int, row: OutgoingRow) -> NewMessage:
+    def _message(self, index: int, row: OutgoingRow) -> NewMessage:
         try:
-            return self._message(row)
+            return self._checked(row)
         except SqsError as error:
-            raise RowRefused(index, error) from None
+            raise api.RowRefused(index, error) from None
 
-    def _message(self, row: OutgoingRow) -> NewMessage:
+    def _checked(self, row: OutgoingRow) -> NewMessage:
         body = row.body
         if not body:
             raise SqsError(INVALID_REQUEST, "It has no body; a message has at least one character.")
-        check_text(body, _BODY)
+        check_text(body, "the message body")
         size_bytes = len(body) if body.isascii() else len(body.encode())
         delay_s = self._delay(row.delay_s)
         if not (row.attributes or row.attribute_types or row.group is not None or row.dedup_id is not None):
             return NewMessage(body=body, size_bytes=size_bytes, properties=self._sent, delay_s=delay_s)
-        attributes = _attributes(row.attributes or _NOTHING, row.attribute_types or _NOTHING)
-        group, dedup_id = checked_id(GROUP, row.group), self._dedup_id(row.dedup_id)
+        attributes = _attributes(row.attributes or {}, row.attribute_types or {})
+        group = checked_id(members.GROUP, row.group)
+        if row.dedup_id is not None and not self._fifo:
+            raise SqsError(INVALID_REQUEST, "dedup_id means nothing here: the queue is no FIFO queue; leave it out.")
+        dedup_id = checked_id(members.DEDUPLICATION, row.dedup_id)
         carried = Properties(attributes=attributes, system=self._system, group=group, dedup_id=dedup_id)
         return NewMessage(
             body=body,
@@ -129,20 +104,13 @@ class Outgoing:
         )
 
     def _delay(self, delay_s: int | None) -> int | None:
-        if delay_s is None:
-            return None
-        if not limits.DELAY_S.holds(delay_s):
+        if delay_s is not None and not limits.DELAY_S.holds(delay_s):
             raise SqsError(INVALID_REQUEST, f"delay_s must be 0 to {limits.DELAY_S.maximum}, and is {delay_s}.")
         if not self._fifo:
             return delay_s
         if delay_s:
             raise SqsError(INVALID_REQUEST, "delay_s must be 0: a FIFO queue has one delay for all of its messages.")
         return None
-
-    def _dedup_id(self, dedup_id: str | None) -> str | None:
-        if dedup_id is not None and not self._fifo:
-            raise SqsError(INVALID_REQUEST, "dedup_id means nothing here: the queue is no FIFO queue; leave it out.")
-        return checked_id(DEDUPLICATION, dedup_id)
 
 
 def _attributes(texts: Mapping[str, str], types: Mapping[str, str]) -> dict[str, Attribute]:
@@ -156,7 +124,7 @@ def _attributes(texts: Mapping[str, str], types: Mapping[str, str]) -> dict[str,
 
 
 def _value(name: str, text: str, label: str) -> AttributeValue:
-    if label.partition(".")[0] != _BINARY:
+    if label.partition(".")[0] != "Binary":
         return AttributeValue(string_value=text, data_type=label)
     try:
         return AttributeValue(binary_value=b64decode(text, validate=True), data_type=label)
@@ -198,13 +166,11 @@ class BulkStage(Command, frozen=True, kw_only=True):
 
 # The routes of publications: the fields of each request, and the command that they make.
 
-
 ARROW_TYPE = b"application/vnd.apache.arrow.stream"
 
 Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,128}\Z")]
-Count = Annotated[int, Meta(ge=0, le=2**62)]
-Rate = Annotated[int, Meta(ge=limits.PUBLISH_PER_S.minimum, le=limits.PUBLISH_PER_S.maximum)]
-Attempts = Annotated[list[tuple[Name, Count]], Meta(max_length=limits.PUBLISH_ATTEMPTS_MAX)]
+Rate = Annotated[int, within(limits.PUBLISH_PER_S)]
+Attempts = Annotated[tuple[tuple[Name, Count], ...], Meta(max_length=limits.PUBLISH_ATTEMPTS_MAX)]
 
 
 class BatchFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -234,28 +200,25 @@ class MessagesFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     messages: Annotated[list[OutgoingRow], Meta(max_length=limits.STAGE_MESSAGES_MAX)]
 
 
-class NoFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The parameters of the list: none."""
+class Writers(msgspec.Struct, frozen=True):
+    """The writers of a queue."""
+
+    writers: list[WriterView]
 
 
-def stage(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Keep messages for a later publication."""
-    fields = asdict(from_query(request.query, StageFields))
-    first = Stage(queue=request.queue, messages=(), **fields)
-    return ApiCall(BulkStage(first=first, read=_reader(request, Outgoing(queue=request.queue, caller=context.caller))))
-
-
-def _reader(request: ApiRequest, outgoing: Outgoing) -> Callable[[], Pieces]:
-    kind = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if kind != ARROW_TYPE:
-        return partial(_read_json, request.body, outgoing)
-    if find_spec("pyarrow") is None:
-        raise SqsError(ARROW_MISSING, "The server has no pyarrow: install veilmq[arrow] there, or send JSON.")
-    return partial(_read_arrow, request.body, outgoing)
+def _stage(request: ApiRequest, fields: StageFields, context: RequestContext) -> ApiCall:
+    outgoing = Outgoing(queue=request.queue, caller=context.caller)
+    read = _read_json
+    if request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == ARROW_TYPE:
+        if find_spec("pyarrow") is None:
+            raise SqsError(api.ARROW_MISSING, "The server has no pyarrow: install veilmq[arrow] there, or send JSON.")
+        read = _read_arrow
+    first = Stage(queue=request.queue, messages=(), **asdict(fields))
+    return ApiCall(BulkStage(first=first, read=partial(read, request.body, outgoing)))
 
 
 def _read_json(body: bytes, outgoing: Outgoing) -> Pieces:
-    rows = from_json(body, MessagesFields).messages
+    rows = api.from_json(body, MessagesFields).messages
     return in_pieces(len(rows), lambda first, end: outgoing.from_rows(rows[first:end]))
 
 
@@ -266,45 +229,10 @@ def _read_arrow(body: bytes, outgoing: Outgoing) -> Pieces:
     return staged_messages(body, outgoing)
 
 
-def publish(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Send what was staged, once."""
-    fields = from_json(request.body, PublishFields)
-    command = Publish(
-        queue=request.queue,
-        writer=fields.writer,
-        batch=fields.batch,
-        attempts=tuple(fields.attempts),
-        messages_per_s_max=fields.messages_per_s_max,
-    )
-    return ApiCall(command)
-
-
-def abandon(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Drop what is staged for a batch."""
-    return ApiCall(Abandon(queue=request.queue, **asdict(from_json(request.body, BatchFields))))
-
-
-def _writers(views: list[WriterView]) -> Reply:
-    return json_reply(200, {"writers": views})
-
-
-def list_writers(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Tell the writers of a queue, as ``{"writers": [...]}``."""
-    from_query(request.query, NoFields)
-    return ApiCall(ListWriters(queue=request.queue), _writers)
-
-
 # The route that forwards received messages to other queues.
 
-
-_NAME = rf"\A([0-9]{{12}}(@{REGION_PATTERN})?/)?{NAMES}\Z"
-
-Target = Annotated[str, Meta(pattern=_NAME)]
-
-
-_SENDABLE = r"\A[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*\Z"
-
-Reason = Annotated[str, Meta(min_length=1, max_length=2_000, pattern=_SENDABLE)]
+Target = Annotated[str, Meta(pattern=rf"\A([0-9]{{12}}(@{REGION_PATTERN})?/)?{api.NAMES}\Z")]
+Reason = Annotated[str, Meta(min_length=1, max_length=2_000, pattern=rf"\A[{members.LEGAL}]*\Z")]
 ReasonName = Annotated[str, Meta(pattern=r"\Aveilmq-[a-z-]{1,50}\Z")]
 
 
@@ -322,7 +250,7 @@ class EntryFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ForwardFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The fields of ``forward``; without entries it shows that the server can forward."""
 
-    entries: Annotated[list[EntryFields], Meta(max_length=SQS_BATCH_ENTRIES_MAX)]
+    entries: Annotated[list[EntryFields], Meta(max_length=limits.SQS_BATCH_ENTRIES_MAX)]
 
 
 class ForwardedEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -333,28 +261,70 @@ class ForwardedEntry(msgspec.Struct, frozen=True, kw_only=True):
     duplicate: bool = False
 
 
-def forward(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Move messages in flight to other queues, each by itself: ``{"entries": [...]}``, in order."""
-    entries = from_json(request.body, ForwardFields).entries
+class EntryAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one message: its ``id`` in its target, or the ``code`` and ``status`` of why it is not there."""
+
+    id: str | UnsetType = UNSET
+    sequence_number: str | UnsetType | None = UNSET
+    duplicate: bool | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+    status: int | UnsetType = UNSET
+
+
+class EntryAnswers(msgspec.Struct, frozen=True):
+    """What became of each message, in order."""
+
+    entries: list[EntryAnswer]
+
+
+def _forward(request: ApiRequest, fields: ForwardFields, context: RequestContext) -> ApiCall:
     account = request.queue.partition("/")[0]
-    wanted = [
-        ForwardEntry(receipt=each.receipt, target=_full(each.target, account), reasons=each.reasons) for each in entries
+    entries = [
+        ForwardEntry(
+            receipt=each.receipt,
+            target=each.target if "/" in each.target else f"{account}/{each.target}",
+            reasons=each.reasons,
+        )
+        for each in fields.entries
     ]
-    return ApiCall(Forward(queue=request.queue, entries=tuple(wanted)), _answer)
+    return ApiCall(Forward(queue=request.queue, entries=tuple(entries)), _forwarded)
 
 
-def _full(name: str, account: str) -> str:
-    return name if "/" in name else f"{account}/{name}"
+def _forwarded(results: list[Forwarded | VeilmqError]) -> Reply:
+    entries: list[Any] = []
+    for result in results:
+        if isinstance(result, VeilmqError):
+            status, content = api.failure(result)
+            entries.append(content | {"status": status})
+        else:
+            number = members.sequence_text(result.sequence)
+            entries.append(ForwardedEntry(id=id_text(result.id), sequence_number=number, duplicate=result.duplicate))
+    return api.json_reply(200, {"entries": entries})
 
 
-def _answer(results: list[Forwarded | VeilmqError]) -> Reply:
-    return json_reply(200, {"entries": [_entry(each) for each in results]})
+_OF_FORWARD = (
+    errors.ReceiptEnded,
+    errors.ReceiptInvalid,
+    errors.GroupHeld,
+    errors.DestinationRefused,
+    errors.MessageTooLong,
+)
+_get, _post = partial(Route, b"GET", b"publications"), partial(Route, b"POST", b"publications")
 
-
-def _entry(result: Forwarded | VeilmqError) -> Any:
-    if isinstance(result, VeilmqError):
-        status, members = failure(result)
-        return members | {"status": status}
-    return ForwardedEntry(
-        id=id_text(result.id), sequence_number=sequence_text(result.sequence), duplicate=result.duplicate
-    )
+# fmt: off
+ROUTES = (
+    _get(b"", "SendMessage", "List the writers of a queue.",
+         making(ListWriters, lambda views: as_json(Writers(views))), query=api.NoFields, answer=Writers),
+    _post(b"stage", "SendMessage", "Keep messages for a later publication.", _stage, query=StageFields,
+          body=MessagesFields, answer=Staged, errors=(errors.StageRefused,), arrow=True),
+    _post(b"publish", "SendMessage", "Send what was staged, once.", making(Publish),
+          body=PublishFields, answer=Published, errors=(errors.StageMissing,)),
+    _post(b"abandon", "SendMessage", "Delete what is staged for a batch.", making(Abandon),
+          body=BatchFields),
+    # needs DeleteMessage too, and SendMessage on the targets (server.permissions)
+    Route(b"POST", b"queues", b"forward", "ReceiveMessage",
+          'Move messages in flight to other queues, each by itself: ``{"entries": [...]}``, in order.', _forward,
+          body=ForwardFields, answer=EntryAnswers, errors=_OF_FORWARD),
+)
+# fmt: on

@@ -2,14 +2,17 @@
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import asdict
 
-from veilmq.core import commands, limits
+from veilmq.core import commands, errors, limits
 from veilmq.core.commands import (
+    BrowsedQueues,
     BrowseQueues,
     InspectLeases,
     InspectQueue,
@@ -22,32 +25,23 @@ from veilmq.core.commands import (
     SeenLease,
     SeenMessage,
 )
-from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX, Range
+from veilmq.core.limits import BROWSED_QUEUES_MAX, Range
 from veilmq.core.messages import decode_properties
 from veilmq.core.settings import QueueSettings, SettingValue, refusal_of_itself
 from veilmq.wire.exchange import Reply, RequestContext, id_text
 from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError
-from veilmq.wire.sqs.names import account_of, queue_url
+from veilmq.wire.sqs.names import FIFO_SUFFIX, account_of, queue_url
 from veilmq.wire.sqs.queue_attributes import SETTINGS
 from veilmq.wire.sqs.queues import read_tags
+from veilmq.wire.v1 import request as api
 from veilmq.wire.v1.claims import texts, types
-from veilmq.wire.v1.request import (
-    DEAD_LETTER_QUEUE_REFUSED,
-    INVALID_REQUEST,
-    NAMES,
-    ApiCall,
-    ApiRequest,
-    from_json,
-    from_query,
-    json_reply,
-)
+from veilmq.wire.v1.request import INVALID_REQUEST, ApiCall, ApiRequest, Route, as_json, within
 
-_FIFO_SUFFIX = ".fifo"
 _OWN_NAME = re.compile(
     rf"[A-Za-z0-9_-]{{1,{limits.SQS_QUEUE_NAME_CHARACTERS_MAX}}}"
     rf"|[A-Za-z0-9][A-Za-z0-9-]{{0,{limits.SMQ_QUEUE_NAME_CHARACTERS_MAX - 1}}}"
 )
-_NAME = re.compile(NAMES)
+_NAME = re.compile(api.NAMES)
 
 Scope = Literal["queue", "group"]
 
@@ -125,35 +119,24 @@ RANGES: dict[str, Range] = {
 """Which numbers a setting may have."""
 
 
-def create(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Create a queue, or find it with the same settings: ``{"settings": {...}, "tags": {...}}``."""
+def _create(request: ApiRequest, fields: CreateFields, context: RequestContext) -> ApiCall:
     account, _, name = request.queue.partition("/")
     if account_of(account) != account_of(context.account):
         raise SqsError(ACCESS_DENIED, f"Queues are made in the caller's own account, which is {context.account}.")
-    fields = from_json(request.body, CreateFields)
     _check_new(name, fifo=fields.settings.fifo is True)
-    command = commands.CreateQueue(
-        queue=request.queue,
-        settings=_changes(fields.settings, request, context),
-        tags=read_tags(fields.tags, request.queue),
-    )
+    settings, tags = _changes(fields.settings, request, context), read_tags(fields.tags, request.queue)
 
     def answer(view: QueueView) -> Reply:
-        url = queue_url(view.queue, context)
-        return json_reply(200, CreatedQueue(queue=view.queue, url=url, is_new=view.is_new))
+        return as_json(CreatedQueue(queue=view.queue, url=queue_url(view.queue, context), is_new=view.is_new))
 
-    return ApiCall(command, answer)
+    return ApiCall(commands.CreateQueue(queue=request.queue, settings=settings, tags=tags), answer)
 
 
-def change(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Change settings of a queue: an object of them; messages in flight keep their deadlines."""
-    fields = from_json(request.body, SettingFields)
+def _set(request: ApiRequest, fields: SettingFields, context: RequestContext) -> ApiCall:
     return ApiCall(commands.SetQueue(queue=request.queue, settings=_changes(fields, request, context)))
 
 
-def show(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Tell the settings of a queue, and how many messages are in which state."""
-
+def _show(request: ApiRequest, fields: None, context: RequestContext) -> ApiCall:
     def answer(view: QueueView) -> Reply:
         counts = view.counts
         assert counts is not None, "the command asks for counts"
@@ -167,7 +150,7 @@ def show(request: ApiRequest, context: RequestContext) -> ApiCall:
             created_at_ms=view.created_at_ms,
             modified_at_ms=view.modified_at_ms,
         )
-        return json_reply(200, shown)
+        return as_json(shown)
 
     return ApiCall(commands.ShowQueue(queue=request.queue, counts=True), answer)
 
@@ -179,32 +162,29 @@ def _changes(fields: SettingFields, request: ApiRequest, context: RequestContext
     for name in given.keys() & RANGES.keys():
         if given[name] is not None and not RANGES[name].holds(given[name]):
             raise _unfit(name, f"must be {RANGES[name].minimum} to {RANGES[name].maximum}")
-    _check_texts(given)
-    account = request.queue.partition("/")[0]
-    if given.get("dead_letter_queue"):
-        given["dead_letter_queue"] = _full("dead_letter_queue", given["dead_letter_queue"], account)
-        if given["dead_letter_queue"] == request.queue:
-            raise SqsError(DEAD_LETTER_QUEUE_REFUSED, str(refusal_of_itself(request.queue)))
-    if "redrive_sources" in given:
-        given["redrive_sources"] = tuple(_full("redrive_sources", each, account) for each in given["redrive_sources"])
-    if "policy" in given:
-        given |= SETTINGS["Policy"].kind.read("policy", given["policy"], request.queue, context)
-    return given
-
-
-def _check_texts(given: dict[str, Any]) -> None:
     if len(given.get("visibility_rules", "").encode()) > limits.VISIBILITY_RULES_BYTES_MAX:
         raise _unfit("visibility_rules", f"may have {limits.VISIBILITY_RULES_BYTES_MAX:,} bytes")
     key = given.get("kms_key", "")
     if len(key) > limits.SQS_KMS_KEY_CHARACTERS_MAX or not key.isprintable():
         raise _unfit("kms_key", f"may have {limits.SQS_KMS_KEY_CHARACTERS_MAX} printable characters")
-    if len(given.get("redrive_sources", ())) > limits.SQS_REDRIVE_SOURCES_MAX:
+    sources = given.get("redrive_sources", ())
+    if len(sources) > limits.SQS_REDRIVE_SOURCES_MAX:
         raise _unfit("redrive_sources", f"may name {limits.SQS_REDRIVE_SOURCES_MAX} queues")
+    account = request.queue.partition("/")[0]
+    if given.get("dead_letter_queue"):
+        given["dead_letter_queue"] = _full("dead_letter_queue", given["dead_letter_queue"], account)
+        if given["dead_letter_queue"] == request.queue:
+            raise SqsError(api.DEAD_LETTER_QUEUE_REFUSED, str(refusal_of_itself(request.queue)))
+    if "redrive_sources" in given:
+        given["redrive_sources"] = tuple(_full("redrive_sources", each, account) for each in sources)
+    if "policy" in given:
+        given |= SETTINGS["Policy"].kind.read("policy", given["policy"], request.queue, context)
+    return given
 
 
 def _check_new(name: str, *, fifo: bool) -> None:
     """Refuse a name that neither SQS nor SMQ can make; .fifo at its end is for FIFO queues."""
-    stem = name.removesuffix(_FIFO_SUFFIX)
+    stem = name.removesuffix(FIFO_SUFFIX)
     if stem != name and (not fifo or len(name) > limits.SQS_QUEUE_NAME_CHARACTERS_MAX):
         raise SqsError(
             INVALID_REQUEST,
@@ -236,44 +216,29 @@ def _unfit(setting: str, why: str) -> SqsError:
 class ListFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The parameters of a listing: ``names``, apart by commas, are listed instead of what ``search`` finds."""
 
-    search: Annotated[str, msgspec.Meta(max_length=SMQ_QUEUE_NAME_CHARACTERS_MAX)] = ""
+    search: Annotated[str, Meta(max_length=limits.SMQ_QUEUE_NAME_CHARACTERS_MAX)] = ""
     names: str | None = None
     sort: QueueOrder = QueueOrder.NAME
     descending: bool = False
-    first: Annotated[int, msgspec.Meta(ge=0)] = 0
-    count: Annotated[int, msgspec.Meta(ge=1, le=limits.BROWSED_QUEUES_MAX)] = 50
+    first: Annotated[int, Meta(ge=0)] = 0
+    count: Annotated[int, Meta(ge=1, le=BROWSED_QUEUES_MAX)] = 50
     history: bool = True
 
 
-def list_queues(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """List queues of the caller's account, with what is in them and how it moves."""
-    fields = from_query(request.query, ListFields)
-    return ApiCall(
-        BrowseQueues(
-            account=request.account,
-            search=fields.search,
-            names=None if fields.names is None else _named(fields.names),
-            order=fields.sort,
-            descending=fields.descending,
-            first=fields.first,
-            count=fields.count,
-            history=fields.history,
-        )
-    )
-
-
-def _named(names: str) -> tuple[str, ...]:
-    named = tuple(dict.fromkeys(name for name in names.split(",") if name))
-    if len(named) > limits.BROWSED_QUEUES_MAX:
-        raise SqsError(INVALID_REQUEST, f"names: may be {limits.BROWSED_QUEUES_MAX} at once.")
-    return named
+def _list_queues(request: ApiRequest, fields: ListFields, context: RequestContext) -> ApiCall:
+    given = asdict(fields)
+    order, names = given.pop("sort"), given.pop("names")
+    if names is not None:
+        names = tuple(dict.fromkeys(name for name in names.split(",") if name))
+        if len(names) > BROWSED_QUEUES_MAX:
+            raise SqsError(INVALID_REQUEST, f"names: may be {BROWSED_QUEUES_MAX} at once.")
+    return ApiCall(BrowseQueues(account=request.account, names=names, order=order, **given))
 
 
 # The routes that show messages and leases of a queue and change nothing: no lease begins, no receive is counted.
 #
 # A message has the form of a claimed one (``wire.v1.claims``), with what else is known of it. An answer ends with the
 # message that brings it to ``limits.INSPECT_BYTES``; bodies can be cut to show more messages.
-
 
 AnyMessage = TypeVar("AnyMessage", SeenMessage, PeekedMessage)
 State = Literal["visible", "in_flight", "delayed"]
@@ -283,17 +248,10 @@ _STATES: dict[State, MessageState] = {
     "in_flight": MessageState.IN_FLIGHT,
     "delayed": MessageState.DELAYED,
 }
-_POSITION = re.compile("[0-9]{1,19}")
-_POSITIONS_END = 1 << 63
 _WORDS = {state: word for word, state in _STATES.items()}
 
-
-def _within(allowed: Range) -> Meta:
-    return Meta(ge=allowed.minimum, le=allowed.maximum)
-
-
-Messages = Annotated[int, _within(limits.INSPECT_MESSAGES)]
-Leases = Annotated[int, _within(limits.INSPECT_LEASES)]
+Messages = Annotated[int, within(limits.INSPECT_MESSAGES)]
+Leases = Annotated[int, within(limits.INSPECT_LEASES)]
 Characters = Annotated[int, Meta(ge=0, le=limits.MESSAGE_BYTES.maximum)]
 
 
@@ -388,14 +346,11 @@ class ListedLeases(msgspec.Struct, frozen=True):
     leases: list[Lease]
 
 
-def list_messages(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Show messages without receiving them: those sent first, or those of one state in the order of its instants."""
-    fields = from_query(request.query, InspectFields)
-    state = None if fields.state is None else _STATES[fields.state]
+def _list_messages(request: ApiRequest, fields: InspectFields, context: RequestContext) -> ApiCall:
     command = InspectQueue(
         queue=request.queue,
         count=fields.count,
-        state=state,
+        state=None if fields.state is None else _STATES[fields.state],
         receipts=fields.receipts,
         id=None if fields.id is None else fields.id.bytes,
         bytes_max=limits.INSPECT_READ_BYTES,
@@ -403,54 +358,43 @@ def list_messages(request: ApiRequest, context: RequestContext) -> ApiCall:
 
     def answer(seen: list[SeenMessage]) -> Reply:
         shown, is_cut = _bounded(seen, fields)
-        return json_reply(200, ListedMessages([_listed(*each) for each in shown], is_cut))
+        rows = [
+            ListedMessage(
+                state=_WORDS[each.state],
+                visible_at_ms=each.visible_at_ms,
+                received_at_ms=each.received_at_ms,
+                receipt=each.receipt,
+                **_fields(each, body),
+            )
+            for each, body in shown
+        ]
+        return as_json(ListedMessages(rows, is_cut))
 
     return ApiCall(command, answer)
 
 
-def peek(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Show what a receive would give now, in that order, without receiving it."""
-    fields = from_query(request.query, PeekFields)
-
+def _peek(request: ApiRequest, fields: PeekFields, context: RequestContext) -> ApiCall:
     def answer(peeked: Peeked) -> Reply:
         shown, is_cut = _bounded(peeked.messages, fields)
         rows = [PeekedRow(source=each.source, **_fields(each, body)) for each, body in shown]
-        return json_reply(200, PeekedMessages(rows, is_cut))
+        return as_json(PeekedMessages(rows, is_cut))
 
     return ApiCall(Peek(queue=request.queue, count=fields.count, bytes_max=limits.INSPECT_READ_BYTES), answer)
 
 
-def list_leases(request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Show the leases of a queue that end first: what was received and is in flight."""
-    fields = from_query(request.query, LeaseFields)
-    return ApiCall(InspectLeases(queue=request.queue, count=fields.count, also=_positions(fields.also)), _leases)
-
-
-def _positions(text: str) -> tuple[int, ...]:
-    """Return the positions that ``text`` has; raises ``SqsError``."""
-    texts = text.split(",") if text else []
+def _list_leases(request: ApiRequest, fields: LeaseFields, context: RequestContext) -> ApiCall:
+    texts = fields.also.split(",") if fields.also else []
     if len(texts) > limits.INSPECT_ALSO_MAX:
         raise SqsError(INVALID_REQUEST, f"also: may be {limits.INSPECT_ALSO_MAX} positions at once.")
-    if not all(_POSITION.fullmatch(each) and int(each) < _POSITIONS_END for each in texts):
+    if not all(re.fullmatch("[0-9]{1,19}", each) and int(each) < 1 << 63 for each in texts):
         raise SqsError(INVALID_REQUEST, "also: must be positions from a list of leases, apart by commas.")
-    return tuple(map(int, texts))
-
-
-def _leases(seen: list[SeenLease]) -> Reply:
-    return json_reply(200, ListedLeases([_lease(each) for each in seen]))
+    command = InspectLeases(queue=request.queue, count=fields.count, also=tuple(map(int, texts)))
+    return ApiCall(command, lambda seen: as_json(ListedLeases([_lease(each) for each in seen])))
 
 
 def _lease(seen: SeenLease) -> Lease:
-    return Lease(
-        message_id=id_text(seen.message_id),
-        position=str(seen.position),
-        generation=seen.generation,
-        received_at_ms=seen.received_at_ms,
-        visible_at_ms=seen.visible_at_ms,
-        receive_count=seen.receive_count,
-        extensions=seen.extensions,
-        group=seen.group,
-    )
+    given = asdict(seen)
+    return Lease(message_id=id_text(given.pop("message_id")), position=str(given.pop("position")), **given)
 
 
 def _bounded(messages: Sequence[AnyMessage], fields: PeekFields) -> tuple[list[tuple[AnyMessage, str]], bool]:
@@ -467,16 +411,6 @@ def _bounded(messages: Sequence[AnyMessage], fields: PeekFields) -> tuple[list[t
         size_bytes += len(body.encode()) + len(message.properties)
         read_bytes += len(message.body.encode())
     return shown, read_bytes >= limits.INSPECT_READ_BYTES
-
-
-def _listed(message: SeenMessage, body: str) -> ListedMessage:
-    return ListedMessage(
-        state=_WORDS[message.state],
-        visible_at_ms=message.visible_at_ms,
-        received_at_ms=message.received_at_ms,
-        receipt=message.receipt,
-        **_fields(message, body),
-    )
 
 
 def _fields(message: SeenMessage | PeekedMessage, body: str) -> dict[str, Any]:
@@ -496,3 +430,32 @@ def _fields(message: SeenMessage | PeekedMessage, body: str) -> dict[str, Any]:
         "first_received_at_ms": message.first_received_at_ms,
         "receive_count": message.receive_count,
     }
+
+
+_SETTINGS = (errors.SettingsConflict, errors.DeadLetterQueueRefused)
+_OF_CREATION = (errors.QueueExists, errors.QueueDeletedRecently, *_SETTINGS)
+_get = partial(Route, b"GET")
+
+# fmt: off
+ROUTES = (
+    _get(b"leases", b"", "ReceiveMessage",
+         "List the leases of a queue that end first: what was received and is in flight.",
+         _list_leases, query=LeaseFields, answer=ListedLeases),
+    _get(b"messages", b"", "ReceiveMessage",  # with receipts PurgeQueue, too
+         "Show messages without receiving them: those sent first, or those of one state in the order of its instants.",
+         _list_messages, query=InspectFields, answer=ListedMessages),
+    _get(b"messages", b"peek", "ReceiveMessage",
+         "Show what a receive would return now, in that order, without receiving it.",
+         _peek, query=PeekFields, answer=PeekedMessages),
+    _get(b"queues", b"", "ListQueues", "List queues of the caller's account, with their counts and rates.",
+         _list_queues, query=ListFields, answer=BrowsedQueues, of_account=True),
+    _get(b"queues", b"show", "GetQueueAttributes",
+         "Return the settings of a queue, and how many messages are in which state.", _show, answer=ShownQueue),
+    Route(b"POST", b"queues", b"create", "CreateQueue",
+          'Create a queue, or find it with the same settings: ``{"settings": {...}, "tags": {...}}``.',
+          _create, body=CreateFields, answer=CreatedQueue, errors=_OF_CREATION),
+    Route(b"POST", b"queues", b"set", "SetQueueAttributes",
+          "Change settings of a queue: an object of them; messages in flight keep their deadlines.",
+          _set, body=SettingFields, errors=_SETTINGS),
+)
+# fmt: on

@@ -8,13 +8,16 @@ of queues have characters that would be. So what a signature covers and what is 
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
 import msgspec
+from msgspec import Meta
+from msgspec.structs import asdict
 
 from veilmq.core import errors as core
+from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
-from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX
+from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX, Range
 from veilmq.wire.exchange import REGION_PATTERN, Call, Reply, RequestContext
 from veilmq.wire.sqs.errors import Code, SqsError
 from veilmq.wire.sqs.names import namespace
@@ -227,3 +230,68 @@ class ApiCall(Call, frozen=True, gc=False):
         if isinstance(result, VeilmqError):
             return encode_failure(result)
         return encode_error(result) if isinstance(result, SqsError) else self.respond(result)
+
+
+# A route: what is made of a request, and what the description of the API says of it.
+
+MakeCall = Callable[[ApiRequest, Any, RequestContext], ApiCall]
+"""Request, its fields and context → its call; raises ``SqsError`` for what it cannot take."""
+
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+
+
+def within(allowed: Range) -> Meta:
+    """Return the constraint on a field that may have the numbers of ``allowed``."""
+    return Meta(ge=allowed.minimum, le=allowed.maximum)
+
+
+class NoFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The parameters of a list that takes none."""
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """Nothing."""
+
+
+class Route(NamedTuple):
+    """One route; ``verb`` is empty for the noun itself.
+
+    ``permission`` is the SQS action on which a queue's policy decides. ``query`` is the type of the parameters,
+    ``body`` that of the body, ``answer`` that of the reply; ``arrow`` where body or reply may be Arrow, too.
+    ``errors`` are those of core that it may be answered with, beside ``EVERYWHERE``. A route ``of_account`` is of all
+    that the caller's own account has of the noun: its path has no queue, and no verb.
+    """
+
+    method: bytes
+    noun: bytes
+    verb: bytes
+    permission: str
+    summary: str
+    plan: MakeCall
+    query: type[msgspec.Struct] | None = None
+    body: type[msgspec.Struct] | None = None
+    answer: type[msgspec.Struct] = Nothing
+    errors: tuple[type[VeilmqError], ...] = ()
+    arrow: bool = False
+    of_account: bool = False
+
+    @property
+    def key(self) -> bytes:
+        """Return under which key it is in ``ROUTES``."""
+        return b"%b %b" % (self.method, self.noun) + (b"" if self.of_account else b"/" + self.verb)
+
+    @property
+    def path(self) -> str:
+        """Return its path, with its parameters in braces."""
+        queue = "" if self.of_account else "/{queue}"
+        return f"/v1/{self.noun.decode()}/{{account}}{queue}" + (f"/{self.verb.decode()}" if self.verb else "")
+
+    @property
+    def label(self) -> str:
+        """Return the name under which requests are counted."""
+        return f"{self.noun.decode()}.{self.verb.decode() or 'list'}"
+
+
+def making(command: Callable[..., Command], respond: Callable[[Any], Reply] = as_json) -> MakeCall:
+    """Return the plan of a route whose fields are those of ``command``, beside the queue."""
+    return lambda request, fields, context: ApiCall(command(queue=request.queue, **asdict(fields)), respond)

@@ -20,14 +20,13 @@ from veilmq.wire.smq.errors import (
 from veilmq.wire.smq.signatures import (
     PRIVATE,
     PUBLIC,
-    Dates,
-    Instant,
+    Date,
     SignatureV2,
     SignatureV4,
-    SignedRequest,
     Variant,
     Verifier,
     dates_of,
+    read_date,
 )
 
 ALICE = caller_named("111122223333", "alice")
@@ -42,7 +41,6 @@ TARGET = "/queues/jobs/messages?waitseconds=5"
 
 
 def refusal(headers: dict[bytes, bytes], *, now_s: float = NOW_S, target: str = TARGET) -> Code:
-    """Return the code with which a GET is refused."""
     with pytest.raises(SmqError) as caught:
         Verifier(KEYS).verify(b"GET", target.encode(), headers, b"", now_s)
     return caught.value.code
@@ -55,44 +53,30 @@ def test_who_signed_is_told() -> None:
 def test_the_order_of_the_checks_is_that_of_the_reference() -> None:
     """Each request has everything that the ones before it lack, and everything wrong that comes later."""
     bad = {"Authorization": "Bearer abc", "Date": "yesterday"}
+    versioned = {"x-mns-version": "2015-06-06"}
+    unknown = versioned | {"Authorization": "MNS nobody:abc="}
     stages = [
         ({}, errors.MISSING_AUTHORIZATION_HEADER),
         ({"Authorization": "Bearer abc"}, errors.MISSING_DATE_HEADER),
         (bad, errors.MISSING_VERSION_HEADER),
-        (bad | {"x-mns-version": "2015-06-06"}, errors.INVALID_AUTHORIZATION_HEADER),
-        (bad | {"x-mns-version": "2015-06-06", "Authorization": "MNS nobody:abc="}, errors.INVALID_DATE_HEADER),
-        (
-            {
-                "x-mns-version": "2015-06-06",
-                "Authorization": "MNS nobody:abc=",
-                "Date": "Tue, 03 Jun 2025 11:23:48 GMT",
-            },
-            errors.TIME_EXPIRED,
-        ),
-        (
-            {"x-mns-version": "2015-06-06", "Authorization": "MNS nobody:abc=", "Date": DATE},
-            errors.INVALID_ACCESS_KEY_ID,
-        ),
-        (
-            {"x-mns-version": "2015-06-06", "Authorization": f"MNS {KEY}:abc=", "Date": DATE},
-            errors.SIGNATURE_DOES_NOT_MATCH,
-        ),
+        (bad | versioned, errors.INVALID_AUTHORIZATION_HEADER),
+        (bad | unknown, errors.INVALID_DATE_HEADER),
+        (unknown | {"Date": "Tue, 03 Jun 2025 11:23:48 GMT"}, errors.TIME_EXPIRED),
+        (unknown | {"Date": DATE}, errors.INVALID_ACCESS_KEY_ID),
+        (versioned | {"Authorization": f"MNS {KEY}:abc=", "Date": DATE}, errors.SIGNATURE_DOES_NOT_MATCH),
     ]
-
     assert [refusal(as_received(sent)) for sent, _ in stages] == [code for _, code in stages]
 
 
 @pytest.mark.parametrize("authorization", ["MNS", "MNS abc", "mns a:b", "AWS4-HMAC-SHA256 a:b", "MNS4-HMAC-SHA256 a:b"])
 def test_a_header_of_another_form_is_invalid(authorization: str) -> None:
     headers = signed_v2(target=TARGET) | {b"authorization": authorization.encode()}
-
     assert refusal(headers) is errors.INVALID_AUTHORIZATION_HEADER
 
 
 @pytest.mark.parametrize("off_s", [-900, 900])
 def test_a_clock_may_be_off_by_a_quarter_of_an_hour(off_s: int) -> None:
     headers = signed_v2(target=TARGET)
-
     assert Verifier(KEYS).verify(b"GET", TARGET.encode(), headers, b"", NOW_S + off_s) is ALICE
     assert refusal(headers, now_s=NOW_S + off_s + (1 if off_s > 0 else -1)) is errors.TIME_EXPIRED
 
@@ -101,16 +85,13 @@ def test_the_date_that_is_compared_with_the_clock_is_signed() -> None:
     """An unsigned date of now beside the signed one of then does not make a request young again."""
     old = "Tue, 03 Jun 2025 11:23:48 GMT"
     headers = signed_v2(target=TARGET, headers={"x-mns-date": old}, date=old)
-
     assert refusal(headers | {b"date": DATE.encode()}) is errors.TIME_EXPIRED
 
 
 @pytest.mark.parametrize("key", [KEY, "STS"])
 def test_a_token_is_asked_of_the_keys_that_have_one(key: str) -> None:
-    """Others may send any, as no signature covers it."""
     headers = signed_v2(target=TARGET, key=key) | {b"security-token": b"a/token+=="}
     assert Verifier(KEYS).verify(b"GET", TARGET.encode(), headers, b"", NOW_S) is ALICE
-
     del headers[b"security-token"]
     if key == KEY:
         assert Verifier(KEYS).verify(b"GET", TARGET.encode(), headers, b"", NOW_S) is ALICE
@@ -121,7 +102,6 @@ def test_a_token_is_asked_of_the_keys_that_have_one(key: str) -> None:
 
 def test_a_key_ends_when_it_says() -> None:
     headers = signed_v2(target=TARGET, key="STS") | {b"security-token": b"a/token+=="}
-
     assert Verifier(KEYS).verify(b"GET", TARGET.encode(), headers, b"", NOW_S + 599) is ALICE
     assert refusal(headers, now_s=NOW_S + 600) is errors.INVALID_ACCESS_KEY_ID
 
@@ -132,7 +112,6 @@ def test_no_key_is_taken_for_another() -> None:
 
 
 # Version 2: the vectors of the reference, every way in which SDKs write a target, and no byte that differs.
-
 
 SCHEME = SignatureV2()
 
@@ -146,39 +125,26 @@ def fits_v2(
     dates: tuple[str, ...] = (DATE,),
     secret: str = SECRET,
 ) -> bool:
-    """Tell whether the server takes ``signature`` for a request."""
-    known = tuple(date.encode() for date in dates)
-    request = SignedRequest(method.encode(), target.encode(), as_received(headers or {}), known, ())
-    return SCHEME.fits(SCHEME.read(b"AKID:" + signature.encode()), secret.encode(), request)
+    known = tuple(Date(date.encode(), 0.0, b"") for date in dates)
+    claim = SCHEME.read(b"AKID:" + signature.encode())
+    return SCHEME.fits(claim, secret.encode(), method.encode(), target.encode(), as_received(headers or {}), known)
 
 
-@pytest.mark.parametrize(
-    ("secret", "method", "headers", "date", "target", "signature"),
-    [
-        (
-            "TestAccessSecret", "GET", {"x-mns-version": "2015-06-06"},
-            "Thu, 09 Jul 2015 03:01:34 GMT", "/MyQueue", "uwx3yeWoILzgmvesW0BQSgfM7b8=",
-        ),
-        (
-            "sk1", "POST", {"x-mns-abcDEF": "abcDEF"},
-            "Tue, 03 Jun 2025 11:23:48 GMT", "/queues/TestQueue", "cAThPWnbphg3hDe3ZHDADTgkgyE=",
-        ),
-        (
-            "sk-kkkkkk1111111111", "GET", {"X-MNS-abcDEF": "KKKkkk"},
-            "Wed, 03 Dec 2025 11:23:48 GMT", "/queues/TestQueue123456", "lPxnfNA+Qo/aj18MYJUnRMqa84I=",
-        ),
-        ("testSk", "GET", {}, "Tue, 03 Jun 2025 11:23:48 GMT", "/queues/TestQueue", "uDJQXbk2xOhH95MDXmgbAGdtyE4="),
-        (
-            "testSk", "POST", {"Content-Type": "application/json"},
-            "Tue, 03 Jun 2025 11:23:48 GMT", "/queues/Test Queue@123", "GZ/I9UgZsqvbzfzjd0GmA6VHOx4=",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("secret", "method", "headers", "date", "target", "signature"), [
+    ("TestAccessSecret", "GET", {"x-mns-version": "2015-06-06"}, "Thu, 09 Jul 2015 03:01:34 GMT", "/MyQueue",
+        "uwx3yeWoILzgmvesW0BQSgfM7b8="),
+    ("sk1", "POST", {"x-mns-abcDEF": "abcDEF"}, "Tue, 03 Jun 2025 11:23:48 GMT", "/queues/TestQueue",
+        "cAThPWnbphg3hDe3ZHDADTgkgyE="),
+    ("sk-kkkkkk1111111111", "GET", {"X-MNS-abcDEF": "KKKkkk"}, "Wed, 03 Dec 2025 11:23:48 GMT",
+        "/queues/TestQueue123456", "lPxnfNA+Qo/aj18MYJUnRMqa84I="),
+    ("testSk", "GET", {}, "Tue, 03 Jun 2025 11:23:48 GMT", "/queues/TestQueue", "uDJQXbk2xOhH95MDXmgbAGdtyE4="),
+    ("testSk", "POST", {"Content-Type": "application/json"}, "Tue, 03 Jun 2025 11:23:48 GMT", "/queues/Test Queue@123",
+        "GZ/I9UgZsqvbzfzjd0GmA6VHOx4="),
+])  # fmt: skip
 def test_the_vectors_of_the_reference_v2(
     secret: str, method: str, headers: dict[str, str], date: str, target: str, signature: str
 ) -> None:
     asked = {"method": method, "headers": headers, "dates": (date,), "secret": secret}
-
     assert fits_v2(signature, target=target, **asked)  # type: ignore[arg-type]
     assert not fits_v2(signature, target=target + "x", **asked)  # type: ignore[arg-type]
 
@@ -188,42 +154,30 @@ TARGETS = [
     pytest.param("/queues/a/messages?waitseconds=5&numOfMessages=3", None, id="as it is sent"),
     pytest.param("/queues/a/messages?ReceiptHandle=1-a%3D%3D", "/queues/a/messages?ReceiptHandle=1-a==", id="decoded"),
     pytest.param("/queues/a/messages?ReceiptHandle=1%2Db%2F%2B", "/queues/a/messages?ReceiptHandle=1-b/+", id="plus"),
-    pytest.param(
-        "/queues/a/messages?ReceiptHandle=1%2Da&VisibilityTimeout=9&A",
-        "/queues/a/messages?A=&ReceiptHandle=1-a&VisibilityTimeout=9",
-        id="sorted, with a sign behind each name",
-    ),
-    pytest.param(
-        "/queues/a/messages?peekonly=true&numOfMessages=3",
-        "/queues/a/messages?numOfMessages=3&peekonly=true",
-        id="sorted",
-    ),
+    pytest.param("/queues/a/messages?ReceiptHandle=1%2Da&VisibilityTimeout=9&A",
+        "/queues/a/messages?A=&ReceiptHandle=1-a&VisibilityTimeout=9", id="sorted, with a sign behind each name"),
+    pytest.param("/queues/a/messages?peekonly=true&numOfMessages=3", "/queues/a/messages?numOfMessages=3&peekonly=true",
+        id="sorted"),
     pytest.param("/queues/a%2Db?metaoverride=true", "/queues/a-b?metaoverride=true", id="a decoded path"),
     pytest.param("/queues/a%2Db/messages?x=%31", "/queues/a%2Db/messages?x=1", id="a decoded query alone"),
     pytest.param("/queues/%E4%B8%AD", "/queues/\u4e2d", id="decoded, not ASCII"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("sent", "written"), TARGETS)
 def test_a_target_may_be_signed_in_all_ways_of_the_sdks(sent: str, written: str | None) -> None:
     signature = signature_v2("GET", sent if written is None else written, {})
-
     assert fits_v2(signature, target=sent)
 
 
-@pytest.mark.parametrize(
-    ("signed", "sent"),
-    [
-        ("/queues/a/messages?ReceiptHandle=a&peekonly=true", "/queues/a/messages?ReceiptHandle=a%26peekonly=true"),
-        ("/queues/a/messages?ReceiptHandle=a%26peekonly=true", "/queues/a/messages?ReceiptHandle=a%2526peekonly=true"),
-        ("/queues/a/messages?ReceiptHandle=a=b", "/queues/a/messages?ReceiptHandle%3Da=b"),
-        ("/queues/a/messages", "/queues/a%2Fmessages"),
-        ("/queues/a/messages?peekonly=true", "/queues/a/messages%3Fpeekonly=true"),
-        ("/queues/a b", "/queues/a%20b"),
-        ("/queues/a\nb", "/queues/a%0Ab"),
-        ("/queues/a?b=c d", "/queues/a?b=c+d"),
-    ],
-)
+@pytest.mark.parametrize(("signed", "sent"), [
+    ("/queues/a/messages?ReceiptHandle=a&peekonly=true", "/queues/a/messages?ReceiptHandle=a%26peekonly=true"),
+    ("/queues/a/messages?ReceiptHandle=a%26peekonly=true", "/queues/a/messages?ReceiptHandle=a%2526peekonly=true"),
+    ("/queues/a/messages?ReceiptHandle=a=b", "/queues/a/messages?ReceiptHandle%3Da=b"),
+    ("/queues/a/messages", "/queues/a%2Fmessages"),
+    ("/queues/a/messages?peekonly=true", "/queues/a/messages%3Fpeekonly=true"),
+    ("/queues/a b", "/queues/a%20b"), ("/queues/a\nb", "/queues/a%0Ab"), ("/queues/a?b=c d", "/queues/a?b=c+d"),
+])  # fmt: skip
 def test_no_other_reading_has_the_same_signature_v2(signed: str, sent: str) -> None:
     """Each of these, decoded, is what was signed, and means something else."""
     assert not fits_v2(signature_v2("GET", signed, {}), target=sent)
@@ -232,7 +186,6 @@ def test_no_other_reading_has_the_same_signature_v2(signed: str, sent: str) -> N
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 4_096])
 def test_a_secret_has_any_length(length: int) -> None:
     secret = "s" * length
-
     assert fits_v2(signature_v2("GET", "/queues/TestQueue", {}, secret=secret), secret=secret)
     assert not fits_v2(signature_v2("GET", "/queues/TestQueue", {}, secret=secret), secret=secret + "s")
 
@@ -245,7 +198,6 @@ def test_values_of_headers_may_be_signed_with_single_spaces() -> None:
 def test_either_date_may_be_signed_where_there_are_two() -> None:
     other = "Tue, 03 Jun 2025 11:23:48 GMT"
     signature = signature_v2("GET", "/queues/TestQueue", {"x-mns-date": other})
-
     assert fits_v2(signature, headers={"x-mns-date": other}, dates=(other, DATE))
     assert not fits_v2(signature, headers={"x-mns-date": other}, dates=(other,))
 
@@ -267,8 +219,9 @@ def test_no_byte_of_what_is_signed_can_be_changed_v2(data: st.DataObject) -> Non
 
     def taken(by: dict[str, bytes]) -> bool:
         sent = {name.encode(): by[name] for name in headers}
-        request = SignedRequest(by["method"], by["target"], sent, (by["date"],), ())
-        return SCHEME.fits(SCHEME.read(b"AKID:" + signature.encode()), SECRET.encode(), request)
+        dates = (Date(by["date"], 0.0, b""),)
+        claim = SCHEME.read(b"AKID:" + signature.encode())
+        return SCHEME.fits(claim, SECRET.encode(), by["method"], by["target"], sent, dates)
 
     assert taken(parts)
     assert not taken(changed)
@@ -277,7 +230,6 @@ def test_no_byte_of_what_is_signed_can_be_changed_v2(data: st.DataObject) -> Non
 @pytest.mark.parametrize("changed", [{"x-mns-version": "2015-06-06", "x-mns-more": "1"}, {}])
 def test_no_own_header_can_come_or_go(changed: dict[str, str]) -> None:
     signature = signature_v2("GET", "/queues/TestQueue", {"x-mns-version": "2015-06-06"})
-
     assert not fits_v2(signature, headers=changed)
 
 
@@ -285,12 +237,10 @@ def test_no_own_header_can_come_or_go(changed: dict[str, str]) -> None:
 def test_a_claim_has_a_key_and_a_signature(text: bytes) -> None:
     with pytest.raises(SmqError) as caught:
         SCHEME.read(text)
-
     assert caught.value.code is INVALID_AUTHORIZATION_HEADER
 
 
 # Version 4, of both clouds: the vectors of the reference, and nothing that differs by a byte.
-
 
 TIME = "20260304T050607Z"
 
@@ -308,13 +258,11 @@ def fits_v4(
     scheme: SignatureV4 | None = None,
     day: str | None = None,
 ) -> bool:
-    """Tell whether the server takes ``signature`` for a request."""
     scheme = scheme or SignatureV4(variant)
     end = variant.end.decode()
     claim = scheme.read(f"Credential=AKID/{day or time[:8]}/{region}/mns/{end},Signature={signature}".encode())
-    instants = (Instant(0.0, time.encode()),)
-    request = SignedRequest(method.encode(), target.encode(), as_received(headers or {}), (b"",), instants)
-    return scheme.fits(claim, secret.encode(), request)
+    dates = (Date(b"", 0.0, time.encode()),)
+    return scheme.fits(claim, secret.encode(), method.encode(), target.encode(), as_received(headers or {}), dates)
 
 
 def sign(target: str, *, canonical_query: str = "", canonical_path: str = "", private: bool = False) -> str:
@@ -331,34 +279,20 @@ def sign(target: str, *, canonical_query: str = "", canonical_path: str = "", pr
     return hmac.digest(key, text.encode(), "sha256").hex()
 
 
-@pytest.mark.parametrize(
-    ("secret", "method", "target", "headers", "time", "region", "signature"),
-    [
-        (
-            "sk1", "POST",
-            "/queues/TestQueue/?param1=abc&PARAM2=d%20%20ef&PARAM3=%5Bdef%5D%23bbb&PARAM4=" + quote("中文参数"), {},
-            "20250603T105235Z", "region1", "1fc6013f158d4c3aba09570895a2a93c8445c2c5213d82a1463baf602cf0d945",
-        ),
-        (
-            "skkkkkkk1111111111", "PUT", "/queues/TestQueue123456",
-            {"x-mns-abc": "kkk", "X-MNS-Sss": "2015-06-06xFFF"},
-            "20251203T112348Z", "region2", "04f1e5f929b5aaac3af6a54970f591581ecd2aade2562f926c5f2ec5d5c8cfad",
-        ),
-        (
-            "skkkkkk2222222222", "GET", "/queues",
-            {
-                "x-mns-version": "2015-06-30", "x-mns-ttt": "1", "x-mns-uuuuu": "FALse",
-                "content-type": "application/json", "content-md5": "0d9d2ce750000593eb34f00", "accept": "*/*",
-            },
-            "20251204T063235Z", "eu-west-1", "294f776a2d5726df679b54b081ab8126a199a2545c8c8a7a875adff0b386e458",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("secret", "method", "target", "headers", "time", "region", "signature"), [
+    ("sk1", "POST", "/queues/TestQueue/?param1=abc&PARAM2=d%20%20ef&PARAM3=%5Bdef%5D%23bbb&PARAM4=" + quote("中文参数"),
+        {},
+        "20250603T105235Z", "region1", "1fc6013f158d4c3aba09570895a2a93c8445c2c5213d82a1463baf602cf0d945"),
+    ("skkkkkkk1111111111", "PUT", "/queues/TestQueue123456", {"x-mns-abc": "kkk", "X-MNS-Sss": "2015-06-06xFFF"},
+        "20251203T112348Z", "region2", "04f1e5f929b5aaac3af6a54970f591581ecd2aade2562f926c5f2ec5d5c8cfad"),
+    ("skkkkkk2222222222", "GET", "/queues", {"x-mns-version": "2015-06-30", "x-mns-ttt": "1", "x-mns-uuuuu": "FALse",
+        "content-type": "application/json", "content-md5": "0d9d2ce750000593eb34f00", "accept": "*/*"},
+        "20251204T063235Z", "eu-west-1", "294f776a2d5726df679b54b081ab8126a199a2545c8c8a7a875adff0b386e458"),
+])  # fmt: skip
 def test_the_vectors_of_the_reference_v4(
     secret: str, method: str, target: str, headers: dict[str, str], time: str, region: str, signature: str
 ) -> None:
     asked = {"method": method, "headers": headers, "time": time, "secret": secret}
-
     assert fits_v4(signature, target=target, region=region, **asked)  # type: ignore[arg-type]
     assert not fits_v4(signature, target=target + "x", region=region, **asked)  # type: ignore[arg-type]
     assert not fits_v4(signature, target=target, region="elsewhere", **asked)  # type: ignore[arg-type]
@@ -370,33 +304,22 @@ def test_the_private_cloud_has_words_of_its_own() -> None:
     assert not fits_v4(sign("/queues", private=True))
 
 
-@pytest.mark.parametrize(
-    ("sent", "canonical_path", "canonical_query"),
-    [
-        ("/queues/a/messages?WaitSeconds=5&numOfMessages=3", "/queues/a/messages", "numofmessages=3&waitseconds=5"),
-        ("/queues/a%2Db/messages?ReceiptHandle=1%2Da", "/queues/a-b/messages", "receipthandle=1-a"),
-        ("/?accountmeta", "/", "accountmeta"),
-        ("/?accountmeta=", "/", "accountmeta"),
-    ],
-)
+@pytest.mark.parametrize(("sent", "canonical_path", "canonical_query"), [
+    ("/queues/a/messages?WaitSeconds=5&numOfMessages=3", "/queues/a/messages", "numofmessages=3&waitseconds=5"),
+    ("/queues/a%2Db/messages?ReceiptHandle=1%2Da", "/queues/a-b/messages", "receipthandle=1-a"),
+    ("/?accountmeta", "/", "accountmeta"), ("/?accountmeta=", "/", "accountmeta"),
+])  # fmt: skip
 def test_each_way_to_write_a_target_has_one_form(sent: str, canonical_path: str, canonical_query: str) -> None:
     signature = sign(sent, canonical_path=canonical_path, canonical_query=canonical_query)
-
     assert fits_v4(signature, target=sent)
 
 
-@pytest.mark.parametrize(
-    ("sent", "canonical_path", "canonical_query"),
-    [
-        ("/queues/a%2Fmessages", "/queues/a/messages", ""),
-        ("/queues/a?b=%20c", "/queues/a", "b=c"),
-        ("/queues/a?b=c%26d=e", "/queues/a", "b=c&d=e"),
-        ("/queues/a?b=c&b=c", "/queues/a", "b=c"),
-    ],
-)
+@pytest.mark.parametrize(("sent", "canonical_path", "canonical_query"), [
+    ("/queues/a%2Fmessages", "/queues/a/messages", ""), ("/queues/a?b=%20c", "/queues/a", "b=c"),
+    ("/queues/a?b=c%26d=e", "/queues/a", "b=c&d=e"), ("/queues/a?b=c&b=c", "/queues/a", "b=c"),
+])  # fmt: skip
 def test_no_other_reading_has_the_same_signature_v4(sent: str, canonical_path: str, canonical_query: str) -> None:
     signature = sign(sent, canonical_path=canonical_path, canonical_query=canonical_query)
-
     assert not fits_v4(signature, target=sent)
 
 
@@ -406,13 +329,11 @@ def test_a_days_key_is_good_for_its_day() -> None:
 
 
 def test_a_key_of_the_day_is_remembered_for_who_proved_to_have_it() -> None:
-    """And its memory does not grow for others, nor let anybody in."""
     scheme = SignatureV4(PUBLIC)
     for _ in range(3):
         assert fits_v4(sign("/queues"), scheme=scheme)
         assert not fits_v4("0" * 64, scheme=scheme)
         assert not fits_v4(sign("/queues"), secret="another", scheme=scheme)
-
     assert len(scheme._keys) == 1
 
 
@@ -450,24 +371,17 @@ def test_no_byte_of_what_is_signed_can_be_changed_v4(data: st.DataObject) -> Non
     assert not taken(changed)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"",
-        b"AKID:abc",
-        b"Credential=AKID/20260304/region1/mns/aliyun_v4_request",
-        b"Signature=abc",
-        b"Credential=AKID/20260304/region1/mns/aliyun_v4_request,Signature=",
-        b"Credential=/20260304/region1/mns/aliyun_v4_request,Signature=abc",
-        b"Credential=AKID/20260304/region1/sqs/aliyun_v4_request,Signature=abc",
-        b"Credential=AKID/20260304/region1/mns/aws4_request,Signature=abc",
-        b"Credential=AKID/20260304/mns/aliyun_v4_request,Signature=abc",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    b"", b"AKID:abc", b"Credential=AKID/20260304/region1/mns/aliyun_v4_request", b"Signature=abc",
+    b"Credential=AKID/20260304/region1/mns/aliyun_v4_request,Signature=",
+    b"Credential=/20260304/region1/mns/aliyun_v4_request,Signature=abc",
+    b"Credential=AKID/20260304/region1/sqs/aliyun_v4_request,Signature=abc",
+    b"Credential=AKID/20260304/region1/mns/aws4_request,Signature=abc",
+    b"Credential=AKID/20260304/mns/aliyun_v4_request,Signature=abc",
+])  # fmt: skip
 def test_a_claim_has_all_its_parts(text: bytes) -> None:
     with pytest.raises(SmqError) as caught:
         SignatureV4(PUBLIC).read(text)
-
     assert caught.value.code is INVALID_AUTHORIZATION_HEADER
 
 
@@ -475,10 +389,9 @@ def test_a_claim_has_all_its_parts(text: bytes) -> None:
 
 
 def test_a_date_is_read() -> None:
-    """In GMT, in whatever offset it names, and in UTC where it names none."""
-    assert Dates().read(DATE.encode()) == (NOW_S, b"20260304T050607Z")
-    assert Dates().read(b"Wed, 04 Mar 2026 13:06:07 +0800") == (NOW_S, b"20260304T050607Z")
-    assert Dates().read(b"Wed, 04 Mar 2026 05:06:07 -0000") == (NOW_S, b"20260304T050607Z")
+    assert read_date(DATE.encode())[1:] == (NOW_S, b"20260304T050607Z")
+    assert read_date(b"Wed, 04 Mar 2026 13:06:07 +0800")[1:] == (NOW_S, b"20260304T050607Z")
+    assert read_date(b"Wed, 04 Mar 2026 05:06:07 -0000")[1:] == (NOW_S, b"20260304T050607Z")
 
 
 @pytest.mark.parametrize(
@@ -486,17 +399,8 @@ def test_a_date_is_read() -> None:
 )
 def test_what_is_no_date_is_refused(date: bytes) -> None:
     with pytest.raises(SmqError) as caught:
-        Dates().read(date)
-
+        read_date(date)
     assert caught.value.code is INVALID_DATE_HEADER
-
-
-def test_what_is_remembered_does_not_grow() -> None:
-    dates = Dates()
-    for second in range(1_000):
-        dates.read(f"Wed, 04 Mar 2026 05:{second // 60:02}:{second % 60:02} GMT".encode())
-
-    assert len(dates._known) <= 256
 
 
 def test_the_date_of_smq_comes_before_the_one_of_http() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clients.sqs_client import header_fields
-from tests.internals.wire.sqs.asking import CONTEXT, ID_TEXT, QUEUE, SENT, UNHURRIED, URL, ask, received, refusal
+from tests.internals.wire.sqs.requests import CONTEXT, ID_TEXT, QUEUE, SENT, UNHURRIED, URL, ask, received, refusal
 from tests.internals.wire.sqs.test_members import is_accepted
 from veilmq.core.commands import Delete, DeleteQueue, Send
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, JSON_LARGE_BODY_BYTES, JSON_PUNCTUATION_MAX
@@ -29,7 +29,6 @@ TOO_WIDE = "NUMBER_VALUE can not be converted to an Integer, it is out of range 
 
 
 def raw_refusal(action: str | bytes, body: bytes) -> SqsError:
-    """Return the error with which the codec refuses ``body``."""
     with pytest.raises(SqsError) as caught:
         decode(action, body, CONTEXT)
     return caught.value
@@ -37,7 +36,6 @@ def raw_refusal(action: str | bytes, body: bytes) -> SqsError:
 
 @pytest.mark.parametrize("action", ["DeleteQueue", b"DeleteQueue"], ids=["text", "bytes"])
 def test_the_action_may_be_text_or_bytes(action: str | bytes) -> None:
-    """As a server has it at hand."""
     assert decode(action, f'{{"QueueUrl":"{URL}"}}'.encode(), CONTEXT).command == DeleteQueue(queue=QUEUE)
 
 
@@ -48,12 +46,10 @@ def test_a_null_member_is_a_member_left_out() -> None:
 
 
 def test_unknown_members_are_ignored() -> None:
-    """Also those that hold anything."""
     assert ask("DeleteQueue", Foo={"a": [1, None, {"b": "c"}]}).command == DeleteQueue(queue=QUEUE)
 
 
 def test_reply_headers_say_the_type_and_a_new_request_id() -> None:
-    """The id looks like a random UUID, another one for each reply."""
     replies = [ask("DeleteQueue").encode(None), ask("DeleteQueue").encode(None), encode_error(refusal("GetQueueUrl"))]
     headers = [header_fields(reply) for reply in replies]
     assert {header["Content-Type"] for header in headers} == {"application/x-amz-json-1.0"}
@@ -75,60 +71,47 @@ def test_an_error_has_its_shape_and_text_in_the_body() -> None:
 
 @pytest.mark.parametrize("action", ["Foo", b"Bar", "", "sendmessage", b"\xff\x00", "SendMessage "])
 def test_an_unknown_action(action: str | bytes) -> None:
-    """Is refused before its body is looked at."""
     error = raw_refusal(action, b"nonsense")
     assert error.code is errors.UNKNOWN_OPERATION
     assert error.message.startswith("The action ")
     assert header_fields(encode_error(error))["x-amzn-query-error"] == "InvalidAction;Sender"
 
 
-@pytest.mark.parametrize(
-    ("body", "text"),
-    [
-        pytest.param(b"", "The request body is empty; it must be a JSON object.", id="empty"),
-        pytest.param(b" \n", "The request body is empty; it must be a JSON object.", id="blank"),
-        pytest.param(b"{", "cannot be read", id="truncated"),
-        pytest.param(b"nonsense", "cannot be read", id="no-json"),
-        pytest.param(b"{} {}", "trailing characters", id="trailing"),
-        pytest.param(b"[]", "Start of list found where not expected", id="list"),
-        pytest.param(b"null", "NULL_VALUE can not be converted to a Structure", id="null"),
-        pytest.param(b'"x"', "STRING_VALUE can not be converted to a Structure", id="text"),
-        pytest.param(b'{"MessageBody":"\xff"}', "not valid UTF-8", id="not-utf-8"),
-        pytest.param(b'{"MessageBody":"\xed\xa0\x80"}', "not valid UTF-8", id="raw-surrogate"),
-        pytest.param(b'{"MessageBody":"\\ud800"}', r"\ud800 at byte 16 is half of a surrogate pair", id="first-half"),
-        pytest.param(b'{"MessageBody":"\\uD83D, \\uDE00 and more"}', r"\uD83D at byte 16 is half", id="halves-apart"),
-        pytest.param(b'{"MessageBody":"\\ude00 alone and more"}', r"\ude00 at byte 16 is half", id="second-half"),
-        pytest.param(b'{"MessageBody":"\\\\ud800 \\ud83d\\ude00', "Input data was truncated", id="whole-pair"),
-        pytest.param(b'{"MessageBody":"a\nb"}', "cannot be read", id="raw-control-character"),
-        pytest.param(b'{"Foo":' + b"[" * 100_000, "nested too deeply", id="deep"),
-        pytest.param(
-            b'{"MessageBody":1}', "NUMBER_VALUE can not be converted to a String (at MessageBody)", id="number"
-        ),
-        pytest.param(b'{"MessageBody":true}', "BOOLEAN_VALUE can not be converted to a String", id="boolean"),
-        pytest.param(b'{"MessageBody":["a"]}', "Start of list found where not expected (at MessageBody)", id="array"),
-        pytest.param(b'{"MessageBody":{}}', "Start of structure or map found where not expected", id="object"),
-        pytest.param(
-            b'{"DelaySeconds":"5"}',
-            "STRING_VALUE can not be converted to an Integer (at DelaySeconds)",
-            id="number-as-text",
-        ),
-        pytest.param(b'{"DelaySeconds":1.5}', "DECIMAL_VALUE can not be converted to an Integer", id="fraction"),
-        pytest.param(b'{"DelaySeconds":2147483648}', TOO_WIDE, id="32-bits"),
-        pytest.param(b'{"DelaySeconds":-2147483649}', TOO_WIDE, id="32-bits-below"),
-        pytest.param(b'{"DelaySeconds":99999999999999999999}', TOO_WIDE, id="65-bits"),
-        pytest.param(b'{"DelaySeconds":' + b"9" * 5_000 + b"}", TOO_WIDE, id="5000-digits"),
-        pytest.param(b'{"DelaySeconds":1e400}', TOO_WIDE, id="huge-float"),
-        pytest.param(b'{"MessageAttributes":[]}', "Start of list found", id="list-for-map"),
-        pytest.param(
-            b'{"MessageAttributes":{"a":null}}', "NULL_VALUE can not be converted to a Structure", id="null-value"
-        ),
-        pytest.param(
-            b'{"MessageAttributes":{"a":{"DataType":"Binary","BinaryValue":"%"}}}', "base64", id="not-base64"
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("body", "text"), [
+    pytest.param(b"", "The request body is empty; it must be a JSON object.", id="empty"),
+    pytest.param(b" \n", "The request body is empty; it must be a JSON object.", id="blank"),
+    pytest.param(b"{", "cannot be read", id="truncated"),
+    pytest.param(b"nonsense", "cannot be read", id="no-json"),
+    pytest.param(b"{} {}", "trailing characters", id="trailing"),
+    pytest.param(b"[]", "Start of list found where not expected", id="list"),
+    pytest.param(b"null", "NULL_VALUE can not be converted to a Structure", id="null"),
+    pytest.param(b'"x"', "STRING_VALUE can not be converted to a Structure", id="text"),
+    pytest.param(b'{"MessageBody":"\xff"}', "not valid UTF-8", id="not-utf-8"),
+    pytest.param(b'{"MessageBody":"\xed\xa0\x80"}', "not valid UTF-8", id="raw-surrogate"),
+    pytest.param(b'{"MessageBody":"\\ud800"}', r"\ud800 at byte 16 is half of a surrogate pair", id="first-half"),
+    pytest.param(b'{"MessageBody":"\\uD83D, \\uDE00 and more"}', r"\uD83D at byte 16 is half", id="halves-apart"),
+    pytest.param(b'{"MessageBody":"\\ude00 alone and more"}', r"\ude00 at byte 16 is half", id="second-half"),
+    pytest.param(b'{"MessageBody":"\\\\ud800 \\ud83d\\ude00', "Input data was truncated", id="whole-pair"),
+    pytest.param(b'{"MessageBody":"a\nb"}', "cannot be read", id="raw-control-character"),
+    pytest.param(b'{"Foo":' + b"[" * 100_000, "nested too deeply", id="deep"),
+    pytest.param(b'{"MessageBody":1}', "NUMBER_VALUE can not be converted to a String (at MessageBody)", id="number"),
+    pytest.param(b'{"MessageBody":true}', "BOOLEAN_VALUE can not be converted to a String", id="boolean"),
+    pytest.param(b'{"MessageBody":["a"]}', "Start of list found where not expected (at MessageBody)", id="array"),
+    pytest.param(b'{"MessageBody":{}}', "Start of structure or map found where not expected", id="object"),
+    pytest.param(b'{"DelaySeconds":"5"}', "STRING_VALUE can not be converted to an Integer (at DelaySeconds)",
+        id="number-as-text"),
+    pytest.param(b'{"DelaySeconds":1.5}', "DECIMAL_VALUE can not be converted to an Integer", id="fraction"),
+    pytest.param(b'{"DelaySeconds":2147483648}', TOO_WIDE, id="32-bits"),
+    pytest.param(b'{"DelaySeconds":-2147483649}', TOO_WIDE, id="32-bits-below"),
+    pytest.param(b'{"DelaySeconds":99999999999999999999}', TOO_WIDE, id="65-bits"),
+    pytest.param(b'{"DelaySeconds":' + b"9" * 5_000 + b"}", TOO_WIDE, id="5000-digits"),
+    pytest.param(b'{"DelaySeconds":1e400}', TOO_WIDE, id="huge-float"),
+    pytest.param(b'{"MessageAttributes":[]}', "Start of list found", id="list-for-map"),
+    pytest.param(b'{"MessageAttributes":{"a":null}}', "NULL_VALUE can not be converted to a Structure",
+        id="null-value"),
+    pytest.param(b'{"MessageAttributes":{"a":{"DataType":"Binary","BinaryValue":"%"}}}', "base64", id="not-base64"),
+])  # fmt: skip
 def test_what_cannot_be_converted(body: bytes, text: str) -> None:
-    """Is a SerializationException that says what and where."""
     error = raw_refusal("SendMessage", body)
     assert error.code is errors.SERIALIZATION
     assert text in error.message
@@ -163,7 +146,6 @@ def check(action: str, body: bytes) -> None:
 @UNHURRIED
 @given(action=st.sampled_from([*ACTIONS, "Foo"]), body=st.binary())
 def test_any_bytes_give_a_call_or_an_error(action: str, body: bytes) -> None:
-    """Whatever they are."""
     check(action, body)
 
 
@@ -197,7 +179,6 @@ def test_any_json_gives_a_call_or_an_error(action: str, members: dict[str, Any],
 @UNHURRIED
 @given(body=st.text(), name=st.from_regex("[a-z][a-z0-9_-]{0,9}", fullmatch=True), value=st.text(min_size=1))
 def test_a_text_that_is_accepted_comes_back_unchanged(body: str, name: str, value: str) -> None:
-    """Body and attribute reach the engine as they were sent, or are refused."""
     attributes = {name: {"DataType": "String", "StringValue": value}}
     if not body or not is_accepted(body) or not is_accepted(value):
         code = refusal("SendMessage", MessageBody=body, MessageAttributes=attributes).code
@@ -214,13 +195,11 @@ def test_a_text_that_is_accepted_comes_back_unchanged(body: str, name: str, valu
 
 # A large request is measured before it is built: what is too wide is refused cheaply, anything else is unchanged.
 
-
 PEAK_BYTES_MAX = 8 * HTTP_BODY_BYTES_MAX
 """Copies of the body, but nothing that grows with the number of its values."""
 
 
 def body(member: str, *, opening: str, item: str, closing: str) -> bytes:
-    """Return a request of the largest size whose `member` repeats `item`."""
     head = f'{{"QueueUrl":"{URL}","{member}":{opening}'
     count = (HTTP_BODY_BYTES_MAX - len(head) - 16) // (len(item) + 1)
     return (head + ",".join([item] * count) + closing + "}").encode()
@@ -241,65 +220,53 @@ def width_refusal(action: str, request: bytes) -> SqsError:
 
 @pytest.mark.parametrize("action", ["SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"])
 def test_millions_of_entries_are_too_many(action: str) -> None:
-    """The error of a batch of eleven, without their number."""
     error = width_refusal(action, body("Entries", opening="[", item="{}", closing="]"))
     assert error.code is errors.TOO_MANY_ENTRIES
     assert error.message == "Maximum number of entries per request are 10. You have sent more than 1365."
 
 
 def test_millions_of_attributes_are_too_many() -> None:
-    """The error of a message with eleven; names that repeat are not built either."""
     error = width_refusal("SendMessage", body("MessageAttributes", opening="{", item='"a":{}', closing="}"))
     assert error.code is errors.INVALID_PARAMETER_VALUE
     assert error.message == "Number of message attributes [more than 1365] exceeds the allowed maximum [10]."
 
 
-@pytest.mark.parametrize(
-    ("action", "member", "opening", "item", "closing"),
-    [
-        ("SendMessageBatch", "Entries", '[{"Id":"a","MessageBody":"x","MessageAttributes":{', '"a":{}', "}}]"),
-        ("SendMessageBatch", "Entries", "[" * 5, '"a"', "]" * 5),
-        ("SendMessage", "MessageSystemAttributes", "{", '"a":{}', "}"),
-        ("SendMessage", "MessageAttributes", '{"a":{"StringListValues":[', '"a"', "]}}"),
-        ("ReceiveMessage", "MessageAttributeNames", "[", '"a"', "]"),
-        ("ReceiveMessage", "AttributeNames", "[", '"All"', "]"),
-        ("GetQueueAttributes", "AttributeNames", "[", '"All"', "]"),
-        ("SetQueueAttributes", "Attributes", "{", '"DelaySeconds":"1"', "}"),
-        ("CreateQueue", "tags", "{", '"a":"1"', "}"),
-    ],
-)
+@pytest.mark.parametrize(("action", "member", "opening", "item", "closing"), [
+    ("SendMessageBatch", "Entries", '[{"Id":"a","MessageBody":"x","MessageAttributes":{', '"a":{}', "}}]"),
+    ("SendMessageBatch", "Entries", "[" * 5, '"a"', "]" * 5),
+    ("SendMessage", "MessageSystemAttributes", "{", '"a":{}', "}"),
+    ("SendMessage", "MessageAttributes", '{"a":{"StringListValues":[', '"a"', "]}}"),
+    ("ReceiveMessage", "MessageAttributeNames", "[", '"a"', "]"),
+    ("ReceiveMessage", "AttributeNames", "[", '"All"', "]"),
+    ("GetQueueAttributes", "AttributeNames", "[", '"All"', "]"),
+    ("SetQueueAttributes", "Attributes", "{", '"DelaySeconds":"1"', "}"),
+    ("CreateQueue", "tags", "{", '"a":"1"', "}"),
+])  # fmt: skip
 def test_any_other_list_or_map_may_be_too_wide(action: str, member: str, opening: str, item: str, closing: str) -> None:
-    """Also one inside of another; the error names the member."""
     error = width_refusal(action, body(member, opening=opening, item=item, closing=closing))
     assert error.code is errors.INVALID_PARAMETER_VALUE
     assert error.message.startswith(f"The parameter {member} holds more values than any valid request has")
 
 
 def test_a_member_given_twice_counts_once_and_only_that_is_built() -> None:
-    """The last one counts, and the first cannot smuggle its values in."""
     wide = body("Entries", opening="[", item="{}", closing="]")
     error = width_refusal("DeleteMessageBatch", wide[:-1] + b',"Entries":[]}')
     assert error.code is errors.EMPTY_BATCH_REQUEST
 
 
 def test_a_wide_member_that_nobody_knows_is_ignored() -> None:
-    """As every unknown member is."""
     call = ask("DeleteMessageBatch", Entries=[{"Id": "a", "ReceiptHandle": "r"}], Foo=[{}] * 100_000)
     assert call.command == Delete(queue=QUEUE, receipts=("r",))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("{[,]}" * 20_000, id="punctuation"),
-        pytest.param('"{,' * 30_000, id="quotation-marks"),
-        pytest.param("\\" * 50_001 + '"[,', id="backslashes"),
-        pytest.param("\\" * 50_000 + '"[,' * 9_000, id="even-backslashes"),
-        pytest.param("é漢" * 40_000, id="other-letters"),
-    ],
-)
+@pytest.mark.parametrize("text", [
+    pytest.param("{[,]}" * 20_000, id="punctuation"),
+    pytest.param('"{,' * 30_000, id="quotation-marks"),
+    pytest.param("\\" * 50_001 + '"[,', id="backslashes"),
+    pytest.param("\\" * 50_000 + '"[,' * 9_000, id="even-backslashes"),
+    pytest.param("é漢" * 40_000, id="other-letters"),
+])  # fmt: skip
 def test_what_stands_in_a_text_does_not_count(text: str) -> None:
-    """A batch whose bodies are JSON themselves is as narrow as any."""
     call = ask("SendMessageBatch", Entries=[{"Id": "a", "MessageBody": text}, {"Id": "b", "MessageBody": "x"}])
     assert isinstance(call.command, Send)
     assert [message.body for message in call.command.messages] == [text, "x"]
@@ -324,7 +291,6 @@ def test_the_widest_valid_batch_passes() -> None:
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_every_member_of_a_large_request_is_read(action: str) -> None:
-    """By the name that its action has for it, as in a small one."""
     request = ACTIONS[action].request
     small = json.dumps({field.encode_name: field.name for field in msgspec.structs.fields(request)}).encode()
     large = small[:-1] + b',"Foo":"' + b"x" * JSON_LARGE_BODY_BYTES + b'"}'

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clients.sqs_client import service_model
-from tests.internals.wire.sqs.asking import SENT, UNHURRIED, answer, ask, entries, message, received, refusal
+from tests.internals.wire.sqs.requests import SENT, UNHURRIED, answer, ask, entries, message, received, refusal
 from veilmq.core.commands import Delete, Send, SentMessage
 from veilmq.core.errors import MessageTooLong, ReceiptState, ShuttingDown
 from veilmq.core.messages import Attribute, NewMessage, Properties, decode_properties, encode_properties
@@ -34,7 +34,6 @@ from veilmq.wire.sqs.members import (
     choose,
     read_attributes,
     required,
-    required_number,
     wire_name,
     write_attributes,
 )
@@ -60,78 +59,54 @@ from veilmq.wire.sqs.queues import (
 
 
 def members(struct: type[msgspec.Struct]) -> set[str]:
-    """Return the wire names of a struct's fields."""
     return {field.encode_name for field in msgspec.structs.fields(struct)}
 
 
 def shape(name: str) -> StructureShape:
-    """Return a structure of the service model."""
     found: Any = service_model().shape_for(name)
     return found
 
 
 @pytest.mark.parametrize("action", list(ACTIONS))
 def test_a_request_has_the_members_of_the_model(action: str) -> None:
-    """No more and no fewer."""
     operation = service_model().operation_model(action)
     assert members(ACTIONS[action].request) == set(operation.input_shape.members)
 
 
 def test_every_action_of_the_model_is_here() -> None:
-    """And no other."""
     assert set(service_model().operation_names) == set(ACTIONS)
 
 
-@pytest.mark.parametrize(
-    ("struct", "name"),
-    [
-        (SendMessageBatchEntry, "SendMessageBatchRequestEntry"),
-        (DeleteMessageBatchEntry, "DeleteMessageBatchRequestEntry"),
-        (ChangeMessageVisibilityBatchEntry, "ChangeMessageVisibilityBatchRequestEntry"),
-        (AttributeValue, "MessageAttributeValue"),
-        (QueueUrlResult, "CreateQueueResult"),
-        (QueueUrlResult, "GetQueueUrlResult"),
-        (ListQueuesResult, "ListQueuesResult"),
-        (GetQueueAttributesResult, "GetQueueAttributesResult"),
-        (SendMessageResult, "SendMessageResult"),
-        (SendMessageBatchResultEntry, "SendMessageBatchResultEntry"),
-        (BatchResult, "SendMessageBatchResult"),
-        (BatchResult, "DeleteMessageBatchResult"),
-        (BatchResultEntry, "DeleteMessageBatchResultEntry"),
-        (BatchResultErrorEntry, "BatchResultErrorEntry"),
-        (Message, "Message"),
-        (ReceiveMessageResult, "ReceiveMessageResult"),
-        (ListQueueTagsResult, "ListQueueTagsResult"),
-        (ListDeadLetterSourceQueuesResult, "ListDeadLetterSourceQueuesResult"),
-        (StartMessageMoveTaskResult, "StartMessageMoveTaskResult"),
-        (CancelMessageMoveTaskResult, "CancelMessageMoveTaskResult"),
-        (ListMessageMoveTasksResult, "ListMessageMoveTasksResult"),
-        (MoveTaskEntry, "ListMessageMoveTasksResultEntry"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
+@pytest.mark.parametrize(("struct", "name"), [
+    (SendMessageBatchEntry, "SendMessageBatchRequestEntry"),
+    (DeleteMessageBatchEntry, "DeleteMessageBatchRequestEntry"),
+    (ChangeMessageVisibilityBatchEntry, "ChangeMessageVisibilityBatchRequestEntry"),
+    (AttributeValue, "MessageAttributeValue"), (QueueUrlResult, "CreateQueueResult"),
+    (QueueUrlResult, "GetQueueUrlResult"), (ListQueuesResult, "ListQueuesResult"),
+    (GetQueueAttributesResult, "GetQueueAttributesResult"), (SendMessageResult, "SendMessageResult"),
+    (SendMessageBatchResultEntry, "SendMessageBatchResultEntry"),
+    (BatchResult, "SendMessageBatchResult"), (BatchResult, "DeleteMessageBatchResult"),
+    (BatchResultEntry, "DeleteMessageBatchResultEntry"), (BatchResultErrorEntry, "BatchResultErrorEntry"),
+    (Message, "Message"), (ReceiveMessageResult, "ReceiveMessageResult"), (ListQueueTagsResult, "ListQueueTagsResult"),
+    (ListDeadLetterSourceQueuesResult, "ListDeadLetterSourceQueuesResult"),
+    (StartMessageMoveTaskResult, "StartMessageMoveTaskResult"),
+    (CancelMessageMoveTaskResult, "CancelMessageMoveTaskResult"),
+    (ListMessageMoveTasksResult, "ListMessageMoveTasksResult"), (MoveTaskEntry, "ListMessageMoveTasksResultEntry"),
+], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
 def test_a_structure_has_the_members_of_the_model(struct: type[msgspec.Struct], name: str) -> None:
-    """No more and no fewer."""
     assert members(struct) == set(shape(name).members)
 
 
 def test_the_members_of_ours() -> None:
-    """They are added to what the model says of a change that succeeded."""
     theirs = set(shape("ChangeMessageVisibilityBatchResultEntry").members)
     assert members(ChangedResultEntry) - theirs == {"VeilmqHiddenForMs", "VeilmqReceipt"}
 
 
-@pytest.mark.parametrize(
-    ("field", "name"),
-    [
-        ("queue_url", "QueueUrl"),
-        ("md5_of_message_body", "MD5OfMessageBody"),
-        ("queue_owner_aws_account_id", "QueueOwnerAWSAccountId"),
-        ("tags", "tags"),
-    ],
-)
+@pytest.mark.parametrize(("field", "name"), [
+    ("queue_url", "QueueUrl"), ("md5_of_message_body", "MD5OfMessageBody"),
+    ("queue_owner_aws_account_id", "QueueOwnerAWSAccountId"), ("tags", "tags"),
+])  # fmt: skip
 def test_wire_names(field: str, name: str) -> None:
-    """Words are capitalised, acronyms kept, and one member of the model is lower case."""
     assert wire_name(field) == name
 
 
@@ -145,7 +120,6 @@ def is_legal(character: str) -> bool:
 
 
 def is_accepted(text: str) -> bool:
-    """Return whether ``text`` passes the check."""
     try:
         check_text(text, "the message body")
     except SqsError:
@@ -154,7 +128,6 @@ def is_accepted(text: str) -> bool:
 
 
 def test_the_first_and_the_last_of_each_range_and_their_neighbours() -> None:
-    """All of ASCII, and both sides of every border."""
     borders = {0xD7FF, 0xD800, 0xDFFF, 0xE000, 0xFFFD, 0xFFFE, 0xFFFF, 0x10000, 0x10FFFF}
     for code in {*range(0x100), *borders}:
         assert is_accepted(f"a{chr(code)}b") == is_legal(chr(code)), hex(code)
@@ -176,21 +149,15 @@ def test_the_error_names_the_first_illegal_character_and_its_place() -> None:
 
 # Numbers in requests: the borders of each range.
 
-
 RANGES = [
-    ("MaxNumberOfMessages", 1, 10),
-    ("MaxResults", 1, 1000),
-    ("ListMessageMoveTasks.MaxResults", 1, 10),
-    ("MaxNumberOfMessagesPerSecond", 1, 500),
-    ("VisibilityTimeout", 0, 43_200),
-    ("WaitTimeSeconds", 0, 20),
+    ("MaxNumberOfMessages", 1, 10), ("MaxResults", 1, 1000), ("ListMessageMoveTasks.MaxResults", 1, 10),
+    ("MaxNumberOfMessagesPerSecond", 1, 500), ("VisibilityTimeout", 0, 43_200), ("WaitTimeSeconds", 0, 20),
     ("DelaySeconds", 0, 900),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "least", "most"), RANGES)
 def test_both_ends_are_allowed_and_their_neighbours_are_not(name: str, least: int, most: int) -> None:
-    """And an absent number is."""
     member = name.rpartition(".")[2]
     for value in (None, least, most):
         check_number(name, value)
@@ -201,34 +168,23 @@ def test_both_ends_are_allowed_and_their_neighbours_are_not(name: str, least: in
 
 
 def test_every_number_is_in_the_table_above() -> None:
-    """No range is untested."""
     assert set(NUMBERS) == {row[0] for row in RANGES}
 
 
 @pytest.mark.parametrize("value", [None, ""])
 def test_a_required_text(value: str | None) -> None:
-    """Must be there, and not empty."""
     assert required("Foo", "x") == "x"
     with pytest.raises(SqsError, match=r"The request must contain the parameter Foo\.") as caught:
         required("Foo", value)
     assert caught.value.code is MISSING_PARAMETER
 
 
-def test_a_required_number() -> None:
-    """Must be there; zero is a number."""
-    assert required_number("VisibilityTimeout", 0) == 0
-    with pytest.raises(SqsError, match=r"The request must contain the parameter VisibilityTimeout\."):
-        required_number("VisibilityTimeout", None)
-
-
 # Message attributes: the rules for names, types and values, sizes, and what a receive chooses.
-
 
 TEXT = {"DataType": "String", "StringValue": "x"}
 
 
 def send(attributes: dict[str, Any], **members: Any) -> NewMessage:
-    """Return the message that a send with ``attributes`` gives the engine."""
     command = ask("SendMessage", MessageBody="hello", MessageAttributes=attributes, **members).command
     assert isinstance(command, Send)
     return command.messages[0]
@@ -243,7 +199,6 @@ def refused(attributes: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("name", ["a", "é", "A-b_c.9", "aws", "awsx.y", "x.aws.y", "AmazonS3", "a" * 256])
 def test_good_names(name: str) -> None:
-    """Letters, digits and three signs; a reserved prefix is one only before a period."""
     assert list(decode_properties(send({name: TEXT}).properties).attributes) == [name]
 
 
@@ -251,40 +206,30 @@ def test_good_names(name: str) -> None:
     "name", ["", ".a", "a.", "a..b", "a b", "€", "a\n", "AWS.a", "aws.a", "Amazon.a", "aMAZON.x", "a" * 257, "a:b"]
 )
 def test_bad_names(name: str) -> None:
-    """Are refused with the rule that they break."""
     assert "attribute name" in refused({name: TEXT})
 
 
 @pytest.mark.parametrize("kind", ["String", "String.x", "Number", "Number.int.age", "String.ü", "String." + "x" * 249])
 def test_good_types(kind: str) -> None:
-    """A known prefix, and any suffix after a period."""
     value = {"DataType": kind, "StringValue": "1"}
     assert decode_properties(send({"a": value}).properties).attributes["a"] == Attribute(type=kind, text="1")
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ({"StringValue": "x"}, "non-empty DataType"),
-        ({"DataType": "", "StringValue": "x"}, "non-empty DataType"),
-        ({"DataType": "string", "StringValue": "x"}, "supported type prefixes: Binary, Number, String."),
-        ({"DataType": "Stringy", "StringValue": "x"}, "supported type prefixes"),
-        ({"DataType": "String.", "StringValue": "x"}, "supported type prefixes"),
-        ({"DataType": "String." + "x" * 250, "StringValue": "x"}, "must be shorter than 256 bytes"),
-        ({"DataType": "String"}, "Message (user) attribute 'a' must contain a non-empty value of type 'String'."),
-        ({"DataType": "String", "StringValue": ""}, "must contain a non-empty value of type 'String'."),
-        ({"DataType": "Binary", "BinaryValue": ""}, "must contain a non-empty value of type 'Binary'."),
-        ({"DataType": "Binary", "StringValue": "x"}, "must use BinaryValue"),
-        ({"DataType": "Number", "BinaryValue": "eA=="}, "must use StringValue"),
-        (
-            {"DataType": "Number", "StringValue": "x"},
-            "Can't cast the value of message (user) attribute 'a' to a number.",
-        ),
-    ],
-    ids=range(12),
-)  # fmt: skip
+@pytest.mark.parametrize(("value", "text"), [
+    ({"StringValue": "x"}, "non-empty DataType"),
+    ({"DataType": "", "StringValue": "x"}, "non-empty DataType"),
+    ({"DataType": "string", "StringValue": "x"}, "supported type prefixes: Binary, Number, String."),
+    ({"DataType": "Stringy", "StringValue": "x"}, "supported type prefixes"),
+    ({"DataType": "String.", "StringValue": "x"}, "supported type prefixes"),
+    ({"DataType": "String." + "x" * 250, "StringValue": "x"}, "must be shorter than 256 bytes"),
+    ({"DataType": "String"}, "Message (user) attribute 'a' must contain a non-empty value of type 'String'."),
+    ({"DataType": "String", "StringValue": ""}, "must contain a non-empty value of type 'String'."),
+    ({"DataType": "Binary", "BinaryValue": ""}, "must contain a non-empty value of type 'Binary'."),
+    ({"DataType": "Binary", "StringValue": "x"}, "must use BinaryValue"),
+    ({"DataType": "Number", "BinaryValue": "eA=="}, "must use StringValue"),
+    ({"DataType": "Number", "StringValue": "x"}, "Can't cast the value of message (user) attribute 'a' to a number."),
+], ids=range(12))  # fmt: skip
 def test_bad_values(value: dict[str, str], text: str) -> None:
-    """Say which attribute and what is wrong with it."""
     assert text in refused({"a": value})
 
 
@@ -310,7 +255,6 @@ NUMBER_TEXTS = {
     ("text", "good"), [pytest.param(*row, id=str(i)) for i, row in enumerate(NUMBER_TEXTS.items())]
 )
 def test_numbers(text: str, good: bool) -> None:
-    """Up to 38 digits between 10^-128 and 10^126, in ASCII."""
     attributes = {"a": {"DataType": "Number", "StringValue": text}}
     if good:
         assert decode_properties(send(attributes).properties).attributes["a"].text == text
@@ -324,7 +268,6 @@ def test_a_long_number_is_read_at_once() -> None:
 
 
 def test_ten_attributes_are_allowed_and_eleven_are_not() -> None:
-    """The limit of SQS."""
     assert len(decode_properties(send({f"a{i}": TEXT for i in range(10)}).properties).attributes) == 10
     text = refused({f"a{i}": TEXT for i in range(11)})
     assert text == "Number of message attributes [11] exceeds the allowed maximum [10]."
@@ -338,7 +281,6 @@ def test_the_reserved_lists_may_only_be_empty() -> None:
 
 
 def test_size_counts_body_names_types_and_values_in_utf_8() -> None:
-    """And not the system attributes."""
     attributes = {
         "ab": {"DataType": "String.é", "StringValue": "üü"},
         "c": {"DataType": "Binary", "BinaryValue": "AAAA"},
@@ -348,7 +290,6 @@ def test_size_counts_body_names_types_and_values_in_utf_8() -> None:
 
 
 def test_digests_of_a_send() -> None:
-    """Of the attributes and of the system attributes, each where there are any."""
     told = answer(
         "SendMessage",
         [SENT],
@@ -361,18 +302,13 @@ def test_digests_of_a_send() -> None:
     assert "MD5OfMessageAttributes" not in answer("SendMessage", [SENT], MessageBody="x", MessageAttributes={})
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "text"),
-    [
-        ("Foo", TEXT, "Message system attribute name 'Foo' is invalid."),
-        ("SenderId", TEXT, "Message system attribute name 'SenderId' is invalid."),
-        ("AWSTraceHeader", {"DataType": "Binary", "BinaryValue": "eA=="}, "must have the type 'String'"),
-        ("AWSTraceHeader", {"DataType": "String", "StringValue": ""}, "non-empty value"),
-    ],
-    ids=["unknown", "told-only", "type", "empty"],
-)
+@pytest.mark.parametrize(("name", "value", "text"), [
+    ("Foo", TEXT, "Message system attribute name 'Foo' is invalid."),
+    ("SenderId", TEXT, "Message system attribute name 'SenderId' is invalid."),
+    ("AWSTraceHeader", {"DataType": "Binary", "BinaryValue": "eA=="}, "must have the type 'String'"),
+    ("AWSTraceHeader", {"DataType": "String", "StringValue": ""}, "non-empty value"),
+], ids=["unknown", "told-only", "type", "empty"])  # fmt: skip
 def test_system_attributes_of_a_send(name: str, value: dict[str, str], text: str) -> None:
-    """Only the trace header, only as a String."""
     error = refusal("SendMessage", MessageBody="x", MessageSystemAttributes={name: value})
     assert error.code is errors.INVALID_PARAMETER_VALUE
     assert text in error.message
@@ -381,30 +317,18 @@ def test_system_attributes_of_a_send(name: str, value: dict[str, str], text: str
 THREE = {name: Attribute(type="String", text=name) for name in ("Hello", "General", "Help.Me")}
 
 
-@pytest.mark.parametrize(
-    ("names", "chosen"),
-    [
-        ([], []),
-        (["All"], ["Hello", "General", "Help.Me"]),
-        ([".*"], ["Hello", "General", "Help.Me"]),
-        (["*"], ["Hello", "General", "Help.Me"]),
-        (["Hel.*"], ["Hello", "Help.Me"]),
-        (["Help.*", "General"], ["General", "Help.Me"]),
-        (["Hello", "Foo"], ["Hello"]),
-        (["Foo"], []),
-        (["hello"], []),
-        (["AWS.", "..x", ""], []),
-        (["Hel*"], []),
-    ],
-    ids=range(11),
-)
+@pytest.mark.parametrize(("names", "chosen"), [
+    ([], []), (["All"], ["Hello", "General", "Help.Me"]), ([".*"], ["Hello", "General", "Help.Me"]),
+    (["*"], ["Hello", "General", "Help.Me"]), (["Hel.*"], ["Hello", "Help.Me"]),
+    (["Help.*", "General"], ["General", "Help.Me"]), (["Hello", "Foo"], ["Hello"]), (["Foo"], []), (["hello"], []),
+    (["AWS.", "..x", ""], []), (["Hel*"], []),
+], ids=range(11))  # fmt: skip
 def test_which_attributes_a_receive_chooses(names: list[str], chosen: list[str]) -> None:
     """As AWS was seen to answer: exact names, All, prefixes; an impossible name chooses nothing."""
     assert list(choose(THREE, names)) == chosen
 
 
 def test_a_receive_tells_the_digest_of_what_it_chose() -> None:
-    """So that a client can check what it got."""
     carried = encode_properties(Properties(attributes=THREE))
     result = received(message(properties=carried))
     (told,) = answer("ReceiveMessage", result, MessageAttributeNames=["General", "Hello"])["Messages"]
@@ -432,29 +356,21 @@ def test_attributes_come_back_as_they_were_sent(values: dict[str, AttributeValue
 
 
 def text(value: str, *, kind: str = "String") -> Attribute:
-    """Return an attribute of text."""
     return Attribute(type=kind, text=value)
 
 
 TRACE = "traceparent\x1e00-774062d6c37081a5a0b9b5b88e30627c-2d2482211f6489da-01"
 
 
-@pytest.mark.parametrize(
-    ("attributes", "digest"),
-    [
-        pytest.param(
-            {"Hello": text("There"), "General": text("Kenobi"), "Help.Me": text("Me")},
-            "4c360f3fdafd970e05fae2f149d997f5",
-            id="three-out-of-order",
-        ),
-        pytest.param({"General": text("Kenobi"), "Hello": text("There")}, "fca026605781cb4126a1e9044df24232", id="two"),
-        pytest.param({"Hello": text("There")}, "a311262e065454b75da111d535b8dacd", id="one"),
-        pytest.param({"Foo": text("Bar")}, "ae7155c6026991b6d54b11589678bf9c", id="another"),
-        pytest.param(
-            {"attr1": Attribute(type="Binary", data=TRACE.encode())}, "8cbe4db156db8a94db8b801b7addb984", id="binary"
-        ),
-    ],
-)
+@pytest.mark.parametrize(("attributes", "digest"), [
+    pytest.param({"Hello": text("There"), "General": text("Kenobi"), "Help.Me": text("Me")},
+        "4c360f3fdafd970e05fae2f149d997f5", id="three-out-of-order"),
+    pytest.param({"General": text("Kenobi"), "Hello": text("There")}, "fca026605781cb4126a1e9044df24232", id="two"),
+    pytest.param({"Hello": text("There")}, "a311262e065454b75da111d535b8dacd", id="one"),
+    pytest.param({"Foo": text("Bar")}, "ae7155c6026991b6d54b11589678bf9c", id="another"),
+    pytest.param({"attr1": Attribute(type="Binary", data=TRACE.encode())}, "8cbe4db156db8a94db8b801b7addb984",
+        id="binary"),
+])  # fmt: skip
 def test_digests_that_aws_returned(attributes: dict[str, Attribute], digest: str) -> None:
     """Recorded from AWS by others, for these very attributes."""
     assert attributes_md5(attributes) == digest
@@ -474,7 +390,6 @@ def test_body_digests_that_aws_returned() -> None:
 
 
 def test_no_attributes_have_no_digest() -> None:
-    """The member is left out then."""
     assert attributes_md5({}) is None
 
 
@@ -490,7 +405,6 @@ ATTRIBUTES = st.dictionaries(
 @UNHURRIED
 @given(ATTRIBUTES)
 def test_the_digest_is_what_the_page_of_aws_describes(attributes: dict[str, Attribute]) -> None:
-    """Put together in one piece here, with struct."""
     parts = []
     for name, value in sorted(attributes.items()):
         content = value.data if value.data is not None else (value.text or "").encode()
@@ -503,33 +417,28 @@ def test_the_digest_is_what_the_page_of_aws_describes(attributes: dict[str, Attr
 
 # What the batches have in common; their errors are in test_errors.
 
-
 SENDS = entries(10, MessageBody="x")
 
 
 @pytest.mark.parametrize("identifier", ["a", "A-z_09", "x" * 80])
 def test_good_ids(identifier: str) -> None:
-    """1 to 80 letters, digits, hyphens and underscores."""
     told = answer("DeleteMessageBatch", [ReceiptState.LIVE], Entries=[{"Id": identifier, "ReceiptHandle": "r"}])
     assert told == {"Successful": [{"Id": identifier}]}
 
 
 @pytest.mark.parametrize("identifier", ["", "a b", "a:b", "é", "x" * 81, "a\n", "٣"])
 def test_bad_ids(identifier: str) -> None:
-    """Refuse the whole request."""
     error = refusal("DeleteMessageBatch", Entries=[{"Id": identifier, "ReceiptHandle": "r"}])
     assert error.code is errors.INVALID_ENTRY_ID
 
 
 def test_ids_differ_in_case() -> None:
-    """They are compared as they are."""
     batch = [{"Id": "a", "ReceiptHandle": "r"}, {"Id": "A", "ReceiptHandle": "r"}]
     told = answer("DeleteMessageBatch", [ReceiptState.LIVE, ReceiptState.SUPERSEDED], Entries=batch)
     assert told == {"Successful": [{"Id": "a"}, {"Id": "A"}]}
 
 
 def test_ten_entries_are_allowed() -> None:
-    """And keep their order, in the command and in the reply."""
     sent = [SentMessage(id=bytes([number] * 16)) for number in range(10)]
     told = answer("SendMessageBatch", sent, Entries=SENDS)
     assert [entry["Id"] for entry in told["Successful"]] == [f"e{number}" for number in range(10)]
@@ -538,7 +447,6 @@ def test_ten_entries_are_allowed() -> None:
 
 
 def test_bad_entries_stay_here_and_good_ones_go_on() -> None:
-    """Outcomes find their entries again, wherever the bad ones stood."""
     batch: list[dict[str, Any]] = entries(4, MessageBody="x")
     batch[0]["MessageBody"] = ""
     batch[2]["DelaySeconds"] = 901
@@ -551,7 +459,6 @@ def test_bad_entries_stay_here_and_good_ones_go_on() -> None:
 
 
 def test_the_engine_is_asked_even_when_no_entry_is_good() -> None:
-    """It alone knows whether the queue exists."""
     call = ask("DeleteMessageBatch", Entries=entries(2))
     assert call.command == Delete(queue="000000000000/orders", receipts=())
     told = answer("DeleteMessageBatch", [], Entries=entries(2))
@@ -560,5 +467,4 @@ def test_the_engine_is_asked_even_when_no_entry_is_good() -> None:
 
 
 def test_an_error_of_the_whole_command_is_one_of_the_whole_request() -> None:
-    """No entry is reported then."""
     assert ask("SendMessageBatch", Entries=SENDS).encode(ShuttingDown()).status == 503

@@ -67,7 +67,6 @@ def statement(**elements: Any) -> dict[str, Any]:
 
 
 def policy(*statements: dict[str, Any], **top: Any) -> Policy:
-    """Return a policy of ``statements``."""
     return read_policy(json.dumps({"Version": "2012-10-17", "Statement": list(statements)} | top), ARN)
 
 
@@ -80,15 +79,12 @@ class Row(NamedTuple):
 
 
 def when(operator: str, key: str, values: Any) -> dict[str, Any]:
-    """Return a condition of one line."""
     return {"Condition": {operator: {key: values}}}
 
 
 FROM_BOB = asked(BOB)
 PRINCIPALS = [
-    Row({}, FROM_BOB),
-    Row({"Principal": {"AWS": "*"}}, FROM_BOB),
-    Row({"Principal": {"AWS": FRIEND}}, FROM_BOB),
+    Row({}, FROM_BOB), Row({"Principal": {"AWS": "*"}}, FROM_BOB), Row({"Principal": {"AWS": FRIEND}}, FROM_BOB),
     Row({"Principal": {"AWS": f"arn:aws:iam::{FRIEND}:root"}}, FROM_BOB),
     Row({"Principal": {"AWS": f"arn:aws-cn:iam::{FRIEND}:root"}}, FROM_BOB),
     Row({"Principal": {"AWS": [STRANGER, FRIEND]}}, FROM_BOB),
@@ -101,35 +97,29 @@ PRINCIPALS = [
     Row({"Principal": None, "NotPrincipal": {"AWS": STRANGER}}, FROM_BOB),
     Row({"Principal": None, "NotPrincipal": {"AWS": FRIEND}}, FROM_BOB, NOTHING),
     Row({"Principal": None, "NotPrincipal": "*"}, FROM_BOB, NOTHING),
-]
+]  # fmt: skip
 ACTIONS = [
-    Row({"Action": "*"}, FROM_BOB),
-    Row({"Action": "sqs:*"}, FROM_BOB),
-    Row({"Action": "SQS:SendMessage"}, FROM_BOB),
-    Row({"Action": "sqs:sendmessage"}, FROM_BOB),
-    Row({"Action": "sqs:Send*"}, FROM_BOB),
+    Row({"Action": "*"}, FROM_BOB), Row({"Action": "sqs:*"}, FROM_BOB), Row({"Action": "SQS:SendMessage"}, FROM_BOB),
+    Row({"Action": "sqs:sendmessage"}, FROM_BOB), Row({"Action": "sqs:Send*"}, FROM_BOB),
     Row({"Action": "sqs:*Message"}, asked(BOB, "ReceiveMessage")),
     Row({"Action": "sqs:?endMessage"}, FROM_BOB),
     Row({"Action": ["sqs:ReceiveMessage", "sqs:SendMessage"]}, FROM_BOB),
-    Row({"Action": "sqs:ReceiveMessage"}, FROM_BOB, NOTHING),
-    Row({}, asked(BOB, "SendMessageBatch")),
+    Row({"Action": "sqs:ReceiveMessage"}, FROM_BOB, NOTHING), Row({}, asked(BOB, "SendMessageBatch")),
     Row({"Action": "sqs:DeleteMessage"}, asked(BOB, "DeleteMessageBatch")),
     Row({"Action": "sqs:ChangeMessageVisibility"}, asked(BOB, "ChangeMessageVisibilityBatch")),
     Row({"Action": None, "NotAction": "sqs:ReceiveMessage"}, FROM_BOB),
     Row({"Action": None, "NotAction": "sqs:Send*"}, FROM_BOB, NOTHING),
-]
+]  # fmt: skip
 RESOURCES = [
-    Row({"Resource": "*"}, FROM_BOB),
-    Row({"Resource": None}, FROM_BOB),
+    Row({"Resource": "*"}, FROM_BOB), Row({"Resource": None}, FROM_BOB),
     Row({"Resource": f"arn:aws:sqs:*:{OWNER}:ord*"}, FROM_BOB),
     Row({"Resource": f"arn:aws:sqs:us-east-?:{OWNER}:orders"}, FROM_BOB),
-    Row({"Resource": [f"{ARN}2", ARN]}, FROM_BOB),
-    Row({"Resource": f"{ARN}2"}, FROM_BOB, NOTHING),
+    Row({"Resource": [f"{ARN}2", ARN]}, FROM_BOB), Row({"Resource": f"{ARN}2"}, FROM_BOB, NOTHING),
     Row({"Resource": ARN.upper()}, FROM_BOB, NOTHING),
     Row({"Resource": ARN.replace("orders", "[o]rders")}, FROM_BOB, NOTHING),
     Row({"Resource": None, "NotResource": f"{ARN}2"}, FROM_BOB),
     Row({"Resource": None, "NotResource": "*"}, FROM_BOB, NOTHING),
-]
+]  # fmt: skip
 NOW = "2023-11-14T22:13:20Z"  # is 1,700,000,000
 STRINGS = [
     Row(when("StringEquals", "aws:username", "bob"), FROM_BOB),
@@ -142,8 +132,7 @@ STRINGS = [
     Row(when("StringNotEquals", "aws:username", ["alice", "bob"]), FROM_BOB, NOTHING),
     Row(when("StringNotEquals", "aws:username", "bob"), asked(caller_named(FRIEND))),
     Row(when("StringNotEqualsIgnoreCase", "aws:username", "BOB"), FROM_BOB, NOTHING),
-    Row(when("StringLike", "aws:username", "b?b"), FROM_BOB),
-    Row(when("StringLike", "aws:username", "*o*"), FROM_BOB),
+    Row(when("StringLike", "aws:username", "b?b"), FROM_BOB), Row(when("StringLike", "aws:username", "*o*"), FROM_BOB),
     Row(when("StringLike", "aws:username", "b"), FROM_BOB, NOTHING),
     Row(when("StringNotLike", "aws:username", "b*"), FROM_BOB, NOTHING),
     Row(when("StringEquals", "aws:PrincipalAccount", FRIEND), FROM_BOB),
@@ -155,7 +144,7 @@ STRINGS = [
     Row(when("StringLike", "aws:UserAgent", "Boto3/*"), FROM_BOB),
     Row(when("StringLike", "aws:UserAgent", "Boto3/*"), asked(BOB, agent=None), NOTHING),
     Row(when("BinaryEquals", "aws:username", "bob"), FROM_BOB),
-]
+]  # fmt: skip
 OTHERS = [
     Row(when("ArnEquals", "aws:PrincipalArn", BOB.arn), FROM_BOB),
     Row(when("ArnLike", "aws:PrincipalArn", f"arn:aws:iam::{FRIEND}:user/*"), FROM_BOB),
@@ -219,23 +208,19 @@ ROWS = [*PRINCIPALS, *ACTIONS, *RESOURCES, *STRINGS, *OTHERS]
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=str(number)) for number, row in enumerate(ROWS)])
 def test_a_statement_speaks_of_a_request_or_not(row: Row) -> None:
-    """An Allow allows exactly where a Deny of the same words denies."""
     assert policy(statement(**row.elements)).verdict(row.request) is row.verdict
     denying = policy(statement(**row.elements, Effect="Deny"))
     assert denying.verdict(row.request) is (DENY if row.verdict is ALLOW else NOTHING)
 
 
-@pytest.mark.parametrize(
-    ("effects", "verdict"),
-    [(["Allow", "Deny"], DENY), (["Deny", "Allow"], DENY), (["Allow", "Allow"], ALLOW)],
-    ids=["allow-deny", "deny-allow", "allow"],
-)
+@pytest.mark.parametrize(("effects", "verdict"), [
+    (["Allow", "Deny"], DENY), (["Deny", "Allow"], DENY), (["Allow", "Allow"], ALLOW)
+], ids=["allow-deny", "deny-allow", "allow"])  # fmt: skip
 def test_a_deny_wins_wherever_it_stands(effects: list[str], verdict: Verdict) -> None:
     assert policy(*(statement(Effect=effect) for effect in effects)).verdict(FROM_BOB) is verdict
 
 
 def test_a_policy_knows_on_which_actions_its_verdict_may_change() -> None:
-    """Time is looked at each time; who asks, and from where, need not be."""
     changing = policy(statement(**when("DateLessThan", "aws:CurrentTime", NOW)))
     assert changing.varies("sendmessage")
     assert not changing.varies("receivemessage")
@@ -264,7 +249,6 @@ def test_only_some_actions_can_be_granted() -> None:
 
 
 def test_a_deny_holds_for_the_owner_but_for_the_way_out() -> None:
-    """Users are denied everything; the account itself can still see and set the policy."""
     nothing = policy(statement(Effect="Deny", Action="sqs:*"))
     assert not any(permits(nothing, asked(CAROL, name)) for name in (*GRANTABLE, *OWNERS))
     left = [name for name in (*GRANTABLE, *OWNERS) if permits(nothing, asked(caller_named(OWNER), name))]
@@ -272,77 +256,47 @@ def test_a_deny_holds_for_the_owner_but_for_the_way_out() -> None:
 
 
 def test_every_action_of_the_service_is_on_one_of_the_lists() -> None:
-    """Batches count as their single forms."""
     names = {name.removesuffix("Batch") for name in service_model().operation_names}
     assert names == {*GRANTABLE, *OWNERS}
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "no JSON"),
-        ("[]", "no JSON object"),
-        ("[" * 5_000, "no JSON"),
-        ('{"Statement": []}', "Statement must be"),
-        ("{}", "Statement must be"),
-        ('{"Statement": "x"}', "Statement must be"),
-        ('{"Version": "2020", "Statement": {}}', "Version must be"),
-        ('{"Id": 1, "Statement": {}}', "Id must be"),
-        ('{"Foo": 1, "Statement": {}}', "no element Foo"),
-        (" " * 8_193, "8192 bytes"),
-        (json.dumps({"Statement": [{}] * 21}), "20 statements"),
-        (json.dumps({"Statement": [statement(Sid="a"), statement(Sid="a")]}), "same Sid"),
-        (json.dumps({"Statement": statement(Sid=1)}), "Sid must be"),
-    ],
-    ids=range(13),
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("", "no JSON"), ("[]", "no JSON object"), ("[" * 5_000, "no JSON"), ('{"Statement": []}', "Statement must be"),
+    ("{}", "Statement must be"), ('{"Statement": "x"}', "Statement must be"),
+    ('{"Version": "2020", "Statement": {}}', "Version must be"), ('{"Id": 1, "Statement": {}}', "Id must be"),
+    ('{"Foo": 1, "Statement": {}}', "no element Foo"), (" " * 8_193, "8192 bytes"),
+    (json.dumps({"Statement": [{}] * 21}), "20 statements"),
+    (json.dumps({"Statement": [statement(Sid="a"), statement(Sid="a")]}), "same Sid"),
+    (json.dumps({"Statement": statement(Sid=1)}), "Sid must be"),
+], ids=range(13))  # fmt: skip
 def test_what_is_no_policy_is_refused(text: str, words: str) -> None:
     with pytest.raises(PolicyError, match=words):
         read_policy(text, ARN)
 
 
-@pytest.mark.parametrize(
-    ("elements", "words"),
-    [
-        ({"Effect": "allow"}, "Effect"),
-        ({"Foo": 1}, "no element Foo"),
-        ({"Principal": None}, "one of Principal"),
-        ({"NotPrincipal": "*"}, "one of Principal"),
-        ({"Action": None}, "one of Action"),
-        ({"NotAction": "*"}, "one of Action"),
-        ({"NotResource": "*"}, "one of Resource"),
-        ({"Principal": "x"}, "Principal must be"),
-        ({"Principal": {}}, "Principal must be"),
-        ({"Principal": {"Foo": "x"}}, "Principal must be"),
-        ({"Principal": {"AWS": []}}, "Principal AWS"),
-        ({"Principal": {"AWS": "12345"}}, "12345 is no principal"),
-        ({"Principal": {"AWS": f"arn:aws:iam::{OWNER}:user/"}}, "is no principal"),
-        ({"Principal": {"AWS": f"arn:aws:iam::{OWNER}:user/*"}}, "is no principal"),
-        ({"Principal": {"AWS": [OWNER] * 51}}, "50 principals"),
-        ({"Action": []}, "Action must be"),
-        ({"Action": 5}, "Action must be"),
-        ({"Action": "SendMessage"}, "no action of SQS"),
-        ({"Action": "sns:Publish"}, "no action of SQS"),
-        ({"Action": "sqs:Foo"}, "no action sqs:Foo"),
-        ({"Action": "sqs:SendMessageBatch"}, "sqs:sendmessage covers it"),
-        ({"Action": ["sqs:*"] * 8}, "7 actions"),
-        ({"Resource": []}, "Resource must be"),
-        ({"Resource": "${aws:username}"}, "variables"),
-        ({"Condition": []}, "Condition must be"),
-        ({"Condition": {"StringEquals": []}}, "StringEquals must be"),
-        (when("StringEquals", "a", []), "StringEquals of a"),
-        (when("StringEquals", "a", {}), "StringEquals of a"),
-        (when("StringSimilar", "a", "b"), "no condition operator StringSimilar"),
-        (when("NumericEquals", "a", "b"), "'b' is no number"),
-        (when("DateEquals", "a", "b"), "'b' is no date"),
-        (when("IpAddress", "a", "b"), "'b' is no address range"),
-        (when("Bool", "a", "b"), "neither true nor false"),
-        ({"Condition": {"StringEquals": {str(n): "x" for n in range(11)}}}, "10 conditions"),
-    ],
-    ids=range(34),
-)
+@pytest.mark.parametrize(("elements", "words"), [
+    ({"Effect": "allow"}, "Effect"), ({"Foo": 1}, "no element Foo"), ({"Principal": None}, "one of Principal"),
+    ({"NotPrincipal": "*"}, "one of Principal"), ({"Action": None}, "one of Action"),
+    ({"NotAction": "*"}, "one of Action"), ({"NotResource": "*"}, "one of Resource"),
+    ({"Principal": "x"}, "Principal must be"), ({"Principal": {}}, "Principal must be"),
+    ({"Principal": {"Foo": "x"}}, "Principal must be"), ({"Principal": {"AWS": []}}, "Principal AWS"),
+    ({"Principal": {"AWS": "12345"}}, "12345 is no principal"),
+    ({"Principal": {"AWS": f"arn:aws:iam::{OWNER}:user/"}}, "is no principal"),
+    ({"Principal": {"AWS": f"arn:aws:iam::{OWNER}:user/*"}}, "is no principal"),
+    ({"Principal": {"AWS": [OWNER] * 51}}, "50 principals"), ({"Action": []}, "Action must be"),
+    ({"Action": 5}, "Action must be"), ({"Action": "SendMessage"}, "no action of SQS"),
+    ({"Action": "sns:Publish"}, "no action of SQS"), ({"Action": "sqs:Foo"}, "no action sqs:Foo"),
+    ({"Action": "sqs:SendMessageBatch"}, "sqs:sendmessage covers it"),
+    ({"Action": ["sqs:*"] * 8}, "7 actions"), ({"Resource": []}, "Resource must be"),
+    ({"Resource": "${aws:username}"}, "variables"), ({"Condition": []}, "Condition must be"),
+    ({"Condition": {"StringEquals": []}}, "StringEquals must be"),
+    (when("StringEquals", "a", []), "StringEquals of a"), (when("StringEquals", "a", {}), "StringEquals of a"),
+    (when("StringSimilar", "a", "b"), "no condition operator StringSimilar"),
+    (when("NumericEquals", "a", "b"), "'b' is no number"), (when("DateEquals", "a", "b"), "'b' is no date"),
+    (when("IpAddress", "a", "b"), "'b' is no address range"), (when("Bool", "a", "b"), "neither true nor false"),
+    ({"Condition": {"StringEquals": {str(n): "x" for n in range(11)}}}, "10 conditions"),
+], ids=range(34))  # fmt: skip
 def test_a_wrong_statement_is_refused(elements: dict[str, Any], words: str) -> None:
-    """Also where it speaks of another queue."""
     with pytest.raises(PolicyError, match=words):
         policy(statement() | {"Sid": "other"}, statement(**elements))
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from tests.clients.sqs_client import form_of_request, header_fields, understood_xml
-from tests.internals.wire.sqs.asking import CONTEXT, QUEUE, SENT, UNHURRIED, URL, message, received
+from tests.internals.wire.sqs.requests import CONTEXT, QUEUE, SENT, UNHURRIED, URL, message, received
 from veilmq.core import commands as core
 from veilmq.core.errors import InternalError, QueueNotFound
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, QUERY_DEPTH_MAX, QUERY_PARAMETERS_MAX, SQS_BATCH_ENTRIES_MAX
@@ -40,7 +40,6 @@ def ask(action: str | bytes, body: str = "", *, target: bytes = AT_QUEUE) -> Que
 
 
 def refusal(action: str | bytes, body: str = "", *, target: bytes = AT_QUEUE) -> SqsError:
-    """Return the error with which the codec refuses a form."""
     with pytest.raises(SqsError) as caught:
         ask(action, body, target=target)
     return caught.value
@@ -48,46 +47,34 @@ def refusal(action: str | bytes, body: str = "", *, target: bytes = AT_QUEUE) ->
 
 @pytest.mark.parametrize("action", ["DeleteQueue", b"DeleteQueue"], ids=["text", "bytes"])
 def test_the_action_may_be_text_or_bytes(action: str | bytes) -> None:
-    """As a server has it at hand."""
     assert ask(action).command == core.DeleteQueue(queue=QUEUE)
 
 
-@pytest.mark.parametrize(
-    ("target", "body"),
-    [
-        pytest.param(AT_QUEUE, "", id="path"),
-        pytest.param(AT_QUEUE + b"/", "", id="path-with-a-slash"),
-        pytest.param(b"http://queues.example" + AT_QUEUE, "", id="whole-url"),
-        pytest.param(ROOT, f"QueueUrl={URL}", id="parameter"),
-        pytest.param(ROOT, "QueueUrl=orders", id="name"),
-        pytest.param(b"/0/other", f"QueueUrl={URL}", id="parameter-before-path"),
-        pytest.param(b"/?QueueUrl=orders", "", id="query-string"),
-    ],
-)
+@pytest.mark.parametrize(("target", "body"), [
+    pytest.param(AT_QUEUE, "", id="path"),
+    pytest.param(AT_QUEUE + b"/", "", id="path-with-a-slash"),
+    pytest.param(b"http://queues.example" + AT_QUEUE, "", id="whole-url"),
+    pytest.param(ROOT, f"QueueUrl={URL}", id="parameter"),
+    pytest.param(ROOT, "QueueUrl=orders", id="name"),
+    pytest.param(b"/0/other", f"QueueUrl={URL}", id="parameter-before-path"),
+    pytest.param(b"/?QueueUrl=orders", "", id="query-string"),
+])  # fmt: skip
 def test_where_the_queue_is_said(target: bytes, body: str) -> None:
     """In the parameter, or else by the URL."""
     assert ask("DeleteQueue", body, target=target).command == core.DeleteQueue(queue=QUEUE)
 
 
-@pytest.mark.parametrize(
-    ("target", "body", "code"),
-    [
-        (ROOT, "", errors.MISSING_PARAMETER),
-        (AT_QUEUE, "QueueUrl=", errors.MISSING_PARAMETER),
-        (b"/orders", "", errors.INVALID_ADDRESS),
-        (b"/a%2Fb/c d", "", errors.INVALID_ADDRESS),
-        (b"/\xff/\xfe", "", errors.INVALID_ADDRESS),
-        (AT_QUEUE, "QueueUrl.1=a", errors.MALFORMED_INPUT),
-    ],
-)
+@pytest.mark.parametrize(("target", "body", "code"), [
+    (ROOT, "", errors.MISSING_PARAMETER), (AT_QUEUE, "QueueUrl=", errors.MISSING_PARAMETER),
+    (b"/orders", "", errors.INVALID_ADDRESS), (b"/a%2Fb/c d", "", errors.INVALID_ADDRESS),
+    (b"/\xff/\xfe", "", errors.INVALID_ADDRESS), (AT_QUEUE, "QueueUrl.1=a", errors.MALFORMED_INPUT),
+])  # fmt: skip
 def test_where_no_queue_is_said(target: bytes, body: str, code: errors.Code) -> None:
-    """An empty parameter does not mean the path."""
     assert refusal("DeleteQueue", body, target=target).code is code
 
 
 @pytest.mark.parametrize("action", ["CreateQueue", "ListQueues"])
 def test_an_action_about_no_queue_is_not_valid_at_one(action: str) -> None:
-    """At the root it is."""
     error = refusal(action, "QueueName=a")
     assert error.code is errors.UNKNOWN_OPERATION
     assert error.message == f"The action {action} is not valid for this endpoint."
@@ -96,7 +83,6 @@ def test_an_action_about_no_queue_is_not_valid_at_one(action: str) -> None:
 
 @pytest.mark.parametrize("version", ["", "Version=2012-11-05"])
 def test_the_version_may_be_left_out(version: str) -> None:
-    """There is one."""
     assert ask("PurgeQueue", version).command == core.PurgeQueue(queue=QUEUE)
 
 
@@ -110,7 +96,6 @@ def test_another_version_is_refused(version: str) -> None:
 
 @pytest.mark.parametrize("signature", [SIGNATURE_V2, SIGNATURE_V4])
 def test_parameters_of_signatures_are_not_the_actions(signature: str) -> None:
-    """They may be anywhere."""
     target = AT_QUEUE + f"?{signature}".encode()
     sent = core.Send(queue=QUEUE, messages=(NewMessage(body="x", size_bytes=1),))
     assert ask("SendMessage", "MessageBody=x", target=target).command == sent
@@ -119,37 +104,32 @@ def test_parameters_of_signatures_are_not_the_actions(signature: str) -> None:
 
 @pytest.mark.parametrize("action", ["Foo", "", b"\xff\x00<"])
 def test_an_action_that_is_not_here(action: str | bytes) -> None:
-    """Is refused as in JSON, before its parameters are looked at."""
     with pytest.raises(SqsError) as caught:
         sqs_json.decode(action, b"", CONTEXT)
     error = refusal(action, "%")
     assert (error.code, error.message) == (caught.value.code, caught.value.message)
 
 
-@pytest.mark.parametrize(
-    ("action", "body", "text"),
-    [
-        ("ReceiveMessage", "MaxNumberOfMessages=ten", "STRING_VALUE can not be converted to an Integer"),
-        ("ReceiveMessage", "MaxNumberOfMessages=", "STRING_VALUE can not be converted to an Integer"),
-        ("ReceiveMessage", "MaxNumberOfMessages=1.0", "STRING_VALUE can not be converted to an Integer"),
-        ("ReceiveMessage", "MaxNumberOfMessages=2147483648", "out of range (at MaxNumberOfMessages)"),
-        ("ReceiveMessage", "MaxNumberOfMessages.1=1", "Start of structure or map found where not expected"),
-        ("ReceiveMessage", "AttributeName.member.1=All", "member is not a valid index"),
-        ("ReceiveMessage", "MessageAttributeNames.member.1=All", "Start of list found where not expected"),
-        ("ReceiveMessage", "AttributeName.0=All", "0 is not a valid index"),
-        ("SendMessage", "MessageBody.1=x", "Start of structure or map found where not expected (at MessageBody)"),
-        ("SendMessage", "MessageBody=x&MessageBody=y", "two values"),
-        ("SendMessage", "MessageAttribute=x", "STRING_VALUE can not be converted to a Structure"),
-        ("SendMessage", "MessageAttribute.1.Name=a&MessageAttribute.1.Value=x", "can not be converted to a Structure"),
-        ("SendMessage", "MessageAttribute.1.Name.1=a", "Start of list found where not expected"),
-        ("SendMessage", "MessageAttribute.1.Name=a&MessageAttribute.1.Value.BinaryValue=_", "base64"),
-        ("SendMessageBatch", "SendMessageBatchRequestEntry.1=x", "can not be converted to a Structure (at Entries[0])"),
-        ("SendMessageBatch", "SendMessageBatchRequestEntry.1.DelaySeconds=x", "(at Entries[0].DelaySeconds)"),
-        ("SetQueueAttributes", "Attribute.1.Name=a&Attribute.1.Value.1=x", "Start of structure or map found"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("action", "body", "text"), [
+    ("ReceiveMessage", "MaxNumberOfMessages=ten", "STRING_VALUE can not be converted to an Integer"),
+    ("ReceiveMessage", "MaxNumberOfMessages=", "STRING_VALUE can not be converted to an Integer"),
+    ("ReceiveMessage", "MaxNumberOfMessages=1.0", "STRING_VALUE can not be converted to an Integer"),
+    ("ReceiveMessage", "MaxNumberOfMessages=2147483648", "out of range (at MaxNumberOfMessages)"),
+    ("ReceiveMessage", "MaxNumberOfMessages.1=1", "Start of structure or map found where not expected"),
+    ("ReceiveMessage", "AttributeName.member.1=All", "member is not a valid index"),
+    ("ReceiveMessage", "MessageAttributeNames.member.1=All", "Start of list found where not expected"),
+    ("ReceiveMessage", "AttributeName.0=All", "0 is not a valid index"),
+    ("SendMessage", "MessageBody.1=x", "Start of structure or map found where not expected (at MessageBody)"),
+    ("SendMessage", "MessageBody=x&MessageBody=y", "two values"),
+    ("SendMessage", "MessageAttribute=x", "STRING_VALUE can not be converted to a Structure"),
+    ("SendMessage", "MessageAttribute.1.Name=a&MessageAttribute.1.Value=x", "can not be converted to a Structure"),
+    ("SendMessage", "MessageAttribute.1.Name.1=a", "Start of list found where not expected"),
+    ("SendMessage", "MessageAttribute.1.Name=a&MessageAttribute.1.Value.BinaryValue=_", "base64"),
+    ("SendMessageBatch", "SendMessageBatchRequestEntry.1=x", "can not be converted to a Structure (at Entries[0])"),
+    ("SendMessageBatch", "SendMessageBatchRequestEntry.1.DelaySeconds=x", "(at Entries[0].DelaySeconds)"),
+    ("SetQueueAttributes", "Attribute.1.Name=a&Attribute.1.Value.1=x", "Start of structure or map found"),
+])  # fmt: skip
 def test_what_cannot_be_converted(action: str, body: str, text: str) -> None:
-    """Is MalformedInput that says what and where."""
     error = refusal(action, body)
     assert error.code is errors.MALFORMED_INPUT
     assert text in error.message
@@ -162,7 +142,6 @@ def test_a_batch_without_entries(entries: str) -> None:
 
 
 def test_too_many_entries_are_counted() -> None:
-    """As far as their parameters are read at all."""
     members = "&".join(f"DeleteMessageBatchRequestEntry.{n}.Id=e{n}" for n in range(1, SQS_BATCH_ENTRIES_MAX + 2))
     error = refusal("DeleteMessageBatch", members)
     assert error.code is errors.TOO_MANY_ENTRIES
@@ -189,7 +168,6 @@ def test_a_call_may_be_answered_more_than_once() -> None:
 
 @pytest.mark.parametrize("code", errors.CODES, ids=lambda code: code.query)
 def test_a_client_understands_each_error(code: errors.Code) -> None:
-    """Status, whose fault it is, the older code, the text."""
     reply = encode_error(SqsError(code, "a < b"))
     assert (reply.status, reply.code) == (code.status, code.name)
     with pytest.raises(ClientError) as caught:
@@ -203,7 +181,6 @@ def test_a_client_understands_each_error(code: errors.Code) -> None:
 
 
 def test_errors_of_the_engine_are_answered() -> None:
-    """Those that the client made and those that we made."""
     call = ask("SendMessage", "MessageBody=x")
     assert understood_xml("SendMessage", call.encode([SENT]))["MD5OfMessageBody"] == "9dd4e461268c8034f5c8564e155c67a6"
     for result, text in [(QueueNotFound(QUEUE), "NonExistentQueue"), (InternalError(), "InternalFailure")]:
@@ -212,7 +189,6 @@ def test_errors_of_the_engine_are_answered() -> None:
 
 
 def test_what_every_request_may_be_answered_with_in_query() -> None:
-    """The table promises what this codec raises."""
     raised = {refusal("Foo").code, refusal("PurgeQueue", "%").code, refusal("PurgeQueue", "a=1&a=2").code}
     raised |= {refusal("PurgeQueue", "Version=1").code, refusal("PurgeQueue", target=b"/orders").code}
     assert raised == {*BY_PROTOCOL["Query"], errors.UNKNOWN_OPERATION}
@@ -280,7 +256,6 @@ def check(action: str | bytes, form: Form) -> None:
 @UNHURRIED
 @given(action=st.sampled_from([*ACTIONS, "Foo"]) | st.binary(), target=st.binary(), body=st.binary())
 def test_any_bytes_give_a_call_or_an_error(action: str | bytes, target: bytes, body: bytes) -> None:
-    """Whatever they are."""
     check(action, form_of(target, body))
 
 
@@ -306,7 +281,6 @@ VALUES = st.sampled_from(
     target=st.sampled_from([ROOT, AT_QUEUE]),
 )
 def test_any_parameters_give_a_call_or_an_error(action: str, pairs: list[tuple[str, str]], target: bytes) -> None:
-    """Also when their names are right in part."""
     body = "&".join(f"{name}={value}" for name, value in pairs)
     check(action, form_of(target, body.encode()))
 
@@ -315,56 +289,34 @@ def test_any_parameters_give_a_call_or_an_error(action: str, pairs: list[tuple[s
 
 
 def form(body: bytes, *, query: bytes = b"") -> Form:
-    """Return a form that was posted to the root of the server."""
     return Form(b"/", query, body)
 
 
 def form_refusal(read: Form) -> SqsError:
-    """Return the error with which ``read`` is refused."""
     with pytest.raises(SqsError) as caught:
         parameters(read)
     return caught.value
 
 
-@pytest.mark.parametrize(
-    ("target", "path", "query"),
-    [
-        (b"/", b"/", b""),
-        (b"/0/q?Action=x&a=?", b"/0/q", b"Action=x&a=?"),
-        (b"/?a=b#c", b"/", b"a=b"),
-        (b"?a", b"", b"a"),
-        (b"http://host:9324/0/q?a=b", b"/0/q", b"a=b"),
-        (b"http://host", b"", b""),
-        (b"*", b"*", b""),
-        (b"", b"", b""),
-    ],
-)
+@pytest.mark.parametrize(("target", "path", "query"), [
+    (b"/", b"/", b""), (b"/0/q?Action=x&a=?", b"/0/q", b"Action=x&a=?"), (b"/?a=b#c", b"/", b"a=b"), (b"?a", b"", b"a"),
+    (b"http://host:9324/0/q?a=b", b"/0/q", b"a=b"), (b"http://host", b"", b""), (b"*", b"*", b""), (b"", b"", b""),
+])  # fmt: skip
 def test_a_target_has_a_path_and_a_query_string(target: bytes, path: bytes, query: bytes) -> None:
-    """Also the whole URL that a proxy's client sends."""
     assert form_of(target, b"body") == Form(path, query, b"body")
 
 
-@pytest.mark.parametrize(
-    ("read", "action"),
-    [
-        (form(b"Action=A"), b"A"),
-        (form(b"a=b&Action=A&c=d"), b"A"),
-        (form(b"", query=b"Action=A"), b"A"),
-        (form(b"Action=B", query=b"Action=A"), b"A"),
-        (form(b"Action="), b""),
-        (form(b"MyAction=A"), None),
-        (form(b"action=A"), None),
-        (form(b"Action"), None),
-        (form(b""), None),
-    ],
-)
+@pytest.mark.parametrize(("read", "action"), [
+    (form(b"Action=A"), b"A"), (form(b"a=b&Action=A&c=d"), b"A"), (form(b"", query=b"Action=A"), b"A"),
+    (form(b"Action=B", query=b"Action=A"), b"A"), (form(b"Action="), b""), (form(b"MyAction=A"), None),
+    (form(b"action=A"), None), (form(b"Action"), None), (form(b""), None),
+])  # fmt: skip
 def test_the_action(read: Form, action: bytes | None) -> None:
     """In the query string, or else in the body."""
     assert action_of(read) == action
 
 
 def test_names_become_a_tree() -> None:
-    """Of the query string and of the body alike."""
     read = form(b"b.1.Name=x&b.1.Value=y&b.2=z&c=", query=b"a=1&b.3.Name=w")
     assert parameters(read) == {
         "a": "1",
@@ -374,13 +326,11 @@ def test_names_become_a_tree() -> None:
 
 
 def test_what_has_no_sign_is_empty_and_what_is_empty_is_nothing() -> None:
-    """As in any form."""
     assert parameters(form(b"&a&&b=&c=d=e&")) == {"a": "", "b": "", "c": "d=e"}
 
 
 @pytest.mark.parametrize("twice", [b"a=b&a=b", b"a.1=b&a.1=b"])
 def test_the_same_twice_is_once(twice: bytes) -> None:
-    """The query string and the form may both say it."""
     assert parameters(form(twice)) == parameters(form(twice.partition(b"&")[0]))
 
 
@@ -388,7 +338,6 @@ def test_the_same_twice_is_once(twice: bytes) -> None:
     ("contradiction", "name"), [(b"a=b&a=c", "a"), (b"a=b&a.1=c", "a.1"), (b"a.1=c&a=b", "a"), (b"a.1=c&a=", "a")]
 )
 def test_two_values_contradict_each_other(contradiction: bytes, name: str) -> None:
-    """None of them is chosen, wherever they stand."""
     error = form_refusal(form(contradiction))
     assert error.code is errors.MALFORMED_INPUT
     assert error.message == f"The parameter {name} has two values; send it once."
@@ -406,7 +355,6 @@ def test_an_escape_needs_two_digits(text: bytes) -> None:
 
 @pytest.mark.parametrize("text", [b"a=%ff", b"a=\xff", b"a=%ED%A0%80", b"%c3=a"])
 def test_text_is_utf_8(text: bytes) -> None:
-    """Escaped or not, in names too."""
     error = form_refusal(form(text))
     assert error.code is errors.MALFORMED_QUERY_STRING
     assert "UTF-8" in error.message
@@ -415,7 +363,6 @@ def test_text_is_utf_8(text: bytes) -> None:
 @UNHURRIED
 @given(pairs=st.dictionaries(st.text(st.characters(codec="utf-8", exclude_characters="."), min_size=1), st.text()))
 def test_what_a_client_encodes_is_decoded(pairs: dict[str, str]) -> None:
-    """Whatever the characters are."""
     assert parameters(form(urlencode(pairs).encode())) == pairs
 
 
@@ -443,7 +390,6 @@ def test_parameters_are_counted_before_they_are_split() -> None:
 
 
 def test_a_name_is_taken_apart_to_a_fixed_depth() -> None:
-    """What is deeper stays one piece, which no action knows."""
     tree = parameters(form(b"a" + b".a" * 1_000_000 + b"=x"))
     depth = 0
     while isinstance(below := tree["a"] if "a" in tree else tree.popitem()[1], dict):
@@ -452,17 +398,13 @@ def test_a_name_is_taken_apart_to_a_fixed_depth() -> None:
     assert depth == QUERY_DEPTH_MAX
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        pytest.param(b"a=" + b"%41" * (HTTP_BODY_BYTES_MAX // 3 - 1), id="escapes"),
-        pytest.param(b"a=" + b"=" * (HTTP_BODY_BYTES_MAX - 2), id="signs"),
-        pytest.param(b"a" + b".a" * (HTTP_BODY_BYTES_MAX // 2 - 1), id="parts"),
-        pytest.param(b"&".join(b"%d%s" % (n, b".a" * 9) for n in range(QUERY_PARAMETERS_MAX - 1)), id="branches"),
-    ],
-)
+@pytest.mark.parametrize("body", [
+    pytest.param(b"a=" + b"%41" * (HTTP_BODY_BYTES_MAX // 3 - 1), id="escapes"),
+    pytest.param(b"a=" + b"=" * (HTTP_BODY_BYTES_MAX - 2), id="signs"),
+    pytest.param(b"a" + b".a" * (HTTP_BODY_BYTES_MAX // 2 - 1), id="parts"),
+    pytest.param(b"&".join(b"%d%s" % (n, b".a" * 9) for n in range(QUERY_PARAMETERS_MAX - 1)), id="branches"),
+])  # fmt: skip
 def test_the_largest_body_takes_little_memory(body: bytes) -> None:
-    """A few times its size at the most."""
     tracemalloc.start()
     parameters(form(body))
     _, peak_bytes = tracemalloc.get_traced_memory()
@@ -499,63 +441,45 @@ NOTHING: dict[str, Any] = {"Parts": [], "Entries": []}
 
 
 def members(body: bytes) -> dict[str, Any]:
-    """Return what is made of ``body``."""
     return read(parameters(Form(b"/", b"", body)))
 
 
 def members_refusal(body: bytes) -> SqsError:
-    """Return the error with which ``body`` is refused."""
     with pytest.raises(SqsError) as caught:
         members(body)
     return caught.value
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        (b"", {}),
-        (b"Text=&Unknown=x&Other.1.2=y", {"Text": ""}),
-        (b"Text=null&Number=-7&Flag=true", {"Text": "null", "Number": -7, "Flag": True}),
-        (b"Number=+7&Flag=false", {"Number": " 7", "Flag": False}),
-        (b"Number=%2B7", {"Number": 7}),
-        (b"Number=7.5&Flag=TRUE", {"Number": "7.5", "Flag": "TRUE"}),
-        (b"Number=1234567890123456789", {"Number": "1234567890123456789"}),
-        (b"Name.1=a&Name.2=b", {"Names": ["a", "b"]}),
-        (b"Name.10=c&Name.9=b&Name.999999999=d&Name.1=a", {"Names": ["a", "b", "c", "d"]}),
-        (b"Name=a", {"Names": ["a"]}),
-        (b"Names=", {}),
-        (b"Tag.1.Key=a&Tag.1.Value=b&Tag.2.Value=d&Tag.2.Key=c", {"tags": {"a": "b", "c": "d"}}),
-        (b"Tag.Key=a&Tag.Value=b", {"tags": {"a": "b"}}),
-        (b"Tag.1.Key=a&Tag.1.Value=", {"tags": {"a": ""}}),
-        (b"Part.1.Id=a&Part.2.Value.1=YQ", {"Parts": [{"Id": "a"}, {"Values": ["YQ"]}]}),
-        (b"Setting.1.Name=a&Setting.1.Value.Id=b", {"Settings": {"a": {"Id": "b"}}}),
-        (b"Setting.1.Name=a", {"Settings": {"a": {}}}),
-        (b"DoRequestEntry.2.Id=b&DoRequestEntry.1.Id=a", {"Entries": [{"Id": "a"}, {"Id": "b"}]}),
-        (b"Entries=", {}),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize(("body", "expected"), [
+    (b"", {}), (b"Text=&Unknown=x&Other.1.2=y", {"Text": ""}),
+    (b"Text=null&Number=-7&Flag=true", {"Text": "null", "Number": -7, "Flag": True}),
+    (b"Number=+7&Flag=false", {"Number": " 7", "Flag": False}), (b"Number=%2B7", {"Number": 7}),
+    (b"Number=7.5&Flag=TRUE", {"Number": "7.5", "Flag": "TRUE"}),
+    (b"Number=1234567890123456789", {"Number": "1234567890123456789"}),
+    (b"Name.1=a&Name.2=b", {"Names": ["a", "b"]}),
+    (b"Name.10=c&Name.9=b&Name.999999999=d&Name.1=a", {"Names": ["a", "b", "c", "d"]}),
+    (b"Name=a", {"Names": ["a"]}), (b"Names=", {}),
+    (b"Tag.1.Key=a&Tag.1.Value=b&Tag.2.Value=d&Tag.2.Key=c", {"tags": {"a": "b", "c": "d"}}),
+    (b"Tag.Key=a&Tag.Value=b", {"tags": {"a": "b"}}), (b"Tag.1.Key=a&Tag.1.Value=", {"tags": {"a": ""}}),
+    (b"Part.1.Id=a&Part.2.Value.1=YQ", {"Parts": [{"Id": "a"}, {"Values": ["YQ"]}]}),
+    (b"Setting.1.Name=a&Setting.1.Value.Id=b", {"Settings": {"a": {"Id": "b"}}}),
+    (b"Setting.1.Name=a", {"Settings": {"a": {}}}),
+    (b"DoRequestEntry.2.Id=b&DoRequestEntry.1.Id=a", {"Entries": [{"Id": "a"}, {"Id": "b"}]}),
+    (b"Entries=", {}),
+], ids=repr)  # fmt: skip
 def test_what_is_made_of_parameters(body: bytes, expected: dict[str, Any]) -> None:
     """Names and nesting change; a value that is not of its type stays as it is, for the struct to refuse."""
     assert members(body) == NOTHING | expected
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        (b"Text.1=a", {"Text": {"1": "a"}}),
-        (b"Number.1=1", {"Number": {"1": "1"}}),
-        (b"Flag.1=true", {"Flag": {"1": "true"}}),
-        (b"Name.1.Foo=a", {"Names": [{"Foo": "a"}]}),
-        (b"Tag=a", {"tags": "a"}),
-        (b"Tag.1.Key=a&Tag.1.Value.1=b", {"tags": {"a": {"1": "b"}}}),
-        (b"Part.1=a", {"Parts": ["a"]}),
-        (b"Setting.1.Name=a&Setting.1.Value=b", {"Settings": {"a": "b"}}),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize(("body", "expected"), [
+    (b"Text.1=a", {"Text": {"1": "a"}}), (b"Number.1=1", {"Number": {"1": "1"}}),
+    (b"Flag.1=true", {"Flag": {"1": "true"}}), (b"Name.1.Foo=a", {"Names": [{"Foo": "a"}]}), (b"Tag=a", {"tags": "a"}),
+    (b"Tag.1.Key=a&Tag.1.Value.1=b", {"tags": {"a": {"1": "b"}}}),
+    (b"Part.1=a", {"Parts": ["a"]}),
+    (b"Setting.1.Name=a&Setting.1.Value=b", {"Settings": {"a": "b"}}),
+], ids=repr)  # fmt: skip
 def test_what_has_the_wrong_form_stays(body: bytes, expected: dict[str, Any]) -> None:
-    """The struct refuses it, with the place."""
     assert members(body) == NOTHING | expected
 
 
@@ -579,16 +503,10 @@ def test_a_list_where_none_belongs(body: bytes) -> None:
     assert error.message == "Start of list found where not expected"
 
 
-@pytest.mark.parametrize(
-    ("body", "missing"),
-    [
-        (b"Tag.1.Value=b", "Tag.1.Key"),
-        (b"Tag.7.Key=b", "Tag.7.Value"),
-        (b"Tag.1=b", "Tag.1.Key"),
-        (b"Tag.Key=b", "Tag.Value"),
-        (b"Setting.1.Value.Id=b", "Setting.1.Name"),
-    ],
-)
+@pytest.mark.parametrize(("body", "missing"), [
+    (b"Tag.1.Value=b", "Tag.1.Key"), (b"Tag.7.Key=b", "Tag.7.Value"), (b"Tag.1=b", "Tag.1.Key"),
+    (b"Tag.Key=b", "Tag.Value"), (b"Setting.1.Value.Id=b", "Setting.1.Name"),
+])  # fmt: skip
 def test_an_entry_needs_key_and_value(body: bytes, missing: str) -> None:
     """The parameter that is missing is named as the client would have sent it."""
     error = members_refusal(body)

@@ -8,21 +8,12 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.clients.sqs_client import service_model
-from tests.internals.wire.sqs.asking import CONTEXT, QUEUE, VIEW, answer, refusal
+from tests.internals.wire.sqs.requests import CONTEXT, QUEUE, VIEW, answer, refusal
 from veilmq.core.errors import DeadLetterQueueRefused, SettingsConflict
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.queue_attributes import (
-    COUNTED,
-    NAMES,
-    READ_ONLY,
-    SETTINGS,
-    attribute_of,
-    check_names,
-    describe,
-    read_settings,
-)
+from veilmq.wire.sqs.queue_attributes import COUNTED, NAMES, READ_ONLY, SETTINGS, attribute_of, describe, read_settings
 
 RANGES = {
     "VisibilityTimeout": (0, 43_200),
@@ -36,25 +27,19 @@ RANGES = {
 }
 NOT_ON_THE_WIRE = {"purges", "tags"}
 OURS = {
-    "VeilmqInFlightMax",
-    "VeilmqVisibilityRules",
-    "VeilmqEventLog",
-    "VeilmqReceivesPerSecond",
-    "VeilmqSmqBase64",
+    "VeilmqInFlightMax", "VeilmqVisibilityRules", "VeilmqEventLog", "VeilmqReceivesPerSecond", "VeilmqSmqBase64",
     "VeilmqSmqLogging",
-}
+}  # fmt: skip
 UNSET = {"Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId", *OURS}
 FIFO = "000000000000/orders.fifo"
 
 
 def test_the_names_are_those_of_the_service_model() -> None:
-    """All of them, and those of our own."""
     assert set(service_model().shape_for("QueueAttributeName").enum) | OURS == NAMES
     assert all(name.startswith("Veilmq") for name in OURS)
 
 
 def test_every_field_of_the_settings_is_of_one_attribute() -> None:
-    """But for those that another action sets, or nobody."""
     fields = [field for setting in SETTINGS.values() for field in setting.kind.fields]
     assert sorted(fields) == sorted({field.name for field in msgspec.structs.fields(QueueSettings)} - NOT_ON_THE_WIRE)
     assert {attribute_of(field) for field in fields} == set(SETTINGS)
@@ -71,7 +56,6 @@ def test_a_quota_of_the_queues_own_is_given_up_with_empty_text() -> None:
 
 
 def test_what_a_queue_logs_is_given_up_with_empty_text() -> None:
-    """It is told while the queue says it itself; other words are refused."""
     name = "VeilmqEventLog"
     own = msgspec.structs.replace(VIEW, settings=QueueSettings(event_log="closed"))
     assert describe(own, [name], CONTEXT) == {name: "closed"}
@@ -83,7 +67,6 @@ def test_what_a_queue_logs_is_given_up_with_empty_text() -> None:
 
 
 def test_visibility_rules_are_kept_as_they_are_given() -> None:
-    """Once they are a routing table; they are told while there are any."""
     name = "VeilmqVisibilityRules"
     text = '{"version": 1, "classes": [{"name": "a", "visibility_timeout_s": 5}], "default": 0}'
     assert read_settings({name: text}, QUEUE, CONTEXT) == {"visibility_rules": text}
@@ -93,13 +76,10 @@ def test_visibility_rules_are_kept_as_they_are_given() -> None:
     assert read_settings({name: ""}, QUEUE, CONTEXT) == {"visibility_rules": ""}
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [("{}", "missing required field"), ("é" * 32_769, "at most 65,536 bytes"), (" " * 65_536, "truncated")],
-    ids=["no table", "too long", "just not too long"],
-)
+@pytest.mark.parametrize(("text", "why"), [
+    ("{}", "missing required field"), ("é" * 32_769, "at most 65,536 bytes"), (" " * 65_536, "truncated")
+], ids=["no table", "too long", "just not too long"])  # fmt: skip
 def test_visibility_rules_that_are_none(text: str, why: str) -> None:
-    """The answer says what is wrong."""
     with pytest.raises(SqsError, match=f"VeilmqVisibilityRules.*{why}") as caught:
         read_settings({"VeilmqVisibilityRules": text}, QUEUE, CONTEXT)
     assert caught.value.code is errors.INVALID_ATTRIBUTE_VALUE
@@ -107,7 +87,6 @@ def test_visibility_rules_that_are_none(text: str, why: str) -> None:
 
 @pytest.mark.parametrize("name", list(RANGES))
 def test_the_borders_of_each_number(name: str) -> None:
-    """Both ends are allowed, their neighbours are refused with the range."""
     least, most = RANGES[name]
     (field,) = SETTINGS[name].kind.fields
     assert read_settings({name: str(least)}, QUEUE, CONTEXT) == {field: least}
@@ -118,42 +97,30 @@ def test_the_borders_of_each_number(name: str) -> None:
         assert caught.value.code is errors.INVALID_ATTRIBUTE_VALUE
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "changes"),
-    [
-        ("FifoQueue", "true", {"fifo": True}),
-        ("ContentBasedDeduplication", "true", {"content_deduplication": True}),
-        ("ContentBasedDeduplication", "false", {"content_deduplication": False}),
-        ("DeduplicationScope", "messageGroup", {"deduplication_scope": "group"}),
-        ("DeduplicationScope", "queue", {"deduplication_scope": "queue"}),
-        ("FifoThroughputLimit", "perMessageGroupId", {"throughput_limit": "group"}),
-        ("FifoThroughputLimit", "perQueue", {"throughput_limit": "queue"}),
-        ("KmsMasterKeyId", "alias/aws/sqs", {"kms_key": "alias/aws/sqs"}),
-        ("KmsMasterKeyId", "", {"kms_key": ""}),
-        ("SqsManagedSseEnabled", "false", {"managed_encryption": False}),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "changes"), [
+    ("FifoQueue", "true", {"fifo": True}),
+    ("ContentBasedDeduplication", "true", {"content_deduplication": True}),
+    ("ContentBasedDeduplication", "false", {"content_deduplication": False}),
+    ("DeduplicationScope", "messageGroup", {"deduplication_scope": "group"}),
+    ("DeduplicationScope", "queue", {"deduplication_scope": "queue"}),
+    ("FifoThroughputLimit", "perMessageGroupId", {"throughput_limit": "group"}),
+    ("FifoThroughputLimit", "perQueue", {"throughput_limit": "queue"}),
+    ("KmsMasterKeyId", "alias/aws/sqs", {"kms_key": "alias/aws/sqs"}),
+    ("KmsMasterKeyId", "", {"kms_key": ""}),
+    ("SqsManagedSseEnabled", "false", {"managed_encryption": False}),
+])  # fmt: skip
 def test_a_word_is_read_and_written(name: str, text: str, changes: dict[str, object]) -> None:
-    """And what was written is what was read."""
     assert read_settings({name: text}, FIFO, CONTEXT) == changes
     settings = QueueSettings(fifo=True).changed(changes)  # type: ignore[arg-type]
     view = msgspec.structs.replace(VIEW, queue=FIFO, settings=settings)
     assert describe(view, [name], CONTEXT) == ({name: text} if text else {})
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("ContentBasedDeduplication", "1"),
-        ("DeduplicationScope", "group"),
-        ("FifoThroughputLimit", ""),
-        ("SqsManagedSseEnabled", "yes"),
-        ("KmsMasterKeyId", "x" * 2_049),
-        ("KmsMasterKeyId", "a\nb"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text"), [
+    ("ContentBasedDeduplication", "1"), ("DeduplicationScope", "group"), ("FifoThroughputLimit", ""),
+    ("SqsManagedSseEnabled", "yes"), ("KmsMasterKeyId", "x" * 2_049), ("KmsMasterKeyId", "a\nb"),
+])  # fmt: skip
 def test_a_word_that_there_is_not(name: str, text: str) -> None:
-    """Is refused with those that there are."""
     with pytest.raises(SqsError, match=f"^Invalid value for the parameter {name}. Reason: Must be ") as caught:
         read_settings({name: text}, FIFO, CONTEXT)
     assert caught.value.code is errors.INVALID_ATTRIBUTE_VALUE
@@ -172,7 +139,6 @@ def test_what_only_fifo_queues_have_is_unknown_to_others(name: str) -> None:
 
 
 def test_the_attributes_of_a_fifo_queue_that_chose_nothing() -> None:
-    """Are told with their defaults."""
     view = msgspec.structs.replace(VIEW, queue=FIFO, settings=QueueSettings(fifo=True))
     assert describe(view, [name for name, row in SETTINGS.items() if row.fifo], CONTEXT) == {
         "FifoQueue": "true",
@@ -183,7 +149,6 @@ def test_the_attributes_of_a_fifo_queue_that_chose_nothing() -> None:
 
 
 def test_the_period_of_a_key_is_told_with_the_key() -> None:
-    """Without one it means nothing."""
     name = "KmsDataKeyReusePeriodSeconds"
     assert describe(VIEW, [name], CONTEXT) == {}
     view = msgspec.structs.replace(VIEW, settings=QueueSettings(kms_key="k"))
@@ -191,7 +156,6 @@ def test_the_period_of_a_key_is_told_with_the_key() -> None:
 
 
 def test_a_setting_that_the_engine_refuses_is_named_as_the_wire_has_it() -> None:
-    """With the engine's reason."""
     attributes = {"FifoThroughputLimit": "perMessageGroupId"}
     with pytest.raises(ClientError, match=r"parameter DeduplicationScope\. Reason: Why") as caught:
         answer(
@@ -215,14 +179,12 @@ def test_what_cannot_be_set_is_an_unknown_attribute(name: str) -> None:
 
 
 def test_one_attribute_by_its_name() -> None:
-    """And a name given twice is one."""
     assert describe(VIEW, ["QueueArn", "QueueArn"], CONTEXT) == {
         "QueueArn": "arn:aws:sqs:us-east-1:000000000000:orders"
     }
 
 
 def test_counters_are_told_only_when_asked_for() -> None:
-    """A view without counters is enough for the rest."""
     uncounted = msgspec.structs.replace(VIEW, counts=None)
     told = set(describe(uncounted, NAMES - COUNTED - {"All"}, CONTEXT))
     assert (
@@ -232,13 +194,10 @@ def test_counters_are_told_only_when_asked_for() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    """The first of them is named."""
-    with pytest.raises(SqsError, match=r"Unknown Attribute Foo\."):
-        check_names(["All", "Foo", "Bar"])
+    assert refusal("GetQueueAttributes", AttributeNames=["All", "Foo", "Bar"]).message == "Unknown Attribute Foo."
 
 
 # RedrivePolicy and RedriveAllowPolicy: what is read, what is refused, what is shown.
-
 
 DEAD = "arn:aws:sqs:us-east-1:000000000000:dead"
 REDRIVE = "RedrivePolicy"
@@ -246,14 +205,12 @@ ALLOW = "RedriveAllowPolicy"
 
 
 def told(changes: Any, name: str) -> str | None:
-    """Return what a queue with these settings shows."""
     view = msgspec.structs.replace(VIEW, settings=VIEW.settings.changed(changes))
     return describe(view, [name], CONTEXT).get(name)
 
 
 @pytest.mark.parametrize("count", [1, 1_000, "1", "1000", "007"], ids=repr)
 def test_a_redrive_policy_is_read_and_shown(count: int | str) -> None:
-    """The number may be a text, and is shown as a number."""
     changes = read_settings(
         {REDRIVE: json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": count})}, QUEUE, CONTEXT
     )
@@ -262,40 +219,27 @@ def test_a_redrive_policy_is_read_and_shown(count: int | str) -> None:
 
 
 def test_an_empty_redrive_policy_removes_it() -> None:
-    """Both fields, and nothing is shown any more."""
     changes = read_settings({REDRIVE: ""}, QUEUE, CONTEXT)
     assert changes == {"dead_letter_queue": "", "receives_max": 0}
     assert told(changes, REDRIVE) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ('{"deadLetterTargetArn": 1, "maxReceiveCount": 1}', "deadLetterTargetArn"),
-        (json.dumps({"maxReceiveCount": 1}), "does not contain mandatory attribute: deadLetterTargetArn."),
-        (json.dumps({"deadLetterTargetArn": DEAD}), "does not contain mandatory attribute: maxReceiveCount."),
-        *(
-            (
-                json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": count}),
-                f"Invalid value for maxReceiveCount: {count}, valid values are from 1 to 1000 both inclusive.",
-            )
-            for count in (0, 1_001, -1, "0", "1001", "x", "", "1.0", "٣")
-        ),
-        (json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": 1.5}), "maxReceiveCount"),
-        (
-            json.dumps({"deadLetterTargetArn": DEAD.replace("us-east-1", "eu-west-1"), "maxReceiveCount": 1}),
-            "must be the ARN of a queue in us-east-1.",
-        ),
-        (json.dumps({"deadLetterTargetArn": "dead", "maxReceiveCount": 1}), "must be the ARN of a queue in us-east-1."),
-        (
-            json.dumps({"deadLetterTargetArn": DEAD.replace("000000000000", "111111111111"), "maxReceiveCount": 1}),
-            "Dead-letter target owner should be same as the source.",
-        ),
-        (json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": 1, "more": 1}), "Only following attributes are"),
-    ],
-)
+@pytest.mark.parametrize(("text", "reason"), [
+    ('{"deadLetterTargetArn": 1, "maxReceiveCount": 1}', "deadLetterTargetArn"),
+    (json.dumps({"maxReceiveCount": 1}), "does not contain mandatory attribute: deadLetterTargetArn."),
+    (json.dumps({"deadLetterTargetArn": DEAD}), "does not contain mandatory attribute: maxReceiveCount."),
+    *((json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": count}),
+        f"Invalid value for maxReceiveCount: {count}, valid values are from 1 to 1000 both inclusive.") for count in (0,
+        1_001, -1, "0", "1001", "x", "", "1.0", "٣")),
+    (json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": 1.5}), "maxReceiveCount"),
+    (json.dumps({"deadLetterTargetArn": DEAD.replace("us-east-1", "eu-west-1"), "maxReceiveCount": 1}),
+        "must be the ARN of a queue in us-east-1."),
+    (json.dumps({"deadLetterTargetArn": "dead", "maxReceiveCount": 1}), "must be the ARN of a queue in us-east-1."),
+    (json.dumps({"deadLetterTargetArn": DEAD.replace("000000000000", "111111111111"), "maxReceiveCount": 1}),
+        "Dead-letter target owner should be same as the source."),
+    (json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": 1, "more": 1}), "Only following attributes are"),
+])  # fmt: skip
 def test_a_redrive_policy_that_breaks_a_rule(text: str, reason: str) -> None:
-    """Is refused with the policy and the reason."""
     with pytest.raises(SqsError) as caught:
         read_settings({REDRIVE: text}, QUEUE, CONTEXT)
     assert caught.value.code is errors.INVALID_PARAMETER_VALUE
@@ -306,14 +250,12 @@ def test_a_redrive_policy_that_breaks_a_rule(text: str, reason: str) -> None:
 
 @pytest.mark.parametrize("text", ["x", "[]", "[" * 100_000, '{"a": "\ud800"}'], ids=["text", "list", "deep", "half"])
 def test_a_redrive_policy_that_is_no_map(text: str) -> None:
-    """Has another error, and is not repeated."""
     with pytest.raises(SqsError, match=r"RedrivePolicy\. Reason: Redrive policy is not a valid JSON map\.$") as caught:
         read_settings({REDRIVE: text}, QUEUE, CONTEXT)
     assert caught.value.code is errors.INVALID_ATTRIBUTE_VALUE
 
 
 def test_a_dead_letter_queue_that_the_engine_refuses() -> None:
-    """Is an invalid policy, with the policy and the engine's reason."""
     policy = json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": 3})
     refused = DeadLetterQueueRefused("000000000000/dead", "Dead letter target does not exist.")
     with pytest.raises(ClientError) as caught:
@@ -323,55 +265,34 @@ def test_a_dead_letter_queue_that_the_engine_refuses() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("policy", "changes"),
-    [
-        ({"redrivePermission": "allowAll"}, {"redrive_permission": "all", "redrive_sources": ()}),
-        ({"redrivePermission": "denyAll"}, {"redrive_permission": "none", "redrive_sources": ()}),
-        (
-            {"redrivePermission": "byQueue", "sourceQueueArns": [f"{DEAD}-{number}" for number in range(10)]},
-            {
-                "redrive_permission": "listed",
-                "redrive_sources": tuple(f"000000000000/dead-{number}" for number in range(10)),
-            },
-        ),
-    ],
-    ids=["all", "none", "listed"],
-)
+@pytest.mark.parametrize(("policy", "changes"), [
+    ({"redrivePermission": "allowAll"}, {"redrive_permission": "all", "redrive_sources": ()}),
+    ({"redrivePermission": "denyAll"}, {"redrive_permission": "none", "redrive_sources": ()}),
+    ({"redrivePermission": "byQueue", "sourceQueueArns": [f"{DEAD}-{number}" for number in range(10)]},
+        {"redrive_permission": "listed",
+        "redrive_sources": tuple(f"000000000000/dead-{number}" for number in range(10))}),
+], ids=["all", "none", "listed"])  # fmt: skip
 def test_a_redrive_allow_policy_is_read_and_shown(policy: dict[str, Any], changes: dict[str, Any]) -> None:
-    """Up to ten sources, as they were given."""
     assert read_settings({ALLOW: json.dumps(policy)}, QUEUE, CONTEXT) == changes
     assert json.loads(told(changes, ALLOW) or "") == policy
 
 
 def test_an_empty_redrive_allow_policy_removes_it() -> None:
-    """And nothing is shown any more."""
     changes = read_settings({ALLOW: ""}, QUEUE, CONTEXT)
     assert changes == {"redrive_permission": "", "redrive_sources": ()}
     assert told(changes, ALLOW) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (json.dumps({"redrivePermission": "byQueue"}), "also specify one or more sourceQueueArns values."),
-        (
-            json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": []}),
-            "also specify one or more sourceQueueArns",
-        ),
-        (
-            json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": [DEAD] * 11}),
-            "The maximum number of source queue ARNs you can specify is 10.",
-        ),
-        (json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": [DEAD, "x"]}), "must be the ARN of a queue"),
-        (
-            json.dumps({"redrivePermission": "denyAll", "sourceQueueArns": [DEAD]}),
-            "you must set redrivePermission to byQueue.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "reason"), [
+    (json.dumps({"redrivePermission": "byQueue"}), "also specify one or more sourceQueueArns values."),
+    (json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": []}), "also specify one or more sourceQueueArns"),
+    (json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": [DEAD] * 11}),
+        "The maximum number of source queue ARNs you can specify is 10."),
+    (json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": [DEAD, "x"]}), "must be the ARN of a queue"),
+    (json.dumps({"redrivePermission": "denyAll", "sourceQueueArns": [DEAD]}),
+        "you must set redrivePermission to byQueue."),
+])  # fmt: skip
 def test_a_redrive_allow_policy_that_breaks_a_rule(text: str, reason: str) -> None:
-    """Is refused with the reason."""
     with pytest.raises(SqsError) as caught:
         read_settings({ALLOW: text}, QUEUE, CONTEXT)
     assert caught.value.code is errors.INVALID_PARAMETER_VALUE
@@ -381,7 +302,6 @@ def test_a_redrive_allow_policy_that_breaks_a_rule(text: str, reason: str) -> No
 
 @pytest.mark.parametrize("text", ["{}", json.dumps({"redrivePermission": "all"}), "[" * 100_000, '{"a": "\ud800"}'])
 def test_a_redrive_allow_policy_of_no_kind(text: str) -> None:
-    """Is refused with those that there are."""
     with pytest.raises(SqsError, match="one of allowAll, denyAll, byQueue, and with byQueue the list") as caught:
         read_settings({ALLOW: text}, QUEUE, CONTEXT)
     assert caught.value.code is errors.INVALID_ATTRIBUTE_VALUE

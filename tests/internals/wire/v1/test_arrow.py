@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc
 
-from tests.internals.wire.v1.asking import QUEUE, get, refusal
-from tests.internals.wire.v1.claimed import ID_TEXT, MIXED, message
+from tests.internals.wire.v1.test_request import ID_TEXT, MIXED, QUEUE, get, message, refusal
 from veilmq.core import limits
 from veilmq.core.messages import Attribute, NewMessage
 from veilmq.wire.sqs.errors import SqsError
@@ -22,7 +21,6 @@ from veilmq.wire.v1.request import RowRefused, encode_error
 
 
 def table(*pieces: list[object]) -> pa.Table:
-    """Return what a reader gets of `pieces`."""
     writer = ArrowWriter("jobs")
     for piece in pieces:
         writer.add(piece)  # type: ignore[arg-type]
@@ -46,7 +44,6 @@ def test_the_columns_are_those_of_the_contract() -> None:
 
 
 def test_a_message_is_told_with_all_that_it_has() -> None:
-    """Beside one that has nothing."""
     full = message("hé", sequence=5, attributes=MIXED, group="g")
     plain = message(attributes={"type": Attribute("String", "order")})
     rows = table([message(), full, plain]).to_pylist()
@@ -69,7 +66,6 @@ def test_a_message_is_told_with_all_that_it_has() -> None:
 
 
 def test_messages_that_carry_nothing_are_told_alike() -> None:
-    """Whether one of their batch carries something or not."""
     alone, *_ = table([message("a"), message("b")]).to_pylist()
     beside, *_ = table([message("a"), message(group="g")]).to_pylist()
     assert alone == beside
@@ -77,7 +73,6 @@ def test_messages_that_carry_nothing_are_told_alike() -> None:
 
 
 def test_small_pieces_become_few_batches() -> None:
-    """And none is lost, or turned round."""
     pieces: list[list[object]] = [[message(str(n)) for n in range(at, at + 500)] for at in range(0, 5_000, 500)]
     whole = table(*pieces)
     assert whole["body"].to_pylist() == [str(n) for n in range(5_000)]
@@ -85,7 +80,6 @@ def test_small_pieces_become_few_batches() -> None:
 
 
 def test_long_bodies_are_written_early() -> None:
-    """So that a few of them are not held twice."""
     writer = ArrowWriter("jobs")
     writer.add([message("x" * 900_000)])
     assert 900_000 <= writer.size_bytes < 905_000
@@ -105,7 +99,6 @@ def test_attributes_are_written_early() -> None:
 
 
 def test_a_server_without_pyarrow_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And goes on to speak JSON."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     error = refusal("GET", f"/v1/claims/{QUEUE}/read?source=s&number=1&format=arrow")
     assert "pip install 'veilmq[arrow]'" in error.message
@@ -116,7 +109,6 @@ def test_a_server_without_pyarrow_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_pyarrow_is_not_imported_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Understanding a request is quick; whoever makes the writer bears the import."""
     monkeypatch.setitem(sys.modules, "veilmq.wire.v1.arrow", None)
     command = get("read", "source=s&number=1&format=arrow").command
     assert isinstance(command, BulkRead)
@@ -128,7 +120,6 @@ def test_pyarrow_is_not_imported_before_it_is_needed(monkeypatch: pytest.MonkeyP
 
 # Staged messages in Arrow: what is read, and that nothing malformed, foreign or compressed is.
 
-
 OUTGOING = Outgoing(queue="000000000000/jobs", caller=None)
 TEXTS = pa.map_(pa.string(), pa.string())
 FULL = pa.schema(
@@ -137,7 +128,6 @@ FULL = pa.schema(
 
 
 def stream(*batches: Any, options: Any = None) -> bytes:
-    """Return record batches as an IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batches[0].schema, options=options) as writer:
         for batch in batches:
@@ -147,17 +137,14 @@ def stream(*batches: Any, options: Any = None) -> bytes:
 
 
 def bodies(*texts: str | None) -> Any:
-    """Return a batch of bodies."""
     return pa.RecordBatch.from_pydict({"body": pa.array(texts, pa.string())})
 
 
 def read(content: bytes) -> tuple[NewMessage, ...]:
-    """Return all messages of a stream."""
     return tuple(chain.from_iterable(staged_messages(content, OUTGOING)))
 
 
 def refused(content: bytes) -> str:
-    """Return why a stream is refused."""
     with pytest.raises(SqsError) as caught:
         read(content)
     return caught.value.message
@@ -202,7 +189,6 @@ def test_a_row_is_counted_through_all_batches() -> None:
 
 
 def test_messages_come_in_pieces_that_keep_nobody_waiting() -> None:
-    """Also those of one batch, and a batch without rows is a piece, too."""
     pieces = list(staged_messages(stream(bodies(*["x"] * (PIECE_ROWS + 1)), bodies(), bodies("y")), OUTGOING))
     assert [len(piece) for piece in pieces if piece] == [PIECE_ROWS, 1, 1]
     assert sum(1 for piece in pieces if not piece) == 3
@@ -215,7 +201,6 @@ def test_a_row_is_counted_through_all_pieces() -> None:
 
 
 def test_many_batches_are_refused() -> None:
-    """Each takes its time, whatever it has."""
     empty = bodies()
     assert read(stream(*[empty] * limits.STAGE_MESSAGES_MAX)) == ()
     assert "record batches" in refused(stream(*[empty] * (limits.STAGE_MESSAGES_MAX + 1)))
@@ -233,7 +218,6 @@ def test_a_map_of_too_many_pairs_is_refused_unread() -> None:
 
 
 def test_what_is_behind_a_null_does_not_count() -> None:
-    """Slots of nulls may have pairs, which nobody sees."""
     keys = pa.array([f"k{n}" for n in range(11)])
     maps = pa.MapArray.from_arrays(pa.array([0, 11], pa.int32()), keys, keys, mask=pa.array([True]))
     batch = pa.RecordBatch.from_pydict({"body": pa.array(["x"]), "attributes": maps})
@@ -252,16 +236,10 @@ def test_compressed_batches_are_refused(name: str) -> None:
     assert "compressed" in refused(stream(bodies("a" * 100_000), options=options))
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"body": pa.array([b"a"])},
-        {"body": pa.array(["a"]).dictionary_encode()},
-        {"body": pa.array(["a"]), "id": pa.array(["x"])},
-        {"group": pa.array(["g"])},
-    ],
-    ids=["binary", "dictionary", "unknown", "no-body"],
-)
+@pytest.mark.parametrize("columns", [
+    {"body": pa.array([b"a"])}, {"body": pa.array(["a"]).dictionary_encode()},
+    {"body": pa.array(["a"]), "id": pa.array(["x"])}, {"group": pa.array(["g"])},
+], ids=["binary", "dictionary", "unknown", "no-body"])  # fmt: skip
 def test_other_columns_are_refused(columns: dict[str, Any]) -> None:
     assert "column" in refused(stream(pa.RecordBatch.from_pydict(columns)))
 

@@ -6,8 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.internals.wire.v1.asking import QUEUE, get, post, refusal, refused
-from tests.internals.wire.v1.claimed import ID_TEXT, MIXED, message
+from tests.internals.wire.v1.test_request import ID_TEXT, MIXED, QUEUE, get, message, post, refusal, refused
 from veilmq.core import claims, limits
 from veilmq.core.commands import Command
 from veilmq.core.messages import Attribute
@@ -18,31 +17,19 @@ SOURCE = "s-1"
 
 MADE: list[tuple[str, dict[str, Any], Command]] = [
     ("open", {}, claims.OpenSource(queue=QUEUE, source=SOURCE)),
-    (
-        "open",
-        {"consumer": "jobs of søren", "takeover": True, "hold_s": 60, "lease_s": 5},
-        claims.OpenSource(queue=QUEUE, source=SOURCE, consumer="jobs of søren", takeover=True, hold_s=60, lease_s=5),
-    ),
-    (
-        "claim",
-        {"epoch": 1, "number": 7, "messages_max": 5, "shard_messages": 2},
-        claims.Claim(queue=QUEUE, source=SOURCE, epoch=1, number=7, messages_max=5, shard_messages=2),
-    ),
+    ("open", {"consumer": "jobs of søren", "takeover": True, "hold_s": 60, "lease_s": 5}, claims.OpenSource(queue=QUEUE,
+        source=SOURCE, consumer="jobs of søren", takeover=True, hold_s=60, lease_s=5)),
+    ("claim", {"epoch": 1, "number": 7, "messages_max": 5, "shard_messages": 2}, claims.Claim(queue=QUEUE,
+        source=SOURCE, epoch=1, number=7, messages_max=5, shard_messages=2)),
     ("heartbeat", {"epoch": 2}, claims.Heartbeat(queue=QUEUE, source=SOURCE, epoch=2)),
-    (
-        "heartbeat",
-        {"epoch": 2, "lease_s": 9, "hold_s": 90},
-        claims.Heartbeat(queue=QUEUE, source=SOURCE, epoch=2, lease_s=9, hold_s=90),
-    ),
+    ("heartbeat", {"epoch": 2, "lease_s": 9, "hold_s": 90}, claims.Heartbeat(queue=QUEUE, source=SOURCE, epoch=2,
+        lease_s=9, hold_s=90)),
     ("acknowledge", {"epoch": 2, "number": 0}, claims.AcknowledgeClaims(queue=QUEUE, source=SOURCE, epoch=2, number=0)),
     ("release", {"number": 3}, claims.ReleaseClaim(queue=QUEUE, source=SOURCE, number=3)),
-    (
-        "evict",
-        {"number": 3, "message": ID},
-        claims.EvictMessage(queue=QUEUE, source=SOURCE, number=3, message=UUID(ID).bytes),
-    ),
+    ("evict", {"number": 3, "message": ID}, claims.EvictMessage(queue=QUEUE, source=SOURCE, number=3,
+        message=UUID(ID).bytes)),
     ("close", {}, claims.CloseSource(queue=QUEUE, source=SOURCE)),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("verb", "fields", "command"), MADE, ids=[f"{verb}{n}" for n, (verb, *_) in enumerate(MADE)])
@@ -51,7 +38,6 @@ def test_a_request_makes_its_command(verb: str, fields: dict[str, Any], command:
 
 
 def test_a_claim_may_wait() -> None:
-    """As long as it says; no other request waits."""
     assert post("claim", source=SOURCE, epoch=1, number=1, wait_s=20).wait_s == 20
     assert post("claim", source=SOURCE, epoch=1, number=1).wait_s == 0
 
@@ -125,7 +111,6 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("verb", "fields", "text"), WRONG, ids=[f"{w[0]}{n}" for n, w in enumerate(WRONG)])
 def test_what_is_wrong_is_named(verb: str, fields: dict[str, Any], text: str) -> None:
-    """The field and what it should be."""
     assert text in refused(verb, **{"source": SOURCE} | fields)
 
 
@@ -214,7 +199,6 @@ def test_nothing_is_an_empty_list() -> None:
 
 
 def test_the_cursor_is_a_header() -> None:
-    """And there is none after the last."""
     reply = answer(Gathered(b"body", b"text/x", "12-a"))
     assert reply.headers == b"Content-Type: text/x\r\nx-veilmq-cursor: 12-a\r\n"
     assert answer(Gathered(b"body", b"text/x", "")).headers == b"Content-Type: text/x\r\n"

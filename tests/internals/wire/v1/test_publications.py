@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.internals.wire.v1.asking import CONTEXT, QUEUE, refusal, send
+from tests.internals.wire.v1.test_request import CONTEXT, QUEUE, refusal, send
 from veilmq.core import limits
 from veilmq.core.claims import Abandon, ListWriters, Publish, Stage, WriterView
 from veilmq.core.errors import DestinationRefused, ReceiptEnded, ReceiptState, TooManyTags, VeilmqError
@@ -24,7 +24,6 @@ STAGE = {"writer": "w", "batch": "0", "attempt": "a", "part": "0"}
 def ask(
     method: str, verb: str, body: bytes = b"", *, query: dict[str, str] | None = None, kind: bytes = b""
 ) -> ApiCall:
-    """Return what the codec makes of a request."""
     target = f"/v1/publications/{QUEUE}" + (f"/{verb}" if verb else "")
     if query:
         target += "?" + "&".join(f"{name}={value}" for name, value in query.items())
@@ -33,7 +32,6 @@ def ask(
 
 
 def post(verb: str, **fields: Any) -> ApiCall:
-    """Return what the codec makes of a POST with JSON."""
     return ask("POST", verb, json.dumps(fields).encode())
 
 
@@ -45,12 +43,10 @@ def staged(call: ApiCall) -> Stage:
 
 
 def stage(body: bytes, **query: str) -> Stage:
-    """Return the command of a request to stage JSON."""
     return staged(ask("POST", "stage", body, query=STAGE | query))
 
 
 def refused(call: Any, *args: Any, **given: Any) -> str:
-    """Return why a request is refused."""
     with pytest.raises(SqsError) as caught:
         call(*args, **given)
     assert caught.value.code.status == 400
@@ -96,20 +92,10 @@ def test_all_need_the_right_to_send() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"writer": "a b"},
-        {"writer": ""},
-        {"writer": "w" * 129},
-        {"batch": "-1"},
-        {"batch": "x"},
-        {"attempt": "a/b"},
-        {"part": "-1"},
-        {"part": str(2**31 + 1)},
-        {"more": "1"},
-    ],
-)
+@pytest.mark.parametrize("wrong", [
+    {"writer": "a b"}, {"writer": ""}, {"writer": "w" * 129}, {"batch": "-1"}, {"batch": "x"}, {"attempt": "a/b"},
+    {"part": "-1"}, {"part": str(2**31 + 1)}, {"more": "1"},
+])  # fmt: skip
 def test_parameters_of_stage_are_checked(wrong: dict[str, str]) -> None:
     assert next(iter(wrong)) in refused(ask, "POST", "stage", b'{"messages": []}', query=STAGE | wrong)
 
@@ -159,20 +145,17 @@ def test_numbers_are_bounded() -> None:
 
 # Messages to be staged: the rules of SendMessage, and which row broke one.
 
-
 STANDARD = Outgoing(queue="000000000000/jobs", caller=None)
 FIFO = Outgoing(queue="000000000000/jobs.fifo", caller=None)
 ALICE = caller_named("000000000000", "alice")
 
 
 def made(outgoing: Outgoing = STANDARD, **fields: Any) -> NewMessage:
-    """Return the message of one row."""
     (message,) = outgoing.from_rows([OutgoingRow(**{"body": "b", **fields})])
     return message
 
 
 def row_refused(outgoing: Outgoing = STANDARD, **fields: Any) -> str:
-    """Return why a row is refused, behind one that is not."""
     with pytest.raises(RowRefused) as caught:
         outgoing.from_rows([OutgoingRow(body="good"), OutgoingRow(**{"body": "b", **fields})])
     assert caught.value.index == 1
@@ -211,23 +194,16 @@ def test_who_sent_is_kept() -> None:
     assert kept.system == {SENDER_ID: ALICE.sender}
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"body": ""}, "no body"),
-        ({"body": "\x00"}, "#x0"),
-        ({"delay_s": -1}, "delay_s must be 0 to 604800"),
-        ({"delay_s": 604_801}, "delay_s must be"),
-        ({"dedup_id": "d"}, "no FIFO queue"),
-        ({"group": "not ascii: ä"}, "MessageGroupId"),
-        ({"attributes": {"AWS.x": "y"}}, "AWS.x"),
-        ({"attributes": {"n": "twelve"}, "attribute_types": {"n": "Number"}}, "'n'"),
-        ({"attributes": {"d": "!"}, "attribute_types": {"d": "Binary"}}, "must be Base64"),
-        ({"attributes": {"d": "ä"}, "attribute_types": {"d": "Binary"}}, "must be Base64"),
-        ({"attributes": {}, "attribute_types": {"d": "Binary"}}, "which attributes has not"),
-        ({"attributes": {str(n): "x" for n in range(11)}}, "attributes"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "words"), [
+    ({"body": ""}, "no body"), ({"body": "\x00"}, "#x0"), ({"delay_s": -1}, "delay_s must be 0 to 604800"),
+    ({"delay_s": 604_801}, "delay_s must be"), ({"dedup_id": "d"}, "no FIFO queue"),
+    ({"group": "not ascii: ä"}, "MessageGroupId"), ({"attributes": {"AWS.x": "y"}}, "AWS.x"),
+    ({"attributes": {"n": "twelve"}, "attribute_types": {"n": "Number"}}, "'n'"),
+    ({"attributes": {"d": "!"}, "attribute_types": {"d": "Binary"}}, "must be Base64"),
+    ({"attributes": {"d": "ä"}, "attribute_types": {"d": "Binary"}}, "must be Base64"),
+    ({"attributes": {}, "attribute_types": {"d": "Binary"}}, "which attributes has not"),
+    ({"attributes": {str(n): "x" for n in range(11)}}, "attributes"),
+])  # fmt: skip
 def test_what_cannot_be_sent_is_told_with_its_row(fields: dict[str, Any], words: str) -> None:
     assert words in row_refused(**fields)
 
@@ -245,18 +221,15 @@ def test_a_bad_body_among_bodies_is_told_with_its_row(bodies: list[str]) -> None
 
 # The route of forwards: the command that it makes, what it refuses, and what it answers.
 
-
 TARGET = f"/v1/queues/{QUEUE}/forward"
 ID = bytes(range(16))
 
 
 def forward_call(*entries: Any) -> ApiCall:
-    """Return what the codec makes of a request with these entries."""
     return send("POST", TARGET, json.dumps({"entries": entries}).encode())
 
 
 def told(*results: Forwarded | VeilmqError) -> Any:
-    """Return the entries of the answer to results."""
     reply = forward_call().encode(list(results))
     assert (reply.status, reply.code) == (200, "OK")
     return json.loads(reply.body)["entries"]
@@ -278,19 +251,14 @@ def test_no_entries_ask_whether_it_can() -> None:
     assert told() == []
 
 
-@pytest.mark.parametrize(
-    ("body", "place"),
-    [
-        ({}, "entries"),
-        ({"entries": [{"receipt": "r"}]}, "entries[0]"),
-        ({"entries": [{"receipt": 1, "target": "q"}]}, "entries[0].receipt"),
-        ({"entries": [{"receipt": "r", "target": "http://h/1/q"}]}, "entries[0].target"),
-        ({"entries": [{"receipt": "r", "target": "12/q"}]}, "entries[0].target"),
-        ({"entries": [{"receipt": "r", "target": "q", "more": 1}]}, "entries[0]"),
-        ({"entries": [{"receipt": "r", "target": "q"}] * 11}, "entries"),
-    ],
-    ids=["no-entries", "no-target", "number", "url", "account", "unknown", "too-many"],
-)
+@pytest.mark.parametrize(("body", "place"), [
+    ({}, "entries"), ({"entries": [{"receipt": "r"}]}, "entries[0]"),
+    ({"entries": [{"receipt": 1, "target": "q"}]}, "entries[0].receipt"),
+    ({"entries": [{"receipt": "r", "target": "http://h/1/q"}]}, "entries[0].target"),
+    ({"entries": [{"receipt": "r", "target": "12/q"}]}, "entries[0].target"),
+    ({"entries": [{"receipt": "r", "target": "q", "more": 1}]}, "entries[0]"),
+    ({"entries": [{"receipt": "r", "target": "q"}] * 11}, "entries"),
+], ids=["no-entries", "no-target", "number", "url", "account", "unknown", "too-many"])  # fmt: skip
 def test_what_does_not_fit_is_refused(body: Any, place: str) -> None:
     error = refusal("POST", TARGET, json.dumps(body).encode())
     assert error.code.query == "InvalidRequest"

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.internals.wire.v1.asking import QUEUE, refusal, send
-from tests.internals.wire.v1.claimed import ID, ID_TEXT, MIXED
+from tests.internals.wire.v1.test_request import ID, ID_TEXT, MIXED, QUEUE, refusal, send
 from veilmq.core import limits
 from veilmq.core.commands import (
     CreateQueue,
@@ -33,12 +32,10 @@ PATH = f"/v1/queues/{QUEUE}"
 
 
 def post(verb: str, fields: Any, path: str = PATH) -> ApiCall:
-    """Return what the codec makes of a request."""
     return send("POST", f"{path}/{verb}", json.dumps(fields).encode())
 
 
 def refused(verb: str, fields: Any, path: str = PATH) -> str:
-    """Return the text with which a request is refused as invalid."""
     error = refusal("POST", f"{path}/{verb}", json.dumps(fields).encode())
     assert (error.code.query, error.code.status) == ("InvalidRequest", 400)
     return error.message
@@ -84,24 +81,14 @@ def test_other_values_are_those_of_the_settings() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("fields", "place"),
-    [
-        ({"VisibilityTimeout": 1}, "VisibilityTimeout"),
-        ({"tags": {}}, "tags"),
-        ({"delay_s": "1"}, "delay_s"),
-        ({"delay_s": None}, "delay_s"),
-        ({"deduplication_scope": "all"}, "deduplication_scope"),
-        ({"event_log": "on"}, "event_log"),
-        ({"dead_letter_queue": "222222222222/d"}, "dead_letter_queue"),
-        ({"redrive_sources": ["a b"]}, "redrive_sources"),
-        ({"redrive_sources": ["a"] * 11}, "redrive_sources"),
-        ({"kms_key": "\n"}, "kms_key"),
-        ({"visibility_rules": "x" * 200_000}, "visibility_rules"),
-        ([], "The request"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("fields", "place"), [
+    ({"VisibilityTimeout": 1}, "VisibilityTimeout"), ({"tags": {}}, "tags"), ({"delay_s": "1"}, "delay_s"),
+    ({"delay_s": None}, "delay_s"), ({"deduplication_scope": "all"}, "deduplication_scope"),
+    ({"event_log": "on"}, "event_log"),
+    ({"dead_letter_queue": "222222222222/d"}, "dead_letter_queue"),
+    ({"redrive_sources": ["a b"]}, "redrive_sources"), ({"redrive_sources": ["a"] * 11}, "redrive_sources"),
+    ({"kms_key": "\n"}, "kms_key"), ({"visibility_rules": "x" * 200_000}, "visibility_rules"), ([], "The request"),
+], ids=str)  # fmt: skip
 def test_what_does_not_fit_is_refused(fields: Any, place: str) -> None:
     assert place in refused("set", fields)
 
@@ -165,13 +152,10 @@ def test_a_queue_is_shown_whole() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "told"),
-    [
-        (QueueExists(QUEUE, "delay_s"), 409, {"queue": QUEUE, "setting": "delay_s"}),
-        (SettingsConflict("fifo", "For good."), 400, {"setting": "fifo"}),
-    ],
-)
+@pytest.mark.parametrize(("error", "status", "told"), [
+    (QueueExists(QUEUE, "delay_s"), 409, {"queue": QUEUE, "setting": "delay_s"}),
+    (SettingsConflict("fifo", "For good."), 400, {"setting": "fifo"}),
+])  # fmt: skip
 def test_errors_name_the_setting(error: Any, status: int, told: dict[str, str]) -> None:
     reply = post("create", {}).encode(error)
     assert reply.status == status
@@ -179,7 +163,6 @@ def test_errors_name_the_setting(error: Any, status: int, told: dict[str, str]) 
 
 
 # The routes that look at a queue: the commands that they make, what they refuse, and what they answer.
-
 
 MESSAGES = f"/v1/messages/{QUEUE}"
 LEASES = f"/v1/leases/{QUEUE}"
@@ -207,28 +190,19 @@ def seen(body: str = "hello", message_id: bytes = ID, **other: Any) -> SeenMessa
 
 
 def told(target: str, result: Any) -> Any:
-    """Return the answer to a GET, for the result of its command."""
     reply = send("GET", target).encode(result)
     assert reply.status == 200
     return json.loads(reply.body)
 
 
-@pytest.mark.parametrize(
-    ("query", "command"),
-    [
-        ("", InspectQueue(queue=QUEUE, bytes_max=READ, count=10)),
-        ("?state=visible&count=100", InspectQueue(queue=QUEUE, bytes_max=READ, count=100, state=MessageState.VISIBLE)),
-        (
-            "?state=in_flight&receipts=true",
-            InspectQueue(queue=QUEUE, bytes_max=READ, count=10, state=MessageState.IN_FLIGHT, receipts=True),
-        ),
-        (
-            "?state=delayed&receipts=false",
-            InspectQueue(queue=QUEUE, bytes_max=READ, count=10, state=MessageState.DELAYED),
-        ),
-        (f"?id={ID_TEXT}&body_characters_max=0", InspectQueue(queue=QUEUE, bytes_max=READ, count=10, id=ID)),
-    ],
-)
+@pytest.mark.parametrize(("query", "command"), [
+    ("", InspectQueue(queue=QUEUE, bytes_max=READ, count=10)),
+    ("?state=visible&count=100", InspectQueue(queue=QUEUE, bytes_max=READ, count=100, state=MessageState.VISIBLE)),
+    ("?state=in_flight&receipts=true", InspectQueue(queue=QUEUE, bytes_max=READ, count=10, state=MessageState.IN_FLIGHT,
+        receipts=True)),
+    ("?state=delayed&receipts=false", InspectQueue(queue=QUEUE, bytes_max=READ, count=10, state=MessageState.DELAYED)),
+    (f"?id={ID_TEXT}&body_characters_max=0", InspectQueue(queue=QUEUE, bytes_max=READ, count=10, id=ID)),
+])  # fmt: skip
 def test_messages_are_looked_at(query: str, command: InspectQueue) -> None:
     assert send("GET", MESSAGES + query).command == command
 
@@ -240,22 +214,14 @@ def test_peeks_and_leases_are_counted() -> None:
     assert send("GET", f"{LEASES}?count=1000").command == InspectLeases(queue=QUEUE, count=1_000)
 
 
-@pytest.mark.parametrize(
-    ("target", "place"),
-    [
-        (f"{MESSAGES}?count=0", "count"),
-        (f"{MESSAGES}?count=101", "count"),
-        (f"{MESSAGES}?state=in%20flight", "state"),
-        (f"{MESSAGES}?receipts=perhaps", "receipts"),
-        (f"{MESSAGES}?id=1", "id"),
-        (f"{MESSAGES}?body_characters_max=-1", "body_characters_max"),
-        (f"{MESSAGES}?fields=all", "fields"),
-        (f"{MESSAGES}/peek?count=101", "count"),
-        (f"{MESSAGES}/peek?receipts=true", "receipts"),
-        (f"{LEASES}?count=1001", "count"),
-        (f"{LEASES}?receipts=true", "receipts"),
-    ],
-)
+@pytest.mark.parametrize(("target", "place"), [
+    (f"{MESSAGES}?count=0", "count"), (f"{MESSAGES}?count=101", "count"), (f"{MESSAGES}?state=in%20flight", "state"),
+    (f"{MESSAGES}?receipts=perhaps", "receipts"), (f"{MESSAGES}?id=1", "id"),
+    (f"{MESSAGES}?body_characters_max=-1", "body_characters_max"),
+    (f"{MESSAGES}?fields=all", "fields"), (f"{MESSAGES}/peek?count=101", "count"),
+    (f"{MESSAGES}/peek?receipts=true", "receipts"), (f"{LEASES}?count=1001", "count"),
+    (f"{LEASES}?receipts=true", "receipts"),
+])  # fmt: skip
 def test_parameters_that_do_not_fit_are_refused(target: str, place: str) -> None:
     error = refusal("GET", target)
     assert (error.code.query, error.code.status) == ("InvalidRequest", 400)
@@ -293,7 +259,6 @@ def test_a_message_is_shown_whole() -> None:
     [(MessageState.VISIBLE, "visible"), (MessageState.IN_FLIGHT, "in_flight"), (MessageState.DELAYED, "delayed")],
 )
 def test_a_state_is_one_word(state: MessageState, word: str) -> None:
-    """The one that asks for it."""
     (message,) = told(MESSAGES, [seen(state=state)])["messages"]
     assert message["state"] == word
     assert send("GET", f"{MESSAGES}?state={word}").command == InspectQueue(

@@ -1,32 +1,87 @@
 """Requests of the API, and its errors."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.internals.wire.v1.asking import QUEUE, refusal, send
 from veilmq.core import errors
-from veilmq.core.claims import ListSources
+from veilmq.core.claims import ClaimedMessage, ListSources
 from veilmq.core.commands import ListQueues
 from veilmq.core.errors import ReceiptState, VeilmqError
+from veilmq.core.messages import Attribute, Properties, encode_properties
+from veilmq.wire.exchange import RequestContext
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.policies import GRANTABLE, OWNERS
-from veilmq.wire.v1.request import ANSWERS, CODES, ApiCall, encode_error, encode_failure
-from veilmq.wire.v1.routes import EVERYWHERE, ROUTES, Route
+from veilmq.wire.v1.request import ANSWERS, CODES, ApiCall, Route, encode_error, encode_failure, read_request
+from veilmq.wire.v1.routes import EVERYWHERE, ROUTES, decode, route_key
+
+QUEUE = "000000000000/jobs"
+CONTEXT = RequestContext(base_url="http://h:1")
+
+
+def send(method: str, target: str, body: bytes = b"") -> ApiCall:
+    request = read_request(method.encode(), target.encode("utf-8", "surrogatepass"), {}, body)
+    return decode(route_key(request), request, CONTEXT)
+
+
+def post(verb: str, **fields: Any) -> ApiCall:
+    return send("POST", f"/v1/claims/{QUEUE}/{verb}", json.dumps(fields).encode())
+
+
+def get(verb: str = "", query: str = "") -> ApiCall:
+    return send("GET", f"/v1/claims/{QUEUE}" + (f"/{verb}" if verb else "") + (f"?{query}" if query else ""))
+
+
+def refusal(method: str, target: str, body: bytes = b"") -> SqsError:
+    with pytest.raises(SqsError) as caught:
+        send(method, target, body)
+    return caught.value
+
+
+def refused(verb: str, **fields: Any) -> str:
+    """Return the text with which a POST about claims is refused as invalid."""
+    error = refusal("POST", f"/v1/claims/{QUEUE}/{verb}", json.dumps(fields).encode())
+    assert (error.code.query, error.code.status) == ("InvalidRequest", 400)
+    return error.message
+
+
+ID = bytes.fromhex("0190a1b2c3d44e5f8a9b0123456789ab")
+ID_TEXT = "0190a1b2-c3d4-4e5f-8a9b-0123456789ab"
+
+
+def message(body: str = "hello", *, sequence: int | None = None, **carried: Any) -> ClaimedMessage:
+    """Return a message with `body` and what `Properties` it has."""
+    return ClaimedMessage(
+        id=ID,
+        body=body,
+        properties=encode_properties(Properties(**carried)),
+        sent_at_ms=1_700_000_000_001,
+        received_at_ms=1_700_000_000_999,
+        receive_count=2,
+        sequence=sequence,
+    )
+
+
+MIXED = {
+    "type": Attribute("String", "order"),
+    "price": Attribute("Number.int", "17"),
+    "raw": Attribute("Binary", data=b"\x00\xff"),
+}
+
+
+# Errors.
 
 TOLD: list[tuple[VeilmqError, int, dict[str, object]]] = [
-    (errors.QueueNotFound("a/q"), 404, {"queue": "a/q"}),
-    (errors.SourceNotFound("s"), 404, {"source": "s"}),
+    (errors.QueueNotFound("a/q"), 404, {"queue": "a/q"}), (errors.SourceNotFound("s"), 404, {"source": "s"}),
     (errors.ShardNotFound(3, 2), 404, {"shard": 3, "shards": 2}),
-    (errors.MessageNotClaimed(4), 404, {"number": 4}),
-    (errors.EpochFenced(1, 2), 409, {"epoch": 1, "current": 2}),
+    (errors.MessageNotClaimed(4), 404, {"number": 4}), (errors.EpochFenced(1, 2), 409, {"epoch": 1, "current": 2}),
     (errors.ClaimGap(9, 4), 409, {"number": 9, "last": 4}),
     (errors.ConsumerTaken("c", "s"), 409, {"consumer": "c", "source": "s"}),
     (errors.ClaimAcknowledged(3, 4), 410, {"number": 3, "acknowledged": 4}),
-    (errors.ClaimLost(3), 410, {"number": 3}),
-    (errors.ClaimReleased(3), 410, {"number": 3}),
+    (errors.ClaimLost(3), 410, {"number": 3}), (errors.ClaimReleased(3), 410, {"number": 3}),
     (errors.CursorInvalid(), 400, {}),
     (errors.StageMissing("a", 1, 2), 409, {"attempt": "a", "messages": 1, "wanted": 2}),
     (errors.StageRefused(3, errors.GroupMissing()), 400, {"index": 3, "why": "GroupMissing", "bytes_max": None}),
@@ -35,13 +90,10 @@ TOLD: list[tuple[VeilmqError, int, dict[str, object]]] = [
     (errors.ReceiptEnded(ReceiptState.EXPIRED), 410, {"state": "expired"}),
     (errors.ReceiptInvalid(), 400, {}),
     (errors.DestinationRefused("a/q", "It is another."), 400, {"queue": "a/q"}),
-    (errors.MessageTooLong(1_024), 400, {"bytes_max": 1_024}),
-    (errors.StoreFull(), 503, {}),
-    (errors.StoreUnavailable(), 503, {}),
-    (errors.OutcomeUnknown(), 503, {}),
-    (errors.ShuttingDown(), 503, {}),
+    (errors.MessageTooLong(1_024), 400, {"bytes_max": 1_024}), (errors.StoreFull(), 503, {}),
+    (errors.StoreUnavailable(), 503, {}), (errors.OutcomeUnknown(), 503, {}), (errors.ShuttingDown(), 503, {}),
     (errors.InternalError(), 500, {}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("error", "status", "fields"), TOLD, ids=[type(row[0]).__name__ for row in TOLD])
@@ -54,18 +106,15 @@ def test_an_error_is_told_by_its_row(error: VeilmqError, status: int, fields: di
 
 
 def test_rows_tell_what_errors_have() -> None:
-    """A row names attributes that its error always has."""
     assert {type(error): (status, tuple(fields)) for error, status, fields in TOLD}.items() <= ANSWERS.items()
 
 
 def test_every_error_of_a_route_has_a_row_and_every_row_a_route() -> None:
-    """Those of each, and those of all."""
     of_routes = {error for route in ROUTES.values() for error in route.errors}
     assert of_routes | set(EVERYWHERE) == set(ANSWERS)
 
 
 def test_an_error_without_a_row_is_a_defect() -> None:
-    """And says no more than that."""
     reply = encode_failure(errors.TooManyTags(50))
     assert (reply.status, json.loads(reply.body)["code"]) == (500, "InternalError")
 
@@ -77,25 +126,12 @@ def test_a_refusal_is_told_by_its_code() -> None:
 
 # From a request to its call: paths, bodies that are no JSON, and that no bytes can make the codec do anything else.
 
-
 NO_ROUTES = [
-    "/v1/",
-    "/v1/claims",
-    "/v1/claims/",
-    f"/v1/claims/{QUEUE}/",
-    f"/v1/claims/{QUEUE}/fly",
-    f"/v1/claims/{QUEUE}/open/",
-    f"/v1/claims/{QUEUE}/OPEN",
-    f"/v1/claims//{QUEUE}/open",
-    f"/v1/other/{QUEUE}/open",
-    "/v1/claims/1234/jobs/open",
-    "/v1/claims/--/jobs/open",
-    "/v1/claims/000000000000/jo.bs/open",
-    "/v1/claims/000000000000/../open",
-    "/v1/claims/000000000000/%6aobs/open",
-    f"/v1/claims/000000000000/{'x' * 257}/open",
-    f"/v1/claims/{QUEUE}/open#x",
-]
+    "/v1/", "/v1/claims", "/v1/claims/", f"/v1/claims/{QUEUE}/", f"/v1/claims/{QUEUE}/fly", f"/v1/claims/{QUEUE}/open/",
+    f"/v1/claims/{QUEUE}/OPEN", f"/v1/claims//{QUEUE}/open", f"/v1/other/{QUEUE}/open", "/v1/claims/1234/jobs/open",
+    "/v1/claims/--/jobs/open", "/v1/claims/000000000000/jo.bs/open", "/v1/claims/000000000000/../open",
+    "/v1/claims/000000000000/%6aobs/open", f"/v1/claims/000000000000/{'x' * 257}/open", f"/v1/claims/{QUEUE}/open#x",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("target", NO_ROUTES, ids=str)
@@ -105,12 +141,13 @@ def test_other_paths_are_no_routes(target: str) -> None:
     assert "/v1/{noun}/{account}/{queue}/{verb}" in error.message
 
 
-ALL = Route(b"GET", b"all", b"", lambda request, context: ApiCall(ListQueues(account=request.account)), "", (), True)
+ALL = Route(
+    b"GET", b"all", b"", "", "", lambda request, *_: ApiCall(ListQueues(account=request.account)), of_account=True
+)
 
 
 @pytest.mark.parametrize("account", ["-", "000000000000"])
 def test_a_path_without_a_queue_is_of_a_whole_account(account: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is another route than that of a queue, and has no verb."""
     monkeypatch.setitem(ROUTES, ALL.key, ALL)
     assert send("GET", f"/v1/all/{account}?x=1").command == ListQueues(account="000000000000")
     assert ALL.path == "/v1/all/{account}"
@@ -195,7 +232,6 @@ def check(method: str, target: str, body: bytes) -> None:
     st.dictionaries(st.sampled_from(_NAMES), _VALUES, max_size=6),
 )
 def test_any_fields_are_taken_or_refused(method: str, noun: str, verb: str, fields: dict[str, object]) -> None:
-    """Whatever their types and sizes are."""
     body = json.dumps(fields).encode()
     query = "&".join(f"{name}={value}" for name, value in fields.items() if isinstance(value, int | str))
     check(method, f"/v1/{noun}/{QUEUE}/{verb}?{query}", body)
