@@ -254,10 +254,10 @@ def test_the_declarative_pipeline_of_the_examples(tmp_path: Path) -> None:
 
 def run_declarative(spec: Path, folder: Path) -> None:
     home = Path(pyspark.__file__).parent
-    done = subprocess.run_declarative(
+    done = subprocess.run(
         [
             str(home / "bin" / "spark-pipelines"),
-            *("run_declarative", "--spec", str(spec / "spark-pipeline.yml"), "--remote", "local[2]"),
+            *("run", "--spec", str(spec / "spark-pipeline.yml"), "--remote", "local[2]"),
             *("--conf", f"spark.sql.warehouse.dir={folder / 'warehouse'}", "--conf", "spark.ui.enabled=false"),
             *("--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.driver.host=127.0.0.1"),
         ],
