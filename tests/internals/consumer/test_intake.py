@@ -261,18 +261,7 @@ def test_stopping_waits_for_the_polls_on_their_way() -> None:
         (ClientError("InternalError", "", 500), False),
         (UNREACHABLE, False),
     ],
-    ids=[
-        "query",
-        "json",
-        "denied",
-        "secret",
-        "unusable",
-        "throttled",
-        "throttled-403",
-        "quota",
-        "internal",
-        "unreachable",
-    ],
+    ids=["query", "json", "denied", "secret", "unusable", "throttled", "403", "quota", "internal", "unreachable"],
 )
 def test_only_what_a_human_must_mend_is_fatal(error: Exception, fatal: bool) -> None:
     assert is_fatal(error) is fatal
