@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -157,94 +157,78 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-def played(scenario: Callable[[Source, Intake[str]], object], **options: int) -> None:
-
-    async def play() -> None:
-        source = Source(**options)
-        intake = source.intake()
-        intake.fill()
-        await turn()
-        await scenario(source, intake)  # type: ignore[misc]
-
-    asyncio.run(play())
+async def begun(**options: int) -> tuple[Source, Intake[str]]:
+    source = Source(**options)
+    intake = source.intake()
+    intake.fill()
+    await turn()
+    return source, intake
 
 
-def test_one_poll_while_it_is_quiet_and_several_after_a_hit() -> None:
-    async def scenario(source: Source, intake: Intake[str]) -> None:
-        assert source.asked == [10]
-        source.answers[0].set_result(["a"])
-        await turn()
-        assert (source.taken, intake.polling) == (["a"], 3)
-        for answer in source.answers[1:]:
-            answer.set_result([])
-        await turn()
-        assert intake.polling == 1
-
-    played(scenario)
+async def test_one_poll_while_it_is_quiet_and_several_after_a_hit() -> None:
+    source, intake = await begun()
+    assert source.asked == [10]
+    source.answers[0].set_result(["a"])
+    await turn()
+    assert (source.taken, intake.polling) == (["a"], 3)
+    for answer in source.answers[1:]:
+        answer.set_result([])
+    await turn()
+    assert intake.polling == 1
 
 
-def test_what_polls_may_bring_takes_room() -> None:
-    async def scenario(source: Source, intake: Intake[str]) -> None:
-        assert source.asked == [10]
-        source.room = 14
-        source.answers[0].set_result(["a"])
-        await turn()
-        assert source.asked == [10, 10, 4], "fourteen in all, however many polls"
-
-    played(scenario, room=14)
+async def test_what_polls_may_bring_takes_room() -> None:
+    source, _ = await begun(room=14)
+    assert source.asked == [10]
+    source.room = 14
+    source.answers[0].set_result(["a"])
+    await turn()
+    assert source.asked == [10, 10, 4], "fourteen in all, however many polls"
 
 
-def test_without_room_nothing_is_asked_until_there_is() -> None:
-    async def scenario(source: Source, intake: Intake[str]) -> None:
-        assert source.asked == []
-        source.room = 1
-        intake.fill()
-        await turn()
-        assert source.asked == [1]
-
-    played(scenario, room=0)
+async def test_without_room_nothing_is_asked_until_there_is() -> None:
+    source, intake = await begun(room=0)
+    assert source.asked == []
+    source.room = 1
+    intake.fill()
+    await turn()
+    assert source.asked == [1]
 
 
-def test_pauses_grow_up_to_ten_seconds_and_never_end_the_intake() -> None:
-    async def scenario(source: Source, intake: Intake[str]) -> None:
-        for _ in range(6):
-            source.answers[-1].set_exception(UNREACHABLE)
-            await turn()
-            intake.fill()
-            assert intake.polling == 0, "a pause is a pause"
-            source.resume.set()
-            await turn()
-        assert [round(pause / full, 2) for pause, full in zip(source.pauses, (1, 2, 4, 8, 10, 10), strict=True)] == [
-            pytest.approx(0.875, abs=0.13)
-        ] * 6
-        source.answers[-1].set_result(["a"])
-        await turn()
-        assert source.taken == ["a"]
-        assert source.failures == []
-
-    played(scenario)
-
-
-def test_what_no_pause_mends_is_told_once_and_ends_it() -> None:
-    async def scenario(source: Source, intake: Intake[str]) -> None:
-        source.answers[0].set_exception(MISSING)
+async def test_pauses_grow_up_to_ten_seconds_and_never_end_the_intake() -> None:
+    source, intake = await begun()
+    for _ in range(6):
+        source.answers[-1].set_exception(UNREACHABLE)
         await turn()
         intake.fill()
-        assert (source.failures, source.pauses, intake.polling) == ([MISSING], [], 0)
-
-    played(scenario)
-
-
-def test_stopping_waits_for_the_polls_on_their_way() -> None:
-    async def scenario(source: Source, intake: Intake[str]) -> None:
-        stopping = asyncio.create_task(intake.stop())
+        assert intake.polling == 0, "a pause is a pause"
+        source.resume.set()
         await turn()
-        assert not stopping.done()
-        source.answers[0].set_result(["last"])
-        await stopping
-        assert (source.taken, intake.polling) == (["last"], 0)
+    assert [round(pause / full, 2) for pause, full in zip(source.pauses, (1, 2, 4, 8, 10, 10), strict=True)] == [
+        pytest.approx(0.875, abs=0.13)
+    ] * 6
+    source.answers[-1].set_result(["a"])
+    await turn()
+    assert source.taken == ["a"]
+    assert source.failures == []
 
-    played(scenario)
+
+async def test_what_no_pause_mends_is_told_once_and_ends_it() -> None:
+    source, intake = await begun()
+    source.answers[0].set_exception(MISSING)
+    await turn()
+    intake.fill()
+    assert (source.failures, source.pauses, intake.polling) == ([MISSING], [], 0)
+
+
+async def test_stopping_waits_for_the_polls_on_their_way() -> None:
+    source, intake = await begun()
+    stopping = asyncio.create_task(intake.stop())
+    await turn()
+    assert not stopping.done()
+    source.answers[0].set_result(["last"])
+    await stopping
+    assert (source.taken, intake.polling) == (["last"], 0)
 
 
 @pytest.mark.parametrize(
