@@ -311,29 +311,26 @@ def test_bodies_are_measured_as_they_travel() -> None:
     assert [body_bytes(replace(BODY, body=body)) for body in ("", "abc", "äöü", "€")] == [0, 3, 6, 3]
 
 
-def test_a_consumer_holds_no_more_than_its_limit_and_goes_on_after_each_settle() -> None:
+async def test_a_consumer_holds_no_more_than_its_limit_and_goes_on_after_each_settle() -> None:
     """25 bytes are two messages and half of a third, which is the last that may come; the others wait at the queue."""
+    held: list[int] = []
+    bodies: list[str] = []
     with workbench() as bench:
         app = bench.consumer("large")
-        held: list[int] = []
-        bodies: list[str] = []
 
         @app.handler(wait=WAIT, max_outstanding_bytes=25, concurrency=8)
         async def work(body: str) -> None:
             bodies.append(body)
 
-        async def scenario() -> None:
-            bench.client.send("large", "0" * 30)
-            async with bench.working(app) as running:
-                await until(lambda: bodies)
-                app.on("receive", lambda ctx: held.append(running.runners[0].held))
-                for number in range(1, 31, 10):
-                    batch = [NewMessage(body=f"{place:010d}") for place in range(number, number + 10)]
-                    bench.client.send_batch("large", batch)
-                await until(lambda: len(bodies) == 31)
-                await bench.settled(running)
-
-        asyncio.run(scenario())
+        bench.client.send("large", "0" * 30)
+        async with bench.working(app) as running:
+            await until(lambda: bodies)
+            app.on("receive", lambda ctx: held.append(running.runners[0].held))
+            for number in range(1, 31, 10):
+                batch = [NewMessage(body=f"{place:010d}") for place in range(number, number + 10)]
+                bench.client.send_batch("large", batch)
+            await until(lambda: len(bodies) == 31)
+            await bench.settled(running)
     assert max(held) <= 3
 
 
