@@ -91,7 +91,7 @@ async def test_a_function_may_decide_about_a_loss(bench: Workbench) -> None:
 async def test_a_fence_in_a_process_is_asked_of_the_parent(bench: Workbench) -> None:
     """A renewal proves the lease before the side effect."""
     app = bench.consumer("fenced")
-    app.declare(acting.fenced, pool="process", concurrency=1, wait=WAIT)
+    app.declare(acting.fenced, pool="process", concurrency=1, wait=WAIT, lease="1h")
     bench.client.send("fenced", "x")
     async with bench.working(app) as running:
         await bench.settled(running)
