@@ -24,6 +24,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -348,17 +349,22 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         self._place = place
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
-        """Write the rows of one task, one file for each queue and day."""
-        files = _PartitionedFiles(Place.at(self._place))
-        try:
+        """Write the rows of one task, one file for each queue and day; the retention of 14 days bounds their number."""
+        place, files = Place.at(self._place), dict[tuple[str, date], FileWriter]()
+        with ExitStack() as closing:
             for batch in iterator:
-                files.add(pa.Table.from_batches([batch]))
+                rows = pa.Table.from_batches([batch])
+                for key in rows.select(PARTITION).group_by(PARTITION).aggregate([]).to_pylist():
+                    queue, day = key["queue"], key["date"]
+                    if (queue, day) not in files:
+                        files[queue, day] = FileWriter(place, queue=queue, day=day)
+                        closing.callback(files[queue, day].close)
+                    chosen = pc.and_(pc.equal(rows["queue"], queue), pc.equal(rows["date"], pa.scalar(day)))
+                    files[queue, day].add(rows.filter(chosen))
             _, query, _ = task()
             if query is None:
                 raise PipelineFailed(f'format("{FORMAT}") takes streams only: use writeStream instead of write.')
-            return WrittenFiles(query, files.finish())
-        finally:
-            files.close()
+            return WrittenFiles(query, [writer.finish() for writer in files.values()])
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Add the files of a batch to the table, once."""
@@ -371,30 +377,6 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Leave the files of a failed batch to ``vacuum``; no reader sees them."""
-
-
-class _PartitionedFiles:
-    """One open file for each queue and day of a task; the maximum retention of 14 days bounds their number."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._open: dict[tuple[str, date], FileWriter] = {}
-
-    def add(self, rows: pa.Table) -> None:
-        for key in rows.select(PARTITION).group_by(PARTITION).aggregate([]).to_pylist():
-            queue, day = key["queue"], key["date"]
-            chosen = pc.and_(pc.equal(rows["queue"], queue), pc.equal(rows["date"], pa.scalar(day)))
-            if (queue, day) not in self._open:
-                self._open[queue, day] = FileWriter(self._place, queue=queue, day=day)
-            self._open[queue, day].add(rows.filter(chosen))
-
-    def finish(self) -> list[ArchiveFile]:
-        """Make all files durable, and return them."""
-        return [writer.finish() for writer in self._open.values()]
-
-    def close(self) -> None:
-        for writer in self._open.values():
-            writer.close()
 
 
 WRITER = "veilmq compaction"

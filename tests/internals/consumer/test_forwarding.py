@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -134,27 +135,40 @@ def test_it_reports_while_it_works() -> None:
     assert totals.messages >= reported[0]
 
 
+QUEUES = ("jobs", "fast", "slow", "jobs.fifo", "fast.fifo", "slow.fifo")
+
+
+@contextmanager
+def serving(**options: Any) -> Iterator[RunningServer]:
+    with RunningServer(**options) as running, HttpQueueClient(running.endpoint) as client:
+        for name in QUEUES:
+            client.create_queue(name, {"fifo": True} if name.endswith(".fifo") else {})
+        yield running
+
+
 @pytest.fixture
 def server() -> Iterator[RunningServer]:
-    with RunningServer(clock=SystemClock()) as running, HttpQueueClient(running.endpoint) as client:
-        for name in ("jobs", "rest", "jobs.fifo", "rest.fifo"):
-            client.create_queue(name, {"fifo": True} if name.endswith(".fifo") else {})
+    with serving() as running:
         yield running
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["", ".fifo"], ids=["standard", "fifo"])
-def test_many_workers_forward_each_message_once_and_groups_in_order(server: RunningServer, suffix: str) -> None:
-    with HttpQueueClient(server.endpoint) as client, Forwards(server.endpoint, f"jobs{suffix}") as forwards:
+def test_many_workers_forward_each_message_once_and_groups_in_order(suffix: str) -> None:
+    with (
+        serving(clock=SystemClock()) as server,
+        HttpQueueClient(server.endpoint) as client,
+        Forwards(server.endpoint, f"jobs{suffix}") as forwards,
+    ):
         fifo = bool(suffix)
         for number in range(300):
             client.send(f"jobs{suffix}", str(number), group=str(number % 5), dedup_id=str(number) if fifo else None)
         options = ForwarderOptions(intake=f"jobs{suffix}", workers=4, until_empty=True)
-        router = read_rules(f'default = "rest{suffix}"')
+        router = read_rules(f'default = "fast{suffix}"')
         forwarder = Forwarder(client, router, ForwardRelay(forwards, fifo=fifo), options)
-        assert forwarder.run().forwarded == {f"rest{suffix}": 300}
+        assert forwarder.run().forwarded == {f"fast{suffix}": 300}
         check = _in_order if fifo else sorted
-        found = _drained(client, f"rest{suffix}")
+        found = bodies_of(client, f"fast{suffix}")
         assert check(found) == check([str(number) for number in range(300)])
 
 
@@ -162,19 +176,8 @@ def _in_order(bodies: list[str]) -> dict[int, list[str]]:
     return {group: [body for body in bodies if int(body) % 5 == group] for group in range(5)}
 
 
-def _drained(client: HttpQueueClient, queue: str) -> list[str]:
-    found: list[str] = []
-    while got := client.receive(queue, count=10, timeout_s=600):
-        found += [each.body for each in got]
-        client.delete_batch(queue, [each.receipt for each in got])
-    return found
-
-
-QUEUES = ("jobs", "fast", "slow", "jobs.fifo", "fast.fifo", "slow.fifo")
-
-
 class Tampered(HttpQueueClient):
-    """A tampered whose batches can be tampered with, before and after they are sent."""
+    """A client whose batches can be tampered with, before and after they are sent."""
 
     def __init__(self, endpoint: str) -> None:
         super().__init__(endpoint)
@@ -204,16 +207,8 @@ class Tampered(HttpQueueClient):
 
 
 @pytest.fixture
-def still_server() -> Iterator[RunningServer]:
-    with RunningServer() as running, HttpQueueClient(running.endpoint) as tampered:
-        for name in QUEUES:
-            tampered.create_queue(name, {"fifo": True} if name.endswith(".fifo") else {})
-        yield running
-
-
-@pytest.fixture
-def tampered(still_server: RunningServer) -> Iterator[Tampered]:
-    with Tampered(still_server.endpoint) as connected:
+def tampered(server: RunningServer) -> Iterator[Tampered]:
+    with Tampered(server.endpoint) as connected:
         yield connected
 
 
@@ -223,16 +218,16 @@ def way(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def relay_of(way: str, tampered: Tampered, still_server: RunningServer, intake: str) -> Relay:
+def relay_of(way: str, tampered: Tampered, server: RunningServer, intake: str) -> Relay:
     fifo = intake.endswith(".fifo")
     if way == "forward":
-        return ForwardRelay(Forwards(still_server.endpoint, intake), fifo=fifo)
+        return ForwardRelay(Forwards(server.endpoint, intake), fifo=fifo)
     return SendRelay(tampered, intake, fifo=fifo)
 
 
-def fill(tampered: HttpQueueClient, intake: str, *bodies_of: str, **more: Any) -> list[ReceivedMessage]:
+def fill(tampered: HttpQueueClient, intake: str, *bodies: str, **more: Any) -> list[ReceivedMessage]:
     """Send to the intake, groups being first letters, and receive."""
-    for body in bodies_of:
+    for body in bodies:
         fifo = intake.endswith(".fifo")
         tampered.send(intake, body, group=body[0], dedup_id=body if fifo else None, **more)
     return tampered.receive(intake, count=10, timeout_s=60)
@@ -243,12 +238,12 @@ def to(target: str, messages: Sequence[ReceivedMessage]) -> list[RelayedMessage]
     return [RelayedMessage(message, target) for message in messages]
 
 
-def bodies_of(tampered: HttpQueueClient, queue: str) -> list[str]:
+def bodies_of(client: HttpQueueClient, queue: str) -> list[str]:
     """Receive and delete all that is in a queue."""
     found = []
-    while got := tampered.receive(queue, count=10):
+    while got := client.receive(queue, count=10, timeout_s=600):
         found += [each.body for each in got]
-        tampered.delete_batch(queue, [each.receipt for each in got])
+        client.delete_batch(queue, [each.receipt for each in got])
     return found
 
 
@@ -258,7 +253,7 @@ def codes(outcomes: Sequence[RelayOutcome]) -> list[str | None]:
 
 @pytest.mark.parametrize("suffix", ["", ".fifo"], ids=["standard", "fifo"])
 def test_messages_come_to_their_queues_with_what_they_carry(
-    still_server: RunningServer, tampered: Tampered, way: str, suffix: str
+    server: RunningServer, tampered: Tampered, way: str, suffix: str
 ) -> None:
     attributes = {
         "kind": Attribute("String.x", "é"),
@@ -267,7 +262,7 @@ def test_messages_come_to_their_queues_with_what_they_carry(
     }
     got = fill(tampered, f"jobs{suffix}", "a1", "b1", "a2", "b2", attributes=attributes)
     messages = [RelayedMessage(each, f"fast{suffix}" if each.body[0] == "a" else f"slow{suffix}") for each in got]
-    assert relay_of(way, tampered, still_server, f"jobs{suffix}").relay(messages) == [None] * 4
+    assert relay_of(way, tampered, server, f"jobs{suffix}").relay(messages) == [None] * 4
     fast = tampered.receive(f"fast{suffix}", count=10)
     assert sorted(each.body for each in fast) == ["a1", "a2"]
     assert all((each.attributes, each.group) == (attributes, "a") for each in fast)
@@ -280,7 +275,7 @@ def test_messages_come_to_their_queues_with_what_they_carry(
 
 @pytest.mark.parametrize("suffix", ["", ".fifo"], ids=["standard", "fifo"])
 def test_one_missing_queue_keeps_its_messages_and_no_others(
-    still_server: RunningServer, tampered: Tampered, way: str, suffix: str
+    server: RunningServer, tampered: Tampered, way: str, suffix: str
 ) -> None:
     """In a FIFO queue the messages behind one that stays wait with it, and those of other groups go on."""
     got = fill(tampered, f"jobs{suffix}", "a1", "b1", "a2")
@@ -290,15 +285,15 @@ def test_one_missing_queue_keeps_its_messages_and_no_others(
         RelayedMessage(by_body["b1"], f"fast{suffix}"),
         RelayedMessage(by_body["a2"], f"fast{suffix}"),
     ]
-    missing, *others = codes(relay_of(way, tampered, still_server, f"jobs{suffix}").relay(messages))
+    missing, *others = codes(relay_of(way, tampered, server, f"jobs{suffix}").relay(messages))
     assert missing in ("QueueNotFound", "QueueDoesNotExist")
     assert others == ([None, GROUP_HELD.code] if suffix else [None, None])
     assert bodies_of(tampered, f"fast{suffix}") == (["b1"] if suffix else ["b1", "a2"])
     assert tampered.show(f"jobs{suffix}").in_flight == (2 if suffix else 1)
 
 
-def test_a_request_that_is_refused_as_a_whole_is_made_singly(still_server: RunningServer, tampered: Tampered) -> None:
-    """As a still_server with credentials refuses a forward to several queues of which one is missing."""
+def test_a_request_that_is_refused_as_a_whole_is_made_singly(server: RunningServer, tampered: Tampered) -> None:
+    """As a server with credentials refuses a forward to several queues of which one is missing."""
 
     class Strict(Forwards):
         def forward(self, entries: Sequence[tuple[str, str]]) -> Any:
@@ -307,24 +302,24 @@ def test_a_request_that_is_refused_as_a_whole_is_made_singly(still_server: Runni
             return super().forward(entries)
 
     got = {each.body: each for each in fill(tampered, "jobs.fifo", "a1", "b1", "a2")}
-    with Strict(still_server.endpoint, "jobs.fifo") as forwards:
+    with Strict(server.endpoint, "jobs.fifo") as forwards:
         messages = [*to("none.fifo", [got["a1"]]), *to("fast.fifo", [got["b1"], got["a2"]])]
         outcomes = ForwardRelay(forwards, fifo=True).relay(messages)
     assert codes(outcomes) == ["QueueNotFound", None, GROUP_HELD.code]
     assert bodies_of(tampered, "fast.fifo") == ["b1"]
 
 
-def test_a_target_may_be_named_by_its_url(still_server: RunningServer, tampered: Tampered, way: str) -> None:
+def test_a_target_may_be_named_by_its_url(server: RunningServer, tampered: Tampered, way: str) -> None:
     got = fill(tampered, "jobs", "a")
-    url = f"{still_server.endpoint}/000000000000/fast"
-    assert relay_of(way, tampered, still_server, "jobs").relay(to(url, got)) == [None]
+    url = f"{server.endpoint}/000000000000/fast"
+    assert relay_of(way, tampered, server, "jobs").relay(to(url, got)) == [None]
     assert bodies_of(tampered, "fast") == ["a"]
 
 
 # Sending and deleting.
 
 
-def test_order_holds_where_a_message_of_a_batch_is_refused(still_server: RunningServer, tampered: Tampered) -> None:
+def test_order_holds_where_a_message_of_a_batch_is_refused(server: RunningServer, tampered: Tampered) -> None:
     """Of each group one message at a time: what follows one that failed is not tried."""
     got = fill(tampered, "jobs.fifo", "a1", "a2", "b1", "a3", "b2")
     tampered.refused = {"a2"}
@@ -336,7 +331,7 @@ def test_order_holds_where_a_message_of_a_batch_is_refused(still_server: Running
 
 @pytest.mark.parametrize("lost", ["lost_sends", "lost_deletes"])
 def test_what_is_sent_and_not_deleted_comes_again_and_a_fifo_queue_stores_it_once(
-    still_server: RunningServer, tampered: Tampered, lost: str
+    server: RunningServer, tampered: Tampered, lost: str
 ) -> None:
     """The id is the deduplication id, for five minutes; a standard queue stores it twice."""
     for suffix in ("", ".fifo"):
@@ -344,26 +339,24 @@ def test_what_is_sent_and_not_deleted_comes_again_and_a_fifo_queue_stores_it_onc
         setattr(tampered, lost, 1)
         (outcome,) = SendRelay(tampered, f"jobs{suffix}", fifo=bool(suffix)).relay(to(f"fast{suffix}", got))
         assert isinstance(outcome, Unreachable)
-        still_server.advance(60_000)
+        server.advance(60_000)
         again = tampered.receive(f"jobs{suffix}")
         assert SendRelay(tampered, f"jobs{suffix}", fifo=bool(suffix)).relay(to(f"fast{suffix}", again)) == [None]
         assert bodies_of(tampered, f"fast{suffix}") == (["a1"] if suffix else ["a1", "a1"])
         assert tampered.show(f"jobs{suffix}").in_flight == 0
 
 
-def test_a_forward_after_a_send_that_was_not_deleted_stores_it_once(
-    still_server: RunningServer, tampered: Tampered
-) -> None:
+def test_a_forward_after_a_send_that_was_not_deleted_stores_it_once(server: RunningServer, tampered: Tampered) -> None:
     """Whoever changes from the one way to the other."""
     got = fill(tampered, "jobs.fifo", "a1")
     tampered.lost_deletes = 1
     SendRelay(tampered, "jobs.fifo", fifo=True).relay(to("fast.fifo", got))
-    assert relay_of("forward", tampered, still_server, "jobs.fifo").relay(to("fast.fifo", got)) == [None]
+    assert relay_of("forward", tampered, server, "jobs.fifo").relay(to("fast.fifo", got)) == [None]
     assert bodies_of(tampered, "fast.fifo") == ["a1"]
     assert tampered.show("jobs.fifo").in_flight == 0
 
 
-def test_no_send_is_larger_than_every_server_takes(still_server: RunningServer, tampered: Tampered) -> None:
+def test_no_send_is_larger_than_every_server_takes(server: RunningServer, tampered: Tampered) -> None:
     """Large messages go alone."""
     large = "x" * (BATCH_BYTES_MAX - 10)
     got = fill(tampered, "jobs", "y", large, "z" * 20)
@@ -387,8 +380,7 @@ def test_everything_that_becomes_of_messages_is_told() -> None:
     router, totals = read_rules(RULES), Totals()
     messages = [received(kind="video"), received(), received(), received(kind="video", receive_count=2), received()]
     refused = ClientError("MessageTooLong", "It is too long.", 400)
-    gone = ClientError("ReceiptEnded", "It is gone.", 410, fields={"state": "gone"})
-    totals.add([RelayedMessage(each, *router.route(each)) for each in messages], [None, None, None, refused, gone])
+    totals.add([RelayedMessage(each, *router.route(each)) for each in messages], [None, None, None, refused, GONE])
     exported = Exported()
     exported.add(forwarder_metrics("jobs", lambda: totals))
     registry = CollectorRegistry()

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -157,94 +157,78 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-def played(scenario: Callable[[Source, Intake[str]], object], **options: int) -> None:
-
-    async def play() -> None:
-        source = Source(**options)
-        intake = source.intake()
-        intake.fill()
-        await turn()
-        await scenario(source, intake)  # type: ignore[misc]
-
-    asyncio.run(play())
+async def begun(**options: int) -> tuple[Source, Intake[str]]:
+    source = Source(**options)
+    intake = source.intake()
+    intake.fill()
+    await turn()
+    return source, intake
 
 
-def test_one_poll_while_it_is_quiet_and_several_after_a_hit() -> None:
-    async def scenario(source: Source, intake: Intake[str]) -> None:
-        assert source.asked == [10]
-        source.answers[0].set_result(["a"])
-        await turn()
-        assert (source.taken, intake.polling) == (["a"], 3)
-        for answer in source.answers[1:]:
-            answer.set_result([])
-        await turn()
-        assert intake.polling == 1
-
-    played(scenario)
+async def test_one_poll_while_it_is_quiet_and_several_after_a_hit() -> None:
+    source, intake = await begun()
+    assert source.asked == [10]
+    source.answers[0].set_result(["a"])
+    await turn()
+    assert (source.taken, intake.polling) == (["a"], 3)
+    for answer in source.answers[1:]:
+        answer.set_result([])
+    await turn()
+    assert intake.polling == 1
 
 
-def test_what_polls_may_bring_takes_room() -> None:
-    async def scenario(source: Source, intake: Intake[str]) -> None:
-        assert source.asked == [10]
-        source.room = 14
-        source.answers[0].set_result(["a"])
-        await turn()
-        assert source.asked == [10, 10, 4], "fourteen in all, however many polls"
-
-    played(scenario, room=14)
+async def test_what_polls_may_bring_takes_room() -> None:
+    source, _ = await begun(room=14)
+    assert source.asked == [10]
+    source.room = 14
+    source.answers[0].set_result(["a"])
+    await turn()
+    assert source.asked == [10, 10, 4], "fourteen in all, however many polls"
 
 
-def test_without_room_nothing_is_asked_until_there_is() -> None:
-    async def scenario(source: Source, intake: Intake[str]) -> None:
-        assert source.asked == []
-        source.room = 1
-        intake.fill()
-        await turn()
-        assert source.asked == [1]
-
-    played(scenario, room=0)
+async def test_without_room_nothing_is_asked_until_there_is() -> None:
+    source, intake = await begun(room=0)
+    assert source.asked == []
+    source.room = 1
+    intake.fill()
+    await turn()
+    assert source.asked == [1]
 
 
-def test_pauses_grow_up_to_ten_seconds_and_never_end_the_intake() -> None:
-    async def scenario(source: Source, intake: Intake[str]) -> None:
-        for _ in range(6):
-            source.answers[-1].set_exception(UNREACHABLE)
-            await turn()
-            intake.fill()
-            assert intake.polling == 0, "a pause is a pause"
-            source.resume.set()
-            await turn()
-        assert [round(pause / full, 2) for pause, full in zip(source.pauses, (1, 2, 4, 8, 10, 10), strict=True)] == [
-            pytest.approx(0.875, abs=0.13)
-        ] * 6
-        source.answers[-1].set_result(["a"])
-        await turn()
-        assert source.taken == ["a"]
-        assert source.failures == []
-
-    played(scenario)
-
-
-def test_what_no_pause_mends_is_told_once_and_ends_it() -> None:
-    async def scenario(source: Source, intake: Intake[str]) -> None:
-        source.answers[0].set_exception(MISSING)
+async def test_pauses_grow_up_to_ten_seconds_and_never_end_the_intake() -> None:
+    source, intake = await begun()
+    for _ in range(6):
+        source.answers[-1].set_exception(UNREACHABLE)
         await turn()
         intake.fill()
-        assert (source.failures, source.pauses, intake.polling) == ([MISSING], [], 0)
-
-    played(scenario)
-
-
-def test_stopping_waits_for_the_polls_on_their_way() -> None:
-    async def scenario(source: Source, intake: Intake[str]) -> None:
-        stopping = asyncio.create_task(intake.stop())
+        assert intake.polling == 0, "a pause is a pause"
+        source.resume.set()
         await turn()
-        assert not stopping.done()
-        source.answers[0].set_result(["last"])
-        await stopping
-        assert (source.taken, intake.polling) == (["last"], 0)
+    assert [round(pause / full, 2) for pause, full in zip(source.pauses, (1, 2, 4, 8, 10, 10), strict=True)] == [
+        pytest.approx(0.875, abs=0.13)
+    ] * 6
+    source.answers[-1].set_result(["a"])
+    await turn()
+    assert source.taken == ["a"]
+    assert source.failures == []
 
-    played(scenario)
+
+async def test_what_no_pause_mends_is_told_once_and_ends_it() -> None:
+    source, intake = await begun()
+    source.answers[0].set_exception(MISSING)
+    await turn()
+    intake.fill()
+    assert (source.failures, source.pauses, intake.polling) == ([MISSING], [], 0)
+
+
+async def test_stopping_waits_for_the_polls_on_their_way() -> None:
+    source, intake = await begun()
+    stopping = asyncio.create_task(intake.stop())
+    await turn()
+    assert not stopping.done()
+    source.answers[0].set_result(["last"])
+    await stopping
+    assert (source.taken, intake.polling) == (["last"], 0)
 
 
 @pytest.mark.parametrize(
@@ -261,18 +245,7 @@ def test_stopping_waits_for_the_polls_on_their_way() -> None:
         (ClientError("InternalError", "", 500), False),
         (UNREACHABLE, False),
     ],
-    ids=[
-        "query",
-        "json",
-        "denied",
-        "secret",
-        "unusable",
-        "throttled",
-        "throttled-403",
-        "quota",
-        "internal",
-        "unreachable",
-    ],
+    ids=["query", "json", "denied", "secret", "unusable", "throttled", "403", "quota", "internal", "unreachable"],
 )
 def test_only_what_a_human_must_mend_is_fatal(error: Exception, fatal: bool) -> None:
     assert is_fatal(error) is fatal
@@ -338,29 +311,26 @@ def test_bodies_are_measured_as_they_travel() -> None:
     assert [body_bytes(replace(BODY, body=body)) for body in ("", "abc", "äöü", "€")] == [0, 3, 6, 3]
 
 
-def test_a_consumer_holds_no_more_than_its_limit_and_goes_on_after_each_settle() -> None:
+async def test_a_consumer_holds_no_more_than_its_limit_and_goes_on_after_each_settle() -> None:
     """25 bytes are two messages and half of a third, which is the last that may come; the others wait at the queue."""
+    held: list[int] = []
+    bodies: list[str] = []
     with workbench() as bench:
         app = bench.consumer("large")
-        held: list[int] = []
-        bodies: list[str] = []
 
         @app.handler(wait=WAIT, max_outstanding_bytes=25, concurrency=8)
         async def work(body: str) -> None:
             bodies.append(body)
 
-        async def scenario() -> None:
-            bench.client.send("large", "0" * 30)
-            async with bench.working(app) as running:
-                await until(lambda: bodies)
-                app.on("receive", lambda ctx: held.append(running.runners[0].held))
-                for number in range(1, 31, 10):
-                    batch = [NewMessage(body=f"{place:010d}") for place in range(number, number + 10)]
-                    bench.client.send_batch("large", batch)
-                await until(lambda: len(bodies) == 31)
-                await bench.settled(running)
-
-        asyncio.run(scenario())
+        bench.client.send("large", "0" * 30)
+        async with bench.working(app) as running:
+            await until(lambda: bodies)
+            app.on("receive", lambda ctx: held.append(running.runners[0].held))
+            for number in range(1, 31, 10):
+                batch = [NewMessage(body=f"{place:010d}") for place in range(number, number + 10)]
+                bench.client.send_batch("large", batch)
+            await until(lambda: len(bodies) == 31)
+            await bench.settled(running)
     assert max(held) <= 3
 
 

@@ -4,8 +4,9 @@ import asyncio
 import math
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -460,21 +461,20 @@ class Work:
             self.cancelled.append(body)
             raise
 
-    async def play(self, scenario: Callable[[Running, Counter[str]], Awaitable[None]]) -> None:
+    @asynccontextmanager
+    async def playing(self) -> AsyncIterator[tuple[Running, Counter[str]]]:
         async with self.bench.working(self.app) as running:
             (runner,) = running.runners
             await until(lambda: runner.working == runner.handler.options.concurrency)
-            await scenario(running, runner.counts.events)
+            yield running, runner.counts.events
 
-    def finish(self, scenario: Callable[[Running, Counter[str]], Awaitable[None]]) -> None:
-        """Play ``scenario``, and end the handler: each message was handled once, and is gone."""
-
-        async def played(running: Running, events: Counter[str]) -> None:
-            await scenario(running, events)
+    @asynccontextmanager
+    async def finishing(self) -> AsyncIterator[tuple[Running, Counter[str]]]:
+        """Play, and end the handler: each message was handled once, and is gone."""
+        async with self.playing() as (running, events):
+            yield running, events
             self.end.set()
             await self.bench.settled(running)
-
-        asyncio.run(self.play(played))
         assert set(self.handled.values()) == {1}
         assert self.bench.counts(QUEUE) == (0, 0)
         assert not self.cancelled
@@ -494,26 +494,22 @@ class Work:
     ],
     ids=repr,
 )
-def test_one_failed_renewal_is_tried_again_at_once(bench: TimedBench, fault: Fault) -> None:
+async def test_one_failed_renewal_is_tried_again_at_once(bench: TimedBench, fault: Fault) -> None:
     """And no message is in doubt; what is throttled is no loss."""
     work = Work(bench, "x")
     bench.server.faults.script(RENEW, fault)
-
-    async def scenario(running: Running, events: Counter[str]) -> None:
+    async with work.finishing() as (running, events):
         await bench.guard(QUEUE, 100)
         assert running.renewals.results["again"] == 1
         assert (events["suspect"], events["lost"]) == (0, 0)
 
-    work.finish(scenario)
-
 
 @pytest.mark.slow
-def test_of_a_batch_of_renewals_the_ones_that_failed_are_tried_again(bench: TimedBench) -> None:
+async def test_of_a_batch_of_renewals_the_ones_that_failed_are_tried_again(bench: TimedBench) -> None:
     """The others are left alone; so it is with the batch of their deletes."""
     work = Work(bench, *"abcde")
     bench.server.faults.script(RENEW, faults.failed_entries(1, 3))
-
-    async def scenario(running: Running, events: Counter[str]) -> None:
+    async with work.finishing() as (running, events):
         await bench.elapse(21)
         assert (running.renewals.calls, running.renewals.entries) == (2, 7), "five, then the two"
         bench.server.faults.script("DeleteMessageBatch", faults.failed_entries(0, 2))
@@ -521,36 +517,30 @@ def test_of_a_batch_of_renewals_the_ones_that_failed_are_tried_again(bench: Time
         work.end.set()
         await bench.settled(running)
         assert events["acked"] == 5
-
-    work.finish(scenario)
     assert bench.server.faults.left == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [faults.THROTTLED, faults.THROTTLED_403], ids=repr)
-def test_throttling_is_survived_wherever_it_comes(bench: TimedBench, fault: Fault) -> None:
+async def test_throttling_is_survived_wherever_it_comes(bench: TimedBench, fault: Fault) -> None:
     """Of the receive, of the renewal, of the delete and of its repetition."""
     work = Work(bench, "x")
     for action in ("ReceiveMessage", RENEW, "DeleteMessageBatch", "DeleteMessage"):
         bench.server.faults.script(action, fault)
-
-    async def scenario(running: Running, events: Counter[str]) -> None:
+    async with work.finishing() as (running, events):
         await bench.guard(QUEUE, 60)
         work.end.set()
         await bench.settled(running)
         assert (events["acked"], events["suspect"], events["lost"]) == (1, 0, 0)
-
-    work.finish(scenario)
     assert bench.server.faults.left == []
 
 
 @pytest.mark.slow
-def test_renewals_that_fail_until_the_end_leave_a_doubt_that_the_server_ends(bench: TimedBench) -> None:
+async def test_renewals_that_fail_until_the_end_leave_a_doubt_that_the_server_ends(bench: TimedBench) -> None:
     """Nobody took the message meanwhile: it is ours again, the handler was never told to stop."""
     work = Work(bench, "x")
     bench.server.faults.script(RENEW, faults.UNAVAILABLE, times=None)
-
-    async def scenario(running: Running, events: Counter[str]) -> None:
+    async with work.finishing() as (_, events):
         await bench.elapse(29.9)
         assert events["suspect"] == 0
         await bench.elapse(0.1)
@@ -565,16 +555,13 @@ def test_renewals_that_fail_until_the_end_leave_a_doubt_that_the_server_ends(ben
         assert [*states, ctx.lease.state] == [LeaseState.SUSPECT, LeaseState.HELD]
         await bench.guard(QUEUE, 60)
 
-    work.finish(scenario)
-
 
 @pytest.mark.slow
-def test_a_message_that_another_took_meanwhile_is_lost_and_left_to_him(bench: TimedBench) -> None:
+async def test_a_message_that_another_took_meanwhile_is_lost_and_left_to_him(bench: TimedBench) -> None:
     """The handler is cancelled with the first answer; nothing is released, deleted or hidden that is his."""
     work = Work(bench, "x")
     bench.server.faults.script(RENEW, faults.UNAVAILABLE, times=None)
-
-    async def scenario(running: Running, events: Counter[str]) -> None:
+    async with work.playing() as (running, events):
         await bench.elapse(31)
         assert len(bench.client.receive(QUEUE, timeout_s=600)) == 1
         bench.server.faults.clear()
@@ -587,41 +574,37 @@ def test_a_message_that_another_took_meanwhile_is_lost_and_left_to_him(bench: Ti
         assert (events["suspect"], events["lost"], running.renewals.calls) == (1, 1, calls)
         assert len(bench.server.faults.left) == 3, "nothing of it is asked for"
         assert bench.left_s(work.queue.in_flight) == [600 - 25 - 60]
-
-    asyncio.run(work.play(scenario))
     assert (work.handled, work.cancelled) == ({"x": 1}, ["x"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plain", [False, True], ids=["veilmq", "amazon"])
-def test_an_answer_after_the_end_proves_nothing_but_by_the_word_of_the_server(bench: TimedBench, plain: bool) -> None:
+async def test_an_answer_after_the_end_proves_nothing_but_by_the_word_of_the_server(
+    bench: TimedBench, plain: bool
+) -> None:
     """200 to a receipt may mean nothing at Amazon; veilmq's says that the message was nobody else's."""
     with HttpQueueClient(bench.server.endpoint) as client:
         slow = SlowClient(bench, client, answers_after_s=0.4, plain=plain)
         work = Work(bench, "x", client=slow, lease=Fixed(30, every=29.8))
         bench.server.faults.script(RENEW, faults.late_answer(seconds=0.4))
-
-        async def scenario(running: Running, events: Counter[str]) -> None:
+        async with work.finishing() as (_, events):
             await bench.elapse(30.5)
             assert bench.server.faults.left == []
             (ctx,) = work.contexts
             await until(lambda: events["suspect"] == plain)
             assert ctx.lease.state is (LeaseState.SUSPECT if plain else LeaseState.HELD)
 
-        work.finish(scenario)
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [faults.REQUEST_LOST, faults.ANSWER_LOST], ids=repr)
 @pytest.mark.parametrize(("lasts_s", "doubts"), [(15, 0), (60, 1)], ids=["half the timeout", "twice the timeout"])
-def test_black_holes_cost_tries_and_not_what_is_left(
+async def test_black_holes_cost_tries_and_not_what_is_left(
     bench: TimedBench, fault: Fault, lasts_s: float, doubts: int
 ) -> None:
     """Half the timeout is survived without a doubt; twice is noticed at its end, and ends well where nobody came."""
     with HttpQueueClient(bench.server.endpoint) as client:
         work = Work(bench, "x", client=SlowClient(bench, client))
-
-        async def scenario(running: Running, events: Counter[str]) -> None:
+        async with work.finishing() as (running, events):
             await bench.elapse(10)
             bench.server.faults.script(RENEW, fault, times=None)
             until_s = bench.clock.now_s() + lasts_s
@@ -634,24 +617,19 @@ def test_black_holes_cost_tries_and_not_what_is_left(
             assert work.contexts[0].lease.state is LeaseState.HELD
             await bench.guard(QUEUE, 60)
 
-        work.finish(scenario)
-
 
 @pytest.mark.slow
-def test_a_delete_that_did_not_happen_is_made_good_without_handling_the_message_again(bench: TimedBench) -> None:
+async def test_a_delete_that_did_not_happen_is_made_good_without_handling_the_message_again(bench: TimedBench) -> None:
     """It was answered 200; the message returns with its timeout, is recognised by its id, and deleted."""
     work = Work(bench, "x")
     bench.server.faults.script("DeleteMessageBatch", faults.IGNORED)
-
-    async def scenario(running: Running, events: Counter[str]) -> None:
+    async with work.finishing() as (running, events):
         work.end.set()
         await bench.settled(running)
         assert bench.counts(QUEUE) == (0, 1)
         await bench.elapse(30)
         await bench.settled(running)
         assert events["recognised"] == 1
-
-    work.finish(scenario)
 
 
 class Signed:
@@ -670,11 +648,10 @@ def signed(tmp_path: Path) -> Iterator[Signed]:
 
 
 @pytest.mark.slow
-def test_a_wall_clock_that_steps_changes_nothing(signed: Signed) -> None:
+async def test_a_wall_clock_that_steps_changes_nothing(signed: Signed) -> None:
     """An hour forth and two back, with signatures on: the same calls at the same instants as if it had not."""
     work = Work(signed.bench, "x", client=signed.client)
-
-    async def scenario(running: Running, events: Counter[str]) -> None:
+    async with work.finishing() as (running, events):
         for off_s in (0.0, 3_600.0, -3_600.0, 0.0):
             signed.off_s = off_s
             await signed.bench.guard(QUEUE, 60)
@@ -682,25 +659,20 @@ def test_a_wall_clock_that_steps_changes_nothing(signed: Signed) -> None:
         assert running.renewals.calls == 240 / 20
         assert (events["suspect"], events["lost"]) == (0, 0)
 
-    work.finish(scenario)
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("off_s", [-600.0, 600.0], ids=["behind", "ahead"])
 @pytest.mark.parametrize("tolerance_s", [300, 900], ids=["as Amazon", "as veilmq"])
-def test_a_clock_that_is_ten_minutes_off_hinders_no_signed_consumer(
+async def test_a_clock_that_is_ten_minutes_off_hinders_no_signed_consumer(
     signed: Signed, monkeypatch: pytest.MonkeyPatch, off_s: float, tolerance_s: int
 ) -> None:
     """Whether the server allows for that much or not."""
     monkeypatch.setattr(signatures, "SIGNATURE_SKEW_S", tolerance_s)
     signed.off_s = off_s
     work = Work(signed.bench, "x", client=signed.client)
-
-    async def scenario(running: Running, events: Counter[str]) -> None:
+    async with work.finishing() as (running, _):
         await signed.bench.guard(QUEUE, 60)
         assert running.renewals.results["again"] == 0
-
-    work.finish(scenario)
 
 
 @pytest.mark.slow

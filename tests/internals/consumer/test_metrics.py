@@ -1,6 +1,5 @@
 """The metrics of a consumer: every name that there is to be, exported by each library that is installed."""
 
-import asyncio
 import importlib.util
 import subprocess
 import sys
@@ -80,17 +79,14 @@ async def test_every_name_is_told_while_a_consumer_runs(bench: Workbench) -> Non
     assert "veilmq_consumer" not in generate_latest(REGISTRY).decode()
 
 
-def test_two_consumers_of_one_process_are_told_together(bench: Workbench) -> None:
+async def test_two_consumers_of_one_process_are_told_together(bench: Workbench) -> None:
     """Each by its own queue, under one heading."""
     first, second = bench.consumer("first-of-two"), bench.consumer("second-of-two")
     for app in (first, second):
         app.declare(acting.act_async, wait=WAIT)
 
-    async def scenario() -> str:
-        async with bench.working(first), bench.working(second):
-            return generate_latest(REGISTRY).decode()
-
-    text = asyncio.run(scenario())
+    async with bench.working(first), bench.working(second):
+        text = generate_latest(REGISTRY).decode()
     assert text.count("# TYPE veilmq_consumer_leased gauge") == 1
     for queue in ("first-of-two", "second-of-two"):
         assert f'veilmq_consumer_leased{{handler="act_async",queue="{queue}"}} 0.0' in text

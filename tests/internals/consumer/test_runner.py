@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY, generate_latest
 from tests.consumer import acting
 from tests.consumer.workbench import WAIT, Workbench, until, workbench
 from veilmq.client import NewMessage
-from veilmq.consumer import Backoff, Batch, Context, Fixed, Item, LeaseLost, RetryLater, Running
+from veilmq.consumer import Backoff, Batch, Context, Fixed, Item, LeaseLost, RetryLater
 from veilmq.consumer.app import ABANDONED
 from veilmq.consumer.context import Delivery, Ending, EndingKind
 from veilmq.consumer.pools import AsyncPool
@@ -58,7 +58,6 @@ async def test_a_process_whose_message_is_lost_is_killed_if_so_wanted(bench: Wor
     app = bench.consumer("killed")
     app.declare(acting.spin, pool="process", kill_on_lost=True, concurrency=1, wait=WAIT, lease=BRISK)
     bench.client.send("killed", "x")
-
     async with bench.working(app) as running:
         await until(lambda: running.renewals.calls)
         bench.client.purge("killed")
@@ -92,9 +91,8 @@ async def test_a_function_may_decide_about_a_loss(bench: Workbench) -> None:
 async def test_a_fence_in_a_process_is_asked_of_the_parent(bench: Workbench) -> None:
     """A renewal proves the lease before the side effect."""
     app = bench.consumer("fenced")
-    app.declare(acting.fenced, pool="process", concurrency=1, wait=WAIT)
+    app.declare(acting.fenced, pool="process", concurrency=1, wait=WAIT, lease="1h")
     bench.client.send("fenced", "x")
-
     async with bench.working(app) as running:
         await bench.settled(running)
         assert +running.renewals.results == {"proven": 1}
@@ -115,7 +113,6 @@ async def test_a_batch_fails_in_part(bench: Workbench) -> None:
                 item.fail(RetryLater("1m"))
 
     bench.client.send_batch("rows", [NewMessage(body=text) for text in ("1", "2", "three", "3")])
-
     async with bench.working(app) as running:
         await bench.settled(running)
         events = running.runners[0].counts.events
@@ -133,7 +130,6 @@ async def test_a_batch_that_raises_fails_whole(bench: Workbench) -> None:
         raise LookupError(batch[0].body)
 
     bench.client.send_batch("whole", [NewMessage(body=text) for text in "ab"])
-
     async with bench.working(app) as running:
         await until(lambda: running.runners[0].counts.events["retried"] == 2)
 
@@ -151,7 +147,6 @@ async def test_batches_hold_one_key_each(bench: Workbench) -> None:
         seen.append(set(batch.bodies))
 
     bench.client.send_batch("keyed", [NewMessage(body=text) for text in ("a1", "b1", "a2", "b2")])
-
     async with bench.working(app) as running:
         await bench.settled(running)
     assert sorted(map(sorted, seen)) == [["a1", "a2"], ["b1", "b2"]]
@@ -170,7 +165,6 @@ async def test_a_message_whose_key_cannot_be_told_comes_back(bench: Workbench) -
         seen.extend(batch.bodies)
 
     bench.client.send_batch("keyless", [NewMessage(body=text) for text in ('"a"', '""', '"b"')])
-
     async with bench.working(app) as running:
         await bench.settled(running)
         bench.client.send("keyless", '"c"')
@@ -190,7 +184,6 @@ async def test_what_fails_around_a_handler_fails_the_message(bench: Workbench, m
 
     monkeypatch.setattr(AsyncPool, "run", fail)
     bench.client.send("around", "x")
-
     async with bench.working(app) as running:
         await until(lambda: running.runners[0].counts.events["retried"])
         await bench.settled(running)
@@ -202,7 +195,6 @@ async def test_numbers_are_exported_while_it_runs(bench: Workbench) -> None:
     app = bench.consumer("counted")
     app.declare(acting.act_async, wait=WAIT)
     bench.client.send("counted", "x")
-
     async with bench.working(app) as running:
         await bench.settled(running)
         text = generate_latest(REGISTRY).decode()
@@ -212,19 +204,15 @@ async def test_numbers_are_exported_while_it_runs(bench: Workbench) -> None:
     assert "veilmq_consumer" not in generate_latest(REGISTRY).decode()
 
 
-def test_a_hook_that_fails_harms_nobody(bench: Workbench) -> None:
+async def test_a_hook_that_fails_harms_nobody(bench: Workbench) -> None:
     """It is logged, and the message is handled."""
     app = bench.consumer("hooked")
     app.declare(acting.act_async, wait=WAIT)
     app.on("start", lambda ctx: 1 / 0)
     bench.client.send("hooked", "x")
-
-    async def scenario() -> Running:
-        async with bench.working(app) as running:
-            await bench.settled(running)
-        return running
-
-    assert asyncio.run(scenario()).runners[0].counts.events["acked"] == 1
+    async with bench.working(app) as running:
+        await bench.settled(running)
+    assert running.runners[0].counts.events["acked"] == 1
 
 
 async def test_one_lost_message_does_not_end_its_batch(bench: Workbench) -> None:
@@ -240,7 +228,6 @@ async def test_one_lost_message_does_not_end_its_batch(bench: Workbench) -> None
         seen.append(batch[1].context.cancelled.is_set())
 
     bench.client.send_batch("lossy", [NewMessage(body=text) for text in "ab"])
-
     async with bench.working(app) as running:
         await until(lambda: seen and not running.runners[0].held)
         assert running.runners[0].counts.events["lost"] == 1
@@ -257,23 +244,18 @@ async def test_a_batch_whose_time_is_over_comes_back_whole(bench: Workbench) -> 
         await asyncio.Event().wait()
 
     bench.client.send_batch("timely", [NewMessage(body=text) for text in "ab"])
-
     async with bench.working(app) as running:
         await until(lambda: running.runners[0].counts.events["retried"] == 2)
 
 
 @pytest.mark.slow
-def test_a_process_that_does_not_stop_is_ended(bench: Workbench) -> None:
+async def test_a_process_that_does_not_stop_is_ended(bench: Workbench) -> None:
     """After the grace; its message is released."""
     app = bench.consumer("deaf", grace="10ms")
     app.declare(acting.spin, pool="process", concurrency=1, wait=WAIT, lease=BRISK)
     bench.client.send("deaf", "x")
-
-    async def scenario() -> Running:
-        async with bench.working(app) as running:
-            await until(lambda: running.renewals.calls)
-        return running
-
-    assert asyncio.run(scenario()).exit_code == ABANDONED
+    async with bench.working(app) as running:
+        await until(lambda: running.renewals.calls)
+    assert running.exit_code == ABANDONED
     assert bench.counts("deaf") == (1, 0)
     assert not [child for child in multiprocessing.active_children() if child.name == "veilmq-spin"]

@@ -37,7 +37,7 @@ def read(data: bytes | None) -> WorkerStatus:
     return status
 
 
-def test_a_worker_tells_of_each_lease(bench: Workbench) -> None:
+async def test_a_worker_tells_of_each_lease(bench: Workbench) -> None:
     """Of the one in work, and of the one that waits behind it in its group."""
     app = bench.consumer("seen.fifo", fifo=True)
     free = asyncio.Event()
@@ -48,20 +48,16 @@ def test_a_worker_tells_of_each_lease(bench: Workbench) -> None:
 
     first, second = (bench.client.send("seen.fifo", text, group="g", dedup_id=text) for text in "12")
 
-    async def scenario() -> WorkerStatus:
-        async with bench.working(app) as running:
-            await until(lambda: running.runners[0].held == 2 and any(each.running for each in running.status().leases))
-            status = running.status()
-            ((_, data),) = await asyncio.to_thread(lambda: list(replies()))
-            assert sorted(lease.message_id for lease in read(data).leases) == sorted([first.id, second.id])
-            assert [each.worker for each in statuses()] == [status.worker]
-            assert {lease.message_id: lease.running for lease in status.leases} == {first.id: True, second.id: False}
-            free.set()
-            await bench.settled(running)
-        assert running.status().stopping
-        return status
-
-    status = asyncio.run(scenario())
+    async with bench.working(app) as running:
+        await until(lambda: running.runners[0].held == 2 and any(each.running for each in running.status().leases))
+        status = running.status()
+        ((_, data),) = await asyncio.to_thread(lambda: list(replies()))
+        assert sorted(lease.message_id for lease in read(data).leases) == sorted([first.id, second.id])
+        assert [each.worker for each in statuses()] == [status.worker]
+        assert {lease.message_id: lease.running for lease in status.leases} == {first.id: True, second.id: False}
+        free.set()
+        await bench.settled(running)
+    assert running.status().stopping
     assert (status.pid, status.stopping) == (os.getpid(), False)
     (handler,) = status.handlers
     assert (handler.queue, handler.handler, handler.leased, handler.running) == ("seen.fifo", "work", 2, 1)

@@ -465,16 +465,10 @@ class CountingStore:
         return Forgot(more=False)
 
 
-def run_story(store: CountingStore, folder: Path, story: Callable[[Exporter, VirtualClock], Awaitable[None]]) -> None:
-
-    async def tell() -> None:
-        clock = VirtualClock()
-        exporter = Exporter(
-            execute=store.execute, clock=clock, target=open_target(str(folder)), period_s=PERIOD_S, events_per_range=2
-        )
-        await story(exporter, clock)
-
-    asyncio.run(tell())
+def exporting(store: CountingStore, folder: Path) -> tuple[Exporter, VirtualClock]:
+    clock, target = VirtualClock(), open_target(str(folder))
+    made = Exporter(execute=store.execute, clock=clock, target=target, period_s=PERIOD_S, events_per_range=2)
+    return made, clock
 
 
 async def check_once(exporter: Exporter, clock: VirtualClock) -> None:
@@ -484,69 +478,52 @@ async def check_once(exporter: Exporter, clock: VirtualClock) -> None:
         await exporter._checking
 
 
-def test_a_flush_ends_though_events_go_on_to_come(tmp_path: Path) -> None:
+async def test_a_flush_ends_though_events_go_on_to_come(tmp_path: Path) -> None:
     store = CountingStore(ranges=2, came=2)
-
-    async def story(exporter: Exporter, clock: VirtualClock) -> None:
-        await exporter.flush()
-
-    run_story(store, tmp_path, story)
+    await exporting(store, tmp_path)[0].flush()
     assert store.exported == 4
 
 
-def test_two_flushes_do_not_export_the_same(tmp_path: Path) -> None:
+async def test_two_flushes_do_not_export_the_same(tmp_path: Path) -> None:
     """The second finds nothing left."""
     store = CountingStore(ranges=1)
-
-    async def story(exporter: Exporter, clock: VirtualClock) -> None:
-        await asyncio.gather(exporter.flush(), exporter.flush())
-
-    run_story(store, tmp_path, story)
+    exporter, _ = exporting(store, tmp_path)
+    await asyncio.gather(exporter.flush(), exporter.flush())
     assert (store.exported, store.log.count("ReadEvents")) == (2, 1)
 
 
-def test_a_range_is_forgotten_whole_before_the_next(tmp_path: Path) -> None:
+async def test_a_range_is_forgotten_whole_before_the_next(tmp_path: Path) -> None:
     store = CountingStore(ranges=1, slices=3)
-
-    async def story(exporter: Exporter, clock: VirtualClock) -> None:
-        await exporter.flush()
-
-    run_story(store, tmp_path, story)
+    await exporting(store, tmp_path)[0].flush()
     assert (store.exported, store.log.count("ForgetEvents")) == (2, 3)
 
 
-def test_a_period_begins_with_each_export(tmp_path: Path) -> None:
+async def test_a_period_begins_with_each_export(tmp_path: Path) -> None:
     """In between it counts what waits, and no more than that."""
     store = CountingStore()
+    exporter, clock = exporting(store, tmp_path)
     planned_at_s: list[int] = []
-
-    async def story(exporter: Exporter, clock: VirtualClock) -> None:
-        exporter.start()
-        for place in range(30):
-            plans = store.log.count("PlanExport")
-            await check_once(exporter, clock)
-            if store.log.count("PlanExport") > plans:
-                planned_at_s.append(5 * (place + 1))
-        await exporter.close()
-
-    run_story(store, tmp_path, story)
+    exporter.start()
+    for place in range(30):
+        plans = store.log.count("PlanExport")
+        await check_once(exporter, clock)
+        if store.log.count("PlanExport") > plans:
+            planned_at_s.append(5 * (place + 1))
+    await exporter.close()
     assert planned_at_s == [PERIOD_S, 2 * PERIOD_S]
 
 
-def test_a_whole_range_is_exported_at_once_and_less_is_not(tmp_path: Path) -> None:
+async def test_a_whole_range_is_exported_at_once_and_less_is_not(tmp_path: Path) -> None:
     store = CountingStore()
-
-    async def story(exporter: Exporter, clock: VirtualClock) -> None:
-        exporter.start()
-        store.recorded = 1
-        await check_once(exporter, clock)
-        assert store.exported == 0
-        store.recorded = 2
-        await check_once(exporter, clock)
-        assert store.exported == 2
-        await exporter.close()
-
-    run_story(store, tmp_path, story)
+    exporter, clock = exporting(store, tmp_path)
+    exporter.start()
+    store.recorded = 1
+    await check_once(exporter, clock)
+    assert store.exported == 0
+    store.recorded = 2
+    await check_once(exporter, clock)
+    assert store.exported == 2
+    await exporter.close()
 
 
 TABLE = pa.table({name: ["a"] for name in ("queue", "key", "group_hash", "outcome", "node")})

@@ -143,7 +143,7 @@ def test_runs_count_each_file_once_and_become_one(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that was killed before its end is repeated; a sum that was cut off does not count, and is made again."""
-    monkeypatch.setattr("veilmq.pipeline.event_log.RUNS_MERGED", RUNS_MERGED)
+    monkeypatch.setattr("veilmq.pipeline.event_log.RUNS_MAX", RUNS_MERGED)
     made, state = ExportedLog(tmp_path / "a log"), tmp_path / "state"
     store = CellStore(spark, str(state))
     assert store.count(made.events, at_ms=TODAY_MS) == Counted(files=0, run=0)

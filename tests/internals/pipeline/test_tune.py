@@ -174,7 +174,7 @@ def test_applied_once_more_it_changes_nothing(client: HttpQueueClient, tmp_path:
 
 
 def test_a_queue_that_was_changed_meanwhile_is_left_alone(client: HttpQueueClient, tmp_path: Path) -> None:
-    """The recommended was for another timeout in force."""
+    """The recommendation was for another timeout in force."""
     found = recommended(client, SLOW)
     client.set(QUEUE, {"visibility_timeout_s": 45})
     assert apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS) == []

@@ -325,7 +325,7 @@ def test_threads_are_waited_for() -> None:
     assert (bench.deleted, len(threads)) == (1, 1)
 
 
-def test_what_async_handlers_give_to_threads_is_waited_for() -> None:
+async def test_what_async_handlers_give_to_threads_is_waited_for() -> None:
     """As with ``asyncio.to_thread``."""
     app = Consumer("orders")
     done = threading.Event()
@@ -334,14 +334,11 @@ def test_what_async_handlers_give_to_threads_is_waited_for() -> None:
     async def ship(order: Order) -> None:
         await asyncio.to_thread(done.wait)
 
-    async def scenario() -> int:
-        async with ConsumerBench(app) as t:
-            t.send(Order(1))
-            threading.Timer(0.05, done.set).start()
-            await t.advance("1s")
-            return t.deleted
-
-    assert asyncio.run(scenario()) == 1
+    async with ConsumerBench(app) as t:
+        t.send(Order(1))
+        threading.Timer(0.05, done.set).start()
+        await t.advance("1s")
+        assert t.deleted == 1
 
 
 async def test_a_thread_that_waits_for_time_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,19 +377,14 @@ def test_failures_come_back_after_their_backoff() -> None:
     assert bench.events["rejected"] == 1
 
 
-def test_the_queue_may_be_made_before() -> None:
+async def test_the_queue_may_be_made_before() -> None:
     """With settings of its own; the adaptive lease begins with its timeout."""
-
-    async def scenario() -> ConsumerBench:
-        async with ConsumerBench(working(100)) as t:
-            t.queue(visibility_timeout_s=6)
-            t.send(Order(1), delay="10s")
-            await t.advance("2m")
-            return t
-
-    bench = asyncio.run(scenario())
-    assert bench.renewals[0].at_s < 16
-    assert bench.deleted == 1
+    async with ConsumerBench(working(100)) as t:
+        t.queue(visibility_timeout_s=6)
+        t.send(Order(1), delay="10s")
+        await t.advance("2m")
+    assert t.renewals[0].at_s < 16
+    assert t.deleted == 1
 
 
 async def test_fifo_queues_are_made_as_such() -> None:
