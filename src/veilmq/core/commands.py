@@ -532,7 +532,8 @@ class BrowseQueues(Command, frozen=True, kw_only=True):
 
     ``search`` selects names that contain it, ignoring case; ``names`` (without the account) selects at most
     ``limits.BROWSED_QUEUES_MAX`` by name. ``OLDEST`` sorts by the age of the oldest message; ``SENT``, ``RECEIVED`` and
-    ``DELETED`` by the recent rate. Queues that ``may_see`` denies have only a name; ``None`` denies nothing.
+    ``DELETED`` by the recent rate. ``history`` adds earlier counts. Queues that ``may_see`` denies have only a name;
+    ``None`` denies nothing.
 
     The queues of the page are counted for it; the order, unless by name, is that of the last counts. Queues asked for
     by name are counted as often as time allows.
