@@ -15,6 +15,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -203,28 +204,20 @@ FLUSH_S_MAX = limits.HTTP_REQUEST_S_MAX / 2
 NO_EXPORT = "This server exports no events: start it with --events-to."
 
 
+@dataclass
 class Admin:
     """The operator's pages of one server."""
 
-    def __init__(
-        self,
-        engine: Store,
-        polls: LongPolls,
-        connections: Connections,
-        exports: Any,
-        *,
-        metrics: Metrics,
-        topics: TopicCounts,
-        console: ConsoleService,
-    ) -> None:
-        self._engine = engine
-        self._polls = polls
-        self._connections = connections
-        self._exports = exports
-        self._metrics = metrics
-        self._topics = topics
-        self._console = console
-        self._counts = QueueCountCache(engine)
+    engine: Store
+    polls: LongPolls
+    connections: Connections
+    exports: Any
+    metrics: Metrics
+    topics: TopicCounts
+    console: ConsoleService
+
+    def __post_init__(self) -> None:
+        self._counts = QueueCountCache(self.engine)
         self._showing = asyncio.Lock()
         self.app = Starlette(
             routes=[
@@ -233,8 +226,8 @@ class Admin:
                 Route("/metrics", self._show_metrics),
                 Route("/events/flush", self._flush_events, methods=["POST"]),
                 Route("/api/clock/trust", self._trust_clock, methods=["POST"]),
-                Mount("/api", console.api),
-                Mount("/", console.pages),
+                Mount("/api", self.console.api),
+                Mount("/", self.console.pages),
             ]
         )
 
@@ -254,23 +247,23 @@ class Admin:
             tls=tls is not None,
             proxies=guard.proxies,
         )
-        return serving(guarded, listeners, shutdown=shutdown, tls=tls, ending=self._console.live.close)
+        return serving(guarded, listeners, shutdown=shutdown, tls=tls, ending=self.console.live.close)
 
     async def _live(self, request: Request) -> Response:
         return PlainTextResponse("alive\n")
 
     async def _ready(self, request: Request) -> Response:
-        reasons = await readiness_checks(self._connections, self._engine)
+        reasons = await readiness_checks(self.connections, self.engine)
         if reasons:
             return PlainTextResponse("\n".join(reasons) + "\n", status_code=503)
-        warnings = self._engine.warnings()
+        warnings = self.engine.warnings()
         return PlainTextResponse("\n".join(["degraded" if warnings else "ready", *warnings]) + "\n")
 
     async def _trust_clock(self, request: Request) -> Response:
         try:
-            caller = self._console.callers.operator(request)
+            caller = self.console.callers.operator(request)
             peer = None if request.client is None else request.client.host
-            message = await self._console.asking.operation(caller, peer, "TrustClock", self._engine.trust_clock)
+            message = await self.console.asking.operation(caller, peer, "TrustClock", self.engine.trust_clock)
         except CallerUnknown as unknown:
             return unknown.response
         except (VeilmqError, AuditLogError) as error:
@@ -278,13 +271,13 @@ class Admin:
         return JSONResponse({"message": message})
 
     async def _flush_events(self, request: Request) -> Response:
-        if self._exports is None:
+        if self.exports is None:
             return PlainTextResponse(NO_EXPORT + "\n", status_code=409)
-        flushing = asyncio.ensure_future(self._exports.flush())
+        flushing = asyncio.ensure_future(self.exports.flush())
         flushing.add_done_callback(_consume_error)
         done, _ = await asyncio.wait({flushing}, timeout=FLUSH_S_MAX)
         try:
-            counts = flushing.result() if done else await execute(self._engine, CountEvents())
+            counts = flushing.result() if done else await execute(self.engine, CountEvents())
         except EventsError as error:
             return PlainTextResponse(f"{error}\n", status_code=503)
         body = {"exported": counts.exported, "waiting": counts.waiting, "dropped": counts.dropped}
@@ -292,20 +285,20 @@ class Admin:
 
     async def _show_metrics(self, request: Request) -> Response:
         async with self._showing:
-            events = asyncio.create_task(or_none(execute(self._engine, CountEvents())))
-            survey = await or_none(execute(self._engine, SurveyQueues(names_max=SHOWN_MAX)))
+            events = asyncio.create_task(or_none(execute(self.engine, CountEvents())))
+            survey = await or_none(execute(self.engine, SurveyQueues(names_max=SHOWN_MAX)))
             snapshot = Snapshot(
-                metrics=self._metrics.copy(),
+                metrics=self.metrics.copy(),
                 queues=[] if survey is None else await self._counts.inspect(survey.names),
                 queues_in_all=None if survey is None else survey.in_all,
-                now_ms=self._polls.clock.shown_ms(),
-                parked_polls=self._polls.parked,
-                open_connections=len(self._connections),
+                now_ms=self.polls.clock.shown_ms(),
+                parked_polls=self.polls.parked,
+                open_connections=len(self.connections),
                 events=await events,
-                event_export_failures=0 if self._exports is None else self._exports.failures,
-                topics=self._topics,
-                store=self._engine.figures(),
-                http_bytes=self._connections.budget.parts(),
+                event_export_failures=0 if self.exports is None else self.exports.failures,
+                topics=self.topics,
+                store=self.engine.figures(),
+                http_bytes=self.connections.budget.parts(),
             )
             text = await asyncio.to_thread(exposition, snapshot)
         return Response(text, media_type=CONTENT_TYPE_LATEST)

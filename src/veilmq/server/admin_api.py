@@ -15,6 +15,7 @@ import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from starlette.requests import ClientDisconnect, Request
@@ -73,33 +74,32 @@ class CallerUnknown(Exception):
         return _refusal(self.status, "AccessDenied", str(self), self.headers)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdminCallers:
-    """Identifies callers; where there are no accounts, no caller is identified."""
+    """Identifies callers; where there are no accounts, no caller is identified, and ``sign_ins`` is ``None``.
 
-    def __init__(self, sign_ins: SignIns | None, *, account: str, session_of: SessionOf | None = None) -> None:
-        """``sign_ins`` is ``None`` where there are no accounts; ``session_of`` is the console's, if there is one.
+    The root user of ``account`` operates the server. ``session_of`` is the console's, if there is one.
+    """
 
-        The root user of ``account`` operates the server.
-        """
-        self._sign_ins = sign_ins
-        self._account = account
-        self._session_of = session_of
+    sign_ins: SignIns | None
+    account: str
+    session_of: SessionOf | None = None
 
     def operator(self, request: Request) -> Caller | None:
         """Return the caller of ``request``; raises ``CallerUnknown`` unless it operates the server."""
         caller = self.caller(request)
-        if caller is not None and not (caller.is_root and caller.account == self._account):
+        if caller is not None and not (caller.is_root and caller.account == self.account):
             raise CallerUnknown(OPERATOR_ONLY, status=403)
         return caller
 
     def caller(self, request: Request) -> Caller | None:
         """Return the caller of ``request``, ``None`` where there are no accounts; raises ``CallerUnknown``."""
-        if self._sign_ins is None:
+        if self.sign_ins is None:
             return None
         given = request.headers.get("authorization")
         if given is not None:
-            return self._by_password(self._sign_ins, given, None if request.client is None else request.client.host)
-        found = None if self._session_of is None else self._session_of(request)
+            return self._by_password(self.sign_ins, given, None if request.client is None else request.client.host)
+        found = None if self.session_of is None else self.session_of(request)
         if found is None:
             raise CallerUnknown(NOBODY)
         session, caller = found
@@ -143,15 +143,17 @@ def _refusal(status: int, code: str, message: str, headers: Mapping[str, str] | 
     return JSONResponse({"code": code, "message": message}, status, {**(headers or {}), **_ALWAYS})
 
 
+@dataclass(slots=True, kw_only=True)
 class AdminApi:
-    """An ASGI application. ``ask`` carries requests out, ``callers`` identifies their callers."""
+    """An ASGI application. ``ask`` carries requests out, ``callers`` identifies their callers.
 
-    def __init__(self, *, ask: Ask, callers: AdminCallers, data_port: int) -> None:
-        """``data_port`` is that of the queues, whose URLs get the host name that the caller uses."""
-        self._ask = ask
-        self._callers = callers
-        self._data_port = data_port
-        self._description = b""
+    ``data_port`` is that of the queues, whose URLs get the host name that the caller uses.
+    """
+
+    ask: Ask
+    callers: AdminCallers
+    data_port: int
+    description: bytes = b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -167,10 +169,10 @@ class AdminApi:
         raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
         path = raw.partition(b"?")[0].removeprefix(PREFIX)  # as it was sent
         if path == b"openapi.json" and request.method in READING:
-            if not self._description:
-                self._description = await asyncio.to_thread(described)  # some 50 ms, once
-            return Response(self._description, headers=_ALWAYS, media_type="application/json")
-        forwarded = self._forwarded(path, request, self._callers.caller(request))
+            if not self.description:
+                self.description = await asyncio.to_thread(described)  # some 50 ms, once
+            return Response(self.description, headers=_ALWAYS, media_type="application/json")
+        forwarded = self._forwarded(path, request, self.callers.caller(request))
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
@@ -183,7 +185,7 @@ class AdminApi:
         headers = {name: value for name, value in request.headers.raw if name in _PASSED_ON}
         host = request.headers.get("host", "").encode("latin-1")
         if host:
-            headers[b"host"] = _PORT.sub(b"", host) + b":%d" % self._data_port
+            headers[b"host"] = _PORT.sub(b"", host) + b":%d" % self.data_port
         peer = None if request.client is None else request.client.host
         forwarded = Asked(request.method.encode(), b"/", headers, b"", caller, peer)
         action = _SQS.fullmatch(path)
@@ -195,7 +197,7 @@ class AdminApi:
 
     async def _unless_gone(self, forwarded: Asked, receive: Receive) -> Response | None:
         """Carry a request out, and withdraw it when the client goes: ``receive`` says so, and nothing else any more."""
-        tasks = (asyncio.ensure_future(self._ask(forwarded)), asyncio.ensure_future(receive()))
+        tasks = (asyncio.ensure_future(self.ask(forwarded)), asyncio.ensure_future(receive()))
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if not tasks[0].done():

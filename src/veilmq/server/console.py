@@ -154,7 +154,7 @@ class ConsoleService:
         )
         console = self._console(sign_ins, data_port, ports)
         session_of = None if console is None else console.session_of
-        self.callers = AdminCallers(sign_ins, account=settings.account, session_of=session_of)
+        self.callers = AdminCallers(sign_ins=sign_ins, account=settings.account, session_of=session_of)
         self.api: ASGIApp = AdminApi(ask=self.asking, callers=self.callers, data_port=data_port)
         self.pages: ASGIApp = Starlette(routes=[Route("/{path:path}", _missing)]) if console is None else console.app
 

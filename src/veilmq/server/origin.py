@@ -14,6 +14,7 @@ and metrics hold no secrets and are not restricted.
 """
 
 import re
+from dataclasses import dataclass
 from ipaddress import ip_address
 
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -148,28 +149,26 @@ def _address(text: str) -> Address | None:
         return None
 
 
+@dataclass(frozen=True, slots=True)
 class AdminGuard:
-    """ASGI middleware that answers 403 to web pages of others, and to clients that the console is not for."""
+    """ASGI middleware that answers 403 to web pages of others, and to clients that the console is not for.
 
-    def __init__(
-        self, app: ASGIApp, *, own_name: str, any_name: bool, signed: bool, tls: bool, proxies: Addresses
-    ) -> None:
-        """``own_name`` is the host that is listened on; ``any_name``: health and metrics take any ``Host`` header.
+    ``own_name`` is the host that is listened on; ``any_name``: health and metrics take any ``Host`` header;
+    ``signed``: there are accounts; ``tls``: this server speaks it; ``proxies`` are named.
+    """
 
-        ``signed``: there are accounts; ``tls``: this server speaks it; ``proxies`` are named.
-        """
-        self._app = app
-        self._own_name = own_name
-        self._any_name = any_name
-        self._signed = signed
-        self._tls = tls
-        self._proxies = proxies
+    app: ASGIApp
+    own_name: str
+    any_name: bool
+    signed: bool
+    tls: bool
+    proxies: Addresses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_console = scope["path"] not in _OPERATORS
         try:
             seen, certified = self.way(scope) if is_console else (scope, False)
-            self._check(scope, certified=certified, any_name=self._any_name and not is_console)
+            self._check(scope, certified=certified, any_name=self.any_name and not is_console)
         except Unreachable as unreachable:
             text = str(unreachable)
             refusal: Response = PlainTextResponse(text + "\n", status_code=403, headers=HEADERS)
@@ -178,7 +177,7 @@ class AdminGuard:
                 refusal = JSONResponse(content, status_code=403, headers=HEADERS)
             await refusal(scope, receive, send)
         else:
-            await self._app(seen, receive, send)
+            await self.app(seen, receive, send)
 
     def way(self, scope: Scope) -> tuple[Scope, bool]:
         """Return how a request for the console came: ``scope`` with its client and scheme; raises ``Unreachable``.
@@ -187,15 +186,15 @@ class AdminGuard:
         """
         peer = _address(scope["client"][0]) if scope.get("client") else None
         forwarded = any(name in _FORWARDED for name, _ in scope["headers"])
-        proxied = peer is not None and peer in self._proxies
+        proxied = peer is not None and peer in self.proxies
         if peer is not None and peer.is_loopback and not proxied:
             if forwarded:
                 raise Unreachable(UNNAMED)
-            return scope, self._tls
-        if not self._signed:
+            return scope, self.tls
+        if not self.signed:
             raise Unreachable(LOCAL_ONLY)
         if not proxied:
-            if not self._tls:
+            if not self.tls:
                 raise Unreachable(UNNAMED if forwarded else IN_THE_CLEAR)
             return scope, True
         schemes = _listed(scope, b"x-forwarded-proto")
@@ -209,14 +208,14 @@ class AdminGuard:
         address = None
         for text in reversed(listed):
             address = _address(_portless(text))
-            if address is None or address not in self._proxies:
+            if address is None or address not in self.proxies:
                 return address
         return address
 
     def _check(self, scope: Scope, *, certified: bool, any_name: bool) -> None:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
-        own_name = name_of(host) if certified else self._own_name
+        own_name = name_of(host) if certified else self.own_name
         if host:
             match = _HOST.fullmatch(host)
             if match is None or int(match[1] or 0) > _PORT_MAX:

@@ -26,6 +26,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from email.utils import formatdate
 from functools import partial
 from importlib import import_module
@@ -222,50 +223,47 @@ class Receiver:
         self.bound = min(PARALLEL_MAX, self.bound * 2) if succeeded else 1
 
 
+@dataclass(eq=False, slots=True)
 class PushedSubscription:
     """Knows when its queue has a message; ``ready`` is called with it when that is now, perhaps more than once."""
 
-    def __init__(
-        self,
-        subscription: Subscription,
-        receiver: Receiver,
-        *,
-        clock: Clock,
-        ready: Callable[["PushedSubscription"], object],
-    ) -> None:
-        self.subscription = subscription
-        self.receiver = receiver
-        self.queue = push_queue(subscription.topic, subscription.name)
-        self.asking = False
-        self._clock = clock
-        self._ready = ready
-        self._due_ms: int | None = None
-        self._timer: Timer | None = None
+    subscription: Subscription
+    receiver: Receiver
+    clock: Clock
+    ready: Callable[["PushedSubscription"], object]
+    asking: bool = False
+    due_ms: int | None = None
+    timer: Timer | None = None
+
+    @property
+    def queue(self) -> str:
+        """Return the name of its queue."""
+        return push_queue(self.subscription.topic, self.subscription.name)
 
     def wake(self, due_ms: int) -> None:
         """Take note that the queue has, or will have, a message at ``due_ms``."""
-        if self._due_ms is None or due_ms < self._due_ms:
-            self._due_ms = due_ms
+        if self.due_ms is None or due_ms < self.due_ms:
+            self.due_ms = due_ms
             self.inspect()
 
     def inspect(self) -> None:
         """Be ready if there should be a message by now; if later, inspect it then."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._due_ms is None or self.asking:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.due_ms is None or self.asking:
             return
-        if self._due_ms <= self._clock.now_ms():
-            self._ready(self)
+        if self.due_ms <= self.clock.now_ms():
+            self.ready(self)
         else:
-            self._timer = self._clock.call_at(self._due_ms, self.inspect)
+            self.timer = self.clock.call_at(self.due_ms, self.inspect)
 
     def rest(self) -> None:
         """Forget what is known."""
-        self._due_ms = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self.due_ms = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
 
 ANSWER_S_MAX = 5
@@ -305,27 +303,20 @@ _TAKEN_AT_ONCE = 16
 _AFTER_ERROR_MS = SECOND_MS
 
 
+@dataclass(kw_only=True)
 class Pusher:
-    """All pushes of one server."""
+    """All pushes of one server, at most ``parallel_max`` at once; ``chance`` spreads retries."""
 
-    def __init__(
-        self,
-        *,
-        engine: Engine,
-        clock: Clock,
-        attempt: Attempt,
-        counts: TopicCounts,
-        parallel_max: int,
-        chance: Callable[[], float] = random,
-    ) -> None:
-        """Push at most ``parallel_max`` messages at once; ``chance`` spreads retries."""
-        self._engine = engine
-        self._clock = clock
-        self._attempt = attempt
-        self._counts = counts
-        self._places = parallel_max
-        self._chance = chance
-        self._throttle = LogThrottle(clock)
+    engine: Engine
+    clock: Clock
+    attempt: Attempt
+    counts: TopicCounts
+    parallel_max: int
+    chance: Callable[[], float] = random
+
+    def __post_init__(self) -> None:
+        self._places = self.parallel_max
+        self._throttle = LogThrottle(self.clock)
         self._lines: dict[str, PushedSubscription] = {}
         self._receivers: dict[tuple[str, int], Receiver] = {}
         self._row: dict[PushedSubscription, None] = {}  # a set in order
@@ -334,17 +325,17 @@ class Pusher:
 
     def start(self) -> None:
         """Push from now on what waits, and what comes."""
-        self._engine.watch(PUSHES, self._list)
-        self._list(self._clock.now_ms())
+        self.engine.watch(PUSHES, self._list)
+        self._list(self.clock.now_ms())
 
     async def close(self) -> None:
         """Begin no push any more, and let those that run end."""
         self._closing = True
-        self._engine.unwatch(PUSHES)
+        self.engine.unwatch(PUSHES)
         for line in list(self._lines.values()):
             self._drop(line)
         with suppress(VeilmqError):
-            await execute(self._engine, ListPushes())  # its result comes after all earlier ones
+            await execute(self.engine, ListPushes())  # its result comes after all earlier ones
         while self._pushes:
             await asyncio.wait(self._pushes)
 
@@ -355,13 +346,13 @@ class Pusher:
 
     def _list(self, due_ms: int) -> None:
         if not self._closing:
-            self._engine.submit(ListPushes(), self._listed)
+            self.engine.submit(ListPushes(), self._listed)
 
     def _listed(self, result: list[Subscription] | VeilmqError) -> None:
         if self._closing:
             return
         if isinstance(result, VeilmqError):
-            self._clock.call_at(self._clock.now_ms() + _AFTER_ERROR_MS, partial(self._list, 0))
+            self.clock.call_at(self.clock.now_ms() + _AFTER_ERROR_MS, partial(self._list, 0))
             return
         for subscription in result:
             self._take_up(subscription)
@@ -375,20 +366,20 @@ class Pusher:
     def _take_up(self, subscription: Subscription) -> None:
         url = read_push_url(subscription.push_url)
         receiver = self._receivers.setdefault((url.host, url.port), Receiver())
-        line = PushedSubscription(subscription, receiver, clock=self._clock, ready=self._stand)
+        line = PushedSubscription(subscription, receiver, self.clock, self._stand)
         known = self._lines.get(line.queue)
         if known is not None:
             known.subscription, known.receiver = subscription, receiver
             return
         self._lines[line.queue] = line
-        self._engine.watch(line.queue, line.wake)
-        line.wake(self._clock.now_ms())
+        self.engine.watch(line.queue, line.wake)
+        line.wake(self.clock.now_ms())
 
     def _drop(self, line: PushedSubscription) -> None:
         line.rest()
         self._row.pop(line, None)
         if self._lines.pop(line.queue, None) is not None:
-            self._engine.unwatch(line.queue)
+            self.engine.unwatch(line.queue)
 
     def _stand(self, line: PushedSubscription) -> None:
         self._row[line] = None
@@ -408,7 +399,7 @@ class Pusher:
                 receiver.running += places
                 self._places -= places
                 take = commands.Receive(queue=line.queue, count=places, timeout_s=LEASE_S)
-                self._engine.submit(take, partial(self._taken, line, receiver, places))
+                self.engine.submit(take, partial(self._taken, line, receiver, places))
 
     def _taken(self, line: PushedSubscription, receiver: Receiver, places: int, result: Received | VeilmqError) -> None:
         line.asking = False
@@ -423,7 +414,7 @@ class Pusher:
         if isinstance(result, QueueNotFound):
             self._drop(line)
         elif self._lines.get(line.queue) is line:
-            due_ms = result.next_due_ms if isinstance(result, Received) else self._clock.now_ms() + _AFTER_ERROR_MS
+            due_ms = result.next_due_ms if isinstance(result, Received) else self.clock.now_ms() + _AFTER_ERROR_MS
             if due_ms is not None:
                 line.wake(due_ms)
             line.inspect()
@@ -431,14 +422,14 @@ class Pusher:
 
     async def _push(self, line: PushedSubscription, receiver: Receiver, message: ReceivedMessage) -> None:
         problem = "it was cut short"
-        self._counts.pushes_running += 1
+        self.counts.pushes_running += 1
         try:
-            problem = await self._attempt(line.subscription, message)
+            problem = await self.attempt(line.subscription, message)
             await self._settle(line, message, problem)
         except VeilmqError as error:
             log.debug("a push of %s was not settled; it is received again: %s", line.queue, error)
         finally:
-            self._counts.pushes_running -= 1
+            self.counts.pushes_running -= 1
             receiver.end(succeeded=not problem)
             self._places += 1
             self._fill()
@@ -449,7 +440,7 @@ class Pusher:
             await self._delete(line, message, PushOutcome.ACCEPTED)
             return
         subscription = line.subscription
-        delay_s = retry_delay_s(subscription.strategy, message.receive_count, self._chance())
+        delay_s = retry_delay_s(subscription.strategy, message.receive_count, self.chance())
         topic, name = subscription.topic, subscription.name
         if self._throttle.due((topic, name, delay_s is None)):
             then = "given up" if delay_s is None else f"tried again in {delay_s} s"
@@ -459,12 +450,12 @@ class Pusher:
             await self._delete(line, message, PushOutcome.GIVEN_UP)
             return
         change = VisibilityChange(receipt=message.receipt, timeout_s=delay_s)
-        await execute(self._engine, commands.ChangeVisibility(queue=line.queue, changes=(change,)))
-        self._counts.pushes[PushOutcome.FAILED] += 1
+        await execute(self.engine, commands.ChangeVisibility(queue=line.queue, changes=(change,)))
+        self.counts.pushes[PushOutcome.FAILED] += 1
 
     async def _delete(self, line: PushedSubscription, message: ReceivedMessage, outcome: PushOutcome) -> None:
-        await execute(self._engine, commands.Delete(queue=line.queue, receipts=(message.receipt,)))
-        self._counts.pushes[outcome] += 1
+        await execute(self.engine, commands.Delete(queue=line.queue, receipts=(message.receipt,)))
+        self.counts.pushes[outcome] += 1
 
 
 NAME_S_MAX = 5
