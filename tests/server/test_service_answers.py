@@ -601,7 +601,6 @@ def test_row_13_a_get_that_accepts_json_gets_it(web: ServiceClient) -> None:
 
 
 def test_row_13_errors_are_json_too(web: ServiceClient) -> None:
-    """With the members of the XML."""
     path = web.queue().removeprefix(f"http://{web.address}")
     status, found = _json_of(web, path, Action="ListQueues")
     message = "The action ListQueues is not valid for this endpoint."
