@@ -127,6 +127,10 @@ def _attribute(name: str, **value: Any) -> Callable[[ServiceClient], Answer]:
     return _on("SendMessage", MessageBody="m", MessageAttributes={name: value})
 
 
+_BY_RECEIPT: list[tuple[str, str, dict[str, Any]]] = [
+    ("delete", "DeleteMessage", {}),
+    ("change", "ChangeMessageVisibility", {"VisibilityTimeout": 1}),
+]
 _LACKING: dict[str, dict[str, Any]] = {"no receipt": {}, "an empty receipt": {"ReceiptHandle": ""}}
 GROUP = "The request must contain the parameter MessageGroupId."
 DEDUPLICATION = (
@@ -142,33 +146,27 @@ ROWS: dict[str, Row] = {
     "3 message without a deduplication id": Row(
         _on("SendMessage", fifo=True, MessageBody="m", MessageGroupId="g"), INVALID, DEDUPLICATION
     ),
-    "10 delete by garbage": Row(
-        _on("DeleteMessage", ReceiptHandle="garbage"),
-        "ReceiptHandleIsInvalid",
-        'The input receipt handle "garbage" is not a valid receipt handle.',
-        404,
-    ),
-    "10 change by garbage": Row(
-        _on("ChangeMessageVisibility", ReceiptHandle="garbage", VisibilityTimeout=1),
-        "ReceiptHandleIsInvalid",
-        'The input receipt handle "garbage" is not a valid receipt handle.',
-        404,
-    ),
+    **{
+        f"10 {what} by garbage": Row(
+            _on(action, ReceiptHandle="garbage", **members),
+            "ReceiptHandleIsInvalid",
+            'The input receipt handle "garbage" is not a valid receipt handle.',
+            404,
+        )
+        for what, action, members in _BY_RECEIPT
+    },
+    **{
+        f"10 {what} by a receipt of another queue": Row(
+            _foreign(action, **members), "ReceiptHandleIsInvalid", "The input receipt handle is invalid.", 404
+        )
+        for what, action, members in _BY_RECEIPT
+    },
     **{
         f"delete by {what}": Row(
             _on("DeleteMessage", **members), MISSING, "The request must contain the parameter MessageHandle."
         )
         for what, members in _LACKING.items()
     },
-    "10 delete by a receipt of another queue": Row(
-        _foreign("DeleteMessage"), "ReceiptHandleIsInvalid", "The input receipt handle is invalid.", 404
-    ),
-    "10 change by a receipt of another queue": Row(
-        _foreign("ChangeMessageVisibility", VisibilityTimeout=1),
-        "ReceiptHandleIsInvalid",
-        "The input receipt handle is invalid.",
-        404,
-    ),
     "15 a FIFO queue stays one": Row(
         _on("SetQueueAttributes", fifo=True, Attributes={"FifoQueue": "false"}),
         VALUE,
@@ -419,18 +417,15 @@ ROWS: dict[str, Row] = {
         "AWS.SimpleQueueService.BatchEntryIdsNotDistinct",
         "Id same repeated.",
     ),
-    "batch with a bad id": Row(
-        _on("DeleteMessageBatch", Entries=[{"Id": "invalid:id", "ReceiptHandle": "r"}]),
-        "AWS.SimpleQueueService.InvalidBatchEntryId",
-        "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most 80 "
-        "letters long.",
-    ),
-    "batch with an empty id": Row(
-        _on("DeleteMessageBatch", Entries=[{"Id": "", "ReceiptHandle": "r"}]),
-        "AWS.SimpleQueueService.InvalidBatchEntryId",
-        "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most 80 "
-        "letters long.",
-    ),
+    **{
+        f"batch with {what} id": Row(
+            _on("DeleteMessageBatch", Entries=[{"Id": text, "ReceiptHandle": "r"}]),
+            "AWS.SimpleQueueService.InvalidBatchEntryId",
+            "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most 80 "
+            "letters long.",
+        )
+        for what, text in {"a bad": "invalid:id", "an empty": ""}.items()
+    },
     "batch with too many bytes": Row(
         _on("SendMessageBatch", Entries=[{"Id": each, "MessageBody": "x" * 524_289} for each in "ab"]),
         "AWS.SimpleQueueService.BatchRequestTooLong",
@@ -606,7 +601,6 @@ def test_row_13_a_get_that_accepts_json_gets_it(web: ServiceClient) -> None:
 
 
 def test_row_13_errors_are_json_too(web: ServiceClient) -> None:
-    """With the members of the XML."""
     path = web.queue().removeprefix(f"http://{web.address}")
     status, found = _json_of(web, path, Action="ListQueues")
     message = "The action ListQueues is not valid for this endpoint."

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.store.host import LOGGED, QUEUE, Host, events_of, hosting, message
 from tests.store.postgres_host import on_sqlite
-from tests.store.test_full_disk import fill
+from tests.store.test_invariants import fill
 from veilmq.core import commands, errors
 from veilmq.core.commands import ReceivedMessage
 from veilmq.core.errors import ReceiptState

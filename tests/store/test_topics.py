@@ -8,7 +8,7 @@ import pytest
 
 from tests.store.host import QUEUE, Host, hosting, message
 from tests.store.postgres_host import on_sqlite
-from tests.store.test_full_disk import fill
+from tests.store.test_invariants import fill
 from veilmq.core import commands
 from veilmq.core.errors import (
     GroupMissing,

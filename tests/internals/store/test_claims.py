@@ -9,20 +9,10 @@ import pytest
 
 from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
 from tests.store.postgres_host import on_sqlite
-from tests.store.test_claims import (
-    DEAD,
-    HOUR_MS,
-    acknowledge,
-    claim,
-    claim_whole,
-    connection,
-    fill,
-    open_source,
-    read,
-    settle,
-)
-from tests.store.test_claims import changes as changed
-from tests.store.test_full_disk import fill as fill_up
+from tests.store.test_claims import DEAD, HOUR_MS, acknowledge, claim, claim_whole, open_source, read, settle
+from tests.store.test_claims_slices import changes as changed
+from tests.store.test_claims_slices import connection, fill
+from tests.store.test_invariants import fill as fill_up
 from veilmq.core import claims, commands
 from veilmq.core.claims import ClaimState
 from veilmq.core.errors import ConsumerTaken, InternalError, StoreFull
