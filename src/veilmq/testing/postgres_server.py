@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -224,6 +225,7 @@ def _runner() -> dict[str, Any]:
     return {"env": home, "user": _other_user(), "group": _other_user(), "extra_groups": [], "cwd": "/"}
 
 
+@cache
 def _other_user() -> str:
     if subprocess.run(["id", _USER_IN_PLACE_OF_ROOT], capture_output=True, timeout=START_S_MAX, check=False).returncode:
         subprocess.run(["useradd", "--user-group", _USER_IN_PLACE_OF_ROOT], timeout=START_S_MAX, check=True)
