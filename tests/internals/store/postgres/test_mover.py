@@ -14,7 +14,7 @@ from tests.store.test_moves import PAUSE_MS, finish, kill, latest, run, start
 from veilmq.core import commands
 from veilmq.core.errors import InternalError, StoreUnavailable
 from veilmq.core.results import MoveStatus
-from veilmq.store.postgres.background import POLL_MS, Mover
+from veilmq.store.postgres.database import POLL_MS, Mover
 from veilmq.store.postgres.engine import PostgresEngine
 
 

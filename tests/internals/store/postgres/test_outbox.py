@@ -16,7 +16,7 @@ from tests.store.test_dead_letters_fifo import take as take_in_turn
 from tests.store.test_moves import kill
 from veilmq.core import commands
 from veilmq.core.forwards import Forward, Forwarded, ForwardEntry
-from veilmq.store.postgres.background import POLL_MS
+from veilmq.store.postgres.database import POLL_MS
 from veilmq.store.postgres.node import Positions
 from veilmq.store.postgres.outbox import CLAIM_MS, Batch, Outbox, arrive, due, take
 

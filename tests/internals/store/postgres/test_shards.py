@@ -18,7 +18,8 @@ from veilmq.core.errors import OutcomeUnknown, QueueNotFound, ReceiptInvalid, St
 from veilmq.core.events import CountEvents, ForgetEvents, PlanExport, ReadEvents, decode
 from veilmq.store.port import StoreError, execute
 from veilmq.store.postgres import Shards
-from veilmq.store.postgres.background import JANITOR_MS, POLL_MS
+from veilmq.store.postgres.background import JANITOR_MS
+from veilmq.store.postgres.database import POLL_MS
 from veilmq.store.postgres.outbox import CLAIM_MS
 from veilmq.store.postgres.store import REFRESH_MS
 from veilmq.testing import VirtualClock

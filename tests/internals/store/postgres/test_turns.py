@@ -14,8 +14,8 @@ from tests.store.test_dead_letters import DEAD, pair
 from tests.store.test_moves import finish, kill, latest, start
 from veilmq.core import commands
 from veilmq.core.results import MoveStatus
-from veilmq.store.postgres.background import JANITOR_MS, POLL_MS
-from veilmq.store.postgres.database import SETTINGS
+from veilmq.store.postgres.background import JANITOR_MS
+from veilmq.store.postgres.database import POLL_MS, SETTINGS
 
 ESTIMATED = replace(RESTLESS, in_flight_max=2, in_flight_counted_max=0)
 _WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"

@@ -1,8 +1,14 @@
 """Who is told when, at one node."""
 
+from typing import Any, cast
+
 import pytest
 
-from veilmq.store.postgres.queues import Watches
+from veilmq.store.postgres import PostgresOptions
+from veilmq.store.postgres.database import DatabaseClock
+from veilmq.store.postgres.nodes import Watches
+from veilmq.store.postgres.queues import Catalog
+from veilmq.testing import VirtualClock
 
 
 @pytest.fixture
@@ -14,7 +20,8 @@ def woken() -> list[int]:
 @pytest.fixture
 def watches(woken: list[int]) -> Watches:
     """Return watches of which one is on the queue `q`."""
-    watches = Watches()
+    clock, nothing = DatabaseClock(VirtualClock()), cast(Any, None)
+    watches = Watches(nothing, round_s=1, clock=clock, catalog=Catalog(PostgresOptions()), start=nothing)
     watches.begin("q", woken.append)
     return watches
 
