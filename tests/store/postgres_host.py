@@ -27,6 +27,7 @@ from veilmq.store.postgres import PostgresOptions, Shards
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.queues import SQL
 from veilmq.store.postgres.schema import invariants, migrate
+from veilmq.store.postgres.transaction import sweep
 from veilmq.store.sqlite.database import EngineOptions
 from veilmq.testing import RunningServer, VirtualClock
 from veilmq.testing.running_server import Follow
@@ -201,7 +202,7 @@ class PostgresHost(Host):
         async def work() -> None:
             engine = cast(PostgresEngine, self.engine)
             async with engine.database.connection() as connection:
-                await engine.cold.sweep(connection)
+                await sweep(engine, connection)
 
         self.run(work())
 

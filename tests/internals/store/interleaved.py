@@ -23,6 +23,7 @@ from veilmq.store.postgres.background import number_events
 from veilmq.store.postgres.database import DatabaseClock, PostgresOptions
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.schema import _queries
+from veilmq.store.postgres.transaction import running, sweep
 from veilmq.store.publications import PublicationStep
 from veilmq.testing import VirtualClock
 
@@ -74,12 +75,12 @@ class Node(PostgresEngine):
     def __init__(self, connection: Any, *, options: PostgresOptions, clock: VirtualClock) -> None:
         """Know nothing yet."""
         database = cast(Any, OneConnection(connection))
-        super().__init__(database, options=options, clock=DatabaseClock(clock), book=_BOOK)
-        self.watches.elsewhere = None
+        super().__init__(database, options=options, clock=DatabaseClock(clock))
+        self.book = _BOOK
         for step in STEPS:
-            self.cold.schedulers[step] = lambda: None
+            self.schedulers[step] = lambda: None
 
-    def _start(self, work: Any) -> None:
+    def start(self, work: Any) -> None:
         work.close()
 
     async def do(self, command: Command) -> Any:
@@ -87,11 +88,11 @@ class Node(PostgresEngine):
         if isinstance(command, (Sweep, Number)):
             async with self.database.connection() as connection:
                 if isinstance(command, Sweep):
-                    return await self.cold.sweep(connection)
+                    return await sweep(self, connection)
                 return await number_events(connection, self.options)
         kind = type(command)
         if kind in COLD:
-            return await self.cold.running(COLD[kind], changes=kind not in READS)(command)
+            return await running(self, COLD[kind], changes=kind not in READS)(command)
         (answer,) = await self.together[kind][0]([command])
         return answer
 

@@ -27,115 +27,27 @@ or the step is undone.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import asyncpg
-
-from veilmq.core.commands import Clock, Command, Done, Timer
+from veilmq.core.commands import Command, Timer
 from veilmq.core.errors import ShuttingDown
 from veilmq.core.limits import ATTEMPT_S, RETENTION_S, SECOND_MS
 from veilmq.core.receipts import CountEvents, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents, encode_events
 from veilmq.store import events
-from veilmq.store.cold import Scheduler
-from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S, Event, event_of, routing_key
+from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S, event_of, routing_key
 from veilmq.store.named_queries import load, shared
 from veilmq.store.port import NOTHING_HELD_BACK, Figure, gauge
-from veilmq.store.postgres.database import Database, PostgresOptions
-from veilmq.store.postgres.node import Node, Start
-from veilmq.store.postgres.queues import COLLISIONS, EVENTS, Queue, logged, queue_of, retention_ms
+from veilmq.store.postgres.database import Mover, PostgresOptions, Turn
+from veilmq.store.postgres.node import Node
+from veilmq.store.postgres.queues import EVENTS, Queue, logged, of_fifo, queue_of, retention_ms, terms_of_log
 from veilmq.store.postgres.queues import SQL as QUEUES
 
 log = logging.getLogger(__name__)
 
-POLL_MS = 10 * SECOND_MS
-"""How often a node polls that knows of no work."""
 JANITOR_MS = RETENTION_S.minimum * SECOND_MS
-"""How often each node polls for the janitor's: often enough for every retention."""
-_BUSY_MS = 10  # while another node is at it
+"""How often each node looks for the janitor's: often enough for every retention."""
 
-
-class Mover(Scheduler):
-    """Has ``step`` done whenever a slice is due."""
-
-    def __init__(
-        self,
-        *,
-        step: Callable[[], Awaitable[int | None]],
-        clock: Clock,
-        start: Start,
-        pause_ms_min: int = _BUSY_MS,
-        poll_ms_max: int = POLL_MS,
-    ) -> None:
-
-        async def work(done: Done) -> None:
-            due: int | Exception | None
-            try:
-                due = await step()
-            except COLLISIONS:
-                due = 0
-            except Exception as error:
-                if not self._stopped:
-                    log.warning("work in the background was interrupted, and goes on later", exc_info=True)
-                due = error
-            done(due)
-
-        super().__init__(
-            step=lambda done: start(work(done)), clock=clock, pause_ms_min=pause_ms_min, poll_ms_max=poll_ms_max
-        )
-
-
-_CLOSE_S = 5.0
 _JANITOR_TURN, _EXPORT_TURN = 0x7665696C6D72, 0x7665696C6D73  # the keys of locks, beside that of migrations
-
-
-class Turn:
-    """What one node at a time has: an advisory lock on a connection of its own, with which it ends."""
-
-    def __init__(self, database: Database, key: int) -> None:
-        self._database = database
-        self._key = key
-        self.connection: asyncpg.Connection[Any] | None = None
-        self.is_over = False
-        """Whether this node takes no more turns."""
-
-    @property
-    def is_held(self) -> bool:
-        """Whether this node has it."""
-        return self.connection is not None and not self.connection.is_closed()
-
-    async def take(self, *, wait_s: float = 0) -> bool:
-        """Tell whether this node has the turn now; another one's is waited for as long as ``wait_s``."""
-        if self.is_held:
-            return True
-        connection = await self._database.connect()
-        try:
-            if wait_s:
-                await connection.execute(f"SET lock_timeout = '{wait_s}s'")
-                await connection.execute("SELECT pg_advisory_lock($1)", self._key)
-            elif not await connection.fetchval("SELECT pg_try_advisory_lock($1)", self._key):
-                await connection.close(timeout=_CLOSE_S)
-                return False
-        except asyncpg.LockNotAvailableError:
-            connection.terminate()
-            return False
-        except BaseException:
-            connection.terminate()
-            raise
-        self.connection = connection
-        if self.is_over:  # while this was connecting
-            self.leave()
-        return self.is_held
-
-    def leave(self) -> None:
-        """Leave it to others."""
-        connection, self.connection = self.connection, None
-        if connection is not None:
-            connection.terminate()
-
-    def end(self) -> None:
-        """Do so, and take no more."""
-        self.is_over = True
-        self.leave()
 
 
 class Janitor(Mover):
@@ -161,6 +73,7 @@ class Janitor(Mover):
 
 
 SQL = {**shared(), **load("veilmq.store.postgres", "sweeps.sql"), "forget_expired": EVENTS["forget_expired"]}
+SQL["drop_fifo_messages"] = of_fifo(SQL["drop_messages"])
 
 _SQL_LOGGED = logged(SQL)
 
@@ -172,95 +85,87 @@ _RETIRED_MS = 300 * SECOND_MS  # far longer than a statement may take
 _OF_PART = ("drop_messages", "drop_fifo_messages", "drop_expired", "drop_groups", "drop_turns", "forget_accepted")
 
 
-class Sweeper:
-    """Sweeps a whole store, on one connection."""
+async def sweep_all(node: Node, connection: Any) -> None:
+    """Delete whatever is due in a whole store."""
+    rows_max = node.options.sweep_rows
+    async for partition, *of_log in _pages(connection, "parts"):
+        for name in _OF_PART:
+            await _all(node, connection, name, partition, rows_max, of_log=of_log if of_log[0] is not None else ())
+        await _all(node, connection, "forget_attempts", partition, rows_max, ATTEMPT_S * SECOND_MS)
+        await connection.execute(SQL["drop_part"], partition, _RETIRED_MS)
+    async for row in _pages(connection, "queues_behind"):
+        await _sweep_queue(node, connection, queue_of(row, node.options.event_log))
+    await number_events(connection, node.options)
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._rows = node.options.sweep_rows
 
-    async def sweep(self, connection: Any) -> None:
-        """Delete whatever is due."""
-        async for partition, *of_log in _pages(connection, "parts"):
-            for name in _OF_PART:
-                await self._all(connection, name, partition, self._rows, of_log=of_log if of_log[0] is not None else ())
-            await self._all(connection, "forget_attempts", partition, self._rows, ATTEMPT_S * SECOND_MS)
-            await connection.execute(SQL["drop_part"], partition, _RETIRED_MS)
-        async for row in _pages(connection, "queues_behind"):
-            await self.sweep_queue(connection, queue_of(row))
-        await number_events(connection, self._node.options)
+async def _sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
+    """Delete what is due in a queue."""
+    rows_max, expired = node.options.sweep_rows, (EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX)
+    await _all(node, connection, "forget_expired", queue.origin, rows_max, *expired)
+    terms = queue.partition, retention_ms(queue), rows_max
+    if queue.settings.fifo:
+        await _settle_late(node, connection, queue)
+        deleted = await _all(node, connection, "sweep_fifo", *terms, *terms_of_log(queue))
+        await _all(node, connection, "forget_accepted", queue.origin, rows_max)
+        await _all(node, connection, "forget_attempts", queue.origin, rows_max, ATTEMPT_S * SECOND_MS)
+    else:
+        ended_before = await connection.fetchval(SQL["ended_before"], queue.partition)
+        deleted = await _all(node, connection, "sweep", *terms, of_log=terms_of_log(queue))
+        await _all(node, connection, "sweep_turns", queue.partition, rows_max)
+        if ended_before is not None:
+            await connection.execute(SQL["forget_ended"], queue.partition, ended_before)
+    if deleted:
+        node.watches.wake(queue.name, 0)
 
-    async def sweep_queue(self, connection: Any, queue: Queue) -> None:
-        """Delete what is due in a queue."""
-        of_log = (queue.origin, queue.name) if self._node.log.has(queue) else ()
-        expired = EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX
-        await self._all(connection, "forget_expired", queue.origin, self._rows, *expired)
-        if queue.settings.fifo:
-            await self._settle_late(connection, queue)
-            if of_log:
-                await self._all(connection, "end_fifo", queue.partition, retention_ms(queue), self._rows, *of_log)
-            deleted = await self._all(connection, "sweep_fifo", queue.partition, retention_ms(queue), self._rows)
-            await self._all(connection, "forget_accepted", queue.origin, self._rows)
-            await self._all(connection, "forget_attempts", queue.origin, self._rows, ATTEMPT_S * SECOND_MS)
-        else:
-            ended_before = await connection.fetchval(SQL["ended_before"], queue.partition)
-            terms = (queue.partition, retention_ms(queue), self._rows)
-            deleted = await self._all(connection, "sweep", *terms, of_log=of_log)
-            deleted += await self._all(connection, "sweep_moved", *terms, of_log=of_log)
-            await self._all(connection, "sweep_turns", queue.partition, self._rows)
-            if ended_before is not None:
-                await connection.execute(SQL["forget_ended"], queue.partition, ended_before)
-        if deleted:
-            self._node.watches.wake(queue.name, 0)
 
-    async def end_what_has_ended(self, connection: Any, queue: Queue) -> None:
-        """Have what the retention has ended stay so under a longer one: messages of groups are deleted at once."""
-        if queue.settings.fifo:
-            await self.sweep_queue(connection, queue)
-        else:
-            await connection.execute(QUEUES["end_what_has_ended"], queue.partition, retention_ms(queue))
+async def end_what_has_ended(node: Node, connection: Any, queue: Queue) -> None:
+    """Have what the retention has ended stay so under a longer one: messages of groups are deleted at once."""
+    if queue.settings.fifo:
+        await _sweep_queue(node, connection, queue)
+    else:
+        await connection.execute(QUEUES["end_what_has_ended"], queue.partition, retention_ms(queue))
 
-    async def free_groups(self, connection: Any, queue: Queue) -> None:
-        """Delete the first messages that a shorter retention has ended, so that they block their groups no more."""
-        terms = queue.partition, retention_ms(queue), self._rows
-        if self._node.log.has(queue):
-            await connection.execute(SQL["end_fifo"], *terms, queue.origin, queue.name)
-        await connection.execute(SQL["sweep_fifo"], *terms)
 
-    async def _settle_late(self, connection: Any, queue: Queue) -> None:
-        """Have the groups follow a new delay."""
-        late = await connection.fetchval(SQL["late"], queue.partition)
-        if late is not None:
-            last: Any = (0, 0)
-            while last is not None:
-                last = await settle_late(connection, queue, *last)
-                await asyncio.sleep(_PAUSE_S)
-            await connection.execute(SQL["settled"], queue.partition, late)
-            self._node.watches.wake(queue.name, 0)
+async def free_groups(node: Node, connection: Any, queue: Queue) -> None:
+    """Delete the first messages that a shorter retention has ended, so that they block their groups no more."""
+    terms = queue.partition, retention_ms(queue), node.options.sweep_rows
+    await connection.execute(SQL["sweep_fifo"], *terms, *terms_of_log(queue))
 
-    async def _all(self, connection: Any, name: str, *terms: Any, of_log: Sequence[Any] = ()) -> int:
-        """Have a statement done until it finds no more; return how many rows it has deleted.
 
-        It writes the ends of receipts, if it ends any, where it is given what the log needs of them.
-        """
-        statement = SQL[name]
-        if of_log and _SQL_LOGGED[name] != statement:
-            statement, terms = _SQL_LOGGED[name], (*terms, *of_log)
-        deleted = 0
-        while True:
-            status: str = await connection.execute(statement, *terms)
-            rows = int(status.rpartition(" ")[2])
-            deleted += rows
-            if rows < self._rows:
-                return deleted
+async def _settle_late(node: Node, connection: Any, queue: Queue) -> None:
+    """Have the groups follow a new delay."""
+    late = await connection.fetchval(SQL["late"], queue.partition)
+    if late is not None:
+        last: Any = (0, 0)
+        while last is not None:
+            last = await settle_late(connection, queue, *last)
             await asyncio.sleep(_PAUSE_S)
+        await connection.execute(SQL["settled"], queue.partition, late)
+        node.watches.wake(queue.name, 0)
 
 
 async def settle_late(connection: Any, queue: Queue, at_ms: int = 0, head: int = 0) -> Any:
     """Have some groups follow a new delay, behind one; return the last of them where there may be more."""
-    return await connection.fetchrow(
-        SQL["settle_late"], queue.partition, retention_ms(queue), at_ms, head, _GROUPS_PER_SLICE
-    )
+    terms = queue.partition, retention_ms(queue), at_ms, head, _GROUPS_PER_SLICE
+    return await connection.fetchrow(SQL["settle_late"], *terms)
+
+
+async def _all(node: Node, connection: Any, name: str, *terms: Any, of_log: Sequence[Any] = ()) -> int:
+    """Have a statement done until it finds no more; return how many rows it has deleted.
+
+    It writes the ends of receipts, if it ends any, where it is given what the log needs of them.
+    """
+    statement = SQL[name]
+    if of_log and _SQL_LOGGED[name] != statement:
+        statement, terms = _SQL_LOGGED[name], (*terms, *of_log)
+    deleted = 0
+    while True:
+        status: str = await connection.execute(statement, *terms)
+        rows = int(status.rpartition(" ")[2])
+        deleted += rows
+        if rows < node.options.sweep_rows:
+            return deleted
+        await asyncio.sleep(_PAUSE_S)
 
 
 async def _pages(connection: Any, name: str) -> AsyncIterator[Sequence[Any]]:
@@ -278,20 +183,13 @@ STEP_MS = 3_600 * SECOND_MS
 _CONFIRMED_AGAIN_MS = 300 * SECOND_MS  # so that many nodes write one row seldom
 
 
-class _Seen(NamedTuple):
-    """The database's clock beside the boot clock of the node's machine, at one instant."""
-
-    database_ms: int
-    boot_ms: int
-
-
 class ClockGuard:
     """What one node makes of the database's clock."""
 
-    def __init__(self, node: Node, *, name: str) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
-        self._name = name
-        self._good: _Seen | None = None
+        self._name = node.watches.name
+        self._good: tuple[int, int] | None = None  # the database's clock beside the boot clock of the machine
         self._trusts = 0
         self._suspects = False  # the last check found a step; a second one makes sure
         self._doubted_by_ms: int | None = None
@@ -300,21 +198,24 @@ class ClockGuard:
         """Confirm the database's clock, or doubt it."""
         async with self._node.database.connection() as connection:
             row = await connection.fetchrow(SQL["clock"])
-            seen = _Seen(row["now"], self._node.clock.machine.boot_ms())
+            now_ms: int = row["now"]
+            boot_ms = self._node.clock.machine.boot_ms()
             if row["trusts"] != self._trusts:
                 self._trusts, self._good = row["trusts"], None
-            confirmed_ms = seen.database_ms if row["confirmed_at"] is None else row["confirmed_at"]
+            confirmed_ms = now_ms if row["confirmed_at"] is None else row["confirmed_at"]
             doubter, suspects = row["doubted_by"], False
-            if abs(self._step_ms(seen, confirmed_ms)) <= STEP_MS:
+            # How far the clock is from where this node expects it: where its boot clock has come since.
+            good_ms, good_boot_ms = (confirmed_ms, boot_ms) if self._good is None else self._good
+            if abs(now_ms - good_ms - (boot_ms - good_boot_ms)) <= STEP_MS:
                 # A node that knows the time from before the step may end the doubts of another.
-                known_ms = seen.database_ms if self._good is None else min(self._good.database_ms, seen.database_ms)
+                known_ms = now_ms if self._good is None else min(good_ms, now_ms)
                 is_ours = doubter in (None, self._name) or known_ms <= confirmed_ms + STEP_MS
-                is_old = row["confirmed_at"] is None or abs(seen.database_ms - confirmed_ms) > _CONFIRMED_AGAIN_MS
+                is_old = row["confirmed_at"] is None or abs(now_ms - confirmed_ms) > _CONFIRMED_AGAIN_MS
                 confirms = is_ours and (doubter is not None or is_old)
-                self._good, is_doubted = seen, not is_ours
-            elif abs(seen.database_ms - self._node.clock.machine.wall_ms()) <= STEP_MS:
+                self._good, is_doubted = (now_ms, boot_ms), not is_ours
+            elif abs(now_ms - self._node.clock.machine.wall_ms()) <= STEP_MS:
                 confirms = doubter == self._name
-                self._good, is_doubted = seen, doubter not in (None, self._name)
+                self._good, is_doubted = (now_ms, boot_ms), doubter not in (None, self._name)
             else:
                 confirms, is_doubted = False, doubter is not None or self._suspects
                 if doubter is None and self._suspects:
@@ -322,15 +223,9 @@ class ClockGuard:
                 suspects = True
             if confirms:
                 await connection.execute(SQL["confirm_clock"], doubter)
-                confirmed_ms = seen.database_ms
+                confirmed_ms = now_ms
         self._suspects = suspects
-        self._hold(seen.database_ms - confirmed_ms, is_doubted=is_doubted)
-
-    def _step_ms(self, seen: _Seen, confirmed_ms: int) -> int:
-        """Return how far the clock is from where this node expects it: where its boot clock has come since."""
-        if self._good is None:
-            return seen.database_ms - confirmed_ms
-        return seen.database_ms - self._good.database_ms - (seen.boot_ms - self._good.boot_ms)
+        self._hold(now_ms - confirmed_ms, is_doubted=is_doubted)
 
     def _hold(self, ahead_ms: int, *, is_doubted: bool) -> None:
         """Have messages kept longer by what no node has confirmed."""
@@ -397,20 +292,17 @@ async def _number_slice(connection: Any, options: PostgresOptions, slice_events:
     return len(rows)
 
 
-def _event(row: Any, routing_attribute: str) -> Event:
+def _event(row: Any, routing_attribute: str) -> events.Event:
+    same = {
+        name: row[name] for name in ("queue", "group_hash", "size", "generation", "receive_count", "log", "outcome")
+    }
     return event_of(
-        queue=row["queue"],
+        **same,
         key=routing_key(row["properties"], routing_attribute),
-        group_hash=row["group_hash"],
-        size=row["size"],
         message_id=row["id"],
-        generation=row["generation"],
         sent_at_ms=row["came_at"],
         received_at_ms=row["received_at"],
         visible_at_ms=row["visible_at"],
-        receive_count=row["receive_count"],
-        log=row["log"],
-        outcome=row["outcome"],
         closed_at_ms=row["closed_at"],
     )
 
@@ -419,7 +311,7 @@ _EXPORT_TURN_S_MAX = 20  # how long another one is waited for
 _IDLE_MS_MAX = 60 * SECOND_MS
 
 Running = Callable[..., Callable[[Any], Awaitable[Any]]]
-"""Makes a handler of a cold command; see ``transaction.ColdCommands.running``."""
+"""Makes a handler of a cold command; see ``transaction.running``."""
 
 
 class EventExport:

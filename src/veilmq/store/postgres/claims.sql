@@ -12,24 +12,7 @@ FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
 WHERE part.qp = $1
 
 -- name: claim_bytes
-SELECT coalesce(sum(octet_length(body) + coalesce(octet_length(properties), 0)), 0) FROM (
-    SELECT body, properties FROM mq.msg WHERE qp = $1 AND claim = $2
-    UNION ALL SELECT body, properties FROM mq.fifo_msg WHERE qp = $1 AND claim = $2
-) AS claimed
-
--- name: choose
--- As a receive of $2 would: locks the messages that are within their retention of $3 ms, and changes nothing.
-SELECT ready.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
-    SELECT msg.seq, msg.receive_count, msg.group_key, octet_length(msg.body) + coalesce(octet_length(msg.properties), 0) AS size_bytes
-    FROM mq.msg
-    WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at <= mq.now_ms()
-        AND msg.sent_at > mq.now_ms() - $3 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
-    ORDER BY msg.visible_at, msg.seq
-    LIMIT $2
-    FOR UPDATE SKIP LOCKED
-) ready
-WHERE part.qp = $1 AND NOT part.retired
-LIMIT $2
+SELECT coalesce(sum(octet_length(body) + coalesce(octet_length(properties), 0)), 0) FROM mq.message WHERE qp = $1 AND claim = $2
 
 -- name: bind
 -- Gives the messages at the positions $3, locked in the same transaction, to the claim $2, each to its shard of $4; $5 fences
@@ -49,17 +32,11 @@ SELECT mq.fifo_move_on($1, $2, ARRAY[$3::bigint], NULL, NULL, $5, $6, $4)
 
 -- name: find
 -- Where a message of the claim $2 is.
-SELECT seq FROM mq.msg WHERE qp = $1 AND claim = $2 AND id = $3
-UNION ALL SELECT seq FROM mq.fifo_msg WHERE qp = $1 AND claim = $2 AND id = $3
+SELECT seq FROM mq.message WHERE qp = $1 AND claim = $2 AND id = $3
 
 -- name: read
 -- Up to $5 messages of the shard $3 of the claim $2, from position $4 on.
 SELECT seq, id, body, properties, sent_at, receive_count + receives_before AS receive_count, source FROM mq.msg
-WHERE qp = $1 AND claim = $2 AND shard = $3 AND seq >= $4
-ORDER BY seq LIMIT $5
-
--- name: read_fifo
-SELECT seq, id, body, properties, sent_at, receive_count + receives_before AS receive_count, source FROM mq.fifo_msg
 WHERE qp = $1 AND claim = $2 AND shard = $3 AND seq >= $4
 ORDER BY seq LIMIT $5
 
@@ -88,8 +65,6 @@ WITH next AS MATERIALIZED (
 )
 SELECT count(*) FROM next
 
--- name: delete_some_fifo
-SELECT mq.fifo_remove($1, ARRAY(SELECT seq FROM mq.fifo_msg WHERE qp = $1 AND claim = $2 ORDER BY shard, seq LIMIT $3), $4)
-
--- name: give_back_some_fifo
-SELECT mq.fifo_remove($1, ARRAY(SELECT seq FROM mq.fifo_msg WHERE qp = $1 AND claim = $2 ORDER BY shard, seq LIMIT $3), $4, 'give_back')
+-- name: end_some_fifo
+-- Does $5 to the next $3 messages of the claim $2 of a FIFO queue with a retention of $4 ms.
+SELECT mq.fifo_remove($1, ARRAY(SELECT seq FROM mq.fifo_msg WHERE qp = $1 AND claim = $2 ORDER BY shard, seq LIMIT $3), $4, $5)

@@ -141,12 +141,11 @@ class DatabaseSource(Source):
         "OR EXISTS (SELECT FROM fifo_msg WHERE fifo_msg.qp = part.qp))",
     }
 
-    def __init__(self, lock: CopyLock, *, now_ms: int) -> None:
+    def __init__(self, lock: CopyLock) -> None:
         self._lock = lock
-        self.now_ms = now_ms
 
     @classmethod
-    async def open(cls, lock: CopyLock) -> "DatabaseSource":
+    async def open(cls, lock: CopyLock) -> Self:
         """Begin to read; raises ``CopyRefused``, also for a schema of another version."""
         await lock.hold(require)
         if await lock.connection.fetchval(SQL["is_one_of_several"]):
@@ -154,7 +153,9 @@ class DatabaseSource(Source):
                 f"{lock.place} is one of several databases of a store: a data folder takes none of them. Copy each "
                 "to a database of its own."
             )
-        return cls(lock, now_ms=await lock.connection.fetchval(SQL["now"]))
+        source = cls(lock)
+        source.now_ms = await lock.connection.fetchval(SQL["now"])
+        return source
 
     async def fetch(self, text: str, *values: Any) -> Sequence[Any]:
         """Return the rows of a statement."""
@@ -270,7 +271,13 @@ class DatabaseTarget:
 
     async def add_deduplication_log(self, entries: Sequence[CopiedDeduplication]) -> None:
         """See ``Target``. What only its key tells the queue of is remembered for each: it is another's in none."""
-        await self._copy("accepted", ("qp", "key", "expires_at", "seq", "id"), self._deduplication_rows(entries))
+        latest = {each.key: each for each in entries}  # a key may have been logged again
+        records = [
+            (self._partitions[queue], key, each.logged_at_ms + DEDUPLICATION_S * SECOND_MS, each.sequence, each.id)
+            for key, each in latest.items()
+            for queue in (self._fifo if each.queue is None else [each.queue])
+        ]
+        await self._copy("accepted", ("qp", "key", "expires_at", "seq", "id"), records)
 
     async def add_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """See ``Target``."""
@@ -278,14 +285,6 @@ class DatabaseTarget:
         if rows and table in ("move", "topic"):  # which are numbered
             last = max(row[0] for row in rows)
             await self._lock.connection.execute(SQL["number_behind"], f"mq.{table}", TABLES[table][0], last)
-
-    def _deduplication_rows(self, entries: Sequence[CopiedDeduplication]) -> list[Any]:
-        latest = {each.key: each for each in entries}  # a key may have been logged again
-        return [
-            (self._partitions[queue], key, each.logged_at_ms + DEDUPLICATION_S * SECOND_MS, each.sequence, each.id)
-            for key, each in latest.items()
-            for queue in (self._fifo if each.queue is None else [each.queue])
-        ]
 
     async def finish(self) -> None:
         """See ``Target``."""
@@ -300,9 +299,6 @@ class DatabaseTarget:
         await self._lock.commit()
 
 
-_EVERY_STORES = ("setting", "event_state")
-"""What every store has from the beginning."""
-_OF_MESSAGES = ("msg", "fifo_msg")
 _PARTS_AHEAD = 16
 _END = b""
 
@@ -320,13 +316,13 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, progress: Progress 
             f"{source.place} and {target.place} have other formats: run `veilmq migrate` on both, and copy again."
         )
     tables = [name for (name,) in await source.connection.fetch(SQL["copied_tables"])]
-    for name in _EVERY_STORES:
+    for name in ("setting", "event_state"):  # every store has some from the beginning
         await target.connection.execute(f"DELETE FROM mq.{name}")
     in_all = await source.connection.fetchval(SQL["copied_count"])
     messages = 0
     for table in tables:
         rows = await _copy_table(source, target, table)
-        messages += rows if table in _OF_MESSAGES else 0
+        messages += rows if table in ("msg", "fifo_msg") else 0
         if progress is not None:
             progress(messages, max(messages, in_all))
     await target.connection.execute(SQL["forget_urls"])

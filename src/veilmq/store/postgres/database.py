@@ -13,16 +13,20 @@ answers of the database tell: its instant was read between the sending of a stat
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import asyncpg
+from asyncpg import DeadlockDetectedError, SerializationError, UniqueViolationError
 
-from veilmq.core.commands import Clock, Timer
+from veilmq.core.commands import Clock, Done, Timer
 from veilmq.core.errors import InternalError, OutcomeUnknown, StoreFull, StoreUnavailable, VeilmqError
+from veilmq.core.limits import SECOND_MS
+from veilmq.store.clock import SystemClock
+from veilmq.store.cold import Scheduler
 from veilmq.store.port import Figure, counter, gauge
 from veilmq.store.postgres.schema import CONNECT_S, RELAXED, SQL, Durability, Promise, migrate, require
 from veilmq.store.transaction import Options
@@ -70,6 +74,11 @@ _NOTHING_DONE = (
 
 OF_ALL = (VeilmqError, *IN_DOUBT, *_NOTHING_DONE)
 """What is no single command's fault, of those that travel together."""
+
+
+COLLISIONS = (DeadlockDetectedError, SerializationError, UniqueViolationError)
+"""What nodes do to each other now and then; nothing was done, and trying again helps."""
+COLLISIONS_MAX = 5
 
 
 def sentence(error: BaseException) -> str:
@@ -126,11 +135,12 @@ class Breaker:
             raise StoreUnavailable
         self._rests_until_ms = self._clock.now_ms() + _PAUSE_MS_MAX
 
-    def failed(self) -> None:
-        """Take note that there was no connection to be had."""
+    def failed(self) -> int:
+        """Take note that there was no connection to be had; return in how many ms another attempt is worth it."""
         self.failures += 1
         self._pause_ms = longer_ms(self._pause_ms)
         self._rests_until_ms = self._clock.now_ms() + self._pause_ms
+        return self._pause_ms
 
     def worked(self) -> None:
         """Take note that there was one."""
@@ -272,7 +282,7 @@ class Database:
         if not self._is_known:
             for each in self._pools:
                 await each
-            connection = await self._connect(patience_s=None)  # an upgrade takes its time
+            connection = await self.connect(is_patient=True)  # an upgrade takes its time
             try:
                 await (migrate(connection, ending_older_nodes=False) if self.options.migrates else require(connection))
                 promise = await Promise.of(connection, self.options.durability)
@@ -305,23 +315,17 @@ class Database:
         """Return one whose commits a crash of the database may undo, where the options allow that."""
         return _Turn(self, self._relaxed)
 
-    def afterwards(self, connection: Any, call: Callable[[], None]) -> None:
-        """Make ``call`` once ``connection`` is given back, when its transaction has ended in whichever way."""
-        self.calls[id(connection)] = call
-
     @property
     def place(self) -> str:
         """Return the URL, without a password."""
         return without_passwords(self.url)
 
-    async def connect(self) -> "asyncpg.Connection[Any]":
-        """Return a durable connection beside the pools', for whoever keeps one; it is theirs to close.
+    async def connect(self, *, is_patient: bool = False) -> "asyncpg.Connection[Any]":
+        """Return a durable connection beside the pools'; the caller closes it.
 
-        It waits for an answer as long as those of the pools do, then raises ``TimeoutError``.
+        Unless it ``is_patient`` it waits for an answer as long as those of the pools do, then raises ``TimeoutError``.
         """
-        return await self._connect(patience_s=self.options.statement_s + self.options.silence_s)
-
-    async def _connect(self, *, patience_s: float | None) -> "asyncpg.Connection[Any]":
+        patience_s = None if is_patient else self.options.statement_s + self.options.silence_s
         connection = await asyncpg.connect(
             self.url, timeout=CONNECT_S, command_timeout=patience_s, server_settings=self._settings
         )
@@ -360,23 +364,105 @@ async def _be_durable(connection: Any) -> None:
     await connection.execute(SQL["be_durable"])
 
 
+Start = Callable[[Coroutine[Any, Any, None]], None]
+"""Makes a task of a node or a store."""
+
+POLL_MS = 10 * SECOND_MS
+"""How often a node polls that knows of no work."""
+BUSY_MS = 10
+"""When a node polls again while another one is at it."""
+
+
+class Mover(Scheduler):
+    """Has ``step`` done whenever a slice is due."""
+
+    def __init__(
+        self,
+        *,
+        step: Callable[[], Awaitable[int | None]],
+        clock: Clock,
+        start: Start,
+        pause_ms_min: int = BUSY_MS,
+        poll_ms_max: float = POLL_MS,
+    ) -> None:
+
+        async def work(done: Done) -> None:
+            due: int | Exception | None
+            try:
+                due = await step()
+            except COLLISIONS:
+                due = 0
+            except Exception as error:
+                if not self._stopped:
+                    log.warning("work in the background was interrupted, and goes on later", exc_info=True)
+                due = error
+            done(due)
+
+        super().__init__(
+            step=lambda done: start(work(done)), clock=clock, pause_ms_min=pause_ms_min, poll_ms_max=poll_ms_max
+        )
+
+
+_CLOSE_S = 5.0
+
+
+class Turn:
+    """What one node at a time has: an advisory lock on a connection of its own, with which it ends."""
+
+    def __init__(self, database: Database, key: int) -> None:
+        self._database = database
+        self._key = key
+        self.connection: asyncpg.Connection[Any] | None = None
+        self.is_over = False
+        """Whether this node takes no more turns."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this node has it."""
+        return self.connection is not None and not self.connection.is_closed()
+
+    async def take(self, *, wait_s: float = 0) -> bool:
+        """Tell whether this node has the turn now; another one's is waited for as long as ``wait_s``."""
+        if self.is_held:
+            return True
+        connection = await self._database.connect()
+        try:
+            if wait_s:
+                await connection.execute(f"SET lock_timeout = '{wait_s}s'")
+                await connection.execute("SELECT pg_advisory_lock($1)", self._key)
+            elif not await connection.fetchval("SELECT pg_try_advisory_lock($1)", self._key):
+                await connection.close(timeout=_CLOSE_S)
+                return False
+        except asyncpg.LockNotAvailableError:
+            connection.terminate()
+            return False
+        except BaseException:
+            connection.terminate()
+            raise
+        self.connection = connection
+        if self.is_over:  # while this was connecting
+            self.leave()
+        return self.is_held
+
+    def leave(self) -> None:
+        """Leave it to others."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.terminate()
+
+    def end(self) -> None:
+        """Do so, and take no more."""
+        self.is_over = True
+        self.leave()
+
+
 _ROUNDING_MS = 1
-
-
-class MachineClock(Clock, Protocol):
-    """The clocks of a node's machine."""
-
-    def boot_ms(self) -> int:
-        """Return milliseconds that follow no step of the wall clock."""
-
-    def wall_ms(self) -> int:
-        """Return the wall clock, steps and all."""
 
 
 class DatabaseClock:
     """``core.commands.Clock``; until it has seen an answer it is that of the machine."""
 
-    def __init__(self, machine: MachineClock) -> None:
+    def __init__(self, machine: SystemClock) -> None:
         self.machine = machine
         self._ahead_ms = 0
         self._last_ms = 0

@@ -7,7 +7,7 @@ names it (receipts, what is on its way) means that one.
 
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from hashlib import blake2s
 from os import urandom
@@ -75,7 +75,7 @@ async def require_place(connection: Any, *, store: bytes | None, place: int) -> 
     """Tell whether the database knows that it is at ``place`` of ``store``; raises ``PlaceRefused`` if it cannot be."""
     ours = await identity(connection)
     if ours is None:
-        if place and not await connection.fetchval(SHARDS["is_empty"]):
+        if place and await connection.fetchval(SHARDS["queues"]):
             raise PlaceRefused(f"it has queues of its own, so it cannot be number {place + 1} of another store.")
         return False
     if ours.store != store:
@@ -248,7 +248,7 @@ class Listed(NamedTuple):
 async def listing(home_url: str) -> list[Listed]:
     """Return all databases of the store, the home first."""
     async with _ready(home_url) as home:
-        first = Listed(1, without_passwords(home_url), await home.fetchval(SHARDS["queues_there"]))
+        first = Listed(1, without_passwords(home_url), await home.fetchval(SHARDS["queues"]))
         return [first, *[await _listed(member) for member in await members(home) if not member.removed]]
 
 
@@ -258,7 +258,7 @@ async def _listed(member: Member) -> Listed:
         return Listed(number, "", None, "its URL is not known: add it, or start a server with all URLs once.")
     try:
         async with _ready(url) as connection:
-            return Listed(number, url, await connection.fetchval(SHARDS["queues_there"]))
+            return Listed(number, url, await connection.fetchval(SHARDS["queues"]))
     except StoreError as error:
         return Listed(number, url, None, str(error))
 
@@ -298,7 +298,7 @@ async def add(home_url: str, url: str) -> Listed:
         except PlaceRefused:
             await home.execute(SHARDS["forget_member"], place)
             raise
-        return Listed(place + 1, kept_url, await other.fetchval(SHARDS["queues_there"]))
+        return Listed(place + 1, kept_url, await other.fetchval(SHARDS["queues"]))
 
 
 async def _place_for(home: Any, store: Identity, other: Any, url: str) -> int:
@@ -313,7 +313,7 @@ async def _place_for(home: Any, store: Identity, other: Any, url: str) -> int:
         if ours.place not in kept or not kept[ours.place].removed:
             return ours.place
         await other.execute(SHARDS["leave"])  # a node that did not know of the removal may have had it join again
-    if not await other.fetchval(SHARDS["is_empty"]):
+    if await other.fetchval(SHARDS["queues"]):
         raise StoreError(f"{url} has queues of its own: only an empty database can be added.")
     return next(
         (each.place for each in kept.values() if each.url == url and not each.removed), max(kept, default=0) + 1
@@ -330,8 +330,12 @@ async def remove(home_url: str, name: str) -> Listed:
         async with locked(home):
             kept = [member for member in await members(home) if not member.removed]
             member = next((each for each in kept if name in (str(each.place + 1), each.url)), None)
+            if member is None and name == "1":
+                raise StoreError("The first database is the home, which cannot be removed.")
             if member is None:
-                raise StoreError(_not_found(name, kept))
+                there = ", ".join(f"{member.place + 1} ({member.url})" for member in kept)
+                which = f"are {there}" if there else "is the home alone"
+                raise StoreError(f"No database {name!r} can be removed: there {which}.")
             if member.url is None:
                 raise StoreError(f"The URL of number {member.place + 1} is not known: add it first, then remove it.")
             await home.execute(SHARDS["remove_member"], member.place)
@@ -346,17 +350,10 @@ async def remove(home_url: str, name: str) -> Listed:
     return Listed(member.place + 1, member.url, 0)
 
 
-def _not_found(name: str, kept: list[Member]) -> str:
-    if name == "1":
-        return "The first database is the home, which cannot be removed."
-    there = ", ".join(f"{member.place + 1} ({member.url})" for member in kept)
-    return f"No database {name!r} can be removed: there {'are ' + there if there else 'is the home alone'}."
-
-
 async def _require_empty(other: Any, member: Member, store: Identity) -> None:
     """Raise ``StoreError`` where a database has something that is not elsewhere."""
     await require_place(other, store=store.store, place=member.place)
-    queues = await other.fetchval(SHARDS["queues_there"])
+    queues = await other.fetchval(SHARDS["queues"])
     if queues:
         raise StoreError(f"{member.url} has queues ({queues}): move their messages elsewhere, and delete them first.")
     if await other.fetchval(SHARDS["is_waiting"], None):
@@ -375,70 +372,54 @@ _PAGE = 500
 _TROUBLE = (*_REFUSED, SchemaRefused)
 
 
-class _Met(NamedTuple):
-    """A database that can be asked."""
-
-    name: str
-    place: int
-    connection: Any
-
-
 async def examine_together(urls: Mapping[int, str]) -> list[Finding]:
     """Check what belongs together in ``urls``, by places, the home at 0; one that cannot be asked is a finding."""
+    met: dict[int, tuple[str, Any]] = {}
+    missed: list[str] = []
+    strangers: list[str] = []
+    misplaced: list[str] = []
     async with AsyncExitStack() as stack:
-        met: list[_Met] = []
-        missed: list[str] = []
         for place, url in urls.items():
             name = without_passwords(url)
             try:
                 connection = await asyncpg.connect(url, timeout=CONNECT_S, server_settings={"search_path": "mq"})
                 stack.callback(connection.terminate)
                 await require(connection)
-                met.append(_Met(name, place, connection))
+                met[place] = name, connection
             except _TROUBLE as error:
                 missed.append(f"{name} could not be asked: {sentence(error)}")
-        strangers = await _strangers(met)
-        misplaced = [_NOT_COMPARED] if strangers else await _misplaced(met)
+        # The home says which store it is, or where that is down the first one that knows.
+        known = [ours for place, (_, each) in met.items() if (ours := await identity(each)) is not None or place == 0]
+        store = known[0].store if known and known[0] is not None else None
+        for place, (name, connection) in met.items():
+            try:
+                await require_place(connection, store=store, place=place)
+            except PlaceRefused as error:
+                strangers.append(f"{name}: {error}")
+        if strangers:
+            misplaced.append(_NOT_COMPARED)
+        elif 0 in met:
+            misplaced = await _misplaced(met, *met[0])
     found = {ONE_STORE: strangers + missed, PLACES: misplaced + missed}
     return [Finding(check, ok=not faults, detail="\n".join(faults)) for check, faults in found.items()]
 
 
-async def _strangers(met: Sequence[_Met]) -> list[str]:
-    """Compare the databases with the home, or where that is down with the first that knows the store."""
-    known = [ours for each in met if (ours := await identity(each.connection)) is not None or each.place == 0]
-    store = known[0].store if known and known[0] is not None else None
-    faults = []
-    for each in met:
+async def _misplaced(met: Mapping[int, tuple[str, Any]], home_name: str, home: Any) -> list[str]:
+    """Return which databases have queues that no node finds there."""
+    faults: list[str] = []
+    for place, (name, connection) in met.items():
+        after, misplaced = "", []
         try:
-            await require_place(each.connection, store=store, place=each.place)
-        except PlaceRefused as error:
-            faults.append(f"{each.name}: {error}")
-    return faults
-
-
-async def _misplaced(met: Sequence[_Met]) -> list[str]:
-    if not met or met[0].place:
-        return []
-    home = met[0]
-    faults = []
-    for each in met:
-        try:
-            names = await _misplaced_at(each, home)
+            while queues := dict(await connection.fetch(SHARDS["next_queues"], after, _PAGE)):
+                after = max(queues)
+                elsewhere = await home.fetch(SHARDS["placed_elsewhere"], list(queues), place)
+                numbers = [queues[each] for (each,) in elsewhere]
+                if numbers:
+                    misplaced += [each for (each,) in await connection.fetch(SHARDS["still_there"], numbers)]
         except _TROUBLE as error:
-            faults.append(f"{each.name} could not be compared with {home.name}: {sentence(error)}")
+            faults.append(f"{name} could not be compared with {home_name}: {sentence(error)}")
             continue
-        if names:
-            faults.append(f"{each.name} has {len(names)} that the home looks for elsewhere, the first is {min(names)}")
+        if misplaced:
+            first = min(misplaced)
+            faults.append(f"{name} has {len(misplaced)} that the home looks for elsewhere, the first is {first}")
     return faults
-
-
-async def _misplaced_at(shard: _Met, home: _Met) -> list[str]:
-    """Return the queues of a database that no node finds there."""
-    after, misplaced = "", []
-    while queues := dict(await shard.connection.fetch(SHARDS["next_queues"], after, _PAGE)):
-        after = max(queues)
-        elsewhere = await home.connection.fetch(SHARDS["placed_elsewhere"], list(queues), shard.place)
-        if elsewhere:
-            numbers = [queues[name] for (name,) in elsewhere]
-            misplaced += [name for (name,) in await shard.connection.fetch(SHARDS["still_there"], numbers)]
-    return misplaced

@@ -1,9 +1,8 @@
 -- What the doctor reads. A check gives one row: how many rows break it, and an example.
 
 -- check: every message has its partition
-SELECT count(*), min(qp || '/' || seq) FROM (
-    SELECT qp, seq FROM mq.msg UNION ALL SELECT qp, seq FROM mq.fifo_msg
-) AS msg WHERE qp > 0 AND NOT EXISTS (SELECT FROM mq.part WHERE part.qp = msg.qp)
+SELECT count(*), min(qp || '/' || seq) FROM mq.message AS msg
+WHERE qp > 0 AND NOT EXISTS (SELECT FROM mq.part WHERE part.qp = msg.qp)
 
 -- check: every message has a priority that receives look for
 SELECT count(*), min(qp || '/' || seq) FROM mq.msg JOIN mq.part USING (qp) WHERE NOT priority = ANY(priorities)
@@ -37,11 +36,8 @@ SELECT count(*), min(name) FROM mq.queue
 WHERE NOT EXISTS (SELECT FROM mq.part WHERE part.qp = queue.qp AND part.queue_id = queue.queue_id AND NOT retired)
 
 -- check: every claimed message is hidden, and of a claim that is not over
-SELECT count(*), min(qp || '/' || seq) FROM (
-    SELECT qp, seq, claim, visible_at FROM mq.msg WHERE claim IS NOT NULL OR visible_at >= 1::bigint << 61
-    UNION ALL SELECT qp, seq, claim, visible_at FROM mq.fifo_msg WHERE claim IS NOT NULL OR visible_at >= 1::bigint << 61
-) AS msg JOIN mq.part USING (qp)
-WHERE NOT retired AND (visible_at < 1::bigint << 61 OR NOT EXISTS (
+SELECT count(*), min(qp || '/' || seq) FROM mq.message AS msg JOIN mq.part USING (qp)
+WHERE NOT retired AND (claim IS NOT NULL OR visible_at >= 1::bigint << 61) AND (visible_at < 1::bigint << 61 OR NOT EXISTS (
     SELECT FROM mq.claim WHERE claim_id = msg.claim AND part = msg.qp AND (is_ending OR state IN ('binding', 'open'))
 ))
 
@@ -49,8 +45,7 @@ WHERE NOT retired AND (visible_at < 1::bigint << 61 OR NOT EXISTS (
 SELECT count(*), min(qp || '/' || claim_id) FROM mq.claim
 WHERE state IN ('binding', 'open') AND (
     NOT EXISTS (SELECT FROM mq.source WHERE source.qp = claim.qp AND source.name = claim.source)
-    OR messages <> (SELECT count(*) FROM mq.msg WHERE msg.qp = claim.part AND msg.claim = claim_id)
-        + (SELECT count(*) FROM mq.fifo_msg AS msg WHERE msg.qp = claim.part AND msg.claim = claim_id)
+    OR messages <> (SELECT count(*) FROM mq.message AS msg WHERE msg.qp = claim.part AND msg.claim = claim_id)
 )
 
 -- check: everything staged has a writer, and as many messages as it says
@@ -77,7 +72,7 @@ SELECT max(number) FROM mq.migration
 SELECT count(*) FROM mq.queue
 
 -- fact: messages
-SELECT (SELECT count(*) FROM mq.msg WHERE qp > 0) + (SELECT count(*) FROM mq.fifo_msg WHERE qp > 0)
+SELECT count(*) FROM mq.message WHERE qp > 0
 
 -- fact: schema_bytes
 SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class

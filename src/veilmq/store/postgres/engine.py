@@ -16,18 +16,25 @@ from veilmq.core import commands
 from veilmq.core.commands import Command, Done, Wake
 from veilmq.core.errors import ShuttingDown, StoreUnavailable
 from veilmq.core.receipts import ReceiptBook
-from veilmq.store import claims, moves, publications
-from veilmq.store.clock import stopwatch_s
-from veilmq.store.cold import COLD, READS, Cold
+from veilmq.store.clock import SystemClock, stopwatch_s
+from veilmq.store.cold import COLD, READS, STEPS
+from veilmq.store.moves import MoveStep
 from veilmq.store.port import STANDBY, UNREACHABLE, Figure
-from veilmq.store.postgres.background import JANITOR_MS, ClockGuard, EventExport, Janitor, Mover
-from veilmq.store.postgres.database import IN_DOUBT, Database, DatabaseClock, MachineClock, PostgresOptions, failure_of
-from veilmq.store.postgres.messages import Receipts, Sends
+from veilmq.store.postgres.background import JANITOR_MS, ClockGuard, EventExport, Janitor
+from veilmq.store.postgres.database import (
+    BUSY_MS,
+    IN_DOUBT,
+    Database,
+    DatabaseClock,
+    Mover,
+    PostgresOptions,
+    failure_of,
+)
+from veilmq.store.postgres.messages import change, delete, send
 from veilmq.store.postgres.node import Node
-from veilmq.store.postgres.nodes import Nodes, Rounds
 from veilmq.store.postgres.queues import Coalescer, Measured, Work
-from veilmq.store.postgres.receives import Receives
-from veilmq.store.postgres.transaction import ColdCommands
+from veilmq.store.postgres.receives import receive
+from veilmq.store.postgres.transaction import running, sweep
 
 _PROBE_S = 2.0
 
@@ -47,10 +54,8 @@ class PostgresEngine(Node):
     how exactly one node at a time does its work.
     """
 
-    def __init__(
-        self, database: Database, *, options: PostgresOptions, clock: DatabaseClock, book: ReceiptBook, place: int = 0
-    ) -> None:
-        super().__init__(database=database, options=options, clock=clock, book=book, start=self._start)
+    def __init__(self, database: Database, *, options: PostgresOptions, clock: DatabaseClock, place: int = 0) -> None:
+        super().__init__(database, options=options, clock=clock)
         self.place = place
         self.token_key = b""
         self.is_open = False
@@ -58,44 +63,39 @@ class PostgresEngine(Node):
         self.is_closing = False
         self.opening = asyncio.Lock()
         self._measured = Measured()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._lines: dict[tuple[str, type[Command]], Coalescer] = {}
-        sends, receives, receipts = Sends(self), Receives(self), Receipts(self)
         self.together: dict[type[Command], Together] = {
-            commands.Send: (sends.send, lambda command: len(command.messages)),
-            commands.Receive: (receives.receive, attrgetter("count")),
-            commands.Delete: (receipts.delete, lambda command: len(command.receipts)),
-            commands.ChangeVisibility: (receipts.change, lambda command: len(command.changes)),
+            commands.Send: (partial(self.on_queue, send, relaxed=False), lambda command: len(command.messages)),
+            commands.Receive: (partial(self.on_queue, receive, relaxed=True), attrgetter("count")),
+            commands.Delete: (partial(self.on_queue, delete, relaxed=True), lambda command: len(command.receipts)),
+            commands.ChangeVisibility: (
+                partial(self.on_queue, change, relaxed=True),
+                lambda command: len(command.changes),
+            ),
         }
-        self.cold = cold = ColdCommands(self)
-        self.mover = self._worker(moves.step, moves.MoveStep)
-        self.publisher = self._worker(publications.step, publications.PublicationStep, pause_ms_min=1)
-        self.claimant = self._worker(claims.step, claims.ClaimStep, pause_ms_min=1)
-        self.janitor = Janitor(self, sweep=cold.sweep)
-        self.rounds = Rounds(self)
-        self.watches.elsewhere = self.nodes = Nodes(self, rounds=self.rounds, schedule_moves=self.mover.schedule)
-        cold.schedulers[moves.MoveStep] = self.nodes.moves_changed
-        self.clock_guard = ClockGuard(self, name=self.nodes.name)
-        self._clock_check = Mover(step=self.clock_guard.check, clock=clock, start=self._start)
-        self.events = EventExport(self, cold.running)
+        self.workers: dict[type[Command], Mover] = {}
+        """What does slices of work in the background, by the step that does one."""
+        for kind in STEPS:
+            step = partial(running(self, COLD[kind], changes=True), kind())
+            pause_ms_min = BUSY_MS if kind is MoveStep else 1
+            worker = Mover(step=step, clock=clock, start=self.start, pause_ms_min=pause_ms_min)
+            self.workers[kind], self.schedulers[kind] = worker, worker.schedule
+        self.watches.schedule_moves = self.workers[MoveStep].schedule
+        self.schedulers[MoveStep] = self.watches.moves_changed
+        self.janitor = Janitor(self, sweep=partial(sweep, self))
+        self.clock_guard = ClockGuard(self)
+        self._clock_check = Mover(step=self.clock_guard.check, clock=clock, start=self.start)
+        self.events = EventExport(self, partial(running, self))
         self.alone: dict[type[Command], Alone] = {
-            **{kind: cold.running(run, changes=kind not in READS) for kind, run in COLD.items()},
+            **{kind: running(self, run, changes=kind not in READS) for kind, run in COLD.items()},
             **self.events.handlers,
         }
 
-    def _worker(self, step: Cold, kind: type[Command], **pause: int) -> Mover:
-        """Return what does slices of such work, and has them done after a transaction that schedules it."""
-        work = partial(self.cold.running(step, changes=True), kind())
-        mover = Mover(step=work, clock=self.clock, start=self._start, **pause)
-        self.cold.schedulers[kind] = mover.schedule
-        return mover
-
     @classmethod
-    def at(cls, url: str, *, clock: MachineClock, options: PostgresOptions, place: int = 0) -> Self:
+    def at(cls, url: str, *, clock: SystemClock, options: PostgresOptions, place: int = 0) -> Self:
         """Return the engine of a database that was not reached yet."""
         database = Database(url, options=options, clock=clock)
-        book = ReceiptBook(keys=[])
-        return cls(database, options=options, clock=DatabaseClock(clock), book=book, place=place)
+        return cls(database, options=options, clock=DatabaseClock(clock), place=place)
 
     def begin(self, receipt_key: bytes, token_key: bytes) -> None:
         """Begin with the work that goes on by itself, as the database was reached; commands need not wait for it."""
@@ -103,8 +103,8 @@ class PostgresEngine(Node):
         self.token_key = token_key
         self.is_open = True
         if self.options.listens:
-            self.nodes.open()
-        for worker in (self.mover, self.publisher, self.claimant, self._clock_check):
+            self.watches.open()
+        for worker in (*self.workers.values(), self._clock_check):
             worker.schedule()
         self.janitor.schedule(JANITOR_MS)
 
@@ -117,7 +117,7 @@ class PostgresEngine(Node):
             return
         together = self.together.get(type(command))
         if together is None:
-            self._start(self._do(self.alone[type(command)], command, done))
+            self.start(self._do(self.alone[type(command)], command, done))
             return
         key = command.queue, type(command)  # type: ignore[attr-defined]
         line = self._lines.get(key)
@@ -135,21 +135,11 @@ class PostgresEngine(Node):
     async def _do(self, work: Alone, command: Command, done: Done) -> None:
         began_s = stopwatch_s()
         try:
-            try:
-                answer = await work(command)
-            except IN_DOUBT:
-                if type(command) not in READS:
-                    raise
-                answer = await work(command)  # it changes nothing, so it may be asked again
+            answer = await (_reading(partial(work, command)) if type(command) in READS else work(command))
         except Exception as error:  # noqa: BLE001 - the caller is answered, and a fault of ours is in the log
             answer = failure_of(error, type(command).__name__)
         self._measured.note([command], began_s)
         done(answer)
-
-    def _start(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def withdraw(self, done: Done) -> None:
         """Drop the command submitted with ``done`` if it has not been begun; its client has gone."""
@@ -168,13 +158,13 @@ class PostgresEngine(Node):
 
     async def read(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Return what ``work``, which changes nothing, finds out on a connection; raises ``StoreUnavailable``."""
+
+        async def once() -> T:
+            async with self.database.connection() as connection:
+                return await work(connection)
+
         try:
-            try:
-                async with self.database.connection() as connection:
-                    return await work(connection)
-            except IN_DOUBT:
-                async with self.database.connection() as connection:
-                    return await work(connection)
+            return await _reading(once)
         except (*IN_DOUBT, asyncpg.PostgresError) as error:
             raise StoreUnavailable from error
 
@@ -186,10 +176,6 @@ class PostgresEngine(Node):
         except Exception:  # noqa: BLE001 - whatever it is, requests would meet it too
             return [UNREACHABLE]
 
-    def warnings(self) -> list[str]:
-        """Return what is wrong although requests are answered."""
-        return self.clock_guard.warnings()
-
     async def trust_clock(self) -> str:
         """Take the present time for right; see ``store.port.Store``."""
         try:
@@ -198,27 +184,33 @@ class PostgresEngine(Node):
             raise failure_of(error, "trust in the clock") from error
 
     def figures(self) -> list[Figure]:
-        """Return what this node tells of itself and of its way to the database."""
-        of_node = self.nodes.figures() + self.clock_guard.figures()
+        """Return the metrics of this node and of its way to the database."""
+        of_node = self.watches.figures() + self.clock_guard.figures()
         return [*self.database.figures(), *self._measured.figures(), *of_node]
+
+    def under_way(self) -> set[asyncio.Task[None]]:
+        """Return all that is under way; nothing waits for anything else."""
+        return {*self.tasks, *(line.task for line in self._lines.values() if line.task is not None)}
 
     async def answered(self) -> None:
         """Return when nothing waits and nothing is under way."""
-        while under_way := {*self._tasks, *(line.task for line in self._lines.values() if line.task is not None)}:
+        while under_way := self.under_way():
             await asyncio.wait(under_way)
 
-    async def stop(self) -> None:
-        """End the work that goes on by itself, and leave all turns to others."""
-        for worker in (
-            *(self.mover, self.publisher, self.claimant, self._clock_check),
-            *(self.janitor, self.events, self.rounds),
-        ):
-            worker.stop()
-        await self.nodes.stop()
-
     async def close(self) -> None:
-        """Answer what was submitted, and end all connections."""
+        """End the work that goes on by itself, answer what was submitted, and end all connections."""
         self.is_closing = True
-        await self.stop()
+        for worker in (*self.workers.values(), self._clock_check, self.janitor):
+            worker.stop()
+        self.events.stop()
+        await self.watches.stop()
         await self.answered()
         await self.database.close()
+
+
+async def _reading(work: Callable[[], Awaitable[T]]) -> T:
+    """Return what ``work`` returns, which changes nothing, and so may be called again when an answer was lost."""
+    try:
+        return await work()
+    except IN_DOUBT:
+        return await work()

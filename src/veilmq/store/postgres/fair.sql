@@ -40,12 +40,8 @@ WITH clock AS MATERIALIZED (
 -- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted WHERE outcome = 'expired' ON CONFLICT DO NOTHING
 )
 UPDATE mq.msg SET
-    visible_at = least(clock.now + $3, $8),
-    receive_count = msg.receive_count + 1,
-    first_received_at = coalesce(msg.first_received_at, clock.now),
-    received_at = coalesce($7, clock.now),
-    generation = $4,
-    epoch = msg.epoch + 1,
+    visible_at = least(clock.now + $3, $8), receive_count = msg.receive_count + 1, received_at = coalesce($7, clock.now),
+    first_received_at = coalesce(msg.first_received_at, clock.now), generation = $4, epoch = msg.epoch + 1,
     log = NULL -- no log
     -- log: log = CASE WHEN NOT is_dead
     -- log:     THEN mq.log_begun($12, $13, at_place, messages, clock.now - coalesce($7, clock.now)) END

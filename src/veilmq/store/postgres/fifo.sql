@@ -35,13 +35,6 @@ SELECT * FROM generate_series(1, mq.fifo_move_on($1, $2, $3::bigint[], $4::bytea
 -- The groups of the messages at the positions $2; a statement of its own, so that what follows sees what was waited for.
 SELECT mq.fifo_lock($1, $2::bigint[])
 
--- name: bury
--- Makes the messages at the positions $2, just stored, dead letters of the queue $3. Their age begins here, and $6 is not needed.
-UPDATE mq.fifo_msg AS msg
-SET source = $3, receives_before = was.receives, first_received_at = was.first_received_at
-FROM unnest($2::bigint[], $4::integer[], $5::bigint[], $6::bigint[]) AS was (seq, receives, first_received_at, sent_at)
-WHERE msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = was.seq
-
 -- name: remove
 SELECT mq.fifo_remove($1, $2::bigint[], $3)
 
@@ -59,7 +52,7 @@ WITH locked AS MATERIALIZED (
     UPDATE mq.fifo_msg AS msg SET log = msg.log | 2
     FROM locked, unnest($2::bigint[], $3::bigint[]) AS asked (seq, generation), mq.part
     WHERE part.qp = $1 AND msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = asked.seq AND msg.generation = asked.generation AND msg.log & 3 = 1
-    RETURNING mq.receipt_of_fifo(msg) AS was, least(part.retired_at, msg.sent_at + $4) AS ends_at
+    RETURNING mq.receipt_of(msg) AS was, least(part.retired_at, msg.sent_at + $4) AS ends_at
 ), noted AS (
     INSERT INTO mq.event
     SELECT event.* FROM ended, unnest('{expired,late_deleted}'::text[]) AS outcome,
@@ -95,13 +88,6 @@ SELECT last.* FROM (
 ) AS last
 WHERE last.due > mq.now_ms() AND last.receive_count = 0 AND last.sent_at > mq.now_ms() - $3
 ORDER BY last.due, last.seq LIMIT $2
-
--- name: next_visible
--- $2 is not needed: the groups know when retention ends what is in flight.
-SELECT mq.now_ms() AS now, (
-    SELECT eligible_at FROM mq.fifo_group WHERE qp = $1 AND eligible_at < 1::bigint << 61 ORDER BY eligible_at LIMIT 1
-) AS visible_at
-FROM mq.part WHERE qp = $1 AND NOT retired AND $2::bigint IS NOT NULL
 
 -- name: repeat
 SELECT msg.*, mq.now_ms() AS now

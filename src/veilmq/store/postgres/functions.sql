@@ -5,12 +5,16 @@ CREATE OR REPLACE FUNCTION mq.now_ms() RETURNS bigint LANGUAGE sql STABLE PARALL
     SELECT (extract(epoch FROM statement_timestamp()) * 1000)::bigint
 $$;
 
+-- The messages of queues of both types.
+CREATE OR REPLACE VIEW mq.message AS
+SELECT qp, seq, visible_at, claim, id, properties, body FROM mq.msg
+UNION ALL SELECT qp, seq, visible_at, claim, id, properties, body FROM mq.fifo_msg;
+
 -- A position behind the group's last one that no other message has, of those that are to be seen.
 CREATE OR REPLACE FUNCTION mq.fifo_position(p_qp bigint, p_group text, p_now bigint, p_counter bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_seq bigint := (p_now << 20) | (p_counter & 1048575);
-    v_last bigint;
+    v_seq bigint := (p_now << 20) | (p_counter & 1048575); v_last bigint;
 BEGIN
     SELECT last_seq INTO v_last FROM mq.fifo_group WHERE qp = p_qp AND group_id = p_group;
     IF v_last >= v_seq THEN
@@ -29,13 +33,9 @@ CREATE OR REPLACE FUNCTION mq.fifo_send(
     p_properties bytea[], p_bodies text[], p_delays bigint[]
 ) RETURNS TABLE(place integer, o_seq bigint, o_id bytea, o_visible_at bigint, o_sent_at bigint) LANGUAGE plpgsql AS $$
 DECLARE
-    v_lock bigint;
-    v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
-    v_now bigint;
+    v_lock bigint; v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0); v_now bigint;
 BEGIN
-    IF NOT EXISTS (SELECT FROM mq.part WHERE qp = p_qp AND NOT retired) THEN
-        RETURN;
-    END IF;
+    IF NOT EXISTS (SELECT FROM mq.part WHERE qp = p_qp AND NOT retired) THEN RETURN; END IF;
     FOR v_lock IN SELECT DISTINCT hashtextextended(each, p_qp) FROM unnest(p_groups) AS each ORDER BY 1 LOOP
         PERFORM pg_advisory_xact_lock(v_lock);
     END LOOP;
@@ -77,15 +77,9 @@ END $$;
 CREATE OR REPLACE FUNCTION mq.fifo_settle(p_qp bigint, p_group text, p_retention bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_now bigint := mq.now_ms();
-    v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
-    v_kept bigint := mq.retention_now() - p_retention;
-    v_leased bigint[];
-    v_until bigint;
-    v_first bigint;
-    v_head bigint;
-    v_came_back bool := false;
-    each record;
+    v_now bigint := mq.now_ms(); v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
+    v_kept bigint := mq.retention_now() - p_retention; v_leased bigint[]; v_until bigint; v_first bigint;
+    v_head bigint; v_came_back bool := false; each record;
 BEGIN
     SELECT array_agg(msg.seq ORDER BY msg.seq),
         max(CASE WHEN msg.claim IS NULL THEN least(msg.visible_at, msg.sent_at + p_retention) ELSE msg.visible_at END)
@@ -118,16 +112,12 @@ BEGIN
         ELSIF v_first IS NULL THEN
             DELETE FROM mq.fifo_group WHERE qp = p_qp AND group_id = p_group
                 AND NOT EXISTS (SELECT FROM mq.fifo_msg WHERE qp = p_qp AND group_id = p_group);
-            IF FOUND THEN
-                RETURN;
-            END IF;
+            IF FOUND THEN RETURN; END IF;
             v_first := v_now;
         END IF;
     END IF;
     UPDATE mq.fifo_group SET
-        leased = coalesce(v_leased, '{}'),
-        eligible_at = coalesce(v_until, v_first),
-        head = coalesce(v_head, head)
+        leased = coalesce(v_leased, '{}'), eligible_at = coalesce(v_until, v_first), head = coalesce(v_head, head)
     WHERE qp = p_qp AND group_id = p_group;
 END $$;
 
@@ -137,10 +127,7 @@ CREATE OR REPLACE FUNCTION mq.fifo_move(
     p_qp bigint, p_seq bigint, p_target bigint, p_source text, p_counter bigint, p_id bytea, p_properties bytea
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-    v_now bigint := mq.now_ms();
-    v_dies boolean := p_source IS NOT NULL;
-    v_seq bigint;
-    v_msg mq.fifo_msg;
+    v_now bigint := mq.now_ms(); v_dies boolean := p_source IS NOT NULL; v_seq bigint; v_msg mq.fifo_msg;
 BEGIN
     DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = p_seq RETURNING * INTO v_msg;
     IF FOUND THEN
@@ -177,8 +164,7 @@ CREATE OR REPLACE FUNCTION mq.fifo_hide(
     p_generations bigint[] DEFAULT NULL, p_epochs bigint[] DEFAULT NULL, p_deadlines bigint[] DEFAULT NULL
 ) RETURNS SETOF mq.fifo_msg LANGUAGE plpgsql AS $$
 DECLARE
-    v_now bigint := mq.now_ms();
-    v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
+    v_now bigint := mq.now_ms(); v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
 BEGIN
     IF p_generations IS NOT NULL AND cardinality(p_seqs) > (
         SELECT count(*) FROM unnest(p_seqs, p_generations, p_epochs, p_deadlines) AS given (seq, generation, epoch, deadline)
@@ -198,10 +184,7 @@ END $$;
 CREATE OR REPLACE FUNCTION mq.admit(p_qp bigint, p_asked integer, p_max integer, p_period bigint) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_now bigint := mq.now_ms();
-    v_instants bigint[];
-    v_counts int[];
-    v_admitted int;
+    v_now bigint := mq.now_ms(); v_instants bigint[]; v_counts int[]; v_admitted int;
 BEGIN
     INSERT INTO mq.throttle (qp) VALUES (p_qp) ON CONFLICT DO NOTHING;
     PERFORM FROM mq.throttle WHERE qp = p_qp FOR UPDATE;
@@ -227,8 +210,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO mq.fifo_group AS of_group (qp, group_id, eligible_at, head, last_seq)
     VALUES (p_qp, p_group, p_visible_at, p_seq, p_seq)
-    ON CONFLICT (qp, group_id) DO UPDATE SET
-        last_seq = excluded.last_seq,
+    ON CONFLICT (qp, group_id) DO UPDATE SET last_seq = excluded.last_seq,
         head = CASE WHEN of_group.leased = '{}' AND excluded.eligible_at < of_group.eligible_at
             THEN excluded.head ELSE of_group.head END,
         eligible_at = CASE WHEN of_group.leased = '{}'
@@ -242,8 +224,7 @@ CREATE OR REPLACE FUNCTION mq.fifo_move_on(
     p_retention bigint, p_source text
 ) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
-    v_locked text[] := mq.fifo_lock(p_qp, p_seqs);
-    v_groups text[] := '{}';
+    v_locked text[] := mq.fifo_lock(p_qp, p_seqs); v_groups text[] := '{}';
 BEGIN
     IF EXISTS (SELECT FROM mq.part WHERE qp = p_target AND NOT retired) THEN
         FOR place IN 1..cardinality(p_seqs) LOOP
@@ -257,16 +238,19 @@ BEGIN
 END $$;
 
 -- Deletes messages, and says anew when their groups give the next one; tells how many it was given. 'give_back' frees claimed
--- messages, and deletes those past their retention alone; 'expire' spares claimed ones.
+-- messages, and deletes those past their retention alone; 'expire' spares claimed ones, and writes the ends of receipts where p_log
+-- names a logged queue.
 CREATE OR REPLACE FUNCTION mq.fifo_remove(
-    p_qp bigint, p_seqs bigint[], p_retention bigint, p_how text DEFAULT 'delete'
+    p_qp bigint, p_seqs bigint[], p_retention bigint, p_how text DEFAULT 'delete', p_origin bigint DEFAULT NULL, p_log text DEFAULT NULL
 ) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
-    v_kept bigint := mq.retention_now() - p_retention;
-    v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
+    v_kept bigint := mq.retention_now() - p_retention; v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
 BEGIN
     IF p_how = 'give_back' THEN
         UPDATE mq.fifo_msg SET visible_at = mq.now_ms(), claim = NULL, shard = NULL WHERE qp = p_qp AND seq = ANY(p_seqs);
+    END IF;
+    IF p_log IS NOT NULL THEN
+        PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', p_seqs, p_retention);
     END IF;
     DELETE FROM mq.fifo_msg WHERE qp = p_qp AND seq = ANY(p_seqs)
         AND (p_how <> 'give_back' OR sent_at <= v_kept) AND (p_how <> 'expire' OR claim IS NULL);
@@ -322,15 +306,9 @@ CREATE OR REPLACE FUNCTION mq.fair_quiet(
     p_not bigint[], p_leases boolean
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
-    v_now bigint := mq.now_ms();
-    v_lane smallint := p_priority + 100;
-    v_turns int := greatest(p_count, 10);
-    v_seen int;
-    v_tried bigint[] := p_not;
-    v_chosen bigint[] := '{}';
-    v_left int;
-    v_ready bigint[];
-    v_early bigint[];
+    v_now bigint := mq.now_ms(); v_lane smallint := p_priority + 100; v_turns int := greatest(p_count, 10);
+    v_seen int; v_tried bigint[] := p_not; v_chosen bigint[] := '{}'; v_left int;
+    v_ready bigint[]; v_early bigint[];
 BEGIN
     LOOP
         v_left := p_count - cardinality(v_chosen);
@@ -375,9 +353,7 @@ BEGIN
                 ) AS locked
                 ORDER BY visible_at, seq
             );
-            IF v_early <> '{}' THEN
-                PERFORM mq.fair_settle(p_part.qp, v_early);
-            END IF;
+            IF v_early <> '{}' THEN PERFORM mq.fair_settle(p_part.qp, v_early); END IF;
         ELSE
             v_chosen := v_chosen || v_ready;
         END IF;
@@ -395,13 +371,8 @@ CREATE OR REPLACE FUNCTION mq.fair_choose(
     p_qp bigint, p_count integer, p_low bigint[], p_retention bigint, p_noisy bigint[], p_not bigint[], p_leases boolean
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
-    v_now bigint := mq.now_ms();
-    v_part mq.part;
-    v_priority int;
-    v_group bigint;
-    v_at bigint;
-    v_met bigint[];
-    v_chosen bigint[] := '{}';
+    v_now bigint := mq.now_ms(); v_part mq.part; v_priority int; v_group bigint;
+    v_at bigint; v_met bigint[]; v_chosen bigint[] := '{}';
 BEGIN
     SELECT * INTO v_part FROM mq.part WHERE qp = p_qp AND NOT retired;
     FOR v_priority IN SELECT DISTINCT each % 100 AS priority FROM unnest(v_part.priorities) AS each ORDER BY priority LOOP
@@ -434,9 +405,7 @@ BEGIN
                 );
             END IF;
         END LOOP;
-        IF p_leases AND v_met <> '{}' THEN
-            PERFORM mq.fair_settle(p_qp, v_met);
-        END IF;
+        IF p_leases AND v_met <> '{}' THEN PERFORM mq.fair_settle(p_qp, v_met); END IF;
         EXIT WHEN cardinality(v_chosen) >= p_count;
     END LOOP;
     RETURN v_chosen;
@@ -446,8 +415,7 @@ END $$;
 -- how many those were.
 CREATE OR REPLACE FUNCTION mq.fair_sweep(p_qp bigint, p_count integer) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-    v_lane smallint;
-    v_empty bigint[] := '{}';
+    v_lane smallint; v_empty bigint[] := '{}';
 BEGIN
     FOR v_lane IN SELECT each FROM mq.part, unnest(priorities) AS each WHERE qp = p_qp AND each > 100 LOOP
         v_empty := v_empty || ARRAY(
@@ -458,9 +426,7 @@ BEGIN
             WHERE NOT EXISTS (SELECT FROM mq.msg WHERE qp = p_qp AND priority = v_lane AND msg.group_key = due.group_key)
         );
     END LOOP;
-    IF v_empty <> '{}' THEN
-        PERFORM mq.fair_settle(p_qp, v_empty);
-    END IF;
+    IF v_empty <> '{}' THEN PERFORM mq.fair_settle(p_qp, v_empty); END IF;
     RETURN cardinality(v_empty);
 END $$;
 
@@ -507,7 +473,7 @@ CREATE OR REPLACE FUNCTION mq.receipt_of(p_msg mq.msg) RETURNS mq.receipt LANGUA
 $$;
 
 -- The same of a FIFO queue.
-CREATE OR REPLACE FUNCTION mq.receipt_of_fifo(p_msg mq.fifo_msg) RETURNS mq.receipt LANGUAGE sql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION mq.receipt_of(p_msg mq.fifo_msg) RETURNS mq.receipt LANGUAGE sql IMMUTABLE AS $$
     SELECT ROW(
         p_msg.seq, p_msg.generation, p_msg.received_at, p_msg.visible_at, p_msg.sent_at,
         p_msg.receive_count, p_msg.log, hashtextextended(p_msg.group_id, 0), octet_length(p_msg.body), p_msg.id,
@@ -538,14 +504,12 @@ CREATE OR REPLACE FUNCTION mq.fifo_note(
     p_qp bigint, p_origin bigint, p_queue text, p_how text, p_seqs bigint[], p_retention bigint
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF p_queue IS NULL THEN
-        RETURN;
-    END IF;
+    IF p_queue IS NULL THEN RETURN; END IF;
     WITH noted AS (
         INSERT INTO mq.event
         SELECT event.* FROM mq.fifo_msg AS msg,
             unnest(mq.outcomes(p_how, msg.log, msg.visible_at > mq.now_ms())) AS outcome,
-            mq.event_of(p_origin, p_queue, outcome, mq.receipt_of_fifo(msg), msg.sent_at + p_retention) AS event
+            mq.event_of(p_origin, p_queue, outcome, mq.receipt_of(msg), msg.sent_at + p_retention) AS event
         WHERE msg.qp = p_qp AND msg.seq = ANY(p_seqs)
         ORDER BY array_position(p_seqs, msg.seq), event.outcome <> 'expired'
         RETURNING *
@@ -586,20 +550,11 @@ CREATE OR REPLACE FUNCTION mq.fifo_receive(
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := mq.now_ms();
-    v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
-    v_left int := p_count;
-    v_moved int := 0;
-    v_moved_bytes bigint := 0;
-    v_in_vain int := 0;
-    v_kept bigint := mq.retention_now() - p_retention;
-    v_group text;
-    v_ended boolean;
-    v_done text[] := '{}';
-    v_chosen bigint[];
-    v_given bigint[] := '{}';
-    v_waited bigint := least(v_now - coalesce(p_requested, v_now), 536870911);
-    each record;
+    v_now bigint := mq.now_ms(); v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
+    v_left int := p_count; v_moved int := 0; v_moved_bytes bigint := 0; v_in_vain int := 0;
+    v_kept bigint := mq.retention_now() - p_retention; v_group text; v_ended boolean; v_done text[] := '{}';
+    v_chosen bigint[]; v_given bigint[] := '{}';
+    v_waited bigint := least(v_now - coalesce(p_requested, v_now), 536870911); each record;
 BEGIN
     WHILE v_left > 0 AND v_moved < 100 AND v_moved_bytes < 1048576 AND v_in_vain < 1000 LOOP
         SELECT group_id INTO v_group FROM mq.fifo_group
@@ -627,12 +582,9 @@ BEGIN
             PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', v_chosen, NULL);
         END IF;
         RETURN QUERY UPDATE mq.fifo_msg AS msg SET
-            visible_at = least(v_now + p_timeout, p_last),
-            receive_count = msg.receive_count + 1,
-            first_received_at = coalesce(msg.first_received_at, v_now),
-            received_at = coalesce(p_requested, v_now),
-            generation = p_generation,
-            epoch = msg.epoch + 1,
+            visible_at = least(v_now + p_timeout, p_last), receive_count = msg.receive_count + 1,
+            first_received_at = coalesce(msg.first_received_at, v_now), received_at = coalesce(p_requested, v_now),
+            generation = p_generation, epoch = msg.epoch + 1,
             log = CASE WHEN p_log IS NOT NULL THEN 1 | (v_waited << 34)
                 | (least(cardinality(v_given) + array_position(v_chosen, msg.seq) - 1, 255)::bigint << 10) END
         WHERE msg.qp = p_qp AND msg.seq = ANY(v_chosen)
@@ -665,8 +617,7 @@ CREATE OR REPLACE FUNCTION mq.fifo_act(
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := mq.now_ms();
-    v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
+    v_now bigint := mq.now_ms(); v_groups text[] := mq.fifo_lock(p_qp, p_seqs);
     v_how text := CASE WHEN p_timeouts IS NULL THEN 'delete' ELSE 'release' END;
 BEGIN
     IF p_log IS NOT NULL THEN
@@ -714,16 +665,9 @@ CREATE OR REPLACE FUNCTION mq.fifo_bind(
 ) RETURNS TABLE(messages integer, shards integer, letters integer) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := mq.now_ms();
-    v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
-    v_kept bigint := mq.retention_now() - p_retention;
-    v_group text;
-    v_ended boolean;
-    v_seqs bigint[] := '{}';
-    v_chosen bigint[];
-    v_shards int := p_shards;
-    v_letters int := 0;
-    each record;
+    v_now bigint := mq.now_ms(); v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
+    v_kept bigint := mq.retention_now() - p_retention; v_group text; v_ended boolean; v_seqs bigint[] := '{}';
+    v_chosen bigint[]; v_shards int := p_shards; v_letters int := 0; each record;
 BEGIN
     FOR v_group IN SELECT group_id FROM mq.fifo_group WHERE qp = p_qp AND eligible_at <= v_now
         ORDER BY eligible_at, head LIMIT p_count FOR UPDATE SKIP LOCKED
@@ -759,15 +703,9 @@ BEGIN
     END IF;
     PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', v_seqs, NULL);
     UPDATE mq.fifo_msg AS msg SET
-        visible_at = 1::bigint << 61,
-        log = NULL,
-        receive_count = msg.receive_count + 1,
-        first_received_at = coalesce(msg.first_received_at, v_now),
-        received_at = v_now,
-        generation = p_generation,
-        epoch = msg.epoch + 1,
-        claim = p_claim,
-        shard = (hashtextextended(msg.group_id, 0) & 1073741823) % v_shards
+        visible_at = 1::bigint << 61, receive_count = msg.receive_count + 1, received_at = v_now,
+        first_received_at = coalesce(msg.first_received_at, v_now), generation = p_generation, epoch = msg.epoch + 1, log = NULL,
+        claim = p_claim, shard = (hashtextextended(msg.group_id, 0) & 1073741823) % v_shards
     WHERE msg.qp = p_qp AND msg.seq = ANY(v_seqs);
     RETURN QUERY SELECT cardinality(v_seqs), v_shards, v_letters;
 END $$;
@@ -790,9 +728,7 @@ $$;
 -- Tells the partition of a FIFO queue of the queue's delay; settings that cannot be read change nothing.
 CREATE OR REPLACE FUNCTION mq.fifo_delay() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-    v_settings json;
-    v_delay bigint;
-    v_now bigint := mq.now_ms();
+    v_settings json; v_delay bigint; v_now bigint := mq.now_ms();
 BEGIN
     v_settings := convert_from(NEW.settings, 'UTF8')::json;
     v_delay := coalesce((v_settings ->> 'delay_s')::bigint, 0) * 1000;
@@ -812,8 +748,7 @@ CREATE OR REPLACE FUNCTION mq.fifo_settle_late(
 ) RETURNS TABLE(eligible_at bigint, head bigint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    v_groups text[] := '{}';
-    each record;
+    v_groups text[] := '{}'; each record;
 BEGIN
     FOR each IN SELECT of_group.group_id, of_group.eligible_at, of_group.head
         FROM mq.part JOIN mq.fifo_group AS of_group ON of_group.qp = part.qp
@@ -824,9 +759,7 @@ BEGIN
         v_groups := v_groups || each.group_id;
         PERFORM mq.fifo_settle(p_qp, each.group_id, p_retention);
     END LOOP;
-    IF cardinality(v_groups) = p_count THEN
-        RETURN QUERY SELECT each.eligible_at, each.head;
-    END IF;
+    IF cardinality(v_groups) = p_count THEN RETURN QUERY SELECT each.eligible_at, each.head; END IF;
 END $$;
 
 CREATE OR REPLACE TRIGGER fair_earlier AFTER UPDATE ON mq.msg FOR EACH ROW
@@ -842,23 +775,23 @@ CREATE OR REPLACE TRIGGER queue_delayed AFTER INSERT OR UPDATE ON mq.queue FOR E
 -- then any index would do that begins with the partition, and statements would go through all of a queue that fills up.
 CREATE OR REPLACE FUNCTION mq.fill() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_table text;
+    filled record;
 BEGIN
-    INSERT INTO mq.msg (qp, seq, visible_at, sent_at, priority, id, body)
-    SELECT 0, at, at, at, 8, '', '' FROM generate_series(1, 1000) AS at ON CONFLICT DO NOTHING;
-    INSERT INTO mq.fair_turn (qp, group_key, priority, at, sent_at)
-    SELECT 0, at, 108, at, at FROM generate_series(1, 1000) AS at ON CONFLICT DO NOTHING;
-    INSERT INTO mq.fifo_msg (qp, seq, visible_at, sent_at, group_id, id, body)
-    SELECT 0, at, at, at, at, '', '' FROM generate_series(1, 1000) AS at ON CONFLICT DO NOTHING;
-    INSERT INTO mq.fifo_group (qp, group_id, eligible_at, head, last_seq)
-    SELECT 0, at, at, at, at FROM generate_series(1, 1000) AS at ON CONFLICT DO NOTHING;
-    INSERT INTO mq.accepted (qp, key, expires_at, seq, id)
-    SELECT 0, int4send(at), at, at, '' FROM generate_series(1, 1000) AS at ON CONFLICT DO NOTHING;
-    INSERT INTO mq.attempt (qp, key, attempted_at, seqs, generations, epochs, issued, deadlines)
-    SELECT 0, int4send(at), at, '{}', '{}', '{}', '{}', '{}' FROM generate_series(1, 1000) AS at ON CONFLICT DO NOTHING;
-    FOREACH v_table IN ARRAY '{msg,fair_turn,fifo_msg,fifo_group,accepted,attempt}'::text[] LOOP
-        EXECUTE format('ALTER TABLE mq.%I ALTER qp SET (n_distinct = 1)', v_table);
-        EXECUTE format('ANALYZE mq.%I', v_table);
+    FOR filled IN SELECT * FROM (VALUES
+        ('msg', 'seq, visible_at, sent_at, priority, id, body', $row$at, at, at, 8, '', ''$row$),
+        ('fair_turn', 'group_key, priority, at, sent_at', 'at, 108, at, at'),
+        ('fifo_msg', 'seq, visible_at, sent_at, group_id, id, body', $row$at, at, at, at, '', ''$row$),
+        ('fifo_group', 'group_id, eligible_at, head, last_seq', 'at, at, at, at'),
+        ('accepted', 'key, expires_at, seq, id', $row$int4send(at), at, at, ''$row$),
+        ('attempt', 'key, attempted_at, seqs, generations, epochs, issued, deadlines',
+            $row$int4send(at), at, '{}', '{}', '{}', '{}', '{}'$row$)
+    ) AS each (name, columns, content) LOOP
+        EXECUTE format(
+            'INSERT INTO mq.%I (qp, %s) SELECT 0, %s FROM generate_series(1, 1000) AS at ON CONFLICT DO NOTHING',
+            filled.name, filled.columns, filled.content
+        );
+        EXECUTE format('ALTER TABLE mq.%I ALTER qp SET (n_distinct = 1)', filled.name);
+        EXECUTE format('ANALYZE mq.%I', filled.name);
     END LOOP;
 END $$;
 

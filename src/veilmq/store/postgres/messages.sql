@@ -53,12 +53,8 @@ WITH clock AS MATERIALIZED (
 -- log: ), leased AS (
 ) -- no log
 UPDATE mq.msg SET
-    visible_at = least(clock.now + $3, $8),
-    receive_count = msg.receive_count + 1,
-    first_received_at = coalesce(msg.first_received_at, clock.now),
-    received_at = coalesce($7, clock.now),
-    generation = $4,
-    epoch = msg.epoch + 1,
+    visible_at = least(clock.now + $3, $8), receive_count = msg.receive_count + 1, received_at = coalesce($7, clock.now),
+    first_received_at = coalesce(msg.first_received_at, clock.now), generation = $4, epoch = msg.epoch + 1,
     log = NULL -- no log
     -- log: log = CASE WHEN NOT is_dead
     -- log:     THEN mq.log_begun($11, $12, place, messages, clock.now - coalesce($7, clock.now)) END
@@ -91,21 +87,22 @@ FROM unnest($2::bigint[], $3::bigint[]) AS asked (seq, timeout), (SELECT mq.now_
 WHERE msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = asked.seq AND $5::bigint IS NOT NULL
 RETURNING msg.seq, msg.visible_at
 
--- name: move_dead
--- Sends the messages at the positions $3, locked in the same transaction, to the partition $2; a retired one takes none.
--- $4 is where the counter begins, $5 the name of the queue that they leave, $6 how many of their receives do not count.
-WITH clock AS MATERIALIZED (SELECT mq.now_ms() AS now), dead AS (
+-- name: move
+-- Sends the messages at the positions $3, locked in the same transaction, to the partition $2; a retired one takes none. $4 is where
+-- the counter begins. They are dead letters of the queue $5, and $6 of their receives do not count; or, without it, new ones with
+-- the ids $7.
+WITH clock AS MATERIALIZED (SELECT mq.now_ms() AS now), gone AS (
     DELETE FROM mq.msg
     WHERE msg.qp = $1 AND msg.seq = ANY($3::bigint[]) AND EXISTS (SELECT FROM mq.part WHERE qp = $2 AND NOT retired)
-    RETURNING msg.*
+    RETURNING msg.*, array_position($3, msg.seq) AS place, $5::text IS NOT NULL AS dies
 )
 INSERT INTO mq.msg (
     qp, seq, visible_at, sent_at, first_received_at, priority, id, properties, source, receives_before, body, group_key
 )
-SELECT $2, (clock.now << 20) | (($4 + row_number() OVER (ORDER BY array_position($3, dead.seq))) & 1048575),
-    clock.now, dead.sent_at, dead.first_received_at, dead.priority, dead.id, dead.properties, $5,
-    dead.receives_before + dead.receive_count - $6, dead.body, dead.group_key
-FROM dead, clock
+SELECT $2, (clock.now << 20) | (($4::bigint + gone.place) & 1048575), clock.now, CASE WHEN dies THEN gone.sent_at ELSE clock.now END,
+    CASE WHEN dies THEN gone.first_received_at END, gone.priority, coalesce(($7::bytea[])[gone.place], gone.id), gone.properties, $5,
+    CASE WHEN dies THEN gone.receives_before + gone.receive_count - $6::integer ELSE 0 END, gone.body, gone.group_key
+FROM gone, clock
 RETURNING priority
 
 -- name: peek
@@ -122,22 +119,6 @@ SELECT ready.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATE
 WHERE part.qp = $1 AND NOT part.retired
 LIMIT $2
 
--- name: move_on
--- Sends the messages at the positions $3, locked in the same transaction, to the partition $2, as new ones with the ids $4;
--- $5 is where the counter begins. A retired partition takes none.
-WITH clock AS MATERIALIZED (
-    SELECT mq.now_ms() AS now
-), going AS (
-    DELETE FROM mq.msg
-    WHERE msg.qp = $1 AND msg.seq = ANY($3::bigint[]) AND EXISTS (SELECT FROM mq.part WHERE qp = $2 AND NOT retired)
-    RETURNING msg.priority, msg.group_key, msg.properties, msg.body, array_position($3, msg.seq) AS place
-)
-INSERT INTO mq.msg (qp, seq, visible_at, sent_at, priority, group_key, id, properties, body)
-SELECT $2, (clock.now << 20) | (($5 + going.place) & 1048575), clock.now, clock.now, going.priority, going.group_key,
-    ($4::bytea[])[going.place], going.properties, going.body
-FROM going, clock
-RETURNING priority
-
 -- name: found
 -- The messages at the positions $2, locked; $3 is the retention in ms.
 SELECT msg.*, clock.now FROM mq.msg, (SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
@@ -147,8 +128,9 @@ ORDER BY msg.seq
 FOR UPDATE OF msg
 
 -- name: bury
--- Makes the messages at the positions $2, just stored, dead letters of the queue $3, with their receives and times there.
-UPDATE mq.msg AS msg
+-- Makes the messages at the positions $2, just stored, dead letters of the queue $3, with their receives and times there. (The age of
+-- those in a FIFO queue begins anew.)
+UPDATE mq.msg
 SET source = $3, receives_before = was.receives, first_received_at = was.first_received_at, sent_at = was.sent_at
 FROM unnest($2::bigint[], $4::integer[], $5::bigint[], $6::bigint[]) AS was (seq, receives, first_received_at, sent_at)
 WHERE msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = was.seq
@@ -229,23 +211,6 @@ ORDER BY msg.seq
 
 -- name: bodies
 SELECT seq, body FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[])
-
--- name: next_visible
--- When the next message behind the marks $3 is, or becomes, visible; no row of a retired partition. $2 is the retention in ms.
-SELECT clock.now, (
-    SELECT min(first.visible_at)
-    FROM unnest(part.priorities) AS of_part (priority), LATERAL (
-        SELECT visible_at FROM mq.msg
-        WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at < 1::bigint << 61
-            AND (msg.visible_at, msg.seq) > (
-                coalesce(($3::bigint[])[of_part.priority], 0), coalesce(($3::bigint[])[of_part.priority + 16], -1)
-            )
-            AND msg.sent_at > clock.now - $2 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
-        ORDER BY visible_at LIMIT 1
-    ) first
-) AS visible_at
-FROM mq.part, (SELECT mq.now_ms() AS now) clock
-WHERE part.qp = $1 AND NOT part.retired
 
 -- name: delete
 -- Receipts: $2 positions (rising, so that two statements never wait for each other; none twice), $3 generations, $4 epochs,

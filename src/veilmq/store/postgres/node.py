@@ -20,7 +20,8 @@ out itself, exactly. What other nodes gave, and what became of it, it learns fro
 second at the most, and no more than a fiftieth of the time. ``core.messages`` judges.
 """
 
-from collections import Counter
+import asyncio
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -28,27 +29,21 @@ from hashlib import blake2b
 from heapq import heappop, heappush
 from operator import itemgetter
 from random import getrandbits
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from veilmq.core.commands import Clock
-from veilmq.core.errors import QueueNotFound
+from veilmq.core.commands import Clock, Command
+from veilmq.core.errors import InternalError, QueueNotFound
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.messages import Fairness, IdSource, NewMessage
 from veilmq.core.receipts import ReceiptBook
+from veilmq.store.claims import Backlog
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.named_queries import load
-from veilmq.store.postgres.database import Database, DatabaseClock, PostgresOptions
-from veilmq.store.postgres.queues import (
-    BEGINNING,
-    STANDARD,
-    Catalog,
-    EventLog,
-    PartitionRetired,
-    Queue,
-    Watches,
-    retention_ms,
-    sql,
-)
+from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX, Database, DatabaseClock, PostgresOptions
+from veilmq.store.postgres.nodes import Watches
+from veilmq.store.postgres.queues import BEGINNING, STANDARD, Catalog, PartitionRetired, Queue, retention_ms, sql
+
+T = TypeVar("T")
 
 FAIR = load("veilmq.store.postgres", "fair.sql")
 
@@ -259,30 +254,6 @@ class InFlight:
 def _interval_ms(began_s: float) -> int:
     """Return when to do again what began then and is done: a fiftieth of the time at the most is spent on it."""
     return max(_INTERVAL_MS, _COSTS_PER_INTERVAL * int((stopwatch_s() - began_s) * SECOND_MS))
-
-
-class Totals:
-    """What has passed through each queue at one node, since that began, by the number of the queue.
-
-    Each node counts what it does itself, in memory, once the statement that did it has come back; the numbers of a
-    store are the sums over its nodes. (A transaction that is repeated afterwards may be counted twice.)
-    """
-
-    def __init__(self) -> None:
-        self.sent: Counter[int] = Counter()
-        self.received: Counter[int] = Counter()
-        self.redelivered: Counter[int] = Counter()
-        self.deleted: Counter[int] = Counter()
-
-    def stored(self, queue: Queue, messages: int) -> None:
-        """Count what was sent; what is on its way to another database is not in the queue yet."""
-        if not queue.away:
-            self.sent[queue.number] += messages
-
-    def forget(self, number: int) -> None:
-        """Let go of a queue that was deleted; its number is never given again."""
-        for counter in (self.sent, self.received, self.redelivered, self.deleted):
-            counter.pop(number, None)
 
 
 LANE = 100
@@ -527,36 +498,46 @@ def group_key(group: str) -> int:
     return int.from_bytes(blake2b(group.encode(), digest_size=8).digest()) >> 1
 
 
-Start = Callable[[Coroutine[Any, Any, None]], None]
-"""Makes a task of the engine."""
-
-WorkOnQueue = Callable[[Any, Queue, Sequence[Any]], Awaitable[list[Any]]]
+WorkOnQueue = Callable[["Node", Any, Queue, Sequence[Any]], Awaitable[list[Any]]]
 """Carries commands out together on one connection; may raise ``PartitionRetired``."""
 
 
 class Node:
     """What the parts of one node share."""
 
-    def __init__(
-        self, *, database: Database, options: PostgresOptions, clock: DatabaseClock, book: ReceiptBook, start: Start
-    ) -> None:
+    def __init__(self, database: Database, *, options: PostgresOptions, clock: DatabaseClock) -> None:
         self.database = database
         self.options = options
         self.clock = clock
-        self.book = book
-        self.start = start
+        self.book = ReceiptBook(keys=[])
         self.ids = IdSource()
-        self.catalog = Catalog(fresh_s=options.fresh_s)
-        self.watches = Watches()
+        self.tasks: set[asyncio.Task[None]] = set()
+        """What is under way."""
+        self.catalog = Catalog(options)
+        self.watches = Watches(database, round_s=options.round_s, clock=clock, catalog=self.catalog, start=self.start)
         self.positions = Positions()
-        self.totals = Totals()
-        self.log = EventLog(options=options)
+        self.totals: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        """What has passed through each queue at this node, since that began, by the number of the queue.
+
+        Each node counts what it does itself, once the statement that did it has come back; the numbers of a store are
+        the sums over its nodes. (A transaction that is repeated afterwards may be counted twice.)
+        """
         self.fair = FairQueues(clock=clock)
         self.low_water = LowWater(clock=clock)
         database.on_lost.append(self.low_water.clear)
         self.in_flight = InFlight(options=options, clock=clock, watches=self.watches)
+        self.schedulers: dict[type[Command], Callable[[], object]] = {}
+        """What has slices of each kind of work in the background done."""
+        self.backlogs: dict[int, tuple[float, Backlog]] = {}
+        """Counts of visible messages by partition that took long, and until when they are given again."""
 
-    async def on_queue(self, work: WorkOnQueue, together: Sequence[Any], *, relaxed: bool = False) -> list[Any]:
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Make a task of ``work``."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def on_queue(self, work: WorkOnQueue, together: Sequence[Any], *, relaxed: bool) -> list[Any]:
         """Return the answers of ``work`` to ``together``, commands on one queue; raises ``QueueNotFound``.
 
         ``relaxed`` work may be undone by a crash of the database, where the node runs so and the queue is a standard
@@ -573,13 +554,27 @@ class Node:
                             queue = await self.catalog.sure(connection, name)
                     turn = turn if queue.settings.fifo else self.database.relaxed
                 async with turn() as connection:
-                    return await work(connection, await self.catalog.queue(connection, name), together)
+                    return await work(self, connection, await self.catalog.queue(connection, name), together)
             except PartitionRetired:
                 self.catalog.forget(name)
         raise QueueNotFound(name)
 
+    async def repeated(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return what ``work`` returns, which is called again when another node was in its way."""
+        for _ in range(COLLISIONS_MAX):
+            try:
+                return await work()
+            except COLLISIONS:
+                self.positions.jump()
+        raise InternalError
+
+    def stored(self, queue: Queue, messages: int) -> None:
+        """Count what was sent; what is on its way to another database is not in the queue yet."""
+        if not queue.away:
+            self.totals[queue.number]["sent"] += messages
+
     def deleted(self, queue: Queue, seqs: list[int], now_ms: int) -> None:
         """Take note of messages in flight that were deleted."""
-        self.totals.deleted[queue.number] += len(seqs)
+        self.totals[queue.number]["deleted"] += len(seqs)
         self.in_flight.freed(queue, len(seqs), now_ms)
         self.fair.ended(queue, seqs, now_ms)

@@ -1,9 +1,9 @@
 """Waiters for messages, at this node and at others: who is woken when, and what nodes notify each other of.
 
-A node looks by itself at all queues that have waiters there, in one statement for each kind (``Rounds``). That
-makes up for every notice that was lost, and for all of them where none arrives: with a pooler between node and
-server that passes none on, rounds are five times as frequent. While nothing waits there are none. Their answers also
-tell what the database's clock says. (Measured: 51 µs for one queue, 3.7 ms for a thousand.)
+A node looks by itself at all queues that have waiters there, in one statement for each kind. That makes up for every
+notice that was lost, and for all of them where none arrives: with a pooler between node and server that passes none on,
+such rounds are five times as frequent. While nothing waits there are none. Their answers also tell what the database's
+clock says. (Measured: 51 µs for one queue, 3.7 ms for a thousand.)
 
 A waiter at one node is woken for what arrives at another by a notice. A node announces which queues are awaited there,
 when the first waiter comes and every ten seconds; so only what is waited for is notified. The first notice goes at
@@ -17,101 +17,23 @@ connection of the node's own; when that ends another one is made, after a pause 
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from math import inf
 from secrets import token_hex
 from typing import Any
 
 import asyncpg
 import msgspec
 
-from veilmq.core.commands import Clock, Timer
+from veilmq.core.commands import Clock, Timer, Wake
 from veilmq.core.errors import QueueNotFound, StoreUnavailable
 from veilmq.core.limits import SECOND_MS
-from veilmq.store.named_queries import load
 from veilmq.store.port import Figure, counter, gauge
-from veilmq.store.postgres.database import IN_DOUBT, UNREACHABLE, longer_ms
-from veilmq.store.postgres.node import Node
-from veilmq.store.postgres.queues import Queue, retention_ms
-
-SQL = load("veilmq.store.postgres", "wakeups.sql")
+from veilmq.store.postgres.database import IN_DOUBT, UNREACHABLE, Breaker, Database, DatabaseClock, Mover, Start
+from veilmq.store.postgres.queues import WAKEUPS, Catalog, PartitionRetired, Queue, awaited, next_visible_ms
 
 log = logging.getLogger(__name__)
-
-_UNNOTIFIED_FACTOR = 5
-
-
-class Rounds:
-    """The rounds of one node."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._interval_ms = int(node.options.round_s * SECOND_MS)
-        self._timer: Timer | None = None
-        self._at_ms: int | None = None
-        self._stopped = False
-        self.is_notified = False
-        """Whether notices of other nodes arrive."""
-
-    def schedule(self, after_ms: int | None = None) -> None:
-        """Have a round then, or in its time, unless one comes before."""
-        if after_ms is None:
-            after_ms = self._interval_ms if self.is_notified else self._interval_ms // _UNNOTIFIED_FACTOR
-        at_ms = self._node.clock.now_ms() + after_ms
-        if self._stopped or (self._at_ms is not None and self._at_ms <= at_ms):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._at_ms = at_ms
-        self._timer = self._node.clock.call_at(at_ms, self._begin)
-
-    def stop(self) -> None:
-        """Have no more."""
-        self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _begin(self) -> None:
-        self._at_ms = None
-        names = self._node.watches.here
-        if names:
-            self._node.start(self._work(names))
-
-    async def _work(self, names: list[str]) -> None:
-        try:
-            await self._inspect(names)
-        except (*IN_DOUBT, asyncpg.PostgresError, StoreUnavailable):
-            log.debug("a look at what is waited for failed, and is repeated", exc_info=True)
-        except Exception:  # there would be no next one
-            log.exception("a look at what is waited for failed, and is repeated")
-        self.schedule()
-
-    async def _inspect(self, names: list[str]) -> None:
-        """Ask when the queues have something, whatever their age here: the rows tell which partitions are in use."""
-        catalog, watches, clock = self._node.catalog, self._node.watches, self._node.clock
-        of_kind: dict[bool, list[Queue]] = {False: [], True: []}
-        async with self._node.database.connection() as connection:
-            for name in names:
-                try:
-                    queue = catalog.seen(name) or await catalog.sure(connection, name)
-                    of_kind[queue.settings.fifo].append(queue)
-                except QueueNotFound:
-                    watches.wake_here(name, 0)
-            for is_fifo, queues in of_kind.items():
-                if not queues:
-                    continue
-                statement = SQL["awaited_groups" if is_fifo else "awaited"]
-                terms = [queue.partition for queue in queues], [retention_ms(queue) for queue in queues]
-                sent_ms = clock.machine.now_ms()
-                rows = await connection.fetch(statement, *terms)
-                clock.saw(rows[0]["now"], sent_ms=sent_ms)
-                for row in rows:
-                    name = queues[row["place"] - 1].name
-                    if not row["is_used"]:  # it was purged or deleted
-                        catalog.forget(name)
-                        watches.wake_here(name, row["now"])
-                    elif row["visible_at"] is not None:
-                        watches.wake_here(name, max(row["now"], row["visible_at"]))
-
 
 BYTES_MAX = 7_500
 _BYTES_PER_ENTRY = 24  # beside the name: an instant and what JSON puts around it
@@ -231,35 +153,44 @@ _NAME = "veilmq"
 _ANSWER_S = 5.0
 _FAILURES = (*UNREACHABLE, asyncpg.PostgresError)
 _NODE_BYTES = 4
+_UNNOTIFIED_FACTOR = 5
 
 REST_MS = 10
 """How long after one notice a node sends the next."""
 SOON_MS = 50
 """How long after a new interest a node looks by itself: others may have had no time to hear of it."""
 
+_held: ContextVar[dict[str, int] | None] = ContextVar("held", default=None)
 
-class Nodes:
-    """What one node knows of the others, and notifies them of."""
 
-    def __init__(self, node: Node, *, rounds: Rounds, schedule_moves: Callable[[], None]) -> None:
+class Watches:
+    """The watches of one node (see ``core.commands.Engine``), and what it knows of the others and notifies them of."""
+
+    def __init__(
+        self, database: Database, *, round_s: float, clock: DatabaseClock, catalog: Catalog, start: Start
+    ) -> None:
         self.name = token_hex(_NODE_BYTES)
-        self.interests = Interests(clock=node.clock)
-        self.awaits = self.interests.has
-        self.lacks_a_place = self.interests.give_place
-        self._node = node
-        self._rounds = rounds
-        self._schedule_moves = schedule_moves
-        self._connection: asyncpg.Connection[Any] | None = None
-        self._pause_ms = 0
-        self._connecting: Timer | None = None
+        self.interests = Interests(clock=clock)
+        self.schedule_moves: Callable[[], object] = lambda: None
+        """Called when another node has begun or cancelled a move task."""
+        self._database = database
+        self._round_ms = int(round_s * SECOND_MS)
+        self._clock = clock
+        self._catalog = catalog
+        self._start = start
+        self._wakes: dict[str, Wake] = {}
+        self._rounds = Mover(step=self._round, clock=clock, start=start, pause_ms_min=0, poll_ms_max=inf)
+        self._upkeep = Mover(step=self._keep_up, clock=clock, start=start, poll_ms_max=REFRESH_MS)
+        self._retries = Breaker(clock=clock)
         self._stopped = False
+        self._connection: asyncpg.Connection[Any] | None = None
+        self._arrive = False  # whether notices of other nodes do
+        self._echoed = False
         self._pending: dict[tuple[str, str], Any] = {}
         self._announced: set[str] = set()
         self._is_out = False
         self._timer: Timer | None = None
-        self._refreshing: Timer | None = None
         self._rests_until_ms = 0
-        self._echoed = False
         self._sent = 0
         self._received = 0
 
@@ -270,7 +201,7 @@ class Nodes:
 
     def figures(self) -> list[Figure]:
         """Return what came and went."""
-        arrive = self.listens and self._rounds.is_notified
+        arrive = self.listens and self._arrive
         return [
             gauge("store_notices_arrive", "1 while notices of other servers arrive.", arrive),
             counter("store_notices_sent", "Notices sent to other servers.", self._sent),
@@ -279,15 +210,15 @@ class Nodes:
 
     def open(self) -> None:
         """Begin to listen."""
-        self._node.start(self._connect())
-        self._refreshing = self._later(REFRESH_MS, self._refresh)
+        self._upkeep.schedule()
 
     async def stop(self) -> None:
         """Say what is left to say, and listen no more."""
         self._stopped = True
-        for timer in (self._timer, self._refreshing, self._connecting):
-            if timer is not None:
-                timer.cancel()
+        self._rounds.stop()
+        self._upkeep.stop()
+        if self._timer is not None:
+            self._timer.cancel()
         for queue in self._announced:
             self._pending["awaited", queue] = False
         if not self._is_out:
@@ -297,77 +228,191 @@ class Nodes:
             with contextlib.suppress(*_FAILURES):
                 await connection.close(timeout=_ANSWER_S)
 
-    def _later(self, after_ms: int, call: Callable[[], object]) -> Timer:
-        return self._node.clock.call_at(self._node.clock.now_ms() + after_ms, call)
+    # Waiters here, and what they are woken for.
 
-    # The connection, which is made again when it has ended.
-
-    async def _connect(self) -> None:
-        connection: asyncpg.Connection[Any] | None = None
-        try:
-            connection = await self._node.database.connect()
-            await connection.execute(SQL["relax"])
-            await connection.add_listener(_NAME, self._hear)
-            connection.add_termination_listener(self._ended)
-        except _FAILURES:
-            if connection is not None:
-                connection.terminate()
-            self._connect_later()
-            return
-        if self._stopped or connection.is_closed():
-            connection.terminate()
-            self._connect_later()
-            return
-        self._connection = connection
-        self._pause_ms = 0
-        # What was said while there was no connection is not known: ask for it, and look at everything.
-        self.interests.clear()
-        self._node.catalog.clear()
-        self._rounds.is_notified = True
-        self._say("hello", "", True)
-        self._announce()
-        self._rounds.schedule(0)
-
-    def _ended(self, connection: Any) -> None:
-        if connection is self._connection:
-            self._connection = None
-            log.warning("the connection for notices of other nodes has ended; looking for another one")
-            self._rounds.is_notified = False
-            self._rounds.schedule()
-            self._connect_later()
-
-    def _connect_later(self) -> None:
-        if not self._stopped:
-            self._pause_ms = longer_ms(self._pause_ms)
-            self._connecting = self._later(self._pause_ms, lambda: self._node.start(self._connect()))
-
-    # What this node has to say.
-
-    def begin(self, queue: str) -> None:
-        """Say that a waiter is here; look once more, for what came before others could hear of that."""
+    def begin(self, queue: str, wake: Wake) -> None:
+        """Have ``wake`` called when ``queue`` may have a message; look once more, for what came before others know."""
+        self._wakes[queue] = wake
         if queue in self._announced or self._connection is None:
-            self._rounds.schedule()
+            self._rounds.schedule(self._interval_ms)
             return
         self._announced.add(queue)
         self._say("awaited", queue, True, after_ms=1)
         self._rounds.schedule(SOON_MS)
 
-    def notify(self, queue: str, due_ms: int) -> None:
-        """Say that there is, or may be, a message at ``due_ms``."""
-        self._say("due_ms", queue, min(due_ms, self._pending.get(("due_ms", queue), due_ms)))
+    def end(self, queue: str) -> None:
+        """Call nothing for ``queue`` any more."""
+        self._wakes.pop(queue, None)
 
-    def changed(self, queue: str) -> None:
-        """Say that what others know of ``queue`` is old."""
+    def wake(self, queue: str, due_ms: int) -> None:
+        """Wake the waiters, here and elsewhere, for a message that is, or may be, there at ``due_ms``.
+
+        What it is about must be committed, as waiters receive at once; before that, see ``held``.
+        """
+        held = _held.get()
+        if held is not None:
+            held[queue] = due_ms
+            return
+        self.wake_here(queue, due_ms)
+        if self.interests.has(queue):
+            self._say_due(queue, due_ms)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold back what is to be woken inside until the end, when the transaction is; after an error nothing is."""
+        held: dict[str, int] = {}
+        token = _held.set(held)
+        try:
+            yield
+        finally:
+            _held.reset(token)
+        for queue, due_ms in held.items():
+            self.wake(queue, due_ms)
+
+    def wake_here(self, queue: str, due_ms: int) -> None:
+        """Wake the waiters at this node."""
+        wake = self._wakes.get(queue)
+        if wake is None:
+            return
+        try:
+            wake(due_ms)
+        except Exception:  # what it is called for is durable already
+            log.exception("the watch on %s failed", queue)
+
+    async def next_group_ms(self, connection: Any, queue: Queue) -> int | None:
+        """Return when the next group of a FIFO queue is free, which only the database knows; ``None``: nothing waits.
+
+        What it is called for is committed, and must not seem to have failed: a queue that was purged since has none.
+        """
+        if queue.name in self._wakes or self.interests.has(queue.name):
+            with contextlib.suppress(PartitionRetired):
+                return await next_visible_ms(connection, queue)
+        return None
+
+    async def wake_groups(self, connection: Any, queue: Queue) -> None:
+        """Wake the waiters of a FIFO queue when the next of its groups is free."""
+        due_ms = await self.next_group_ms(connection, queue)
+        if due_ms is not None:
+            self.wake(queue.name, due_ms)
+
+    def changed(self, queue: str, now_ms: int = 0) -> None:
+        """Notify the waiters, and all nodes that know the queue, that it was changed, purged or deleted."""
+        self.wake_here(queue, now_ms)
         self._say("changed", queue, None)
 
     def found_full(self, queue: str) -> None:
-        """Say that there was no place for another message in flight."""
-        self._say("full", queue, None)
+        """Have other nodes say when they free a place in ``queue``, if anything waits here."""
+        if queue in self._wakes:
+            self._say("full", queue, None)
+
+    def freed(self, queue: str, due_ms: int) -> None:
+        """Notify other nodes of a place, if one of them waits for it."""
+        if self.interests.give_place(queue):
+            self._say_due(queue, due_ms)
 
     def moves_changed(self) -> None:
         """Look for move tasks, here and at the other nodes."""
-        self._schedule_moves()
+        self.schedule_moves()
         self._say("moves", "", True)
+
+    # Rounds.
+
+    @property
+    def _interval_ms(self) -> int:
+        return self._round_ms if self._arrive else self._round_ms // _UNNOTIFIED_FACTOR
+
+    async def _round(self) -> int | None:
+        """Look at what is awaited here; return when to do so again."""
+        if not self._wakes:
+            return None
+        try:
+            await self._inspect(list(self._wakes))
+        except (*IN_DOUBT, asyncpg.PostgresError, StoreUnavailable):
+            log.debug("a look at what is waited for failed, and is repeated", exc_info=True)
+        return self._interval_ms
+
+    async def _inspect(self, names: list[str]) -> None:
+        """Find when the queues have something, whatever their age here: the rows tell which partitions are in use."""
+        of_kind: dict[bool, list[Queue]] = {False: [], True: []}
+        async with self._database.connection() as connection:
+            for name in names:
+                try:
+                    queue = self._catalog.seen(name) or await self._catalog.sure(connection, name)
+                    of_kind[queue.settings.fifo].append(queue)
+                except QueueNotFound:
+                    self.wake_here(name, 0)
+            for is_fifo, queues in of_kind.items():
+                if not queues:
+                    continue
+                sent_ms = self._clock.machine.now_ms()
+                rows = await awaited(connection, queues, fifo=is_fifo)
+                self._clock.saw(rows[0]["now"], sent_ms=sent_ms)
+                for row in rows:
+                    name = queues[row["place"] - 1].name
+                    if not row["is_used"]:  # it was purged or deleted
+                        self._catalog.forget(name)
+                        self.wake_here(name, row["now"])
+                    elif row["visible_at"] is not None:
+                        self.wake_here(name, max(row["now"], row["visible_at"]))
+
+    # The connection, which is made again when it has ended, and what is repeated on it.
+
+    async def _keep_up(self) -> int | None:
+        """Connect, or repeat what is awaited here; a node that does not receive its own notices receives no others."""
+        if self._connection is None:
+            return await self._connect()
+        self._arrive, self._echoed = self._echoed, False
+        self.interests.prune()
+        self._announce()
+        self._say("alive", "", True)
+        return None
+
+    async def _connect(self) -> int | None:
+        """Listen; return when to try again if that is not possible."""
+        connection: asyncpg.Connection[Any] | None = None
+        try:
+            connection = await self._database.connect()
+            await connection.execute(WAKEUPS["relax"])
+            await connection.add_listener(_NAME, self._hear)
+            connection.add_termination_listener(self._ended)
+        except _FAILURES:
+            if connection is not None:
+                connection.terminate()
+            return self._retries.failed()
+        if self._stopped or connection.is_closed():
+            connection.terminate()
+            return self._retries.failed()
+        self._retries.worked()
+        self._connection = connection
+        # What was said while there was no connection is not known: ask for it, and look at everything.
+        self.interests.clear()
+        self._catalog.clear()
+        self._arrive = True
+        self._say("hello", "", True)
+        self._announce()
+        self._rounds.schedule()
+        return None
+
+    def _ended(self, connection: Any) -> None:
+        if connection is self._connection:
+            self._connection = None
+            log.warning("the connection for notices of other nodes has ended; looking for another one")
+            self._arrive = False
+            self._rounds.schedule(self._interval_ms)
+            self._upkeep.schedule(self._retries.failed())
+
+    # What this node has to say.
+
+    def _announce(self) -> None:
+        """Say what is awaited here, and what is so no more."""
+        here = set(self._wakes)
+        for queue in self._announced | here:
+            self._say("awaited", queue, queue in here)
+        self._announced = here
+
+    def _say_due(self, queue: str, due_ms: int) -> None:
+        """Say that there is, or may be, a message at ``due_ms``."""
+        self._say("due_ms", queue, min(due_ms, self._pending.get(("due_ms", queue), due_ms)))
 
     def _say(self, field: str, queue: str, value: Any, *, after_ms: int = 0) -> None:
         if self._connection is not None:
@@ -377,16 +422,16 @@ class Nodes:
     def _send_later(self, after_ms: int = 0) -> None:
         if self._is_out or self._timer is not None:
             return
-        after_ms = max(after_ms, self._rests_until_ms - self._node.clock.now_ms())
-        if after_ms > 0:
-            self._timer = self._later(after_ms, self._begin_to_send)
+        now_ms = self._clock.now_ms()
+        if (at_ms := max(now_ms + after_ms, self._rests_until_ms)) > now_ms:
+            self._timer = self._clock.call_at(at_ms, self._begin_to_send)
         else:
             self._begin_to_send()
 
     def _begin_to_send(self) -> None:
         self._timer = None
         self._is_out = True
-        self._node.start(self._send())
+        self._start(self._send())
 
     async def _send(self) -> None:
         entries, self._pending = self._pending, {}
@@ -394,24 +439,23 @@ class Nodes:
         connection = self._connection
         if texts and connection is not None:
             try:
-                await connection.execute(SQL["notify"], texts, timeout=_ANSWER_S)
+                await connection.execute(WAKEUPS["notify"], texts, timeout=_ANSWER_S)
             except _FAILURES:
                 connection.terminate()  # which is noticed like any other end of it
         self._sent += len(texts)
-        self._rests_until_ms = self._node.clock.now_ms() + REST_MS
+        self._rests_until_ms = self._clock.now_ms() + REST_MS
         self._is_out = False
         if self._pending:
             self._send_later()
 
-    # What it hears.
+    # What other nodes say.
 
     def _hear(self, connection: Any, pid: int, name: str, text: Any) -> None:
         notice = unpacked(text)
         if notice is None:
             return
         if notice.node == self.name:
-            self._echoed = True
-            self._rounds.is_notified = True
+            self._echoed = self._arrive = True
             return
         self._received += 1
         for queue, is_awaited in notice.awaited.items():
@@ -419,28 +463,11 @@ class Nodes:
         for queue in notice.full:
             self.interests.note(notice.node, queue, is_full=True)
         for queue in notice.changed:
-            self._node.catalog.forget(queue)
-            self._node.watches.wake_here(queue, 0)
+            self._catalog.forget(queue)
+            self.wake_here(queue, 0)
         for queue, due_ms in notice.due_ms.items():
-            self._node.watches.wake_here(queue, due_ms)
+            self.wake_here(queue, due_ms)
         if notice.moves:
-            self._schedule_moves()
+            self.schedule_moves()
         if notice.hello:
             self._announce()
-
-    # What it repeats.
-
-    def _announce(self) -> None:
-        """Say what is awaited here, and what is so no more."""
-        here = set(self._node.watches.here)
-        for queue in self._announced | here:
-            self._say("awaited", queue, queue in here)
-        self._announced = here
-
-    def _refresh(self) -> None:
-        """Do so every ten seconds; a node that does not receive its own notices receives no others."""
-        self._rounds.is_notified, self._echoed = self._echoed, False
-        self.interests.prune()
-        self._announce()
-        self._say("alive", "", True)
-        self._refreshing = self._later(REFRESH_MS, self._refresh)

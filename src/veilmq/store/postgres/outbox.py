@@ -17,6 +17,7 @@ counts on from there. Ids of messages would not do: a message may come back to a
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from os import urandom
@@ -26,16 +27,13 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from veilmq.core.commands import Clock
 from veilmq.core.errors import StoreUnavailable, VeilmqError
-from veilmq.core.limits import DEDUPLICATION_S, MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, SECOND_MS
-from veilmq.core.settings import QueueSettings
+from veilmq.core.limits import MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, SECOND_MS
 from veilmq.store.named_queries import load
-from veilmq.store.postgres.background import POLL_MS, Mover
-from veilmq.store.postgres.database import IN_DOUBT
-from veilmq.store.postgres.messages import AT_ONCE_MS, key_of
-from veilmq.store.postgres.node import Node, Positions, Start
-from veilmq.store.postgres.queues import COLLISIONS, COLLISIONS_MAX, FIFO, STANDARD, Queue, queue_of
+from veilmq.store.postgres.database import IN_DOUBT, POLL_MS, Mover
+from veilmq.store.postgres.messages import AT_ONCE_MS, insert_fifo, key_of
+from veilmq.store.postgres.node import Node, Positions
+from veilmq.store.postgres.queues import STANDARD, Queue, queue_of
 from veilmq.store.transaction import read_settings
 
 log = logging.getLogger(__name__)
@@ -51,13 +49,6 @@ PAUSE_MS = 2 * SECOND_MS
 _TOKEN_BYTES = 16
 _RETIRED_MS = 300 * SECOND_MS  # far longer than a transaction may take
 _FAILED = (*IN_DOUBT, asyncpg.PostgresError, VeilmqError)
-
-
-class Placed(NamedTuple):
-    """A queue of the database at ``place``."""
-
-    place: int
-    queue: Queue
 
 
 class Outbox(NamedTuple):
@@ -174,12 +165,7 @@ async def _store(
 async def _store_fifo(connection: Any, queue: Queue, messages: list[dict[str, Any]], counter: int) -> None:
     """Send them anew. What was forwarded or published is remembered by its id, a dead letter is not."""
     groups, ids = [each["group_id"] for each in messages], [_bytes(each["id"]) for each in messages]
-    rows = await connection.fetch(
-        FIFO["send"],
-        queue.partition,
-        queue.origin,
-        counter,
-        DEDUPLICATION_S * SECOND_MS,
+    columns = (
         groups,
         [
             None if each["source"] else key_of(group, str(UUID(bytes=of_message)), queue)
@@ -190,6 +176,7 @@ async def _store_fifo(connection: Any, queue: Queue, messages: list[dict[str, An
         [each["body"] for each in messages],
         [each["waits"] or AT_ONCE_MS for each in messages],
     )
+    rows = await insert_fifo(connection, queue, counter, *columns)
     seqs = [row["seq"] for row in rows]
     if any(each["first_received_at"] or each["source"] for each in messages):
         await connection.execute(OUTBOX["fifo_received"], queue.partition, seqs, _encoded(messages))
@@ -227,31 +214,19 @@ async def give_back(connection: Any, outbox: Outbox, positions: Positions) -> tu
 
 
 class Relay(Mover):
-    """Relays what is in the outboxes of the database at ``place``; what its node knows of queues elsewhere."""
+    """Relays what is in the outboxes of the database of ``node``."""
 
-    def __init__(self, place: int, *, node: Node, directory: Any, clock: Clock, start: Start) -> None:
-        """``directory`` is ``store.Shards``; ``start`` makes a task of the store."""
-        super().__init__(step=self._round, clock=clock, start=start, pause_ms_min=0, poll_ms_max=POLL_MS)
+    def __init__(self, node: Node, place: int, *, directory: Any) -> None:
+        """``directory`` is ``store.Shards``."""
+        super().__init__(step=self._round, clock=node.clock, start=node.start, pause_ms_min=0)
         self._place = place
-        self._database = node.database
-        self._positions = node.positions
+        self._node = node
         self._directory = directory
         self._tidy_at_ms = 0
         self.relayed = 0
         """How many messages have arrived."""
         self.failures = 0
         """How often one way or the other was not free."""
-
-    # Queues elsewhere, as ``queues.Catalog`` needs them.
-
-    async def settings(self, name: str) -> QueueSettings | None:
-        """Return the settings of a queue elsewhere; ``None`` when there is none; raises ``StoreUnavailable``."""
-        found: Placed | None = await self._directory.find(name)
-        return None if found is None else found.queue.settings
-
-    async def has_sources(self, name: str) -> bool:
-        """Tell whether any queue's dead-letter queue it is; raises ``StoreUnavailable``."""
-        return bool(await self._directory.has_sources(name))
 
     async def target(self, connection: Any, name: str, source: tuple[int, str]) -> Queue | None:
         """Return a queue elsewhere as its outbox stands for it, to which messages of ``source`` can be moved.
@@ -262,22 +237,23 @@ class Relay(Mover):
         """
         known = await connection.fetchrow(OUTBOX["known_outbox"], source[0], name)
         try:
-            found: Placed | None = await self._directory.find(name)
+            found: tuple[int, Queue] | None = await self._directory.find(name)
         except StoreUnavailable:
             if known is None:
                 raise
             settings = read_settings(known["settings"])
             queue, partition = Queue(known["target_id"], name, settings, 0, 0, 0, 0), known["qp"]
         else:
-            if found is None or found.place == self._place:
+            if found is None or found[0] == self._place:
                 return None
-            queue, encoded = found.queue, msgspec.json.encode(found.queue.settings)
-            if known is not None and tuple(known)[1:] == (queue.number, found.place, encoded):
+            place, queue = found
+            encoded = msgspec.json.encode(queue.settings)
+            if known is not None and tuple(known)[1:] == (queue.number, place, encoded):
                 partition = known["qp"]
             else:
-                terms = *source, found.place, queue.number, queue.name, encoded
+                terms = *source, place, queue.number, queue.name, encoded
                 partition = await connection.fetchval(OUTBOX["make_outbox"], *terms)
-        self._database.afterwards(connection, self.schedule)
+        self._node.database.calls[id(connection)] = self.schedule
         # Its number is one that no queue here has.
         return queue._replace(number=-partition, partition=partition, origin=partition, away=True)
 
@@ -286,25 +262,21 @@ class Relay(Mover):
     async def _round(self) -> int | None:
         """Relay what is due, to all places at a time; return when to go on, where that is soon."""
         try:
-            async with self._database.connection() as connection:
+            async with self._node.database.connection() as connection:
                 outboxes = sorted(await due(connection), key=attrgetter("place"))
             ways = [self._relay_all(list(alike)) for _, alike in groupby(outboxes, key=attrgetter("place"))]
             are_free = all(await asyncio.gather(*ways))
             if self._clock.now_ms() >= self._tidy_at_ms:
                 self._tidy_at_ms = self._clock.now_ms() + POLL_MS
-                await self._forget_ended()
+                async with self._node.database.connection() as connection:  # what nothing can be put into any more
+                    await connection.execute(OUTBOX["note_ends"])
+                    for (partition,) in await connection.fetch(OUTBOX["ended"], _RETIRED_MS):
+                        await connection.execute(OUTBOX["drop_outbox"], partition)
         except _FAILED as error:
             self.failures += 1
             log.warning("the relay of database %s rests for a while: %s", self._place + 1, error)
             return PAUSE_MS
         return None if are_free else PAUSE_MS
-
-    async def _forget_ended(self) -> None:
-        """Drop the outboxes of queues that are gone, once nothing can be put there any more."""
-        async with self._database.connection() as connection:
-            await connection.execute(OUTBOX["note_ends"])
-            for (partition,) in await connection.fetch(OUTBOX["ended"], _RETIRED_MS):
-                await connection.execute(OUTBOX["drop_outbox"], partition)
 
     async def _relay_all(self, outboxes: Sequence[Outbox]) -> bool:
         """Relay all that goes to one place; where one cannot go, put the others off."""
@@ -314,7 +286,7 @@ class Relay(Mover):
             except _FAILED as error:
                 self.failures += 1
                 log.warning("messages for %s wait in the outbox: %s", outbox.target, error)
-                async with self._database.connection() as connection:
+                async with self._node.database.connection() as connection:
                     for left in outboxes[number:]:
                         await connection.execute(OUTBOX["put_off"], left.partition, PAUSE_MS)
                 return False
@@ -325,33 +297,24 @@ class Relay(Mover):
         while batch is not None:
             arrived: Arrived = await self._directory.arrive(outbox, self._place, batch)
             if arrived.queue is None:
-                await self._give_back(outbox)
+                while await self._node.repeated(partial(self._give_back, outbox)):
+                    pass
                 return
             if arrived.last_number is not None:
                 terms = outbox.partition, arrived.last_number, batch.number, batch.token
-                async with self._database.connection() as connection:
+                async with self._node.database.connection() as connection:
                     await connection.execute(OUTBOX["renumber"], *terms)
             else:
                 self.relayed += len(batch.messages)
             batch = await self._take(outbox, batch)
 
     async def _take(self, outbox: Outbox, done: Batch | None) -> Batch | None:
-        async with self._database.connection() as connection, connection.transaction():
+        async with self._node.database.connection() as connection, connection.transaction():
             return await take(connection, outbox, done)
 
-    async def _give_back(self, outbox: Outbox) -> None:
-        for _ in range(COLLISIONS_MAX):
-            try:
-                while await self._give_back_some(outbox):
-                    pass
-                return
-            except COLLISIONS:
-                self._positions.jump()
-        raise StoreUnavailable
-
-    async def _give_back_some(self, outbox: Outbox) -> int:
-        async with self._database.connection() as connection, connection.transaction():
-            queue, messages = await give_back(connection, outbox, self._positions)
+    async def _give_back(self, outbox: Outbox) -> int:
+        async with self._node.database.connection() as connection, connection.transaction():
+            queue, messages = await give_back(connection, outbox, self._node.positions)
         if messages and queue is None:
             text = "%s messages on their way from %s to %s are deleted, as both are gone"
             log.warning(text, messages, outbox.source, outbox.target)

@@ -4,11 +4,7 @@
 -- name: due
 -- The outboxes that have something to be relayed now.
 SELECT qp, source_id, source, place, target_id, target, settings FROM mq.outbox
-WHERE next_at <= mq.now_ms() AND (
-    seqs <> '{}'
-    OR EXISTS (SELECT FROM mq.msg WHERE msg.qp = outbox.qp)
-    OR EXISTS (SELECT FROM mq.fifo_msg AS msg WHERE msg.qp = outbox.qp)
-)
+WHERE next_at <= mq.now_ms() AND (seqs <> '{}' OR EXISTS (SELECT FROM mq.message WHERE message.qp = outbox.qp))
 ORDER BY next_at, qp
 
 -- name: lock_outbox
@@ -97,9 +93,7 @@ UPDATE mq.outbox SET ended_at = coalesce(ended_at, mq.now_ms()), seqs = '{}', ne
 
 -- name: drop_outbox
 WITH dropped AS (
-    DELETE FROM mq.outbox WHERE qp = $1 AND seqs = '{}'
-        AND NOT EXISTS (SELECT FROM mq.msg WHERE qp = $1) AND NOT EXISTS (SELECT FROM mq.fifo_msg WHERE qp = $1)
-    RETURNING qp
+    DELETE FROM mq.outbox WHERE qp = $1 AND seqs = '{}' AND NOT EXISTS (SELECT FROM mq.message WHERE qp = $1) RETURNING qp
 )
 DELETE FROM mq.part WHERE qp = $1 AND EXISTS (SELECT FROM dropped)
 

@@ -19,20 +19,16 @@ import logging
 import re
 from asyncio import get_running_loop
 from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from asyncpg import DeadlockDetectedError, SerializationError, UniqueViolationError
-
-from veilmq.core.commands import Command, Done, Wake
+from veilmq.core.commands import Command, Done
 from veilmq.core.errors import QueueNotFound, ReceiptState
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.receipts import Receipt
 from veilmq.core.settings import QueueSettings
 from veilmq.store.clock import stopwatch_s
-from veilmq.store.events import is_logged, log_begun, log_placed
+from veilmq.store.events import is_logged
 from veilmq.store.named_queries import load, shared
 from veilmq.store.port import Figure, Series
 from veilmq.store.postgres.database import OF_ALL, PostgresOptions, failure_of
@@ -40,20 +36,30 @@ from veilmq.store.transaction import read_settings
 
 log = logging.getLogger(__name__)
 STANDARD = load("veilmq.store.postgres", "messages.sql")
-FIFO = {
-    **{
-        name: STANDARD[name].replace("mq.msg", "mq.fifo_msg AS msg")
-        for name in ("bodies", "found", "inspect", "received_at")
-    },
-    **load("veilmq.store.postgres", "fifo.sql"),
-}
-for _statements in (STANDARD, FIFO):  # locks what a receive would take, for another purpose, and reads no body
-    _statements["choose"] = f"""
-        SELECT seq, id, source, properties, octet_length(body) + coalesce(octet_length(properties), 0) AS size_bytes
-        FROM ({_statements["peek"].replace("-- lock: ", "")}
+
+
+def of_fifo(text: str) -> str:
+    """Return a statement on messages of standard queues as it is for those of FIFO queues."""
+    return text.replace("mq.msg", "mq.fifo_msg AS msg")
+
+
+def locking(statements: Mapping[str, str], columns: str) -> str:
+    """Return what locks the messages that a receive would take, for another purpose, and reads no body."""
+    return f"""
+        SELECT {columns}, octet_length(body) + coalesce(octet_length(properties), 0) AS size_bytes
+        FROM ({statements["peek"].replace("-- lock: ", "")}
         ) AS ready
     """
+
+
+FIFO = {
+    **{name: of_fifo(STANDARD[name]) for name in ("bodies", "bury", "found", "inspect", "received_at")},
+    **load("veilmq.store.postgres", "fifo.sql"),
+}
+for _statements in (STANDARD, FIFO):
+    _statements["choose"] = locking(_statements, "seq, id, source, properties")
 EVENTS = load("veilmq.store.postgres", "events.sql")
+WAKEUPS = load("veilmq.store.postgres", "wakeups.sql")
 
 SQL = {**shared(), **load("veilmq.store.postgres", "queues.sql")}
 
@@ -77,17 +83,21 @@ class Queue(NamedTuple):
     away: bool = False
     has_groups: bool = False
     kept_longer_ms: int = 0
+    logs: bool = False
+    """Whether its receipts are logged."""
 
 
 class Catalog:
     """The queues of one store, as far as this node has met them."""
 
-    def __init__(self, *, fresh_s: float) -> None:
-        self._fresh_s = fresh_s
+    def __init__(self, options: PostgresOptions) -> None:
+        self._options = options
         self._known: dict[str, tuple[Queue, float]] = {}
         self._kept_longer_ms = 0
         self.elsewhere: Any = None
-        """The other databases, where there are any: ``outbox.Relay``."""
+        """The databases of the store, where there may be several: ``store.Shards``."""
+        self.outbox: Any = None
+        """What goes to the other ones: ``outbox.Relay``."""
 
     async def queue(self, connection: Any, name: str) -> Queue:
         """Return the queue of that full name; raises ``QueueNotFound``."""
@@ -109,7 +119,13 @@ class Catalog:
         """Look the queue up; ``None`` when there is none of that name."""
         self.forget(name)
         row = await connection.fetchrow(SQL["find_queue"], name)
-        return None if row is None else self.note(queue_of(row))
+        if row is None:
+            return None
+        queue = queue_of(row, self._options.event_log)
+        if self._kept_longer_ms:
+            queue = queue._replace(kept_longer_ms=self._kept_longer_ms)
+        self._known[name] = queue, get_running_loop().time() + self._options.fresh_s
+        return queue
 
     async def target(self, connection: Any, name: str, source: tuple[int, str]) -> Queue | None:
         """Look up a queue that messages are to be moved to, in the transaction that moves them, wherever it is.
@@ -118,23 +134,8 @@ class Catalog:
         ``StoreUnavailable`` for one in another database about which nothing is known.
         """
         queue = await self.find(connection, name)
-        if queue is None and self.elsewhere is not None:
-            queue = await self.elsewhere.target(connection, name, source)
-        return queue
-
-    async def settings(self, connection: Any, name: str) -> QueueSettings | None:
-        """Look up the settings of a queue wherever it is; ``None`` when there is none; raises ``StoreUnavailable``."""
-        queue = await self.find(connection, name)
-        if queue is None and self.elsewhere is not None:
-            found: QueueSettings | None = await self.elsewhere.settings(name)
-            return found
-        return None if queue is None else queue.settings
-
-    def note(self, queue: Queue) -> Queue:
-        """Take ``queue`` as it was just seen; return it."""
-        if self._kept_longer_ms:
-            queue = queue._replace(kept_longer_ms=self._kept_longer_ms)
-        self._known[queue.name] = queue, get_running_loop().time() + self._fresh_s
+        if queue is None and self.outbox is not None:
+            queue = await self.outbox.target(connection, name, source)
         return queue
 
     def seen(self, name: str) -> Queue | None:
@@ -157,11 +158,12 @@ class Catalog:
         self._known.clear()
 
 
-def queue_of(row: Any) -> Queue:
-    """Return the queue of a row of ``mq.queue``."""
-    number, name, settings, created_at_ms, modified_at_ms, partition, origin, *has_groups = row
-    queue = Queue(number, name, read_settings(settings), created_at_ms, modified_at_ms, partition, origin)
-    return queue._replace(has_groups=True) if has_groups == [True] else queue
+def queue_of(row: Any, event_log: str = "off") -> Queue:
+    """Return the queue of a row of ``mq.queue``; ``event_log`` is for those that do not say it."""
+    number, name, encoded, created_at_ms, modified_at_ms, partition, origin, *more = row
+    settings = read_settings(encoded)
+    queue = Queue(number, name, settings, created_at_ms, modified_at_ms, partition, origin)
+    return queue._replace(has_groups=more == [True], logs=is_logged(settings, event_log))
 
 
 _WITHOUT = re.compile(r"^.*-- no log\n", re.MULTILINE)
@@ -169,9 +171,6 @@ GENERATION_BITS = 32
 _LANES = PRIORITY.maximum
 BEGINNING = [0] * _LANES + [-1] * _LANES
 """What is before every message: an instant and a position for each priority, first all instants, then the positions."""
-COLLISIONS = (DeadlockDetectedError, SerializationError, UniqueViolationError)
-"""What nodes do to each other now and then; nothing was done, and trying again helps."""
-COLLISIONS_MAX = 5
 
 Work = Callable[[Sequence[Any]], Awaitable[list[Any]]]
 """Carries commands out together: the result or ``VeilmqError`` of each."""
@@ -189,11 +188,8 @@ class Coalescer:
         drained: Callable[[], object],
         measured: "Measured",
     ) -> None:
-        self._work = work
-        self._measured = measured
-        self._drained = drained
-        self._weight = weight
-        self._weight_max = weight_max
+        self._work, self._weight, self._weight_max = work, weight, weight_max
+        self._drained, self._measured = drained, measured
         self._waiting: deque[tuple[Command, Done]] = deque()
         self.task: asyncio.Task[None] | None = None
         """What is under way; ``None`` while nothing is."""
@@ -269,99 +265,58 @@ def logged(statements: dict[str, str]) -> dict[str, str]:
 _STANDARD_LOGGED = logged(STANDARD)
 
 
-class EventLog:
-    """Which queues are logged by one node, and how."""
-
-    def __init__(self, *, options: PostgresOptions) -> None:
-        self._default = options.event_log
-
-    def has(self, queue: Queue) -> bool:
-        """Tell whether the receipts of ``queue`` are logged."""
-        return is_logged(queue.settings, self._default)
-
-    def sql(self, queue: Queue) -> dict[str, str]:
-        """Return the statements on messages of ``queue``, whose last terms are then its ``terms``."""
-        if queue.settings.fifo:
-            return FIFO
-        return _STANDARD_LOGGED if self.has(queue) else STANDARD
-
-    def terms(self, queue: Queue) -> tuple[Any, ...]:
-        """Return the last terms of a statement: those of the log."""
-        if self.has(queue):
-            return queue.origin, queue.name
-        return (queue.origin, None) if queue.settings.fifo else ()
-
-    def check_moved(self, queue: Queue, living: Sequence[Any]) -> None:
-        """Raise ``PartitionRetired`` where a dead letter, of which that is written, could not be moved."""
-        if self.has(queue) and any(row["receive_count"] > queue.settings.receives_max for row in living):
-            raise PartitionRetired
-
-    async def place(self, connection: Any, queue: Queue, rows: Sequence[Any], shares: Sequence[int]) -> None:
-        """Say anew of messages that a receive took in several steps which place each has in its share."""
-        if not self.has(queue):
-            return
-        logs = []
-        for place, (first, end) in zip(range(len(rows)), zip(*places_of(shares), strict=True), strict=False):
-            waited_ms = max(0, rows[place]["now"] - rows[place]["received_at"])
-            begun = log_begun(min(end, len(rows)) - first, waited_ms)
-            logs.append(log_placed(begun, place - first))
-        seqs = [row["seq"] for row in rows]
-        await connection.execute(_STANDARD_LOGGED["log"], queue.partition, seqs, logs)
-
-    async def note(self, connection: Any, queue: Queue, how: str, seqs: list[int]) -> None:
-        """Write the ends of receipts, if ``queue`` is logged; ``how`` is for ``mq.outcomes``."""
-        if seqs and self.has(queue):
-            await connection.execute(self.sql(queue)["note"], queue.partition, how, seqs, queue.origin, queue.name)
-
-    async def late(
-        self,
-        connection: Any,
-        queue: Queue,
-        useless: Mapping[ReceiptState, Sequence[Receipt]],
-        *,
-        earlier: Sequence[Receipt],
-    ) -> None:
-        """Write what deletes that do nothing tell of their receipts, which are given by what they were.
-
-        ``earlier`` are superseded ones that did delete.
-        """
-        if not (useless or earlier) or not self.has(queue):
-            return
-        expired = useless.get(ReceiptState.EXPIRED, ())
-        ended = await self._end(connection, queue, queue.partition, expired)
-        superseded = [each for each in expired if each.position not in ended]  # by a receive since they were looked at
-        await self._correct(connection, queue, [*superseded, *useless.get(ReceiptState.SUPERSEDED, ()), *earlier])
-        left = await self._correct(connection, queue, useless.get(ReceiptState.GONE, ()))
-        if left:  # what ended them may not have been seen by anybody yet
-            rows = await connection.fetch(EVENTS["retired_parts"], queue.number)
-            for partition in (queue.partition, *(number for (number,) in rows)):
-                ended = await self._end(connection, queue, partition, left)
-                left = [each for each in left if each.position not in ended]
-
-    async def _correct(self, connection: Any, queue: Queue, gone: Sequence[Receipt]) -> list[Receipt]:
-        """Correct the ends that are written; return the receipts that have none."""
-        if not gone:
-            return []
-        corrected = {seq for (seq,) in await connection.fetch(EVENTS["correct"], queue.origin, *_columns(gone))}
-        return [each for each in gone if each.position not in corrected]
-
-    async def _end(self, connection: Any, queue: Queue, partition: int, receipts: Sequence[Receipt]) -> set[int]:
-        """Write the late ends of those that are open; return their positions."""
-        if not receipts:
-            return set()
-        terms = (*_columns(receipts), retention_ms(queue), queue.origin, queue.name)
-        return {seq for (seq,) in await connection.fetch(self.sql(queue)["end_receipts"], partition, *terms)}
+def sql_of_log(queue: Queue) -> dict[str, str]:
+    """Return the statements on messages of a queue, whose last terms are its ``terms_of_log``."""
+    return _STANDARD_LOGGED if queue.logs and not queue.settings.fifo else sql(queue)
 
 
-def places_of(shares: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return where the share begins and ends to which each place belongs."""
-    firsts: list[int] = []
-    ends: list[int] = []
-    for share in shares:
-        first = len(firsts)
-        firsts += [first] * share
-        ends += [first + share] * share
-    return firsts, ends
+def terms_of_log(queue: Queue) -> tuple[Any, ...]:
+    """Return the last terms of a statement on messages of a queue."""
+    if queue.logs:
+        return queue.origin, queue.name
+    return (queue.origin, None) if queue.settings.fifo else ()
+
+
+async def note_ends(connection: Any, queue: Queue, how: str, seqs: list[int]) -> None:
+    """Write the ends of the receipts of messages, if they are logged; ``how`` is for ``mq.outcomes``."""
+    if seqs and queue.logs:
+        await connection.execute(sql_of_log(queue)["note"], queue.partition, how, seqs, queue.origin, queue.name)
+
+
+async def note_late(
+    connection: Any, queue: Queue, useless: Mapping[ReceiptState, Sequence[Receipt]], *, earlier: Sequence[Receipt]
+) -> None:
+    """Write what deletes that do nothing tell of their receipts, which are given by what they were.
+
+    ``earlier`` are superseded ones that did delete.
+    """
+    if not (queue.logs and (useless or earlier)):
+        return
+    expired = useless.get(ReceiptState.EXPIRED, ())
+    ended = await _end(connection, queue, queue.partition, expired)
+    superseded = [each for each in expired if each.position not in ended]  # by a receive since they were looked at
+    await _correct(connection, queue, [*superseded, *useless.get(ReceiptState.SUPERSEDED, ()), *earlier])
+    left = await _correct(connection, queue, useless.get(ReceiptState.GONE, ()))
+    if left:  # what ended them may not have been seen yet
+        rows = await connection.fetch(EVENTS["retired_parts"], queue.number)
+        for partition in (queue.partition, *(number for (number,) in rows)):
+            ended = await _end(connection, queue, partition, left)
+            left = [each for each in left if each.position not in ended]
+
+
+async def _correct(connection: Any, queue: Queue, gone: Sequence[Receipt]) -> list[Receipt]:
+    """Correct the ends that are written; return the receipts that have none."""
+    rows = await connection.fetch(EVENTS["correct"], queue.origin, *_columns(gone)) if gone else ()
+    corrected = {seq for (seq,) in rows}
+    return [each for each in gone if each.position not in corrected]
+
+
+async def _end(connection: Any, queue: Queue, partition: int, receipts: Sequence[Receipt]) -> set[int]:
+    """Write the late ends of those that are open; return their positions."""
+    if not receipts:
+        return set()
+    terms = (*_columns(receipts), retention_ms(queue), queue.origin, queue.name)
+    return {seq for (seq,) in await connection.fetch(sql_of_log(queue)["end_receipts"], partition, *terms)}
 
 
 def _columns(receipts: Sequence[Receipt]) -> tuple[list[int], list[int]]:
@@ -370,7 +325,7 @@ def _columns(receipts: Sequence[Receipt]) -> tuple[list[int], list[int]]:
 
 
 class Measured:
-    """The measures of one node."""
+    """How long commands took, and how many there were."""
 
     def __init__(self) -> None:
         self._durations: defaultdict[str, Series] = defaultdict(Series)
@@ -393,86 +348,17 @@ class Measured:
         ]
 
 
-_held: ContextVar[dict[str, int] | None] = ContextVar("held", default=None)
-
-
-class Watches:
-    """The watches of one node; see ``core.commands.Engine``."""
-
-    def __init__(self) -> None:
-        self._wakes: dict[str, Wake] = {}
-        self.elsewhere: Any = None
-        """The other nodes, where there may be any: ``nodes.Nodes``."""
-
-    def begin(self, queue: str, wake: Wake) -> None:
-        """Have ``wake`` called when ``queue`` may have a message."""
-        self._wakes[queue] = wake
-        if self.elsewhere is not None:
-            self.elsewhere.begin(queue)
-
-    def end(self, queue: str) -> None:
-        """Call nobody for ``queue`` any more."""
-        self._wakes.pop(queue, None)
-
-    @property
-    def here(self) -> list[str]:
-        """Return for which queues somebody waits at this node."""
-        return list(self._wakes)
-
-    def has(self, queue: str) -> bool:
-        """Tell whether somebody waits for ``queue`` anywhere."""
-        return queue in self._wakes or bool(self.elsewhere is not None and self.elsewhere.awaits(queue))
-
-    def wake(self, queue: str, due_ms: int) -> None:
-        """Wake the waiters, here and elsewhere, for a message that is, or may be, there at ``due_ms``.
-
-        What it is about must be committed, as waiters receive at once; before that, see ``held``.
-        """
-        held = _held.get()
-        if held is not None:
-            held[queue] = due_ms
-            return
-        self.wake_here(queue, due_ms)
-        if self.elsewhere is not None and self.elsewhere.awaits(queue):
-            self.elsewhere.notify(queue, due_ms)
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Have whoever is to be woken inside told at the end, when the transaction is; nobody after an error."""
-        held: dict[str, int] = {}
-        token = _held.set(held)
-        try:
-            yield
-        finally:
-            _held.reset(token)
-        for queue, due_ms in held.items():
-            self.wake(queue, due_ms)
-
-    def wake_here(self, queue: str, due_ms: int) -> None:
-        """Tell whoever waits at this node."""
-        wake = self._wakes.get(queue)
-        if wake is None:
-            return
-        try:
-            wake(due_ms)
-        except Exception:  # what it hears of is durable already
-            log.exception("the watch on %s failed", queue)
-
-    def changed(self, queue: str, now_ms: int = 0) -> None:
-        """Tell whoever waits, and all nodes that know the queue, that it was changed, purged or deleted."""
-        self.wake_here(queue, now_ms)
-        if self.elsewhere is not None:
-            self.elsewhere.changed(queue)
-
-    def found_full(self, queue: str) -> None:
-        """Have other nodes tell of places that they free in ``queue``, if anybody waits here."""
-        if self.elsewhere is not None and queue in self._wakes:
-            self.elsewhere.found_full(queue)
-
-    def freed(self, queue: str, due_ms: int) -> None:
-        """Tell other nodes of a place, if one of them waits for it."""
-        if self.elsewhere is not None and self.elsewhere.lacks_a_place(queue):
-            self.elsewhere.notify(queue, due_ms)
+async def awaited(
+    connection: Any, queues: Sequence[Queue], *, fifo: bool, behind: list[int] | None = None
+) -> Sequence[Any]:
+    """Return of each queue, all of one kind, when it has its next message, and whether its partition is in use."""
+    terms = (
+        [queue.partition for queue in queues],
+        [retention_ms(queue) for queue in queues],
+        *(() if fifo else (behind,)),
+    )
+    rows: Sequence[Any] = await connection.fetch(WAKEUPS["awaited_groups" if fifo else "awaited"], *terms)
+    return rows
 
 
 async def next_visible_ms(
@@ -482,31 +368,10 @@ async def next_visible_ms(
 
     Of a standard queue what is ``behind`` the marks is looked at; the instant is ``again_ms`` from now at the latest.
     """
-    marks = () if queue.settings.fifo else (behind,)
-    row = await connection.fetchrow(sql(queue)["next_visible"], queue.partition, retention_ms(queue), *marks)
-    if row is None:
+    (row,) = await awaited(connection, [queue], fifo=queue.settings.fifo, behind=behind)
+    if not row["is_used"]:
         raise PartitionRetired
     instants = [] if row["visible_at"] is None else [max(row["now"], row["visible_at"])]
     if again_ms is not None:
         instants.append(row["now"] + again_ms)
     return min(instants, default=None)
-
-
-async def next_group_ms(connection: Any, queue: Queue, watches: Watches) -> int | None:
-    """Return when the next group of a FIFO queue is free, which only the database knows; ``None``: no waiter asks.
-
-    What it is asked for is committed, and must not seem to have failed: a queue that was purged since has none.
-    """
-    if not watches.has(queue.name):
-        return None
-    try:
-        return await next_visible_ms(connection, queue)
-    except PartitionRetired:
-        return None
-
-
-async def wake_groups(connection: Any, queue: Queue, watches: Watches) -> None:
-    """Wake the waiters of a FIFO queue when the next of its groups is free."""
-    due_ms = await next_group_ms(connection, queue, watches)
-    if due_ms is not None:
-        watches.wake(queue.name, due_ms)

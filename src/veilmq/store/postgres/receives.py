@@ -17,6 +17,7 @@ receive an ordinary one, which is remembered in its place.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import blake2b
 from itertools import groupby
@@ -28,34 +29,29 @@ from uuid import UUID
 from asyncpg import QueryCanceledError
 from msgspec.structs import replace
 
+from veilmq.core import limits
 from veilmq.core.commands import Receive, Received, ReceivedMessage
-from veilmq.core.errors import InternalError, ReceivesThrottled, StoreUnavailable, VeilmqError
-from veilmq.core.limits import (
-    ATTEMPT_S,
-    DEAD_LETTER_BYTES_PER_RECEIVE,
-    DEAD_LETTERS_PER_RECEIVE,
-    LEASE_S_MAX,
-    PRIORITY,
-    SECOND_MS,
-)
+from veilmq.core.errors import ReceivesThrottled, StoreUnavailable, VeilmqError
+from veilmq.core.limits import SECOND_MS
 from veilmq.core.messages import decode_properties, encode_properties, routing_key_of
 from veilmq.core.settings import dead_letter_refusal, read_table
-from veilmq.store.postgres.database import failure_of
+from veilmq.store.events import log_begun, log_placed
+from veilmq.store.postgres.database import COLLISIONS, failure_of
 from veilmq.store.postgres.node import FAIR, LANE, Node
 from veilmq.store.postgres.queues import (
     BEGINNING,
-    COLLISIONS,
-    COLLISIONS_MAX,
     FIFO,
     GENERATION_BITS,
     STANDARD,
     Catalog,
+    PartitionRetired,
     Queue,
     logged,
     next_visible_ms,
-    places_of,
     retention_ms,
     sql,
+    sql_of_log,
+    terms_of_log,
 )
 
 _FAIR_LOGGED = logged(FAIR)
@@ -102,214 +98,203 @@ async def move_dead(connection: Any, node: Node, queue: Queue, target: Queue, se
 
     ``in_vain`` of the receives of each do not count.
     """
-    terms = seqs, node.positions.take(len(seqs) + 1), queue.name, in_vain
-    moved = await connection.fetch(STANDARD["move_dead"], queue.partition, target.partition, *terms)
+    return bool(await move(connection, node, queue, target, seqs, queue.name, in_vain, None))
+
+
+async def move(connection: Any, node: Node, queue: Queue, target: Queue, seqs: list[int], *terms: Any) -> int:
+    """Move messages of a standard queue as the last terms of the statement say; return how many."""
+    counter = node.positions.take(len(seqs) + 1)
+    moved = await connection.fetch(STANDARD["move"], queue.partition, target.partition, seqs, counter, *terms)
     if moved:
         priorities = sorted({row["priority"] for row in moved})
         await connection.execute(STANDARD["add_priorities"], target.partition, priorities)
-    return bool(moved)
+    return len(moved)
 
 
 def properties_of(queue: Queue, row: Any) -> bytes:
-    """Return the properties of a message as its receiver sees them."""
-    return _with_own_id(row) if queue.settings.fifo and row["source"] else row["properties"] or b""
+    """Return the properties of a message as its receiver sees them.
 
-
-def _with_own_id(row: Any) -> bytes:
-    """Return the properties of a dead letter with its id in place of the deduplication id that its sender gave.
-
-    SQS Developer Guide, "Using dead-letter queues": two messages that shared a deduplication id are told apart.
+    A dead letter of a FIFO queue has its id in place of the deduplication id that its sender gave: two messages that
+    shared one are told apart (SQS Developer Guide, "Using dead-letter queues").
     """
+    if not (queue.settings.fifo and row["source"]):
+        return row["properties"] or b""
     sent = decode_properties(row["properties"] or b"")
     return encode_properties(replace(sent, dedup_id=str(UUID(bytes=row["id"]))))
 
 
-class Receives:
-    """The command ``Receive``."""
+async def receive(node: Node, connection: Any, queue: Queue, together: Sequence[Receive]) -> list[Any]:
+    """Lease what is visible, up to the number that each command names."""
+    # Those that waited were counted before, and what is refused does not count.
+    too_many: set[int] = set()
+    per_s_max = queue.settings.receives_per_s_max
+    new = [place for place, command in enumerate(together) if command.requested_at_ms is None] if per_s_max else []
+    if new:
+        admitted = await connection.fetchval(STANDARD["admit"], queue.origin, len(new), per_s_max, SECOND_MS)
+        too_many = set(new[admitted:])
+    served = [command for place, command in enumerate(together) if place not in too_many] if too_many else together
+    received = iter(await _served(node, connection, queue, served))
+    return [
+        ReceivesThrottled(queue.settings.receives_per_s_max) if place in too_many else next(received)
+        for place in range(len(together))
+    ]
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
 
-    async def receive(self, together: Sequence[Receive]) -> list[Any]:
-        """Lease what is visible, up to the number that each asks for."""
-        return await self._node.on_queue(self._receive, together, relaxed=True)
-
-    async def _receive(self, connection: Any, queue: Queue, together: Sequence[Receive]) -> list[Any]:
-        too_many = await _refused(connection, queue, together)
-        served = [command for place, command in enumerate(together) if place not in too_many] if too_many else together
-        received = iter(await self._served(connection, queue, served))
-        return [
-            ReceivesThrottled(queue.settings.receives_per_s_max) if place in too_many else next(received)
-            for place in range(len(together))
-        ]
-
-    async def _served(self, connection: Any, queue: Queue, together: Sequence[Receive]) -> list[Any]:
-        node, settings = self._node, queue.settings
-        wanted = sum(command.count for command in together)
-        places, place_due_ms = await node.in_flight.places(connection, queue, wanted)
-        given: dict[int, list[ReceivedMessage]] = {}
-        due_ms: int | None = None
-        failed: VeilmqError | None = None
-        asking = sorted(
-            (_terms(command, queue, place), place) for place, command in enumerate(together) if command.count
+async def _served(node: Node, connection: Any, queue: Queue, together: Sequence[Receive]) -> list[Any]:
+    settings = queue.settings
+    wanted = sum(command.count for command in together)
+    places, place_due_ms = await node.in_flight.places(connection, queue, wanted)
+    given: dict[int, list[ReceivedMessage]] = {}
+    due_ms: int | None = None
+    failed: VeilmqError | None = None
+    asking = sorted((_terms(command, queue, place), place) for place, command in enumerate(together) if command.count)
+    for terms, alike in groupby(asking, key=itemgetter(0)):
+        group = [place for _, place in alike]
+        shares = [together[at].count for at in group]
+        count = min(places, sum(shares))
+        try:
+            taking = _Taking(node, connection, queue, terms, shares, count)
+            rows = await taking.rows() if count or terms.attempt_id else []
+        except _ALONE as error:
+            if not any(given.values()):
+                raise
+            failed = failure_of(error, "Receive")
+            break
+        new = [row for row in rows if "issued_visible_at" not in row]  # a repeated attempt has its places
+        totals = node.totals[queue.number]
+        totals["received"] += len(new)
+        totals["redelivered"] += sum(row["receive_count"] > 1 for row in new)
+        places -= len(new)
+        node.fair.received(queue, rows)
+        node.in_flight.given(queue, sum(row["visible_at"] > row["now"] for row in new))
+        for at in group:
+            # An attempt is repeated as a whole, whatever count its repetition names; nothing else is in its group.
+            share = together[at].count if terms.attempt_id is None else len(rows)
+            given[at] = [_message(node, queue, row) for row in rows[:share]]
+            due_ms = rows[0]["now"] if rows else due_ms
+            rows = rows[share:]
+    if due_ms is None:
+        due_ms = place_due_ms
+    if due_ms is None:  # a fair queue goes by turns, not by marks
+        marks = () if node.fair.has(queue) else node.low_water.known(queue.partition)
+        due_ms = await next_visible_ms(connection, queue, *marks)
+    over_limit = place_due_ms is not None and not settings.fifo
+    return [
+        Received(
+            messages=given.get(at, []),
+            next_due_ms=due_ms,
+            receive_wait_s=settings.receive_wait_s,
+            over_limit=over_limit and not given.get(at),
+            smq_base64=settings.smq_base64,
         )
-        for terms, alike in groupby(asking, key=itemgetter(0)):
-            group = [place for _, place in alike]
-            shares = [together[at].count for at in group]
-            count = min(places, sum(shares))
-            try:
-                taking = _Taking(node, connection, queue, terms, shares, count)
-                rows = await taking.rows() if count or terms.attempt_id else []
-            except _ALONE as error:
-                if not any(given.values()):
-                    raise
-                failed = failure_of(error, "Receive")
-                break
-            new = [row for row in rows if "issued_visible_at" not in row]  # a repeated attempt has its places
-            node.totals.received[queue.number] += len(new)
-            node.totals.redelivered[queue.number] += sum(row["receive_count"] > 1 for row in new)
-            places -= len(new)
-            node.fair.received(queue, rows)
-            node.in_flight.given(queue, sum(row["visible_at"] > row["now"] for row in new))
-            for at in group:
-                # An attempt is repeated as a whole, whatever count its repetition names; nothing else is in its group.
-                share = together[at].count if terms.attempt_id is None else len(rows)
-                given[at] = [self._message(queue, row) for row in rows[:share]]
-                due_ms = rows[0]["now"] if rows else due_ms
-                rows = rows[share:]
-        if due_ms is None:
-            due_ms = place_due_ms
-        if due_ms is None:  # a fair queue goes by turns, not by marks
-            marks = () if node.fair.has(queue) else node.low_water.known(queue.partition)
-            due_ms = await next_visible_ms(connection, queue, *marks)
-        over_limit = place_due_ms is not None and not settings.fifo
-        return [
-            Received(
-                messages=given.get(at, []),
-                next_due_ms=due_ms,
-                receive_wait_s=settings.receive_wait_s,
-                over_limit=over_limit and not given.get(at),
-                smq_base64=settings.smq_base64,
-            )
-            if failed is None or at in given
-            else failed
-            for at in range(len(together))
-        ]
+        if failed is None or at in given
+        else failed
+        for at in range(len(together))
+    ]
 
-    def _message(self, queue: Queue, row: Any) -> ReceivedMessage:
-        says_ms = row.get("issued_visible_at", row["visible_at"])
-        receipt = self._node.book.issue(queue.number, row["seq"], row["generation"], row["epoch"], says_ms)
-        is_fifo = queue.settings.fifo
-        return ReceivedMessage(
-            id=row["id"],
-            receipt=receipt,
-            body=row["body"],
-            properties=properties_of(queue, row),
-            sent_at_ms=row["sent_at"],
-            first_received_at_ms=row["first_received_at"],
-            receive_count=row["receive_count"] + row["receives_before"],
-            visible_at_ms=row["visible_at"],
-            priority=PRIORITY.default if is_fifo else row["priority"] % LANE,
-            sequence=row["seq"] if is_fifo else None,
-            source=row["source"],
-        )
+
+def _message(node: Node, queue: Queue, row: Any) -> ReceivedMessage:
+    says_ms = row.get("issued_visible_at", row["visible_at"])
+    is_fifo = queue.settings.fifo
+    return ReceivedMessage(
+        id=row["id"],
+        receipt=node.book.issue(queue.number, row["seq"], row["generation"], row["epoch"], says_ms),
+        body=row["body"],
+        properties=properties_of(queue, row),
+        sent_at_ms=row["sent_at"],
+        first_received_at_ms=row["first_received_at"],
+        receive_count=row["receive_count"] + row["receives_before"],
+        visible_at_ms=row["visible_at"],
+        priority=limits.PRIORITY.default if is_fifo else row["priority"] % LANE,
+        sequence=row["seq"] if is_fifo else None,
+        source=row["source"],
+    )
 
 
 def _terms(command: Receive, queue: Queue, place: int) -> _Terms:
     ruled = command.timeout_s is None and bool(queue.settings.visibility_rules)
     timeout_s = queue.settings.visibility_timeout_s if command.timeout_s is None else command.timeout_s
     bound_s = command.lease_s_max
-    timeout_s = LEASE_S_MAX if ruled else timeout_s if bound_s is None else min(timeout_s, bound_s)
+    timeout_s = limits.LEASE_S_MAX if ruled else timeout_s if bound_s is None else min(timeout_s, bound_s)
     terms = _Terms(timeout_s * SECOND_MS, command.requested_at_ms or 0, (bound_s or 0) * SECOND_MS, ruled)
     return terms._replace(alone=place, attempt_id=command.attempt_id) if queue.settings.fifo else terms
 
 
-async def _refused(connection: Any, queue: Queue, together: Sequence[Receive]) -> set[int]:
-    """Return which of the receives, by their places, are too many in a second for all nodes together.
-
-    Those that waited were counted before, and what is refused does not count.
-    """
-    per_s_max = queue.settings.receives_per_s_max
-    new = [place for place, command in enumerate(together) if command.requested_at_ms is None] if per_s_max else []
-    if not new:
-        return set()
-    admitted = await connection.fetchval(STANDARD["admit"], queue.origin, len(new), per_s_max, SECOND_MS)
-    return set(new[admitted:])
-
-
+@dataclass(slots=True)
 class _Taking:
     """What receives of the same terms take together: up to ``count`` messages, each receive its share, in order."""
 
-    def __init__(
-        self, node: Node, connection: Any, queue: Queue, terms: _Terms, shares: Sequence[int], count: int
-    ) -> None:
-        self._node = node
-        self._connection = connection
-        self._queue = queue
-        self._terms = terms
-        self._shares = shares
-        self._count = count
-        self._bound_ms = terms.lease_ms_max or None
-        self._requested: tuple[int | None, int | None] = None, None  # when, and the last instant of the lease
-        if terms.requested_at_ms:
-            last_ms = terms.requested_at_ms + terms.lease_ms_max if terms.lease_ms_max else None
-            self._requested = terms.requested_at_ms, last_ms
+    node: Node
+    connection: Any
+    queue: Queue
+    terms: _Terms
+    shares: Sequence[int]
+    count: int
+
+    @property
+    def bound_ms(self) -> int | None:
+        return self.terms.lease_ms_max or None
+
+    @property
+    def requested(self) -> tuple[int | None, int | None]:
+        """When what waited was asked for, and the last instant of the lease."""
+        requested_ms, bound_ms = self.terms.requested_at_ms, self.terms.lease_ms_max
+        return requested_ms or None, requested_ms + bound_ms if requested_ms and bound_ms else None
 
     async def rows(self) -> list[Any]:
         """Lease the messages, and return their rows."""
-        with self._node.watches.held():  # dead letters leave in a transaction
-            return await (self._take() if self._terms.attempt_id is None else self._repeat_or_take())
+        with self.node.watches.held():  # dead letters leave in a transaction
+            return await (self._take() if self.terms.attempt_id is None else self._repeat_or_take())
 
     async def _take(self) -> list[Any]:
-        if not self._terms.ruled:
+        if not self.terms.ruled:
             return await self._lease_all()
-        async with self._connection.transaction():
+        async with self.connection.transaction():
             return await self._hide_by_class(await self._lease_all())
 
     async def _hide_by_class(self, rows: list[Any]) -> list[Any]:
         """Hide what was leased in this transaction for the timeout of its class; return the rows as they are then."""
         if not rows:
             return rows
-        queue = self._queue
+        queue = self.queue
         table = _read_table(queue.settings.visibility_rules)
         keys = [routing_key_of(row["properties"] or b"", table.attribute) for row in rows]
         timeouts_ms = [
             table.timeout_s(key, row["receive_count"] - 1) * SECOND_MS for key, row in zip(keys, rows, strict=True)
         ]
-        terms = queue.partition, [row["seq"] for row in rows], timeouts_ms, self._bound_ms, retention_ms(queue)
-        until_ms = dict(await self._connection.fetch(sql(queue)["hide"], *terms))
+        terms = queue.partition, [row["seq"] for row in rows], timeouts_ms, self.bound_ms, retention_ms(queue)
+        until_ms = dict(await self.connection.fetch(sql(queue)["hide"], *terms))
         return [{**row, "visible_at": until_ms[row["seq"]]} for row in rows]
 
     async def _lease_all(self) -> list[Any]:
         """Lease, and move dead letters; begin again where one would have a position that another node just gave."""
-        settings = self._queue.settings
+        settings = self.queue.settings
         if not (settings.fifo or settings.receives_max):
-            return await self._claim(self._count)
-        for _ in range(COLLISIONS_MAX):
-            try:
-                async with self._connection.transaction():
-                    target = await target_of(self._connection, self._node.catalog, self._queue)
-                    return await (self._lease_fifo(target) if settings.fifo else self._lease_living(target))
-            except COLLISIONS:
-                continue
-        raise InternalError
+            return await self._claim(self.count)
+
+        async def lease() -> list[Any]:
+            async with self.connection.transaction():
+                target = await target_of(self.connection, self.node.catalog, self.queue)
+                return await (self._lease_fifo(target) if settings.fifo else self._lease_living(target))
+
+        return await self.node.repeated(lease)
 
     async def _lease_fifo(self, target: Queue | None) -> list[Any]:
         """Lease messages of groups as they came up, each in order; dead letters leave in the same statement."""
-        queue, node = self._queue, self._node
-        rows = await self._connection.fetch(
+        queue, node = self.queue, self.node
+        rows = await self.connection.fetch(
             FIFO["receive"],
             queue.partition,
-            self._count,
-            self._terms.timeout_ms,
+            self.count,
+            self.terms.timeout_ms,
             getrandbits(GENERATION_BITS),
             retention_ms(queue),
-            *self._requested,
+            *self.requested,
             queue.settings.receives_max,
             None if target is None else target.partition,
             queue.name,
-            0 if target is None else node.positions.take(DEAD_LETTERS_PER_RECEIVE),
-            *node.log.terms(queue),
+            0 if target is None else node.positions.take(limits.DEAD_LETTERS_PER_RECEIVE),
+            *terms_of_log(queue),
         )
         if target is not None and any(row["seq"] is None for row in rows):
             node.watches.wake(target.name, rows[0]["now"])
@@ -318,46 +303,49 @@ class _Taking:
     async def _lease_living(self, target: Queue | None) -> list[Any]:
         """Lease messages of a standard queue; dead letters leave in the same transaction."""
         if target is None:
-            return await self._claim(self._count)
-        queue, log = self._queue, self._node.log
-        self._letters_left, self._letter_bytes_left = DEAD_LETTERS_PER_RECEIVE, DEAD_LETTER_BYTES_PER_RECEIVE
+            return await self._claim(self.count)
+        queue, receives_max = self.queue, self.queue.settings.receives_max
+        letters_left, bytes_left = limits.DEAD_LETTERS_PER_RECEIVE, limits.DEAD_LETTER_BYTES_PER_RECEIVE
         taken: list[Any] = []
         claims = 0
-        while (left := self._count - len(taken)) > 0 and self._letters_left > 0 and self._letter_bytes_left > 0:
-            rows = await self._claim(left, queue.settings.receives_max, [row["seq"] for row in taken] or None)
-            living = await self._living(target, rows)
-            log.check_moved(queue, living)
+        while (left := self.count - len(taken)) > 0 and letters_left > 0 and bytes_left > 0:
+            rows = living = await self._claim(left, receives_max, [row["seq"] for row in taken] or None)
+            dead = [row for row in rows if row["receive_count"] > receives_max]
+            seqs = [row["seq"] for row in dead]
+            if dead and await move_dead(self.connection, self.node, queue, target, seqs, in_vain=1):
+                letters_left -= len(dead)
+                bytes_left -= sum(len(row["body"]) + len(row["properties"] or b"") for row in dead)
+                self.node.watches.wake(target.name, dead[0]["now"])
+                living = [row for row in rows if row["receive_count"] <= receives_max]
+            elif dead and queue.logs:  # of which it is written that they are dead
+                raise PartitionRetired
             taken += living
             claims += bool(living)
             if len(rows) < left:
                 break
-        if claims > 1:
-            await log.place(self._connection, queue, taken, self._shares)
+        if claims > 1 and queue.logs:
+            await self._place(taken)
         return taken
 
-    async def _living(self, target: Queue, rows: list[Any]) -> list[Any]:
-        """Return those of ``rows``, just received, that are given out; move the others."""
-        queue = self._queue
-        dead = [row for row in rows if row["receive_count"] > queue.settings.receives_max]
-        if not dead:
-            return rows
-        seqs = [row["seq"] for row in dead]
-        if not await move_dead(self._connection, self._node, queue, target, seqs, in_vain=1):
-            return rows
-        self._letters_left -= len(dead)
-        self._letter_bytes_left -= sum(len(row["body"]) + len(row["properties"] or b"") for row in dead)
-        self._node.watches.wake(target.name, dead[0]["now"])
-        return [row for row in rows if row["receive_count"] <= queue.settings.receives_max]
+    async def _place(self, rows: Sequence[Any]) -> None:
+        """Say anew of logged messages that were taken in several steps which place each has in its share."""
+        logs = []
+        for place, (first, end) in zip(range(len(rows)), zip(*_places_of(self.shares), strict=True), strict=False):
+            waited_ms = max(0, rows[place]["now"] - rows[place]["received_at"])
+            begun = log_begun(min(end, len(rows)) - first, waited_ms)
+            logs.append(log_placed(begun, place - first))
+        seqs = [row["seq"] for row in rows]
+        await self.connection.execute(sql_of_log(self.queue)["log"], self.queue.partition, seqs, logs)
 
     async def _claim(self, count: int, receives_max: int | None = None, taken: list[int] | None = None) -> list[Any]:
         """Lease up to ``count`` messages but for those at the positions ``taken``; ``receives_max`` makes one dead.
 
         In a queue with groups, quiet ones come first.
         """
-        queue, fair, low_water = self._queue, self._node.fair, self._node.low_water
+        queue, fair, low_water = self.queue, self.node.fair, self.node.low_water
         lease = partial(self._lease, count, receives_max, taken)
         if fair.has(queue):
-            rows = await lease(BEGINNING, await fair.noisy(self._connection, queue))
+            rows = await lease(BEGINNING, await fair.noisy(self.connection, queue))
             fair.drained(queue, rows)
             return sorted(rows, key=itemgetter("place"))
         rows = await lease(low_water.of(queue.partition))
@@ -376,22 +364,21 @@ class _Taking:
         behind: list[int],
         noisy: list[int] | None = None,
     ) -> list[Any]:
-        queue, log = self._queue, self._node.log
-        statements = log.sql(queue)
-        of_log: tuple[Any, ...] = ()
-        if log.has(queue):
-            of_log = receives_max, *places_of(self._shares), *log.terms(queue)
+        queue = self.queue
+        statements, of_log = sql_of_log(queue), terms_of_log(queue)
+        if of_log:
+            of_log = receives_max, *_places_of(self.shares), *of_log
         if noisy is not None:
             statements = _FAIR_LOGGED if of_log else FAIR
-        rows: list[Any] = await self._connection.fetch(
+        rows: list[Any] = await self.connection.fetch(
             statements["receive"],
             queue.partition,
             count,
-            self._terms.timeout_ms,
+            self.terms.timeout_ms,
             getrandbits(GENERATION_BITS),
             behind,
             retention_ms(queue),
-            *self._requested,
+            *self.requested,
             taken,
             *([] if noisy is None else [noisy]),
             *of_log,
@@ -403,10 +390,10 @@ class _Taking:
 
         A row of a repetition has ``issued_visible_at``, the deadline that its receipt says.
         """
-        origin, connection = self._queue.origin, self._connection
-        key = blake2b((self._terms.attempt_id or "").encode(), digest_size=_KEY_BYTES).digest()
+        origin, connection = self.queue.origin, self.connection
+        key = blake2b((self.terms.attempt_id or "").encode(), digest_size=_KEY_BYTES).digest()
         async with connection.transaction():
-            attempt = await connection.fetchrow(FIFO["find_attempt"], origin, key, ATTEMPT_S * SECOND_MS)
+            attempt = await connection.fetchrow(FIFO["find_attempt"], origin, key, limits.ATTEMPT_S * SECOND_MS)
             rows = [] if attempt is None else await self._repeat(*attempt)
             if rows:
                 await connection.execute(FIFO["move_attempt"], origin, key, [row["visible_at"] for row in rows])
@@ -421,10 +408,21 @@ class _Taking:
         self, seqs: list[int], generations: list[int], epochs: list[int], issued: list[int], deadlines: list[int]
     ) -> list[Any]:
         left_as = seqs, generations, epochs, deadlines
-        terms = self._terms.timeout_ms, self._bound_ms, retention_ms(self._queue)
-        rows = await self._connection.fetch(FIFO["repeat"], self._queue.partition, *left_as, *terms)
-        if self._terms.ruled:
+        terms = self.terms.timeout_ms, self.bound_ms, retention_ms(self.queue)
+        rows = await self.connection.fetch(FIFO["repeat"], self.queue.partition, *left_as, *terms)
+        if self.terms.ruled:
             rows = await self._hide_by_class(rows)
         says_ms = dict(zip(seqs, issued, strict=True))
         in_order = sorted(rows, key=lambda row: seqs.index(row["seq"]))
         return [{**row, "issued_visible_at": says_ms[row["seq"]]} for row in in_order]
+
+
+def _places_of(shares: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return where the share begins and ends to which each place belongs."""
+    firsts: list[int] = []
+    ends: list[int] = []
+    for share in shares:
+        first = len(firsts)
+        firsts += [first] * share
+        ends += [first + share] * share
+    return firsts, ends

@@ -29,17 +29,14 @@ DELETE FROM mq.shard_of WHERE place = $1
 -- name: leave
 DELETE FROM mq.setting WHERE name IN ('store', 'store_place', 'receipt_key', 'token_key')
 
--- name: queues_there
+-- name: queues
 SELECT count(*) FROM mq.queue
 
 -- name: is_waiting
 -- Of each: whether the outbox has messages for the place $1, or for any (null).
 SELECT EXISTS (
-    SELECT FROM mq.outbox WHERE ($1::smallint IS NULL OR place = $1) AND (
-        seqs <> '{}'
-        OR EXISTS (SELECT FROM mq.msg WHERE msg.qp = outbox.qp)
-        OR EXISTS (SELECT FROM mq.fifo_msg AS msg WHERE msg.qp = outbox.qp)
-    )
+    SELECT FROM mq.outbox WHERE ($1::smallint IS NULL OR place = $1)
+        AND (seqs <> '{}' OR EXISTS (SELECT FROM mq.message WHERE message.qp = outbox.qp))
 )
 
 -- name: has_events
@@ -89,9 +86,6 @@ WHERE NOT EXISTS (SELECT FROM mq.queue WHERE queue.name = asked.name)
 
 -- name: has_queue
 SELECT EXISTS (SELECT FROM mq.queue WHERE name = $1)
-
--- name: is_empty
-SELECT NOT EXISTS (SELECT FROM mq.queue)
 
 -- name: next_queues
 -- Of each: the next $2 queues behind the name $1.

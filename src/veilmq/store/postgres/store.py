@@ -12,7 +12,7 @@ be old only where the queue was deleted, and the database there says so.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from hashlib import blake2s
@@ -24,14 +24,14 @@ from veilmq.core import commands
 from veilmq.core.commands import Command, Done, QueuePage, QueueView, Wake
 from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable, VeilmqError
 from veilmq.core.receipts import CountEvents, EventCounts, EventRange, ForgetEvents, Forgotten, PlanExport, ReadEvents
+from veilmq.store.clock import SystemClock
 from veilmq.store.port import NOTHING_HELD_BACK, Figure, StoreError, Survey, SurveyQueues, by_database, execute
 from veilmq.store.postgres import databases
-from veilmq.store.postgres.background import Mover, Turn
-from veilmq.store.postgres.database import UNREACHABLE, MachineClock, PostgresOptions, failure_of, sentence
+from veilmq.store.postgres.database import UNREACHABLE, Mover, PostgresOptions, Turn, failure_of, sentence
 from veilmq.store.postgres.databases import SHARDS, Identity, named
 from veilmq.store.postgres.engine import PostgresEngine
-from veilmq.store.postgres.outbox import Arrived, Batch, Outbox, Placed, Relay, arrive
-from veilmq.store.postgres.queues import COLLISIONS, COLLISIONS_MAX, SQL, Queue, wake_groups
+from veilmq.store.postgres.outbox import Arrived, Batch, Outbox, Relay, arrive
+from veilmq.store.postgres.queues import SQL, Queue
 from veilmq.store.urls import bare, without_passwords
 
 log = logging.getLogger(__name__)
@@ -53,11 +53,10 @@ _NAMED_BY_SOURCE = (commands.StartMove, commands.CancelMove, commands.ListMoves)
 class Shards:
     """``store.port.Store`` on several databases. Every method belongs to the event loop's thread."""
 
-    def __init__(self, urls: Sequence[str], *, clock: MachineClock, options: PostgresOptions) -> None:
+    def __init__(self, urls: Sequence[str], *, clock: SystemClock, options: PostgresOptions) -> None:
         self._machine_clock = clock
         self._options = options
         self._given = dict(enumerate(urls))
-        self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self._watched: dict[str, Wake] = {}
         self._finding: list[_Routed] = []
@@ -84,15 +83,15 @@ class Shards:
             ForgetEvents: self._forget_events,
             CountEvents: self._count_events,
         }
-        self._workers = {
-            Mover(step=step, clock=self.clock, start=self._start, poll_ms_max=every_ms): every_ms
+        self._workers = [
+            (Mover(step=step, clock=self.clock, start=self._home.start, poll_ms_max=every_ms), every_ms)
             for step, every_ms in ((self.refresh, REFRESH_MS), (self.sweep_places, SWEEP_MS))
-        }
+        ]
 
     # Which databases there are.
 
     @classmethod
-    async def open(cls, urls: Sequence[str], *, clock: MachineClock, options: PostgresOptions | None = None) -> Self:
+    async def open(cls, urls: Sequence[str], *, clock: SystemClock, options: PostgresOptions | None = None) -> Self:
         """Connect to the home, the first of ``urls`` (``postgresql://…``), and to all that it knows.
 
         Further URLs, in the order of their places, are made known to it. A database that cannot be reached is opened as
@@ -105,7 +104,7 @@ class Shards:
         except BaseException:
             await store.close()
             raise
-        for worker, every_ms in store._workers.items():
+        for worker, every_ms in store._workers:
             worker.schedule(every_ms)
         return store
 
@@ -120,9 +119,8 @@ class Shards:
             self._take(databases.last_known(self._home.database.url))
             self._identity = await self._identity_elsewhere(failure)
         for engine in list(self.shards.values()):
-            if await self._reach(engine) is None:
-                with named(engine.database.url):
-                    await self._open(engine)
+            with named(engine.database.url), suppress(*UNREACHABLE):
+                await self._open(engine)
 
     async def _reach(self, engine: PostgresEngine) -> BaseException | None:
         """Return why a database cannot be reached, if so; raises ``StoreError`` for one that cannot be used."""
@@ -172,7 +170,8 @@ class Shards:
     def _take(self, members: Sequence[databases.Member]) -> None:
         """Have the databases be those of ``members``; raises ``StoreError`` for one without a known URL."""
         unknown: list[int] = []
-        for place, url, is_removed in ((each.place, each.url, each.removed) for each in members):
+        for member in members:
+            place, url, is_removed = member.place, member.url, member.removed
             engine = self.shards.get(place)
             if is_removed:
                 self._removed.add(place)
@@ -180,12 +179,10 @@ class Shards:
             has_moved = engine is not None and url not in (None, bare(engine.database.url)) and place not in self._given
             if engine is not None and (is_removed or has_moved):
                 self._drop(engine)
-            if place in self.shards or is_removed:
-                continue
-            if url is None:
-                unknown.append(place + 1)
-            else:
+            if url is not None and not is_removed:
                 self._add(place, url)
+            elif not is_removed and place not in self.shards:
+                unknown.append(place + 1)
         if unknown:
             raise StoreError(
                 f"{self._home.database.place} does not know the URL of database {unknown[0]} of its store: start a "
@@ -226,8 +223,9 @@ class Shards:
             # Numbers of queues are of one database, and receipts of no other.
             key = home.receipt_key if place == 0 else blake2s(b"shard %d" % place, key=home.receipt_key).digest()
             engine.begin(key, home.token_key)
-        relay = self.relays[place] = Relay(place, node=engine, directory=self, clock=self.clock, start=self._start)
-        engine.catalog.elsewhere = relay
+        relay = Relay(engine, place, directory=self)
+        self.relays[place] = engine.catalog.outbox = relay
+        engine.catalog.elsewhere = self
         for queue, wake in self._watched.items():
             engine.watch(queue, wake)
         relay.schedule()
@@ -247,7 +245,7 @@ class Shards:
         relay = self.relays.pop(engine.place, None)
         if relay is not None:
             relay.stop()
-        self._start(engine.close())
+        self._home.start(engine.close())
 
     def _opened(self, place: int) -> PostgresEngine:
         """Return the database; raises ``StoreUnavailable`` where it is not open yet, and tries again to open it."""
@@ -258,7 +256,7 @@ class Shards:
             if not engine.is_closing and not engine.opening.locked():
                 with suppress(StoreUnavailable):
                     engine.database.breaker.check()
-                    self._start(self._open_late(engine))
+                    self._home.start(self._open_late(engine))
             raise StoreUnavailable
         return engine
 
@@ -274,15 +272,12 @@ class Shards:
         try:
             place = await self._ask(self._home, lambda connection: connection.fetchval(SHARDS["locate"], name))
         except StoreUnavailable:  # another database may have it; of any other queue only the home can tell
-            place = await self._place_without_home(name)
+            for place, engine in list(self.shards.items()):
+                with suppress(StoreUnavailable):
+                    if place and await self._ask(engine, lambda there: there.fetchval(SHARDS["has_queue"], name)):
+                        return self._note_place(name, place)
+            raise
         return None if place is None else self._note_place(name, place)
-
-    async def _place_without_home(self, name: str) -> int:
-        for place, engine in list(self.shards.items()):
-            with suppress(StoreUnavailable):
-                if place and await self._ask(engine, lambda there: there.fetchval(SHARDS["has_queue"], name)):
-                    return place
-        raise StoreUnavailable
 
     def _note_place(self, name: str, place: int) -> int:
         if len(self._places) >= _KNOWN_MAX:
@@ -349,19 +344,17 @@ class Shards:
 
     # What a relay of the outbox asks for.
 
-    async def find(self, name: str) -> Placed | None:
-        """Return the queue of that full name; raises ``StoreUnavailable`` where that cannot be known."""
-        place = self._places.get(name)
-        if place is not None:
-            queue = await self._queue_at(place, name)
+    async def find(self, name: str) -> tuple[int, Queue] | None:
+        """Return the queue of that full name and its place; raises ``StoreUnavailable`` where that cannot be known."""
+        known = self._places.get(name)
+        if known is not None:
+            queue = await self._queue_at(known, name)
             if queue is not None:
-                return Placed(place, queue)
+                return known, queue
             self._places.pop(name, None)
-        found = await self._place_of(name)
-        if found is None or found == place:
-            return None
-        queue = await self._queue_at(found, name)
-        return None if queue is None else Placed(found, queue)
+        place = await self._place_of(name)
+        queue = None if place is None or place == known else await self._queue_at(place, name)
+        return None if place is None or queue is None else (place, queue)
 
     async def _queue_at(self, place: int, name: str) -> Queue | None:
         engine = self._opened(place)
@@ -379,15 +372,12 @@ class Shards:
         if outbox.place in self._removed:
             return Arrived(None)
         engine = self._opened(outbox.place)
-        for _ in range(COLLISIONS_MAX):
-            try:
-                async with engine.database.connection() as connection, connection.transaction():
-                    arrived = await arrive(connection, outbox, from_place, batch, engine.positions)
-                break
-            except COLLISIONS:
-                engine.positions.jump()
-        else:
-            raise StoreUnavailable
+
+        async def store() -> Arrived:
+            async with engine.database.connection() as connection, connection.transaction():
+                return await arrive(connection, outbox, from_place, batch, engine.positions)
+
+        arrived = await engine.repeated(store)
         if arrived.is_changed:
             engine.catalog.forget(outbox.target)
             engine.watches.changed(outbox.target, arrived.due_ms)
@@ -401,7 +391,7 @@ class Shards:
         if not queue.settings.fifo:
             engine.watches.wake(queue.name, due_ms)
         elif engine.is_open:
-            await engine.read(lambda connection: wake_groups(connection, queue, engine.watches))
+            await engine.read(lambda connection: engine.watches.wake_groups(connection, queue))
 
     # ``core.commands.Engine``.
 
@@ -418,7 +408,7 @@ class Shards:
             return
         of_all = self._of_all.get(type(command))
         if of_all is not None:
-            self._start(self._do(of_all, command, done))
+            self._home.start(self._do(of_all, command, done))
             return
         name = command.source if isinstance(command, _NAMED_BY_SOURCE) else getattr(command, "queue", None)
         if name is None:
@@ -448,13 +438,12 @@ class Shards:
 
     def _find(self, routed: "_Routed") -> None:
         self._finding.append(routed)
-        self._start(self._submit_where_it_is(routed))
+        self._home.start(self._submit_where_it_is(routed))
 
     async def _submit_where_it_is(self, routed: "_Routed") -> None:
         try:
             place = await self._place_of(routed.name)
-            if place == routed.place:
-                place = None
+            place = None if place == routed.place else place
             if place is not None:
                 await self._find_place(place)
         except Exception as error:  # noqa: BLE001 - the caller is answered
@@ -482,11 +471,6 @@ class Shards:
             done(await work(command))
         except Exception as error:  # noqa: BLE001 - the caller is answered, and a fault of ours is in the log
             done(failure_of(error, type(command).__name__))
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def withdraw(self, done: Done) -> None:
         """Drop the command submitted with ``done`` if it has not been begun."""
@@ -591,7 +575,7 @@ class Shards:
 
     def warnings(self) -> list[str]:
         """Return what is wrong although requests are answered."""
-        return list(dict.fromkeys(text for engine in self._open_ones() for text in engine.warnings()))
+        return list(dict.fromkeys(text for engine in self._open_ones() for text in engine.clock_guard.warnings()))
 
     async def trust_clock(self) -> str:
         """Take the present time of all databases that are open for right; see ``store.port.Store``."""
@@ -623,20 +607,14 @@ class Shards:
 
     async def answered(self) -> None:
         """Return when nothing waits and nothing is under way, the outbox included."""
-        while True:
-            for engine in self._open_ones():
-                await engine.answered()
-            if not self._tasks:
-                return
-            await asyncio.wait(self._tasks)
+        while under_way := {task for engine in self.shards.values() for task in engine.under_way()}:
+            await asyncio.wait(under_way)
 
     async def close(self) -> None:
         """Answer what was submitted, and end all connections."""
         self._closing = True
-        for worker in self._workers:
+        for worker in (*(worker for worker, _ in self._workers), *self.relays.values()):
             worker.stop()
-        for relay in self.relays.values():
-            relay.stop()
         await self.answered()
         for engine in self.shards.values():
             await engine.close()

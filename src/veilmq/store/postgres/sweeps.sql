@@ -6,8 +6,8 @@
 SELECT qp, log_origin, log_queue, retired_at FROM mq.part WHERE retired AND qp > $1 ORDER BY qp LIMIT $2
 
 -- name: sweep
--- Of a standard queue with a retention of $2 ms, up to $3 messages that are past it, or were when it was shorter; claimed ones
--- are spared.
+-- Of a standard queue with a retention of $2 ms, messages that are past it, or were when it was shorter: up to $3 as they came, and
+-- as many dead letters, which came later than they were sent. Claimed ones are spared.
 WITH ended AS MATERIALIZED (
     SELECT past.row_id FROM mq.part, (SELECT mq.retention_now() - $2 AS until) clock, LATERAL (
         SELECT msg.ctid AS row_id FROM mq.msg
@@ -17,6 +17,12 @@ WITH ended AS MATERIALIZED (
         FOR UPDATE
     ) AS past
     WHERE part.qp = $1
+    UNION SELECT moved.row_id FROM (
+        SELECT msg.ctid AS row_id FROM mq.msg
+        WHERE msg.qp = $1 AND msg.source IS NOT NULL AND msg.sent_at <= (SELECT mq.retention_now() - $2) AND msg.claim IS NULL
+        ORDER BY msg.sent_at LIMIT $3
+        FOR UPDATE
+    ) AS moved
 ) -- no log
 -- log: ), deleted AS (
     DELETE FROM mq.msg USING ended WHERE msg.qp = $1 AND msg.ctid = ended.row_id
@@ -29,52 +35,14 @@ WITH ended AS MATERIALIZED (
 -- log: ), kept AS (
 -- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted ON CONFLICT DO NOTHING
 -- log: ) SELECT FROM deleted
-
--- name: sweep_moved
--- The same of dead letters, which came later than they were sent.
-WITH ended AS MATERIALIZED (
-    SELECT msg.ctid AS row_id FROM mq.msg
-    WHERE msg.qp = $1 AND msg.source IS NOT NULL AND msg.sent_at <= (SELECT mq.retention_now() - $2) AND msg.claim IS NULL
-    ORDER BY msg.sent_at LIMIT $3
-    FOR UPDATE
-) -- no log
--- log: ), deleted AS (
-    DELETE FROM mq.msg USING ended WHERE msg.qp = $1 AND msg.ctid = ended.row_id
--- log:     RETURNING mq.receipt_of(msg) AS was, msg.sent_at
--- log: ), noted AS (
--- log:     INSERT INTO mq.event
--- log:     SELECT event.* FROM deleted, unnest(mq.outcomes('supersede', (was).log, false)) AS outcome,
--- log:         mq.event_of($4, $5, outcome, was, sent_at + $2) AS event
--- log:     RETURNING *
--- log: ), kept AS (
--- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted ON CONFLICT DO NOTHING
--- log: ) SELECT FROM deleted
-
--- name: end_fifo
--- Writes the ends of up to $3 receipts whose messages are past their retention of $2 ms, and have not been swept yet.
-WITH ended AS (
-    UPDATE mq.fifo_msg AS msg SET log = msg.log | 2
-    WHERE msg.qp = $1 AND msg.seq = ANY(ARRAY(
-        SELECT seq FROM mq.fifo_msg, (SELECT mq.retention_now() - $2 AS until) clock
-        WHERE qp = $1 AND seq < ((clock.until + 1) << 20) AND sent_at <= clock.until AND log & 3 = 1
-        ORDER BY seq LIMIT $3
-    ))
-    RETURNING mq.receipt_of_fifo(msg) AS was, msg.sent_at
-), noted AS (
-    INSERT INTO mq.event
-    SELECT event.* FROM ended, mq.event_of($4, $5, 'expired', was, sent_at + $2) AS event
-    RETURNING *
-), kept AS (
-    INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted ON CONFLICT DO NOTHING
-)
-SELECT FROM ended
 
 -- name: sweep_fifo
+-- The same of a FIFO queue; $4 and $5 are its first partition, and its name where it is logged.
 SELECT FROM generate_series(1, mq.fifo_remove($1, ARRAY(
     SELECT seq FROM mq.fifo_msg, (SELECT mq.retention_now() - $2 AS until) clock
     WHERE qp = $1 AND seq < ((clock.until + 1) << 20) AND sent_at <= clock.until AND claim IS NULL
     ORDER BY seq LIMIT $3
-), $2, 'expire'))
+), $2, 'expire', $4, $5))
 
 -- name: late
 SELECT late_until FROM mq.part WHERE qp = $1 AND late_until > 0
@@ -121,20 +89,6 @@ DELETE FROM mq.attempt WHERE qp = $1 AND key = ANY(ARRAY(
 -- log:     WHERE EXISTS (SELECT FROM mq.queue WHERE origin = $3) ON CONFLICT DO NOTHING
 -- log: ) SELECT FROM deleted
 
--- name: drop_fifo_messages
--- log: WITH deleted AS (
-    DELETE FROM mq.fifo_msg WHERE qp = $1 AND seq = ANY(ARRAY(SELECT seq FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq LIMIT $2))
--- log:     RETURNING mq.receipt_of_fifo(fifo_msg) AS was
--- log: ), noted AS (
--- log:     INSERT INTO mq.event
--- log:     SELECT event.* FROM deleted, unnest(mq.outcomes('supersede', (was).log, false)) AS outcome,
--- log:         mq.event_of($3, $4, outcome, was, $5) AS event
--- log:     RETURNING *
--- log: ), kept AS (
--- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted
--- log:     WHERE EXISTS (SELECT FROM mq.queue WHERE origin = $3) ON CONFLICT DO NOTHING
--- log: ) SELECT FROM deleted
-
 -- name: drop_expired
 -- Receipts of a queue that is gone; a purged one still hears of late deletes.
 DELETE FROM mq.expired_receipt WHERE qp = $1 AND NOT EXISTS (SELECT FROM mq.queue WHERE origin = $1)
@@ -157,8 +111,7 @@ WITH gone AS (
     DELETE FROM mq.part
     WHERE qp = $1 AND retired_at < mq.now_ms() - $2
         AND NOT EXISTS (SELECT FROM mq.queue WHERE origin = $1)
-        AND NOT EXISTS (SELECT FROM mq.msg WHERE qp = $1)
-        AND NOT EXISTS (SELECT FROM mq.fifo_msg WHERE qp = $1)
+        AND NOT EXISTS (SELECT FROM mq.message WHERE qp = $1)
         AND NOT EXISTS (SELECT FROM mq.accepted WHERE qp = $1)
         AND NOT EXISTS (SELECT FROM mq.attempt WHERE qp = $1)
         AND NOT EXISTS (SELECT FROM mq.expired_receipt WHERE qp = $1)

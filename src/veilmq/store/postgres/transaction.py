@@ -17,39 +17,23 @@ from typing import Any
 import msgspec
 from asyncpg import ReadOnlySQLTransactionError
 
+from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage
 from veilmq.core.commands import Command, MessageState, QueueCounts, SentMessage
 from veilmq.core.errors import InternalError
-from veilmq.core.limits import (
-    CLAIM_SHARDS_MAX,
-    DEAD_LETTER_BYTES_PER_RECEIVE,
-    DEAD_LETTERS_PER_RECEIVE,
-    PRIORITY,
-    STORED_BYTES_MAX,
-)
 from veilmq.core.messages import NewMessage
 from veilmq.core.receipts import Receipt
 from veilmq.core.settings import QueueSettings
-from veilmq.store.claims import (
-    ACKNOWLEDGED,
-    Backlog,
-    BoundClaim,
-    ClaimedMessages,
-    ClaimTransaction,
-    Part,
-    Wish,
-    placed,
-    shards_of_groups,
-)
+from veilmq.store import claims
+from veilmq.store.claims import Backlog, BoundClaim, Part, Wish
 from veilmq.store.cold import SNAPSHOTS, Cold
 from veilmq.store.named_queries import load
-from veilmq.store.postgres.background import Sweeper, settle_late
+from veilmq.store.postgres.background import end_what_has_ended, free_groups, settle_late, sweep_all
+from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX
 from veilmq.store.postgres.messages import insert, key_of
 from veilmq.store.postgres.node import FAIR, LANE, Node
 from veilmq.store.postgres.outbox import OUTBOX
 from veilmq.store.postgres.queues import (
-    COLLISIONS,
-    COLLISIONS_MAX,
     FIFO,
     GENERATION_BITS,
     SQL,
@@ -57,42 +41,39 @@ from veilmq.store.postgres.queues import (
     PartitionRetired,
     Queue,
     hold,
-    next_group_ms,
+    locking,
     next_visible_ms,
+    note_ends,
+    of_fifo,
     retention_ms,
     sql,
+    terms_of_log,
 )
-from veilmq.store.postgres.receives import move_dead, properties_of, target_of
+from veilmq.store.postgres.receives import move, move_dead, properties_of, target_of
 from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import FIFO_PRIORITY
-from veilmq.store.transaction import Leased, Row, StoredMessage, Transaction, Waiting
+from veilmq.store.transaction import Leased, Row, StoredMessage, Waiting
 
 CLAIMS = load("veilmq.store.postgres", "claims.sql")
+CLAIMS["read_fifo"] = of_fifo(CLAIMS["read"])
+CLAIMS["choose"] = locking(STANDARD, "seq, receive_count, group_key")
 
 LONG_S = 0.1
 _COSTS_KEPT = 50
 _COUNTED_MAX = 10_000
 
 
-async def count(connection: Any, queue: Queue) -> Backlog:
-    """Count what of ``queue`` is visible."""
-    counted = sql(queue)["count"] if queue.settings.fifo else CLAIMS["ready"]
-    row = await connection.fetchrow(counted, queue.partition, retention_ms(queue))
-    return Backlog(row["visible"], row["oldest_sent_at"])
-
-
 _SLICES_MAX = 16
 _PREFETCHED = 100  # rows; their bodies may be large
 
 
-class _Claimed(ClaimedMessages):
+class _Claimed(claims.ClaimedMessages):
     """What claims do with messages in one transaction."""
 
-    def __init__(self, tx: Transaction, connection: Any, cold: "ColdCommands") -> None:
+    def __init__(self, tx: "_Transaction", connection: Any, node: Node) -> None:
         self._tx = tx
         self._connection = connection
-        self._node = node = cold.node
-        self._cold = cold
+        self._node = node
         self._rows = node.options.claim_slice_rows
 
     async def bind(self, queue: Queue, claim: BoundClaim, wish: Wish) -> Part:
@@ -100,12 +81,12 @@ class _Claimed(ClaimedMessages):
         await hold(self._connection, queue)
         count = min(wish.messages, self._rows)
         if wish.bytes is not None:
-            rows_max = _SLICES_MAX * (wish.bytes // STORED_BYTES_MAX)
+            rows_max = _SLICES_MAX * (wish.bytes // limits.STORED_BYTES_MAX)
             of_claim = await self._connection.fetchval(CLAIMS["claim_bytes"], queue.partition, claim.id)
             bytes_left = wish.bytes - int(of_claim)
             wish = wish._replace(bytes=bytes_left)
             if queue.settings.fifo:  # which are bound without being looked at: as many as fit, however long
-                count = min(count, bytes_left // STORED_BYTES_MAX) if claim.messages < rows_max else 0
+                count = min(count, bytes_left // limits.STORED_BYTES_MAX) if claim.messages < rows_max else 0
         if count <= 0:
             return Part(0, claim.shards, claim.filled, more=False)
         target = await target_of(self._connection, self._node.catalog, queue)
@@ -115,27 +96,27 @@ class _Claimed(ClaimedMessages):
     async def _bind_standard(
         self, queue: Queue, claim: BoundClaim, wish: Wish, count: int, target: Queue | None
     ) -> Part:
-        connection, log = self._connection, self._node.log
+        connection = self._connection
         rows = await connection.fetch(CLAIMS["choose"], queue.partition, count, retention_ms(queue))
         rows, is_full = _fitting(rows, wish.bytes)
         living, dead, is_cut = _divided(rows, 0 if target is None else queue.settings.receives_max)
         if target is not None and dead:
-            await log.note(connection, queue, "die", dead)
+            await note_ends(connection, queue, "die", dead)
             if not await self._send_dead(queue, target, dead):
                 # Where it was purged or deleted just now, they are delivered once more.
                 living, dead, is_cut = _divided(rows, 0)
-        await log.note(connection, queue, "supersede", living)
+        await note_ends(connection, queue, "supersede", living)
         messages = len(living)
         if queue.has_groups:
             keys = {row["seq"]: row["seq"] if row["group_key"] is None else row["group_key"] for row in rows}
-            total = claim.shards or shards_of_groups(len(rows), more=len(rows) == count, wish=wish)
+            total = claim.shards or claims.shards_of_groups(len(rows), more=len(rows) == count, wish=wish)
             shards, grown = [keys[seq] % total for seq in living], (total, 0)
         else:
-            pieces, grown = placed(messages, claim, wish.shard_messages)
+            pieces, grown = claims.placed(messages, claim, wish.shard_messages)
             shards = [shard for shard, of_it in pieces for _ in range(of_it)]
         generation = getrandbits(GENERATION_BITS)
         await connection.execute(CLAIMS["bind"], queue.partition, claim.id, living, shards, generation)
-        self._node.totals.received[queue.number] += messages
+        self._node.totals[queue.number]["received"] += messages
         more = not is_full and (len(rows) == count or is_cut) and messages < wish.messages
         return Part(messages, *grown, more=more)
 
@@ -144,16 +125,16 @@ class _Claimed(ClaimedMessages):
         terms = (count, wish.messages, claim.shards, wish.shard_messages, generation, kept_ms)
         sink: tuple[int | None, str, int] = (None, queue.name, 0)
         if target is not None:
-            sink = (target.partition, queue.name, self._node.positions.take(DEAD_LETTERS_PER_RECEIVE))
-        of_dead = (queue.settings.receives_max, *sink, DEAD_LETTERS_PER_RECEIVE)
+            sink = (target.partition, queue.name, self._node.positions.take(limits.DEAD_LETTERS_PER_RECEIVE))
+        of_dead = (queue.settings.receives_max, *sink, limits.DEAD_LETTERS_PER_RECEIVE)
         bound, shards, letters = await self._connection.fetchrow(
-            CLAIMS["bind_fifo"], queue.partition, claim.id, *terms, *of_dead, *self._node.log.terms(queue)
+            CLAIMS["bind_fifo"], queue.partition, claim.id, *terms, *of_dead, *terms_of_log(queue)
         )
-        self._node.totals.received[queue.number] += bound
+        self._node.totals[queue.number]["received"] += bound
         if target is not None and letters:
             self._tx.notify(target.name)
-        more = (bound == count or letters == DEAD_LETTERS_PER_RECEIVE) and bound < wish.messages
-        return Part(bound, min(shards, CLAIM_SHARDS_MAX), 0, more=more)
+        more = (bound == count or letters == limits.DEAD_LETTERS_PER_RECEIVE) and bound < wish.messages
+        return Part(bound, min(shards, limits.CLAIM_SHARDS_MAX), 0, more=more)
 
     async def _send_dead(self, queue: Queue, target: Queue, dead: list[int]) -> bool:
         is_moved = await move_dead(self._connection, self._node, queue, target, dead, in_vain=0)
@@ -196,18 +177,33 @@ class _Claimed(ClaimedMessages):
         """Delete a slice of an acknowledged claim, or give one back; the janitor deletes what is in a retired one."""
         if queue is None or queue.partition != claim.partition:
             return False
-        is_deleted, is_fifo = claim.state == ACKNOWLEDGED, queue.settings.fifo
-        name = "delete_some" if is_deleted else "give_back_some"
-        kept_ms = [retention_ms(queue)] if is_fifo or not is_deleted else []
-        statement = CLAIMS[f"{name}_fifo" if is_fifo else name]
-        done = int(await self._connection.fetchval(statement, claim.partition, claim.id, self._rows, *kept_ms))
+        is_deleted = claim.state == claims.ACKNOWLEDGED
+        name: str
+        terms: tuple[Any, ...]
+        name, terms = ("delete_some", ()) if is_deleted else ("give_back_some", (retention_ms(queue),))
+        if queue.settings.fifo:
+            name, terms = "end_some_fifo", (retention_ms(queue), "delete" if is_deleted else "give_back")
+        done = int(await self._connection.fetchval(CLAIMS[name], claim.partition, claim.id, self._rows, *terms))
         if is_deleted:
-            self._node.totals.deleted[queue.number] += done
+            self._node.totals[queue.number]["deleted"] += done
         self._tx.notify(queue.name)
         return done >= self._rows
 
     async def backlog(self, queue: Queue, *, lately: bool) -> Backlog:
-        return await (self._cold.backlog_lately if lately else count)(self._connection, queue)
+        """``lately``: what took long to count is given again for fifty times as long."""
+        began_s = get_running_loop().time()
+        known = self._node.backlogs.get(queue.partition)
+        if lately and known is not None and began_s < known[0]:
+            return known[1]
+        statement = sql(queue)["count"] if queue.settings.fifo else CLAIMS["ready"]
+        row = await self._connection.fetchrow(statement, queue.partition, retention_ms(queue))
+        counted = Backlog(row["visible"], row["oldest_sent_at"])
+        cost_s = get_running_loop().time() - began_s
+        if len(self._node.backlogs) >= _COUNTED_MAX:
+            self._node.backlogs.clear()
+        if cost_s > LONG_S:
+            self._node.backlogs[queue.partition] = began_s + _COSTS_KEPT * cost_s, counted
+        return counted
 
     async def next_visible_ms(self, queue: Queue) -> int | None:
         return await next_visible_ms(self._connection, queue)
@@ -226,11 +222,11 @@ def _divided(rows: Sequence[Any], receives_max: int) -> tuple[list[int], list[in
     """Return the living, the dead, received ``receives_max`` times (0: none are), and whether more are left."""
     living: list[int] = []
     dead: list[int] = []
-    bytes_left = DEAD_LETTER_BYTES_PER_RECEIVE
+    bytes_left = limits.DEAD_LETTER_BYTES_PER_RECEIVE
     for row in rows:
         if not receives_max or row["receive_count"] < receives_max:
             living.append(row["seq"])
-        elif len(dead) == DEAD_LETTERS_PER_RECEIVE or bytes_left <= 0:
+        elif len(dead) == limits.DEAD_LETTERS_PER_RECEIVE or bytes_left <= 0:
             return living, dead, True
         else:
             dead.append(row["seq"])
@@ -246,13 +242,12 @@ _INSPECTING = {
 }
 
 
-class _Transaction(ClaimTransaction):
+class _Transaction(claims.ClaimTransaction):
     """A transaction on one connection; statements of a command that only reads have one each."""
 
-    def __init__(self, connection: Any, cold: "ColdCommands") -> None:
+    def __init__(self, connection: Any, node: Node) -> None:
         self._connection = connection
-        self._cold = cold
-        self._node = node = cold.node
+        self._node = node
         self._after: list[Callable[[], object]] = []
         self._due_ms: dict[str, int] = {}
         self._changed: set[str] = set()
@@ -264,7 +259,7 @@ class _Transaction(ClaimTransaction):
         self.ids = node.ids
         self.book = node.book
         self.options = node.options
-        self.claimed = _Claimed(self, connection, cold)
+        self.claimed = _Claimed(self, connection, node)
 
     async def rows(self, query: str, *values: Any) -> list[Row]:
         return await self._fetch(SQL[query], *values)
@@ -306,7 +301,10 @@ class _Transaction(ClaimTransaction):
         return queue
 
     async def settings(self, name: str) -> QueueSettings | None:
-        return await self._node.catalog.settings(self._connection, name)
+        queue, elsewhere = await self.find(name), self._node.catalog.elsewhere
+        if queue is None and elsewhere is not None:
+            _, queue = await elsewhere.find(name) or (0, None)
+        return None if queue is None else queue.settings
 
     async def has_sources(self, name: str) -> bool:
         elsewhere = self._node.catalog.elsewhere
@@ -316,8 +314,8 @@ class _Transaction(ClaimTransaction):
 
     async def counts(self, queue: Queue) -> QueueCounts:
         row = await self._connection.fetchrow(sql(queue)["count"], queue.partition, retention_ms(queue))
-        totals = self._node.totals
-        passed = {name: getattr(totals, name)[queue.number] for name in ("redelivered", "sent", "received", "deleted")}
+        totals = self._node.totals[queue.number]
+        passed = {name: totals[name] for name in ("redelivered", "sent", "received", "deleted")}
         present = {name: row[name] for name in ("visible", "in_flight", "delayed")}
         return QueueCounts(**present, oldest_sent_at_ms=row["oldest_sent_at"], **passed)
 
@@ -325,17 +323,17 @@ class _Transaction(ClaimTransaction):
         await self.run("retire_part", queue.partition, await self.now())
         if is_deleted:
             await self._connection.execute(OUTBOX["forget_arrivals"], queue.origin)
-            self.after(lambda: self._node.totals.forget(queue.number))
+            self.after(lambda: self._node.totals.pop(queue.number, None))
 
     async def change(self, queue: Queue, settings: QueueSettings, modified_at_ms: int) -> None:
         """The first groups follow a new delay or a shorter retention now, and the others by the janitor."""
         if settings.retention_s > queue.settings.retention_s:
-            await self._cold.sweeper.end_what_has_ended(self._connection, queue)
+            await end_what_has_ended(self._node, self._connection, queue)
         await self.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
         if settings.fifo and settings.delay_s != queue.settings.delay_s:
             await settle_late(self._connection, queue)
         if settings.fifo and settings.retention_s < queue.settings.retention_s:
-            await self._cold.sweeper.free_groups(self._connection, queue._replace(settings=settings))
+            await free_groups(self._node, self._connection, queue._replace(settings=settings))
         self.changed(queue)
 
     def changed(self, queue: Queue) -> None:
@@ -377,32 +375,42 @@ class _Transaction(ClaimTransaction):
 
     async def move(self, queue: Queue, target: Queue, messages: Sequence[Waiting]) -> int:
         seqs = [each.seq for each in messages]
-        await self._node.log.note(self._connection, queue, "supersede", seqs)
-        terms = (queue.partition, target.partition, seqs, [self.ids.next() for _ in seqs])
-        counter = self._node.positions.take(len(seqs) + 1)
+        await note_ends(self._connection, queue, "supersede", seqs)
+        ids = [self.ids.next() for _ in seqs]
         if queue.settings.fifo:
             properties = [properties_of(queue, each.row) or None for each in messages]
-            moved = await self._fetch(FIFO["move_on"], *terms, properties, counter, retention_ms(queue))
+            terms = queue.partition, target.partition, seqs, ids, properties, self._node.positions.take(len(seqs) + 1)
+            moved = len(await self._fetch(FIFO["move_on"], *terms, retention_ms(queue)))
             self._groups_of[target.name] = target
         else:
-            moved = await self._fetch(STANDARD["move_on"], *terms, counter)
-            priorities = sorted({row["priority"] for row in moved})
-            await self._connection.execute(STANDARD["add_priorities"], target.partition, priorities)
+            moved = await move(self._connection, self._node, queue, target, seqs, None, 0, ids)
             self._due_ms[target.name] = 0
         if not moved:
             raise PartitionRetired
-        return len(moved)
+        return moved
 
     async def leased(self, queue: Queue, seqs: Sequence[int]) -> list[Leased]:
         """Lock the messages; of a FIFO queue, their groups."""
         if queue.settings.fifo:
             await self._connection.execute(FIFO["lock"], queue.partition, seqs)
         rows = await self._fetch(sql(queue)["found"], queue.partition, seqs, retention_ms(queue))
-        return [_leased(queue, row) for row in rows]
+        return [
+            Leased(
+                receipt=Receipt(queue.number, row["seq"], row["generation"], row["epoch"], row["visible_at"]),
+                receive_count=row["receive_count"],
+                id=row["id"],
+                body=row["body"],
+                properties=properties_of(queue, row),
+                priority=limits.PRIORITY.default if queue.settings.fifo else row["priority"] % LANE,
+                read_at_ms=row["now"],
+                row=row,
+            )
+            for row in rows
+        ]
 
     async def delete(self, queue: Queue, messages: Sequence[Leased]) -> None:
         seqs = [each.receipt.position for each in messages]
-        await self._node.log.note(self._connection, queue, "delete", seqs)
+        await note_ends(self._connection, queue, "delete", seqs)
         await self._connection.execute(sql(queue)["remove"], queue.partition, seqs, retention_ms(queue))
         self.after(partial(self._node.deleted, queue, seqs, messages[0].read_at_ms))
         if queue.settings.fifo:
@@ -415,10 +423,11 @@ class _Transaction(ClaimTransaction):
         was = [each.row for each in messages]
         rows = await self._insert(target, new, [each.id for each in messages], [None] * len(new))
         receives = [row["receives_before"] + row["receive_count"] for row in was]
-        instants = [[row[name] for row in was] for name in ("first_received_at", "sent_at")]
-        terms = (target.partition, [row["seq"] for row in rows], queue.name, receives, *instants)
+        first, sent = [row["first_received_at"] for row in was], rows if target.settings.fifo else was
+        seqs = [row["seq"] for row in rows]
+        terms = (target.partition, seqs, queue.name, receives, first, [row["sent_at"] for row in sent])
         await self._connection.execute(sql(target)["bury"], *terms)
-        self._node.totals.stored(target, -len(rows))  # moved, not sent
+        self._node.stored(target, -len(rows))  # moved, not sent
         await self.delete(queue, messages)
         return _sent(target, rows)
 
@@ -455,7 +464,7 @@ class _Transaction(ClaimTransaction):
         self._after.append(call)
 
     def schedule(self, step: type[Command]) -> None:
-        self.after(self._cold.schedulers[step])
+        self.after(self._node.schedulers[step])
 
     def notify(self, name: str) -> None:
         self._notified.add(name)
@@ -473,7 +482,7 @@ class _Transaction(ClaimTransaction):
             else:
                 self._due_ms[name] = self._now_ms
         for queue in self._groups_of.values():
-            due_ms = await next_group_ms(self._connection, queue, self._node.watches)
+            due_ms = await self._node.watches.next_group_ms(self._connection, queue)
             if due_ms is not None:
                 self._due_ms[queue.name] = due_ms
 
@@ -501,96 +510,57 @@ def _stored(statement: str, *, fifo: bool) -> str:
     """
 
 
-def _leased(queue: Queue, row: Any) -> Leased:
-    return Leased(
-        receipt=Receipt(queue.number, row["seq"], row["generation"], row["epoch"], row["visible_at"]),
-        receive_count=row["receive_count"],
-        id=row["id"],
-        body=row["body"],
-        properties=properties_of(queue, row),
-        priority=PRIORITY.default if queue.settings.fifo else row["priority"] % LANE,
-        read_at_ms=row["now"],
-        row=row,
-    )
-
-
 def _sent(queue: Queue, rows: list[Any]) -> list[SentMessage]:
     """Return the answers of rows that were stored; what goes to another database is numbered there."""
     has_sequence = queue.settings.fifo and not queue.away
     return [SentMessage(id=row["id"], sequence=row["seq"] if has_sequence else None) for row in rows]
 
 
-class ColdCommands:
-    """Runs cold commands at one node."""
+async def sweep(node: Node, connection: Any) -> None:
+    """Do all that the janitor has to do, on its connection."""
+    await forget_cooldowns(_Transaction(connection, node))
+    await sweep_all(node, connection)
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.sweeper = Sweeper(node)
-        self.schedulers: dict[type[Command], Callable[[], object]] = {}
-        """What has slices of each kind of work in the background done."""
-        self._counted: dict[int, tuple[float, Backlog]] = {}
 
-    async def backlog_lately(self, connection: Any, queue: Queue) -> Backlog:
-        """Return how many messages are visible, or were when that was last counted, for heartbeats.
+def running(node: Node, cold: Cold, *, changes: bool) -> Callable[[Any], Awaitable[Any]]:
+    """Return the handler that runs a cold command, in a transaction if it ``changes`` something."""
 
-        A count looks at each of them. Readers beat several times a minute and take the number for what it is, a hint;
-        so what took long to count is given again for fifty times as long. Opening a source, and listing them, counts.
-        """
-        began_s = get_running_loop().time()
-        known = self._counted.get(queue.partition)
-        if known is not None and began_s < known[0]:
-            return known[1]
-        counted = await count(connection, queue)
-        cost_s = get_running_loop().time() - began_s
-        if len(self._counted) >= _COUNTED_MAX:
-            self._counted.clear()
-        if cost_s > LONG_S:
-            self._counted[queue.partition] = began_s + _COSTS_KEPT * cost_s, counted
-        return counted
+    async def handle(command: Any) -> Any:
+        async with node.database.connection() as connection:
+            if changes:
+                answer, wake = await _change(node, connection, cold, command)
+            elif type(command) not in SNAPSHOTS:
+                return await cold(_Transaction(connection, node), command)
+            else:
+                try:
+                    async with connection.transaction(isolation="repeatable_read", readonly=True):
+                        return await cold(_Transaction(connection, node), command)
+                except ReadOnlySQLTransactionError:
+                    # A collision repeats it: still all of it sees one instant.
+                    answer, wake = await _change(node, connection, cold, command, isolation="repeatable_read")
+        # Behind the answer: a poll that is asked again passes by what the command has changed, as its policy.
+        get_running_loop().call_soon(wake)
+        return answer
 
-    async def sweep(self, connection: Any) -> None:
-        """Do all that the janitor has to do, on its connection."""
-        await forget_cooldowns(_Transaction(connection, self))
-        await self.sweeper.sweep(connection)
+    return handle
 
-    def running(self, cold: Cold, *, changes: bool) -> Callable[[Any], Awaitable[Any]]:
-        """Return the handler that runs a cold command, in a transaction if it ``changes`` something."""
 
-        async def handle(command: Any) -> Any:
-            async with self.node.database.connection() as connection:
-                if changes:
-                    answer, wake = await self._change(connection, cold, command)
-                elif type(command) not in SNAPSHOTS:
-                    return await cold(_Transaction(connection, self), command)
-                else:
-                    try:
-                        async with connection.transaction(isolation="repeatable_read", readonly=True):
-                            return await cold(_Transaction(connection, self), command)
-                    except ReadOnlySQLTransactionError:
-                        # A collision repeats it: still all of it sees one instant.
-                        answer, wake = await self._change(connection, cold, command, isolation="repeatable_read")
-            # Behind the answer: a poll that is asked again passes by what the command has changed, as its policy.
-            get_running_loop().call_soon(wake)
-            return answer
-
-        return handle
-
-    async def _change(
-        self, connection: Any, cold: Cold, command: Any, isolation: str | None = None
-    ) -> tuple[Any, Callable[[], None]]:
-        """Return the answer, and what wakes the waiters."""
-        for _ in range(COLLISIONS_MAX):
-            tx = _Transaction(connection, self)
-            try:
-                async with connection.transaction(isolation=isolation):
-                    answer = await cold(tx, command)
-            except COLLISIONS:
-                self.node.positions.jump()
-                continue
-            except PartitionRetired:  # what the node knew of a queue was old
-                for name in tx.known:
-                    self.node.catalog.forget(name)
-                continue
-            await tx.end()
-            return answer, tx.wake
-        raise InternalError
+async def _change(
+    node: Node, connection: Any, cold: Cold, command: Any, isolation: str | None = None
+) -> tuple[Any, Callable[[], None]]:
+    """Return the answer, and what wakes the waiters."""
+    for _ in range(COLLISIONS_MAX):
+        tx = _Transaction(connection, node)
+        try:
+            async with connection.transaction(isolation=isolation):
+                answer = await cold(tx, command)
+        except COLLISIONS:
+            node.positions.jump()
+            continue
+        except PartitionRetired:  # what the node knew of a queue was old
+            for name in tx.known:
+                node.catalog.forget(name)
+            continue
+        await tx.end()
+        return answer, tx.wake
+    raise InternalError

@@ -13,9 +13,10 @@ from tests.store.host import QUEUE, message
 from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres, open_engine
 from veilmq.core import claims, commands
 from veilmq.core.errors import ClaimLost, EpochFenced, OutcomeUnknown, PurgeInProgress, StoreUnavailable
+from veilmq.store.claims import ClaimStep
 from veilmq.store.port import execute
 from veilmq.store.postgres import transaction
-from veilmq.store.postgres.background import POLL_MS
+from veilmq.store.postgres.database import POLL_MS
 from veilmq.store.postgres.engine import PostgresEngine
 
 SLICE = 8
@@ -95,7 +96,7 @@ def test_what_a_dead_node_left_to_be_done_is_done(nodes: TwoNodes, ending: Any, 
     nodes.host.do(OPEN)
     while nodes.host.do(claim(100)).more:
         pass
-    nodes.first.claimant.stop()
+    nodes.first.workers[ClaimStep].stop()
     nodes.host.do(ending)
     table = "fifo_msg" if fifo else "msg"
     claimed = f"SELECT count(*) FROM mq.{table} WHERE claim IS NOT NULL"
@@ -112,7 +113,7 @@ def test_a_hold_ends_though_the_node_is_gone_that_served_it(nodes: TwoNodes) -> 
     fill(nodes.host, 3, fifo=False)
     nodes.host.do(OPEN)
     nodes.host.do(claim(3))
-    nodes.first.claimant.stop()
+    nodes.first.workers[ClaimStep].stop()
     nodes.advance(3_600_000)
     with pytest.raises(ClaimLost):
         nodes.do_there(READ)

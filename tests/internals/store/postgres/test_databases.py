@@ -14,7 +14,7 @@ from veilmq.core import commands
 from veilmq.core.errors import StoreUnavailable
 from veilmq.store.port import StoreError, execute
 from veilmq.store.postgres import Shards, databases
-from veilmq.store.postgres.background import POLL_MS
+from veilmq.store.postgres.database import POLL_MS
 from veilmq.store.postgres.outbox import CLAIM_MS
 from veilmq.store.postgres.store import REFRESH_MS
 from veilmq.store.urls import bare

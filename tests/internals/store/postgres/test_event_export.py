@@ -28,8 +28,8 @@ from veilmq.core.errors import ShuttingDown
 from veilmq.core.receipts import CountEvents, EventRange, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents
 from veilmq.events.exporter import Exporter, Target, open_target
 from veilmq.store.port import execute
+from veilmq.store.postgres import messages, queues
 from veilmq.store.postgres.engine import PostgresEngine
-from veilmq.store.postgres.queues import EventLog
 
 LOGGED = replace(RESTLESS, event_log="closed")
 HOUR_MS = 3_600_000
@@ -178,13 +178,13 @@ def test_a_late_delete_that_a_receive_overtakes_is_written(host: PostgresHost, m
     host.do(Send(queue=BUSY, messages=(message("a", group="g", dedup_id="a"),)))
     (got,) = host.receive(queue=BUSY, timeout_s=1)
     host.advance(2_000)
-    write = EventLog.late
+    write = queues.note_late
 
-    async def overtaken(log: EventLog, *arguments: Any, **more: Any) -> None:
+    async def overtaken(*arguments: Any, **more: Any) -> None:
         assert (await execute(host.engine, Receive(queue=BUSY, count=1))).messages
-        await write(log, *arguments, **more)
+        await write(*arguments, **more)
 
-    monkeypatch.setattr(EventLog, "late", overtaken)
+    monkeypatch.setattr(messages, "note_late", overtaken)
     host.delete(got.receipt, queue=BUSY)
     assert outcomes(host) == [("expired", 1_000), ("late_deleted", 2_000)]
 

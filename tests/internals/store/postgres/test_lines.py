@@ -1,4 +1,4 @@
-"""The lines in which commands wait to travel together, from the first command to the last."""
+"""The lines in which commands wait to travel together, and the commands that a node knows."""
 
 import asyncio
 import gc
@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.store.host import QUEUE
+from tests.store.host import HOT, QUEUE
 from tests.store.postgres_host import hosting_postgres
 from veilmq.core.commands import Receive
 from veilmq.core.errors import QueueNotFound
+from veilmq.store.cold import COLD
 from veilmq.store.postgres.queues import Coalescer, Measured
 
 
@@ -81,3 +82,11 @@ def test_an_engine_keeps_no_line_of_a_queue_that_nobody_names_any_more(postgres_
                 host.do(Receive(queue=f"{QUEUE}{place}"))
         gc.collect()
         assert [each for each in gc.get_objects() if isinstance(each, Coalescer)] == []
+
+
+def test_it_knows_every_command(postgres_url: str) -> None:
+    """And each of them once."""
+    with hosting_postgres(postgres_url) as node:
+        engine: Any = node.engine
+        assert set(engine.alone) & set(engine.together) == set()
+        assert {*engine.alone, *engine.together} == {*COLD, *HOT}

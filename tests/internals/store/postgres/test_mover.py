@@ -13,7 +13,7 @@ from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres, 
 from veilmq.core import commands
 from veilmq.core.commands import MoveStatus
 from veilmq.core.errors import InternalError, StoreUnavailable
-from veilmq.store.postgres.background import POLL_MS, Mover
+from veilmq.store.postgres.database import POLL_MS, Mover
 from veilmq.store.postgres.engine import PostgresEngine
 
 

@@ -14,7 +14,7 @@ from tests.store.test_dead_letters import kill as kill_in_turn
 from tests.store.test_dead_letters import take as take_in_turn
 from veilmq.core import commands
 from veilmq.core.topics import Forward, Forwarded, ForwardEntry
-from veilmq.store.postgres.background import POLL_MS
+from veilmq.store.postgres.database import POLL_MS
 from veilmq.store.postgres.node import Positions
 from veilmq.store.postgres.outbox import CLAIM_MS, Batch, Outbox, arrive, due, take
 

@@ -47,14 +47,14 @@ def without_comments(text: str) -> str:
 
 
 _MADE = re.compile(r"CREATE (?:UNLOGGED )?TABLE mq\.(\w+) \(\s*qp\b")
-DATA = "|".join(sorted({*_MADE.findall(SCHEMA), "expired_receipt"}))
-"""The tables of the data plane: those whose first column is the partition."""
+DATA = "|".join(sorted({*_MADE.findall(SCHEMA), "expired_receipt", "message"}))
+"""The tables of the data plane: those whose first column is the partition, and the view of two of them."""
 
 _WITHOUT_SCHEMA = re.compile(rf"\b(FROM|JOIN|USING|UPDATE|INTO)\s+(?=(?:{DATA})\b)")
 _TABLE = re.compile(rf"\b(?:FROM|JOIN|USING|UPDATE|DELETE FROM|,)\s+mq\.(?:{DATA})\b")
 _INSERT = re.compile(rf"\bINSERT INTO mq\.(?:{DATA})(?: AS \w+)? \(\s*(\w+)")
 _INSERT_WHOLE = re.compile(rf"\bINSERT INTO mq\.(?:{DATA})(?: AS \w+)?\s+SELECT\b")
-_GIVEN_WHOLE = re.compile(r"'qp', \$1|v_\w+\.qp := p_qp|mq\.event_of(?:_fifo)?\(|SELECT qp, seq,")
+_GIVEN_WHOLE = re.compile(r"'qp', \$1|v_\w+\.qp := p_qp|mq\.event_of\(|SELECT qp, seq,")
 """How whole rows get theirs: it is put in, or it is that of rows that were found by it."""
 _CALL = re.compile(r"\bmq\.(?:fifo_\w+|fair_\w+|admit)\(\s*([^,)]+)")
 _NAMED = re.compile(r"\bqp = (\$[12]\b|p_\w+|part\.qp|v_\w+|NEW\.qp)")

@@ -18,9 +18,11 @@ from tests.store.host import QUEUE, message
 from tests.store.postgres_host import PostgresHost, connected, hosting_postgres
 from veilmq.core import commands
 from veilmq.store.named_queries import load, shared
+from veilmq.store.postgres.background import SQL as SWEEPS
 from veilmq.store.postgres.database import SETTINGS
 from veilmq.store.postgres.outbox import OUTBOX
 from veilmq.store.postgres.queues import FIFO, STANDARD, logged
+from veilmq.store.postgres.transaction import CLAIMS
 
 pytestmark = pytest.mark.usefixtures("tables")
 
@@ -35,7 +37,9 @@ STATEMENTS: dict[str, dict[str, str]] = {
     },
     "shared": shared(),
     "of FIFO queues": FIFO,
-    "locks": {"choose": STANDARD["choose"]},
+    "locks": {"choose": STANDARD["choose"], "choose_claimed": CLAIMS["choose"]},
+    "of FIFO queues in claims": {"read": CLAIMS["read_fifo"]},
+    "of FIFO queues in sweeps": {"drop_messages": SWEEPS["drop_fifo_messages"]},
     "of FIFO queues in the outbox": {name: OUTBOX[f"fifo_{name}"] for name in ("first", "messages")},
 }
 WHOLE = {"count", "inspect", "waiting"}
@@ -88,7 +92,8 @@ def wholesale(lines: list[str]) -> Iterator[str]:
         scan = _SCAN.search(line)
         below = "".join(lines[number + 1 :][:1])
         if scan and (scan[1] or not re.search(rf"Index Cond: .*\b{_SECOND[scan[2]]}\b", below)):
-            parent = next((above for above in reversed(lines[:number]) if _indent(above) < _indent(line)), "")
+            parents = [above for above in reversed(lines[:number]) if _indent(above) < _indent(line)]
+            parent = next((above for above in parents if "Append" not in above), "")  # of both tables, one by one
             if not _FEW.search(parent):
                 yield line.strip()
 

@@ -13,8 +13,8 @@ from veilmq.core.claims import ListWriters, Publish, Published, Stage, Staged
 from veilmq.core.commands import DeleteQueue, PurgeQueue
 from veilmq.core.errors import QueueNotFound
 from veilmq.store.port import execute
-from veilmq.store.postgres.background import POLL_MS
-from veilmq.store.publications import CLIENT_MS, PIECE_MESSAGES
+from veilmq.store.postgres.database import POLL_MS
+from veilmq.store.publications import CLIENT_MS, PIECE_MESSAGES, PublicationStep
 
 MANY = 4 * PIECE_MESSAGES
 BODIES = [str(number) for number in range(MANY)]
@@ -58,7 +58,7 @@ def test_what_a_dead_node_had_decided_enters(nodes: TwoNodes) -> None:
     """Its connections end between two slices, and it does no more."""
     nodes.host.do(stage())
     assert nodes.host.do(PUBLISH).more
-    nodes.first.publisher.stop()
+    nodes.first.workers[PublicationStep].stop()
     for _ in range(MANY // PIECE_MESSAGES + 2):
         nodes.advance(POLL_MS)
     check_all_came(nodes)
@@ -88,7 +88,7 @@ def test_nodes_that_publish_at_one_time_keep_the_rate_together(nodes: TwoNodes) 
     """Whoever comes second finds that the next slice is not due yet."""
     nodes.host.do(stage())
     for node in (nodes.first, nodes.other):
-        node.publisher.stop()
+        node.workers[PublicationStep].stop()
     publish = Publish(queue=QUEUE, writer="w", batch=0, attempts=(("a", MANY),), messages_per_s_max=20)
 
     async def work() -> None:

@@ -17,7 +17,8 @@ from veilmq.core.receipts import CountEvents, ForgetEvents, PlanExport, ReadEven
 from veilmq.core.settings import AccountSettings
 from veilmq.store.port import StoreError, SurveyQueues, execute
 from veilmq.store.postgres import Shards
-from veilmq.store.postgres.background import JANITOR_MS, POLL_MS
+from veilmq.store.postgres.background import JANITOR_MS
+from veilmq.store.postgres.database import POLL_MS
 from veilmq.store.postgres.outbox import CLAIM_MS
 from veilmq.store.postgres.store import REFRESH_MS
 from veilmq.testing import VirtualClock
@@ -53,25 +54,20 @@ def refused(host: ShardsHost, *urls: str) -> str:
     return host.run(attempt())
 
 
-def test_databases_in_another_order_are_refused(host: ShardsHost) -> None:
-    """Each knows its number."""
-    assert "it is number 2 of the databases of its store; name the first one" in refused(host, *reversed(host.urls))
-
-
-def test_one_database_twice_is_refused(host: ShardsHost) -> None:
-    """It cannot be at two places."""
-    assert "it is number 1 of its store, and named as number 2" in refused(host, host.urls[0], host.urls[0])
-
-
-def test_what_is_refused_is_named_where_other_databases_were_not_tried(host: ShardsHost) -> None:
-    """The third one was never opened when the second one is refused, and is closed with the others."""
+@pytest.mark.parametrize(
+    ("places", "why"),
+    [
+        pytest.param([1, 0], "it is number 2 of the databases of its store; name the first one", id="another order"),
+        pytest.param([1], "it is number 2 of the databases of its store; name the first one", id="without the home"),
+        pytest.param([0, 0], "it is number 1 of its store, and named as number 2", id="one twice"),
+        # The third one was never opened when the second one is refused, and is closed with the others.
+        pytest.param([0, None, 1], 'database "missing" does not exist', id="one that is not there"),
+    ],
+)
+def test_databases_out_of_their_places_are_refused(host: ShardsHost, places: list[int | None], why: str) -> None:
+    """Each knows its number, and the home alone knows the others."""
     missing = urlsplit(host.urls[1])._replace(path="/missing").geturl()
-    assert 'database "missing" does not exist' in refused(host, host.urls[0], missing, host.urls[1])
-
-
-def test_another_than_the_home_alone_is_refused(host: ShardsHost) -> None:
-    """It does not know the others."""
-    assert "it is number 2 of the databases of its store; name the first one" in refused(host, host.urls[1])
+    assert why in refused(host, *(missing if place is None else host.urls[place] for place in places))
 
 
 def test_a_database_of_another_store_is_refused(host: ShardsHost, new_database: str) -> None:

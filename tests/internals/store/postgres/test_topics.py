@@ -31,7 +31,6 @@ from veilmq.server.metrics import TopicCounts
 from veilmq.server.pushes import LEASE_S, Pusher
 from veilmq.store.port import execute
 from veilmq.store.postgres.engine import PostgresEngine
-from veilmq.store.postgres.queues import wake_groups
 
 TOPIC = "000000000000/news"
 FIFO = "000000000000/jobs.fifo"
@@ -140,7 +139,7 @@ def test_what_is_published_does_not_fail_by_a_purge_right_behind_it(host: Postgr
 
     async def tell() -> None:
         async with connected(host.url) as connection:
-            await wake_groups(connection, queue, node.watches)
+            await node.watches.wake_groups(connection, queue)
 
     host.run(tell())
     assert woken_ms == []

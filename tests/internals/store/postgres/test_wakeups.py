@@ -88,7 +88,7 @@ def test_a_place_at_the_quota_wakes(nodes: TwoNodes, settings: dict[str, Any]) -
     nodes.watch()
     assert nodes.do_there(commands.Receive(queue=QUEUE)).messages == []
     nodes.advance(REST_MS)
-    nodes.until(lambda: nodes.first.nodes.interests.is_full(QUEUE))
+    nodes.until(lambda: nodes.first.watches.interests.is_full(QUEUE))
     nodes.woken_ms.clear()
     nodes.host.delete(taken.receipt)
     nodes.until(lambda: nodes.woken_ms)
@@ -189,9 +189,9 @@ def test_an_interest_ends(nodes: TwoNodes) -> None:
     nodes.host.create()
     nodes.watch()
     nodes.other.unwatch(QUEUE)
-    assert nodes.first.nodes.interests.has(QUEUE)
+    assert nodes.first.watches.interests.has(QUEUE)
     nodes.advance(REFRESH_MS)
-    nodes.until(lambda: not nodes.first.nodes.interests.has(QUEUE))
+    nodes.until(lambda: not nodes.first.watches.interests.has(QUEUE))
     nodes.told()
     send(nodes, "a")
     assert not any(notice.due_ms for notice in nodes.told())
@@ -201,15 +201,15 @@ def test_a_node_that_closes_waits_for_nothing(nodes: TwoNodes) -> None:
     """And says so."""
     nodes.host.create()
     nodes.watch()
-    nodes.host.run(nodes.other.stop())
-    nodes.until(lambda: not nodes.first.nodes.interests.has(QUEUE))
+    nodes.host.run(nodes.other.watches.stop())
+    nodes.until(lambda: not nodes.first.watches.interests.has(QUEUE))
 
 
 def test_an_interest_is_repeated(nodes: TwoNodes) -> None:
     """So it holds for as long as somebody waits, though it would be old by then."""
     nodes.host.create()
     nodes.watch()
-    interests = nodes.first.nodes.interests
+    interests = nodes.first.watches.interests
     for _ in range(5):
         interests.clear()
         nodes.advance(REFRESH_MS)
@@ -224,7 +224,7 @@ def test_a_node_that_comes_later_hears_what_is_awaited(postgres_url: str) -> Non
         nodes.host.reopen()
         nodes.first = nodes.host.engine
         nodes.advance(REST_MS)
-        nodes.until(lambda: nodes.first.nodes.interests.has(QUEUE))
+        nodes.until(lambda: nodes.first.watches.interests.has(QUEUE))
 
 
 @pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
@@ -232,7 +232,7 @@ def test_a_lost_notice_is_made_up_for(nodes: TwoNodes, settings: dict[str, Any])
     """By the look that a node has each second at all that is waited for there."""
     nodes.host.create(**settings)
     nodes.watch()
-    nodes.first.nodes.interests.clear()
+    nodes.first.watches.interests.clear()
     send(nodes, "a")
     sent_ms = nodes.host.clock.now_ms()
     assert not any(notice.due_ms for notice in nodes.told())
@@ -287,11 +287,11 @@ def test_figures_tell_whether_notices_arrive(nodes: TwoNodes) -> None:
 
     nodes.host.create()
     nodes.watch()
-    heard, told = figure("heard"), figure("told")
+    received, sent = figure("received"), figure("sent")
     send(nodes, "a")
     nodes.until(lambda: nodes.woken_ms)
-    assert (figure("arrive"), figure("heard"), figure("told")) == (1, heard + 1, told)
-    assert told > 0
+    assert (figure("arrive"), figure("received"), figure("sent")) == (1, received + 1, sent)
+    assert sent > 0
     nodes.end_notices()
     nodes.until(lambda: not figure("arrive"))
 
@@ -300,7 +300,7 @@ def test_what_was_missed_without_a_connection_is_asked_for(nodes: TwoNodes) -> N
     """A node that has lost it connects again, looks at everything once, and is told from then on as before."""
     nodes.host.create()
     nodes.watch()
-    hub = nodes.other.nodes
+    hub = nodes.other.watches
     nodes.end_notices()
     nodes.until(lambda: not hub.listens)
     send(nodes, "a")
@@ -309,9 +309,9 @@ def test_what_was_missed_without_a_connection_is_asked_for(nodes: TwoNodes) -> N
     nodes.until(lambda: hub.listens)
     nodes.advance(1)
     assert nodes.woken_ms
-    nodes.until(lambda: nodes.first.nodes.listens)
+    nodes.until(lambda: nodes.first.watches.listens)
     nodes.advance(REST_MS)
-    nodes.until(lambda: nodes.first.nodes.interests.has(QUEUE))
+    nodes.until(lambda: nodes.first.watches.interests.has(QUEUE))
     nodes.woken_ms.clear()
     send(nodes, "b")
     nodes.until(lambda: nodes.woken_ms)

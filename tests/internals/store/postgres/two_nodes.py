@@ -35,14 +35,14 @@ class TwoNodes:
         self._heard: list[Notice] = []
         self._calls = 0
         host.run(self._listen())
-        self.until(lambda: {each.nodes.listens for each in (self.first, self.other)} == {options.listens})
+        self.until(lambda: {each.watches.listens for each in (self.first, self.other)} == {options.listens})
         self.advance(REST_MS)
 
     def watch(self, queue: str = QUEUE) -> None:
         """Wait for `queue` at the second node, and have the first one hear of that."""
         self.other.watch(queue, self.woken_ms.append)
         self.advance(REST_MS)
-        self.until(lambda: self.first.nodes.interests.has(queue))
+        self.until(lambda: self.first.watches.interests.has(queue))
         self.advance(SOON_MS)  # the look that follows finds nothing new
         self.woken_ms.clear()
 
@@ -69,11 +69,11 @@ class TwoNodes:
         """Return what the first node has told since the last call, once all of it has arrived."""
         mark = f"mark/{self._calls}"
         self._calls += 1
-        self.host.in_loop(lambda: self.first.nodes.changed(mark))
+        self.host.in_loop(lambda: self.first.watches.changed(mark))
         self.advance(REST_MS)
         self.until(lambda: any(mark in notice.changed for notice in self._heard))
         heard, self._heard = self._heard, []
-        return [notice for notice in heard if notice.node == self.first.nodes.name]
+        return [notice for notice in heard if notice.node == self.first.watches.name]
 
     def end_notices(self) -> None:
         """Have the server end the connections on which nodes listen."""
