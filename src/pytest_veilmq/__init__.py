@@ -29,7 +29,7 @@ def veilmq_server(veilmq_settings: dict[str, Any]) -> "Iterator[RunningServer]":
     try:
         from veilmq.testing import RunningServer  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        pytest.fail(str(error), pytrace=False)
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
     with RunningServer(**veilmq_settings) as server:
         yield server
 
@@ -63,7 +63,8 @@ def veilmq_boto3(veilmq_url: str) -> Iterator[Any]:
         import boto3  # noqa: PLC0415
         from botocore.config import Config  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        pytest.fail(f"the fixture veilmq_boto3 needs the suite's own {error.name}: pip install boto3", pytrace=False)
+        missing = f"the fixture veilmq_boto3 needs the suite's own {error.name}: pip install boto3"
+        raise pytest.fail.Exception(missing, pytrace=False) from None
 
     client = boto3.client(
         "sqs",

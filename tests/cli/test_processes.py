@@ -546,4 +546,5 @@ def test_what_it_does_is_told_to_prometheus(server: RunningServer, rules: str) -
             expected = 'veilmq_forward_forwarded_total{intake="intake",queue="video",rule="1"} 1.0'
             server.wait_until(lambda: expected in urllib.request.urlopen(url).read().decode())
             forwarder.send_signal(signal.SIGTERM)
+            forwarder.communicate()  # its last lines, which a closed pipe would fail
         assert forwarder.returncode == 0

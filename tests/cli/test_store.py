@@ -439,7 +439,7 @@ def test_a_broken_invariant_fails(sound: Path, veilmq: Veilmq) -> None:
     answer = veilmq("doctor", "--data", str(sound))
     assert (answer.code, answer.err) == (1, "")
     lines = answer.out.splitlines()
-    place = lines.index("FAILED  every place in a queue has its message")
+    place = lines.index("FAILED  every message has one place in a queue, and every place its message")
     assert "1 rows break this" in lines[place + 1]
     assert lines[-1].endswith("checks failed.")
     assert json.loads(veilmq("doctor", "--data", str(sound), "--json").out)["ok"] is False

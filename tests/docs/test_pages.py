@@ -282,7 +282,7 @@ def test_every_limit_is_on_the_page() -> None:
 # The page of looks has every route, with its permission, its parameters and the fields of its answer.
 
 
-LOOKS = ROOT / "docs" / "protocols" / "looks.md"
+LOOKS = ROOT / "docs" / "protocols" / "inspection.md"
 LOOKS_ROWS = [line for line in LOOKS.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
 FIELDS = {"/v1/messages/{account}/{queue}": InspectFields, "/v1/leases/{account}/{queue}": LeaseFields}
 

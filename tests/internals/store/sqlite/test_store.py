@@ -198,7 +198,7 @@ class Disk:
         self.now_s += self.sync_s
         self.threads.append(threading.current_thread())
 
-    def look(self) -> None:
+    def check_room(self) -> None:
         """Find room enough."""
 
 
