@@ -12,7 +12,7 @@ from tests.tidy.tree import SRC, Function, Module, module, modules
 
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 700
-TOTALS = {"files": 311, "lines": 60_677, "lines of SQL": 4_260}
+TOTALS = {"files": 311, "lines": 60_667, "lines of SQL": 4_260}
 """What src has at the most. Whatever makes it smaller states the new figure here."""
 SLACK = 0.01
 
