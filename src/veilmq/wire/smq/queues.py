@@ -1,7 +1,7 @@
 """The actions on queues and on the account, and queue attributes (reference, sections 4.0 to 4.5, 4.14)."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from veilmq.core import commands, limits
 from veilmq.core.commands import ListQueues, QueuePage, QueueView, SetAccount, ShowAccount
@@ -11,7 +11,7 @@ from veilmq.core.settings import AccountSettings, QueueSettings, SettingValue, r
 from veilmq.wire.exchange import Plan, RequestContext
 from veilmq.wire.smq import request as smq
 from veilmq.wire.smq.errors import invalid_argument
-from veilmq.wire.smq.request import Answer, Element, SmqRequest, answered, body_of, checked_name, element, queue_of
+from veilmq.wire.smq.request import Element, SmqRequest, answered, body_of, checked_name, element, queue_of
 from veilmq.wire.sqs.names import is_fifo
 
 Values = dict[str, SettingValue]
@@ -148,20 +148,14 @@ def list_queue(request: SmqRequest, context: RequestContext) -> Plan:
     """ListQueue: their URLs, and with ``x-mns-with-meta`` the attributes of each queue that the caller may see."""
     listing = smq.read_listing(request.headers)
 
-    def respond(result: Any) -> Answer:
-        page: QueuePage = answered(result)
+    def entries(page: QueuePage) -> list[tuple[str, str, str]]:
         details = {view.queue.partition("/")[2]: described(view) for view in page.views}
-        queues = "".join(
-            smq.container("Queue", element("QueueURL", smq.queue_url(name, context)) + details.get(name, ""))
-            for name in page.names
-        )
-        last = page.names[-1] if page.names else ""
-        return Answer(200, smq.document("Queues", queues + smq.next_marker(last, more=page.more)))
+        return [(name, smq.queue_url(name, context), details.get(name, "")) for name in page.names]
 
     command = ListQueues(
         account=context.account, prefix=listing.prefix, after=listing.after, count=listing.count, views=listing.detailed
     )
-    return Plan(command, respond)
+    return Plan(command, smq.listed("Queue", entries))
 
 
 # The account's own attributes, and the stub of opening the service (reference, section 4.14).

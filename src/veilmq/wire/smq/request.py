@@ -483,6 +483,18 @@ def read_listing(headers: Mapping[bytes, bytes]) -> Listing:
     )
 
 
-def next_marker(last: str, *, more: bool) -> str:
-    """Return the element that leads on from ``last``, the last name of a page; nothing where it was the last page."""
-    return element("NextMarker", b64encode(last.encode()).decode()) if more else ""
+def listed(kind: str, entries_of: Callable[[Any], list[tuple[str, str, str]]]) -> Callable[[Any], Answer]:
+    """Return the answer with a page of a ``kind``: of each entry on it its name, its URL, and what else is written.
+
+    The last name leads on to the next page, where there is one.
+    """
+
+    def respond(result: Any) -> Answer:
+        page = answered(result)
+        entries = entries_of(page)
+        content = [container(kind, element(f"{kind}URL", url) + more) for _, url, more in entries]
+        if page.more:
+            content.append(element("NextMarker", b64encode(entries[-1][0].encode()).decode()))
+        return Answer(200, document(f"{kind}s", "".join(content)))
+
+    return respond

@@ -157,23 +157,14 @@ def list_topic(request: SmqRequest, context: RequestContext) -> Plan:
     """ListTopic: their URLs, and with ``x-mns-with-meta`` the attributes of each."""
     listing = smq.read_listing(request.headers)
 
-    def respond(result: Any) -> Answer:
-        page: TopicPage = answered(result)
-        listed = "".join(
-            smq.container(
-                "Topic",
-                element("TopicURL", topic_url(view.topic, context))
-                + (_topic_elements(view) if listing.detailed else ""),
-            )
-            for view in page.topics
-        )
-        last = own_name(page.topics[-1].topic) if page.topics else ""
-        return Answer(200, smq.document("Topics", listed + smq.next_marker(last, more=page.more)))
+    def entries(page: TopicPage) -> list[tuple[str, str, str]]:
+        written = _topic_elements if listing.detailed else lambda view: ""
+        return [(own_name(view.topic), topic_url(view.topic, context), written(view)) for view in page.topics]
 
     command = topics.ListTopics(
         account=context.account, prefix=listing.prefix, after=listing.after, count=listing.count
     )
-    return Plan(command, respond)
+    return Plan(command, smq.listed("Topic", entries))
 
 
 def _settings(topic: Element, context: RequestContext) -> dict[str, SettingValue]:
@@ -254,19 +245,12 @@ def list_subscription_by_topic(request: SmqRequest, context: RequestContext) -> 
     """ListSubscriptionByTopic: their URLs."""
     topic, listing = topic_of(request, context), smq.read_listing(request.headers)
 
-    def respond(result: Any) -> Answer:
-        page: SubscriptionPage = answered(result)
+    def entries(page: SubscriptionPage) -> list[tuple[str, str, str]]:
         names = [view.subscription.name for view in page.subscriptions]
-        listed = "".join(
-            smq.container("Subscription", element("SubscriptionURL", subscription_url(topic, name, context)))
-            for name in names
-        )
-        return Answer(
-            200, smq.document("Subscriptions", listed + smq.next_marker(names[-1] if names else "", more=page.more))
-        )
+        return [(name, subscription_url(topic, name, context), "") for name in names]
 
     command = topics.ListSubscriptions(topic=topic, prefix=listing.prefix, after=listing.after, count=listing.count)
-    return Plan(command, respond)
+    return Plan(command, smq.listed("Subscription", entries))
 
 
 def read_tag(name: str, given: Mapping[str, str]) -> str:
