@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from tests.store.host import CLAIMED_SEQS, RESTLESS, Host
+from tests.store.host import CLAIMED_SEQS, QUEUE, RESTLESS, Host
 from tests.store.model_frame import ModelFrame, naive_terms, one_of, run_model
 from tests.store.naive_claims import CLAIMED, NaiveClaims, Refused, told
 from tests.store.postgres_host import RESTLESS as RESTLESS_NODE
@@ -19,7 +19,6 @@ from veilmq.core import claims, commands
 from veilmq.core.commands import NewMessage
 from veilmq.core.errors import VeilmqError
 
-QUEUE = "a/jobs"
 TABLES = {False: "mq.msg", True: "mq.fifo_msg"}
 SOURCES = st.sampled_from(("s", "t"))
 CONSUMERS = st.sampled_from(("", "c", "c"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from tests.store import model_frame
-from tests.store.host import message
+from tests.store.host import QUEUE, message
 from tests.store.naive import NaiveFifo, NaiveStandard, kind_of
 from veilmq.core import commands, results
 from veilmq.core.commands import SendTerms
@@ -198,7 +198,6 @@ def test_the_engine_agrees_with_the_model(model_url: str | None) -> None:
 # FIFO queues beside the naive model, at random, with restarts and crashes; after every step they must agree.
 
 
-QUEUE = "a/orders"
 GROUPS = "abcde"
 TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000, 299_999, 300_000))
 FIFO_TIMEOUTS_S = st.sampled_from((0, 1, 30, 600))
