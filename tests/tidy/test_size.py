@@ -12,7 +12,7 @@ from tests.tidy.tree import SRC, Function, Module, module, modules
 
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 700
-TOTALS = {"files": 311, "lines": 61_652, "lines of SQL": 4_116}
+TOTALS = {"files": 311, "lines": 61_649, "lines of SQL": 4_097}
 """What src has at the most. Whatever makes it smaller states the new figure here."""
 SLACK = 0.01
 
