@@ -68,7 +68,15 @@ def convert(folder: Path, *, progress: Progress | None = None) -> None:
                 f"{folder} has {OLD_NAME} and {SET_ASIDE}, and nothing is replaced: move the latter away."
             )
         if (folder / DATABASE_NAME).is_file():
-            _check_converted(folder)
+            instants = []
+            for name, query in ((OLD_NAME, _INSTANT), (DATABASE_NAME, SQL["progress"])):
+                with _opened(folder / name) as connection:
+                    instants.append(next(iter(connection.execute(query)), (0,))[0])
+            if instants[0] > instants[1]:
+                raise FolderError(
+                    f"{folder} has {OLD_NAME} and {DATABASE_NAME}, and the first one was changed after its conversion: "
+                    f"move {DATABASE_NAME} away to convert it again, or {OLD_NAME} to go on without these changes."
+                )
         else:
             _check(folder)
             try:
@@ -130,19 +138,6 @@ def _check_space(connection: apsw.Connection, folder: Path) -> None:
 
 def _unfinished(folder: Path) -> Path:
     return folder / f"{DATABASE_NAME}.unfinished"
-
-
-def _check_converted(folder: Path) -> None:
-    """Raise ``FolderError`` where the old database was used again after its conversion."""
-    instants = []
-    for name, query in ((OLD_NAME, _INSTANT), (DATABASE_NAME, SQL["progress"])):
-        with _opened(folder / name) as connection:
-            instants.append(next(iter(connection.execute(query)), (0,))[0])
-    if instants[0] > instants[1]:
-        raise FolderError(
-            f"{folder} has {OLD_NAME} and {DATABASE_NAME}, and the first one was changed after its conversion: "
-            f"move {DATABASE_NAME} away to convert it again, or {OLD_NAME} to go on without these changes."
-        )
 
 
 class _Attempt(msgspec.Struct, frozen=True, array_like=True):

@@ -20,8 +20,7 @@ SELECT number, priority FROM old.lane WHERE queue = ? ORDER BY priority, sequenc
 -- The last instant of sending of what retention has ended in a lane, and nothing has deleted yet.
 SELECT max(coalesce(first_sent_at_ms, sent_at_ms)) FROM old.lane JOIN old.message
     ON position BETWEEN lane.number << 41 AND direct_floor - 1
-    OR position BETWEEN (lane.number << 41) + (1 << 40) AND delayed_floor - 1
-WHERE lane.number = ?;
+    OR position BETWEEN (lane.number << 41) + (1 << 40) AND delayed_floor - 1 WHERE lane.number = ?;
 
 -- name: messages
 -- Those of a lane, in order, with the columns of CopiedMessage (the group is its hash) and the claim that has them. In a FIFO
@@ -76,8 +75,7 @@ INSERT INTO main.move
 SELECT
     number, id, queue, source, destination, moves_per_s_max, status, moved, to_move, started_at_ms, next_at_ms, failure, starter
 FROM old.move_task;
-INSERT INTO main.writer
-SELECT number, origin, w.name, batch, messages, duplicates, seen_at_ms
+INSERT INTO main.writer SELECT number, origin, w.name, batch, messages, duplicates, seen_at_ms
 FROM old.writer w JOIN main.queue q ON q.queue_id = w.queue;
 INSERT INTO main.stage SELECT number, writer, batch, attempt, messages, publication FROM old.stage;
 INSERT INTO main.piece SELECT stage, part, place, messages, content FROM old.piece;
@@ -102,8 +100,7 @@ SELECT origin, qp, s.name, each.value, 'lost', 1, beat_at_ms
 FROM old.source s JOIN main.queue q ON q.queue_id = s.queue CROSS JOIN json_each(s.lost) AS each
 WHERE NOT EXISTS (SELECT 1 FROM main.claim c WHERE c.qp = q.origin AND c.source = s.name AND c.number = each.value);
 INSERT INTO main.event_batch SELECT number, events, encoded FROM old.event_batch;
-INSERT INTO main.expired_receipt
-SELECT e.number, coalesce(r.seq, e.position), generation, seen_at_ms, event
+INSERT INTO main.expired_receipt SELECT e.number, coalesce(r.seq, e.position), generation, seen_at_ms, event
 FROM old.expired_receipt e LEFT JOIN old.lane l ON l.number = e.position >> 41 LEFT JOIN old.logged_lane g ON g.lane = l.number
     LEFT JOIN main.queue q ON q.name = g.queue
     LEFT JOIN main.renumbered r ON r.queue_id = coalesce(l.queue, q.queue_id) AND r.position = e.position;

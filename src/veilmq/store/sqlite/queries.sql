@@ -1,8 +1,7 @@
 -- name: queue_by_name
 SELECT q.queue_id, q.name, q.settings, q.created_at, q.modified_at, q.origin, p.qp, p.messages, p.in_flight, p.delayed,
        p.counted_at, p.floor_seq, EXISTS (SELECT 1 FROM claim WHERE part = p.qp)
-FROM queue q JOIN part p ON p.qp = q.qp
-WHERE q.name = ?;
+FROM queue q JOIN part p ON p.qp = q.qp WHERE q.name = ?;
 
 -- name: queue_sources
 SELECT name FROM queue WHERE dead_letter_queue = ? AND dead_letter_queue <> '' AND name > ? ORDER BY name LIMIT ?;
@@ -57,8 +56,7 @@ SELECT m.seq, r.lane, 0, NULL, NULL,
 FROM ready r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?1) AND r.last_seq
 WHERE r.partition = ?2 AND r.lane = ?3 AND r.last_seq >= ?1 AND NOT EXISTS (
     SELECT 1 FROM visibility v INDEXED BY visible WHERE v.partition = ?2 AND v.lane = ?3 AND v.visible_at <= ?4
-)
-ORDER BY r.last_seq LIMIT ?5;
+) ORDER BY r.last_seq LIMIT ?5;
 
 -- name: split_ready
 -- What stands before a message becomes a run of its own.
@@ -83,8 +81,7 @@ INSERT INTO visibility VALUES (?2, ?3, ?4, ?5, NULL, 1, ?6, 1, ?7, ?8, ?1);
 SELECT v.seq, v.lane, v.receive_count, v.epoch, v.first_received_at,
        m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, v.visible_at
 FROM visibility v INDEXED BY visible CROSS JOIN message m ON m.seq = v.seq
-WHERE v.partition = ? AND v.lane = ? AND v.visible_at <= ?
-ORDER BY v.visible_at, v.seq LIMIT ?;
+WHERE v.partition = ? AND v.lane = ? AND v.visible_at <= ? ORDER BY v.visible_at, v.seq LIMIT ?;
 
 -- name: standard_mark
 UPDATE visibility
@@ -103,8 +100,7 @@ FROM visibility WHERE partition = ? AND seq = ?;
 -- As standard_take, and generation and time of the receive; no receipt has the generation of a claimed message.
 SELECT v.seq, v.lane, v.receive_count, v.epoch, v.first_received_at, m.id, m.body, m.properties, m.source,
        m.receives_before, m.first_received_at_ms, m.grp, v.visible_at, v.generation, v.received_at
-FROM visibility v CROSS JOIN message m ON m.seq = v.seq
-WHERE v.partition = ?1 AND v.seq = ?2
+FROM visibility v CROSS JOIN message m ON m.seq = v.seq WHERE v.partition = ?1 AND v.seq = ?2
 UNION ALL
 SELECT m.seq, c.lane, c.receive_count, c.epoch, c.first_received_at, m.id, m.body, m.properties, m.source,
        m.receives_before, m.first_received_at_ms, m.grp, 4611686018427387903, -1, NULL
@@ -206,8 +202,7 @@ FROM (
     SELECT seq, visible_at, receive_count, epoch, first_received_at FROM ordered
     WHERE partition = ? AND grp = ? AND seq >= ? ORDER BY seq LIMIT ?
 ) o CROSS JOIN message m ON m.seq = o.seq
-WHERE coalesce(o.visible_at, (o.seq >> 20) + ?) <= ?
-ORDER BY o.seq LIMIT ?;
+WHERE coalesce(o.visible_at, (o.seq >> 20) + ?) <= ? ORDER BY o.seq LIMIT ?;
 
 -- name: ordered_mark
 UPDATE ordered
@@ -224,8 +219,7 @@ FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.
 SELECT o.seq, 8, o.receive_count, o.epoch, o.first_received_at,
        m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp,
        coalesce(o.visible_at, 0), o.generation, o.received_at
-FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq
-WHERE m.seq = ?2;
+FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq WHERE m.seq = ?2;
 
 -- name: group_of_message
 SELECT seq, grp FROM message WHERE seq = ?;
@@ -289,8 +283,7 @@ FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND min(r.l
     CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
 WHERE r.partition = ?1 AND r.last_seq <= coalesce(
     (SELECT min(last_seq) FROM ordered_run WHERE partition = ?1 AND last_seq >= ?2), ?2
-) AND o.visible_at IS NOT 4611686018427387903
-ORDER BY r.last_seq LIMIT ?3;
+) AND o.visible_at IS NOT 4611686018427387903 ORDER BY r.last_seq LIMIT ?3;
 
 -- name: ordered_waiting
 -- Those that follow the queue's delay and are not due.
@@ -304,8 +297,7 @@ WHERE r.partition = ?1 AND r.last_seq >= ?2 AND o.visible_at IS NULL;
 SELECT visible_at, seq, lane FROM (
     SELECT visible_at, seq, lane, receive_count FROM visibility INDEXED BY visible
     WHERE partition = ?1 AND lane = ?2 AND visible_at > ?3 ORDER BY visible_at, seq LIMIT ?4
-)
-WHERE (receive_count > 0) = ?5 AND seq >= ?6 LIMIT ?7;
+) WHERE (receive_count > 0) = ?5 AND seq >= ?6 LIMIT ?7;
 
 -- name: ordered_from
 -- Of the first ?5 messages in the order of sending, but for claimed ones, those that are visible at ?4; where ?6 is true,
@@ -315,16 +307,14 @@ SELECT seq, NULL FROM (
     FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AND r.last_seq
         CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
     WHERE r.partition = ?1 AND r.last_seq >= ?2 AND o.visible_at IS NOT 4611686018427387903 ORDER BY r.last_seq LIMIT ?5
-)
-WHERE coalesce(visible_at, (seq >> 20) + ?3) <= ?4 AND (visible_at IS NULL OR NOT ?6) LIMIT ?7;
+) WHERE coalesce(visible_at, (seq >> 20) + ?3) <= ?4 AND (visible_at IS NULL OR NOT ?6) LIMIT ?7;
 
 -- name: ordered_hidden_apart
 -- The same of a FIFO queue, but for what its groups count.
 SELECT visible_at, seq, NULL FROM (
     SELECT visible_at, seq, receive_count FROM ordered INDEXED BY ordered_apart
     WHERE partition = ?1 AND apart = 1 AND visible_at > ?2 AND visible_at <= ?3 ORDER BY visible_at LIMIT ?4
-)
-WHERE (receive_count > 0) = ?5 AND seq >= ?6 LIMIT ?7;
+) WHERE (receive_count > 0) = ?5 AND seq >= ?6 LIMIT ?7;
 
 -- name: ordered_in_flight
 -- What the first ?3 groups that wait have in flight until the instant until which they wait.
@@ -347,16 +337,14 @@ FROM message m LEFT JOIN visibility v ON v.partition = ?1 AND v.seq = m.seq
     LEFT JOIN claimed c ON c.partition = ?1 AND c.first_seq <= m.seq AND c.last_seq = (
         SELECT min(last_seq) FROM claimed WHERE partition = ?1 AND last_seq >= m.seq
     )
-    LEFT JOIN claim k ON k.claim_id = c.claim_id
-WHERE m.seq = ?2 AND coalesce(v.lane, c.lane, ?3) IS NOT NULL;
+    LEFT JOIN claim k ON k.claim_id = c.claim_id WHERE m.seq = ?2 AND coalesce(v.lane, c.lane, ?3) IS NOT NULL;
 
 -- name: ordered_stored
 -- The same; ?3 is the queue's delay.
 SELECT m.seq, m.id, m.properties, octet_length(m.body), 8, m.source, m.seq >> 20, coalesce(o.visible_at, (m.seq >> 20) + ?3),
        o.receive_count, coalesce(m.receives_before, 0), o.generation, o.epoch, coalesce(o.received_at, 0),
        coalesce(m.first_received_at_ms, o.first_received_at), o.log, o.visible_at IS 4611686018427387903 AS is_claimed
-FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq
-WHERE m.seq = ?2;
+FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq WHERE m.seq = ?2;
 
 -- Groups of FIFO queues.
 
@@ -403,8 +391,7 @@ INSERT INTO message_group (partition, hash, number) VALUES (?, ?, ?);
 -- A slice of the numbers, and whether each has messages.
 SELECT g.partition, g.hash, EXISTS (
     SELECT 1 FROM ordered c WHERE c.partition = g.partition AND c.grp = g.number AND c.seq = 0
-)
-FROM message_group g WHERE (g.partition, g.hash) > (?, ?) ORDER BY g.partition, g.hash LIMIT ?;
+) FROM message_group g WHERE (g.partition, g.hash) > (?, ?) ORDER BY g.partition, g.hash LIMIT ?;
 
 -- name: delete_group_number
 DELETE FROM message_group WHERE partition = ? AND hash = ?;
@@ -424,8 +411,7 @@ FROM visibility v CROSS JOIN message m ON m.seq = v.seq WHERE v.partition = ? AN
 SELECT o.seq, o.visible_at, o.receive_count, o.generation, o.epoch, o.received_at, o.grp, o.first_received_at,
        o.log, (SELECT hash FROM message_group WHERE partition = ?1 AND number = m.grp), octet_length(m.body), m.id,
        m.properties, m.seq >> 20
-FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq
-WHERE m.seq = ?2;
+FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq WHERE m.seq = ?2;
 
 -- name: standard_set_log
 UPDATE visibility SET log = ?1 WHERE partition = ?2 AND seq = ?4;
@@ -436,8 +422,7 @@ UPDATE ordered SET log = ? WHERE partition = ? AND grp = ? AND seq = ?;
 -- name: event_state
 -- The last number that was given, and how far the export is.
 SELECT max(exported, coalesce((SELECT number + events - 1 FROM event_batch ORDER BY number DESC LIMIT 1), 0)),
-       planned, exported, dropped
-FROM event_state;
+       planned, exported, dropped FROM event_state;
 
 -- name: insert_event_batch
 INSERT INTO event_batch (number, events, encoded) VALUES (?, ?, ?);
@@ -554,8 +539,7 @@ DELETE FROM message WHERE seq BETWEEN ? AND ?;
 
 -- name: return_claimed
 -- What is claimed from ?5 to ?6, visible at ?2 with the generation ?3, received at ?4.
-INSERT INTO visibility
-SELECT ?1, seq, ?7, ?2, ?8, ?9, ?3, ?10, ?4, ?11, 0 FROM message WHERE seq BETWEEN ?5 AND ?6;
+INSERT INTO visibility SELECT ?1, seq, ?7, ?2, ?8, ?9, ?3, ?10, ?4, ?11, 0 FROM message WHERE seq BETWEEN ?5 AND ?6;
 
 -- name: return_ordered
 UPDATE ordered SET visible_at = ? WHERE partition = ? AND grp = ? AND seq = ?;

@@ -372,12 +372,14 @@ def delete_below(
     session.events.end(log, partition, [row[0] for row in rows if row[4]], fifo=is_fifo)
     session.many(f"{KIND[is_fifo]}_delete", [(partition, row[2], row[0]) for row in rows])
     for lane in lanes or ():
-        last = 0
-        for start, run_end in session.rows("ready_runs", partition, lane, 0, most - len(rows)):
+        last, runs = 0, session.execute(SQL["ready_runs"], (partition, lane, 0, -1))
+        for start, run_end in runs:
             to = min(run_end, end - 1, start + most - len(rows) - 1)
-            if to >= start:
-                rows += [(seq, lane, None, 0, 0) for seq in range(start, to + 1)]
-                last = to
+            if to < start:
+                break
+            rows += [(seq, lane, None, 0, 0) for seq in range(start, to + 1)]
+            last = to
+        runs.close()
         if last:
             session.run("cut_ready", partition, lane, 0, last)
             session.run("cut_first_ready", partition, lane, last)
