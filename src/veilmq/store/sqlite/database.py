@@ -40,7 +40,7 @@ DATABASE_NAME = "store.db"
 OLD_NAME = "veilmq.db"
 """The database of the engine before, which ``conversion`` takes over."""
 
-_FORMAT = 1
+_FORMAT = 2
 _LOCK_NAME = "veilmq.lock"
 _BUSY_MS_MAX = 2_000
 _SOME_LOG = 1  # pages: the file may take room, of an earlier run or because it is written anew, but has nothing to move
@@ -178,14 +178,13 @@ def open_connection(folder: Path | None, options: EngineOptions) -> apsw.Connect
 
 
 def check_format(connection: apsw.Connection, where: str) -> None:
-    """Raise ``FolderError`` unless the database is veilmq's and not newer than this version."""
+    """Raise ``FolderError`` unless the database is veilmq's and of this version's format."""
     if connection.pragma("application_id") != APPLICATION_ID:
         raise FolderError(_foreign(where))
     version = connection.pragma("user_version")
-    if version > _FORMAT:
-        raise FolderError(
-            f"{where} has format {version}, and this version of veilmq knows up to {_FORMAT}: install a newer one."
-        )
+    if version != _FORMAT:
+        remedy = "install a newer one" if version > _FORMAT else "it is of no release; use the version that made it"
+        raise FolderError(f"{where} has format {version}, and this version of veilmq reads format {_FORMAT}: {remedy}.")
 
 
 def _foreign(where: str) -> str:

@@ -46,18 +46,21 @@ def test_tables_are_made_in_one_transaction(tmp_path: Path) -> None:
             connection.close()
 
 
-@pytest.mark.parametrize("kind", ["newer", "theirs", "no database"])
-def test_what_is_newer_or_not_ours_is_left_alone(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["newer", "older", "theirs", "no database"])
+def test_what_is_newer_older_or_not_ours_is_left_alone(tmp_path: Path, kind: str) -> None:
     path = tmp_path / DATABASE_NAME
     wanted = "is not a veilmq database: choose another folder"
-    if kind == "newer":
+    version, remedy = {"newer": (99, "install a newer one"), "older": (1, "use the version that made it")}.get(
+        kind, (0, "")
+    )
+    if version:
         open_connection(tmp_path, EngineOptions()).close()
-        wanted = "has format 99.*install a newer one"
+        wanted = f"has format {version}.*{remedy}"
     if kind == "no database":
         path.write_bytes(b"not a database at all, but long enough to be looked at" * 100)
     else:
         connection = apsw.Connection(str(path))
-        connection.execute("PRAGMA user_version = 99" if kind == "newer" else "CREATE TABLE theirs (x)")
+        connection.execute(f"PRAGMA user_version = {version}" if version else "CREATE TABLE theirs (x)")
         connection.close()
     before = path.read_bytes()
     with pytest.raises(FolderError, match=wanted):
