@@ -17,7 +17,7 @@ SCHEMA, FUNCTIONS = [
 ]
 PARTITIONS = {"$1", "p_qp", "p_target", "p_part.qp", "v_part"}
 OF_ALL = {
-    "copies.sql accepted": "a copy of a whole store, which nobody uses meanwhile",
+    "copies.sql deduplication_log": "a copy of a whole store, which nobody uses meanwhile",
     "copies.sql add_part": "a new partition, which has no number yet",
     "copies.sql fifo": "a copy of a whole store, which nobody uses meanwhile",
     "copies.sql is_used": "a copy of a whole store, which nobody uses meanwhile",
