@@ -56,8 +56,10 @@ class Scheduler:
 
     def schedule(self, after_ms: float = 0) -> None:
         """Have a slice done after that time, or earlier if one is arranged for then."""
-        self._at_ms = min(self._at_ms, self._clock.now_ms() + after_ms)
-        self._arm()
+        at_ms = self._clock.now_ms() + after_ms
+        if self._timer is None or at_ms < self._at_ms:
+            self._at_ms = min(self._at_ms, at_ms)
+            self._arm()
 
     def stop(self) -> None:
         """Begin no more."""

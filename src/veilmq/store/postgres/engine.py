@@ -197,11 +197,15 @@ class PostgresEngine(Node):
         while under_way := self.under_way():
             await asyncio.wait(under_way)
 
+    def rest(self) -> None:
+        """Begin no more of the work that goes on by itself."""
+        for worker in (*self.workers.values(), self._clock_check, self.janitor):
+            worker.stop()
+
     async def close(self) -> None:
         """End the work that goes on by itself, answer what was submitted, and end all connections."""
         self.is_closing = True
-        for worker in (*self.workers.values(), self._clock_check, self.janitor):
-            worker.stop()
+        self.rest()
         self.events.stop()
         await self.watches.stop()
         await self.answered()

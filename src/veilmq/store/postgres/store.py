@@ -615,6 +615,8 @@ class Shards:
         self._closing = True
         for worker in (*(worker for worker, _ in self._workers), *self.relays.values()):
             worker.stop()
+        for engine in self.shards.values():
+            engine.rest()  # else some are busy whenever others are not
         await self.answered()
         for engine in self.shards.values():
             await engine.close()

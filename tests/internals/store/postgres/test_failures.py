@@ -301,6 +301,15 @@ def test_what_was_done_although_its_answer_was_lost_is_not_denied(roomy: Postgre
     assert roomy.counts() == (3, 0, 0)
 
 
+def test_what_only_reads_is_asked_again_when_its_answer_was_lost(roomy: PostgresHost) -> None:
+    async def play() -> Any:
+        async with behind(roomy) as (proxy, node):
+            proxy.cuts = True
+            return await told(node, commands.ShowQueue(queue=QUEUE))
+
+    assert roomy.run(play()).queue == QUEUE
+
+
 def test_a_server_that_falls_silent_is_given_up(roomy: PostgresHost) -> None:
     """Who was asking hears that it may have happened; who comes then, at once that nothing was done.
 
