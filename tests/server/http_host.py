@@ -87,8 +87,8 @@ class Large:
 class HttpHost:
     """A context manager: a server in a thread.
 
-    ``/hold`` is held until ``release``, ``/large`` is answered in its turn with ``LARGE``, ``/defect`` raises, all
-    else is echoed.
+    ``/hold`` is held until ``release``, ``/large`` is answered in its turn with ``LARGE``, ``/kept`` in its turn,
+    too, ``/defect`` raises, all else is echoed.
     """
 
     def __init__(
@@ -179,6 +179,10 @@ class HttpHost:
             return OrderedReply(request, lambda: self._begin(request))
         if request.target == b"/defect":
             raise RuntimeError("a defect of the handler")
+        if request.target == b"/kept":  # its body is let go of, and what was read from it is kept until the reply
+            request.body = b""
+            request.in_turn(lambda: request.respond(200, b"", b"kept"))
+            return None
         if request.target == b"/hold":
             held = Held(request)
             self.held.append(held)

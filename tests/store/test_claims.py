@@ -556,3 +556,21 @@ def test_a_move_task_does_not_touch_claimed_messages(host: Host) -> None:
     host.advance(1_000)
     assert host.counts(DEAD) == (0, 1, 0)
     assert host.counts("000000000000/first") == (1, 0, 0)
+
+
+def test_a_group_of_a_fair_queue_is_in_one_shard_in_its_order(host: Host) -> None:
+    host.create()
+    open_source(host)
+    for number in range(40):
+        new = message(f"{number % 7}-{number:02}", group=str(number % 7), dedup_id=str(number))
+        host.put(new)
+    bound = claim_whole(host, 1, 40, shard_messages=10)
+    assert (bound.messages, bound.shards) == (40, 4)
+    homes: dict[str, list[tuple[int, str]]] = {}
+    for shard in range(4):
+        for each in read(host, 1, shard):
+            homes.setdefault(each.body[0], []).append((shard, each.body))
+    assert sum(len(messages) for messages in homes.values()) == 40
+    for messages in homes.values():
+        assert len({shard for shard, _ in messages}) == 1
+        assert messages == sorted(messages)

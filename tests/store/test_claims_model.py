@@ -82,6 +82,8 @@ class EngineAndModel(ModelFrame):
 
     @rule(count=st.sampled_from((1, 2, 3, 10)), timeout_s=st.none() | TIMEOUTS_S)
     def receive(self, count: int, timeout_s: int | None) -> None:
+        offered = {row["id"] for row in self.model.offered(self.now_ms)}
+        assert set(self.peek(QUEUE, 10)) <= offered, "a message was shown that nobody could receive"
         answer = self.live.do(commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s)).messages
         self.model.check_receive(self.now_ms, count, timeout_s, [naive_terms(each) for each in answer])
         self.issued += [each.receipt for each in answer]

@@ -245,3 +245,32 @@ def test_a_peek_ends_where_bodies_become_long(host: Host, *, fifo: bool) -> None
         for bytes_max in (1, 2, 3, 24, 1_000)
     }
     assert shown == {1: sent[:1], 2: sent[:1], 3: sent[:2], 24: sent[:12], 1_000: sent[:18]}
+
+
+def test_the_order_is_that_of_a_receive(host: Host) -> None:
+    """By priority, then by when each became visible, across lanes with and without groups."""
+    host.create()
+    for number, (priority, plain) in enumerate([(8, True), (16, True), (8, False), (1, False), (8, True), (1, True)]):
+        send(host, f"{number}", priority=priority, plain=plain)
+        host.advance(1)
+    (first,) = host.receive(1, timeout_s=1)
+    assert first.body == "3"
+    host.advance(1_000)
+    shown = bodies(host)
+    assert shown == ["5", "3", "0", "2", "4", "1"]
+    assert [each.body for each in host.receive(10)] == shown
+
+
+def test_what_is_past_its_retention_is_not_shown(host: Host) -> None:
+    """Sent, returned and moved here alike, from the very instant on."""
+    host.create(DEAD, retention_s=60)
+    host.create(dead_letter_queue=DEAD, receives_max=1, retention_s=60)
+    host.send("buried")
+    host.receive(1, timeout_s=0)
+    host.receive(1)
+    host.send("returned", "fresh", queue=DEAD)
+    host.receive(2, queue=DEAD, timeout_s=0)
+    host.advance(59_999)
+    assert len(peek(host, queue=DEAD)) == 3
+    host.advance(1)
+    assert peek(host, queue=DEAD) == []

@@ -383,3 +383,16 @@ def test_a_receive_that_finds_no_room_in_a_batch_is_counted_once(host: Host, *, 
     assert not any(isinstance(answer, ReceivesThrottled) for answer in answers)
     assert all(answer.messages for answer in answers)
     assert ask(host, 1) == 1
+
+
+def test_the_next_place_is_told(limited: Host) -> None:
+    """The end of the first lease in flight: not of one that ended, not of a delay, not the present."""
+    limited.send("ended")
+    limited.receive(1, timeout_s=1)
+    limited.advance(1_000)
+    limited.send("soon", delay_s=2)
+    limited.send(*(f"m{number}" for number in range(QUOTA)))
+    for timeout_s in (50, 40, 30, 60, 70):
+        limited.receive(1, timeout_s=timeout_s)
+    answer = received(limited)
+    assert (answer.over_limit, answer.next_due_ms) == (True, limited.clock.now_ms() + 30_000)

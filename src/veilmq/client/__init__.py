@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _MESSAGES = "ClientError Move NewMessage QueueStatus ReceivedMessage SentMessage Unreachable traced"
 _MODULES = dict.fromkeys(_MESSAGES.split(), "messages")
 _MODULES |= {"HttpQueueClient": "sqs", "QueueClient": "sqs", "SigningKey": "transport"}
+__all__ = [*_MODULES]  # noqa: PLE0604 (of strings)
 
 
 def __getattr__(name: str) -> Any:

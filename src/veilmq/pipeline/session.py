@@ -272,12 +272,12 @@ def run_streams(
     rows = dict.fromkeys(queries, 0)
     batches = dict.fromkeys(queries, -1)  # the latest that was counted: Spark reports idle batches again
 
-    def count() -> bool:
-        """Count the rows of new batches, and return whether a stream is running; raises ``PipelineFailed``."""
+    def count(*, stopping: bool = False) -> bool:
+        """Count the rows of new batches; return whether a stream runs. Raises ``PipelineFailed``, not ``stopping``."""
         running = False
         for name, query in queries.items():
             running = query.isActive or running
-            if not query.isActive and (error := query.exception()) is not None:
+            if not (query.isActive or stopping) and (error := query.exception()) is not None:
                 raise PipelineFailed(f"{name}: {reason_of(error)}") from error
             for progress in query.recentProgress:
                 if progress.batchId > batches[name] and progress.numInputRows > 0:
@@ -295,7 +295,7 @@ def run_streams(
             if time.monotonic() > until_s:
                 break
             time.sleep(POLL_S / 5)
-        count()
+        count(stopping=True)  # what fails now does so because what it reads from stops too
         return rows
     finally:
         for query in queries.values():

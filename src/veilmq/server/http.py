@@ -452,7 +452,9 @@ class Http1Connection(asyncio.Protocol):
 
     def _is_heavy(self) -> bool:
         """Tell whether the bodies in the line are as long as one may be: behind a long poll they stay for a while."""
-        return sum([len(request.body) for request in self._line]) >= self._limits.body_bytes_max
+        # What is decoded let its body go, but a command may hold a large one, which counts until its reply.
+        held = [len(each.body) if each.hold is None else max(len(each.body), each.hold.bytes) for each in self._line]
+        return sum(held) >= self._limits.body_bytes_max
 
     def _send_continue(self) -> None:
         self._reader.continue_due = False

@@ -165,7 +165,10 @@ class Poll(msgspec.Struct, eq=False):
         self._end_hold()
         if self.wait_s:  # what was waited for room is not waited for a message too
             self.wait_s = max(0, self.deadline_ms - self.polls.clock.now_ms()) // SECOND_MS
-        self.attempt(self.first_done, self.permit)
+        if self.polls.budget.answers_full:  # an answer before this one has filled it again
+            self.hold()
+        else:
+            self.attempt(self.first_done, self.permit)
 
     def _give_up(self) -> None:
         answer = self.answer

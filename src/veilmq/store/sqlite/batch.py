@@ -96,6 +96,7 @@ class Batch:
         session.now_ms = session.events.now_ms = now_ms
         session.ahead_ms = ahead_ms
         session.bytes_left = session.write_bytes_left = BATCH_BYTES_MAX
+        self._singles = min(self._singles, len(entries))  # some may have been withdrawn
         commands_max = 1 if self._singles else BATCH_COMMANDS_MAX
         self._entries = [entries.popleft() for _ in range(min(len(entries), commands_max))]
         self._answers = [None] * len(self._entries)

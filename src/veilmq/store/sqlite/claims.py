@@ -256,7 +256,7 @@ class _Binding:
             self._bytes += size_bytes
 
     def _choose(self, priority: int) -> None:
-        """Take the visible messages of a priority in the order of"""
+        """Take the visible messages of a priority in the order of their visibility."""
         session, partition, rows_max = self._session, self._queue.partition, self._effort_left // _RUN_EFFORT + 1
         lanes = [lane for lane in (priority, GROUPED + priority) if lane in self._queue.lanes]
         terms = session.now_ms, rows_max

@@ -331,7 +331,7 @@ class Database:
 
     def check_room(self) -> None:
         """Measure the room on the disk; once it has become short, move the log while there is room for that."""
-        was_short, self.is_short = self.is_short, self._is_short()
+        was_short, self.is_short = self.is_short, (self.in_batch and self.is_short) or self._is_short()
         if self.is_short and not was_short:  # all of the log, whose file is cut; waits for no reader
             self._connection.set_busy_timeout(0)
             try:
@@ -362,7 +362,7 @@ class Database:
                 left = self._pages_max - self._pragma("page_count") + self._pragma("freelist_count")
                 is_short = is_short or left < self._pages_max // _PAGES_RESERVE_DIVISOR
         except (OSError, apsw.Error):
-            log.exception("the room on the disk cannot be progress")
+            log.exception("the room on the disk cannot be read")
             return self.is_short
         self._ran_out = self._ran_out and is_short
         return is_short

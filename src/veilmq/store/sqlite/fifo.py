@@ -42,7 +42,7 @@ from veilmq.store.transaction import Given
 
 PASSED_OVER_MAX = 100
 
-_GROUPS_LEASES_MAX = 65_536
+_GROUPS_MAX = 65_536
 _KEY_BYTES = 16
 _DEDUPLICATION_MS, _ATTEMPT_MS = DEDUPLICATION_S * SECOND_MS, ATTEMPT_S * SECOND_MS
 
@@ -142,7 +142,7 @@ def receive(session: Session, queue: Queue, takers: list[Taker], answers: Answer
         block[3] += 1
         if visible_at_ms != block[0]:
             unsettled.add(row[11])
-    if len(session.group_of) > _GROUPS_LEASES_MAX:
+    if len(session.group_of) > _GROUPS_MAX:
         session.group_of.clear()
     session.group_of.update([(row[0], row[11]) for row, _ in given])
     if blocks:

@@ -27,7 +27,7 @@ from veilmq.store.queues import SEQ_SHIFT, Queue
 from veilmq.store.sqlite.database import SQL, Database, EngineOptions
 from veilmq.store.sqlite.event_log import EventLog
 
-_NUMBERS_LEASES_MAX = 65_536
+_NUMBERS_MAX = 65_536
 _FIRST_NUMBER: tuple[int, int] = (0, 0)
 
 ENTRY = Struct(">16s16sQQ")
@@ -298,7 +298,7 @@ class GroupNumbers:
         """Return the number of a group, which is ``seq`` if it has none yet: that of a message that is being stored."""
         number = self._numbers.get((partition, name))
         if number is None:
-            if len(self._numbers) >= _NUMBERS_LEASES_MAX:
+            if len(self._numbers) >= _NUMBERS_MAX:
                 self._numbers.clear()
             number = self._numbers[partition, name] = self.of_hash(partition, group_hash(self.key, name), seq)
         return number
@@ -414,11 +414,12 @@ class DeduplicationLog:
 
     def write(self) -> None:
         """Append what is staged to the log, in the open transaction."""
-        staged, self.staged = self.staged, []
+        staged = self.staged
         first, starts = self._next - len(staged), range(0, len(staged), _ENTRIES_PER_ROW)
         rows = [(first + at, self._at_ms, b"".join(staged[at : at + _ENTRIES_PER_ROW])) for at in starts]
         self._connection.executemany(SQL["insert_accepted"], rows)
         self._written += staged
+        self.staged = []  # not before: what could not be written is taken back, too
 
     def keep(self) -> None:
         """Take note that the batch is durable."""

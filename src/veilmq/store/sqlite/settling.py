@@ -414,7 +414,7 @@ def bury(session: Session, source: Queue, target: Queue, rows: list[Row]) -> lis
     settle_time(session, target)
     pasts = [(source.name, row[2] + (row[9] or 0), row[4] if row[10] is None else row[10]) for row in rows]
     if source.fifo:
-        # Two that shared a deduplication id are progress apart by their own ids (SQS, "Using dead-letter queues").
+        # Two that shared a deduplication id are told apart by their own ids (SQS, "Using dead-letter queues").
         kept = [encode_properties(replace(decode_properties(row[7]), dedup_id=str(UUID(bytes=row[5])))) for row in rows]
         what = [(row[5], own, *past) for row, own, past in zip(rows, kept, pasts, strict=True)]
         seqs = _renumber(session, source, target, rows, what)

@@ -200,7 +200,7 @@ class SignatureV4:
             for date in dates
             if date.basic[:_DAY_CHARACTERS] == claim.day
         )
-        if genuine:
+        if genuine and (secret, scope) not in self._keys:
             if len(self._keys) >= _KEYS_MAX:
                 self._keys.clear()
             self._keys[secret, scope] = key

@@ -79,6 +79,22 @@ def test_the_entries_of_a_batch_share_rows_of_a_page_at_the_most() -> None:
     assert book.found(range(130)) == list(range(130))
 
 
+def test_a_write_that_fails_is_taken_back() -> None:
+    book = Book()
+    book.add(1)
+    book.keep()
+    book.connection.execute("PRAGMA query_only = ON")  # as a full disk
+    book.add(2)
+    with pytest.raises(apsw.ReadOnlyError):
+        book.write()
+    book.log.forget()
+    book.connection.execute("PRAGMA query_only = OFF")
+    assert book.found(range(3)) == [1]
+    book.add(2)
+    book.keep()
+    assert book.found(range(3)) == [1, 2]
+
+
 def test_all_is_found_after_a_start_and_in_it_the_numbers_go_on(tmp_path: Path) -> None:
     for start in range(3):
         book = Book(tmp_path)
