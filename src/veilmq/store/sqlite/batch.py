@@ -98,7 +98,11 @@ class Batch:
         session.bytes_left = session.write_bytes_left = BATCH_BYTES_MAX
         self._singles = min(self._singles, len(entries))  # some may have been withdrawn
         commands_max = 1 if self._singles else BATCH_COMMANDS_MAX
-        self._entries = [entries.popleft() for _ in range(min(len(entries), commands_max))]
+        if len(entries) <= commands_max:
+            self._entries = list(entries)
+            entries.clear()
+        else:
+            self._entries = [entries.popleft() for _ in range(commands_max)]
         self._answers = [None] * len(self._entries)
         changes_before = session.connection.total_changes()
         self.applying = True
