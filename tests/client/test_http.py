@@ -1,4 +1,4 @@
-"""The client against a real server: every call of the port, over a real socket."""
+"""The client against a real server: every call, over a real socket."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]
 
 @pytest.fixture
 def client(server: RunningServer) -> Iterator[QueueClient]:
-    """Connect a client, as the port and no more, to a queue "orders" with a timeout of 60 s."""
+    """Connect a client to a queue "orders" with a timeout of 60 s."""
     with HttpQueueClient(server.endpoint) as connected:
         connected.create_queue("orders", {"visibility_timeout_s": 60})
         yield connected

@@ -54,9 +54,9 @@ def understood(action: str, reply: Any) -> dict[str, Any]:
 
 # What an AWS SDK of the time of the Query protocol sends and understands: botocore's serializer and parser for it.
 #
-# Their code is still in today's botocore, but its model of SQS speaks JSON. ``NAMES`` has what that model no longer
-# says: the names of list elements, of maps and of their keys, as they were in botocore up to 1.29 (``service-2.json``
-# of 2012-11-05, ``locationName``). A test with a real old boto3 is under ``tests/clients``.
+# Their code is still in today's botocore, but its model of SQS speaks JSON. ``ENTRIES`` and ``MAPS`` have what that
+# model no longer says: the names of list elements, of maps and of their keys, as they were in botocore up to 1.29
+# (``service-2.json`` of 2012-11-05, ``locationName``). ``test_programs`` runs a real old boto3.
 
 
 ENTRIES = {

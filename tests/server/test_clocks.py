@@ -1,4 +1,4 @@
-"""A database whose clock steps: retention deletes nothing until the clock is right again, or an operator trusts it."""
+"""A database whose clock steps: nothing is deleted until it is right or trusted; new delays of FIFO queues."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Forwards through a server: what the client makes of them, who is woken, and who may."""
+"""Forwards and publications through a server: errors, who is woken, who may, rates, and what a kill leaves."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""The listing of an account's queues, over a real socket, and who sees what in it."""
+"""Queues over real sockets: their listing, their settings, their messages and leases; and who may see what."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -32,13 +32,7 @@ SQL_READERS = re.compile(
 
 def aliases(tree: ast.Module) -> dict[str, str]:
     """Return name → full name of what `tree` imports from the modules that hold clocks."""
-    names: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.asname or alias.name: alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module in READERS:
-            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-    return {name: full for name, full in names.items() if full.partition(".")[0] in READERS}
+    return {name: full for name, full in imported(tree).items() if full.partition(".")[0] in READERS}
 
 
 def python_readings(source: Module) -> Iterator[str]:

@@ -1,7 +1,6 @@
 """Rules of what is committed beside code."""
 
 import ast
-import hashlib
 import re
 import shutil
 import subprocess
@@ -109,7 +108,7 @@ WORD = re.compile(r"[a-z]+")
 
 def digest(word: str) -> str:
     """Return the first 16 hex digits of the SHA-256 of `word`."""
-    return hashlib.sha256(word.encode()).hexdigest()[:16]
+    return sha256(word.encode()).hexdigest()[:16]
 
 
 FORBIDDEN: frozenset[str] = frozenset(

@@ -19,8 +19,9 @@ from veilmq.core.claims import Acknowledged, Bound, Published, SourceView, Stage
 from veilmq.core.settings import SettingValue
 from veilmq.wire.sqs.members import GetQueueUrlRequest, QueueUrlResult
 from veilmq.wire.sqs.names import full_name
-from veilmq.wire.v1.claims import CURSOR
-from veilmq.wire.v1.publications import ARROW_TYPE, ForwardedEntry, MessagesFields, OutgoingRow
+from veilmq.wire.v1.claims import CURSOR, Sources
+from veilmq.wire.v1.publications import ARROW_TYPE, ForwardedEntry, MessagesFields, OutgoingRow, Writers
+from veilmq.wire.v1.request import Nothing
 
 _JSON = "application/json"
 
@@ -111,20 +112,8 @@ PUBLISHING_S_MAX = 10
 """How long the server may take for one reply to ``publish``, in seconds."""
 
 
-class _Sources(msgspec.Struct, frozen=True):
-    sources: list[SourceView]
-
-
-class _Writers(msgspec.Struct, frozen=True):
-    writers: list[WriterView]
-
-
 class _Entries(msgspec.Struct, frozen=True):
     entries: list[dict[str, Any]]
-
-
-class _Empty(msgspec.Struct, frozen=True):
-    pass
 
 
 class Claims(QueueApi):
@@ -210,11 +199,11 @@ class Claims(QueueApi):
 
     def close_source(self, source: str) -> None:
         """Release all claims of ``source`` and forget it, by an operator's decision."""
-        self.post("close", {"source": source}, _Empty)
+        self.post("close", {"source": source}, Nothing)
 
     def sources(self) -> list[SourceView]:
         """Return the sources of the queue, those with open claims first."""
-        return self.get("", {}, _Sources).sources
+        return self.get("", {}, Sources).sources
 
 
 class Publications(QueueApi):
@@ -228,7 +217,7 @@ class Publications(QueueApi):
     def stage(self, writer: str, *, batch: int, attempt: str, part: int, messages: Sequence[OutgoingRow]) -> Staged:
         """Keep ``messages`` as part ``part`` (0, 1, 2, …) of an attempt; see ``core.claims.Stage``."""
         body = msgspec.json.encode(MessagesFields(messages=list(messages)))
-        return self._stage(writer, batch, attempt, part, body, "application/json")
+        return self._stage(writer, batch, attempt, part, body, _JSON)
 
     def stage_arrow(self, writer: str, *, batch: int, attempt: str, part: int, messages: Any) -> Staged:
         """Do the same with a ``pyarrow.RecordBatch`` that has the columns of ``OutgoingRow``; needs pyarrow."""
@@ -267,11 +256,11 @@ class Publications(QueueApi):
 
     def abandon(self, writer: str, *, batch: int) -> None:
         """Drop what is staged for ``batch`` and is not published."""
-        self.post("abandon", {"writer": writer, "batch": batch}, _Empty)
+        self.post("abandon", {"writer": writer, "batch": batch}, Nothing)
 
     def writers(self) -> list[WriterView]:
         """Return the writers of the queue, most recently active first."""
-        return self.get("", {}, _Writers).writers
+        return self.get("", {}, Writers).writers
 
 
 class Forwards(QueueApi):
@@ -340,7 +329,7 @@ class Settings(QueueApi):
 
         Raises ``ClientError`` and ``Unreachable``.
         """
-        self.post("set", settings, _Empty)
+        self.post("set", settings, Nothing)
 
     def _full_name(self) -> str:
         """Return account and name; a plain name is one of the caller's account, whether it exists or not."""

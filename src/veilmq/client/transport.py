@@ -42,14 +42,14 @@ UNEXPECTED_REPLY = "UnexpectedReply"
 
 _TARGET = "AmazonSQS."
 _CONTENT_TYPE = "application/x-amz-json-1.0"
-_RETRIED_STATUSES = (500, 502, 503, 504)
+RETRIED_STATUSES = (500, 502, 503, 504)
 _REFUSED_STATUSES = (400, 401, 403)
 _REST_S_MIN = 0.05
 _SHOWN_CHARACTERS_MAX = 200
 _ONCE = Retry(total=0, raise_on_status=False)
 _RETRIES = Retry(
     total=ATTEMPTS_MAX - 1,
-    status_forcelist=_RETRIED_STATUSES,
+    status_forcelist=RETRIED_STATUSES,
     allowed_methods=None,  # a POST too
     backoff_factor=0.1,
     backoff_max=PAUSE_S_MAX,

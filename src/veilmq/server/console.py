@@ -43,7 +43,7 @@ from veilmq.server.authentication import Authentication, Security
 from veilmq.server.http import Connections
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.permissions import PolicyDecisions
-from veilmq.server.settings import MEMORY, SETTINGS, ServerSettings
+from veilmq.server.settings import MEMORY, SETTINGS, ServerSettings, as_written
 from veilmq.server.stores import readiness_checks
 from veilmq.store.port import Figure, Series, Store, SurveyQueues, execute
 from veilmq.store.urls import without_passwords
@@ -80,13 +80,12 @@ def shown_settings(settings: ServerSettings) -> list[ShownSetting]:
     shown = []
     for row in SETTINGS:
         value = settings.data is None and settings.store is None if row is MEMORY else getattr(settings, row.name)
-        text = "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
         shown.append(
             ShownSetting(
                 name=row.name,
                 flag=row.flag,
                 variable=row.variable,
-                value=_SECRET_OPTION.sub(r"\1=***", without_passwords(text)),
+                value=_SECRET_OPTION.sub(r"\1=***", without_passwords(as_written(value))),
                 default=row.default_text,
                 description=row.description,
             )
@@ -94,13 +93,13 @@ def shown_settings(settings: ServerSettings) -> list[ShownSetting]:
     return shown
 
 
-def _keys_of(authentication: Authentication, now_s: float, account: str) -> list[ShownKey]:
+def _keys_of(authentication: Authentication, account: str) -> list[ShownKey]:
     found = [
         ShownKey(
             id=key.id,
             user=key.caller.user,
             expires_at_s=key.expires_at_s,
-            expired=key.expires_at_s is not None and key.expires_at_s <= now_s,
+            expired=authentication.known(key.id) is None,
             temporary=key.session_token is not None,
         )
         for key in authentication.keys
@@ -146,7 +145,7 @@ class ConsoleService:
         ports = Ports(
             audit=audit,
             health=self.health,
-            keys=None if known is None else lambda account: _keys_of(known, guard.wall_s(), account),
+            keys=None if known is None else lambda account: _keys_of(known, account),
             live=self.live,
             may=decisions.by_action,
             past=PastReceipts(settings, engine.clock),

@@ -138,8 +138,8 @@ class Request(msgspec.Struct, eq=False):
 
     Headers that were sent several times are joined with commas; those for which that would be wrong were refused.
     ``hold`` counts the bytes of a large body until the reply, or until its client has gone. ``is_behind`` if there were
-    others in the line when it came.
-    ``persistence`` is the ``Connection`` header line of the reply, empty where the version of HTTP implies it.
+    others in the line when it came. ``persistence`` is the ``Connection`` header line of the reply, empty where the
+    version of HTTP implies it.
     (A ``msgspec.Struct``, as these are made four times as fast as objects with an ``__init__`` of their own.)
     """
 

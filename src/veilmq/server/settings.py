@@ -441,6 +441,13 @@ def _is_loopback(host: str) -> bool:
         return False  # any other name may mean any address
 
 
+def as_written(value: SettingValue) -> str:
+    """Return ``value`` as a person would write it."""
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 class Setting(NamedTuple):
     """One row of the table."""
 
@@ -462,9 +469,7 @@ class Setting(NamedTuple):
     @property
     def default_text(self) -> str:
         """The default as a person would write it."""
-        if self.default is None:
-            return "none"
-        return str(self.default).lower() if isinstance(self.default, bool) else str(self.default)
+        return as_written(self.default)
 
 
 _ROWS = tuple(

@@ -125,7 +125,7 @@ class Leased(NamedTuple):
 
 
 class Given(SendOptions, frozen=True, kw_only=True, gc=False):
-    """The terms of messages that the store itself sends: they were checked, and have ids."""
+    """The options of messages that the store itself sends: they were checked, and have ids."""
 
     ids: tuple[bytes, ...]
 

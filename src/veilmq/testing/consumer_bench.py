@@ -21,7 +21,7 @@ from urllib3 import HTTPResponse
 
 from veilmq.client.messages import NewMessage, Unreachable
 from veilmq.client.sqs import QueueClient
-from veilmq.client.transport import ATTEMPTS_MAX, REPLY_S_MAX, HttpReply, Transport
+from veilmq.client.transport import ATTEMPTS_MAX, REPLY_S_MAX, RETRIED_STATUSES, HttpReply, Transport
 from veilmq.consumer.app import Consumer, Running
 from veilmq.consumer.clock import Span, span_s
 from veilmq.consumer.runner import Runner
@@ -34,7 +34,6 @@ from veilmq.testing.faults import FaultPlan
 from veilmq.testing.running_server import RunningQueue, RunningServer
 
 RETRY_PAUSE_S = 0.1
-_RETRIED_STATUSES = (500, 502, 503, 504)
 _END_OF_HEAD = b"\r\n\r\n"
 
 
@@ -68,7 +67,7 @@ class DirectTransport(Transport):
                 self._waiting.add(call)
             self._wait(call, limit_s)
             self._waiting.discard(call)
-            if call.reply is not None and (call.reply.status not in _RETRIED_STATUSES or not tries):
+            if call.reply is not None and (call.reply.status not in RETRIED_STATUSES or not tries):
                 return call.reply
             if not tries:
                 raise Unreachable(self.endpoint, "connection reset by peer" if call.is_over else "no answer in time")

@@ -92,7 +92,7 @@ class SqliteClaimed(ClaimedMessages):
         """Move a message of the claim to ``target``: it comes back, and dies."""
         session, partition = self._session, queue.partition
         settle_time(session, queue)
-        ((last, first, *what, shard, _),) = session.rows("claimed_at", partition, seq)
+        ((last, first, *what, shard),) = session.rows("claimed_at", partition, seq)
         session.run("delete_claimed", partition, last)
         pieces = [(partition, end, start) for start, end in ((first, seq - 1), (seq + 1, last)) if start <= end]
         session.many("insert_claimed", [(*piece, *what, claim.id, shard) for piece in pieces])
@@ -333,6 +333,8 @@ def _end(session: Session, queue: Queue | None, claim: BoundClaim) -> bool:
     partition, messages, effort_left = claim.partition, 0, session.options.claim_slice_rows
     deletes = queue is None or claim.state == ACKNOWLEDGED
     floor = NEVER_MS if queue is None or deletes else queue.floor(session.now_ms)
+    ended: list[Row] = []
+    rest: list[Row] = []  # of a run that is not at its end
     gone: list[Row] = []
     back: list[_Back] = []
     rows = session.rows("claimed_of", claim.id, effort_left // _RETURNED_EFFORT + 1, deletes)
@@ -349,12 +351,13 @@ def _end(session: Session, queue: Queue | None, claim: BoundClaim) -> bool:
         if kept <= end:
             back.append((kept, end, lane, group, receive_count, epoch, first_at_ms))
         messages += end - first + 1
-        session.run("delete_claimed", partition, last)
+        ended.append((partition, last))
         if end < last:
-            what = lane, group, receive_count, epoch, first_at_ms
-            session.run("insert_claimed", partition, last, end + 1, *what, claim.id, shard)
+            rest.append((partition, last, end + 1, lane, group, receive_count, epoch, first_at_ms, claim.id, shard))
         if effort_left <= 0:
             break
+    session.many("delete_claimed", ended)
+    session.many("insert_claimed", rest)
     session.many("delete_messages", [row[:2] for row in gone])
     if queue is None or queue.fifo:
         session.many("ordered_delete", [(partition, row[3], row[0]) for row in gone if row[3] is not None])

@@ -234,7 +234,7 @@ def kept_file(path: Path, make: Callable[[], bytes]) -> bytes:
 
 
 class Database:
-    """One connection, used by one thread at a time: ``commit`` and ``look`` may run in another."""
+    """One connection, used by one thread at a time: ``commit`` and ``check_room`` may run in another."""
 
     def __init__(self, connection: apsw.Connection, folder: Path | None, *, options: EngineOptions) -> None:
         """``connection`` has the current format; ``folder`` lies on the file system that counts, if any does."""

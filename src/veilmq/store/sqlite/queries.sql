@@ -528,7 +528,7 @@ SELECT last_seq, first_seq, lane, grp, receive_count, epoch, first_received_at, 
 FROM claimed INDEXED BY claimed_of WHERE claim_id = ?1 ORDER BY shard, last_seq LIMIT ?2;
 
 -- name: claimed_at
-SELECT last_seq, first_seq, lane, grp, receive_count, epoch, first_received_at, shard, NULL FROM claimed
+SELECT last_seq, first_seq, lane, grp, receive_count, epoch, first_received_at, shard FROM claimed
 WHERE partition = ? AND last_seq >= ? ORDER BY last_seq LIMIT 1;
 
 -- name: delete_claimed

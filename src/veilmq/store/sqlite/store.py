@@ -55,7 +55,7 @@ _DOUBT_MS = 10 * SECOND_MS  # from one look whether a doubted clock is synchroni
 _QUICK_S = 0.001
 _SYNCS_REMEMBERED = 8
 _COMMITS_PER_TRIAL = 64
-_COMMITS_PER_QUICK = 16  # so many more for each time that a look took as long as a quick sync may
+_COMMITS_PER_QUICK = 16  # so many more for each time that a trial took as long as a quick sync may
 _GIVES_AFTER_S = 0.005  # the loop gives the thread the GIL, each time that a commit has taken so much longer
 _GIVEN_S_MAX = 0.000_5
 

@@ -201,9 +201,7 @@ def send_message(request: SmqRequest, context: RequestContext) -> Plan:
         sent: SentMessage = smq.only(results)
         group = outgoing.message.group if sent.sequence is not None else None
         content = (
-            _sent_elements(sent, outgoing)
-            + smq.optional("ReceiptHandle", sent.receipt or "")
-            + smq.optional(GROUP, group or "")
+            _sent_elements(sent, outgoing) + smq.optional("ReceiptHandle", sent.receipt) + smq.optional(GROUP, group)
         )
         return Answer(201, smq.document("Message", content))
 
@@ -363,7 +361,7 @@ def _more(message: ReceivedMessage | PeekedMessage, context: RequestContext) -> 
         }
         system = system | {name: Attribute(type="String", text=text) for name, text in content.items()}
     return (
-        smq.optional("MessageGroupId", carried.group or "")
+        smq.optional(GROUP, carried.group)
         + written_properties(system, "System")
         + written_properties(carried.attributes, "User")
     )

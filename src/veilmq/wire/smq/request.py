@@ -173,7 +173,7 @@ def element(name: str, text: str) -> str:
     return f"<{name}>{escaped(text)}</{name}>\n"
 
 
-def optional(name: str, text: str) -> str:
+def optional(name: str, text: str | None) -> str:
     """Return the same, and nothing where there is no text."""
     return element(name, text) if text else ""
 

@@ -14,7 +14,7 @@ import msgspec
 
 from veilmq.core import limits
 from veilmq.core.commands import QueueCounts, QueueView
-from veilmq.core.errors import DeadLetterQueueRefused, SettingsConflict, TooManyTags
+from veilmq.core.errors import DeadLetterQueueRefused, SettingsConflict
 from veilmq.core.limits import Range
 from veilmq.core.settings import QueueSettings, SettingValue, TableError, read_table
 from veilmq.wire.exchange import RequestContext
@@ -186,7 +186,7 @@ def _read_redrive(name: str, given: str, queue: str, context: RequestContext) ->
             raise refuse(f"Redrive policy does not contain mandatory attribute: {member}.")
     if len(policy) > len(members):
         raise refuse(f"Only following attributes are supported: [{', '.join(members)}].")
-    arn, count = str(policy[members[0]]), policy[members[1]]
+    arn, count = str(policy["deadLetterTargetArn"]), policy["maxReceiveCount"]
     if _OTHER_ARN.fullmatch(arn):
         raise refuse("Only SQS queues are valid resources for deadLetterTargetArn.")
     target = queue_of_arn(arn, context)
@@ -195,11 +195,11 @@ def _read_redrive(name: str, given: str, queue: str, context: RequestContext) ->
     if target.partition("/")[0] != queue.partition("/")[0]:
         raise refuse("Dead-letter target owner should be same as the source.")
     digits = count if isinstance(count, str) else msgspec.json.encode(count).decode()
-    receives, least, most = limits.SQS_RECEIVES_MAX, limits.SQS_RECEIVES_MAX.minimum, limits.SQS_RECEIVES_MAX.maximum
-    if not re.fullmatch("[0-9]{1,6}", digits) or not receives.holds(int(digits)):
+    allowed = limits.SQS_RECEIVES_MAX
+    if not re.fullmatch("[0-9]{1,6}", digits) or not allowed.holds(int(digits)):
         raise refuse(
-            f"Invalid value for maxReceiveCount: {shown(digits)}, valid values are from {least} to {most} both "
-            "inclusive."
+            f"Invalid value for maxReceiveCount: {shown(digits)}, valid values are from {allowed.minimum} to "
+            f"{allowed.maximum} both inclusive."
         )
     return {"dead_letter_queue": target, "receives_max": int(digits)}
 
@@ -385,8 +385,6 @@ def applied(result: Any, attributes: Mapping[str, str], queue: str) -> Any:
         elif is_fifo(result.queue) is not is_fifo(queue):
             reason = "Dead-letter queue must be same type of queue as the source."
         raise errors.invalid_parameter(REDRIVE_POLICY, attributes.get(REDRIVE_POLICY), reason)
-    if isinstance(result, TooManyTags):
-        raise errors.too_many_tags(queue)
     return answered(result)
 
 

@@ -16,7 +16,7 @@ from veilmq.wire.exchange import id_text
 from veilmq.wire.sqs.errors import SqsError, too_many_attributes
 from veilmq.wire.sqs.members import sequence_text
 from veilmq.wire.v1.claims import texts, types
-from veilmq.wire.v1.publications import Outgoing, OutgoingRow, Pieces, in_pieces
+from veilmq.wire.v1.publications import ARROW_TYPE, Outgoing, OutgoingRow, Pieces, in_pieces
 from veilmq.wire.v1.request import INVALID_REQUEST, RowRefused
 
 _TEXTS = pa.map_(pa.string(), pa.string())
@@ -46,7 +46,7 @@ _BATCH_CHARACTERS = 262_144  # with ten attributes each, some five hundred messa
 class ArrowWriter:
     """Writes an IPC stream of record batches."""
 
-    content_type = b"application/vnd.apache.arrow.stream"
+    content_type = ARROW_TYPE
 
     def __init__(self, queue: str) -> None:
         """``queue`` is the name without the account."""
@@ -234,13 +234,13 @@ def _of_rows(batch: Any, outgoing: Outgoing, first: int, end: int) -> tuple[NewM
 
 
 def _values(name: str, column: Any) -> list[Any]:
-    if name in _MAPS:  # a map of more pairs than a message has attributes is refused before they become objects
-        offsets = column.offsets
-        pairs = pc.if_else(column.is_valid(), pc.subtract(offsets[1:], offsets[:-1]), 0)
-        most = pc.max(pairs).as_py()
-        if most > limits.SQS_MESSAGE_ATTRIBUTES_MAX:
-            raise RowRefused(pc.index(pairs, most).as_py(), too_many_attributes(most))
-    values: list[Any] = column.to_pylist()
     if name not in _MAPS:
+        values: list[Any] = column.to_pylist()
         return values
-    return [None if pairs is None else {key: text or "" for key, text in pairs} for pairs in values]
+    # A map of more pairs than a message has attributes is refused before they become objects.
+    offsets = column.offsets
+    counts = pc.if_else(column.is_valid(), pc.subtract(offsets[1:], offsets[:-1]), 0)
+    most = pc.max(counts).as_py()
+    if most > limits.SQS_MESSAGE_ATTRIBUTES_MAX:
+        raise RowRefused(pc.index(counts, most).as_py(), too_many_attributes(most))
+    return [None if pairs is None else {key: text or "" for key, text in pairs} for pairs in column.to_pylist()]

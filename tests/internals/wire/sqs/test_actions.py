@@ -272,7 +272,7 @@ def test_a_text_comes_through(text: str) -> None:
 
 # Golden bytes of the Query protocol: for each action a form and the XML that answers it.
 #
-# The same requests, commands and results as in ``test_golden``; here they are bytes.
+# The same requests, commands and results as in ``PAIRS``; here they are bytes.
 
 QUOTED = "http%3A%2F%2F127.0.0.1%3A9324%2F000000000000%2Forders"
 ENVELOPE = (
@@ -407,7 +407,7 @@ def test_an_old_client_speaks_of_the_same(asked: Pair) -> None:
 
 
 def test_every_action_has_a_golden_pair_in_query_too() -> None:
-    """No action is without one: what ``test_golden`` has in JSON is here in bytes of this protocol."""
+    """No action is without one: what ``PAIRS`` has in JSON is here in bytes of this protocol."""
     assert [pair.action for pair in FORMS] == list(ACTIONS)
 
 
