@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,6 @@ import pytest
 from tests.proofs.forking import run
 from tests.tidy.tree import SRC
 from veilmq.cli import main
-from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer
 
 SETTINGS = ("VEILMQ_", "AWS_ENDPOINT_URL")
@@ -77,10 +76,3 @@ def server(veilmq_server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Run
     """Run a server that keeps nothing; it is the endpoint of every command."""
     monkeypatch.setenv("VEILMQ_ENDPOINT", veilmq_server.endpoint)
     return veilmq_server
-
-
-@pytest.fixture
-def client(server: RunningServer) -> Iterator[HttpQueueClient]:
-    """Look at the server from beside the commands."""
-    with HttpQueueClient(server.endpoint) as connected:
-        yield connected

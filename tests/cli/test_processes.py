@@ -210,9 +210,15 @@ STOP_S_MAX = 10.0
 """An idle worker stops within a second; tests run on busy machines, and a poll that is awaited takes 20 s."""
 
 
-def start(server: RunningServer, place: str = WORKER, *options: str, folder: Path = ROOT) -> Forked:
+def start(
+    server: RunningServer,
+    place: str = WORKER,
+    *options: str,
+    folder: Path = ROOT,
+    begin: Callable[..., Process] = Forked,
+) -> Process:
     """Start a worker against `server`."""
-    return Forked(
+    return begin(
         [*COMMAND, "worker", place, *options],
         cwd=folder,
         env=environment(VEILMQ_ENDPOINT=server.endpoint),
@@ -222,9 +228,7 @@ def start(server: RunningServer, place: str = WORKER, *options: str, folder: Pat
     )
 
 
-def signalled(
-    worker: "Forked | subprocess.Popen[str]", server: RunningServer, *numbers: signal.Signals
-) -> tuple[int, str]:
+def signalled(worker: Process, server: RunningServer, *numbers: signal.Signals) -> tuple[int, str]:
     """Send these signals when the worker has begun a message; return exit code and log."""
     with worker:
         assert worker.stdout is not None
@@ -238,48 +242,36 @@ def signalled(
         return worker.returncode, worker.stderr.read()
 
 
-def test_a_worker_handles_messages_until_it_is_told_to_stop() -> None:
-    """What it had begun is ended and deleted, and nothing is abandoned."""
+def left_of_work(
+    body: str, *numbers: signal.Signals, place: str = WORKER, begin: Callable[..., Process] = Forked
+) -> tuple[int, int]:
+    """Signal a worker that has begun a message of this body; return how many are visible then, and in flight."""
     with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
         client.create_queue("work")
-        client.send("work", "m2")
-        code, log = signalled(start(server), server, signal.SIGTERM)
+        client.send("work", body)
+        code, log = signalled(start(server, place, begin=begin), server, *numbers)
         assert code == 0, log
         status = client.show("work")
-        assert (status.visible, status.in_flight) == (0, 0)
+        return status.visible, status.in_flight
+
+
+def test_a_worker_handles_messages_until_it_is_told_to_stop() -> None:
+    """What it had begun is ended and deleted, and nothing is abandoned."""
+    assert left_of_work("m2", signal.SIGTERM) == (0, 0)
 
 
 def test_a_handler_may_run_in_processes() -> None:
-    """They find its module as the worker did."""
-    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
-        client.create_queue("work")
-        client.send("work", "m2")
-        worker = subprocess.Popen(  # not a fork: its processes start as it did
-            [*COMMAND, "worker", "tests.consumer.process_worker:app"],
-            cwd=ROOT,
-            env=environment(VEILMQ_ENDPOINT=server.endpoint),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        code, log = signalled(worker, server, signal.SIGTERM)
-        assert code == 0, log
-        status = client.show("work")
-        assert (status.visible, status.in_flight) == (0, 0)
+    """They find its module as the worker did; that is no fork, as its processes start as it did."""
+    place = "tests.consumer.process_worker:app"
+    assert left_of_work("m2", signal.SIGTERM, place=place, begin=subprocess.Popen) == (0, 0)
 
 
 def test_a_second_signal_does_not_wait_for_handlers() -> None:
     """The one that never ends is cancelled, and its message released."""
-    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
-        client.create_queue("work")
-        client.send("work", "m1")
-        code, log = signalled(start(server), server, signal.SIGTERM, signal.SIGINT)
-        assert code == 0, log
-        status = client.show("work")
-        assert (status.visible, status.in_flight) == (1, 0)
+    assert left_of_work("m1", signal.SIGTERM, signal.SIGINT) == (1, 0)
 
 
-def started_shop(server: RunningServer, folder: Path) -> Forked:
+def started_shop(server: RunningServer, folder: Path) -> Process:
     (folder / "shop.py").write_text(SHOP, encoding="utf-8")
     worker = start(server, "shop:app", "--create", folder=folder)
     server.wait_until(lambda: server.parked)

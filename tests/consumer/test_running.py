@@ -459,13 +459,6 @@ def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]
         yield running
 
 
-@pytest.fixture
-def client(server: RunningServer) -> Iterator[HttpQueueClient]:
-    """Look at the queues from beside the consumer."""
-    with HttpQueueClient(server.endpoint) as connected:
-        yield connected
-
-
 def run(
     server: RunningServer, queue: str, *, until: Callable[[], object], reject: bool, own: QueueClient | None = None
 ) -> list[str]:

@@ -85,8 +85,13 @@ class Receiver:
             wait_s=options.wait_s,
             attempt_id=str(uuid.uuid4()) if self.fifo else None,
         )
-        instants = {"requested_at_s": requested_at_s, "answered_at_s": table.clock.now_s()}
-        return table.take(self.subscription, messages, timeout_s=in_force_s, **instants)
+        return table.take(
+            self.subscription,
+            messages,
+            requested_at_s=requested_at_s,
+            answered_at_s=table.clock.now_s(),
+            timeout_s=in_force_s,
+        )
 
 
 class Intake(Generic[T]):

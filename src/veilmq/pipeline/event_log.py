@@ -262,9 +262,11 @@ class CellStore:
         self._write(_added(self._table("waits", last)), "waits", run)
         self._write(self._table("files", last).coalesce(1), "files", run)
         self._end(replace(last, run=run, base=run))
-        files: Any
-        files, root = opened(self._location) or (None, "")
-        for table in ("runs", *_TABLES) if files else ():
+        place = opened(self._location)
+        if place is None:
+            return
+        files, root = place
+        for table in ("runs", *_TABLES):
             for info in files.get_file_info(fs.FileSelector(f"{root}/{table}", allow_not_found=True)):
                 number = info.base_name.removeprefix("run=")
                 if number.isdecimal() and int(number) < last.base:

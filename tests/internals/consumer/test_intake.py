@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -40,18 +39,6 @@ class WatchedClient:
     def receive(self, queue: str, **options: Any) -> Any:
         self.sent.append(options["timeout_s"])
         return self._client.receive(queue, **{**options, "wait_s": 0})
-
-
-@pytest.fixture
-def server() -> Iterator[RunningServer]:
-    with RunningServer() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: RunningServer) -> Iterator[HttpQueueClient]:
-    with HttpQueueClient(server.endpoint) as made:
-        yield made
 
 
 def received_by(

@@ -279,12 +279,6 @@ def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]
         yield running
 
 
-@pytest.fixture
-def client(server: RunningServer) -> Iterator[HttpQueueClient]:
-    with HttpQueueClient(server.endpoint) as connected:
-        yield connected
-
-
 class Served(Play):
     """A play whose other side is a server; ``receive`` holds what it gets."""
 
