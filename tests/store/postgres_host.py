@@ -104,7 +104,8 @@ CREATE OR REPLACE FUNCTION mq.retention_now() RETURNS bigint LANGUAGE sql STABLE
 """
 """Retention follows every step at once: the clock of a node follows that of its database by and by."""
 _END_OTHERS = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
 """
 OF_QUEUES = "to_jsonb(each) ->> 'qp' IS DISTINCT FROM '0'"
 """Of rows ``each``: those that are not of mq.fill."""

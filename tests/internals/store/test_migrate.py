@@ -138,8 +138,9 @@ def test_the_operator_ends_no_node_that_is_connected(new_database: str) -> None:
             with pytest.raises(SchemaRefused, match=r"stop them all \(1 connections are open\), run `veilmq migrate`"):
                 await migrate(connection)
             assert await read_format(connection) == (FIRST, list(OURS))
+            node_pid = node.get_server_pid()
             await node.close()
-            while await connection.fetchval("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'veilmq'"):
+            while await connection.fetchval("SELECT true FROM pg_stat_activity WHERE pid = $1", node_pid):
                 pass  # its process ends after its connection
             assert await migrate(connection) == list(OURS)
 

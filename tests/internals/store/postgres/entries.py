@@ -4,7 +4,7 @@ import asyncio
 
 from tests.store.postgres_host import PostgresHost, connected
 
-_NODES = "SELECT pid FROM pg_stat_activity WHERE application_name = 'veilmq'"
+_NODES = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'veilmq'"
 _READ = "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE schemaname = 'mq'"
 
 

@@ -19,7 +19,8 @@ PATIENCE_S = 60
 
 _END_LISTENERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE pid <> pg_backend_pid() AND (query LIKE 'LISTEN%' OR query LIKE 'SELECT pg_notify%')
+WHERE datname = current_database() AND pid <> pg_backend_pid()
+  AND (query LIKE 'LISTEN%' OR query LIKE 'SELECT pg_notify%')
 """
 
 
