@@ -65,6 +65,14 @@ async def _execute(url: str, statement: str, *arguments: Any) -> None:
         await _execute_alone(url, statement, *arguments)
 
 
+async def until_a_lock_is_awaited(connection: Any) -> int:
+    """Return how many wait, once one does, for a table or a row that ``connection``, or another one, has locked."""
+    async with asyncio.timeout(60):
+        while not (waiting := await connection.fetchval(_COUNT_WAITING)):
+            await connection.execute("SELECT pg_stat_clear_snapshot()")  # which a transaction keeps
+    return int(waiting)
+
+
 async def _execute_alone(url: str, statement: str, *arguments: Any) -> None:
     kept = url in _connections
     try:
@@ -109,6 +117,16 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type 
 """
 OF_QUEUES = "to_jsonb(each) ->> 'qp' IS DISTINCT FROM '0'"
 """Of rows ``each``: those that are not of mq.fill."""
+# Of this database alone: servers that stories share have another one of the same PostgreSQL.
+COUNT_TURNS = """
+SELECT count(*) FROM pg_locks
+WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+"""How many nodes have a turn, as janitor or exporter."""
+_WAITING = "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+_COUNT_WAITING = f"SELECT count(*) {_WAITING}"
+END_WAITING = f"SELECT pg_terminate_backend(pid) {_WAITING}"
+"""End the connections that wait for a lock."""
 _SET_CLOCK = "UPDATE mq.test_clock SET now_ms = $1"
 _EMPTY = """
 DO $$

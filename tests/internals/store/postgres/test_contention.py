@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres
+from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres, until_a_lock_is_awaited
 from veilmq.core import commands
 from veilmq.core.commands import Command, VisibilityChange
 from veilmq.core.errors import ReceiptState, StoreUnavailable
@@ -17,9 +17,6 @@ from veilmq.core.messages import NewMessage
 from veilmq.store.port import execute
 from veilmq.store.postgres.node import keys_of
 
-PATIENCE_S = 60
-
-_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 _EXTEND = "UPDATE mq.msg SET visible_at = visible_at + 1000 WHERE qp > 0"
 
 
@@ -36,14 +33,7 @@ async def meanwhile(host: PostgresHost, statement: str) -> AsyncIterator[Any]:
     async with connected(host.url) as other, other.transaction():
         await other.execute(statement)
         yield other
-        await until_somebody_waits(host)
-
-
-async def until_somebody_waits(host: PostgresHost) -> None:
-    """Return when a statement waits for what another one has locked."""
-    async with connected(host.url) as looking, asyncio.timeout(PATIENCE_S):
-        while not await looking.fetchval(_WAITING):
-            pass
+        await until_a_lock_is_awaited(other)
 
 
 def while_extended(host: PostgresHost, command: Command) -> Any:
@@ -86,7 +76,7 @@ def test_two_nodes_that_send_to_the_same_groups_wait_for_each_other_in_one_order
     async def act() -> None:
         async with meanwhile(postgres, _turn(first)) as other:
             asked = asyncio.ensure_future(execute(postgres.engine, commands.Send(queue=QUEUE, messages=(last, first))))
-            await until_somebody_waits(postgres)
+            await until_a_lock_is_awaited(other)
             await other.execute(f"SET LOCAL lock_timeout = '100ms'; {_turn(last)}")
         await asked
 

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import dataset, fs
 
 from tests.store.host import QUEUE, check_conservation, events_of, message, outcomes, plan
-from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres, open_engine
+from tests.store.postgres_host import COUNT_TURNS, RESTLESS, PostgresHost, connected, hosting_postgres, open_engine
 from veilmq.core.commands import (
     ChangeVisibility,
     Command,
@@ -359,7 +359,7 @@ def test_a_node_that_ends_while_it_takes_its_turn_leaves_it(postgres_url: str) -
             await host.engine.close()
             answer = (await asyncio.gather(planned, return_exceptions=True))[0]
             async with connected(host.url) as connection:
-                return await connection.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), answer
+                return await connection.fetchval(COUNT_TURNS), answer
 
         turns, answer = host._runner.run(end_at_once())
     assert turns == 0

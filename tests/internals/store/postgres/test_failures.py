@@ -12,7 +12,15 @@ import pytest
 
 from tests.internals.store.postgres.proxy import Proxy, passing
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres, open_engine
+from tests.store.postgres_host import (
+    END_WAITING,
+    RESTLESS,
+    PostgresHost,
+    connected,
+    hosting_postgres,
+    open_engine,
+    until_a_lock_is_awaited,
+)
 from veilmq.core import commands
 from veilmq.core.commands import Command, QueueView, SentMessage
 from veilmq.core.errors import InternalError, OutcomeUnknown, ReceiptState, StoreFull, StoreUnavailable
@@ -45,16 +53,9 @@ async def locked(host: PostgresHost) -> AsyncIterator[Any]:
         yield connection
 
 
-async def waiting(connection: Any) -> None:
-    """Return when somebody waits for the lock."""
-    async with asyncio.timeout(60):
-        while not await connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
-            pass
-
-
 async def kill(connection: Any) -> None:
     """End the connections of whoever waits for the lock."""
-    await connection.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted")
+    await connection.execute(END_WAITING)
 
 
 def blocked(host: PostgresHost, command: Command, then: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
@@ -63,7 +64,7 @@ def blocked(host: PostgresHost, command: Command, then: Callable[[Any], Coroutin
     async def ask() -> Any:
         async with locked(host) as connection:
             asked = asyncio.ensure_future(execute(host.engine, command))
-            await waiting(connection)
+            await until_a_lock_is_awaited(connection)
             await then(connection)
         return await asked
 
@@ -210,7 +211,7 @@ def test_what_was_in_each_others_way_is_repeated(host: PostgresHost) -> None:
                 await connection.execute(locks, "b")
                 asked = asyncio.ensure_future(execute(host.engine, commands.Delete(queue=QUEUE, receipts=receipts)))
                 async with connected(host.url) as looking:
-                    await waiting(looking)
+                    await until_a_lock_is_awaited(looking)
                 await connection.execute(locks, "a")
             return await asked
 

@@ -13,6 +13,8 @@ from tests.internals.store.postgres.two_nodes import TwoNodes, two_nodes
 from tests.store.dead_letters import DEAD, finish, kill, latest, pair, start
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import (
+    COUNT_TURNS,
+    END_WAITING,
     OF_QUEUES,
     RESTLESS,
     PostgresHost,
@@ -20,6 +22,7 @@ from tests.store.postgres_host import (
     hosting_postgres,
     open_engine,
     set_clock,
+    until_a_lock_is_awaited,
 )
 from veilmq.core import commands
 from veilmq.core.commands import MoveStatus
@@ -201,8 +204,8 @@ async def _gone(host: PostgresHost) -> None:
     """Return when nobody holds the lock; the server takes a moment to notice."""
     connection = await asyncpg.connect(host.url)
     async with asyncio.timeout(60):
-        while await connection.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"):
-            await connection.execute("SELECT pg_stat_clear_snapshot()")
+        while await connection.fetchval(COUNT_TURNS):
+            pass
     await connection.close()
 
 
@@ -228,15 +231,13 @@ def test_a_node_that_ends_while_it_connects_leaves_its_turn(host: PostgresHost) 
         await asyncio.sleep(0)
         await host.engine.close()
         async with connected(host.url) as connection:
-            turns: int = await connection.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+            turns: int = await connection.fetchval(COUNT_TURNS)
             return turns
 
     assert host._runner.run(end_at_once()) == 0
 
 
 ESTIMATED = replace(RESTLESS, in_flight_max=2, in_flight_counted_max=0)
-_WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-_END_WAITING = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted"
 
 
 @pytest.fixture
@@ -250,17 +251,16 @@ def end_in_its_work(nodes: TwoNodes, table: str, *, time_ms: int = 0, command: c
     """Let time pass, or ask for something, and end the connections that then come to `table`; return how many."""
 
     async def end() -> int:
-        async with connected(nodes.host.url) as connection, asyncio.timeout(60):
+        async with connected(nodes.host.url) as connection:
             await set_clock(nodes.host.url, nodes.host.clock.now_ms() + time_ms)
             async with connection.transaction():
                 await connection.execute(f"LOCK TABLE mq.{table}")
                 nodes.host.clock.advance(time_ms)
                 if command is not None:
                     nodes.first.submit(command, lambda answer: answer)
-                while not (waiting := await connection.fetchval(_WAITING)):  # noqa: ASYNC110 - the server knows it
-                    await asyncio.sleep(0)
-                await connection.execute(_END_WAITING)
-            return int(waiting)
+                waiting = await until_a_lock_is_awaited(connection)
+                await connection.execute(END_WAITING)
+            return waiting
 
     ended = nodes.host.run(end())
     nodes.advance(0)

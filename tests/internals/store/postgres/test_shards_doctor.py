@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
 
-from tests.store.postgres_host import ShardsHost, connected, empty, hosting_shards
+from tests.store.postgres_host import ShardsHost, connected, empty, hosting_shards, until_a_lock_is_awaited
 from veilmq.store.port import Finding
 from veilmq.store.postgres import databases
 from veilmq.store.postgres.databases import ONE_STORE, PLACES, examine_together
@@ -90,19 +89,12 @@ def test_a_queue_that_goes_meanwhile_is_no_fault(host: ShardsHost) -> None:
             async with connection.transaction():
                 await connection.execute("LOCK TABLE mq.shard_of")
                 examining = asyncio.ensure_future(examine_together(dict(enumerate(host.urls))))
-                await waiting(connection)
+                await until_a_lock_is_awaited(connection)
                 await connection.execute("UPDATE mq.shard_of SET place = 1 WHERE name = $1", C)
                 await connection.execute("DELETE FROM mq.queue WHERE name = $1", C)
             return await examining
 
     assert [each for each in host.run(play()) if not each.ok] == []
-
-
-async def waiting(connection: Any) -> None:
-    """Return when somebody waits for a lock."""
-    async with asyncio.timeout(60):
-        while not await connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
-            pass
 
 
 def test_databases_in_another_order_are_named(host: ShardsHost) -> None:
