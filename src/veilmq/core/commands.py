@@ -164,7 +164,7 @@ class SetAccount(Command, frozen=True, kw_only=True):
 # Messages.
 
 
-class SentMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SentMessage(msgspec.Struct, frozen=True, gc=False):
     """A message that is stored; ``id`` has 16 bytes (an RFC 9562 version 4 UUID).
 
     ``sequence`` rises strictly with each message of a FIFO queue, also across purges; ``None`` in standard queues.

@@ -33,9 +33,7 @@ from veilmq.store.sqlite.standard import (
     Answers,
     DeadLetterSink,
     Giving,
-    Made,
     Sends,
-    Sent,
     Taker,
 )
 from veilmq.store.transaction import Given
@@ -51,8 +49,18 @@ _DEDUPLICATION_MS, _ATTEMPT_MS = DEDUPLICATION_S * SECOND_MS, ATTEMPT_S * SECOND
 
 
 def send(session: Session, queue: Queue, sends: Sends, answers: Answers) -> list[int]:
-    """Store the messages of ``sends`` that are no duplicates; see ``standard.store``."""
-    firsts, (_, rows, _, _) = standard.store(session, queue, sends, answers, _add)
+    """Store the messages of ``sends`` that are no duplicates; see ``standard.send``."""
+    first = session.next_seq()
+    firsts: list[int] = []
+    messages: list[Row] = []
+    rows: list[Row] = []
+    for slot, command in sends:
+        firsts.append(first + len(messages))
+        try:
+            answers[slot] = _add(session, queue, command, first, messages, rows)
+        except VeilmqError as error:
+            answers[slot] = error
+    standard.insert(session, queue, messages, first + len(messages))
     if rows:
         session.stage(SQL["ordered_insert"], rows)
         run = (queue.partition, session.last_seq, session.last_seq - len(rows) + 1, len(rows))
@@ -66,14 +74,16 @@ def send(session: Session, queue: Queue, sends: Sends, answers: Answers) -> list
     return firsts
 
 
-def _add(session: Session, queue: Queue, command: commands.Send, first: int, made: Made) -> Sent:
+def _add(
+    session: Session, queue: Queue, command: commands.Send, first: int, messages: list[Row], rows: list[Row]
+) -> list[SentMessage | VeilmqError]:
     """Raises what is wrong with all of the command."""
-    now_ms, options, settings, (messages, rows, _, _) = session.now_ms, command.options, queue.settings, made
+    now_ms, options, settings = session.now_ms, command.options, queue.settings
     next_id = session.ids.next if type(options) is not Given else iter(options.ids).__next__
     wants_receipts = options is not None and options.receipts
     if options is None:
         check_together(command.messages, settings)
-    answer: Sent = []
+    answer: list[SentMessage | VeilmqError] = []
     before: Deduplication | None
     for new in command.messages if options is None else checked(command.messages, options, settings):
         seq, message_id, before = first + len(rows), next_id(), None

@@ -10,7 +10,7 @@ together have seqs that follow each other; those that are visible at once and ha
 and are taken from the front. A message gets its row in ``visibility`` with its first receive.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import chain
 from operator import itemgetter
@@ -27,7 +27,7 @@ from veilmq.core.limits import (
     PRIORITY,
     SECOND_MS,
 )
-from veilmq.core.messages import routing_key_of
+from veilmq.core.messages import NewMessage, routing_key_of
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import fair
 from veilmq.store.sqlite.database import SQL
@@ -275,47 +275,72 @@ def next_message_ms(session: Session, queue: Queue) -> int:
 # Sends.
 
 
-Made = tuple[list[Row], list[Row], list[list[int]], list[int]]
-"""Rows of ``message``, of what changes beside it, of ``ready``; and when each command's first message is visible."""
-Sent = list[SentMessage | VeilmqError]
 Sends = list[tuple[int, commands.Send]]
 """The sends of a batch, each behind the place of its answer."""
 
 
-def store(
-    session: Session,
-    queue: Queue,
-    sends: Sends,
-    answers: Answers,
-    add: Callable[[Session, Queue, Any, int, Made], Sent],
-) -> tuple[list[int], Made]:
-    """Store what ``add`` makes of each command; return the first seq that each of them could use, and all rows.
+def send(  # noqa: C901 (a call for each message is time)
+    session: Session, queue: Queue, sends: Sends, answers: Answers
+) -> list[int]:
+    """Store the messages of ``sends``; return the first seq that each of them could use.
 
-    Each answer is a list with a ``SentMessage`` or an error for each message, or the error of the command.
+    Each answer is a list with a ``SentMessage`` or an error for each message.
     """
-    first = session.next_seq()
-    made: Made = ([], [], [], [])
-    messages = made[0]
+    now_ms, seq, next_id = session.now_ms, session.next_seq(), session.ids.next
+    partition, delay_ms, size_max, wake = queue.partition, queue.delay_ms, queue.settings.message_bytes_max, queue.wake
     firsts: list[int] = []
+    messages: list[Row] = []
+    rows: list[Row] = []  # of ``visibility``
+    runs: list[list[int]] = []  # of ``ready``
+    run: list[int] = [partition, 0, 0, 0]  # lane, last seq, first seq
+    due: list[int] = []  # when the first message of each command is visible
     for slot, command in sends:
-        firsts.append(first + len(messages))
-        try:
-            answers[slot] = add(session, queue, command, first, made)
-        except VeilmqError as error:
-            answers[slot] = error
-    if messages:
-        session.stage(SQL["insert_message"], messages)
-        session.last_seq = first + len(messages) - 1
-        queue.messages += len(messages)
-        queue.sent += len(messages)
-        queue.expires_at_ms = min(queue.expires_at_ms, session.now_ms + queue.retention_ms)
-        session.touch(queue)
-    return firsts, made
-
-
-def send(session: Session, queue: Queue, sends: Sends, answers: Answers) -> list[int]:
-    """Store the messages of ``sends``; see ``store``."""
-    firsts, (_, rows, runs, due) = store(session, queue, sends, answers, _add)
+        firsts.append(seq)
+        answer: list[SentMessage | VeilmqError] = []
+        answers[slot] = answer
+        news: Sequence[NewMessage | VeilmqError] = command.messages
+        options, due_ms, take_id = command.options, NEVER_MS, next_id
+        if options is not None:
+            if type(options) is Given:
+                take_id = iter(options.ids).__next__
+            try:
+                news = checked(command.messages, options, queue.settings)
+            except VeilmqError as error:
+                answers[slot] = error
+                continue
+        for new in news:
+            if isinstance(new, VeilmqError):
+                answer.append(new)
+                continue
+            if options is None and new.size_bytes > size_max:  # else it was checked as it was on the wire
+                answer.append(MessageTooLong(size_max))
+                continue
+            visible_at_ms = now_ms + (delay_ms if new.delay_s is None else new.delay_s * SECOND_MS)
+            lane, group, receipt = new.priority, None, None
+            if new.group is not None:
+                lane, group = fair.sent(session, queue, new.group, lane)
+            if lane not in queue.lanes:
+                queue.lanes = tuple(sorted({*queue.lanes, lane}))
+            message_id = take_id()
+            messages.append((seq, group, message_id, new.properties, new.body))
+            if group is not None or visible_at_ms > now_ms:
+                rows.append((partition, seq, lane, visible_at_ms, group))
+            elif run[2] == seq - 1 and run[1] == lane:
+                run[2] = seq
+            else:
+                run = [partition, lane, seq, seq]
+                runs.append(run)
+            if visible_at_ms > now_ms:
+                queue.hide(visible_at_ms, received=False)
+                if options is not None and options.receipts:
+                    receipt = session.book.issue(queue.number, seq, 0, 0, visible_at_ms)
+            answer.append(SentMessage(message_id, None, receipt))
+            seq += 1
+            if visible_at_ms < due_ms:
+                due_ms = visible_at_ms
+        if due_ms < NEVER_MS:
+            due.append(due_ms)
+    insert(session, queue, messages, seq)
     if runs:
         session.stage(SQL["insert_ready"], [tuple(run) for run in runs])
     if rows:
@@ -323,51 +348,21 @@ def send(session: Session, queue: Queue, sends: Sends, answers: Answers) -> list
         if queue.shares:
             arrived = [(where, lane, group, at_ms, seq) for where, seq, lane, at_ms, group in rows if group is not None]
             session.stage(SQL["admit_fair_group"], arrived)
-    if queue.wake is not None:
+    if wake is not None:
         for due_ms in due:
-            queue.wake(due_ms)
+            wake(due_ms)
     return firsts
 
 
-def _add(session: Session, queue: Queue, command: commands.Send, first: int, made: Made) -> Sent:
-    now_ms, (messages, rows, runs, due) = session.now_ms, made
-    options, partition, size_max = command.options, queue.partition, queue.settings.message_bytes_max
-    next_id = session.ids.next if type(options) is not Given else iter(options.ids).__next__
-    seq = first + len(messages)
-    answer: Sent = []
-    due_ms = NEVER_MS
-    for new in command.messages if options is None else checked(command.messages, options, queue.settings):
-        if isinstance(new, VeilmqError):
-            answer.append(new)
-            continue
-        if options is None and new.size_bytes > size_max:  # else it was checked as it was on the wire
-            answer.append(MessageTooLong(size_max))
-            continue
-        visible_at_ms = now_ms + (queue.delay_ms if new.delay_s is None else new.delay_s * SECOND_MS)
-        lane, group = new.priority, None
-        if new.group is not None:
-            lane, group = fair.sent(session, queue, new.group, lane)
-        if lane not in queue.lanes:
-            queue.lanes = tuple(sorted({*queue.lanes, lane}))
-        message_id, receipt = next_id(), None
-        messages.append((seq, group, message_id, new.properties, new.body))
-        if group is not None or visible_at_ms > now_ms:
-            rows.append((partition, seq, lane, visible_at_ms, group))
-        elif runs and runs[-1][2] == seq - 1 and runs[-1][1] == lane:
-            runs[-1][2] = seq
-        else:
-            runs.append([partition, lane, seq, seq])
-        if visible_at_ms > now_ms:
-            queue.hide(visible_at_ms, received=False)
-            if options is not None and options.receipts:
-                receipt = session.book.issue(queue.number, seq, 0, 0, visible_at_ms)
-        answer.append(SentMessage(id=message_id, receipt=receipt))
-        seq += 1
-        if visible_at_ms < due_ms:
-            due_ms = visible_at_ms
-    if due_ms < NEVER_MS:
-        due.append(due_ms)
-    return answer
+def insert(session: Session, queue: Queue, messages: list[Row], next_seq: int) -> None:
+    """Insert messages that are sent to ``queue`` together, the last seq of which is that before ``next_seq``."""
+    if messages:
+        session.stage(SQL["insert_message"], messages)
+        session.last_seq = next_seq - 1
+        queue.messages += len(messages)
+        queue.sent += len(messages)
+        queue.expires_at_ms = min(queue.expires_at_ms, session.now_ms + queue.retention_ms)
+        session.touch(queue)
 
 
 # Receives.

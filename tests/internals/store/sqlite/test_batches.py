@@ -154,15 +154,15 @@ def test_a_command_that_is_no_hot_one_is_a_barrier(host: Host) -> None:
 
 def test_a_command_that_fails_fails_alone(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others of its batch are carried out, and what it wrote before is undone."""
-    add = standard._add
+    store = standard.send
 
-    def failing(session: Any, queue: Any, command: Send, *rest: Any) -> Any:
-        added = add(session, queue, command, *rest)
-        if command.messages[-1].body == "bad":
+    def failing(session: Any, queue: Any, sends: Any, answers: Any) -> Any:
+        stored = store(session, queue, sends, answers)
+        if any(command.messages[-1].body == "bad" for _, command in sends):
             raise RuntimeError("a defect")
-        return added
+        return stored
 
-    monkeypatch.setattr(standard, "_add", failing)
+    monkeypatch.setattr(standard, "send", failing)
     first, bad, second, received = host.do_together(
         send("a"), send("b", "bad"), send("c"), Receive(queue=QUEUE, count=9)
     )
