@@ -26,12 +26,12 @@ from veilmq.server import origin
 from veilmq.server.admission import Share
 from veilmq.server.authentication import Authentication
 from veilmq.server.background import BulkReads, BulkStages, OrderedReply, Publication
-from veilmq.server.http_parser import Pending, Refusal, Request, Worded, by_address
+from veilmq.server.http_parser import Pending, Refusal, Request, Worded, by_address, names_of
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.permissions import INTERCEPTED, ParkedPermission, Permissions, Unknown
 from veilmq.server.protocols import SMQ, SQS_JSON, Denial, Protocol, protocol_of, worded_for
-from veilmq.wire.exchange import REGION_PATTERN, Call, Caller, Reply, RequestContext, caller_named, traced
+from veilmq.wire.exchange import REGION_PATTERN, Caller, Plan, Reply, RequestContext, caller_named, traced
 from veilmq.wire.sqs.json import CONTENT_TYPE
 from veilmq.wire.sqs.names import namespace
 from veilmq.wire.sqs.signatures import credential_of
@@ -56,7 +56,6 @@ _WRONG_METHOD = Refusal(
 )
 _NO_ACTION = Refusal(404, "<UnknownOperationException/>", kind=b"text/xml")
 """The service's answer to a GET that names no action."""
-_TRACE = b"x-amzn-trace-id"
 _USUAL = frozenset({b"GET", b"POST"})
 _WRONG_HOST = Refusal(400, "The Host header is not the address of a host; send name or name:port.")
 _FOREIGN = Refusal(403, origin.EXPLANATION)
@@ -169,17 +168,19 @@ class Dispatcher:
     def handle(self, request: Request, known: Caller | None = None) -> Pending | None:
         """Answer ``request`` now or later; see ``http_parser.Handler``. A ``known`` caller needs no signature."""
         started_s = perf_counter()
-        headers = request.headers
+        fields, names = request.fields, request.names
+        if names is None:
+            names = request.names = names_of(fields)
         content: Any = request.body
-        route = self._routes.get(headers.get(b"x-amz-target"))
-        if route is None or headers.get(b"content-type") != CONTENT_TYPE:
+        route = self._routes.get(fields.get(names.target))
+        if route is None or fields.get(names.content_type) != CONTENT_TYPE:
             route, content = self._route(request)
-        if request.method != b"POST" or b"origin" in headers or b"sec-fetch-site" in headers:
+        if request.method != b"POST" or names.is_of_page:
             refusal = self._head_refusal(request, route)
             if refusal is not None:
                 self._show(request, refusal, started_s)
                 return None
-        host = headers.get(b"host", b"")
+        host = fields.get(names.host, b"")
         context = self._contexts.get(host) or self._context(host)
         if context is None:
             self._refuse(request, _WRONG_HOST, started_s)
@@ -189,11 +190,11 @@ class Dispatcher:
             return None
         namespaces = self._namespaces
         if namespaces is not None and route.protocol is not SMQ:
-            authorization = headers.get(b"authorization", b"")
+            authorization = fields.get(names.authorization, b"")
             # Without regions, only an id of twelve digits has its slash here; other credentials are not read.
             if (
                 namespaces.by_region
-                or authorization.startswith(b"/", _ACCOUNT_END)
+                or authorization[_ACCOUNT_END : _ACCOUNT_END + 1] == b"/"
                 or (not authorization and b"X-Amz-Credential" in request.target)
             ):
                 context = namespaces.of(context, authorization, request.target)
@@ -250,9 +251,9 @@ class Dispatcher:
                 caller = self._authentication.context(request, context, protocol.verifier, known)
             if content is None:
                 return self._serve_large(request, protocol, context, started_s, caller.caller)
-            if _TRACE in request.headers:
-                caller = traced(caller, request.headers[_TRACE])
-            call = exchange.call = protocol.decode(route.action, content, caller)
+            if request.names is not None and request.names.trace:
+                caller = traced(caller, request.fields[request.names.trace])
+            plan = exchange.plan = protocol.decode(route.action, content, caller)
         except protocol.refused as error:
             exchange.reply(protocol.refuse(error, context.base_url))
             return None
@@ -261,8 +262,8 @@ class Dispatcher:
             exchange.reply(protocol.fail(InternalError(), context.base_url))
             return None
         if self._permissions is None:  # else policies may ask for the program of the client, now and later
-            request.headers, request.body = _READ, b""
-        command = call.command
+            request.fields, request.body = _READ, b""
+        command = plan.command
         done: Done = exchange.done
         ask = self._handlers.get(type(command))
         if self._permissions is not None and caller.caller is not None:
@@ -278,7 +279,7 @@ class Dispatcher:
                 command = self._permissions.narrowed(exchange, command, caller.caller)
             if type(command) in INTERCEPTED:
                 done = self._permissions.intercept(exchange, command, caller.caller, done)
-            if type(command) in _POLLED and self._authentication and (call.wait_s != 0 or request.is_behind):
+            if type(command) in _POLLED and self._authentication and (plan.wait_s != 0 or request.is_behind):
                 keys = self._authentication
                 permission = ParkedPermission(
                     exchange, command, caller.caller, context, known, keys, self._permissions, keys.loads
@@ -288,8 +289,8 @@ class Dispatcher:
             self._submit(command, done)
             return None
         if request.is_behind or type(command) is BulkRead:
-            return OrderedReply(request, partial(ask, command, call.wait_s, done))
-        return ask(command, call.wait_s, done)
+            return OrderedReply(request, partial(ask, command, plan.wait_s, done))
+        return ask(command, plan.wait_s, done)
 
     def _serve_large(
         self, request: Request, protocol: Protocol, context: RequestContext, started_s: float, caller: Caller | None
@@ -361,7 +362,7 @@ _READ: dict[bytes, bytes] = {}
 class Exchange(msgspec.Struct, eq=False):
     """A request that a protocol has recognised, on its way to the reply.
 
-    ``base_url`` is the address that its client used, ``call`` what it was decoded to.
+    ``base_url`` is the address that its client used, ``plan`` what it was decoded to.
     """
 
     request: Request
@@ -370,7 +371,7 @@ class Exchange(msgspec.Struct, eq=False):
     action: str
     started_s: float
     base_url: str = ""
-    call: Call | None = None
+    plan: Plan | None = None
 
     @property
     def permission(self) -> str:
@@ -379,9 +380,9 @@ class Exchange(msgspec.Struct, eq=False):
 
     def done(self, result: Any) -> None:
         """Reply with the result or the ``VeilmqError`` of the command."""
-        assert self.call is not None, "only a decoded request reaches the store"
+        assert self.plan is not None, "only a decoded request reaches the store"
         try:
-            reply = self.call.encode(result)
+            reply = self.protocol.encode(self.plan, result)
         except Exception:
             log.exception("the answer to %s could not be encoded", self.action)
             reply = self.protocol.fail(InternalError(), self.base_url)

@@ -16,7 +16,6 @@ connections are inspected every ten seconds, for clients that do not read. So no
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from ipaddress import ip_address
@@ -32,6 +31,7 @@ from veilmq.server.http_parser import (
     TRUNCATED,
     Date,
     Handler,
+    PlainHead,
     Refusal,
     Request,
     RequestReader,
@@ -96,14 +96,15 @@ class Http1Connection(asyncio.Protocol):
         self._reader = RequestReader(
             line=self,
             limits=keeper.limits,
+            plain_head=keeper.plain_head,
             complete=self._begin,
             refuse=self._refuse,
             hold_read=lambda: Hold(keeper.budget, Share(""), self._granted),
         )
         self._resting = self._reader.resting
         self._transport = cast(asyncio.Transport, None)  # until connection_made
-        self._line: deque[Request] = deque()
-        self._behind: deque[Request] = deque()  # those of the line that are not begun
+        self._line: list[Request] = []
+        self._behind: list[Request] = []  # those of the line that are not begun
         self._beginning = False  # they have a turn to come
         self._turn_comes = False
         self._unread = b""  # the rest of a segment whose beginning was many requests
@@ -169,7 +170,7 @@ class Http1Connection(asyncio.Protocol):
         self._reader.release()
         self._stalled_since_s = 0.0
         self._count_unsent(0)
-        waiting, self._line = self._line, deque()
+        waiting, self._line = self._line, []
         self._behind.clear()
         self._unread = b""
         for request in waiting:
@@ -198,15 +199,17 @@ class Http1Connection(asyncio.Protocol):
     def answered(self) -> None:
         """Write the replies that are ready, from the front of the line."""
         line = self._line
-        if self._corked or not line or line[0].reply is None:
+        if self._corked or not line:
             return
-        request = line.popleft()
+        request = line[0]
         reply = request.reply
-        assert reply is not None, "checked above"
+        if reply is None:
+            return
+        del line[0]
         if line and line[0].reply is not None:
             replies = [reply]
             while line and line[0].reply is not None:
-                request = line.popleft()
+                request = line.pop(0)
                 replies.append(cast(bytes, request.reply))
             reply = b"".join(replies)
         self._transport.write(reply)
@@ -428,7 +431,7 @@ class Http1Connection(asyncio.Protocol):
             for _ in range(min(_BEGUN_IN_A_TURN, len(self._behind))):
                 if self._takes_too_little():
                     break
-                request = self._behind.popleft()
+                request = self._behind.pop(0)
                 request.pending = self._handler(request)
                 if (self._half_closed or self._keeper.draining) and request.pending is not None:
                     request.pending.hurry()
@@ -527,6 +530,7 @@ class Connections:
         self.loop_queues = LoopQueues(self._loop)
         self.refused = refused
         self.limits = limits or HttpLimits()
+        self.plain_head = PlainHead(self.limits)
         self.draining = False
         self.date: Date = DateLine()
         self.time_s = self._loop.time

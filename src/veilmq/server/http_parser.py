@@ -133,8 +133,56 @@ class Date(Protocol):
         """Return the line when there is none."""
 
 
+class HeaderNames(msgspec.Struct, frozen=True, gc=False):
+    """The names of headers as a client writes them, of those that decide on the way of a request; empty if not sent.
+
+    ``is_plain`` if a request with such headers may be plain; ``is_of_page`` if a web page may have made it. A client
+    sends the same names again and again, so they are compared with those known, and not put into lower case.
+    """
+
+    authorization: bytes
+    connection: bytes
+    content_length: bytes
+    content_type: bytes
+    host: bytes
+    target: bytes
+    trace: bytes
+    is_of_page: bool
+    is_plain: bool
+
+
+_NAMES_MAX, _NAMES_BYTES_MAX = 256, 2_048
+_names_known: dict[tuple[bytes, ...], HeaderNames] = {}
+
+
+def names_of(fields: dict[bytes, bytes]) -> HeaderNames:
+    """Return the names of headers as they are sent."""
+    names = tuple(fields)
+    if names in _names_known:
+        return _names_known[names]
+    sent = {name.lower(): name for name in names}
+    found = HeaderNames(
+        authorization=sent.get(b"authorization", b""),
+        connection=sent.get(b"connection", b""),
+        content_length=sent.get(b"content-length", b""),
+        content_type=sent.get(b"content-type", b""),
+        host=sent.get(b"host", b""),
+        target=sent.get(b"x-amz-target", b""),
+        trace=sent.get(b"x-amzn-trace-id", b""),
+        is_of_page=not sent.keys().isdisjoint((b"origin", b"sec-fetch-site")),
+        is_plain=b"host" in sent
+        and len(sent) == len(names)
+        and sent.keys().isdisjoint((b"expect", b"transfer-encoding", b"proxy-connection")),
+    )
+    if sum(map(len, names)) <= _NAMES_BYTES_MAX:
+        if len(_names_known) >= _NAMES_MAX:
+            _names_known.clear()
+        _names_known[names] = found
+    return found
+
+
 class Request(msgspec.Struct, eq=False):
-    """A whole, well-formed request: ``method`` and ``target`` as sent, ``headers`` by lower-case name, ``body``.
+    """A whole, well-formed request: ``method`` and ``target`` as sent, ``fields`` by name as sent, ``body``.
 
     Headers that were sent several times are joined with commas; those for which that would be wrong were refused.
     ``hold`` counts the bytes of a large body until the reply, or until its client has gone. ``is_behind`` if there were
@@ -146,7 +194,7 @@ class Request(msgspec.Struct, eq=False):
     line: Line
     method: bytes
     target: bytes
-    headers: dict[bytes, bytes]
+    fields: dict[bytes, bytes]
     body: bytes
     keep_alive: bool
     persistence: bytes = b""
@@ -155,6 +203,15 @@ class Request(msgspec.Struct, eq=False):
     begin: Callable[[], None] | None = None
     hold: Hold | None = None
     is_behind: bool = False
+    names: HeaderNames | None = None
+    by_lower_name: dict[bytes, bytes] | None = None
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        """Return the headers by lower-case name."""
+        if self.by_lower_name is None:
+            self.by_lower_name = {name.lower(): value for name, value in self.fields.items()}
+        return self.by_lower_name
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Answer, now or later, exactly once; ``headers`` are whole lines, each with its line end."""
@@ -210,23 +267,30 @@ ONCE = frozenset({b"host", b"authorization", b"content-type", b"expect", b"origi
 """Headers that decide something, so that two of them would contradict each other."""
 
 _HEAD_END = b"\r\n\r\n"
-_HTTP_1_1 = b" HTTP/1.1\r\n"
 _CHUNK_FRAME_BYTES_MAX = 20
 """The length of a chunk in hexadecimal digits, and two line ends."""
 
-_KEEP_ALIVE = b"keep-alive"
 
+class PlainHead:
+    """The parser of heads that may be plain, and what it calls: functions written in C alone.
 
-class _PlainHead:
-    """What the parser calls for a head that may be plain: functions written in C alone."""
+    The connections of a loop share it: what each had of its own would be in no cache of the processor. Between two
+    segments it is at rest: it has read whole requests, or is a new one.
+    """
 
-    __slots__ = ("headers", "on_header", "on_url", "targets")
+    __slots__ = (
+        "body_bytes_max", "head_bytes_max", "headers", "headers_max", "on_header", "on_url", "parser", "targets",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, limits: HttpLimits) -> None:
+        self.headers_max = limits.headers_max
+        self.head_bytes_max = min(limits.target_bytes_max, limits.head_bytes_max)
+        self.body_bytes_max = min(limits.large_body_bytes, limits.body_bytes_max)
         self.headers: dict[bytes, bytes] = {}
         self.targets: list[bytes] = []
         self.on_header = self.headers.setdefault
         self.on_url = self.targets.append
+        self.parser = httptools.HttpRequestParser(self)
 
 
 _DIGITS_MAX = 20
@@ -239,9 +303,9 @@ class RequestReader:
 
     __slots__ = (
         "_admitted", "_body_left", "_chunks", "_complete", "_fields", "_framing_bytes", "_head_began", "_head_bytes",
-        "_headers", "_hold_read", "_length", "_limits", "_line", "_parser", "_pieces", "_plain_body_bytes_max",
-        "_plain_head", "_plain_head_bytes_max", "_plain_parser", "_refuse", "_repeated", "_spooled", "_stopped",
-        "_target", "continue_due", "feed", "hold", "on_body", "on_message_begin", "on_url", "plain", "resting",
+        "_headers", "_hold_read", "_length", "_limits", "_line", "_parser", "_pieces", "_plain_head", "_refuse",
+        "_repeated", "_spooled", "_stopped", "_target", "continue_due", "feed", "hold", "on_body", "on_message_begin",
+        "on_url", "plain", "resting",
     )  # fmt: skip
 
     def __init__(
@@ -249,6 +313,7 @@ class RequestReader:
         *,
         line: Line,
         limits: HttpLimits,
+        plain_head: PlainHead,
         complete: Callable[[Request], object],
         refuse: Callable[[Refusal, dict[bytes, bytes]], object],
         hold_read: Callable[[], Hold],
@@ -265,10 +330,7 @@ class RequestReader:
         self._stopped = False
         self.hold: Hold | None = None  # what counts the body that is being read, if it is large
         self.resting: list[bool] = [True]  # empty while a request has begun and not ended
-        self._plain_head = _PlainHead()
-        self._plain_parser = httptools.HttpRequestParser(self._plain_head)
-        self._plain_head_bytes_max = min(limits.target_bytes_max, limits.head_bytes_max)
-        self._plain_body_bytes_max = min(limits.large_body_bytes, limits.body_bytes_max)
+        self._plain_head = plain_head
         self.plain: Request | None = None  # a plain request whose body is being read
         self._body_left = 0  # of it
         self._parser: Any = None  # until a request is not plain
@@ -290,42 +352,44 @@ class RequestReader:
 
         Where the end of the head is guessed wrong (a body may hold an empty line, too), the lines do not add up.
         """
-        plain, parser = self._plain_head, self._plain_parser
+        plain = self._plain_head
+        parser = plain.parser
         try:
             parser.feed_data(segment)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             plain.targets.clear()
         method = parser.get_method()
-        headers = {name.lower(): value for name, value in plain.headers.items()}
+        fields = plain.headers.copy()
+        names = _names_known.get(tuple(fields)) or names_of(fields)
         target = plain.targets[0] if len(plain.targets) == 1 else b""  # else the headers may be of several requests
         plain.headers.clear()
         plain.targets.clear()
-        length = int(headers.get(b"content-length", b"0").strip()[-_DIGITS_MAX:]) if target else 0
+        digits = fields.get(names.content_length, b"0") if target else b"0"
+        length = int(digits if len(digits) <= _DIGITS_MAX else digits.strip()[-_DIGITS_MAX:])
         end = len(segment) - length
-        if not segment.startswith(_HEAD_END, max(end - len(_HEAD_END), 0)):  # there is less or more than one request
+        if segment[end - len(_HEAD_END) : end] != _HEAD_END:  # there is less or more than one request
             end = segment.find(_HEAD_END) + len(_HEAD_END)
         left = self._body_left = end + length - len(segment)
         if not (
             target
             and left >= 0  # no request follows
-            and end <= self._plain_head_bytes_max
-            and length <= self._plain_body_bytes_max
-            and segment.count(b"\r\n", 0, end) == len(headers) + 2  # no header is repeated
-            and segment.startswith(_HTTP_1_1, len(method) + 1 + len(target))
-            and len(headers) <= self._limits.headers_max
-            and headers.get(b"host")
-            and b"expect" not in headers
-            and b"transfer-encoding" not in headers
-            and b"proxy-connection" not in headers
-            and headers.get(b"connection", _KEEP_ALIVE).lower() == _KEEP_ALIVE
+            and end <= plain.head_bytes_max
+            and length <= plain.body_bytes_max
+            and segment.count(b"\r\n", 0, end) == len(fields) + 2  # no header is repeated
+            and parser.should_keep_alive()  # the version is 1.1
+            and len(fields) <= plain.headers_max
+            and names.is_plain
+            and fields[names.host]
+            and (not names.connection or fields[names.connection].lower() == b"keep-alive")
         ):
-            self._plain_parser = httptools.HttpRequestParser(plain)
+            plain.parser = httptools.HttpRequestParser(plain)
             self._read_closely(segment)
             return
-        request = Request(self._line, method, target, headers, segment[end:], True)
+        request = Request(self._line, method, target, fields, segment[end:], True, names=names)
         if not left:
             self._complete(request)
             return
+        parser.feed_data(bytes(left))  # its body is kept without it
         self.plain = request
         self.resting.clear()
         self.feed = self._read_body
@@ -335,7 +399,6 @@ class RequestReader:
         request = self.plain
         assert request is not None, "it is being read"
         piece = segment[:left] if left < 0 else segment
-        self._plain_parser.feed_data(piece)
         if left > 0:
             self._spooled += piece
             return

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from veilmq.core.errors import VeilmqError
 from veilmq.server.http_parser import Refusal, Request, Worded, as_text
 from veilmq.wire import smq
-from veilmq.wire.exchange import Call, Reply, RequestContext
+from veilmq.wire.exchange import Plan, Reply, RequestContext
 from veilmq.wire.smq.signatures import Verifier as SmqVerifier
 from veilmq.wire.sqs import json as sqs_json
 from veilmq.wire.sqs import query as sqs_query
@@ -42,15 +42,17 @@ class Protocol(NamedTuple):
 
     ``recognises`` decides by method, target and headers. ``read`` returns the action's name and what ``decode`` reads,
     ``None`` where the request names no action. ``decode`` may raise ``refused``, which ``refuse`` encodes, as it does
-    the ``SqsError`` of what all protocols share; ``fail`` encodes an error of core before there is a call; both get the
-    address that the client used. ``deny`` makes a ``refused`` of what a policy forbids. ``labels`` has the names under
-    which actions are counted, ``permissions``, by label, the action on which policies decide where it has another name.
-    ``mark`` is a header that all clients of the protocol send, if there is one.
+    the ``SqsError`` of what all protocols share; ``fail`` encodes an error of core before there is a plan; both get the
+    address that the client used. ``encode`` makes the reply of a plan and its result, perhaps more than once. ``deny``
+    makes a ``refused`` of what a policy forbids. ``labels`` has the names under which actions are counted,
+    ``permissions``, by label, the action on which policies decide where it has another name. ``mark`` is a header that
+    all clients of the protocol send, if there is one.
     """
 
     recognises: Callable[[Request], bool]
     read: Callable[[Request], tuple[bytes, Any] | None]
-    decode: Callable[[bytes, Any, RequestContext], Call]
+    decode: Callable[[bytes, Any, RequestContext], Plan]
+    encode: Callable[[Any, Any], Reply]
     refused: type[Exception]
     refuse: Callable[[Any, str], Reply]
     fail: Callable[[VeilmqError, str], Reply]
@@ -72,6 +74,7 @@ SQS_JSON = Protocol(
     recognises=lambda request: b"x-amz-target" in request.headers and not _is_form(request, b""),
     read=lambda request: (request.headers[b"x-amz-target"].removeprefix(b"AmazonSQS."), request.body),
     decode=sqs_json.decode,
+    encode=sqs_json.encode,
     refused=SqsError,
     refuse=lambda error, _: sqs_json.encode_error(error),
     fail=lambda error, _: sqs_json.encode_error(from_core(error)),
@@ -100,6 +103,7 @@ def _query(recognises: Callable[[Request], bool], written: sqs_query.Format) -> 
         recognises=recognises,
         read=_read_query,
         decode=partial(sqs_query.decode, written=written),
+        encode=sqs_query.QueryCall.encode,
         refuse=lambda error, _: sqs_query.encode_error(error, written),
         fail=lambda error, _: sqs_query.encode_error(from_core(error), written),
         methods=frozenset({b"GET", b"POST"}),
@@ -123,6 +127,7 @@ SMQ = Protocol(
     recognises=lambda request: smq.is_smq(request.target, request.headers),
     read=_read_smq,
     decode=smq.decode,
+    encode=smq.SmqCall.encode,
     refused=smq.SmqError,
     refuse=smq.encode_error,
     fail=smq.encode_failure,
@@ -141,6 +146,7 @@ PROTOCOLS = (
         recognises=lambda request: request.target.startswith(v1.PREFIX),
         read=_read_v1,
         decode=decode_v1,
+        encode=v1.ApiCall.encode,
         refuse=lambda error, _: v1.encode_error(error),
         fail=lambda error, _: v1.encode_failure(error),
         labels={key: route.label for key, route in ROUTES.items()},

@@ -1,8 +1,11 @@
-"""A request and its reply, the same for every protocol: caller, context, call, reply, and the request's id."""
+"""A request and its reply, the same for every protocol: caller, context, plan, reply, and the request's id."""
 
+import hashlib
 from base64 import b32encode
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
+from importlib import import_module
 from itertools import count
 from os import urandom
 from random import getrandbits
@@ -14,6 +17,10 @@ from msgspec.structs import replace
 from veilmq.core.commands import Command
 from veilmq.core.limits import SMQ_MESSAGE_BYTES
 from veilmq.core.messages import Attribute, IdSource, Properties, encode_properties
+
+md5 = hashlib.md5
+with suppress(ImportError):  # OpenSSL's takes twice as long for the body of most messages
+    md5 = import_module("_md5").md5
 
 
 def id_text(identifier: bytes) -> str:
@@ -192,11 +199,3 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     command: Command
     respond: Callable[[Any], Any]
     wait_s: int | None = 0
-
-
-class Call(Plan, frozen=True, gc=False):
-    """A plan whose protocol is known, which makes bytes of the response."""
-
-    def encode(self, result: Any) -> Reply:
-        """Return the reply for the command's result or its ``VeilmqError``; may be called more than once."""
-        raise NotImplementedError

@@ -21,7 +21,7 @@ from veilmq.server.protocols import SQS_JSON, SQS_QUERY, Protocol
 from veilmq.store.port import LATENCY_BOUNDS_S
 from veilmq.store.sqlite.batch import HANDLERS
 from veilmq.testing import RunningServer, VirtualClock
-from veilmq.wire.exchange import Call, RequestContext
+from veilmq.wire.exchange import Plan, RequestContext
 
 Answer = tuple[int, dict[str, str], Any]
 
@@ -293,7 +293,7 @@ class NoDate:
 class Broken:
     """A protocol in which everything fails."""
 
-    def decode(self, action: bytes, body: bytes, context: RequestContext) -> Call:
+    def decode(self, action: bytes, body: bytes, context: RequestContext) -> Plan:
         raise RuntimeError("broken on purpose")
 
 
@@ -331,7 +331,7 @@ def test_a_defect_in_decoding_is_logged_and_answered(
 def test_a_defect_in_encoding_is_logged_and_answered(caplog: pytest.LogCaptureFixture) -> None:
     asked = request(b"AmazonSQS.ListQueues")
     exchange = Exchange(asked, Metrics(), SQS_JSON, "ListQueues", 0.0)
-    exchange.call = SQS_JSON.decode(b"ListQueues", b"{}", RequestContext(base_url="http://h"))
+    exchange.plan = SQS_JSON.decode(b"ListQueues", b"{}", RequestContext(base_url="http://h"))
     with caplog.at_level(logging.ERROR):
         exchange.done(object())
     assert asked.reply is not None

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veilmq.server.admission import ByteBudget, Hold, HttpLimits, Share
-from veilmq.server.http_parser import Date, Refusal, Request, RequestReader
+from veilmq.server.http_parser import Date, PlainHead, Refusal, Request, RequestReader
 
 PIPELINE = (
     b"POST /one HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nfirst"
@@ -42,9 +42,11 @@ class Reading:
         self.read: list[Request] = []
         self.refused: list[Refusal] = []
         self.heard: dict[bytes, bytes] = {}
+        limits = HttpLimits(head_bytes_max=head_bytes_max, headers_max=5, target_bytes_max=90, body_bytes_max=100)
         self.reader = RequestReader(
             line=self,
-            limits=HttpLimits(head_bytes_max=head_bytes_max, headers_max=5, target_bytes_max=90, body_bytes_max=100),
+            limits=limits,
+            plain_head=PlainHead(limits),
             complete=self.read.append,
             refuse=self.refuse,
             hold_read=lambda: Hold(ByteBudget(1_000_000), Share(""), print),

@@ -4,7 +4,6 @@ import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Mapping
-from hashlib import md5
 from typing import Any
 
 import msgspec
@@ -35,7 +34,7 @@ from veilmq.core.messages import (
     decode_properties,
     encode_properties,
 )
-from veilmq.wire.exchange import SENDER_ID, Caller, Plan, RequestContext
+from veilmq.wire.exchange import SENDER_ID, Caller, Plan, RequestContext, md5
 from veilmq.wire.smq import errors
 from veilmq.wire.smq import request as smq
 from veilmq.wire.smq.errors import SmqError, invalid_argument

@@ -7,11 +7,10 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from hashlib import md5
 from typing import Any, NamedTuple
 
 from veilmq.core.errors import VeilmqError
-from veilmq.wire.exchange import Call, Plan, Reply, RequestContext
+from veilmq.wire.exchange import Plan, Reply, RequestContext, md5
 from veilmq.wire.smq import errors, messages, queues, topics
 from veilmq.wire.smq import request as smq
 from veilmq.wire.smq.errors import SmqError
@@ -130,7 +129,7 @@ _XML = frozenset({b"text/xml", b"application/xml"})
 _VERSION = b"x-mns-version: %b\r\n" % smq.VERSION
 
 
-class SmqCall(Call, frozen=True, gc=False):
+class SmqCall(Plan, frozen=True, gc=False):
     """A call over SMQ; ``base_url`` is the host that errors name."""
 
     base_url: str = ""

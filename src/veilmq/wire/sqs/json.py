@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from veilmq.core import limits
-from veilmq.wire.exchange import REQUEST_ID_BEGINNING, REQUEST_NUMBERS, Call, Plan, Reply, RequestContext
+from veilmq.wire.exchange import REQUEST_ID_BEGINNING, REQUEST_NUMBERS, Plan, Reply, RequestContext
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS, unknown_action
 from veilmq.wire.sqs.errors import SqsError
@@ -87,7 +87,6 @@ _EMPTY = b"{}"
 _encode = msgspec.json.Encoder().encode
 
 _HEADERS = b"Content-Type: %b\r\nx-amzn-RequestId: %b" % (CONTENT_TYPE, REQUEST_ID_BEGINNING.encode()) + b"%012x\r\n"
-_request_numbers = REQUEST_NUMBERS
 
 _ROWS: dict[str | bytes, tuple[Callable[[bytes], Shape], Callable[[Any, RequestContext], Plan], Narrow]] = {}
 for _row in ACTIONS.values():
@@ -98,21 +97,8 @@ for _row in ACTIONS.values():
     )
 
 
-class JsonCall(Call, frozen=True, gc=False):
-    """A call in JSON."""
-
-    def encode(self, result: Any) -> Reply:
-        """Return the reply for the command's result or its ``VeilmqError``."""
-        try:
-            response = self.respond(result)
-        except SqsError as error:
-            return encode_error(error)
-        body = _EMPTY if response is None else _encode(response)
-        return Reply(200, _HEADERS % next(_request_numbers), body)
-
-
-def decode(action: str | bytes, body: bytes, context: RequestContext) -> JsonCall:
-    """Return the call of ``action`` for ``body``; raises ``SqsError``, and nothing else, whatever the bytes are."""
+def decode(action: str | bytes, body: bytes, context: RequestContext) -> Plan:
+    """Return the plan of ``action`` for ``body``; raises ``SqsError``, and nothing else, whatever the bytes are."""
     row = _ROWS.get(action)
     if row is None:
         raise unknown_action(action)
@@ -121,8 +107,16 @@ def decode(action: str | bytes, body: bytes, context: RequestContext) -> JsonCal
         request = decode_request(body if len(body) <= limits.JSON_LARGE_BODY_BYTES else narrow(body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SqsError(errors.SERIALIZATION, _why(error, body)) from None
-    plan = make_plan(request, context)
-    return JsonCall(plan.command, plan.respond, plan.wait_s)
+    return make_plan(request, context)
+
+
+def encode(plan: Plan, result: Any) -> Reply:
+    """Return the reply for the result of the plan's command or its ``VeilmqError``."""
+    try:
+        response = plan.respond(result)
+    except SqsError as error:
+        return encode_error(error)
+    return Reply(200, _HEADERS % next(REQUEST_NUMBERS), _EMPTY if response is None else _encode(response))
 
 
 def encode_error(error: SqsError) -> Reply:
@@ -130,7 +124,7 @@ def encode_error(error: SqsError) -> Reply:
     if error.code is errors.INVALID_ADDRESS:
         error = SqsError(errors.QUEUE_DOES_NOT_EXIST, f"{errors.NO_QUEUE} {error.message}")
     code = error.code
-    headers = _HEADERS % next(_request_numbers) + f"x-amzn-query-error: {code.query};{code.fault}\r\n".encode()
+    headers = _HEADERS % next(REQUEST_NUMBERS) + f"x-amzn-query-error: {code.query};{code.fault}\r\n".encode()
     return Reply(code.status, headers, _encode({"__type": code.shape, "message": error.message}), code.name)
 
 

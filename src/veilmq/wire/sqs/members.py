@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import md5
 from typing import Annotated, Any
 from xml.sax.saxutils import escape
 
@@ -12,6 +11,7 @@ from veilmq.core import limits
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import Range
 from veilmq.core.messages import Attribute
+from veilmq.wire.exchange import md5
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import Code, SqsError, shown
 

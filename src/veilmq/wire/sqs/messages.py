@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from hashlib import md5, sha256
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -29,7 +29,7 @@ from veilmq.core.messages import (
     encode_properties,
 )
 from veilmq.core.receipts import has_form
-from veilmq.wire.exchange import SENDER_ID, Plan, RequestContext, id_text
+from veilmq.wire.exchange import SENDER_ID, Plan, RequestContext, id_text, md5
 from veilmq.wire.sqs import errors, members
 from veilmq.wire.sqs.errors import SqsError, shown
 from veilmq.wire.sqs.members import Shape, answered, attributes_md5, check_number, check_text, checked_id, required
@@ -138,6 +138,8 @@ class ReceiveMessageResult(Shape, frozen=True, kw_only=True):
 
 # SendMessage and SendMessageBatch: checks what a message may be, and answers with the digests of what arrived.
 
+_LEGAL = bytes([c if 32 <= c < 127 or c in b"\t\n\r" else c ^ 0x80 for c in range(256)])
+"""A table that changes what is no legal character of ASCII: ``bytes.translate`` is the fastest look at each."""
 _WRONG_KIND = "The request include parameter that is not valid for this queue type."
 
 
@@ -147,25 +149,25 @@ class _Outgoing(msgspec.Struct, frozen=True, gc=False):
     attributes_md5: str | None = None
     system_md5: str | None = None
 
-
-def send_message(request: SendMessageRequest, context: RequestContext) -> Plan:
-    """SendMessage: one message, stored before it is answered."""
-    queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
-    outgoing = _outgoing(request, queue, context)
-
-    def respond(results: Any) -> members.SendMessageResult:
+    def respond(self, results: Any) -> members.SendMessageResult:
+        """Answer SendMessage."""
         sent = results if isinstance(results, VeilmqError) else results[0]
         if isinstance(sent, VeilmqError):
             raise errors.from_core(sent)
         return members.SendMessageResult(
             message_id=id_text(sent.id),
-            md5_of_message_body=outgoing.body_md5,
-            md5_of_message_attributes=outgoing.attributes_md5,
-            md5_of_message_system_attributes=outgoing.system_md5,
+            md5_of_message_body=self.body_md5,
+            md5_of_message_attributes=self.attributes_md5,
+            md5_of_message_system_attributes=self.system_md5,
             sequence_number=None if sent.sequence is None else members.sequence_text(sent.sequence),
         )
 
-    return Plan(Send(queue=queue, messages=(outgoing.message,)), respond)
+
+def send_message(request: SendMessageRequest, context: RequestContext) -> Plan:
+    """SendMessage: one message, stored before it is answered."""
+    queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
+    outgoing = _outgoing(request, queue, context)
+    return Plan(Send(queue=queue, messages=(outgoing.message,)), outgoing.respond)
 
 
 def send_message_batch(request: SendMessageBatchRequest, context: RequestContext) -> Plan:
@@ -203,8 +205,10 @@ def _outgoing(request: MessageToSend, queue: str, context: RequestContext) -> _O
     body = request.message_body
     if not body:
         raise errors.missing_parameter("MessageBody")
-    if not (body.isascii() and body.isprintable()):
+    data = body.encode() if body.isascii() else None
+    if data is None or data.translate(_LEGAL) != data:
         check_text(body, "the message body")
+        data = body.encode()
     delay_s = request.delay_seconds
     if delay_s is not None:  # a FIFO queue has one for all messages, so that order is kept
         check_number("DelaySeconds", delay_s)
@@ -212,7 +216,6 @@ def _outgoing(request: MessageToSend, queue: str, context: RequestContext) -> _O
             if delay_s:
                 raise errors.invalid_parameter("DelaySeconds", delay_s, _WRONG_KIND)
             delay_s = None
-    data = body.encode()
     digest = md5(data, usedforsecurity=False).hexdigest()
     if (
         request.message_attributes

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import inspect
 
 from veilmq.core.limits import QUERY_DEPTH_MAX, QUERY_PARAMETERS_MAX
-from veilmq.wire.exchange import Call, Plan, Reply, RequestContext, new_request_id
+from veilmq.wire.exchange import Plan, Reply, RequestContext, new_request_id
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS, Action, unknown_action
 from veilmq.wire.sqs.errors import SqsError, shown
@@ -405,7 +405,7 @@ def _row(action: Action) -> _Row:
 _ROWS = {name: _row(action) for name, action in ACTIONS.items()}
 
 
-class QueryCall(Call, frozen=True, gc=False):
+class QueryCall(Plan, frozen=True, gc=False):
     """A call of the Query protocol."""
 
     action: str = ""

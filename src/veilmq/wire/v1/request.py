@@ -18,7 +18,7 @@ from veilmq.core import errors as core
 from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX, Range
-from veilmq.wire.exchange import REGION_PATTERN, Call, Reply, RequestContext
+from veilmq.wire.exchange import REGION_PATTERN, Plan, Reply, RequestContext
 from veilmq.wire.sqs.errors import Code, SqsError
 from veilmq.wire.sqs.names import namespace
 from veilmq.wire.sqs.signatures import query_pairs
@@ -220,7 +220,7 @@ def as_json(result: Any) -> Reply:
     return json_reply(200, {} if result is None else result)
 
 
-class ApiCall(Call, frozen=True, gc=False):
+class ApiCall(Plan, frozen=True, gc=False):
     """A call of the API; ``respond`` encodes a result that is no error."""
 
     respond: Callable[[Any], Reply] = as_json

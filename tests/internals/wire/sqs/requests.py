@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, settings
 from tests.clients.sqs_client import understood
 from veilmq.core.commands import QueueCounts, QueueView, Received, ReceivedMessage, SentMessage
 from veilmq.core.settings import QueueSettings
-from veilmq.wire.exchange import Call, RequestContext
+from veilmq.wire.exchange import Plan, RequestContext
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.json import decode
+from veilmq.wire.sqs.json import decode, encode
 
 CONTEXT = RequestContext(base_url="http://127.0.0.1:9324", token_key=bytes(range(32)))
 URL = "http://127.0.0.1:9324/000000000000/orders"
@@ -30,14 +30,14 @@ VIEW = QueueView(
 )
 
 
-def ask(action: str, **members: Any) -> Call:
+def ask(action: str, **members: Any) -> Plan:
     """Return what the codec makes of a request with ``members``, about the queue ``URL`` unless they say."""
     return decode(action, json.dumps({"QueueUrl": URL} | members).encode(), CONTEXT)
 
 
 def answer(action: str, result: Any, **members: Any) -> dict[str, Any]:
     """Return what a client gets when the engine answers its request with ``result``."""
-    return understood(action, ask(action, **members).encode(result))
+    return understood(action, encode(ask(action, **members), result))
 
 
 def refusal(action: str, **members: Any) -> SqsError:

@@ -20,7 +20,7 @@ from veilmq.wire.smq import errors as smq
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS, BY_PROTOCOL, EVERYWHERE, WITH_CREDENTIALS
 from veilmq.wire.sqs.errors import ANSWERS, CODES, Code, SqsError, explain, from_core
-from veilmq.wire.sqs.json import decode, encode_error
+from veilmq.wire.sqs.json import decode, encode, encode_error
 from veilmq.wire.sqs.members import Integer, Shape
 from veilmq.wire.sqs.policies import GRANTABLE
 from veilmq.wire.v1 import request as v1
@@ -259,7 +259,7 @@ def name(case: object) -> str:
 def reply_to(case: Case) -> Reply:
     if case.result is None:
         return encode_error(refusal(case.action, **case.members))
-    return ask(case.action, **case.members).encode(case.result)
+    return encode(ask(case.action, **case.members), case.result)
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=f"{i}-{name(case)}") for i, case in enumerate(CASES)])
@@ -288,7 +288,7 @@ def test_an_entry_fails_alone(case: Case) -> None:
     call = ask(action, QueueUrl=queue, Entries=[case.members | {"Id": "bad"}, good])
     fine: Any = {"SendMessageBatch": SENT, "DeleteMessageBatch": ReceiptState.LIVE}.get(action, LIVE)
     results = [fine] if case.result is None else [case.result, fine]
-    told = understood(action, call.encode(results))
+    told = understood(action, encode(call, results))
     (failed,) = told["Failed"]
     (succeeded,) = told["Successful"]
     assert succeeded["Id"] == "good"
@@ -320,7 +320,7 @@ def test_every_code_is_promised_by_some_action() -> None:
 ])  # fmt: skip
 def test_our_own_failures_are_the_servers_fault(action: str, error: core.VeilmqError, code: Code) -> None:
     """They have a status that clients retry, the fault Receiver, and the text of core."""
-    reply = ask(action, **MEMBERS[action]).encode(error)
+    reply = encode(ask(action, **MEMBERS[action]), error)
     assert reply.status == code.status >= 500
     assert header_fields(reply)["x-amzn-query-error"] == f"{code.query};Receiver"
     with pytest.raises(ClientError, match=str(error)[:20]):
@@ -330,7 +330,7 @@ def test_our_own_failures_are_the_servers_fault(action: str, error: core.VeilmqE
 def test_our_failure_in_a_batch_entry_is_not_the_senders_fault() -> None:
     """An entry that failed on our side says so."""
     call = ask("DeleteMessageBatch", **MEMBERS["DeleteMessageBatch"])
-    (failed,) = understood("DeleteMessageBatch", call.encode([core.InternalError()]))["Failed"]
+    (failed,) = understood("DeleteMessageBatch", encode(call, [core.InternalError()]))["Failed"]
     assert (failed["Code"], failed["SenderFault"]) == ("InternalFailure", False)
 
 

@@ -17,10 +17,11 @@ from tests.internals.wire.sqs.test_members import is_accepted
 from veilmq.core.commands import Delete, DeleteQueue, Send
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, JSON_LARGE_BODY_BYTES, JSON_PUNCTUATION_MAX
 from veilmq.core.messages import NewMessage
+from veilmq.wire.exchange import Plan
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.json import JsonCall, decode, encode_error, narrowing
+from veilmq.wire.sqs.json import decode, encode, encode_error, narrowing
 
 ARN = f"arn:aws:sqs:us-east-1:000000000000:{QUEUE.rpartition('/')[2]}"
 POLICY = json.dumps({"deadLetterTargetArn": ARN, "maxReceiveCount": 1})
@@ -50,7 +51,7 @@ def test_unknown_members_are_ignored() -> None:
 
 
 def test_reply_headers_say_the_type_and_a_new_request_id() -> None:
-    replies = [ask("DeleteQueue").encode(None), ask("DeleteQueue").encode(None), encode_error(refusal("GetQueueUrl"))]
+    replies = [encode(ask("DeleteQueue"), None), encode(ask("DeleteQueue"), None), encode_error(refusal("GetQueueUrl"))]
     headers = [header_fields(reply) for reply in replies]
     assert {header["Content-Type"] for header in headers} == {"application/x-amz-json-1.0"}
     ids = {uuid.UUID(header["x-amzn-RequestId"]) for header in headers}
@@ -128,19 +129,19 @@ def test_how_long_a_request_may_wait() -> None:
 def test_a_call_may_be_answered_more_than_once() -> None:
     """A long poll asks again with the same call; nothing of the first answer sticks to it."""
     call = ask("ReceiveMessage")
-    assert call.encode(received()).body == call.encode(received()).body == b"{}"
+    assert encode(call, received()).body == encode(call, received()).body == b"{}"
     call = ask("SendMessageBatch", Entries=[{"Id": "a", "MessageBody": ""}, {"Id": "b", "MessageBody": "x"}])
-    assert call.encode([SENT]).body == call.encode([SENT]).body
+    assert encode(call, [SENT]).body == encode(call, [SENT]).body
 
 
 def check(action: str, body: bytes) -> None:
     """Fail unless ``body`` gives a call, or an error that can be sent."""
-    outcome: JsonCall | int
+    outcome: Plan | int
     try:
         outcome = decode(action, body, CONTEXT)
     except SqsError as error:
         outcome = encode_error(error).status
-    assert isinstance(outcome, JsonCall) or outcome in {400, 404}
+    assert isinstance(outcome, Plan) or outcome in {400, 404}
 
 
 @UNHURRIED

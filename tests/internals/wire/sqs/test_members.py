@@ -18,6 +18,7 @@ from veilmq.core.messages import Attribute, NewMessage, Properties, decode_prope
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.errors import INVALID_MESSAGE_CONTENTS, INVALID_PARAMETER_VALUE, MISSING_PARAMETER, SqsError
+from veilmq.wire.sqs.json import encode
 from veilmq.wire.sqs.members import (
     NUMBERS,
     AttributeValue,
@@ -467,4 +468,4 @@ def test_the_engine_is_asked_even_when_no_entry_is_good() -> None:
 
 
 def test_an_error_of_the_whole_command_is_one_of_the_whole_request() -> None:
-    assert ask("SendMessageBatch", Entries=SENDS).encode(ShuttingDown()).status == 503
+    assert encode(ask("SendMessageBatch", Entries=SENDS), ShuttingDown()).status == 503

@@ -24,6 +24,7 @@ from veilmq.core.commands import LeaseChange, Receive, Received, ReceivedMessage
 from veilmq.core.errors import ReceiptState
 from veilmq.core.messages import Attribute, Properties, encode_properties
 from veilmq.wire.sqs import errors
+from veilmq.wire.sqs.json import encode
 from veilmq.wire.sqs.messages import SYSTEM_ATTRIBUTES
 
 MAX = 1_048_576
@@ -256,7 +257,7 @@ def test_a_change(url: str, state: ReceiptState) -> None:
 
 
 def succeeded(action: str, result: Any, **members: object) -> Any:
-    return json.loads(ask(action, **members).encode([result]).body)["Successful"][0]
+    return json.loads(encode(ask(action, **members), [result]).body)["Successful"][0]
 
 
 def test_what_was_done_stands_in_members_of_ours() -> None:

@@ -30,6 +30,7 @@ from veilmq.core.errors import EditRefused, QueueNotFound
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.json import encode
 from veilmq.wire.sqs.moves import task_handle, task_of
 from veilmq.wire.sqs.names import Listing
 from veilmq.wire.sqs.policies import read_policy
@@ -341,7 +342,7 @@ def test_a_task_that_failed_says_why_as_aws_does(failure: str, reason: str) -> N
 
 
 def test_a_task_whose_queue_is_gone_cannot_be_cancelled() -> None:
-    reply = ask("CancelMessageMoveTask", TaskHandle=HANDLE).encode(QueueNotFound(QUEUE))
+    reply = encode(ask("CancelMessageMoveTask", TaskHandle=HANDLE), QueueNotFound(QUEUE))
     assert reply.code == errors.RESOURCE_NOT_FOUND.name
     assert b"specified for the SourceArn parameter doesn't exist" in reply.body
 
