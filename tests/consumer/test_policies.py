@@ -78,7 +78,7 @@ class TestFixed:
     )
     def test_what_keeps_no_lease_is_refused(self, lease: float, every: float | None) -> None:
         """At once, not when the first message comes."""
-        with pytest.raises(ValueError, match=r"lease is whole seconds|cannot be kept"):
+        with pytest.raises(ValueError, match=r"lease is whole seconds|cannot be kept|is negative"):
             Fixed(lease, every)
 
 

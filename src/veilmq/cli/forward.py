@@ -23,7 +23,6 @@ from veilmq.consumer.forwarding import (
     WAIT_S,
     WORKERS,
     Forwarder,
-    ForwarderOptions,
     ForwardRelay,
     Relay,
     SendRelay,
@@ -76,7 +75,6 @@ def forward(
     """
     log_as(log, log_format)
     router = _checked(_router(rules, table), intake)
-    options = ForwarderOptions(intake=intake, workers=workers, timeout_s=timeout, wait_s=wait, until_empty=until_empty)
     with ExitStack() as stack:
         client = stack.enter_context(connect(endpoint))
         for made in _ready(client, router, intake, create=create):
@@ -84,7 +82,8 @@ def forward(
         carrier, how = _carrier(stack, client, endpoint, intake, plain=plain)
         stop = stack.enter_context(stop_on_signals())
         print(f"{intake}: forwarding to {', '.join(router.targets)}, {how}", file=sys.stderr, flush=True)
-        forwarder = Forwarder(client, router, carrier, options, stop=stop)
+        options = {"workers": workers, "timeout_s": timeout, "wait_s": wait}
+        forwarder = Forwarder(client, router, carrier, intake=intake, until_empty=until_empty, stop=stop, **options)
         stack.enter_context(exported(forwarder_metrics(intake, forwarder.totals)))
         stack.enter_context(metrics_served(metrics_port, command="forward"))
         totals = forwarder.run(report=_progress(intake, every), every_s=every)

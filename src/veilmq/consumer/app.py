@@ -8,6 +8,7 @@ released; deletes are flushed and confirmed; last of all the renewer ends. A sec
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import random
 import signal
@@ -318,9 +319,8 @@ class Consumer:
         ``group_by`` takes an ``Item`` and gives a key; messages of different keys share no batch. Each message that
         does not ``fail`` is done when the handler returns. Not for FIFO queues, nor in the process pool.
         """
-        if not 1 <= max_size <= _BATCH_SIZE_MAX:
-            raise ValueError(f"max_size is {max_size}; it must be from 1 to {_BATCH_SIZE_MAX}")
-        batching = Batching(size_max=max_size, linger_s=span_s(linger), key=group_by)
+        size_max = _checked(1, _BATCH_SIZE_MAX, max_size=max_size)
+        batching = Batching(size_max=size_max, linger_s=span_s(linger), key=group_by)
         return lambda declared: self.declare(declared, batching=batching, **{"concurrency": 1, **options})
 
     def declare(
@@ -351,11 +351,11 @@ class Consumer:
             policy = Adaptive() if lease == "auto" else Fixed(span_s(lease))  # type: ignore[arg-type]  # span_s refuses
         chosen = Options(
             queue=queue or self.queue,
-            concurrency=_at_least(1, concurrency=concurrency),
-            prefetch=None if prefetch is None else _at_least(0, prefetch=prefetch),
-            max_outstanding_bytes=_at_least(1, max_outstanding_bytes=max_outstanding_bytes),
-            polls=_at_least(1, polls=polls),
-            wait_s=_wait_s(wait),
+            concurrency=_checked(1, concurrency=concurrency),
+            prefetch=None if prefetch is None else _checked(0, prefetch=prefetch),
+            max_outstanding_bytes=_checked(1, max_outstanding_bytes=max_outstanding_bytes),
+            polls=_checked(1, polls=polls),
+            wait_s=_checked(1, SQS_RECEIVE_WAIT_S.maximum, wait=int(span_s(wait))),
             pool=pool_of(function, pool),
             policy=policy,
             strict=strict,
@@ -443,18 +443,12 @@ class Consumer:
         )
 
 
-def _at_least(least: int, **option: int) -> int:
+def _checked(least: int, most: float = math.inf, **option: int) -> int:
     ((name, value),) = option.items()
-    if value < least:
-        raise ValueError(f"{name} is {value}; it must be at least {least}")
+    if not least <= value <= most:
+        bounds = f"at least {least}" if most == math.inf else f"from {least} to {most}"
+        raise ValueError(f"{name} is {value}; it must be {bounds}")
     return value
-
-
-def _wait_s(wait: Span) -> int:
-    wait_s = int(span_s(wait))
-    if not 1 <= wait_s <= SQS_RECEIVE_WAIT_S.maximum:
-        raise ValueError(f"wait is {wait_s} s; a poll waits for 1 to {SQS_RECEIVE_WAIT_S.maximum} seconds")
-    return wait_s
 
 
 def _check(options: Options, batching: Batching | None, *, taken: list[str]) -> None:

@@ -4,6 +4,7 @@ Leases are durations: the wall clock may step by an hour and no deadline moves. 
 suspended counts where the system can tell, since the server's clock goes on.
 """
 
+import asyncio
 import queue
 import re
 import threading
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 _COUNTER = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -120,6 +122,10 @@ class Threads:
                 threading.Thread(target=self._work, name=name, daemon=True).start()
         self._calls.put((future, function))
         return future
+
+    def run(self, function: Callable[..., T], *args: Any, **named: Any) -> "asyncio.Future[T]":
+        """Call ``function`` with these arguments in a thread; for coroutines."""
+        return asyncio.wrap_future(self.submit(partial(function, *args, **named)))
 
     def close(self) -> None:
         """End the threads, each after its present call; nothing may be submitted afterwards."""

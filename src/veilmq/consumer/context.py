@@ -197,7 +197,7 @@ class LeaseView:
 class Context:
     """The message apart from its body, its lease, and whether to stop."""
 
-    __slots__ = ("_cancelled", "_cause", "lease", "message", "on_progress")
+    __slots__ = ("_cancelled", "cause", "lease", "message", "on_progress")
 
     def __init__(
         self, message: ReceivedMessage, lease: LeaseView, on_progress: Callable[[float], object] | None = None
@@ -205,7 +205,8 @@ class Context:
         """``on_progress`` is called with what the handler reports."""
         self.message = message
         self.lease = lease
-        self._cause: Cause | None = None
+        self.cause: Cause | None = None
+        """Why the handler should stop; ``None`` while it may go on."""
         self._cancelled: threading.Event | None = None
         self.on_progress = on_progress
 
@@ -239,16 +240,16 @@ class Context:
         """Set when the handler should stop, for whatever cause; a thread may wait for it."""
         if self._cancelled is None:
             self._cancelled = threading.Event()
-            if self._cause is not None:
+            if self.cause is not None:
                 self._cancelled.set()
         return self._cancelled
 
     def check(self) -> None:
         """Return if the work may go on; raises ``LeaseLost`` or ``Cancelled``. Cheap: for loops in threads."""
-        if self._cause in _LOSSES:
-            raise LeaseLost(_LOSSES[self._cause])
-        if self._cause is not None:
-            raise Cancelled(f"The handler was cancelled: {self._cause.value}.")
+        if self.cause in _LOSSES:
+            raise LeaseLost(_LOSSES[self.cause])
+        if self.cause is not None:
+            raise Cancelled(f"The handler was cancelled: {self.cause.value}.")
         state = self.lease.state
         if state in _LOSSES.values():
             raise LeaseLost(state)
@@ -266,10 +267,11 @@ class Context:
             self.on_progress(done)
 
     def stop(self, cause: Cause) -> None:
-        """Have the handler stop; for the runtime."""
-        self._cause = cause
-        if self._cancelled is not None:
-            self._cancelled.set()
+        """Have the handler stop, for the first ``cause``; for the runtime."""
+        if self.cause is None:
+            self.cause = cause
+            if self._cancelled is not None:
+                self._cancelled.set()
 
 
 class Fence:
@@ -300,13 +302,12 @@ class Fence:
 class Delivery:
     """Mutable, and touched by the event loop's thread only; compared by identity."""
 
-    __slots__ = ("cause", "context", "given_up", "interrupt", "lease", "message")
+    __slots__ = ("context", "given_up", "interrupt", "lease", "message")
 
     def __init__(self, lease: Lease, context: Context) -> None:
         self.lease = lease
         self.message: ReceivedMessage = lease.message
         self.context = context
-        self.cause: Cause | None = None
         self.interrupt: Callable[[Cause], object] | None = None
         """Set while the handler runs: stops it."""
         self.given_up = False
@@ -317,17 +318,16 @@ class Delivery:
         """The number of the delivery, 1 for the first."""
         return self.message.receive_count
 
+    @property
+    def cause(self) -> Cause | None:
+        """Why the handler was stopped, if it was."""
+        return self.context.cause
+
     def cancel(self, cause: Cause) -> None:
         """Stop the handler if it runs; the first cause counts."""
         if self.interrupt is not None and self.cause is None:
-            self.join(cause)
-            self.interrupt(cause)
-
-    def join(self, cause: Cause) -> None:
-        """Take part in a cancellation that stops others too; a cause of its own counts first."""
-        if self.cause is None:
-            self.cause = cause
             self.context.stop(cause)
+            self.interrupt(cause)
 
 
 T = TypeVar("T")

@@ -245,21 +245,6 @@ def _reason_of(outcome: ClientError | Unreachable) -> str:
     return outcome.code if isinstance(outcome, ClientError) else NO_REPLY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwarderOptions:
-    """How a forwarder works.
-
-    ``timeout_s`` is how long received messages are hidden, ``wait_s`` how long a receive waits for the first one,
-    and a stop for the receive. With ``until_empty`` it ends when a receive finds nothing.
-    """
-
-    intake: str
-    workers: int = WORKERS.default
-    timeout_s: int = TIMEOUT_S.default
-    wait_s: int = WAIT_S.default
-    until_empty: bool = False
-
-
 class Forwarder:
     """Forwards the messages of one intake, by a router and a relay."""
 
@@ -268,15 +253,27 @@ class Forwarder:
         client: QueueClient,
         router: Router,
         relay: Relay,
-        options: ForwarderOptions,
         *,
+        intake: str,
+        workers: int = WORKERS.default,
+        timeout_s: int = TIMEOUT_S.default,
+        wait_s: int = WAIT_S.default,
+        until_empty: bool = False,
         stop: threading.Event | None = None,
     ) -> None:
-        """``client`` receives. When ``stop`` is set, every worker ends after the messages that it has."""
+        """``client`` receives. When ``stop`` is set, every worker ends after the messages that it has.
+
+        ``timeout_s`` is how long received messages are hidden, ``wait_s`` how long a receive waits for the first one,
+        and a stop for the receive. With ``until_empty`` it ends when a receive finds nothing.
+        """
         self._client = client
         self._router = router
         self._relay = relay
-        self._options = options
+        self._intake = intake
+        self._workers = workers
+        self._timeout_s = timeout_s
+        self._wait_s = _LAST_WAIT_S if until_empty else wait_s
+        self._until_empty = until_empty
         self._stop = stop or threading.Event()
         self._totals = Totals()
         self._lock = threading.Lock()
@@ -294,8 +291,8 @@ class Forwarder:
 
         Raises ``ClientError`` when the intake cannot be received from: what is missing or forbidden stays so.
         """
-        threads = Threads("forward", self._options.workers)
-        running: set[Future[None]] = {threads.submit(self._work) for _ in range(self._options.workers)}
+        threads = Threads("forward", self._workers)
+        running: set[Future[None]] = {threads.submit(self._work) for _ in range(self._workers)}
         try:
             while running:
                 ended, running = wait(running, timeout=every_s, return_when=FIRST_EXCEPTION)
@@ -309,22 +306,19 @@ class Forwarder:
         return self.totals()
 
     def _work(self) -> None:
-        pause_s, options = _PAUSE_S_MIN, self._options
+        pause_s = _PAUSE_S_MIN
         while not self._stop.is_set():
             try:
                 messages = self._client.receive(
-                    options.intake,
-                    count=SQS_BATCH_ENTRIES_MAX,
-                    timeout_s=options.timeout_s,
-                    wait_s=_LAST_WAIT_S if options.until_empty else options.wait_s,
+                    self._intake, count=SQS_BATCH_ENTRIES_MAX, timeout_s=self._timeout_s, wait_s=self._wait_s
                 )
             except (ClientError, Unreachable) as error:
                 if not _is_transient(error):
                     raise
-                log.warning("nothing could be received from %s: %s", options.intake, error)
+                log.warning("nothing could be received from %s: %s", self._intake, error)
                 worked = False
             else:
-                if not messages and options.until_empty:
+                if not messages and self._until_empty:
                     return
                 worked = not messages or self._forward(messages)
             pause_s = _PAUSE_S_MIN if worked else min(2 * pause_s, _PAUSE_S_MAX)
@@ -367,12 +361,6 @@ def forwarder_metrics(intake: str, totals: Callable[[], Totals]) -> list[Metric]
             read=lambda: [((intake, *own), count) for own, count in read(totals()).items()],
         )
 
-    def routed(now: Totals) -> Mapping[Labels, int]:
-        return {(queue, NO_RULE if rule is None else rule): count for (queue, rule), count in now.routed.items()}
-
-    def stayed(now: Totals) -> Mapping[Labels, int]:
-        return {(reason,): count for reason, count in now.stayed.items()}
-
     return [
         metric("received", "Messages received from the intake.", (), lambda now: {(): now.received}),
         metric("retried", "Of them, those that had been received before.", (), lambda now: {(): now.again}),
@@ -383,8 +371,18 @@ def forwarder_metrics(intake: str, totals: Callable[[], Totals]) -> list[Metric]
             lambda now: {(): sum(count for (_, rule), count in now.routed.items() if rule is None)},
         ),
         metric("gone", "Messages that were in the intake no more.", (), lambda now: {(): now.gone}),
-        metric("forwarded", "Messages forwarded.", ("queue", "rule"), routed),
-        metric("failed", "Attempts after which a message stayed.", ("reason",), stayed),
+        metric(
+            "forwarded",
+            "Messages forwarded.",
+            ("queue", "rule"),
+            lambda now: {(queue, rule or NO_RULE): count for (queue, rule), count in now.routed.items()},
+        ),
+        metric(
+            "failed",
+            "Attempts after which a message stayed.",
+            ("reason",),
+            lambda now: {(reason,): count for reason, count in now.stayed.items()},
+        ),
     ]
 
 
@@ -400,7 +398,14 @@ def check_targets(intake: str, targets: Mapping[str, int | None]) -> None:
 
 def ready_queues(client: QueueClient, targets: Mapping[str, int | None], *, create: bool) -> list[str]:
     """Make the queues that are missing, and return their names; without ``create`` raise ``RoutesError`` for them."""
-    missing = [target for target in targets if not _exists(client, target)]
+    missing = []
+    for target in targets:
+        try:
+            client.show(target)
+        except ClientError as error:
+            if error.code not in _MISSING:
+                raise
+            missing.append(target)
     if missing and not create:
         raise RoutesError(f"There is no queue {', '.join(missing)}; create it first, or have --create do it.")
     for target in missing:
@@ -408,16 +413,6 @@ def ready_queues(client: QueueClient, targets: Mapping[str, int | None], *, crea
         settings: dict[str, SettingValue] = {} if timeout_s is None else {"visibility_timeout_s": timeout_s}
         client.create_queue(target, settings | ({"fifo": True} if is_fifo(target) else {}))
     return missing
-
-
-def _exists(client: QueueClient, queue: str) -> bool:
-    try:
-        client.show(queue)
-    except ClientError as error:
-        if error.code in _MISSING:
-            return False
-        raise
-    return True
 
 
 def can_forward(forwards: Forwards) -> bool:

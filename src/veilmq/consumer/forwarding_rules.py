@@ -14,9 +14,8 @@ The first rule whose conditions all hold names the queue. ``docs/forwarding.md``
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from operator import methodcaller
 from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
@@ -72,17 +71,16 @@ class TableRouter:
         return Route(found.queue, found.name if kind in self._table.keys else None)
 
 
-_NUMBER = "Number"
-
-
 class Value(NamedTuple):
-    """One value, by what it can be compared with; all are ``None`` in one that is there and is none of them."""
+    """One value, by what it can be compared with; all are ``None`` in one that is none of them, or not ``present``."""
 
     text: str | None = None
     number: float | None = None
     flag: bool | None = None
+    present: bool = True
 
 
+_ABSENT = Value(present=False)
 Pointer = tuple[str, ...]
 """What a JSON Pointer (RFC 6901) names: the names that lead to a field, or the indices."""
 
@@ -96,19 +94,19 @@ class Content:
         self._message = message
         self._document: Any = _UNREAD
 
-    def attribute(self, name: str) -> Value | None:
-        """Return the value of the attribute ``name``, ``None`` where there is none."""
+    def attribute(self, name: str) -> Value:
+        """Return the value of the attribute ``name``."""
         found = self._message.attributes.get(name)
         if found is None:
-            return None
+            return _ABSENT
         number = None
-        if found.type.startswith(_NUMBER) and found.text is not None:
+        if found.type.startswith("Number") and found.text is not None:
             with suppress(ValueError):
                 number = float(found.text)
         return Value(text=found.text, number=number)
 
-    def field(self, pointer: Pointer) -> Value | None:
-        """Return the field of the body there, ``None`` where there is none or the body is no JSON."""
+    def field(self, pointer: Pointer) -> Value:
+        """Return the field of the body there; none is present where the body is no JSON."""
         if self._document is _UNREAD:
             try:
                 self._document = msgspec.json.decode(self._message.body)
@@ -125,12 +123,12 @@ class Content:
             case int() | float():
                 return Value(number=found)
             case _:
-                return None if found is _NOWHERE else Value()
+                return _ABSENT if found is _NOWHERE else Value()
 
-    def group(self) -> Value | None:
-        """Return the message group, ``None`` where there is none."""
+    def group(self) -> Value:
+        """Return the message group."""
         group = self._message.group
-        return None if group is None else Value(text=group)
+        return _ABSENT if group is None else Value(text=group)
 
     def size(self) -> Value:
         """Return how many bytes the body has in UTF-8."""
@@ -169,44 +167,37 @@ class Test(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 Condition = Scalar | list[Scalar] | Test
 
-ValueHolds = Callable[[Value | None], bool]
-"""Returns whether a condition holds of a value, ``None`` standing for none."""
+
+def check(condition: Condition) -> None:
+    """Raise ``ValueError`` for a condition that nothing could meet, or everything."""
+    if condition == []:
+        raise ValueError("the list is empty, so no message could have one of its values")
+    if condition == Test():
+        raise ValueError("the test is empty; give min, max, prefix or present")
+    if isinstance(condition, Test) and condition.min is not None and condition.max is not None:
+        low, high = condition.min, condition.max
+        if low > high:
+            raise ValueError(f"min ({low}) is more than max ({high}), so no number could lie between")
 
 
-def compiled(condition: Condition) -> ValueHolds:
-    """Return the condition as a function; raises ``ValueError`` for one that nothing could meet, or everything."""
+def holds(condition: Condition, value: Value) -> bool:
+    """Return whether ``condition`` holds of ``value``."""
     match condition:
         case bool():
-            return lambda value: value is not None and value.flag is condition
+            return value.flag is condition
         case str():
-            return lambda value: value is not None and value.text == condition
+            return value.text == condition
         case int() | float():
-            return lambda value: value is not None and value.number == condition
+            return value.number == condition
         case list():
-            if not condition:
-                raise ValueError("the list is empty, so no message could have one of its values")
-            each = [compiled(one) for one in condition]
-            return lambda value: any(holds(value) for holds in each)
-        case Test():
-            return _compiled_test(condition)
-
-
-def _compiled_test(test: Test) -> ValueHolds:
-    low, high, prefix, present = test.min, test.max, test.prefix, test.present
-    tests: list[ValueHolds] = []
-    if low is not None:
-        tests.append(lambda value: value is not None and value.number is not None and value.number >= low)
-    if high is not None:
-        tests.append(lambda value: value is not None and value.number is not None and value.number <= high)
-    if prefix is not None:
-        tests.append(lambda value: value is not None and value.text is not None and value.text.startswith(prefix))
-    if present is not None:
-        tests.append(lambda value: (value is not None) is present)
-    if not tests:
-        raise ValueError("the test is empty; give min, max, prefix or present")
-    if low is not None and high is not None and low > high:
-        raise ValueError(f"min ({low}) is more than max ({high}), so no number could lie between")
-    return lambda value: all(holds(value) for holds in tests)
+            return any(holds(each, value) for each in condition)
+        case Test(min=low, max=high, prefix=prefix, present=present):
+            return (
+                (low is None or (value.number is not None and value.number >= low))
+                and (high is None or (value.number is not None and value.number <= high))
+                and (prefix is None or (value.text is not None and value.text.startswith(prefix)))
+                and present in (None, value.present)
+            )
 
 
 _RULE_BEGINS = re.compile(r"^[ \t]*\[\[[ \t]*(?:rules|\"rules\"|'rules')[ \t]*\]\]", re.MULTILINE)
@@ -236,16 +227,14 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     queues: dict[str, Any] = {}
 
 
-Holds = Callable[[Content], bool]
-"""Returns whether one condition holds of a message."""
-
-_Read = Callable[[Content], Value | None]
+_Conditions = list[tuple[Callable[[Content], Value], Condition]]
+"""Values of a message, each read by a function, and what must hold of them."""
 
 
 class Rules:
     """The rules of one file."""
 
-    def __init__(self, *, default: str, rules: list[tuple[str, list[Holds]]], targets: Mapping[str, int | None]):
+    def __init__(self, *, default: str, rules: list[tuple[str, _Conditions]], targets: Mapping[str, int | None]):
         """``rules`` are pairs of a queue and the conditions that must hold for it."""
         self._default = default
         self._rules = rules
@@ -255,7 +244,7 @@ class Rules:
         """Return the queue of the first rule that holds of the message, or the default one."""
         content = Content(message)
         for number, (queue, conditions) in enumerate(self._rules, start=1):
-            if all(holds(content) for holds in conditions):
+            if all(holds(condition, read(content)) for read, condition in conditions):
                 return Route(queue, str(number))
         return Route(self._default)
 
@@ -289,44 +278,34 @@ def _converted(given: Any, kind: type[_Kind], place: str) -> _Kind:
         raise RoutesError(f"{place}{inner if inner.startswith('[') or not inner else f'.{inner}'}: {what}.") from None
 
 
-def _conditions(number: int, fields: _RuleFields, text: str) -> list[Holds]:
-    conditions: list[Holds] = []
-    for place, given, read in _given(fields):
-        where = _where(number, text) + place
-        condition: Any = _converted(given, Condition, where)  # type: ignore[arg-type]  # a union is what is wanted
+def _conditions(number: int, fields: _RuleFields, text: str) -> _Conditions:
+    begin, found = _where(number, text), _Conditions()
+
+    def add(place: str, given: Any, read: Callable[[Content], Value]) -> None:
+        condition: Any = _converted(given, Condition, begin + place)  # type: ignore[arg-type]  # a union is what is wanted
         try:
-            conditions.append(partial(_holds, read(), compiled(condition)))
+            check(condition)
         except ValueError as error:
-            raise RoutesError(f"{where}: {error}.") from None
-    if not conditions:
+            raise RoutesError(f"{begin}{place}: {error}.") from None
+        found.append((read, condition))
+
+    for name, given in fields.attributes.items():
+        add(f"attributes.{name}", given, methodcaller("attribute", name))
+    for path, given in fields.body.items():
+        pointer = tuple(part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:])
+        add(f"body.{path!r}", given, methodcaller("field", pointer))
+        if path and not path.startswith("/"):
+            what = f"{path!r} is no path into the body: it begins with a slash, such as /job/kind"
+            raise RoutesError(f"{begin}body.{path!r}: {what}.")
+    for name, read in (("size", Content.size), ("group", Content.group)):
+        if (given := getattr(fields, name)) is not None:
+            add(name, given, read)
+    if not found:
         raise RoutesError(
-            f"{_where(number, text)}the rule for {fields.queue} has no condition, so it would take every message; "
-            "that is what default is for."
+            f"{begin}the rule for {fields.queue} has no condition, so it would take every message; that is what "
+            "default is for."
         )
-    return conditions
-
-
-def _holds(read: _Read, condition: ValueHolds, content: Content) -> bool:
-    return condition(read(content))
-
-
-def _given(fields: _RuleFields) -> Iterator[tuple[str, Any, Callable[[], _Read]]]:
-    """Yield the conditions of a rule: where each stands, what it is, and how to come to the value that it is about."""
-    for name, condition in fields.attributes.items():
-        yield f"attributes.{name}", condition, partial(methodcaller, "attribute", name)
-    for path, condition in fields.body.items():
-        yield f"body.{path!r}", condition, partial(_field, path)
-    if fields.size is not None:
-        yield "size", fields.size, lambda: Content.size
-    if fields.group is not None:
-        yield "group", fields.group, lambda: Content.group
-
-
-def _field(path: str) -> _Read:
-    if path and not path.startswith("/"):
-        raise ValueError(f"{path!r} is no path into the body: it begins with a slash, such as /job/kind")
-    pointer = tuple(part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:])
-    return lambda content: content.field(pointer)
+    return found
 
 
 def _misfit(error: msgspec.ValidationError, text: str) -> RoutesError:

@@ -401,7 +401,7 @@ class LeaseTable:
 
     @contextmanager
     def _deciding(self) -> Iterator[None]:
-        """Hold the lock; afterwards call what was put off by ``_notify`` meanwhile: it may wake any thread."""
+        """Hold the lock; afterwards make the ``_calls`` that were put off meanwhile: they may wake any thread."""
         with self._lock:
             yield
             calls, self._calls = self._calls, []
@@ -410,9 +410,6 @@ class LeaseTable:
                 call()
             except Exception:  # noqa: BLE001 - the other calls must go on
                 _log.exception("a watcher of leases failed")
-
-    def _notify(self, call: Callable[[], object]) -> None:
-        self._calls.append(call)
 
     def _plan(self, lease: Lease, now_s: float) -> None:
         """Schedule the next renewal of ``lease``, or its end where there will be none."""
@@ -467,7 +464,7 @@ class LeaseTable:
         left_s = LEASE_S_MAX - lease.elapsed_s(now_s)
         if not lease.warned and left_s <= WARNED_S + for_s:
             lease.warned = True
-            self._notify(partial(self._watcher.ending, lease, left_s))
+            self._calls.append(partial(self._watcher.ending, lease, left_s))
         if for_s < wanted_s and now_s + for_s <= lease.expires_at_s:
             self._finish(lease, now_s)
             return None
@@ -515,9 +512,9 @@ class LeaseTable:
         if lease.state is LeaseState.HELD:  # else it had passed before, and this proves nothing
             fences, lease.fences = lease.fences, []
             for fence in fences:
-                self._notify(partial(_resolve, fence.set_result, lease.state))
+                self._calls.append(partial(_resolve, fence.set_result, lease.state))
         if lease.on_renewed is not None:
-            self._notify(lease.on_renewed)
+            self._calls.append(lease.on_renewed)
         self._plan(lease, now_s)
 
     def _retry(self, lease: Lease, now_s: float) -> None:
@@ -530,7 +527,7 @@ class LeaseTable:
     def _change(self, lease: Lease, state: LeaseState) -> None:
         lease.state = state
         self._fail_fences(lease, state)
-        self._notify(partial(self._watcher.changed, lease, state))
+        self._calls.append(partial(self._watcher.changed, lease, state))
 
     def _quiet(self, lease: Lease) -> None:
         """Resolve what waits for ``lease``: no renewal of it is on its way, and none will be."""
@@ -538,13 +535,13 @@ class LeaseTable:
         self._fail_fences(lease, LeaseState.ENDED)
         withdrawal = lease.withdrawal
         assert withdrawal is not None
-        self._notify(lambda: _resolve(withdrawal.set_result, self.may_release(lease)))
+        self._calls.append(lambda: _resolve(withdrawal.set_result, self.may_release(lease)))
 
     def _fail_fences(self, lease: Lease, state: LeaseState) -> None:
         """Fail the futures that wait for a proof of ``lease``: it is in ``state``."""
         fences, lease.fences = lease.fences, []
         for fence in fences:
-            self._notify(partial(_resolve, fence.set_exception, LeaseLost(state)))
+            self._calls.append(partial(_resolve, fence.set_exception, LeaseLost(state)))
 
     def _close(self, lease: Lease) -> None:
         lease.closed = True

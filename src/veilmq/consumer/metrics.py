@@ -103,34 +103,46 @@ class Metric:
 
 
 class Exported:
-    """The metrics that are exported now; threads may share it."""
+    """The metrics that are exported now, as ``prometheus_client`` collects them; threads may share it."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Sequence[Metric] = ()) -> None:
         self._lock = threading.Lock()
-        self._metrics: tuple[Metric, ...] = ()
+        self.metrics = tuple(metrics)
 
     def add(self, metrics: Sequence[Metric]) -> None:
         """Begin to export ``metrics``."""
         with self._lock:
-            self._metrics += tuple(metrics)
+            self.metrics += tuple(metrics)
 
     def remove(self, metrics: Sequence[Metric]) -> None:
         """Stop to export ``metrics``."""
         with self._lock:
-            self._metrics = tuple(metric for metric in self._metrics if metric not in metrics)
-
-    def names(self) -> dict[str, Metric]:
-        """Return one metric of each name, in order."""
-        return {metric.name: metric for metric in reversed(self._metrics)}
+            self.metrics = tuple(metric for metric in self.metrics if metric not in metrics)
 
     def values(self, name: str) -> dict[Labels, Any]:
         """Return all values of ``name`` by their labels; of two with the same labels, the first."""
-        found: dict[Labels, Any] = {}
-        for metric in self._metrics:
-            if metric.name == name:
-                for labels, value in metric.read():
-                    found.setdefault(labels, value)
-        return found
+        return {
+            labels: value for metric in reversed(self.metrics) if metric.name == name for labels, value in metric.read()
+        }
+
+    def describe(self) -> list[Any]:
+        """Return no names: they change."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yield every metric, at each scrape."""
+        from prometheus_client import core  # noqa: PLC0415 (an extra)
+
+        for name, metric in {metric.name: metric for metric in reversed(self.metrics)}.items():
+            family: Any = getattr(core, f"{metric.kind.value.capitalize()}MetricFamily")(
+                name, metric.text, labels=metric.labels
+            )
+            for labels, value in self.values(name).items():
+                if metric.kind is MetricKind.HISTOGRAM:
+                    family.add_metric(labels, buckets(value), value.sum_s)
+                else:
+                    family.add_metric(labels, value)
+            yield family
 
 
 EXPORTED = Exported()
@@ -158,38 +170,12 @@ def is_installed(module: str) -> bool:
         return False
 
 
-class Collector:
-    """What ``prometheus_client`` calls at each scrape."""
-
-    def __init__(self, metrics: Exported) -> None:
-        self._metrics = metrics
-
-    def describe(self) -> list[Any]:
-        """Return no names: they change."""
-        return []
-
-    def collect(self) -> Iterator[Any]:
-        """Yield every metric."""
-        from prometheus_client import core  # noqa: PLC0415 (an extra)
-
-        for name, metric in self._metrics.names().items():
-            family: Any = getattr(core, f"{metric.kind.value.capitalize()}MetricFamily")(
-                name, metric.text, labels=metric.labels
-            )
-            for labels, value in self._metrics.values(name).items():
-                if metric.kind is MetricKind.HISTOGRAM:
-                    family.add_metric(labels, buckets(value), value.sum_s)
-                else:
-                    family.add_metric(labels, value)
-            yield family
-
-
 @cache
 def _register_prometheus() -> None:
     """Register once, for good: the collector is empty when nothing is exported."""
     from prometheus_client import REGISTRY  # noqa: PLC0415 (an extra)
 
-    REGISTRY.register(Collector(EXPORTED))
+    REGISTRY.register(EXPORTED)
 
 
 def buckets(histogram: Histogram) -> list[tuple[str, float]]:
@@ -205,35 +191,31 @@ _instruments: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 @contextmanager
 def export_otel(metrics: Sequence[Metric], provider: Any = None) -> Iterator[None]:
     """Export ``metrics`` to the OpenTelemetry ``provider``, by default the one that is configured now, if one is."""
-    from opentelemetry.metrics import get_meter_provider  # noqa: PLC0415 (an extra)
+    from opentelemetry.metrics import Observation, get_meter_provider  # noqa: PLC0415 (an extra)
 
     chosen = get_meter_provider() if provider is None else provider
     if type(chosen).__module__.startswith("opentelemetry.metrics"):  # the API's own provider does nothing
         yield
         return
     meter = chosen.get_meter(OTEL_SCOPE, __version__)
-    with ExitStack() as stack:
-        for metric in metrics:
-            instruments = _instruments.setdefault(meter, {})
-            if metric.name not in instruments:
-                instruments[metric.name] = _instrument(meter, metric)
-            if metric.kind is MetricKind.HISTOGRAM:
-                for labels, histogram in metric.read():
-                    record = partial(instruments[metric.name].record, attributes=metric.attributes(labels))
-                    histogram.observe = record
-                    stack.callback(setattr, histogram, "observe", None)
-        yield
+    instruments = _instruments.setdefault(meter, {})
 
-
-def _instrument(meter: Any, metric: Metric) -> Any:
-    from opentelemetry.metrics import Observation  # noqa: PLC0415 (an extra)
-
-    def read(_: object) -> list[Any]:
+    def read(metric: Metric, _: object) -> list[Any]:
         values = EXPORTED.values(metric.name)
         return [Observation(value, metric.attributes(labels)) for labels, value in values.items()]
 
-    unit = "s" if metric.name.endswith("_seconds") else ""
-    if metric.kind is MetricKind.HISTOGRAM:
-        edges = list(EDGES_S)
-        return meter.create_histogram(metric.name, unit, metric.text, explicit_bucket_boundaries_advisory=edges)
-    return getattr(meter, f"create_observable_{metric.kind.value}")(metric.name, [read], unit, metric.text)
+    with ExitStack() as stack:
+        for metric in metrics:
+            unit = "s" if metric.name.endswith("_seconds") else ""
+            if metric.kind is not MetricKind.HISTOGRAM:
+                if metric.name not in instruments:
+                    create = getattr(meter, f"create_observable_{metric.kind.value}")
+                    instruments[metric.name] = create(metric.name, [partial(read, metric)], unit, metric.text)
+                continue
+            if metric.name not in instruments:
+                edges = {"explicit_bucket_boundaries_advisory": list(EDGES_S)}
+                instruments[metric.name] = meter.create_histogram(metric.name, unit, metric.text, **edges)
+            for labels, histogram in metric.read():
+                histogram.observe = partial(instruments[metric.name].record, attributes=metric.attributes(labels))
+                stack.callback(setattr, histogram, "observe", None)
+        yield

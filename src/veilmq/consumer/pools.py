@@ -12,10 +12,8 @@ import queue
 import signal
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
-from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -55,7 +53,7 @@ class AsyncPool:
                 if cause in _OF_ONE:
                     return
                 for delivery in deliveries:
-                    delivery.join(cause)
+                    delivery.context.stop(cause)
             task.cancel(f"veilmq: {cause.value}")
 
         for delivery in deliveries:
@@ -89,8 +87,7 @@ class ThreadPool:
         for delivery in deliveries:
             delivery.interrupt = lambda cause: None  # the flag of the context does it
             _ = delivery.context.cancelled  # made here, so that no thread makes it at the moment in which it is set
-        future = self._threads.submit(partial(copy_context().run, _call, self._handler, deliveries))
-        return await asyncio.wrap_future(future)
+        return await self._threads.run(copy_context().run, _call, self._handler, deliveries)
 
     def close(self) -> None:
         """Let the threads end after what they do."""
@@ -190,7 +187,6 @@ class Child:
         self._calls: queue.SimpleQueue[ReceivedMessage] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._context: Context | None = None
-        self._cause: Cause | None = None
         self._lock = threading.Lock()
 
     def run(self) -> None:
@@ -205,7 +201,7 @@ class Child:
             message, PipedLease(self._pipe, self._answers), lambda done: self._pipe.send((PROGRESS, done))
         )
         with self._lock:
-            self._context, self._cause = context, None
+            self._context = context
         result: object
         try:
             payload = self._handler.decode(message)
@@ -214,7 +210,7 @@ class Child:
             result = error
         with self._lock:
             self._context = None
-            return ending_of(result, self._cause)
+            return ending_of(result, context.cause)
 
     def _listen(self) -> None:
         try:
@@ -223,17 +219,13 @@ class Child:
                 if kind == CALL:
                     self._calls.put(value)
                 elif kind == STOP:
-                    self._stop(value)
+                    with self._lock:
+                        if self._context is not None:
+                            self._context.stop(value)
                 else:
                     self._answers.put(value)
         except (EOFError, OSError):
             os._exit(PARENT_GONE)
-
-    def _stop(self, cause: Cause) -> None:
-        with self._lock:
-            if self._context is not None:
-                self._cause = cause
-                self._context.stop(cause)
 
 
 def run_child(pipe: Connection, function: Any, options: Options) -> None:
@@ -268,10 +260,14 @@ class ProcessPool:
     async def run(self, deliveries: Sequence[Delivery]) -> list[Ending]:
         """Return how it ended; this pool takes one message at a time."""
         (delivery,) = deliveries
-        worker = self._worker()
+        with self._lock:
+            if self._idle:
+                worker = self._idle.pop()
+            else:
+                worker = Worker(self._handler)
+                self._all = [*(known for known in self._all if not known.dead), worker]
         delivery.interrupt = worker.stop
-        future: Future[Ending] = self._threads.submit(partial(worker.handle, delivery))
-        ending = await asyncio.wrap_future(future)
+        ending = await self._threads.run(worker.handle, delivery)
         if not worker.dead:
             with self._lock:
                 self._idle.append(worker)
@@ -284,14 +280,6 @@ class ProcessPool:
         for worker in workers:
             worker.kill()
         self._threads.close()
-
-    def _worker(self) -> "Worker":
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-            worker = Worker(self._handler)
-            self._all = [*(known for known in self._all if not known.dead), worker]
-            return worker
 
 
 class Worker:

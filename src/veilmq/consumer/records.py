@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Clock, Span, SystemClock, Threads, span_s, wall_s
@@ -249,9 +249,9 @@ class Keeper:
         store, ttl_s = self._idempotency.store, self._idempotency.ttl_s
         try:
             if ending.kind in _FINISHED:
-                await self._in_thread(partial(store.finish, record.key, for_s=ttl_s))
+                await self._threads.run(store.finish, record.key, for_s=ttl_s)
             else:
-                await self._in_thread(partial(store.forget, record.key, owner=record.owner))
+                await self._threads.run(store.forget, record.key, owner=record.owner)
         except Exception:  # noqa: BLE001 - a store may raise anything; the record ends with the lease
             _log.exception("message %s: its record could not be written", delivery.message.id)
 
@@ -268,7 +268,7 @@ class Keeper:
         lease = delivery.lease
         renewals = lease.renewals
         try:
-            begun = await self._in_thread(partial(self._begin_record, record, lease))
+            begun = await self._threads.run(self._begin_record, record, lease)
         except Exception as error:  # noqa: BLE001 - a store may raise anything
             _log.exception("message %s: no record could be begun", delivery.message.id)
             return self._later(delivery, f"The store of records failed: {error}", 0.0)
@@ -277,7 +277,9 @@ class Keeper:
         if begun.standing is Standing.BUSY:
             return self._later(delivery, "Another worker is at this work.", begun.left_s)
         self._records[lease.number] = record
-        lease.on_renewed = partial(self._renewed, delivery, record, asyncio.get_running_loop())
+        # In the renewer's thread, which must not wait.
+        extend = partial(self._extend, delivery, record, asyncio.get_running_loop())
+        lease.on_renewed = partial(self._threads.submit, extend)
         if lease.renewals != renewals:  # since it was begun
             lease.on_renewed()
         if lease.state_at(self._clock.now_s()) is not LeaseState.HELD:
@@ -292,12 +294,8 @@ class Keeper:
         after_s = max(math.ceil(after_s), self._retry.after_s(delivery.attempt), 1)
         return Ending(kind=EndingKind.RETRY, after_s=after_s, reason=reason)
 
-    def _renewed(self, delivery: Delivery, record: _Record, loop: asyncio.AbstractEventLoop) -> None:
-        """Extend the record by as much as the lease; called in the renewer's thread, which must not wait."""
-        self._threads.submit(partial(self._extend, delivery, record, loop))
-
     def _extend(self, delivery: Delivery, record: _Record, loop: asyncio.AbstractEventLoop) -> None:
-        """Extend the record, or begin one anew that ended before, unless another owner has begun it since.
+        """Extend the record as the lease was; begin one anew that ended before, unless another owner has begun it.
 
         If the handler ends meanwhile, its end may have come before this begin, and then nothing is left of it.
         """
@@ -322,6 +320,3 @@ class Keeper:
 
     def _left_s(self, lease: Lease) -> float:
         return max(0.0, lease.remaining_s(self._clock.now_s()))
-
-    async def _in_thread(self, call: Callable[[], Any]) -> Any:
-        return await asyncio.wrap_future(self._threads.submit(call))

@@ -7,18 +7,15 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from enum import Enum
 from itertools import accumulate
 
 from veilmq.client.messages import DEAD_RECEIPT_CODES, ClientError, Hidden
+from veilmq.consumer.clock import Span, span_s
 from veilmq.core.limits import LEASE_S_MAX
 
 LIMIT_MARGIN_S = 2
 """No renewal requests the last two seconds of the twelve hours: the server may have begun to count before us."""
-
-Duration = float | timedelta
-"""Seconds, or a ``timedelta``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +87,6 @@ class RenewalPolicy:
         raise NotImplementedError
 
 
-def seconds(duration: Duration) -> float:
-    """Return ``duration`` in seconds."""
-    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
-
-
 def allowed_s(wanted_s: int, *, elapsed_s: float) -> int:
     """Return how much of ``wanted_s`` may be requested ``elapsed_s`` after the receive was sent; 0 or less: nothing."""
     return min(wanted_s, int(LEASE_S_MAX - LIMIT_MARGIN_S - elapsed_s))
@@ -112,11 +104,11 @@ def checked_timeout_s(timeout_s: int) -> int:
 class Fixed(RenewalPolicy):
     """A heartbeat: leases of one length, renewed at one interval."""
 
-    def __init__(self, lease: Duration, every: Duration | None = None) -> None:
+    def __init__(self, lease: Span, every: Span | None = None) -> None:
         """``lease`` is whole seconds; ``every`` is shorter, half of it unless given. Raises ``ValueError``."""
-        length_s = seconds(lease)
+        length_s = span_s(lease)
         self.lease_s = checked_timeout_s(int(length_s))
-        self.every_s = self.lease_s / 2 if every is None else seconds(every)
+        self.every_s = self.lease_s / 2 if every is None else span_s(every)
         if length_s != self.lease_s or not 0 < self.every_s < self.lease_s:
             raise ValueError("a fixed lease is whole seconds, and its renewals come in shorter intervals")
 
@@ -194,20 +186,6 @@ class Adaptive(RenewalPolicy):
 TICKS_PER_S = 10_000_000
 AT_ONCE_TICKS = 4_000_000
 BUFFER_TICKS_MAX = 100_000_000
-RENEWAL_DURATION = timedelta(minutes=5)
-
-
-def renew_after_s(remaining_s: float) -> float:
-    """Return how long to wait before renewing a lease of which ``remaining_s`` remain; exact to 100 ns."""
-    remaining = _ticks(remaining_s)
-    if remaining < AT_ONCE_TICKS:
-        return 0.0
-    return (remaining - min(remaining // 2, BUFFER_TICKS_MAX)) / TICKS_PER_S
-
-
-def extension_s(remaining_s: float, timeout_s: int) -> int:
-    """Return for how long to renew a lease of ``timeout_s`` of which ``remaining_s`` remain (negative: are over)."""
-    return abs(_ticks(remaining_s)) // TICKS_PER_S + timeout_s
 
 
 class NServiceBusPolicy(RenewalPolicy):
@@ -226,20 +204,23 @@ class NServiceBusPolicy(RenewalPolicy):
     def __init__(
         self,
         *,
-        max_auto_message_visibility_renewal_duration: Duration = RENEWAL_DURATION,
-        message_visibility_timeout: Duration | None = None,
+        max_auto_message_visibility_renewal_duration: Span = "5m",
+        message_visibility_timeout: Span | None = None,
     ) -> None:
         """Raise ``ValueError`` for durations outside 0 to 12 hours, and for a timeout below one second.
 
         A renewal duration of 0 turns renewals off. ``message_visibility_timeout`` is sent with every receive, in whole
         seconds; ``None`` has the queue's own be read once, and nothing sent.
         """
-        self.renewal_s = _within(
-            "max_auto_message_visibility_renewal_duration", max_auto_message_visibility_renewal_duration
-        )
-        self.timeout_s: int | None = None
-        if message_visibility_timeout is not None:
-            self.timeout_s = checked_timeout_s(int(_within("message_visibility_timeout", message_visibility_timeout)))
+        given = {
+            "max_auto_message_visibility_renewal_duration": span_s(max_auto_message_visibility_renewal_duration),
+            "message_visibility_timeout": span_s(message_visibility_timeout or 0),
+        }
+        for name, duration_s in given.items():
+            if duration_s > LEASE_S_MAX:
+                raise ValueError(f"{name} is {duration_s:g} s; it must be from 0 to {LEASE_S_MAX} seconds (12 hours)")
+        self.renewal_s, timeout_s = given.values()
+        self.timeout_s = None if message_visibility_timeout is None else checked_timeout_s(int(timeout_s))
 
     def receive_timeout_s(self, measured: Measured) -> int | None:
         """Return the timeout that was set, if any."""
@@ -251,7 +232,10 @@ class NServiceBusPolicy(RenewalPolicy):
 
     def renew_at_s(self, lease: LeaseTerms, now_s: float) -> float:
         """Return the instant of the formula."""
-        return now_s + renew_after_s(lease.expires_at_s - now_s)
+        ticks = _ticks(lease.expires_at_s - now_s)
+        if ticks < AT_ONCE_TICKS:
+            return now_s
+        return now_s + (ticks - min(ticks // 2, BUFFER_TICKS_MAX)) / TICKS_PER_S
 
     def is_over(self, lease: LeaseTerms, at_s: float) -> bool:
         """Return whether the renewal duration, counted from the handler's begin, has passed at ``at_s``."""
@@ -261,18 +245,11 @@ class NServiceBusPolicy(RenewalPolicy):
 
     def extension_s(self, lease: LeaseTerms, now_s: float) -> int:
         """Return the length of the formula at ``now_s``."""
-        return extension_s(lease.expires_at_s - now_s, lease.timeout_s)
+        return abs(_ticks(lease.expires_at_s - now_s)) // TICKS_PER_S + lease.timeout_s
 
 
 def _ticks(duration_s: float) -> int:
     return round(duration_s * TICKS_PER_S)
-
-
-def _within(name: str, duration: Duration) -> float:
-    duration_s = seconds(duration)
-    if not 0 <= duration_s <= LEASE_S_MAX:
-        raise ValueError(f"{name} is {duration_s:g} s; it must be from 0 to {LEASE_S_MAX} seconds (12 hours)")
-    return duration_s
 
 
 WINDOW_S = 300.0

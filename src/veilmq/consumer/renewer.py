@@ -54,27 +54,19 @@ class RenewalMetrics:
                 if not request.lease.tries and request.lease.wanted_at_s <= request.sent_at_s:
                     self.lateness.add(request.sent_at_s - request.lease.wanted_at_s)
 
-    def failed(self, errors: Sequence[Exception]) -> None:
-        """Count why entries were not renewed: the server's code, or the kind of the exception."""
-        with self._lock:
-            self.errors.update(map(class_of, errors))
-
-    def called(self, results: Sequence[RenewalResult], took_s: float) -> None:
-        """Count one call."""
+    def called(self, results: Sequence[RenewalResult], errors: Sequence[Exception], took_s: float) -> None:
+        """Count one call, and why entries were not renewed: the server's code, or the kind of the exception."""
         with self._lock:
             self.calls += 1
             self.entries += len(results)
             self.took.add(took_s)
             self.results.update(result.value for result in results)
+            self.errors.update(map(class_of, errors))
 
 
 def class_of(error: Exception) -> str:
     """Return in a word what failed."""
     return plain_code(error.code) if isinstance(error, ClientError) else type(error).__name__
-
-
-Renewed = Callable[[Sequence[RenewalRequest], Sequence[RenewalResult]], object]
-"""Called after each call of the renewer, in its threads, with a result for each request."""
 
 
 class VisibilityChanger(Protocol):
@@ -95,12 +87,13 @@ class Renewer:
         client: VisibilityChanger,
         *,
         metrics: RenewalMetrics | None = None,
-        renewed: Renewed | None = None,
+        renewed: Callable[[Sequence[RenewalRequest], Sequence[RenewalResult]], object] | None = None,
         calls_max: int = 4,
     ) -> None:
         """``client`` should have connections of its own: nothing else may keep a renewal waiting.
 
-        When more than one batch is due, up to ``calls_max`` calls are under way at once.
+        ``renewed`` is called after each call, in the renewer's threads, with a result for each request. When more than
+        one batch is due, up to ``calls_max`` calls are under way at once.
         """
         self._table = table
         self._client = client
@@ -153,29 +146,24 @@ class Renewer:
                 batch[0].subscription.queue, changes, patience_s=patience_s(requests, self._table)
             )
         except Exception as error:  # noqa: BLE001 - it says nothing about a lease, and the thread goes on
-            self._metrics.failed([error] * len(requests))
+            replies = [error] * len(requests)
             results = [RenewalResult.AGAIN] * len(requests)
         else:
-            self._metrics.failed([reply for reply in replies if isinstance(reply, Exception)])
             results = [
                 renewal_result(reply, requested_s=one.for_s, elapsed_s=one.lease.elapsed_s(one.sent_at_s))
                 for one, reply in zip(requests, replies, strict=True)
             ]
-            requests = list(map(_granted, requests, replies))
+            # What the server granted counts from when the request was sent: no clocks have to agree then, and it is
+            # early by the way there at most. More than was requested does not count.
+            requests = [
+                replace(one, for_s=int(reply.for_s)) if isinstance(reply, Hidden) and reply.for_s < one.for_s else one
+                for one, reply in zip(requests, replies, strict=True)
+            ]
         self._table.answered(requests, results)
-        self._metrics.called(results, self._table.clock.now_s() - requests[0].sent_at_s)
+        errors = [reply for reply in replies if isinstance(reply, Exception)]
+        self._metrics.called(results, errors, self._table.clock.now_s() - requests[0].sent_at_s)
         if self._renewed is not None:
             self._renewed(requests, results)
-
-
-def _granted(request: RenewalRequest, reply: Exception | Hidden | None) -> RenewalRequest:
-    """Return ``request`` with what the server granted of it, where it says so: never more than was requested.
-
-    It counts from when the request was sent, as no clocks have to agree then, and is early by the way there at most.
-    """
-    if isinstance(reply, Hidden) and reply.for_s < request.for_s:
-        return replace(request, for_s=int(reply.for_s))
-    return request
 
 
 def patience_s(requests: Sequence[RenewalRequest], table: LeaseTable) -> float:

@@ -6,8 +6,7 @@ every message from its receive to its settle.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from veilmq.client.sqs import QueueClient
@@ -115,7 +114,7 @@ class Runner:
         self._receiver = Receiver(client, options, table, create=create)
         self._threads = Threads(f"veilmq-io-{options.queue}", options.polls + _THREADS_TO_SETTLE)
         linger_s = 0.0 if self._receiver.fifo else LINGER_S
-        self._settler = Settler(client, options, table, self.counts, self._in_thread, linger_s=linger_s)
+        self._settler = Settler(client, options, table, self.counts, self._threads.run, linger_s=linger_s)
         self._schedule = Schedule(ordered=self._receiver.fifo)
         self._batches = HandlerBatches(
             self._schedule,
@@ -229,7 +228,7 @@ class Runner:
         """
         if self._held:
             return False
-        status = await self._in_thread(partial(self._client.show, self.handler.options.queue))
+        status = await self._threads.run(self._client.show, self.handler.options.queue)
         if status.visible:
             return False
         if status.in_flight:
@@ -291,7 +290,7 @@ class Runner:
     async def _receive(self, count: int) -> list[Lease]:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        leases: list[Lease] = await self._in_thread(partial(self._receiver.receive, count))
+        leases = await self._threads.run(self._receiver.receive, count)
         if leases:
             self.lease_s = leases[0].timeout_s
         if len(leases) == count:  # it did not wait for more
@@ -429,6 +428,3 @@ class Runner:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _in_thread(self, call: Callable[[], Any]) -> Awaitable[Any]:
-        return asyncio.wrap_future(self._threads.submit(call))

@@ -13,11 +13,10 @@ import random
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from veilmq.client.messages import DEAD_RECEIPT_CODES, ClientError, NewMessage, ReceivedMessage, Unreachable
+from veilmq.client.messages import DEAD_RECEIPT_CODES, ClientError, ReceivedMessage, Unreachable
 from veilmq.client.sqs import QueueClient
 from veilmq.consumer.context import Delivery, Ending, EndingKind, about, with_traceback
 from veilmq.consumer.handlers import Options
@@ -44,9 +43,6 @@ PATIENCE_S_MAX = 10.0
 LEFT_S_MIN = 0.2
 """Of a lease that is released: with less it returns by itself as soon, and would keep the rest of its batch short."""
 
-InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs a call that blocks in a thread."""
-
 _TOO_LATE = ClientError("LeaseEnded", "Its lease ended before the request could be sent.", 400)  # our own code
 
 
@@ -67,12 +63,12 @@ class Settler:
         options: Options,
         table: LeaseTable,
         counts: Counters,
-        in_thread: InThread,
+        in_thread: Callable[..., Awaitable[Any]],
         *,
         linger_s: float = LINGER_S,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """``in_thread`` runs calls that block; ``linger_s`` is how long a delete may wait for others."""
+        """``in_thread`` calls a function that blocks; ``linger_s`` is how long a delete may wait for others."""
         self._client = client
         self._options = options
         self._table = table
@@ -83,12 +79,8 @@ class Settler:
         self._is_known = options.dead_letter is not None
         self._moves = True  # until the server says that it cannot
         self.handled_ids = HandledIds()
-        self._deletes: Batcher[str] = Batcher(
-            lambda receipts: in_thread(partial(client.delete_batch, options.queue, receipts)), linger_s=linger_s
-        )
-        self._changes: Batcher[_Change] = Batcher(
-            lambda changes: in_thread(partial(self._send_changes, changes)), linger_s=0
-        )
+        self._deletes: Batcher[str] = Batcher(partial(in_thread, client.delete_batch, options.queue), linger_s=linger_s)
+        self._changes: Batcher[_Change] = Batcher(partial(in_thread, self._send_changes), linger_s=0)
 
     async def delete(self, lease: Lease) -> bool:
         """Delete the message of ``lease``, and return whether it is gone beyond doubt; the lease is over then.
@@ -102,7 +94,7 @@ class Settler:
                 break
             await self._pause(_pause_s(number))
             try:
-                await self._in_thread(partial(self._client.delete, self._options.queue, lease.message.receipt))
+                await self._in_thread(self._client.delete, self._options.queue, lease.message.receipt)
                 error = None
             except (ClientError, Unreachable) as failure:
                 error = failure
@@ -234,13 +226,13 @@ class Settler:
         reasons = dict(list(reasons.items())[:room])
         if self._options.dead_letter is None:  # the queue's own, which is where the queue is: its name says it all
             target = target.rpartition("/")[2]
-        move = partial(self._client.dead_letter, queue, delivery.message.receipt, target)
+        move = partial(self._in_thread, self._client.dead_letter, queue, delivery.message.receipt, target)
         lease.deleting = True
         try:
-            self._moves = await self._in_thread(partial(move, reasons))
+            self._moves = await move(reasons)
         except ClientError as error:
             if error.code == "MessageTooLong":  # with our reasons
-                return bool(await self._in_thread(partial(move, {})))
+                return bool(await move({}))
             if error.fields.get("state") == "gone":  # by an earlier try, whose reply was lost
                 return True
             raise
@@ -249,25 +241,24 @@ class Settler:
         return self._moves
 
     async def _copy(self, delivery: Delivery, ending: Ending, target: str) -> None:
-        copy = _dead_letter(delivery.message, ending, source=self._options.queue, target=target)
+        message = delivery.message
+        attributes = dict(message.attributes)
+        for name, text in _reasons(message, ending, self._options.queue).items():
+            if name in attributes or len(attributes) < _ATTRIBUTES_MAX:
+                attributes[name] = Attribute(type="String", text=text)
+        group, dedup_id = (message.group or message.id, message.id) if is_fifo(target) else (message.group, None)
+        send = partial(self._in_thread, self._client.send, target, message.body, group=group, dedup_id=dedup_id)
         try:
-            await self._send(copy, target)
+            await send(attributes=attributes)
         except ClientError as error:
             if error.status >= 500:
                 raise
-            plain = replace(copy, attributes=delivery.message.attributes)  # with our reasons it may have been too long
-            await self._send(plain, target)
-
-    async def _send(self, copy: NewMessage, target: str) -> None:
-        send = partial(
-            self._client.send, target, copy.body, attributes=copy.attributes, group=copy.group, dedup_id=copy.dedup_id
-        )
-        await self._in_thread(send)
+            await send(attributes=message.attributes)  # with our reasons it may have been too long
 
     async def _target(self) -> str | None:
         """Return the dead-letter queue: the handler's option, else the queue's own, looked up once."""
         if not self._is_known:
-            status = await self._in_thread(partial(self._client.show, self._options.queue))
+            status = await self._in_thread(self._client.show, self._options.queue)
             self._dead_letter = status.settings.dead_letter_queue or None
             self._is_known = True
         return self._dead_letter
@@ -362,21 +353,6 @@ _REASON_CHARACTERS_MAX = 500
 _TRACE_CHARACTERS_MAX = 1_000
 
 _log.addFilter(with_traceback)
-
-
-def _dead_letter(message: ReceivedMessage, ending: Ending, *, source: str, target: str) -> NewMessage:
-    """Return the copy of ``message`` of the queue ``source`` that goes to the queue ``target``, ended by ``ending``."""
-    attributes = dict(message.attributes)
-    for name, text in _reasons(message, ending, source).items():
-        if name in attributes or len(attributes) < _ATTRIBUTES_MAX:
-            attributes[name] = Attribute(type="String", text=text)
-    fifo = is_fifo(target)
-    return NewMessage(
-        body=message.body,
-        attributes=attributes,
-        group=(message.group or message.id) if fifo else message.group,
-        dedup_id=message.id if fifo else None,
-    )
 
 
 def _reasons(message: ReceivedMessage, ending: Ending, source: str) -> dict[str, str]:

@@ -156,35 +156,29 @@ def consumer_metrics(runners: Sequence[Runner], renewals: RenewalMetrics) -> lis
     """Return the metrics of a consumer."""
     of_handler = [((runner.handler.options.queue, runner.handler.name), runner) for runner in runners]
 
-    def events() -> Values:
-        return [
-            ((*labels, name), count)
-            for labels, runner in of_handler
-            for name, count in sorted(runner.counts.events.items())
-        ]
-
-    def metric(name: str, kind: MetricKind, text: str, labels: Labels, read: Callable[[], Values]) -> Metric:
-        return Metric(name=f"veilmq_consumer_{name}", kind=kind, text=text, labels=labels, read=read)
-
     def each(of: Callable[[Runner], Any]) -> Values:
         return [(labels, value) for labels, runner in of_handler if (value := of(runner)) is not None]
 
-    def by(counter: dict[str, int]) -> Values:
-        return [((name,), count) for name, count in sorted(counter.items())]
+    def by(counter: dict[str, int], labels: Labels = ()) -> Values:
+        return [((*labels, name), count) for name, count in sorted(counter.items())]
 
-    def single(value: Any) -> Callable[[], Values]:
-        return lambda: [((), value)]
+    def events() -> Values:
+        return [row for labels, runner in of_handler for row in by(runner.counts.events, labels)]
 
     counter, histogram, handler = MetricKind.COUNTER, MetricKind.HISTOGRAM, ("queue", "handler")
+    rows: list[tuple[str, MetricKind, str, Labels, Callable[[], Values]]] = [
+        ("events", counter, "Messages by what happened to them.", (*handler, "event"), events),
+        *((name, kind, text, handler, partial(each, of)) for name, kind, text, of in _OF_HANDLER),
+        ("renew_calls", counter, "Calls that renewed leases.", (), lambda: [((), renewals.calls)]),
+        ("renew_entries", counter, "Renewals by their result.", ("result",), partial(by, renewals.results)),
+        ("renew_errors", counter, "Renewals that failed, by why.", ("class",), partial(by, renewals.errors)),
+        ("renew_rtt_seconds", histogram, "Calls that renewed leases.", (), lambda: [((), renewals.took)]),
+        ("timer_lateness_seconds", histogram, "From due to renewing.", (), lambda: [((), renewals.lateness)]),
+        ("margin_at_renewal_seconds", histogram, "Left of the lease at renewing.", (), lambda: [((), renewals.margin)]),
+    ]
     return [
-        metric("events", counter, "Messages by what happened to them.", (*handler, "event"), events),
-        *(metric(name, kind, text, handler, partial(each, of)) for name, kind, text, of in _OF_HANDLER),
-        metric("renew_calls", counter, "Calls that renewed leases.", (), lambda: [((), renewals.calls)]),
-        metric("renew_entries", counter, "Renewals by their result.", ("result",), partial(by, renewals.results)),
-        metric("renew_errors", counter, "Renewals that failed, by why.", ("class",), partial(by, renewals.errors)),
-        metric("renew_rtt_seconds", histogram, "Calls that renewed leases.", (), single(renewals.took)),
-        metric("timer_lateness_seconds", histogram, "From due to renewing.", (), single(renewals.lateness)),
-        metric("margin_at_renewal_seconds", histogram, "Left of the lease at renewing.", (), single(renewals.margin)),
+        Metric(name=f"veilmq_consumer_{name}", kind=kind, text=text, labels=labels, read=read)
+        for name, kind, text, labels, read in rows
     ]
 
 

@@ -23,17 +23,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 
 from veilmq.core.limits import REPLAY_BATCH_MESSAGES
-from veilmq.pipeline.archive_table import FORMAT, SCHEMA, WRITER, ArchiveSink, ArchiveTable, Compaction, compact, now_ms
-from veilmq.pipeline.folders import Place, located
+from veilmq.pipeline.archive_table import SCHEMA, WRITER, ArchiveSink, ArchiveTable, Compaction, compact, now_ms
+from veilmq.pipeline.folders import Place
 from veilmq.pipeline.session import (
     PipelineFailed,
     ReadOptions,
     Report,
-    activate,
-    cleaned,
     read_queue,
     reason_of,
     run_streams,
+    start_stream,
 )
 from veilmq.spark.datasource import SCHEMA as MESSAGE
 from veilmq.wire.sqs.names import is_fifo
@@ -94,15 +93,18 @@ def archive(
     """Archive the queues; raises ``PipelineFailed`` if a stream fails. A restarted job continues where it stopped."""
     table = ArchiveTable(options.table)
     table.create()
-    activate(spark)
-    spark.dataSource.register(ArchiveSink)
     maintenance = _Maintenance(spark, table, options, clock_s)
-    queries = {}
-    for queue in options.queues:
-        writer = archived(read_queue(spark, queue, options)).writeStream.format(FORMAT).queryName(f"archive of {queue}")
-        writer = writer.option("checkpointLocation", cleaned(options.checkpoints / queue))
-        writer = writer.trigger(processingTime="0 seconds") if options.continuous else writer.trigger(availableNow=True)
-        queries[queue] = writer.start(located(options.table))
+    queries = {
+        queue: start_stream(
+            archived(read_queue(spark, queue, options)),
+            ArchiveSink,
+            name=f"archive of {queue}",
+            checkpoint=options.checkpoints / queue,
+            continuous=options.continuous,
+            path=table.location,
+        )
+        for queue in options.queues
+    }
     counts = run_streams(queries, report=report, stop=stop or threading.Event(), every=maintenance.run_if_due)
     maintenance.run()
     done = maintenance

@@ -26,13 +26,15 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from veilmq.client.sqs import QueueClient
+from veilmq.consumer.forwarding import check_targets
+from veilmq.consumer.forwarding_rules import RoutesError, TableRouter
 from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, RoutingTable, SettingValue, TimeoutClass
 from veilmq.pipeline.cells import KeyCounts
 from veilmq.pipeline.cost import TuneOptions, classes_of
 from veilmq.pipeline.estimate import RENEWALS_IN_TIMEOUT, Estimate, estimates
 from veilmq.pipeline.event_log import CellStore
 from veilmq.pipeline.folders import Place
-from veilmq.pipeline.session import PipelineFailed, ReadOptions, Report, activate, cleaned, read_queue, run_streams
+from veilmq.pipeline.session import PipelineFailed, ReadOptions, Report, read_queue, run_streams, start_stream
 from veilmq.pipeline.tune import DEFAULTS, QueueFacts, explore_s, known, options_for, plain_name, receives_max_of
 from veilmq.spark.options import SinkOptions
 from veilmq.spark.sink import PartitionWriter, Written, publish, task
@@ -81,14 +83,10 @@ def _key(attribute: str) -> Column:
 
 def checked(table: RoutingTable, intake: str) -> RoutingTable:
     """Return ``table`` if it is valid for ``intake``; raises ``PipelineFailed``."""
-    fifo = is_fifo(intake)
-    for each in table.classes:
-        if not each.queue:
-            raise PipelineFailed(f"The class {each.name} of the routing table names no queue; add one to the table.")
-        if each.queue == intake:
-            raise PipelineFailed(f"The queue of the class {each.name} is the intake {intake} itself; name another one.")
-        if is_fifo(each.queue) != fifo:
-            raise PipelineFailed(f"{intake} and {each.queue} must both be FIFO queues or both be standard queues.")
+    try:
+        check_targets(intake, TableRouter(table).targets)
+    except RoutesError as error:
+        raise PipelineFailed(str(error)) from error
     return table
 
 
@@ -122,8 +120,6 @@ def forward(
     Raises ``PipelineFailed``.
     """
     checked(options.table, options.intake)
-    activate(spark)
-    spark.dataSource.register(ForwardSink)
     stop = stop or threading.Event()
     folder = Place.at(options.checkpoint)
     content = folder.read(PINNED)
@@ -143,11 +139,17 @@ def forward(
 
 
 def _run(spark: SparkSession, options: ForwardOptions, folder: Place, report: Report, stop: threading.Event) -> int:
-    rows = routed(read_queue(spark, options.intake, options), options.table, fifo=is_fifo(options.intake))
-    writer = rows.writeStream.format(FORMAT).option("endpoint", options.endpoint).queryName(f"route {options.intake}")
-    writer = writer.option("checkpointLocation", cleaned(folder)).option("badRows", options.bad_rows)
-    writer = writer.trigger(processingTime="0 seconds") if options.continuous else writer.trigger(availableNow=True)
-    return run_streams({options.intake: writer.start()}, report=report, stop=stop)[options.intake]
+    intake = options.intake
+    query = start_stream(
+        routed(read_queue(spark, intake, options), options.table, fifo=is_fifo(intake)),
+        ForwardSink,
+        name=f"route {intake}",
+        checkpoint=folder,
+        continuous=options.continuous,
+        endpoint=options.endpoint,
+        badRows=options.bad_rows,
+    )
+    return run_streams({intake: query}, report=report, stop=stop)[intake]
 
 
 FORMAT = "veilmq_forward"
@@ -336,8 +338,5 @@ def _written(path: Path, table: RoutingTable) -> RoutingTable:
         if table == before:
             return before
         table = msgspec.structs.replace(table, version=before.version + 1)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n")
-    part.replace(path)
+    Place.at(path.parent).write(path.name, msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n")
     return table

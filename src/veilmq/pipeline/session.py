@@ -22,6 +22,7 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.base import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -147,14 +148,6 @@ def check_java() -> None:
         raise PipelineFailed(f"{MISSING}.")
 
 
-def activate(session: SparkSession) -> None:
-    """Make ``session`` the active session of this thread, in which the JVM looks up registered formats.
-
-    Spark does so itself in the thread that creates the session, and when a DataFrame is created from Python values.
-    """
-    session.createDataFrame([], "nothing int")
-
-
 def _connect(cluster: Cluster) -> SparkSession:
     remote = cluster.remote
     if not remote.startswith("local"):
@@ -244,18 +237,24 @@ def read_queue(spark: SparkSession, queue: str, options: ReadOptions) -> DataFra
     return spark.readStream.format("veilmq").options(**present).load()
 
 
-def cleaned(checkpoint: Place) -> str:
-    """Delete the temporary file that a kill leaves while the first offset is written; return the checkpoint's location.
-
-    Spark refuses a checkpoint whose folder ``offsets`` has files but no offset.
-    """
+def start_stream(
+    rows: DataFrame, sink: type[DataSource], *, name: str, checkpoint: Place, continuous: bool, **options: str
+) -> StreamingQuery:
+    """Write ``rows`` to ``sink`` with these ``options``, until stopped; without ``continuous``, those of now."""
+    session = rows.sparkSession
+    # The JVM looks up formats in the active session of a thread: that which creates a DataFrame from Python values.
+    session.createDataFrame([], "nothing int")
+    session.dataSource.register(sink)
+    # A kill while the first offset is written may leave its temporary file; Spark refuses a folder with that alone.
     offsets = checkpoint / "offsets"
     names = offsets.names()
     if not any(name[0].isdecimal() for name in names):
-        for name in names:
-            if name.startswith("."):
-                offsets.files.delete_file(name)
-    return checkpoint.location
+        for left in names:
+            if left.startswith("."):
+                offsets.files.delete_file(left)
+    writer = rows.writeStream.format(sink.name()).queryName(name).options(**options)
+    writer = writer.option("checkpointLocation", checkpoint.location)
+    return (writer.trigger(processingTime="0 seconds") if continuous else writer.trigger(availableNow=True)).start()
 
 
 def run_streams(

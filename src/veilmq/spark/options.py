@@ -77,26 +77,34 @@ def read(table: Sequence[Option], options: Mapping[str, str]) -> dict[str, Any]:
         if option.field in names:
             raise OptionWrong(f"option {name}: is the same as {names[option.field]}; give only one of them")
         names[option.field] = name
-        values[option.field] = _value(option, text)
+        try:
+            values[option.field] = option.type.read(text)
+        except (ValueError, KeyError):
+            what = "" if option.secret else f" = {text!r}"
+            raise OptionWrong(f"option {option.name}{what}: must be {option.type.allowed.replace('`', '')}") from None
     return values
 
 
 def page(table: Sequence[Option]) -> str:
     """Return ``table`` as a Markdown table for the documentation."""
-    rows = [f"| `{option.name}` | {option.type.allowed} | {_default(option)} | {option.doc} |" for option in table]
-    return "\n".join(["| option | values | default | description |", "| --- | --- | --- | --- |", *rows]) + "\n"
+    rows = ["| option | values | default | description |", "| --- | --- | --- | --- |"]
+    for option in table:
+        shown = option.shown
+        if not shown and option.default is not None:
+            shown = f"`{str(option.default).lower() if isinstance(option.default, bool) else option.default}`"
+        rows.append(f"| `{option.name}` | {option.type.allowed} | {shown} | {option.doc} |")
+    return "\n".join(rows) + "\n"
 
 
 def whole(allowed: Range) -> OptionType:
     """Return the type of whole numbers within ``allowed``."""
 
-    def read_number(text: str) -> int:
-        value = int(text)
-        if not allowed.holds(value):
+    def read(text: str) -> int:
+        if not allowed.holds(value := int(text)):
             raise ValueError
         return value
 
-    return OptionType(read_number, f"{allowed.minimum:,} to {allowed.maximum:,}", allowed.default)
+    return OptionType(read, f"{allowed.minimum:,} to {allowed.maximum:,}", allowed.default)
 
 
 def choice(*names: str) -> OptionType:
@@ -108,12 +116,12 @@ def choice(*names: str) -> OptionType:
 def _matching(pattern: str, allowed: str) -> OptionType:
     """Return the type of texts that match ``pattern``."""
 
-    def read_text(text: str) -> str:
+    def read(text: str) -> str:
         if not re.fullmatch(pattern, text, re.DOTALL):
             raise ValueError
         return text
 
-    return OptionType(read_text, allowed)
+    return OptionType(read, allowed)
 
 
 def name_of(characters_max: int) -> OptionType:
@@ -123,14 +131,6 @@ def name_of(characters_max: int) -> OptionType:
 
 TEXT = _matching(".+", "text")
 YES_NO = OptionType(lambda text: {"true": True, "false": False}[text.lower()], "`true` or `false`", default=False)
-
-
-def _value(option: Option, text: str) -> Any:
-    try:
-        return option.type.read(text)
-    except (ValueError, KeyError):
-        what = "" if option.secret else f" = {text!r}"
-        raise OptionWrong(f"option {option.name}{what}: must be {option.type.allowed.replace('`', '')}") from None
 
 
 def _unknown(name: str, table: Sequence[Option]) -> str:
@@ -143,12 +143,6 @@ def _unknown(name: str, table: Sequence[Option]) -> str:
     meant = [f"did you mean {option.name}?" for option in table if option.name.lower() in near]
     names = ", ".join(option.name for option in table)
     return f"option {name}: does not exist; {''.join(meant) or f'the options are {names}'}"
-
-
-def _default(option: Option) -> str:
-    if option.shown or option.default is None:
-        return option.shown
-    return f"`{str(option.default).lower() if isinstance(option.default, bool) else option.default}`"
 
 
 _ENDPOINTS = f"{', '.join(f'`${name}`' for name in ENDPOINT_VARIABLES)} of the driver, else `{DEFAULT_ENDPOINT}`"

@@ -140,7 +140,7 @@ def _explain(request: Request, text: str) -> None:
 class Scene(NamedTuple):
     """One request and all that a fault needs to play on it.
 
-    ``happened`` is called once: before the client can notice anything, and once nothing but time has to come.
+    ``happened`` is called once, before the client can notice anything.
     """
 
     request: Request
@@ -149,16 +149,17 @@ class Scene(NamedTuple):
     protocol: Protocol
     happened: Callable[[], object]
 
-    def later(self, delay_ms: int, call: Callable[[], object]) -> Timer:
+    def later(self, seconds: float, call: Callable[[], object]) -> Timer:
         """Arrange for ``call`` by the server's clock."""
-        return self.clock.call_at(self.clock.now_ms() + delay_ms, call)
+        return self.clock.call_at(self.clock.now_ms() + round(seconds * SECOND_MS), call)
 
 
 class Fault(NamedTuple):
-    """A fault by its name, which is shown, and how it goes."""
+    """A fault by its name, which is shown, and how it goes; it has ``happened`` before that unless it says so later."""
 
     name: str
     play: Callable[[Scene], Pending | None]
+    later: bool = False
 
     def __repr__(self) -> str:
         return self.name
@@ -169,25 +170,13 @@ _THROTTLED_TEXT = "The request was denied due to request throttling."
 
 
 def _refuse(code: Code, text: str, scene: Scene) -> None:
-    scene.happened()
     host = scene.request.headers.get(b"host", b"").decode("latin-1")
     reply = scene.protocol.refuse(SqsError(code, text), f"http://{host}")
     scene.request.respond(reply.status, reply.headers, reply.body)
 
 
-def _drop_request(scene: Scene) -> None:
-    scene.happened()
-    hang_up(scene.request)
-
-
-def _lose_request(scene: Scene) -> Pending:
-    scene.happened()
-    return Held(scene.request)
-
-
 def _fail_entries(places: tuple[int, ...], scene: Scene) -> Pending | None:
     """Have the batch carried out without its entries at ``places``, and add these to the answer as failed."""
-    scene.happened()
     content = _content(scene.request)
     if "Entries" not in content:
         _explain(scene.request, _NO_BATCH)
@@ -213,7 +202,6 @@ def _fail_entries(places: tuple[int, ...], scene: Scene) -> Pending | None:
 
 def _ignore(scene: Scene) -> None:
     """Answer as after success."""
-    scene.happened()
     request = scene.request
     action = request.headers.get(b"x-amz-target", b"").decode().rpartition(".")[2]
     if action.removesuffix(_BATCH) not in _WITHOUT_RESULT:
@@ -224,27 +212,17 @@ def _ignore(scene: Scene) -> None:
         _respond(request, {})
 
 
-def _drop_answer(scene: Scene) -> Pending:
-    def answered(proxied: ProxiedRequest) -> None:
-        scene.happened()
-        hang_up(proxied.outer)
+def _answered(name: str, then: Callable[[Scene, ProxiedRequest], object]) -> Fault:
+    """Return the fault of a request that is carried out; ``then`` takes the place of its answer."""
 
-    return ProxiedRequest(scene.request, answered=answered).begin(scene.handler)
+    def play(scene: Scene) -> Pending:
+        def answered(proxied: ProxiedRequest) -> None:
+            scene.happened()
+            then(scene, proxied)
 
+        return ProxiedRequest(scene.request, answered=answered).begin(scene.handler)
 
-def _delay_request(delay_ms: int, scene: Scene) -> Pending:
-    delayed = Delayed(scene.request, scene.handler)
-    scene.later(delay_ms, delayed.arrive)
-    scene.happened()
-    return delayed
-
-
-def _delay_answer(delay_ms: int, scene: Scene) -> Pending:
-    def answered(proxied: ProxiedRequest) -> None:
-        proxied.timer = scene.later(delay_ms, proxied.deliver)
-        scene.happened()
-
-    return ProxiedRequest(scene.request, answered=answered).begin(scene.handler)
+    return Fault(name, play, later=True)
 
 
 UNAVAILABLE = Fault("UNAVAILABLE", partial(_refuse, SERVICE_UNAVAILABLE, "The server is not available; try again."))
@@ -259,19 +237,16 @@ THROTTLED = Fault("THROTTLED", partial(_refuse, Code(_THROTTLED, "RequestThrottl
 THROTTLED_403 = Fault("THROTTLED_403", partial(_refuse, Code(_THROTTLED, "RequestThrottled", 403), _THROTTLED_TEXT))
 """403 ``RequestThrottled``; nothing is carried out."""
 
-REQUEST_DROPPED = Fault("REQUEST_DROPPED", _drop_request)
+REQUEST_DROPPED = Fault("REQUEST_DROPPED", lambda scene: hang_up(scene.request))
 """The connection breaks; nothing is carried out."""
 
-ANSWER_DROPPED = Fault("ANSWER_DROPPED", _drop_answer)
+ANSWER_DROPPED = _answered("ANSWER_DROPPED", lambda scene, proxied: hang_up(proxied.outer))
 """It is carried out; then the connection breaks instead of an answer."""
 
-REQUEST_LOST = Fault("REQUEST_LOST", _lose_request)
+REQUEST_LOST = Fault("REQUEST_LOST", lambda scene: Held(scene.request))
 """A black hole: no answer ever, the connection stays open; nothing is carried out."""
 
-ANSWER_LOST = Fault(
-    "ANSWER_LOST",
-    lambda scene: ProxiedRequest(scene.request, answered=lambda proxied: scene.happened()).begin(scene.handler),
-)
+ANSWER_LOST = _answered("ANSWER_LOST", lambda scene, proxied: None)
 """It is carried out; no answer ever, the connection stays open."""
 
 IGNORED = Fault("IGNORED", _ignore)
@@ -280,12 +255,22 @@ IGNORED = Fault("IGNORED", _ignore)
 
 def late_request(*, seconds: float) -> Fault:
     """Return the fault that has a request arrive so much later by the server's clock, client or no client."""
-    return Fault(f"late_request(seconds={seconds:g})", partial(_delay_request, round(seconds * SECOND_MS)))
+
+    def play(scene: Scene) -> Pending:
+        delayed = Delayed(scene.request, scene.handler)
+        scene.later(seconds, delayed.arrive)
+        return delayed
+
+    return Fault(f"late_request(seconds={seconds:g})", play)
 
 
 def late_answer(*, seconds: float) -> Fault:
     """Return the fault that has a request carried out at once and answered so much later, on the server's clock."""
-    return Fault(f"late_answer(seconds={seconds:g})", partial(_delay_answer, round(seconds * SECOND_MS)))
+
+    def delay(scene: Scene, proxied: ProxiedRequest) -> None:
+        proxied.timer = scene.later(seconds, proxied.deliver)
+
+    return _answered(f"late_answer(seconds={seconds:g})", delay)
 
 
 def failed_entries(*places: int) -> Fault:
@@ -347,8 +332,7 @@ class FaultPlan:
         A late answer, or one that never comes, is listed once the request is carried out, a late request once it waits:
         then ``RunningServer.advance`` finds it.
         """
-        with self._lock:
-            return list(self._happened)
+        return list(self._happened)
 
     @property
     def left(self) -> list[str]:
@@ -371,23 +355,15 @@ class FaultPlan:
         found = None if protocol is None else protocol.read(request)
         if protocol is not None and found is not None and found[0] in protocol.labels:
             action = protocol.labels[found[0]]
-            fault = self._next(action)
-            if fault is not None:
-                happened = partial(self._note, Happened(action, fault))
-                return fault.play(Scene(request, handler, self._clock, protocol, happened))
+            with self._lock:
+                row = next((row for row in self._rows if row.action in (ANY, action)), None)
+                if row is not None and row.left is not None:
+                    row.left -= 1
+                    if not row.left:
+                        self._rows.remove(row)
+            if row is not None:
+                happened = partial(self._happened.append, Happened(action, row.fault))
+                if not row.fault.later:
+                    happened()
+                return row.fault.play(Scene(request, handler, self._clock, protocol, happened))
         return handler(request)
-
-    def _next(self, action: str) -> Fault | None:
-        with self._lock:
-            row = next((row for row in self._rows if row.action in (ANY, action)), None)
-            if row is None:
-                return None
-            if row.left is not None:
-                row.left -= 1
-                if not row.left:
-                    self._rows.remove(row)
-            return row.fault
-
-    def _note(self, happened: Happened) -> None:
-        with self._lock:
-            self._happened.append(happened)

@@ -16,7 +16,6 @@ from veilmq.consumer.forwarding import (
     GROUP_HELD,
     NO_REPLY,
     Forwarder,
-    ForwarderOptions,
     ForwardRelay,
     Relay,
     RelayedMessage,
@@ -26,7 +25,7 @@ from veilmq.consumer.forwarding import (
     forwarder_metrics,
 )
 from veilmq.consumer.forwarding_rules import read_rules
-from veilmq.consumer.metrics import Collector, Exported
+from veilmq.consumer.metrics import Exported
 from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer, SystemClock
 
@@ -67,8 +66,7 @@ class Carried:
 
 def run(client: Scripted, carrier: Carried, **options: Any) -> Totals:
     """Forward until the intake is empty, by one worker."""
-    chosen = ForwarderOptions(intake="jobs", workers=1, until_empty=True, **options)
-    return Forwarder(client, TO_REST, carrier, chosen).run()
+    return Forwarder(client, TO_REST, carrier, intake="jobs", workers=1, until_empty=True, **options).run()
 
 
 @pytest.mark.slow
@@ -91,9 +89,9 @@ def test_an_intake_that_is_gone_ends_it() -> None:
 
 def test_the_end_of_one_worker_ends_the_others() -> None:
     """None of them waits for ever."""
-    options = ForwarderOptions(intake="jobs", workers=4)
+    refusing = Scripted(ClientError("AccessDenied", "No.", 403))
     with pytest.raises(ClientError):
-        Forwarder(Scripted(ClientError("AccessDenied", "No.", 403)), TO_REST, Carried(), options).run()
+        Forwarder(refusing, TO_REST, Carried(), intake="jobs", workers=4).run()
 
 
 def test_what_became_of_each_message_is_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -129,8 +127,8 @@ def test_it_reports_while_it_works() -> None:
         def receive(self, queue: str, **given: Any) -> list[ReceivedMessage]:
             return [received("a")]
 
-    options = ForwarderOptions(intake="jobs", workers=2)
-    totals = Forwarder(Endless(), TO_REST, Carried(), options, stop=stop).run(report=report, every_s=0.05)
+    forwarder = Forwarder(Endless(), TO_REST, Carried(), intake="jobs", workers=2, stop=stop)
+    totals = forwarder.run(report=report, every_s=0.05)
     assert len(reported) == 1
     assert totals.messages >= reported[0]
 
@@ -163,9 +161,8 @@ def test_many_workers_forward_each_message_once_and_groups_in_order(suffix: str)
         fifo = bool(suffix)
         for number in range(300):
             client.send(f"jobs{suffix}", str(number), group=str(number % 5), dedup_id=str(number) if fifo else None)
-        options = ForwarderOptions(intake=f"jobs{suffix}", workers=4, until_empty=True)
-        router = read_rules(f'default = "fast{suffix}"')
-        forwarder = Forwarder(client, router, ForwardRelay(forwards, fifo=fifo), options)
+        router, relay = read_rules(f'default = "fast{suffix}"'), ForwardRelay(forwards, fifo=fifo)
+        forwarder = Forwarder(client, router, relay, intake=f"jobs{suffix}", workers=4, until_empty=True)
         assert forwarder.run().forwarded == {f"fast{suffix}": 300}
         check = _in_order if fifo else sorted
         found = bodies_of(client, f"fast{suffix}")
@@ -381,10 +378,8 @@ def test_everything_that_becomes_of_messages_is_told() -> None:
     messages = [received(kind="video"), received(), received(), received(kind="video", receive_count=2), received()]
     refused = ClientError("MessageTooLong", "It is too long.", 400)
     totals.add([RelayedMessage(each, *router.route(each)) for each in messages], [None, None, None, refused, GONE])
-    exported = Exported()
-    exported.add(forwarder_metrics("jobs", lambda: totals))
     registry = CollectorRegistry()
-    registry.register(Collector(exported))
+    registry.register(Exported(forwarder_metrics("jobs", lambda: totals)))
 
     def value(name: str, **labels: Any) -> float | None:
         return registry.get_sample_value(f"veilmq_forward_{name}_total", {"intake": "jobs", **labels})

@@ -16,7 +16,6 @@ from veilmq.consumer.metrics import (
     EDGES_S,
     EVENTS,
     EXPORTED,
-    Collector,
     Exported,
     Histogram,
     Metric,
@@ -128,7 +127,7 @@ def test_opentelemetry_is_told_the_same_by_the_same_names() -> None:
     assert (wait.count, wait.sum, tuple(wait.explicit_bounds)) == (2, 7.3, EDGES_S)
     assert (told["a_wait_seconds"].unit, told["a_level"].description) == ("s", "B")
     assert sum(spread.counts) == 3
-    assert EXPORTED.names() == {}
+    assert EXPORTED.metrics == ()
 
 
 def test_without_a_provider_nobody_is_told_of_observations() -> None:
@@ -140,12 +139,9 @@ def test_without_a_provider_nobody_is_told_of_observations() -> None:
 
 def test_of_two_values_with_the_same_labels_the_first_is_told() -> None:
     """Two consumers of one queue, in one process, with one handler's name."""
-    told = Exported()
-    for number in (1, 2):
-        read = {(): number}.items
-        told.add([Metric(name="a_level", kind=MetricKind.GAUGE, text="B", read=read)])
+    both = [Metric(name="a_level", kind=MetricKind.GAUGE, text="B", read={(): number}.items) for number in (1, 2)]
     registry = CollectorRegistry()
-    registry.register(Collector(told))
+    registry.register(Exported(both))
     assert registry.get_sample_value("a_level") == 1
 
 

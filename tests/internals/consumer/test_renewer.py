@@ -431,7 +431,7 @@ class TestThread:
                 raise LookupError("watching failed")
 
         class FailingMetrics(RenewalMetrics):
-            def called(self, results: Sequence[RenewalResult], took_s: float) -> None:
+            def called(self, results: Sequence[RenewalResult], errors: Sequence[Exception], took_s: float) -> None:
                 raise LookupError("measuring failed")
 
         clock = SteppedClock()

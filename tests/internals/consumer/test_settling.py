@@ -101,9 +101,9 @@ class Desk:
         self.pauses.append(seconds)
         self.open_in_pauses.append(len(self.table))
 
-    async def _at_once(self, call: Any) -> Any:
+    async def _at_once(self, call: Any, *args: Any) -> Any:
         self.clock.at_s += self.queued_s
-        return call()
+        return call(*args)
 
 
 async def test_deletes_share_a_request_and_end_their_leases() -> None:
