@@ -37,9 +37,9 @@ from veilmq.core.settings import QueueSettings
 from veilmq.server.settings import AllowList
 from veilmq.testing import RunningServer, SystemClock, faults
 from veilmq.testing.faults import Fault
-from veilmq.wire.smq import ROUTES as SMQ_ROUTES
 from veilmq.wire.smq.errors import CODES
 from veilmq.wire.smq.queues import ATTRIBUTES
+from veilmq.wire.smq.routes import ROUTES as SMQ_ROUTES
 from veilmq.wire.sqs.queue_attributes import SETTINGS
 from veilmq.wire.v1.publications import OutgoingRow
 from veilmq.wire.v1.queues import (

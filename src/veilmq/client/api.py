@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from veilmq.client.messages import ClientError, QueueStatus
-from veilmq.client.transport import HttpReply, Reply, SigningKey, Transport, decode, unexpected
+from veilmq.client.transport import HttpReply, Reply, SigningKey, Transport, decode, refusal, unexpected
 from veilmq.core import limits
 from veilmq.core.claims import Acknowledged, Bound, Published, SourceView, Staged, WriterView
 from veilmq.core.settings import SettingValue
@@ -24,11 +24,6 @@ from veilmq.wire.v1.publications import ARROW_TYPE, ForwardedEntry, MessagesFiel
 from veilmq.wire.v1.request import Nothing
 
 _JSON = "application/json"
-
-
-class _ErrorReply(msgspec.Struct, frozen=True):
-    code: str
-    message: str
 
 
 class QueueApi:
@@ -86,7 +81,7 @@ class QueueApi:
         headers = {"Content-Type": content_type} if content_type else {}
         reply = self._transport.request(method, target, headers=headers, body=body, wait_s=wait_s)
         if reply.status != 200:
-            raise _error(reply)
+            raise refusal(reply)
         return reply
 
     def _full_name(self) -> str:
@@ -96,14 +91,6 @@ class QueueApi:
             request = GetQueueUrlRequest(queue_name=url)
             url = self._transport.call("GetQueueUrl", request, QueueUrlResult).queue_url
         return full_name(url)
-
-
-def _error(reply: HttpReply) -> ClientError:
-    try:
-        error = msgspec.json.decode(reply.data, type=_ErrorReply)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return unexpected(reply)
-    return ClientError(error.code, error.message, reply.status, fields=msgspec.json.decode(reply.data))
 
 
 BINDING_S_MAX = 30

@@ -11,6 +11,7 @@ from time import time
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from veilmq.client.messages import (
     RECEIPT_SUPERSEDED,
@@ -62,7 +63,6 @@ from veilmq.wire.sqs.moves import (
     CancelMessageMoveTaskResult,
     ListMessageMoveTasksRequest,
     ListMessageMoveTasksResult,
-    MoveTaskEntry,
     StartMessageMoveTaskRequest,
     StartMessageMoveTaskResult,
 )
@@ -178,21 +178,32 @@ class QueueClient:
 
     def list_queues(self, prefix: str = "") -> list[str]:
         """Return the names of all queues that begin with ``prefix``, in order, page by page."""
-
-        def page(token: str | None) -> ListQueuesResult:
-            request = ListQueuesRequest(
-                queue_name_prefix=prefix or None, next_token=token, max_results=SQS_LIST_RESULTS.maximum
-            )
-            return self._call("ListQueues", request, ListQueuesResult)
-
-        return _names(page)
+        request = ListQueuesRequest(queue_name_prefix=prefix or None, max_results=SQS_LIST_RESULTS.maximum)
+        return self._listed("ListQueues", request, ListQueuesResult)
 
     def show(self, queue: str) -> QueueStatus:
         """Return the settings and the counters of ``queue``, without its tags."""
         url = self._url(queue)
         request = GetQueueAttributesRequest(queue_url=url, attribute_names=[ALL])
-        reply = self._call("GetQueueAttributes", request, GetQueueAttributesResult)
-        return _status(queue, url, reply.attributes or {})
+        attributes = self._call("GetQueueAttributes", request, GetQueueAttributesResult).attributes or {}
+        try:
+            context, full_name = _queue_of(attributes[QUEUE_ARN])
+            settings: dict[str, SettingValue] = {}
+            for name, kind in _KINDS.items():
+                if name in attributes:
+                    settings |= kind.read(name, attributes[name], full_name, context)
+            return QueueStatus(
+                queue=queue,
+                url=url,
+                settings=QueueSettings().changed(settings),
+                visible=int(attributes["ApproximateNumberOfMessages"]),
+                in_flight=int(attributes["ApproximateNumberOfMessagesNotVisible"]),
+                delayed=int(attributes["ApproximateNumberOfMessagesDelayed"]),
+                created_at_ms=int(attributes["CreatedTimestamp"]) * SECOND_MS,
+                modified_at_ms=int(attributes["LastModifiedTimestamp"]) * SECOND_MS,
+            )
+        except (KeyError, ValueError, SqsError) as error:
+            raise ClientError(UNEXPECTED_REPLY, f"The queue's attributes lack a usable {error}.", 200) from error
 
     def set(self, queue: str, settings: Mapping[str, SettingValue]) -> None:
         """Change the supplied settings of ``queue``; messages in flight keep their deadlines."""
@@ -223,15 +234,18 @@ class QueueClient:
 
     def dead_letter_sources(self, queue: str) -> list[str]:
         """Return the names of the queues whose dead letters go to ``queue``, in order, page by page."""
-        url = self._url(queue)
+        results = SQS_LIST_RESULTS.maximum
+        request = ListDeadLetterSourceQueuesRequest(queue_url=self._url(queue), max_results=results)
+        return self._listed("ListDeadLetterSourceQueues", request, ListDeadLetterSourceQueuesResult)
 
-        def page(token: str | None) -> ListDeadLetterSourceQueuesResult:
-            request = ListDeadLetterSourceQueuesRequest(
-                queue_url=url, next_token=token, max_results=SQS_LIST_RESULTS.maximum
-            )
-            return self._call("ListDeadLetterSourceQueues", request, ListDeadLetterSourceQueuesResult)
-
-        return _names(page)
+    def _listed(self, action: str, request: Any, reply_type: type[Any]) -> list[str]:
+        """Return the names of queues on all pages."""
+        page = self._call(action, request, reply_type)
+        urls = list(page.queue_urls or [])
+        while page.next_token:
+            page = self._call(action, replace(request, next_token=page.next_token), reply_type)
+            urls += page.queue_urls or []
+        return [url.rpartition("/")[2] for url in urls]
 
     def start_move(self, queue: str, *, destination: str | None = None, moves_per_s_max: int | None = None) -> str:
         """Begin to move the dead letters of ``queue`` to ``destination`` (``None``: to where each one came from).
@@ -256,7 +270,19 @@ class QueueClient:
         results = SQS_MOVE_TASK_RESULTS.maximum
         request = ListMessageMoveTasksRequest(source_arn=self._arn(queue), max_results=results)
         reply = self._call("ListMessageMoveTasks", request, ListMessageMoveTasksResult)
-        return list(map(_move, reply.results))
+        return [
+            Move(
+                handle=entry.task_handle,
+                status=entry.status.lower(),
+                destination=_name_of(entry.destination_arn),
+                moves_per_s_max=entry.max_number_of_messages_per_second,
+                messages_moved=entry.approximate_number_of_messages_moved,
+                messages_to_move=entry.approximate_number_of_messages_to_move,
+                started_at_ms=entry.started_timestamp,
+                failure=entry.failure_reason,
+            )
+            for entry in reply.results
+        ]
 
     # ------------------------------------------------------------------------------------------------- messages
 
@@ -466,37 +492,6 @@ def _changed(entry: ChangedResultEntry) -> ClientError | Hidden | None:
     return None if entry.veilmq_hidden_for_ms is None else Hidden(entry.veilmq_hidden_for_ms / SECOND_MS)
 
 
-def _names(page_of: Callable[[str | None], Any]) -> list[str]:
-    """Return the names of queues on all pages."""
-    page = page_of(None)
-    urls = list(page.queue_urls or [])
-    while page.next_token:
-        page = page_of(page.next_token)
-        urls += page.queue_urls or []
-    return [url.rpartition("/")[2] for url in urls]
-
-
-def _status(queue: str, url: str, attributes: Mapping[str, str]) -> QueueStatus:
-    try:
-        context, full_name = _queue_of(attributes[QUEUE_ARN])
-        settings: dict[str, SettingValue] = {}
-        for name, kind in _KINDS.items():
-            if name in attributes:
-                settings |= kind.read(name, attributes[name], full_name, context)
-        return QueueStatus(
-            queue=queue,
-            url=url,
-            settings=QueueSettings().changed(settings),
-            visible=int(attributes["ApproximateNumberOfMessages"]),
-            in_flight=int(attributes["ApproximateNumberOfMessagesNotVisible"]),
-            delayed=int(attributes["ApproximateNumberOfMessagesDelayed"]),
-            created_at_ms=int(attributes["CreatedTimestamp"]) * SECOND_MS,
-            modified_at_ms=int(attributes["LastModifiedTimestamp"]) * SECOND_MS,
-        )
-    except (KeyError, ValueError, SqsError) as error:
-        raise ClientError(UNEXPECTED_REPLY, f"The queue's attributes lack a usable {error}.", 200) from error
-
-
 def _received(message: Message) -> ReceivedMessage:
     system = message.attributes or {}
     try:
@@ -519,19 +514,6 @@ def _received(message: Message) -> ReceivedMessage:
         )
     except (KeyError, ValueError) as error:
         raise ClientError(UNEXPECTED_REPLY, f"The message's attributes lack a usable {error}.", 200) from error
-
-
-def _move(entry: MoveTaskEntry) -> Move:
-    return Move(
-        handle=entry.task_handle,
-        status=entry.status.lower(),
-        destination=_name_of(entry.destination_arn),
-        moves_per_s_max=entry.max_number_of_messages_per_second,
-        messages_moved=entry.approximate_number_of_messages_moved,
-        messages_to_move=entry.approximate_number_of_messages_to_move,
-        started_at_ms=entry.started_timestamp,
-        failure=entry.failure_reason,
-    )
 
 
 def _name_of(arn: str | None) -> str | None:

@@ -63,9 +63,10 @@ HttpReply = urllib3.BaseHTTPResponse
 
 
 class _ErrorReply(msgspec.Struct, frozen=True):
-    """The body of an error."""
+    """The body of an error: of SQS it has a ``type``, of our own API a ``code`` and further fields."""
 
-    type: str = msgspec.field(name="__type")
+    type: str = msgspec.field(name="__type", default="")
+    code: str = ""
     message: str = ""
 
 
@@ -277,7 +278,7 @@ class Transport:
         body = msgspec.json.encode(request)
         reply = self.request("POST", "", headers=headers, body=body, wait_s=wait_s, patience_s=patience_s)
         if reply.status != 200:
-            raise _error(reply)
+            raise refusal(reply)
         return decode(reply, reply_type)
 
     def hang_up(self) -> None:
@@ -338,12 +339,15 @@ def decode(reply: HttpReply, reply_type: type[Reply]) -> Reply:
         raise ClientError(UNEXPECTED_REPLY, f"The answer is not that of a queue server: {error}.", 200) from error
 
 
-def _error(reply: HttpReply) -> ClientError:
+def refusal(reply: HttpReply) -> ClientError:
+    """Return the error that ``reply`` is."""
     try:
         error = msgspec.json.decode(reply.data, type=_ErrorReply)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return unexpected(reply)
-    return ClientError(error.type.rpartition("#")[2], error.message, reply.status)
+    if error.code:
+        return ClientError(error.code, error.message, reply.status, fields=msgspec.json.decode(reply.data))
+    return ClientError(error.type.rpartition("#")[2], error.message, reply.status) if error.type else unexpected(reply)
 
 
 def unexpected(reply: HttpReply) -> ClientError:

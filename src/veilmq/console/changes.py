@@ -10,7 +10,7 @@ import msgspec
 
 from veilmq.console.asking import Asked
 from veilmq.wire.exchange import RequestContext
-from veilmq.wire.smq import is_smq
+from veilmq.wire.smq.request import is_smq
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.names import queue_of
 

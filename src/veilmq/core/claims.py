@@ -16,12 +16,25 @@ order of their messages, once for each batch, in one transaction; what else was 
 """
 
 import enum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from veilmq.core import limits
 from veilmq.core.commands import QueueCommand
 from veilmq.core.messages import NewMessage
+
+# What fields of requests may be: an engine relies on it, and the wire decodes by these types.
+
+Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,128}\Z")]
+Consumer = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f\x7f]{0,256}\Z")]
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+Number = Annotated[int, Meta(ge=1, le=2**62)]
+Hold = Annotated[int, limits.CLAIM_HOLD_S.constraint]
+Lease = Annotated[int, limits.CLAIM_LEASE_S.constraint]
+Messages = Annotated[int, limits.CLAIM_MESSAGES.constraint]
+Attempts = Annotated[tuple[tuple[Name, Count], ...], Meta(max_length=limits.PUBLISH_ATTEMPTS_MAX)]
 
 
 class ClaimState(enum.Enum):
@@ -39,7 +52,7 @@ class SourceCommand(QueueCommand, frozen=True, kw_only=True):
     The error of all but ``OpenSource`` and ``ReadClaim`` is ``SourceNotFound``.
     """
 
-    source: str
+    source: Name
 
 
 class OpenSource(SourceCommand, frozen=True, kw_only=True):
@@ -50,10 +63,10 @@ class OpenSource(SourceCommand, frozen=True, kw_only=True):
     messages stay bound after the last heartbeat, ``lease_s`` how long the source counts as alive.
     """
 
-    consumer: str = ""
+    consumer: Consumer = ""
     takeover: bool = False
-    hold_s: int = limits.CLAIM_HOLD_S.default
-    lease_s: int = limits.CLAIM_LEASE_S.default
+    hold_s: Hold = limits.CLAIM_HOLD_S.default
+    lease_s: Lease = limits.CLAIM_LEASE_S.default
 
 
 class Claim(SourceCommand, frozen=True, kw_only=True):
@@ -65,11 +78,11 @@ class Claim(SourceCommand, frozen=True, kw_only=True):
     ``EpochFenced``, ``ClaimAcknowledged``, ``ClaimLost``, ``ClaimGap``.
     """
 
-    epoch: int
-    number: int
-    messages_max: int
-    shard_messages: int = limits.CLAIM_SHARD_MESSAGES
-    bytes_max: int | None = None
+    epoch: Count
+    number: Number
+    messages_max: Messages = limits.CLAIM_MESSAGES.default
+    shard_messages: Messages = limits.CLAIM_SHARD_MESSAGES
+    bytes_max: Annotated[int, limits.CLAIM_BYTES.constraint] | None = None
 
 
 class Heartbeat(SourceCommand, frozen=True, kw_only=True):
@@ -78,19 +91,19 @@ class Heartbeat(SourceCommand, frozen=True, kw_only=True):
     ``lease_s`` and ``hold_s`` replace those of ``OpenSource``, unless they are ``None``.
     """
 
-    epoch: int
-    lease_s: int | None = None
-    hold_s: int | None = None
+    epoch: Count
+    lease_s: Lease | None = None
+    hold_s: Hold | None = None
 
 
 class AcknowledgeClaims(SourceCommand, frozen=True, kw_only=True):
     """Delete the messages of all open claims up to ``number``. Result: ``Acknowledged``.
 
-    Errors: ``EpochFenced``, ``ClaimGap`` for a number that was never bound.
+    0 acknowledges nothing. Errors: ``EpochFenced``, ``ClaimGap`` for a number that was never bound.
     """
 
-    epoch: int
-    number: int
+    epoch: Count
+    number: Count
 
 
 class ReadClaim(SourceCommand, frozen=True, kw_only=True):
@@ -99,9 +112,9 @@ class ReadClaim(SourceCommand, frozen=True, kw_only=True):
     Errors: ``ClaimAcknowledged``, ``ClaimLost`` (also for an unknown claim), ``ClaimReleased``, ``ShardNotFound``.
     """
 
-    number: int
-    shard: int = 0
-    cursor: str = ""
+    number: Number
+    shard: Count = 0
+    cursor: Annotated[str, Meta(max_length=64)] = ""
     messages_max: int = limits.CLAIM_PAGE_MESSAGES
 
 
@@ -111,7 +124,7 @@ class ReleaseClaim(SourceCommand, frozen=True, kw_only=True):
     Reading and claiming a ``released`` claim fails. Errors: ``ClaimLost``, ``ClaimAcknowledged``.
     """
 
-    number: int
+    number: Number
 
 
 class EvictMessage(SourceCommand, frozen=True, kw_only=True):
@@ -121,7 +134,7 @@ class EvictMessage(SourceCommand, frozen=True, kw_only=True):
     dead-letter queue.
     """
 
-    number: int
+    number: Number
     message: bytes
 
 
@@ -218,8 +231,8 @@ class ClaimPage(msgspec.Struct, frozen=True, kw_only=True):
 class WriterCommand(QueueCommand, frozen=True, kw_only=True):
     """A command on the batch ``batch`` of ``writer``."""
 
-    writer: str
-    batch: int
+    writer: Name
+    batch: Count
 
 
 class Stage(WriterCommand, frozen=True, kw_only=True):
@@ -229,8 +242,8 @@ class Stage(WriterCommand, frozen=True, kw_only=True):
     errors are those of ``Send``, as a ``StageRefused`` of the whole call.
     """
 
-    attempt: str
-    part: int
+    attempt: Name
+    part: Annotated[int, Meta(ge=0, le=2**31)]
     messages: tuple[NewMessage, ...]
 
 
@@ -241,8 +254,8 @@ class Publish(WriterCommand, frozen=True, kw_only=True):
     behind the last published one changes nothing (``again``). The queue gets at most ``messages_per_s_max`` a second.
     """
 
-    attempts: tuple[tuple[str, int], ...]
-    messages_per_s_max: int | None = None
+    attempts: Attempts
+    messages_per_s_max: Annotated[int, limits.PUBLISH_PER_S.constraint] | None = None
 
 
 class Abandon(WriterCommand, frozen=True, kw_only=True):

@@ -6,6 +6,8 @@ The engine takes the widest value that any protocol allows; each protocol narrow
 
 from dataclasses import dataclass
 
+from msgspec import Meta
+
 SECOND_MS = 1_000
 
 
@@ -20,6 +22,11 @@ class Range:
     def holds(self, value: int) -> bool:
         """Tell whether ``value`` lies in the range."""
         return self.minimum <= value <= self.maximum
+
+    @property
+    def constraint(self) -> Meta:
+        """The same for a field that is decoded."""
+        return Meta(ge=self.minimum, le=self.maximum)
 
 
 # What the engine takes: the widest of all protocols.

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 from veilmq.core.errors import VeilmqError
 from veilmq.server.http_parser import Refusal, Request, Worded, as_text
-from veilmq.wire import smq
 from veilmq.wire.exchange import Plan, Reply, RequestContext
+from veilmq.wire.smq import errors as smq_errors
+from veilmq.wire.smq import request as smq_request
+from veilmq.wire.smq import routes as smq
 from veilmq.wire.smq.signatures import Verifier as SmqVerifier
 from veilmq.wire.sqs import json as sqs_json
 from veilmq.wire.sqs import query as sqs_query
@@ -94,10 +96,6 @@ def _is_query(request: Request) -> bool:
     return _is_form(request) or b"Action=" in request.target
 
 
-def _is_query_for_json(request: Request) -> bool:
-    return request.method == b"GET" and request.headers.get(b"accept") == b"application/json" and _is_query(request)
-
-
 def _query(recognises: Callable[[Request], bool], written: sqs_query.Format) -> Protocol:
     return SQS_JSON._replace(
         recognises=recognises,
@@ -113,29 +111,27 @@ def _query(recognises: Callable[[Request], bool], written: sqs_query.Format) -> 
 SQS_QUERY = _query(_is_query, sqs_query.XML)
 
 
-def _read_v1(request: Request) -> tuple[bytes, Any]:
-    parsed = v1.read_request(request.method, request.target, request.headers, request.body)
-    return route_key(parsed), parsed
+def _reading(read: Callable[..., Any], action_of: Callable[[Any], bytes]) -> Callable[[Request], tuple[bytes, Any]]:
+    def parse(request: Request) -> tuple[bytes, Any]:
+        parsed = read(request.method, request.target, request.headers, request.body)
+        return action_of(parsed), parsed
 
-
-def _read_smq(request: Request) -> tuple[bytes, Any]:
-    parsed = smq.read_request(request.method, request.target, request.headers, request.body)
-    return smq.route_of(parsed), parsed
+    return parse
 
 
 SMQ = Protocol(
-    recognises=lambda request: smq.is_smq(request.target, request.headers),
-    read=_read_smq,
+    recognises=lambda request: smq_request.is_smq(request.target, request.headers),
+    read=_reading(smq_request.read_request, smq.route_of),
     decode=smq.decode,
     encode=smq.SmqCall.encode,
-    refused=smq.SmqError,
+    refused=smq_errors.SmqError,
     refuse=smq.encode_error,
     fail=smq.encode_failure,
-    deny=lambda denial: smq.SmqError(smq.ACCESS_DENIED),
+    deny=lambda denial: smq_errors.SmqError(smq_errors.ACCESS_DENIED),
     verifier=SmqVerifier,
     labels={action: route.label for action, route in smq.ROUTES.items()},
     methods=frozenset({b"GET", b"PUT", b"POST", b"DELETE"}),
-    mark=smq.VERSION_HEADER,
+    mark=smq_request.VERSION_HEADER,
     permissions={route.label: route.permission for route in smq.ROUTES.values()},
 )
 
@@ -144,7 +140,7 @@ PROTOCOLS = (
     SMQ,
     SQS_JSON._replace(
         recognises=lambda request: request.target.startswith(v1.PREFIX),
-        read=_read_v1,
+        read=_reading(v1.read_request, route_key),
         decode=decode_v1,
         encode=v1.ApiCall.encode,
         refuse=lambda error, _: v1.encode_error(error),
@@ -153,7 +149,12 @@ PROTOCOLS = (
         methods=frozenset({b"GET", b"POST"}),
         permissions={route.label: route.permission for route in ROUTES.values()},
     ),
-    _query(_is_query_for_json, sqs_query.JSON),
+    _query(
+        lambda request: (
+            request.method == b"GET" and request.headers.get(b"accept") == b"application/json" and _is_query(request)
+        ),
+        sqs_query.JSON,
+    ),
     SQS_QUERY,
 )
 """All rows, in the order in which they are tried."""
@@ -169,7 +170,7 @@ def worded_for(refusal: Refusal, target: bytes, headers: Mapping[bytes, bytes], 
 
     It is a sentence, but XML for clients of SMQ: one of their SDKs takes everything that is no XML for success.
     """
-    if not smq.is_smq(target, headers):
+    if not smq_request.is_smq(target, headers):
         return as_text(refusal, headers)
     reply = smq.encode_refusal(refusal.status, refusal.text, base_url)
     return Worded(refusal.extra_headers + reply.headers, reply.body)

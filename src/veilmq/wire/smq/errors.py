@@ -8,7 +8,6 @@ it.
 from dataclasses import dataclass
 
 from veilmq.core import errors as core
-from veilmq.core.limits import Range
 from veilmq.wire.sqs import errors as sqs
 from veilmq.wire.sqs.errors import SqsError, shown
 
@@ -100,12 +99,6 @@ class SmqError(Exception):
 def invalid_argument(cause: str) -> SmqError:
     """Return the error for something of the request that may not be so; ``cause`` names it, and says what to do."""
     return SmqError(INVALID_ARGUMENT, f"{INVALID_ARGUMENT.text[:-1]}, cause by {shown(cause)}.")
-
-
-def out_of_range(name: str, allowed: Range, unit: str = "") -> SmqError:
-    """Return the error for the member ``name`` whose value is none of ``allowed``; ``unit`` is that of its numbers."""
-    text = f"The value of {name} should between {allowed.minimum} and {allowed.maximum}"
-    return SmqError(INVALID_ARGUMENT, f"{text} {unit}." if unit else f"{text}.")
 
 
 def invalid_query(name: str) -> SmqError:

@@ -75,43 +75,14 @@ SYSTEM_NAMES = frozenset({"traceparent", "tracestate", "baggage", DEAD_LETTER_TY
 """The system properties that SDKs know; one of them fails on any other."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
-_TRUTH = "String.boolean"
 _STRING = "String"
 _ENTRIES = {"User": "PropertyValue", "System": "SystemPropertyValue"}
 """Kind of properties → the element around each of them."""
 
-_Read = Callable[[str, str], Attribute]
-"""Name and text of a value → the value; raises ``SmqError``."""
+_TYPES = {"STRING": _STRING, "NUMBER": "Number", "BOOLEAN": "String.boolean", "BINARY": "Binary"}
+"""Type of SMQ → what it is for SQS."""
 
-
-def _number(name: str, text: str) -> Attribute:
-    if not is_number(text):
-        raise _invalid(name, "is no NUMBER")
-    return Attribute(type="Number", text=text)
-
-
-def _truth(name: str, text: str) -> Attribute:
-    if text.lower() not in ("true", "false"):
-        raise _invalid(name, "is no BOOLEAN")
-    return Attribute(type=_TRUTH, text=text)
-
-
-def _binary(name: str, text: str) -> Attribute:
-    try:
-        return Attribute(type="Binary", data=b64decode(text, validate=True))
-    except (Base64Error, ValueError):
-        raise _invalid(name, "is BINARY and no base64") from None
-
-
-_TYPES: dict[str, tuple[str, _Read]] = {
-    "STRING": (_STRING, lambda name, text: Attribute(type=_STRING, text=text)),
-    "NUMBER": ("Number", _number),
-    "BOOLEAN": (_TRUTH, _truth),
-    "BINARY": ("Binary", _binary),
-}
-"""Type of SMQ → what it is for SQS, and how the text of a value is read."""
-
-_TYPE_OF_LABEL = {label: name for name, (label, _) in _TYPES.items()}
+_TYPE_OF_LABEL = {label: name for name, label in _TYPES.items()}
 
 
 def read_properties(message: Element, kind: str) -> dict[str, Attribute]:
@@ -157,10 +128,17 @@ def _value(name: str, entry: Mapping[str, str]) -> Attribute:
     text, most = entry.get("Value", ""), limits.SMQ_PROPERTY_VALUE_CHARACTERS_MAX
     if not 1 <= len(text) <= most:
         raise _invalid(name, f"must have a Value of 1 to {most} characters")
-    _, read = _TYPES.get(entry.get("Type", "").strip(), (None, None))
-    if read is None:
+    kind = entry.get("Type", "").strip()
+    if kind not in _TYPES:
         raise _invalid(name, f"must have a Type, one of {', '.join(_TYPES)}")
-    return read(name, text)
+    if kind == "BINARY":
+        try:
+            return Attribute(type=_TYPES[kind], data=b64decode(text, validate=True))
+        except (Base64Error, ValueError):
+            raise _invalid(name, "is BINARY and no base64") from None
+    if (kind == "NUMBER" and not is_number(text)) or (kind == "BOOLEAN" and text.lower() not in ("true", "false")):
+        raise _invalid(name, f"is no {kind}")
+    return Attribute(type=_TYPES[kind], text=text)
 
 
 def _entry(name: str, value: Attribute) -> str:
@@ -329,40 +307,35 @@ def _responding(context: RequestContext, several: bool) -> Callable[[Any], Answe
 
 
 def _message(message: ReceivedMessage | PeekedMessage, smq_base64: bool, context: RequestContext) -> str:
-    """Return a message; its first receive is its sending if it was never received."""
-    receipt = visible = ""
+    """Return a message; its first receive is its sending if it was never received.
+
+    The SDK for PHP reads none of the elements behind ``UserProperties``.
+    """
+    receipt = visible = more = ""
     if isinstance(message, ReceivedMessage):
         receipt = f"<ReceiptHandle>{message.receipt}</ReceiptHandle>\n"
         visible = f"<NextVisibleTime>{message.visible_at_ms}</NextVisibleTime>\n"
     first_ms = message.sent_at_ms if message.first_received_at_ms is None else message.first_received_at_ms
+    if message.properties or message.source is not None:
+        carried = decode_properties(message.properties)
+        system = carried.system
+        if message.source is not None:  # a dead letter, which has kept its id
+            account, _, name = message.source.partition("/")
+            content = {
+                DEAD_LETTER_TYPE: _RECEIVED_TOO_OFTEN,
+                SOURCE_ARN: f"acs:mns:{context.region}:{account}:/queues/{name}",
+                ORIGIN_MESSAGE_ID: message.id.hex().upper(),
+            }
+            system = system | {name: Attribute(type=_STRING, text=text) for name, text in content.items()}
+        more = smq.optional(GROUP, carried.group) + written_properties(system, "System")
+        more += written_properties(carried.attributes, "User")
     text = b64encode(message.body.encode()).decode() if smq_base64 else message.body
     return (
         f"<MessageId>{message.id.hex().upper()}</MessageId>\n{receipt}"
         f"<MessageBodyMD5>{body_md5(text)}</MessageBodyMD5>\n{element('MessageBody', text)}"
         f"<EnqueueTime>{message.sent_at_ms}</EnqueueTime>\n{visible}<FirstDequeueTime>{first_ms}</FirstDequeueTime>\n"
         f"<DequeueCount>{message.receive_count}</DequeueCount>\n<Priority>{message.priority}</Priority>\n"
-        f"{_more(message, context)}"
-    )
-
-
-def _more(message: ReceivedMessage | PeekedMessage, context: RequestContext) -> str:
-    """Return the elements that most messages do not have; the SDK for PHP reads none behind ``UserProperties``."""
-    if not message.properties and message.source is None:
-        return ""
-    carried = decode_properties(message.properties)
-    system = carried.system
-    if message.source is not None:  # a dead letter, which has kept its id
-        account, _, name = message.source.partition("/")
-        content = {
-            DEAD_LETTER_TYPE: _RECEIVED_TOO_OFTEN,
-            SOURCE_ARN: f"acs:mns:{context.region}:{account}:/queues/{name}",
-            ORIGIN_MESSAGE_ID: message.id.hex().upper(),
-        }
-        system = system | {name: Attribute(type="String", text=text) for name, text in content.items()}
-    return (
-        smq.optional(GROUP, carried.group)
-        + written_properties(system, "System")
-        + written_properties(carried.attributes, "User")
+        f"{more}"
     )
 
 

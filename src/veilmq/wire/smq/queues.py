@@ -1,6 +1,7 @@
 """The actions on queues and on the account, and queue attributes (reference, sections 4.0 to 4.5, 4.14)."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from veilmq.core import commands, limits
@@ -38,11 +39,7 @@ def _number(field: str, allowed: Range, unit: str = "") -> Attribute:
 
 
 def _message_bytes(name: str, text: str, context: RequestContext) -> Values:
-    allowed = Range(
-        minimum=limits.SMQ_MESSAGE_BYTES.minimum,
-        maximum=context.smq_message_bytes_max,
-        default=limits.SMQ_MESSAGE_BYTES.default,
-    )
+    allowed = replace(limits.SMQ_MESSAGE_BYTES, maximum=context.smq_message_bytes_max)
     return {"message_bytes_max": smq.whole_number(name, text, allowed, smq.BYTES)}
 
 
@@ -146,16 +143,13 @@ def delete_queue(request: SmqRequest, context: RequestContext) -> Plan:
 
 def list_queue(request: SmqRequest, context: RequestContext) -> Plan:
     """ListQueue: their URLs, and with ``x-mns-with-meta`` the attributes of each queue that the caller may see."""
-    listing = smq.read_listing(request.headers)
+    page, detailed = smq.read_listing(request.headers)
 
     def entries(page: QueuePage) -> list[tuple[str, str, str]]:
         details = {view.queue.partition("/")[2]: described(view) for view in page.views}
         return [(name, smq.queue_url(name, context), details.get(name, "")) for name in page.names]
 
-    command = ListQueues(
-        account=context.account, prefix=listing.prefix, after=listing.after, count=listing.count, views=listing.detailed
-    )
-    return Plan(command, smq.listed("Queue", entries))
+    return Plan(ListQueues(account=context.account, views=detailed, **page), smq.listed("Queue", entries))
 
 
 # The account's own attributes, and the stub of opening the service (reference, section 4.14).

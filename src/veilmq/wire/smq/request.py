@@ -333,10 +333,14 @@ def children(element: Element, name: str) -> list[Element]:
 
 
 def whole_number(name: str, text: str, allowed: Range, unit: str = "") -> int:
-    """Return the number that ``text`` is; raises ``SmqError`` (InvalidArgument) unless it is one of ``allowed``."""
+    """Return the number that ``text`` is; raises ``SmqError`` (InvalidArgument) unless it is one of ``allowed``.
+
+    ``unit`` is that of the numbers, for the error.
+    """
     match = _WHOLE_NUMBER.fullmatch(text)
     if match is None or not allowed.holds(int(match[1])):
-        raise errors.out_of_range(name, allowed, unit)
+        why = f"The value of {name} should between {allowed.minimum} and {allowed.maximum} {unit}".rstrip()
+        raise SmqError(errors.INVALID_ARGUMENT, f"{why}.")
     return int(match[1])
 
 
@@ -455,17 +459,11 @@ _MARKER = b"x-mns-marker"
 _WITH_META = b"x-mns-with-meta"
 
 
-class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """What to list: at most ``count`` names with ``prefix`` after the name ``after``, ``detailed`` with attributes."""
+def read_listing(headers: Mapping[bytes, bytes]) -> tuple[dict[str, Any], bool]:
+    """Return the page that ``headers`` ask for, and whether with attributes; raises ``SmqError`` (InvalidArgument).
 
-    prefix: str
-    after: str
-    count: int
-    detailed: bool
-
-
-def read_listing(headers: Mapping[bytes, bytes]) -> Listing:
-    """Return what ``headers`` ask for; raises ``SmqError`` (InvalidArgument)."""
+    A page has at most ``count`` names with ``prefix`` after the name ``after``, as the commands of listings have them.
+    """
     prefix, count, marker, detailed = (
         headers.get(name, b"").decode("latin-1").strip() for name in (_PREFIX, _COUNT, _MARKER, _WITH_META)
     )
@@ -473,14 +471,10 @@ def read_listing(headers: Mapping[bytes, bytes]) -> Listing:
         after = b64decode(marker, validate=True).decode()
     except (Base64Error, ValueError):
         raise invalid_argument(f"{_MARKER.decode()}, which is the NextMarker of the page before") from None
-    return Listing(
-        prefix=prefix,
-        after=after,
-        count=whole_number(_COUNT.decode(), count, limits.SMQ_LIST_RESULTS)
-        if count
-        else limits.SMQ_LIST_RESULTS.default,
-        detailed=flag(_WITH_META.decode(), detailed) if detailed else False,
-    )
+    allowed = limits.SMQ_LIST_RESULTS
+    number = whole_number(_COUNT.decode(), count, allowed) if count else allowed.default
+    page = {"prefix": prefix, "after": after, "count": number}
+    return page, flag(_WITH_META.decode(), detailed) if detailed else False
 
 
 def listed(kind: str, entries_of: Callable[[Any], list[tuple[str, str, str]]]) -> Callable[[Any], Answer]:

@@ -3,7 +3,6 @@
 import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from functools import partial
 from hashlib import md5
 from typing import Any, TypeVar
 
@@ -155,16 +154,13 @@ def delete_topic(request: SmqRequest, context: RequestContext) -> Plan:
 
 def list_topic(request: SmqRequest, context: RequestContext) -> Plan:
     """ListTopic: their URLs, and with ``x-mns-with-meta`` the attributes of each."""
-    listing = smq.read_listing(request.headers)
+    page, detailed = smq.read_listing(request.headers)
 
     def entries(page: TopicPage) -> list[tuple[str, str, str]]:
-        written = _topic_elements if listing.detailed else lambda view: ""
+        written = _topic_elements if detailed else lambda view: ""
         return [(own_name(view.topic), topic_url(view.topic, context), written(view)) for view in page.topics]
 
-    command = topics.ListTopics(
-        account=context.account, prefix=listing.prefix, after=listing.after, count=listing.count
-    )
-    return Plan(command, smq.listed("Topic", entries))
+    return Plan(topics.ListTopics(account=context.account, **page), smq.listed("Topic", entries))
 
 
 def _settings(topic: Element, context: RequestContext) -> dict[str, SettingValue]:
@@ -243,14 +239,13 @@ def unsubscribe(request: SmqRequest, context: RequestContext) -> Plan:
 
 def list_subscription_by_topic(request: SmqRequest, context: RequestContext) -> Plan:
     """ListSubscriptionByTopic: their URLs."""
-    topic, listing = topic_of(request, context), smq.read_listing(request.headers)
+    topic, (page, _) = topic_of(request, context), smq.read_listing(request.headers)
 
     def entries(page: SubscriptionPage) -> list[tuple[str, str, str]]:
         names = [view.subscription.name for view in page.subscriptions]
         return [(name, subscription_url(topic, name, context), "") for name in names]
 
-    command = topics.ListSubscriptions(topic=topic, prefix=listing.prefix, after=listing.after, count=listing.count)
-    return Plan(command, smq.listed("Subscription", entries))
+    return Plan(topics.ListSubscriptions(topic=topic, **page), smq.listed("Subscription", entries))
 
 
 def read_tag(name: str, given: Mapping[str, str]) -> str:
@@ -296,37 +291,12 @@ def _subscription_elements(view: SubscriptionView) -> str:
 TAG = "MessageTag"
 """The name of a message's tag in documents, and in what a subscription that is pushed keeps beside the body."""
 
-Content = dict[str, str]
-"""The members of a document, in order."""
 
-
-class Published(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A message as it was published; ``carried`` are its properties for queues, ``size_bytes`` counts both."""
-
-    body: str
-    tag: str
-    group: str | None
-    carried: bytes
-    size_bytes: int
-
-
-def make(published: Published, notification: Notification) -> NewMessage:
-    """Return what the queue of a subscription is to store; one that is pushed keeps the tag instead of properties."""
+def _written(body: str, tag: str, notification: Notification) -> str:
+    """Return what a subscription gets of the message ``body``, in its format."""
     subscription = notification.subscription
-    carried = published.carried
-    if subscription.push_url:
-        content = {TAG: Attribute("String", published.tag)} if published.tag else {}
-        carried = encode_properties(Properties(system=content))
-    return NewMessage(
-        body=_WRITERS[subscription.format](published, notification),
-        size_bytes=published.size_bytes,
-        properties=carried,
-        group=None if subscription.push_url else published.group,
-    )
-
-
-def _content(published: Published, notification: Notification) -> Content:
-    subscription = notification.subscription
+    if subscription.format is NotificationFormat.SIMPLIFIED:
+        return body
     owner, _, name = subscription.topic.partition("/")
     content = {
         "TopicOwner": owner,
@@ -334,25 +304,16 @@ def _content(published: Published, notification: Notification) -> Content:
         "Subscriber": owner,
         "SubscriptionName": subscription.name,
         "MessageId": notification.id.hex().upper(),
-        "Message": published.body,
-        "MessageMD5": body_md5(published.body),
-        TAG: published.tag,
+        "Message": body,
+        "MessageMD5": body_md5(body),
+        TAG: tag,
         "PublishTime": str(notification.published_at_ms),
     }
-    return {name: text for name, text in content.items() if text}
-
-
-def _as_xml(published: Published, notification: Notification) -> str:
-    content = _content(published, notification)
+    content = {name: text for name, text in content.items() if text}
+    if subscription.format is NotificationFormat.JSON:
+        return msgspec.json.encode(content).decode()
     inner = "".join(f"<{name}>{escaped(text)}</{name}>" for name, text in content.items())
     return f'<?xml version="1.0"?>\n<Notification xmlns="{smq.NAMESPACE}">{inner}</Notification>'
-
-
-_WRITERS: dict[NotificationFormat, Callable[[Published, Notification], str]] = {
-    NotificationFormat.XML: _as_xml,
-    NotificationFormat.JSON: lambda *message: msgspec.json.encode(_content(*message)).decode(),
-    NotificationFormat.SIMPLIFIED: lambda published, notification: published.body,
-}
 
 
 # PublishMessage: to every subscription of a topic that wants the message's tag (reference, section 9).
@@ -365,23 +326,27 @@ def publish_message(request: SmqRequest, context: RequestContext) -> Plan:
     body = given.get("MessageBody")
     if not body:
         raise no_body(message)
-    group = read_group(given.get(GROUP))
+    group, tag = read_group(given.get(GROUP)), read_tag(TAG, given)
     carried, carried_bytes = carried_by(message, group, context.caller)
-    published = Published(
-        body=body, tag=read_tag(TAG, given), group=group, carried=carried, size_bytes=len(body.encode()) + carried_bytes
-    )
+    size_bytes = len(body.encode()) + carried_bytes
+
+    def make(notification: Notification) -> NewMessage:
+        """Return what the queue of a subscription is to store; a pushed one keeps the tag instead of properties."""
+        pushed = Properties(system={TAG: Attribute("String", tag)} if tag else {})
+        is_pushed = notification.subscription.push_url
+        return NewMessage(
+            body=_written(body, tag, notification),
+            size_bytes=size_bytes,
+            properties=encode_properties(pushed) if is_pushed else carried,
+            group=None if is_pushed else group,
+        )
 
     def respond(result: Any) -> Answer:
         done: PublishedMessage = answered(result)
         content = element("MessageId", done.id.hex().upper()) + element("MessageBodyMD5", body_md5(body))
         return Answer(201, smq.document("Message", content))
 
-    command = PublishToTopic(
-        topic=topic_of(request, context),
-        size_bytes=published.size_bytes,
-        make=partial(make, published),
-        tag=published.tag,
-    )
+    command = PublishToTopic(topic=topic_of(request, context), size_bytes=size_bytes, make=make, tag=tag)
     return Plan(command, respond)
 
 
@@ -413,8 +378,20 @@ def push_request(
         b"x-mns-request-id": smq.new_request_id().encode(),
         b"x-mns-version": smq.VERSION,
         b"x-mns-signing-cert-url": b64encode(certificate_url.encode()),
-        **(_particulars(subscription, message) if subscription.format is NotificationFormat.SIMPLIFIED else {}),
     }
+    if subscription.format is NotificationFormat.SIMPLIFIED:
+        owner, _, topic = subscription.topic.partition("/")
+        tag = decode_properties(message.properties).system.get(TAG)
+        particulars = {
+            b"x-mns-message-id": message.id.hex().upper(),
+            b"x-mns-message-tag": (tag.text or "") if tag is not None else "",
+            b"x-mns-publish-time": str(message.sent_at_ms),
+            b"x-mns-subscriber": owner,
+            b"x-mns-subscription-name": subscription.name,
+            b"x-mns-topic-name": topic,
+            b"x-mns-topic-owner": owner,
+        }
+        named |= {name: value.encode() for name, value in particulars.items() if value}
     signed = b"".join(b"%b:%b\n" % pair for pair in sorted(named.items()))
     text = b"\n".join((_METHOD, digest, kind, date.encode(), signed + path))
     headers = {
@@ -431,18 +408,3 @@ def push_request(
     }
     lines = b"".join(b"%b: %b\r\n" % pair for pair in headers.items())
     return b"%b %b HTTP/1.1\r\n%b\r\n%b" % (_METHOD, path, lines, body)
-
-
-def _particulars(subscription: Subscription, message: ReceivedMessage) -> dict[bytes, bytes]:
-    owner, _, topic = subscription.topic.partition("/")
-    tag = decode_properties(message.properties).system.get(TAG)
-    content = {
-        b"x-mns-message-id": message.id.hex().upper(),
-        b"x-mns-message-tag": (tag.text or "") if tag is not None else "",
-        b"x-mns-publish-time": str(message.sent_at_ms),
-        b"x-mns-subscriber": owner,
-        b"x-mns-subscription-name": subscription.name,
-        b"x-mns-topic-name": topic,
-        b"x-mns-topic-owner": owner,
-    }
-    return {name: text.encode() for name, text in content.items() if text}

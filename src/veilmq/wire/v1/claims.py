@@ -4,11 +4,10 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 from uuid import UUID
 
 import msgspec
-from msgspec import Meta
 from msgspec.structs import asdict
 
 from veilmq.core import claims, errors, limits
@@ -19,7 +18,7 @@ from veilmq.wire.exchange import Reply, RequestContext, id_text
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import sequence_text
 from veilmq.wire.v1 import request as api
-from veilmq.wire.v1.request import ApiCall, ApiRequest, Count, Route, as_json, making, within
+from veilmq.wire.v1.request import ApiCall, ApiRequest, Route, as_json, fields_of, making
 
 STRING = "String"
 
@@ -150,82 +149,7 @@ class JsonWriter:
 _encode = msgspec.json.Encoder().encode
 
 
-# The routes of claims: the fields of each request, and the command that they make.
-#
-# Fields are those of the commands of ``core.claims``, without the queue, which is in the path. What is out of range or
-# unknown is refused here, so that an engine may rely on it.
-
-Source = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,128}\Z")]
-Consumer = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f\x7f]{0,256}\Z")]
-Number = Annotated[int, Meta(ge=1, le=2**62)]
-Hold = Annotated[int, within(limits.CLAIM_HOLD_S)]
-Lease = Annotated[int, within(limits.CLAIM_LEASE_S)]
-Messages = Annotated[int, within(limits.CLAIM_MESSAGES)]
-Wait = Annotated[int, within(limits.SQS_RECEIVE_WAIT_S)]
-Cursor = Annotated[str, Meta(max_length=64)]
-
-
-class Fields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The root of what requests have."""
-
-    source: Source
-
-
-class OpenFields(Fields, frozen=True, kw_only=True):
-    """The fields of ``open``."""
-
-    consumer: Consumer = ""
-    takeover: bool = False
-    hold_s: Hold = limits.CLAIM_HOLD_S.default
-    lease_s: Lease = limits.CLAIM_LEASE_S.default
-
-
-class ClaimFields(Fields, frozen=True, kw_only=True):
-    """The fields of ``claim``; ``wait_s`` is how long to wait for a first message."""
-
-    epoch: Count
-    number: Number
-    messages_max: Messages = limits.CLAIM_MESSAGES.default
-    shard_messages: Messages = limits.CLAIM_SHARD_MESSAGES
-    bytes_max: Annotated[int, within(limits.CLAIM_BYTES)] | None = None
-    wait_s: Wait = 0
-
-
-class HeartbeatFields(Fields, frozen=True, kw_only=True):
-    """The fields of ``heartbeat``."""
-
-    epoch: Count
-    lease_s: Lease | None = None
-    hold_s: Hold | None = None
-
-
-class AcknowledgeFields(Fields, frozen=True, kw_only=True):
-    """The fields of ``acknowledge``; 0 acknowledges nothing."""
-
-    epoch: Count
-    number: Count
-
-
-class ReadFields(Fields, frozen=True, kw_only=True):
-    """The parameters of ``read``."""
-
-    number: Number
-    shard: Count = 0
-    cursor: Cursor = ""
-    format: Literal["arrow", "json"] = "json"
-
-
-class ReleaseFields(Fields, frozen=True, kw_only=True):
-    """The fields of ``release``."""
-
-    number: Number
-
-
-class EvictFields(Fields, frozen=True, kw_only=True):
-    """The fields of ``evict``; ``message`` is an id as a UUID is written."""
-
-    number: Number
-    message: UUID
+# The routes of claims: fields are those of the commands of ``core.claims``, without the queue, which is in the path.
 
 
 class Sources(msgspec.Struct, frozen=True):
@@ -240,13 +164,13 @@ class ClaimedMessages(msgspec.Struct, frozen=True):
     messages: list[MessageRow]
 
 
-def _claim(request: ApiRequest, fields: ClaimFields, context: RequestContext) -> ApiCall:
+def _claim(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall:
     given = asdict(fields)
     wait_s = given.pop("wait_s")
     return ApiCall(claims.Claim(queue=request.queue, **given), wait_s=wait_s)
 
 
-def _read(request: ApiRequest, fields: ReadFields, context: RequestContext) -> ApiCall:
+def _read(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall:
     given = asdict(fields)
     make: Callable[[str], Writer] = JsonWriter
     if given.pop("format") == "arrow":
@@ -264,11 +188,9 @@ def _arrow_writer(queue: str) -> Writer:
     return ArrowWriter(queue)
 
 
-def _evict(request: ApiRequest, fields: EvictFields, context: RequestContext) -> ApiCall:
-    message = fields.message.bytes
-    return ApiCall(
-        claims.EvictMessage(queue=request.queue, source=fields.source, number=fields.number, message=message)
-    )
+def _evict(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall:
+    given = asdict(fields) | {"message": fields.message.bytes}
+    return ApiCall(claims.EvictMessage(queue=request.queue, **given))
 
 
 _NO_ARROW = (
@@ -279,6 +201,9 @@ _ENDED = (errors.ClaimAcknowledged, errors.ClaimLost, errors.ClaimReleased)
 _FENCED = (errors.SourceNotFound, errors.EpochFenced)
 _OF_RELEASE = (errors.SourceNotFound, errors.ClaimAcknowledged, errors.ClaimLost)
 _OF_EVICTION = (errors.SourceNotFound, *_ENDED, errors.MessageNotClaimed, errors.DeadLetterQueueRefused)
+_CLAIM = fields_of(claims.Claim, wait_s=(Annotated[int, limits.SQS_RECEIVE_WAIT_S.constraint], 0))
+_READ = fields_of(ReadClaim, without=("messages_max",), format=(Literal["arrow", "json"], "json"))
+_EVICT = fields_of(claims.EvictMessage, message=(UUID,))  # as it is written
 _get, _post = partial(Route, b"GET", b"claims"), partial(Route, b"POST", b"claims")
 
 # fmt: off
@@ -286,22 +211,23 @@ ROUTES = (
     _get(b"", "ReceiveMessage", "List the sources of a queue.",
          making(claims.ListSources, lambda views: as_json(Sources(views))), query=api.NoFields, answer=Sources),
     _get(b"read", "ReceiveMessage", "Read messages of one shard of a claim, as many as one answer holds.", _read,
-         query=ReadFields, answer=ClaimedMessages, errors=(*_ENDED, errors.ShardNotFound, errors.CursorInvalid),
+         query=_READ, answer=ClaimedMessages, errors=(*_ENDED, errors.ShardNotFound, errors.CursorInvalid),
          arrow=True),
     _post(b"open", "ReceiveMessage", "Begin a new epoch of a source.", making(claims.OpenSource),
-          body=OpenFields, answer=claims.SourceView, errors=(errors.ConsumerTaken,)),
+          body=fields_of(claims.OpenSource), answer=claims.SourceView, errors=(errors.ConsumerTaken,)),
     _post(b"claim", "ReceiveMessage", "Bind a claim, or return what it has; wait for a message for ``wait_s``.",
-          _claim, body=ClaimFields, answer=claims.Bound, errors=(*_FENCED, *_ENDED, errors.ClaimGap)),
+          _claim, body=_CLAIM, answer=claims.Bound, errors=(*_FENCED, *_ENDED, errors.ClaimGap)),
     _post(b"heartbeat", "ReceiveMessage", "Renew lease and hold of a source.", making(claims.Heartbeat),
-          body=HeartbeatFields, answer=claims.SourceView, errors=_FENCED),
+          body=fields_of(claims.Heartbeat), answer=claims.SourceView, errors=_FENCED),
     _post(b"acknowledge", "DeleteMessage", "Delete the messages of all open claims up to a number.",
           making(claims.AcknowledgeClaims),
-          body=AcknowledgeFields, answer=claims.Acknowledged, errors=(*_FENCED, errors.ClaimGap)),
+          body=fields_of(claims.AcknowledgeClaims), answer=claims.Acknowledged, errors=(*_FENCED, errors.ClaimGap)),
     _post(b"release", "ChangeMessageVisibility", "Return the messages of a claim to the queue.",
-          making(claims.ReleaseClaim), body=ReleaseFields, answer=claims.SourceView, errors=_OF_RELEASE),
+          making(claims.ReleaseClaim), body=fields_of(claims.ReleaseClaim), answer=claims.SourceView,
+          errors=_OF_RELEASE),
     _post(b"evict", "DeleteMessage", "Move one message of a claim to the dead-letter queue.", _evict,
-          body=EvictFields, answer=claims.SourceView, errors=_OF_EVICTION),
+          body=_EVICT, answer=claims.SourceView, errors=_OF_EVICTION),
     _post(b"close", "DeleteMessage", "Release all claims of a source and delete it.", making(claims.CloseSource),
-          body=Fields, errors=(errors.SourceNotFound,)),
+          body=fields_of(claims.CloseSource), errors=(errors.SourceNotFound,)),
 )
 # fmt: on

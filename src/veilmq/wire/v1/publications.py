@@ -24,7 +24,7 @@ from veilmq.wire.sqs.members import AttributeValue, check_text, checked_id, read
 from veilmq.wire.sqs.names import is_fifo
 from veilmq.wire.v1 import request as api
 from veilmq.wire.v1.claims import STRING
-from veilmq.wire.v1.request import INVALID_REQUEST, ApiCall, ApiRequest, Count, Route, as_json, making, within
+from veilmq.wire.v1.request import INVALID_REQUEST, ApiCall, ApiRequest, Route, as_json, fields_of, making
 
 PIECE_ROWS = 100
 
@@ -168,31 +168,6 @@ class BulkStage(Command, frozen=True, kw_only=True):
 
 ARROW_TYPE = b"application/vnd.apache.arrow.stream"
 
-Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,128}\Z")]
-Rate = Annotated[int, within(limits.PUBLISH_PER_S)]
-Attempts = Annotated[tuple[tuple[Name, Count], ...], Meta(max_length=limits.PUBLISH_ATTEMPTS_MAX)]
-
-
-class BatchFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields of ``abandon``, and of all others."""
-
-    writer: Name
-    batch: Count
-
-
-class StageFields(BatchFields, frozen=True, kw_only=True):
-    """The parameters of ``stage``; the messages are the body."""
-
-    attempt: Name
-    part: Annotated[int, Meta(ge=0, le=2**31)]
-
-
-class PublishFields(BatchFields, frozen=True, kw_only=True):
-    """The fields of ``publish``: ``attempts`` are pairs of a name and a number of messages."""
-
-    attempts: Attempts
-    messages_per_s_max: Rate | None = None
-
 
 class MessagesFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of ``stage`` where it is JSON."""
@@ -206,7 +181,7 @@ class Writers(msgspec.Struct, frozen=True):
     writers: list[WriterView]
 
 
-def _stage(request: ApiRequest, fields: StageFields, context: RequestContext) -> ApiCall:
+def _stage(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall:
     outgoing = Outgoing(queue=request.queue, caller=context.caller)
     read = _read_json
     if request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == ARROW_TYPE:
@@ -316,12 +291,13 @@ _get, _post = partial(Route, b"GET", b"publications"), partial(Route, b"POST", b
 ROUTES = (
     _get(b"", "SendMessage", "List the writers of a queue.",
          making(ListWriters, lambda views: as_json(Writers(views))), query=api.NoFields, answer=Writers),
-    _post(b"stage", "SendMessage", "Keep messages for a later publication.", _stage, query=StageFields,
+    _post(b"stage", "SendMessage", "Keep messages for a later publication.", _stage,
+          query=fields_of(Stage, without=("messages",)),
           body=MessagesFields, answer=Staged, errors=(errors.StageRefused,), arrow=True),
     _post(b"publish", "SendMessage", "Send what was staged, once.", making(Publish),
-          body=PublishFields, answer=Published, errors=(errors.StageMissing,)),
+          body=fields_of(Publish), answer=Published, errors=(errors.StageMissing,)),
     _post(b"abandon", "SendMessage", "Delete what is staged for a batch.", making(Abandon),
-          body=BatchFields),
+          body=fields_of(Abandon)),
     # needs DeleteMessage too, and SendMessage on the targets (server.permissions)
     Route(b"POST", b"queues", b"forward", "ReceiveMessage",
           'Move messages in flight to other queues, each by itself: ``{"entries": [...]}``, in order.', _forward,

@@ -35,7 +35,7 @@ from veilmq.wire.sqs.queue_attributes import SETTINGS
 from veilmq.wire.sqs.queues import read_tags
 from veilmq.wire.v1 import request as api
 from veilmq.wire.v1.claims import texts, types
-from veilmq.wire.v1.request import INVALID_REQUEST, ApiCall, ApiRequest, Route, as_json, within
+from veilmq.wire.v1.request import INVALID_REQUEST, ApiCall, ApiRequest, Route, as_json
 
 _OWN_NAME = re.compile(
     rf"[A-Za-z0-9_-]{{1,{limits.SQS_QUEUE_NAME_CHARACTERS_MAX}}}"
@@ -250,8 +250,8 @@ _STATES: dict[State, MessageState] = {
 }
 _WORDS = {state: word for word, state in _STATES.items()}
 
-Messages = Annotated[int, within(limits.INSPECT_MESSAGES)]
-Leases = Annotated[int, within(limits.INSPECT_LEASES)]
+Messages = Annotated[int, limits.INSPECT_MESSAGES.constraint]
+Leases = Annotated[int, limits.INSPECT_LEASES.constraint]
 Characters = Annotated[int, Meta(ge=0, le=limits.MESSAGE_BYTES.maximum)]
 
 

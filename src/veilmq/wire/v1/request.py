@@ -8,16 +8,15 @@ of queues have characters that would be. So what a signature covers and what is 
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
-from msgspec import Meta
 from msgspec.structs import asdict
 
 from veilmq.core import errors as core
 from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
-from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX, Range
+from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX
 from veilmq.wire.exchange import REGION_PATTERN, Plan, Reply, RequestContext
 from veilmq.wire.sqs.errors import Code, SqsError
 from veilmq.wire.sqs.names import namespace
@@ -237,12 +236,17 @@ class ApiCall(Plan, frozen=True, gc=False):
 MakeCall = Callable[[ApiRequest, Any, RequestContext], ApiCall]
 """Request, its fields and context → its call; raises ``SqsError`` for what it cannot take."""
 
-Count = Annotated[int, Meta(ge=0, le=2**62)]
 
+def fields_of(command: type[Command], *, without: tuple[str, ...] = (), **others: Any) -> type[msgspec.Struct]:
+    """Return the type of a request's fields: those of ``command``, but the queue, and ``others``, type and default.
 
-def within(allowed: Range) -> Meta:
-    """Return the constraint on a field that may have the numbers of ``allowed``."""
-    return Meta(ge=allowed.minimum, le=allowed.maximum)
+    What is out of range or unknown is refused by it, so that an engine may rely on it.
+    """
+    own = [each for each in msgspec.structs.fields(command) if each.name not in ("queue", *without, *others)]
+    fields = [(each.name, each.type) if each.required else (each.name, each.type, each.default) for each in own]
+    fields += [(name, *each) for name, each in others.items()]
+    name = f"{command.__name__}Fields"
+    return msgspec.defstruct(name, fields, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class NoFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
