@@ -310,18 +310,12 @@ def answering(answer: bytes, *, context: ssl.SSLContext | None = None) -> Iterat
     thread.join(60)
 
 
-@pytest.mark.parametrize(
-    ("answer", "told"),
-    [
-        (b"", "ended without an answer"),
-        (b"HTTP/1.1 200 OK\r\n", "ended without an answer"),
-        (b"SSH-2.0-OpenSSH\r\n\r\n", "the answer is no HTTP"),
-        (b"HTTP/1.1 999 What\r\n\r\n", "the answer is no HTTP"),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, "ended without an answer"),
-        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 500\r\n\r\n", "status 500"),
-    ],
-    ids=["nothing", "half", "other", "status", "endless", "provisional"],
-)
+@pytest.mark.parametrize(("answer", "told"), [
+    (b"", "ended without an answer"), (b"HTTP/1.1 200 OK\r\n", "ended without an answer"),
+    (b"SSH-2.0-OpenSSH\r\n\r\n", "the answer is no HTTP"), (b"HTTP/1.1 999 What\r\n\r\n", "the answer is no HTTP"),
+    (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, "ended without an answer"),
+    (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 500\r\n\r\n", "status 500"),
+], ids=["nothing", "half", "other", "status", "endless", "provisional"])  # fmt: skip
 def test_an_answer_that_is_none(answer: bytes, told: str) -> None:
     with answering(answer) as port:
         assert told in attempt(f"http://127.0.0.1:{port}/")
@@ -800,18 +794,14 @@ def test_a_server_that_pushes_nowhere_needs_no_key(tmp_path: Path, monkeypatch: 
         assert not (tmp_path / "push.pem").exists()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ({"push_allow": "http://hook.example/"}, "must be host names, addresses and networks"),
-        ({"push_allow": ""}, "must be host names, addresses and networks"),
-        ({"push_certificate_url": "hook.example"}, "must be a URL that begins with http:// or https://"),
-        ({"push_parallel_max": 0}, "must be a whole number from 1 to 1000"),
-        ({"push_key": Path("k")}, "must be given with push_key"),
-        ({"push_certificate": Path("c")}, "must be given with push_certificate"),
-    ],
-    ids=["url", "empty", "certificate-url", "parallel", "key", "certificate"],
-)
+@pytest.mark.parametrize(("wrong", "told"), [
+    ({"push_allow": "http://hook.example/"}, "must be host names, addresses and networks"),
+    ({"push_allow": ""}, "must be host names, addresses and networks"),
+    ({"push_certificate_url": "hook.example"}, "must be a URL that begins with http:// or https://"),
+    ({"push_parallel_max": 0}, "must be a whole number from 1 to 1000"),
+    ({"push_key": Path("k")}, "must be given with push_key"),
+    ({"push_certificate": Path("c")}, "must be given with push_certificate"),
+], ids=["url", "empty", "certificate-url", "parallel", "key", "certificate"])  # fmt: skip
 def test_settings_that_cannot_be(wrong: dict[str, object], told: str) -> None:
     with pytest.raises(SettingError, match=told):
         ServerSettings(**wrong)  # type: ignore[arg-type]
