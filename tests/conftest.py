@@ -248,11 +248,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine in an event loop of its own."""
+    """Run a test that is a coroutine in an event loop of its own, within the asynchronous contexts that it is given."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    asyncio.run(pyfuncitem.obj(**arguments))
+
+    async def run() -> None:
+        async with contextlib.AsyncExitStack() as entered:
+            for name, given in arguments.items():
+                if isinstance(given, contextlib.AbstractAsyncContextManager):
+                    arguments[name] = await entered.enter_async_context(given)
+            await pyfuncitem.obj(**arguments)
+
+    asyncio.run(run())
     return True
 
 

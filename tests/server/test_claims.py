@@ -234,21 +234,11 @@ PROVOKED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("read", "ShardNotFound", SOURCE | {"number": 3, "shard": 1}, {"shard": 1, "shards": 1}),
     ("read", "CursorInvalid", SOURCE | {"number": 3, "cursor": "x"}, {}),
     ("read", "CursorInvalid", SOURCE | {"number": 3, "cursor": "g9999999999999999999"}, {}),
-    *(
-        (verb, "QueueNotFound", fields, {"queue": "000000000000/none"})
-        for verb, fields in [
-            ("list", {}),
-            ("read", SOURCE | {"number": 1}),
-            ("open", SOURCE),
-            ("claim", CURRENT | {"number": 1}),
-            ("heartbeat", CURRENT),
-            ("acknowledge", CURRENT | {"number": 1}),
-            ("release", SOURCE | {"number": 1}),
-            ("evict", SOURCE | {"number": 1, "message": ID}),
-            ("close", SOURCE),
-        ]
-    ),
-]
+    *((verb, "QueueNotFound", fields, {"queue": "000000000000/none"}) for verb, fields in [("list", {}), ("read",
+        SOURCE | {"number": 1}), ("open", SOURCE), ("claim", CURRENT | {"number": 1}), ("heartbeat", CURRENT),
+        ("acknowledge", CURRENT | {"number": 1}), ("release", SOURCE | {"number": 1}), ("evict", SOURCE | {"number": 1,
+        "message": ID}), ("close", SOURCE)]),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -442,16 +432,12 @@ def test_the_signers_of_aws_are_understood(guarded: RunningServer, signer: Any) 
         assert json.loads(answer.read())["code"] == "ClaimLost"  # the signature was right, the source is not there
 
 
-@pytest.mark.parametrize(
-    ("signing", "code"),
-    [
-        (None, "MissingAuthenticationToken"),
-        (SigningKey(id="AKIDOWNER", secret="wrong", region=REGION), "SignatureDoesNotMatch"),
-        (SigningKey(id="AKIDNOBODY", secret="x", region=REGION), "InvalidClientTokenId"),
-        (SigningKey(id="AKIDOWNER", secret=SECRETS["AKIDOWNER"], region="other"), "SignatureDoesNotMatch"),
-    ],
-    ids=["unsigned", "wrong secret", "unknown key", "other region"],
-)
+@pytest.mark.parametrize(("signing", "code"), [
+    (None, "MissingAuthenticationToken"),
+    (SigningKey(id="AKIDOWNER", secret="wrong", region=REGION), "SignatureDoesNotMatch"),
+    (SigningKey(id="AKIDNOBODY", secret="x", region=REGION), "InvalidClientTokenId"),
+    (SigningKey(id="AKIDOWNER", secret=SECRETS["AKIDOWNER"], region="other"), "SignatureDoesNotMatch"),
+], ids=["unsigned", "wrong secret", "unknown key", "other region"])  # fmt: skip
 def test_who_does_not_is_not(guarded: RunningServer, signing: SigningKey | None, code: str) -> None:
     """By POST and by GET, with the codes that SQS has."""
     with Claims(guarded.endpoint, f"{guarded.endpoint}/{OWNER}/jobs", key=signing) as claims:

@@ -260,54 +260,23 @@ class Orders:
 
 
 CASES: dict[str, tuple[int, tuple[Step, ...]]] = {
-    "lowered to 0": (
-        60,
-        (("send", "a1"), ("counts", "0 0 1"), ("delay", 0), ("counts", "1 0 0"), ("send", "a2"), ("receive", "a1 a2")),
-    ),
-    "lowered, and some of it is left": (
-        60,
-        (
-            *(("send", "a1"), ("wait", 5), ("delay", 10), ("send", "a2"), ("receive", ""), ("counts", "0 0 2")),
-            *(("wait", 4.999), ("receive", ""), ("wait", 0.001), ("receive", "a1"), ("delete", "a1")),
-            *(("wait", 4.999), ("receive", ""), ("wait", 0.001), ("receive", "a2"), ("counts", "0 1 0")),
-        ),
-    ),
-    "lowered, with several groups": (
-        60,
-        (
-            *(("send", "a1 b1"), ("wait", 1), ("send", "c1 a2"), ("delay", 0), ("send", "b2 d1")),
-            ("receive", "a1 a2 b1 b2 c1 d1"),
-        ),
-    ),
-    "raised": (
-        0,
-        (
-            *(("send", "a1 b1"), ("wait", 5), ("delay", 10), ("counts", "0 0 2"), ("receive", ""), ("send", "a2")),
-            *(("wait", 4.999), ("receive", ""), ("wait", 0.001), ("receive", "a1 b1"), ("counts", "0 2 1")),
-        ),
-    ),
-    "raised, lowered, raised": (
-        30,
-        (
-            *(("send", "a1"), ("delay", 60), ("wait", 30), ("receive", ""), ("delay", 20), ("delay", 40)),
-            *(("counts", "0 0 1"), ("wait", 10), ("receive", "a1")),
-        ),
-    ),
-    "what was received once is not delayed again": (
-        0,
-        (
-            *(("send", "a1 a2 b1"), ("wait", 1), ("receive", "a1 a2 b1"), ("delay", 900), ("return_", "a2")),
-            *(("return_", "a1"), ("counts", "2 1 0"), ("receive", "a1*2 a2*2")),
-        ),
-    ),
-    "what comes back goes before what the new delay makes due": (
-        60,
-        (
-            *(("send", "a1"), ("wait", 60), ("receive", "a1"), ("send", "a2"), ("delay", 0), ("counts", "1 1 0")),
-            *(("receive", ""), ("return_", "a1"), ("receive", "a1*2 a2")),
-        ),
-    ),
-}
+    "lowered to 0": (60, (("send", "a1"), ("counts", "0 0 1"), ("delay", 0), ("counts", "1 0 0"), ("send", "a2"),
+        ("receive", "a1 a2"))),
+    "lowered, and some of it is left": (60, (*(("send", "a1"), ("wait", 5), ("delay", 10), ("send", "a2"), ("receive",
+        ""), ("counts", "0 0 2")), *(("wait", 4.999), ("receive", ""), ("wait", 0.001), ("receive", "a1"), ("delete",
+        "a1")), *(("wait", 4.999), ("receive", ""), ("wait", 0.001), ("receive", "a2"), ("counts", "0 1 0")))),
+    "lowered, with several groups": (60, (*(("send", "a1 b1"), ("wait", 1), ("send", "c1 a2"), ("delay", 0), ("send",
+        "b2 d1")), ("receive", "a1 a2 b1 b2 c1 d1"))),
+    "raised": (0, (*(("send", "a1 b1"), ("wait", 5), ("delay", 10), ("counts", "0 0 2"), ("receive", ""), ("send",
+        "a2")), *(("wait", 4.999), ("receive", ""), ("wait", 0.001), ("receive", "a1 b1"), ("counts", "0 2 1")))),
+    "raised, lowered, raised": (30, (*(("send", "a1"), ("delay", 60), ("wait", 30), ("receive", ""), ("delay", 20),
+        ("delay", 40)), *(("counts", "0 0 1"), ("wait", 10), ("receive", "a1")))),
+    "what was received once is not delayed again": (0, (*(("send", "a1 a2 b1"), ("wait", 1), ("receive", "a1 a2 b1"),
+        ("delay", 900), ("return_", "a2")), *(("return_", "a1"), ("counts", "2 1 0"), ("receive", "a1*2 a2*2")))),
+    "what comes back goes before what the new delay makes due": (60, (*(("send", "a1"), ("wait", 60), ("receive", "a1"),
+        ("send", "a2"), ("delay", 0), ("counts", "1 1 0")), *(("receive", ""), ("return_", "a1"), ("receive",
+        "a1*2 a2")))),
+}  # fmt: skip
 
 
 @BOTH

@@ -87,14 +87,11 @@ DELETE = statement(Action="sqs:DeleteMessage", Resource=f"{ARN}:jobs")
 SEND = statement(Action="sqs:SendMessage", Resource=f"{ARN}:fast")
 
 
-@pytest.mark.parametrize(
-    ("intake", "target", "missing"),
-    [
-        pytest.param([DELETE], [SEND], "sqs:receivemessage", id="receive"),
-        pytest.param([RECEIVE], [SEND], "sqs:deletemessage", id="delete"),
-        pytest.param([RECEIVE, DELETE], [], "sqs:sendmessage", id="send"),
-    ],
-)
+@pytest.mark.parametrize(("intake", "target", "missing"), [
+    pytest.param([DELETE], [SEND], "sqs:receivemessage", id="receive"),
+    pytest.param([RECEIVE], [SEND], "sqs:deletemessage", id="delete"),
+    pytest.param([RECEIVE, DELETE], [], "sqs:sendmessage", id="send"),
+])  # fmt: skip
 def test_a_forward_needs_what_its_parts_need(
     guarded: RunningServer, intake: list[object], target: list[object], missing: str
 ) -> None:

@@ -123,14 +123,11 @@ def test_a_thousand_pipelined_requests_are_answered(client: Client) -> None:
         assert client.read().body.startswith(b"GET /%d\n" % number)
 
 
-@pytest.mark.parametrize(
-    ("request_head", "connection"),
-    [
-        pytest.param(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", "close", id="asked-to-close"),
-        pytest.param(b"GET / HTTP/1.0\r\n\r\n", "close", id="http-1.0"),
-        pytest.param(b"GET / HTTP/1.0\r\nHost: h\r\n\r\n", "close", id="http-1.0-with-host"),
-    ],
-)
+@pytest.mark.parametrize(("request_head", "connection"), [
+    pytest.param(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", "close", id="asked-to-close"),
+    pytest.param(b"GET / HTTP/1.0\r\n\r\n", "close", id="http-1.0"),
+    pytest.param(b"GET / HTTP/1.0\r\nHost: h\r\n\r\n", "close", id="http-1.0-with-host"),
+])  # fmt: skip
 def test_a_connection_that_is_not_kept_closes(client: Client, request_head: bytes, connection: str) -> None:
     """After the reply the connection ends, whatever was sent behind the request."""
     client.send(request_head + GET)
@@ -221,89 +218,61 @@ def test_a_body_that_came_along_needs_no_permission(client: Client) -> None:
 TOO_LONG = SMALL.body_bytes_max + 1
 
 
-@pytest.mark.parametrize(
-    ("sent", "status", "word"),
-    [
-        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00", 400, "well-formed", id="tls"),
-        pytest.param(b"NONSENSE\r\n\r\n", 400, "well-formed", id="no-request-line"),
-        pytest.param(b"GET  HTTP/1.1\r\nHost: h\r\n\r\n", 400, "well-formed", id="no-target"),
-        pytest.param(b"GET / HTTP/9.9\r\nHost: h\r\n\r\n", 400, "well-formed", id="no-such-version"),
-        pytest.param(b"GET / HTTP/2.0\r\nHost: h\r\n\r\n", 505, "HTTP/1.1", id="version-2"),
-        pytest.param(b"GET /\r\n\r\n", 505, "HTTP/1.1", id="version-0.9"),
-        pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "well-formed", id="http-2-preface"),
-        pytest.param(b"GET / HTTP/1.1\nHost: h\n\n", 400, "well-formed", id="bare-line-feeds"),
-        pytest.param(b"GET /\xff HTTP/1.1\r\nHost: h\r\n\r\n", 400, "well-formed", id="target-not-ascii"),
-        pytest.param(b"GET / HTTP/1.1\r\n\r\n", 400, "Host", id="no-host"),
-        pytest.param(b"GET / HTTP/1.1\r\nHost:\r\n\r\n", 400, "Host", id="empty-host"),
-        pytest.param(b"GET / HTTP/1.0\r\nHost:\r\n\r\n", 400, "Host", id="empty-host-1.0"),
-        pytest.param(HEAD + b"Host: other\r\n\r\n", 400, "host", id="two-hosts"),
-        pytest.param(HEAD + b"HOST: h\r\n\r\n", 400, "host", id="two-hosts-differently-spelled"),
-        pytest.param(HEAD + b"X-Amz-Target: a\r\nx-amz-target: b\r\n\r\n", 400, "x-amz-target", id="two-targets"),
-        pytest.param(HEAD + b"Content-Type: a\r\nContent-Type: a\r\n\r\n", 400, "content-type", id="two-types"),
-        pytest.param(
-            HEAD + b"Authorization: a\r\nAuthorization: b\r\n\r\n", 400, "authorization", id="two-credentials"
-        ),
-        pytest.param(HEAD + b"Bad Name: x\r\n\r\n", 400, "well-formed", id="space-in-name"),
-        pytest.param(HEAD + b"Bad\xe9Name: x\r\n\r\n", 400, "well-formed", id="name-not-ascii"),
-        pytest.param(HEAD + b": x\r\n\r\n", 400, "well-formed", id="empty-name"),
-        pytest.param(HEAD + b"X: a\x00b\r\n\r\n", 400, "well-formed", id="zero-in-value"),
-        pytest.param(HEAD + b"X: a\r\n folded\r\n\r\n", 400, "well-formed", id="folded-value"),
-        pytest.param(HEAD + b"Content-Length: -1\r\n\r\n", 400, "well-formed", id="negative-length"),
-        pytest.param(HEAD + b"Content-Length: 1e3\r\n\r\n", 400, "well-formed", id="length-no-number"),
-        pytest.param(HEAD + b"Content-Length: " + b"9" * 40 + b"\r\n\r\n", 400, "well-formed", id="length-overflow"),
-        pytest.param(HEAD + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\na", 400, "well-formed", id="two-lengths"),
-        pytest.param(
-            HEAD + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            400,
-            "well-formed",
-            id="length-and-chunks",
-        ),
-        pytest.param(HEAD + b"Transfer-Encoding: gzip\r\n\r\n", 400, "well-formed", id="coding-without-chunks"),
-        pytest.param(
-            HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501, "chunked", id="coding-in-chunks"
-        ),
-        pytest.param(
-            b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, "HTTP/1.0", id="coding-in-1.0"
-        ),
-        pytest.param(
-            b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n1\r\n",
-            400,
-            "HTTP/1.0",
-            id="coding-in-1.0-kept-and-unfinished",
-        ),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "well-formed", id="bad-chunk-size"),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n", 400, "well-formed", id="negative-chunk"),
-        pytest.param(
-            HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 20 + b"\r\n", 400, "well-formed", id="chunk-overflow"
-        ),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n", 400, "well-formed", id="chunk-too-long"),
-        pytest.param(HEAD + b"Expect: coffee\r\n\r\n", 417, "100-continue", id="unknown-expectation"),
-        pytest.param(
-            HEAD + b"Expect: coffee\r\nContent-Length: 9\r\n\r\n", 417, "100-continue", id="unknown-expectation-early"
-        ),
-        pytest.param(b"CONNECT h:1 HTTP/1.1\r\nHost: h\r\n\r\nabc", 405, "proxy", id="connect"),
-        pytest.param(b"GET /" + b"x" * 500 + b" HTTP/1.1\r\nHost: h\r\n\r\n", 414, "500 bytes", id="long-target"),
-        pytest.param(b"GET /" + b"x" * 99_999, 414, "500 bytes", id="endless-target"),
-        pytest.param(HEAD + b"X: " + b"x" * 2_000 + b"\r\n\r\n", 431, "2000 bytes", id="long-head"),
-        pytest.param(HEAD + b"".join(b"X-%d: x\r\n" % n for n in range(20)) + b"\r\n", 431, "20 headers", id="many"),
-        pytest.param(HEAD + b"Content-Length: %d\r\n\r\n" % TOO_LONG, 413, "10000 bytes", id="long-body-announced"),
-        pytest.param(
-            HEAD + b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % TOO_LONG,
-            413,
-            "10000 bytes",
-            id="long-body-asks",
-        ),
-        pytest.param(
-            HEAD + b"Content-Length: %d\r\n\r\n" % TOO_LONG + b"x" * TOO_LONG, 413, "10000 bytes", id="long-body"
-        ),
-        pytest.param(
-            HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"a\r\n0123456789\r\n" * 1_001,
-            413,
-            "10000 bytes",
-            id="long-body-in-chunks",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("sent", "status", "word"), [
+    pytest.param(b"\x16\x03\x01\x02\x00\x01\x00", 400, "well-formed", id="tls"),
+    pytest.param(b"NONSENSE\r\n\r\n", 400, "well-formed", id="no-request-line"),
+    pytest.param(b"GET  HTTP/1.1\r\nHost: h\r\n\r\n", 400, "well-formed", id="no-target"),
+    pytest.param(b"GET / HTTP/9.9\r\nHost: h\r\n\r\n", 400, "well-formed", id="no-such-version"),
+    pytest.param(b"GET / HTTP/2.0\r\nHost: h\r\n\r\n", 505, "HTTP/1.1", id="version-2"),
+    pytest.param(b"GET /\r\n\r\n", 505, "HTTP/1.1", id="version-0.9"),
+    pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "well-formed", id="http-2-preface"),
+    pytest.param(b"GET / HTTP/1.1\nHost: h\n\n", 400, "well-formed", id="bare-line-feeds"),
+    pytest.param(b"GET /\xff HTTP/1.1\r\nHost: h\r\n\r\n", 400, "well-formed", id="target-not-ascii"),
+    pytest.param(b"GET / HTTP/1.1\r\n\r\n", 400, "Host", id="no-host"),
+    pytest.param(b"GET / HTTP/1.1\r\nHost:\r\n\r\n", 400, "Host", id="empty-host"),
+    pytest.param(b"GET / HTTP/1.0\r\nHost:\r\n\r\n", 400, "Host", id="empty-host-1.0"),
+    pytest.param(HEAD + b"Host: other\r\n\r\n", 400, "host", id="two-hosts"),
+    pytest.param(HEAD + b"HOST: h\r\n\r\n", 400, "host", id="two-hosts-differently-spelled"),
+    pytest.param(HEAD + b"X-Amz-Target: a\r\nx-amz-target: b\r\n\r\n", 400, "x-amz-target", id="two-targets"),
+    pytest.param(HEAD + b"Content-Type: a\r\nContent-Type: a\r\n\r\n", 400, "content-type", id="two-types"),
+    pytest.param(HEAD + b"Authorization: a\r\nAuthorization: b\r\n\r\n", 400, "authorization", id="two-credentials"),
+    pytest.param(HEAD + b"Bad Name: x\r\n\r\n", 400, "well-formed", id="space-in-name"),
+    pytest.param(HEAD + b"Bad\xe9Name: x\r\n\r\n", 400, "well-formed", id="name-not-ascii"),
+    pytest.param(HEAD + b": x\r\n\r\n", 400, "well-formed", id="empty-name"),
+    pytest.param(HEAD + b"X: a\x00b\r\n\r\n", 400, "well-formed", id="zero-in-value"),
+    pytest.param(HEAD + b"X: a\r\n folded\r\n\r\n", 400, "well-formed", id="folded-value"),
+    pytest.param(HEAD + b"Content-Length: -1\r\n\r\n", 400, "well-formed", id="negative-length"),
+    pytest.param(HEAD + b"Content-Length: 1e3\r\n\r\n", 400, "well-formed", id="length-no-number"),
+    pytest.param(HEAD + b"Content-Length: " + b"9" * 40 + b"\r\n\r\n", 400, "well-formed", id="length-overflow"),
+    pytest.param(HEAD + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\na", 400, "well-formed", id="two-lengths"),
+    pytest.param(HEAD + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, "well-formed",
+        id="length-and-chunks"),
+    pytest.param(HEAD + b"Transfer-Encoding: gzip\r\n\r\n", 400, "well-formed", id="coding-without-chunks"),
+    pytest.param(HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501, "chunked", id="coding-in-chunks"),
+    pytest.param(b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400, "HTTP/1.0",
+        id="coding-in-1.0"),
+    pytest.param(b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n1\r\n", 400,
+        "HTTP/1.0", id="coding-in-1.0-kept-and-unfinished"),
+    pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "well-formed", id="bad-chunk-size"),
+    pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n", 400, "well-formed", id="negative-chunk"),
+    pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 20 + b"\r\n", 400, "well-formed",
+        id="chunk-overflow"),
+    pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n", 400, "well-formed", id="chunk-too-long"),
+    pytest.param(HEAD + b"Expect: coffee\r\n\r\n", 417, "100-continue", id="unknown-expectation"),
+    pytest.param(HEAD + b"Expect: coffee\r\nContent-Length: 9\r\n\r\n", 417, "100-continue",
+        id="unknown-expectation-early"),
+    pytest.param(b"CONNECT h:1 HTTP/1.1\r\nHost: h\r\n\r\nabc", 405, "proxy", id="connect"),
+    pytest.param(b"GET /" + b"x" * 500 + b" HTTP/1.1\r\nHost: h\r\n\r\n", 414, "500 bytes", id="long-target"),
+    pytest.param(b"GET /" + b"x" * 99_999, 414, "500 bytes", id="endless-target"),
+    pytest.param(HEAD + b"X: " + b"x" * 2_000 + b"\r\n\r\n", 431, "2000 bytes", id="long-head"),
+    pytest.param(HEAD + b"".join(b"X-%d: x\r\n" % n for n in range(20)) + b"\r\n", 431, "20 headers", id="many"),
+    pytest.param(HEAD + b"Content-Length: %d\r\n\r\n" % TOO_LONG, 413, "10000 bytes", id="long-body-announced"),
+    pytest.param(HEAD + b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % TOO_LONG, 413, "10000 bytes",
+        id="long-body-asks"),
+    pytest.param(HEAD + b"Content-Length: %d\r\n\r\n" % TOO_LONG + b"x" * TOO_LONG, 413, "10000 bytes", id="long-body"),
+    pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"a\r\n0123456789\r\n" * 1_001, 413, "10000 bytes",
+        id="long-body-in-chunks"),
+])  # fmt: skip
 def test_what_is_refused_says_why_and_closes(
     host: HttpHost, client: Client, sent: bytes, status: int, word: str
 ) -> None:
@@ -318,22 +287,17 @@ def test_what_is_refused_says_why_and_closes(
     assert client.at_end()
 
 
-@pytest.mark.parametrize(
-    ("first", "piece", "status"),
-    [
-        pytest.param(b"GET /", b"x" * 100, 414, id="target"),
-        pytest.param(HEAD + b"X: ", b"x" * 100, 431, id="header-value"),
-        pytest.param(HEAD, b"x" * 100, 431, id="header-name"),
-        pytest.param(HEAD, b"%b: x\r\n" % (b"x" * 94), 431, id="headers"),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"64\r\n" + b"x" * 100 + b"\r\n", 413, id="chunks"),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", b"X-%d: x\r\n", 431, id="trailers"),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: ", b"x" * 100, 431, id="one-trailer"),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;x=", b"x" * 100, 431, id="chunk-extension"),
-        pytest.param(
-            HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1;x=%b\r\nx\r\n" % (b"x" * 50), 431, id="extensions"
-        ),
-    ],
-)
+@pytest.mark.parametrize(("first", "piece", "status"), [
+    pytest.param(b"GET /", b"x" * 100, 414, id="target"),
+    pytest.param(HEAD + b"X: ", b"x" * 100, 431, id="header-value"),
+    pytest.param(HEAD, b"x" * 100, 431, id="header-name"),
+    pytest.param(HEAD, b"%b: x\r\n" % (b"x" * 94), 431, id="headers"),
+    pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"64\r\n" + b"x" * 100 + b"\r\n", 413, id="chunks"),
+    pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", b"X-%d: x\r\n", 431, id="trailers"),
+    pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: ", b"x" * 100, 431, id="one-trailer"),
+    pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;x=", b"x" * 100, 431, id="chunk-extension"),
+    pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1;x=%b\r\nx\r\n" % (b"x" * 50), 431, id="extensions"),
+])  # fmt: skip
 def test_what_has_no_end_is_cut_off(client: Client, first: bytes, piece: bytes, status: int) -> None:
     """A head, a body or trailers that go on for ever meet their limit in whatever pieces they come."""
     pieces = (piece % number if b"%d" in piece else piece for number in count())
@@ -371,16 +335,13 @@ def test_the_longest_body_is_taken() -> None:
 # Clients that are slow, silent or gone.
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        pytest.param(b"GE", id="method"),
-        pytest.param(b"GET / HT", id="request-line"),
-        pytest.param(HEAD + b"X-Slow", id="head"),
-        pytest.param(HEAD + b"Content-Length: 5\r\n\r\nab", id="body"),
-        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab", id="chunk"),
-    ],
-)
+@pytest.mark.parametrize("sent", [
+    pytest.param(b"GE", id="method"),
+    pytest.param(b"GET / HT", id="request-line"),
+    pytest.param(HEAD + b"X-Slow", id="head"),
+    pytest.param(HEAD + b"Content-Length: 5\r\n\r\nab", id="body"),
+    pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab", id="chunk"),
+])  # fmt: skip
 def test_an_unfinished_request_times_out(sent: bytes) -> None:
     """The whole request has to be there in time."""
     with HttpHost(Limits(request_s_max=0.2, linger_s_max=0.1)) as host, host.client() as client:

@@ -381,19 +381,16 @@ def test_what_waits_is_pushed_after_a_start_with_the_same_key(tmp_path: Path, re
 # Who may be subscribed.
 
 
-@pytest.mark.parametrize(
-    ("allow", "endpoint", "told"),
-    [
-        (None, "http://127.0.0.1/", "no host is allowed; add it to the server's setting push_allow (--push-allow)"),
-        ("hook.example", "http://127.0.0.1/", "127.0.0.1 port 80 is not allowed; add it to the server's setting"),
-        ("127.0.0.1:81", "http://127.0.0.1:82/", "127.0.0.1 port 82 is not allowed"),
-        ("0.0.0.0/0", "http://169.254.169.254/latest/meta-data/", "169.254.169.254 port 80 is not allowed"),
-        ("127.0.0.1", "http://0x7f000001/", "four decimal numbers"),
-        ("127.0.0.1", "http://127.0.0.1@10.0.0.1/", "no user name"),
-        ("localhost", "http://localhost/", "which is no public address; add that address, or its network"),
-        ("nowhere.invalid", "http://nowhere.invalid/", "the name nowhere.invalid cannot be resolved"),
-    ],
-)
+@pytest.mark.parametrize(("allow", "endpoint", "told"), [
+    (None, "http://127.0.0.1/", "no host is allowed; add it to the server's setting push_allow (--push-allow)"),
+    ("hook.example", "http://127.0.0.1/", "127.0.0.1 port 80 is not allowed; add it to the server's setting"),
+    ("127.0.0.1:81", "http://127.0.0.1:82/", "127.0.0.1 port 82 is not allowed"),
+    ("0.0.0.0/0", "http://169.254.169.254/latest/meta-data/", "169.254.169.254 port 80 is not allowed"),
+    ("127.0.0.1", "http://0x7f000001/", "four decimal numbers"),
+    ("127.0.0.1", "http://127.0.0.1@10.0.0.1/", "no user name"),
+    ("localhost", "http://localhost/", "which is no public address; add that address, or its network"),
+    ("nowhere.invalid", "http://nowhere.invalid/", "the name nowhere.invalid cannot be resolved"),
+])  # fmt: skip
 def test_an_endpoint_that_is_not_allowed_says_what_to_set(allow: str | None, endpoint: str, told: str) -> None:
     with RunningServer(push_allow=allow) as server:
         create_topic(server)

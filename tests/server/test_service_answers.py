@@ -109,18 +109,14 @@ def _too_many_tags_in_turn(sqs: ServiceClient) -> Answer:
     return sqs.ask("TagQueue", QueueUrl=url, Tags={"more": "v"})
 
 
-def _redrive(text: str) -> Callable[[ServiceClient], Answer]:
-    return _on("SetQueueAttributes", Attributes={"RedrivePolicy": text})
+def _set(name: str, text: str) -> Callable[[ServiceClient], Answer]:
+    return _on("SetQueueAttributes", Attributes={name: text})
 
 
 def _to_another_type(sqs: ServiceClient) -> Answer:
     arn = sqs.attributes(sqs.fifo())["QueueArn"]
     policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 2})
     return sqs.ask("SetQueueAttributes", QueueUrl=sqs.queue(), Attributes={"RedrivePolicy": policy})
-
-
-def _allow(**policy: Any) -> Callable[[ServiceClient], Answer]:
-    return _on("SetQueueAttributes", Attributes={"RedriveAllowPolicy": json.dumps(policy)})
 
 
 def _attribute(name: str, **value: Any) -> Callable[[ServiceClient], Answer]:
@@ -136,302 +132,147 @@ GROUP = "The request must contain the parameter MessageGroupId."
 DEDUPLICATION = (
     "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
 )
-NO_ALLOW = "Reason: Amazon SQS can't create the redrive allow policy. "
+REDRIVE = {
+    "{}": "Redrive policy does not contain mandatory attribute: maxReceiveCount.",
+    '{"maxReceiveCount":5}': "Redrive policy does not contain mandatory attribute: deadLetterTargetArn.",
+    '{"deadLetterTargetArn": "dummy", "maxReceiveCount": 42}': "Invalid value for deadLetterTargetArn.",
+    '{"deadLetterTargetArn":"arn:aws:sns:us-east-1:000000000000:t","maxReceiveCount":4}':
+        "Only SQS queues are valid resources for deadLetterTargetArn.",
+    **{f'{{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:no","maxReceiveCount":{count}}}':
+        f"Invalid value for maxReceiveCount: {shown}, valid values are from 1 to 1000 both inclusive."
+        for count, shown in {"0": "0", "1001": "1001", "1.5": "1.5", "true": "true", '"x"': "x"}.items()},
+    f'{{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:no","maxReceiveCount":4,"more":1}}':
+        "Only following attributes are supported: [deadLetterTargetArn, maxReceiveCount].",
+    f'{{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:nowhere","maxReceiveCount":4}}':
+        "Dead letter target does not exist.",
+}  # fmt: skip
+"""RedrivePolicy → why it is refused."""
+REDRIVE_ALLOW = {
+    '{"redrivePermission": "byQueue"}': "When you specify the byQueue permission type, you must also specify one or "
+        "more sourceQueueArns values.",
+    '{"redrivePermission": "allowAll", "sourceQueueArns": []}': "To specify one or more source queue ARNs, you must "
+        "set redrivePermission to byQueue.",
+}  # fmt: skip
+UNSUPPORTED = [
+    '{"redrivePermission":"some"}', "{}", '{"redrivePermission":"allowAll","more":1}',
+    '{"redrivePermission":"byQueue","sourceQueueArns":"arn:aws:sqs"}', "[]", "nonsense",
+]  # fmt: skip
 ROWS: dict[str, Row] = {
     "2 batch without a group": Row(_batch(MessageDeduplicationId="e"), INVALID, GROUP),
-    "2 message without a group": Row(
-        _on("SendMessage", fifo=True, MessageBody="m", MessageDeduplicationId="d"), MISSING, GROUP
-    ),
+    "2 message without a group": Row(_on("SendMessage", fifo=True, MessageBody="m", MessageDeduplicationId="d"),
+        MISSING, GROUP),
     "3 batch without a deduplication id": Row(_batch(MessageGroupId="g"), INVALID, DEDUPLICATION),
-    "3 message without a deduplication id": Row(
-        _on("SendMessage", fifo=True, MessageBody="m", MessageGroupId="g"), INVALID, DEDUPLICATION
-    ),
-    **{
-        f"10 {what} by garbage": Row(
-            _on(action, ReceiptHandle="garbage", **members),
-            "ReceiptHandleIsInvalid",
-            'The input receipt handle "garbage" is not a valid receipt handle.',
-            404,
-        )
-        for what, action, members in _BY_RECEIPT
-    },
-    **{
-        f"10 {what} by a receipt of another queue": Row(
-            _foreign(action, **members), "ReceiptHandleIsInvalid", "The input receipt handle is invalid.", 404
-        )
-        for what, action, members in _BY_RECEIPT
-    },
-    **{
-        f"delete by {what}": Row(
-            _on("DeleteMessage", **members), MISSING, "The request must contain the parameter MessageHandle."
-        )
-        for what, members in _LACKING.items()
-    },
-    "15 a FIFO queue stays one": Row(
-        _on("SetQueueAttributes", fifo=True, Attributes={"FifoQueue": "false"}),
-        VALUE,
-        "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.",
-    ),
-    "15 a standard queue stays one": Row(
-        _on("SetQueueAttributes", Attributes={"FifoQueue": "true"}), NAME, "Unknown Attribute FifoQueue."
-    ),
-    "17 a label that is not there": Row(
-        _no_label, INVALID, "Value other for parameter Label is invalid. Reason: can't find label on existing policy."
-    ),
-    "17 a label where there is no policy": Row(
-        _on("RemovePermission", Label="l"),
-        INVALID,
-        "Value l for parameter Label is invalid. Reason: can't find label on existing policy.",
-    ),
-    "18 a permission without actions": Row(
-        _on("AddPermission", Label="l", AWSAccountIds=["111111111111"], Actions=[]),
-        MISSING,
-        "The request must contain the parameter Actions.",
-    ),
-    "18 a label that is there": Row(
-        _same_label, INVALID, "Value l for parameter Label is invalid. Reason: Already exists."
-    ),
-    "18 a permission without accounts": Row(
-        _on("AddPermission", Label="l", AWSAccountIds=[], Actions=["SendMessage"]),
-        INVALID,
-        "Value [] for parameter PrincipalId is invalid. Reason: Unable to verify.",
-    ),
-    "19 an empty name": Row(
-        _create(QueueName=""), INVALID, "Value for parameter QueueName is invalid. Reason: Must specify a queue name."
-    ),
-    "19 the URL of an empty name": Row(
-        lambda sqs: sqs.ask("GetQueueUrl", QueueName=""),
-        INVALID,
-        "Value for parameter QueueName is invalid. Reason: Must specify a queue name.",
-    ),
-    "22 an attribute of an unknown type": Row(
-        _attribute("a", DataType="Decimal", StringValue="1"),
-        INVALID,
+    "3 message without a deduplication id": Row(_on("SendMessage", fifo=True, MessageBody="m", MessageGroupId="g"),
+        INVALID, DEDUPLICATION),
+    **{f"10 {what} by garbage": Row(_on(action, ReceiptHandle="garbage", **members), "ReceiptHandleIsInvalid",
+        'The input receipt handle "garbage" is not a valid receipt handle.', 404) for what, action,
+        members in _BY_RECEIPT},
+    **{f"10 {what} by a receipt of another queue": Row(_foreign(action, **members), "ReceiptHandleIsInvalid",
+        "The input receipt handle is invalid.", 404) for what, action, members in _BY_RECEIPT},
+    **{f"delete by {what}": Row(_on("DeleteMessage", **members), MISSING,
+        "The request must contain the parameter MessageHandle.") for what, members in _LACKING.items()},
+    "15 a FIFO queue stays one": Row(_on("SetQueueAttributes", fifo=True, Attributes={"FifoQueue": "false"}), VALUE,
+        "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported."),
+    "15 a standard queue stays one": Row(_on("SetQueueAttributes", Attributes={"FifoQueue": "true"}), NAME,
+        "Unknown Attribute FifoQueue."),
+    "17 a label that is not there": Row(_no_label, INVALID,
+        "Value other for parameter Label is invalid. Reason: can't find label on existing policy."),
+    "17 a label where there is no policy": Row(_on("RemovePermission", Label="l"), INVALID,
+        "Value l for parameter Label is invalid. Reason: can't find label on existing policy."),
+    "18 a permission without actions": Row(_on("AddPermission", Label="l", AWSAccountIds=["111111111111"], Actions=[]),
+        MISSING, "The request must contain the parameter Actions."),
+    "18 a label that is there": Row(_same_label, INVALID,
+        "Value l for parameter Label is invalid. Reason: Already exists."),
+    "18 a permission without accounts": Row(_on("AddPermission", Label="l", AWSAccountIds=[], Actions=["SendMessage"]),
+        INVALID, "Value [] for parameter PrincipalId is invalid. Reason: Unable to verify."),
+    "19 an empty name": Row(_create(QueueName=""), INVALID,
+        "Value for parameter QueueName is invalid. Reason: Must specify a queue name."),
+    "19 the URL of an empty name": Row(lambda sqs: sqs.ask("GetQueueUrl", QueueName=""), INVALID,
+        "Value for parameter QueueName is invalid. Reason: Must specify a queue name."),
+    "22 an attribute of an unknown type": Row(_attribute("a", DataType="Decimal", StringValue="1"), INVALID,
         "The type of message (user) attribute 'a' is invalid. You must use only the following supported type "
-        "prefixes: Binary, Number, String.",
-    ),
-    "23 untagging nothing": Row(
-        _on("UntagQueue", TagKeys=[]), INVALID, "Tag keys must be between 1 and 128 characters in length."
-    ),
+        "prefixes: Binary, Number, String."),
+    "23 untagging nothing": Row(_on("UntagQueue", TagKeys=[]), INVALID,
+        "Tag keys must be between 1 and 128 characters in length."),
     "23 too many tags": Row(_too_many_tags, INVALID, "Too many tags added for queue q"),
     "23 too many tags in turn": Row(_too_many_tags_in_turn, INVALID, "Too many tags added for queue q"),
-    "24 deduplication scope": Row(
-        _create(Attributes={"DeduplicationScope": "queue"}),
-        NAME,
-        "You can specify the DeduplicationScope only when FifoQueue is set to true.",
-    ),
-    "24 throughput limit": Row(
-        _create(Attributes={"FifoThroughputLimit": "perQueue"}),
-        NAME,
-        "You can specify the FifoThroughputLimit only when FifoQueue is set to true.",
-    ),
-    "24 content-based deduplication": Row(
-        _create(Attributes={"ContentBasedDeduplication": "true"}), NAME, "Unknown Attribute ContentBasedDeduplication."
-    ),
+    "24 deduplication scope": Row(_create(Attributes={"DeduplicationScope": "queue"}), NAME,
+        "You can specify the DeduplicationScope only when FifoQueue is set to true."),
+    "24 throughput limit": Row(_create(Attributes={"FifoThroughputLimit": "perQueue"}), NAME,
+        "You can specify the FifoThroughputLimit only when FifoQueue is set to true."),
+    "24 content-based deduplication": Row(_create(Attributes={"ContentBasedDeduplication": "true"}), NAME,
+        "Unknown Attribute ContentBasedDeduplication."),
     "24 FifoQueue false": Row(_create(Attributes={"FifoQueue": "false"}), NAME, "Unknown Attribute FifoQueue."),
-    "set no attributes": Row(
-        _on("SetQueueAttributes", Attributes={}), MISSING, "The request must contain the parameter Attribute.Name."
-    ),
-    "two kinds of encryption": Row(
-        _on("SetQueueAttributes", Attributes={"SqsManagedSseEnabled": "true", "KmsMasterKeyId": "k"}),
-        NAME,
-        "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE.",
-    ),
-    "throughput by group alone": Row(
-        _on("SetQueueAttributes", fifo=True, Attributes={"FifoThroughputLimit": "perMessageGroupId"}),
-        VALUE,
+    "set no attributes": Row(_on("SetQueueAttributes", Attributes={}), MISSING,
+        "The request must contain the parameter Attribute.Name."),
+    "two kinds of encryption": Row(_on("SetQueueAttributes", Attributes={"SqsManagedSseEnabled": "true",
+        "KmsMasterKeyId": "k"}), NAME,
+        "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE."),
+    "throughput by group alone": Row(_on("SetQueueAttributes", fifo=True,
+        Attributes={"FifoThroughputLimit": "perMessageGroupId"}), VALUE,
         "Invalid value for the parameter FifoThroughputLimit. Reason: The perMessageGroupId value is allowed only "
-        "when the value for DeduplicationScope is messageGroup",
-    ),
-    "redrive policy that is no JSON": Row(
-        _redrive("nonsense"),
-        VALUE,
-        "Invalid value for the parameter RedrivePolicy. Reason: Redrive policy is not a valid JSON map.",
-    ),
-    "redrive policy without a count": Row(
-        _redrive("{}"),
-        INVALID,
-        "Value {} for parameter RedrivePolicy is invalid. Reason: Redrive policy does not contain mandatory "
-        "attribute: maxReceiveCount.",
-    ),
-    "redrive policy without a queue": Row(
-        _redrive('{"maxReceiveCount":5}'),
-        INVALID,
-        'Value {"maxReceiveCount":5} for parameter RedrivePolicy is invalid. Reason: Redrive policy does not contain '
-        "mandatory attribute: deadLetterTargetArn.",
-    ),
-    "redrive policy with a bad ARN": Row(
-        _redrive('{"deadLetterTargetArn": "dummy", "maxReceiveCount": 42}'),
-        INVALID,
-        'Value {"deadLetterTargetArn": "dummy", "maxReceiveCount": 42} for parameter RedrivePolicy is invalid. '
-        "Reason: Invalid value for deadLetterTargetArn.",
-    ),
-    "redrive policy with the ARN of a topic": Row(
-        _redrive('{"deadLetterTargetArn":"arn:aws:sns:us-east-1:000000000000:t","maxReceiveCount":4}'),
-        INVALID,
-        'Value {"deadLetterTargetArn":"arn:aws:sns:us-east-1:000000000000:t","maxReceiveCount":4} for parameter '
-        "RedrivePolicy is invalid. Reason: Only SQS queues are valid resources for deadLetterTargetArn.",
-    ),
-    **{
-        f"redrive policy with {count} receives": Row(
-            _redrive(f'{{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:no","maxReceiveCount":{count}}}'),
-            INVALID,
-            f'Value {{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:no","maxReceiveCount":{count}}} for '
-            f"parameter RedrivePolicy is invalid. Reason: Invalid value for maxReceiveCount: {shown}, valid values are "
-            "from 1 to 1000 both inclusive.",
-        )
-        for count, shown in {"0": "0", "1001": "1001", "1.5": "1.5", "true": "true", '"x"': "x"}.items()
-    },
-    "redrive policy with more": Row(
-        _redrive(f'{{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:no","maxReceiveCount":4,"more":1}}'),
-        INVALID,
-        f'Value {{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:no","maxReceiveCount":4,"more":1}} for '
-        "parameter RedrivePolicy is invalid. Reason: Only following attributes are supported: "
-        "[deadLetterTargetArn, maxReceiveCount].",
-    ),
-    "redrive policy to nowhere": Row(
-        _redrive(f'{{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:nowhere","maxReceiveCount":4}}'),
-        INVALID,
-        f'Value {{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:nowhere","maxReceiveCount":4}} for parameter '
-        "RedrivePolicy is invalid. Reason: Dead letter target does not exist.",
-    ),
-    "redrive allow policy for nobody": Row(
-        _allow(redrivePermission="byQueue"),
-        INVALID,
-        'Value {"redrivePermission": "byQueue"} for parameter RedriveAllowPolicy is invalid. '
-        + NO_ALLOW
-        + "When you specify the byQueue permission type, you must also specify one or more sourceQueueArns values.",
-    ),
-    "redrive allow policy with idle sources": Row(
-        _allow(redrivePermission="allowAll", sourceQueueArns=[]),
-        INVALID,
-        'Value {"redrivePermission": "allowAll", "sourceQueueArns": []} for parameter RedriveAllowPolicy is invalid. '
-        + NO_ALLOW
-        + "To specify one or more source queue ARNs, you must set redrivePermission to byQueue.",
-    ),
-    **{
-        f"redrive allow policy {what}": Row(
-            _on("SetQueueAttributes", Attributes={"RedriveAllowPolicy": text}),
-            VALUE,
-            "Invalid value for the parameter RedriveAllowPolicy. Reason: Amazon SQS can't create the redrive allow "
-            "policy, as it’s in an unsupported format.",
-        )
-        for what, text in {
-            "of no kind": '{"redrivePermission":"some"}',
-            "without a permission": "{}",
-            "with more": '{"redrivePermission":"allowAll","more":1}',
-            "with a text for a list": '{"redrivePermission":"byQueue","sourceQueueArns":"arn:aws:sqs"}',
-            "that is no map": "[]",
-            "that is no JSON": "nonsense",
-        }.items()
-    },
-    "attribute without a name": Row(
-        _attribute("", DataType="String", StringValue="x"),
-        INVALID,
-        "The request must contain non-empty message (user) attribute names.",
-    ),
-    "attribute without a value": Row(
-        _attribute("a", DataType="String", StringValue=""),
-        INVALID,
-        "Message (user) attribute 'a' must contain a non-empty value of type 'String'.",
-    ),
-    "attribute that is no number": Row(
-        _attribute("a", DataType="Number", StringValue="x"),
-        INVALID,
-        "Can't cast the value of message (user) attribute 'a' to a number.",
-    ),
-    "attribute with a reserved name": Row(
-        _attribute("AWS.a", DataType="String", StringValue="x"),
-        INVALID,
+        "when the value for DeduplicationScope is messageGroup"),
+    "redrive policy that is no JSON": Row(_set("RedrivePolicy", "nonsense"), VALUE,
+        "Invalid value for the parameter RedrivePolicy. Reason: Redrive policy is not a valid JSON map."),
+    **{f"redrive policy {text}": Row(_set("RedrivePolicy", text), INVALID,
+        f"Value {text} for parameter RedrivePolicy is invalid. Reason: {reason}") for text, reason in REDRIVE.items()},
+    **{f"redrive allow policy {text}": Row(_set("RedriveAllowPolicy", text), INVALID,
+        f"Value {text} for parameter RedriveAllowPolicy is invalid. Reason: Amazon SQS can't create the redrive allow "
+        f"policy. {reason}") for text, reason in REDRIVE_ALLOW.items()},
+    **{f"redrive allow policy {text}": Row(_set("RedriveAllowPolicy", text), VALUE,
+        "Invalid value for the parameter RedriveAllowPolicy. Reason: Amazon SQS can't create the redrive allow "
+        "policy, as it’s in an unsupported format.") for text in UNSUPPORTED},
+    "attribute without a name": Row(_attribute("", DataType="String", StringValue="x"), INVALID,
+        "The request must contain non-empty message (user) attribute names."),
+    "attribute without a value": Row(_attribute("a", DataType="String", StringValue=""), INVALID,
+        "Message (user) attribute 'a' must contain a non-empty value of type 'String'."),
+    "attribute that is no number": Row(_attribute("a", DataType="Number", StringValue="x"), INVALID,
+        "Can't cast the value of message (user) attribute 'a' to a number."),
+    "attribute with a reserved name": Row(_attribute("AWS.a", DataType="String", StringValue="x"), INVALID,
         "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'. These strings are reserved for "
-        "internal use.",
-    ),
-    "attribute with a long name": Row(
-        _attribute("a" * 257, DataType="String", StringValue="x"),
-        INVALID,
-        "Message (user) attribute name must be shorter than 256 bytes.",
-    ),
-    "attribute with a long type": Row(
-        _attribute("a", DataType="String." + "a" * 250, StringValue="x"),
-        INVALID,
-        "Message (user) attribute type must be shorter than 256 bytes.",
-    ),
-    "attribute with a list": Row(
-        _attribute("a", DataType="String", StringListValues=["x"]),
+        "internal use."),
+    "attribute with a long name": Row(_attribute("a" * 257, DataType="String", StringValue="x"), INVALID,
+        "Message (user) attribute name must be shorter than 256 bytes."),
+    "attribute with a long type": Row(_attribute("a", DataType="String." + "a" * 250, StringValue="x"), INVALID,
+        "Message (user) attribute type must be shorter than 256 bytes."),
+    "attribute with a list": Row(_attribute("a", DataType="String", StringListValues=["x"]),
         "AWS.SimpleQueueService.UnsupportedOperation",
-        "Message attribute list values in SendMessage operation are not supported.",
-    ),
-    "system attribute of no kind": Row(
-        _on(
-            "SendMessage",
-            MessageBody="m",
-            MessageSystemAttributes={"Hello": {"DataType": "String", "StringValue": "x"}},
-        ),
-        INVALID,
-        "Message system attribute name 'Hello' is invalid.",
-    ),
-    "message without a body": Row(
-        _on("SendMessage", MessageBody=""), MISSING, "The request must contain the parameter MessageBody."
-    ),
-    "delay of a message of a FIFO queue": Row(
-        _on("SendMessage", fifo=True, MessageBody="m", MessageGroupId="g", MessageDeduplicationId="d", DelaySeconds=2),
-        INVALID,
+        "Message attribute list values in SendMessage operation are not supported."),
+    "system attribute of no kind": Row(_on("SendMessage", MessageBody="m",
+        MessageSystemAttributes={"Hello": {"DataType": "String", "StringValue": "x"}}), INVALID,
+        "Message system attribute name 'Hello' is invalid."),
+    "message without a body": Row(_on("SendMessage", MessageBody=""), MISSING,
+        "The request must contain the parameter MessageBody."),
+    "delay of a message of a FIFO queue": Row(_on("SendMessage", fifo=True, MessageBody="m", MessageGroupId="g",
+        MessageDeduplicationId="d", DelaySeconds=2), INVALID,
         "Value 2 for parameter DelaySeconds is invalid. Reason: The request include parameter that is not valid for "
-        "this queue type.",
-    ),
-    "receive of too many": Row(
-        _on("ReceiveMessage", MaxNumberOfMessages=11),
-        INVALID,
-        "Value 11 for parameter MaxNumberOfMessages is invalid. Reason: Must be between 1 and 10, if provided.",
-    ),
-    "receive that waits too long": Row(
-        _on("ReceiveMessage", WaitTimeSeconds=21),
-        INVALID,
-        "Value 21 for parameter WaitTimeSeconds is invalid. Reason: Must be >= 0 and <= 20, if provided.",
-    ),
-    "attribute of a queue that is unknown": Row(
-        _on("GetQueueAttributes", AttributeNames=["Foobar"]), NAME, "Unknown Attribute Foobar."
-    ),
-    "task of no queue": Row(
-        lambda sqs: sqs.ask("CancelMessageMoveTask", TaskHandle="nonsense"),
-        INVALID,
-        "Value for parameter TaskHandle is invalid.",
-    ),
-    "task of a queue that is no dead-letter queue": Row(
-        lambda sqs: sqs.ask("StartMessageMoveTask", SourceArn=sqs.attributes(sqs.queue())["QueueArn"]),
-        INVALID,
-        "Source queue must be configured as a Dead Letter Queue.",
-    ),
-    "empty batch": Row(
-        _on("SendMessageBatch", Entries=[]),
-        "AWS.SimpleQueueService.EmptyBatchRequest",
-        "There should be at least one SendMessageBatchRequestEntry in the request.",
-    ),
-    "batch of too many": Row(
-        _on("DeleteMessageBatch", Entries=[{"Id": str(n), "ReceiptHandle": "r"} for n in range(20)]),
-        "AWS.SimpleQueueService.TooManyEntriesInBatchRequest",
-        "Maximum number of entries per request are 10. You have sent 20.",
-    ),
-    "batch with an id twice": Row(
-        _on("SendMessageBatch", Entries=[{"Id": "same", "MessageBody": "m"}] * 2),
-        "AWS.SimpleQueueService.BatchEntryIdsNotDistinct",
-        "Id same repeated.",
-    ),
-    **{
-        f"batch with {what} id": Row(
-            _on("DeleteMessageBatch", Entries=[{"Id": text, "ReceiptHandle": "r"}]),
-            "AWS.SimpleQueueService.InvalidBatchEntryId",
-            "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most 80 "
-            "letters long.",
-        )
-        for what, text in {"a bad": "invalid:id", "an empty": ""}.items()
-    },
-    "batch with too many bytes": Row(
-        _on("SendMessageBatch", Entries=[{"Id": each, "MessageBody": "x" * 524_289} for each in "ab"]),
-        "AWS.SimpleQueueService.BatchRequestTooLong",
-        "Batch requests cannot be longer than 1048576 bytes. You have sent 1048578 bytes.",
-    ),
-}
+        "this queue type."),
+    "receive of too many": Row(_on("ReceiveMessage", MaxNumberOfMessages=11), INVALID,
+        "Value 11 for parameter MaxNumberOfMessages is invalid. Reason: Must be between 1 and 10, if provided."),
+    "receive that waits too long": Row(_on("ReceiveMessage", WaitTimeSeconds=21), INVALID,
+        "Value 21 for parameter WaitTimeSeconds is invalid. Reason: Must be >= 0 and <= 20, if provided."),
+    "attribute of a queue that is unknown": Row(_on("GetQueueAttributes", AttributeNames=["Foobar"]), NAME,
+        "Unknown Attribute Foobar."),
+    "task of no queue": Row(lambda sqs: sqs.ask("CancelMessageMoveTask", TaskHandle="nonsense"), INVALID,
+        "Value for parameter TaskHandle is invalid."),
+    "task of a queue that is no dead-letter queue": Row(lambda sqs: sqs.ask("StartMessageMoveTask",
+        SourceArn=sqs.attributes(sqs.queue())["QueueArn"]), INVALID,
+        "Source queue must be configured as a Dead Letter Queue."),
+    "empty batch": Row(_on("SendMessageBatch", Entries=[]), "AWS.SimpleQueueService.EmptyBatchRequest",
+        "There should be at least one SendMessageBatchRequestEntry in the request."),
+    "batch of too many": Row(_on("DeleteMessageBatch", Entries=[{"Id": str(n),
+        "ReceiptHandle": "r"} for n in range(20)]), "AWS.SimpleQueueService.TooManyEntriesInBatchRequest",
+        "Maximum number of entries per request are 10. You have sent 20."),
+    "batch with an id twice": Row(_on("SendMessageBatch", Entries=[{"Id": "same", "MessageBody": "m"}] * 2),
+        "AWS.SimpleQueueService.BatchEntryIdsNotDistinct", "Id same repeated."),
+    **{f"batch with {what} id": Row(_on("DeleteMessageBatch", Entries=[{"Id": text, "ReceiptHandle": "r"}]),
+        "AWS.SimpleQueueService.InvalidBatchEntryId",
+        "A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most 80 "
+        "letters long.") for what, text in {"a bad": "invalid:id", "an empty": ""}.items()},
+    "batch with too many bytes": Row(_on("SendMessageBatch", Entries=[{"Id": each,
+        "MessageBody": "x" * 524_289} for each in "ab"]), "AWS.SimpleQueueService.BatchRequestTooLong",
+        "Batch requests cannot be longer than 1048576 bytes. You have sent 1048578 bytes."),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -488,14 +329,10 @@ def test_rows_5_and_6_a_queue_may_be_its_own_dead_letter_queue_until_the_policy_
     assert "RedrivePolicy" not in sqs.attributes(url)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("KmsMasterKeyId", "alias/k"),
-        ("RedriveAllowPolicy", '{"redrivePermission":"denyAll"}'),
-        ("Policy", '{"Version":"2012-10-17","Statement":[]}'),
-    ],
-)
+@pytest.mark.parametrize(("name", "text"), [
+    ("KmsMasterKeyId", "alias/k"), ("RedriveAllowPolicy", '{"redrivePermission":"denyAll"}'),
+    ("Policy", '{"Version":"2012-10-17","Statement":[]}'),
+])  # fmt: skip
 def test_an_empty_text_removes_an_attribute(name: str, text: str, sqs: ServiceClient) -> None:
     """And it is shown no more."""
     url = sqs.queue()
@@ -680,15 +517,12 @@ def test_row_b_empty_lists_of_older_sdks(web: ServiceClient) -> None:
     assert web.ask_form("GetQueueAttributes", f"QueueUrl={url}&AttributeName=").body == {}
 
 
-@pytest.mark.parametrize(
-    ("action", "form", "code"),
-    [
-        ("SendMessageBatch", "SendMessageBatchRequestEntry=", "AWS.SimpleQueueService.EmptyBatchRequest"),
-        ("DeleteMessageBatch", "DeleteMessageBatchRequestEntry=", "AWS.SimpleQueueService.EmptyBatchRequest"),
-        ("UntagQueue", "TagKey=", INVALID),
-        ("AddPermission", "Label=l&AWSAccountId=&ActionName=", MISSING),
-    ],
-)
+@pytest.mark.parametrize(("action", "form", "code"), [
+    ("SendMessageBatch", "SendMessageBatchRequestEntry=", "AWS.SimpleQueueService.EmptyBatchRequest"),
+    ("DeleteMessageBatch", "DeleteMessageBatchRequestEntry=", "AWS.SimpleQueueService.EmptyBatchRequest"),
+    ("UntagQueue", "TagKey=", INVALID),
+    ("AddPermission", "Label=l&AWSAccountId=&ActionName=", MISSING),
+])  # fmt: skip
 def test_row_b_empty_lists_are_as_good_as_none(action: str, form: str, code: str, web: ServiceClient) -> None:
     """The answer is that to a request without the member."""
     url = web.queue()

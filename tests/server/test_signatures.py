@@ -399,14 +399,9 @@ def test_the_key_of_one_protocol_signs_in_no_other_ones_way(server: RunningServe
     connection.close()
 
 
-@pytest.mark.parametrize(
-    ("method", "target", "body"),
-    [
-        ("GET", "/?Action=ListQueues", b""),
-        ("POST", "/", b"Action=ListQueues"),
-        ("POST", "/v1/queues/-/jobs/set", b"{}"),
-    ],
-)
+@pytest.mark.parametrize(("method", "target", "body"), [
+    ("GET", "/?Action=ListQueues", b""), ("POST", "/", b"Action=ListQueues"), ("POST", "/v1/queues/-/jobs/set", b"{}")
+])  # fmt: skip
 def test_a_signature_of_smq_opens_no_door_of_another_protocol(
     server: RunningServer, method: str, target: str, body: bytes
 ) -> None:

@@ -6,10 +6,10 @@ import socket
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
-from functools import partial
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -17,19 +17,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from tests.internals.server.scripted_engine import played
 from veilmq.core import limits
 from veilmq.server import admin, process
 from veilmq.server.process import Shutdown
 from veilmq.server.stores import DRAINING
 from veilmq.store.port import FAILED, FULL
 from veilmq.testing import RunningServer
-
-
-@pytest.fixture
-def server() -> Iterator[RunningServer]:
-    with RunningServer() as running:
-        yield running
 
 
 def get(server: RunningServer, path: str, **headers: str) -> tuple[int, str]:
@@ -86,15 +79,12 @@ def test_a_server_whose_store_failed_is_not_ready(monkeypatch: pytest.MonkeyPatc
     assert get(server, "/health/ready") == (503, f"{FAILED}\n")
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        pytest.param({"Sec-Fetch-Site": "cross-site"}, id="cross-site"),
-        pytest.param({"Origin": "http://evil.example"}, id="other-origin"),
-        pytest.param({"Host": "evil.example"}, id="name-that-was-pointed-at-us"),
-        pytest.param({"Host": "evil.example:9325", "Origin": "http://evil.example:9325"}, id="with-its-origin"),
-    ],
-)
+@pytest.mark.parametrize("headers", [
+    pytest.param({"Sec-Fetch-Site": "cross-site"}, id="cross-site"),
+    pytest.param({"Origin": "http://evil.example"}, id="other-origin"),
+    pytest.param({"Host": "evil.example"}, id="name-that-was-pointed-at-us"),
+    pytest.param({"Host": "evil.example:9325", "Origin": "http://evil.example:9325"}, id="with-its-origin"),
+])  # fmt: skip
 @pytest.mark.parametrize("path", ["/metrics", "/health/ready", "/nothing"])
 def test_foreign_web_pages_are_refused(server: RunningServer, headers: dict[str, str], path: str) -> None:
     """A browser shows nothing of the operator's to somebody else's page."""
@@ -203,7 +193,9 @@ class Site:
 
 
 @asynccontextmanager
-async def sites(answer: bytes | None, request_s_max: float) -> AsyncIterator[Site]:
+async def sites(
+    *, answer: bytes | None = b"here", request_s_max: float = limits.HTTP_REQUEST_S_MAX
+) -> AsyncIterator[Site]:
     async with asyncio.timeout(PATIENCE_S):
         site = Site(answer)
         listeners = process.bind("127.0.0.1", 0, setting="admin_port")
@@ -215,10 +207,14 @@ async def sites(answer: bytes | None, request_s_max: float) -> AsyncIterator[Sit
         await site.disconnect()
 
 
-def served(
-    *, answer: bytes | None = b"here", request_s_max: float = limits.HTTP_REQUEST_S_MAX
-) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
-    return played(partial(sites, answer, request_s_max))
+@pytest.fixture
+def site(request: pytest.FixtureRequest) -> AbstractAsyncContextManager[Site]:
+    return sites(**getattr(request, "param", {}))
+
+
+def served(**how: Any) -> pytest.MarkDecorator:
+    """Return the mark of a test whose site is made with `how`."""
+    return pytest.mark.parametrize("site", [how], indirect=True, ids=["site"])
 
 
 @served(request_s_max=0.2)
@@ -272,7 +268,6 @@ async def test_a_stream_that_is_not_read_is_cut_off(site: Site) -> None:
         await send_for_ever(writer)
 
 
-@served()
 async def test_a_head_that_is_too_long_is_refused(site: Site) -> None:
     reader, writer = await site.connect()
     writer.write(GET[:-2] + b"X: " + b"x" * (2 * admin.HEAD_BYTES_MAX))
@@ -283,15 +278,13 @@ async def test_a_head_that_is_too_long_is_refused(site: Site) -> None:
     "length", ["-1", "+1", "", "x", "1 1", "0x1", "1.0", "1_0", "\u00b2", "1, 2", "9" * 21, "9" * 5_000]
 )
 @pytest.mark.parametrize("before", [b"", GET], ids=["first", "second"])
-def test_a_length_that_is_none_is_refused(caplog: pytest.LogCaptureFixture, before: bytes, length: str) -> None:
-    async def story(site: Site) -> None:
+async def test_a_length_that_is_none_is_refused(caplog: pytest.LogCaptureFixture, before: bytes, length: str) -> None:
+    async with sites() as site:
         reader, writer = await site.connect()
         writer.write(before + GET[:-2] + f"Content-Length: {length}\r\n\r\n".encode())
         received = await reader.read(-1)
         assert received.count(b"HTTP/1.1 200 ") == bool(before)
         assert received.count(b"HTTP/1.1 400 ") == 1
-
-    served()(story)()
     assert caplog.messages == []
 
 
@@ -304,12 +297,11 @@ def test_a_length_that_is_none_is_refused(caplog: pytest.LogCaptureFixture, befo
     ],
     ids=["before-the-answer", "after-the-answer", "in-the-answer"],
 )
-def test_a_body_that_is_none_ends_the_connection(
+async def test_a_body_that_is_none_ends_the_connection(
     caplog: pytest.LogCaptureFixture, head: bytes, heard: bytes, answers: list[bytes]
 ) -> None:
     """Wherever the answer is by then, and nobody finds a traceback."""
-
-    async def story(site: Site) -> None:
+    async with sites() as site:
         reader, writer = await site.connect()
         writer.write(head[:-2] + b"Transfer-Encoding: chunked\r\n\r\n" + (b"" if heard else b"-1\r\n"))
         received = await reader.readuntil(heard) if heard else b""
@@ -317,12 +309,9 @@ def test_a_body_that_is_none_ends_the_connection(
         with suppress(ConnectionError):
             received += await reader.read(-1)
         assert [line.split()[1] for line in received.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")] == answers
-
-    served()(story)()
     assert caplog.messages == []
 
 
-@served()
 async def test_connections_beyond_the_limit_are_closed(site: Site) -> None:
     kept = [await site.connect() for _ in range(admin.CONNECTIONS_MAX)]
     reader, _ = await site.connect()

@@ -66,23 +66,16 @@ def signed(server: RunningServer, action: str, members: Mapping[str, object]) ->
     return f"POST / HTTP/1.1\r\n{lines}\r\n{body}".encode()
 
 
-@pytest.mark.parametrize(
-    ("head", "status", "word"),
-    [
-        pytest.param(lambda: POST + JSON, 403, b"MissingAuthenticationToken", id="unsigned"),
-        pytest.param(lambda: POST + FORM, 403, b"<Code>MissingAuthenticationToken</Code>", id="unsigned-form"),
-        pytest.param(lambda: POST + JSON + authorization("AKIDNOBODY"), 403, b"security token", id="unknown-key"),
-        pytest.param(lambda: POST + JSON + authorization("AKIDOWNER", 1.7e9), 403, b"Signature expired", id="old-date"),
-        pytest.param(lambda: POST + JSON + authorization("ASIDBOB"), 403, b"security token", id="key-without-token"),
-        pytest.param(
-            lambda: b"POST /queues/q/messages HTTP/1.1\r\nHost: h\r\nx-mns-version: 2015-06-06\r\n",
-            400,
-            b"<Code>MissingAuthorizationHeader</Code>",
-            id="unsigned-smq",
-        ),
-        pytest.param(lambda: POST + b"Content-Type: text/plain\r\n", 404, b"No protocol", id="no-protocol"),
-    ],
-)
+@pytest.mark.parametrize(("head", "status", "word"), [
+    pytest.param(lambda: POST + JSON, 403, b"MissingAuthenticationToken", id="unsigned"),
+    pytest.param(lambda: POST + FORM, 403, b"<Code>MissingAuthenticationToken</Code>", id="unsigned-form"),
+    pytest.param(lambda: POST + JSON + authorization("AKIDNOBODY"), 403, b"security token", id="unknown-key"),
+    pytest.param(lambda: POST + JSON + authorization("AKIDOWNER", 1.7e9), 403, b"Signature expired", id="old-date"),
+    pytest.param(lambda: POST + JSON + authorization("ASIDBOB"), 403, b"security token", id="key-without-token"),
+    pytest.param(lambda: b"POST /queues/q/messages HTTP/1.1\r\nHost: h\r\nx-mns-version: 2015-06-06\r\n", 400,
+        b"<Code>MissingAuthorizationHeader</Code>", id="unsigned-smq"),
+    pytest.param(lambda: POST + b"Content-Type: text/plain\r\n", 404, b"No protocol", id="no-protocol"),
+])  # fmt: skip
 @pytest.mark.parametrize("expects", [b"", EXPECT], ids=["sends", "waits-to-send"])
 def test_a_large_body_of_a_stranger_is_refused_by_its_head(
     server: RunningServer, head: Callable[[], bytes], status: int, word: bytes, expects: bytes
@@ -293,18 +286,15 @@ PART = b"x" * 100_000
 
 
 @pytest.mark.parametrize("loops", [None, loop_factory()], ids=["asyncio", "the product's"])
-@pytest.mark.parametrize(
-    "sent",
-    [
-        pytest.param(POST + LONG + PART, id="in-the-middle"),
-        pytest.param(POST + EXPECT + LONG, id="before-it-begins"),
-        pytest.param(POST + _chunked(PART, PART), id="chunked"),
-        pytest.param(POST + b"Connection: Upgrade\r\nUpgrade: h2c\r\n" + LONG + PART, id="upgrade"),
-        pytest.param(POST.replace(b"/", b"/hold", 1) + LONG + PART * 3, id="while-it-is-handled"),
-        pytest.param(HOLD + POST + LONG + PART * 3 + POST + LONG + PART, id="behind-another"),
-        pytest.param(POST.replace(b"/", b"/defect", 1) + LONG + PART * 3, id="defect"),
-    ],
-)
+@pytest.mark.parametrize("sent", [
+    pytest.param(POST + LONG + PART, id="in-the-middle"),
+    pytest.param(POST + EXPECT + LONG, id="before-it-begins"),
+    pytest.param(POST + _chunked(PART, PART), id="chunked"),
+    pytest.param(POST + b"Connection: Upgrade\r\nUpgrade: h2c\r\n" + LONG + PART, id="upgrade"),
+    pytest.param(POST.replace(b"/", b"/hold", 1) + LONG + PART * 3, id="while-it-is-handled"),
+    pytest.param(HOLD + POST + LONG + PART * 3 + POST + LONG + PART, id="behind-another"),
+    pytest.param(POST.replace(b"/", b"/defect", 1) + LONG + PART * 3, id="defect"),
+])  # fmt: skip
 def test_a_body_gives_its_bytes_back_however_its_connection_ends(sent: bytes, loops: Any) -> None:
     """By a reset, by a close, and after the client has sent its last."""
 

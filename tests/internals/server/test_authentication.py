@@ -59,25 +59,18 @@ def test_the_owner_alone_may_read(path: Path, mode: int) -> None:
     assert load(path)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ('secret = "secret/of+owner"', "secret = secret/of+owner", "is no TOML (at line 8, column 10)"),
-        ('secret = "secret/of+owner"', "secret = 5", "Expected `str`, got `int` - at `$.accounts[0].keys[0].secret`"),
-        ('secret = "secret/of+owner"', 'secret = ""', "length >= 1"),
-        ('secret = "secret/of+owner"', "", "missing required field `secret`"),
-        ("secret = ", "Secret = ", "field `"),
-        (f'"{OWNER}"', '"1"', "$.accounts[0].id"),
-        ('"AKIDCAROL"', '"AKID CAROL"', "$.accounts[0].keys[1].id"),
-        ('"AKIDCAROL"', '"AKIDOWNER"', "has the key AKIDOWNER twice"),
-        (f'"{FRIEND}"', f'"{OWNER}"', f"has the account {OWNER} twice"),
-        ('user = "carol"', 'user = "car/ol"', "keys[1].user"),
-        ("2100-01-01T00:00:00Z", '"soon"', "keys[1].expires"),
-        (TEXT, "", "missing required field `accounts`"),
-        (TEXT, "accounts = []", "has no keys"),
-    ],
-    ids=range(13),
-)
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ('secret = "secret/of+owner"', "secret = secret/of+owner", "is no TOML (at line 8, column 10)"),
+    ('secret = "secret/of+owner"', "secret = 5", "Expected `str`, got `int` - at `$.accounts[0].keys[0].secret`"),
+    ('secret = "secret/of+owner"', 'secret = ""', "length >= 1"),
+    ('secret = "secret/of+owner"', "", "missing required field `secret`"),
+    ("secret = ", "Secret = ", "field `"), (f'"{OWNER}"', '"1"', "$.accounts[0].id"),
+    ('"AKIDCAROL"', '"AKID CAROL"', "$.accounts[0].keys[1].id"),
+    ('"AKIDCAROL"', '"AKIDOWNER"', "has the key AKIDOWNER twice"),
+    (f'"{FRIEND}"', f'"{OWNER}"', f"has the account {OWNER} twice"),
+    ('user = "carol"', 'user = "car/ol"', "keys[1].user"), ("2100-01-01T00:00:00Z", '"soon"', "keys[1].expires"),
+    (TEXT, "", "missing required field `accounts`"), (TEXT, "accounts = []", "has no keys"),
+], ids=range(13))  # fmt: skip
 def test_what_is_wrong_is_told_and_no_secret(path: Path, old: str, new: str, words: str) -> None:
     assert old in TEXT
     written(path, TEXT.replace(old, new))

@@ -7,15 +7,14 @@ Then: publications in slices: asked for until all is in, at the pace of the rate
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
 from socket import SO_LINGER, SO_RCVBUF, SOL_SOCKET
 from typing import Any, cast
 
 import msgspec
 import pytest
 
-from tests.internals.server.scripted_engine import ScriptedEngine, played
+from tests.internals.server.scripted_engine import ScriptedEngine
 from tests.server.http_host import LARGE, Client, HttpHost, Large, wait_until
 from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage, ClaimPage, Publish, Published, ReadClaim, Stage, Staged
@@ -106,13 +105,11 @@ class Bench:
             await asyncio.sleep(0)
 
 
-@played
-@asynccontextmanager
-async def on_bench() -> AsyncIterator[Bench]:
-    yield Bench()
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
 
 
-@on_bench
 async def test_pages_become_one_answer(bench: Bench) -> None:
     bench.read()
     assert await bench.asked() == ReadClaim(
@@ -124,7 +121,6 @@ async def test_pages_become_one_answer(bench: Bench) -> None:
     assert bench.heard == [Gathered(b"a\nb\nc", b"text/x", "")]
 
 
-@on_bench
 async def test_an_answer_ends_with_the_page_that_fills_it(bench: Bench) -> None:
     bench.read()
     await bench.answer(page("x" * (limits.CLAIM_READ_BYTES - 1), cursor="2"))
@@ -132,21 +128,18 @@ async def test_an_answer_ends_with_the_page_that_fills_it(bench: Bench) -> None:
     assert [(len(got.body), got.cursor) for got in bench.heard] == [(limits.CLAIM_READ_BYTES + 2, "3")]
 
 
-@on_bench
 async def test_a_writer_is_made_aside(bench: Bench) -> None:
     bench.read()
     await bench.asked()
     assert bench.made_aside == 1
 
 
-@on_bench
 async def test_an_empty_shard_has_an_answer(bench: Bench) -> None:
     bench.read()
     await bench.answer(page())
     assert bench.heard == [Gathered(b"", b"text/x", "")]
 
 
-@on_bench
 async def test_an_error_of_the_engine_is_the_answer(bench: Bench) -> None:
     """Also behind the first page; and the next read goes on."""
     lost = ClaimLost(1)
@@ -159,7 +152,6 @@ async def test_an_error_of_the_engine_is_the_answer(bench: Bench) -> None:
     assert len(bench.heard) == 2
 
 
-@on_bench
 async def test_a_defect_is_answered_as_one(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.read()
     await bench.answer(page("bad"))
@@ -167,7 +159,6 @@ async def test_a_defect_is_answered_as_one(bench: Bench, caplog: pytest.LogCaptu
     assert "reading a claim of 000000000000/q failed" in caplog.text
 
 
-@on_bench
 async def test_reads_take_turns(bench: Bench) -> None:
     """One page is asked for at a time, and one piece is written in a turn of the loop."""
     for _ in range(2):
@@ -187,7 +178,6 @@ async def test_reads_take_turns(bench: Bench) -> None:
     assert len(bench.heard) == 2
 
 
-@on_bench
 async def test_reads_that_write_take_turns(bench: Bench) -> None:
     """However many there are, the loop has other work after each piece."""
     long = page(*["x"] * (200 * PIECE_MESSAGES), cursor="more")
@@ -202,7 +192,6 @@ async def test_reads_that_write_take_turns(bench: Bench) -> None:
         assert len(bench.log) - before <= turns
 
 
-@on_bench
 async def test_many_reads_wait_outside(bench: Bench) -> None:
     """With nothing in their hands, until one of those inside is answered."""
     for _ in range(READS_AT_ONCE + 1):
@@ -215,7 +204,6 @@ async def test_many_reads_wait_outside(bench: Bench) -> None:
     assert len(bench.heard) == 1
 
 
-@on_bench
 async def test_a_read_whose_client_goes_is_forgotten(bench: Bench) -> None:
     gone = bench.read()
     bench.read().hurry()
@@ -282,61 +270,55 @@ class StagingBench:
         return [message.body for message in command.messages]
 
 
-@played
-@asynccontextmanager
-async def staging() -> AsyncIterator[StagingBench]:
-    yield StagingBench()
+@pytest.fixture
+def staging() -> StagingBench:
+    return StagingBench()
 
 
-@staging
-async def test_pieces_become_one_command(bench: StagingBench) -> None:
-    bench.stage("a", "b").hurry()
-    assert await bench.asked() == ["a", "b"]
-    bench.engine.answer(Staged(messages=2))
+async def test_pieces_become_one_command(staging: StagingBench) -> None:
+    staging.stage("a", "b").hurry()
+    assert await staging.asked() == ["a", "b"]
+    staging.engine.answer(Staged(messages=2))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert bench.heard == [Staged(messages=2)]
-    assert bench.made_aside == 1
+    assert staging.heard == [Staged(messages=2)]
+    assert staging.made_aside == 1
 
 
-@staging
-async def test_one_piece_is_read_in_a_turn_and_one_body_at_a_time(bench: StagingBench) -> None:
-    bench.stage(*"abcdef")
-    bench.stage("other")
+async def test_one_piece_is_read_in_a_turn_and_one_body_at_a_time(staging: StagingBench) -> None:
+    staging.stage(*"abcdef")
+    staging.stage("other")
     turns = 0
-    while "f" not in bench.log:
+    while "f" not in staging.log:
         turns += 1
         await asyncio.sleep(0)
     assert turns >= 6
-    assert bench.log == list("abcdef")
+    assert staging.log == list("abcdef")
 
 
-@staging
 @pytest.mark.parametrize("error", [SqsError(INVALID_REQUEST, "no"), StoreFull()])
-async def test_what_reading_raises_is_the_answer_and_nothing_is_staged(bench: StagingBench, error: Exception) -> None:
-    bench.stage("a", error=error)
-    bench.stage("next")
-    assert await bench.asked() == ["next"]
-    assert bench.heard == [error]
+async def test_what_reading_raises_is_the_answer_and_nothing_is_staged(staging: StagingBench, error: Exception) -> None:
+    staging.stage("a", error=error)
+    staging.stage("next")
+    assert await staging.asked() == ["next"]
+    assert staging.heard == [error]
 
 
-@staging
-async def test_a_defect_of_staging_is_answered_as_one(bench: StagingBench, caplog: pytest.LogCaptureFixture) -> None:
-    bench.stage("a", error=RuntimeError("a defect"))
+async def test_a_defect_of_staging_is_answered_as_one(staging: StagingBench, caplog: pytest.LogCaptureFixture) -> None:
+    staging.stage("a", error=RuntimeError("a defect"))
     for _ in range(20):
         await asyncio.sleep(0)
-    assert [type(result) for result in bench.heard] == [InternalError]
+    assert [type(result) for result in staging.heard] == [InternalError]
     assert "staging for 000000000000/q failed" in caplog.text
 
 
-@staging
-async def test_what_a_client_that_goes_wanted_is_not_staged(bench: StagingBench) -> None:
-    gone = bench.stage("a")
-    bench.stage("b")
+async def test_what_a_client_that_goes_wanted_is_not_staged(staging: StagingBench) -> None:
+    gone = staging.stage("a")
+    staging.stage("b")
     await asyncio.sleep(0)
     gone.withdraw()
-    assert await bench.asked() == ["b"]
-    assert bench.heard == []
+    assert await staging.asked() == ["b"]
+    assert staging.heard == []
 
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"

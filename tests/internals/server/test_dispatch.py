@@ -158,15 +158,12 @@ SUBMITTED = {"Content_Type": "application/x-www-form-urlencoded", **BROWSER}
 DELETE = "Action=DeleteQueue&QueueUrl=/000000000000/victim"
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        pytest.param({"Origin": "https://evil.example"}, id="form-of-another-site"),
-        pytest.param({"Origin": "null"}, id="form-that-keeps-its-origin-to-itself"),
-        pytest.param({"Origin": "http://evil.example", "Host": "evil.example"}, id="name-that-was-pointed-at-us"),
-        pytest.param({"Sec_Fetch_Site": "cross-site"}, id="says-so"),
-    ],
-)
+@pytest.mark.parametrize("headers", [
+    pytest.param({"Origin": "https://evil.example"}, id="form-of-another-site"),
+    pytest.param({"Origin": "null"}, id="form-that-keeps-its-origin-to-itself"),
+    pytest.param({"Origin": "http://evil.example", "Host": "evil.example"}, id="name-that-was-pointed-at-us"),
+    pytest.param({"Sec_Fetch_Site": "cross-site"}, id="says-so"),
+])  # fmt: skip
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain"])
 def test_a_form_of_a_foreign_page_is_refused(server: RunningServer, headers: dict[str, str], kind: str) -> None:
     """A browser posts it without asking us first; nothing happens to the queue."""
@@ -176,19 +173,16 @@ def test_a_form_of_a_foreign_page_is_refused(server: RunningServer, headers: dic
     assert "victim" in ask(server, path=QUERY, body="")[2]
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        pytest.param(BROWSER, id="image-at-an-address-in-the-network"),
-        pytest.param({"Accept_Language": "en"}, id="under-another-name"),
-        pytest.param({"User_Agent": "Mozilla/5.0"}, id="without-languages"),
-        pytest.param({"Referer": "http://evil.example/"}, id="link"),
-        pytest.param(BROWSER | {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Dest": "image"}, id="image"),
-        pytest.param(BROWSER | {"Sec_Fetch_Mode": "navigate"}, id="no-site"),
-        pytest.param(BROWSER | {"Sec_Fetch_Site": "none", "Host": "evil.example"}, id="name-that-was-pointed-at-us"),
-        pytest.param(BROWSER | {"Sec_Fetch_Site": "same-origin", "Host": "evil.example"}, id="page-at-that-name"),
-    ],
-)
+@pytest.mark.parametrize("headers", [
+    pytest.param(BROWSER, id="image-at-an-address-in-the-network"),
+    pytest.param({"Accept_Language": "en"}, id="under-another-name"),
+    pytest.param({"User_Agent": "Mozilla/5.0"}, id="without-languages"),
+    pytest.param({"Referer": "http://evil.example/"}, id="link"),
+    pytest.param(BROWSER | {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Dest": "image"}, id="image"),
+    pytest.param(BROWSER | {"Sec_Fetch_Mode": "navigate"}, id="no-site"),
+    pytest.param(BROWSER | {"Sec_Fetch_Site": "none", "Host": "evil.example"}, id="name-that-was-pointed-at-us"),
+    pytest.param(BROWSER | {"Sec_Fetch_Site": "same-origin", "Host": "evil.example"}, id="page-at-that-name"),
+])  # fmt: skip
 def test_a_get_of_a_foreign_page_is_refused(server: RunningServer, headers: dict[str, str]) -> None:
     """An image's address is enough for a page, and a browser says little about where a GET comes from."""
     ask(server, path="/", body="Action=CreateQueue&QueueName=victim")
@@ -220,17 +214,14 @@ def test_our_own_page_may_use_the_queues(server: RunningServer) -> None:
     assert create(server, Origin=server.endpoint, Sec_Fetch_Site="same-origin")[0] == 200
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        pytest.param({"Origin": "https://evil.example"}, id="other-origin"),
-        pytest.param({"Origin": "null"}, id="null-origin"),
-        pytest.param({"Origin": ""}, id="empty-origin"),
-        pytest.param({"Sec_Fetch_Site": "cross-site"}, id="cross-site"),
-        pytest.param({"Sec_Fetch_Site": "same-site"}, id="same-site"),
-        pytest.param({"Origin": "http://evil.example", "Host": "evil.example"}, id="name-that-was-pointed-at-us"),
-    ],
-)
+@pytest.mark.parametrize("headers", [
+    pytest.param({"Origin": "https://evil.example"}, id="other-origin"),
+    pytest.param({"Origin": "null"}, id="null-origin"),
+    pytest.param({"Origin": ""}, id="empty-origin"),
+    pytest.param({"Sec_Fetch_Site": "cross-site"}, id="cross-site"),
+    pytest.param({"Sec_Fetch_Site": "same-site"}, id="same-site"),
+    pytest.param({"Origin": "http://evil.example", "Host": "evil.example"}, id="name-that-was-pointed-at-us"),
+])  # fmt: skip
 @pytest.mark.parametrize("method", ["POST", "OPTIONS"])
 def test_foreign_web_pages_are_refused(server: RunningServer, headers: dict[str, str], method: str) -> None:
     """A browser does not act for somebody else's page, and hears why; nor does it get leave to (OPTIONS)."""
@@ -240,21 +231,11 @@ def test_foreign_web_pages_are_refused(server: RunningServer, headers: dict[str,
     assert not any(name.startswith("access-control") for name in told)
 
 
-@pytest.mark.parametrize(
-    ("host", "foreign"),
-    [
-        ("localhost:9324", False),
-        ("127.0.0.1:9324", False),
-        ("[::1]:9324", False),
-        ("[::1]", False),
-        ("10.0.0.7", False),
-        ("queue.internal:9324", False),
-        ("QUEUE.internal", False),
-        ("queue.internal.evil.example", True),
-        ("localhost.evil.example:9324", True),
-        ("", True),
-    ],
-)
+@pytest.mark.parametrize(("host", "foreign"), [
+    ("localhost:9324", False), ("127.0.0.1:9324", False), ("[::1]:9324", False), ("[::1]", False), ("10.0.0.7", False),
+    ("queue.internal:9324", False), ("QUEUE.internal", False), ("queue.internal.evil.example", True),
+    ("localhost.evil.example:9324", True), ("", True),
+])  # fmt: skip
 def test_a_page_is_ours_on_addresses_that_nobody_else_can_take(host: str, foreign: bool) -> None:
     """IP addresses, localhost and the name that we listen on."""
     headers = {b"host": host.encode(), b"origin": f"http://{host}".encode()}
@@ -305,11 +286,9 @@ def posted_to(target: bytes) -> Request:
     return Request(Sink(), b"POST", target, {b"host": b"h"}, b"", True)
 
 
-@pytest.mark.parametrize(
-    ("protocol", "asked"),
-    [(SQS_JSON, request(b"AmazonSQS.ListQueues")), (SQS_QUERY, posted_to(b"/?Action=ListQueues"))],
-    ids=["json", "query"],
-)
+@pytest.mark.parametrize(("protocol", "asked"), [
+    (SQS_JSON, request(b"AmazonSQS.ListQueues")), (SQS_QUERY, posted_to(b"/?Action=ListQueues"))
+], ids=["json", "query"])  # fmt: skip
 def test_a_defect_in_decoding_is_logged_and_answered(
     protocol: Protocol, asked: Request, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

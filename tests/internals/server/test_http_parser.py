@@ -117,9 +117,7 @@ def test_nonsense_is_refused_at_most_once_and_breaks_nothing(pieces: list[bytes]
 
 HEAD = b"POST / HTTP/1.1\r\nHost: h\r\nX-Amz-Target: a\r\nContent-Length: 5\r\n\r\n"
 REQUESTS = [
-    HEAD + b"first",
-    HEAD.replace(b": h", b":  h") + b"first",
-    HEAD.replace(b"X-Amz", b"HOST: g\r\nX-Amz") + b"first",
+    HEAD + b"first", HEAD.replace(b": h", b":  h") + b"first", HEAD.replace(b"X-Amz", b"HOST: g\r\nX-Amz") + b"first",
     HEAD.replace(b"X-Amz", b"A: 1\r\nA: 2\r\nX-Amz") + b"first",
     HEAD.replace(b"X-Amz", b"A: 1\r\na: 2\r\nX-Amz") + b"first",
     HEAD.replace(b"X-Amz", b"A: 1\r\nB: 2\r\nC: 3\r\nX-Amz") + b"first",
@@ -129,17 +127,12 @@ REQUESTS = [
     HEAD.replace(b"5\r\n\r\n", b"5\r\nConnection: keep-alive\r\n\r\n") + b"first",
     HEAD.replace(b"5\r\n\r\n", b"5\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n") + b"first",
     HEAD.replace(b"5\r\n\r\n", b"5\r\nProxy-Connection: close\r\n\r\n") + b"first",
-    HEAD.replace(b": 5", b": 000005") + b"first",
-    HEAD.replace(b"HTTP/1.1", b"HTTP/1.0") + b"first",
+    HEAD.replace(b": 5", b": 000005") + b"first", HEAD.replace(b"HTTP/1.1", b"HTTP/1.0") + b"first",
     HEAD.replace(b"HTTP/1.1\r\n", b"HTTP/1.0\r\nConnection: keep-alive\r\n") + b"first",
-    HEAD.replace(b"Host: h\r\n", b"") + b"first",
-    HEAD.replace(b": 5", b": +5") + b"first",
-    HEAD.replace(b": 5", b": 5, 5") + b"first",
-    HEAD.replace(b": 5", b": ") + b"first",
-    HEAD.replace(b"POST /", b"POST /" + b"t" * 91) + b"first",
-    b"\r\n" + HEAD + b"first",
-    b"GET /a?b HTTP/1.1\r\nHost: h\r\n\r\n",
-    b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n",
+    HEAD.replace(b"Host: h\r\n", b"") + b"first", HEAD.replace(b": 5", b": +5") + b"first",
+    HEAD.replace(b": 5", b": 5, 5") + b"first", HEAD.replace(b": 5", b": ") + b"first",
+    HEAD.replace(b"POST /", b"POST /" + b"t" * 91) + b"first", b"\r\n" + HEAD + b"first",
+    b"GET /a?b HTTP/1.1\r\nHost: h\r\n\r\n", b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n",
     b"CONNECT h:1 HTTP/1.1\r\nHost: h\r\n\r\n",
     b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nok",
     b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n0\r\nHost: t\r\n\r\n",
@@ -200,11 +193,9 @@ def test_a_body_that_ends_like_a_head_does_not_hide_the_request_behind_it() -> N
 
 
 @pytest.mark.parametrize("step", [1, 17, 2_600, 10_000])
-@pytest.mark.parametrize(
-    "length",
-    [b"0" * 5_000 + b"5", b"5" + b" " * 19, b"5" + b" " * 25, b"5\t \t" + b" " * 40, b"00005" + b" " * 18],
-    ids=["zeros", "19", "25", "tabs", "both"],
-)
+@pytest.mark.parametrize("length", [
+    b"0" * 5_000 + b"5", b"5" + b" " * 19, b"5" + b" " * 25, b"5\t \t" + b" " * 40, b"00005" + b" " * 18
+], ids=["zeros", "19", "25", "tabs", "both"])  # fmt: skip
 def test_a_length_is_its_number_whatever_stands_around_it(length: bytes, step: int) -> None:
     """`int` reads no more than 4,300 digits; blanks are no digits. What follows the body is a request of its own."""
     reading = Reading(head_bytes_max=20_000)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.internals.server.scripted_engine import ScriptedEngine, played
+from tests.internals.server.scripted_engine import ScriptedEngine
 from tests.store.host import RESTLESS
 from veilmq.core.claims import Bound, Claim
 from veilmq.core.commands import (
@@ -110,18 +110,17 @@ class Bench:
         return counts.visible, counts.in_flight, counts.delayed
 
 
-@played
+@pytest.fixture
 @asynccontextmanager
-async def on_bench() -> AsyncIterator[Bench]:
-    bench = Bench()
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
     try:
-        await bench.do(CreateQueue(queue=QUEUE))
-        yield bench
+        await made.do(CreateQueue(queue=QUEUE))
+        yield made
     finally:
-        await bench.engine.close()
+        await made.engine.close()
 
 
-@on_bench
 async def test_a_message_that_is_there_is_not_waited_for(bench: Bench) -> None:
     """A poll on a queue with a message is answered at once and never stands in a line."""
     await bench.send("a")
@@ -130,7 +129,6 @@ async def test_a_message_that_is_there_is_not_waited_for(bench: Bench) -> None:
     assert bench.heard == [("one", 0, ["a"])]
 
 
-@on_bench
 async def test_a_receive_that_does_not_wait_is_answered_empty(bench: Bench) -> None:
     """Neither a wait of 0 nor a queue whose own wait is 0 parks."""
     bench.poll("zero", wait_s=0)
@@ -139,7 +137,6 @@ async def test_a_receive_that_does_not_wait_is_answered_empty(bench: Bench) -> N
     assert bench.heard == [("zero", 0, []), ("queue's own", 0, [])]
 
 
-@on_bench
 async def test_the_queues_own_wait_holds_where_none_is_named(bench: Bench) -> None:
     """A poll without a wait of its own is answered when the queue's is over."""
     await bench.do(SetQueue(queue=QUEUE, settings={"receive_wait_s": 3}))
@@ -152,7 +149,6 @@ async def test_the_queues_own_wait_holds_where_none_is_named(bench: Bench) -> No
     assert bench.polls.parked == 0
 
 
-@on_bench
 async def test_a_send_wakes_exactly_one_and_the_first(bench: Bench) -> None:
     await bench.parked("one", "two", "three")
     await bench.send("a")
@@ -162,7 +158,6 @@ async def test_a_send_wakes_exactly_one_and_the_first(bench: Bench) -> None:
     assert bench.heard[1:] == [("two", 0, ["b"])]
 
 
-@on_bench
 async def test_a_batch_wakes_as_many_as_it_has_messages_for(bench: Bench) -> None:
     """Who got something has the next one asked while there is more."""
     await bench.parked("one", "two", "three")
@@ -171,7 +166,6 @@ async def test_a_batch_wakes_as_many_as_it_has_messages_for(bench: Bench) -> Non
     assert bench.polls.parked == 1
 
 
-@on_bench
 async def test_a_woken_poll_is_not_overtaken(bench: Bench) -> None:
     """A receive that is submitted right behind the send comes after the one that has been waiting."""
     await bench.parked("waiter")
@@ -181,7 +175,6 @@ async def test_a_woken_poll_is_not_overtaken(bench: Bench) -> None:
     assert sorted(bench.heard) == [("late", 0, []), ("waiter", 0, ["a"])]
 
 
-@on_bench
 async def test_a_message_sent_right_behind_the_first_asking_is_not_missed(bench: Bench) -> None:
     """A poll and a send in one batch, in that order: the poll was empty, and gets the message nevertheless."""
     bench.poll("one")
@@ -193,7 +186,6 @@ async def test_a_message_sent_right_behind_the_first_asking_is_not_missed(bench:
     assert bench.heard == [("one", 0, ["a"]), ("two", 0, ["b"])]
 
 
-@on_bench
 async def test_the_deadline_is_exact(bench: Bench) -> None:
     """Not a millisecond early, and at the millisecond itself."""
     await bench.parked("one")
@@ -203,7 +195,6 @@ async def test_the_deadline_is_exact(bench: Bench) -> None:
     assert bench.heard == [("one", 20_000, [])]
 
 
-@on_bench
 async def test_the_end_of_a_delay_wakes_exactly_then(bench: Bench) -> None:
     """A delayed message is delivered at its instant, whether it was sent before or after the poll."""
     await bench.send("a", delay_s=5)
@@ -215,7 +206,6 @@ async def test_the_end_of_a_delay_wakes_exactly_then(bench: Bench) -> None:
     assert bench.heard == [("one", 3_000, ["b"]), ("two", 5_000, ["a"])]
 
 
-@on_bench
 async def test_the_end_of_a_lease_wakes_exactly_then(bench: Bench) -> None:
     """A message whose lease ends is delivered at that instant."""
     await bench.send("a")
@@ -227,7 +217,6 @@ async def test_the_end_of_a_lease_wakes_exactly_then(bench: Bench) -> None:
     assert bench.heard[1:] == [("one", 10_000, ["a"])]
 
 
-@on_bench
 async def test_a_release_wakes_at_once(bench: Bench) -> None:
     """A change of visibility to 0 hands the message to who waits."""
     await bench.send("a")
@@ -238,7 +227,6 @@ async def test_a_release_wakes_at_once(bench: Bench) -> None:
     assert bench.heard == [("one", 0, ["a"])]
 
 
-@on_bench
 async def test_who_waits_goes_before_who_comes_at_the_very_instant(bench: Bench) -> None:
     """A lease has ended and its timer has not run yet: a newcomer does not take what belongs to the first in line."""
     await bench.send("a")
@@ -250,7 +238,6 @@ async def test_who_waits_goes_before_who_comes_at_the_very_instant(bench: Bench)
     assert sorted(bench.heard) == [("newcomer", 10_000, []), ("waiter", 10_000, ["a"])]
 
 
-@on_bench
 async def test_a_message_that_is_deleted_before_it_is_due_wakes_nobody_for_good(bench: Bench) -> None:
     """Who was woken in vain goes back to the front of the line and keeps its deadline."""
     await bench.send("a")
@@ -265,7 +252,6 @@ async def test_a_message_that_is_deleted_before_it_is_due_wakes_nobody_for_good(
     assert bench.heard[1:] == [("two", 20_000, [])]
 
 
-@on_bench
 async def test_a_withdrawn_poll_takes_no_message(bench: Bench) -> None:
     """Its client has gone: the next in the line gets the message."""
     gone, _ = await bench.parked("gone", "here")
@@ -274,7 +260,6 @@ async def test_a_withdrawn_poll_takes_no_message(bench: Bench) -> None:
     assert bench.heard == [("here", 0, ["a"])]
 
 
-@on_bench
 async def test_the_last_poll_withdrawn_leaves_the_message_in_the_queue(bench: Bench) -> None:
     """Nobody waits any more: nothing is leased, and the next receive gets it at once."""
     (gone,) = await bench.parked("gone")
@@ -284,7 +269,6 @@ async def test_the_last_poll_withdrawn_leaves_the_message_in_the_queue(bench: Be
     assert bench.heard == []
 
 
-@on_bench
 async def test_a_poll_withdrawn_before_it_is_asked_takes_no_message(bench: Bench) -> None:
     """The command is dropped while it waits for its batch."""
     await bench.send("a")
@@ -293,7 +277,6 @@ async def test_a_poll_withdrawn_before_it_is_asked_takes_no_message(bench: Bench
     assert bench.heard == []
 
 
-@on_bench
 async def test_a_poll_withdrawn_while_it_is_asked_passes_the_question_on(bench: Bench) -> None:
     """The message does not stay beside somebody who waits."""
     await bench.send("a")
@@ -305,7 +288,6 @@ async def test_a_poll_withdrawn_while_it_is_asked_passes_the_question_on(bench: 
     assert bench.heard == [("here", 10_000, ["a"])]
 
 
-@on_bench
 async def test_a_hurried_poll_is_answered_at_once_and_only_once(bench: Bench) -> None:
     """Parked or being asked; a second hurry or a late withdrawal does nothing."""
     parked, other = await bench.parked("parked", "other")
@@ -321,7 +303,6 @@ async def test_a_hurried_poll_is_answered_at_once_and_only_once(bench: Bench) ->
     assert bench.polls.parked == 0
 
 
-@on_bench
 async def test_deleting_the_queue_answers_all(bench: Bench) -> None:
     """Each waiter hears that the queue is gone; a queue of the same name starts with an empty line."""
     await bench.parked("one", "two")
@@ -334,7 +315,6 @@ async def test_deleting_the_queue_answers_all(bench: Bench) -> None:
     assert bench.heard[2:] == [("three", 0, ["a"])]
 
 
-@on_bench
 async def test_a_poll_on_no_queue_hears_so_and_leaves_nothing_behind(bench: Bench) -> None:
     await bench.do(DeleteQueue(queue=QUEUE))
     of_the_store_ms = bench.clock.next_timer_ms()
@@ -344,7 +324,6 @@ async def test_a_poll_on_no_queue_hears_so_and_leaves_nothing_behind(bench: Benc
     assert bench.clock.next_timer_ms() == of_the_store_ms
 
 
-@on_bench
 async def test_a_closing_server_lets_nobody_wait(bench: Bench) -> None:
     """Those who come late, or are being asked for the first time, are answered at once; the parked when hurried."""
     (waiting,) = await bench.parked("waiting")
@@ -357,7 +336,6 @@ async def test_a_closing_server_lets_nobody_wait(bench: Bench) -> None:
     assert bench.heard[2:] == [("waiting", 0, [])]
 
 
-@on_bench
 async def test_parked_polls_set_off_nothing(bench: Bench) -> None:
     """While a hundred wait on an empty queue there is no timer before their deadline, and nothing is asked."""
     await bench.parked(*(str(number) for number in range(100)))
@@ -369,7 +347,6 @@ async def test_parked_polls_set_off_nothing(bench: Bench) -> None:
     assert bench.polls.parked == 99
 
 
-@on_bench
 async def test_a_poll_answered_with_an_error_passes_the_question_on(bench: Bench) -> None:
     """The message that it was woken for does not wait beside the next one in the line."""
     await bench.parked("one", "two")
@@ -379,7 +356,6 @@ async def test_a_poll_answered_with_an_error_passes_the_question_on(bench: Bench
     assert bench.polls.parked == 0
 
 
-@on_bench
 async def test_a_poll_counts_as_one_receive_however_often_it_is_asked_again(bench: Bench) -> None:
     """A queue that allows two a second refuses the third poll; those that wait are asked again when messages come."""
     await bench.do(SetQueue(queue=QUEUE, settings={"receives_per_s_max": 2}))
@@ -391,7 +367,6 @@ async def test_a_poll_counts_as_one_receive_however_often_it_is_asked_again(benc
     assert bench.heard[1:] == [("one", 0, ["a"]), ("two", 0, ["b"])]
 
 
-@on_bench
 async def test_a_poll_that_waits_for_room_needs_its_permission_when_there_is_some(bench: Bench) -> None:
     """It was allowed when it came; one that is refused by then takes no message."""
     await bench.send("a")

@@ -1,14 +1,12 @@
 """Counts of many queues, for listings and for the metrics; the text of a snapshot."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.internals.server.scripted_engine import played
 from veilmq.core.commands import (
     BrowsedQueues,
     BrowseQueues,
@@ -155,27 +153,23 @@ class World:
         return self.engine.counted[before:]
 
 
+@pytest.fixture
 @asynccontextmanager
-async def worlds(queues: int = QUEUES) -> AsyncIterator[World]:
-    """Give a world with so many queues, ``q000`` and further."""
+async def world() -> AsyncIterator[World]:
+    """Give a world with ``QUEUES`` queues, ``q000`` and further."""
     clock = VirtualClock()
     engine = Counting(None, clock=clock)
     engine.counted = []
-    for number in range(queues):
+    for number in range(QUEUES):
         await execute(engine, CreateQueue(queue=f"a/q{number:03}"))
     await execute(engine, CreateQueue(queue="b/other"))
-    world = World(engine, clock)
-    yield world
-    world.book.close()
-    await world.rest()
+    made = World(engine, clock)
+    yield made
+    made.book.close()
+    await made.rest()
     await engine.close()
 
 
-def in_world(*, queues: int = QUEUES) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
-    return played(partial(worlds, queues))
-
-
-@in_world()
 async def test_a_page_by_name_counts_its_own_queues(world: World) -> None:
     """Exactly, as they are now, however long ago that is that somebody looked."""
     await world.put("q021", 3)
@@ -189,7 +183,6 @@ async def test_a_page_by_name_counts_its_own_queues(world: World) -> None:
     assert page.counted == QUEUES, "the others were counted behind it"
 
 
-@in_world()
 async def test_a_page_by_counts_has_those_with_most(world: World) -> None:
     """Equal ones by name; those in which there is nothing that has an age are the last, both ways."""
     for name, messages in (("q050", 5), ("q010", 2), ("q090", 5)):
@@ -201,7 +194,6 @@ async def test_a_page_by_counts_has_those_with_most(world: World) -> None:
     assert await world.names(order=QueueOrder.OLDEST, count=4) == ["q090", "q010", "q050", "q000"]
 
 
-@in_world()
 async def test_rates_sort_too(world: World) -> None:
     await world.browse()
     await world.rest()
@@ -213,7 +205,6 @@ async def test_rates_sort_too(world: World) -> None:
     assert (first.name, first.sent_per_s, first.received_per_s, first.deleted_per_s) == ("q003", 10.0, 4.0, 1.0)
 
 
-@in_world()
 async def test_a_search_is_in_the_name_alone(world: World) -> None:
     """In upper or lower case; accounts are no part of it, and other accounts' queues are not found."""
     await execute(world.engine, CreateQueue(queue="a/Orders-01"))
@@ -224,7 +215,6 @@ async def test_a_search_is_in_the_name_alone(world: World) -> None:
     assert (await world.browse(search="other")).in_all == 0
 
 
-@in_world()
 async def test_what_may_not_be_seen_is_a_name(world: World) -> None:
     """It is known in no order by counts either: it comes last, whatever is in it."""
     await world.put("q001", 9)
@@ -239,7 +229,6 @@ async def test_what_may_not_be_seen_is_a_name(world: World) -> None:
     assert (denied.name, denied.visible, denied.fifo, denied.counted_at_ms) == ("q001", None, None, None)
 
 
-@in_world()
 async def test_named_queues_are_told_without_those_that_are_gone(world: World) -> None:
     await world.put("q001")
     page = await world.browse(names=("q002", "gone", "q001"))
@@ -249,81 +238,66 @@ async def test_named_queues_are_told_without_those_that_are_gone(world: World) -
     assert await world.names(names=("q002", "gone", "q001")) == ["q002"]
 
 
-def test_a_store_that_cannot_be_reached_deletes_no_queue(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_store_that_cannot_be_reached_deletes_no_queue(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """Whoever asks hears of it; what was known of the queues is known afterwards, and they are counted again."""
-
-    async def story(world: World) -> None:
-        await world.put("q001")
+    await world.put("q001")
+    await world.browse(names=("q001",))
+    await world.rest()
+    world.engine.is_unavailable = True
+    world.clock.advance(SECOND_MS)
+    await world.rest()
+    with pytest.raises(StoreUnavailable):
         await world.browse(names=("q001",))
-        await world.rest()
-        world.engine.is_unavailable = True
-        world.clock.advance(SECOND_MS)
-        await world.rest()
-        with pytest.raises(StoreUnavailable):
-            await world.browse(names=("q001",))
-        await world.pass_time(3_000)
-        world.engine.is_unavailable = False
-        await world.pass_time(3_000)
-        (queue,) = (await world.browse(names=("q001",))).queues
-        assert (queue.visible, len(queue.history or ()) > 1) == (1, True)
-
-    in_world()(story)()
+    await world.pass_time(3_000)
+    world.engine.is_unavailable = False
+    await world.pass_time(3_000)
+    (queue,) = (await world.browse(names=("q001",))).queues
+    assert (queue.visible, len(queue.history or ()) > 1) == (1, True)
     assert caplog.records == []
 
 
-def test_many_pages_have_a_bounded_number_counted_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_pages_have_a_bounded_number_counted_a_second(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The longest uncounted first, so all have their turn."""
     monkeypatch.setattr("veilmq.server.queue_statistics.BRISK_QUEUES", 10)
     monkeypatch.setattr("veilmq.server.queue_statistics.ROUND_QUEUES", 0)
-
-    async def story(world: World) -> None:
-        await world.browse()
+    await world.browse()
+    await world.rest()
+    watched = tuple(f"q{number:03}" for number in range(25))
+    turns = []
+    for _ in range(5):
+        before = len(world.engine.counted)
+        world.clock.advance(SECOND_MS)
         await world.rest()
-        watched = tuple(f"q{number:03}" for number in range(25))
-        turns = []
-        for _ in range(5):
-            before = len(world.engine.counted)
-            world.clock.advance(SECOND_MS)
-            await world.rest()
-            await world.browse(names=watched)
-            await world.browse(names=watched)
-            turns.append(len(world.engine.counted) - before)
-        assert turns == [10] * 5
-        assert set(world.engine.counted[-50:]) == {f"a/{name}" for name in watched}
-
-    in_world()(story)()
+        await world.browse(names=watched)
+        await world.browse(names=watched)
+        turns.append(len(world.engine.counted) - before)
+    assert turns == [10] * 5
+    assert set(world.engine.counted[-50:]) == {f"a/{name}" for name in watched}
 
 
-def test_a_queue_that_nobody_has_counted_is_there_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_queue_that_nobody_has_counted_is_there_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However much is counted for others in this second: a page that is told of none takes it for deleted."""
     monkeypatch.setattr("veilmq.server.queue_statistics.BRISK_QUEUES", 10)
-
-    async def story(world: World) -> None:
-        await world.browse(names=tuple(f"q{number:03}" for number in range(10)))
-        assert await world.names(names=("q050",)) == ["q050"]
-
-    in_world()(story)()
+    await world.browse(names=tuple(f"q{number:03}" for number in range(10)))
+    assert await world.names(names=("q050",)) == ["q050"]
 
 
-def test_all_are_counted_in_rounds_while_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_are_counted_in_rounds_while_somebody_looks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veilmq.server.queue_statistics.ROUND_QUEUES", 20)
-
-    async def story(world: World) -> None:
-        await world.browse(count=10)
-        await world.rest()
-        assert sorted(set(world.engine.counted)) == [f"a/q{number:03}" for number in range(QUEUES)]
-        turn = await world.pass_time(5_000)
-        assert sorted(turn) == [f"a/q{number:03}" for number in range(QUEUES)], "each in its turn"
-        await world.pass_time(LOOKED_AT_MS)
-        assert await world.pass_time(10_000) == []
-        assert (world.clock.next_timer_ms() or 0) > world.clock.now_ms() + CLOCK_STEP_MS, "that of the store alone"
-        await world.browse()
-        assert await world.pass_time(1_000) != []
-
-    in_world()(story)()
+    await world.browse(count=10)
+    await world.rest()
+    assert sorted(set(world.engine.counted)) == [f"a/q{number:03}" for number in range(QUEUES)]
+    turn = await world.pass_time(5_000)
+    assert sorted(turn) == [f"a/q{number:03}" for number in range(QUEUES)], "each in its turn"
+    await world.pass_time(LOOKED_AT_MS)
+    assert await world.pass_time(10_000) == []
+    assert (world.clock.next_timer_ms() or 0) > world.clock.now_ms() + CLOCK_STEP_MS, "that of the store alone"
+    await world.browse()
+    assert await world.pass_time(1_000) != []
 
 
-@in_world()
 async def test_a_queue_made_anew_begins_anew(world: World) -> None:
     """Its name alone is that of the one that was deleted."""
     await world.put("q001", 5)
@@ -338,7 +312,6 @@ async def test_a_queue_made_anew_begins_anew(world: World) -> None:
     assert (again.visible, len(again.history), again.sent_per_s) == (0, 1, None)
 
 
-@in_world()
 async def test_few_counts_are_at_the_engine_at_once(world: World) -> None:
     await world.browse(order=QueueOrder.VISIBLE, count=QUEUES)
     await world.rest()
@@ -366,9 +339,9 @@ class Books:
             await execute(self.engine, Send(queue=name, messages=(NewMessage(body="a", size_bytes=1),)))
 
 
-@played
+@pytest.fixture
 @asynccontextmanager
-async def on_books() -> AsyncIterator[Books]:
+async def books() -> AsyncIterator[Books]:
     engine = Counting(None, clock=VirtualClock())
     engine.counted = []
     for number in range(BOOKED):
@@ -377,13 +350,11 @@ async def on_books() -> AsyncIterator[Books]:
     await engine.close()
 
 
-@on_books
 async def test_queues_are_counted_a_few_at_a_time(books: Books) -> None:
     assert await books.visible() == dict.fromkeys(await books.names(), 0)
     assert (len(books.engine.counted), books.engine.asked_at_once_max) == (BOOKED, metrics.COUNTED_TOGETHER)
 
 
-@on_books
 async def test_a_snapshot_counts_so_many_and_goes_round(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     """New queues first, then the one counted longest ago; the others are shown as they were."""
     monkeypatch.setattr("veilmq.server.metrics.COUNTED_MAX", 40)
@@ -400,7 +371,6 @@ async def test_a_snapshot_counts_so_many_and_goes_round(books: Books, monkeypatc
     assert len(books.engine.counted) == 5 * 40
 
 
-@on_books
 async def test_a_deleted_queue_is_not_shown(books: Books) -> None:
     names = await books.names()
     await books.book.inspect(names)
@@ -409,7 +379,6 @@ async def test_a_deleted_queue_is_not_shown(books: Books) -> None:
     assert len(await books.book.inspect(await books.names())) == BOOKED - 1
 
 
-@on_books
 async def test_no_more_queues_are_shown_than_a_page_can_hold(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veilmq.server.metrics.SHOWN_MAX", 5)
     assert list(await books.visible()) == (await books.names())[:5]

@@ -96,20 +96,15 @@ def test_lines_of_a_header_are_one_list() -> None:
     assert reach(proxies="192.0.2.2").way(scope("192.0.2.2", *lines))[0]["client"][0] == "198.51.100.7"
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        [],
-        [("X-Forwarded-For", "198.51.100.7")],
-        [("X-Forwarded-Proto", "https")],
-        [("X-Forwarded-Proto", "http"), ("X-Forwarded-For", "198.51.100.7")],
-        [("X-Forwarded-Proto", "https, http"), ("X-Forwarded-For", "198.51.100.7")],
-        [("X-Forwarded-Proto", "https"), ("X-Forwarded-Proto", "http"), ("X-Forwarded-For", "198.51.100.7")],
-        [("X-Forwarded-Proto", "https"), ("X-Forwarded-For", "unknown")],
-        [("X-Forwarded-Proto", "https"), ("X-Forwarded-For", "198.51.100.7, ")],
-        [("Forwarded", "for=198.51.100.7;proto=https")],
-    ],
-)
+@pytest.mark.parametrize("headers", [
+    [], [("X-Forwarded-For", "198.51.100.7")], [("X-Forwarded-Proto", "https")],
+    [("X-Forwarded-Proto", "http"), ("X-Forwarded-For", "198.51.100.7")],
+    [("X-Forwarded-Proto", "https, http"), ("X-Forwarded-For", "198.51.100.7")],
+    [("X-Forwarded-Proto", "https"), ("X-Forwarded-Proto", "http"), ("X-Forwarded-For", "198.51.100.7")],
+    [("X-Forwarded-Proto", "https"), ("X-Forwarded-For", "unknown")],
+    [("X-Forwarded-Proto", "https"), ("X-Forwarded-For", "198.51.100.7, ")],
+    [("Forwarded", "for=198.51.100.7;proto=https")],
+])  # fmt: skip
 def test_a_named_proxy_must_tell_that_it_speaks_tls_and_to_whom(headers: list[tuple[str, str]]) -> None:
     for proxies, peer in (("192.0.2.2", "192.0.2.2"), ("127.0.0.1", "127.0.0.1")):
         with pytest.raises(Unreachable) as unforwarded:

@@ -7,8 +7,8 @@ import ssl
 import sys
 import threading
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.clients.smq.raw import ask, element
-from tests.internals.server.scripted_engine import ScriptedEngine, played
+from tests.internals.server.scripted_engine import ScriptedEngine
 from tests.server.push_receiver import Receiver, receiving
 from veilmq.core import commands
 from veilmq.core.commands import LeaseChange, Received, ReceivedMessage
@@ -310,18 +310,12 @@ def answering(answer: bytes, *, context: ssl.SSLContext | None = None) -> Iterat
     thread.join(60)
 
 
-@pytest.mark.parametrize(
-    ("answer", "told"),
-    [
-        (b"", "ended without an answer"),
-        (b"HTTP/1.1 200 OK\r\n", "ended without an answer"),
-        (b"SSH-2.0-OpenSSH\r\n\r\n", "the answer is no HTTP"),
-        (b"HTTP/1.1 999 What\r\n\r\n", "the answer is no HTTP"),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, "ended without an answer"),
-        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 500\r\n\r\n", "status 500"),
-    ],
-    ids=["nothing", "half", "other", "status", "endless", "provisional"],
-)
+@pytest.mark.parametrize(("answer", "told"), [
+    (b"", "ended without an answer"), (b"HTTP/1.1 200 OK\r\n", "ended without an answer"),
+    (b"SSH-2.0-OpenSSH\r\n\r\n", "the answer is no HTTP"), (b"HTTP/1.1 999 What\r\n\r\n", "the answer is no HTTP"),
+    (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, "ended without an answer"),
+    (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 500\r\n\r\n", "status 500"),
+], ids=["nothing", "half", "other", "status", "endless", "provisional"])  # fmt: skip
 def test_an_answer_that_is_none(answer: bytes, told: str) -> None:
     with answering(answer) as port:
         assert told in attempt(f"http://127.0.0.1:{port}/")
@@ -438,10 +432,9 @@ class Bench:
         return [command for command, _ in self.engine.asked]
 
 
-@played
-@asynccontextmanager
-async def on_bench() -> AsyncIterator[Bench]:
-    yield Bench()
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
 
 
 def take(count: int = 1, queue: str = QUEUE) -> commands.Receive:
@@ -453,7 +446,6 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-@on_bench
 async def test_a_message_is_taken_pushed_and_deleted(bench: Bench) -> None:
     assert bench.asked() == [ListPushes()]
     bench.engine.answer([ONE])
@@ -466,7 +458,6 @@ async def test_a_message_is_taken_pushed_and_deleted(bench: Bench) -> None:
     assert bench.asked() == []
 
 
-@on_bench
 async def test_a_queue_that_could_not_be_asked_is_asked_again_a_second_later(bench: Bench) -> None:
     bench.engine.answer([ONE])
     bench.engine.answer(InternalError())
@@ -478,7 +469,6 @@ async def test_a_queue_that_could_not_be_asked_is_asked_again_a_second_later(ben
     assert bench.asked() == [take()]
 
 
-@on_bench
 async def test_subscriptions_that_could_not_be_listed_are_listed_again_a_second_later(bench: Bench) -> None:
     bench.engine.answer(StoreFull())
     bench.clock.advance(1_000)
@@ -486,22 +476,20 @@ async def test_subscriptions_that_could_not_be_listed_are_listed_again_a_second_
     assert bench.asked() == [take()]
 
 
-def test_what_was_pushed_and_could_not_be_deleted_comes_again(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(bench: Bench) -> None:
-        bench.engine.answer([ONE])
-        bench.engine.answer(SOMETHING)
-        await turn()
-        bench.engine.answer(StoreFull())
-        await turn()
-        assert not any(bench.counts.pushes.values())
-        assert bench.counts.pushes_running == 0
-
-    with caplog.at_level(logging.DEBUG):
-        on_bench(scene)()
+async def test_what_was_pushed_and_could_not_be_deleted_comes_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    bench.engine.answer([ONE])
+    bench.engine.answer(SOMETHING)
+    await turn()
+    bench.engine.answer(StoreFull())
+    await turn()
+    assert not any(bench.counts.pushes.values())
+    assert bench.counts.pushes_running == 0
     assert "was not settled; it is received again" in caplog.text
 
 
-@on_bench
 async def test_a_failure_is_hidden_and_the_last_one_deleted(bench: Bench) -> None:
     bench.problem = "no"
     bench.engine.answer([ONE])
@@ -515,7 +503,6 @@ async def test_a_failure_is_hidden_and_the_last_one_deleted(bench: Bench) -> Non
     assert bench.counts.pushes[PushOutcome.FAILED] == 1
 
 
-@on_bench
 async def test_a_queue_that_is_gone_is_not_asked_again(bench: Bench) -> None:
     bench.engine.answer([ONE, TWO])
     bench.engine.answer(QueueNotFound(QUEUE))
@@ -526,7 +513,6 @@ async def test_a_queue_that_is_gone_is_not_asked_again(bench: Bench) -> None:
     assert set(bench.engine.watches) == {PUSHES}
 
 
-@on_bench
 async def test_an_answer_for_a_subscription_that_ended_meanwhile(bench: Bench) -> None:
     """What was taken is still pushed; nothing more is asked."""
     bench.engine.answer([ONE])
@@ -541,7 +527,6 @@ async def test_an_answer_for_a_subscription_that_ended_meanwhile(bench: Bench) -
     assert (bench.asked(), bench.counts.pushes_running) == ([], 0)
 
 
-@on_bench
 async def test_the_end_waits_for_what_is_being_taken_and_takes_no_more(bench: Bench) -> None:
     bench.engine.answer([ONE])
     watches = dict(bench.engine.watches)
@@ -560,7 +545,6 @@ async def test_the_end_waits_for_what_is_being_taken_and_takes_no_more(bench: Be
     assert bench.counts.pushes[PushOutcome.ACCEPTED] == 1
 
 
-@on_bench
 async def test_a_list_that_comes_after_the_end_is_nobodys(bench: Bench) -> None:
     closing = asyncio.ensure_future(bench.pusher.close())
     await turn()
@@ -638,12 +622,12 @@ class Subscribing:
     def __init__(self) -> None:
         self.engine = ScriptedEngine()
         self.clock = VirtualClock()
-        self.found: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+        self.found: asyncio.Queue[list[str]] = asyncio.Queue()
         self.heard: list[Any] = []
         self._guard = Guard(AllowList("hook.example"), resolve=self._resolve)
 
     async def _resolve(self, name: str, port: int) -> list[str]:
-        return await self.found
+        return await self.found.get()
 
     async def ask(self) -> Pending:
         one = SubscriptionRequest(PUSHED, self.heard.append, engine=self.engine, clock=self.clock, guard=self._guard)
@@ -651,21 +635,19 @@ class Subscribing:
         return one
 
 
-@played
-@asynccontextmanager
-async def subscribing() -> AsyncIterator[Subscribing]:
-    yield Subscribing()
+@pytest.fixture
+def subscribing() -> Subscribing:
+    return Subscribing()
 
 
-@subscribing
-async def test_the_engine_is_asked_when_the_guard_has_nothing_against_it(bench: Subscribing) -> None:
-    await bench.ask()
-    assert bench.engine.asked == []
-    bench.found.set_result(["8.8.8.8"])
+async def test_the_engine_is_asked_when_the_guard_has_nothing_against_it(subscribing: Subscribing) -> None:
+    await subscribing.ask()
+    assert subscribing.engine.asked == []
+    subscribing.found.put_nowait(["8.8.8.8"])
     await turn()
-    assert bench.engine.answer("subscribed") == PUSHED
+    assert subscribing.engine.answer("subscribed") == PUSHED
     await turn()
-    assert bench.heard == ["subscribed"]
+    assert subscribing.heard == ["subscribed"]
 
 
 def test_a_queue_is_nothing_to_the_guard() -> None:
@@ -677,55 +659,50 @@ def test_a_queue_is_nothing_to_the_guard() -> None:
     assert heard == ["subscribed"]
 
 
-@subscribing
-async def test_what_the_guard_says_is_the_answer(bench: Subscribing) -> None:
-    await bench.ask()
-    bench.found.set_result(["10.0.0.1"])
+async def test_what_the_guard_says_is_the_answer(subscribing: Subscribing) -> None:
+    await subscribing.ask()
+    subscribing.found.put_nowait(["10.0.0.1"])
     await turn()
-    (refused,) = bench.heard
+    (refused,) = subscribing.heard
     assert isinstance(refused, EndpointRefused)
-    assert bench.engine.asked == []
+    assert subscribing.engine.asked == []
 
 
-@subscribing
-async def test_a_name_has_five_seconds(bench: Subscribing) -> None:
-    one = await bench.ask()
-    bench.clock.advance(NAME_S_MAX * 1_000 - 1)
-    assert bench.heard == []
-    bench.clock.advance(1)
+async def test_a_name_has_five_seconds(subscribing: Subscribing) -> None:
+    one = await subscribing.ask()
+    subscribing.clock.advance(NAME_S_MAX * 1_000 - 1)
+    assert subscribing.heard == []
+    subscribing.clock.advance(1)
     await turn()
-    (refused,) = bench.heard
+    (refused,) = subscribing.heard
     assert "not found in time" in str(refused)
     one.hurry()
-    assert len(bench.heard) == 1
+    assert len(subscribing.heard) == 1
 
 
-@subscribing
-async def test_a_server_that_closes_does_not_wait(bench: Subscribing) -> None:
-    one = await bench.ask()
+async def test_a_server_that_closes_does_not_wait(subscribing: Subscribing) -> None:
+    one = await subscribing.ask()
     one.hurry()
     await turn()
-    assert "not found in time" in str(bench.heard[0])
+    assert "not found in time" in str(subscribing.heard[0])
 
 
-@subscribing
-async def test_nothing_happens_for_who_has_gone(bench: Subscribing) -> None:
-    one = await bench.ask()
+async def test_nothing_happens_for_who_has_gone(subscribing: Subscribing) -> None:
+    one = await subscribing.ask()
     one.withdraw()
     await turn()
-    assert (bench.heard, bench.engine.asked) == ([], [])
-    bench.clock.advance(NAME_S_MAX * 1_000)
-    assert bench.heard == []
+    assert (subscribing.heard, subscribing.engine.asked) == ([], [])
+    subscribing.clock.advance(NAME_S_MAX * 1_000)
+    assert subscribing.heard == []
 
 
-@subscribing
-async def test_nothing_happens_for_who_goes_before_the_engine_has_begun(bench: Subscribing) -> None:
-    one = await bench.ask()
-    bench.found.set_result(["8.8.8.8"])
+async def test_nothing_happens_for_who_goes_before_the_engine_has_begun(subscribing: Subscribing) -> None:
+    one = await subscribing.ask()
+    subscribing.found.put_nowait(["8.8.8.8"])
     await turn()
     one.withdraw()
     await turn()
-    assert (bench.heard, bench.engine.asked) == ([], [])
+    assert (subscribing.heard, subscribing.engine.asked) == ([], [])
 
 
 NOW_S = 1_700_000_000.0
@@ -817,18 +794,14 @@ def test_a_server_that_pushes_nowhere_needs_no_key(tmp_path: Path, monkeypatch: 
         assert not (tmp_path / "push.pem").exists()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ({"push_allow": "http://hook.example/"}, "must be host names, addresses and networks"),
-        ({"push_allow": ""}, "must be host names, addresses and networks"),
-        ({"push_certificate_url": "hook.example"}, "must be a URL that begins with http:// or https://"),
-        ({"push_parallel_max": 0}, "must be a whole number from 1 to 1000"),
-        ({"push_key": Path("k")}, "must be given with push_key"),
-        ({"push_certificate": Path("c")}, "must be given with push_certificate"),
-    ],
-    ids=["url", "empty", "certificate-url", "parallel", "key", "certificate"],
-)
+@pytest.mark.parametrize(("wrong", "told"), [
+    ({"push_allow": "http://hook.example/"}, "must be host names, addresses and networks"),
+    ({"push_allow": ""}, "must be host names, addresses and networks"),
+    ({"push_certificate_url": "hook.example"}, "must be a URL that begins with http:// or https://"),
+    ({"push_parallel_max": 0}, "must be a whole number from 1 to 1000"),
+    ({"push_key": Path("k")}, "must be given with push_key"),
+    ({"push_certificate": Path("c")}, "must be given with push_certificate"),
+], ids=["url", "empty", "certificate-url", "parallel", "key", "certificate"])  # fmt: skip
 def test_settings_that_cannot_be(wrong: dict[str, object], told: str) -> None:
     with pytest.raises(SettingError, match=told):
         ServerSettings(**wrong)  # type: ignore[arg-type]

@@ -76,17 +76,14 @@ def test_a_file_has_typed_values(value: str) -> None:
     assert settings.account == "000000000042"
 
 
-@pytest.mark.parametrize(
-    ("flags", "environment", "file", "data"),
-    [
-        pytest.param({"memory": True}, {}, "", None, id="flag"),
-        pytest.param({}, {"VEILMQ_MEMORY": "true"}, "", None, id="environment"),
-        pytest.param({}, {}, "memory = true", None, id="file"),
-        pytest.param({"memory": True}, {"VEILMQ_DATA": "there"}, "", None, id="flag-over-environment"),
-        pytest.param({"data": "here"}, {"VEILMQ_MEMORY": "true"}, "", Path("here"), id="data-over-memory"),
-        pytest.param({}, {"VEILMQ_MEMORY": "false", "VEILMQ_DATA": "there"}, "", Path("there"), id="false-is-nothing"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "environment", "file", "data"), [
+    pytest.param({"memory": True}, {}, "", None, id="flag"),
+    pytest.param({}, {"VEILMQ_MEMORY": "true"}, "", None, id="environment"),
+    pytest.param({}, {}, "memory = true", None, id="file"),
+    pytest.param({"memory": True}, {"VEILMQ_DATA": "there"}, "", None, id="flag-over-environment"),
+    pytest.param({"data": "here"}, {"VEILMQ_MEMORY": "true"}, "", Path("here"), id="data-over-memory"),
+    pytest.param({}, {"VEILMQ_MEMORY": "false", "VEILMQ_DATA": "there"}, "", Path("there"), id="false-is-nothing"),
+])  # fmt: skip
 def test_memory_stands_for_no_data_folder(
     flags: dict[str, object], environment: dict[str, str], file: str, data: Path | None
 ) -> None:
@@ -115,21 +112,18 @@ def test_an_out_of_range_number_is_refused_wherever_it_stands(setting: Setting, 
     assert refusal(file=f'{setting.name} = "{value}"') == f"{shown} (file veilmq.toml): {allowed}"
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        pytest.param({"host": ""}, "must be an IP address or a host name", id="host-empty"),
-        pytest.param({"host": "a b"}, "must be an IP address or a host name", id="host-blank"),
-        pytest.param({"region": "Us East"}, "lower-case letters, digits and hyphens", id="region"),
-        pytest.param({"account": "42"}, "must be 12 digits", id="account"),
-        pytest.param({"log_level": "loud"}, "must be one of debug, info, warning, error", id="log-level"),
-        pytest.param({"insecure": "yes"}, "must be true or false", id="switch"),
-        pytest.param({"data": ""}, "must be the path of a folder", id="data"),
-        pytest.param({"port": "٣"}, "must be a whole number", id="other-digits"),
-        pytest.param({"port": True}, "must be a whole number", id="truth-is-no-number"),
-        pytest.param({"port": "9325"}, "must differ from port", id="same-port"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "words"), [
+    pytest.param({"host": ""}, "must be an IP address or a host name", id="host-empty"),
+    pytest.param({"host": "a b"}, "must be an IP address or a host name", id="host-blank"),
+    pytest.param({"region": "Us East"}, "lower-case letters, digits and hyphens", id="region"),
+    pytest.param({"account": "42"}, "must be 12 digits", id="account"),
+    pytest.param({"log_level": "loud"}, "must be one of debug, info, warning, error", id="log-level"),
+    pytest.param({"insecure": "yes"}, "must be true or false", id="switch"),
+    pytest.param({"data": ""}, "must be the path of a folder", id="data"),
+    pytest.param({"port": "٣"}, "must be a whole number", id="other-digits"),
+    pytest.param({"port": True}, "must be a whole number", id="truth-is-no-number"),
+    pytest.param({"port": "9325"}, "must differ from port", id="same-port"),
+])  # fmt: skip
 def test_a_value_of_the_wrong_kind_is_refused(flags: dict[str, object], words: str) -> None:
     assert words in refusal(flags=flags)
 
@@ -194,26 +188,13 @@ def test_two_free_ports_are_not_the_same_port() -> None:
     assert (settings.port, settings.admin_port) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    ("environment", "file", "text"),
-    [
-        pytest.param(
-            {"VEILMQ_PROT": "1"},
-            None,
-            "VEILMQ_PROT (environment): unknown setting; did you mean VEILMQ_PORT?",
-            id="environment",
-        ),
-        pytest.param(
-            {},
-            "admin-port = 1",
-            "admin-port (file veilmq.toml): unknown setting; did you mean admin_port?",
-            id="file",
-        ),
-        pytest.param(
-            {}, "[server]\nport = 1", "server (file veilmq.toml): unknown setting; the settings are", id="table"
-        ),
-    ],
-)
+@pytest.mark.parametrize(("environment", "file", "text"), [
+    pytest.param({"VEILMQ_PROT": "1"}, None, "VEILMQ_PROT (environment): unknown setting; did you mean VEILMQ_PORT?",
+        id="environment"),
+    pytest.param({}, "admin-port = 1", "admin-port (file veilmq.toml): unknown setting; did you mean admin_port?",
+        id="file"),
+    pytest.param({}, "[server]\nport = 1", "server (file veilmq.toml): unknown setting; the settings are", id="table"),
+])  # fmt: skip
 def test_an_unknown_setting_is_refused(environment: dict[str, str], file: str | None, text: str) -> None:
     """A misspelt setting never passes in silence, and the nearest name is offered."""
     assert refusal(environment=environment, file=file).startswith(text)
@@ -229,14 +210,11 @@ def test_a_weaker_source_is_checked_although_it_is_overridden() -> None:
     assert "file veilmq.toml" in refusal(flags={"port": "1"}, file="port = 70000")
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        pytest.param(b"port = ", "is not a TOML file", id="not-toml"),
-        pytest.param(b"\xff\xfe", "is not a TOML file", id="not-utf-8"),
-        pytest.param(None, "cannot be read: No such file", id="missing"),
-    ],
-)
+@pytest.mark.parametrize(("content", "words"), [
+    pytest.param(b"port = ", "is not a TOML file", id="not-toml"),
+    pytest.param(b"\xff\xfe", "is not a TOML file", id="not-utf-8"),
+    pytest.param(None, "cannot be read: No such file", id="missing"),
+])  # fmt: skip
 def test_an_unreadable_file_is_refused(content: bytes | None, words: str, tmp_path: Path) -> None:
     path = tmp_path / "named.toml"
     if content is not None:
@@ -261,20 +239,16 @@ def test_every_setting_says_what_it_is() -> None:
         assert row.kind.read(row.default) == row.default, row.name
 
 
-@pytest.mark.parametrize(
-    ("flags", "environment", "file", "expected"),
-    [
-        pytest.param({"store": "postgresql://h/q"}, {}, "", "postgresql://h/q", id="flag"),
-        pytest.param({}, {"VEILMQ_STORE": "postgres://h/q"}, "", "postgres://h/q", id="environment"),
-        pytest.param({}, {}, 'store = "postgresql://h/q"', "postgresql://h/q", id="file"),
-        pytest.param(
-            {}, {}, 'store = ["postgresql://a", "postgresql://b,c/q"]', "postgresql://a,postgresql://b,c/q", id="list"
-        ),
-        pytest.param({"store": "postgresql://h/q"}, {"VEILMQ_DATA": "there"}, "", "postgresql://h/q", id="over-data"),
-        pytest.param({"data": "here"}, {"VEILMQ_STORE": "postgresql://h/q"}, "", None, id="under-data"),
-        pytest.param({"memory": True}, {"VEILMQ_STORE": "postgresql://h/q"}, "", None, id="under-memory"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "environment", "file", "expected"), [
+    pytest.param({"store": "postgresql://h/q"}, {}, "", "postgresql://h/q", id="flag"),
+    pytest.param({}, {"VEILMQ_STORE": "postgres://h/q"}, "", "postgres://h/q", id="environment"),
+    pytest.param({}, {}, 'store = "postgresql://h/q"', "postgresql://h/q", id="file"),
+    pytest.param({}, {}, 'store = ["postgresql://a", "postgresql://b,c/q"]', "postgresql://a,postgresql://b,c/q",
+        id="list"),
+    pytest.param({"store": "postgresql://h/q"}, {"VEILMQ_DATA": "there"}, "", "postgresql://h/q", id="over-data"),
+    pytest.param({"data": "here"}, {"VEILMQ_STORE": "postgresql://h/q"}, "", None, id="under-data"),
+    pytest.param({"memory": True}, {"VEILMQ_STORE": "postgresql://h/q"}, "", None, id="under-memory"),
+])  # fmt: skip
 def test_a_store_stands_for_no_data_folder(
     tmp_path: Path, flags: dict[str, object], environment: dict[str, str], file: str, expected: str | None
 ) -> None:
@@ -345,19 +319,11 @@ def test_a_setting_that_kubernetes_has_overwritten(variable: str, name: str, lin
     )
 
 
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("VEILMQ_SERVICE", "x"),
-        ("VEILMQ_SERVICE_HOSTS", "10.0.0.1"),
-        ("VEILMQ_PORT_9324", LINK),
-        ("VEILMQ_PORT_9324_HTTP", LINK),
-        ("VEILMQ_PORT_9324_TCP_HOST", "10.0.0.1"),
-        ("VEILMQ_PROT", LINK),
-        ("VEILMQ_QUEUES_PORT", "9324"),
-        ("VEILMQ_QUEUES_PORT", "tcp://10.0.0.1"),
-    ],
-)
+@pytest.mark.parametrize(("variable", "value"), [
+    ("VEILMQ_SERVICE", "x"), ("VEILMQ_SERVICE_HOSTS", "10.0.0.1"), ("VEILMQ_PORT_9324", LINK),
+    ("VEILMQ_PORT_9324_HTTP", LINK), ("VEILMQ_PORT_9324_TCP_HOST", "10.0.0.1"), ("VEILMQ_PROT", LINK),
+    ("VEILMQ_QUEUES_PORT", "9324"), ("VEILMQ_QUEUES_PORT", "tcp://10.0.0.1"),
+])  # fmt: skip
 def test_what_kubernetes_does_not_set_is_an_unknown_setting(variable: str, value: str) -> None:
     """Nearly is not enough: a misspelt setting does not pass."""
     with pytest.raises(SettingError, match=f"^{variable} .*unknown setting"):
@@ -371,33 +337,11 @@ def test_a_port_that_is_neither_number_nor_link() -> None:
 
 PUBLIC = ["8.8.8.8", "1.1.1.1", "172.15.255.255", "172.32.0.0", "100.63.255.255", "2606:4700::1111", "2a00:1450::1"]
 SPECIAL = [
-    "127.0.0.1",
-    "127.255.255.254",
-    "0.0.0.0",
-    "10.0.0.1",
-    "172.16.0.1",
-    "172.31.255.255",
-    "192.168.1.1",
-    "169.254.169.254",
-    "100.100.100.200",
-    "192.0.0.192",
-    "198.18.0.1",
-    "203.0.113.7",
-    "224.0.0.1",
-    "255.255.255.255",
-    "::1",
-    "::",
-    "::7f00:1",
-    "fe80::1",
-    "fec0::1",
-    "fd00:ec2::254",
-    "ff02::1",
-    "64:ff9b::7f00:1",
-    "64:ff9b:1::1",
-    "2002:7f00:1::",
-    "2001::1",
-    "2001:db8::1",
-]
+    "127.0.0.1", "127.255.255.254", "0.0.0.0", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1",
+    "169.254.169.254", "100.100.100.200", "192.0.0.192", "198.18.0.1", "203.0.113.7", "224.0.0.1", "255.255.255.255",
+    "::1", "::", "::7f00:1", "fe80::1", "fec0::1", "fd00:ec2::254", "ff02::1", "64:ff9b::7f00:1", "64:ff9b:1::1",
+    "2002:7f00:1::", "2001::1", "2001:db8::1",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("address", PUBLIC)
@@ -455,23 +399,10 @@ def test_nothing_is_allowed_by_nothing() -> None:
     assert not AllowList("a, b:1").has_networks
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "*",
-        "*.example",
-        "hook.example/",
-        "http://hook.example",
-        "a b",
-        "10.0.0.1/8",
-        "a:0",
-        "a:65536",
-        "a:b",
-        "1.2.3",
-        "[::1",
-        "::1:x",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "*", "*.example", "hook.example/", "http://hook.example", "a b", "10.0.0.1/8", "a:0", "a:65536", "a:b", "1.2.3",
+    "[::1", "::1:x",
+])  # fmt: skip
 def test_what_is_no_entry_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         AllowList(f"fine.example, {text}")

@@ -232,30 +232,24 @@ def test_a_queue_that_wants_it_is_logged_for_a_later_start(tmp_path: Path) -> No
     assert outcomes(tmp_path / "events") == ["deleted"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "logs"),
-    [
-        pytest.param({}, "off", id="no place"),
-        pytest.param({"events_to": "x"}, "closed", id="a place"),
-        pytest.param({"events_to": "x", "event_log": "off"}, "off", id="a place for queues that want it"),
-        pytest.param({"event_log": "closed"}, "closed", id="no place yet"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "logs"), [
+    pytest.param({}, "off", id="no place"),
+    pytest.param({"events_to": "x"}, "closed", id="a place"),
+    pytest.param({"events_to": "x", "event_log": "off"}, "off", id="a place for queues that want it"),
+    pytest.param({"event_log": "closed"}, "closed", id="no place yet"),
+])  # fmt: skip
 def test_what_queues_log_that_do_not_say_it(settings: dict[str, Any], logs: str) -> None:
     assert sqlite_options(ServerSettings(**settings)).event_log == logs
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        pytest.param({"events_to": ""}, id="no text"),
-        pytest.param({"event_log": "lifecycle"}, id="an unknown word"),
-        pytest.param({"events_period_s": 0}, id="no period"),
-        pytest.param({"events_per_file": 0}, id="no events"),
-        pytest.param({"events_waiting_max": 0}, id="no room"),
-        pytest.param({"routing_attribute": "a b"}, id="no name of an attribute"),
-    ],
-)
+@pytest.mark.parametrize("settings", [
+    pytest.param({"events_to": ""}, id="no text"),
+    pytest.param({"event_log": "lifecycle"}, id="an unknown word"),
+    pytest.param({"events_period_s": 0}, id="no period"),
+    pytest.param({"events_per_file": 0}, id="no events"),
+    pytest.param({"events_waiting_max": 0}, id="no room"),
+    pytest.param({"routing_attribute": "a b"}, id="no name of an attribute"),
+])  # fmt: skip
 def test_settings_that_are_refused(settings: dict[str, Any]) -> None:
     (name,) = settings
     with pytest.raises(SettingError, match=f"^{name} = .*must be"):

@@ -1,45 +1,59 @@
-"""Requests of SMQ taken apart, and the XML of both ways; queues, bodies and properties of messages."""
+"""Routes, the codec and the errors of SMQ; requests taken apart; the XML of both ways; names, listings, properties."""
 
 import contextlib
+import inspect
 import tracemalloc
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from hashlib import md5
 from time import process_time
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from tests.internals.wire.smq.test_routes import ACCOUNT, CONTEXT, request
-from veilmq.core.commands import Command, QueueCounts, QueuePage, QueueView
-from veilmq.core.errors import BodyUnreadable
+from tests.clients.smq.raw import hex_md5
+from tests.internals.wire.sqs.requests import raised
+from veilmq.core import errors as core
+from veilmq.core.commands import Command, QueuePage
+from veilmq.core.errors import BodyUnreadable, InternalError, VeilmqError
 from veilmq.core.limits import SMQ_XML_DEPTH_MAX, SMQ_XML_ELEMENTS_MAX, SMQ_XML_TAG_CHARACTERS_MAX, Range
 from veilmq.core.messages import Attribute, NewMessage
 from veilmq.core.settings import QueueSettings, SettingValue
-from veilmq.wire.smq.errors import INVALID_QUERY_STRING, INVALID_REQUEST_URL, MALFORMED_XML, SmqError
-from veilmq.wire.smq.messages import SYSTEM_NAMES, body_md5, decoded, read_properties, written_properties
-from veilmq.wire.smq.queues import ATTRIBUTES, DEFAULTS, described, read_settings
+from veilmq.wire.exchange import RequestContext
+from veilmq.wire.smq import errors as smq
+from veilmq.wire.smq.errors import (
+    ANSWERS,
+    CODES,
+    INVALID_CONTENT_TYPE,
+    INVALID_DIGEST,
+    INVALID_QUERY_STRING,
+    INVALID_REQUEST_URL,
+    INVALID_VERSION_HEADER,
+    MALFORMED_XML,
+    MESSAGE_NOT_EXIST,
+    Code,
+    SmqError,
+    from_core,
+    invalid_argument,
+)
+from veilmq.wire.smq.messages import SYSTEM_NAMES, decoded, read_properties, written_properties
+from veilmq.wire.smq.queues import ATTRIBUTES, read_settings
 from veilmq.wire.smq.request import (
     NEW_QUEUE_NAME,
-    QUEUE_NAME,
     Element,
+    SmqRequest,
     body_of,
     children,
-    container,
     document,
     element,
     flag,
     is_smq,
     listed,
-    optional,
-    optional_body_of,
     parse_xml,
     queue_of,
-    queue_url,
     read_flat_xml,
     read_listing,
     read_request,
@@ -47,8 +61,171 @@ from veilmq.wire.smq.request import (
     texts,
     whole_number,
 )
-from veilmq.wire.smq.routes import decode, route_of
+from veilmq.wire.smq.routes import (
+    ROUTES,
+    SmqCall,
+    check_content_md5,
+    decode,
+    encode_error,
+    encode_failure,
+    route_of,
+)
+from veilmq.wire.sqs import errors as sqs
+from veilmq.wire.sqs.actions import ACTIONS
+from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import ILLEGAL
+
+BASE = "http://127.0.0.1:9324"
+CONTEXT = RequestContext(base_url=BASE, token_key=bytes(32))
+ACCOUNT = CONTEXT.account
+
+
+def request(method: str, target: str, body: str = "", headers: Mapping[str, str] | None = None) -> SmqRequest:
+    given = {name.encode(): value.encode() for name, value in (headers or {}).items()}
+    return read_request(method.encode(), target.encode(), given, body.encode())
+
+
+def ask(method: str, target: str, body: str = "", headers: Mapping[str, str] | None = None) -> SmqCall:
+    asked = request(method, target, body, headers)
+    return decode(route_of(asked), asked, CONTEXT)
+
+
+def test_each_route_has_a_label_of_its_own_and_a_permission_that_policies_know() -> None:
+    assert all(key.decode() == route.label == f"smq.{route.name}" for key, route in ROUTES.items())
+    assert {route.permission for route in ROUTES.values()} - set(ACTIONS) <= {""}
+
+
+# From a request to its call, and from answers and errors to bytes.
+
+
+def test_errors_before_there_is_a_call() -> None:
+    assert encode_error(SmqError(MESSAGE_NOT_EXIST), BASE).status == 404
+    assert encode_error(SqsError(sqs.INTERNAL_FAILURE, "x"), BASE).code == "InternalError"
+    assert encode_failure(InternalError(), BASE).status == 500
+    assert b"secret" not in encode_failure(VeilmqError("secret"), BASE).body
+
+
+def test_text_of_an_error_is_escaped() -> None:
+    reply = encode_error(SmqError(MESSAGE_NOT_EXIST, "a<b\x01"), BASE)
+    assert "<Message>a&lt;b\ufffd</Message>".encode() in reply.body
+
+
+@pytest.mark.parametrize("kind", ["text/xml;charset=UTF-8", "application/xml", "TEXT/XML"])
+def test_a_body_is_xml(kind: str) -> None:
+    """By what it says, if it says anything; where there is none it does not matter."""
+    asked = [("<Queue/>", kind), ("", "application/json")]
+    assert len({repr(ask("PUT", "/queues/q", body, {"content-type": each}).command) for body, each in asked}) == 1
+    with raised(INVALID_CONTENT_TYPE):
+        ask("PUT", "/queues/q", "<Queue/>", {"content-type": "application/json"})
+
+
+def test_there_is_one_version() -> None:
+    assert ask("GET", "/queues", headers={"x-mns-version": "2015-06-06"}).command == ask("GET", "/queues").command
+    with raised(INVALID_VERSION_HEADER):
+        ask("GET", "/queues", headers={"x-mns-version": "2026-04-09"})
+
+
+# Content-MD5, in both forms.
+
+BODY = b"<Message/>"
+PLAIN = b64encode(md5(BODY).digest())
+
+
+@pytest.mark.parametrize("value", [hex_md5(BODY).encode(), PLAIN, b""])
+def test_either_form_of_the_digest_fits(value: bytes) -> None:
+    check_content_md5({b"content-md5": value}, BODY)
+    check_content_md5({}, BODY)
+
+
+def test_a_request_without_a_body_may_have_one() -> None:
+    check_content_md5({b"content-md5": hex_md5(b"").encode()}, b"")
+
+
+@pytest.mark.parametrize(
+    "value", [hex_md5(b"other").encode(), PLAIN[:-1], md5(BODY).hexdigest().encode(), b"x", b"\xff"]
+)
+def test_anything_else_is_refused(value: bytes) -> None:
+    with raised(INVALID_DIGEST):
+        check_content_md5({b"content-md5": value}, BODY)
+
+
+# Errors.
+
+STATUSES = {
+    400: {"EndpointInvalid", "InvalidArgument", "InvalidAuthorizationHeader", "InvalidContentType", "InvalidDateHeader",
+        "InvalidDegist", "InvalidQueryString", "InvalidQueueName", "InvalidRequestURL", "InvalidVersionHeader",
+        "MalformedXML", "MissingAuthorizationHeader", "MissingDateHeader", "MissingReceiptHandle",
+        "MissingVersionHeader", "MissingVisibilityTimeout", "QueueDeletedRecently", "QueueNameLengthError",
+        "ReceiptHandleError", "SubscriptionNameInvalid", "SubscriptionNameLengthError", "TopicNameInvalid",
+        "TopicNameLengthError"},
+    403: {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch"},
+    404: {"MessageNotExist", "QueueNotExist", "SubscriptionNotExist", "TopicNotExist"},
+    408: {"TimeExpired"},
+    409: {"QueueAlreadyExist", "SubscriptionAlreadyExist", "TopicAlreadyExist"},
+    429: {"TooManyRequests"},
+    500: {"InternalError", "InternalServerError"},
+}  # fmt: skip
+
+
+def test_the_table_is_that_of_the_reference() -> None:
+    """Every code with its status, once; none without a text."""
+    assert len({code.name for code in CODES}) == len(CODES)
+    found: dict[int, set[str]] = {}
+    for code in CODES:
+        found.setdefault(code.status, set()).add(code.name)
+    assert found == STATUSES
+    assert all(code.text.endswith(".") for code in CODES)
+
+
+TOLD: list[tuple[core.VeilmqError, Code, str]] = [
+    (core.QueueNotFound("a/q"), smq.QUEUE_NOT_EXIST, "The queue name you provided is not exist."),
+    (core.QueueExists("a/q", "delay_s"), smq.QUEUE_ALREADY_EXIST, "The queue you want to create is already exist."),
+    (core.QueueDeletedRecently("a/q", 60), smq.QUEUE_DELETED_RECENTLY, "deleted recently."),
+    (core.SettingsConflict("fifo", "Leave it."), smq.INVALID_ARGUMENT, "published schema, cause by Leave it."),
+    (core.DeadLetterQueueRefused("a/d", "It is gone."), smq.INVALID_ARGUMENT, "cause by It is gone."),
+    (core.MessageTooLong(1_024), smq.INVALID_ARGUMENT, "The value of MessageBody should between 1 and 1024 bytes."),
+    (core.BodyUnreadable(), smq.INVALID_ARGUMENT, "cause by The body is no base64"),
+    (core.GroupMissing(), smq.INVALID_ARGUMENT, "cause by MessageGroupId"),
+    (core.ReceiptInvalid(), smq.RECEIPT_HANDLE_ERROR, "The receipt handle you provide is not valid."),
+    (core.ReceivesThrottled(3), smq.TOO_MANY_REQUESTS, "The request is denied by cluster flow limiter"),
+    (core.TopicNotFound("a/t"), smq.TOPIC_NOT_EXIST, "The topic you provided does not exist."),
+    (core.TopicExists("a/t", "x"), smq.TOPIC_ALREADY_EXIST, "is already exist."),
+    (core.SubscriptionNotFound("a/t", "s"), smq.SUBSCRIPTION_NOT_EXIST, "does not exist."),
+    (core.SubscriptionExists("a/t", "s", "x"), smq.SUBSCRIPTION_ALREADY_EXIST, "is already exist."),
+    (core.TooManySubscriptions(100), smq.INVALID_ARGUMENT, "cause by A topic may have 100 subscriptions"),
+    (core.EndpointRefused("http://x", "it is no address"), smq.ENDPOINT_INVALID, "it is no address."),
+    (core.StoreFull(), smq.INTERNAL_SERVER_ERROR, "Interal error. The disk that keeps the messages"),
+    (core.StoreUnavailable(), smq.INTERNAL_SERVER_ERROR, "nothing was done. Try again."),
+    (core.OutcomeUnknown(), smq.INTERNAL_SERVER_ERROR, "it may have happened. Try again."),
+    (core.ShuttingDown(), smq.INTERNAL_SERVER_ERROR, "Interal error. The server is shutting down; try again."),
+    (core.InternalError(), smq.INTERNAL_ERROR, "Interal error."),
+]
+
+
+@pytest.mark.parametrize("told", TOLD, ids=lambda told: type(told[0]).__name__)
+def test_an_error_of_core_is_answered_with_its_code(told: tuple[core.VeilmqError, Code, str]) -> None:
+    error, code, text = told
+    answer = from_core(error)
+    assert answer.code is code
+    assert text in answer.message == str(answer)
+
+
+def test_every_row_is_tested_and_every_error_of_topics_has_a_row() -> None:
+    kinds = {
+        kind
+        for name, kind in inspect.getmembers(core, inspect.isclass)
+        if name.startswith("Endpoint") or "Topic" in name or "Subscription" in name
+    }
+    assert len(kinds) == 6
+    assert {type(error) for error, _, _ in TOLD} == set(ANSWERS)
+    assert kinds <= set(ANSWERS)
+
+
+def test_an_error_repeats_little_of_what_was_sent() -> None:
+    assert len(invalid_argument("x" * 9_999).message) < 400
+
+
+# Requests of SMQ taken apart.
 
 
 @pytest.mark.parametrize(("target", "headers"), [
@@ -84,11 +261,10 @@ def test_the_parts_of_a_target_are_decoded_and_the_target_is_kept() -> None:
     (b"/queues?a=%ff", INVALID_QUERY_STRING), (b"/queues?%ff=a", INVALID_QUERY_STRING),
     (b"/queues?a=1&A=2", INVALID_QUERY_STRING),
 ])  # fmt: skip
-def test_what_is_wrong_with_a_target_is_said_when_it_is_decoded(target: bytes, code: object) -> None:
+def test_what_is_wrong_with_a_target_is_said_when_it_is_decoded(target: bytes, code: smq.Code) -> None:
     asked = read_request(b"GET", target, {}, b"")
-    with pytest.raises(SmqError) as caught:
+    with raised(code):
         decode(route_of(asked), asked, CONTEXT)
-    assert caught.value.code is code
 
 
 def test_a_part_with_a_slash_is_not_several() -> None:
@@ -342,25 +518,9 @@ def test_what_only_harms_is_refused_for_little_memory_and_time(bomb: str) -> Non
 # The writer of replies: what is in them is what was meant, whatever it holds.
 
 
-def test_the_namespace_stands_on_the_root_without_a_slash() -> None:
-    assert document("Queues", element("A", "b")) == (
-        b'<?xml version="1.0"?>\n<Queues xmlns="http://mns.aliyuncs.com/doc/v1">\n<A>b</A>\n</Queues>'
-    )
-
-
-def test_each_element_ends_a_line() -> None:
-    assert container("A", element("B", "c")) == "<A>\n<B>c</B>\n</A>\n"
-    assert document("Queues", "").endswith(b"></Queues>")
-
-
 @pytest.mark.parametrize("text", ["a & b < c > d", "\r\n\t ", "]]>", "\u4e2d\U0001f600\x85", "&amp;", "\"'", ""])
 def test_any_text_is_read_as_it_was(text: str) -> None:
     assert (ET.fromstring(element("A", text)).text or "") == text
-
-
-def test_an_element_that_is_absent_is_not_an_empty_one() -> None:
-    assert optional("NextMarker", "") == ""
-    assert optional("NextMarker", "a") == "<NextMarker>a</NextMarker>\n"
 
 
 # What requests carry: numbers, flags and children.
@@ -394,14 +554,6 @@ def test_the_children_of_a_body() -> None:
     assert [child.text for child in children(root, "a")] == ["1", "3"]
 
 
-def test_a_body_is_what_its_root_says() -> None:
-    with pytest.raises(SmqError, match="not well-formed"):
-        body_of(request("PUT", "/queues/q", "<Topic/>"), "Queue")
-    with pytest.raises(SmqError, match="not well-formed"):
-        body_of(request("PUT", "/queues/q"), "Queue")
-    assert optional_body_of(request("PUT", "/queues/q", " \n"), "Queue").children == []
-
-
 # Names of queues in paths.
 
 
@@ -416,12 +568,6 @@ def test_no_queue_is_made_under_another(name: str) -> None:
         queue_of(request("PUT", f"/queues/{name}"), CONTEXT, NEW_QUEUE_NAME)
 
 
-def test_a_name_has_at_most_256_characters() -> None:
-    for rule in (QUEUE_NAME, NEW_QUEUE_NAME):
-        with pytest.raises(SmqError, match="between 1 and 256"):
-            queue_of(request("PUT", "/queues/" + "a" * 257), CONTEXT, rule)
-
-
 def test_a_queue_that_only_sqs_could_make_is_found() -> None:
     """Its name may hold what a listing shows, and nothing else."""
     assert queue_of(request("GET", "/queues/-a_b.fifo"), CONTEXT) == f"{ACCOUNT}/-a_b.fifo"
@@ -429,35 +575,19 @@ def test_a_queue_that_only_sqs_could_make_is_found() -> None:
         queue_of(request("GET", "/queues/a%2Fb"), CONTEXT)
 
 
-def test_urls_are_under_the_address_that_was_asked() -> None:
-    """In five parts between slashes, as one SDK counts them."""
-    assert queue_url("q", CONTEXT) == "http://127.0.0.1:9324/queues/q"
-    assert len(queue_url("q", CONTEXT).split("/")) == 5
-
-
 # What a listing is asked for in headers.
 
 
-def asked(**headers: str) -> tuple[dict[str, Any], bool]:
+def listing(**headers: str) -> tuple[dict[str, object], bool]:
     named = {f"x-mns-{name.replace('_', '-')}": value for name, value in headers.items()}
     return read_listing(request("GET", "/queues", headers=named).headers)
-
-
-def test_without_headers_it_is_all() -> None:
-    assert asked() == asked(prefix="", ret_number="", marker="", with_meta="")
-    assert asked() == ({"prefix": "", "after": "", "count": 1_000}, False)
-
-
-def test_each_header_narrows_it_or_tells_more() -> None:
-    wanted = {"prefix": "a", "after": "ab", "count": 2}, True
-    assert asked(prefix="a", ret_number="2", marker="YWI=", with_meta="true") == wanted
 
 
 @given(name=st.text(alphabet="abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.", min_size=1))
 def test_a_marker_leads_on_from_the_last_name(name: str) -> None:
     respond = listed("Queue", lambda page: [(name, "http://h/q", "") for name in page.names])
     body = respond(QueuePage(names=[name], more=True)).body.decode()
-    assert asked(marker=body.partition("<NextMarker>")[2].partition("<")[0])[0]["after"] == name
+    assert listing(marker=body.partition("<NextMarker>")[2].partition("<")[0])[0]["after"] == name
     assert b"NextMarker" not in respond(QueuePage(names=[name], more=False)).body
 
 
@@ -466,7 +596,7 @@ def test_a_marker_leads_on_from_the_last_name(name: str) -> None:
 )
 def test_what_cannot_be_is_refused(headers: dict[str, str]) -> None:
     with pytest.raises(SmqError):
-        asked(**headers)
+        listing(**headers)
 
 
 # Queues.
@@ -483,45 +613,20 @@ SETTINGS: dict[str, tuple[str, SettingValue]] = {
     "MaxReceiveCount": ("3", 3),
     "MaxReceivesPerSecond": ("0", 0),
 }
-COUNTS = QueueCounts(visible=1, in_flight=2, delayed=3, oldest_sent_at_ms=None)
 
 
-def read(inner: str) -> dict[str, SettingValue]:
+def settings_of(inner: str) -> dict[str, SettingValue]:
     return read_settings(body_of(request("PUT", "/queues/q", f"<Queue>{inner}</Queue>"), "Queue"), CONTEXT)
 
 
 def test_each_attribute_sets_one_field() -> None:
     assert set(SETTINGS) == set(ATTRIBUTES)
-    fields = [read(f"<{name}>{text}</{name}><Unknown/>") for name, (text, _) in SETTINGS.items()]
+    fields = [settings_of(f"<{name}>{text}</{name}><Unknown/>") for name, (text, _) in SETTINGS.items()]
     assert [list(each.values()) for each in fields] == [[value] for _, value in SETTINGS.values()]
     assert all(hasattr(QueueSettings(), field) for each in fields for field in each)
 
 
-def test_an_empty_dead_letter_queue_ends_the_policy() -> None:
-    assert read("<DeadLetterTargetQueue/>") == {"dead_letter_queue": "", "receives_max": 0}
-
-
-def test_a_queue_is_shown_with_the_elements_of_smq_alone() -> None:
-    """In the order of the reference; what it has beside is not told."""
-    settings = replace(
-        QueueSettings().changed(DEFAULTS), dead_letter_queue="a/dead", receives_max=1, receives_per_s_max=5
-    )
-    view = QueueView(queue="a/q", settings=settings, created_at_ms=1_999, modified_at_ms=2_000, counts=COUNTS)
-    assert described(view).replace("\n", "") == (
-        "<QueueName>q</QueueName><CreateTime>1</CreateTime><LastModifyTime>2</LastModifyTime>"
-        "<DelaySeconds>0</DelaySeconds><MaximumMessageSize>65536</MaximumMessageSize>"
-        "<MessageRetentionPeriod>345600</MessageRetentionPeriod><VisibilityTimeout>30</VisibilityTimeout>"
-        "<PollingWaitSeconds>0</PollingWaitSeconds><LoggingEnabled>False</LoggingEnabled>"
-        "<ActiveMessages>1</ActiveMessages><InactiveMessages>2</InactiveMessages><DelayMessages>3</DelayMessages>"
-    )
-
-
 # Bodies and properties of messages.
-
-
-def test_a_digest_is_over_the_text_on_the_wire_in_upper_case() -> None:
-    """As in the samples of the reference."""
-    assert body_md5("SSBhbSB0ZXN0IE1lc3NhZ2Uu") == "A0C058F880735A24499A909001058591"
 
 
 @given(text=st.text(min_size=1).filter(lambda text: not ILLEGAL.search(text) and text.isprintable()))

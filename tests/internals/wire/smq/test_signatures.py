@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clients.smq.raw import DATE, KEY, NOW_S, SECRET, as_received, hex_md5, signature_v2, signed_v2
+from tests.internals.wire.sqs.requests import raised
 from veilmq.wire.exchange import AccessKey, caller_named
 from veilmq.wire.smq import errors
 from veilmq.wire.smq.errors import (
@@ -44,10 +45,6 @@ def refusal(headers: dict[bytes, bytes], *, now_s: float = NOW_S, target: str = 
     with pytest.raises(SmqError) as caught:
         Verifier(KEYS).verify(b"GET", target.encode(), headers, b"", now_s)
     return caught.value.code
-
-
-def test_who_signed_is_told() -> None:
-    assert Verifier(KEYS).verify(b"GET", TARGET.encode(), signed_v2(target=TARGET), b"", NOW_S) is ALICE
 
 
 def test_the_order_of_the_checks_is_that_of_the_reference() -> None:
@@ -104,11 +101,6 @@ def test_a_key_ends_when_it_says() -> None:
     headers = signed_v2(target=TARGET, key="STS") | {b"security-token": b"a/token+=="}
     assert Verifier(KEYS).verify(b"GET", TARGET.encode(), headers, b"", NOW_S + 599) is ALICE
     assert refusal(headers, now_s=NOW_S + 600) is errors.INVALID_ACCESS_KEY_ID
-
-
-def test_no_key_is_taken_for_another() -> None:
-    assert refusal(signed_v2(target=TARGET, secret="another")) is errors.SIGNATURE_DOES_NOT_MATCH
-    assert refusal(signed_v2(target=TARGET, key="STRANGER")) is errors.INVALID_ACCESS_KEY_ID
 
 
 # Version 2: the vectors of the reference, every way in which SDKs write a target, and no byte that differs.
@@ -235,9 +227,8 @@ def test_no_own_header_can_come_or_go(changed: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"AKID", b"AKID:", b":abc=", b"abc="])
 def test_a_claim_has_a_key_and_a_signature(text: bytes) -> None:
-    with pytest.raises(SmqError) as caught:
+    with raised(INVALID_AUTHORIZATION_HEADER):
         SCHEME.read(text)
-    assert caught.value.code is INVALID_AUTHORIZATION_HEADER
 
 
 # Version 4, of both clouds: the vectors of the reference, and nothing that differs by a byte.
@@ -380,9 +371,8 @@ def test_no_byte_of_what_is_signed_can_be_changed_v4(data: st.DataObject) -> Non
     b"Credential=AKID/20260304/mns/aliyun_v4_request,Signature=abc",
 ])  # fmt: skip
 def test_a_claim_has_all_its_parts(text: bytes) -> None:
-    with pytest.raises(SmqError) as caught:
+    with raised(INVALID_AUTHORIZATION_HEADER):
         SignatureV4(PUBLIC).read(text)
-    assert caught.value.code is INVALID_AUTHORIZATION_HEADER
 
 
 # The dates of signed requests.
@@ -398,9 +388,8 @@ def test_a_date_is_read() -> None:
     "date", [b"", b"yesterday", b"\xff", b"Wed, 99 Mar 2026 05:06:07 GMT", b"20260304T050607Z", b"1" * 30_000]
 )
 def test_what_is_no_date_is_refused(date: bytes) -> None:
-    with pytest.raises(SmqError) as caught:
+    with raised(INVALID_DATE_HEADER):
         read_date(date)
-    assert caught.value.code is INVALID_DATE_HEADER
 
 
 def test_the_date_of_smq_comes_before_the_one_of_http() -> None:
@@ -408,6 +397,5 @@ def test_the_date_of_smq_comes_before_the_one_of_http() -> None:
     assert dates_of({b"x-mns-date": b"b"}) == (b"b",)
     assert dates_of({b"date": b"a", b"x-mns-date": b"b"}) == (b"b", b"a")
     assert dates_of({b"date": b"a", b"x-mns-date": b"a"}) == (b"a",)
-    with pytest.raises(SmqError) as caught:
+    with raised(MISSING_DATE_HEADER):
         dates_of({b"date": b""})
-    assert caught.value.code is MISSING_DATE_HEADER

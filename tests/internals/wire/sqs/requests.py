@@ -10,7 +10,9 @@ from tests.clients.sqs_client import understood
 from veilmq.core.commands import QueueCounts, QueueView, Received, ReceivedMessage, SentMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.exchange import Plan, RequestContext
-from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.smq.errors import Code as SmqCode
+from veilmq.wire.smq.errors import SmqError
+from veilmq.wire.sqs.errors import Code, SqsError
 from veilmq.wire.sqs.json import decode, encode
 
 CONTEXT = RequestContext(base_url="http://127.0.0.1:9324", token_key=bytes(range(32)))
@@ -45,6 +47,11 @@ def refusal(action: str, **members: Any) -> SqsError:
     with pytest.raises(SqsError) as caught:
         ask(action, **members)
     return caught.value
+
+
+def raised(code: Code | SmqCode, match: str | None = None) -> "pytest.RaisesExc[SqsError | SmqError]":
+    """Return the context in which an error of this code has to be raised, of either protocol."""
+    return pytest.RaisesExc((SqsError, SmqError), match=match, check=lambda error: error.code is code)
 
 
 def message(

@@ -12,7 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clients.sqs_client import header_fields
-from tests.internals.wire.sqs.requests import CONTEXT, ID_TEXT, QUEUE, SENT, UNHURRIED, URL, ask, received, refusal
+from tests.internals.wire.sqs.requests import (
+    CONTEXT,
+    ID_TEXT,
+    QUEUE,
+    SENT,
+    UNHURRIED,
+    URL,
+    ask,
+    raised,
+    received,
+    refusal,
+)
 from tests.internals.wire.sqs.test_members import is_accepted
 from veilmq.core.commands import Delete, DeleteQueue, Send
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, JSON_LARGE_BODY_BYTES, JSON_PUNCTUATION_MAX
@@ -303,9 +314,8 @@ def test_as_many_entries_as_are_counted_are_told(count: int, told: str) -> None:
     """Each of these has four marks (two braces, a comma inside and one behind), and their list two brackets."""
     entries = [{"Id": "a", "ReceiptHandle": "r" * 80}] * count
     assert (4 * count + 1 > JSON_PUNCTUATION_MAX) == told.startswith("more")
-    with pytest.raises(SqsError, match=rf"You have sent {told}\.") as caught:
+    with raised(errors.TOO_MANY_ENTRIES, rf"You have sent {told}\."):
         ask("DeleteMessageBatch", Entries=entries)
-    assert caught.value.code is errors.TOO_MANY_ENTRIES
 
 
 def test_a_large_request_is_refused_in_the_same_words() -> None:

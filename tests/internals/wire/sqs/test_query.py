@@ -148,13 +148,6 @@ def test_too_many_entries_are_counted() -> None:
     assert error.message.endswith("You have sent 11.")
 
 
-def test_how_long_a_request_may_wait() -> None:
-    """Not at all, unless it is a receive: then as long as it says, or as its queue says."""
-    assert ask("DeleteQueue").wait_s == 0
-    assert ask("ReceiveMessage", "WaitTimeSeconds=20").wait_s == 20
-    assert ask("ReceiveMessage").wait_s is None
-
-
 def test_a_call_may_be_answered_more_than_once() -> None:
     """A long poll asks again with the same call; each reply has its own id."""
     call = ask("ReceiveMessage")

@@ -1,4 +1,4 @@
-"""The actions on queues, their tags, permissions and move tasks."""
+"""The actions on queues, their tags, permissions and move tasks; what their attributes may be, and what is shown."""
 
 import json
 from base64 import b64decode, b64encode
@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from botocore.exceptions import ClientError
 
-from tests.internals.wire.sqs.requests import CONTEXT, ID, ID_TEXT, QUEUE, URL, VIEW, answer, ask, refusal
+from tests.clients.sqs_client import service_model
+from tests.internals.wire.sqs.requests import CONTEXT, ID, ID_TEXT, QUEUE, URL, VIEW, answer, ask, raised, refusal
 from tests.internals.wire.sqs.test_actions import STATEMENT
 from veilmq.core.commands import (
     QUEUE_MISSING,
@@ -26,7 +28,7 @@ from veilmq.core.commands import (
     StartMove,
     TagQueue,
 )
-from veilmq.core.errors import EditRefused, QueueNotFound
+from veilmq.core.errors import DeadLetterQueueRefused, EditRefused, QueueNotFound, SettingsConflict
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError
@@ -34,9 +36,10 @@ from veilmq.wire.sqs.json import encode
 from veilmq.wire.sqs.moves import task_handle, task_of
 from veilmq.wire.sqs.names import Listing
 from veilmq.wire.sqs.policies import read_policy
+from veilmq.wire.sqs.queue_attributes import COUNTED, NAMES, READ_ONLY, SETTINGS, attribute_of, describe, read_settings
 from veilmq.wire.sqs.queues import Grant, Revoke, read_tags
 
-FIFO = {"QueueName": "a.fifo", "Attributes": {"FifoQueue": "true"}}
+NEW_FIFO = {"QueueName": "a.fifo", "Attributes": {"FifoQueue": "true"}}
 COUNTS = {"AttributeNames": ["QueueArn", "ApproximateNumberOfMessages"]}
 TAGGED = msgspec.structs.replace(VIEW, settings=QueueSettings(tags={"team": "a", "empty": ""}))
 MORE = QueuePage(names=["orders"], more=True)
@@ -46,7 +49,7 @@ MORE = QueuePage(names=["orders"], more=True)
     ("CreateQueue", {"QueueName": "orders"}, CreateQueue(queue=QUEUE)),
     ("CreateQueue", {"QueueName": "orders", "Attributes": {}, "tags": {}}, CreateQueue(queue=QUEUE)),
     ("CreateQueue", {"QueueName": "orders", "tags": {"team": "a"}}, CreateQueue(queue=QUEUE, tags={"team": "a"})),
-    ("CreateQueue", FIFO, CreateQueue(queue="000000000000/a.fifo", settings={"fifo": True})),
+    ("CreateQueue", NEW_FIFO, CreateQueue(queue="000000000000/a.fifo", settings={"fifo": True})),
     ("GetQueueUrl", {"QueueName": "orders", "QueueOwnerAWSAccountId": "111111111111"},
         ShowQueue(queue="111111111111/orders")),
     ("ListQueues", {}, ListQueues(account="000000000000", count=1_000)),
@@ -209,17 +212,6 @@ def test_the_owners_own_statements_stay_as_they_are() -> None:
     assert json.loads(Revoke("send")(json.dumps(both)))["Statement"] == [own]
 
 
-def test_a_label_is_there_once() -> None:
-    """Added twice, or removed where it is not, it is refused in the words of AWS."""
-    text = Grant(STATEMENT)("")
-    error = refused(Grant(STATEMENT), text)
-    assert error.code is errors.INVALID_PARAMETER_VALUE
-    assert error.message == "Value send for parameter Label is invalid. Reason: Already exists."
-    for revoke in (refused(Revoke("x"), text), refused(Revoke("x"), "")):
-        assert revoke.code is errors.INVALID_PARAMETER_VALUE
-        assert revoke.message == "Value x for parameter Label is invalid. Reason: can't find label on existing policy."
-
-
 def test_a_policy_has_an_end() -> None:
     """Twenty statements, and 8,192 bytes."""
     text = ""
@@ -231,14 +223,6 @@ def test_a_policy_has_an_end() -> None:
     error = refused(Grant(long | {"Sid": "b"}), Grant(long)(""))
     assert error.code is errors.OVER_LIMIT
     assert "8192 bytes" in error.message
-
-
-def test_the_attribute_is_kept_as_it_was_given() -> None:
-    text = json.dumps({"Statement": [STATEMENT]}, indent=2)
-    command: Any = ask("SetQueueAttributes", Attributes={"Policy": text}).command
-    assert command.settings == {"policy": text}
-    command = ask("CreateQueue", QueueName="orders", Attributes={"Policy": ""}).command
-    assert command.settings == {"policy": ""}
 
 
 def test_what_is_no_policy_is_not_kept() -> None:
@@ -288,16 +272,14 @@ def handle(**members: object) -> str:
     handle(taskId=ID_TEXT), handle(sourceArn=ARN), handle(taskId="x", sourceArn=ARN), handle(taskId=1, sourceArn=ARN),
 ])  # fmt: skip
 def test_what_is_no_handle(text: str) -> None:
-    with pytest.raises(SqsError, match=r"^Value for parameter TaskHandle is invalid\.$") as caught:
+    with raised(errors.INVALID_PARAMETER_VALUE, r"^Value for parameter TaskHandle is invalid\.$"):
         task_of(text, CONTEXT)
-    assert caught.value.code is errors.INVALID_PARAMETER_VALUE
 
 
 @pytest.mark.parametrize("arn", ["arn:aws:sqs:invalid:x:y", ARN.replace("000000000000", "111111111111")])
 def test_a_handle_of_elsewhere(arn: str) -> None:
-    with pytest.raises(SqsError, match="specified for the SourceArn parameter doesn't exist") as caught:
+    with raised(errors.RESOURCE_NOT_FOUND, "specified for the SourceArn parameter doesn't exist"):
         task_of(handle(taskId=ID_TEXT, sourceArn=arn), CONTEXT)
-    assert caught.value.code is errors.RESOURCE_NOT_FOUND
 
 
 @pytest.mark.parametrize(("action", "member", "others"), [
@@ -349,3 +331,292 @@ def test_a_task_whose_queue_is_gone_cannot_be_cancelled() -> None:
 
 def test_a_queue_without_tasks_has_an_empty_list() -> None:
     assert answer("ListMessageMoveTasks", [], SourceArn=ARN, MaxResults=10) == {"Results": []}
+
+
+# Queue attributes: what may be set, to what, and what is shown.
+
+RANGES = {
+    "VisibilityTimeout": (0, 43_200),
+    "MaximumMessageSize": (1_024, 1_048_576),
+    "MessageRetentionPeriod": (60, 1_209_600),
+    "DelaySeconds": (0, 900),
+    "ReceiveMessageWaitTimeSeconds": (0, 20),
+    "KmsDataKeyReusePeriodSeconds": (60, 86_400),
+    "VeilmqInFlightMax": (1, 1_000_000),
+    "VeilmqReceivesPerSecond": (0, 1_000_000),
+}
+NOT_ON_THE_WIRE = {"purges", "tags"}
+OURS = {
+    "VeilmqInFlightMax", "VeilmqVisibilityRules", "VeilmqEventLog", "VeilmqReceivesPerSecond", "VeilmqSmqBase64",
+    "VeilmqSmqLogging",
+}  # fmt: skip
+UNSET = {"Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId", *OURS}
+FIFO = "000000000000/orders.fifo"
+
+
+def test_the_names_are_those_of_the_service_model() -> None:
+    assert set(service_model().shape_for("QueueAttributeName").enum) | OURS == NAMES
+    assert all(name.startswith("Veilmq") for name in OURS)
+
+
+def test_every_field_of_the_settings_is_of_one_attribute() -> None:
+    fields = [field for setting in SETTINGS.values() for field in setting.kind.fields]
+    assert sorted(fields) == sorted({field.name for field in msgspec.structs.fields(QueueSettings)} - NOT_ON_THE_WIRE)
+    assert {attribute_of(field) for field in fields} == set(SETTINGS)
+
+
+def test_a_quota_of_the_queues_own_is_given_up_with_empty_text() -> None:
+    """It is told while there is one; without one the server's is in force, of which the queue tells nothing."""
+    name = "VeilmqInFlightMax"
+    own = msgspec.structs.replace(VIEW, settings=QueueSettings(in_flight_max=7))
+    assert describe(own, [name], CONTEXT) == {name: "7"}
+    assert describe(own, ["All"], CONTEXT) == describe(VIEW, ["All"], CONTEXT) | {name: "7"}
+    assert read_settings({name: ""}, QUEUE, CONTEXT) == {"in_flight_max": None}
+    assert describe(VIEW, [name], CONTEXT) == {}
+
+
+def test_what_a_queue_logs_is_given_up_with_empty_text() -> None:
+    name = "VeilmqEventLog"
+    own = msgspec.structs.replace(VIEW, settings=QueueSettings(event_log="closed"))
+    assert describe(own, [name], CONTEXT) == {name: "closed"}
+    assert describe(VIEW, [name], CONTEXT) == {}
+    assert read_settings({name: ""}, QUEUE, CONTEXT) == {"event_log": None}
+    assert read_settings({name: "off"}, QUEUE, CONTEXT) == {"event_log": "off"}
+    with pytest.raises(SqsError, match="off or closed"):
+        read_settings({name: "on"}, QUEUE, CONTEXT)
+
+
+def test_visibility_rules_are_kept_as_they_are_given() -> None:
+    name = "VeilmqVisibilityRules"
+    text = '{"version": 1, "classes": [{"name": "a", "visibility_timeout_s": 5}], "default": 0}'
+    assert read_settings({name: text}, QUEUE, CONTEXT) == {"visibility_rules": text}
+    own = msgspec.structs.replace(VIEW, settings=QueueSettings(visibility_rules=text))
+    assert describe(own, [name], CONTEXT) == {name: text}
+    assert describe(VIEW, [name], CONTEXT) == {}
+    assert read_settings({name: ""}, QUEUE, CONTEXT) == {"visibility_rules": ""}
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    ("{}", "missing required field"), ("é" * 32_769, "at most 65,536 bytes"), (" " * 65_536, "truncated")
+], ids=["no table", "too long", "just not too long"])  # fmt: skip
+def test_visibility_rules_that_are_none(text: str, why: str) -> None:
+    with raised(errors.INVALID_ATTRIBUTE_VALUE, f"VeilmqVisibilityRules.*{why}"):
+        read_settings({"VeilmqVisibilityRules": text}, QUEUE, CONTEXT)
+
+
+@pytest.mark.parametrize("name", list(RANGES))
+def test_the_borders_of_each_number(name: str) -> None:
+    least, most = RANGES[name]
+    (field,) = SETTINGS[name].kind.fields
+    assert read_settings({name: str(least)}, QUEUE, CONTEXT) == {field: least}
+    assert read_settings({name: str(most)}, QUEUE, CONTEXT) == {field: most}
+    for value in (least - 1, most + 1):
+        with raised(errors.INVALID_ATTRIBUTE_VALUE, f"between {least} and {most}"):
+            read_settings({name: str(value)}, QUEUE, CONTEXT)
+
+
+@pytest.mark.parametrize(("name", "text", "changes"), [
+    ("FifoQueue", "true", {"fifo": True}),
+    ("ContentBasedDeduplication", "true", {"content_deduplication": True}),
+    ("ContentBasedDeduplication", "false", {"content_deduplication": False}),
+    ("DeduplicationScope", "messageGroup", {"deduplication_scope": "group"}),
+    ("DeduplicationScope", "queue", {"deduplication_scope": "queue"}),
+    ("FifoThroughputLimit", "perMessageGroupId", {"throughput_limit": "group"}),
+    ("FifoThroughputLimit", "perQueue", {"throughput_limit": "queue"}),
+    ("KmsMasterKeyId", "alias/aws/sqs", {"kms_key": "alias/aws/sqs"}),
+    ("KmsMasterKeyId", "", {"kms_key": ""}),
+    ("SqsManagedSseEnabled", "false", {"managed_encryption": False}),
+])  # fmt: skip
+def test_a_word_is_read_and_written(name: str, text: str, changes: dict[str, object]) -> None:
+    assert read_settings({name: text}, FIFO, CONTEXT) == changes
+    settings = QueueSettings(fifo=True).changed(changes)  # type: ignore[arg-type]
+    view = msgspec.structs.replace(VIEW, queue=FIFO, settings=settings)
+    assert describe(view, [name], CONTEXT) == ({name: text} if text else {})
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("ContentBasedDeduplication", "1"), ("DeduplicationScope", "group"), ("FifoThroughputLimit", ""),
+    ("SqsManagedSseEnabled", "yes"), ("KmsMasterKeyId", "x" * 2_049), ("KmsMasterKeyId", "a\nb"),
+])  # fmt: skip
+def test_a_word_that_there_is_not(name: str, text: str) -> None:
+    with raised(errors.INVALID_ATTRIBUTE_VALUE, f"^Invalid value for the parameter {name}. Reason: Must be "):
+        read_settings({name: text}, FIFO, CONTEXT)
+
+
+@pytest.mark.parametrize("name", [name for name, row in SETTINGS.items() if row.fifo])
+def test_what_only_fifo_queues_have_is_unknown_to_others(name: str) -> None:
+    """As on AWS; and nothing is told of it."""
+    error = refusal("SetQueueAttributes", Attributes={name: "true"})
+    assert error.code is errors.INVALID_ATTRIBUTE_NAME
+    assert error.message in {
+        f"Unknown Attribute {name}.",
+        f"You can specify the {name} only when FifoQueue is set to true.",
+    }
+    assert describe(VIEW, [name], CONTEXT) == {}
+
+
+def test_the_attributes_of_a_fifo_queue_that_chose_nothing() -> None:
+    view = msgspec.structs.replace(VIEW, queue=FIFO, settings=QueueSettings(fifo=True))
+    assert describe(view, [name for name, row in SETTINGS.items() if row.fifo], CONTEXT) == {
+        "FifoQueue": "true",
+        "ContentBasedDeduplication": "false",
+        "DeduplicationScope": "queue",
+        "FifoThroughputLimit": "perQueue",
+    }
+
+
+def test_the_period_of_a_key_is_told_with_the_key() -> None:
+    name = "KmsDataKeyReusePeriodSeconds"
+    assert describe(VIEW, [name], CONTEXT) == {}
+    view = msgspec.structs.replace(VIEW, settings=QueueSettings(kms_key="k"))
+    assert describe(view, [name], CONTEXT) == {name: "300"}
+
+
+def test_a_setting_that_the_engine_refuses_is_named_as_the_wire_has_it() -> None:
+    attributes = {"FifoThroughputLimit": "perMessageGroupId"}
+    with pytest.raises(ClientError, match=r"parameter DeduplicationScope\. Reason: Why") as caught:
+        answer(
+            "SetQueueAttributes", SettingsConflict("deduplication_scope", "Why."), QueueUrl=FIFO, Attributes=attributes
+        )
+    assert caught.value.response["Error"]["Code"] == "InvalidAttributeValue"
+
+
+@pytest.mark.parametrize("text", ["", " 5", "5 ", "+5", "-0", "5.0", "1e1", "x", "٣", "5\n", "0x5", "9" * 5_000])
+def test_a_value_is_a_whole_number_in_ascii(text: str) -> None:
+    """Anything else is refused."""
+    error = refusal("SetQueueAttributes", Attributes={"DelaySeconds": text})
+    assert error.code is errors.INVALID_ATTRIBUTE_VALUE
+
+
+@pytest.mark.parametrize("name", [*READ_ONLY, "All", "Foo", "", "delayseconds"])
+def test_what_cannot_be_set_is_an_unknown_attribute(name: str) -> None:
+    """As on AWS."""
+    error = refusal("SetQueueAttributes", Attributes={name: "1"})
+    assert (error.code, error.message) == (errors.INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
+
+
+def test_one_attribute_by_its_name() -> None:
+    assert describe(VIEW, ["QueueArn", "QueueArn"], CONTEXT) == {
+        "QueueArn": "arn:aws:sqs:us-east-1:000000000000:orders"
+    }
+
+
+def test_counters_are_told_only_when_asked_for() -> None:
+    uncounted = msgspec.structs.replace(VIEW, counts=None)
+    told = set(describe(uncounted, NAMES - COUNTED - {"All"}, CONTEXT))
+    assert (
+        told
+        == {name for name, row in SETTINGS.items() if row.shows(VIEW.settings)} - UNSET | READ_ONLY.keys() - COUNTED
+    )
+
+
+def test_unknown_names_are_refused() -> None:
+    assert refusal("GetQueueAttributes", AttributeNames=["All", "Foo", "Bar"]).message == "Unknown Attribute Foo."
+
+
+# RedrivePolicy and RedriveAllowPolicy: what is read, what is refused, what is shown.
+
+DEAD = "arn:aws:sqs:us-east-1:000000000000:dead"
+REDRIVE = "RedrivePolicy"
+ALLOW = "RedriveAllowPolicy"
+
+
+def told(changes: Any, name: str) -> str | None:
+    view = msgspec.structs.replace(VIEW, settings=VIEW.settings.changed(changes))
+    return describe(view, [name], CONTEXT).get(name)
+
+
+@pytest.mark.parametrize("count", [1, 1_000, "1", "1000", "007"], ids=repr)
+def test_a_redrive_policy_is_read_and_shown(count: int | str) -> None:
+    changes = read_settings(
+        {REDRIVE: json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": count})}, QUEUE, CONTEXT
+    )
+    assert changes == {"dead_letter_queue": "000000000000/dead", "receives_max": int(count)}
+    assert told(changes, REDRIVE) == f'{{"deadLetterTargetArn":"{DEAD}","maxReceiveCount":{int(count)}}}'
+
+
+def test_an_empty_redrive_policy_removes_it() -> None:
+    changes = read_settings({REDRIVE: ""}, QUEUE, CONTEXT)
+    assert changes == {"dead_letter_queue": "", "receives_max": 0}
+    assert told(changes, REDRIVE) is None
+
+
+@pytest.mark.parametrize(("text", "reason"), [
+    ('{"deadLetterTargetArn": 1, "maxReceiveCount": 1}', "deadLetterTargetArn"),
+    (json.dumps({"maxReceiveCount": 1}), "does not contain mandatory attribute: deadLetterTargetArn."),
+    (json.dumps({"deadLetterTargetArn": DEAD}), "does not contain mandatory attribute: maxReceiveCount."),
+    *((json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": count}),
+        f"Invalid value for maxReceiveCount: {count}, valid values are from 1 to 1000 both inclusive.") for count in (0,
+        1_001, -1, "0", "1001", "x", "", "1.0", "٣")),
+    (json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": 1.5}), "maxReceiveCount"),
+    (json.dumps({"deadLetterTargetArn": DEAD.replace("us-east-1", "eu-west-1"), "maxReceiveCount": 1}),
+        "must be the ARN of a queue in us-east-1."),
+    (json.dumps({"deadLetterTargetArn": "dead", "maxReceiveCount": 1}), "must be the ARN of a queue in us-east-1."),
+    (json.dumps({"deadLetterTargetArn": DEAD.replace("000000000000", "111111111111"), "maxReceiveCount": 1}),
+        "Dead-letter target owner should be same as the source."),
+    (json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": 1, "more": 1}), "Only following attributes are"),
+])  # fmt: skip
+def test_a_redrive_policy_that_breaks_a_rule(text: str, reason: str) -> None:
+    with pytest.raises(SqsError) as caught:
+        read_settings({REDRIVE: text}, QUEUE, CONTEXT)
+    assert caught.value.code is errors.INVALID_PARAMETER_VALUE
+    assert caught.value.message.startswith(f"Value {text[:10]}")
+    assert "for parameter RedrivePolicy is invalid. Reason: " in caught.value.message
+    assert reason in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["x", "[]", "[" * 100_000, '{"a": "\ud800"}'], ids=["text", "list", "deep", "half"])
+def test_a_redrive_policy_that_is_no_map(text: str) -> None:
+    with raised(errors.INVALID_ATTRIBUTE_VALUE, r"RedrivePolicy\. Reason: Redrive policy is not a valid JSON map\.$"):
+        read_settings({REDRIVE: text}, QUEUE, CONTEXT)
+
+
+def test_a_dead_letter_queue_that_the_engine_refuses() -> None:
+    policy = json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": 3})
+    refused = DeadLetterQueueRefused("000000000000/dead", "Dead letter target does not exist.")
+    with pytest.raises(ClientError) as caught:
+        answer("CreateQueue", refused, QueueName="orders", Attributes={REDRIVE: policy})
+    assert caught.value.response["Error"]["Message"] == (
+        f"Value {policy} for parameter RedrivePolicy is invalid. Reason: Dead letter target does not exist."
+    )
+
+
+@pytest.mark.parametrize(("policy", "changes"), [
+    ({"redrivePermission": "allowAll"}, {"redrive_permission": "all", "redrive_sources": ()}),
+    ({"redrivePermission": "denyAll"}, {"redrive_permission": "none", "redrive_sources": ()}),
+    ({"redrivePermission": "byQueue", "sourceQueueArns": [f"{DEAD}-{number}" for number in range(10)]},
+        {"redrive_permission": "listed",
+        "redrive_sources": tuple(f"000000000000/dead-{number}" for number in range(10))}),
+], ids=["all", "none", "listed"])  # fmt: skip
+def test_a_redrive_allow_policy_is_read_and_shown(policy: dict[str, Any], changes: dict[str, Any]) -> None:
+    assert read_settings({ALLOW: json.dumps(policy)}, QUEUE, CONTEXT) == changes
+    assert json.loads(told(changes, ALLOW) or "") == policy
+
+
+def test_an_empty_redrive_allow_policy_removes_it() -> None:
+    changes = read_settings({ALLOW: ""}, QUEUE, CONTEXT)
+    assert changes == {"redrive_permission": "", "redrive_sources": ()}
+    assert told(changes, ALLOW) is None
+
+
+@pytest.mark.parametrize(("text", "reason"), [
+    (json.dumps({"redrivePermission": "byQueue"}), "also specify one or more sourceQueueArns values."),
+    (json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": []}), "also specify one or more sourceQueueArns"),
+    (json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": [DEAD] * 11}),
+        "The maximum number of source queue ARNs you can specify is 10."),
+    (json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": [DEAD, "x"]}), "must be the ARN of a queue"),
+    (json.dumps({"redrivePermission": "denyAll", "sourceQueueArns": [DEAD]}),
+        "you must set redrivePermission to byQueue."),
+])  # fmt: skip
+def test_a_redrive_allow_policy_that_breaks_a_rule(text: str, reason: str) -> None:
+    with pytest.raises(SqsError) as caught:
+        read_settings({ALLOW: text}, QUEUE, CONTEXT)
+    assert caught.value.code is errors.INVALID_PARAMETER_VALUE
+    assert "for parameter RedriveAllowPolicy is invalid. Reason: " in caught.value.message
+    assert reason in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["{}", json.dumps({"redrivePermission": "all"}), "[" * 100_000, '{"a": "\ud800"}'])
+def test_a_redrive_allow_policy_of_no_kind(text: str) -> None:
+    with raised(errors.INVALID_ATTRIBUTE_VALUE, "one of allowAll, denyAll, byQueue, and with byQueue the list"):
+        read_settings({ALLOW: text}, QUEUE, CONTEXT)

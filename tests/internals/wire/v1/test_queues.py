@@ -121,12 +121,6 @@ def test_tags_are_those_of_sqs() -> None:
     assert error.code.query == "InvalidParameterValue"
 
 
-def test_a_queue_is_made_in_the_callers_own_account() -> None:
-    error = refusal("POST", "/v1/queues/222222222222/jobs/create", b"{}")
-    assert (error.code.query, error.code.status) == ("AccessDenied", 403)
-    assert post("create", {}, "/v1/queues/-/jobs").command.queue == QUEUE  # type: ignore[attr-defined]
-
-
 def test_the_answer_tells_the_url() -> None:
     view = QueueView(queue=QUEUE, settings=QueueSettings(), created_at_ms=1, modified_at_ms=2, is_new=True)
     reply = post("create", {}).encode(view)
@@ -249,18 +243,6 @@ def test_a_message_is_shown_whole() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("state", "word"),
-    [(MessageState.VISIBLE, "visible"), (MessageState.IN_FLIGHT, "in_flight"), (MessageState.DELAYED, "delayed")],
-)
-def test_a_state_is_one_word(state: MessageState, word: str) -> None:
-    (message,) = told(MESSAGES, [seen(state=state)])["messages"]
-    assert message["state"] == word
-    assert send("GET", f"{MESSAGES}?state={word}").command == InspectQueue(
-        queue=QUEUE, bytes_max=READ, count=10, state=state
-    )
-
-
 def test_a_message_that_carries_nothing_has_no_types() -> None:
     (message,) = told(MESSAGES, [seen(properties=b"", group=None)])["messages"]
     nothing: dict[str, Any] = {
@@ -271,11 +253,6 @@ def test_a_message_that_carries_nothing_has_no_types() -> None:
         "dedup_id": None,
     }
     assert message.items() >= nothing.items()
-
-
-def test_bodies_are_cut_where_that_is_asked_for() -> None:
-    (message,) = told(f"{MESSAGES}?body_characters_max=3", [seen("grüße")])["messages"]
-    assert (message["body"], message["body_bytes"]) == ("grü", 7)
 
 
 def test_an_answer_ends_by_its_bytes() -> None:
