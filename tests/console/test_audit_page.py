@@ -16,7 +16,6 @@ QUEUE = f"/console/queues/{OWNER}/orders"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server on which three have changed something."""
     folder = tmp_path_factory.mktemp("server")
     path = written(folder / "credentials.toml")
     with RunningServer(data=folder / "data", credentials=path, account=OWNER, region="eu-west-1") as running:
@@ -31,7 +30,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 def audit(server: RunningServer, key: str, query: str = "") -> str:
-    """Return what the holder of ``key`` reads."""
     with Visitor(server, key=(key, SECRETS[key])) as visitor:
         seen = visitor.get(f"/console/audit{query}")
         assert seen.status == 200
@@ -72,7 +70,6 @@ def test_who_may_not_see_a_queues_settings_does_not_see_them_here(server: Runnin
 
 
 def test_the_end_of_a_move_is_seen_by_all_of_the_account(server: RunningServer) -> None:
-    """It names the task and no queue."""
     told = {"Content-Type": "application/json", **urllib3.make_headers(basic_auth=f"AKIDOWNER:{SECRETS['AKIDOWNER']}")}
     with urllib3.PoolManager() as http:
         address = f"{server.admin_endpoint}/api/sqs/CancelMessageMoveTask"

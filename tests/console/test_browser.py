@@ -24,7 +24,6 @@ _NUMBERS = count()
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """A server, for queues with a name of their own in each test."""
     with RunningServer() as running:
         yield running
 
@@ -58,7 +57,6 @@ def to_new_queue(page: Page) -> None:
 
 @pytest.mark.filterwarnings("ignore:Call to deprecated")
 def test_a_queue_made_here_is_read_back_by_others(page: Page, server: RunningServer, sqs: Any, orders: str) -> None:
-    """Through both protocols, with the timeout that was filled in."""
     to_new_queue(page)
     page.get_by_label("Name", exact=True).fill(orders)
     page.get_by_label(TIMEOUT).fill("45")
@@ -110,7 +108,6 @@ def test_a_timeout_is_changed(page: Page, server: RunningServer, sqs: Any, order
 def test_what_destroys_wants_the_name_typed(
     visit: Visit, server: RunningServer, sqs: Any, orders: str, way: str, button: str
 ) -> None:
-    """A wrong name does nothing, and says so beside the field."""
     url = server.queue(orders).url
     sqs.send_message(QueueUrl=url, MessageBody="one")
     page = visit(f"/console/queues/000000000000/{orders}")
@@ -132,7 +129,6 @@ def test_what_destroys_wants_the_name_typed(
 
 @pytest.mark.filterwarnings("ignore:Call to deprecated")
 def test_keys_alone_make_and_delete_a_queue(page: Page, sqs: Any, orders: str) -> None:
-    """Tab and Enter lead everywhere, and what has the focus shows it."""
     keyboard = Keyboard(page)
     keyboard.press(page.get_by_role("link", name="New queue").first)
     expect(page.get_by_role("heading", level=1)).to_have_text("New queue")
@@ -152,7 +148,6 @@ def test_keys_alone_make_and_delete_a_queue(page: Page, sqs: Any, orders: str) -
 
 @pytest.mark.filterwarnings("ignore:Call to deprecated")
 def test_typing_searches(page: Page, server: RunningServer, orders: str) -> None:
-    """The list follows without another page, the address too; and the field keeps the focus."""
     for name in (orders, f"{orders}dead", "letters"):
         server.queue(name)
     page.goto("/")
@@ -178,7 +173,6 @@ def test_the_first_tab_leads_past_the_menu(page: Page) -> None:
 
 @pytest.mark.filterwarnings("ignore:Call to deprecated")
 def test_everything_is_read_without_scripts(visit: Visit, server: RunningServer, sqs: Any, orders: str) -> None:
-    """And a form works."""
     sqs.send_message(QueueUrl=server.queue(orders).url, MessageBody="one")
     page = visit("/", java_script_enabled=False)
     page.get_by_role("link", name=orders, exact=True).click()
@@ -207,7 +201,6 @@ def stocked(sqs: Any) -> str:
 
 
 def place(name: str) -> str:
-    """Return the address of the page of a queue."""
     return f"/console/queues/000000000000/{name}"
 
 
@@ -249,7 +242,6 @@ def test_keys_alone_send_receive_and_delete(visit: Visit, sqs: Any, stocked: str
 
 
 def test_what_is_received_is_extended_and_released(visit: Visit, server: RunningServer, sqs: Any, stocked: str) -> None:
-    """The deadline moves to so long from now; released, the message is visible at once."""
     sqs.send_message(QueueUrl=url_of(sqs, stocked), MessageBody="one")
     page = visit(f"{place(stocked)}/messages")
     page.get_by_text("Receive messages").click()
@@ -274,7 +266,6 @@ def test_what_is_received_is_extended_and_released(visit: Visit, server: Running
 
 @pytest.mark.parametrize("view", ["Text", "JSON", "Hex"])
 def test_markup_is_read_as_it_was_sent(visit: Visit, sqs: Any, stocked: str, view: str) -> None:
-    """In bodies, in the types and the values of attributes, and in groups."""
     attributes = {
         "plain": {"DataType": f"String.{TIGHT}", "StringValue": SCRIPT},
         "bytes": {"DataType": "Binary", "BinaryValue": IMAGE.encode()},
@@ -297,7 +288,6 @@ def test_markup_is_read_as_it_was_sent(visit: Visit, sqs: Any, stocked: str, vie
 
 
 def test_redrive_empties_the_dead_letter_queue(visit: Visit, server: RunningServer, sqs: Any) -> None:
-    """The letters are where they came from again, and the page says so."""
     server.queue("dead")
     server.queue("fragile", dead_letter_queue="dead", receives_max=1, visibility_timeout_s=1)
     for number in range(5):
@@ -335,7 +325,6 @@ def jobs(queues: HttpQueueClient) -> str:
 
 
 def connected(page: Page) -> Page:
-    """Return ``page`` once it is told what happens."""
     expect(page.locator("html")).to_have_attribute("data-live", "on")
     return page
 
@@ -349,7 +338,6 @@ def end_of(bar: Locator) -> float:
 def test_a_received_message_is_a_bar_until_its_timeout_ends(
     visit: Visit, server: RunningServer, queues: HttpQueueClient, jobs: str
 ) -> None:
-    """It appears without a reload, a renewal moves its end, and it ends when the timeout does: by the queue's clock."""
     queues.send(jobs, "m")
     page = connected(visit(place(jobs)))
     bars = page.locator("svg.leases .bar")
@@ -379,7 +367,6 @@ def test_a_received_message_is_a_bar_until_its_timeout_ends(
 def test_a_list_moves_where_something_happened(
     visit: Visit, server: RunningServer, queues: HttpQueueClient, jobs: str
 ) -> None:
-    """Without a reload, and also after another page of it was exchanged for the first."""
     queues.create_queue("other")
     page = connected(visit("/console/queues"))
     cell = page.locator(f'tr[data-queue="{jobs}"] [data-figure="visible"]')
@@ -396,7 +383,6 @@ def test_a_list_moves_where_something_happened(
 
 
 def test_a_timeline_is_there_without_scripts(visit: Visit, queues: HttpQueueClient, jobs: str) -> None:
-    """As a drawing, and as a table for whoever cannot see it."""
     queues.send(jobs, "m")
     (held,) = queues.receive(jobs)
     page = visit(place(jobs), java_script_enabled=False)

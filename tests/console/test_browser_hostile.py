@@ -28,7 +28,6 @@ SEEN: Final = addresses("jobs")
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """A server on which somebody has tried everything."""
     with RunningServer() as running:
         sqs = boto.client(running.endpoint)
         dead = sqs.create_queue(QueueName="dead")["QueueUrl"]
@@ -45,7 +44,6 @@ def server() -> Iterator[RunningServer]:
 
 
 def policy() -> str:
-    """Return a policy whose words are markup."""
     statement = {"Sid": TIGHT, "Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "*"}
     return json.dumps({"Version": "2012-10-17", "Id": IMAGE, "Statement": [statement]})
 
@@ -77,7 +75,6 @@ def test_a_page_is_unharmed(visit: Visit, name: str) -> None:
 
 
 def test_a_bar_that_appears_is_unharmed(visit: Visit, server: RunningServer) -> None:
-    """What an open page is told is put in by a script of ours, as text too."""
     page = visit(SEEN["queue"])
     expect(page.locator("html")).to_have_attribute("data-live", "on")
     sqs = boto.client(server.endpoint)

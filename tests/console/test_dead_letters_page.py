@@ -35,12 +35,10 @@ def failed(server: RunningServer, count: int, *, name: str = "orders") -> tuple[
 
 
 def start(visitor: Visitor, queue: str, **fields: str) -> Seen:
-    """Start a move by the page."""
     return visitor.post(at(queue), **{"do": "start", **fields})  # type: ignore[arg-type]
 
 
 def cancel(visitor: Visitor, page: Seen) -> Seen:
-    """Press the button that cancels the move which ``page`` shows."""
     handle = re.search(r'name="handle" value="([^"]+)"', page.html)
     assert handle is not None
     return visitor.post(at("orders-dead"), at=page.path, do="cancel", handle=unescape(handle[1]))

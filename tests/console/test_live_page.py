@@ -55,7 +55,6 @@ class Watching:
         raise AssertionError(f"the stream ended before an event {event}")
 
     def until(self, event: str, **expected: Any) -> dict[str, Any]:
-        """Return the data of the first event of that name that has these members."""
         while True:
             told = self.next(event)
             if all(told.get(name) == value for name, value in expected.items()):
@@ -63,13 +62,11 @@ class Watching:
 
     @property
     def is_over(self) -> bool:
-        """Whether the server ends it."""
         return not list(self._lines)[1:]
 
 
 @pytest.fixture(params=["memory", "postgres"])
 def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
-    """A server whose clock the test moves."""
     with RunningServer(**place(request.param)) as running:
         yield running
 
@@ -102,7 +99,6 @@ def test_a_list_is_told_what_changed_in_its_queues(server: RunningServer, queues
 
 
 def test_a_lease_is_a_bar_that_moves_and_ends(server: RunningServer, queues: HttpQueueClient) -> None:
-    """It ends when the timeout does; a renewal moves it."""
     queues.create_queue("jobs", {"visibility_timeout_s": 30})
     for body in ("m", "n"):
         queues.send("jobs", body)
@@ -164,7 +160,6 @@ def test_each_of_those_that_ended_together_is_told_by_its_message(
 
 
 def endings(told: dict[str, Any]) -> list[str]:
-    """Return how the leases ended whose bars have changed."""
     return sorted(word for bar in told["set"].values() for word in ("deleted", "returned") if f'"bar {word}"' in bar)
 
 
@@ -202,7 +197,6 @@ def test_nothing_asked_is_a_mistake(server: RunningServer) -> None:
 
 
 def test_an_open_page_does_not_hold_up_the_end(server: RunningServer, queues: HttpQueueClient) -> None:
-    """The stream ends, as a whole answer does, and a browser comes again by itself."""
     queues.create_queue("a")
     with Watching(server, counts="a") as page:
         page.next("counts")
@@ -211,7 +205,6 @@ def test_an_open_page_does_not_hold_up_the_end(server: RunningServer, queues: Ht
 
 
 def test_rights_decide_at_every_tick(tmp_path: Path) -> None:
-    """Who may not see a queue is told so and no more; a queue whose policy changes is no longer shown."""
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
         owner = client(server)
         url = owner.create_queue(QueueName="jobs")["QueueUrl"]
@@ -234,7 +227,6 @@ def test_rights_decide_at_every_tick(tmp_path: Path) -> None:
 
 
 def test_a_key_that_is_withdrawn_ends_its_pages(tmp_path: Path) -> None:
-    """At the next tick; others stay."""
     keys = written(tmp_path / "keys.toml")
     with RunningServer(credentials=keys, region=REGION) as server:
         client(server).create_queue(QueueName="jobs")

@@ -71,7 +71,6 @@ def receive(visitor: Visitor, queue: str, **fields: str) -> Seen:
 
 
 def press(visitor: Visitor, path: str, fields: dict[str, str]) -> Seen:
-    """Send a form of the page at ``path``, with its token."""
     return visitor.post(path, **fields)  # type: ignore[arg-type]
 
 
@@ -107,7 +106,6 @@ def test_each_state_shows_its_own(server: RunningServer, visitor: Visitor, sqs: 
 
 
 def test_whatever_is_in_a_message_is_text(server: RunningServer, visitor: Visitor, sqs: Any) -> None:
-    """In bodies, groups, ids, names, types and values."""
     queue = server.queue("hostile.fifo")
     tight = "<svg/onload=alert(1)>"
     sqs.send_message(
@@ -422,12 +420,10 @@ def test_whoever_may_receive_acts_on_his_own_and_sees_no_receipts_of_others(
 
 
 def send(visitor: Visitor, queue: str, fields: dict[str, str], account: str = ACCOUNT) -> Seen:
-    """Fill in the form and send it."""
     return visitor.post(f"/console/queues/{account}/{queue}/messages/send", **fields)  # type: ignore[arg-type]
 
 
 def received(server: RunningServer, url: str) -> dict[str, Any]:
-    """Return the one message of a queue, as somebody's program gets it."""
     names: dict[str, Any] = {"MessageSystemAttributeNames": ["All"], "MessageAttributeNames": ["All"]}
     (message,) = boto.client(server.endpoint).receive_message(QueueUrl=url, **names)["Messages"]
     return dict(message)

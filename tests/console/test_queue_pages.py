@@ -52,7 +52,6 @@ def test_settings_are_in_words_with_their_units(server: RunningServer, visitor: 
 
 
 def test_it_says_where_programs_reach_it(server: RunningServer, visitor: Visitor) -> None:
-    """Under the port of the queues, not that of the console; what it says works."""
     with Settings(server.endpoint, "reached") as settings:
         url = settings.create()
     text = visitor.get(path_of("reached")).text
@@ -87,7 +86,6 @@ def test_a_queue_that_is_not_there_is_said_so(visitor: Visitor, name: str) -> No
 
 
 def test_policies_decide_who_sees_it(tmp_path: Path) -> None:
-    """Others see nothing; who may see the queue, but not what names it, sees the rest."""
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
         sqs = client(server)
         url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
@@ -112,7 +110,6 @@ SCRIPT = "<script>alert(1)</script>"
 
 
 def edit(name: str) -> str:
-    """Return the path of the page that changes a queue."""
     return f"/console/queues/{ACCOUNT}/{name}/edit"
 
 
@@ -141,7 +138,6 @@ def test_a_queue_is_made_as_it_was_filled_in(server: RunningServer, visitor: Vis
 
 
 def test_every_setting_can_be_filled_in(server: RunningServer, visitor: Visitor) -> None:
-    """Of a FIFO queue, in the widest ranges; and each can be changed again."""
     fill(visitor, NEW, name="all-failed", fifo="yes")
     policy = json.dumps({"Statement": [{"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage"}]}, indent=1)
     rules = '{"version": 1, "classes": [{"name": "slow", "visibility_timeout_s": 600}], "default": 0}'
@@ -227,7 +223,6 @@ def test_every_setting_can_be_filled_in(server: RunningServer, visitor: Visitor)
 def test_what_cannot_be_stays_in_the_form(
     server: RunningServer, visitor: Visitor, field: str, typed: str, said: str
 ) -> None:
-    """It is said beside the field, everything stays as it was typed, and no queue is made."""
     form = form_of(visitor.get(NEW).html, NEW) | {"name": "wrong", "delay_s": "77", field: typed}
     seen = visitor.send(NEW, form)
     assert seen.status in {400, 422}
@@ -264,7 +259,6 @@ def test_a_name_is_given_once(server: RunningServer, visitor: Visitor) -> None:
 
 
 def test_only_what_was_changed_is_sent(server: RunningServer, visitor: Visitor) -> None:
-    """Two people change different settings at once, and both hold; the same one, and the second is asked."""
     fill(visitor, NEW, name="shared")
     path = edit("shared")
     first, second = (form_of(visitor.get(path).html, path) for _ in range(2))
@@ -303,7 +297,6 @@ def test_a_wrong_value_changes_nothing(server: RunningServer, visitor: Visitor) 
 
 
 def test_markup_stays_text(visitor: Visitor) -> None:
-    """In a policy, the one text that may have any, on the page and in the form."""
     policy = json.dumps({"Id": f'"{SCRIPT}', "Statement": {"Effect": "Allow", "Principal": "*", "Action": "sqs:*"}})
     assert fill(visitor, NEW, name="marked", policy=policy).status == 200
     page, form = visitor.get(f"/console/queues/{ACCOUNT}/marked"), visitor.get(edit("marked"))
@@ -329,7 +322,6 @@ def test_there_is_no_form_of_a_queue_that_is_not_there(visitor: Visitor) -> None
 
 
 def test_whoever_may_only_see_changes_nothing(tmp_path: Path) -> None:
-    """The form is there, and says that it was refused; nothing is lost of what was typed."""
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
         sqs = client(server)
         url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
@@ -361,7 +353,6 @@ def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
 
 
 def make(server: RunningServer, queues: HttpQueueClient, name: str) -> str:
-    """Make a queue of two messages and return the path of its page."""
     with Settings(server.endpoint, name) as settings:
         settings.create()
     queues.send(name, "a")

@@ -19,7 +19,6 @@ ACCOUNT = "000000000000"
 
 @pytest.fixture(scope="module")
 def many() -> Iterator[RunningServer]:
-    """A server with 120 queues, the first of them with ever more messages."""
     with RunningServer() as running, HttpQueueClient(running.endpoint) as queues:
         for number in range(120):
             with Settings(running.endpoint, f"q-{number:03}") as settings:
@@ -41,7 +40,6 @@ def names(seen: Seen) -> list[str]:
 
 
 def figures(seen: Seen, queue: str) -> dict[str, str]:
-    """Return what a list says of a queue, by the names of its figures."""
     row = seen.html.partition(f'<tr data-queue="{queue}">')[2].partition("</tr>")[0]
     return {name: text.strip() for name, text in re.findall(r'data-figure="(\w+)">([^<]*)<', row)}
 
@@ -98,7 +96,6 @@ def test_a_search_in_vain_says_so_and_stays_text(visitor: Visitor) -> None:
 
 
 def test_it_says_how_queues_move(server: RunningServer) -> None:
-    """States, the age of the oldest message, rates over the last seconds, and a line of what was visible."""
     with Settings(server.endpoint, "jobs.fifo") as settings:
         settings.create({"fifo": True})
     with HttpQueueClient(server.endpoint) as queues, Visitor(server) as visitor:

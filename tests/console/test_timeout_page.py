@@ -34,7 +34,6 @@ def advice(folder: Path, *, queue: str = "000000000000/jobs", **fields: Any) -> 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server that exports its event log and knows where recommendations are."""
     with RunningServer(events_to=str(tmp_path / "events"), recommendations=tmp_path / "recommendations") as running:
         running.queue("jobs", visibility_timeout_s=30)
         yield running
@@ -70,7 +69,6 @@ def test_what_was_held_is_drawn_with_the_timeouts(server: RunningServer, tmp_pat
 
 
 def test_a_recommendation_is_applied(server: RunningServer, tmp_path: Path) -> None:
-    """Once: then it is in force."""
     advice(tmp_path / "recommendations")
     assert "The recommended timeout was set" in apply(server).text
     assert timeout_s(server) == 75
@@ -99,7 +97,6 @@ def test_what_does_not_fit_is_not_applied(
 
 
 def test_what_is_missing_is_said() -> None:
-    """Plainly, with what to do about it."""
     with RunningServer() as server, Visitor(server) as visitor:
         server.queue("jobs")
         text = visitor.get(QUEUE).text

@@ -10,7 +10,6 @@ from veilmq.console.audit import DONE, AuditEntry, AuditLog, AuditLogError
 
 
 def entry(number: int, outcome: str = "asked") -> AuditEntry:
-    """Return a line of the change ``number``."""
     return AuditEntry(
         at_ms=number,
         id=f"{number}",
@@ -30,7 +29,6 @@ def audit(request: pytest.FixtureRequest, tmp_path: Path) -> AuditLog:
 
 
 async def written(audit: AuditLog, *entries: AuditEntry) -> list[AuditEntry]:
-    """Write and return the last ten changes."""
     for each in entries:
         await audit.write(each)
     return await audit.last(10)

@@ -37,12 +37,10 @@ class Queues:
 
 
 def posted(body: bytes, headers: Mapping[bytes, bytes] = MappingProxyType({}), *, peer: str | None = None) -> Asked:
-    """Return a request of carol's, for an action of SQS that ``headers`` name."""
     return Asked(b"POST", b"/", headers, body, CAROL, peer)
 
 
 def asked(audit: AuditLog, queues: Queues, action: str, **fields: Any) -> tuple[int, list[AuditEntry]]:
-    """Ask as carol, and return the status and the log."""
     request = posted(json.dumps(fields).encode(), peer="127.0.0.1")
     if "/" in action:
         request = request._replace(target=f"/v1/{action}".encode())

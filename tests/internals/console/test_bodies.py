@@ -18,7 +18,6 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_json_is_the_same_when_it_is_laid_out(value: object) -> None:
-    """For a parser, and as ``json`` lays it out itself."""
     for ascii_only in (True, False):
         body = json.dumps(value, ensure_ascii=ascii_only)
         seen = shown(body, "json", whole=True)
@@ -46,7 +45,6 @@ def test_the_deepest_json_is_text(body: str) -> None:
 
 
 def test_depth_does_not_multiply_a_body() -> None:
-    """The deepest list that is shown as JSON, full of values, is no longer than what may be shown."""
     body = "[" * 500 + ",".join("1" for _ in range(65_000)) + "]" * 500
     seen = shown(body, "json", whole=True)
     assert (seen.view, seen.is_cut) == ("json", True)

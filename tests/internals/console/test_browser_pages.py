@@ -77,12 +77,10 @@ def test_the_way_in_and_the_accounts_do_too(browser: Browser, tmp_path: Path) ->
 
 
 def see(page: Page, message: str, kind: str) -> None:
-    """Wait until the bar of a message is of this kind."""
     expect(page.locator(f".bar.{kind}").filter(has_text=message[:8])).to_have_count(1)
 
 
 def look_at(page: Page, name: str) -> None:
-    """Look at a page in each light and at each width."""
     assert page.get_by_role("heading", level=1).count() == 1
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)

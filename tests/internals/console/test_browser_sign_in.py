@@ -21,7 +21,6 @@ EVIL = "http://evil.example/"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server with two accounts, one of which has a queue with a message."""
     path = written(tmp_path_factory.mktemp("keys") / "credentials.toml")
     with RunningServer(credentials=path, account=OWNER, region=REGION) as running:
         sqs = client(running)
@@ -31,20 +30,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 def sign_in(page: Page, key: str, secret: str) -> None:
-    """Fill in the form."""
     page.get_by_label("Access key id").fill(key)
     page.get_by_label("Secret access key").fill(secret)
     page.get_by_role("button", name="Sign in").click()
 
 
 def address(page: ConsolePage) -> str:
-    """Return the address of a page, of the queue if it is one of a queue's."""
     of_queue = page.path.replace("{account}", OWNER).replace("{name}", "treasure")
     return re.sub(r"\{[^}]*\}", "x", of_queue)
 
 
 def messages(server: RunningServer) -> int:
-    """Return how many messages the queue has, -1 if it is gone."""
     sqs = client(server)
     if not sqs.list_queues().get("QueueUrls"):
         return -1
@@ -80,7 +76,6 @@ def test_one_comes_to_the_page_that_one_wanted(visit: Visit) -> None:
 
 
 def test_another_account_sees_and_does_nothing(visit: Visit, server: RunningServer) -> None:
-    """Not the queue in the list, nor its pages by their addresses, nor anything that a form could do."""
     page = visit()
     sign_in(page, "AKIDFRIEND", SECRETS["AKIDFRIEND"])
     expect(page.get_by_role("heading", level=1)).to_have_text("Queues")
@@ -100,7 +95,6 @@ def test_another_account_sees_and_does_nothing(visit: Visit, server: RunningServ
 
 
 def test_forms_without_the_token_change_nothing(visit: Visit, server: RunningServer) -> None:
-    """None of them, whatever else is filled in."""
     page = visit()
     sign_in(page, "AKIDOWNER", SECRETS["AKIDOWNER"])
     expect(page.get_by_role("link", name="treasure")).to_be_visible()

@@ -17,14 +17,12 @@ KEY = ("AKIDOWNER", SECRETS["AKIDOWNER"])
 
 @pytest.fixture(scope="module")
 def open_server() -> Iterator[RunningServer]:
-    """A server that asks nobody who he is."""
     with RunningServer() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server with accounts."""
     path = written(tmp_path_factory.mktemp("keys") / "credentials.toml")
     with RunningServer(credentials=path, account=OWNER) as running:
         yield running
@@ -138,7 +136,6 @@ def test_health_and_metrics_are_where_they_were(server: RunningServer) -> None:
 
 
 def test_policies_see_the_browser(tmp_path: Path) -> None:
-    """Where it is and what it is, as they do of programs."""
     path = written(tmp_path / "credentials.toml")
     user = ("AKIDCAROL", SECRETS["AKIDCAROL"])
     with (

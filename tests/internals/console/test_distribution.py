@@ -7,7 +7,6 @@ from veilmq.events import ProcessingTimes, bin_of
 
 
 def drawn(held: ProcessingTimes, *, timeout_s: int = 30, recommended_s: int | None = None) -> Histogram:
-    """Return the drawing, which there is."""
     found = histogram(held, timeout_s=timeout_s, recommended_s=recommended_s)
     assert found is not None
     return found
@@ -36,7 +35,6 @@ def test_a_column_is_of_those_held_so_long_by_how_they_ended() -> None:
 
 
 def test_the_lines_are_in_sight_wherever_the_receipts_are() -> None:
-    """Also a timeout that is far longer or shorter than all work took."""
     held = ProcessingTimes(deleted={bin_of(20): 1})
     for timeout_s, recommended_s in ((43_200, 1), (1, 43_200), (0, 30)):
         found = drawn(held, timeout_s=timeout_s, recommended_s=recommended_s)

@@ -22,7 +22,6 @@ BEGAN_AT = datetime.fromtimestamp(NOW_S, UTC)
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server with accounts and a queue."""
     with RunningServer(credentials=written(tmp_path / "c.toml"), account=OWNER, region=REGION) as running:
         client(running).create_queue(QueueName="orders")
         yield running
@@ -37,7 +36,6 @@ def copy_of(visitor: Visitor, server: RunningServer) -> Visitor:
 
 
 def is_signed_in(visitor: Visitor) -> bool:
-    """Tell whether he sees a page that not everybody sees."""
     return visitor.get("/console/queues").path == "/console/queues"
 
 

@@ -65,5 +65,4 @@ def test_every_order_has_a_column() -> None:
 
 
 def test_every_figure_has_its_column_in_its_place() -> None:
-    """Below a title stands what it says, and what moves on an open page finds its place."""
     assert [column.order.value for column in COLUMNS[1:]] == list(figures(BrowsedQueue(name="q"), 0))

@@ -26,7 +26,6 @@ class Asked:
     event = "counts"
 
     async def look(self, asking: Asking, now_ms: int) -> Told:
-        """Return the table as it is."""
         self.looks.append(now_ms)
         if self.refused is not None:
             raise self.refused
@@ -55,7 +54,6 @@ class Page:
 
     @property
     def last(self) -> Any:
-        """Return the latest."""
         return self.told[-1][1]
 
 
@@ -68,12 +66,10 @@ class World:
         self.gone: set[str] = set()
 
     def reader(self, who: str = "me") -> Reader:
-        """Return someone who is there until he is among those ``gone``."""
         asking = Asking(nobody, caller=None, peer=None, host="h")
         return Reader(who, asking, lambda: who not in self.gone)
 
     async def page(self, *questions: Asked, who: str = "me") -> Page:
-        """Open a page, and wait until it was told what there is."""
         page = Page(self.live.open(self.reader(who), list(questions)))
         await self.turn()
         return page
@@ -86,8 +82,6 @@ class World:
 
 
 def run(story: Callable[[World], Awaitable[None]]) -> None:
-    """Tell ``story``."""
-
     async def tell() -> None:
         world = World()
         await story(world)
@@ -161,8 +155,6 @@ def test_there_is_one_look_a_second_at_most_and_none_without_a_page() -> None:
 
 
 def test_pages_of_one_caller_share_a_question_and_others_do_not() -> None:
-    """Whoever is another one is asked for by himself: he may see something else."""
-
     async def story(world: World) -> None:
         mine, same, other = Asked(), Asked(), Asked()
         mine.rows = {"a": 1}
@@ -178,8 +170,6 @@ def test_pages_of_one_caller_share_a_question_and_others_do_not() -> None:
 
 
 def test_a_page_that_does_not_read_has_the_newest_state_waiting() -> None:
-    """One event, and the whole, as it has missed what was between."""
-
     async def story(world: World) -> None:
         asked = Asked()
         asked.rows = {"a": 0, "b": 0}

@@ -28,7 +28,6 @@ def opened(browser: Browser, path: Path, text: str) -> tuple[Page, list[str], fl
 
 
 def test_a_reader_finds_a_queue_and_what_is_wrong_with_it(browser: Browser, tmp_path: Path) -> None:
-    """It opens at once, is searched and sorted, and shows the charts and keys of a queue that is opened."""
     text = page(made_queues(QUEUES), title="Timeouts", at_ms=0, options=DEFAULTS)
     shown, wrong, took_s = opened(browser, tmp_path / "report.html", text)
     assert took_s < OPENED_S_MAX
@@ -55,7 +54,6 @@ def test_a_reader_finds_a_queue_and_what_is_wrong_with_it(browser: Browser, tmp_
 
 
 def test_few_queues_need_no_list(browser: Browser, tmp_path: Path) -> None:
-    """A single one is open; markup in names and reasons is text."""
     shown, wrong, _ = opened(browser, tmp_path / "none.html", hostile(0))
     assert_text(shown, "No receipt has ended yet", charts=0)
     assert wrong == []
@@ -66,7 +64,6 @@ def test_few_queues_need_no_list(browser: Browser, tmp_path: Path) -> None:
 
 
 def hostile(queues: int) -> str:
-    """Return a report whose names and reasons are markup."""
     few = made_queues(queues)
     for each in few:
         each["name"] = each["keys"][0][0] = each["row"][-1] = "<b onclick=x>&amp;"
@@ -74,7 +71,6 @@ def hostile(queues: int) -> str:
 
 
 def assert_text(shown: Page, words: str, *, charts: int) -> None:
-    """Assert that the page says `words`, and has no markup of a name."""
     expect(shown.locator("#content")).to_contain_text(words)
     expect(shown.locator("b[onclick]")).to_have_count(0)
     expect(shown.locator("h1")).to_have_text("</title><b>")

@@ -35,7 +35,6 @@ async def _sly(visit: Visit) -> Response:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server with accounts, a queue, and two pages that should not be."""
     path = written(tmp_path_factory.mktemp("keys") / "credentials.toml")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
@@ -54,13 +53,11 @@ def visitor(server: RunningServer) -> Iterator[Visitor]:
 
 
 def raw(server: RunningServer, method: str, path: str, body: bytes | str = b"", **headers: str) -> Any:
-    """Send what no browser would."""
     with urllib3.PoolManager() as http:
         return http.request(method, server.admin_endpoint + path, body=body, headers=headers, retries=False)
 
 
 def queues(server: RunningServer) -> int:
-    """Return how many queues there are."""
     return len(client(server).list_queues().get("QueueUrls", []))
 
 
@@ -235,7 +232,6 @@ def test_a_host_that_is_none_breaks_nothing(server: RunningServer, host: str) ->
 
 @pytest.mark.parametrize("suffix", ["%3Fx", "%23x", "%2e%2e", "%00", "%0a", "%3Cscript%3E", "%C3%A9", "%FF"])
 def test_a_name_in_an_address_is_no_other_queues(server: RunningServer, visitor: Visitor, suffix: str) -> None:
-    """Nor markup."""
     for path in ("", "/delete", "/purge", "/edit", "/messages", "/dead-letters"):
         seen = visitor.get(f"{QUEUE}{suffix}{path}")
         assert seen.status in {400, 404}, path

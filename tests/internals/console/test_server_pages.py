@@ -19,7 +19,6 @@ CAROL = ("AKIDCAROL", SECRETS["AKIDCAROL"])
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server with accounts, which keeps its queues in a folder."""
     folder = tmp_path_factory.mktemp("server")
     path = written(folder / "credentials.toml")
     with RunningServer(data=folder / "data", credentials=path, account=OWNER, drain_s_max=3) as running:
@@ -95,7 +94,6 @@ def test_health_counts_what_waits_to_be_exported(tmp_path: Path) -> None:
 
 
 def test_the_pages_are_there_on_a_database_too(server_on_postgres: RunningServer) -> None:
-    """Health has the numbers of its connections, and claims are shown as those in memory are."""
     with HttpQueueClient(server_on_postgres.endpoint) as client, Visitor(server_on_postgres) as visitor:
         client.create_queue("jobs")
         client.send("jobs", "a1")

@@ -27,7 +27,6 @@ def test_the_default_is_read_back(row: SettingRow) -> None:
 
 @pytest.mark.parametrize("name", RANGES)
 def test_numbers_have_the_ranges_of_the_route(name: str) -> None:
-    """The range is beside the field, its ends are read, and what is beyond them is refused by its range."""
     kind, allowed = ROWS[name].kind, RANGES[name]
     assert isinstance(kind, Number)
     assert f"{allowed.minimum:,} to {allowed.maximum:,}" in kind.hint

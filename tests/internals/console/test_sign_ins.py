@@ -20,7 +20,6 @@ class Clock:
         self.at_ms = 1_700_000_000_000
 
     def now_ms(self) -> int:
-        """Return the time."""
         return self.at_ms
 
 

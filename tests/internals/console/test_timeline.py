@@ -8,7 +8,6 @@ from veilmq.wire.v1.queues import Lease
 
 
 def lease(message: str = "m", *, generation: int = 1, begin_ms: int = 0, end_ms: int = 30_000) -> Lease:
-    """Return a lease of a message."""
     return Lease(
         message_id=message,
         position=f"at {message}",
@@ -22,7 +21,6 @@ def lease(message: str = "m", *, generation: int = 1, begin_ms: int = 0, end_ms:
 
 
 def only(timeline: Timeline) -> Bar:
-    """Return the one bar that there is."""
     (bar,) = timeline
     return bar
 
@@ -37,7 +35,6 @@ def test_a_bar_is_from_its_receive_to_its_deadline() -> None:
 
 @pytest.mark.parametrize("late_ms", [0, 1, 999])
 def test_a_bar_ends_when_the_timeout_does(late_ms: int) -> None:
-    """At the deadline, however much later the next look is; it stays for a while."""
     timeline = Timeline()
     timeline.look([lease()], 29_999)
     timeline.look([lease()], 30_000 + late_ms)
@@ -49,7 +46,6 @@ def test_a_bar_ends_when_the_timeout_does(late_ms: int) -> None:
 
 
 def test_a_renewal_moves_the_end_and_leaves_a_tick() -> None:
-    """Where it was seen; a bar has so many ticks and no more."""
     timeline = Timeline()
     timeline.look([lease()], 1_000)
     timeline.look([lease(end_ms=31_000)], 2_000)
@@ -81,7 +77,6 @@ def test_how_a_bar_ended_early_is_known_by_its_message(there: list[Lease], endin
 
 
 def test_what_was_deleted_before_its_deadline_has_not_expired() -> None:
-    """Although that had passed when somebody looked."""
     timeline = Timeline()
     timeline.look([lease()], 29_500)
     timeline.look([], 30_500)
@@ -89,7 +84,6 @@ def test_what_was_deleted_before_its_deadline_has_not_expired() -> None:
 
 
 def test_a_message_received_again_has_a_bar_of_its_own() -> None:
-    """The earlier one was returned, or had expired."""
     timeline = Timeline()
     timeline.look([lease()], 1_000)
     timeline.look([lease(generation=2, begin_ms=1_500, end_ms=31_500)], 2_000)
@@ -99,7 +93,6 @@ def test_a_message_received_again_has_a_bar_of_its_own() -> None:
 
 
 def test_bars_keep_their_places() -> None:
-    """Nothing jumps while one looks; a place that is free is taken by the next."""
     timeline = Timeline()
     timeline.look([lease("a"), lease("b"), lease("c")], 0)
     timeline.look([lease("a"), lease("c")], 1_000)
@@ -108,7 +101,6 @@ def test_bars_keep_their_places() -> None:
 
 
 def test_what_is_out_of_sight_has_not_ended() -> None:
-    """Only so many are drawn, those that end first; shorter ones take the places of longer ones."""
     timeline = Timeline()
     long = lease("long", end_ms=90_000)
     timeline.look([long, lease("gone", end_ms=20_000)], 0)
@@ -120,7 +112,6 @@ def test_what_is_out_of_sight_has_not_ended() -> None:
 
 
 def test_of_very_many_that_ended_the_last_ones_stay() -> None:
-    """Where a queue is busy, so that a page can be read, and drawn."""
     timeline = Timeline()
     for second in range(5):
         timeline.look([lease(f"{second}-{number}") for number in range(BARS_MAX)], second * 1_000)

@@ -27,7 +27,6 @@ class Store:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[RunningServer, type[Store]]]:
-    """A server with a queue, and what to say to its store."""
     submit = SqliteStore.submit
 
     def asked(engine: SqliteStore, command: Command, done: Done) -> None:
