@@ -151,13 +151,6 @@ def test_one_move_at_a_time(server: RunningServer, visitor: Visitor) -> None:
     assert (seen.status, "There is already a task running" in seen.text) == (400, True)
 
 
-def test_a_form_without_the_token_starts_nothing(server: RunningServer, visitor: Visitor) -> None:
-    _, dead = failed(server, 1)
-    assert visitor.send(at("orders-dead"), {"do": "start"}).status == 403
-    server.advance(seconds=5)
-    assert dead.counts.visible == 1
-
-
 def test_all_moves_are_at_a_glance_those_that_run_first(server: RunningServer, visitor: Visitor) -> None:
     for name in ("a", "b"):
         failed(server, 5, name=name)

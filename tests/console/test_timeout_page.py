@@ -105,17 +105,15 @@ def test_what_is_missing_is_said() -> None:
 
 
 def test_who_may_not_change_the_queue_applies_nothing(tmp_path: Path) -> None:
-    advice(tmp_path / "recommendations", queue=f"{OWNER}/jobs")
+    advice(tmp_path, queue=f"{OWNER}/jobs")
+    carol, page = f"arn:aws:iam::{OWNER}:user/carol", f"/console/queues/{OWNER}/jobs"
+    denial = {"Effect": "Deny", "Principal": {"AWS": carol}, "Action": "sqs:SetQueueAttributes"}
     keys = written(tmp_path / "keys.toml")
-    with RunningServer(credentials=keys, region=REGION, recommendations=tmp_path / "recommendations") as server:
+    with RunningServer(credentials=keys, region=REGION, recommendations=tmp_path) as server:
         owner = client(server)
         url = owner.create_queue(QueueName="jobs")["QueueUrl"]
-        carol = f"arn:aws:iam::{OWNER}:user/carol"
-        denial = {"Effect": "Deny", "Principal": {"AWS": carol}, "Action": "sqs:SetQueueAttributes"}
         set_policy(owner, url, {**denial, "Resource": f"arn:aws:sqs:{REGION}:{OWNER}:jobs"})
         with Visitor(server, key=("AKIDCAROL", SECRETS["AKIDCAROL"])) as visitor:
-            page = f"/console/queues/{OWNER}/jobs"
-            refused = visitor.post(page, at=page, recommended_s="75")
-        assert refused.status == 403
+            assert visitor.post(page, at=page, recommended_s="75").status == 403
         found = owner.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])
         assert found["Attributes"]["VisibilityTimeout"] == "30"
