@@ -32,7 +32,6 @@ Veilmq = Callable[..., Outcome]
 
 
 def without_passwords(url: str) -> str:
-    """Return a URL as the program shows it."""
     return re.sub(r"(?<=://)([^:@/]*):[^@]*@", r"\1:***@", url)
 
 
@@ -43,7 +42,6 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run `veilmq` as a process of its own, without a terminal."""
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     words, variables = [*COMMAND, *arguments], environment(**variables)
     return run(words, env=variables, stdin=nothing, stdout=pipe, stderr=pipe, text=True, timeout=60)
@@ -60,8 +58,6 @@ def clean_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def veilmq(capsys: pytest.CaptureFixture[str]) -> Veilmq:
-    """Run a command in this process."""
-
     def run(*arguments: str) -> Outcome:
         capsys.readouterr()
         code = main(arguments)
@@ -73,6 +69,5 @@ def veilmq(capsys: pytest.CaptureFixture[str]) -> Veilmq:
 
 @pytest.fixture
 def server(veilmq_server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> RunningServer:
-    """Run a server that keeps nothing; it is the endpoint of every command."""
     monkeypatch.setenv("VEILMQ_ENDPOINT", veilmq_server.endpoint)
     return veilmq_server

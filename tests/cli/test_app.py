@@ -27,7 +27,6 @@ COMMANDS = [name for name, _ in every_command()]
 
 
 def test_the_process_answers_help() -> None:
-    """`python -m veilmq --help` lists every first word, and so does no argument at all."""
     answer = subprocess.run(
         [*COMMAND, "--help"], env=environment(), capture_output=True, text=True, timeout=60, check=False
     )
@@ -38,7 +37,6 @@ def test_the_process_answers_help() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_answers_help(name: str, veilmq: Veilmq) -> None:
-    """Its usage and a sentence about it."""
     answer = veilmq(*name.split(), "--help")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith(f"Usage: veilmq {name}")
@@ -64,7 +62,6 @@ def test_the_version_is_that_of_the_package(veilmq: Veilmq) -> None:
     ],
 )
 def test_a_wrong_command_is_a_usage_error(arguments: list[str], words: str, veilmq: Veilmq) -> None:
-    """Exit code 2, nothing on standard output, one line that says what is wrong."""
     answer = veilmq(*arguments)
     assert (answer.code, answer.out) == (2, "")
     assert words in answer.err
@@ -74,7 +71,6 @@ def test_a_wrong_command_is_a_usage_error(arguments: list[str], words: str, veil
 
 @pytest.mark.parametrize("arguments", [["send", "q"], ["serve", "--data"]], ids=["text", "path"])
 def test_bytes_that_are_no_text_are_a_usage_error(arguments: list[str], veilmq: Veilmq) -> None:
-    """Exit code 2 and one line, in which they are escaped; nothing is sent."""
     answer = veilmq(*arguments, b"\xff".decode(errors="surrogateescape"))  # as Python gives them
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith("veilmq: The argument '")
@@ -102,7 +98,6 @@ def test_a_negated_switch_is_not_answered_with_the_switch(arguments: list[str], 
 
 
 def test_no_server_says_how_to_start_one(veilmq: Veilmq) -> None:
-    """Exit code 1, the endpoint, the reason and the remedy."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
     answer = veilmq("queue", "list", "--endpoint", endpoint)
@@ -114,7 +109,6 @@ def test_no_server_says_how_to_start_one(veilmq: Veilmq) -> None:
 
 
 def test_something_else_than_a_queue_server_is_called_that(veilmq: Veilmq) -> None:
-    """Another program may listen there."""
     with ScriptedServer(reply(404, b"<html>\nnot here")) as server:
         answer = veilmq("queue", "list", "--endpoint", server.endpoint)
     assert answer.code == 1
@@ -123,7 +117,6 @@ def test_something_else_than_a_queue_server_is_called_that(veilmq: Veilmq) -> No
 
 
 def test_the_option_beats_the_variable(server: RunningServer, veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The endpoint of the environment holds where no option is given."""
     assert veilmq("queue", "list").code == 0
     monkeypatch.setenv("VEILMQ_ENDPOINT", "http://127.0.0.1:1")
     assert veilmq("queue", "list", "--endpoint", server.endpoint).code == 0
@@ -149,7 +142,6 @@ def test_a_reader_that_goes_away_is_no_error(server: RunningServer, client: Http
 
 
 def test_an_interrupt_is_quiet(server: RunningServer, client: HttpQueueClient) -> None:
-    """Ctrl-C while a receive waits: exit code 130 and not a word."""
     client.create_queue("orders")
     with Forked(
         [*COMMAND, "receive", "orders", "--wait", "20", "--endpoint", server.endpoint],
@@ -202,7 +194,6 @@ FEW = 3
 
 
 def _by_turns() -> Iterator[Any]:
-    """Yield each option with its few values, and again with the others."""
     turns = Counter[Any]()
     for each, option in zip(IDS, NUMBERS, strict=True):
         kind = option[2].hint
@@ -220,7 +211,6 @@ OPTIONS = list(_by_turns())
 def test_what_is_no_number_is_refused_with_the_range(
     name: str, app: App, argument: Any, values: list[str], veilmq: Veilmq
 ) -> None:
-    """Of whatever option of whatever command: its name, the value, and both ends."""
     place = argument.names[0]
     for value in values:
         answer = veilmq(*name.split(), *_line(app, argument, value))
@@ -231,7 +221,6 @@ def test_what_is_no_number_is_refused_with_the_range(
 
 
 def test_there_are_such_options() -> None:
-    """The walk finds whole numbers, shares, and the one that is no option; each kind is given all values."""
     found = {"queue create --delay", "pipeline tune --quantile", "worker --metrics-port", "claims release NUMBER"}
     assert found <= set(IDS)
     for kind in {argument.hint for _, _, argument in NUMBERS}:
@@ -241,7 +230,6 @@ def test_there_are_such_options() -> None:
 
 @pytest.mark.parametrize("command", [["queue", "create", "orders", "--delay"], ["send", "orders", "hello", "--delay"]])
 def test_a_part_of_a_second_is_not_rounded(command: list[str], veilmq: Veilmq) -> None:
-    """1.5 was taken for 2."""
     answer = veilmq(*command, "1.5")
     assert (answer.code, answer.out) == (2, "")
     assert answer.err == 'veilmq: Invalid value "1.5" for --delay. Must be a whole number from 0 to 900.\n'
@@ -272,7 +260,6 @@ def test_a_port_that_is_none_in_the_url_of_a_database(command: str, url: str, ve
 def test_an_endpoint_of_the_environment_is_said_to_be_from_there(
     veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who gave no option looks for none."""
     for variable in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_SQS", "VEILMQ_ENDPOINT"):  # each beats those before it
         monkeypatch.setenv(variable, f"here:{variable}")
         assert veilmq("queue", "list").err.startswith(f"veilmq: {variable}: 'here:{variable}' is not an endpoint")
@@ -282,7 +269,6 @@ def test_an_endpoint_of_the_environment_is_said_to_be_from_there(
 
 
 def test_a_module_has_no_dots_before_it(veilmq: Veilmq) -> None:
-    """A relative name has nothing that it could be relative to."""
     answer = veilmq("worker", "..shop:app")
     assert answer.code == 2
     assert "names no consumer; write module:name" in answer.err
@@ -312,7 +298,6 @@ def without(module: str, *words: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_an_extra_that_is_missing_is_named(module: str, words: list[str], extra: str) -> None:
-    """In one line, before anything is started."""
     done = without(module, *words)
     assert done.returncode == 1
     assert done.stdout == ""
@@ -324,7 +309,6 @@ def test_an_extra_that_is_missing_is_named(module: str, words: list[str], extra:
 def test_java_that_is_missing_is_told_in_one_line(
     veilmq: Veilmq, words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """With what to install; and nothing has been started or made."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     done = veilmq(*words)
     assert done.code == 1
@@ -349,7 +333,6 @@ def test_java_that_is_missing_is_told_in_one_line(
     ],
 )
 def test_what_is_asked_wrongly_is_told(veilmq: Veilmq, client: HttpQueueClient, words: list[str], says: str) -> None:
-    """Exit code 2, one line, nothing done."""
     client.create_queue("orders")
     done = veilmq("pipeline", *words)
     assert done.code == 2, done.err
@@ -359,7 +342,6 @@ def test_what_is_asked_wrongly_is_told(veilmq: Veilmq, client: HttpQueueClient, 
 
 
 def test_a_table_that_cannot_forward_is_refused(veilmq: Veilmq, client: HttpQueueClient, tmp_path: Path) -> None:
-    """Exit code 1, before any queue is made."""
     client.create_queue("orders")
     table = tmp_path / "table.json"
     table.write_text('{"version": 1, "default": 0, "classes": [{"name": "x", "visibility_timeout_s": 1}]}')

@@ -28,7 +28,6 @@ def claims(server: RunningServer, client: HttpQueueClient) -> Iterator[Claims]:
 
 
 def test_list_tells_sources_and_claims(server: RunningServer, claims: Claims, veilmq: Veilmq) -> None:
-    """For people, those with open claims first; a lease that ended shows."""
     claims.open("t")
     answer = veilmq("claims", "list", "jobs")
     assert (answer.code, answer.err) == (0, "")
@@ -54,7 +53,6 @@ def test_list_tells_sources_and_claims(server: RunningServer, claims: Claims, ve
 
 
 def test_list_speaks_json(claims: Claims, veilmq: Veilmq) -> None:
-    """What the server tells; nothing is an empty array."""
     (source,) = json.loads(veilmq("claims", "list", "jobs", "--json").out)
     assert (source["source"], [claim["state"] for claim in source["claims"]]) == ("s", ["open", "open"])
     assert veilmq("claims", "list", "dead", "--json").out == "[]\n"
@@ -84,7 +82,6 @@ def test_close_forgets_the_source(client: HttpQueueClient, claims: Claims, veilm
 
 @pytest.mark.parametrize("command", [("release", "jobs", "s", "1"), ("close", "jobs", "s")], ids=lambda words: words[0])
 def test_what_loses_work_asks_first(command: tuple[str, ...], claims: Claims, veilmq: Veilmq) -> None:
-    """Without a terminal nobody can be asked."""
     answer = veilmq("claims", *command)
     assert answer.code == 2
     assert "--yes" in answer.err
@@ -110,14 +107,12 @@ def test_an_endpoint_that_is_none_is_asked_wrongly(veilmq: Veilmq) -> None:
 
 
 def test_flush_exports_what_there_is(veilmq: Veilmq, tmp_path: Path) -> None:
-    """And says how much that was."""
     with RunningServer(events_to=str(tmp_path)) as server:
         answer = veilmq("events", "flush", "--admin-endpoint", server.admin_endpoint)
     assert (answer.code, answer.out) == (0, "Exported 0 events in all; 0 wait, 0 were dropped.\n")
 
 
 def test_flush_of_a_server_that_exports_nothing(veilmq: Veilmq) -> None:
-    """Says what the server needs."""
     with RunningServer() as server:
         answer = veilmq("events", "flush", "--admin-endpoint", server.admin_endpoint)
     assert answer.code == 1
@@ -125,7 +120,6 @@ def test_flush_of_a_server_that_exports_nothing(veilmq: Veilmq) -> None:
 
 
 def test_flush_waits_for_one_that_takes_long(veilmq: Veilmq) -> None:
-    """The server answers meanwhile, again and again."""
     told = b'{"exported": 7, "waiting": 0, "dropped": 1}'
     with ScriptedServer(reply(202, told), reply(202, told), reply(200, told)) as server:
         answer = veilmq("events", "flush", "--admin-endpoint", server.endpoint)
@@ -134,7 +128,6 @@ def test_flush_waits_for_one_that_takes_long(veilmq: Veilmq) -> None:
 
 
 def test_flush_without_a_server(veilmq: Veilmq) -> None:
-    """And with what is no URL."""
     answer = veilmq("events", "flush", "--admin-endpoint", "http://127.0.0.1:1")
     assert (answer.code, "No server answers" in answer.err) == (1, True)
     assert veilmq("events", "flush", "--admin-endpoint", "nowhere").code == 2

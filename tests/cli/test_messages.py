@@ -23,13 +23,11 @@ def queue(client: HttpQueueClient) -> None:
 
 
 def type_in(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `data` be standard input."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
 
 
 @pytest.mark.parametrize("body", ["hello", "--hello", "-1", "wörld €", '{"a": [1]}', "a\nb"])
 def test_the_body_is_sent_as_it_is(body: str, client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """Also one that looks like an option; what is printed is the message's id."""
     answer = veilmq("send", "orders", body)
     assert (answer.code, answer.err) == (0, "")
     (message,) = client.receive("orders")
@@ -48,7 +46,6 @@ def test_the_body_may_come_from_standard_input(
 
 
 def test_standard_input_must_be_text(client: HttpQueueClient, veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says where it is not."""
     type_in(b"abc\xff", monkeypatch)
     answer = veilmq("send", "orders")
     assert (answer.code, answer.err) == (2, "veilmq: A message is text: standard input is not UTF-8 at byte 3.\n")
@@ -56,20 +53,17 @@ def test_standard_input_must_be_text(client: HttpQueueClient, veilmq: Veilmq, mo
 
 
 def test_json_has_the_id(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """An object, for what may be added."""
     sent = json.loads(veilmq("send", "orders", "hello", "--json").out)
     assert sent == {"id": client.receive("orders")[0].id, "sequence": None}
 
 
 def test_a_delay_hides_the_message(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """Instead of the queue's own delay."""
     veilmq("send", "orders", "later", "--delay", "900")
     status = client.show("orders")
     assert (status.visible, status.delayed) == (0, 1)
 
 
 def test_attributes_are_text(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """Named before the first equals sign; the option may be repeated."""
     veilmq("send", "orders", "hello", "--attribute", "colour=red", "--attribute", "sum=1+1=2")
     assert client.receive("orders")[0].attributes == {
         "colour": Attribute(type="String", text="red"),
@@ -85,7 +79,6 @@ def test_half_an_attribute_is_a_usage_error(text: str, client: HttpQueueClient, 
 
 
 def test_a_refusal_of_the_server_is_shown(veilmq: Veilmq) -> None:
-    """Its sentence and its code: here for a character that no message may have."""
     answer = veilmq("send", "orders", "\x01")
     assert (answer.code, answer.out) == (1, "")
     assert answer.err.endswith("(InvalidMessageContents)\n")
@@ -95,7 +88,6 @@ def test_a_refusal_of_the_server_is_shown(veilmq: Veilmq) -> None:
 
 
 def test_a_message_is_printed_aligned(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """All that is known of it, the body last, further lines of it under the first."""
     attributes = {"colour": Attribute(type="String", text="red")}
     sent = client.send("orders", "two\nlines", attributes=attributes)
     lines = veilmq("receive", "orders").out.splitlines()
@@ -112,7 +104,6 @@ def test_a_message_is_printed_aligned(client: HttpQueueClient, veilmq: Veilmq) -
 
 
 def test_messages_are_printed_with_a_line_between(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """As many as were asked for."""
     for body in ("a", "b", "c"):
         client.send("orders", body)
     blocks = veilmq("receive", "orders", "--count", "2").out.split("\n\n")
@@ -120,7 +111,6 @@ def test_messages_are_printed_with_a_line_between(client: HttpQueueClient, veilm
 
 
 def test_json_is_an_array(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """Bytes in Base64, instants in milliseconds; empty when there is nothing."""
     sent = client.send("orders", "hello", attributes={"raw": Attribute(type="Binary", data=b"\x00\xff")})
     (message,) = json.loads(veilmq("receive", "orders", "--json").out)
     assert message.pop("receipt")
@@ -139,7 +129,6 @@ def test_json_is_an_array(server: RunningServer, client: HttpQueueClient, veilmq
 
 
 def test_a_message_of_a_fifo_queue_tells_its_place(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """Its group, its id and its number, as it was sent."""
     client.create_queue("a.fifo", {"fifo": True})
     sent = json.loads(veilmq("send", "a.fifo", "hello", "--group", "g", "--dedup-id", "d", "--json").out)
     lines = veilmq("receive", "a.fifo").out.splitlines()
@@ -151,13 +140,11 @@ def test_a_message_of_a_fifo_queue_tells_its_place(client: HttpQueueClient, veil
 
 
 def test_no_message_is_no_error(veilmq: Veilmq) -> None:
-    """A person is told, on standard error."""
     answer = veilmq("receive", "orders")
     assert (answer.code, answer.out, answer.err) == (0, "", "No message.\n")
 
 
 def test_the_timeout_hides_the_message(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """Instead of the queue's own 30 s."""
     client.send("orders", "hello")
     veilmq("receive", "orders", "--timeout", "5")
     server.advance(4_999)
@@ -188,7 +175,6 @@ def test_wait_is_passed_on(server: RunningServer, client: HttpQueueClient, veilm
     ids=["no-count", "count", "wait", "timeout"],
 )  # fmt: skip
 def test_a_number_out_of_range_is_a_usage_error(option: str, value: str, ends: str, veilmq: Veilmq) -> None:
-    """The error names the option and the range."""
     answer = veilmq("receive", "orders", option, value)
     assert answer.code == 2
     assert answer.err == f'veilmq: Invalid value "{value}" for {option}. Must be a whole number from {ends}.\n'
@@ -214,7 +200,6 @@ def test_a_message_that_nobody_read_is_not_deleted(server: RunningServer, client
 
 
 def test_a_delete_that_fails_is_an_error(veilmq: Veilmq) -> None:
-    """The message was printed; how many are left, and why, is said with exit code 1."""
     system = {"SentTimestamp": "1", "ApproximateFirstReceiveTimestamp": "1", "ApproximateReceiveCount": "1"}
     message = {"MessageId": "a", "ReceiptHandle": "r", "MD5OfBody": "m", "Body": "hello", "Attributes": system}
     failure = {"Id": "0", "SenderFault": False, "Code": "InternalFailure", "Message": "Try again."}

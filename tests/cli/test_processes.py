@@ -37,7 +37,6 @@ sys.exit(codes.pop() if len(codes) == 1 else str(codes))
 
 
 def is_served(sqs: Any) -> bool:
-    """Return whether a client is let in."""
     try:
         sqs.list_queues()
     except SqsError:
@@ -49,7 +48,6 @@ def is_served(sqs: Any) -> bool:
 def serving(
     *arguments: str, cwd: Path, start: Callable[..., Process] = Forked, **variables: str
 ) -> Iterator[tuple[Process, str]]:
-    """Run `veilmq serve`; yields the process and the endpoint that it printed."""
     with start(
         [*COMMAND, "serve", *arguments],
         cwd=cwd,
@@ -69,7 +67,6 @@ def serving(
 
 
 def plain_install(*commands: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run commands in a Python that has nothing of the extra `server`."""
     code = PLAIN.format(blocked=SERVER_EXTRA, commands=commands)
     return subprocess.run(
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60, check=False
@@ -95,7 +92,6 @@ def test_messages_outlive_the_server(tmp_path: Path) -> None:
 
 
 def test_memory_keeps_nothing(tmp_path: Path) -> None:
-    """No folder appears; the settings come from a file."""
     (tmp_path / "named.toml").write_text("memory = true\nport = 0\nadmin_port = 0\n", encoding="utf-8")
     with serving("--config", "named.toml", cwd=tmp_path) as (_, endpoint), HttpQueueClient(endpoint) as client:
         client.create_queue("orders")
@@ -104,7 +100,6 @@ def test_memory_keeps_nothing(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_use_is_an_error(tmp_path: Path) -> None:
-    """A second server on the same folder ends at once, and says why."""
     with serving("--port", "0", "--admin-port", "0", "--data", str(tmp_path), cwd=tmp_path):
         second = command("serve", "--port", "0", "--admin-port", "0", "--data", str(tmp_path))
     assert (second.returncode, second.stdout) == (1, "")
@@ -126,7 +121,6 @@ def test_a_folder_in_use_is_an_error(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_setting_is_a_usage_error(arguments: list[str], words: str, veilmq: Veilmq) -> None:
-    """Exit code 2 and one line, before anything is opened."""
     answer = veilmq("serve", *arguments)
     assert (answer.code, answer.out) == (2, "")
     assert words in answer.err
@@ -149,14 +143,12 @@ def test_a_wrong_setting_is_a_usage_error(arguments: list[str], words: str, veil
     ids=["credentials", "tls"],
 )
 def test_files_that_cannot_be_used_stop_the_start(arguments: list[str], words: str, veilmq: Veilmq) -> None:
-    """With one line, before anything is opened."""
     answer = veilmq("serve", "--port", "0", "--admin-port", "0", *arguments)
     assert (answer.code, answer.out, answer.err) == (1, "", f"veilmq: {words}\n")
     assert list(Path().iterdir()) == []
 
 
 def test_the_hangup_signal_has_the_keys_read_again(tmp_path: Path) -> None:
-    """And the first words say that requests must be signed."""
     keys = written(tmp_path / "keys.toml")
     more = ["--credentials", str(keys), "--region", REGION]
     with serving("--port", "0", "--admin-port", "0", "--memory", *more, cwd=tmp_path) as (process, endpoint):
@@ -173,7 +165,6 @@ def test_the_hangup_signal_has_the_keys_read_again(tmp_path: Path) -> None:
 
 
 def test_a_plain_install_names_the_extra() -> None:
-    """One line for each command, with the one that installs what is missing."""
     answer = plain_install(["serve", "--memory"], ["doctor", "--data", "."])
     assert (answer.returncode, answer.stdout) == (1, "")
     for name, line in zip(("serve", "doctor"), answer.stderr.splitlines(), strict=True):
@@ -182,7 +173,6 @@ def test_a_plain_install_names_the_extra() -> None:
 
 
 def test_a_plain_install_has_the_other_commands(tmp_path: Path) -> None:
-    """The client side needs nothing of the server's."""
     with serving("--port", "0", "--admin-port", "0", "--memory", cwd=tmp_path) as (_, endpoint):
         commands = (["queue", "create", "orders"], ["send", "orders", "hello"], ["receive", "orders"])
         answer = plain_install(*([*each, "--endpoint", endpoint] for each in commands))
@@ -217,7 +207,6 @@ def start(
     folder: Path = ROOT,
     begin: Callable[..., Process] = Forked,
 ) -> Process:
-    """Start a worker against `server`."""
     return begin(
         [*COMMAND, "worker", place, *options],
         cwd=folder,
@@ -256,7 +245,6 @@ def left_of_work(
 
 
 def test_a_worker_handles_messages_until_it_is_told_to_stop() -> None:
-    """What it had begun is ended and deleted, and nothing is abandoned."""
     assert left_of_work("m2", signal.SIGTERM) == (0, 0)
 
 
@@ -267,7 +255,6 @@ def test_a_handler_may_run_in_processes() -> None:
 
 
 def test_a_second_signal_does_not_wait_for_handlers() -> None:
-    """The one that never ends is cancelled, and its message released."""
     assert left_of_work("m1", signal.SIGTERM, signal.SIGINT) == (1, 0)
 
 
@@ -279,7 +266,6 @@ def started_shop(server: RunningServer, folder: Path) -> Process:
 
 
 def test_a_traceback_stands_in_the_text_of_the_log(tmp_path: Path) -> None:
-    """And not only in a field that JSON shows."""
     with (
         RunningServer() as server,
         HttpQueueClient(server.endpoint) as client,
@@ -307,7 +293,6 @@ def test_an_idle_worker_ends_at_once(tmp_path: Path, number: signal.Signals) -> 
 
 
 def test_a_queue_that_is_not_there_ends_the_worker() -> None:
-    """With the server's own words."""
     with RunningServer() as server, start(server) as worker:
         _, log = worker.communicate(timeout=60)
     assert worker.returncode == 1
@@ -394,7 +379,6 @@ def table(tmp_path: Path) -> str:
 
 
 def fill(client: HttpQueueClient) -> None:
-    """Make the intake, with three messages."""
     client.create_queue("intake")
     for body, kind in (("a", "video"), ("b", "text"), ("c", "video")):
         client.send("intake", body, attributes={"kind": Attribute("String", kind)})
@@ -429,7 +413,6 @@ def test_it_forwards_by_a_table(client: HttpQueueClient, veilmq: Veilmq, table: 
 
 
 def test_queues_must_be_there(client: HttpQueueClient, veilmq: Veilmq, rules: str) -> None:
-    """Nothing is moved before all are; the intake is never made."""
     missing = veilmq("forward", "--from", "intake", "--rules", rules, "--create", "--until-empty")
     assert (missing.code, "QueueDoesNotExist" in missing.err) == (1, True)
     fill(client)
@@ -451,7 +434,6 @@ def test_queues_must_be_there(client: HttpQueueClient, veilmq: Veilmq, rules: st
     ids=["rule", "itself", "type", "encoding"],
 )
 def test_rules_that_cannot_be_followed_are_told(veilmq: Veilmq, rules: str, text: str, told: str) -> None:
-    """Before anything is asked of a server."""
     Path(rules).write_bytes(text.encode("latin-1"))
     answer = veilmq("forward", "--from", "intake", "--rules", rules, "--endpoint", "http://127.0.0.1:1")
     assert answer.code == 2
@@ -502,7 +484,6 @@ def test_a_server_that_cannot_forward_is_sent_to(
 def test_it_goes_on_until_it_is_stopped(
     server: RunningServer, client: HttpQueueClient, rules: str, sign: signal.Signals
 ) -> None:
-    """And then tells what it did; what came while it waited was forwarded at once."""
     fill(client)
     command = [*COMMAND, "forward", "--from", "intake", "--rules", rules, "--create", "--wait", "1"]
     told = {"VEILMQ_ENDPOINT": server.endpoint}

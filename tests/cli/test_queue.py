@@ -28,7 +28,6 @@ ALL_SETTINGS = {
 
 
 def test_create_prints_the_url(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """For people and for machines; a second time finds the same queue."""
     url = f"{server.endpoint}/000000000000/orders"
     assert veilmq("queue", "create", "orders").out == f"{url}\n"
     assert json.loads(veilmq("queue", "create", "orders", "--json").out) == {"queue": "orders", "url": url}
@@ -38,7 +37,6 @@ def test_create_prints_the_url(server: RunningServer, client: HttpQueueClient, v
 
 @pytest.mark.parametrize("option", ALL_SETTINGS)
 def test_create_and_set_take_every_setting(option: str, client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """Each option lands in its own setting and leaves the others alone."""
     value, field = ALL_SETTINGS[option]
     expected = QueueSettings().changed({field: int(value)})
     assert veilmq("queue", "create", "made", option, value).code == 0
@@ -50,7 +48,6 @@ def test_create_and_set_take_every_setting(option: str, client: HttpQueueClient,
 
 
 def test_a_quota_of_the_queues_own(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """Is shown while there is one; an empty one takes the queue back to the server's."""
     client.create_queue("orders", {"in_flight_max": 1_000_000})
     assert "in flight max       1000000" in veilmq("queue", "show", "orders").out.splitlines()
     for wrong in ("0", "1000001", "-1", "x"):
@@ -63,7 +60,6 @@ def test_a_quota_of_the_queues_own(client: HttpQueueClient, veilmq: Veilmq) -> N
 
 
 def test_visibility_rules_come_from_a_file(client: HttpQueueClient, veilmq: Veilmq, tmp_path: Path) -> None:
-    """Are shown in short, and taken away with an empty name."""
     classes = [{"name": "short", "visibility_timeout_s": 5}, {"name": "long", "visibility_timeout_s": 900}]
     table = {"version": 1, "classes": classes, "keys": {"mail": 0, "video": 1}, "default": 1}
     rules = tmp_path / "rules.json"
@@ -87,7 +83,6 @@ def test_visibility_rules_come_from_a_file(client: HttpQueueClient, veilmq: Veil
 
 
 def test_an_event_log_of_the_queues_own(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """Is shown while the queue says it itself; an empty one takes the queue back to the server's."""
     client.create_queue("orders")
     assert veilmq("queue", "set", "orders", "--event-log", "closed").out == "Changed orders.\n"
     assert client.show("orders").settings == QueueSettings(event_log="closed")
@@ -112,7 +107,6 @@ def test_a_fifo_queue(client: HttpQueueClient, veilmq: Veilmq) -> None:
 
 
 def test_a_dead_letter_queue(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """Is named plainly; the others' permission too; an empty name removes it."""
     client.create_queue("dead")
     assert veilmq("queue", "create", "jobs", "--dead-letter-queue", "dead").code == 0
     assert client.show("jobs").settings == QueueSettings(dead_letter_queue="000000000000/dead", receives_max=10)
@@ -126,7 +120,6 @@ def test_a_dead_letter_queue(client: HttpQueueClient, veilmq: Veilmq) -> None:
 
 
 def test_the_rest_of_the_settings(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """Encryption is told, and no more; a policy is a text."""
     veilmq("queue", "create", "a", "--no-managed-encryption", "--kms-key", "k", "--kms-data-key-reuse", "60")
     assert client.show("a").settings == QueueSettings(managed_encryption=False, kms_key="k", kms_data_key_reuse_s=60)
     assert "kms key             k" in veilmq("queue", "show", "a").out
@@ -150,7 +143,6 @@ def test_an_option_that_misses_another(options: tuple[str, str], missing: str, v
 
 
 def test_tags_are_put_removed_and_printed(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """In one go; without any they are only printed."""
     client.create_queue("orders", tags={"owner": "x"})
     assert veilmq("queue", "tag", "orders", "b=2", "a=1", "--remove", "owner").out == "a=1\nb=2\n"
     assert json.loads(veilmq("queue", "tag", "orders", "--json").out) == {"a": "1", "b": "2"}
@@ -159,7 +151,6 @@ def test_tags_are_put_removed_and_printed(client: HttpQueueClient, veilmq: Veilm
 
 
 def test_dead_letters_are_moved_back(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """All at once or slowly; a move that runs can be cancelled."""
     client.create_queue("dead")
     client.create_queue("jobs", {"dead_letter_queue": "dead", "receives_max": 1})
     for _ in range(3):
@@ -183,7 +174,6 @@ def test_dead_letters_are_moved_back(server: RunningServer, client: HttpQueueCli
 
 
 def test_create_with_other_settings_says_what_to_do(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """The server's refusal with its code and the commands that help."""
     client.create_queue("orders")
     answer = veilmq("queue", "create", "orders", "--delay", "1")
     assert (answer.code, answer.out) == (1, "")
@@ -191,7 +181,6 @@ def test_create_with_other_settings_says_what_to_do(client: HttpQueueClient, vei
 
 
 def test_set_without_a_setting_is_a_usage_error(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """Nothing to do is not done in silence."""
     client.create_queue("orders")
     answer = veilmq("queue", "set", "orders")
     assert (answer.code, answer.out) == (2, "")
@@ -199,7 +188,6 @@ def test_set_without_a_setting_is_a_usage_error(client: HttpQueueClient, veilmq:
 
 
 def test_list_prints_names(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """One on each line, or a JSON array."""
     assert veilmq("queue", "list").out == ""
     assert veilmq("queue", "list", "--json").out == "[]\n"
     for name in ("b", "a1", "a2"):
@@ -209,7 +197,6 @@ def test_list_prints_names(client: HttpQueueClient, veilmq: Veilmq) -> None:
 
 
 def test_show_is_aligned(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """Two columns, with units and times in UTC."""
     client.create_queue("orders", {"delay_s": 7})
     client.send("orders", "a", delay_s=0)
     client.send("orders", "b")
@@ -230,7 +217,6 @@ def test_show_is_aligned(server: RunningServer, client: HttpQueueClient, veilmq:
 
 
 def test_show_as_json_has_our_names(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """Settings by field, counters, instants in milliseconds."""
     client.create_queue("orders")
     shown = json.loads(veilmq("queue", "show", "orders", "--json").out)
     assert shown == {
@@ -246,7 +232,6 @@ def test_show_as_json_has_our_names(server: RunningServer, client: HttpQueueClie
 
 
 def test_a_queue_that_is_not_there_is_an_error(server: RunningServer, veilmq: Veilmq) -> None:
-    """With the command that tells which ones are."""
     answer = veilmq("queue", "show", "nowhere")
     assert (answer.code, answer.out) == (1, "")
     assert "(QueueDoesNotExist) `veilmq queue list`" in answer.err
@@ -255,7 +240,6 @@ def test_a_queue_that_is_not_there_is_an_error(server: RunningServer, veilmq: Ve
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    """Make standard input a terminal of our own; the function types at it."""
     ours, theirs = os.openpty()
     with os.fdopen(ours, "wb", buffering=0) as keyboard, os.fdopen(theirs, encoding="utf-8") as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
@@ -268,7 +252,6 @@ class TestConfirmation:
 
     @pytest.fixture(autouse=True)
     def one_message(self, client: HttpQueueClient) -> None:
-        """Put something there to lose."""
         client.create_queue("orders")
         client.send("orders", "precious")
 
@@ -283,7 +266,6 @@ class TestConfirmation:
     def test_a_person_may_agree(
         self, verb: str, left: list[str], text: str, client: HttpQueueClient, veilmq: Veilmq, terminal: Terminal
     ) -> None:
-        """The question names the queue and the server."""
         terminal(text)
         answer = veilmq("queue", verb, "orders")
         assert answer.code == 0
@@ -295,7 +277,6 @@ class TestConfirmation:
     def test_anything_else_does_nothing(
         self, verb: str, left: list[str], text: str, client: HttpQueueClient, veilmq: Veilmq, terminal: Terminal
     ) -> None:
-        """And says so, with exit code 1."""
         terminal(text)
         answer = veilmq("queue", verb, "orders")
         assert answer.code == 1
@@ -305,7 +286,6 @@ class TestConfirmation:
     def test_without_a_terminal_yes_is_needed(
         self, verb: str, left: list[str], client: HttpQueueClient, veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A script must say what it means."""
         monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
         answer = veilmq("queue", verb, "orders")
         assert answer.code == 2
@@ -326,7 +306,6 @@ def test_a_name_that_no_queue_can_have_is_named(veilmq: Veilmq) -> None:
 
 
 def test_a_queue_can_have_a_name_of_smq(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """A FIFO queue without .fifo, and a long name; set and shown as any other."""
     url = f"{server.endpoint}/000000000000/in-order"
     assert veilmq("queue", "create", "in-order", "--fifo", "--smq-name", "--tag", "a=b").out == f"{url}\n"
     assert veilmq("queue", "set", "in-order", "--content-deduplication", "--receives-per-s-max", "7").code == 0
@@ -341,7 +320,6 @@ def test_a_queue_can_have_a_name_of_smq(server: RunningServer, client: HttpQueue
 
 
 def test_without_it_the_names_are_those_of_sqs(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """A FIFO queue that SQS clients would not know for one is no slip of the finger."""
     refused = veilmq("queue", "create", "in-order", "--fifo")
     assert refused.code == 1
     assert "must end with .fifo" in refused.err

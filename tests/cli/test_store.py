@@ -32,7 +32,6 @@ class Sender:
     """Sends numbers until it is told to stop, and remembers which were acknowledged."""
 
     def __init__(self, endpoint: str) -> None:
-        """Send to the queue `orders` of `endpoint`."""
         self._endpoint = endpoint
         self.acknowledged: list[str] = []
         self.enough = Event()
@@ -50,12 +49,10 @@ class Sender:
 
 
 def endpoint(server: ServedFolder) -> str:
-    """Return where it listens."""
     return f"http://127.0.0.1:{server.port}"
 
 
 def test_a_backup_under_load_has_all_that_was_acknowledged(tmp_path: Path, veilmq: Veilmq) -> None:
-    """Every message sent before it began, leases and receive counts as they were; the server goes on meanwhile."""
     server = ServedFolder(tmp_path / "store")
     server.start()
     try:
@@ -95,7 +92,6 @@ def test_a_backup_under_load_has_all_that_was_acknowledged(tmp_path: Path, veilm
 
 
 def test_a_backup_is_told_in_lines(tmp_path: Path, veilmq: Veilmq) -> None:
-    """Where it is, and what is in it; a second one nothing is replaced."""
     server = ServedFolder(tmp_path / "store")
     server.start()
     server.stop()
@@ -131,7 +127,6 @@ async def _execute(url: str, statement: str) -> object:
 
 
 def test_from_a_folder_to_databases_and_back(folder: Path, tmp_path: Path, postgres_url: str, veilmq: Veilmq) -> None:
-    """The same messages after four copies, and receipts where they are kept."""
     with making_database(postgres_url) as first, making_database(postgres_url) as second:
         there = veilmq("copy", "--from", str(folder), "--to", first)
         assert (there.code, there.err) == (0, "")
@@ -149,7 +144,6 @@ def test_from_a_folder_to_databases_and_back(folder: Path, tmp_path: Path, postg
 
 
 def test_a_folder_in_use_is_not_copied(folder: Path, tmp_path: Path, veilmq: Veilmq) -> None:
-    """Its lock proves it; nothing is made."""
     with RunningServer(data=folder, clock=SystemClock()):
         answer = veilmq("copy", "--from", str(folder), "--to", str(tmp_path / "copy"))
     assert (answer.code, answer.out) == (1, "")
@@ -158,7 +152,6 @@ def test_a_folder_in_use_is_not_copied(folder: Path, tmp_path: Path, veilmq: Vei
 
 
 def test_a_database_in_use_is_not_copied(folder: Path, tmp_path: Path, postgres_url: str, veilmq: Veilmq) -> None:
-    """Neither from nor to one that a node is connected to."""
     with making_database(postgres_url) as url, RunningServer(store=url, clock=SystemClock()):
         for source, target in ((url, tmp_path / "copy"), (folder, url)):
             answer = veilmq("copy", "--from", str(source), "--to", str(target))
@@ -168,7 +161,6 @@ def test_a_database_in_use_is_not_copied(folder: Path, tmp_path: Path, postgres_
 
 
 def test_a_target_with_queues_is_refused(folder: Path, postgres_url: str, veilmq: Veilmq) -> None:
-    """And stays as it is."""
     with making_database(postgres_url) as url:
         assert veilmq("copy", "--from", str(folder), "--to", url).code == 0
         answer = veilmq("copy", "--from", str(folder), "--to", url)
@@ -179,7 +171,6 @@ def test_a_target_with_queues_is_refused(folder: Path, postgres_url: str, veilmq
 
 
 def test_what_fails_in_the_middle_leaves_nothing(folder: Path, postgres_url: str, veilmq: Veilmq) -> None:
-    """Here the database refuses a message; the next copy begins anew."""
     with making_database(postgres_url) as url:
         assert veilmq("migrate", "--store", url).code == 0
         asyncio.run(_execute(url, "ALTER TABLE mq.msg ADD CONSTRAINT no_c CHECK (body <> 'c')"))
@@ -192,7 +183,6 @@ def test_what_fails_in_the_middle_leaves_nothing(folder: Path, postgres_url: str
 
 
 def test_between_databases_a_failure_is_said_on_one_line(folder: Path, postgres_url: str, veilmq: Veilmq) -> None:
-    """With the name of the one that has failed; nothing is kept."""
     with making_database(postgres_url) as first, making_database(postgres_url) as second:
         assert veilmq("copy", "--from", str(folder), "--to", first).code == 0
         assert veilmq("migrate", "--store", second).code == 0
@@ -215,7 +205,6 @@ def test_between_databases_a_failure_is_said_on_one_line(folder: Path, postgres_
 def test_what_a_target_without_queues_has_is_not_lost(
     statement: str, folder: Path, postgres_url: str, veilmq: Veilmq
 ) -> None:
-    """Topics, accounts, a place in a store, events: it is refused, and keeps them."""
     with making_database(postgres_url) as first, making_database(postgres_url) as second:
         assert veilmq("copy", "--from", str(folder), "--to", first).code == 0
         assert veilmq("migrate", "--store", second).code == 0
@@ -228,7 +217,6 @@ def test_what_a_target_without_queues_has_is_not_lost(
 
 
 def test_a_database_of_another_format_is_named(tmp_path: Path, postgres_url: str, veilmq: Veilmq) -> None:
-    """One without a schema as the source, one of a later version as the target."""
     with making_database(postgres_url) as first, making_database(postgres_url) as second:
         answer = veilmq("copy", "--from", first, "--to", str(tmp_path / "copy"))
         assert answer.code == 1
@@ -270,7 +258,6 @@ def test_what_cannot_be_copied_is_said(source: str, target: str, said: str, fold
 
 
 def test_what_no_copy_takes_along_is_named(tmp_path: Path, postgres_url: str, veilmq: Veilmq) -> None:
-    """A reader of a queue: the copy says what to do, and makes nothing."""
     path = tmp_path / "claimed"
     with RunningServer(data=path, clock=SystemClock()) as server, HttpQueueClient(server.endpoint) as client:
         client.create_queue("orders")
@@ -311,12 +298,10 @@ def servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Po
 
 
 def with_secret(server: PostgresServer) -> str:
-    """Return the URL of a server, with a password that it does not ask for."""
     return server.url.replace("postgres@", f"postgres:{SECRET}@")
 
 
 def done(answer: Outcome) -> Any:
-    """Return what a command printed as JSON."""
     assert (answer.code, answer.err) == (0, "")
     return json.loads(answer.out)
 
@@ -330,7 +315,6 @@ def make_queues(node: Served, *names: str) -> None:
 def test_a_store_grows_and_shrinks_beside_its_servers(
     servers: list[PostgresServer], tmp_path: Path, veilmq: Veilmq
 ) -> None:
-    """One that runs, one that is started with the home's URL, and one that is started while the home is down."""
     home, other = servers
     url = with_secret(home)
     store = ("--store", url)
@@ -365,7 +349,6 @@ def test_a_store_grows_and_shrinks_beside_its_servers(
 
 
 def test_commands_know_all_databases_by_the_home(servers: list[PostgresServer], veilmq: Veilmq) -> None:
-    """The doctor examines each and all together, migrate upgrades each; one that is down is listed with the reason."""
     home, other = servers
     store = ("--store", home.url)
     assert veilmq("migrate", *store).code == 0
@@ -383,7 +366,6 @@ def test_commands_know_all_databases_by_the_home(servers: list[PostgresServer], 
 
 
 def test_what_is_asked_wrongly_is_said(veilmq: Veilmq) -> None:
-    """Settings without a database, and what is no URL; no password is shown."""
     answer = veilmq("database", "list")
     assert (answer.code, "name the home of the store with --store" in answer.err) == (2, True)
     nowhere = f"postgresql://u:{SECRET}@127.0.0.1:1/x"
@@ -402,7 +384,6 @@ DATABASE = "store.db"
 
 @pytest.fixture
 def sound(tmp_path: Path) -> Path:
-    """Make a data folder with one queue and two messages, one of them in flight."""
     path = tmp_path / "there"
     with RunningServer(data=path) as server, HttpQueueClient(server.endpoint) as client:
         client.create_queue("orders")
@@ -413,7 +394,6 @@ def sound(tmp_path: Path) -> Path:
 
 
 def test_a_sound_folder_is_ok(sound: Path, veilmq: Veilmq) -> None:
-    """The facts, a line for each check, and a verdict; nothing is changed."""
     before = snapshot(sound)
     answer = veilmq("doctor", "--data", str(sound))
     assert (answer.code, answer.err) == (0, "")
@@ -433,7 +413,6 @@ def test_json_has_facts_and_checks(sound: Path, veilmq: Veilmq) -> None:
 
 
 def test_a_broken_invariant_fails(sound: Path, veilmq: Veilmq) -> None:
-    """A message that is gone from under its lease: exit code 1, the check that found it, and where."""
     with closing(sqlite3.connect(sound / DATABASE)) as database, database:
         database.execute("DELETE FROM message WHERE body = 'a'")
     answer = veilmq("doctor", "--data", str(sound))
@@ -458,7 +437,6 @@ def killed(folder: Path, copy: Path) -> Path:
 
 @pytest.mark.parametrize("leftover", ["with the index of the log", "without it"])
 def test_the_log_of_a_killed_server_is_read(sound: Path, tmp_path: Path, veilmq: Veilmq, leftover: str) -> None:
-    """Its messages count, and every file stays as it is: none is made and none is removed."""
     copy = killed(sound, tmp_path / "killed")
     if leftover == "without it":
         (copy / f"{DATABASE}-shm").unlink()
@@ -500,7 +478,6 @@ def test_a_hot_journal_is_read_as_it_will_be_rolled_back(sound: Path, tmp_path: 
 
 @pytest.mark.parametrize("content", [None, b"no database" * 1000], ids=["absent", "garbage"])
 def test_a_folder_that_cannot_be_examined_is_an_error(content: bytes | None, tmp_path: Path, veilmq: Veilmq) -> None:
-    """One line that says what to do."""
     if content is not None:
         (tmp_path / DATABASE).write_bytes(content)
     answer = veilmq("doctor", "--data", str(tmp_path))
@@ -510,7 +487,6 @@ def test_a_folder_that_cannot_be_examined_is_an_error(content: bytes | None, tmp
 
 
 def test_a_running_servers_folder_can_be_examined(tmp_path: Path, veilmq: Veilmq) -> None:
-    """Without a pause for the server."""
     with RunningServer(data=tmp_path / "d") as server, HttpQueueClient(server.endpoint) as client:
         client.create_queue("orders")
         assert veilmq("doctor", "--data", str(tmp_path / "d")).code == 0
@@ -520,7 +496,6 @@ def test_a_running_servers_folder_can_be_examined(tmp_path: Path, veilmq: Veilmq
 def test_the_folder_is_that_of_the_settings(
     sound: Path, veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """From a file, from the environment; and memory has none."""
     (tmp_path / "named.toml").write_text(f"data = '{sound}'", encoding="utf-8")
     assert veilmq("doctor", "--config", str(tmp_path / "named.toml")).code == 0
     monkeypatch.setenv("VEILMQ_DATA", str(sound))
@@ -542,7 +517,6 @@ def test_trust_of_a_clock_that_is_not_doubted(veilmq: Veilmq) -> None:
 
 
 def test_trust_without_a_server_of_ours(veilmq: Veilmq) -> None:
-    """Says so, for another server, for none and for what is no URL."""
     with ScriptedServer(reply(404, b"not here")) as server:
         answer = veilmq("clock", "trust", "--admin-endpoint", server.endpoint)
     assert (answer.code, "is not the admin port of a veilmq server: it answered 404." in answer.err) == (1, True)
@@ -551,7 +525,6 @@ def test_trust_without_a_server_of_ours(veilmq: Veilmq) -> None:
 
 
 def test_trust_is_the_operators(veilmq: Veilmq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With accounts it needs the key of the root user of the server's own one."""
     credentials = written(tmp_path / "credentials.toml")
     with RunningServer(credentials=credentials, account=OWNER, region=REGION) as server:
         trust = ("clock", "trust", "--admin-endpoint", server.admin_endpoint)

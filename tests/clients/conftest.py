@@ -18,7 +18,6 @@ def veilmq_settings(request: pytest.FixtureRequest, place: Callable[[str], dict[
 
 @pytest.fixture
 def server(veilmq_server: RunningServer) -> RunningServer:
-    """A server whose clock the test moves."""
     return veilmq_server
 
 
@@ -45,7 +44,6 @@ keys = [{ id = "any", secret = "any" }]
 
 @pytest.fixture
 def verifying_server(tmp_path: Path, veilmq_settings: dict[str, Any]) -> Iterator[RunningServer]:
-    """A server that knows the clients' key, and nobody else."""
     credentials = tmp_path / "credentials.toml"
     credentials.touch(mode=0o600)
     credentials.write_text(CREDENTIALS, encoding="utf-8")
@@ -55,7 +53,6 @@ def verifying_server(tmp_path: Path, veilmq_settings: dict[str, Any]) -> Iterato
 
 @pytest.fixture
 def sqs(veilmq_boto3: Any) -> Any:
-    """The client that everybody has, told only where the server is."""
     return veilmq_boto3
 
 

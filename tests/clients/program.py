@@ -60,7 +60,6 @@ def answers(server: RunningServer) -> dict[str, Callable[[Report], object]]:
 
 
 def await_parked(server: RunningServer, polls: int) -> None:
-    """Return when the server holds this many long polls."""
     while server.parked != polls:
         pass  # asking passes through the engine, so this turns only as fast as the server does
 
@@ -69,7 +68,6 @@ class Program:
     """A context manager: the program runs inside it, and is killed at the end if it has not ended by itself."""
 
     def __init__(self, words: list[str], *, endpoint: str, **environment: str) -> None:
-        """Start it; ``endpoint`` is the server, as VEILMQ_ENDPOINT."""
         self._process = subprocess.Popen(
             words,
             env={**os.environ, "VEILMQ_ENDPOINT": endpoint, "AWS_EC2_METADATA_DISABLED": "true", **environment},
@@ -91,7 +89,6 @@ class Program:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Kill it and its children, harmless when they have ended."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -28,12 +28,10 @@ def service_model() -> ServiceModel:
 
 @cache
 def exceptions() -> Any:
-    """Return the exception classes that a boto3 client would have."""
     return ClientExceptionsFactory().create_client_exceptions(service_model())
 
 
 def header_fields(reply: Any) -> dict[str, str]:
-    """Return the headers of ``reply`` by name."""
     return dict(line.split(": ", 1) for line in reply.headers.decode().split("\r\n") if line)
 
 
@@ -117,7 +115,6 @@ def _rename(name: str, shape: dict[str, Any]) -> None:
 
 
 def form_of_request(action: str, members: dict[str, Any]) -> str:
-    """Return the form that the client sends."""
     serialized = create_serializer("query", include_validation=False).serialize_to_request(
         copy.deepcopy(members), old_model().operation_model(action)
     )

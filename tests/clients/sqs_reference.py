@@ -58,7 +58,6 @@ class Stage:
         return Reply(response.status, body.get("__type", "").partition("#")[2], body)
 
     def do(self, action: str, **members: Any) -> dict[str, Any]:
-        """Return what an action answers; it must succeed."""
         reply = self.ask(action, **members)
         assert reply.status == 200, reply
         return reply.body
@@ -76,7 +75,6 @@ class Stage:
         return url
 
     def attributes(self, url: str, *names: str) -> Attributes:
-        """Return those attributes of a queue that ``names`` name."""
         told: Attributes = self.do("GetQueueAttributes", QueueUrl=url, AttributeNames=names).get("Attributes", {})
         return told
 
@@ -84,7 +82,6 @@ class Stage:
         return self.attributes(url, "QueueArn")["QueueArn"]
 
     def redrive(self, url: str, receives: int = 1) -> str:
-        """Return a policy that sends dead letters to the queue at ``url``."""
         return f'{{"deadLetterTargetArn":"{self.arn(url)}","maxReceiveCount":{receives}}}'
 
     def receipt(self, url: str, **message: Any) -> str:
@@ -94,7 +91,6 @@ class Stage:
         return handle
 
     def expired(self, url: str) -> str:
-        """Return a receipt of a FIFO queue whose time is over."""
         handle = self.receipt(url, MessageGroupId="g", MessageDeduplicationId="d")
         self.server.advance(30_000)
         return handle
@@ -157,7 +153,6 @@ _STATEMENT = {
 
 
 def _given(stage: Stage, name: str) -> dict[str, str]:
-    """Return what sets the attribute ``name``."""
     if name == "RedrivePolicy":
         return {name: stage.redrive(stage.queue(), receives=7)}
     if name == "Policy":
@@ -306,7 +301,6 @@ def asking(action: str, **members: Any) -> Provocation:
 
 
 def on_queue(action: str, **members: Any) -> Provocation:
-    """Return the provocation that is a request about a new standard queue."""
     return lambda stage: stage.ask(action, QueueUrl=stage.queue(), **members)
 
 
@@ -315,7 +309,6 @@ def on_fifo(action: str, **members: Any) -> Provocation:
 
 
 def created(**attributes: str) -> Provocation:
-    """Return the provocation that is the creation of a queue with ``attributes``."""
     return lambda stage: stage.ask("CreateQueue", QueueName=stage.name(), Attributes=attributes)
 
 

@@ -112,7 +112,6 @@ def fifo(sqs: Any) -> str:
 
 
 def test_order_within_groups_and_a_group_that_waits(sqs: Any, fifo: str) -> None:
-    """As many of a group as there are, none while one is in flight, the others meanwhile."""
     numbers = []
     for body in ("a1", "a2", "b1", "a3"):
         sent = sqs.send_message(QueueUrl=fifo, MessageBody=body, MessageGroupId=body[0])
@@ -134,7 +133,6 @@ def test_order_within_groups_and_a_group_that_waits(sqs: Any, fifo: str) -> None
 def test_a_receipt_whose_time_is_over_does_nothing(
     sqs: Any, fifo: str, server: RunningServer, *, receive_again: bool
 ) -> None:
-    """It is refused, alone and in batches; the message stays."""
     sqs.send_message(QueueUrl=fifo, MessageBody="m", MessageGroupId="g")
     (received,) = sqs.receive_message(QueueUrl=fifo)["Messages"]
     server.advance(30_000)
@@ -157,7 +155,6 @@ def test_a_receipt_whose_time_is_over_does_nothing(
 
 
 def test_an_entry_with_a_delay_fails_alone(sqs: Any) -> None:
-    """The others are stored; one without a group or an id fails the whole batch."""
     url = sqs.create_queue(QueueName="strict.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
     whole = {"MessageBody": "m", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
     for lacking in ("MessageGroupId", "MessageDeduplicationId"):
@@ -175,7 +172,6 @@ def test_an_entry_with_a_delay_fails_alone(sqs: Any) -> None:
 
 
 def test_the_id_of_a_dead_letter_is_its_deduplication_id(sqs: Any, fifo: str) -> None:
-    """Also where its sender gave none; its group and its id stay."""
     dead = sqs.create_queue(QueueName="dead.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
@@ -197,7 +193,6 @@ def test_the_id_of_a_dead_letter_is_its_deduplication_id(sqs: Any, fifo: str) ->
 
 
 def test_a_message_of_a_group_in_a_standard_queue(sqs: Any, url: str) -> None:
-    """Keeps it, and has no place in an order; a deduplication id is refused."""
     sent = sqs.send_message(QueueUrl=url, MessageBody="m", MessageGroupId="tenant")
     assert "SequenceNumber" not in sent
     (message,) = sqs.receive_message(QueueUrl=url, MessageSystemAttributeNames=["All"])["Messages"]
@@ -228,7 +223,6 @@ def test_a_token_outlives_a_restart_and_no_other_listing_takes_it(tmp_path: Path
 
 
 def test_the_sources_of_a_dead_letter_queue_are_listed_by_pages(sqs: Any, url: str) -> None:
-    """By the client's own paginator."""
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     policy = f'{{"deadLetterTargetArn":"{arn}","maxReceiveCount":"5"}}'
     sources = [
@@ -267,7 +261,6 @@ def arrivals(sqs: Any, url: str, server: RunningServer, *waits_s: int, **more: i
 def test_each_message_is_hidden_for_the_timeout_of_its_kind_and_longer_when_it_comes_back(
     sqs: Any, server: RunningServer
 ) -> None:
-    """To the second; what a receive names itself goes before the rules."""
     url = sqs.create_queue(QueueName="ruled", Attributes={"VeilmqVisibilityRules": RULES})["QueueUrl"]
     send(sqs, url, "mail", "video")
     assert arrivals(sqs, url, server, 4, 1, 54, 1, 4, 1) == ["mail video", "", "mail", "", "video", "", "mail"]
@@ -276,7 +269,6 @@ def test_each_message_is_hidden_for_the_timeout_of_its_kind_and_longer_when_it_c
 
 
 def test_what_is_no_routing_table_is_refused(sqs: Any, url: str) -> None:
-    """With what is wrong; rules that were set are shown, and taken away with empty text."""
     name = "VeilmqVisibilityRules"
     wrong = json.dumps({"version": 1, "classes": CLASSES[::-1], "default": 0})
     with pytest.raises(ClientError, match="rising order") as refused:

@@ -127,14 +127,12 @@ ALL = {"acknowledge": 10}
 
 
 def _hidden(sqs: Any, url: str) -> tuple[int, int]:
-    """Return how many messages are visible, and how many in flight."""
     found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
     return int(found["ApproximateNumberOfMessages"]), int(found["ApproximateNumberOfMessagesNotVisible"])
 
 
 @contextmanager
 def _consumer(server: RunningServer, url: str, **options: Any) -> Iterator[tuple[Program, Report]]:
-    """Yield a consumer that has started, and the question whose answer stops it."""
     words = [*node(str(JAVASCRIPT / "consumer.mjs")), json.dumps({"queueUrl": url, "visibilityTimeout": 30, **options})]
     with Program(words, endpoint=server.endpoint) as program:
         program.expect("event", "started")
@@ -260,18 +258,15 @@ class Setting:
         return Program(python(*WORKER), endpoint=self.server.endpoint, **self.environment)
 
     def producer(self) -> Program:
-        """Return a process that sends tasks."""
         return Program(
             python("tests.clients.python.celery_producer"), endpoint=self.server.endpoint, **self.environment
         )
 
     def counts(self) -> tuple[int, int]:
-        """Return how many messages are visible, and how many in flight."""
         found = self.sqs.get_queue_attributes(QueueUrl=self.url, AttributeNames=["All"])["Attributes"]
         return int(found["ApproximateNumberOfMessages"]), int(found["ApproximateNumberOfMessagesNotVisible"])
 
     def await_counts(self, visible: int, in_flight: int) -> None:
-        """Return when the queue has come to these counts."""
         while self.counts() != (visible, in_flight):
             pass  # the worker acknowledges beside the task, and says nothing of it
 
@@ -299,7 +294,6 @@ def setting(request: pytest.FixtureRequest, verifying_server: RunningServer) -> 
 
 @pytest.fixture
 def producer(setting: Setting) -> Iterator[Program]:
-    """A process that sends tasks."""
     with setting.producer() as program:
         assert program.expect("event", "ready")["protocol"] == setting.protocol
         yield program
@@ -402,7 +396,6 @@ def run(server: RunningServer) -> Iterator[Run]:
 
 
 def test_the_life_of_a_message(verifying_server: RunningServer) -> None:
-    """The first command and the last one as processes of their own."""
     url = _aws(verifying_server, "create-queue", "--queue-name", "jobs", "--attributes", "VisibilityTimeout=60")[
         "QueueUrl"
     ]

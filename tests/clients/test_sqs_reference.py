@@ -73,13 +73,11 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def ids(row: tuple[str, ...]) -> str:
-    """Return the identifier of a row in pytest's output."""
     return "-".join(row)
 
 
 @pytest.mark.parametrize("row", ERRORS, ids=ids)
 def test_each_error_of_each_action(row: tuple[str, str], stage: Stage, narrow: Stage) -> None:
-    """With the status of its code."""
     reply = ERRORS[row](narrow if row == ("ReceiveMessage", "OverLimit") else stage)
     assert (reply.error, reply.status) == (row[1], BY_NAME[row[1]].status), reply.body
     assert reply.body["message"]
@@ -108,7 +106,6 @@ def test_each_error_of_every_action_in_query(name: str, stage: Stage) -> None:
 
 @pytest.mark.parametrize("name", SIGNED)
 def test_each_error_of_signatures(name: str, signed: str) -> None:
-    """With the code that AWS SDKs show."""
     assert SIGNED[name](signed) == (BY_NAME[name].status, BY_NAME[name].query)
 
 
@@ -120,12 +117,10 @@ def test_a_store_that_is_full(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row", ATTRIBUTES, ids=ids)
 def test_each_attribute_of_each_action(row: tuple[str, str], stage: Stage) -> None:
-    """It is taken and shown, with the value that it was given or must have."""
     ATTRIBUTES[row](stage)
 
 
 def test_every_row_has_a_provocation_and_every_provocation_a_row() -> None:
-    """Of errors, of errors of entries, of errors of every action, of attributes."""
     rows = ACTIONS.values()
     assert set(ERRORS) == {(row.name, code.name) for row in rows for code in row.errors}
     assert set(ENTRY_ERRORS) == {(row.name, code.name) for row in rows for code in row.entry_errors}

@@ -26,12 +26,10 @@ Act = Callable[[Any, str, str], object]
 
 @pytest.fixture
 def veilmq_settings(veilmq_settings: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
-    """A server that lets them act, and exports its event log."""
     return {**veilmq_settings, "stale_receipts": "act", "events_to": str(tmp_path / "events")}
 
 
 def counts(sqs: Any, url: str) -> Counts:
-    """Return how many messages are visible, and how many in flight."""
     names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
     found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
     return int(found[names[0]]), int(found[names[1]])
@@ -50,7 +48,6 @@ def received_twice(sqs: Any, url: str, messages: int = 1) -> list[tuple[str, str
 
 
 def query(url: str, **parameters: str) -> None:
-    """Send one request in the Query protocol, which has to succeed."""
     reply = urllib3.request("POST", f"{url}?{urlencode(parameters)}")
     assert reply.status == 200, reply.data
 
@@ -94,7 +91,6 @@ def test_an_earlier_receipt_makes_the_message_visible(sqs: Any, url: str, way: s
 
 
 def test_the_entries_of_a_batch_each_by_its_own_receipt(sqs: Any, url: str) -> None:
-    """Earlier, latest, both of one message, and none."""
     (a1, _), (_, b2), (c1, c2), _ = received_twice(sqs, url, 4)
     entries = [{"Id": str(n), "ReceiptHandle": receipt} for n, receipt in enumerate((a1, b2, c1, c2, "x"))]
     answer = sqs.delete_message_batch(QueueUrl=url, Entries=entries)
@@ -172,7 +168,6 @@ def test_the_event_log_says_which_receipt_ended_how(server: RunningServer, sqs: 
 
 @pytest.fixture
 def fenced(place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
-    """A server that says nothing of it."""
     with RunningServer(**place("memory")) as running:
         yield running
 

@@ -48,14 +48,12 @@ class Keyboard:
         self.unseen: list[str] = []
 
     def go_to(self, target: Locator) -> None:
-        """Press Tab until ``target`` has the focus; fails when it never has."""
         if target.evaluate(_IS_FOCUSED):
             return
         if not self._step_to(target, "Tab", STEPS_MAX):
             raise AssertionError(f"Tab does not lead to {target}")
 
     def press(self, target: Locator, key: str = "Enter") -> None:
-        """Go to ``target`` and press ``key``."""
         self.go_to(target)
         self._page.keyboard.press(key)
 
@@ -68,13 +66,11 @@ class Keyboard:
             raise AssertionError(f"the arrows do not lead to {radio}")
 
     def write(self, target: Locator, text: str) -> None:
-        """Go to the field ``target`` and write ``text`` in the place of what stands there."""
         self.go_to(target)
         self._page.keyboard.press("ControlOrMeta+A")
         self._page.keyboard.type(text)
 
     def _step_to(self, target: Locator, key: str, steps_max: int) -> bool:
-        """Press ``key`` until ``target`` has the focus; return whether it has."""
         element = target.element_handle()
         for _ in range(steps_max):
             self._page.keyboard.press(key)

@@ -17,7 +17,6 @@ APPLICATIONS = (
 
 
 def chromium() -> str | None:
-    """Return the path of the browser, ``None`` where there is none."""
     named = os.environ.get("CHROMIUM")
     if named:
         return shutil.which(named)

@@ -42,7 +42,6 @@ def visitor(server: RunningServer) -> Iterator[Visitor]:
 
 @contextmanager
 def launched() -> Iterator[Browser]:
-    """Yield a browser whose event loop is out of sight (``browser``)."""
     path = chromium()
     need(path, "Chromium (scripts/install-browser.sh)")
     expect.set_options(timeout=PATIENCE_MS)
@@ -59,7 +58,6 @@ class Tab:
     """A page of the console of ``server``, in a context of its own; ``watch`` looks on."""
 
     def __init__(self, browser: Browser, server: RunningServer, **options: Any) -> None:
-        """Open it; ``options`` are Playwright's of a context."""
         self.context = browser.new_context(base_url=server.admin_endpoint, **options)
         self.context.set_default_timeout(PATIENCE_MS)
         self.watch = Watch(self.context, origin=server.admin_endpoint)

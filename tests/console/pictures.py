@@ -113,7 +113,6 @@ def _hold_for_a_while(server: RunningServer, client: HttpQueueClient) -> None:
 
 
 def _let_orders_fail(server: RunningServer, client: HttpQueueClient) -> None:
-    """Fill both dead-letter queues, by leases that end."""
     for number in range(LETTERS):
         client.send("orders", f'{{"order": {number + 900}, "total": null}}', attributes=_KIND)
         client.send("emails", f"letter {number} to nobody@example.org")
@@ -160,7 +159,6 @@ def _read_by_claims(server: RunningServer, client: HttpQueueClient) -> None:
 
 
 def _change_settings(server: RunningServer) -> None:
-    """Leave something in the audit log."""
     with Visitor(server) as visitor:
         path = f"/console/queues/{ACCOUNT}"
         assert visitor.post("/console/queues/new", name="returns", visibility_timeout_s="60").status == 200
@@ -198,7 +196,6 @@ anew: a shop in the middle of its day, on a clock that stands still.
 
 
 def keep(page: Page, name: str, *, scheme: str, width: int) -> None:
-    """Write what is seen as a small picture into the folder ``PICTURES``, if pictures are wanted."""
     folder = os.environ.get("PICTURES")
     if folder:
         whole = Image.open(BytesIO(page.screenshot(full_page=True, animations="disabled"))).convert("RGB")

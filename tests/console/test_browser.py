@@ -1,4 +1,4 @@
-"""Queues, made, changed, emptied and deleted in a browser, as others see it: boto3, and the SDK of SMQ."""
+"""The console in a real browser: by keys alone, while one types, without scripts, and while something moves."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,6 @@ from mns.account import Account
 from playwright.sync_api import Locator, Page, expect
 
 from tests.clients import boto
-from tests.conftest import EVERYTHING
 from tests.console.barriers import Keyboard
 from tests.console.conftest import Visit
 from veilmq.client import HttpQueueClient
@@ -34,10 +33,24 @@ def sqs(server: RunningServer) -> Any:
     return boto.client(server.endpoint)
 
 
+@pytest.fixture(scope="module")
+def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
+    with HttpQueueClient(server.endpoint) as queues:
+        yield queues
+
+
 @pytest.fixture
 def orders() -> str:
     """The name of a queue that is not there yet; none of another test begins with it."""
     return f"orders{next(_NUMBERS)}-"
+
+
+@pytest.fixture
+def jobs(queues: HttpQueueClient) -> str:
+    """The name of a queue with a timeout of half a minute, which no other test has."""
+    name = f"jobs{next(_NUMBERS)}-"
+    queues.create_queue(name, {"visibility_timeout_s": 30})
+    return name
 
 
 def is_there(sqs: Any, name: str) -> bool:
@@ -50,18 +63,32 @@ def attributes(sqs: Any, name: str) -> dict[str, str]:
     return found
 
 
-def to_new_queue(page: Page) -> None:
-    """Go from the list of queues to the form of a new one."""
-    page.get_by_role("link", name="New queue").first.click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("New queue")
+def counts(queues: HttpQueueClient, name: str) -> tuple[int, int]:
+    shown = queues.show(name)
+    return shown.visible, shown.in_flight
+
+
+def place(name: str) -> str:
+    """Return the address of the page of a queue."""
+    return f"/console/queues/000000000000/{name}"
 
 
 @pytest.mark.filterwarnings("ignore:Call to deprecated")
 def test_a_queue_made_here_is_read_back_by_others(page: Page, server: RunningServer, sqs: Any, orders: str) -> None:
-    """Through both protocols, with the timeout that was filled in."""
-    to_new_queue(page)
+    """Through both protocols; a wrong value keeps the form and says the range."""
+    page.get_by_role("link", name="New queue").first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("New queue")
     page.get_by_label("Name", exact=True).fill(orders)
-    page.get_by_label(TIMEOUT).fill("45")
+    field = page.get_by_label(TIMEOUT)
+    field.fill("soon")
+    page.get_by_role("button", name="Create the queue").click()
+    expect(page.get_by_role("alert").first).to_contain_text("Nothing was changed")
+    expect(field).to_have_value("soon")
+    expect(field).to_have_accessible_description(re.compile("0 to 43,?200"))
+    expect(field).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("Name", exact=True)).to_have_value(orders)
+    assert not is_there(sqs, orders)
+    field.fill("45")
     page.get_by_role("button", name="Create the queue").click()
     expect(page.get_by_role("status").first).to_have_text("The queue was created.")
     expect(page.get_by_role("heading", level=1)).to_have_text(orders)
@@ -71,66 +98,6 @@ def test_a_queue_made_here_is_read_back_by_others(page: Page, server: RunningSer
     account.mns_client.close_connection()
 
 
-@pytest.mark.filterwarnings("ignore:Call to deprecated")
-@pytest.mark.parametrize("wrong", ["soon", *(pytest.param(each, marks=EVERYTHING) for each in ("43201", "-1", "1e3"))])
-def test_a_wrong_value_keeps_the_form_and_says_the_range(page: Page, sqs: Any, orders: str, wrong: str) -> None:
-    to_new_queue(page)
-    page.get_by_label("Name", exact=True).fill(orders)
-    page.get_by_label(TIMEOUT).fill(wrong)
-    page.get_by_role("button", name="Create the queue").click()
-    expect(page.get_by_role("alert").first).to_contain_text("Nothing was changed")
-    field = page.get_by_label(TIMEOUT)
-    expect(field).to_have_value(wrong)
-    expect(field).to_have_accessible_description(re.compile("0 to 43,?200"))
-    expect(field).to_have_attribute("aria-invalid", "true")
-    expect(page.get_by_label("Name", exact=True)).to_have_value(orders)
-    assert not is_there(sqs, orders)
-    field.fill("0")
-    page.get_by_role("button", name="Create the queue").click()
-    expect(page.get_by_role("status").first).to_have_text("The queue was created.")
-    assert attributes(sqs, orders)["VisibilityTimeout"] == "0"
-
-
-@pytest.mark.filterwarnings("ignore:Call to deprecated")
-def test_a_timeout_is_changed(page: Page, server: RunningServer, sqs: Any, orders: str) -> None:
-    server.queue(orders, delay_s=7)
-    page.goto("/console/queues")
-    page.get_by_role("link", name=orders, exact=True).click()
-    page.get_by_role("link", name="Edit").click()
-    expect(page.get_by_label(TIMEOUT)).to_have_value("30")
-    page.get_by_label(TIMEOUT).fill("600")
-    page.get_by_role("button", name="Save").click()
-    expect(page.get_by_role("status").first).to_have_text("The settings were changed.")
-    found = attributes(sqs, orders)
-    assert (found["VisibilityTimeout"], found["DelaySeconds"]) == ("600", "7")
-
-
-@pytest.mark.filterwarnings("ignore:Call to deprecated")
-@pytest.mark.parametrize(("way", "button"), [("Purge", "Delete all messages"), ("Delete", "Delete the queue")])
-def test_what_destroys_wants_the_name_typed(
-    visit: Visit, server: RunningServer, sqs: Any, orders: str, way: str, button: str
-) -> None:
-    """A wrong name does nothing, and says so beside the field."""
-    url = server.queue(orders).url
-    sqs.send_message(QueueUrl=url, MessageBody="one")
-    page = visit(f"/console/queues/000000000000/{orders}")
-    page.get_by_role("link", name=way, exact=True).click()
-    confirmation = page.get_by_label("Type the queue's name to confirm")
-    for wrong in (orders[:-1], orders.capitalize(), f"{orders}2"):
-        confirmation.fill(wrong)
-        page.get_by_role("button", name=button).click()
-        expect(confirmation).to_have_attribute("aria-invalid", "true")
-        assert attributes(sqs, orders)["ApproximateNumberOfMessages"] == "1"
-    confirmation.fill(orders)
-    page.get_by_role("button", name=button).click()
-    expect(page.get_by_role("status").first).to_be_visible()
-    if way == "Purge":
-        assert attributes(sqs, orders)["ApproximateNumberOfMessages"] == "0"
-    else:
-        assert not is_there(sqs, orders)
-
-
-@pytest.mark.filterwarnings("ignore:Call to deprecated")
 def test_keys_alone_make_and_delete_a_queue(page: Page, sqs: Any, orders: str) -> None:
     """Tab and Enter lead everywhere, and what has the focus shows it."""
     keyboard = Keyboard(page)
@@ -150,7 +117,33 @@ def test_keys_alone_make_and_delete_a_queue(page: Page, sqs: Any, orders: str) -
     assert keyboard.unseen == []
 
 
-@pytest.mark.filterwarnings("ignore:Call to deprecated")
+def test_keys_alone_send_receive_and_delete(visit: Visit, queues: HttpQueueClient, jobs: str) -> None:
+    page = visit()
+    keyboard = Keyboard(page)
+    keyboard.press(page.get_by_role("link", name=jobs, exact=True))
+    keyboard.press(page.get_by_role("link", name="Messages", exact=True))
+    keyboard.press(page.get_by_role("link", name="Send a message"))
+    keyboard.write(page.get_by_label("Body"), "by hand")
+    keyboard.press(page.get_by_role("button", name="Send"))
+    expect(page.get_by_role("status").first).to_be_visible()
+    assert counts(queues, jobs) == (1, 0)
+
+    keyboard.press(page.get_by_text("Receive messages"))
+    keyboard.write(page.get_by_label("Visibility timeout"), "600")
+    keyboard.press(page.get_by_role("button", name="Receive", exact=True))
+    message = page.get_by_role("article", name=re.compile("^Message"))
+    expect(message).to_contain_text("received by you")
+    assert counts(queues, jobs) == (0, 1)
+
+    keyboard.press(message.get_by_role("checkbox"), "Space")
+    expect(message.get_by_role("checkbox")).to_be_checked()
+    keyboard.choose(page.get_by_role("radio", name=re.compile("^Delete")))
+    keyboard.press(page.get_by_role("button", name="Do it"))
+    expect(message).to_have_count(0)
+    assert counts(queues, jobs) == (0, 0)
+    assert keyboard.unseen == []
+
+
 def test_typing_searches(page: Page, server: RunningServer, orders: str) -> None:
     """The list follows without another page, the address too; and the field keeps the focus."""
     for name in (orders, f"{orders}dead", "letters"):
@@ -166,7 +159,6 @@ def test_typing_searches(page: Page, server: RunningServer, orders: str) -> None
     expect(page.get_by_role("link", name=re.compile(f"^{orders}"))).to_have_count(2)
 
 
-@pytest.mark.filterwarnings("ignore:Call to deprecated")
 def test_the_first_tab_leads_past_the_menu(page: Page) -> None:
     skip = page.get_by_role("link", name="Skip to the content")
     page.keyboard.press("Tab")
@@ -176,162 +168,25 @@ def test_the_first_tab_leads_past_the_menu(page: Page) -> None:
     expect(page.get_by_role("main")).to_be_focused()
 
 
-@pytest.mark.filterwarnings("ignore:Call to deprecated")
-def test_everything_is_read_without_scripts(visit: Visit, server: RunningServer, sqs: Any, orders: str) -> None:
-    """And a form works."""
-    sqs.send_message(QueueUrl=server.queue(orders).url, MessageBody="one")
+def test_everything_is_read_without_scripts(visit: Visit, queues: HttpQueueClient, jobs: str) -> None:
+    """And a form works; leases are a drawing, and a table for whoever cannot see it."""
+    queues.send(jobs, "one")
+    (held,) = queues.receive(jobs)
     page = visit("/", java_script_enabled=False)
-    page.get_by_role("link", name=orders, exact=True).click()
+    page.get_by_role("link", name=jobs, exact=True).click()
     expect(page.get_by_role("term").filter(has_text="Visible")).to_be_visible()
+    expect(page.locator("svg.leases .bar.held")).to_have_count(1)
+    page.get_by_text("As a table").click()
+    expect(page.get_by_role("rowheader", name=held.id)).to_be_visible()
     page.get_by_role("link", name="Edit").click()
+    expect(page.get_by_label(TIMEOUT)).to_have_value("30")
     page.get_by_label(TIMEOUT).fill("12")
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("status").first).to_have_text("The settings were changed.")
-    assert attributes(sqs, orders)["VisibilityTimeout"] == "12"
+    assert queues.show(jobs).settings.visibility_timeout_s == 12
 
 
-# Messages in a browser: sent, received and deleted by keys alone, extended, read as text, moved back from the dead.
-
-
-IMAGE = "<img src=x onerror=\"window.broken='image'\">"
-SCRIPT = "\"'></textarea></pre></title><script>window.broken='script'</script>"
-TIGHT = "<svg/onload=window.broken='svg'>"  # without a space, as groups have to be
-
-
-@pytest.fixture
-def stocked(sqs: Any) -> str:
-    """The name of an empty queue, which no other test has."""
-    name = f"orders{next(_NUMBERS)}"
-    sqs.create_queue(QueueName=name)
-    return name
-
-
-def place(name: str) -> str:
-    """Return the address of the page of a queue."""
-    return f"/console/queues/000000000000/{name}"
-
-
-def url_of(sqs: Any, name: str) -> str:
-    return str(sqs.get_queue_url(QueueName=name)["QueueUrl"])
-
-
-def counts(sqs: Any, name: str) -> tuple[int, int]:
-    wanted = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-    found = sqs.get_queue_attributes(QueueUrl=url_of(sqs, name), AttributeNames=wanted)["Attributes"]
-    return int(found[wanted[0]]), int(found[wanted[1]])
-
-
-def test_keys_alone_send_receive_and_delete(visit: Visit, sqs: Any, stocked: str) -> None:
-    page = visit()
-    keyboard = Keyboard(page)
-    keyboard.press(page.get_by_role("link", name=stocked, exact=True))
-    keyboard.press(page.get_by_role("link", name="Messages", exact=True))
-    keyboard.press(page.get_by_role("link", name="Send a message"))
-    keyboard.write(page.get_by_label("Body"), "by hand")
-    keyboard.press(page.get_by_role("button", name="Send"))
-    expect(page.get_by_role("status").first).to_be_visible()
-    assert counts(sqs, stocked) == (1, 0)
-
-    keyboard.press(page.get_by_text("Receive messages"))
-    keyboard.write(page.get_by_label("Visibility timeout"), "600")
-    keyboard.press(page.get_by_role("button", name="Receive", exact=True))
-    message = page.get_by_role("article", name=re.compile("^Message"))
-    expect(message).to_contain_text("received by you")
-    assert counts(sqs, stocked) == (0, 1)
-
-    keyboard.press(message.get_by_role("checkbox"), "Space")
-    expect(message.get_by_role("checkbox")).to_be_checked()
-    keyboard.choose(page.get_by_role("radio", name=re.compile("^Delete")))
-    keyboard.press(page.get_by_role("button", name="Do it"))
-    expect(message).to_have_count(0)
-    assert counts(sqs, stocked) == (0, 0)
-    assert keyboard.unseen == []
-
-
-def test_what_is_received_is_extended_and_released(visit: Visit, server: RunningServer, sqs: Any, stocked: str) -> None:
-    """The deadline moves to so long from now; released, the message is visible at once."""
-    sqs.send_message(QueueUrl=url_of(sqs, stocked), MessageBody="one")
-    page = visit(f"{place(stocked)}/messages")
-    page.get_by_text("Receive messages").click()
-    page.get_by_label("Visibility timeout").fill("30")
-    page.get_by_role("button", name="Receive", exact=True).click()
-    message = page.get_by_role("article")
-    expect(message).to_contain_text("30 s left")
-    server.advance(seconds=20)
-    message.get_by_role("checkbox").check()
-    page.get_by_role("radio", name="Extend").check()
-    page.get_by_label("Hidden for, from now on").fill("120")
-    page.get_by_role("button", name="Do it").click()
-    expect(message).to_contain_text("2 min left")
-    server.advance(seconds=60)
-    assert counts(sqs, stocked) == (0, 1)
-    message.get_by_role("checkbox").check()
-    page.get_by_role("radio", name=re.compile("^Release")).check()
-    page.get_by_role("button", name="Do it").click()
-    expect(page.get_by_role("status").first).to_have_text("Released: 1.")
-    assert counts(sqs, stocked) == (1, 0)
-
-
-@pytest.mark.parametrize("view", ["Text", "JSON", "Hex"])
-def test_markup_is_read_as_it_was_sent(visit: Visit, sqs: Any, stocked: str, view: str) -> None:
-    """In bodies, in the types and the values of attributes, and in groups."""
-    attributes = {
-        "plain": {"DataType": f"String.{TIGHT}", "StringValue": SCRIPT},
-        "bytes": {"DataType": "Binary", "BinaryValue": IMAGE.encode()},
-    }
-    url = url_of(sqs, stocked)
-    for body in (IMAGE, SCRIPT, "{{7*7}}", "\nfirst line empty"):
-        sqs.send_message(QueueUrl=url, MessageBody=body, MessageAttributes=attributes, MessageGroupId=TIGHT)
-    page = visit(f"{place(stocked)}/messages")
-    page.get_by_role("link", name=view, exact=True).click()
-    expect(page.get_by_role("link", name=view, exact=True)).to_have_attribute("aria-current", "true")
-    assert page.evaluate("window.broken") is None
-    assert page.locator("img[src=x], svg[onload], script:not([src])").count() == 0
-    for words in (SCRIPT, TIGHT):
-        expect(page.get_by_text(words).first).to_be_visible()
-    bodies = page.locator("pre").all_inner_texts()
-    if view == "Text":
-        assert sorted(bodies) == sorted([IMAGE, SCRIPT, "{{7*7}}", "\nfirst line empty"])
-    if view == "Hex":
-        assert any("3c 69 6d 67" in body for body in bodies)
-
-
-def test_redrive_empties_the_dead_letter_queue(visit: Visit, server: RunningServer, sqs: Any) -> None:
-    """The letters are where they came from again, and the page says so."""
-    server.queue("dead")
-    server.queue("fragile", dead_letter_queue="dead", receives_max=1, visibility_timeout_s=1)
-    for number in range(5):
-        sqs.send_message(QueueUrl=url_of(sqs, "fragile"), MessageBody=f"order {number}")
-    for _ in range(2):
-        sqs.receive_message(QueueUrl=url_of(sqs, "fragile"), MaxNumberOfMessages=10)
-        server.advance(seconds=2)
-    assert counts(sqs, "dead") == (5, 0)
-    page = visit(f"{place('dead')}/dead-letters")
-    expect(page.get_by_role("link", name="fragile")).to_be_visible()
-    page.get_by_role("button", name="Start to move").click()
-    expect(page.get_by_role("status").first).to_be_visible()
-    server.advance(seconds=2)
-    server.wait_until(lambda: counts(sqs, "dead") == (0, 0))
-    assert counts(sqs, "fragile") == (5, 0)
-    page.goto("/console/moves")
-    expect(page.get_by_role("row", name=re.compile("dead"))).to_contain_text("5 of 5")
-
-
-# What moves by itself on open pages, in a real browser: figures, leases as bars, moves.
-
-
-@pytest.fixture(scope="module")
-def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
-    with HttpQueueClient(server.endpoint) as queues:
-        yield queues
-
-
-@pytest.fixture
-def jobs(queues: HttpQueueClient) -> str:
-    """The name of a queue with a timeout of half a minute, which no other test has."""
-    name = f"jobs{next(_NUMBERS)}-"
-    queues.create_queue(name, {"visibility_timeout_s": 30})
-    return name
+# What moves by itself on open pages: figures, leases as bars, moves.
 
 
 def connected(page: Page) -> Page:
@@ -395,16 +250,6 @@ def test_a_list_moves_where_something_happened(
     expect(cell).to_have_text("2")
 
 
-def test_a_timeline_is_there_without_scripts(visit: Visit, queues: HttpQueueClient, jobs: str) -> None:
-    """As a drawing, and as a table for whoever cannot see it."""
-    queues.send(jobs, "m")
-    (held,) = queues.receive(jobs)
-    page = visit(place(jobs), java_script_enabled=False)
-    expect(page.locator("svg.leases .bar.held")).to_have_count(1)
-    page.get_by_text("As a table").click()
-    expect(page.get_by_role("rowheader", name=held.id)).to_be_visible()
-
-
 def test_a_move_goes_on_before_ones_eyes(visit: Visit, server: RunningServer, queues: HttpQueueClient) -> None:
     queues.create_queue("ended")
     queues.create_queue("failing", {"visibility_timeout_s": 1, "dead_letter_queue": "ended", "receives_max": 1})
@@ -413,9 +258,13 @@ def test_a_move_goes_on_before_ones_eyes(visit: Visit, server: RunningServer, qu
     queues.receive("failing", count=3)
     server.advance(1_000)
     queues.receive("failing", count=3)
-    queues.start_move("ended", moves_per_s_max=1)
     page = connected(visit(f"{place('ended')}/dead-letters"))
+    expect(page.get_by_role("link", name="failing")).to_be_visible()
+    page.locator("[name=rate]").fill("1")
+    page.get_by_role("button", name="Start to move").click()
+    connected(page)
     for _ in range(5):
         server.advance(1_000)
     expect(page.locator("[data-live=moves] tbody tr")).to_contain_text("3 of 3")
     expect(page.locator("[data-live=moves] tbody tr")).to_contain_text("completed")
+    assert counts(queues, "failing") == (3, 0)

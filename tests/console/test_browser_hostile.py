@@ -18,7 +18,15 @@ SCRIPT = "\"'></textarea></pre></title><script>window.broken='script'</script>"
 TIGHT = "<svg/onload=window.broken='svg'>"  # without a space, as groups have to be
 TEMPLATE = "{{7*7}}{% raw %}"
 WRONG = "img[src=x], svg[onload], script:not([src]), [onerror], [onload], [onfocus], [onclick]"
-BODIES = (IMAGE, SCRIPT, TEMPLATE, json.dumps({IMAGE: [SCRIPT]}), "javascript:alert(1)", "\u202e\u0009 \U0001f4a3")
+BODIES = (
+    IMAGE,
+    SCRIPT,
+    TEMPLATE,
+    json.dumps({IMAGE: [SCRIPT]}),
+    "javascript:alert(1)",
+    "\u202e\u0009 \U0001f4a3",
+    "\nfirst line empty",
+)
 WORDS = (
     *("search", "sort", "size", "page", "state", "body", "count", "whole", "mine", "next", "done", "after"),
     *("queue", "who", "source", "number", "message"),
@@ -28,7 +36,6 @@ SEEN: Final = addresses("jobs")
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """A server on which somebody has tried everything."""
     with RunningServer() as running:
         sqs = boto.client(running.endpoint)
         dead = sqs.create_queue(QueueName="dead")["QueueUrl"]
@@ -45,7 +52,6 @@ def server() -> Iterator[RunningServer]:
 
 
 def policy() -> str:
-    """Return a policy whose words are markup."""
     statement = {"Sid": TIGHT, "Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "*"}
     return json.dumps({"Version": "2012-10-17", "Id": IMAGE, "Statement": [statement]})
 
@@ -77,7 +83,6 @@ def test_a_page_is_unharmed(visit: Visit, name: str) -> None:
 
 
 def test_a_bar_that_appears_is_unharmed(visit: Visit, server: RunningServer) -> None:
-    """What an open page is told is put in by a script of ours, as text too."""
     page = visit(SEEN["queue"])
     expect(page.locator("html")).to_have_attribute("data-live", "on")
     sqs = boto.client(server.endpoint)
@@ -93,6 +98,11 @@ def test_tags_and_policy_are_read_as_they_were_set(visit: Visit) -> None:
     page = visit(SEEN["queue"])
     for words in ("javascript:alert", policy()):
         expect(page.get_by_text(words).first).to_be_visible()
+
+
+def test_bodies_are_read_as_they_were_sent(visit: Visit) -> None:
+    page = visit(f"{SEEN['queue-messages']}?count=100")
+    assert sorted(page.locator("pre").all_inner_texts()) == sorted(BODIES)
 
 
 def test_what_was_typed_wrong_comes_back_as_text(visit: Visit) -> None:

@@ -34,7 +34,6 @@ def test_a_page_that_fails_is_seen(blank: Page) -> None:
 
 
 def test_a_refusal_is_none(blank: Page) -> None:
-    """A form that is answered with 400 says why."""
     assert faults(blank, "<p>from 0 to 43,200</p>", {}, status=400) == []
 
 

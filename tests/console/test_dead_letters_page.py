@@ -35,12 +35,10 @@ def failed(server: RunningServer, count: int, *, name: str = "orders") -> tuple[
 
 
 def start(visitor: Visitor, queue: str, **fields: str) -> Seen:
-    """Start a move by the page."""
     return visitor.post(at(queue), **{"do": "start", **fields})  # type: ignore[arg-type]
 
 
 def cancel(visitor: Visitor, page: Seen) -> Seen:
-    """Press the button that cancels the move which ``page`` shows."""
     handle = re.search(r'name="handle" value="([^"]+)"', page.html)
     assert handle is not None
     return visitor.post(at("orders-dead"), at=page.path, do="cancel", handle=unescape(handle[1]))
@@ -151,13 +149,6 @@ def test_one_move_at_a_time(server: RunningServer, visitor: Visitor) -> None:
     start(visitor, "orders-dead", rate="1")
     seen = start(visitor, "orders-dead")
     assert (seen.status, "There is already a task running" in seen.text) == (400, True)
-
-
-def test_a_form_without_the_token_starts_nothing(server: RunningServer, visitor: Visitor) -> None:
-    _, dead = failed(server, 1)
-    assert visitor.send(at("orders-dead"), {"do": "start"}).status == 403
-    server.advance(seconds=5)
-    assert dead.counts.visible == 1
 
 
 def test_all_moves_are_at_a_glance_those_that_run_first(server: RunningServer, visitor: Visitor) -> None:

@@ -1,6 +1,5 @@
 """The stream of an open page over a real socket: counts, leases and moves as they move, for those who may see them."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -54,22 +53,13 @@ class Watching:
                 return told
         raise AssertionError(f"the stream ended before an event {event}")
 
-    def until(self, event: str, **expected: Any) -> dict[str, Any]:
-        """Return the data of the first event of that name that has these members."""
-        while True:
-            told = self.next(event)
-            if all(told.get(name) == value for name, value in expected.items()):
-                return told
-
     @property
     def is_over(self) -> bool:
-        """Whether the server ends it."""
         return not list(self._lines)[1:]
 
 
 @pytest.fixture(params=["memory", "postgres"])
 def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
-    """A server whose clock the test moves."""
     with RunningServer(**place(request.param)) as running:
         yield running
 
@@ -102,7 +92,6 @@ def test_a_list_is_told_what_changed_in_its_queues(server: RunningServer, queues
 
 
 def test_a_lease_is_a_bar_that_moves_and_ends(server: RunningServer, queues: HttpQueueClient) -> None:
-    """It ends when the timeout does; a renewal moves it."""
     queues.create_queue("jobs", {"visibility_timeout_s": 30})
     for body in ("m", "n"):
         queues.send("jobs", body)
@@ -125,21 +114,9 @@ def test_a_lease_is_a_bar_that_moves_and_ends(server: RunningServer, queues: Htt
         assert told["figures"]["visible"] == "2"
 
 
-def test_a_deleted_message_is_told_from_a_released_one(server: RunningServer, queues: HttpQueueClient) -> None:
-    queues.create_queue("jobs")
-    for body in ("m", "n"):
-        queues.send("jobs", body)
-    with Watching(server, leases="000000000000/jobs") as page:
-        page.next("leases")
-        first, second = queues.receive("jobs", count=2)
-        server.advance(1_000)
-        assert len(page.next("leases")["set"]) == 2
-        queues.delete("jobs", first.receipt)
-        server.advance(1_000)
-        assert "deleted" in next(iter(page.next("leases")["set"].values()))
-        queues.change_visibility("jobs", second.receipt, 0)
-        server.advance(1_000)
-        assert 'class="bar returned"' in json.dumps(page.next("leases")["set"]).replace('\\"', '"')
+def endings(told: dict[str, Any]) -> list[str]:
+    """Return how the leases ended whose bars have changed."""
+    return sorted(word for bar in told["set"].values() for word in ("deleted", "returned") if f'"bar {word}"' in bar)
 
 
 def test_each_of_those_that_ended_together_is_told_by_its_message(
@@ -161,21 +138,6 @@ def test_each_of_those_that_ended_together_is_told_by_its_message(
         queues.purge("jobs")
         server.advance(1_000)
         assert endings(page.next("leases")) == ["deleted"]
-
-
-def endings(told: dict[str, Any]) -> list[str]:
-    """Return how the leases ended whose bars have changed."""
-    return sorted(word for bar in told["set"].values() for word in ("deleted", "returned") if f'"bar {word}"' in bar)
-
-
-def test_what_is_in_messages_stays_text(server: RunningServer, queues: HttpQueueClient) -> None:
-    queues.create_queue("jobs")
-    queues.send("jobs", "m", group="<script>alert(1)</script>")
-    queues.receive("jobs")
-    with Watching(server, leases="000000000000/jobs") as page:
-        (bar,) = page.next("leases")["set"].values()
-    assert "<script" not in bar
-    assert "&lt;script&gt;" in bar
 
 
 def test_a_move_is_told_as_it_goes_on(server: RunningServer, queues: HttpQueueClient) -> None:
@@ -202,7 +164,6 @@ def test_nothing_asked_is_a_mistake(server: RunningServer) -> None:
 
 
 def test_an_open_page_does_not_hold_up_the_end(server: RunningServer, queues: HttpQueueClient) -> None:
-    """The stream ends, as a whole answer does, and a browser comes again by itself."""
     queues.create_queue("a")
     with Watching(server, counts="a") as page:
         page.next("counts")
@@ -211,7 +172,6 @@ def test_an_open_page_does_not_hold_up_the_end(server: RunningServer, queues: Ht
 
 
 def test_rights_decide_at_every_tick(tmp_path: Path) -> None:
-    """Who may not see a queue is told so and no more; a queue whose policy changes is no longer shown."""
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
         owner = client(server)
         url = owner.create_queue(QueueName="jobs")["QueueUrl"]
@@ -234,7 +194,6 @@ def test_rights_decide_at_every_tick(tmp_path: Path) -> None:
 
 
 def test_a_key_that_is_withdrawn_ends_its_pages(tmp_path: Path) -> None:
-    """At the next tick; others stay."""
     keys = written(tmp_path / "keys.toml")
     with RunningServer(credentials=keys, region=REGION) as server:
         client(server).create_queue(QueueName="jobs")

@@ -71,7 +71,6 @@ def receive(visitor: Visitor, queue: str, **fields: str) -> Seen:
 
 
 def press(visitor: Visitor, path: str, fields: dict[str, str]) -> Seen:
-    """Send a form of the page at ``path``, with its token."""
     return visitor.post(path, **fields)  # type: ignore[arg-type]
 
 
@@ -107,7 +106,6 @@ def test_each_state_shows_its_own(server: RunningServer, visitor: Visitor, sqs: 
 
 
 def test_whatever_is_in_a_message_is_text(server: RunningServer, visitor: Visitor, sqs: Any) -> None:
-    """In bodies, groups, ids, names, types and values."""
     queue = server.queue("hostile.fifo")
     tight = "<svg/onload=alert(1)>"
     sqs.send_message(
@@ -188,11 +186,6 @@ def test_receiving_shows_what_was_received_and_a_reload_receives_nothing(
     assert all(value not in seen.path for _, value in _RECEIPT.findall(seen.html))
     visitor.get(seen.path)
     assert queue.counts.in_flight == 2
-
-
-def test_nothing_to_receive_is_said(server: RunningServer, visitor: Visitor) -> None:
-    server.queue("empty", receive_wait_s=20)
-    assert "Nothing was received" in receive(visitor, "empty").text
 
 
 @pytest.mark.parametrize(
@@ -292,7 +285,9 @@ def test_a_form_that_cannot_be_taken_does_nothing(
     assert seen.html.count(" checked") >= 1  # what was ticked stays so
 
 
-def test_nothing_ticked_is_said(server: RunningServer, visitor: Visitor) -> None:
+def test_nothing_received_and_nothing_ticked_is_said(server: RunningServer, visitor: Visitor) -> None:
+    server.queue("empty", receive_wait_s=20)
+    assert "Nothing was received" in receive(visitor, "empty").text
     filled(server, "unticked", "x")
     seen = act(visitor, receive(visitor, "unticked"), "delete", leases=[])
     assert (seen.status, "Tick the messages first." in seen.text) == (422, True)
@@ -352,23 +347,9 @@ def test_a_forged_receipt_is_told(server: RunningServer, visitor: Visitor) -> No
         assert "the receipt is not one of this queue: 1." in seen.text, do
 
 
-def test_a_form_without_the_token_does_nothing(server: RunningServer, visitor: Visitor) -> None:
-    queue = filled(server, "tokenless", "x")
-    seen = visitor.send(at("tokenless"), {"do": "receive", "count": "1"})
-    assert (seen.status, queue.counts.in_flight) == (403, 0)
-
-
-def test_a_queue_that_is_not_there_has_no_messages(visitor: Visitor) -> None:
-    assert visitor.get(at("nowhere")).status == 404 or "No such queue" in visitor.get(at("nowhere")).text
-
-
 def policy(*actions: str) -> str:
-    statement = {
-        "Effect": "Allow",
-        "Principal": {"AWS": FRIEND},
-        "Action": [f"sqs:{action}" for action in actions],
-        "Resource": f"arn:aws:sqs:{REGION}:{OWNER}:shared",
-    }
+    allowed = {"Principal": {"AWS": FRIEND}, "Action": [f"sqs:{action}" for action in actions]}
+    statement = {"Effect": "Allow", **allowed, "Resource": f"arn:aws:sqs:{REGION}:{OWNER}:shared"}
     return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
 
 
@@ -381,17 +362,6 @@ def shared(tmp_path: Path) -> Iterator[tuple[RunningServer, Any, str]]:
         for number in range(3):
             owner.send_message(QueueUrl=url, MessageBody=f"body {number}")
         yield running, owner, url
-
-
-def test_whoever_has_no_rights_sees_and_does_nothing(shared: tuple[RunningServer, Any, str]) -> None:
-    running, owner, url = shared
-    with Visitor(running, key=("AKIDFRIEND", SECRETS["AKIDFRIEND"])) as friend:
-        seen = friend.get(at("shared", account=OWNER))
-        assert (seen.status, "body" in seen.text) == (403, False)
-        seen = friend.post(at("shared", account=OWNER), at="/console/queues", do="receive", count="1")
-        assert seen.status == 403
-    told = owner.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
-    assert told["ApproximateNumberOfMessages"] == "3"
 
 
 def test_whoever_may_receive_acts_on_his_own_and_sees_no_receipts_of_others(
@@ -422,12 +392,10 @@ def test_whoever_may_receive_acts_on_his_own_and_sees_no_receipts_of_others(
 
 
 def send(visitor: Visitor, queue: str, fields: dict[str, str], account: str = ACCOUNT) -> Seen:
-    """Fill in the form and send it."""
     return visitor.post(f"/console/queues/{account}/{queue}/messages/send", **fields)  # type: ignore[arg-type]
 
 
 def received(server: RunningServer, url: str) -> dict[str, Any]:
-    """Return the one message of a queue, as somebody's program gets it."""
     names: dict[str, Any] = {"MessageSystemAttributeNames": ["All"], "MessageAttributeNames": ["All"]}
     (message,) = boto.client(server.endpoint).receive_message(QueueUrl=url, **names)["Messages"]
     return dict(message)
@@ -473,6 +441,11 @@ def test_groups_and_ids_go_along(server: RunningServer, visitor: Visitor) -> Non
     assert received(server, fair.url)["Attributes"]["MessageGroupId"] == "tenant"
 
 
+def attribute(number: int = 1, **parts: str) -> dict[str, str]:
+    """Return the fields of a message with such an attribute in that row."""
+    return {"body": "x"} | {f"attribute.{number}.{part}": text for part, text in parts.items()}
+
+
 @pytest.mark.parametrize(
     ("queue", "fields", "said"),
     [
@@ -484,24 +457,12 @@ def test_groups_and_ids_go_along(server: RunningServer, visitor: Visitor) -> Non
         ("refusing", {"body": "x", "group": "a group"}, "MessageGroupId can only include"),
         ("refusing.fifo", {"body": "x"}, "MessageGroupId"),
         ("refusing.fifo", {"body": "x", "group": "g"}, "ContentBasedDeduplication"),
-        ("refusing", {"body": "x", "attribute.1.value": "v"}, "Give it a name, or empty the value."),
-        ("refusing", {"body": "x", "attribute.1.name": "AWS.x", "attribute.1.value": "v"}, "reserved for internal use"),
-        ("refusing", {"body": "x", "attribute.1.name": "n"}, "must contain a non-empty value"),
-        (
-            "refusing",
-            {"body": "x", "attribute.1.name": "n", "attribute.1.type": "Number", "attribute.1.value": "one"},
-            "to a number",
-        ),
-        (
-            "refusing",
-            {"body": "x", "attribute.9.name": "n", "attribute.9.type": "Binary", "attribute.9.value": "é"},
-            "written in base64",
-        ),
-        (
-            "refusing",
-            {"body": "x", "attribute.0.name": "n", "attribute.0.value": "1", "attribute.1.name": "n"},
-            "Another row has this name",
-        ),
+        ("refusing", attribute(value="v"), "Give it a name, or empty the value."),
+        ("refusing", attribute(name="AWS.x", value="v"), "reserved for internal use"),
+        ("refusing", attribute(name="n"), "must contain a non-empty value"),
+        ("refusing", attribute(name="n", type="Number", value="one"), "to a number"),
+        ("refusing", attribute(9, name="n", type="Binary", value="é"), "written in base64"),
+        ("refusing", attribute(0, name="n", value="1") | attribute(name="n"), "Another row has this name"),
     ],
 )
 def test_what_cannot_be_sent_stays_in_the_form(
@@ -517,20 +478,8 @@ def test_what_cannot_be_sent_stays_in_the_form(
     assert there.messages() == []
 
 
-def test_a_form_without_the_token_sends_nothing(server: RunningServer, visitor: Visitor) -> None:
-    queue = server.queue("token-missing")
-    path = f"/console/queues/{ACCOUNT}/token-missing/messages/send"
-    assert (visitor.send(path, {"body": "x"}).status, queue.messages()) == (403, [])
-
-
-def test_there_is_no_form_of_a_queue_that_is_not_there(visitor: Visitor) -> None:
-    assert "No such queue" in visitor.get(f"/console/queues/{ACCOUNT}/nowhere/messages/send").text
-
-
-def test_whoever_may_not_send_keeps_what_he_typed(tmp_path: Path) -> None:
-    with RunningServer(credentials=written(tmp_path / "credentials.toml"), account=OWNER, region=REGION) as running:
-        client(running).create_queue(QueueName="theirs")
-        with Visitor(running, key=("AKIDFRIEND", SECRETS["AKIDFRIEND"])) as friend:
-            seen = send(friend, "theirs", {"body": "long thought"}, account=OWNER)
-            assert (seen.status, "long thought" in seen.text) == (403, True)
-            assert "not authorized to perform: sqs:sendmessage" in seen.text.lower()
+def test_whoever_may_not_send_keeps_what_he_typed(shared: tuple[RunningServer, Any, str]) -> None:
+    with Visitor(shared[0], key=("AKIDFRIEND", SECRETS["AKIDFRIEND"])) as friend:
+        seen = send(friend, "shared", {"body": "long thought"}, account=OWNER)
+    assert (seen.status, "long thought" in seen.text) == (403, True)
+    assert "not authorized to perform: sqs:sendmessage" in seen.text.lower()

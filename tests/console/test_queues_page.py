@@ -10,7 +10,6 @@ import pytest
 from tests.console.visitor import Seen, Visitor
 from tests.server.keys import FRIEND, REGION, SECRETS, client, written
 from veilmq.client import HttpQueueClient
-from veilmq.client.api import Settings
 from veilmq.testing import RunningServer
 
 LIST = "/console/queues"
@@ -22,8 +21,7 @@ def many() -> Iterator[RunningServer]:
     """A server with 120 queues, the first of them with ever more messages."""
     with RunningServer() as running, HttpQueueClient(running.endpoint) as queues:
         for number in range(120):
-            with Settings(running.endpoint, f"q-{number:03}") as settings:
-                settings.create()
+            running.queue(f"q-{number:03}")
         for number in range(4):
             for each in range(number):
                 queues.send(f"q-{number:03}", f"m{each}")
@@ -41,7 +39,6 @@ def names(seen: Seen) -> list[str]:
 
 
 def figures(seen: Seen, queue: str) -> dict[str, str]:
-    """Return what a list says of a queue, by the names of its figures."""
     row = seen.html.partition(f'<tr data-queue="{queue}">')[2].partition("</tr>")[0]
     return {name: text.strip() for name, text in re.findall(r'data-figure="(\w+)">([^<]*)<', row)}
 
@@ -98,9 +95,7 @@ def test_a_search_in_vain_says_so_and_stays_text(visitor: Visitor) -> None:
 
 
 def test_it_says_how_queues_move(server: RunningServer) -> None:
-    """States, the age of the oldest message, rates over the last seconds, and a line of what was visible."""
-    with Settings(server.endpoint, "jobs.fifo") as settings:
-        settings.create({"fifo": True})
+    server.queue("jobs.fifo")
     with HttpQueueClient(server.endpoint) as queues, Visitor(server) as visitor:
         server.queue("jobs", visibility_timeout_s=600)
         queues.send("jobs", "later", delay_s=300)
@@ -137,16 +132,13 @@ def test_without_queues_it_says_how_to_begin(server: RunningServer) -> None:
 
 def test_one_sees_the_queues_of_ones_account_and_no_more_than_policies_allow(tmp_path: Path) -> None:
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
-        secret = client(server).create_queue(QueueName="secret")["QueueUrl"]
-        client(server).send_message(QueueUrl=secret, MessageBody="m")
-        client(server, "AKIDFRIEND").create_queue(QueueName="friendly")
         denied = {"Effect": "Deny", "Principal": "*", "Action": "sqs:GetQueueAttributes"}
         policy = json.dumps({"Statement": [denied]})
-        client(server).set_queue_attributes(QueueUrl=secret, Attributes={"Policy": policy})
+        client(server).create_queue(QueueName="secret", Attributes={"Policy": policy})
+        client(server, "AKIDFRIEND").create_queue(QueueName="friendly")
         with Visitor(server, key=("AKIDFRIEND", SECRETS["AKIDFRIEND"])) as friend:
             seen = friend.get(LIST)
             assert names(seen) == ["friendly"]
             assert f'href="/console/queues/{FRIEND}/friendly"' in seen.html
         with Visitor(server, key=("AKIDCAROL", SECRETS["AKIDCAROL"])) as carol:
-            seen = carol.get(LIST)
-            assert figures(seen, "secret")["visible"] == "–"
+            assert figures(carol.get(LIST), "secret")["visible"] == "–"

@@ -34,7 +34,6 @@ def advice(folder: Path, *, queue: str = "000000000000/jobs", **fields: Any) -> 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server that exports its event log and knows where recommendations are."""
     with RunningServer(events_to=str(tmp_path / "events"), recommendations=tmp_path / "recommendations") as running:
         running.queue("jobs", visibility_timeout_s=30)
         yield running
@@ -70,7 +69,6 @@ def test_what_was_held_is_drawn_with_the_timeouts(server: RunningServer, tmp_pat
 
 
 def test_a_recommendation_is_applied(server: RunningServer, tmp_path: Path) -> None:
-    """Once: then it is in force."""
     advice(tmp_path / "recommendations")
     assert "The recommended timeout was set" in apply(server).text
     assert timeout_s(server) == 75
@@ -99,7 +97,6 @@ def test_what_does_not_fit_is_not_applied(
 
 
 def test_what_is_missing_is_said() -> None:
-    """Plainly, with what to do about it."""
     with RunningServer() as server, Visitor(server) as visitor:
         server.queue("jobs")
         text = visitor.get(QUEUE).text
@@ -108,17 +105,15 @@ def test_what_is_missing_is_said() -> None:
 
 
 def test_who_may_not_change_the_queue_applies_nothing(tmp_path: Path) -> None:
-    advice(tmp_path / "recommendations", queue=f"{OWNER}/jobs")
+    advice(tmp_path, queue=f"{OWNER}/jobs")
+    carol, page = f"arn:aws:iam::{OWNER}:user/carol", f"/console/queues/{OWNER}/jobs"
+    denial = {"Effect": "Deny", "Principal": {"AWS": carol}, "Action": "sqs:SetQueueAttributes"}
     keys = written(tmp_path / "keys.toml")
-    with RunningServer(credentials=keys, region=REGION, recommendations=tmp_path / "recommendations") as server:
+    with RunningServer(credentials=keys, region=REGION, recommendations=tmp_path) as server:
         owner = client(server)
         url = owner.create_queue(QueueName="jobs")["QueueUrl"]
-        carol = f"arn:aws:iam::{OWNER}:user/carol"
-        denial = {"Effect": "Deny", "Principal": {"AWS": carol}, "Action": "sqs:SetQueueAttributes"}
         set_policy(owner, url, {**denial, "Resource": f"arn:aws:sqs:{REGION}:{OWNER}:jobs"})
         with Visitor(server, key=("AKIDCAROL", SECRETS["AKIDCAROL"])) as visitor:
-            page = f"/console/queues/{OWNER}/jobs"
-            refused = visitor.post(page, at=page, recommended_s="75")
-        assert refused.status == 403
+            assert visitor.post(page, at=page, recommended_s="75").status == 403
         found = owner.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])
         assert found["Attributes"]["VisibilityTimeout"] == "30"

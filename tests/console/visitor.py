@@ -36,7 +36,6 @@ class Visitor:
     """Someone at the console of ``server``; ``key`` is the id and the secret with which to sign in."""
 
     def __init__(self, server: RunningServer | str, *, key: tuple[str, str] | None = None) -> None:
-        """Sign in if there is a ``key``."""
         endpoint = server if isinstance(server, str) else server.admin_endpoint
         self._endpoint = endpoint
         self._http = urllib3.PoolManager(cert_reqs="CERT_NONE")
@@ -49,11 +48,9 @@ class Visitor:
         return self
 
     def __exit__(self, *problem: object) -> None:
-        """Let go of the connections."""
         self._http.clear()
 
     def get(self, path: str, **headers: str) -> Seen:
-        """Look at a page."""
         return self._follow("GET", path, None, headers)
 
     def post(self, path: str, *, at: str | None = None, headers: dict[str, str] | None = None, **fields: str) -> Seen:
@@ -124,7 +121,6 @@ class _Forms(HTMLParser):
             self._area, self._text = given["name"], []
 
     def handle_data(self, data: str) -> None:
-        """Take a part of a long text."""
         if self._area:
             self._text.append(data)
 

@@ -69,7 +69,6 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note what `tag` refers to."""
         given = dict(attrs)
         if place := given.get("id"):
             self.places.add(place)
@@ -86,7 +85,6 @@ def pages() -> dict[Path, Page]:
 
 
 def dead(pages: dict[Path, Page]) -> Iterator[str]:
-    """Yield each link within the site that leads nowhere."""
     for path, page in pages.items():
         for link in page.links:
             parts = urlsplit(link)
@@ -120,12 +118,10 @@ CONSUMER = (ROOT / "docs" / "consumer.md").read_text(encoding="utf-8")
 
 
 def of_consumer(title: str) -> str:
-    """Return the text of one section."""
     return CONSUMER.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def test_the_whole_program_works() -> None:
-    """All of it but its last line, which waits for a signal."""
     (program,) = re.findall(r"```python\n(from veilmq.*?)```", CONSUMER.partition("\n## ")[0], re.DOTALL)
     program, run = program.rstrip().rsplit("\n", 1)
     assert run == "app.run()"
@@ -203,7 +199,6 @@ def test_the_examples_have_a_rule_for_a_group() -> None:
 
 @pytest.fixture
 def server() -> Iterator[RunningServer]:
-    """Give a server with an intake and a target."""
     with RunningServer() as running, HttpQueueClient(running.endpoint) as client:
         client.create_queue("jobs")
         client.create_queue("jobs-1h")
@@ -312,8 +307,6 @@ METRICS = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize("query", QUERIES, ids=range(len(QUERIES)))
 def test_queries_run(query: str, postgres_url: str) -> None:
-    """On a database with the schema."""
-
     async def ask() -> list[Any]:
         async with connected(postgres_url) as connection:
             rows: list[Any] = await connection.fetch(query)
@@ -323,13 +316,11 @@ def test_queries_run(query: str, postgres_url: str) -> None:
 
 
 def test_there_are_queries() -> None:
-    """Else the test above would say nothing."""
     assert len(QUERIES) > 4
 
 
 @pytest.mark.parametrize("metric", sorted(set(re.findall(r"veilmq_store_[a-z_]+[a-z]", OPERATING))))
 def test_metrics_are_those_of_the_server(metric: str) -> None:
-    """By their names there."""
     assert metric in METRICS
 
 
@@ -347,7 +338,6 @@ PUBLICATIONS_TEXT = PUBLICATIONS.read_text(encoding="utf-8")
 
 @pytest.fixture
 def publishing() -> Iterator[RunningServer]:
-    """Give a server with the queue `jobs`."""
     with RunningServer() as running, HttpQueueClient(running.endpoint) as client:
         client.create_queue("jobs")
         yield running
@@ -431,23 +421,19 @@ NEVER = {"QueueDeletedRecently"}
 
 
 def of_smq(name: str) -> str:
-    """Return a section of the page."""
     return SMQ.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
 
 
 def rows(name: str) -> list[str]:
-    """Return the first cells of a section's table."""
     return re.findall(r"^\| `?(\w+)`? \|", of_smq(name), re.MULTILINE)[1:]
 
 
 def test_every_operation_on_queues_has_a_row() -> None:
-    """Those of topics have a page of their own."""
     named = {route.name for route in SMQ_ROUTES.values() if not route.path.startswith("topics")}
     assert set(rows("Operations")) == named
 
 
 def test_every_attribute_has_a_row() -> None:
-    """In the order in which they are shown."""
     assert rows("Attributes of queues") == list(ATTRIBUTES)
 
 
@@ -484,7 +470,6 @@ PROGRAMS = re.findall(r"^```python\n(.*?)^```", TESTING, re.MULTILINE | re.DOTAL
 
 
 def test_programs(pytester: pytest.Pytester) -> None:
-    """Each is a test module as it stands there."""
     tests = sum(program.count("\ndef test_") + program.startswith("def test_") for program in PROGRAMS)
     assert tests == len(PROGRAMS)
     pytester.makepyfile(**{f"test_program_{number}": program for number, program in enumerate(PROGRAMS)})
@@ -497,7 +482,6 @@ def test_fixtures() -> None:
 
 
 def test_faults() -> None:
-    """All are told of: values, and functions that return some."""
     told = set(re.findall(r"^\| `(\w+)[^`]*` \| (?:no|yes|later,.*|at once|the others) \|", TESTING, re.MULTILINE))
     values = {name for name, value in vars(faults).items() if isinstance(value, Fault)}
     makers = {

@@ -90,7 +90,6 @@ EXPORTS = re.findall(r"(AWS_\w+)=(\S+)", PAGE)
 
 
 def _pinned(file: str, package: str) -> str:
-    """Return the version after `package==` or `package>=` in the file."""
     found = re.search(rf"\b{package}[=>]=([\d.]+)", (ROOT / file).read_text(encoding="utf-8"))
     assert found, f"{package} is not in {file}"
     return found[1]

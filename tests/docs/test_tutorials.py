@@ -15,7 +15,6 @@ from tests.pipeline.made_report import content
 
 
 def play(stage: Stage, steps: list[Step]) -> None:
-    """Run the steps; assert that each prints what its page says."""
     for step in steps:
         printed = stage.play(step)
         assert not step.printed or printed == step.printed, step.words
@@ -69,7 +68,6 @@ def test_celery(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_from_a_queue_to_a_bucket_and_back(s3: S3Server, bucket: str, tmp_path: Path) -> None:
-    """On an S3 server of this machine, with its jars; DuckDB is in the environment of `make test-all`."""
     need_java()
     need((TEST_ALL / "bin" / "python").exists(), "DuckDB (make setup-test-all)")
     tutorial = Tutorial("spark")

@@ -46,7 +46,6 @@ class Tutorial:
 
     @property
     def server(self) -> list[str]:
-        """Return what the page gives ``veilmq serve``."""
         (words,) = [step.words[2:] for step in self.steps if step.words[:2] == ["veilmq", "serve"]]
         return words
 
@@ -76,7 +75,6 @@ class Stage:
             (self.folder / name).write_text(self._here(text), encoding="utf-8")
 
     def play(self, step: Step, *, python: str = sys.executable) -> str:
-        """Run one command, by the interpreter `python`; return what it prints."""
         program, *words = [self._here(word) for word in step.words]
         if words[:2] == ["events", "flush"] and self._served is not None:
             words += ["--admin-endpoint", self._served.admin_endpoint]
@@ -104,7 +102,6 @@ class Stage:
 
 @contextlib.contextmanager
 def on_stage(tutorial: Tutorial, folder: Path, replaced: Mapping[str, str] | None = None) -> Iterator[Stage]:
-    """Start the server as the page says, in `folder`, and stop it at the end."""
     with contextlib.chdir(folder):
         served = Served(*tutorial.server, log=folder / "server.log")
         served.start()

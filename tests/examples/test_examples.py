@@ -54,7 +54,6 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
 
 @pytest.mark.slow
 def test_requests_go_through_the_balancer_also_when_a_node_has_gone() -> None:
-    """To either node; what one took, the other gives."""
     need(shutil.which("haproxy", path=PLACES), "HAProxy (scripts/install-haproxy.sh)")
     with temporary_folder() as folder, cluster(folder / "cluster") as told:
         assert {"database", "node 1", "node 2", "endpoint"} <= set(told)
@@ -123,7 +122,6 @@ rendered: {'The Veil': 10}
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_an_example_prints_what_it_promises(name: str) -> None:
-    """Against a server on the real clock, as its readers have one."""
     with RunningServer(clock=SystemClock()) as server:
         done = subprocess.run(
             [sys.executable, ROOT / "examples" / f"{name}.py"],

@@ -60,7 +60,6 @@ async def ask_and_never_read(port: int, until_s: float, request: bytes) -> int:
 
 
 def large_head(authorization: bytes = b"") -> bytes:
-    """Return the head of a JSON request of eight MiB."""
     return (
         b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-amz-json-1.0\r\n"
         b"X-Amz-Target: AmazonSQS.SendMessage\r\n" + authorization + b"Content-Length: %d\r\n\r\n" % BODY_BYTES
@@ -85,7 +84,6 @@ class Asker:
         self._file = self._socket.makefile("rb")
 
     def ask(self, request: bytes) -> tuple[int, float]:
-        """Return the status, and the seconds that it took."""
         began_s = time.perf_counter()
         self._socket.sendall(request)
         status = int(self._file.readline().split()[1])

@@ -74,13 +74,11 @@ class Forked:
         self.pid = int(told)
 
     def poll(self) -> int | None:
-        """Return the exit status, `None` while it runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit status once it has ended."""
         if self.returncode is None:
             if not select.select([self._status], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
@@ -100,7 +98,6 @@ class Forked:
         self.send_signal(signal.SIGTERM)
 
     def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
-        """Return what it writes until it ends."""
         found: list[Any] = [None, None]
 
         def read(place: int, pipe: IO[Any]) -> None:

@@ -56,13 +56,11 @@ class Ledger:
         self._lock = Lock()
 
     def send_asked(self, bodies: list[str], *, hidden_until_s: float = 0.0) -> None:
-        """Note that these are about to be sent, for the first time."""
         with self._lock:
             for body in bodies:
                 self.messages[body] = Message(untold_before=self.receives_untold, hidden_until_s=hidden_until_s)
 
     def send_told(self, bodies: list[str]) -> None:
-        """Note that these were acknowledged."""
         with self._lock:
             for body in bodies:
                 self.messages[body].send_told = True
@@ -94,7 +92,6 @@ class Ledger:
         timeout_s: float,
         message_id: str = "",
     ) -> Receipt:
-        """Note a delivery, and check it against what is known of the message."""
         until_s = asked_s - TICK_S + timeout_s
         with self._lock:
             self._delivered(body, count, asked_s=asked_s, told_s=told_s).hidden_until_s = until_s
@@ -132,7 +129,6 @@ class Ledger:
         return known
 
     def change_asked(self, receipt: Receipt, *, asked_s: float, timeout_s: float) -> None:
-        """Note that a deadline may move from now on, and that a claim may end."""
         with self._lock:
             known = self.messages[receipt.body]
             known.hidden_until_s = min(known.hidden_until_s, asked_s - TICK_S + timeout_s)
@@ -145,12 +141,10 @@ class Ledger:
                 self.messages[receipt.body].hidden_until_s = asked_s - TICK_S + timeout_s
 
     def delete_asked(self, receipt: Receipt) -> None:
-        """Note that the message may be gone from now on."""
         with self._lock:
             self.messages[receipt.body].delete_asked = True
 
     def delete_told(self, receipt: Receipt, *, told_s: float) -> bool:
-        """Note that it is gone, if the receipt was in force for certain; return whether it was."""
         with self._lock:
             if certain := told_s < receipt.sure_until_s:
                 self.messages[receipt.body].deleted_at_s = told_s
@@ -200,7 +194,6 @@ class GroupOrder:
         self._lock = Lock()
 
     def given(self, messages: list[tuple[str, int]]) -> None:
-        """Note the messages of one answer, in its order."""
         with self._lock:
             before: dict[str, set[int]] = {}
             for group, number in messages:
@@ -221,7 +214,6 @@ class GroupOrder:
             self.violations.append(f"{number} of {group} was given behind a later one in the same answer")
 
     def delete_asked(self, group: str, number: int) -> None:
-        """Note that a message may be gone from now on."""
         with self._lock:
             if number >= self._first_left.get(group, 0):
                 self._delete_asked.setdefault(group, set()).add(number)
@@ -243,13 +235,11 @@ class SqsCaller:
     """Calls one queue of one server; belongs to one thread."""
 
     def __init__(self, port: int, queue: str) -> None:
-        """`queue` is a name; its URL is made up, as the server makes it."""
         self._port = port
         self._url = f"http://127.0.0.1:{port}/000000000000/{queue}"
         self._connection: HTTPConnection | None = None
 
     def call(self, action: str, **members: Any) -> dict[str, Any]:
-        """Return the answer; raises `Unanswered` and `Refused`."""
         connection = self._connection or self._connect()
         headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
         body = json.dumps(members if action == "CreateQueue" else {"QueueUrl": self._url, **members})
@@ -286,16 +276,13 @@ class NodesCaller(SqsCaller):
     """Calls one queue that several servers have, each time through any of them; belongs to one thread."""
 
     def __init__(self, ports: Sequence[int], queue: str, chance: random.Random) -> None:
-        """`chance` chooses."""
         super().__init__(ports[0], queue)
         self._nodes = [SqsCaller(port, queue) for port in ports]
         self._chance = chance
 
     def call(self, action: str, **members: Any) -> dict[str, Any]:
-        """Return the answer of whichever was asked; raises `Unanswered` and `Refused`."""
         return self._chance.choice(self._nodes).call(action, **members)
 
     def close(self) -> None:
-        """Let go of all connections."""
         for node in self._nodes:
             node.close()

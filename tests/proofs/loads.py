@@ -39,7 +39,6 @@ class Callers:
     """A thread for each of `steps`, all on one queue; a step without an answer is given up, and the next one begins."""
 
     def __init__(self, ports: Sequence[int], queue: str, steps: Sequence[Step], *, seed: int) -> None:
-        """Start nothing yet; each request goes to any of `ports`."""
         self._errors: list[BaseException] = []
         self._ports = ports
         self._queue = queue
@@ -54,7 +53,6 @@ class Callers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop all, and wait for their end."""
         self._stop.set()
         for thread in self._threads:
             thread.join(PATIENCE_S)
@@ -62,7 +60,6 @@ class Callers:
         assert self._errors == []
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Let them call until `condition()` is true."""
         give_up_at_s = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < give_up_at_s, "they did not come so far"
@@ -183,7 +180,6 @@ class Load:
         return [self.ledger.claimed(body, count, asked_s=asked_s, told_s=told_s) for body, count in rows]
 
     def delete_asked(self, receipt: Receipt) -> None:
-        """Note that a message may be gone from now on."""
         self.ledger.delete_asked(receipt)
 
     def _delete(self, caller: SqsCaller, receipt: Receipt) -> None:
@@ -244,7 +240,6 @@ class OrderedLoad(Load):
         return super().note_claimed(rows, asked_s=asked_s, told_s=told_s)
 
     def delete_asked(self, receipt: Receipt) -> None:
-        """Note that a message may be gone, and the next of its group given; an expired receipt does neither."""
         if receipt.over_s >= now_s():
             super().delete_asked(receipt)
             self.order.delete_asked(*_place(receipt.body))
@@ -275,7 +270,6 @@ class Source:
     """A source of claims on the queue of `load`, as a Spark reader has one: all of its calls may be repeated."""
 
     def __init__(self, load: Load, ports: Sequence[int]) -> None:
-        """Open nothing yet; each request goes to any of `ports`."""
         self.acknowledged = self.messages = 0
         self._load = load
         self._claims = [Claims(f"http://127.0.0.1:{port}", load.queue) for port in ports]
@@ -374,7 +368,6 @@ class Mover:
 
     @property
     def is_running(self) -> bool:
-        """Whether one was running when it was last seen."""
         return any(status == "RUNNING" for status, _ in self.tasks.values())
 
     def step(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
@@ -385,7 +378,6 @@ class Mover:
         time.sleep(0.05)
 
     def look(self, caller: SqsCaller) -> None:
-        """Note how the latest tasks stand."""
         for each in caller.call("ListMessageMoveTasks", SourceArn=ARN.format(DEAD), MaxResults=10)["Results"]:
             self.tasks[each["StartedTimestamp"]] = each["Status"], each["ApproximateNumberOfMessagesMoved"]
 

@@ -65,7 +65,6 @@ class Served:
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it in good order, if it runs."""
         if self._process is not None:
             self._end(signal.SIGTERM)
 
@@ -88,7 +87,6 @@ class ServedFolder(Served):
     """`python -m veilmq serve` on `folder`."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        """Choose the ports; start nothing yet. `options` are more of `serve`."""
         super().__init__("--data", str(folder), *options, log=folder.with_suffix(".log"))
         self.folder = folder
 

@@ -77,7 +77,6 @@ class Place(NamedTuple):
         return [server.port for server in self.servers]
 
     def kill(self, chance: random.Random) -> None:
-        """End one with SIGKILL, and start it again."""
         one = chance.choice(self.killed)
         one.kill()
         one.start()
@@ -162,7 +161,6 @@ class Held:
         return patiently(partial(self._caller.call, action, **members))
 
     def _standing(self) -> tuple[SourceView, list[Any]]:
-        """Return what does not depend on when one looks."""
         (view,) = self._claims.sources()
         shards = [(each.number, shard) for each in view.claims for shard in range(each.shards)]
         batches = [batch for number, shard in shards for batch in self._claims.read(HELD, number=number, shard=shard)]
@@ -199,7 +197,6 @@ class Run:
             callers.until(self._is_enough)
 
     def _is_enough(self) -> bool:
-        """Return whether there is something to prove, however slow the machine is."""
         told = [load.ledger.told() for load in (self.load, self.ordered)]
         moved = sum(count for _, count in self.mover.tasks.values())
         many = all(sends > 10 * KILLS and deletes > 5 * KILLS for sends, _, deletes in told)
@@ -346,7 +343,6 @@ class Publishers:
             thread.start()
 
     def have(self, wanted: int) -> bool:
-        """Tell whether so many publications were answered."""
         return len(self.answered) >= wanted
 
     def stop(self) -> None:
@@ -370,7 +366,6 @@ class Publishers:
 
 
 def waiting(served: ServedFolder) -> int:
-    """Return how many messages wait to be pushed, or are being pushed."""
     (count,) = _WAITING.findall(call(served, "GET", TOPIC)[1])
     return int(count)
 
@@ -385,7 +380,6 @@ def emptied(served: ServedFolder, queue: str) -> Counter[str]:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait until `condition()` is true."""
     give_up_at_s = monotonic() + PUSHED_S_MAX
     while not condition():
         assert monotonic() < give_up_at_s, "it did not come so far"
@@ -395,7 +389,6 @@ def until(condition: Callable[[], object]) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_what_is_published_comes_to_all_or_to_none(served: ServedFolder, receiver: Receiver) -> None:
-    """Whenever the server is killed."""
     publishers = Publishers(served)
     try:
         for _ in range(KILLS_OF_TOPICS):
@@ -437,7 +430,6 @@ def nodes(start_node: StartNode) -> list[Served]:
 
 @pytest.mark.slow
 def test_long_polls_hear_of_sends_at_other_nodes(nodes: list[Served], capsys: pytest.CaptureFixture[str]) -> None:
-    """On an idle cluster, within milliseconds."""
     chance = random.Random(WAKE_SEED)
     latencies_ms = [wake_ms(nodes, chance) for _ in range(WAKES)]
     with capsys.disabled():

@@ -149,7 +149,6 @@ def test_failover(pair: Pair, served: Served, durability: str, capsys: pytest.Ca
 
 
 def fail_over_under_load(pair: Pair, busy: Callers, load: Load, keeping: Keeping, durability: str) -> list[float]:
-    """Return how long nobody was served, each time."""
     gaps_s = []
     time.sleep(BEFORE_S)
     busy.until(lambda: is_enough(load.ledger))
@@ -166,7 +165,6 @@ def fail_over_under_load(pair: Pair, busy: Callers, load: Load, keeping: Keeping
 
 
 def is_enough(ledger: Ledger) -> bool:
-    """Tell whether there is something to prove, however slow the machine is."""
     return min(ledger.told()) > 20 * FAILOVERS
 
 
@@ -185,12 +183,10 @@ def await_more(keeping: Keeping) -> None:
 
 
 def kind_of(violation: str) -> str:
-    """Return what was undone, as the ledger's words say it."""
     return next((kind for words, kind in KINDS.items() if words in violation), "other")
 
 
 def figures(durability: str, ledger: Ledger, keeping: Keeping, gaps_s: list[float], found: Counter[str]) -> str:
-    """Return what the run amounted to."""
     sends, leases, deletes = ledger.told()
     sends += len(keeping.told)
     gaps = ", ".join(f"{gap_s:.1f}" for gap_s in gaps_s)

@@ -55,7 +55,6 @@ NAMES = ("rest", "big", "video", "pages")
 
 
 def place_of(number: int) -> str:
-    """Say where a message belongs, by what `message` makes of its number."""
     if number % 7 == 0:
         return "big"
     if number % 5 in (1, 2):
@@ -94,7 +93,6 @@ class Producers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop all, and wait for their end."""
         self._stop.set()
         for thread in self._threads:
             thread.join(60)
@@ -135,7 +133,6 @@ class Forwarding:
         self._environment = environment(VEILMQ_ENDPOINT=f"http://127.0.0.1:{server.port}")
 
     def run_and_kill(self, after_s: float) -> None:
-        """Start it, and kill it so long after it began its work."""
         process = Forked(self._command, env=self._environment, stderr=subprocess.PIPE, text=True)
         assert process.stderr is not None
         with process.stderr as told:
@@ -145,7 +142,6 @@ class Forwarding:
             assert process.wait(60) == -signal.SIGKILL
 
     def finish(self, client: HttpQueueClient, intake: str) -> None:
-        """Run it until nothing is left."""
         deadline_s = time.monotonic() + DRAIN_S_MAX
         while True:
             ended = run(
@@ -169,7 +165,6 @@ def create(client: HttpQueueClient, suffix: str) -> None:
 
 
 def check(client: HttpQueueClient, sent: list[int], suffix: str, *, once: bool) -> None:
-    """Assert that each message is where it belongs, in order, and how often."""
     arrived: Counter[tuple[str, str]] = Counter()
     for name in NAMES:
         found = [(each.group, json.loads(each.body)["id"]) for each in drained(client, f"{name}{suffix}")]
@@ -214,7 +209,6 @@ def test_the_forwarder_is_killed(
 
 
 def test_two_forwarders_and_the_server_are_killed(server: ServedFolder, tmp_path: Path) -> None:
-    """Two at work on one FIFO intake: one lives on through the server's deaths, the other dies too."""
     chance = random.Random(SEED)
     rules = tmp_path / "routes.toml"
     rules.write_text(RULES.format(".fifo"))

@@ -13,7 +13,6 @@ from tests.proofs.ledger import GroupOrder, Ledger, Receipt, Unanswered, Unreach
 
 @pytest.fixture
 def ledger() -> Ledger:
-    """Return a ledger in which `a` was sent and acknowledged."""
     ledger = Ledger()
     ledger.send_asked(["a"])
     ledger.send_told(["a"])
@@ -26,7 +25,6 @@ def receive(ledger: Ledger, at_s: float, count: int, body: str = "a") -> Receipt
 
 
 def test_an_honest_run_has_no_violation(ledger: Ledger) -> None:
-    """Received, expired, received, released, received, deleted."""
     receive(ledger, 10, 1)
     held = receive(ledger, 12, 2)
     ledger.change_asked(held, asked_s=12.5, timeout_s=0)
@@ -38,7 +36,6 @@ def test_an_honest_run_has_no_violation(ledger: Ledger) -> None:
 
 
 def test_what_was_not_told_may_be_either(ledger: Ledger) -> None:
-    """An unanswered send, delete, change and receive break nothing, whatever came of them."""
     ledger.send_asked(["b"])
     with pytest.raises(Unanswered), ledger.receiving():
         raise Unanswered
@@ -50,12 +47,10 @@ def test_what_was_not_told_may_be_either(ledger: Ledger) -> None:
 
 
 def test_a_lost_message(ledger: Ledger) -> None:
-    """Acknowledged, never deleted, not there."""
     assert "lost" in ledger.settle(set())[0]
 
 
 def test_a_message_that_comes_back(ledger: Ledger) -> None:
-    """Deleted with the current receipt, and delivered, or found at the end."""
     held = receive(ledger, 10, 1)
     ledger.delete_asked(held)
     ledger.delete_told(held, told_s=11)
@@ -65,7 +60,6 @@ def test_a_message_that_comes_back(ledger: Ledger) -> None:
 
 
 def test_a_delete_with_a_receipt_that_may_be_old_proves_nothing(ledger: Ledger) -> None:
-    """Its message may come back."""
     held = receive(ledger, 10, 1)
     ledger.delete_asked(held)
     ledger.delete_told(held, told_s=12.5)
@@ -74,7 +68,6 @@ def test_a_delete_with_a_receipt_that_may_be_old_proves_nothing(ledger: Ledger) 
 
 
 def test_a_message_before_its_deadline(ledger: Ledger) -> None:
-    """Delivered while it was hidden for certain, by a receive or by a change."""
     held = receive(ledger, 10, 1)
     ledger.change_asked(held, asked_s=11, timeout_s=5)
     ledger.change_told(held, asked_s=11, told_s=11.1, timeout_s=5)
@@ -85,7 +78,6 @@ def test_a_message_before_its_deadline(ledger: Ledger) -> None:
 
 
 def test_a_receive_that_reached_nothing_explains_no_count(ledger: Ledger) -> None:
-    """Nor does one that got no answer before the message was sent."""
     with pytest.raises(Unanswered), ledger.receiving():
         raise Unreached
     with pytest.raises(Unanswered), ledger.receiving():
@@ -97,7 +89,6 @@ def test_a_receive_that_reached_nothing_explains_no_count(ledger: Ledger) -> Non
 
 
 def test_a_message_that_is_claimed(ledger: Ledger) -> None:
-    """Delivered after the claim was answered, whichever is noted first, and not once it may have been released."""
     receive(ledger, 10, 1)
     claim = ledger.claimed("a", 2, asked_s=13, told_s=14)
     receive(ledger, 13.5, 3)
@@ -110,7 +101,6 @@ def test_a_message_that_is_claimed(ledger: Ledger) -> None:
 
 
 def test_a_message_that_dies_too_early_or_never(ledger: Ledger) -> None:
-    """Two receives are not three, and a message is not received a fourth time."""
     ledger.send_asked(["b"])
     for number in range(4):
         receive(ledger, 10 + 10 * number, number + 1)
@@ -120,20 +110,17 @@ def test_a_message_that_dies_too_early_or_never(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("counts", [(1, 1), (1, 3), (2,)], ids=["repeated", "skipped", "too-high"])
 def test_a_wrong_count(ledger: Ledger, counts: tuple[int, ...]) -> None:
-    """Counts repeat, or exceed the receives that there can have been."""
     for number, count in enumerate(counts):
         receive(ledger, 10 + 10 * number, count)
     assert len(ledger.settle({"a"})) == 1
 
 
 def test_a_message_that_nobody_sent(ledger: Ledger) -> None:
-    """A body that no client has sent."""
     receive(ledger, 10, 1, body="ghost")
     assert "never sent" in ledger.settle({"a"})[0]
 
 
 def test_an_honest_order_has_no_violation() -> None:
-    """Given together, given again, and given on when the earlier ones may be gone."""
     order = GroupOrder()
     order.given([("a", 0), ("b", 0), ("a", 1)])
     order.given([("a", 0), ("a", 1)])
@@ -147,7 +134,6 @@ def test_an_honest_order_has_no_violation() -> None:
 
 
 def test_a_message_that_comes_too_early() -> None:
-    """An earlier one of its group is still there."""
     order = GroupOrder()
     order.given([("a", 0), ("b", 0)])
     order.delete_asked("b", 0)
@@ -156,7 +142,6 @@ def test_a_message_that_comes_too_early() -> None:
 
 
 def test_a_message_that_comes_behind_a_later_one() -> None:
-    """In the same answer."""
     order = GroupOrder()
     order.given([("a", 1), ("a", 0)])
     assert len(order.violations) == 2
@@ -171,7 +156,6 @@ PIPE = subprocess.PIPE
 
 
 def test_it_has_its_folder_environment_arguments_and_files(tmp_path: Path) -> None:
-    """Nothing of the process that it is a fork of."""
     words = [sys.executable, "-c", GIVEN, "an argument"]
     how = {"env": {"A": "b"}, "cwd": tmp_path, "stdin": subprocess.DEVNULL, "stdout": PIPE, "stderr": PIPE}
     done = run(words, text=True, timeout=60, **how)
@@ -181,7 +165,6 @@ def test_it_has_its_folder_environment_arguments_and_files(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, -2)], ids=["kill", "interrupt"])
 def test_a_signal_ends_it(number: signal.Signals, status: int) -> None:
-    """Its status says which, while another one runs on."""
     words = [sys.executable, "-c", ENDLESS]
     with Forked(words, stdout=PIPE, stderr=PIPE) as first, Forked(words, stdout=PIPE) as second:
         for each in (first, second):

@@ -82,7 +82,6 @@ def test_a_day_of_faults(weather: Weather) -> None:
 
 @pytest.mark.parametrize("held_s", [1, 19, 20.5, 49, 51, 333, 4_000])
 def test_the_calls_of_nservicebus_are_counted_right(held_s: float) -> None:
-    """The formula of the comparison is what its policy does."""
     play = Play(NServiceBusPolicy(max_auto_message_visibility_renewal_duration=43_200))
     play.take(timeout_s=30)
     play.until(held_s)
@@ -114,12 +113,10 @@ def test_the_candidates() -> None:
 
 
 def row(*cells: object) -> None:
-    """Print a row of the table."""
     say("| " + " | ".join(map(str, cells)) + " |")
 
 
 def report(name: str, outcome: Outcome) -> None:
-    """Print what a run came to."""
     say(
         f"{name}: {outcome.messages:,} messages, {outcome.duplicates} duplicates, {outcome.calls:,} calls with "
         f"{outcome.entries:,} renewals, {outcome.share:.4f} of NServiceBus's {outcome.calls_of_nservicebus:,}"
@@ -127,7 +124,6 @@ def report(name: str, outcome: Outcome) -> None:
 
 
 def say(line: str) -> None:
-    """Print ``line``, which pytest shows where it was asked to."""
     sys.stdout.write(line + "\n")
 
 

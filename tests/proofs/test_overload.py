@@ -50,7 +50,6 @@ class Running:
     process: Forked
 
     def figures(self) -> dict[str, float]:
-        """Return what it measured, once it has ended."""
         output, _ = self.process.communicate(timeout=PATIENCE_S)
         assert self.process.returncode == 0, "the client failed"
         found: dict[str, float] = json.loads(output)
@@ -77,7 +76,6 @@ class Place:
         return path
 
     def page(self, target: str) -> Path:
-        """Write a request of the operator's port to a file."""
         path = self.folder / target.replace("/", "-")
         path.write_bytes(f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1:{self.served.admin_port}\r\n\r\n".encode())
         return path
@@ -94,7 +92,6 @@ class Place:
         return int(psutil.Process(self.served.pid).memory_info().rss)
 
     def highest_rss_bytes(self, running: Running) -> int:
-        """Return the most that the server holds in memory until a client ends."""
         highest = self.rss_bytes()
         while running.process.poll() is None:
             highest = max(highest, self.rss_bytes())
@@ -119,12 +116,10 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def show(line: str) -> None:
-    """Print a figure of the proof."""
     sys.stdout.write(line + "\n")
 
 
 def honest_batch(place: Place) -> Path:
-    """Write a batch of a megabyte to a file."""
     entries = [{"Id": str(number), "MessageBody": "x" * 100_000} for number in range(10)]
     return place.request("batch", "SendMessageBatch", {"QueueUrl": place.url("large"), "Entries": entries})
 
@@ -153,7 +148,6 @@ def check_served(others: Running, health: Running, disk: Running) -> None:
 
 @pytest.mark.parametrize("kind", ["unsigned", pytest.param("wrong", marks=EVERYTHING)])
 def test_large_bodies_of_eight_strangers_keep_nobody_waiting(place: Place, kind: str) -> None:
-    """Requests of others are answered within a quarter of a second, all of them."""
     flood = place.start(kind, connections=FEW, seconds=SECONDS)
     others, health, disk = asking(place), watching(place), place.start("disk", place.folder)
     show(f"\neight strangers, {kind}")
@@ -186,7 +180,6 @@ def test_large_bodies_of_many_strangers_cost_little_memory(place: Place, kind: s
 
 
 def test_answers_that_nobody_reads_cost_little_memory(place: Place) -> None:
-    """Sixty-four connections ask for more and more, and take nothing."""
     figures = place.start("repeat", honest_batch(place), seconds=0.5).figures()
     assert figures["failed"] == 0
     receive = {"QueueUrl": place.url("large"), "MaxNumberOfMessages": 10, "VisibilityTimeout": 0}

@@ -60,7 +60,6 @@ def stream_of(server: RunningServer, folder: Path, options: dict[str, str] | Non
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Return when `holds` does."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline_s, "it does not come about"
@@ -190,7 +189,6 @@ def test_a_downtime_longer_than_the_hold(
 def test_asynchronous_progress_is_refused(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path, interval_ms: str
 ) -> None:
-    """Before anything is acknowledged: all messages are still in the queue."""
     sent = send(client, QUEUE, MESSAGES)
     asynchronous = {
         "asyncProgressTrackingEnabled": "true",
@@ -229,7 +227,6 @@ def check_nothing_left(client: HttpQueueClient, endpoint: str, source: str, targ
 
 
 def forward_of(endpoint: str, folder: Path, source: str = IN, target: str = OUT) -> Forward:
-    """Return the query under test; all of one test have the same checkpoint."""
     place = folder / "forward"
     place.mkdir(exist_ok=True)
     return Forward(endpoint=endpoint, source=source, target=target, folder=str(place), options=SMALL_FORWARD)
@@ -334,7 +331,6 @@ def test_the_server_is_killed_after_a_publication(spark: SparkSession, tmp_path:
 @EVERYTHING
 @pytest.mark.parametrize("accident", ["published:1", *(["reading:2"] if WHOLE else [])])
 def test_a_node_is_killed(spark: SparkSession, start_node: StartNode, tmp_path: Path, accident: str) -> None:
-    """Each group arrives whole, once and in its order, at a node that knows nothing of what was before."""
     node = start_node()
     endpoint = f"http://127.0.0.1:{node.port}"
 

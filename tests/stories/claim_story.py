@@ -249,22 +249,18 @@ class EngineClaims:
     """The claims of one queue through the engine's port, as the client has them."""
 
     def __init__(self, host: Host, queue: str) -> None:
-        """`queue` is its full name."""
         self._host = host
         self._queue = queue
 
     def open(self, source: str, **fields: Any) -> SourceView:
-        """Begin a new epoch."""
         view: SourceView = self._host.do(claims.OpenSource(queue=self._queue, source=source, **fields))
         return view
 
     def claim(self, source: str, **fields: Any) -> Bound:
-        """Bind a claim, slice by slice."""
         bound: Bound = self._host.do(claims.Claim(queue=self._queue, source=source, **fields))
         return self.claim(source, **fields) if bound.more else bound
 
     def read(self, source: str, *, number: int, shard: int, cursor: str = "") -> list[Message]:
-        """Return the messages of a shard, from `cursor` on."""
         command = claims.ReadClaim(queue=self._queue, source=source, number=number, shard=shard, cursor=cursor)
         page = self._host.do(command)
         messages = [Message(str(UUID(bytes=each.id)), each.body, each.receive_count) for each in page.messages]
@@ -310,7 +306,6 @@ class ClaimTeller:
     """Executes the steps of one story."""
 
     def __init__(self, told: Teller, claims_of: Callable[[str], Any], restart: Callable[[], object]) -> None:
-        """`claims_of` returns the claims of a queue by its name in the story."""
         self._told = told
         self._claims_of = claims_of
         self._restart = restart
@@ -429,7 +424,6 @@ def expecting(outcome: object) -> Iterator[None]:
 
 
 def view_text(view: SourceView) -> str:
-    """Return how a source stands, in the words of a story."""
     states = ", ".join(f"{claim.number} {claim.state.value}" for claim in view.claims)
     life = "alive" if view.alive else "silent"
     return f"{life}, {view.acknowledged} of {view.last}" + (f": {states}" if states else "")

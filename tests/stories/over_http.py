@@ -81,7 +81,6 @@ class HttpTeller:
         return f"{self._prefix}{queue}{'.fifo' if fifo else ''}"
 
     def told_name(self, name: str | None) -> str | None:
-        """Return the name in the story of a queue on the server."""
         return name and name.removesuffix(".fifo").removeprefix(self._prefix)
 
     def meet(self, queue: str, name: str) -> None:
@@ -92,7 +91,6 @@ class HttpTeller:
         return self._urls[queue]
 
     def go_on_with(self, server: RunningServer) -> None:
-        """Tell the rest to `server`, which has the same queues."""
         self._sqs.close()
         self._server, self._sqs = server, boto.client(server.endpoint)
         self._urls = {name: server.endpoint + urlsplit(url).path for name, url in self._urls.items()}
@@ -278,7 +276,6 @@ def _text(value: int | bool | str) -> str:
 
 
 def is_answered(connection: HTTPConnection, patience_s: float) -> bool:
-    """Return whether bytes of an answer have come."""
     assert connection.sock is not None
     return bool(select.select([connection.sock], [], [], patience_s)[0])
 
@@ -380,7 +377,6 @@ class SmqTeller:
         queue.set_encoding(False)
 
     def _is_of_sqs(self, action: Any) -> bool:
-        """Tell whether it is about a poll that SQS has begun."""
         return isinstance(action, story.Answer | story.HangUp) and action.poll not in self._polls
 
     @singledispatchmethod

@@ -247,7 +247,6 @@ def stories(page: str, more: Forms | None = None) -> list[Story]:
 
 
 def read(lines: list[str], more: Forms | None = None) -> Iterator[Step]:
-    """Yield the steps that `lines` tell."""
     for line in lines:
         text, bar, after = (part.strip() for part in line.partition("|"))
         if not bar:
@@ -303,7 +302,6 @@ def _setting(text: str) -> int | bool | str:
 
 
 def items(text: str) -> tuple[Item, ...]:
-    """Return the messages of an answer."""
     if text == "nothing":
         return ()
     return tuple(_item(body) for part in text.split(", ") for body in _bodies(part))
@@ -448,7 +446,6 @@ class Book:
                 self._receipts[item.receipt] = (queue, each.receipt)
 
     def renew(self, name: str, receipt: str) -> None:
-        """Let `name` be another receipt of the same receive, which a change has issued."""
         self._receipts[name] = (self._receipts[name][0], receipt)
 
     def find(self, handle: Handle) -> tuple[str, str]:

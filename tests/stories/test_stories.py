@@ -41,7 +41,6 @@ def _telling(told: Story, door: str, store: str) -> Any:
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("told", STORIES, ids=lambda each: each.title)
 def test_story_through_the_port(told: Story, store: str, place: Callable[[str], Place]) -> None:
-    """Each step does what it says, and every counter of every queue is as told after it."""
     with hosted(place(store)) as host:
         play(told, EngineTeller(host, **{_AT_THE_PORT[each]: True for each in told.server}))
 
@@ -50,7 +49,6 @@ def test_story_through_the_port(told: Story, store: str, place: Callable[[str], 
     ("told", "door", "store"), [_telling(told, *pair) for told in STORIES for pair in [*SERVED, *OTHERS]]
 )
 def test_story(told: Story, door: str, store: str, serve: Callable[..., RunningServer]) -> None:
-    """The same over SQS and over SMQ."""
     server = serve(store, **dict(told.server))
     play(told, HttpTeller(server) if door == "http" else SmqTeller(server, told))
 
@@ -61,7 +59,6 @@ def test_the_page_says_of_each_mark_what_it_means() -> None:
 
 @pytest.mark.parametrize("told", STORIES, ids=lambda each: each.title)
 def test_a_step_is_marked_where_smq_cannot_say_it(told: Story) -> None:
-    """With the reason why: none is left to SQS without one."""
     for step in told.steps:
         assert not step.sqs_only or SQS_ONLY[step.sqs_only](step.action), step.text
 
@@ -91,20 +88,17 @@ def test_a_step_is_marked_where_smq_cannot_say_it(told: Story) -> None:
     ],
 )
 def test_what_is_not_in_the_language_is_an_error(line: str) -> None:
-    """An unknown or unfinished line is never passed over."""
     with pytest.raises(StoryError):
         list(read([line]))
 
 
 def test_a_mark_behind_the_counters_says_why_smq_cannot_say_it() -> None:
-    """A step without one is for every protocol."""
     marked, unmarked = read(["purge jobs | 0 0 0 | SQS: purge", "wait 1 s | 0 0 0"])
     assert (marked.action, marked.counts, marked.sqs_only) == (Purge("jobs"), ((0, 0, 0),), "purge")
     assert unmarked.sqs_only == ""
 
 
 def test_a_page_gives_its_stories() -> None:
-    """Each story has the heading above it; other blocks are left alone."""
     page = "# One\n```story\nwait 1 s | none\n```\n```text\nanything\n```\n## Two\n```story\npurge a | 0 0 0\n```\n"
     found = stories(page)
     assert [story.title for story in found] == ["One", "Two"]
@@ -112,7 +106,6 @@ def test_a_page_gives_its_stories() -> None:
 
 
 def test_a_story_without_an_end_is_an_error() -> None:
-    """A fence that is not closed would hide what follows."""
     with pytest.raises(StoryError):
         stories("```story\nwait 1 s | none\n")
 
@@ -139,13 +132,11 @@ CLAIM_SERVED = [pytest.param("memory", marks=EVERYTHING), "folder", pytest.param
 
 
 def name(value: Story | str) -> str:
-    """Return a story or a store in the output of pytest."""
     return value if isinstance(value, str) else value.title
 
 
 @pytest.mark.parametrize(("told", "store"), TOLD, ids=name)
 def test_claim_story_through_the_port(told: Story, store: str, place: Callable[[str], Place]) -> None:
-    """Each step does what it says, and every counter of every queue is as told after it."""
     with hosted(place(store)) as host:
         play(told, ClaimTeller(EngineTeller(host), lambda queue: EngineClaims(host, full(queue)), host.reopen))
 
@@ -166,7 +157,6 @@ def test_claim_story(told: Story, store: str, serve: Callable[[str], RunningServ
 @pytest.mark.parametrize("store", CLAIM_STORES[1:])
 @pytest.mark.parametrize("told", RESTARTED, ids=name)
 def test_story_of_a_restart(told: Story, store: str, place: Callable[[str], Place]) -> None:
-    """Over HTTP, on a server of its own, that begins again with the same clock."""
     settings = place(store)
     with ExitStack() as closing:
         servers = [closing.enter_context(RunningServer(**settings))]
@@ -206,6 +196,5 @@ def test_what_is_not_in_the_language_of_claims_is_an_error(line: str) -> None:
 
 
 def test_the_page_tells_every_step() -> None:
-    """A verb that no story uses is not in the language."""
     verbs = {step.text.partition(" ")[0] for story in CLAIM_STORIES for step in story.steps}
     assert set(FORMS) <= verbs

@@ -31,7 +31,6 @@ class Waiter:
     """One receive that waits, as a server would have it wait."""
 
     def __init__(self, host: Host, queue: str, action: story.Poll, line: "list[Waiter]") -> None:
-        """`line` holds those that wait on the queue, in the order of their coming."""
         self.answer: Any = None
         self._host = host
         self._line = line
@@ -61,7 +60,6 @@ class Waiter:
         self._timer = self._host.clock.call_at(at_ms, self.ask)
 
     def wake(self, due_ms: int) -> None:
-        """Look when the engine says that there may be something."""
         if due_ms <= self._host.clock.now_ms():
             self.ask()
         elif self._ends_at_ms is not None:
@@ -78,7 +76,6 @@ class EngineTeller:
     """Executes the steps of one story."""
 
     def __init__(self, host: Host, *, any_receive: bool = False) -> None:
-        """`host` has an empty engine; `any_receive` is of its deletes and changes."""
         self._host = host
         self._any_receive = any_receive
         self._start_ms = host.clock.now_ms()
@@ -91,7 +88,6 @@ class EngineTeller:
         return self._host.counts(full(queue))
 
     def finish(self) -> None:
-        """Assert that no poll was left without its answer being told."""
         assert list(self._waiters) == []
 
     @singledispatchmethod
@@ -199,7 +195,6 @@ class EngineTeller:
 
 
 def full(queue: str) -> str:
-    """Return the engine's name of a queue."""
     return f"{ACCOUNT}/{queue}"
 
 

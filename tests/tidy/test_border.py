@@ -76,7 +76,6 @@ def crossings(source: Module) -> Iterator[str]:
 
 
 def behaviour() -> list[Module]:
-    """Return the files of tests of behaviour, without fixtures."""
     return [
         source
         for source in modules(under=TESTS)
@@ -99,7 +98,6 @@ def test_a_harness_is_no_test() -> None:
 
 
 def test_internals_are_of_a_package() -> None:
-    """Each folder of them is named after a package, or after the tests of behaviour that it stands beside."""
     known = {folder.name for folder in (TESTS.parent / "src" / "veilmq").iterdir()}
     beside = {folder.name for folder in TESTS.iterdir()}
     folders = {folder.name for folder in (TESTS / "internals").iterdir() if folder.is_dir() and folder.name[0] != "_"}

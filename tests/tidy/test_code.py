@@ -50,21 +50,18 @@ def python_readings(source: Module) -> Iterator[str]:
 
 
 def sql_readings(source: Module) -> Iterator[str]:
-    """Yield each string in `source` in which SQL reads a clock."""
     for line, text in words(source.tree):
         for match in SQL_READERS.finditer(text):
             yield f"{source.path}:{line}: SQL reads {match[0]}; bind now_ms"
 
 
 def file_readings(query: Module) -> Iterator[str]:
-    """Yield each line of the SQL file `query` that reads a clock."""
     for line, text in enumerate(query.text.splitlines(), start=1):
         for match in SQL_READERS.finditer(text):
             yield f"{query.path}:{line}: SQL reads {match[0]}; bind now_ms"
 
 
 def test_rules_stores_and_consumers_read_no_clock() -> None:
-    """Nothing under core, store and consumer but the clock modules reads a clock."""
     found: list[str] = []
     for part in TIMELESS:
         for source in modules(under=SRC / "veilmq" / part):
@@ -87,12 +84,10 @@ def test_rules_stores_and_consumers_read_no_clock() -> None:
     ],
 )
 def test_the_rule_sees_a_clock_read_in_python(text: str) -> None:
-    """Each way to reach a clock of the standard library is found once."""
     assert len(list(python_readings(module(text)))) == 1
 
 
 def test_the_rule_lets_time_without_a_clock_pass() -> None:
-    """A name that only looks like a clock is not one."""
     text = "import time\nfrom datetime import timedelta\ntime.strptime(a, b)\nnow.time()\nself.clock.now_ms()"
     assert list(python_readings(module(text))) == []
 
@@ -103,7 +98,6 @@ def test_the_rule_lets_time_without_a_clock_pass() -> None:
     ids=["strftime", "current", "now", "unixepoch", "postgres"],
 )
 def test_the_rule_sees_a_clock_read_in_sql(text: str) -> None:
-    """A clock read by SQL is found in a string and in a query file, and not in a docstring."""
     assert len(list(sql_readings(module(f'QUERY = "{text}"')))) == 1
     assert len(list(file_readings(module(text, path="made_up.sql")))) == 1
     assert list(sql_readings(module(f'"""Says {text}."""'))) == []
@@ -119,7 +113,6 @@ STATED_ELSEWHERE = {"overload", "override", "setter", "deleter"}
 
 
 def is_public(name: str) -> bool:
-    """Return whether `name` is neither private nor a special method."""
     return not name.startswith("_")
 
 
@@ -150,7 +143,6 @@ def is_public_module(path: str) -> bool:
 
 
 def undocumented(source: Module) -> Iterator[str]:
-    """Yield each public name of `source` that has no docstring."""
     if not is_public_module(source.path):
         return
     tree = source.tree
@@ -163,7 +155,6 @@ def undocumented(source: Module) -> Iterator[str]:
 
 
 def test_public_names_are_documented() -> None:
-    """Every public name of src has a docstring."""
     found: list[str] = []
     for source in modules(under=SRC):
         found += undocumented(source)
@@ -182,12 +173,10 @@ def test_public_names_are_documented() -> None:
     ],
 )
 def test_the_rule_sees_an_undocumented_name(text: str) -> None:
-    """One missing docstring is one finding."""
     assert len(list(undocumented(module(text)))) == 1
 
 
 def test_the_rule_lets_the_rest_pass() -> None:
-    """Private, special, nested, overloaded and overriding definitions need no docstring."""
     text = '''"""Doc."""
 def _f(): ...
 class _C:
@@ -241,20 +230,17 @@ def made_up_package(folder: Path, files: dict[str, str]) -> Path:
 
 
 def test_the_contracts_are_kept() -> None:
-    """import-linter finds no broken contract in src."""
     done = lint_imports(source=SRC, folder=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_contracts_can_be_kept(tmp_path: Path) -> None:
-    """A made-up package whose imports run downwards passes: what the next tests see is their one bad file."""
     files = {"wire/__init__.py": "import veilmq.core\n", "server/__init__.py": "import veilmq.wire, socket\n"}
     done = lint_imports(source=tmp_path, folder=made_up_package(tmp_path, files))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_an_import_upwards_breaks_a_contract(tmp_path: Path) -> None:
-    """Wire that imports the store is found."""
     files = {"store/__init__.py": "", "wire/__init__.py": "import veilmq.store\n"}
     done = lint_imports(source=tmp_path, folder=made_up_package(tmp_path, files))
     assert done.returncode == 1
@@ -262,14 +248,12 @@ def test_an_import_upwards_breaks_a_contract(tmp_path: Path) -> None:
 
 
 def test_input_and_output_in_core_break_a_contract(tmp_path: Path) -> None:
-    """Core that imports a socket is found."""
     done = lint_imports(source=tmp_path, folder=made_up_package(tmp_path, {"core/leak.py": "import socket\n"}))
     assert done.returncode == 1
     assert "veilmq.core is not allowed to import socket" in done.stdout
 
 
 def test_a_consumer_that_meets_the_store_breaks_a_contract(tmp_path: Path) -> None:
-    """Consumer that imports the store is found."""
     files = {"consumer/leak.py": "import veilmq.store\n"}
     done = lint_imports(source=tmp_path, folder=made_up_package(tmp_path, files))
     assert done.returncode == 1
@@ -277,7 +261,6 @@ def test_a_consumer_that_meets_the_store_breaks_a_contract(tmp_path: Path) -> No
 
 
 def test_a_package_without_a_place_breaks_a_contract(tmp_path: Path) -> None:
-    """A new package that no layer lists is found."""
     done = lint_imports(source=tmp_path, folder=made_up_package(tmp_path, {"misc/__init__.py": ""}))
     assert done.returncode == 1
     assert "veilmq.misc" in done.stdout
@@ -296,7 +279,6 @@ def is_drawer(path: str) -> bool:
 
 
 def test_no_module_is_a_drawer() -> None:
-    """No module and no package is called utils, common, helpers or the like."""
     files = [file.relative_to(ROOT).as_posix() for folder in CODE for file in (ROOT / folder).rglob("*.py")]
     assert files
     assert [path for path in files if is_drawer(path)] == []
@@ -304,7 +286,6 @@ def test_no_module_is_a_drawer() -> None:
 
 @pytest.mark.parametrize("path", ["src/veilmq/utils.py", "tests/helpers/clock.py", "src/veilmq/core/_common.py"])
 def test_the_rule_sees_a_drawer(path: str) -> None:
-    """A drawer is found as a module, as a package and behind an underscore."""
     assert is_drawer(path)
     assert not is_drawer("src/veilmq/core/receipts.py")
 
@@ -324,7 +305,6 @@ SLEEPERS = {"time.sleep", "asyncio.sleep", "anyio.sleep"}
 
 
 def imported(tree: ast.Module) -> dict[str, str]:
-    """Return name → full name of everything that `tree` imports."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -341,7 +321,6 @@ def only_yields(name: str, call: ast.Call) -> bool:
 
 
 def sleeps(source: Module) -> Iterator[str]:
-    """Yield each place in `source` that sleeps."""
     tree = source.tree
     known = imported(tree)
     for node in ast.walk(tree):
@@ -354,7 +333,6 @@ def sleeps(source: Module) -> Iterator[str]:
 
 
 def test_no_test_sleeps() -> None:
-    """No file under tests sleeps, but for the proofs and the listed files, which still do."""
     found = {source.path: list(sleeps(source)) for source in modules(under=TESTS) if not source.path.startswith(PROOFS)}
     assert [line for path, lines in found.items() if path not in ALLOWED for line in lines] == []
     assert [path for path in ALLOWED if not found.get(path)] == [], "no longer sleeps: take it out of ALLOWED"
@@ -370,10 +348,8 @@ def test_no_test_sleeps() -> None:
     ],
 )
 def test_the_rule_sees_a_sleep(text: str) -> None:
-    """Each way to sleep is found."""
     assert len(list(sleeps(module(text)))) == 1
 
 
 def test_the_rule_lets_the_loop_turn() -> None:
-    """asyncio.sleep(0) passes, and so does a sleep of something else."""
     assert list(sleeps(module("import asyncio\nawait asyncio.sleep(0)\nrobot.sleep(3)"))) == []

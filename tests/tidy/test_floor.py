@@ -29,15 +29,12 @@ def test_a_group_has_one_worker(request: pytest.FixtureRequest) -> None:
 
 
 def test_ordinary_tests_share_the_floor(tmp_path: Path) -> None:
-    """One more ordinary test may come in, a serial one may not."""
     with floor(tmp_path, alone=False), floor(tmp_path, alone=False):
         assert is_free(tmp_path / "floor", fcntl.LOCK_SH)
         assert not is_free(tmp_path / "floor", fcntl.LOCK_EX)
 
 
 def test_a_serial_test_has_the_floor_to_itself(tmp_path: Path) -> None:
-    """Nobody may come in, and everybody may afterwards, even if it failed."""
-
     def fail() -> None:
         with floor(tmp_path, alone=True):
             assert not is_free(tmp_path / "floor", fcntl.LOCK_SH)
@@ -72,14 +69,12 @@ def test_a_waiting_serial_test_closes_the_gate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ci", ["", "0", "false"])
 def test_a_missing_service_skips_on_a_laptop(monkeypatch: pytest.MonkeyPatch, ci: str) -> None:
-    """Without CI the test is skipped, and told what is missing."""
     monkeypatch.setenv("CI", ci)
     with pytest.raises(pytest.skip.Exception, match="needs a unicorn"):
         need(None, "a unicorn")
 
 
 def test_a_missing_service_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With CI the test fails, and says what is missing."""
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="needs a unicorn"):
         need(False, "a unicorn")
@@ -87,6 +82,5 @@ def test_a_missing_service_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("ci", ["", "true"])
 def test_a_service_that_is_there_lets_the_test_run(monkeypatch: pytest.MonkeyPatch, ci: str) -> None:
-    """What is there is never complained about."""
     monkeypatch.setenv("CI", ci)
     need("/usr/bin/unicorn", "a unicorn")

@@ -30,7 +30,6 @@ def body_lines(function: Function) -> int:
 
 
 def functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]:
-    """Yield (dotted name, function) of every function below `node`."""
     for child in ast.iter_child_nodes(node):
         name = prefix
         if isinstance(child, Function | ast.ClassDef):
@@ -61,7 +60,6 @@ def changed(name: str, stated: int, present: int) -> str | None:
 
 
 def test_functions_and_modules_are_short() -> None:
-    """Nothing in src is longer than the limits."""
     present: dict[str, int] = {}
     for source in modules(under=SRC):
         present |= too_long(source)
@@ -76,7 +74,6 @@ def test_totals_only_fall() -> None:
 
 
 def test_the_rule_sees_a_long_function_and_a_long_module() -> None:
-    """One line too many is found, the limit itself is not."""
     statement = "        pass\n"
     method = 'class Made:\n    def up(self):\n        """Doc."""\n'
     assert too_long(module(method + statement * 70)) == {}
@@ -89,6 +86,5 @@ def test_the_rule_sees_a_long_function_and_a_long_module() -> None:
     ("present", "word"), [pytest.param(1_001, "grew", id="grown"), pytest.param(989, "fell", id="fallen")]
 )
 def test_the_ratchet_turns_one_way(present: int, word: str) -> None:
-    """What grew and what fell without a word are found; a little less passes."""
     assert word in (changed("files", 1_000, present) or "")
     assert changed("files", 1_000, 1_000) is changed("files", 1_000, 991) is None

@@ -107,7 +107,6 @@ WORD = re.compile(r"[a-z]+")
 
 
 def digest(word: str) -> str:
-    """Return the first 16 hex digits of the SHA-256 of `word`."""
     return sha256(word.encode()).hexdigest()[:16]
 
 
@@ -127,7 +126,6 @@ FORBIDDEN: frozenset[str] = frozenset(
 
 
 def names(path: str, text: str, *, forbidden: Collection[str] = FORBIDDEN) -> Iterator[str]:
-    """Yield each place or word in `text` that the file `path` should not name."""
     for match in PLACES.finditer(text):
         line = text.count("\n", 0, match.start()) + 1
         yield f"{path}:{line}: names {match[0]}"
@@ -142,7 +140,6 @@ def tracked() -> list[str]:
 
 
 def test_tracked_files_name_no_workplace() -> None:
-    """No tracked text file names a path of one machine, a registry's host or a tool of the workplace."""
     need(
         shutil.which("git") and (ROOT / ".git").exists(), "git and a clone of the repository, to list the tracked files"
     )
@@ -166,12 +163,10 @@ def test_tracked_files_name_no_workplace() -> None:
     ids=["checkout", "scratch", "registry", "files", "tool"],
 )
 def test_the_rule_sees_a_workplace(text: str) -> None:
-    """A path, a host and a word are each found once."""
     assert len(list(names("made_up.md", text, forbidden={digest("madeupium")}))) == 1
 
 
 def test_the_rule_lets_ordinary_paths_pass() -> None:
-    """Paths that everyone has are no workplace."""
     assert list(names("made_up.md", "/tmp/work src/work/main.py ./work/ https://example.org/work/main")) == []
 
 
@@ -194,7 +189,6 @@ DIALECTS = ("veilmq.store.sqlite", "veilmq.store.postgres")
 
 
 def asked() -> set[str]:
-    """Return the names that cold features ask for."""
     return {
         str(call.args[0].value)
         for source in modules(under=SRC / "veilmq" / "store")
@@ -209,13 +203,11 @@ def asked() -> set[str]:
 
 
 def of_dialect(package: str) -> set[str]:
-    """Return the names of all queries that a dialect has a text of its own for."""
     entries = [entry.name for entry in files(package).iterdir() if entry.name.endswith(".sql")]
     return {name for entry in entries for name in load(package, entry)}
 
 
 def test_cold_features_ask_with_one_text() -> None:
-    """Those with two are listed, with the reason; each of them is needed."""
     one, two = set(shared()), asked() - set(shared())
     assert two == set(TWO_TEXTS)
     assert len(one) >= SHARE_MIN * len(one | two), f"{len(one)} have one text, {len(two)} have two"

@@ -68,7 +68,6 @@ def foreign(source: Module) -> Iterator[str]:
 
 
 def test_foreign_words_stop_at_the_wire() -> None:
-    """No identifier, string or query of src uses a protocol's word, but for the parts that face outside."""
     found: list[str] = []
     for source in modules(under=SRC):
         if not source.path.startswith(FACING_OUTSIDE):
@@ -92,11 +91,9 @@ def test_foreign_words_stop_at_the_wire() -> None:
     ],
 )
 def test_the_rule_sees_a_foreign_word(text: str) -> None:
-    """A foreign word is found wherever code can hold one."""
     assert len(list(foreign(module(text)))) == 1
 
 
 def test_the_rule_lets_documentation_pass() -> None:
-    """Docstrings and comments may name a protocol's word."""
     text = '"""VisibilityTimeout."""\n# ReceiptHandle\nreceipt = 1\n"""QueueUrl, documented."""\n'
     assert list(foreign(module(text))) == []

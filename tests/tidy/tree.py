@@ -35,7 +35,6 @@ def modules(*, under: Path) -> Iterator[Module]:
 
 
 def queries(*, under: Path) -> Iterator[Module]:
-    """Yield every SQL file below the folder `under`, in order, its comments blanked."""
     for file in sorted(under.rglob("*.sql")):
         lines = [line.partition("--")[0] for line in file.read_text(encoding="utf-8").splitlines()]
         yield Module(path=file.relative_to(ROOT).as_posix(), text="\n".join(lines))
@@ -65,5 +64,4 @@ def words(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def module(text: str, *, path: str = "src/veilmq/core/made_up.py") -> Module:
-    """Return a made-up module for a self-test."""
     return Module(path=path, text=text)

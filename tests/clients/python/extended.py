@@ -30,12 +30,10 @@ s3.create_bucket(Bucket=BUCKET)
 
 
 def objects() -> int:
-    """Return how many bodies S3 has."""
     return int(s3.list_objects_v2(Bucket=BUCKET)["KeyCount"])
 
 
 def receive_all() -> list[Any]:
-    """Return the messages of the queue."""
     found: list[Any] = []
     while got := sqs.receive_message(QueueUrl=URL, MaxNumberOfMessages=10).get("Messages"):
         found += got

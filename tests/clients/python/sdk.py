@@ -20,12 +20,10 @@ sqs.meta.events.register("before-call.sqs", lambda model, **_: actions.add(model
 
 
 def queue(name: str, **attributes: str) -> str:
-    """Return the URL of a new queue."""
     return str(sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"])
 
 
 def receive(url: str, **more: Any) -> list[dict[str, Any]]:
-    """Return up to ten messages."""
     messages: list[dict[str, Any]] = sqs.receive_message(QueueUrl=url, **{"MaxNumberOfMessages": 10, **more}).get(
         "Messages", []
     )
@@ -33,12 +31,10 @@ def receive(url: str, **more: Any) -> list[dict[str, Any]]:
 
 
 def bodies(messages: list[dict[str, Any]]) -> list[str]:
-    """Return what they say."""
     return [message["Body"] for message in messages]
 
 
 def entries(messages: list[dict[str, Any]], **more: Any) -> list[dict[str, Any]]:
-    """Return the entries of a batch about these messages."""
     return [
         {"Id": str(number), "ReceiptHandle": message["ReceiptHandle"], **more}
         for number, message in enumerate(messages)
@@ -46,14 +42,12 @@ def entries(messages: list[dict[str, Any]], **more: Any) -> list[dict[str, Any]]
 
 
 def counted(url: str) -> list[int]:
-    """Return how many messages are visible, in flight and delayed."""
     names = [f"ApproximateNumberOfMessages{state}" for state in ("", "NotVisible", "Delayed")]
     found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
     return [int(found[name]) for name in names]
 
 
 def attribute(url: str, name: str) -> str:
-    """Return an attribute of the queue."""
     return str(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])
 
 
@@ -181,7 +175,6 @@ def errors() -> None:
 
 
 def raised(call: Callable[[], object]) -> ClientError:
-    """Return what the call raises."""
     try:
         call()
     except ClientError as error:

@@ -23,7 +23,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def server(veilmq_server: RunningServer) -> RunningServer:
-    """A server whose clock the test moves."""
     return veilmq_server
 
 

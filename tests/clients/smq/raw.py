@@ -52,7 +52,6 @@ def lines(document: str) -> str:
 
 
 def message(body: str, **more: object) -> str:
-    """Return the body of a request that sends one message."""
     return f"<Message>{element('MessageBody', body)}{''.join(element(*pair) for pair in more.items())}</Message>"
 
 
@@ -89,7 +88,6 @@ def signed_v2(
     secret: str = SECRET,
     date: str = DATE,
 ) -> dict[bytes, bytes]:
-    """Return the headers of a signed request, by lower-case name."""
     sent = {"Host": "queues.example", "Date": date, "x-mns-version": "2015-06-06"} | (headers or {})
     signature = signature_v2(method, target if signed_target is None else signed_target, sent, date=date, secret=secret)
     return as_received(sent | {"Authorization": f"MNS {key}:{signature}"})
@@ -120,7 +118,6 @@ def authorization_v4(
 
 
 def hex_md5(body: bytes) -> str:
-    """Return Content-MD5 as the SDKs write it."""
     return b64encode(md5(body).hexdigest().encode()).decode()
 
 

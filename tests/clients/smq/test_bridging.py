@@ -18,13 +18,11 @@ from veilmq.testing import RunningServer
 
 @pytest.fixture
 def sqs(veilmq_boto3: Any) -> Any:
-    """The client that everybody has of SQS."""
     return veilmq_boto3
 
 
 @pytest.fixture
 def url(sqs: Any, queue: Queue) -> str:
-    """The queue, as SQS calls it; SMQ sends and receives bodies as they are."""
     queue.set_encoding(False)
     return str(sqs.get_queue_url(QueueName="jobs")["QueueUrl"])
 
@@ -49,7 +47,6 @@ def failed(code: str) -> "pytest.RaisesExc[ClientError]":
 
 
 def test_a_message_of_sqs_is_received_by_smq(sqs: Any, url: str, queue: Queue) -> None:
-    """The same id in another form, the same body, the attributes as properties."""
     values = {
         "s": {"DataType": "String", "StringValue": "text"},
         "j": {"DataType": "String.json", "StringValue": "{}"},
@@ -75,7 +72,6 @@ def test_a_message_of_sqs_is_received_by_smq(sqs: Any, url: str, queue: Queue) -
 
 
 def test_a_message_of_smq_is_received_by_sqs(sqs: Any, url: str, queue: Queue) -> None:
-    """Priority and trace are not told there; a truth value is text with a suffix to its type."""
     message = Message("Grüße", priority=3)
     message.set_user_properties(
         {
@@ -100,7 +96,6 @@ def test_a_message_of_smq_is_received_by_sqs(sqs: Any, url: str, queue: Queue) -
 
 
 def test_urgent_messages_of_smq_come_before_those_of_sqs(sqs: Any, url: str, queue: Queue) -> None:
-    """Which are of priority 8; among equals it is the order of sending, whoever sent."""
     queue.send_message(Message("a", priority=9))
     sqs.send_message(QueueUrl=url, MessageBody="b")
     queue.send_message(Message("c"))
@@ -109,7 +104,6 @@ def test_urgent_messages_of_smq_come_before_those_of_sqs(sqs: Any, url: str, que
 
 
 def test_what_one_holds_the_other_does_not_get(sqs: Any, url: str, queue: Queue, server: RunningServer) -> None:
-    """Until the instant at which it is visible."""
     queue.batch_send_message([Message("a"), Message("b")])
     got = queue.receive_message()
     (held,) = received(sqs, url, VisibilityTimeout=10)
@@ -124,7 +118,6 @@ def test_what_one_holds_the_other_does_not_get(sqs: Any, url: str, queue: Queue,
 
 
 def test_a_receipt_of_one_acts_for_the_other(sqs: Any, url: str, queue: Queue, server: RunningServer) -> None:
-    """Each protocol by its own rules."""
     queue.batch_send_message([Message("a"), Message("b")])
     (got,) = received(sqs, url)
     changed = queue.change_message_visibility(got["ReceiptHandle"], 60)
@@ -138,7 +131,6 @@ def test_a_receipt_of_one_acts_for_the_other(sqs: Any, url: str, queue: Queue, s
 
 
 def test_receipts_are_fenced_across_both(sqs: Any, url: str, queue: Queue, server: RunningServer) -> None:
-    """Whoever received last holds the message; what the one before says changes nothing."""
     queue.send_message(Message("m"))
     mine = queue.receive_message()
     server.advance(seconds=30)
@@ -158,7 +150,6 @@ def test_receipts_are_fenced_across_both(sqs: Any, url: str, queue: Queue, serve
 def test_a_change_of_smq_puts_the_handle_of_sqs_out_of_force(
     sqs: Any, url: str, queue: Queue, server: RunningServer
 ) -> None:
-    """A change of SQS does that to nobody's; after it the handle acts for both until the new deadline."""
     queue.send_message(Message("m"))
     (got,) = received(sqs, url)
     changed = queue.change_message_visibility(got["ReceiptHandle"], 60)
@@ -172,7 +163,6 @@ def test_a_change_of_smq_puts_the_handle_of_sqs_out_of_force(
 
 
 def test_a_queue_of_sqs_is_listed_and_spoken_to_by_smq(sqs: Any, account: Account, server: RunningServer) -> None:
-    """Also one whose name or attributes SMQ could not give it; they are shown as they are."""
     for name, more in (("a_b", {"VisibilityTimeout": "0", "MessageRetentionPeriod": "1209600"}), ("c.fifo", {})):
         fifo = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
         sqs.create_queue(QueueName=name, Attributes=more | fifo)
@@ -200,7 +190,6 @@ def test_attributes_are_one_thing_with_two_names(sqs: Any, url: str, queue: Queu
 def test_a_dead_letter_policy_is_one_thing_with_two_names(
     sqs: Any, account: Account, url: str, queue: Queue, server: RunningServer
 ) -> None:
-    """Set by SMQ, shown by SQS; an empty name ends it."""
     account.get_queue("dead").create(QueueMeta())
     policy = element("DeadLetterTargetQueue", "dead") + element("MaxReceiveCount", 1)
     assert ask(server, "PUT", "/queues/jobs?metaoverride=true", f"<Queue>{policy}</Queue>").status == 204
@@ -221,7 +210,6 @@ def test_a_dead_letter_policy_is_one_thing_with_two_names(
 
 @pytest.mark.parametrize("target", ["jobs", "none", "c.fifo"])
 def test_a_dead_letter_queue_that_cannot_be_is_refused(sqs: Any, url: str, server: RunningServer, target: str) -> None:
-    """Itself, one that is not there, one of the other kind."""
     sqs.create_queue(QueueName="c.fifo", Attributes={"FifoQueue": "true"})
     policy = element("DeadLetterTargetQueue", target) + element("MaxReceiveCount", 1)
     refusal = ask(server, "PUT", "/queues/jobs?metaoverride=true", f"<Queue>{policy}</Queue>")
@@ -230,7 +218,6 @@ def test_a_dead_letter_queue_that_cannot_be_is_refused(sqs: Any, url: str, serve
 
 
 def test_a_fifo_queue_is_one_for_both_where_its_name_says_so(sqs: Any, account: Account, server: RunningServer) -> None:
-    """SQS knows it by the end of its name; SMQ makes it so, with or without the type."""
     for name, kind in (("a.fifo", ""), ("b.fifo", element("QueueType", "fifo"))):
         assert ask(server, "PUT", f"/queues/{name}", f"<Queue>{kind}</Queue>").status == 201
         url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
@@ -279,7 +266,6 @@ def test_messages_of_smq_are_duplicates_only_where_the_queue_looks_at_their_cont
 
 
 def test_at_the_quota_of_messages_in_flight_smq_says_that_there_is_nothing() -> None:
-    """SQS says that there are too many."""
     with RunningServer(in_flight_max=1) as server, account_at(server) as account:
         queue = account.get_queue("jobs")
         queue.create(QueueMeta())
@@ -294,7 +280,6 @@ def test_at_the_quota_of_messages_in_flight_smq_says_that_there_is_nothing() -> 
 def test_more_receives_in_a_second_than_allowed_are_too_many_requests(
     sqs: Any, url: str, queue: Queue, server: RunningServer
 ) -> None:
-    """For both protocols together, until the second is over."""
     limit = f"<Queue>{element('MaxReceivesPerSecond', 2)}</Queue>"
     assert ask(server, "PUT", "/queues/jobs?metaoverride=true", limit).status == 204
     queue.batch_send_message([Message("a"), Message("b"), Message("c")])
@@ -326,7 +311,6 @@ def test_base64_of_smq_is_opaque_to_sqs_unless_the_queue_says_otherwise(sqs: Any
 
 @pytest.mark.parametrize("body", ["no base64!", "/w==", "AA=="], ids=["other text", "no UTF-8", "no text"])
 def test_a_body_that_cannot_be_decoded_is_refused_where_bodies_are(sqs: Any, url: str, queue: Queue, body: str) -> None:
-    """Nothing is stored that the other protocol could not have."""
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"VeilmqSmqBase64": "true"})
     with refused("InvalidArgument"):
         queue.send_message(Message(body))
@@ -334,7 +318,6 @@ def test_a_body_that_cannot_be_decoded_is_refused_where_bodies_are(sqs: Any, url
 
 
 def test_larger_messages_where_the_server_allows_them() -> None:
-    """A queue still has to be told; a batch may be as long as one message."""
     with RunningServer(smq_message_bytes_max=524_288) as server, account_at(server) as account:
         queue = account.get_queue("jobs")
         queue.create(QueueMeta())

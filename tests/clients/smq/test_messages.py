@@ -34,12 +34,10 @@ def second(server: RunningServer) -> Iterator[Queue]:
 
 
 def digest(text: str) -> str:
-    """Return the digest of a body as it is on the wire."""
     return md5(text.encode()).hexdigest().upper()
 
 
 def test_a_message_comes_as_it_was_sent(queue: Queue, server: RunningServer) -> None:
-    """With the SDK's base64, whose digest is told; the instants are in milliseconds."""
     sent = queue.send_message(Message("Grüße & <Küsse>\r\n"))
     assert len(sent.message_id) == 32
     assert sent.message_id == sent.message_id.upper()
@@ -70,7 +68,6 @@ def test_a_message_comes_as_it_was_sent_without_base64(queue: Queue) -> None:
 
 
 def test_a_character_that_xml_cannot_carry_is_malformed(queue: Queue) -> None:
-    """The SDK writes it all the same."""
     queue.set_encoding(False)
     with refused("MalformedXML"):
         queue.send_message(Message("\x01"))
@@ -104,7 +101,6 @@ def test_there_are_sixteen_priorities(queue: Queue) -> None:
 
 
 def test_a_delayed_message_comes_to_the_millisecond(queue: Queue, server: RunningServer) -> None:
-    """The longest delay is a week; the queue's own is for those that name none."""
     queue.set_attributes(QueueMeta(delay_sec=60, msg_ttl=604_800))
     queue.send_message(Message("now", 0))
     queue.send_message(Message("in a minute"))
@@ -130,7 +126,6 @@ def _receive_and_delete(queue: Queue, *expected: str) -> None:
 
 
 def test_a_message_that_its_queue_delays_has_a_handle_too(queue: Queue) -> None:
-    """One that overrides the delay has none."""
     queue.set_attributes(QueueMeta(delay_sec=60))
     assert queue.send_message(Message("at once", 0)).receipt_handle == ""
     queue.delete_message(queue.send_message(Message("later")).receipt_handle)
@@ -147,7 +142,6 @@ def test_the_sender_of_a_delayed_message_can_call_it_off(queue: Queue, server: R
 
 
 def test_the_sender_of_a_delayed_message_can_change_the_delay(queue: Queue, server: RunningServer) -> None:
-    """It stays delayed, and the handle of the send is dead; its receive is the first one."""
     handle = queue.send_message(Message("m", 60)).receipt_handle
     changed = queue.change_message_visibility(handle, 10)
     assert int(changed.next_visible_time) == server.clock.now_ms() + 10_000
@@ -164,7 +158,6 @@ def test_the_sender_of_a_delayed_message_can_change_the_delay(queue: Queue, serv
 
 
 def test_a_handle_of_a_send_is_dead_once_the_message_is_visible(queue: Queue, server: RunningServer) -> None:
-    """Whether or not anybody has received it."""
     handle = queue.send_message(Message("m", 60)).receipt_handle
     server.advance(60_000)
     with refused("MessageNotExist"):
@@ -175,7 +168,6 @@ def test_a_handle_of_a_send_is_dead_once_the_message_is_visible(queue: Queue, se
 
 
 def test_a_peek_changes_nothing(queue: Queue, server: RunningServer) -> None:
-    """It shows what a receive would give, as often as it is asked; what is hidden it does not show."""
     with refused("MessageNotExist"):
         queue.peek_message()
     for body, priority in (("b", 8), ("a", 1)):
@@ -200,7 +192,6 @@ def test_a_peek_changes_nothing(queue: Queue, server: RunningServer) -> None:
 def test_a_receive_that_waited_in_vain_is_told_that_there_is_nothing(
     asked_s: int, account: Account, queue: Queue, second: Queue, server: RunningServer
 ) -> None:
-    """After as long as it said, or its queue says; a receive that says 0 does not wait at all."""
     queue.set_attributes(QueueMeta(polling_wait_sec=30))
     with refused("MessageNotExist"):
         queue.receive_message(0)
@@ -218,7 +209,6 @@ def test_a_receive_that_waited_in_vain_is_told_that_there_is_nothing(
 
 
 def test_a_message_is_as_long_as_its_queue_allows(queue: Queue) -> None:
-    """Counted on the wire: after base64, in bytes, with its properties."""
     queue.set_encoding(False)
     queue.set_attributes(QueueMeta(max_msg_size=1_024))
     queue.send_message(Message("x" * 1_024))
@@ -229,7 +219,6 @@ def test_a_message_is_as_long_as_its_queue_allows(queue: Queue) -> None:
 
 
 def test_messages_of_a_group_come_one_after_the_other(account: Account, server: RunningServer) -> None:
-    """In a FIFO queue: while one is in flight the rest of its group waits; other groups go on."""
     server.queue("jobs.fifo")
     queue = account.get_queue("jobs.fifo")
     for body, group in (("a1", "a"), ("a2", "a"), ("b1", "b")):
@@ -253,7 +242,6 @@ def messages(count: int) -> list[Message]:
 
 
 def test_a_batch_goes_and_comes_in_order(queue: Queue) -> None:
-    """Sixteen at once, each with its id."""
     sent = queue.batch_send_message(messages(16))
     got = queue.batch_receive_message_with_str_body(16)
     assert [each.message_body for each in got] == [f"m{number}" for number in range(16)]
@@ -266,7 +254,6 @@ def test_a_batch_goes_and_comes_in_order(queue: Queue) -> None:
 
 
 def test_a_batch_gives_what_there_is(queue: Queue) -> None:
-    """Fewer than were asked for, and an error where there is nothing."""
     queue.batch_send_message(messages(2))
     assert len(queue.batch_receive_message(16)) == 2
     with refused("MessageNotExist"):
@@ -277,7 +264,6 @@ def test_a_batch_gives_what_there_is(queue: Queue) -> None:
 
 @pytest.mark.parametrize("count", [0, 17])
 def test_a_batch_has_one_to_sixteen_messages(queue: Queue, count: int) -> None:
-    """Of each kind; nothing of a batch that is refused is stored."""
     with refused("InvalidArgument"):
         queue.batch_send_message(messages(count))
     with refused("InvalidArgument"):
@@ -291,7 +277,6 @@ def test_a_batch_has_one_to_sixteen_messages(queue: Queue, count: int) -> None:
 
 
 def test_one_message_that_cannot_be_sent_is_the_error_of_its_batch(queue: Queue) -> None:
-    """And nothing of the batch is stored."""
     for wrong in (Message("m", priority=17), Message("m", 604_801), Message("x" * 49_153)):
         with refused("InvalidArgument"):
             queue.batch_send_message([*messages(2), wrong])
@@ -299,7 +284,6 @@ def test_one_message_that_cannot_be_sent_is_the_error_of_its_batch(queue: Queue)
 
 
 def test_a_batch_has_64_kib_together(queue: Queue) -> None:
-    """Of bodies as they are on the wire."""
     queue.set_encoding(False)
     with refused("InvalidArgument"):
         queue.batch_send_message([Message("x" * 32_768), Message("x" * 32_769)])
@@ -309,7 +293,6 @@ def test_a_batch_has_64_kib_together(queue: Queue) -> None:
 
 
 def test_messages_of_a_batch_have_delays_and_priorities_of_their_own(queue: Queue, server: RunningServer) -> None:
-    """Sent together, each comes in its time and turn; no handle tells of a delay."""
     sent = queue.batch_send_message([Message("late", 10), Message("b", priority=9), Message("a", priority=2)])
     assert [each.receipt_handle for each in sent] == ["", "", ""]
     assert [each.message_body for each in queue.batch_receive_message_with_str_body(16)] == ["a", "b"]
@@ -318,7 +301,6 @@ def test_messages_of_a_batch_have_delays_and_priorities_of_their_own(queue: Queu
 
 
 def test_what_of_a_batch_could_not_be_deleted_is_told_and_the_rest_is_deleted(queue: Queue) -> None:
-    """The SDK has an entry for each handle that did not act, with the handle byte for byte."""
     queue.batch_send_message(messages(3))
     first, second, third = (each.receipt_handle for each in queue.batch_receive_message(3))
     queue.delete_message(second)
@@ -339,7 +321,6 @@ def test_what_of_a_batch_could_not_be_deleted_is_told_and_the_rest_is_deleted(qu
 
 
 def test_a_handle_that_stands_twice_in_a_batch_acts_once(queue: Queue) -> None:
-    """The second one is of a message that is gone."""
     queue.send_message(Message("m"))
     handle = queue.receive_message().receipt_handle
     with refused("MessageNotExist"):
@@ -367,7 +348,6 @@ def with_properties(inner: str, container: str = "UserProperties") -> str:
 
 
 def test_properties_of_all_types_come_as_they_were_sent(queue: Queue) -> None:
-    """In their order, in a single receive, a batch, and a peek."""
     message = Message("m")
     values = {
         "z": MessagePropertyValue.create_string("Grüße & <Küsse>"),
@@ -390,14 +370,12 @@ def test_properties_of_all_types_come_as_they_were_sent(queue: Queue) -> None:
 
 
 def test_a_message_without_properties_has_no_element_for_them(server: RunningServer, queue: Queue) -> None:
-    """Also where it was sent with empty ones."""
     sent = ask(server, "POST", "/queues/jobs/messages", with_properties(""))
     assert sent.status == 201
     assert "Properties" not in ask(server, "GET", "/queues/jobs/messages").body
 
 
 def test_properties_count_towards_the_size(queue: Queue) -> None:
-    """Names, types and values."""
     queue.set_encoding(False)
     queue.set_attributes(QueueMeta(max_msg_size=1_024))
     message = Message("x" * 1_000)
@@ -429,7 +407,6 @@ WRONG_PROPERTIES = {
 
 @pytest.mark.parametrize("wrong", WRONG_PROPERTIES)
 def test_properties_that_cannot_be_are_refused(server: RunningServer, queue: Queue, wrong: str) -> None:
-    """And the message is not stored."""
     inner = WRONG_PROPERTIES[wrong]
     if wrong.startswith("system"):
         sent = with_properties(inner.replace("PropertyValue", "SystemPropertyValue"), "SystemProperties")
@@ -442,7 +419,6 @@ def test_properties_that_cannot_be_are_refused(server: RunningServer, queue: Que
 
 
 def test_as_many_and_as_long_as_they_may_be(server: RunningServer, queue: Queue) -> None:
-    """Fifty, with the longest name and value among them."""
     inner = "".join(prop(f"a{number}", "v", "STRING") for number in range(49))
     queue.set_encoding(False)
     longest = prop("a" * 256, "v" * 4_096, "STRING")
@@ -451,7 +427,6 @@ def test_as_many_and_as_long_as_they_may_be(server: RunningServer, queue: Queue)
 
 
 def test_a_dead_letter_tells_where_it_comes_from(account: Account, server: RunningServer) -> None:
-    """In the three system properties that SDKs know of it, beside its own; it keeps its id and its time."""
     dead = account.get_queue("dead")
     dead.create(QueueMeta())
     policy = element("DeadLetterTargetQueue", "dead") + element("MaxReceiveCount", 2)
@@ -490,7 +465,6 @@ def test_a_dead_letter_tells_where_it_comes_from(account: Account, server: Runni
     ids=repr,
 )
 def test_a_refusal_is_an_error_of_smq(server: RunningServer, queue: Queue, fault: Fault, code: str) -> None:
-    """With the address that was asked; nothing is carried out, and the next request is."""
     server.faults.script("smq.SendMessage", fault)
     with pytest.raises(MNSServerException) as caught:
         queue.send_message(Message("m"))

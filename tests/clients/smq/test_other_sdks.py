@@ -26,12 +26,10 @@ Parameters = dict[str, str]
 
 
 def as_it_is(parameters: Parameters) -> str:
-    """Return a query of raw values; a name without a value stands alone."""
     return "&".join(f"{name}={value}" if value else name for name, value in parameters.items())
 
 
 def escaped(parameters: Parameters) -> str:
-    """Return a query as ``url.QueryEscape`` and ``http_build_query`` write it."""
     return "&".join(f"{name}={quote_plus(value)}" for name, value in parameters.items())
 
 
@@ -79,7 +77,6 @@ class Answer(NamedTuple):
     body: str
 
     def text(self, name: str) -> str:
-        """Return the text of the first element of that name."""
         found = re.search(f"<{name}>([^<]*)</{name}>", self.body)
         assert found is not None, self.body
         return found[1]
@@ -119,7 +116,6 @@ MESSAGES = "/queues/jobs/messages"
 
 
 def test_a_queue_is_made_changed_listed_and_deleted(do: Do) -> None:
-    """201, 204 and 204 for what is done, the URL in a header with a capital letter; no word of what is left out."""
     made = do("PUT", JOBS, root="Queue", inner="<VisibilityTimeout>100</VisibilityTimeout>")
     assert made.status == 201
     assert made.headers["Location"].endswith(JOBS)
@@ -143,7 +139,6 @@ def test_a_queue_is_made_changed_listed_and_deleted(do: Do) -> None:
 
 
 def test_messages_are_sent_received_changed_and_deleted(do: Do) -> None:
-    """0 is no priority and no delay for one of them; the handle is in the query, whoever escapes it."""
     do("PUT", JOBS, root="Queue")
     inner = "<MessageBody>a&amp;b</MessageBody><DelaySeconds>0</DelaySeconds><Priority>0</Priority>"
     sent = do("POST", MESSAGES, root="Message", inner=inner)
@@ -201,7 +196,6 @@ class Reader:
         return (self.kind, self.name) == (kind, name)
 
     def message(self) -> dict[str, Any]:
-        """Return what the SDK finds in a message."""
         found: dict[str, Any] = {}
         while self.read() and not self._at(pulldom.END_ELEMENT, "Message"):
             if self.kind != pulldom.START_ELEMENT:

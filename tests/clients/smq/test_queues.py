@@ -41,7 +41,6 @@ def refused(code: str) -> "pytest.RaisesExc[MNSServerException]":
 
 
 def test_a_queue_is_made_with_the_defaults_of_smq(account: Account, server: RunningServer) -> None:
-    """Its URL is under the address that was asked; the times are in seconds, of the server's clock."""
     queue = account.get_queue("jobs")
     assert queue.create(QueueMeta()) == f"{server.endpoint}/queues/jobs"
     assert settable(queue) == DEFAULTS
@@ -51,7 +50,6 @@ def test_a_queue_is_made_with_the_defaults_of_smq(account: Account, server: Runn
 
 
 def test_a_queue_is_found_when_what_is_said_of_it_is_so(account: Account) -> None:
-    """Attributes that are left out do not count; another value is another queue."""
     queue = account.get_queue("jobs")
     made = queue.create(QueueMeta(vis_timeout=100, delay_sec=10))
     assert queue.create(QueueMeta()) == queue.create(QueueMeta(vis_timeout=100)) == made
@@ -61,7 +59,6 @@ def test_a_queue_is_found_when_what_is_said_of_it_is_so(account: Account) -> Non
 
 
 def test_attributes_are_changed_one_by_one(queue: Queue, server: RunningServer) -> None:
-    """All six of them; what is left out stays."""
     server.advance(seconds=5)
     wanted = {
         "delay_seconds": 604_800,
@@ -95,7 +92,6 @@ def test_attributes_are_changed_one_by_one(queue: Queue, server: RunningServer) 
     ],
 )
 def test_values_out_of_range_are_refused(queue: Queue, name: str, value: int) -> None:
-    """Neither a new queue nor one that is there takes them."""
     meta = QueueMeta()
     setattr(meta, name, value)
     with refused("InvalidArgument"):
@@ -124,7 +120,6 @@ def test_counters_follow_messages(queue: Queue) -> None:
 
 
 def test_queues_are_listed_a_page_at_a_time(account: Account, server: RunningServer) -> None:
-    """By name, with a marker while there are more; a prefix narrows the list."""
     for name in ("b2", "a", "b1", "b3"):
         account.get_queue(name).create(QueueMeta())
     urls = {name: f"{server.endpoint}/queues/{name}" for name in ("a", "b1", "b2", "b3")}
@@ -137,7 +132,6 @@ def test_queues_are_listed_a_page_at_a_time(account: Account, server: RunningSer
 
 
 def test_a_page_has_at_most_a_thousand_queues(account: Account) -> None:
-    """More are refused, and so is a marker that no page named."""
     for asked in ({"ret_number": 1_001}, {"marker": "é"}):
         with refused("InvalidArgument"):
             account.list_queue(**asked)
@@ -148,7 +142,6 @@ def test_a_page_has_at_most_a_thousand_queues(account: Account) -> None:
     [("under_score", "InvalidQueueName"), ("-a", "InvalidQueueName"), ("a" * 257, "QueueNameLengthError")],
 )
 def test_names_that_no_queue_can_have_are_refused(account: Account, name: str, code: str) -> None:
-    """256 characters are enough."""
     with refused(code):
         account.get_queue(name).create(QueueMeta())
     longest = account.get_queue("1" + "a" * 255)
@@ -177,7 +170,6 @@ def test_every_operation_names_a_queue_that_is_not_there(account: Account) -> No
 
 
 def test_an_account_keeps_its_logging_bucket(account: Account) -> None:
-    """It is empty at first, and stays where none is named; opening the service needs nothing."""
     assert account.get_attributes().logging_bucket == ""
     account.set_attributes(AccountMeta("bucket"))
     account.set_attributes(AccountMeta())
@@ -196,7 +188,6 @@ def test_the_sdk_finds_the_request_id_where_it_looks(server: RunningServer, caps
 def test_the_program_of_the_page_of_clients_reaches_the_server(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it stands there."""
     monkeypatch.setenv("VEILMQ_ENDPOINT", server.endpoint)
     account = runpy.run_path(str(HERE.parent / "python" / "smq_connect.py"))["smq"]
     assert account.list_queue() == ([], "")
@@ -247,7 +238,6 @@ def test_nothing_else_is_a_timeout_of_a_queue(server: RunningServer, timeout_s: 
 def test_the_twelve_hours_of_a_receive_that_waited_begin_when_it_is_answered(
     account: Account, other: Queue, server: RunningServer, settings: dict[str, Any]
 ) -> None:
-    """Whether the queue hides all for so long, or has rules for each kind of message."""
     server.queue("jobs", **settings)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(other.receive_message, 30)
@@ -259,7 +249,6 @@ def test_the_twelve_hours_of_a_receive_that_waited_begin_when_it_is_answered(
 
 @pytest.mark.parametrize("timeout_s", [1, TWELVE_HOURS_S])
 def test_a_change_counts_from_its_own_instant(queue: Queue, server: RunningServer, timeout_s: int) -> None:
-    """Shorter than before or longer, and also twelve hours after a receive of hours ago: no total ends it."""
     queue.set_attributes(QueueMeta(vis_timeout=TWELVE_HOURS_S))
     queue.send_message(Message("m"))
     got = queue.receive_message()
@@ -283,7 +272,6 @@ def test_a_change_by_0_or_43201_is_refused_and_changes_nothing(queue: Queue, ser
 
 
 def test_what_was_never_received_cannot_be_changed(queue: Queue) -> None:
-    """Its send gave no handle; a peek gives none."""
     sent = queue.send_message(Message("m"))
     assert sent.receipt_handle == ""
     assert queue.peek_message().receipt_handle == ""
@@ -292,7 +280,6 @@ def test_what_was_never_received_cannot_be_changed(queue: Queue) -> None:
 
 
 def test_a_change_issues_a_handle_and_kills_the_one_before(queue: Queue) -> None:
-    """The old one neither deletes nor changes; the new one does both."""
     queue.send_message(Message("m"))
     old = queue.receive_message().receipt_handle
     new = queue.change_message_visibility(old, 60).receipt_handle
@@ -310,7 +297,6 @@ def test_a_change_issues_a_handle_and_kills_the_one_before(queue: Queue) -> None
 
 
 def test_a_handle_is_dead_at_the_instant_at_which_its_message_is_visible(queue: Queue, server: RunningServer) -> None:
-    """Whether or not somebody has received it since; a millisecond before it acts."""
     queue.batch_send_message([Message("a"), Message("b")])
     first, second = (each.receipt_handle for each in queue.batch_receive_message(2))
     server.advance(29_999)
@@ -324,7 +310,6 @@ def test_a_handle_is_dead_at_the_instant_at_which_its_message_is_visible(queue: 
 
 
 def test_lenient_handles_are_those_of_the_same_receive() -> None:
-    """A server that is set so takes an old handle while the lease lives, and none of an earlier receive."""
     with RunningServer(smq_handles="lenient") as server, account_at(server) as account:
         queue = account.get_queue("jobs")
         queue.create(QueueMeta())

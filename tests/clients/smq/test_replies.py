@@ -31,7 +31,6 @@ def server(veilmq_server: RunningServer) -> RunningServer:
 def test_a_queue_that_is_made_or_found_has_a_location(
     server: RunningServer, name: str, status: bytes, end: bytes
 ) -> None:
-    """Under the host that was asked, with a capital L; the id of the request is in lower case."""
     head = ask(server, "PUT", f"/queues/{name}").head
     location = b"Location: http://h:1/queues/" + name.encode() + b"\r\n"
     assert re.fullmatch(rb"HTTP/1.1 " + status + rb"\r\n" + DATE + ID + location + end, head)
@@ -56,7 +55,6 @@ def test_ids_of_requests_differ(server: RunningServer) -> None:
 
 
 def test_a_message_that_is_sent_received_and_changed(server: RunningServer) -> None:
-    """The documents, element for element."""
     now_ms = server.clock.now_ms()
     sent = ask(server, "POST", "/queues/q/messages", message("a&amp;b"))
     identifier, digest = sent.text("MessageId"), "B96E7BDA9C9FEEE3259B177BD456B0A5"
@@ -96,7 +94,6 @@ def test_a_receipt_handle_needs_no_escaping(server: RunningServer) -> None:
 
 
 def test_attributes_of_the_account_and_the_stub_of_its_opening(server: RunningServer) -> None:
-    """An empty bucket is an element all the same."""
     shown = ask(server, "GET", "/?accountmeta=true")
     assert shown.body == XML + lines(f"<Account {NAMESPACE}><LoggingBucket></LoggingBucket></Account>")
     opened = ask(server, "POST", "/commonbuy/openservice")
@@ -107,7 +104,6 @@ def test_attributes_of_the_account_and_the_stub_of_its_opening(server: RunningSe
 
 
 def test_queues_are_listed_with_what_they_are_where_it_is_asked_for(server: RunningServer) -> None:
-    """The URL comes first; without it there is the URL alone."""
     listed = ask(server, "GET", "/queues")
     assert listed.body == XML + lines(
         f"<Queues {NAMESPACE}><Queue><QueueURL>http://h:1/queues/q</QueueURL></Queue></Queues>"
@@ -141,7 +137,6 @@ def test_a_queue_shows_its_twelve_attributes_and_no_other(server: RunningServer)
     ids=lambda row: row[1],
 )
 def test_names_of_parameters_are_the_same_in_any_case(server: RunningServer, request_: tuple[str, str]) -> None:
-    """And decoded, as names of queues are; a slash at the end of the path means nothing."""
     ask(server, "POST", "/queues/q/messages/", message("m"))
     assert ask(server, *request_).texts("MessageBody") == ["m"]
 
@@ -156,7 +151,6 @@ def test_names_of_parameters_are_the_same_in_any_case(server: RunningServer, req
     ids=["byte order mark", "prefix", "comment"],
 )
 def test_all_that_sdks_write_is_read(server: RunningServer, body: str) -> None:
-    """Namespaces, declarations, prefixes, comments and unknown elements do not count; numbers may have white space."""
     inner = "<Priority> 3 </Priority><MessageBody>m</MessageBody><DelaySeconds>\n0 </DelaySeconds>"
     assert ask(server, "POST", "/queues/q/messages", body.format(inner)).status == 201
     assert ask(server, "GET", "/queues/q/messages").text("Priority") == "3"
@@ -227,7 +221,6 @@ def test_all_that_sdks_write_is_read(server: RunningServer, body: str) -> None:
 def test_what_cannot_be_done_is_answered_with_its_code(
     server: RunningServer, asked: tuple[str, ...], status: int, code: str
 ) -> None:
-    """And its status; the address that was asked is named."""
     reply = ask(server, *asked)
     assert reply.status == status
     if code:
@@ -236,7 +229,6 @@ def test_what_cannot_be_done_is_answered_with_its_code(
 
 
 def test_other_methods_are_told_which_there_are(server: RunningServer) -> None:
-    """As by any protocol, with a sentence."""
     reply = ask(server, "PATCH", "/queues/q")
     assert (reply.status, b"\r\nAllow: DELETE, GET, POST, PUT\r\n" in reply.head) == (405, True)
 
@@ -292,5 +284,4 @@ def test_what_is_refused_before_it_is_read_is_an_error_of_smq_too(
 def test_texts_of_errors_are_those_that_people_search_for(
     server: RunningServer, asked: tuple[str, ...], text: str
 ) -> None:
-    """With what is wrong in the place that the texts have for it."""
     assert ask(server, *asked).text("Message") == text

@@ -21,7 +21,6 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 @contextmanager
 def opened(server: RunningServer, key: str = "AKIDOWNER", *, secret: str = "", token: str = "") -> Iterator[Account]:
-    """Yield an account of the SDK that signs."""
     account = Account(server.endpoint, key, secret or SECRETS[key], security_token=token)
     try:
         yield account
@@ -37,7 +36,6 @@ def code(server: RunningServer, key: str = "AKIDOWNER", *, secret: str = "", tok
 
 @pytest.mark.parametrize("key", ["AKIDOWNER", "AKIDCAROL", "ASIDBOB"])
 def test_every_operation_is_signed_as_the_server_reads_it(server: RunningServer, key: str) -> None:
-    """With parameters, raw handles, headers of SMQ's own, and bodies in and out of a DELETE."""
     with opened(server, key, token=TOKEN if key == "ASIDBOB" else "") as account:
         queue = account.get_queue("jobs")
         assert queue.create(QueueMeta()) == f"{server.endpoint}/queues/jobs"

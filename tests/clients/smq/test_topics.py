@@ -39,13 +39,11 @@ def topic(account: Account) -> Topic:
 
 @pytest.fixture
 def plain(queue: Queue) -> Queue:
-    """The queue, whose readers take bodies as they are."""
     queue.set_encoding(False)
     return queue
 
 
 def endpoint(name: str = "jobs", account: str = OWNER) -> str:
-    """Return the endpoint of a queue, as the SDK writes it."""
     text: str = TopicHelper.generate_queue_endpoint(REGION, account, name)
     return text
 
@@ -122,7 +120,6 @@ def test_a_listing_tells_attributes_to_who_asks(topic: Topic, server: RunningSer
 
 
 def test_a_topic_is_deleted_with_its_subscriptions(account: Account, topic: Topic, queue: Queue) -> None:
-    """And as often as anybody likes."""
     subscribe(topic)
     topic.delete()
     topic.delete()
@@ -277,7 +274,6 @@ def test_subscriptions_that_cannot_be(
 
 
 def as_xml(text: str) -> dict[str, str]:
-    """Return the members of a document in XML."""
     root = ET.fromstring(text)
     assert root.tag == f"{NAMESPACE}Notification"
     return {child.tag.removeprefix(NAMESPACE): child.text or "" for child in root}
@@ -314,7 +310,6 @@ def test_a_queue_gets_the_body_alone(topic: Topic, plain: Queue) -> None:
 
 
 def test_base64_is_the_business_of_clients(topic: Topic, queue: Queue) -> None:
-    """What one SDK encodes, the other end decodes."""
     subscribe(topic, notify_content_format="SIMPLIFIED")
     sent = topic.publish_message(Base64TopicMessage("köln"))
     assert sent.message_body_md5 == md5(base64.b64encode("köln".encode())).hexdigest().upper()
@@ -332,7 +327,6 @@ def test_tags_are_filtered_by_equality(account: Account, topic: Topic, plain: Qu
 
 
 def test_properties_and_groups_come_along(account: Account, topic: Topic) -> None:
-    """To a FIFO queue, in order; a message without a group does not come there."""
     fifo = account.get_queue("jobs.fifo")
     fifo.create(QueueMeta())
     fifo.set_encoding(False)

@@ -11,7 +11,6 @@ from veilmq.cli.logs import JsonLines
 
 
 def record(text: str, *arguments: object, **given: object) -> logging.LogRecord:
-    """Return a record as a logger makes it; `given` is what its `extra` was."""
     made = logging.LogRecord("veilmq.consumer", logging.WARNING, "x.py", 1, text, arguments, None)
     made.created = 1_700_000_000.1234
     vars(made).update(given)
@@ -19,7 +18,6 @@ def record(text: str, *arguments: object, **given: object) -> logging.LogRecord:
 
 
 def test_a_record_is_one_object_on_one_line() -> None:
-    """With whatever its `extra` was, also what is no JSON."""
     line = JsonLines().format(record("message %s:\nlost", "m1", message_id="m1", attempt=2, seen={"a"}))
     assert "\n" not in line
     assert json.loads(line) == {

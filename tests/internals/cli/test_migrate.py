@@ -20,13 +20,10 @@ LOST = "INSERT INTO mq.msg (qp, seq, visible_at, sent_at, priority, id, body) VA
 
 @pytest.fixture
 def database(new_database: str) -> str:
-    """Return the URL of an empty database, with a password that nobody asks for."""
     return new_database.replace(":@", f":{SECRET}@")
 
 
 def execute(url: str, statement: str) -> None:
-    """Have the database do something."""
-
     async def done() -> None:
         async with connected(url) as connection:
             await connection.execute(statement)
@@ -35,7 +32,6 @@ def execute(url: str, statement: str) -> None:
 
 
 def test_what_would_be_applied_is_shown_then_applied_then_done(database: str, veilmq: Veilmq) -> None:
-    """`--check` changes nothing, and tells by its exit code whether there is anything to do."""
     names = ["schema"]
     assert [veilmq("migrate", "--store", database, "--check").code for _ in range(2)] == [1, 1]
     would = json.loads(veilmq("migrate", "--store", database, "--check", "--json").out)
@@ -57,7 +53,6 @@ def test_a_server_that_may_not_upgrade_asks_for_it(database: str, veilmq: Veilmq
 
 
 def test_a_newer_database_is_refused_by_all(database: str, veilmq: Veilmq) -> None:
-    """Each says what to do, without the password."""
     assert veilmq("migrate", "--store", database).code == 0
     execute(database, "INSERT INTO mq.migration VALUES (999, 999)")
     for command in ("migrate", "doctor"):
@@ -68,7 +63,6 @@ def test_a_newer_database_is_refused_by_all(database: str, veilmq: Veilmq) -> No
 
 
 def test_the_doctor_names_server_schema_and_durability(database: str, veilmq: Veilmq) -> None:
-    """Beside a running server; a finding about the settings of this test's database, none about its data."""
     with RunningServer(store=database) as server:
         server.queue("jobs")
         answer = veilmq("doctor", "--store", database, "--json")
@@ -84,7 +78,6 @@ def test_the_doctor_names_server_schema_and_durability(database: str, veilmq: Ve
 
 
 def test_the_doctor_finds_what_contradicts_itself(database: str, veilmq: Veilmq) -> None:
-    """A message whose partition is gone."""
     assert veilmq("migrate", "--store", database).code == 0
     execute(database, LOST)
     answer = veilmq("doctor", "--store", database)
@@ -95,7 +88,6 @@ def test_the_doctor_finds_what_contradicts_itself(database: str, veilmq: Veilmq)
 
 
 def test_the_doctor_of_an_empty_database_says_what_to_do(database: str, veilmq: Veilmq) -> None:
-    """There is nothing to examine."""
     answer = veilmq("doctor", "--store", database)
     assert answer.code == 1
     assert re.search(r"FAILED  there is a schema\n +run `veilmq migrate`", answer.out)
@@ -103,13 +95,11 @@ def test_the_doctor_of_an_empty_database_says_what_to_do(database: str, veilmq: 
 
 @pytest.mark.parametrize("command", ["migrate", "doctor"])
 def test_a_database_that_cannot_be_reached_is_named(command: str, veilmq: Veilmq) -> None:
-    """One line, without the password."""
     answer = veilmq(command, "--store", NOWHERE)
     assert (answer.code, answer.out, answer.err.count("\n")) == (1, "", 1)
     assert answer.err.startswith("veilmq: postgresql://u:***@127.0.0.1:1/x cannot be used: ")
 
 
 def test_a_data_folder_needs_no_migration(veilmq: Veilmq) -> None:
-    """It is upgraded when it is opened."""
     answer = veilmq("migrate")
     assert (answer.code, "name one with --store" in answer.err) == (2, True)

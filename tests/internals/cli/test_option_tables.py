@@ -9,7 +9,6 @@ from veilmq.server.settings import SETTINGS
 
 
 def test_there_is_an_option_for_every_setting() -> None:
-    """A new setting of queues needs an option, or nobody can set it here."""
     others = {
         "visibility_rules",
         "in_flight_max",
@@ -25,7 +24,6 @@ def test_there_is_an_option_for_every_setting() -> None:
 
 
 def test_help_is_made_from_the_schema() -> None:
-    """Each setting with its flag, its description, its range and its default."""
     text = re.sub(r"[│\s]+", " ", command("serve", "--help", COLUMNS="200").stdout)
     for row in SETTINGS:
         assert f" {row.flag} " in text

@@ -14,25 +14,21 @@ OPTION = re.compile(r"--[a-z][a-z0-9-]+")
 
 
 def sections(page: str) -> dict[str, str]:
-    """Return heading → text of each section of the second level in docs/`page`."""
     _, *parts = re.split(r"^## (.+)$", (ROOT / "docs" / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def table_row(setting: Setting) -> str:
-    """Return the line of the table that documents `setting`."""
     names = f"`{setting.name}` | `{setting.flag}` | `{setting.variable}` | `{setting.default_text}`"
     return f"| {names} | {setting.kind.allowed} | {setting.description} |"
 
 
 def test_every_command_has_a_section_and_every_section_a_command() -> None:
-    """A new command is documented, a removed one is not."""
     assert set(sections("cli.md")) == {f"veilmq {name}" for name in COMMANDS}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_section_names_the_options_of_its_command(name: str) -> None:
-    """All of them; what else it names is an option of another command."""
     named = set(OPTION.findall(sections("cli.md")[f"veilmq {name}"]))
     existing = options(COMMANDS[name])
     assert existing, "every command has an option"
@@ -41,13 +37,11 @@ def test_a_section_names_the_options_of_its_command(name: str) -> None:
 
 
 def test_the_table_of_settings_is_the_schema() -> None:
-    """Line by line, in order; the right table is what this test says is missing."""
     lines = sections("settings.md")["All settings"].strip().splitlines()
     assert lines[2:] == [table_row(setting) for setting in SETTINGS]
 
 
 def test_the_page_names_where_settings_come_from() -> None:
-    """The file, and each variable that is no setting."""
     text = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     for word in [FILE_NAME, "--config", *VARIABLES_OF_OTHERS]:
         assert f"`{word}" in text, word
@@ -64,7 +58,6 @@ RANGES = {
 
 @pytest.mark.parametrize("option", RANGES)
 def test_the_ranges_of_a_queues_settings_are_those_of_the_limits(option: str) -> None:
-    """Range and default, in the table of `queue create`."""
     allowed = RANGES[option]
     (line,) = [line for line in sections("cli.md")["veilmq queue create"].splitlines() if f"| `{option} N` |" in line]
     _, _, told, default, *_ = [cell.strip() for cell in line.split("|")]

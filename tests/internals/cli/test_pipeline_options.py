@@ -9,7 +9,6 @@ from veilmq.cli.pipeline_options import job
 
 
 def test_a_job_that_cannot_use_a_path_says_which(tmp_path: Path) -> None:
-    """Such as a report that is to be written where a folder is."""
     with pytest.raises(CommandFailed) as caught, job("report"):
         tmp_path.write_text("<html>", encoding="utf-8")
     assert str(caught.value) == f"{tmp_path} cannot be used: Is a directory."

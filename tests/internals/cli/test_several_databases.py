@@ -30,19 +30,15 @@ def durable_url() -> Iterator[str]:
 
 @pytest.fixture
 def urls(durable_url: str) -> Iterator[tuple[str, str]]:
-    """Return two empty databases, with a password that nobody asks for."""
     with making_database(durable_url) as first, making_database(durable_url) as second:
         yield with_secret(first), with_secret(second)
 
 
 def with_secret(url: str) -> str:
-    """Return a URL with a password."""
     return url.replace("postgres@", f"postgres:{SECRET}@")
 
 
 def execute(url: str, statement: str) -> None:
-    """Have a database do something."""
-
     async def done() -> None:
         async with connected(url) as connection:
             await connection.execute(statement)
@@ -51,19 +47,16 @@ def execute(url: str, statement: str) -> None:
 
 
 def failed(document: Any) -> list[str]:
-    """Return the names of the checks that failed."""
     return [check["check"] for check in document if not check["ok"]]
 
 
 def serve(urls: tuple[str, ...], *queues: str) -> None:
-    """Have the databases be one store, with queues."""
     with RunningServer(store=",".join(urls), clock=SystemClock()) as server:
         for queue in queues:
             server.queue(queue)
 
 
 def test_all_are_upgraded_in_turn(urls: tuple[str, str], veilmq: Veilmq) -> None:
-    """Given with commas or one by one; a line says which one it is about, and none has a password."""
     both = ",".join(urls)
     would = veilmq("migrate", "--store", both, "--check", "--json")
     told = [{"store": without_passwords(url), "format": 0, "upgrades": NAMES, "applied": False} for url in urls]
@@ -79,7 +72,6 @@ def test_all_are_upgraded_in_turn(urls: tuple[str, str], veilmq: Veilmq) -> None
 
 
 def test_what_fails_at_one_keeps_nothing_from_the_others(urls: tuple[str, str], veilmq: Veilmq) -> None:
-    """It is said where it was found and at the end; done again when it is mended, the rest is done."""
     assert veilmq("migrate", "--store", urls[0]).code == 0
     execute(urls[0], NEWER)
     answer = veilmq("migrate", "--store", ",".join((*urls, NOWHERE)))
@@ -97,7 +89,6 @@ def test_what_fails_at_one_keeps_nothing_from_the_others(urls: tuple[str, str], 
 
 
 def test_the_doctor_examines_each_and_all_together(urls: tuple[str, str], veilmq: Veilmq) -> None:
-    """Beside a running server, one verdict on everything."""
     both = ",".join(urls)
     with RunningServer(store=both, clock=SystemClock()) as server:
         for queue in ("a", "b", "c"):
@@ -114,7 +105,6 @@ def test_the_doctor_examines_each_and_all_together(urls: tuple[str, str], veilmq
 
 
 def test_a_fault_of_one_is_said_beside_what_is_found_at_the_others(urls: tuple[str, str], veilmq: Veilmq) -> None:
-    """Here a message without a partition at the second, and a third that cannot be reached."""
     serve(urls, "a", "b")
     execute(
         urls[1], "INSERT INTO mq.msg (qp, seq, visible_at, sent_at, priority, id, body) VALUES (99, 1, 1, 1, 8, '', '')"
@@ -131,7 +121,6 @@ def test_a_fault_of_one_is_said_beside_what_is_found_at_the_others(urls: tuple[s
 
 
 def test_a_backup_of_databases_says_what_to_do(tmp_path: Path, veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given as an option, or in the environment as that of serve; nothing is made."""
     to = str(tmp_path / "backup")
     given = veilmq("backup", "--to", to, "--store", f"{NOWHERE},{NOWHERE}")
     monkeypatch.setenv("VEILMQ_STORE", NOWHERE)
@@ -142,7 +131,6 @@ def test_a_backup_of_databases_says_what_to_do(tmp_path: Path, veilmq: Veilmq, m
 
 
 def test_a_copy_of_several_says_what_to_do(tmp_path: Path, veilmq: Veilmq) -> None:
-    """Of several databases, and to several."""
     both = f"{NOWHERE},{NOWHERE}"
     for source, target, said in (
         (both, NOWHERE, "copy one after the other"),

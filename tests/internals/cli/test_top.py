@@ -37,7 +37,6 @@ WORKER = "tests.consumer.stuck_worker:app"
 
 
 def lease(number: int, left_s: float, **changed: Any) -> LeaseStatus:
-    """Return one lease."""
     usual: dict[str, Any] = {
         "queue": "films",
         "handler": "render",
@@ -53,7 +52,6 @@ def lease(number: int, left_s: float, **changed: Any) -> LeaseStatus:
 
 
 def look(*, queues: int = 1, leases: int = 1) -> Look:
-    """Return a server with queues, and a worker with leases."""
     handler = HandlerStatus(
         queue="films", handler="render", leased=leases, running=leases, buffered=0, events={"acked": 9}
     )
@@ -77,7 +75,6 @@ def look(*, queues: int = 1, leases: int = 1) -> Look:
 
 
 def shown(look: Look, *, width: int = 120, height: int | None = None) -> list[str]:
-    """Return the lines of the picture."""
     console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
     console.print(view(look, width=width, height=height))
     file = console.file
@@ -98,7 +95,6 @@ def test_a_wide_terminal_shows_everything() -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 50, 60, 72, 84, 100, 120])
 def test_a_narrow_terminal_shows_less_and_the_most_important(width: int) -> None:
-    """No line is broken, and what is left of a lease is always there."""
     lines = shown(look(), width=width)
     assert len(lines) == 7
     assert all(len(line) <= width for line in lines)
@@ -107,7 +103,6 @@ def test_a_narrow_terminal_shows_less_and_the_most_important(width: int) -> None
 
 
 def test_a_low_terminal_shows_the_fullest_queues_and_the_most_urgent_leases() -> None:
-    """And says how much there is beside them; who needs less leaves the others more."""
     lines = shown(look(queues=20, leases=20), height=24)
     assert len(lines) <= 24
     assert [line.split()[0] for line in lines if line.startswith("q1")] == [f"q{number}" for number in range(13, 20)]
@@ -117,7 +112,6 @@ def test_a_low_terminal_shows_the_fullest_queues_and_the_most_urgent_leases() ->
 
 
 def test_leases_of_all_workers_come_in_the_order_of_their_ends() -> None:
-    """With their states."""
     leases = [lease(1, -2.0, state="suspect"), lease(2, 400.0, attempt=3), lease(3, 3.0, running=False)]
     seen = look()
     worker = WorkerStatus(worker="a:1", host="a", pid=1, stopping=True, handlers=[], leases=leases)
@@ -155,14 +149,12 @@ def test_a_span_has_six_characters_at_most_while_it_matters(seconds: float | Non
 
 
 def test_looking_costs_a_tenth_of_the_time_at_most() -> None:
-    """A slow server is asked less often."""
     assert pause_s(0.01, 1) == pytest.approx(0.99)
     assert pause_s(0.5, 1) == pytest.approx(4.5)
 
 
 @contextmanager
 def working(server: RunningServer, runtime: Path, *options: str) -> Iterator[Forked]:
-    """Give a worker that has begun the message it never ends with."""
     with HttpQueueClient(server.endpoint) as client:
         client.create_queue("work")
         client.send("work", "m1")
@@ -185,13 +177,11 @@ def working(server: RunningServer, runtime: Path, *options: str) -> Iterator[For
 
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a folder for the sockets of workers."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path
 
 
 def test_it_finds_the_server_and_the_lease_of_a_worker(veilmq: Veilmq, server: RunningServer, runtime: Path) -> None:
-    """A real worker, in a process of its own; once it is killed, nothing is left of it."""
     with working(server, runtime) as worker:
         done = veilmq("top", "--once", "--json", "--admin", server.admin_endpoint)
         told = veilmq("top", "--once", "--admin", server.admin_endpoint)
@@ -222,7 +212,6 @@ def test_redeliveries_are_the_servers_count(veilmq: Veilmq, server: RunningServe
 
 
 def test_without_metrics_only_what_sqs_tells_is_shown(veilmq: Veilmq, server: RunningServer, runtime: Path) -> None:
-    """And `--prefix` chooses."""
     with HttpQueueClient(server.endpoint) as client:
         for name in ("alpha", "beta"):
             client.create_queue(name)
@@ -232,7 +221,6 @@ def test_without_metrics_only_what_sqs_tells_is_shown(veilmq: Veilmq, server: Ru
 
 
 def test_a_worker_elsewhere_is_seen_at_its_port(veilmq: Veilmq, server: RunningServer, runtime: Path) -> None:
-    """Beside its metrics; a hidden one is not seen, and its log is read by machines."""
     other = runtime / "of-the-worker"
     other.mkdir()
     with working(server, other, "--metrics-port", "0", "--log", "info") as worker:
@@ -254,8 +242,6 @@ def test_a_hidden_worker_is_not_seen(veilmq: Veilmq, server: RunningServer, runt
 
 
 def test_a_queue_that_is_deleted_meanwhile_is_left_out(server: RunningServer) -> None:
-    """Between the list and the question for it."""
-
     class Late(HttpQueueClient):
         def list_queues(self, prefix: str = "") -> list[str]:
             return ["alpha", "gone"]
@@ -282,7 +268,6 @@ def test_a_folder_that_others_may_enter_is_said(veilmq: Veilmq, server: RunningS
 
 
 def test_looks_are_lines_for_as_long_as_somebody_reads(server: RunningServer, runtime: Path) -> None:
-    """SIGTERM ends it in order."""
     server.queue("alpha")
     with Forked(
         [*COMMAND, "top", "--json"],
@@ -344,7 +329,6 @@ def read_until(number: int, text: bytes) -> bytes:
 def test_a_live_view_leaves_the_terminal_as_it_was(
     server: RunningServer, runtime: Path, leave: str | signal.Signals
 ) -> None:
-    """The picture, then a key or a signal."""
     with terminal_of(server.endpoint, runtime) as (shown, number):
         assert b"\x1b[?1049h" in read_until(number, b"in flight")  # another screen ...
         if isinstance(leave, str):
@@ -358,7 +342,6 @@ def test_a_live_view_leaves_the_terminal_as_it_was(
 
 
 def test_without_a_server_the_live_view_shows_the_workers(server: RunningServer, runtime: Path) -> None:
-    """It may be back at the next look, and their leases go on."""
     with working(server, runtime), terminal_of("http://127.0.0.1:1", runtime) as (_, number):
         assert b"refused" in read_until(number, b"held")
         os.write(number, b"q")

@@ -1,118 +1,275 @@
-"""Wrong keys slow down whoever tries them, and nobody else for long."""
+"""Sessions: the way in, slowed down after failures; cookies that nobody else makes; and their end, for good."""
 
 import logging
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.console.test_live_page import Watching
+from tests.console.visitor import Visitor
+from tests.server.keys import OWNER, REGION, SECRETS, client, written
 from veilmq.console import sign_ins
+from veilmq.console.ended_sessions import OF_A_KEY_MAX, EndedSessions
+from veilmq.console.live import TICK_MS
+from veilmq.console.sessions import SESSION_S_MAX, Session, Sessions
 from veilmq.console.sign_ins import ADDRESS_FAILURES, ADDRESS_REST_MS, KEY_FAILURES, SignIns, SignInsPaused
+from veilmq.testing import RunningServer, VirtualClock
 from veilmq.wire.exchange import Caller, caller_named
 
 CAROL = caller_named("111111111111", "carol")
 HERE = "192.0.2.1"
+KEY = ("AKIDOWNER", SECRETS["AKIDOWNER"])
+NOW_S = 1_700_000_000
+BEGAN_AT = datetime.fromtimestamp(NOW_S, UTC)
 
 
-class Clock:
-    """A clock that is put forward by hand."""
+class Entrance:
+    """The way in, with one key, on a clock that is put forward by hand."""
 
     def __init__(self) -> None:
-        """Begin somewhere."""
-        self.at_ms = 1_700_000_000_000
+        self.clock = VirtualClock()
+        self.sign_in = SignIns(self._holder, now_ms=self.clock.now_ms)
 
-    def now_ms(self) -> int:
-        """Return the time."""
-        return self.at_ms
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """The time."""
-    return Clock()
-
-
-@pytest.fixture
-def sign_in(clock: Clock) -> SignIns:
-    """The way in, with one key."""
-
-    def holder(key_id: str, secret: str) -> Caller | None:
+    def _holder(self, key_id: str, secret: str) -> Caller | None:
         return CAROL if (key_id, secret) == ("AKIDCAROL", "right") else None
 
-    return SignIns(holder, now_ms=clock.now_ms)
+    def fail(self, count: int, *, peer: str = HERE, key: str = "AKIDX{}") -> None:
+        """Try wrong keys; a number stands for `{}`."""
+        for number in range(count):
+            assert self.sign_in(key.format(number), "wrong", peer.format(number)) is None
+
+    def admits(self, peer: str = HERE) -> bool:
+        """Tell whether the right key is let in."""
+        try:
+            return self.sign_in("AKIDCAROL", "right", peer) is CAROL
+        except SignInsPaused:
+            return False
 
 
-def fail(sign_in: SignIns, count: int, *, peer: str = HERE, key: str = "AKIDX{}") -> None:
-    """Try ``count`` wrong keys."""
-    for number in range(count):
-        assert sign_in(key.format(number), "wrong", peer) is None
+@pytest.fixture
+def entrance() -> Entrance:
+    return Entrance()
 
 
-def test_an_address_rests_after_so_many_failures(sign_in: SignIns, clock: Clock) -> None:
-    fail(sign_in, ADDRESS_FAILURES)
+def test_an_address_rests_after_so_many_failures_and_others_do_not(entrance: Entrance) -> None:
+    entrance.fail(ADDRESS_FAILURES, key="AKIDCAROL")
     with pytest.raises(SignInsPaused) as paused:
-        sign_in("AKIDCAROL", "right", HERE)
+        entrance.sign_in("AKIDCAROL", "right", HERE)
     assert paused.value.retry_after_s == ADDRESS_REST_MS // 1_000
-    clock.at_ms += ADDRESS_REST_MS - 1
-    with pytest.raises(SignInsPaused):
-        sign_in("AKIDCAROL", "right", HERE)
-    clock.at_ms += 1
-    assert sign_in("AKIDCAROL", "right", HERE) is CAROL
+    assert entrance.admits("192.0.2.2")
+    entrance.clock.advance(ADDRESS_REST_MS - 1)
+    assert not entrance.admits()
+    entrance.clock.advance(1)
+    assert entrance.admits()
 
 
-def test_others_are_not_concerned(sign_in: SignIns) -> None:
-    fail(sign_in, ADDRESS_FAILURES, key="AKIDCAROL")
-    assert sign_in("AKIDCAROL", "right", "192.0.2.2") is CAROL
+def test_a_key_rests_however_many_guess_at_it(entrance: Entrance) -> None:
+    entrance.fail(KEY_FAILURES, key="AKIDCAROL", peer="198.51.100.{}")
+    assert not entrance.admits()
+    entrance.clock.advance(1_000)
+    assert entrance.admits()
 
 
-def test_a_key_rests_however_many_guess_at_it(sign_in: SignIns, clock: Clock) -> None:
-    for number in range(KEY_FAILURES):
-        assert sign_in("AKIDCAROL", "wrong", f"198.51.100.{number}") is None
-    with pytest.raises(SignInsPaused):
-        sign_in("AKIDCAROL", "right", HERE)
-    clock.at_ms += 1_000
-    assert sign_in("AKIDCAROL", "right", HERE) is CAROL
+def test_signing_in_takes_nothing(entrance: Entrance) -> None:
+    assert all(entrance.admits() for _ in range(ADDRESS_FAILURES * 2))
 
 
-def test_signing_in_takes_nothing(sign_in: SignIns) -> None:
-    for _ in range(ADDRESS_FAILURES * 2):
-        assert sign_in("AKIDCAROL", "right", HERE) is CAROL
+def test_time_gives_tokens_back_and_no_more_than_there_were(entrance: Entrance) -> None:
+    entrance.fail(ADDRESS_FAILURES)
+    entrance.clock.advance(ADDRESS_REST_MS * 1_000)
+    entrance.fail(ADDRESS_FAILURES)
+    assert not entrance.admits()
 
 
-def test_time_gives_tokens_back_and_no_more_than_there_were(sign_in: SignIns, clock: Clock) -> None:
-    fail(sign_in, ADDRESS_FAILURES)
-    clock.at_ms += ADDRESS_REST_MS * 1_000
-    fail(sign_in, ADDRESS_FAILURES)
-    with pytest.raises(SignInsPaused):
-        sign_in("AKIDCAROL", "right", HERE)
+def test_a_machine_has_one_bucket_however_its_address_is_written(entrance: Entrance) -> None:
+    """Of IPv6 its network of 64 bits, of IPv4 the address that is mapped."""
+    entrance.fail(ADDRESS_FAILURES, peer="2001:db8::{}")
+    assert (entrance.admits("2001:db8::ffff:1"), entrance.admits("2001:db8:0:1::1")) == (False, True)
+    entrance.fail(ADDRESS_FAILURES, peer=f"::ffff:{HERE}")
+    assert not entrance.admits()
 
 
-def test_one_machine_has_one_bucket_of_its_network(sign_in: SignIns) -> None:
-    for number in range(ADDRESS_FAILURES):
-        assert sign_in("x", "wrong", f"2001:db8::{number:x}") is None
-    with pytest.raises(SignInsPaused):
-        sign_in("AKIDCAROL", "right", "2001:db8::ffff:1")
-    assert sign_in("AKIDCAROL", "right", "2001:db8:0:1::1") is CAROL
-
-
-def test_an_address_of_ipv4_is_one_however_it_is_written(sign_in: SignIns) -> None:
-    fail(sign_in, ADDRESS_FAILURES, peer=f"::ffff:{HERE}")
-    with pytest.raises(SignInsPaused):
-        sign_in("AKIDCAROL", "right", HERE)
-
-
-def test_memory_is_bounded(sign_in: SignIns, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded(entrance: Entrance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sign_ins, "_REMEMBERED_MAX", 3)
-    for number in range(10):
-        fail(sign_in, 1, peer=f"198.51.100.{number}")
-    assert len(sign_in._addresses._full_at_ms) == 3
+    entrance.fail(10, peer="198.51.100.{}")
+    assert len(entrance.sign_in._addresses._full_at_ms) == 3
 
 
 def test_each_failure_is_logged_on_one_line_without_the_secret(
-    sign_in: SignIns, caplog: pytest.LogCaptureFixture
+    entrance: Entrance, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="veilmq.console"):
-        sign_in("AKID\nforged line" + "x" * 500, "top secret", HERE)
+        entrance.sign_in("AKID\nforged line" + "x" * 500, "top secret", HERE)
     (line,) = caplog.messages
     assert "192.0.2.1" in line
     assert r"AKID\nforged line" in line
     assert "secret" not in line
     assert len(line) < 300
+
+
+# Cookies of sessions: whose they are, how long they hold, and that nobody else makes one.
+
+
+def sessions(secret: bytes = b"of this store", now_s: float = NOW_S, key_secret: bytes = b"carol's") -> Sessions:
+    """Return the sessions of a node at ``now_s``; each key has the secret ``key_secret``."""
+    return Sessions(secret=secret, wall_s=lambda: now_s, secret_of=lambda _: key_secret)
+
+
+def cookie(key: str = "AKIDCAROL") -> str:
+    return sessions().cookie(sessions().begin(key))
+
+
+def test_every_node_of_a_store_takes_a_session() -> None:
+    session = sessions().begin("AKIDOWNER")
+    assert sessions().read(sessions().cookie(session)) == session
+
+
+@pytest.mark.parametrize(
+    ("reader", "is_taken"),
+    [
+        pytest.param(sessions(now_s=NOW_S + SESSION_S_MAX), True, id="at the end of the working day"),
+        pytest.param(sessions(now_s=NOW_S + SESSION_S_MAX + 1), False, id="after it"),
+        pytest.param(sessions(secret=b"of another store"), False, id="another store"),
+        pytest.param(sessions(key_secret=b"new"), False, id="another secret of the key"),
+    ],
+)
+def test_a_session_holds(reader: Sessions, *, is_taken: bool) -> None:
+    assert (reader.read(cookie()) is not None) is is_taken
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        *("", "x", "a.b.c", "~", "AKIDCAROL~", "AKIDCAROL~IngI.aaaa.bbbb", "é~é", "~.eJx.a.b", "." * 4_000),
+        *(cookie().replace("AKIDCAROL", other) for other in ("AKIDOWNER", "")),
+    ],
+    ids=range(11),
+)
+def test_what_nobody_signed_is_no_session(forged: str) -> None:
+    assert sessions().read(forged) is None
+
+
+def test_forms_of_two_sessions_differ() -> None:
+    one, other = sessions().begin("AKIDOWNER"), sessions().begin("AKIDOWNER")
+    assert [one.has(token) for token in (one.token, other.token, "")] == [True, False, False]
+
+
+# Signing out ends a session for good: for a copy of its cookie, for its streams, and over a restart.
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    """A server with accounts and a queue."""
+    with RunningServer(credentials=written(tmp_path / "c.toml"), account=OWNER, region=REGION) as running:
+        client(running).create_queue(QueueName="orders")
+        yield running
+
+
+def copy_of(visitor: Visitor, server: RunningServer) -> Visitor:
+    """Return somebody with the same cookie, under the name that it has at ``server``."""
+    other = Visitor(server)
+    other.get("/console/login")
+    other.cookies = dict.fromkeys(other.cookies, next(iter(visitor.cookies.values())))
+    return other
+
+
+def is_signed_in(visitor: Visitor) -> bool:
+    return visitor.get("/console/queues").path == "/console/queues"
+
+
+def test_a_copied_cookie_is_refused_after_signing_out(server: RunningServer) -> None:
+    with Visitor(server, key=KEY) as visitor, copy_of(visitor, server) as thief, Visitor(server, key=KEY) as other:
+        assert is_signed_in(thief)
+        assert thief.get("/api/queues").status == 200
+        visitor.post("/console/logout", at="/console/queues")
+        copied = dict(thief.cookies)
+        assert not is_signed_in(thief)
+        thief.cookies = copied
+        assert thief.get("/api/queues").status == 401
+        assert is_signed_in(other), "another session of the same key"
+
+
+def test_signing_out_ends_the_streams_of_the_session(server: RunningServer) -> None:
+    with (
+        Visitor(server, key=KEY) as visitor,
+        Visitor(server, key=KEY) as other,
+        Watching(server, cookies=dict(visitor.cookies), counts="orders") as page,
+        Watching(server, cookies=dict(other.cookies), counts="orders") as stays,
+    ):
+        page.next("counts")
+        stays.next("counts")
+        visitor.post("/console/logout", at="/console/queues")
+        server.advance(TICK_MS)
+        assert page.is_over
+        client(server).send_message(QueueUrl=f"{server.endpoint}/{OWNER}/orders", MessageBody="m")
+        server.advance(TICK_MS)
+        while stays.next("counts")["set"]["orders"]["visible"] != "1":
+            pass
+
+
+def test_a_restart_does_not_revive_a_session(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"data": tmp_path / "store", "credentials": written(tmp_path / "c.toml")}
+    with RunningServer(**settings) as running, Visitor(running, key=KEY) as visitor:
+        cookies = dict(visitor.cookies)
+        visitor.post("/console/logout", at="/console/queues")
+        visitor.cookies = cookies
+    with RunningServer(**settings) as running, copy_of(visitor, running) as thief:
+        assert not is_signed_in(thief)
+        with Visitor(running, key=KEY) as again:
+            assert is_signed_in(again)
+
+
+def test_every_node_of_a_database_takes_a_session(tmp_path: Path, place: Callable[[str], dict[str, Any]]) -> None:
+    settings = place("postgres") | {"credentials": written(tmp_path / "c.toml")}
+    with (
+        RunningServer(**settings) as one,
+        RunningServer(**settings) as other,
+        Visitor(one, key=KEY) as visitor,
+        copy_of(visitor, other) as elsewhere,
+    ):
+        assert is_signed_in(elsewhere)
+
+
+def test_a_session_of_nobody_is_not_remembered() -> None:
+    """Or whoever asks for the form of signing in could fill the memory."""
+    unsigned = Sessions(secret=b"s", wall_s=lambda: NOW_S)
+    session = unsigned.begin()
+    unsigned.end(session)
+    assert unsigned.read(unsigned.cookie(session)) == session
+
+
+def test_it_is_remembered_as_long_as_its_cookie_would_hold() -> None:
+    now_s = [NOW_S]
+    kept = Sessions(secret=b"s", wall_s=lambda: now_s[0])
+    session = kept.begin("AKIDOWNER")
+    copied = kept.cookie(session)
+    kept.end(session)
+    for passed_s in (0, SESSION_S_MAX, SESSION_S_MAX + 1):
+        now_s[0] = NOW_S + passed_s
+        kept.end(Session(key_id="AKIDCAROL", token=f"{passed_s}"))
+        assert kept.read(copied) is None
+
+
+def test_what_is_too_old_anyway_is_forgotten() -> None:
+    ended = EndedSessions(session_s_max=10)
+    for now_s in range(100):
+        ended.add(f"AKID{now_s}", "token", NOW_S + now_s)
+    assert len(ended) == 11
+
+
+def test_too_many_of_a_key_end_all_of_that_key_and_no_others() -> None:
+    ended = EndedSessions(session_s_max=10)
+    for number in range(OF_A_KEY_MAX):
+        ended.add("AKIDOWNER", f"{number}", NOW_S)
+    assert not ended.has("AKIDOWNER", "other", BEGAN_AT)
+    ended.add("AKIDOWNER", "last", NOW_S)
+    assert len(ended) == 0
+    assert ended.has("AKIDOWNER", "0", BEGAN_AT)
+    assert ended.has("AKIDOWNER", "other", BEGAN_AT)
+    assert not ended.has("AKIDCAROL", "other", BEGAN_AT)
+    assert not ended.has("AKIDOWNER", "new", datetime.fromtimestamp(NOW_S + 1, UTC))
+    ended.add("AKIDCAROL", "0", NOW_S + 11)
+    assert not ended.has("AKIDOWNER", "0", BEGAN_AT), "nobody takes a cookie of then"

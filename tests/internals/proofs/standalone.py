@@ -19,7 +19,6 @@ class Standalone:
     """A context manager: the cluster runs inside it, at ``master``."""
 
     def __init__(self, folder: Path, *, workers: int = 2) -> None:
-        """Logs and what executors need go to `folder`."""
         self._folder, self._workers = folder, workers
         self._processes: list[subprocess.Popen[bytes]] = []
         port = _free_port()
@@ -27,7 +26,6 @@ class Standalone:
         self._port = port
 
     def __enter__(self) -> Self:
-        """Start master and workers; returns when the workers are with the master."""
         self._folder.mkdir()
         master = "org.apache.spark.deploy.master.Master"
         self._start("master", master, "--host", "127.0.0.1", "--port", str(self._port), "--webui-port", "0")
@@ -44,7 +42,6 @@ class Standalone:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Kill all of it."""
         for process in self._processes:
             process.kill()
             process.wait()

@@ -49,31 +49,26 @@ class Machine:
         }
 
     def step(self, ahead_s: int) -> None:
-        """Have the wall clock stand so many seconds beside the real one."""
         self.ahead_s = ahead_s
         written = self._offset.with_suffix(".new")
         written.write_text(f"{ahead_s:+d}\n")
         written.replace(self._offset)
 
     def restart(self, how: Callable[[], object], *, meanwhile_s: int | None = None) -> None:
-        """End the server, step the clock if asked, and start it again."""
         how()
         if meanwhile_s is not None:
             self.step(meanwhile_s)
         self.server.start()
 
     def boot_as(self, boot_id: Path) -> None:
-        """Have the next start find another boot id."""
         self.server.prefix = ["unshare", "--mount", "--map-root-user", "sh", "-c", MOUNT, str(boot_id)]
 
     def caller(self, queue: str) -> SqsCaller:
-        """Return one that calls a queue of the server."""
         caller = SqsCaller(self.server.port, queue)
         self._closing.callback(caller.close)
         return caller
 
     def operator(self, method: str, path: str) -> str:
-        """Return what the admin port answers."""
         with urllib3.PoolManager() as pool:
             return pool.request(method, self.server.admin_endpoint + path).data.decode()
 
@@ -121,7 +116,6 @@ class Content:
         self.first = self.send_to_group()
 
     def receive(self, *, timeout_s: int = 0, wait_s: int = 0) -> list[dict[str, Any]]:
-        """Return what a receive gives."""
         terms = {"VisibilityTimeout": timeout_s, "WaitTimeSeconds": wait_s, "MaxNumberOfMessages": 10}
         answer = self.plain.call("ReceiveMessage", MessageSystemAttributeNames=["All"], **terms)
         found: list[dict[str, Any]] = answer.get("Messages", [])
@@ -134,7 +128,6 @@ class Content:
         return message_id
 
     def counts(self, caller: SqsCaller) -> list[int]:
-        """Return how many messages are visible, in flight and delayed."""
         attributes = caller.call("GetQueueAttributes", AttributeNames=["All"])["Attributes"]
         return [int(attributes[f"ApproximateNumberOfMessages{which}"]) for which in ("", "NotVisible", "Delayed")]
 
@@ -158,7 +151,6 @@ class Content:
 
 @pytest.mark.parametrize("step_s", [DAYS_S, -DAYS_S], ids=["forward", "backward"])
 def test_a_step_while_it_runs(machine: Machine, step_s: int) -> None:
-    """And restarts after it, in good order and by a kill."""
     content = Content(machine)
     machine.step(step_s)
     content.check()
@@ -171,7 +163,6 @@ def test_a_step_while_it_runs(machine: Machine, step_s: int) -> None:
     "step_s", [pytest.param(DAYS_S, id="forward"), pytest.param(-DAYS_S, id="backward", marks=EVERYTHING)]
 )
 def test_a_step_while_it_is_down(machine: Machine, step_s: int) -> None:
-    """After an end in good order, and after a kill that leaves a mark of before the last batches."""
     content = Content(machine)
     machine.restart(machine.server.stop, meanwhile_s=step_s)
     content.check()
@@ -180,7 +171,6 @@ def test_a_step_while_it_is_down(machine: Machine, step_s: int) -> None:
 
 
 def test_a_lease_ends_when_it_should(machine: Machine) -> None:
-    """Not before its time, by the real clock, and not much later, whatever the wall clock does meanwhile."""
     content = Content(machine)
     for received, step_s in ((2, DAYS_S), (4, -DAYS_S)):
         began_s = time.monotonic()
@@ -193,7 +183,6 @@ def test_a_lease_ends_when_it_should(machine: Machine) -> None:
 
 
 def test_signatures_go_by_the_wall_clock_as_it_is(machine: Machine, tmp_path: Path) -> None:
-    """What is signed five days from it is refused, whichever of the two is wrong."""
     credentials = written(tmp_path / "credentials.toml")
     machine.server.stop()
     machine.server.options += ["--credentials", str(credentials)]
@@ -206,7 +195,6 @@ def test_signatures_go_by_the_wall_clock_as_it_is(machine: Machine, tmp_path: Pa
 
 
 def _signed(endpoint: str, at: datetime) -> int:
-    """Return the status of a request that is signed at that instant."""
     key = SigningKey(id="AKIDOWNER", secret=SECRETS["AKIDOWNER"])
     headers = {"Host": endpoint.removeprefix("http://"), "X-Amz-Target": "AmazonSQS.ListQueues"}
     with urllib3.PoolManager(retries=False) as pool:

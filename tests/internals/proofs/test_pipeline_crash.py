@@ -43,7 +43,6 @@ TABLE = RoutingTable(version=1, classes=CLASSES, keys={"a": 0, "b": 1}, default=
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServedFolder]:
-    """Run a server process; one that is killed starts again at the same port."""
     need_java()
     served = ServedFolder(tmp_path / "data")
     served.start()
@@ -57,7 +56,6 @@ class Job:
     """A job as a process, with all that belongs to it."""
 
     def __init__(self, *words: str, log: Path) -> None:
-        """Start `veilmq pipeline` with these words."""
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "veilmq", "pipeline", *words],
@@ -69,36 +67,29 @@ class Job:
         self._log = log
 
     def kill(self) -> None:
-        """Kill driver, JVM and Python workers at once."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def stop(self) -> None:
-        """Ask it to end, and see that it does."""
         self._process.terminate()
         self.check(self._process.wait(PATIENCE_S))
 
     def wait(self) -> None:
-        """See it end by itself."""
         self.check(self._process.wait(PATIENCE_S))
 
     def alive(self) -> None:
-        """See that it has not failed."""
         self.check(self._process.poll() or 0)
 
     @property
     def ended(self) -> bool:
-        """Return whether it has ended, well or badly."""
         return self._process.poll() is not None
 
     def check(self, code: int) -> None:
-        """See that it has not failed, or say why it has."""
         assert code == 0, self._log.read_text(errors="replace")[-4000:]
 
 
 @contextmanager
 def job(*words: str, log: Path) -> Iterator[Job]:
-    """Run a job; whatever is left of it dies with the context."""
     running = Job(*words, log=log)
     try:
         yield running
@@ -108,7 +99,6 @@ def job(*words: str, log: Path) -> Iterator[Job]:
 
 
 def until(holds: Callable[[], bool], running: Job) -> None:
-    """Wait for something that the job brings about."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not _holds(holds):
         running.alive()
@@ -117,7 +107,6 @@ def until(holds: Callable[[], bool], running: Job) -> None:
 
 
 def wait_for(holds: Callable[[], bool]) -> None:
-    """Wait for something that a job brings about, or its end."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not _holds(holds):
         assert time.monotonic() < deadline_s, "it does not come"
@@ -132,7 +121,6 @@ def _holds(holds: Callable[[], bool]) -> bool:
 
 
 def send(client: HttpQueueClient, queue: str, *, fifo: bool) -> dict[str, str]:
-    """Send messages of three kinds; return body → kind."""
     sent = {f"message {number}": "abc"[number % 3] for number in range(MESSAGES)}
     messages = [
         NewMessage(
@@ -187,7 +175,6 @@ def test_routing_under_kills(server: ServedFolder, tmp_path: Path) -> None:
 
 @EVERYTHING
 def test_archiving_on_a_cluster_under_a_kill(server: ServedFolder, tmp_path: Path) -> None:
-    """Master and two workers are processes, executors have Python of their own; the driver is killed once."""
     endpoint = f"http://127.0.0.1:{server.port}"
     with HttpQueueClient(endpoint) as client, Standalone(tmp_path / "cluster") as cluster:
         client.create_queue("orders")

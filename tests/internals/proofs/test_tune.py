@@ -49,7 +49,6 @@ class Seen:
         return work_types.is_identifiable(self.number, self.first_receipts)
 
     def load(self, *, weight: float) -> Load:
-        """Return the load as it is estimated."""
         return self.finding.load(receives_max=work_types.RECEIVES_MAX, weight=weight)
 
     @property
@@ -58,7 +57,6 @@ class Seen:
         return self.recommended.recommended_s or self.recommended.current_s
 
     def cost(self, timeout_s: float) -> float:
-        """Return what a timeout truly costs for each message."""
         return work_types.true_cost(self.number, min(max(timeout_s, 1.0), 43_200.0), prices=PRICES)
 
     @property
@@ -89,7 +87,6 @@ def seen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[
 
 
 def truth_of(receives: DataFrame) -> DataFrame:
-    """Return what became of the first receives of each type."""
     missed = ~fn.col("in_time")
     finished = ~fn.col("crashed") & ~fn.col("stopped")
     return (
@@ -128,7 +125,6 @@ def test_the_p99_is_near_the_truth_wherever_it_is_identifiable(seen: list[Seen])
 
 
 def test_duplicates_and_recoveries_are_told_apart(seen: list[Seen]) -> None:
-    """Each type's rates are those that truly happened, within 10 %; crashes are found among those that gave up."""
     for each in seen:
         rates = each.recommended.rates
         assert rates.duplicate * each.first_receipts == pytest.approx(each.duplicates, rel=0.10), each.number
@@ -167,7 +163,6 @@ def test_the_chosen_timeouts_cost_little_more_than_the_best(seen: list[Seen]) ->
 
 
 def test_a_few_classes_cost_little_more_than_the_best_classes(seen: list[Seen]) -> None:
-    """The routing table of the estimates costs in truth at most 15 % more than that of the truth itself."""
     chosen = [
         each for each in seen if each.recommended.recommended_s is not None and each.number not in work_types.RARE
     ]

@@ -56,7 +56,6 @@ class Counting:
     core_seconds: float
 
     def __str__(self) -> str:
-        """Return the figures in a line."""
         return (
             f"{self.rows:>12,} closed receipts in {self.files:,} files: {self.seconds:.1f} s, "
             f"{1e6 * self.seconds / self.rows:.1f} µs each; {self.cells:,} cells from {MAP_TASKS} tasks, "
@@ -82,7 +81,6 @@ def test_what_is_shuffled_is_independent_of_the_rows(spark: SparkSession, tmp_pa
 
 
 def test_work_without_a_bound_shuffles_no_more_than_the_cells_it_reaches(spark: SparkSession, tmp_path: Path) -> None:
-    """Forty log-normal types: more rows reach more of the cells far out, and no task hands on more than all of them."""
     found = all_counted(spark, lambda rows: played(spark, rows), tmp_path)
     for less, more in pairwise(found):
         assert less.cells < more.cells
@@ -91,7 +89,6 @@ def test_work_without_a_bound_shuffles_no_more_than_the_cells_it_reaches(spark: 
 
 
 def test_what_an_event_costs_to_export() -> None:
-    """The thread of the exporter, for one file of the usual size: columns, Parquet, and what it takes on the disk."""
     chance, now_ms = random.Random(1), 1_767_268_800_000
     batches, first = [], 1
     while first <= EVENTS:
@@ -111,7 +108,6 @@ def test_what_an_event_costs_to_export() -> None:
 
 
 def event(chance: random.Random, closed_at_ms: int) -> ReceiptClosed:
-    """Return the end of a receipt of log-normal work."""
     held_ms = min(int(1_000 * chance.lognormvariate(0, 1)), 30_000)
     received_at_ms = closed_at_ms - held_ms
     return ReceiptClosed(
@@ -135,7 +131,6 @@ def event(chance: random.Random, closed_at_ms: int) -> ReceiptClosed:
 
 
 def played(spark: SparkSession, rows: int) -> DataFrame:
-    """Return about `rows` closed receipts of the forty types of work."""
     attempts = work_types.attempts(spark, round(rows / ROWS_PER_MESSAGE))
     return work_types.closed(attempts).drop("date", "hour")
 
@@ -150,7 +145,6 @@ def all_counted(spark: SparkSession, log: Callable[[int], DataFrame], folder: Pa
 
 
 def counted(spark: SparkSession, log: DataFrame, folder: Path) -> Counting:
-    """Write a log into files, and count it as the job `tune` does."""
     events = str(folder / "events")
     log.write.option("maxRecordsPerFile", ROWS_OF_A_FILE).parquet(events)
     store = CellStore(spark, str(folder / "state"))

@@ -54,7 +54,6 @@ class Cost:
     requests: Mapping[str, int]
 
     def __str__(self) -> str:
-        """Return the figures in a line."""
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.requests.items()))
         read = f"{sum(self.requests.values())} requests ({kinds})" if kinds else f"{self.read_bytes:,} bytes read"
         return f"{self.old:>6,} old files and {NEW} new: {self.seconds:.1f} s, {read}"
@@ -72,7 +71,6 @@ class Log:
         self._files = 0
 
     def add(self, files: int) -> None:
-        """Write so many more, each a range."""
         (self._folder / RANGES / NODE).mkdir(parents=True, exist_ok=True)
         for number in range(self._files, self._files + files):
             first, last, hour = number * ROWS + 1, (number + 1) * ROWS, number * 7 % HOURS
@@ -113,7 +111,6 @@ def costs(spark: SparkSession, place: str, folder: Path, read: Read, etag: bytes
 
 
 def of_processes(spark: SparkSession) -> Read:
-    """Return how to count the bytes that this process and Java read."""
     java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
 
     def read() -> tuple[int, Mapping[str, int]]:
@@ -129,7 +126,6 @@ def of_server(log: Path) -> Read:
 
 
 def check(found: list[tuple[Cost, Cost]], what: str) -> None:
-    """Print the figures; assert that a run costs what is new."""
     sys.stdout.write(f"\n{what}")
     for usual, listing in found:
         sys.stdout.write(f"\n  {usual}\n  {'':>6} the first run of a day: {str(listing).partition(': ')[2]}")
@@ -144,14 +140,12 @@ def check(found: list[tuple[Cost, Cost]], what: str) -> None:
 @pytest.mark.everything
 @pytest.mark.timeout(3600)
 def test_a_run_costs_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
-    """On a folder of this machine."""
     check(costs(spark, str(tmp_path), tmp_path, of_processes(spark)), "a folder:")
 
 
 def on_bucket(
     variables: Mapping[str, str], settings: Mapping[str, str], url: str, folder: Path, access: Path
 ) -> list[tuple[Cost, Cost]]:
-    """Run in a process of its own, whose Java knows S3."""
     os.environ.update(variables)
     with open_session("costs", Cluster(settings=settings)) as spark:
         return costs(spark, url, folder, of_server(access), etag=b'"1"')
@@ -159,7 +153,6 @@ def on_bucket(
 
 @pytest.mark.timeout(3600)
 def test_a_run_costs_what_is_new_on_a_bucket(s3: S3Server, tmp_path: Path) -> None:
-    """As the server's own log of requests has it."""
     served, access = S3Server(tmp_path / "buckets"), tmp_path / "access.log"
     served.environment["VGW_ACCESS_LOG"] = str(access)
     served.start()

@@ -32,7 +32,6 @@ A_LITTLE = 1.02
 
 
 def seeds() -> list[int]:
-    """Return the seeds of this run."""
     given = os.environ.get("TUNE_SEED", "clock" if WHOLE else "1")
     return [time.time_ns() // 1000 % 10**9 + each for each in range(3)] if given == "clock" else [int(given)]
 
@@ -47,7 +46,6 @@ class Advised:
 
     @property
     def is_confident(self) -> bool:
-        """Whether the confidence is medium or high."""
         return self.recommended.confidence in {Confidence.MEDIUM, Confidence.HIGH}
 
     @property
@@ -57,13 +55,11 @@ class Advised:
 
     @property
     def is_near(self) -> bool:
-        """Whether the recommendation truly costs little more than the best timeout."""
         cost, (_, best) = self.case.cost(self.chosen_s), self.case.best
         return cost <= NEAR * best or cost - best <= NEAR_S
 
     @property
     def is_covered(self) -> bool:
-        """Whether the stated bounds of the p99 contain the truth."""
         quantile = self.recommended.quantile
         return (quantile.lower_s or 0.0) <= self.case.quantile_s(0.99) <= (quantile.upper_s or math.inf)
 
@@ -80,7 +76,6 @@ class Advised:
         return beyond >= 50 and at_s <= max(limits) / 4.0 and len(self.case.parts) == 1
 
     def __str__(self) -> str:
-        """Return truth and recommended in a line."""
         quantile, (best_s, best) = self.recommended.quantile, self.case.best
         marks = ("" if self.is_covered else " NOT-COVERED") + ("" if self.is_near or not self.is_confident else " DEAR")
         point = "-" if quantile.best_s is None else f"{quantile.best_s:.2f}"
@@ -96,7 +91,6 @@ class Advised:
 
 
 def advised(case: Case, rng: np.random.Generator) -> Advised:
-    """Return what is recommended for a case, played once."""
     played = case.played(rng)
     found = KeyCounts(queue="jobs", key="", first=played.first, later=played.later)
     usual = max(case.parts[0].timeouts, key=lambda each: each[1])[0]
@@ -119,7 +113,6 @@ def found(request: pytest.FixtureRequest) -> list[Advised]:
 
 
 def random_cases(found: list[Advised]) -> list[Advised]:
-    """Return the cases that were drawn."""
     return found[-RANDOM_CASES:]
 
 
@@ -141,7 +134,6 @@ def test_the_bounds_contain_the_truth(found: list[Advised]) -> None:
 
 
 def test_what_is_identifiable_gets_an_advice(found: list[Advised]) -> None:
-    """Of the identifiable cases at least six in ten have confidence, and bounds are narrow."""
     identifiable = [each for each in random_cases(found) if each.is_identifiable]
     confident = [each for each in identifiable if each.is_confident]
     widths = [
@@ -171,7 +163,6 @@ def test_an_advice_costs_little_more_than_the_best(found: list[Advised]) -> None
 
 
 def test_no_advice_is_dearer_than_what_it_replaces_or_than_the_naive_rule(found: list[Advised]) -> None:
-    """In truth, but for a second of waiting: timeouts are whole seconds."""
     for each in found:
         if each.recommended.recommended_s is not None:
             second = 0.001 + each.case.crash
@@ -181,7 +172,6 @@ def test_no_advice_is_dearer_than_what_it_replaces_or_than_the_naive_rule(found:
 
 
 def test_crashes_are_told_from_work_that_goes_on(found: list[Advised]) -> None:
-    """Within a tenth where bounds say that they can be, and within the bounds otherwise."""
     clear = [
         each
         for each in found

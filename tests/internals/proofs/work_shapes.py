@@ -46,12 +46,10 @@ class Shape:
     draw: Callable[[Generator, int], Array]
 
     def scaled(self, factor: float) -> "Shape":
-        """Return work that takes ``factor`` times as long."""
         return Shape(self.name, lambda t: self.beyond(t / factor), lambda rng, count: self.draw(rng, count) * factor)
 
 
 def lognormal(median_s: float, sigma: float) -> Shape:
-    """Return log-normal work."""
     return Shape(
         "log-normal",
         lambda t: 0.5 * _ERFC(np.log(np.maximum(t, 1e-12) / median_s) / sigma / math.sqrt(2.0)),
@@ -60,7 +58,6 @@ def lognormal(median_s: float, sigma: float) -> Shape:
 
 
 def weibull(scale_s: float, shape: float) -> Shape:
-    """Return Weibull work; with a shape of 1 it is exponential."""
     return Shape(
         "exponential" if shape == 1.0 else "Weibull",
         lambda t: np.exp(-((t / scale_s) ** shape)),
@@ -69,8 +66,6 @@ def weibull(scale_s: float, shape: float) -> Shape:
 
 
 def gamma(mean_s: float, shape: int) -> Shape:
-    """Return gamma work of a whole shape."""
-
     def beyond(t: Array) -> Array:
         x = t * shape / mean_s
         return np.minimum(np.exp(-x) * sum(x**k / math.factorial(k) for k in range(shape)), 1.0)
@@ -79,7 +74,6 @@ def gamma(mean_s: float, shape: int) -> Shape:
 
 
 def pareto(least_s: float, exponent: float) -> Shape:
-    """Return Pareto work."""
     return Shape(
         "Pareto",
         lambda t: np.maximum(t / least_s, 1.0) ** -exponent,
@@ -88,7 +82,6 @@ def pareto(least_s: float, exponent: float) -> Shape:
 
 
 def lomax(scale_s: float, exponent: float) -> Shape:
-    """Return Lomax (generalised Pareto) work."""
     return Shape(
         "generalised Pareto",
         lambda t: (1.0 + t / scale_s) ** -exponent,
@@ -97,7 +90,6 @@ def lomax(scale_s: float, exponent: float) -> Shape:
 
 
 def uniform(low_s: float, high_s: float) -> Shape:
-    """Return work that takes any time between two bounds."""
     return Shape(
         "uniform",
         lambda t: np.clip((high_s - t) / (high_s - low_s), 0.0, 1.0),
@@ -106,7 +98,6 @@ def uniform(low_s: float, high_s: float) -> Shape:
 
 
 def loglogistic(median_s: float, shape: float) -> Shape:
-    """Return log-logistic work."""
     return Shape(
         "log-logistic",
         lambda t: 1.0 / (1.0 + (t / median_s) ** shape),
@@ -124,7 +115,6 @@ def steady(time_s: float, jitter: float) -> Shape:
 
 
 def mixture(name: str, *parts: tuple[float, Shape]) -> Shape:
-    """Return work of several kinds, each with its share."""
     shares = np.array([share for share, _ in parts])
 
     def draw(rng: Generator, count: int) -> Array:
@@ -159,7 +149,6 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What the case is, in a line."""
         arms = "/".join(f"{timeout:g}" for timeout, _ in self.parts[0].timeouts)
         habit = "all late" if self.late == 1.0 else "give up" if self.late == 0.0 else f"{self.late:.2f} late"
         marks = [f"renewed {self.renewal_s:g}"] * (self.renewal_s > 0) + ["shift"] * (len(self.parts) > 1)
@@ -170,13 +159,11 @@ class Case:
 
     @cached_property
     def survival(self) -> Array:
-        """P(T > t) at the upper edge of each bucket."""
         whole = sum(part.share * self.work.beyond(EDGES_S / part.longer) for part in self.parts)
         return np.asarray(whole / sum(part.share for part in self.parts))
 
     @cached_property
     def load(self) -> Load:
-        """The load that a timeout has to serve, in truth."""
         left = self.survival
         between = np.concatenate([[1.0], left])
         widths = np.diff(np.concatenate([[0.0], EDGES_S]))
@@ -207,13 +194,11 @@ class Case:
 
     @cached_property
     def best(self) -> tuple[float, float]:
-        """The best timeout and its cost."""
         every = [(self.cost(each, renewals=3.0), float(each)) for each in candidates_s()]
         price, timeout_s = min(every)
         return timeout_s, price
 
     def played(self, rng: Generator) -> "Played":
-        """Return what the queue makes of it."""
         first: list[ReceiptCounts] = []
         later: list[ReceiptCounts] = []
         deleted: list[Array] = []
@@ -287,7 +272,6 @@ def buckets(times_s: Array) -> Numbers:
 
 
 def even(*timeouts: float) -> tuple[Part, ...]:
-    """Return one part with these timeouts, equally often."""
     return (Part(1.0, 1.0, tuple((each, 1.0) for each in timeouts)),)
 
 

@@ -1,0 +1,205 @@
+"""Every page in a real browser: nothing keeps people out of it, it fits, and no page of another site acts with it.
+
+``make screenshots`` has the pages kept as the pictures of the documentation.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.console.barriers import Keyboard, barriers
+from tests.console.conftest import PATIENCE_MS, Visit, visiting
+from tests.console.every_page import ACCOUNT
+from tests.console.pictures import HEIGHT, NARROW, SCHEMES, WIDE, go_on, keep, places, staged
+from tests.console.test_timeout_page import advice
+from tests.pipeline.made_report import KEYS, QUEUES, content, made_queues
+from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, written
+from veilmq.client import HttpQueueClient
+from veilmq.pipeline.report import page as report
+from veilmq.pipeline.tune import DEFAULTS
+from veilmq.testing import RunningServer
+
+SIGNED_IN = ("login", "accounts")  # have most to show where there are accounts
+SEEN: Final = {name: path for name, path in places().items() if name not in SIGNED_IN}
+EVIL = "http://evil.example/"
+OPENED_S_MAX = 1.0
+
+REASON = "p99 is 66 s; 0.4 % of the work outlives 75 s, and 3 % of the receipts wait so long after a crash"
+SEARCHED = {("light", WIDE), ("dark", NARROW)}  # both lights and both widths, at the price of two
+
+CUT = """() => [...document.querySelectorAll('select')].filter(choice => {
+  const given = choice.offsetWidth, width = choice.style.width;
+  choice.style.width = 'max-content';
+  const wanted = choice.offsetWidth;
+  choice.style.width = width;
+  return wanted > given;
+}).map(choice => choice.id)"""
+"""The choices that are too narrow for the words of their longest option, which no browser breaks into lines."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """The shop, for all pages; what `veilmq pipeline tune` would say of its orders, too.
+
+    It works in a folder of its own, so that pictures of its settings name no folder of this machine.
+    """
+    with contextlib.chdir(tmp_path_factory.mktemp("shop")):
+        advice(Path("tuned"), queue=f"{ACCOUNT}/orders", current_s=45, recommended_s=75, reason=REASON)
+        with RunningServer(events_to="events", recommendations=Path("tuned")) as running:
+            with HttpQueueClient(running.endpoint) as queues:
+                staged(running, queues)
+            running.wait_until(lambda: list(Path("events").rglob("*.parquet")))
+            yield running
+
+
+@pytest.fixture(scope="module")
+def accounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server with two accounts; the owner's has a queue that it shares."""
+    path = written(tmp_path_factory.mktemp("keys") / "credentials.toml")
+    with RunningServer(credentials=path, account=OWNER, region=REGION) as running:
+        url = client(running).create_queue(QueueName="orders")["QueueUrl"]
+        client(running).add_permission(QueueUrl=url, Label="shop", AWSAccountIds=[FRIEND], Actions=["SendMessage"])
+        yield running
+
+
+def sign_in(page: Page) -> None:
+    page.get_by_label("Access key id").fill("AKIDOWNER")
+    page.get_by_label("Secret access key").fill(SECRETS["AKIDOWNER"])
+    page.get_by_role("button", name="Sign in").click()
+
+
+def look_at(page: Page, name: str) -> None:
+    """Look at a page in each light and at each width."""
+    assert page.get_by_role("heading", level=1).count() == 1
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        for width in (WIDE, NARROW):
+            page.set_viewport_size({"width": width, "height": HEIGHT})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
+            assert page.evaluate(CUT) == [], (name, width)
+            if (scheme, width) in SEARCHED:
+                assert barriers(page) == [], (name, scheme, width)
+            keep(page, name, scheme=scheme, width=width)
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_a_page_keeps_nobody_out_and_fits(visit: Visit, server: RunningServer, name: str) -> None:
+    page = visit(SEEN[name])
+
+    def see(message: str, kind: str) -> None:
+        expect(page.locator(f".bar.{kind}").filter(has_text=message[:8])).to_have_count(1)
+
+    if name == "queue":
+        expect(page.locator("html")).to_have_attribute("data-live", "on")
+        with HttpQueueClient(server.endpoint) as queues:
+            go_on(server, queues, see)
+    look_at(page, name)
+
+
+def test_a_page_of_accounts_keeps_nobody_out_and_fits(browser: Browser, accounts: RunningServer) -> None:
+    with visiting(browser, accounts) as visit:
+        page = visit("/console/accounts")
+        look_at(page, "login")
+        sign_in(page)
+        expect(page.get_by_role("heading", level=1)).to_have_text("Accounts and policies")
+        look_at(page, "accounts")
+
+
+def test_keys_alone_lead_in_and_out(browser: Browser, accounts: RunningServer) -> None:
+    with visiting(browser, accounts) as visit:
+        page = visit()
+        keyboard = Keyboard(page)
+        keyboard.write(page.get_by_label("Access key id"), "AKIDOWNER")
+        keyboard.write(page.get_by_label("Secret access key"), SECRETS["AKIDOWNER"])
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("link", name="orders")).to_be_visible()
+        keyboard.press(page.get_by_role("button", name="Sign out"))
+        expect(page.get_by_role("status")).to_have_text("You have signed out.")
+        assert keyboard.unseen == []
+
+
+def test_a_page_of_another_site_changes_nothing(browser: Browser, accounts: RunningServer) -> None:
+    """Its form is sent without the cookie, and refused for where it comes from."""
+    context = browser.new_context(base_url=accounts.admin_endpoint)
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    page.goto("/")
+    sign_in(page)
+    expect(page.get_by_role("link", name="orders")).to_be_visible()
+    target = f"{accounts.admin_endpoint}/console/queues/{OWNER}/orders/delete"
+    form = f"<form method=post action='{target}'><input name=confirmation value=orders><button>Win</button></form>"
+    page.route(EVIL, lambda route: route.fulfill(status=200, body=form, headers={"content-type": "text/html"}))
+    page.goto(EVIL)
+    with page.expect_response(re.compile("/delete$")) as answered:
+        page.get_by_role("button", name="Win").click()
+    assert answered.value.status == 403
+    assert "cookie" not in answered.value.request.all_headers()
+    assert client(accounts).list_queues()["QueueUrls"] == [f"{accounts.endpoint}/{OWNER}/orders"]
+
+
+# The report of the pipeline as a reader of it sees it, from a file.
+
+
+def opened(browser: Browser, path: Path, text: str) -> tuple[Page, list[str], float]:
+    """Open the page; return it, what it asked of others or failed with, and how many s of a processor it took."""
+    path.write_text(text, encoding="utf-8")
+    shown = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+    wrong: list[str] = []
+    shown.on("request", lambda request: wrong.append(request.url) if request.url != path.as_uri() else None)
+    shown.on("pageerror", lambda error: wrong.append(str(error)))
+    figures = shown.context.new_cdp_session(shown)
+    figures.send("Performance.enable", {"timeDomain": "threadTicks"})  # which other processes have no part in
+    shown.goto(path.as_uri())
+    shown.wait_for_selector("html[data-ready]")
+    found = {each["name"]: each["value"] for each in figures.send("Performance.getMetrics")["metrics"]}
+    return shown, wrong, found["TaskDuration"]
+
+
+def test_a_reader_finds_a_queue_and_what_is_wrong_with_it(browser: Browser, tmp_path: Path) -> None:
+    """It opens at once, is searched and sorted, and shows the charts and keys of a queue that is opened."""
+    text = report(made_queues(QUEUES), title="Timeouts", at_ms=0, options=DEFAULTS)
+    shown, wrong, took_s = opened(browser, tmp_path / "report.html", text)
+    assert took_s < OPENED_S_MAX
+    rows = shown.locator("#rows > tr")
+    expect(rows).to_have_count(QUEUES)
+    queues = content(text)["queues"]
+    expect(rows.first).to_contain_text(queues[0]["name"])
+    shown.get_by_role("searchbox").fill("queue-077")
+    expect(rows).to_have_count(1)
+    expect(shown.get_by_role("status")).to_have_text(f"1 of {QUEUES} queues")
+    shown.get_by_role("button", name="queue-077").click()
+    expect(shown.locator("section figure svg")).to_have_count(4)
+    expect(shown.locator("section tbody tr")).to_have_count(KEYS)
+    assert barriers(shown) == []
+    shown.emulate_media(color_scheme="dark")
+    assert barriers(shown) == []
+    shown.get_by_role("button", name="queue-077").click()
+    expect(shown.locator("section")).to_have_count(0)
+    shown.get_by_role("searchbox").fill("")
+    shown.get_by_role("button", name="duplicates").click()
+    expect(rows.first).to_contain_text(max(queues, key=lambda queue: queue["row"][5])["name"])
+    assert wrong == []
+
+
+def test_few_queues_need_no_list_and_markup_is_text(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "few.html"
+    seen: list[str] = []
+    for count in (0, 1):
+        few = made_queues(count)
+        for each in few:
+            each["name"] = each["keys"][0][0] = each["row"][-1] = "<b onclick=x>&amp;"
+        seen.append(report(few, title="</title><b>", at_ms=0, options=DEFAULTS))
+    shown, wrong, _ = opened(browser, path, seen[0])
+    for text, words, charts in ((seen[0], "No receipt has ended yet", 0), (seen[1], "Unfinished work", 4)):
+        path.write_text(text, encoding="utf-8")
+        shown.reload()
+        expect(shown.locator("#content")).to_contain_text(words)
+        expect(shown.locator("b[onclick]")).to_have_count(0)
+        expect(shown.locator("h1")).to_have_text("</title><b>")
+        assert shown.locator("svg").count() == charts
+    assert wrong == []

@@ -1,0 +1,393 @@
+"""What pages show: bodies, ages, lists, lines, bars and policies, drawn or in words, whatever is in them."""
+
+import json
+import random
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from veilmq.console.bodies import CUT_CHARACTERS, HEX_BYTES_MAX, JSON_CHARACTERS_MAX, WHOLE_CHARACTERS, shown
+from veilmq.console.distribution import Histogram, histogram
+from veilmq.console.feeds import figures
+from veilmq.console.listing import COLUMNS, SIZE_DEFAULT, Column, Listing
+from veilmq.console.policy_words import in_words
+from veilmq.console.rendering import age
+from veilmq.console.sparkline import HEIGHT, WIDTH, sparkline
+from veilmq.console.timeline import BARS_MAX, ENDED_MAX, KEPT_MS, RENEWALS_MAX, Bar, Ending, Timeline
+from veilmq.core.commands import BrowsedQueue, QueueOrder
+from veilmq.core.limits import LEASE_S_MAX
+from veilmq.events import ProcessingTimes, bin_of
+from veilmq.wire.v1.queues import Lease
+
+# A body may be anything, and what is shown of it is bounded.
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(VALUES)
+def test_json_is_the_same_when_it_is_laid_out(value: object) -> None:
+    for ascii_only in (True, False):
+        body = json.dumps(value, ensure_ascii=ascii_only)
+        seen = shown(body, "json", whole=True)
+        if not seen.problem:  # half of a pair of surrogates, which JSON cannot say
+            assert seen.text == json.dumps(value, ensure_ascii=ascii_only, indent=2)
+
+
+def test_numbers_and_names_stay_as_they_were_sent() -> None:
+    seen = shown('{"a":1.0,"a":12345678901234567890123,"b":1e5}', "json")
+    assert seen.text == '{\n  "a": 1.0,\n  "a": 12345678901234567890123,\n  "b": 1e5\n}'
+
+
+@pytest.mark.parametrize(
+    ("body", "size_bytes", "problem"),
+    [
+        *((body, None, "This is no JSON.") for body in ("", "nothing", "{", '{"a":}', "[1,]", "NaN", "1 2", "\ud800")),
+        ("[" * 65_000 + "]" * 65_000, None, "too deeply"),
+        ('{"a":' * 20_000 + "1" + "}" * 20_000, None, "too deeply"),
+        (f'"{"x" * JSON_CHARACTERS_MAX}"', None, "too long"),
+        ("[1]", 4, "too long"),  # that was cut before
+    ],
+    ids=range(12),
+)
+def test_what_cannot_be_laid_out_is_text(body: str, size_bytes: int | None, problem: str) -> None:
+    seen = shown(body, "json", size_bytes=size_bytes, whole=True)
+    assert (seen.text, seen.view) == (body, "text")
+    assert problem in seen.problem
+
+
+def test_depth_does_not_multiply_a_body() -> None:
+    """The deepest list that is shown as JSON, full of values, is no longer than what may be shown."""
+    body = "[" * 500 + ",".join("1" for _ in range(65_000)) + "]" * 500
+    seen = shown(body, "json", whole=True)
+    assert (seen.view, seen.is_cut, len(seen.text)) == ("json", True, WHOLE_CHARACTERS)
+    longest = json.dumps('\\"' * 200_000)
+    seen = shown(longest, "json", whole=True)
+    assert (seen.text, seen.is_cut) == (longest, False)
+
+
+@pytest.mark.parametrize("view", ["text", "json", "hex"])
+def test_a_long_body_is_cut_and_its_size_told(view: str) -> None:
+    seen = shown("x" * 600, view, size_bytes=601)
+    assert (seen.size_bytes, seen.is_cut) == (601, True)
+    if view != "hex":
+        seen = shown('"' + "é" * 5_000 + '"', view)
+        assert (len(seen.text), seen.is_cut, seen.size_bytes) == (CUT_CHARACTERS, True, 10_002)
+        assert not shown('"' + "é" * 5_000 + '"', view, whole=True).is_cut
+
+
+def test_hex_tells_place_bytes_and_characters() -> None:
+    seen = shown("veilmq says 🐘\n", "hex")
+    assert seen.size_bytes == 17
+    assert seen.text.splitlines() == [
+        "000000  76 65 69 6c 6d 71 20 73 61 79 73 20 f0 9f 90 98  veilmq says ....",
+        "000010  0a                                               .",
+    ]
+    body = random.Random(1).randbytes(40_000).hex()
+    assert len(shown(body, "hex").text.splitlines()) == 32
+    whole = shown(body, "hex", whole=True)
+    assert (len(whole.text.splitlines()), whole.is_cut) == (HEX_BYTES_MAX // 16, True)
+
+
+# Ages stand still between minutes, so that open pages have nothing to be told of what is old.
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        *((None, "–"), (-0.4, "0 s"), (0.4, "0 s"), (59.9, "59 s"), (60.0, "1 min"), (119.9, "1 min")),
+        *((5_459.0, "1 h 30 min"), (86_400.0, "1 d")),
+    ],
+)
+def test_an_age_changes_once_a_minute_after_the_first(seconds: float | None, words: str) -> None:
+    assert age(seconds) == words
+
+
+# What an address says about a list of queues, and the addresses of its neighbours.
+
+
+NAME, VISIBLE = COLUMNS[0], COLUMNS[1]
+
+
+def test_an_address_leads_back_to_its_listing() -> None:
+    listing = Listing(search="a&b=é", order=QueueOrder.OLDEST, descending=True, page=3, size=100)
+    assert listing.address == "/console/queues?search=a%26b%3D%C3%A9&sort=oldest&descending=true&page=3&size=100"
+    query = {"search": "a&b=é", "sort": "oldest", "descending": "true", "page": "3", "size": "100"}
+    assert Listing.of(query) == listing
+    assert Listing.of({}).address == "/console/queues"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"page": "0", "size": "7", "sort": "policy", "descending": "1"},
+        {"page": "-1", "size": "", "sort": ""},
+        {"page": "٣", "size": "9" * 400},
+        {"page": "9" * 400},
+        {"search": "  "},
+    ],
+)
+def test_what_an_address_says_wrongly_counts_as_not_said(query: dict[str, str]) -> None:
+    assert Listing.of(query) == Listing()
+
+
+def test_pages_are_of_their_size_and_a_search_as_long_as_a_name() -> None:
+    listing = Listing(page=3, size=25)
+    assert listing.asked == {"search": "", "sort": "name", "descending": "false", "first": 50, "count": 25}
+    assert listing.at(4) == "/console/queues?page=4&size=25"
+    assert Listing().asked["count"] == SIZE_DEFAULT
+    assert len(Listing.of({"search": "x" * 1_000}).search) == 256
+
+
+@pytest.mark.parametrize(
+    ("listing", "column", "address", "direction"),
+    [
+        (Listing(), NAME, "?descending=true", "ascending"),
+        (Listing(descending=True), NAME, "", "descending"),
+        (Listing(page=4), VISIBLE, "?sort=visible&descending=true", "none"),
+        (Listing(order=QueueOrder.VISIBLE, descending=True), VISIBLE, "?sort=visible", "descending"),
+        (Listing(order=QueueOrder.VISIBLE), NAME, "", "none"),
+        (Listing(search="x", size=25), VISIBLE, "?search=x&sort=visible&descending=true&size=25", "none"),
+    ],
+)
+def test_a_column_sorts_and_then_the_other_way_round(
+    listing: Listing, column: Column, address: str, direction: str
+) -> None:
+    assert (listing.sorted_by(column), listing.direction(column)) == (f"/console/queues{address}", direction)
+
+
+def test_every_order_has_a_column_and_every_figure_its_place_below_it() -> None:
+    assert [column.order for column in COLUMNS] == list(QueueOrder)
+    assert [column.order.value for column in COLUMNS[1:]] == list(figures(BrowsedQueue(name="q"), 0))
+
+
+# What a policy says, in words.
+
+
+def words(**element: Any) -> Any:
+    """Return the words of a statement with these elements beside those that it needs."""
+    whole = {"Effect": "Allow", "Principal": "*", "Action": "sqs:*", **element}
+    told = in_words(json.dumps({"Statement": {name: value for name, value in whole.items() if value is not None}}))
+    assert told is not None
+    return told[0]
+
+
+@pytest.mark.parametrize(
+    ("elements", "who"),
+    [
+        ({"Principal": "*"}, "everybody"),
+        ({"Principal": {"AWS": "*"}}, "everybody"),
+        ({"Principal": {"AWS": ["111111111111", "222222222222"]}}, "111111111111, 222222222222"),
+        ({"Principal": {"Service": "s3.amazonaws.com"}}, "Service s3.amazonaws.com"),
+        ({"Principal": None, "NotPrincipal": {"AWS": "111111111111"}}, "all but 111111111111"),
+    ],
+)
+def test_whom_a_policy_is_about(elements: dict[str, Any], who: str) -> None:
+    assert words(**elements).who == who
+
+
+def test_what_a_policy_is_about_and_where() -> None:
+    told = words(Action=None, NotAction=["sqs:DeleteQueue", "sqs:PurgeQueue"], Resource="arn:aws:sqs:*:*:o*")
+    assert (told.what, told.where) == ("all but sqs:DeleteQueue, sqs:PurgeQueue", "arn:aws:sqs:*:*:o*")
+    assert words(Action="*").what == "everything"
+
+
+@pytest.mark.parametrize(
+    ("condition", "when"),
+    [
+        ({"IpAddress": {"aws:SourceIp": ["10.0.0.0/8", "::1"]}}, ["aws:SourceIp is in 10.0.0.0/8 or ::1"]),
+        ({"Bool": {"aws:SecureTransport": True}}, ["aws:SecureTransport is true"]),
+        ({"Null": {"aws:SourceArn": "true"}}, ["aws:SourceArn is absent"]),
+        ({"Null": {"aws:SourceArn": "false"}}, ["aws:SourceArn is there"]),
+        ({"StringLikeIfExists": {"aws:UserAgent": "curl*"}}, ["aws:UserAgent is like curl*, if it is there"]),
+        ({"ForAnyValue:StringEquals": {"aws:username": "x"}}, ["any value of aws:username is x"]),
+        (
+            {"DateLessThan": {"aws:CurrentTime": "2027-01-01T00:00:00Z"}, "NumericLessThan": {"aws:EpochTime": 5}},
+            ["aws:CurrentTime is before 2027-01-01T00:00:00Z", "aws:EpochTime is less than 5"],
+        ),
+    ],
+)
+def test_when_a_policy_holds(condition: dict[str, Any], when: list[str]) -> None:
+    assert words(Condition=condition).when == when
+
+
+@pytest.mark.parametrize("policy", ["", "x", "[]", '{"Statement": []}', '{"Statement": [1]}', "[" * 5_000])
+def test_what_nobody_can_read_has_no_words(policy: str) -> None:
+    assert in_words(policy) is None
+
+
+# Numbers over time as a line: within its box, from the first to the last.
+
+
+def test_a_line_goes_from_the_first_to_the_last() -> None:
+    line = sparkline([(1_000, 0), (2_000, 10), (5_000, 5)])
+    assert line is not None
+    assert line.points == f"0.0,{HEIGHT - 2}.0 24.0,2.0 {WIDTH}.0,{HEIGHT / 2}"
+    assert (line.least, line.most, line.span_ms) == (0, 10, 4_000)
+    assert sparkline([]) is sparkline([(1, 5)]) is None
+
+
+@pytest.mark.parametrize("history", [[(1, 0), (1, 0)], [(1, 7), (2, 7)], [(0, 0), (10**13, 10**18)]])
+def test_a_line_stays_in_its_box(history: list[tuple[int, int]]) -> None:
+    line = sparkline(history)
+    assert line is not None
+    points = [tuple(map(float, point.split(","))) for point in line.points.split()]
+    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points)
+
+
+# The histogram of holding times: its columns, its lines, and that all of it is in sight.
+
+
+def drawn(held: ProcessingTimes, *, timeout_s: int = 30, recommended_s: int | None = None) -> Histogram:
+    found = histogram(held, timeout_s=timeout_s, recommended_s=recommended_s)
+    assert found is not None
+    return found
+
+
+def test_a_column_is_of_those_held_so_long_by_how_they_ended() -> None:
+    assert histogram(ProcessingTimes(), timeout_s=30, recommended_s=None) is None
+    held = ProcessingTimes(
+        deleted={bin_of(1_000): 1_200, bin_of(8_000): 3}, late={bin_of(50_000): 2}, expired={bin_of(30_000): 4}
+    )
+    found = drawn(held)
+    ended = [(each.deleted, each.late, each.expired) for each in found.bins]
+    assert ended == [(1_200, 0, 0), (3, 0, 0), (0, 0, 4), (0, 2, 0)]
+    assert re.findall('class="([a-z]+)"', found.columns) == ["deleted", "deleted", "expired", "late"]
+    assert "1,200 deleted" in found.columns
+    heights = [float(height) for height in re.findall('height="([0-9.]+)"', found.columns)]
+    assert min(heights) >= 1.0, "few can be seen, too"
+
+
+@pytest.mark.parametrize(("timeout_s", "recommended_s"), [(43_200, 1), (1, 43_200), (0, 30)])
+def test_the_lines_are_in_sight_wherever_the_receipts_are(timeout_s: int, recommended_s: int) -> None:
+    """Also a timeout that is far longer or shorter than all work took."""
+    found = drawn(ProcessingTimes(deleted={bin_of(20): 1}), timeout_s=timeout_s, recommended_s=recommended_s)
+    places = [float(x) for x in re.findall('<line class="(?:in-force|recommended)" x1="([0-9.]+)%"', found.lines)]
+    assert len(places) == 2
+    assert all(0 <= x <= 100 for x in places)
+    if timeout_s:
+        assert (places[0] < places[1]) == (timeout_s < recommended_s)
+
+
+def test_a_recommendation_that_is_in_force_is_one_line() -> None:
+    assert drawn(ProcessingTimes(deleted={1: 1}), recommended_s=30).lines.count("<line") == 1
+
+
+# Bars from looks: where they begin and end, how they ended, and what cannot be known.
+
+
+def lease(message: str = "m", *, generation: int = 1, begin_ms: int = 0, end_ms: int = 30_000) -> Lease:
+    return Lease(
+        message_id=message,
+        position=f"at {message}",
+        generation=generation,
+        received_at_ms=begin_ms,
+        visible_at_ms=end_ms,
+        receive_count=generation,
+        extensions=None,
+        group=None,
+    )
+
+
+def looked(*looks: tuple[int, list[Lease]]) -> Timeline:
+    """Return what was seen of these leases at these instants."""
+    timeline = Timeline()
+    for at_ms, leases in looks:
+        timeline.look(leases, at_ms)
+    return timeline
+
+
+def only(timeline: Timeline) -> Bar:
+    (bar,) = timeline
+    return bar
+
+
+def test_a_bar_is_from_its_receive_to_its_deadline() -> None:
+    bar = only(looked((1_000, [lease(begin_ms=100)])))
+    assert (bar.lease.received_at_ms, bar.end_ms, bar.ending) == (100, 30_000, None)
+    assert bar.wall_ms == 100 + LEASE_S_MAX * 1_000
+
+
+@pytest.mark.parametrize("late_ms", [0, 1, 999])
+def test_a_bar_ends_when_the_timeout_does(late_ms: int) -> None:
+    """At the deadline, however much later the next look is; it stays for a while."""
+    timeline = looked((29_999, [lease()]), (30_000 + late_ms, [lease()]))
+    assert (only(timeline).ending, only(timeline).end_ms) == (Ending.EXPIRED, 30_000)
+    timeline.look([], 30_000 + KEPT_MS - 1)
+    assert only(timeline).ending is Ending.EXPIRED
+    timeline.look([], 30_000 + KEPT_MS)
+    assert not len(timeline)
+
+
+def test_a_renewal_moves_the_end_and_leaves_a_tick() -> None:
+    """Where it was seen; a bar has so many ticks and no more."""
+    timeline = looked((1_000, [lease()]), (2_000, [lease(end_ms=31_000)]), (3_000, [lease(end_ms=31_000)]))
+    assert (only(timeline).end_ms, only(timeline).renewed_at_ms) == (31_000, (2_000,))
+    for at_ms in range(4_000, 4_000 + 2 * RENEWALS_MAX):
+        timeline.look([lease(end_ms=at_ms + 30_000)], at_ms)
+    assert len(only(timeline).renewed_at_ms) == RENEWALS_MAX
+
+
+@pytest.mark.parametrize(
+    ("there", "ending", "end_ms"),
+    [
+        ([], Ending.DELETED, 2_000),
+        ([lease(end_ms=1_500)], Ending.RETURNED, 1_500),
+        ([lease(generation=2, begin_ms=1_500, end_ms=1_900)], Ending.RETURNED, 2_000),
+        ([lease("another")], Ending.DELETED, 2_000),
+    ],
+    ids=["gone", "released", "received again", "gone beside another"],
+)
+def test_how_a_bar_ended_early_is_known_by_its_message(there: list[Lease], ending: Ending, end_ms: int) -> None:
+    timeline = looked((1_000, [lease()]))
+    assert timeline.positions == ["at m"]
+    timeline.look(there, 2_000)
+    bar = next(iter(timeline))
+    assert (bar.ending, bar.end_ms) == (ending, end_ms)
+    assert "at m" not in timeline.positions
+
+
+def test_what_was_deleted_before_its_deadline_has_not_expired() -> None:
+    """Although that had passed when somebody looked."""
+    bar = only(looked((29_500, [lease()]), (30_500, [])))
+    assert (bar.ending, bar.end_ms) == (Ending.DELETED, 30_000)
+
+
+def test_a_message_received_again_has_a_bar_of_its_own() -> None:
+    """The earlier one was returned, or had expired."""
+    timeline = looked((1_000, [lease()]), (2_000, [lease(generation=2, begin_ms=1_500, end_ms=31_500)]))
+    assert [(bar.ending, bar.place) for bar in timeline] == [(Ending.RETURNED, 0), (None, 1)]
+    timeline.look([lease(generation=3, begin_ms=31_600, end_ms=61_600)], 32_000)
+    assert [bar.ending for bar in timeline] == [None, Ending.EXPIRED], "the first has made place"
+
+
+def test_bars_keep_their_places() -> None:
+    """Nothing jumps while one looks; a place that is free is taken by the next."""
+    a, b, c, d = map(lease, "abcd")
+    timeline = looked((0, [a, b, c]), (1_000, [a, c]), (1_000 + KEPT_MS, [a, c, d]))
+    assert [(bar.lease.message_id, bar.place) for bar in timeline] == [("a", 0), ("d", 1), ("c", 2)]
+
+
+def test_what_is_out_of_sight_has_not_ended() -> None:
+    """Only so many are drawn, those that end first; shorter ones take the places of longer ones."""
+    long = lease("long", end_ms=90_000)
+    short = [lease(f"s{number}", end_ms=25_000 + number) for number in range(BARS_MAX + 1)]
+    timeline = looked((0, [long, lease("gone", end_ms=20_000)]), (1_000, [*short, long]))
+    ended = {bar.lease.message_id: bar.ending for bar in timeline if bar.ending is not None}
+    assert ended == {"gone": Ending.DELETED}
+    assert len(timeline) == BARS_MAX + 1
+
+
+def test_of_very_many_that_ended_the_last_ones_stay() -> None:
+    """Where a queue is busy, so that a page can be read, and drawn."""
+    seen = [(second * 1_000, [lease(f"{second}-{number}") for number in range(BARS_MAX)]) for second in range(5)]
+    timeline = looked(*seen)
+    assert len(timeline) == BARS_MAX + ENDED_MAX
+    assert {bar.lease.message_id[0] for bar in timeline} == {"3", "4"}
