@@ -44,12 +44,10 @@ _connections: dict[str, "asyncpg.Connection[asyncpg.Record]"] = {}
 
 
 async def execute(url: str, statement: str, *arguments: Any) -> None:
-    """Execute a statement in the database of ``url``."""
     await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_execute(url, statement, *arguments), _loop()))
 
 
 def disconnect(url: str) -> None:
-    """Close the connection to a database that is to end."""
     asyncio.run_coroutine_threadsafe(_disconnect(url), _loop()).result()
 
 
@@ -166,7 +164,6 @@ class PostgresHost(Host):
 
     @classmethod
     def on_empty(cls, url: str, *, options: PostgresOptions | None = None) -> Self:
-        """Return a host on a database that is emptied first."""
         asyncio.run(empty(url))
         return cls(url, options=options)
 
@@ -178,8 +175,6 @@ class PostgresHost(Host):
         await set_clock(self.url, now_ms)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` returns, once all that it submitted, and what that led to, is answered."""
-
         async def whole() -> T:
             result = await work
             await cast(PostgresEngine, self.engine).answered()
@@ -188,18 +183,14 @@ class PostgresHost(Host):
         return super().run(whole())
 
     def crash(self) -> None:
-        """Go on with another node, after the database has ended all connections of this one."""
         self._runner.run(self.end_connections())
         self.reopen()
 
     async def end_connections(self) -> None:
-        """Have the database end the connections of all nodes, whatever they are at."""
         async with connected(self.url) as connection:
             await connection.execute(_END_OTHERS)
 
     def sweep(self) -> None:
-        """Do all that the janitor has to do now."""
-
         async def work() -> None:
             engine = cast(PostgresEngine, self.engine)
             async with engine.database.connection() as connection:
@@ -211,8 +202,6 @@ class PostgresHost(Host):
         """Drop nothing: what a node remembers is that of its open connections."""
 
     def check(self) -> None:
-        """Raise unless what the store has agrees with itself."""
-
         async def look() -> list[Finding]:
             async with connected(self.url) as connection:
                 return [finding for finding in await invariants(connection) if not finding.ok]
@@ -221,13 +210,10 @@ class PostgresHost(Host):
         assert wrong == [], wrong
 
     def rows(self, table: str) -> int:
-        """Return how many rows a table of the store has, but for those of mq.fill."""
         (count,) = self.values(f"SELECT count(*) FROM mq.{table} AS each WHERE {OF_QUEUES}")
         return int(count)
 
     def values(self, query: str, *arguments: Any) -> list[Any]:
-        """Return the first column of what a query finds, beside the node."""
-
         async def look() -> list[Any]:
             async with connected(self.url) as connection:
                 return [row[0] for row in await connection.fetch(query, *arguments)]
@@ -240,7 +226,6 @@ class PostgresHost(Host):
 
 
 async def open_engine(url: str, *, clock: VirtualClock, options: PostgresOptions | None = None) -> PostgresEngine:
-    """Open a node on a store of one database, without what a store of several does."""
     engine = PostgresEngine.at(url, clock=clock, options=options or PostgresOptions())
     try:
         await engine.database.open()
@@ -310,12 +295,10 @@ def emptied(url: str) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def leading(url: str) -> AsyncIterator[Follow]:
-    """Give a call that puts the clock of a database with the test's clock somewhere."""
     yield partial(set_clock, url)
 
 
 async def set_clock(url: str, now_ms: int) -> None:
-    """Have the clock of a database with the test's clock stand there."""
     await execute(url, _SET_CLOCK, now_ms)
 
 
@@ -326,7 +309,6 @@ async def empty(url: str, *, as_new: bool = False) -> None:
 
 @contextlib.asynccontextmanager
 async def connected(url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
-    """Keep a connection beside those of the engine for a while."""
     connection = await asyncpg.connect(url)
     try:
         yield connection
@@ -336,7 +318,6 @@ async def connected(url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Recor
 
 @contextlib.contextmanager
 def hosting_postgres(url: str, *, options: PostgresOptions | None = None) -> Iterator[PostgresHost]:
-    """Keep a host open for a while, on an empty database."""
     host = PostgresHost.on_empty(url, options=options)
     try:
         yield host
@@ -375,8 +356,6 @@ class ShardsHost(PostgresHost):
         return [(place, url) for place, url in enumerate(self.urls) if place not in self.down]
 
     def advance(self, time_ms: int) -> None:
-        """Let time pass, here and wherever a database is up."""
-
         async def pass_on() -> None:
             await self._set_clock(self.clock.now_ms() + time_ms)
             self.clock.advance(time_ms)
@@ -385,15 +364,12 @@ class ShardsHost(PostgresHost):
         self.run(pass_on())
 
     def check(self) -> None:
-        """Raise unless what each database has agrees with itself."""
         for url in self.urls:
             self.url = url
             super().check()
         self.url = self.urls[0]
 
     def place_of(self, queue: str) -> int | None:
-        """Return the place of the database that has `queue`."""
-
         async def look() -> int | None:
             for place, url in self._up():
                 async with connected(url) as connection:
@@ -416,7 +392,6 @@ def making_shards(url: str) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def hosting_shards(urls: Sequence[str], *, options: PostgresOptions | None = None) -> Iterator[ShardsHost]:
-    """Keep a host open for a while, on emptied databases."""
     for url in urls:
         asyncio.run(empty(url))
     host = ShardsHost(urls, options=options)
@@ -430,7 +405,6 @@ def hosting_shards(urls: Sequence[str], *, options: PostgresOptions | None = Non
 
 
 def place_of(host: Host) -> str:
-    """Return where the store of `host` is, as people name it."""
     return host.url if isinstance(host, PostgresHost) else str(host.folder)
 
 
@@ -474,8 +448,6 @@ class Store(NamedTuple):
 
 
 def on_sqlite(folder: Path | None) -> Store:
-    """Return a store in `folder`, or in memory."""
-
     def opened(**options: Any) -> AbstractContextManager[Host]:
         return hosting(folder, options=replace(RESTLESS_FOLDER, **options))
 
@@ -483,8 +455,6 @@ def on_sqlite(folder: Path | None) -> Store:
 
 
 def on_postgres(url: str) -> Store:
-    """Return an empty database as a store."""
-
     def opened(**options: Any) -> AbstractContextManager[Host]:
         return hosting_postgres(url, options=replace(RESTLESS, **options))
 
@@ -492,8 +462,6 @@ def on_postgres(url: str) -> Store:
 
 
 def on_shards(urls: Sequence[str]) -> Store:
-    """Return several empty databases as one store."""
-
     def opened(**options: Any) -> AbstractContextManager[Host]:
         return hosting_shards(urls, options=replace(RESTLESS, **options))
 

@@ -19,7 +19,6 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 def jobs(host: Host) -> Host:
-    """A queue of four messages, and the source `s` in its first epoch."""
     host.create()
     host.send("a", "b", "c", "d")
     open_source(host)
@@ -70,14 +69,12 @@ def bodies(messages: list[Any]) -> list[str]:
 
 
 def view(host: Host, source: str = "s") -> claims.SourceView:
-    """Return a source as an operator sees it."""
     found: claims.SourceView
     (found,) = [each for each in host.do(claims.ListSources(queue=QUEUE)) if each.source == source]
     return found
 
 
 def settle(host: Host) -> None:
-    """Let time pass until claims that ended have no messages left."""
     for _ in range(host.slices):
         host.advance(5)
 
@@ -501,7 +498,6 @@ def test_an_evicted_message_is_a_dead_letter(host: Host, victim: str, *, receive
 
 
 def test_an_evicted_message_frees_its_group(host: Host) -> None:
-    """Whoever waits for the group is told."""
     host.create(DEAD, fifo=True)
     host.create(fifo=True, content_deduplication=True, dead_letter_queue=DEAD, receives_max=5)
     host.put(message("a", group="g"), message("b", group="g"))

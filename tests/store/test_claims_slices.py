@@ -36,7 +36,6 @@ def in_rows(tmp_path: Path) -> Iterator[Host]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def sliced(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
-    """A store that survives, whose slices are of eight messages."""
     if request.param == "sqlite":
         with hosting(tmp_path / "store", options=SLICES) as host:
             yield host
@@ -140,13 +139,11 @@ def fill(host: Host, kind: str, count: int) -> None:
 
 
 def connection(host: Host) -> Any:
-    """Return the connection of a store on SQLite."""
     engine: Any = host.engine
     return engine._session.connection
 
 
 def changes(host: Host) -> int:
-    """Return how many rows were ever written."""
     return int(connection(host).total_changes())
 
 

@@ -16,12 +16,10 @@ _RECORDED = Path(__file__).with_name("format_19.sql.gz")
 
 @cache
 def recorded() -> tuple[dict[str, Any], str]:
-    """Return what is known of the database, and the statements that make it."""
     said, statements = gzip.decompress(_RECORDED.read_bytes()).decode().split("\n", 1)
     return json.loads(said.removeprefix("-- ")), statements
 
 
 async def restore(url: str) -> None:
-    """Make the database of that format in an empty one."""
     async with connected(url) as connection:
         await connection.execute(recorded()[1])

@@ -44,7 +44,6 @@ PAUSE_MS = PURGE_PAUSE_S * SECOND_MS
 
 
 async def with_dead_letters(world: World, jobs: str, dead: str) -> None:
-    """Create a queue with its dead-letter queue, which has two messages."""
     await create(world, dead)
     await create(world, jobs, dead_letter_queue=dead, receives_max=1)
     await world.do(sending(jobs, "ax", "by"))
@@ -57,7 +56,6 @@ async def with_dead_letters(world: World, jobs: str, dead: str) -> None:
 
 
 async def build_queues(world: World) -> None:
-    """Make cooldowns that are over, dead letters, and messages of which one is in flight."""
     await create(world, JOBS)
     await create(world, GONE)
     await world.do(commands.PurgeQueue(queue=JOBS))
@@ -114,7 +112,6 @@ QUEUES = Family(
 
 
 async def build_moves(world: World) -> None:
-    """Make a task that runs, and a dead letter in flight."""
     await with_dead_letters(world, JOBS, DEAD)
     await create(world, OTHER)
     task = await world.do(commands.StartMove(source=DEAD))
@@ -122,7 +119,6 @@ async def build_moves(world: World) -> None:
 
 
 async def build_moves_held(world: World) -> None:
-    """Have one of two messages in flight, and go on slowly."""
     await with_dead_letters(world, f"{JOBS}.fifo", f"{DEAD}.fifo")
     await create(world, f"{OTHER}.fifo")
     task = await world.do(commands.StartMove(source=f"{DEAD}.fifo", moves_per_s_max=10))
@@ -131,7 +127,6 @@ async def build_moves_held(world: World) -> None:
 
 
 def moves(end: str) -> dict[str, Make]:
-    """Return the calls for queues whose names end so."""
     jobs, other, dead = JOBS + end, OTHER + end, DEAD + end
     return {
         "start": just(commands.StartMove(source=dead)),
@@ -172,13 +167,11 @@ MOVES_FIFO = Family(
 
 
 def subscription(name: str, queue: str = "", **others: Any) -> topics.Subscription:
-    """Return a subscription to a queue, or one that is pushed."""
     url: dict[str, Any] = {} if queue else {"push_url": f"https://hook.example/{name}"}
     return topics.Subscription(topic=TOPIC, name=name, endpoint=name, queue=queue, **url, **others)
 
 
 async def build_topics(world: World) -> None:
-    """Make a topic with a subscription of each kind."""
     for queue in (JOBS, OTHER):
         await create(world, queue)
     await world.do(topics.CreateTopic(topic=TOPIC))
@@ -225,8 +218,6 @@ TOPICS = Family(
 
 
 def building_forwards(end: str) -> Callable[[World], Any]:
-    """Return what makes queues with two messages in flight, each to be forwarded to the other's."""
-
     async def build(world: World) -> None:
         for queue in (DEAD + end, OTHER + end):
             await create(world, queue)
@@ -240,7 +231,6 @@ def building_forwards(end: str) -> Callable[[World], Any]:
 
 
 def forwarding(end: str) -> dict[str, Make]:
-    """Return the calls for queues whose names end so."""
     jobs, other, dead = JOBS + end, OTHER + end, DEAD + end
 
     def to(target: str, *bodies: str, queue: str = jobs, reasons: Mapping[str, str] | None = None) -> Make:

@@ -16,8 +16,6 @@ from veilmq.store.publications import PublicationStep
 
 
 def building_claims(end: str, *, hours: int = 0) -> Callable[[World], Any]:
-    """Return what makes two sources, of which one has a claim that is whole and one that is not."""
-
     async def build(world: World) -> None:
         jobs = JOBS + end
         await create(world, DEAD + end)
@@ -35,7 +33,6 @@ def building_claims(end: str, *, hours: int = 0) -> Callable[[World], Any]:
 
 
 def claiming(end: str) -> dict[str, Make]:
-    """Return the calls for queues whose names end so."""
     jobs = JOBS + end
     s: dict[str, Any] = {"queue": jobs, "source": "s"}
     current: dict[str, Any] = {**s, "epoch": 1}
@@ -78,7 +75,6 @@ CLAIMS_LATE = Family(building_claims("", hours=24), claiming(""), _SLICED, _TAKE
 
 
 def staging(queue: str, *bodies: str, writer: str = "w", batch: int = 0, part: int = 0, attempt: str = "a") -> Stage:
-    """Return the command that stages messages."""
     return Stage(
         queue=queue, writer=writer, batch=batch, attempt=attempt, part=part, messages=sending(queue, *bodies).messages
     )
@@ -100,7 +96,6 @@ def building_publications(end: str, *, silent: bool = False) -> Callable[[World]
 
 
 def publishing(end: str) -> dict[str, Make]:
-    """Return the calls for queues whose names end so."""
     jobs = JOBS + end
     w: dict[str, Any] = {"queue": jobs, "writer": "w"}
     return {

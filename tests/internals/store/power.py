@@ -78,17 +78,14 @@ class Log:
     """What happened, in order; filled by the loop's thread and the committing one."""
 
     def __init__(self) -> None:
-        """Begin empty."""
         self.entries: list[Entry] = []
         self._lock = Lock()
 
     def add(self, entry: Entry) -> None:
-        """Put `entry` behind the others."""
         with self._lock:
             self.entries.append(entry)
 
     def changes(self) -> list[int]:
-        """Return the index of every write, cut and deletion."""
         return [index for index, entry in enumerate(self.entries) if isinstance(entry, Change)]
 
 
@@ -96,22 +93,18 @@ class RecordingVFS(apsw.VFS):
     """The default VFS, recorded. Registered under `name` until `unregister`."""
 
     def __init__(self, name: str, log: Log) -> None:
-        """`name` is what `EngineOptions.vfs` takes."""
         super().__init__(name, "")
         self._log = log
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
-        """Open a file and record what is done to it."""
         return _RecordingFile(name, flags, self._log)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
-        """Delete a file."""
         super().xDelete(filename, syncdir)
         self._log.add(Delete(Path(filename).name))
 
 
 def record(work: Callable[[Host], object], store: Path) -> Log:
-    """Return the log of a disk on which `work` has run, with a store in the folder `store`."""
     log = Log()
     name = f"recording-{store}"
     vfs = RecordingVFS(name, log)
@@ -145,12 +138,10 @@ class Disk:
     """The files as they are if the power goes after what was played."""
 
     def __init__(self) -> None:
-        """Begin with an empty folder."""
         self._durable: dict[str, bytearray] = {}
         self._pending: dict[str, list[Change]] = {}
 
     def play(self, entry: Entry) -> None:
-        """Let `entry` happen."""
         if isinstance(entry, Sync):
             for file in list(self._pending):
                 if file == entry.file or any(isinstance(change, Delete) for change in self._pending[file]):
@@ -159,7 +150,6 @@ class Disk:
             self._pending.setdefault(entry.file, []).append(entry)
 
     def _sync(self, file: str, *, whole: bool) -> None:
-        """Make durable what is pending for `file`, or only up to its last deletion."""
         changes = self._pending.pop(file)
         deletions = [index for index, change in enumerate(changes) if isinstance(change, Delete)]
         end = len(changes) if whole else deletions[-1] + 1
@@ -228,13 +218,11 @@ def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
 
 
 def counted(folder: Path) -> Counter[str]:
-    """Return how many messages each queue has on that disk, none of them twice."""
     found = rows(folder, BODIES)
     assert len({body for body, _ in found}) == len(found)
     return Counter(name for _, name in found)
 
 
 def check(folder: Path) -> None:
-    """Raise unless what is on that disk can be opened, and agrees with itself."""
     with hosting(folder) as host:
         host.check()

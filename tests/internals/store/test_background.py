@@ -16,7 +16,6 @@ class Work:
         self.scheduler = Scheduler(step=self.begun.append, clock=self.clock, **how)
 
     def counts(self, *times_ms: int) -> list[int]:
-        """Return how many slices were begun after each of these times."""
         counts = []
         for time_ms in times_ms:
             self.clock.advance(time_ms)

@@ -25,7 +25,6 @@ KINDS = pytest.mark.parametrize("kind", ["fresh", "returned", "fair", "fifo"])
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    """Return an open store."""
     host = Host(tmp_path / "store")
     yield host
     host.close()
@@ -66,8 +65,6 @@ def test_claimed_messages_past_their_retention_cost_sweeps_nothing(tmp_path: Pat
 
 
 def stepped(host: Host) -> int:
-    """Return how many hundreds of steps of SQLite's machine three counts take."""
-
     def count_a_step() -> bool:
         looked.append(None)
         return False
@@ -123,7 +120,6 @@ def test_a_reader_that_is_refused_changes_nothing(host: Host) -> None:
 
 
 def test_a_dead_letter_of_a_claim_leaves_no_group(host: Host) -> None:
-    """In a queue whose groups share receives."""
     host.create(DEAD)
     host.create(dead_letter_queue=DEAD, receives_max=1)
     new = tuple(message(name, group=name, dedup_id=name) for name in ("a", "b"))
@@ -152,7 +148,6 @@ def test_a_claim_passes_over_what_retention_has_ended(host: Host, monkeypatch: p
 
 
 def test_a_batch_has_few_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many readers who claim at once."""
     host.create()
     host.send(*(str(number) for number in range(3_000)))
     host.receive(3_000, timeout_s=0)
@@ -228,7 +223,6 @@ def test_a_slice_that_finds_no_room_lets_the_deletes_of_its_batch_go_on(tmp_path
 
 
 def test_the_times_of_a_claim_are_those_of_its_binding(host: Host) -> None:
-    """Also after a step of the clock."""
     host.create()
     host.send("a")
     host.clock.step_wall(5_000)
@@ -242,7 +236,6 @@ def test_the_times_of_a_claim_are_those_of_its_binding(host: Host) -> None:
 
 
 def test_what_is_acknowledged_goes_first(tmp_path: Path) -> None:
-    """It makes room for what comes back."""
     with hosting(tmp_path / "store", options=replace(RESTLESS, claim_slice_rows=10)) as host:
         fill(host, "returned", 100)
         for source in "st":

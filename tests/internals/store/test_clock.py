@@ -176,7 +176,6 @@ def test_without_a_boot_id_each_restart_is_another_boot() -> None:
 
 
 def test_this_machine_says_whether_its_clock_is_synchronised() -> None:
-    """Whatever that is, it is said without an error."""
     assert kernel_synchronised() in {True, False}
 
 

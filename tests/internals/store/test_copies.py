@@ -45,8 +45,6 @@ async def fill(target: FolderTarget, **queues: list[CopiedMessage]) -> None:
 
 
 def filled(folder: Path, **queues: list[CopiedMessage]) -> None:
-    """Make such a folder."""
-
     async def whole() -> None:
         await fill(target, **queues)
         await target.finish()
@@ -56,7 +54,6 @@ def filled(folder: Path, **queues: list[CopiedMessage]) -> None:
 
 
 def receipt(message: CopiedMessage, queue: int = 1) -> str:
-    """Return the receipt of a message in the store that is copied."""
     fields = message.position, message.generation, message.epoch, message.visible_at_ms
     return ReceiptBook(keys=[KEY]).issue(queue, *fields)
 
@@ -77,7 +74,6 @@ def test_a_position_becomes_the_seq_where_it_can(tmp_path: Path) -> None:
 
 
 def test_a_group_keeps_its_order_whatever_the_positions(tmp_path: Path) -> None:
-    """Though they fall, or are of an instant before."""
     messages = [
         SENT._replace(position=AT + 9, group="g", body="a"),
         SENT._replace(position=AT + 3, group="g", body="b"),

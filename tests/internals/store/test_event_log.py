@@ -21,7 +21,6 @@ from veilmq.store.transaction import Transaction
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    """Return an open store with a logged queue of 30 s."""
     host = Host(tmp_path / "store", options=LOGGED)
     host.create()
     yield host

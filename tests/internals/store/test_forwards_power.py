@@ -38,7 +38,6 @@ def work(host: Host) -> None:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Log:
-    """Return the log of a disk on which the workload has run."""
     return record(work, tmp_path_factory.mktemp("forwarding") / "store")
 
 

@@ -20,14 +20,12 @@ KINDS = pytest.mark.parametrize("kind", ["plain", "fair", "fifo"])
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    """Return an open store."""
     host = Host(tmp_path / "store")
     yield host
     host.close()
 
 
 def send(host: Host, name: str, messages: int, *, kind: str, delay_s: int | None = None) -> None:
-    """Send messages, where there are groups each of one of its own."""
     names = [f"{name} {number}" for number in range(messages)]
     groups = [None if kind == "plain" else each for each in names]
     new = [
@@ -37,7 +35,6 @@ def send(host: Host, name: str, messages: int, *, kind: str, delay_s: int | None
 
 
 def steps(host: Host, command: Command) -> int:
-    """Return how many steps SQLite makes for a look."""
     made = 0
 
     def count() -> bool:
@@ -61,7 +58,6 @@ def steps(host: Host, command: Command) -> int:
 )
 @KINDS
 def test_a_look_costs_the_same_however_many_others_there_are(host: Host, command: Command, kind: str) -> None:
-    """In the same state, or in another one."""
     host.create(fifo=kind == "fifo")
     send(host, "first", 150, kind=kind)
     host.receive(20, timeout_s=600)
@@ -79,7 +75,6 @@ def test_a_look_costs_the_same_however_many_others_there_are(host: Host, command
 
 @KINDS
 def test_no_more_are_passed_over_than_a_look_may(host: Host, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """What is behind them is not seen."""
     monkeypatch.setattr(inspection, "INSPECT_SCANNED_MAX", 7)
     host.create(fifo=kind == "fifo")
     send(host, "held", 1, kind=kind)
@@ -113,7 +108,6 @@ def test_what_the_janitor_has_not_deleted_yet_is_not_shown(host: Host, kind: str
 
 
 def test_a_dead_letter_for_which_there_is_no_room_is_shown(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a receive gives it out once more."""
     dead = f"{QUEUE}-dead"
     host.create(dead)
     host.create(dead_letter_queue=dead, receives_max=1)

@@ -46,7 +46,6 @@ class Interleaving:
     """Runs schedules, each on the world as it was, and compares."""
 
     def __init__(self, url: str, family: str) -> None:
-        """Connect, and make the world in the database of `url`, which is emptied."""
         self._runner = asyncio.Runner()
         self._connected = connected(url, 4)
         *connections, monitor = self._runner.run(self._connected.__aenter__())
@@ -57,7 +56,6 @@ class Interleaving:
         self._runner.run(self._world.make())
 
     def close(self) -> None:
-        """Close the connections."""
         self._runner.run(self._connected.__aexit__(None, None, None))
         self._runner.close()
 
@@ -117,7 +115,6 @@ def interleaving(url: str, request: pytest.FixtureRequest) -> Iterator[Interleav
 
 
 def of(*families: str) -> pytest.MarkDecorator:
-    """Run the test in the worlds of these families."""
     return pytest.mark.parametrize("interleaving", families, indirect=True)
 
 
@@ -213,7 +210,6 @@ def test_a_lock_that_is_missing_shows(
 
 
 def without(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have transactions lock nothing of this kind."""
     lock = _Transaction.lock
 
     async def no_lock(tx: _Transaction, wanted: str, *key: Any) -> bool:

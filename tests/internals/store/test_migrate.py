@@ -26,14 +26,11 @@ FIRST, LAST = OURS[0].number - 1, OURS[-1].number
 
 
 def added(*, ends: int = 0, text: str = "CREATE TABLE mq.later ()") -> Script:
-    """Return a script of a later version."""
     return Script(LAST + 1, f"{LAST + 1}_later", text, ends)
 
 
 @pytest.fixture
 def on_database(new_database: str) -> Callable[[Callable[[Any], Awaitable[None]]], None]:
-    """Tell a story to a connection to an empty database."""
-
     def tell(story: Callable[[Any], Awaitable[None]]) -> None:
         async def told() -> None:
             async with connected(new_database) as connection:
@@ -48,8 +45,6 @@ Tell = Callable[[Callable[[Any], Awaitable[None]]], None]
 
 
 def test_a_new_database_gets_the_schema_once(on_database: Tell) -> None:
-    """And looking at the schema applies nothing."""
-
     async def story(connection: Any) -> None:
         (schema,) = (await read_format(connection))[1]
         assert (schema.number, schema.name) == (LAST, "schema")
@@ -61,8 +56,6 @@ def test_a_new_database_gets_the_schema_once(on_database: Tell) -> None:
 
 
 def test_a_format_that_was_never_released_is_refused(on_database: Tell) -> None:
-    """With what to do."""
-
     async def story(connection: Any) -> None:
         await connection.execute(recorded()[1])
         await connection.execute("DELETE FROM mq.migration WHERE number = $1", FIRST)
@@ -99,8 +92,6 @@ def test_a_node_goes_on_with_what_a_later_version_has_added(on_database: Tell) -
 
 
 def test_a_node_refuses_what_it_cannot_work_with(on_database: Tell) -> None:
-    """It may mean something else by then."""
-
     async def story(connection: Any) -> None:
         await migrate(connection, [*OURS, added(ends=LAST + 1)])
         for do in (read_format, migrate, require):
@@ -148,8 +139,6 @@ def test_the_operator_ends_no_node_that_is_connected(new_database: str) -> None:
 
 
 def test_a_node_that_may_not_migrate_says_what_is_missing(on_database: Tell) -> None:
-    """Before it serves."""
-
     async def story(connection: Any) -> None:
         with pytest.raises(SchemaRefused, match=rf"has format 0, this version needs {LAST}: run `veilmq migrate`"):
             await require(connection)
@@ -176,7 +165,6 @@ def test_a_table_in_use_is_not_waited_for(new_database: str) -> None:
 
 @asynccontextmanager
 async def both(url: str) -> AsyncIterator[tuple[Any, Any]]:
-    """Have two connections for a while."""
     async with connected(url) as one, connected(url) as other:
         yield one, other
 
@@ -246,8 +234,6 @@ def test_the_home_of_several_databases_knows_how_many_there_are(new_database: st
 
 @pytest.fixture
 def migrated(new_database: str) -> Iterator[PostgresHost]:
-    """Give a node on the migrated database, at the instant at which the recorded one was killed."""
-
     async def prepare() -> None:
         await restore(new_database)
         async with connected(new_database) as connection:

@@ -22,7 +22,6 @@ _ROW = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \| (\w*) ?\|", re.MULTILINE)
 
 
 def described(dialect: str) -> list[Column]:
-    """Return the columns that the document has of a dialect, by table."""
     _, *parts = _HEADING.split(MODEL)
     found = []
     for table, only, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
@@ -41,7 +40,6 @@ def described(dialect: str) -> list[Column]:
 
 
 def of_sqlite() -> set[Column]:
-    """Return those of the schema."""
     connection = apsw.Connection(":memory:")
     connection.execute(files("veilmq.store.sqlite").joinpath("schema.sql").read_text(encoding="utf-8"))
     return {
@@ -54,20 +52,17 @@ def of_sqlite() -> set[Column]:
 
 
 async def of_postgres(url: str) -> set[Column]:
-    """Return those of a new database."""
     async with connected(url) as connection:
         return {(table, column) for table, column in await connection.fetch(COLUMNS)}
 
 
 def test_it_has_the_columns_of_sqlite() -> None:
-    """Each once."""
     columns = described("SQLite")
     assert len(columns) == len(set(columns))
     assert set(columns) == of_sqlite()
 
 
 def test_it_has_the_columns_of_postgresql(postgres_url: str) -> None:
-    """Each once."""
     columns = described("PostgreSQL")
     assert len(columns) == len(set(columns))
     assert set(columns) == asyncio.run(of_postgres(postgres_url))

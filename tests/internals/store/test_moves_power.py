@@ -20,7 +20,6 @@ LONG = "x" * 9_000  # a few pages, so that a commit is several writes
 
 
 def work(host: Host) -> None:
-    """Send, let die, and move to another queue, one message a slice."""
     host.do(commands.CreateQueue(queue=DEAD))
     host.do(commands.CreateQueue(queue=BACK))
     host.do(commands.CreateQueue(queue=QUEUE, settings={"dead_letter_queue": DEAD, "receives_max": 1}))
@@ -37,7 +36,6 @@ def work(host: Host) -> None:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Log:
-    """Return the log of a disk on which the workload has run."""
     return record(work, tmp_path_factory.mktemp("moving") / "store")
 
 

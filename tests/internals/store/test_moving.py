@@ -27,7 +27,6 @@ class Change(Command, frozen=True, kw_only=True):
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    """Return an open store with a queue beside a pair, the limit being one receive."""
     host = Host(tmp_path / "store")
     host.create(OTHER)
     pair(host, receives_max=1, retention_s=60)
@@ -96,7 +95,6 @@ def test_a_slice_that_finds_no_room_in_its_batch_is_not_the_last(host: Host, *, 
 
 
 def test_what_is_in_memory_can_be_dropped_between_two_slices(host: Host) -> None:
-    """Without a difference."""
     kill(host, *"abcdefgh")
     host.send("i", "j", queue=DEAD)
     start(host, OTHER, rate=30)

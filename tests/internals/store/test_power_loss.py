@@ -61,7 +61,6 @@ class Recording:
     """The script of all commands, in two lives of the store."""
 
     def __init__(self, folder: Path, log: Log) -> None:
-        """Run it on `folder`."""
         self.states: list[State] = [{}]
         self.asked: set[type[commands.Command]] = set()
         self._folder = folder
@@ -116,7 +115,6 @@ def state(folder: Path) -> State:
 
 
 def seen(host: Host) -> Any:
-    """Return what anybody can see of the queues that there are."""
     names = host.do(commands.ListQueues(account="000000000000")).names
     queues = [f"000000000000/{name}" for name in names]
     return [
@@ -127,7 +125,6 @@ def seen(host: Host) -> Any:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Log, Recording]:
-    """Return the script that has run, and the log of its disk."""
     log = Log()
     vfs = RecordingVFS("recording", log)
     recording = Recording(tmp_path_factory.mktemp("power") / "store", log)

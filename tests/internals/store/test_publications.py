@@ -12,7 +12,6 @@ from veilmq.core.claims import Publish, Stage
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    """Return an open store with a queue."""
     host = Host(tmp_path / "store")
     host.create()
     yield host
@@ -20,19 +19,16 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 def stage(body: str, attempt: str) -> Stage:
-    """Return a command that stages a message."""
     return Stage(queue=QUEUE, writer="w", batch=0, attempt=attempt, part=0, messages=(message(body),))
 
 
 def publish(*attempts: str) -> Publish:
-    """Return a command that publishes attempts of a message each."""
     return Publish(queue=QUEUE, writer="w", batch=0, attempts=tuple((attempt, 1) for attempt in attempts))
 
 
 def test_what_is_staged_beyond_the_bytes_of_a_batch_is_left_to_the_next_one(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And so is what comes behind it, of any kind."""
     session = host.engine._session
     finished = Mock(wraps=session.finish)
     monkeypatch.setattr(session, "finish", finished)
@@ -43,7 +39,6 @@ def test_what_is_staged_beyond_the_bytes_of_a_batch_is_left_to_the_next_one(
 
 
 def test_a_stage_without_its_pieces_keeps_nothing_back(host: Host) -> None:
-    """Nor does the publication that names it."""
     host.do_together(stage("a", "a"), stage("b", "b"))
     host.engine._session.connection.execute("DELETE FROM piece WHERE stage_id = 1")
     assert not host.do(publish("a", "b")).more

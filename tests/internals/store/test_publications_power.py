@@ -29,7 +29,6 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write(host: Host) -> None:
-    """Stage and publish, whatever has been done of it."""
     for part in range(3):
         messages = tuple(message(body) for body in BODIES[3 * part : 3 * part + 3])
         host.do(Stage(queue=QUEUE, writer="w", batch=0, attempt="a", part=part, messages=messages))

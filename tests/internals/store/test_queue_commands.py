@@ -22,7 +22,6 @@ DEAD = "000000000000/dead"
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    """Return an empty store of one dialect."""
     if request.param == "sqlite":
         return on_sqlite(tmp_path / "store")
     return on_postgres(request.getfixturevalue("postgres_url"))
@@ -30,7 +29,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 @pytest.fixture
 def host(store: Store) -> Iterator[Host]:
-    """Return the store, open, with a queue."""
     with store.open() as opened:
         opened.create()
         yield opened
@@ -76,7 +74,6 @@ def test_what_follows_is_part_of_a_purge_and_a_deletion(
 
 
 def test_sources_are_those_that_are_set_now(host: Host) -> None:
-    """By name, page by page."""
     host.create(DEAD)
     for name in ("c", "a", "b"):
         host.create(f"000000000000/{name}", dead_letter_queue=DEAD, receives_max=1)
@@ -88,7 +85,6 @@ def test_sources_are_those_that_are_set_now(host: Host) -> None:
 
 
 def test_cooldowns_that_are_over_are_forgotten(store: Store) -> None:
-    """Each kind by its own option."""
     with store.open(purge_pause_s=90, queue_name_pause_s=30) as host:
         host.create()
         host.create(DEAD)
@@ -101,7 +97,6 @@ def test_cooldowns_that_are_over_are_forgotten(store: Store) -> None:
 
 
 def test_a_refused_command_leaves_the_counters_alone(store: Store) -> None:
-    """They would begin anew if caches were dropped."""
     with store.open(purge_pause_s=60) as host:
         host.create(delay_s=1)
         host.do(commands.PurgeQueue(queue=QUEUE))

@@ -55,7 +55,6 @@ def _plain(value: Any) -> Any:
 
 
 def test_the_scripts_lead_to_the_schema(postgres_url: str) -> None:
-    """In every catalog."""
     with making_database(postgres_url) as new, making_database(postgres_url) as old:
         asyncio.run(restore(old))
         migrated, made = asyncio.run(catalogs(old)), asyncio.run(catalogs(new))

@@ -22,7 +22,6 @@ PUBLICATIONS = 6
 
 
 def work(host: Host) -> None:
-    """Publish to two queues and a subscription that is pushed."""
     for name in (QUEUE, COPIES):
         host.do(commands.CreateQueue(queue=name))
     host.do(CreateTopic(topic=TOPIC))
@@ -39,7 +38,6 @@ def work(host: Host) -> None:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Log:
-    """Return the log of a disk on which the workload has run."""
     return record(work, tmp_path_factory.mktemp("topics") / "store")
 
 

@@ -12,7 +12,6 @@ class Proxy:
     """On a port of this machine; `url` is that of the server behind it."""
 
     def __init__(self, server_url: str) -> None:
-        """Nobody can connect yet: see `passing`."""
         (folder,) = parse_qs(urlsplit(server_url).query)["host"]
         self._socket = f"{folder}/.s.PGSQL.5432"
         self.url = ""
@@ -46,7 +45,6 @@ class Proxy:
 
 @contextlib.asynccontextmanager
 async def passing(server_url: str) -> AsyncIterator[Proxy]:
-    """Run a proxy for a while."""
     proxy = Proxy(server_url)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

@@ -31,19 +31,16 @@ READ = claims.ReadClaim(queue=QUEUE, source="s", number=1)
 
 
 def claim(count: int, *, source: str = "s", number: int = 1, epoch: int = 1) -> claims.Claim:
-    """Return the command that claims."""
     return claims.Claim(queue=QUEUE, source=source, epoch=epoch, number=number, messages_max=count)
 
 
 @pytest.fixture
 def nodes(postgres_url: str) -> Iterator[TwoNodes]:
-    """Two nodes whose slices are of eight messages."""
     with two_nodes(postgres_url, options=OPTIONS) as opened:
         yield opened
 
 
 def fill(host: PostgresHost, count: int, *, fifo: bool) -> None:
-    """Make the queue, with so many messages, each of its own group."""
     host.create(fifo=fifo)
     for start in range(0, count, 100):
         names = [str(number) for number in range(start, min(count, start + 100))]
@@ -109,7 +106,6 @@ def test_what_a_dead_node_left_to_be_done_is_done(nodes: TwoNodes, ending: Any, 
 
 
 def test_a_hold_ends_though_the_node_is_gone_that_served_it(nodes: TwoNodes) -> None:
-    """Every node looks for what is due."""
     fill(nodes.host, 3, fifo=False)
     nodes.host.do(OPEN)
     nodes.host.do(claim(3))
@@ -210,7 +206,6 @@ async def read_all(nodes: list[PostgresEngine], source: str, got: list[str], *, 
 
 
 async def receive_all(nodes: list[PostgresEngine], got: list[str]) -> None:
-    """Receive and delete until all is got."""
     for node in cycle(nodes):
         if len(got) >= MESSAGES:
             return
@@ -246,7 +241,6 @@ def test_a_purge_while_claims_are_bound_loses_all_of_them(nodes: TwoNodes, *, fi
 
 
 async def purge(node: PostgresEngine) -> None:
-    """Purge the queue."""
     try:
         await execute(node, commands.PurgeQueue(queue=QUEUE))
     except PurgeInProgress:

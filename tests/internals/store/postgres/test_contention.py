@@ -25,14 +25,12 @@ _EXTEND = "UPDATE mq.msg SET visible_at = visible_at + 1000 WHERE qp > 0"
 
 @pytest.fixture
 def postgres(postgres_url: str) -> Iterator[PostgresHost]:
-    """Return a host on an empty database."""
     with hosting_postgres(postgres_url) as host:
         yield host
 
 
 @asynccontextmanager
 async def meanwhile(host: PostgresHost, statement: str) -> AsyncIterator[Any]:
-    """Have another node's `statement` under way, and commit it once a command waits for it."""
     async with connected(host.url) as other, other.transaction():
         await other.execute(statement)
         yield other
@@ -40,7 +38,6 @@ async def meanwhile(host: PostgresHost, statement: str) -> AsyncIterator[Any]:
 
 
 async def until_somebody_waits(host: PostgresHost) -> None:
-    """Return when a statement waits for what another one has locked."""
     async with connected(host.url) as looking, asyncio.timeout(PATIENCE_S):
         while not await looking.fetchval(_WAITING):
             pass

@@ -39,14 +39,12 @@ def filled(url: str, fill: Callable[[DatabaseTarget, CopyLock, int], Awaitable[N
 
 
 async def queues(url: str) -> int:
-    """Return how many queues there are."""
     async with connected(url) as connection:
         return int(await connection.fetchval("SELECT count(*) FROM mq.queue"))
 
 
 @asynccontextmanager
 async def _node(url: str) -> AsyncIterator[Any]:
-    """Have a connection for a while that says that it is a node's."""
     connection = await asyncpg.connect(url, server_settings={"application_name": "veilmq"})
     try:
         yield connection
@@ -55,7 +53,6 @@ async def _node(url: str) -> AsyncIterator[Any]:
 
 
 async def _waits(lock: CopyLock, node: Any) -> None:
-    """Return when the server has `node` wait for `lock`."""
     blocked = "SELECT pg_backend_pid() = ANY (pg_blocking_pids($1))"
     while not await lock.connection.fetchval(blocked, node.get_server_pid()):
         pass
@@ -74,8 +71,6 @@ def test_a_copy_that_does_not_agree_with_itself_is_not_kept(postgres_url: str) -
 
 
 def test_a_position_of_an_instant_to_come_is_refused(postgres_url: str) -> None:
-    """New messages would get the same ones."""
-
     async def fill(target: DatabaseTarget, lock: CopyLock, now_ms: int) -> None:
         position = now_ms + 60_001 << 20
         message = CopiedMessage(position, b"i" * 16, "body", b"", 8, now_ms, now_ms, now_ms, receive_count=1)
@@ -86,7 +81,6 @@ def test_a_position_of_an_instant_to_come_is_refused(postgres_url: str) -> None:
 
 
 def test_a_database_whose_clock_is_elsewhere_is_refused(postgres_url: str) -> None:
-    """Leases would end at other times than was said."""
     PostgresHost.on_empty(postgres_url).close()
 
     async def run() -> None:

@@ -20,14 +20,12 @@ IN_FLIGHT = InspectQueue(queue=QUEUE, count=SHOWN, state=MessageState.IN_FLIGHT)
 
 
 def send(host: PostgresHost, name: str, messages: int, *, fifo: bool, delay_s: int | None = None) -> None:
-    """Send messages, in a FIFO queue each of a group of its own."""
     names = [f"{name} {number}" for number in range(messages)]
     new = [message(each, group=each if fifo else None, dedup_id=each, delay_s=delay_s) for each in names]
     host.do(commands.Send(queue=QUEUE, messages=tuple(new)))
 
 
 def looked(host: PostgresHost) -> int:
-    """Return how many entries of indexes some looks read."""
     before = entries_read(host)
     for command in (LEASES, IN_FLIGHT):
         for _ in range(5):
@@ -37,7 +35,6 @@ def looked(host: PostgresHost) -> int:
 
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 def test_a_look_costs_the_same_however_many_others_there_are(postgres_url: str, *, fifo: bool) -> None:
-    """In flight, waiting or delayed."""
     with hosting_postgres(postgres_url) as host:
         host.create(fifo=fifo)
         send(host, "first", 60, fifo=fifo)
@@ -51,7 +48,6 @@ def test_a_look_costs_the_same_however_many_others_there_are(postgres_url: str, 
 
 
 def test_no_more_are_passed_over_than_a_look_may(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is behind them is not seen."""
     monkeypatch.setattr(inspection, "INSPECT_SCANNED_MAX", 7)
     seen = []
     with hosting_postgres(postgres_url) as host:
@@ -100,6 +96,5 @@ def test_what_a_delay_hides_in_a_group_costs_no_more_than_a_hundred_messages_do(
 
 
 def send_to(host: PostgresHost, group: int, bodies: Iterable[int], delay_s: int | None = None) -> None:
-    """Send messages to a group."""
     new = [message(str(each), group=str(group), dedup_id=uuid4().hex, delay_s=delay_s) for each in bodies]
     host.do(commands.Send(queue=QUEUE, messages=tuple(new)))

@@ -11,12 +11,10 @@ from veilmq.testing.clocks import START_MS
 
 @pytest.fixture
 def machine() -> VirtualClock:
-    """Return the clock of the machine."""
     return VirtualClock()
 
 
 def test_it_is_the_machines_until_it_knows_better(machine: VirtualClock) -> None:
-    """And as long as both agree."""
     clock = DatabaseClock(machine)
     assert clock.now_ms() == START_MS
     machine.advance(500)
@@ -49,7 +47,6 @@ def test_it_never_runs_backwards(machine: VirtualClock) -> None:
 
 
 def test_its_timers_ring_by_the_databases_time(machine: VirtualClock) -> None:
-    """Which is a second ahead, or behind."""
     clock = DatabaseClock(machine)
     clock.saw(START_MS + 1_001, sent_ms=START_MS)
     rung: list[int] = []
@@ -60,7 +57,6 @@ def test_its_timers_ring_by_the_databases_time(machine: VirtualClock) -> None:
 
 @pytest.mark.parametrize("ahead_ms", [-4_000, 4_000])
 def test_who_waits_looks_by_the_databases_time(postgres_url: str, ahead_ms: int) -> None:
-    """However far the machine's is from it."""
     with hosting_postgres(postgres_url) as host:
         host.create()
         host.engine.watch(QUEUE, lambda due_ms: due_ms)

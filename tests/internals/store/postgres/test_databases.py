@@ -27,7 +27,6 @@ IMPATIENT = replace(RESTLESS, acquire_s=1.0)
 
 @pytest.fixture
 def urls(postgres_url: str) -> Iterator[list[str]]:
-    """Return two databases of no store."""
     with making_database(postgres_url) as first, making_database(postgres_url) as second:
         for url in (first, second):
             asyncio.run(prepare(url))
@@ -44,13 +43,10 @@ def host(urls: list[str]) -> Iterator[ShardsHost]:
 
 
 def add(host: ShardsHost) -> None:
-    """Add the second database, beside the node."""
     assert host.run(databases.add(*host.urls)).number == 2
 
 
 def refused(host: ShardsHost, work: Any) -> str:
-    """Return why something is refused."""
-
     async def attempt() -> str:
         with pytest.raises(StoreError) as found:
             await work
@@ -60,8 +56,6 @@ def refused(host: ShardsHost, work: Any) -> str:
 
 
 def values(url: str, query: str) -> list[Any]:
-    """Return the first column of what a query finds."""
-
     async def look() -> list[Any]:
         async with connected(url) as connection:
             return [row[0] for row in await connection.fetch(query)]
@@ -156,7 +150,6 @@ def test_only_an_empty_database_is_removed(host: ShardsHost) -> None:
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_messages_on_their_way_keep_it(host: ShardsHost, place: int) -> None:
-    """From it, and to it."""
     add(host)
     query = (
         "INSERT INTO mq.outbox (qp, source_id, source, place, target_id, target, settings, seqs)"
@@ -326,7 +319,6 @@ def test_a_node_starts_by_the_last_list_while_the_home_is_down(
 def test_a_list_that_cannot_be_kept_keeps_no_node_from_serving(
     host: ShardsHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is said, once a change."""
     (tmp_path / "veilmq").write_text("a file")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     add(host)
@@ -340,7 +332,6 @@ def test_a_list_that_cannot_be_kept_keeps_no_node_from_serving(
 
 
 def no_home() -> Path:
-    """Be a user without a home."""
     raise RuntimeError
 
 
@@ -388,5 +379,4 @@ def test_no_password_is_kept(
     ],
 )
 def test_urls_are_stored_without_passwords(url: str, stored: str) -> None:
-    """Wherever they stand."""
     assert bare(url) == stored

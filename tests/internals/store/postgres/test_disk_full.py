@@ -18,14 +18,12 @@ from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 
 @pytest.fixture
 def small() -> Iterator[Path]:
-    """Return a folder for a database's files, on a small disk."""
     with temporary_folder() as folder, small_file_system(folder / "small", size_bytes=2 * MIB):
         yield folder / "small"
 
 
 @pytest.fixture
 def host(small: Path) -> Iterator[PostgresHost]:
-    """Return a node whose messages are on the small disk."""
     with PostgresServer(small.parent / "server", settings={"fsync": "off"}) as server:
         place = small / "messages"
         place.mkdir()
@@ -38,7 +36,6 @@ def host(small: Path) -> Iterator[PostgresHost]:
 
 
 async def put_messages_on(place: Path, url: str) -> None:
-    """Have the database keep messages there."""
     async with connected(url) as connection:
         await connection.execute(f"CREATE TABLESPACE small LOCATION '{place}'")
         await connection.execute("ALTER TABLE mq.msg SET TABLESPACE small")

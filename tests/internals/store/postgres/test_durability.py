@@ -51,14 +51,11 @@ def watched(postgres_url: str) -> Iterator[PostgresHost]:
 
 
 async def execute(host: PostgresHost, statement: str) -> None:
-    """Do it as nobody's command."""
     async with connected(host.url) as connection:
         await connection.execute(statement)
 
 
 def seen(host: PostgresHost, act: Callable[[], object]) -> set[str]:
-    """Return for what the writes of `act` waited."""
-
     async def levels() -> set[str]:
         async with connected(host.url) as connection:
             return {level for (level,) in await connection.fetch("DELETE FROM seen.level RETURNING level")}
@@ -69,13 +66,11 @@ def seen(host: PostgresHost, act: Callable[[], object]) -> set[str]:
 
 
 def send(host: PostgresHost, queue: str) -> object:
-    """Send one message, of a group of its own where there are groups."""
     group = "a" if queue == FIFO else None
     return host.do(commands.Send(queue=queue, messages=(message("a", group=group, dedup_id=group),)))
 
 
 def received(host: PostgresHost, queue: str) -> ReceivedMessage:
-    """Return a message in flight."""
     send(host, queue)
     return host.receive_one(queue=queue)
 
@@ -121,7 +116,6 @@ def test_what_moves_messages_or_queues_waits(watched: PostgresHost) -> None:
 
 
 def test_a_queue_that_became_a_fifo_queue_meanwhile_waits(watched: PostgresHost) -> None:
-    """What the node knew of it is old."""
     send(watched, QUEUE)
     watched.receive(1)
 
@@ -139,7 +133,6 @@ def test_a_queue_that_became_a_fifo_queue_meanwhile_waits(watched: PostgresHost)
 
 
 def test_strict_is_the_default(postgres_url: str) -> None:
-    """And then there are no other connections."""
     with hosting_postgres(postgres_url) as host:
         host.run(execute(host, _WATCH))
         try:
@@ -152,7 +145,6 @@ def test_strict_is_the_default(postgres_url: str) -> None:
 
 @contextmanager
 def set_to(host: PostgresHost, level: str) -> Iterator[None]:
-    """Have the operator set that level for the database."""
     host.run(execute(host, _SET.format(f"SET synchronous_commit = {level}")))
     try:
         yield
@@ -176,7 +168,6 @@ def test_strict_takes_what_the_operator_has_set_unless_that_is_less(
 
 
 async def settings_of(host: PostgresHost, name: str) -> list[str]:
-    """Return what a connection of a node is set to, when it is new and when it is used again."""
     database = Database(host.url, options=RESTLESS, clock=host.clock)
     await database.open()
     try:

@@ -44,33 +44,28 @@ SELECT 1, $1, 1, 'queue', 'deleted', 0, 0, 0, 0, 1, 1, NULL, 1, decode('00', 'he
 
 @pytest.fixture
 def host(postgres_url: str) -> Iterator[PostgresHost]:
-    """Return a node with a logged queue."""
     with hosting_postgres(postgres_url, options=LOGGED) as opened:
         opened.create()
         yield opened
 
 
 async def another(host: PostgresHost) -> PostgresEngine:
-    """Return another node."""
     return await open_engine(host.url, clock=host.clock, options=LOGGED)
 
 
 def exporter(host: PostgresHost, node: Any, target: Target) -> Exporter:
-    """Return what exports at one node."""
     return Exporter(
         execute=partial(execute, node), clock=host.clock, target=target, period_s=60, events_per_range=1_000
     )
 
 
 def cycle(host: PostgresHost, messages: int) -> None:
-    """Send, receive and delete so many."""
     for number in range(messages):
         host.send(str(number))
         host.delete(host.receive_one().receipt)
 
 
 def exported(folder: Path) -> list[int]:
-    """Return the numbers of all events in the files."""
     table = dataset.dataset(folder, partitioning="hive").to_table()
     return sorted(table["event"].to_pylist())
 
@@ -137,7 +132,6 @@ def test_what_commits_late_gets_a_later_number(host: PostgresHost) -> None:
 
 
 def test_nodes_number_at_one_time(host: PostgresHost) -> None:
-    """Without a gap, and nothing twice."""
     cycle(host, 10)
 
     async def work() -> None:
@@ -190,8 +184,6 @@ def test_a_late_delete_that_a_receive_overtakes_is_written(host: PostgresHost, m
 
 
 def test_what_is_kept_for_late_deletes_goes_with_its_queue(host: PostgresHost) -> None:
-    """And stays when the queue is purged."""
-
     async def kept() -> int:
         async with connected(host.url) as connection:
             return int(await connection.fetchval("SELECT count(*) FROM mq.expired_receipt"))
@@ -291,14 +283,12 @@ class Stuck(Target):
     """A folder whose writer puts one file, and then hangs until it is let go on."""
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is put yet."""
         super().__init__(fs.LocalFileSystem(), str(folder), local=True)
         self.files = 0
         self.hangs = threading.Event()
         self.may_go_on = threading.Event()
 
     def put(self, folder: str, name: str, table: Any) -> None:
-        """Put the first file, and wait before the second."""
         self.files += 1
         if self.files == 2:
             self.hangs.set()
@@ -350,7 +340,6 @@ def test_any_node_exports_what_others_have_written(host: PostgresHost, tmp_path:
 
 
 def test_a_node_that_ends_while_it_takes_its_turn_leaves_it(postgres_url: str) -> None:
-    """Nothing else would end that connection."""
     with hosting_postgres(postgres_url, options=LOGGED) as host:
 
         async def end_at_once() -> tuple[int, Any]:

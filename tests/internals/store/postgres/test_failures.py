@@ -31,7 +31,6 @@ HASTY = replace(RESTLESS, statement_s=1)  # long enough for every statement that
 
 @pytest.fixture
 def host(postgres_url: str) -> Iterator[PostgresHost]:
-    """Return a node with one connection and a queue."""
     with hosting_postgres(postgres_url, options=FEW) as opened:
         opened.create()
         yield opened
@@ -46,14 +45,12 @@ async def locked(host: PostgresHost) -> AsyncIterator[Any]:
 
 
 async def waiting(connection: Any) -> None:
-    """Return when somebody waits for the lock."""
     async with asyncio.timeout(60):
         while not await connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
             pass
 
 
 async def kill(connection: Any) -> None:
-    """End the connections of whoever waits for the lock."""
     await connection.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted")
 
 
@@ -91,12 +88,10 @@ def test_a_change_whose_connection_is_lost_may_have_happened(host: PostgresHost)
 
 
 def test_what_changes_nothing_is_asked_again(host: PostgresHost) -> None:
-    """Whoever asked does not hear of it."""
     assert isinstance(blocked(host, SHOW, kill), QueueView)
 
 
 def test_a_statement_that_takes_too_long_is_given_up(postgres_url: str) -> None:
-    """By the server, which has then done nothing."""
     with hosting_postgres(postgres_url, options=HASTY) as host:
         host.create()
 
@@ -110,7 +105,6 @@ def test_a_statement_that_takes_too_long_is_given_up(postgres_url: str) -> None:
 
 
 def test_commands_that_travel_together_are_told_together(postgres_url: str) -> None:
-    """And none of them was done."""
     with hosting_postgres(postgres_url, options=HASTY) as host:
         host.create()
 
@@ -126,8 +120,6 @@ def test_commands_that_travel_together_are_told_together(postgres_url: str) -> N
 
 @contextlib.contextmanager
 def altered(host: PostgresHost, do: str, undo: str) -> Iterator[None]:
-    """Have the operator alter something for a while."""
-
     async def alter(statement: str) -> None:
         async with connected(host.url) as connection:
             await connection.execute("SET default_transaction_read_only = off")
@@ -142,7 +134,6 @@ def altered(host: PostgresHost, do: str, undo: str) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def database_of(host: PostgresHost, url: str, connections: int) -> AsyncIterator[Database]:
-    """Keep the connections of a node open, without the node."""
     options = replace(RESTLESS, connections=connections)
     database = Database(url, options=options, clock=host.clock)
     await database.open()
@@ -231,7 +222,6 @@ def test_what_was_in_each_others_way_is_repeated(host: PostgresHost) -> None:
     ],
 )
 def test_what_an_error_means(error: Exception, answer: type) -> None:
-    """To whoever asked."""
     assert type(failure_of(error, "Send")) is answer
 
 
@@ -263,7 +253,6 @@ SILENT = replace(ALONE, statement_s=1, silence_s=1)  # long enough for every sta
 
 @pytest.fixture
 def roomy(postgres_url: str) -> Iterator[PostgresHost]:
-    """Return a node that nothing is lost to, with a queue."""
     with hosting_postgres(postgres_url) as opened:
         opened.create()
         yield opened
@@ -283,7 +272,6 @@ async def behind(host: PostgresHost, options: PostgresOptions = ALONE) -> AsyncI
 
 
 async def told(node: PostgresEngine, command: Command) -> Any:
-    """Return the answer, or what it was refused with."""
     return (await asyncio.gather(execute(node, command), return_exceptions=True))[0]
 
 

@@ -48,7 +48,6 @@ def send(host: Host, group: str | None, *bodies: str) -> None:
 
 
 def crowd(host: Host, numbers: range) -> None:
-    """Send a message of a group each."""
     messages = tuple(message(f"m{number}", group=f"g{number}") for number in numbers)
     host.do(commands.Send(queue=QUEUE, messages=messages))
 
@@ -163,7 +162,6 @@ def flights(first: int, end: int, *, since_ms: int = 0) -> dict[int, Flight]:
 
 
 def shares(number: int) -> FairShares:
-    """Return the shares with so many messages of one group in flight since the first instant."""
     made = FairShares()
     for position, flight in flights(0, number).items():
         made.take_off(position, flight, 0)
@@ -212,7 +210,6 @@ def test_a_message_that_another_node_received_again_is_in_flight_anew() -> None:
 
 
 def test_a_message_lands_when_its_retention_ends() -> None:
-    """However long it would have been hidden."""
     seen = FairShares()
     for position in range(30):
         seen.take_off(position, Flight(HOUR_MS, BUSY, 0, 0), 0)
@@ -261,14 +258,12 @@ class Crowd:
     """Producers and consumers that each ask any of the nodes."""
 
     def __init__(self, nodes: list[PostgresEngine]) -> None:
-        """Begin with nothing sent."""
         self._nodes = nodes
         self._random = Random(7)
         self._left = list(range(MESSAGES))
         self.deleted: set[str] = set()
 
     async def produce(self) -> None:
-        """Send what is left, a few at a time, some of it without a group."""
         while self._left:
             batch, self._left = self._left[:7], self._left[7:]
             new = tuple(message(str(number), group=self._group()) for number in batch)

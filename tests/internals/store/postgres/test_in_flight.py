@@ -19,7 +19,6 @@ ESTIMATED = PostgresOptions(
 
 @pytest.fixture(params=[{}, {"fifo": True}], ids=["standard", "fifo"])
 def host(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[PostgresHost]:
-    """Return a node that estimates even small quotas, with a queue of twenty messages."""
     with hosting_postgres(postgres_url, options=ESTIMATED) as opened:
         opened.create(**request.param)
         new = tuple(message(f"m{number}", group=f"g{number}", dedup_id=f"m{number}") for number in range(20))
@@ -28,7 +27,6 @@ def host(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Postgres
 
 
 def received(host: PostgresHost) -> commands.Received:
-    """Return the whole answer to a receive of ten."""
     answer: commands.Received = host.do(commands.Receive(queue=QUEUE, count=10))
     return answer
 
@@ -47,7 +45,6 @@ def test_what_a_node_gives_counts_at_once(host: PostgresHost) -> None:
 
 
 def test_leases_that_end_count_from_the_next_count_on(host: PostgresHost) -> None:
-    """A second later."""
     assert len(host.receive(10, timeout_s=1)) == QUOTA
     host.advance(999)
     assert received(host).messages == []
@@ -56,13 +53,11 @@ def test_leases_that_end_count_from_the_next_count_on(host: PostgresHost) -> Non
 
 
 def test_what_is_not_hidden_takes_no_place(host: PostgresHost) -> None:
-    """However often it is received."""
     for _ in range(4):
         assert len(host.receive(3, timeout_s=0)) == 3
 
 
 def test_a_repeated_attempt_takes_no_more_places(host: PostgresHost) -> None:
-    """Between two counts, too."""
     attempt = commands.Receive(queue=QUEUE, count=3, attempt_id="x")
     given = [each.id for each in host.do(attempt).messages]
     if host.do(commands.ShowQueue(queue=QUEUE)).settings.fifo:
@@ -71,7 +66,6 @@ def test_a_repeated_attempt_takes_no_more_places(host: PostgresHost) -> None:
 
 
 def test_a_watch_hears_of_a_place(host: PostgresHost) -> None:
-    """Where there was none."""
     (first, *_) = host.receive(10)
     assert received(host).messages == []
     woken_ms: list[int] = []
@@ -81,12 +75,10 @@ def test_a_watch_hears_of_a_place(host: PostgresHost) -> None:
 
 
 async def open_node(host: PostgresHost) -> PostgresEngine:
-    """Return another node on the same database."""
     return await open_engine(host.url, clock=host.clock, options=ESTIMATED)
 
 
 async def receive(node: PostgresEngine, count: int) -> int:
-    """Return how many messages a receive at that node gives."""
     answer: commands.Received = await execute(node, commands.Receive(queue=QUEUE, count=count))
     return len(answer.messages)
 
@@ -104,7 +96,6 @@ def test_nodes_know_of_each_other_from_the_next_count_on(host: PostgresHost) -> 
 
 
 def test_far_from_a_quota_nodes_ask_less_often(host: PostgresHost) -> None:
-    """Every ten seconds, until half of it is taken."""
     other = host.run(open_node(host))
     assert len(host.receive(1, timeout_s=100)) == 1
     assert host.run(receive(other, 4)) == 4

@@ -35,14 +35,11 @@ TABLES = ("msg", "fifo_msg", "fifo_group", "accepted", "attempt", "pause", "in_f
 
 @pytest.fixture
 def host(postgres_url: str) -> Iterator[PostgresHost]:
-    """Return a node whose slices are of two rows."""
     with hosting_postgres(postgres_url, options=SMALL) as opened:
         yield opened
 
 
 def ask(host: PostgresHost, query: str) -> Any:
-    """Return what the database answers, beside the node."""
-
     async def asked() -> Any:
         connection = await asyncpg.connect(host.url)
         try:
@@ -54,7 +51,6 @@ def ask(host: PostgresHost, query: str) -> Any:
 
 
 def rows(host: PostgresHost, *tables: str) -> dict[str, int]:
-    """Return how many rows the tables have, those that have any."""
     query = f"SELECT count(*) FROM mq.%s AS each WHERE {OF_QUEUES}"
     counts = {table: ask(host, query % table) for table in tables or TABLES}
     return {table: count for table, count in counts.items() if count}
@@ -67,7 +63,6 @@ def send_in_turn(host: PostgresHost, *bodies: str) -> None:
 
 
 def test_messages_past_their_retention_are_deleted(host: PostgresHost) -> None:
-    """All of them, in slices; the others stay."""
     host.create(retention_s=100)
     host.send(*"abcde")
     host.advance(50_000)
@@ -93,7 +88,6 @@ def test_messages_of_groups_are_deleted_with_their_groups(host: PostgresHost) ->
 
 
 def test_dead_letters_end_by_their_first_sending(host: PostgresHost) -> None:
-    """Though they came to their queue later."""
     dead = "000000000000/dead"
     host.create(dead, retention_s=70)
     host.create(dead_letter_queue=dead, receives_max=1)
@@ -138,7 +132,6 @@ def test_what_was_purged_or_deleted_is_cleared_away(host: PostgresHost, settings
 
 
 def test_pauses_that_are_over_are_forgotten(postgres_url: str) -> None:
-    """And no others."""
     with hosting_postgres(postgres_url, options=PostgresOptions(purge_pause_s=90, queue_name_pause_s=30)) as host:
         host.create()
         host.create("a/gone")
@@ -221,8 +214,6 @@ def test_what_the_janitor_cannot_read_does_not_keep_the_turn(host: PostgresHost)
 
 
 def test_a_node_that_ends_while_it_connects_leaves_its_turn(host: PostgresHost) -> None:
-    """Nothing else would end that connection."""
-
     async def end_at_once() -> int:
         host.clock.advance(JANITOR_MS)
         await asyncio.sleep(0)
@@ -241,7 +232,6 @@ _END_WAITING = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted
 
 @pytest.fixture
 def nodes(postgres_url: str) -> Iterator[TwoNodes]:
-    """Return two nodes."""
     with two_nodes(postgres_url) as opened:
         yield opened
 
@@ -268,7 +258,6 @@ def end_in_its_work(nodes: TwoNodes, table: str, *, time_ms: int = 0, command: c
 
 
 def sweepers(nodes: TwoNodes) -> int:
-    """Return how many nodes have the janitor's turn."""
     return sum(node.janitor.turn.is_held for node in (nodes.first, nodes.other))
 
 

@@ -19,7 +19,6 @@ class Asked:
     """A line, what it did together, and what it answered."""
 
     def __init__(self) -> None:
-        """Begin with an empty line."""
         self.together: list[int] = []
         self.answers: list[Any] = []
         self.drained = 0
@@ -35,18 +34,14 @@ class Asked:
         self.drained += 1
 
     def fail(self, answer: Any) -> None:
-        """Take no answer."""
         raise OSError
 
     async def ended(self) -> None:
-        """Return when nothing is under way."""
         if self.line.task is not None:
             await self.line.task
 
 
 def test_an_answer_that_is_not_taken_keeps_nobody_waiting() -> None:
-    """Neither who went with it nor who comes later."""
-
     async def act() -> Asked:
         asked = Asked()
         asked.line.add(Receive(queue=QUEUE), asked.fail)
@@ -61,8 +56,6 @@ def test_an_answer_that_is_not_taken_keeps_nobody_waiting() -> None:
 
 
 def test_a_line_without_anybody_says_so() -> None:
-    """Also when all have gone before it began."""
-
     async def act() -> Asked:
         asked = Asked()
         asked.line.add(Receive(queue=QUEUE), asked.fail)
@@ -85,7 +78,6 @@ def test_an_engine_keeps_no_line_of_a_queue_that_nobody_names_any_more(postgres_
 
 
 def test_it_knows_every_command(postgres_url: str) -> None:
-    """And each of them once."""
     with hosting_postgres(postgres_url) as node:
         engine: Any = node.engine
         assert set(engine.alone) & set(engine.together) == set()

@@ -21,7 +21,6 @@ COUNTERS = count(1)
 
 @pytest.fixture
 def timeless(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Have no look take any time, but for what is added to the only member."""
     s = [1_000.0]
     monkeypatch.setattr(node_module, "stopwatch_s", lambda: s[0])
     return s
@@ -29,15 +28,12 @@ def timeless(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def host(postgres_url: str) -> Iterator[PostgresHost]:
-    """Return a node with a queue."""
     with hosting_postgres(postgres_url) as opened:
         opened.create()
         yield opened
 
 
 def committed_late(host: PostgresHost, body: str, visible_at_ms: int) -> None:
-    """Store a message as a node does whose commit took until now."""
-
     async def store() -> None:
         async with connected(host.url) as connection:
             partition = await connection.fetchval("SELECT qp FROM mq.queue WHERE name = $1", QUEUE)
@@ -52,7 +48,6 @@ def committed_late(host: PostgresHost, body: str, visible_at_ms: int) -> None:
 
 
 def received(host: Host, messages: int = 1) -> list[str]:
-    """Return the bodies of what a receive gives."""
     return [each.body for each in host.receive(messages)]
 
 
@@ -111,7 +106,6 @@ def test_a_receive_reads_the_index_from_its_mark_on(host: PostgresHost) -> None:
 
 
 def row(priority: int, visible_at_ms: int, position: int) -> dict[str, int]:
-    """Return a row that a receive took."""
     return {"priority": priority, "was_visible_at": visible_at_ms, "seq": position, "now": 500}
 
 
@@ -136,7 +130,6 @@ def test_marks_are_of_a_node_and_of_a_second() -> None:
 
 
 def test_a_look_that_finds_nothing_is_followed_by_one_from_the_beginning() -> None:
-    """Unless it was one."""
     low_water = LowWater(clock=VirtualClock())
     assert low_water.instead(1) is None
     low_water.of(1)

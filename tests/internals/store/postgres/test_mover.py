@@ -19,19 +19,16 @@ from veilmq.store.postgres.engine import PostgresEngine
 
 @pytest.fixture
 def host(postgres_url: str) -> Iterator[PostgresHost]:
-    """Return a node with a pair of queues, the limit being one receive."""
     with hosting_postgres(postgres_url) as opened:
         pair(opened, receives_max=1)
         yield opened
 
 
 async def open_node(host: PostgresHost) -> PostgresEngine:
-    """Return another node on the same database."""
     return await open_engine(host.url, clock=host.clock, options=RESTLESS)
 
 
 def test_a_task_goes_on_when_its_node_is_gone(host: PostgresHost) -> None:
-    """Another one comes to it within seconds."""
     other = host.run(open_node(host))
     kill(host, *"abcd")
     start(host, rate=2)

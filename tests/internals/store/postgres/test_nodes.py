@@ -29,7 +29,6 @@ Handle = Callable[[PostgresEngine, list[ReceivedMessage]], Awaitable[None]]
 
 @pytest.fixture(params=[{}, {"fifo": True}], ids=["standard", "fifo"])
 def host(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[PostgresHost]:
-    """Return a node with two queues."""
     with hosting_postgres(postgres_url) as opened:
         opened.create(INTAKE, **request.param)
         opened.create(TARGET, **request.param)
@@ -38,7 +37,6 @@ def host(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Postgres
 
 @asynccontextmanager
 async def nodes(host: PostgresHost) -> AsyncIterator[list[PostgresEngine]]:
-    """Keep several nodes open."""
     opened = [await open_engine(host.url, clock=host.clock, options=RESTLESS) for _ in range(NODES)]
     try:
         yield opened
@@ -58,7 +56,6 @@ async def produce(opened: Sequence[PostgresEngine], name: str) -> None:
 
 
 async def consume(opened: Sequence[PostgresEngine], queue: str, over: Callable[[], bool], handle: Handle) -> None:
-    """Receive, from one node after another, until it is over."""
     for node in cycle(opened):
         if over():
             return
@@ -68,7 +65,6 @@ async def consume(opened: Sequence[PostgresEngine], queue: str, over: Callable[[
 
 
 def test_each_message_arrives_once_and_in_its_order(host: PostgresHost) -> None:
-    """Sent, forwarded and deleted by whichever node."""
     forwarded: list[str] = []
     got: list[ReceivedMessage] = []
 

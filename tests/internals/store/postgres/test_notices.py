@@ -14,7 +14,6 @@ NOTIFY_BYTES_MAX = 7_999
 
 
 def test_what_fits_goes_in_one() -> None:
-    """Of all kinds."""
     told = [
         ("due_ms", "a", 1),
         ("due_ms", "b", 2),
@@ -40,7 +39,6 @@ def test_what_does_not_goes_in_several() -> None:
 
 
 def test_nothing_takes_none() -> None:
-    """Whoever has nothing to say sends nothing."""
     assert packed("n", []) == []
 
 
@@ -70,7 +68,6 @@ def test_an_interest_that_nobody_repeats_ends() -> None:
 
 
 def test_a_place_is_told_once_for_each_that_was_missed() -> None:
-    """And to nobody who waits no more."""
     interests = Interests(clock=VirtualClock())
     interests.note("a", "q")
     assert not interests.give_place("q")
@@ -84,13 +81,11 @@ def test_a_place_is_told_once_for_each_that_was_missed() -> None:
 
 @pytest.fixture
 def woken() -> list[int]:
-    """Return the instants that a watch was told of."""
     return []
 
 
 @pytest.fixture
 def watches(woken: list[int]) -> Watches:
-    """Return watches of which one is on the queue `q`."""
     clock, nothing = DatabaseClock(VirtualClock()), cast(Any, None)
     watches = Watches(nothing, round_s=1, clock=clock, catalog=Catalog(PostgresOptions()), start=nothing)
     watches.begin("q", woken.append)
@@ -98,7 +93,6 @@ def watches(woken: list[int]) -> Watches:
 
 
 def test_what_is_held_is_told_at_the_end(watches: Watches, woken: list[int]) -> None:
-    """When it is committed."""
     with watches.held():
         watches.wake("q", 1)
         watches.wake("other", 2)
@@ -109,8 +103,6 @@ def test_what_is_held_is_told_at_the_end(watches: Watches, woken: list[int]) -> 
 
 
 def test_what_failed_is_told_to_nobody(watches: Watches, woken: list[int]) -> None:
-    """It was rolled back."""
-
     def roll_back() -> None:
         with watches.held():
             watches.wake("q", 1)
@@ -123,8 +115,6 @@ def test_what_failed_is_told_to_nobody(watches: Watches, woken: list[int]) -> No
 
 
 def test_a_watch_that_fails_keeps_nobody_from_anything(watches: Watches, woken: list[int]) -> None:
-    """It is in the log; the others are told."""
-
     def fail(due_ms: int) -> None:
         raise RuntimeError(due_ms)
 

@@ -32,38 +32,32 @@ def host(shard_urls: list[str]) -> Iterator[ShardsHost]:
 
 
 def stop_relays(host: ShardsHost) -> None:
-    """Leave what is put in the outbox there."""
     for relay in host.engine.relays.values():
         relay.stop()
 
 
 def carry_again(host: ShardsHost) -> None:
-    """Go on with another node, which finds what the first one left."""
     host.reopen()
     host.run(host.engine.answered())
     host.advance(CLAIM_MS + POLL_MS)
 
 
 async def one_outbox(source: Any) -> Outbox:
-    """Return the only way that has something to be carried."""
     (outbox,) = await due(source)
     return outbox
 
 
 async def taken(source: Any, outbox: Outbox, done: Batch | None = None) -> Batch | None:
-    """Take a batch, as a transaction."""
     async with source.transaction():
         return await take(source, outbox, done)
 
 
 async def arrived(target: Any, outbox: Outbox, batch: Batch) -> Any:
-    """Have a batch arrive, as a transaction."""
     async with target.transaction():
         return await arrive(target, outbox, 1, batch, Positions())
 
 
 def drained(host: ShardsHost, queue: str = DEAD) -> list[str]:
-    """Return what a queue has."""
     found = []
     while got := host.receive(100, queue=queue):
         found += [each.body for each in got]
@@ -71,8 +65,6 @@ def drained(host: ShardsHost, queue: str = DEAD) -> list[str]:
 
 
 def left_in_outbox(host: ShardsHost) -> int:
-    """Return how many messages are in the outbox of the second database."""
-
     async def count() -> int:
         async with connected(host.urls[1]) as connection:
             return int(
@@ -156,8 +148,6 @@ def test_a_database_that_has_forgotten_what_it_sent_loses_nothing(host: ShardsHo
 
 
 def test_a_deleted_queue_leaves_no_number_behind(host: ShardsHost) -> None:
-    """Of what has arrived there."""
-
     async def numbers() -> int:
         async with connected(host.urls[0]) as connection:
             return int(await connection.fetchval("SELECT count(*) FROM mq.arrival"))
@@ -193,7 +183,6 @@ def test_the_books_are_right_after_many_crashes(host: ShardsHost, seed: int) -> 
 
 
 def test_groups_keep_their_order_over_crashes(shard_urls: list[str]) -> None:
-    """Also where some of a group are there already."""
     with hosting_shards(shard_urls) as host:
         pair(host, receives_max=1, fifo=True)
         kill_in_turn(host, "a1", "b1", "a2")
@@ -277,7 +266,6 @@ def test_a_message_may_come_back_to_where_it_was(shard_urls: list[str], *, fifo:
 
 
 def test_a_delay_of_the_target_counts_from_the_forward(shard_urls: list[str]) -> None:
-    """However late the message is carried."""
     with hosting_shards(shard_urls) as host:
         there = "000000000000/there"
         host.create(QUEUE)

@@ -42,7 +42,6 @@ OF_ALL = {
 
 
 def without_comments(text: str) -> str:
-    """Return a statement without its comments."""
     return re.sub(r"--.*", "", text)
 
 
@@ -62,7 +61,6 @@ _FUNCTION = re.compile(r"CREATE OR REPLACE FUNCTION mq\.(\w+)\((.*?)\$\$(.*?)\$\
 
 
 def findings(text: str) -> list[str]:
-    """Return what is wrong with a statement, or with the body of a function."""
     found = []
     if len(_NAMED.findall(text)) < len(_TABLE.findall(text)):
         found.append("a table is looked at in all partitions")
@@ -76,7 +74,6 @@ def findings(text: str) -> list[str]:
 
 
 def touches_data(text: str) -> bool:
-    """Tell whether a statement is one of the data plane."""
     return any(pattern.search(text) for pattern in (_TABLE, _INSERT, _INSERT_WHOLE, _CALL))
 
 
@@ -127,5 +124,4 @@ def test_exceptions_are_needed() -> None:
     ],
 )
 def test_what_does_not_is_found(text: str) -> None:
-    """Each by what it does."""
     assert findings(text)

@@ -65,7 +65,6 @@ _SECOND = {
 
 
 async def plan(connection: Any, number: int, statement: str) -> list[str]:
-    """Return the lines of the plan that a connection keeps for a statement."""
     name = f"s{number}"
     await connection.execute(f"PREPARE {name} AS {statement}")
     types = await connection.fetchval(
@@ -76,7 +75,6 @@ async def plan(connection: Any, number: int, statement: str) -> list[str]:
 
 
 def every(file: str) -> Iterator[tuple[str, str]]:
-    """Yield the statements of a file, also as they are for logged queues."""
     yield from STATEMENTS[file].items()
     for name, statement in logged(STATEMENTS[file]).items():
         if statement != STATEMENTS[file][name]:
@@ -104,8 +102,6 @@ def _indent(line: str) -> int:
 
 @pytest.mark.parametrize("file", STATEMENTS)
 def test_no_statement_goes_through_a_partition(postgres_url: str, file: str) -> None:
-    """But for those that are about all of it."""
-
     async def found() -> dict[str, list[str]]:
         async with connected(postgres_url) as connection:
             for name, value in SETTINGS.items():
@@ -151,7 +147,6 @@ def cycles(host: PostgresHost, kind: str) -> int:
 
 
 def send(host: PostgresHost, name: str, kind: str) -> None:
-    """Send messages, each of a group of its own where there are groups."""
     new = []
     for number in range(GROUPS):
         body = f"{name} {number}"

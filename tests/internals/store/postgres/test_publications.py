@@ -22,14 +22,12 @@ PUBLISH = Publish(queue=QUEUE, writer="w", batch=0, attempts=(("a", MANY),))
 
 
 def stage(bodies: list[str] = BODIES, *, part: int = 0, attempt: str = "a") -> Stage:
-    """Return the command that stages messages, of two groups by turns."""
     new = tuple(message(body, group=f"g{int(body) % 2}", dedup_id=body) for body in bodies)
     return Stage(queue=QUEUE, writer="w", batch=0, attempt=attempt, part=part, messages=new)
 
 
 @pytest.fixture
 def nodes(postgres_url: str) -> Iterator[TwoNodes]:
-    """Two nodes, and a FIFO queue."""
     with two_nodes(postgres_url) as opened:
         opened.host.create(fifo=True)
         yield opened

@@ -30,13 +30,11 @@ IMPATIENT = replace(RESTLESS, acquire_s=1.0)
 
 @pytest.fixture
 def host(shard_urls: list[str]) -> Iterator[ShardsHost]:
-    """Return a node on two databases."""
     with hosting_shards(shard_urls) as opened:
         yield opened
 
 
 def names(number: int) -> list[str]:
-    """Return full names of queues, in order."""
     return [f"000000000000/q{each}" for each in range(number)]
 
 
@@ -44,8 +42,6 @@ def names(number: int) -> list[str]:
 
 
 def refused(host: ShardsHost, *urls: str) -> str:
-    """Return why a store cannot be opened on `urls`."""
-
     async def attempt() -> str:
         with pytest.raises(StoreError) as found:
             await Shards.open(urls, clock=host.clock, options=RESTLESS)
@@ -154,7 +150,6 @@ def test_receipts_are_of_one_database(host: ShardsHost) -> None:
 
 
 def test_accounts_are_at_the_home(host: ShardsHost) -> None:
-    """One for all databases."""
     host.do(SetAccount(account="000000000000", settings=AccountSettings(logging_bucket="b")))
     assert host.do(ShowAccount(account="000000000000")).logging_bucket == "b"
 
@@ -214,7 +209,6 @@ def test_the_events_of_all_databases_are_exported(shard_urls: list[str]) -> None
 
 @pytest.fixture
 def frail(postgres_url: str, new_database: str) -> Iterator[tuple[ShardsHost, PostgresServer]]:
-    """Return a node on two servers, and the second of them, which can be killed."""
     with temporary_folder() as folder, PostgresServer(folder / "second", settings={"fsync": "off"}) as server:
         for url in (new_database, server.url):
             asyncio.run(prepare(url))
@@ -223,7 +217,6 @@ def frail(postgres_url: str, new_database: str) -> Iterator[tuple[ShardsHost, Po
 
 
 def take_down(host: ShardsHost, server: PostgresServer) -> None:
-    """Kill the second server."""
     host.down.add(1)
     server.kill()
 
@@ -304,7 +297,6 @@ def test_a_move_task_that_waits_for_it_keeps_no_other_from_going_on(frail: tuple
 
 
 def test_a_node_starts_without_it(frail: tuple[ShardsHost, PostgresServer]) -> None:
-    """And has it as soon as it is there."""
     host, server = frail
     for name in names(2):
         host.create(name)

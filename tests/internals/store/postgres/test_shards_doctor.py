@@ -29,7 +29,6 @@ def host(shard_urls: list[str]) -> Iterator[ShardsHost]:
 
 
 def faults(host: ShardsHost, urls: Sequence[str] = ()) -> dict[str, str]:
-    """Return what the checks that fail say."""
     return {
         each.check: each.detail
         for each in host.run(examine_together(dict(enumerate(urls or host.urls))))
@@ -38,8 +37,6 @@ def faults(host: ShardsHost, urls: Sequence[str] = ()) -> dict[str, str]:
 
 
 def execute(host: ShardsHost, place: int, statement: str) -> None:
-    """Have one of the databases do something."""
-
     async def done() -> None:
         async with connected(host.urls[place]) as connection:
             await connection.execute(statement)
@@ -55,7 +52,6 @@ def test_nothing_is_said_against_a_sound_store(host: ShardsHost) -> None:
 
 
 def test_nothing_is_said_against_databases_that_nobody_has_served(host: ShardsHost) -> None:
-    """The first server makes them one store."""
     for url in host.urls:
         host.run(empty(url))
     assert faults(host) == {}
@@ -99,7 +95,6 @@ def test_a_queue_that_goes_meanwhile_is_no_fault(host: ShardsHost) -> None:
 
 
 async def waiting(connection: Any) -> None:
-    """Return when somebody waits for a lock."""
     async with asyncio.timeout(60):
         while not await connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
             pass
@@ -132,7 +127,6 @@ def test_one_that_cannot_be_asked_is_named(host: ShardsHost, place: int) -> None
 
 
 def test_one_with_an_older_schema_says_what_to_do(host: ShardsHost) -> None:
-    """Nothing is compared with it."""
     execute(host, 1, "CREATE TABLE mq.kept AS SELECT * FROM mq.migration; DELETE FROM mq.migration WHERE number > 3")
     try:
         assert "run `veilmq migrate`" in faults(host)[ONE_STORE]

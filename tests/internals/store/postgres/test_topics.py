@@ -43,7 +43,6 @@ ALL = (QUEUE, FIFO, PUSHED)
 
 @pytest.fixture
 def host(postgres_url: str) -> Iterator[PostgresHost]:
-    """Return a node with a topic that goes to a queue of each type and to a URL."""
     with hosting_postgres(postgres_url) as opened:
         opened.create(QUEUE)
         opened.create(FIFO, fifo=True)
@@ -55,13 +54,10 @@ def host(postgres_url: str) -> Iterator[PostgresHost]:
 
 
 def pushed(name: str = "pushed") -> Subscription:
-    """Return a subscription that is pushed."""
     return Subscription(topic=TOPIC, name=name, endpoint=URL, push_url=URL)
 
 
 def publishing(body: str) -> PublishToTopic:
-    """Return the command that publishes `body`."""
-
     def make(notification: Notification) -> NewMessage:
         return message(body, group="g")
 
@@ -69,12 +65,10 @@ def publishing(body: str) -> PublishToTopic:
 
 
 async def another(host: PostgresHost) -> PostgresEngine:
-    """Return another node."""
     return await open_engine(host.url, clock=host.clock, options=RESTLESS)
 
 
 def visible(host: PostgresHost) -> list[int]:
-    """Return how many messages each queue has."""
     return [host.counts(queue)[0] for queue in ALL]
 
 
@@ -184,13 +178,11 @@ class Receiver:
     """Whoever is pushed to; a `stuck` one never answers."""
 
     def __init__(self, *, stuck: bool) -> None:
-        """Nothing has come."""
         self.got: list[str] = []
         self._stuck = stuck
         self._came = asyncio.Event()
 
     async def attempt(self, subscription: Subscription, message: ReceivedMessage) -> str:
-        """Take a message."""
         self.got.append(message.body)
         self._came.set()
         if self._stuck:
@@ -198,14 +190,12 @@ class Receiver:
         return ""
 
     async def until(self, messages: int) -> None:
-        """Wait until so many have come."""
         while len(self.got) < messages:
             self._came.clear()
             await self._came.wait()
 
 
 def pusher(host: PostgresHost, node: PostgresEngine, receiver: Receiver) -> Pusher:
-    """Return what pushes at one node."""
     return Pusher(
         engine=node,
         clock=host.clock,

@@ -26,7 +26,6 @@ def nodes(postgres_url: str) -> Iterator[TwoNodes]:
 
 
 def send(nodes: TwoNodes, body: str, *, delay_s: int | None = None) -> None:
-    """Send a message at the first node, with all that a queue may ask for."""
     new = message(body, group="g", dedup_id=body, delay_s=delay_s)
     nodes.host.do(commands.Send(queue=QUEUE, messages=(new,)))
 
@@ -43,7 +42,6 @@ def test_a_send_wakes(nodes: TwoNodes, settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"fifo": True, "delay_s": 5}], ids=["standard", "fifo"])
 def test_a_delayed_one_wakes_with_its_instant(nodes: TwoNodes, settings: dict[str, Any]) -> None:
-    """Who waits needs no other notice when it comes."""
     nodes.host.create(**settings)
     nodes.watch()
     send(nodes, "a", delay_s=None if settings else 5)
@@ -53,7 +51,6 @@ def test_a_delayed_one_wakes_with_its_instant(nodes: TwoNodes, settings: dict[st
 
 @pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
 def test_a_release_wakes(nodes: TwoNodes, settings: dict[str, Any]) -> None:
-    """Whichever node gave the message."""
     nodes.host.create(**settings)
     send(nodes, "a")
     (taken,) = nodes.do_there(commands.Receive(queue=QUEUE)).messages
@@ -139,7 +136,6 @@ def test_a_deletion_wakes_and_is_known(nodes: TwoNodes) -> None:
     ids=lambda change: type(change).__name__,
 )
 def test_what_was_changed_is_looked_up_again(nodes: TwoNodes, change: commands.Command) -> None:
-    """Whether or not anybody waits for the queue."""
     nodes.host.create()
     assert nodes.do_there(commands.Receive(queue=QUEUE)).receive_wait_s == 0
     catalog = nodes.other.catalog
@@ -198,7 +194,6 @@ def test_an_interest_ends(nodes: TwoNodes) -> None:
 
 
 def test_a_node_that_closes_waits_for_nothing(nodes: TwoNodes) -> None:
-    """And says so."""
     nodes.host.create()
     nodes.watch()
     nodes.host.run(nodes.other.watches.stop())
@@ -217,7 +212,6 @@ def test_an_interest_is_repeated(nodes: TwoNodes) -> None:
 
 
 def test_a_node_that_comes_later_hears_what_is_awaited(postgres_url: str) -> None:
-    """It asks."""
     with two_nodes(postgres_url) as nodes:
         nodes.host.create()
         nodes.watch()
@@ -279,8 +273,6 @@ def test_without_notices_a_node_looks_more_often(postgres_url: str) -> None:
 
 
 def test_figures_tell_whether_notices_arrive(nodes: TwoNodes) -> None:
-    """And how many."""
-
     def figure(name: str) -> Any:
         (samples,) = [each.samples for each in nodes.other.figures() if each.name == f"store_notices_{name}"]
         return samples[""]
@@ -318,7 +310,6 @@ def test_what_was_missed_without_a_connection_is_asked_for(nodes: TwoNodes) -> N
 
 
 def test_rounds_go_on_after_what_they_could_not_read(postgres_url: str) -> None:
-    """Who waits would wait for ever."""
     woken_ms: list[int] = []
     with hosting_postgres(postgres_url, options=DEAF) as host:
         host.create()

@@ -28,7 +28,6 @@ class TwoNodes:
     """`host` runs commands at the first node; `other` is the second one."""
 
     def __init__(self, host: PostgresHost, options: PostgresOptions) -> None:
-        """Open the second node."""
         self.host = host
         self.first: Any = host.engine
         self.other: PostgresEngine = host.run(open_engine(host.url, clock=host.clock, options=options))
@@ -40,7 +39,6 @@ class TwoNodes:
         self.advance(REST_MS)
 
     def watch(self, queue: str = QUEUE) -> None:
-        """Wait for `queue` at the second node, and have the first one hear of that."""
         self.other.watch(queue, self.woken_ms.append)
         self.advance(REST_MS)
         self.until(lambda: self.first.watches.interests.has(queue))
@@ -58,16 +56,13 @@ class TwoNodes:
         self.host.run(wait())
 
     def advance(self, time_ms: int) -> None:
-        """Let time pass for both."""
         self.host.advance(time_ms)
         self.host.run(self.other.answered())
 
     def do_there(self, command: Command) -> Any:
-        """Return the result of `command` at the second node."""
         return self.host.run(execute(self.other, command))
 
     def told(self) -> list[Notice]:
-        """Return what the first node has told since the last call, once all of it has arrived."""
         mark = f"mark/{self._calls}"
         self._calls += 1
         self.host.in_loop(lambda: self.first.watches.changed(mark))
@@ -77,8 +72,6 @@ class TwoNodes:
         return [notice for notice in heard if notice.node == self.first.watches.name]
 
     def end_notices(self) -> None:
-        """Have the server end the connections on which nodes listen."""
-
         async def end() -> None:
             await self._ear.execute(_END_LISTENERS)
 
@@ -94,14 +87,12 @@ class TwoNodes:
         self._heard.append(notice)
 
     def close(self) -> None:
-        """Close what was opened here."""
         self.host.run(self._ear.close())
         self.host.run(self.other.close())
 
 
 @contextlib.contextmanager
 def two_nodes(url: str, *, options: PostgresOptions = RESTLESS) -> Iterator[TwoNodes]:
-    """Keep two nodes open for a while, on an empty database."""
     with hosting_postgres(url, options=options) as host:
         nodes = TwoNodes(host, options)
         try:

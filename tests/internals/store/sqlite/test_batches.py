@@ -25,7 +25,6 @@ TOPIC = "000000000000/news"
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    """Return an open store with a queue, and a topic that it subscribes to."""
     with hosting(tmp_path / "store") as host:
         host.create()
         host.do(CreateTopic(topic=TOPIC))
@@ -34,13 +33,11 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 def send(*bodies: str, properties: bytes = b"") -> Send:
-    """Return a command that sends messages, one without a body unless there are any."""
     new = [NewMessage(body=body, size_bytes=1, properties=properties) for body in bodies or ("",)]
     return Send(queue=QUEUE, messages=tuple(new))
 
 
 def sizes(host: Host, monkeypatch: pytest.MonkeyPatch, *together: Command) -> list[int]:
-    """Return how many commands each batch has of those that are submitted together."""
     found: list[int] = []
     run = host.engine._batch.run
 
@@ -122,14 +119,12 @@ def test_a_delete_behind_a_receive_comes_after_it(host: Host) -> None:
 
 
 def test_a_receive_that_hides_nothing_leaves_its_messages_to_the_next_one(host: Host) -> None:
-    """Of the same batch, too."""
     host.send("a")
     first, second = host.do_together(Receive(queue=QUEUE, timeout_s=0), Receive(queue=QUEUE))
     assert [each.receive_count for each in (*first.messages, *second.messages)] == [1, 2]
 
 
 def test_queues_of_a_batch_do_not_mix(host: Host) -> None:
-    """Their rows are written together."""
     names = [f"000000000000/q{number}" for number in range(5)]
     for name in names:
         host.create(name)
@@ -279,7 +274,6 @@ class Change(Command, frozen=True, kw_only=True):
 
 
 async def write(tx: Transaction) -> None:
-    """Write rows, totals and the deduplication log."""
     for name in ("000000000000/a", "000000000000/b.fifo"):
         queue = await tx.queue(name)
         await tx.store(queue, [message("x", group="g", dedup_id="x")], [tx.ids.next()])
@@ -308,8 +302,6 @@ def test_an_error_undoes_what_its_command_wrote(host: Host, monkeypatch: pytest.
 
 
 def test_a_cold_command_that_suspends_is_a_defect(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fails alone, and what it wrote is undone."""
-
     async def change(tx: Transaction, command: Change) -> Any:
         await tx.run("put_setting", "name", b"value")
         await asyncio.sleep(0)

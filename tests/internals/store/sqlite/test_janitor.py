@@ -21,7 +21,6 @@ TABLES = ("message", "ready", "visibility", "ordered", "ordered_run", "message_g
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    """Return an open store whose janitor comes when it is asked."""
     with hosting(tmp_path / "store") as host:
         host.stop()
         yield host
@@ -37,7 +36,6 @@ def slices(host: Host) -> int:
 
 
 def rows(host: Host) -> dict[str, int]:
-    """Return how many rows tables with anything have."""
     return {table: count for table in TABLES if (count := host.rows(table))}
 
 

@@ -12,7 +12,6 @@ from veilmq.store.sqlite import fifo, settling, standard
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    """Return an open store with a queue that keeps messages for a minute."""
     host = Host(tmp_path / "store")
     host.create(retention_s=60)
     yield host
@@ -20,7 +19,6 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 def bodies(host: Host, count: int = 10, timeout_s: int | None = None) -> list[str]:
-    """Return the bodies that a receive gives."""
     return [each.body for each in host.do(Receive(queue=QUEUE, count=count, timeout_s=timeout_s)).messages]
 
 
@@ -36,7 +34,6 @@ def test_messages_that_are_sent_together_are_one_row(host: Host) -> None:
 
 
 def test_what_came_back_and_what_waits_are_in_the_order_of_visibility(host: Host) -> None:
-    """Whether a message has a row or not."""
     host.send("a", "b")
     assert bodies(host, 1, timeout_s=2) == ["a"]
     host.advance(1_000)
@@ -49,7 +46,6 @@ def test_what_came_back_and_what_waits_are_in_the_order_of_visibility(host: Host
 
 
 def test_priorities_have_runs_of_their_own(host: Host) -> None:
-    """A delayed message has a row."""
     host.send("late", delay_s=1)
     host.send("low", priority=9)
     host.send("high", priority=1)
@@ -61,7 +57,6 @@ def test_priorities_have_runs_of_their_own(host: Host) -> None:
 
 
 def test_messages_past_their_retention_before_those_that_are_taken(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are passed over, and swept later."""
     host.send("a", "b", "c")
     host.advance(59_000)
     host.send("d", "e")
@@ -96,7 +91,6 @@ def test_a_receive_passes_over_so_many_messages_past_their_retention(
 
 
 def test_a_purge_leaves_no_runs(host: Host) -> None:
-    """The janitor removes them with their messages."""
     host.send("a", "b")
     host.do(PurgeQueue(queue=QUEUE))
     host.send("c")
@@ -107,7 +101,6 @@ def test_a_purge_leaves_no_runs(host: Host) -> None:
 
 
 def test_runs_of_a_fifo_queue_go_with_their_last_message(tmp_path: Path) -> None:
-    """In whatever order messages are deleted."""
     host = Host(tmp_path / "fifo")
     host.create(fifo=True, content_deduplication=True, retention_s=60)
     for group in ("x", "y", "z"):
