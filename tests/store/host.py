@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from veilmq.core import commands
 from veilmq.core.commands import Command, SendOptions, VisibilityChange
+from veilmq.core.errors import StoreFull
 from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
 from veilmq.core.messages import Attribute, NewMessage, Properties, encode_properties
 from veilmq.core.receipts import (
@@ -150,6 +151,25 @@ class Host:
     def rows(self, table: str) -> int:
         return int(self.engine._session.connection.execute(f"SELECT count(*) FROM {table}").get)
 
+    def steps(self, work: Callable[[], object], every: int = 1) -> int:
+        """Return how many steps SQLite's machine takes for `work`, in units of so many."""
+        made = 0
+
+        def count() -> bool:
+            nonlocal made
+            made += 1
+            return False
+
+        connection = self.engine._session.connection
+        connection.set_progress_handler(count, every)
+        work()
+        connection.set_progress_handler(None)
+        return made
+
+    def written(self) -> int:
+        """Return how many rows SQLite has ever written."""
+        return int(self.engine._session.connection.total_changes())
+
     def close(self) -> None:
         self._runner.run(self.engine.close())
         self._runner.close()
@@ -187,6 +207,15 @@ class Host:
     ) -> list[commands.ReceivedMessage]:
         received: commands.Received = self.do(commands.Receive(queue=queue, count=count, timeout_s=timeout_s))
         return received.messages
+
+    def bodies(self, count: int = 1, *, queue: str = QUEUE, timeout_s: int | None = None) -> list[str]:
+        return [each.body for each in self.receive(count, queue=queue, timeout_s=timeout_s)]
+
+    def watch(self, queue: str = QUEUE) -> list[int]:
+        """Return a list that gets each instant of which whoever waits for `queue` is told from now on."""
+        told: list[int] = []
+        self.engine.watch(queue, told.append)
+        return told
 
     def receive_one(self, *, queue: str = QUEUE, timeout_s: int | None = None) -> commands.ReceivedMessage:
         (only,) = self.receive(10, queue=queue, timeout_s=timeout_s)
@@ -237,6 +266,19 @@ def message(
         group=group,
         dedup_id=dedup_id,
     )
+
+
+def fill(host: Host, body: str = "x" * 50_000) -> list[str]:
+    """Send until the store is full; return what was acknowledged."""
+    sent: list[str] = []
+    while len(sent) < 10_000:
+        try:
+            host.put(message(f"{len(sent)}-{body}"))
+        except StoreFull as error:
+            assert "free space or drain" in str(error)  # noqa: PT017 - the loop ends with it
+            return sent
+        sent.append(f"{len(sent)}-{body}")
+    raise AssertionError("the store took everything")
 
 
 HOT = (commands.Send, commands.Receive, commands.Delete, commands.ChangeVisibility)

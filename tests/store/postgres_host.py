@@ -107,6 +107,8 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type 
 """
 OF_QUEUES = "to_jsonb(each) ->> 'qp' IS DISTINCT FROM '0'"
 """Of rows ``each``: those that are not of mq.fill."""
+_NODES = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'veilmq'"
+_READ = "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE schemaname = 'mq'"
 _SET_CLOCK = "UPDATE mq.test_clock SET now_ms = $1"
 _EMPTY = """
 DO $$
@@ -213,12 +215,33 @@ class PostgresHost(Host):
         (count,) = self.values(f"SELECT count(*) FROM mq.{table} AS each WHERE {OF_QUEUES}")
         return int(count)
 
-    def values(self, query: str, *arguments: Any) -> list[Any]:
+    def values(self, statement: str, *arguments: Any, url: str | None = None) -> list[Any]:
+        """Return the first column of what a statement finds, beside the node."""
+
         async def look() -> list[Any]:
-            async with connected(self.url) as connection:
-                return [row[0] for row in await connection.fetch(query, *arguments)]
+            async with connected(url or self.url) as connection:
+                return [row[0] for row in await connection.fetch(statement, *arguments)]
 
         return self.run(look())
+
+    @contextlib.asynccontextmanager
+    async def others(self, count: int = 1) -> AsyncIterator[list[PostgresEngine]]:
+        """Keep so many other nodes open for a while."""
+        nodes = [await open_engine(self.url, clock=self.clock, options=self._postgres_options) for _ in range(count)]
+        try:
+            yield nodes
+        finally:
+            for node in nodes:
+                await node.close()
+
+    def entries_read(self) -> int:
+        """Return how many entries of the indexes of messages were ever read: connections tell when they end."""
+        of_node = {*self.values(_NODES)}
+        self.reopen()
+        while of_node & {*self.values(_NODES)}:
+            pass
+        (read,) = self.values(_READ)
+        return int(read)
 
     def advance(self, time_ms: int) -> None:
         self.run(self._set_clock(self.clock.now_ms() + time_ms))
@@ -314,6 +337,13 @@ async def connected(url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Recor
         yield connection
     finally:
         await connection.close()
+
+
+async def until_somebody_waits(connection: Any) -> None:
+    """Return when a statement waits for what another one has locked."""
+    async with asyncio.timeout(60):
+        while not await connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+            pass
 
 
 @contextlib.contextmanager

@@ -9,27 +9,13 @@ their folders. Creating a file is taken as durable with its first sync.
 """
 
 import random
-import shutil
-from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import apsw
 
-from tests.store.host import Host, hosting
-from veilmq.store.sqlite.database import DATABASE_NAME, EngineOptions
-
 SECTOR_BYTES = 512
-
-
-BODIES = """SELECT message.body, queue.name FROM (
-    SELECT partition, seq FROM visibility UNION ALL SELECT partition, seq FROM ordered UNION ALL
-    SELECT partition, seq FROM ready JOIN message ON seq BETWEEN first_seq AND last_seq
-) AS place JOIN message USING (seq) JOIN queue ON queue.qp = place.partition"""
-"""A query for all bodies with the queues that they are in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +88,6 @@ class RecordingVFS(apsw.VFS):
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
         super().xDelete(filename, syncdir)
         self._log.add(Delete(Path(filename).name))
-
-
-def record(work: Callable[[Host], object], store: Path) -> Log:
-    log = Log()
-    name = f"recording-{store}"
-    vfs = RecordingVFS(name, log)
-    with hosting(store, options=EngineOptions(vfs=name, free_space_reserve_bytes=0)) as host:
-        work(host)
-    vfs.unregister()
-    return log
 
 
 class _RecordingFile(apsw.VFSFile):
@@ -194,35 +170,3 @@ def _make_in_part(files: dict[str, bytearray], change: Change, torn: random.Rand
         if torn.random() < 0.5:
             sector = change.data[start : start + SECTOR_BYTES]
             _make(files, Write(change.file, change.offset + start, sector))
-
-
-def outages(recorded: Log, place: Path, *, torn: random.Random | None = None) -> Iterator[tuple[int, Path]]:
-    """Yield, for the power going after each write of ``recorded``, its number and what the disk has then."""
-    disk = Disk()
-    for number, entry in enumerate(recorded.entries):
-        disk.play(entry)
-        if isinstance(entry, Change):
-            folder = place / str(number)
-            disk.lose_power(folder, torn=torn)
-            yield number, folder
-            shutil.rmtree(folder)
-
-
-def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
-    """Return what the database on that disk answers; nothing where it was not made yet."""
-    connection = apsw.Connection(str(folder / DATABASE_NAME))
-    try:
-        return connection.execute(query).fetchall() if connection.pragma("user_version") else []
-    finally:
-        connection.close()
-
-
-def counted(folder: Path) -> Counter[str]:
-    found = rows(folder, BODIES)
-    assert len({body for body, _ in found}) == len(found)
-    return Counter(name for _, name in found)
-
-
-def check(folder: Path) -> None:
-    with hosting(folder) as host:
-        host.check()

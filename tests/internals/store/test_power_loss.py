@@ -70,6 +70,7 @@ class Recording:
         for _ in range(2):
             self._host = Host(folder, options=OPTIONS, clock=clock)
             self._record_commits()
+            self._host.advance(1)  # what a start finds due
             for scene in scenes:
                 receipts = next(scene, {})
                 self._host.advance(1_000)
@@ -93,7 +94,14 @@ class Recording:
 
     def _ask(self, *together: commands.Command, wait_ms: int = 0) -> list[Any]:
         self.asked.update(type(each) for each in together)
-        answers = self._host.do_together(*together, told=lambda _: self._log.add(Note(Answered())))
+        before, commits = len(self.states), set[int]()
+
+        def told(_: Any) -> None:
+            commits.add(len(self.states) - before)
+            self._log.add(Note(Answered()))
+
+        answers = self._host.do_together(*together, told=told)
+        assert commits <= {0, 1}, "a batch is one commit, so each of its commands is done whole or not at all"
         self._host.advance(wait_ms)
         assert not [each for each in answers if isinstance(each, Exception)], answers
         return answers
