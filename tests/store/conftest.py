@@ -55,7 +55,6 @@ def _is_left_out(item: pytest.Item) -> bool:
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "shards"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    """Return a store that nobody has opened yet."""
     if request.param in ("postgres", "shards"):
         return _on_postgres(request)
     return on_sqlite(tmp_path / "store" if request.param == "sqlite" else None)
@@ -63,7 +62,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def kept_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    """Return a store that survives, and that nobody has opened yet."""
     return _on_postgres(request) if request.param == "postgres" else on_sqlite(tmp_path / "store")
 
 

@@ -31,7 +31,6 @@ def bodies(host: Host, queue: str = QUEUE) -> list[str]:
 
 
 def kill(host: Host, *sent: str, queue: str = QUEUE) -> None:
-    """Send messages and let them become dead letters."""
     for first in range(0, len(sent), 100):
         host.send(*sent[first : first + 100], queue=queue)
     wear_out(host, 1, queue)
@@ -52,7 +51,6 @@ def latest(host: Host, source: str = DEAD) -> MoveTask:
 
 
 def run(host: Host, time_ms: int) -> None:
-    """Let time pass in steps so small that no slice is late."""
     for _ in range(0, time_ms, PAUSE_MS):
         host.advance(PAUSE_MS)
 

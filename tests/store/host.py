@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from veilmq.core import commands
 from veilmq.core.commands import Command, SendOptions, VisibilityChange
+from veilmq.core.errors import StoreFull
 from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
 from veilmq.core.messages import Attribute, NewMessage, Properties, encode_properties
 from veilmq.core.receipts import (
@@ -48,7 +49,6 @@ class Host:
     def __init__(
         self, folder: Path | None, *, options: EngineOptions | None = None, clock: VirtualClock | None = None
     ) -> None:
-        """`folder` keeps the store, `None` keeps it in memory."""
         self.clock = clock or VirtualClock()
         self.folder = folder
         self.failures: list[BaseException] = []
@@ -61,7 +61,6 @@ class Host:
         return SqliteStore(self.folder, clock=self.clock, options=self._options, on_fatal=self.failures.append)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` returns, run in the engine's event loop."""
         return self._runner.run(work)
 
     def do(self, command: Command) -> Any:
@@ -106,7 +105,6 @@ class Host:
         self.run(make())
 
     def reopen(self) -> None:
-        """Close the store in good order and open it again."""
         self._runner.run(self.engine.close())
         self.engine = self._runner.run(self._open())
 
@@ -143,21 +141,36 @@ class Host:
         self.engine._session.schedulers[step].stop()
 
     def sweep(self) -> None:
-        """Have the janitor do all that it has to do now."""
         while self.do(Sweep()) < SECOND_MS:
             pass
 
     def check(self) -> None:
-        """Raise unless what the store has agrees with itself."""
         assert self.folder is not None
         assert [finding for finding in examine(self.folder).findings if not finding.ok] == []
 
     def rows(self, table: str) -> int:
-        """Return how many rows a table of the store has."""
         return int(self.engine._session.connection.execute(f"SELECT count(*) FROM {table}").get)
 
+    def steps(self, work: Callable[[], object], every: int = 1) -> int:
+        """Return how many steps SQLite's machine takes for `work`, in units of so many."""
+        made = 0
+
+        def count() -> bool:
+            nonlocal made
+            made += 1
+            return False
+
+        connection = self.engine._session.connection
+        connection.set_progress_handler(count, every)
+        work()
+        connection.set_progress_handler(None)
+        return made
+
+    def written(self) -> int:
+        """Return how many rows SQLite has ever written."""
+        return int(self.engine._session.connection.total_changes())
+
     def close(self) -> None:
-        """Close the store and the loop."""
         self._runner.run(self.engine.close())
         self._runner.close()
 
@@ -175,7 +188,6 @@ class Host:
         self.do(commands.SetQueue(queue=queue, settings=settings))
 
     def names(self) -> list[str]:
-        """Return the names of all queues, those of pushes too."""
         return list(self.do(SurveyQueues(names_max=1_000)).names)
 
     def purge(self, queue: str = QUEUE) -> Any:
@@ -196,12 +208,20 @@ class Host:
         received: commands.Received = self.do(commands.Receive(queue=queue, count=count, timeout_s=timeout_s))
         return received.messages
 
+    def bodies(self, count: int = 1, *, queue: str = QUEUE, timeout_s: int | None = None) -> list[str]:
+        return [each.body for each in self.receive(count, queue=queue, timeout_s=timeout_s)]
+
+    def watch(self, queue: str = QUEUE) -> list[int]:
+        """Return a list that gets each instant of which whoever waits for `queue` is told from now on."""
+        told: list[int] = []
+        self.engine.watch(queue, told.append)
+        return told
+
     def receive_one(self, *, queue: str = QUEUE, timeout_s: int | None = None) -> commands.ReceivedMessage:
         (only,) = self.receive(10, queue=queue, timeout_s=timeout_s)
         return only
 
     def due_ms(self, *, queue: str = QUEUE) -> int | None:
-        """Return what a receive that takes nothing says about the next message."""
         received: commands.Received = self.do(commands.Receive(queue=queue, count=0))
         return received.next_due_ms
 
@@ -248,6 +268,19 @@ def message(
     )
 
 
+def fill(host: Host, body: str = "x" * 50_000) -> list[str]:
+    """Send until the store is full; return what was acknowledged."""
+    sent: list[str] = []
+    while len(sent) < 10_000:
+        try:
+            host.put(message(f"{len(sent)}-{body}"))
+        except StoreFull as error:
+            assert "free space or drain" in str(error)  # noqa: PT017 - the loop ends with it
+            return sent
+        sent.append(f"{len(sent)}-{body}")
+    raise AssertionError("the store took everything")
+
+
 HOT = (commands.Send, commands.Receive, commands.Delete, commands.ChangeVisibility)
 
 
@@ -257,7 +290,6 @@ CLAIMED_SEQS = "SELECT c.claim_id, m.seq FROM claimed c JOIN message m ON m.seq 
 
 @contextlib.contextmanager
 def hosting(folder: Path | None, *, options: EngineOptions | None = None, kind: type[Host] = Host) -> Iterator[Host]:
-    """Keep a host open for a while."""
     host = kind(folder, options=options)
     try:
         yield host
@@ -273,7 +305,6 @@ LOGGED = dataclasses.replace(RESTLESS, event_log="closed")
 
 @contextlib.contextmanager
 def logging_to(folder: Path | None, options: EngineOptions = LOGGED) -> Iterator[Host]:
-    """Keep a host open for a while whose queues are logged."""
     with hosting(folder, options=options) as host:
         yield host
 
@@ -326,6 +357,5 @@ def with_type(kind: str) -> bytes:
 
 
 def plan(host: Host, events_max: int = 1_000) -> tuple[int, int]:
-    """Return the range that is to be exported next."""
     planned = host.do(PlanExport(events_max=events_max))
     return planned.first, planned.last

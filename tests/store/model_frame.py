@@ -63,7 +63,6 @@ class ModelFrame(RuleBasedStateMachine):
             self.host = self.host_type(self.base / "store", options=replace(RESTLESS, free_space_reserve_bytes=0))
 
     def teardown(self) -> None:
-        """End this run's store."""
         if self.host is not None:
             assert self.host.failures == []
             self.host.close()
@@ -87,7 +86,6 @@ class ModelFrame(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def restart(self, data: st.DataObject) -> None:
-        """Have one of the accidents."""
         self.suffer(data.draw(st.sampled_from(self.restarts if self.url else (*self.restarts, *FORGETS))))
 
     def suffer(self, kind: str) -> None:
@@ -107,7 +105,6 @@ class ModelFrame(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        """Look at all messages in the next comparison."""
         self.is_looking = True
 
     @invariant()
@@ -117,11 +114,9 @@ class ModelFrame(RuleBasedStateMachine):
             self.is_looking = False
 
     def compare(self) -> None:
-        """Assert that engine and model agree."""
         raise NotImplementedError
 
     def check_queue(self, name: str, model: NaiveQueue) -> None:
-        """Assert the same counters, the same oldest message, and nothing lost."""
         counts = self.live.do(commands.ShowQueue(queue=name, counts=True)).counts
         assert (counts.visible, counts.in_flight, counts.delayed) == model.counts(self.now_ms), name
         assert counts.oldest_sent_at_ms == model.oldest_ms(self.now_ms), name
@@ -143,7 +138,6 @@ class ModelFrame(RuleBasedStateMachine):
         assert all(each.visible_at_ms > self.now_ms >= each.received_at_ms for each in leases)
 
     def peek(self, name: str, count: int) -> list[bytes]:
-        """Return what a peek shows, by ids."""
         return [each.id for each in self.live.do(Peek(queue=name, count=count)).messages]
 
     def check_due(self, due_ms: int | None, model: NaiveQueue) -> None:
@@ -177,7 +171,6 @@ def naive_send(new: NewMessage, sent: commands.SentMessage) -> tuple[dict[str, A
 
 
 def naive_terms(received: commands.ReceivedMessage) -> dict[str, Any]:
-    """Return a received message as the models speak of it."""
     return {
         "id": received.id,
         "body": received.body,

@@ -14,7 +14,6 @@ Row = dict[str, Any]
 
 
 def kind_of(body: str) -> str | None:
-    """Return the kind of work that a message is, by the number that its body ends with."""
     return ("quick", "slow", None)[int(body[-1]) % 3]
 
 
@@ -27,7 +26,6 @@ class NaiveQueue:
     """Whether a receipt before the latest may act at all."""
 
     def __init__(self, settings: Row) -> None:
-        """Begin empty; `settings` are named as the queue's own."""
         self.settings = settings
         self.rows: list[Row] = []
         self.receipts: dict[str, Row] = {}  # every receipt ever issued → its row, which issue it was, of which receive
@@ -36,17 +34,14 @@ class NaiveQueue:
     # What time does.
 
     def age(self, now_ms: int) -> None:
-        """Delete what is past its retention."""
         kept = [row for row in self.rows if row["sent_at_ms"] + self.settings["retention_s"] * 1_000 > now_ms]
         self.tally["expired"] += len(self.rows) - len(kept)
         self.rows = kept
 
     def visible(self, now_ms: int) -> list[Row]:
-        """Return what may be received, were there no groups."""
         return [row for row in self.rows if row["visible_at_ms"] <= now_ms]
 
     def counts(self, now_ms: int) -> tuple[int, int, int]:
-        """Return how many are visible (in blocked groups too), in flight, delayed."""
         self.age(now_ms)
         hidden = [row for row in self.rows if row["visible_at_ms"] > now_ms]
         in_flight = len([row for row in hidden if row["count"] > 0])
@@ -57,7 +52,6 @@ class NaiveQueue:
         return min((row["sent_at_ms"] for row in self.rows), default=None)
 
     def next_due_ms(self, now_ms: int) -> int | None:
-        """Return when there is a next message to receive."""
         self.age(now_ms)
         return min((max(row["visible_at_ms"], now_ms) for row in self.rows), default=None)
 
@@ -83,7 +77,6 @@ class NaiveQueue:
             self._issue(row, receipt)
 
     def wait_ms(self, row: Row, timeout_s: int | None, *, receives: int) -> int:
-        """Return for how long a receive hides what it takes, which was received so often before."""
         rules = json.loads(self.settings.get("visibility_rules") or "null")
         if timeout_s is not None or rules is None:
             wait_s: int = self.settings["visibility_timeout_s"] if timeout_s is None else timeout_s
@@ -126,7 +119,6 @@ class NaiveQueue:
         return "live" if now_ms < row["visible_at_ms"] else "expired"
 
     def acts(self, state: str, *, only_live: bool) -> bool:
-        """Tell whether a receipt in that state has an effect."""
         return state == "live" or (state in ("expired", "earlier") and not only_live)
 
     def delete(self, now_ms: int, receipt: str, *, only_live: bool = False, **judged: bool) -> str:
@@ -163,7 +155,6 @@ class NaiveQueue:
         return state, until_ms
 
     def renew(self, receipt: str, renewed: str) -> None:
-        """Note that a change replaced one receipt by another."""
         self._issue(self.receipts[receipt]["row"], renewed)
 
     def purge(self, now_ms: int) -> None:
@@ -200,7 +191,6 @@ class NaiveStandard(NaiveQueue):
         self.store(now_ms, new["delay_s"], terms, sent["receipt"])
 
     def check_receive(self, now_ms: int, count: int, timeout_s: int | None, answer: list[Row]) -> None:
-        """Assert that `answer` is one that is allowed, and take it over."""
         self.age(now_ms)
         offered = self.visible(now_ms)
         places = max(0, self.settings["in_flight_max"] - self.counts(now_ms)[1])
@@ -246,7 +236,6 @@ class NaiveFifo(NaiveQueue):
     # Groups.
 
     def groups(self) -> dict[str, list[Row]]:
-        """Return the messages of each group, in order."""
         groups: dict[str, list[Row]] = {}
         for row in self.rows:
             groups.setdefault(row["group"], []).append(row)
@@ -274,7 +263,6 @@ class NaiveFifo(NaiveQueue):
     # What commands do.
 
     def send(self, now_ms: int, new: Row, answer: Row) -> None:
-        """Store a message, or check that a duplicate was answered as the first one."""
         scope = new["group"] if self.settings["deduplication_scope"] == "group" else ""
         before = self.accepted.get((scope, new["dedup_id"])) if new["dedup_id"] is not None else None
         if before is not None and now_ms < before["at_ms"] + FIVE_MINUTES_MS:
@@ -299,14 +287,12 @@ class NaiveFifo(NaiveQueue):
                 row.update(visible_at_ms=due_ms, is_changed=True)
 
     def purge(self, now_ms: int) -> None:
-        """Delete everything, and forget what was sent."""
         super().purge(now_ms)
         self.accepted = {}
 
     def check_receive(
         self, now_ms: int, count: int, timeout_s: int | None, attempt: str | None, answer: list[Row]
     ) -> None:
-        """Assert that `answer` is one that is allowed, and take it over."""
         self.age(now_ms)
         if attempt is not None and self.repeatable(now_ms, attempt):
             self._repeat(now_ms, self.attempts[attempt], timeout_s, answer)
@@ -349,7 +335,6 @@ class NaiveFifo(NaiveQueue):
     # Attempts.
 
     def repeatable(self, now_ms: int, attempt: str) -> bool:
-        """Tell whether the messages of that attempt are all as it left them."""
         made = self.attempts.get(attempt)
         return (
             made is not None
@@ -388,7 +373,6 @@ class NaiveFair(NaiveQueue):
     """One standard queue whose messages may have groups; all instants are given by the caller."""
 
     def __init__(self, settings: Row, *, in_flight_min: int, share_percent: int) -> None:
-        """Begin empty; a group is loud from `in_flight_min` in flight on, and above `share_percent`."""
         super().__init__(settings)
         self.in_flight_min = in_flight_min
         self.share = share_percent / 100
@@ -409,7 +393,6 @@ class NaiveFair(NaiveQueue):
             row["since_ms"] = None
 
     def look(self, now_ms: int) -> None:
-        """Count out what became visible, and note who takes too much."""
         self.age(now_ms)
         for row in self.rows:
             if self.unread and row["group"] and row["count"] and row["visible_at_ms"] > now_ms:
@@ -447,12 +430,10 @@ class NaiveFair(NaiveQueue):
         return max(in_flight, work[group] / work.total() if work[group] >= 1 else 0.0)
 
     def is_silent(self, group: str, now_ms: int) -> bool:
-        """Tell whether the group surely counts as one that sent nothing for five minutes."""
         since_ms = max(self.last_sent_ms[group], self.known_since_ms.get(group, 0))
         return now_ms - since_ms >= SILENCE_MS + LATE_MS
 
     def is_loud(self, group: str | None, now_ms: int) -> bool:
-        """Tell whether the group is surely noisy."""
         if group is None or self.blurred or now_ms - self.last_sent_ms[group] >= SILENCE_MS:
             return False
         return self.takes(group, now_ms) > self.share * (1 + SLACK)

@@ -51,16 +51,13 @@ class NaiveClaims(NaiveQueue):
         return [row for row in self.visible(now_ms) if row["group"] not in blocked or row["group"] is None]
 
     def counts(self, now_ms: int) -> tuple[int, int, int]:
-        """Return how many are visible, in flight (claimed ones too) and delayed."""
         visible, in_flight, delayed = super().counts(now_ms)
         return visible, in_flight - len([row for row in self.rows if row["bound"] == DOOMED]), delayed
 
     def leased(self, now_ms: int) -> int:
-        """Return how many take a place of the quota."""
         return len([row for row in self.rows if row["count"] and not row["bound"] and row["visible_at_ms"] > now_ms])
 
     def next_due_ms(self, now_ms: int) -> int | None:
-        """Return when there is a next message to receive."""
         self.age(now_ms)
         if not self.fifo:
             free = [row for row in self.rows if not row["bound"]]
@@ -75,12 +72,10 @@ class NaiveClaims(NaiveQueue):
         return min(instants, default=None)
 
     def oldest_ms(self, now_ms: int) -> int | None:
-        """Return when the oldest message within its retention was sent."""
         self.age(now_ms)
         return min((row["sent_at_ms"] for row in self.rows if not row["ended"]), default=None)
 
     def check_receive(self, now_ms: int, count: int, timeout_s: int | None, answer: list[Row]) -> None:
-        """Assert that `answer` is one that is allowed, and take it over."""
         offered = self.offered(now_ms)
         places = max(0, self.settings["in_flight_max"] - self.leased(now_ms))
         assert len(answer) == min(count, len(offered), places), "too few, or too many"
@@ -103,7 +98,6 @@ class NaiveClaims(NaiveQueue):
         return "gone" if row["ended"] else state
 
     def acts(self, state: str, *, only_live: bool) -> bool:
-        """Tell whether a receipt in that state has an effect."""
         return super().acts(state, only_live=only_live or self.fifo)
 
     def purge(self, now_ms: int) -> None:
@@ -154,14 +148,12 @@ class NaiveClaims(NaiveQueue):
             self.end(claim, state)
 
     def end(self, claim: Row, state: str) -> None:
-        """Have a claim's messages come back, if it is open."""
         if claim["state"] in ("open", "binding"):
             claim["state"] = state
             for row in claim["rows"]:
                 row["bound"] = RETURNING
 
     def source(self, now_ms: int, name: str, epoch: int | None = None) -> Row:
-        """Return the source, its hold looked at."""
         if name not in self.sources:
             raise Refused("SourceNotFound")
         source = self.sources[name]
@@ -252,7 +244,6 @@ class NaiveClaims(NaiveQueue):
 
 
 def told(rows: list[Row], claim: Row) -> list[dict[str, Any]]:
-    """Return what reading a claim tells of its messages."""
     return [
         {
             "id": row["id"],

@@ -44,12 +44,10 @@ _connections: dict[str, "asyncpg.Connection[asyncpg.Record]"] = {}
 
 
 async def execute(url: str, statement: str, *arguments: Any) -> None:
-    """Execute a statement in the database of ``url``."""
     await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_execute(url, statement, *arguments), _loop()))
 
 
 def disconnect(url: str) -> None:
-    """Close the connection to a database that is to end."""
     asyncio.run_coroutine_threadsafe(_disconnect(url), _loop()).result()
 
 
@@ -127,6 +125,8 @@ _WAITING = "FROM pg_stat_activity WHERE datname = current_database() AND wait_ev
 _COUNT_WAITING = f"SELECT count(*) {_WAITING}"
 END_WAITING = f"SELECT pg_terminate_backend(pid) {_WAITING}"
 """End the connections that wait for a lock."""
+_NODES = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'veilmq'"
+_READ = "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE schemaname = 'mq'"
 _SET_CLOCK = "UPDATE mq.test_clock SET now_ms = $1"
 _EMPTY = """
 DO $$
@@ -184,7 +184,6 @@ class PostgresHost(Host):
 
     @classmethod
     def on_empty(cls, url: str, *, options: PostgresOptions | None = None) -> Self:
-        """Return a host on a database that is emptied first."""
         asyncio.run(empty(url))
         return cls(url, options=options)
 
@@ -196,8 +195,6 @@ class PostgresHost(Host):
         await set_clock(self.url, now_ms)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` returns, once all that it submitted, and what that led to, is answered."""
-
         async def whole() -> T:
             result = await work
             await cast(PostgresEngine, self.engine).answered()
@@ -206,18 +203,14 @@ class PostgresHost(Host):
         return super().run(whole())
 
     def crash(self) -> None:
-        """Go on with another node, after the database has ended all connections of this one."""
         self._runner.run(self.end_connections())
         self.reopen()
 
     async def end_connections(self) -> None:
-        """Have the database end the connections of all nodes, whatever they are at."""
         async with connected(self.url) as connection:
             await connection.execute(_END_OTHERS)
 
     def sweep(self) -> None:
-        """Do all that the janitor has to do now."""
-
         async def work() -> None:
             engine = cast(PostgresEngine, self.engine)
             async with engine.database.connection() as connection:
@@ -229,8 +222,6 @@ class PostgresHost(Host):
         """Drop nothing: what a node remembers is that of its open connections."""
 
     def check(self) -> None:
-        """Raise unless what the store has agrees with itself."""
-
         async def look() -> list[Finding]:
             async with connected(self.url) as connection:
                 return [finding for finding in await invariants(connection) if not finding.ok]
@@ -239,18 +230,36 @@ class PostgresHost(Host):
         assert wrong == [], wrong
 
     def rows(self, table: str) -> int:
-        """Return how many rows a table of the store has, but for those of mq.fill."""
         (count,) = self.values(f"SELECT count(*) FROM mq.{table} AS each WHERE {OF_QUEUES}")
         return int(count)
 
-    def values(self, query: str, *arguments: Any) -> list[Any]:
-        """Return the first column of what a query finds, beside the node."""
+    def values(self, statement: str, *arguments: Any, url: str | None = None) -> list[Any]:
+        """Return the first column of what a statement finds, beside the node."""
 
         async def look() -> list[Any]:
-            async with connected(self.url) as connection:
-                return [row[0] for row in await connection.fetch(query, *arguments)]
+            async with connected(url or self.url) as connection:
+                return [row[0] for row in await connection.fetch(statement, *arguments)]
 
         return self.run(look())
+
+    @contextlib.asynccontextmanager
+    async def others(self, count: int = 1) -> AsyncIterator[list[PostgresEngine]]:
+        """Keep so many other nodes open for a while."""
+        nodes = [await open_engine(self.url, clock=self.clock, options=self._postgres_options) for _ in range(count)]
+        try:
+            yield nodes
+        finally:
+            for node in nodes:
+                await node.close()
+
+    def entries_read(self) -> int:
+        """Return how many entries of the indexes of messages were ever read: connections tell when they end."""
+        of_node = {*self.values(_NODES)}
+        self.reopen()
+        while of_node & {*self.values(_NODES)}:
+            pass
+        (read,) = self.values(_READ)
+        return int(read)
 
     def advance(self, time_ms: int) -> None:
         self.run(self._set_clock(self.clock.now_ms() + time_ms))
@@ -258,7 +267,6 @@ class PostgresHost(Host):
 
 
 async def open_engine(url: str, *, clock: VirtualClock, options: PostgresOptions | None = None) -> PostgresEngine:
-    """Open a node on a store of one database, without what a store of several does."""
     engine = PostgresEngine.at(url, clock=clock, options=options or PostgresOptions())
     try:
         await engine.database.open()
@@ -328,12 +336,10 @@ def emptied(url: str) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def leading(url: str) -> AsyncIterator[Follow]:
-    """Give a call that puts the clock of a database with the test's clock somewhere."""
     yield partial(set_clock, url)
 
 
 async def set_clock(url: str, now_ms: int) -> None:
-    """Have the clock of a database with the test's clock stand there."""
     await execute(url, _SET_CLOCK, now_ms)
 
 
@@ -344,7 +350,6 @@ async def empty(url: str, *, as_new: bool = False) -> None:
 
 @contextlib.asynccontextmanager
 async def connected(url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
-    """Keep a connection beside those of the engine for a while."""
     connection = await asyncpg.connect(url)
     try:
         yield connection
@@ -354,7 +359,6 @@ async def connected(url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Recor
 
 @contextlib.contextmanager
 def hosting_postgres(url: str, *, options: PostgresOptions | None = None) -> Iterator[PostgresHost]:
-    """Keep a host open for a while, on an empty database."""
     host = PostgresHost.on_empty(url, options=options)
     try:
         yield host
@@ -393,8 +397,6 @@ class ShardsHost(PostgresHost):
         return [(place, url) for place, url in enumerate(self.urls) if place not in self.down]
 
     def advance(self, time_ms: int) -> None:
-        """Let time pass, here and wherever a database is up."""
-
         async def pass_on() -> None:
             await self._set_clock(self.clock.now_ms() + time_ms)
             self.clock.advance(time_ms)
@@ -403,15 +405,12 @@ class ShardsHost(PostgresHost):
         self.run(pass_on())
 
     def check(self) -> None:
-        """Raise unless what each database has agrees with itself."""
         for url in self.urls:
             self.url = url
             super().check()
         self.url = self.urls[0]
 
     def place_of(self, queue: str) -> int | None:
-        """Return the place of the database that has `queue`."""
-
         async def look() -> int | None:
             for place, url in self._up():
                 async with connected(url) as connection:
@@ -434,7 +433,6 @@ def making_shards(url: str) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def hosting_shards(urls: Sequence[str], *, options: PostgresOptions | None = None) -> Iterator[ShardsHost]:
-    """Keep a host open for a while, on emptied databases."""
     for url in urls:
         asyncio.run(empty(url))
     host = ShardsHost(urls, options=options)
@@ -448,7 +446,6 @@ def hosting_shards(urls: Sequence[str], *, options: PostgresOptions | None = Non
 
 
 def place_of(host: Host) -> str:
-    """Return where the store of `host` is, as people name it."""
     return host.url if isinstance(host, PostgresHost) else str(host.folder)
 
 
@@ -492,8 +489,6 @@ class Store(NamedTuple):
 
 
 def on_sqlite(folder: Path | None) -> Store:
-    """Return a store in `folder`, or in memory."""
-
     def opened(**options: Any) -> AbstractContextManager[Host]:
         return hosting(folder, options=replace(RESTLESS_FOLDER, **options))
 
@@ -501,8 +496,6 @@ def on_sqlite(folder: Path | None) -> Store:
 
 
 def on_postgres(url: str) -> Store:
-    """Return an empty database as a store."""
-
     def opened(**options: Any) -> AbstractContextManager[Host]:
         return hosting_postgres(url, options=replace(RESTLESS, **options))
 
@@ -510,8 +503,6 @@ def on_postgres(url: str) -> Store:
 
 
 def on_shards(urls: Sequence[str]) -> Store:
-    """Return several empty databases as one store."""
-
     def opened(**options: Any) -> AbstractContextManager[Host]:
         return hosting_shards(urls, options=replace(RESTLESS, **options))
 

@@ -1,10 +1,11 @@
 """Claims on the engine: what each command does, in each state of a claim."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from tests.conftest import stores_of
 from tests.store.host import QUEUE, Host, message
 from tests.store.postgres_host import Store
 from veilmq.core import claims, commands, errors, limits
@@ -19,7 +20,6 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 def jobs(host: Host) -> Host:
-    """A queue of four messages, and the source `s` in its first epoch."""
     host.create()
     host.send("a", "b", "c", "d")
     open_source(host)
@@ -70,14 +70,12 @@ def bodies(messages: list[Any]) -> list[str]:
 
 
 def view(host: Host, source: str = "s") -> claims.SourceView:
-    """Return a source as an operator sees it."""
     found: claims.SourceView
     (found,) = [each for each in host.do(claims.ListSources(queue=QUEUE)) if each.source == source]
     return found
 
 
 def settle(host: Host) -> None:
-    """Let time pass until claims that ended have no messages left."""
     for _ in range(host.slices):
         host.advance(5)
 
@@ -254,15 +252,6 @@ def test_a_heartbeat_changes_hold_and_lease(jobs: Host) -> None:
     assert jobs.do(claims.Heartbeat(queue=QUEUE, source="s", epoch=1)).hold_until_ms == now_ms + 60_000
 
 
-def test_a_lost_claim_is_named_by_one_acknowledgement(jobs: Host) -> None:
-    for number in (1, 2):
-        claim(jobs, number, 1)
-    jobs.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
-    assert acknowledge(jobs, 1) == claims.Acknowledged(acknowledged=1, lost=[1])
-    for _ in range(2):
-        assert acknowledge(jobs, 2) == claims.Acknowledged(acknowledged=2, lost=[])
-
-
 def test_sources_with_open_claims_are_listed_first(jobs: Host) -> None:
     open_source(jobs, "a")
     claim(jobs, 1, 1)
@@ -310,20 +299,6 @@ def test_claimed_messages_take_no_place_of_the_quota(host: Host) -> None:
     assert not received.over_limit
 
 
-@pytest.mark.parametrize("fifo", [False, True])
-def test_the_quota_counts_leases_alone(host: Host, *, fifo: bool) -> None:
-    host.create(fifo=fifo, in_flight_max=2)
-    open_source(host)
-    for number in range(8):
-        host.put(message(str(number), group=str(number) if fifo else None, dedup_id=str(number)))
-    host.receive(1, timeout_s=0)
-    assert claim(host, 1, 4).messages == 4
-    assert len(host.receive(10)) == 2
-    assert host.counts() == (2, 6, 0)
-    assert host.do(commands.Receive(queue=QUEUE)).over_limit is not fifo
-    assert claim(host, 2, 4).messages == 2
-
-
 def test_a_queue_has_a_limit_of_claimed_messages(store: Store) -> None:
     with store.open(claimed_max=3) as host:
         host.create()
@@ -362,20 +337,6 @@ def test_a_claim_passes_over_what_retention_has_ended(host: Host, kind: str) -> 
     assert bodies(read(host)) == ["young"]
 
 
-def test_a_group_stays_blocked_by_a_claimed_message_past_its_retention(kept: Host) -> None:
-    kept.create(fifo=True, retention_s=60)
-    open_source(kept)
-    send_to_group(kept, "a1")
-    claim(kept, 1, 1)
-    kept.advance(60_000)
-    send_to_group(kept, "a2")
-    assert kept.receive(10) == []
-    kept.crash()
-    assert kept.receive(10) == []
-    acknowledge(kept, 1)
-    assert bodies(kept.receive(10)) == ["a2"]
-
-
 def test_a_group_stays_blocked_by_what_is_left_of_it_in_a_claim(kept: Host) -> None:
     """Past its retention, too, and read from the disk."""
     kept.create(DEAD, fifo=True)
@@ -409,16 +370,6 @@ def test_the_counters_of_a_purged_lane_do_without_its_claims(kept: Host) -> None
     kept.check()
 
 
-def test_the_deletion_of_the_queue_ends_its_sources(jobs: Host) -> None:
-    claim(jobs, 1, 2)
-    jobs.drop()
-    jobs.create()
-    settle(jobs)
-    assert jobs.do(claims.ListSources(queue=QUEUE)) == []
-    with pytest.raises(errors.SourceNotFound):
-        acknowledge(jobs, 1)
-
-
 def test_a_receipt_from_before_a_claim_forwards_nothing(jobs: Host) -> None:
     jobs.create(DEAD)
     (old,) = jobs.receive(1, timeout_s=0)
@@ -449,8 +400,7 @@ def test_a_slice_moves_no_more_dead_letters_than_a_receive(host: Host) -> None:
     open_source(host)
     host.send(*(str(number) for number in range(150)))
     host.receive(150, timeout_s=0)
-    woken: list[int] = []
-    host.engine.watch(DEAD, woken.append)
+    woken = host.watch(DEAD)
     assert claim(host) == claims.Bound(number=1, messages=0, shards=0, next_due_ms=host.clock.now_ms())
     assert host.counts(DEAD)[0] == limits.DEAD_LETTERS_PER_RECEIVE
     assert woken == [host.clock.now_ms()]
@@ -501,15 +451,13 @@ def test_an_evicted_message_is_a_dead_letter(host: Host, victim: str, *, receive
 
 
 def test_an_evicted_message_frees_its_group(host: Host) -> None:
-    """Whoever waits for the group is told."""
     host.create(DEAD, fifo=True)
     host.create(fifo=True, content_deduplication=True, dead_letter_queue=DEAD, receives_max=5)
     host.put(message("a", group="g"), message("b", group="g"))
     open_source(host)
     claim(host, 1, 1)
     evicted = read(host)[0].id
-    woken: list[int] = []
-    host.engine.watch(QUEUE, woken.append)
+    woken = host.watch()
     assert host.due_ms() is None
     host.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=evicted))
     assert woken == [host.clock.now_ms()]
@@ -574,3 +522,117 @@ def test_a_group_of_a_fair_queue_is_in_one_shard_in_its_order(host: Host) -> Non
     for messages in homes.values():
         assert len({shard for shard, _ in messages}) == 1
         assert messages == sorted(messages)
+
+
+# A slice at a time: what one command does at most, and what comes of a cut between two.
+
+
+@pytest.fixture
+def sliced(kept_store: Store, request: pytest.FixtureRequest) -> Iterator[Host]:
+    """A store that survives, whose slices are of eight messages."""
+    with kept_store.open(claim_slice_rows=8 if "postgres" in stores_of(request.node) else 40) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+@pytest.mark.parametrize("size_bytes", [900_000, 60_000], ids=["long", "short"])
+def test_a_claim_is_no_longer_than_its_bytes(sliced: Host, size_bytes: int, fifo: bool) -> None:
+    """Over slices and from claim to claim; nothing is left behind."""
+    bytes_max, count = 2_500_000, 5 if size_bytes > 500_000 else 60
+    if fifo:
+        sliced.create(fifo=True)
+    else:
+        sliced.create()
+    for place in range(count):
+        group, dedup_id = (f"g{place}", str(place)) if fifo else (None, None)
+        sliced.put(message("x" * size_bytes, group=group, dedup_id=dedup_id))
+    open_source(sliced)
+    bound: list[int] = []
+    number = 0
+    while sum(bound) < count:
+        number += 1
+        while (found := claim(sliced, number, bytes_max=bytes_max)).more:
+            pass
+        assert 0 < found.messages * size_bytes <= bytes_max
+        bound.append(found.messages)
+    assert len(bound) <= (3 if size_bytes > 500_000 else 6 if not fifo else 12)
+
+
+def test_what_comes_back_to_a_group_comes_in_its_order(sliced: Host) -> None:
+    sliced.create(fifo=True)
+    open_source(sliced)
+    send_to_group(sliced, *(f"a{number:02}" for number in range(12)), "b")
+    assert claim_whole(sliced, 1, 100).messages < 13
+    sliced.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
+    settle(sliced)
+    got = [each.body for _ in range(13) for each in sliced.receive(10, timeout_s=600) if each.body != "b"]
+    assert got == [f"a{number:02}" for number in range(len(got))]
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+@pytest.mark.parametrize("count", [2, 30])
+def test_a_claim_of_which_everything_was_evicted_is_bound_all_the_same(sliced: Host, count: int, *, fifo: bool) -> None:
+    """Who asks for its number, and whole or not, hears that it is there, and goes on with the next one."""
+    sliced.create(DEAD, fifo=fifo)
+    sliced.create(fifo=fifo, dead_letter_queue=DEAD, receives_max=5)
+    names = [str(number) for number in range(30)]
+    new = tuple(message(name, group=name if fifo else None, dedup_id=name) for name in names)
+    ids = [each.id for each in sliced.put(*new)]
+    sliced.receive(30, timeout_s=0)
+    open_source(sliced)
+    bound = claim(sliced, 1, count)
+    assert bound.more is (count == 30)
+    sliced.receive(30, timeout_s=60)
+    for each in ids[: bound.messages]:
+        sliced.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=each))
+    assert claim(sliced, 1, count) == claims.Bound(number=1, messages=0, shards=1, again=True)
+    sliced.advance(60_000)
+    assert claim(sliced, 1, count) == claims.Bound(number=1, messages=0, shards=1, again=True)
+    assert claim(sliced, 2, 2).messages == 2
+    assert acknowledge(sliced, 1) == claims.Acknowledged(acknowledged=1, lost=[])
+
+
+def fill(host: Host, kind: str, count: int) -> None:
+    """Send messages: never received ones, returned ones, or such of groups."""
+    host.create(fifo=kind == "fifo")
+    for start in range(0, count, 100):
+        messages = tuple(
+            message(f"{number}", group=None if kind in {"fresh", "returned"} else f"{number}", dedup_id=f"{number}")
+            for number in range(start, start + 100)
+        )
+        host.put(*messages)
+    if kind == "returned":
+        host.receive(count, timeout_s=0)
+
+
+@pytest.mark.parametrize("restart", ["reopen", "crash"])
+@pytest.mark.parametrize("kind", ["fresh", "returned", "fifo"])
+def test_a_claim_goes_on_where_a_restart_cut_it(sliced: Host, kind: str, restart: str) -> None:
+    fill(sliced, kind, 100)
+    open_source(sliced)
+    first = claim(sliced, 1, 100)
+    getattr(sliced, restart)()
+    assert view(sliced).claims[0].state is (ClaimState.BINDING if first.more else ClaimState.OPEN)
+    messages = claim_whole(sliced, 1, 100).messages
+    assert messages == 100
+    getattr(sliced, restart)()
+    assert len(read(sliced)) == messages
+    acknowledge(sliced, 1)
+    getattr(sliced, restart)()
+    assert sliced.counts() == (100 - messages, 0, 0)
+    settle(sliced)
+    assert len(sliced.receive(100)) == 100 - messages
+
+
+def test_whoever_reads_or_goes_on_has_the_claim_whole(sliced: Host) -> None:
+    fill(sliced, "returned", 100)
+    open_source(sliced)
+    assert claim(sliced, 1, 100).more
+    part = len(read(sliced))
+    assert claim(sliced, 1, 100) == claims.Bound(number=1, messages=part, shards=1, again=True)
+    assert claim(sliced, 2, 100).more
+    claim(sliced, 3, 100)
+    assert [each.state for each in view(sliced).claims] == [ClaimState.OPEN, ClaimState.OPEN, ClaimState.BINDING]
+    read(sliced)
+    assert [each.state for each in view(sliced).claims] == [ClaimState.OPEN, ClaimState.OPEN, ClaimState.BINDING]
+    assert claim_whole(sliced, 3, 20).messages == 20

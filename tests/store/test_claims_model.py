@@ -51,7 +51,6 @@ class EngineAndModel(ModelFrame):
         self.model = NaiveClaims(given, fifo=fifo)
 
     def opened(self, slice_rows: int) -> Host:
-        """Return a host in this run's folder, or where its database is."""
         if self.url is not None:
             return PostgresHost.on_empty(self.url, options=replace(RESTLESS_NODE, claim_slice_rows=slice_rows))
         options = replace(RESTLESS, free_space_reserve_bytes=0, claim_slice_rows=slice_rows)
@@ -181,7 +180,6 @@ class EngineAndModel(ModelFrame):
         assert all(len(home) == 1 for home in homes.values()), "a group was spread over shards"
 
     def pages(self, command: claims.ReadClaim) -> list[claims.ClaimedMessage]:
-        """Read a shard to its end."""
         page = self.live.do(command)
         messages = list(page.messages)
         while page.cursor:
@@ -260,7 +258,6 @@ class EngineAndModel(ModelFrame):
             return None
 
     def members(self, name: str, number: int) -> set[bytes]:
-        """Look into the store for what a claim has."""
         if self.url is not None:
             return self.there(
                 "SELECT id FROM {table} "
@@ -271,17 +268,14 @@ class EngineAndModel(ModelFrame):
         return self.rows("WHERE claim.number = ? AND claim.source = ?", number, name)
 
     def claimed(self) -> set[bytes]:
-        """Look into the store for all that is claimed, or is not back from a claim yet."""
         if self.url is not None:
             return self.there("SELECT id FROM {table} WHERE claim IS NOT NULL")
         return self.rows("")
 
     def there(self, query: str, *values: int | str) -> set[bytes]:
-        """Return the ids that a query finds in the database."""
         return set(cast(PostgresHost, self.live).values(query.format(table=TABLES[self.model.fifo]), *values))
 
     def rows(self, condition: str, *values: int | str) -> set[bytes]:
-        """Return the ids of messages that are claimed in a folder."""
         rows = self.live.engine._session.connection.execute(
             f"SELECT message.id FROM ({CLAIMED_SEQS}) JOIN claim USING (claim_id) JOIN message USING (seq) {condition}",
             values,
@@ -289,13 +283,11 @@ class EngineAndModel(ModelFrame):
         return {message for (message,) in rows}
 
     def shards(self, name: str, number: int) -> int:
-        """Return how many shards a claim is said to have."""
         (view,) = [view for view in self.live.do(claims.ListSources(queue=QUEUE)) if view.source == name]
         (claim,) = [claim for claim in view.claims if claim.number == number]
         return int(claim.shards)
 
     def settle(self) -> None:
-        """Have the steps that are due done, and the model see what is back and what is deleted."""
         for _ in range(2):
             self.live.in_loop(lambda: None)
         self.model.settle(self.now_ms, self.claimed())
@@ -332,5 +324,4 @@ def replace_shard(command: claims.ReadClaim, shard: int) -> claims.ReadClaim:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_engine_agrees_with_the_model(model_url: str | None) -> None:
-    """At random, and reproducibly."""
     run_model(EngineAndModel, examples=25, steps=30, url=model_url, examples_there=4)

@@ -40,7 +40,6 @@ class House:
     """A host, and the way to a store of the kind `goal`; `host` is the one that is open."""
 
     def __init__(self, host: Host, goal: type[Host], url: str, folder: Path) -> None:
-        """`url` and `folder` are for copies."""
         self.host: Host | None = host
         self._goal = goal
         self._url = url
@@ -99,7 +98,6 @@ def bodies(messages: list[commands.ReceivedMessage]) -> list[str]:
 
 
 def test_queues_keep_settings_tags_and_times(house: House) -> None:
-    """Created and modified when they were."""
     host = house.first
     host.create(DEAD)
     host.create(visibility_timeout_s=7, dead_letter_queue=DEAD, receives_max=3)
@@ -217,7 +215,6 @@ def test_dead_letters_keep_where_they_came_from(house: House) -> None:
 
 
 def test_move_tasks_and_their_history_go_along(house: House) -> None:
-    """What is remembered of the last ones."""
     host = house.first
     host.create(DEAD)
     host.create(dead_letter_queue=DEAD, receives_max=1)
@@ -277,7 +274,6 @@ def test_topics_and_subscriptions_go_along(house: House) -> None:
 
 
 def test_what_is_past_its_retention_stays_behind(house: House) -> None:
-    """As if it had been looked at then."""
     host = house.first
     host.create(retention_s=60)
     host.send("old")
@@ -367,7 +363,6 @@ class Moving(ModelFrame):
     @precondition(lambda self: self.host is not None)
     @rule()
     def move_house(self) -> None:
-        """Go on with a copy of the store."""
         self.live.advance(10)  # sequence numbers of a folder go on from the next millisecond
         kind = self.kinds[self.moves % len(self.kinds)]
         self.moves += 1
@@ -416,6 +411,5 @@ class MovingFifo(Moving, test_model.FifoAndModel):
 def test_a_store_that_moves_answers_as_before(
     machine: type[Moving], kinds: tuple[type[Host], ...], postgres_url: str
 ) -> None:
-    """At random, and reproducibly."""
     terms = {"database": postgres_url, "kinds": kinds}
     run_model(type(machine.__name__, (machine,), terms), examples=2, steps=30)

@@ -50,7 +50,6 @@ def test_a_dead_letter_queue_that_cannot_serve_is_refused(
 
 
 def test_a_queue_is_not_another_accounts_dead_letter_queue(host: Host) -> None:
-    """The rule that looks at names alone."""
     host.create(QUEUE)
     host.create("111111111111/dead")
     with pytest.raises(DeadLetterQueueRefused, match="another account"):
@@ -61,7 +60,6 @@ def test_a_queue_is_not_another_accounts_dead_letter_queue(host: Host) -> None:
     "theirs", [{}, {"redrive_permission": "all"}, {"redrive_permission": "listed", "redrive_sources": (DEEPER, QUEUE)}]
 )
 def test_a_dead_letter_queue_that_allows_it_serves(host: Host, theirs: dict[str, SettingValue]) -> None:
-    """Everyone, or those that are listed."""
     host.create(DEAD, **theirs)
     host.create(dead_letter_queue=DEAD, receives_max=1)
     host.send("a")
@@ -108,7 +106,6 @@ def test_the_sources_of_a_dead_letter_queue_are_listed(kept: Host) -> None:
 
 
 def test_a_lower_limit_counts_for_messages_that_are_there(host: Host) -> None:
-    """The limit is the queue's, as it is now."""
     pair(host, receives_max=5)
     host.send("a")
     wear_out(host, 2)
@@ -138,7 +135,6 @@ def test_a_receive_moves_a_bounded_number_and_says_that_there_is_more(host: Host
 
 @pytest.mark.differs_on_postgres("a statement moves all that it meets, at most as many messages as were asked for")
 def test_a_receive_moves_a_bounded_number_of_bytes(host: Host) -> None:
-    """Large dead letters are few in a receive."""
     pair(host, receives_max=1)
     host.send(*["x" * 700_000] * 3)
     wear_out(host, 1)
@@ -150,7 +146,6 @@ def test_a_receive_moves_a_bounded_number_of_bytes(host: Host) -> None:
 
 
 def test_the_dead_letter_queue_is_roused_once_a_receive(host: Host) -> None:
-    """However many come to it; and not for nothing."""
     pair(host, receives_max=1)
     host.send("a", "b", "c")
     wear_out(host, 1)
@@ -223,7 +218,6 @@ def test_messages_stay_where_the_dead_letter_queue_is_gone_or_does_not_allow_it(
 
 
 def test_messages_go_once_it_is_allowed_again(host: Host) -> None:
-    """Nothing of the past stands in the way."""
     pair(host, receives_max=1)
     host.send("a")
     forbidden(host)
@@ -298,7 +292,6 @@ def test_the_end_of_a_dead_letter_is_counted_and_swept(kept: Host, receipts: int
 
 @pytest.mark.differs_on_postgres("looks into the folder of the store")
 def test_the_janitor_ends_dead_letters_that_nobody_asks_for(kept: Host) -> None:
-    """Their rows go without a command on the queue."""
     pair(kept, receives_max=1, retention_s=60)
     kept.send(*(str(number) for number in range(150)))
     wear_out(kept, 3)
@@ -345,7 +338,6 @@ def test_a_longer_retention_counts_for_all_dead_letters_that_come_from_then_on(h
 
 
 def test_a_purge_of_the_dead_letter_queue_takes_all(kept: Host) -> None:
-    """Moved messages are messages of that queue."""
     pair(kept, receives_max=1)
     kept.send("a", "b")
     wear_out(kept, 2)
@@ -381,7 +373,6 @@ def send(host: Host, *bodies: str, queue: str = QUEUE) -> list[SentMessage]:
 
 
 def take(host: Host, queue: str = QUEUE, *, timeout_s: int = 0) -> list[str]:
-    """Return the bodies that a receive of ten gives."""
     return [each.body for each in host.receive(10, queue=queue, timeout_s=timeout_s)]
 
 
@@ -392,19 +383,16 @@ def ordered(host: Host) -> Host:
 
 
 def kill(host: Host, *bodies: str) -> None:
-    """Send messages and let them become dead letters."""
     send(host, *bodies)
     assert sorted(take(host)) == sorted(bodies)
     assert take(host) == []
 
 
 def groups(bodies: list[str]) -> dict[str, list[str]]:
-    """Return the messages of each group in their order."""
     return {group: [body for body in bodies if body[0] == group] for group in {body[0] for body in bodies}}
 
 
 def test_dead_letters_keep_the_order_of_their_group(ordered: Host) -> None:
-    """Also behind those that are there already."""
     kill(ordered, "a1", "b1", "a2")
     kill(ordered, "a3", "b2")
     assert groups(take(ordered, DEAD)) == {"a": ["a1", "a2", "a3"], "b": ["b1", "b2"]}
@@ -422,7 +410,6 @@ def test_a_receive_moves_no_more_than_it_has_time_for(ordered: Host) -> None:
 
 
 def test_the_next_of_the_group_is_given_out_in_the_receive_that_moves_the_first(ordered: Host) -> None:
-    """A dead letter does not block its group."""
     send(ordered, "a1")
     take(ordered)
     send(ordered, "a2", "a3")
@@ -538,7 +525,6 @@ def test_a_moved_message_of_a_fifo_queue_is_a_new_one_and_not_a_duplicate(ordere
 
 
 def test_a_moved_message_does_not_wait_for_the_delay_of_its_queue(ordered: Host) -> None:
-    """Also behind messages of its group that do."""
     kill(ordered, "a1", "b1")
     send(ordered, "a2")
     start(ordered)

@@ -38,7 +38,6 @@ FIFO = "000000000000/jobs.fifo"
 
 @pytest.fixture
 def host(store: Store) -> Iterator[Host]:
-    """Return an engine with one logged queue of 30 s."""
     with store.open(event_log="closed") as opened:
         opened.create()
         yield opened

@@ -23,7 +23,6 @@ NOISY, QUIET = "noisy", "quiet"
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
-    """Return an engine with a standard queue."""
     if request.param == "postgres":
         with hosting_postgres(request.getfixturevalue("postgres_url")) as there:
             there.create()
@@ -136,7 +135,6 @@ def test_delays_purge_and_retention_are_as_ever(host: Host) -> None:
 
 
 def test_who_waits_is_told_of_messages_whose_group_has_just_become_noisy(host: Host) -> None:
-    """They step aside, but they can be had."""
     send(host, NOISY, *(f"n{n}" for n in range(40)))
     for _ in range(3):
         host.receive(10, timeout_s=3_600)
@@ -159,7 +157,6 @@ def test_messages_that_are_changed_after_a_restart_are_in_flight_once(kept: Host
 @pytest.mark.differs_on_postgres("a node learns what is in flight when it looks for a receive")
 @pytest.mark.parametrize("timeout_s", [None, 0])
 def test_what_a_receipt_ends_after_a_restart_counts_from_its_receive(kept: Host, timeout_s: int | None) -> None:
-    """Deleted, or made visible."""
     kept.create()
     send(kept, NOISY, "n0", "n1")
     (held,) = kept.receive(1, timeout_s=3_600)
@@ -301,7 +298,6 @@ def test_a_quiet_group_is_found_at_once_behind_a_backlog(host: Host) -> None:
 
 
 def steps(host: Host, body: str) -> int:
-    """Return how many statements the store runs to give a quiet group's message."""
     engine: Any = host.engine
     connection = engine._session.connection
     ran: list[str] = []
@@ -365,17 +361,14 @@ class FairAndModel(model_frame.ModelFrame):
         terms=model_frame.TERMS,
     )
     def send(self, groups: list[str | None], delay_s: int, terms: SendOptions | None) -> None:
-        """Send a batch of several groups, sometimes with receipts of what is delayed."""
         self.deliver(groups, delay_s, terms)
 
     @rule(group=GROUPS, several=st.integers(3, 9), timeout_s=TIMEOUTS_S)
     def crowd(self, group: str | None, several: int, timeout_s: int) -> None:
-        """Send many of a group, and have as many in flight."""
         self.deliver([group] * 2 * several, 0)
         self.take(several, timeout_s)
 
     def deliver(self, groups: list[str | None], delay_s: int, terms: SendOptions | None = None) -> None:
-        """Send a batch to both, each at an instant of its own, so that there is an order to keep."""
         self.live.advance(1)
         bodies = [f"{group}{self.bodies + number}" for number, group in enumerate(groups)]
         self.bodies += len(groups)
@@ -394,13 +387,11 @@ class FairAndModel(model_frame.ModelFrame):
 
     @rule(time_ms=model_frame.SHORT_TIMES_MS, timeout_s=TIMEOUTS_S, several=st.integers(1, 4))
     def come_back(self, time_ms: int, timeout_s: int, several: int) -> None:
-        """Let time pass, then receive often."""
         self.live.advance(time_ms)
         for _ in range(several):
             self.take(2, timeout_s)
 
     def take(self, count: int, timeout_s: int | None) -> None:
-        """Receive, and have the model judge the answer and what died meanwhile."""
         now_ms = self.now_ms
         peeked = self.peek(MODEL_QUEUE, count)
         answer = self.live.do(commands.Receive(queue=MODEL_QUEUE, count=count, timeout_s=timeout_s)).messages
@@ -423,7 +414,6 @@ class FairAndModel(model_frame.ModelFrame):
     @precondition(lambda self: self.issued)
     @rule(data=st.data(), several=st.integers(1, 9), door=model_frame.DOORS)
     def delete(self, data: st.DataObject, several: int, door: dict[str, bool]) -> None:
-        """Delete with receipts of now and of long ago."""
         for _ in range(several):
             text = model_frame.one_of(data, self.issued)
             (answer,) = self.live.delete(text, queue=MODEL_QUEUE, **door)
@@ -467,7 +457,6 @@ class FairAndModel(model_frame.ModelFrame):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_engine_agrees_with_the_model(model_url: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At random, and reproducibly."""
     monkeypatch.setattr(core_messages, "FAIR_IN_FLIGHT_MIN", IN_FLIGHT_MIN)
     monkeypatch.setattr(core_messages, "FAIR_SHARE_PERCENT", SHARE_PERCENT)
     model_frame.run_model(FairAndModel, examples=25, steps=30, url=model_url, examples_there=5)

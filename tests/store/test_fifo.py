@@ -20,7 +20,6 @@ LIVE, EXPIRED, SUPERSEDED, GONE = ReceiptState.LIVE, ReceiptState.EXPIRED, Recei
 
 @pytest.fixture
 def fifo(host: Host) -> Host:
-    """Return an open engine with a FIFO queue."""
     host.create(fifo=True)
     return host
 
@@ -125,7 +124,6 @@ def test_an_undelayed_message_of_a_group_that_waits_for_a_delay_is_had_at_once(f
 
 
 def test_the_priority_of_another_protocol_does_not_part_a_group(fifo: Host) -> None:
-    """A group has one order."""
     for number, priority in enumerate((16, 1, 8)):
         fifo.put(NewMessage(body=f"a{number}", size_bytes=2, group="a", dedup_id=str(number), priority=priority))
     assert bodies(receive(fifo)) == "a0 a1 a2"
@@ -135,7 +133,6 @@ def test_the_priority_of_another_protocol_does_not_part_a_group(fifo: Host) -> N
     ("bad", "error"), [({"dedup_id": "x"}, GroupMissing), ({"group": "a"}, DeduplicationIdMissing)]
 )
 def test_a_message_without_a_group_or_an_id_fails_the_command(fifo: Host, bad: dict[str, Any], error: Any) -> None:
-    """Nothing of it is stored."""
     good = NewMessage(body="a1", size_bytes=1, group="a", dedup_id="x")
     with pytest.raises(error):
         fifo.put(good, NewMessage(body="x", size_bytes=1, **bad))
@@ -143,7 +140,6 @@ def test_a_message_without_a_group_or_an_id_fails_the_command(fifo: Host, bad: d
 
 
 def test_a_message_that_is_too_long_fails_alone(fifo: Host) -> None:
-    """The others of its command are stored."""
     fifo.set_queue(message_bytes_max=1_024)
     messages = (
         NewMessage(body="x", size_bytes=1_025, group="a", dedup_id="x"),
@@ -169,7 +165,6 @@ def test_receipts_of_one_message_that_come_together_are_judged_in_order(fifo: Ho
 
 
 def test_a_change_beyond_twelve_hours_is_refused_and_blocks_no_longer(fifo: Host) -> None:
-    """The old deadline stays, for the group too."""
     send(fifo, "a1", "a2")
     (message,) = receive(fifo, 1, timeout_s=30)
     fifo.advance(1)
@@ -432,7 +427,6 @@ def test_a_new_delay_takes_as_many_steps_whatever_waits_for_it(host: Host, delay
 
 
 def calls(work: Callable[[], object]) -> int:
-    """Return how many functions are called by `work`."""
     count = 0
 
     def note(frame: object, event: str, argument: object) -> None:
@@ -475,7 +469,6 @@ def test_a_higher_delay_leaves_messages_with_a_delay_of_their_own_as_they_are(fi
 
 
 def test_a_higher_delay_leaves_a_message_as_it_is_whose_own_was_changed(fifo: Host) -> None:
-    """Behind one that it delays."""
     terms = SendOptions(receipts=True, dedup_id_optional=True)
     send(fifo, "a1")
     (sent,) = fifo.put(message("a2", group="a", delay_s=30), terms=terms)
@@ -501,7 +494,6 @@ def test_a_group_that_can_give_a_message_keeps_its_turn_through_a_new_delay(fifo
 
 
 def test_a_group_is_ready_from_its_first_visible_message_on_when_the_last_lease_is_deleted(fifo: Host) -> None:
-    """Which need not be the first in order."""
     send(fifo, "a0")
     send(fifo, "a1", delay_s=30)
     send(fifo, "a2", delay_s=1)
@@ -526,7 +518,6 @@ def test_a_group_is_ready_from_its_last_lease_on_whatever_expired_receipts_do(fi
 
 
 def test_counts_and_looks_tell_of_what_the_queue_delays(host: Host) -> None:
-    """Beside what has a delay of its own."""
     host.create(fifo=True, delay_s=60)
     send(host, "a1", "a2", "b1")
     send(host, "b2", delay_s=5)

@@ -29,7 +29,6 @@ FIFO_SLOW = "000000000000/slow.fifo"
 
 @pytest.fixture
 def queues(host: Host) -> Host:
-    """An intake and two targets of each type."""
     return made(host)
 
 
@@ -51,7 +50,6 @@ def forward(
 
 
 def all_to(target: str, messages: Sequence[ReceivedMessage]) -> list[tuple[str, str]]:
-    """Return the entries that forward all messages to one target."""
     return [(each.receipt, target) for each in messages]
 
 
@@ -269,7 +267,6 @@ def test_a_forward_asked_for_twice_moves_once(queues: Host) -> None:
     ],
 )
 def test_what_the_target_cannot_take_stays(queues: Host, intake: str, target: str, reason: type) -> None:
-    """In flight, with its receipt in force."""
     queues.create("000000000000/small", message_bytes_max=1_024)
     queues.create("000000000000/small.fifo", message_bytes_max=1_024, fifo=True)
     attributes = encode_properties(Properties(attributes={"kind": Attribute("String", "x" * 600)}, group="g"))
@@ -311,7 +308,6 @@ def test_order_and_sequence_numbers_of_the_target(queues: Host) -> None:
 
 
 def test_no_message_overtakes_one_of_its_group_that_is_refused(queues: Host) -> None:
-    """Other groups go on."""
     in_turn(queues, "a1", "b1", "a2")
     got = {each.body: each.receipt for each in queues.receive(10, queue=FIFO)}
     pairs = [(got["a1"], "000000000000/none.fifo"), (got["b1"], FIFO_FAST), (got["a2"], FIFO_SLOW)]
@@ -361,7 +357,6 @@ def test_a_message_that_was_sent_with_its_id_for_deduplication_is_not_stored_twi
 
 
 def test_a_message_may_come_back_and_go_again(queues: Host) -> None:
-    """It is no duplicate of itself."""
     in_turn(queues, "a1")
     path = [FIFO, FIFO_FAST, FIFO, FIFO_FAST]
     for intake, target in pairwise(path):
@@ -497,7 +492,6 @@ class _Play:
         self._expected = {name: Counter[str]() for name in names}
 
     def run(self, steps: list[tuple[Any, ...]]) -> None:
-        """Play it, and look into every queue at the end."""
         for name, *rest in steps:
             getattr(self, f"_{name}")(*rest)
         self._host.advance(60_000)

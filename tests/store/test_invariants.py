@@ -43,7 +43,6 @@ def test_conservation(host: Host) -> None:
 
 
 def test_retention_is_the_only_end_that_nobody_asks_for(host: Host) -> None:
-    """Without it, whatever time does, the sum stays."""
     host.create(visibility_timeout_s=5)
     for turn in range(30):
         host.send(str(turn), delay_s=turn % 4)
@@ -243,7 +242,6 @@ class Doors(ModelFrame):
 
     @rule(count=st.integers(1, 4))
     def receive_by_smq(self, count: int) -> None:
-        """Receive with the queue's own timeout."""
         self.take(count, None)
 
     def take(self, count: int, timeout_s: int | None) -> None:
@@ -262,7 +260,6 @@ class Doors(ModelFrame):
             assert not missed, "a message did not come from the instant on at which it was said to be visible"
 
     def lease(self, told: Told, got: ReceivedMessage, timeout_s: int) -> None:
-        """Note what a receive says."""
         told.receives += 1
         assert got.receive_count == told.receives, "the receive count is not the number of receives"
         assert got.visible_at_ms == self.now_ms + timeout_s * 1_000
@@ -344,7 +341,6 @@ class Doors(ModelFrame):
         return [told for told in self.messages if not told.is_gone]
 
     def held(self) -> list[Told]:
-        """Return those that are hidden, in flight or delayed."""
         return [told for told in self.present() if told.hidden_until_ms > self.now_ms]
 
     def compare(self) -> None:
@@ -360,7 +356,6 @@ class Doors(ModelFrame):
         assert self.live.counts() == (len(self.present()) - len(held), in_flight, len(held) - in_flight)
 
     def live_receipts(self, *, lenient: bool) -> list[Issued]:
-        """Return the receipts that would act by the rules of SMQ."""
         changes = tuple(VisibilityChange(receipt=issued.text, timeout_s=1) for issued in self.issued)
         probe = commands.ChangeVisibility(
             queue=QUEUE, changes=changes, only_live=True, any_epoch=lenient, lease_s_max=-1
@@ -372,7 +367,6 @@ class Doors(ModelFrame):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_sequence_of_calls_gives_two_live_leases() -> None:
-    """At random, and reproducibly."""
     run_model(Doors, examples=30, steps=50)
 
 
@@ -396,7 +390,6 @@ def fill(host: Host) -> list[str]:
 
 
 def drain(host: Host, sent: list[str]) -> None:
-    """Receive, change and delete all that was acknowledged, on the full disk."""
     assert len(sent) > 5
     assert host.counts() == (len(sent), 0, 0)
     drained: list[str] = []
@@ -410,7 +403,6 @@ def drain(host: Host, sent: list[str]) -> None:
 
 
 def send_again(host: Host) -> None:
-    """Send, now that there is room."""
     host.send(BODY)
     assert host.receive_one().body == BODY
 

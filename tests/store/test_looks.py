@@ -83,7 +83,6 @@ def test_a_look_shows_what_a_message_carries(host: Host) -> None:
 
 
 def test_claimed_messages_are_in_flight(host: Host) -> None:
-    """Those without a lease of their own, too."""
     host.create()
     host.send("a", "b", "c")
     opened = host.do(OpenSource(queue=QUEUE, source="s", consumer="x"))
@@ -93,7 +92,6 @@ def test_claimed_messages_are_in_flight(host: Host) -> None:
 
 
 def test_a_look_is_bounded(host: Host) -> None:
-    """By the number asked for; and needs a queue."""
     host.create()
     host.send("a", "b", "c")
     assert [seen.body for seen in look(host, count=2)] == ["a", "b"]
@@ -151,7 +149,6 @@ def test_one_state_of_a_fifo_queue(host: Host) -> None:
 
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 def test_claimed_messages_come_last_among_those_in_flight(host: Host, *, fifo: bool) -> None:
-    """They have no lease to tell of."""
     host.create(fifo=fifo)
     for body in ("a", "b", "c"):
         send(host, body, group=body)
@@ -170,7 +167,6 @@ def test_claimed_messages_come_last_among_those_in_flight(host: Host, *, fifo: b
 
 
 def test_claimed_messages_never_received_before_are_shown(host: Host) -> None:
-    """Those that have no lease, too."""
     host.create()
     host.send("a", "b", "c")
     opened = host.do(OpenSource(queue=QUEUE, source="s", consumer="x"))
@@ -182,7 +178,6 @@ def test_claimed_messages_never_received_before_are_shown(host: Host) -> None:
 
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 def test_when_a_message_was_received(host: Host, *, fifo: bool) -> None:
-    """For the last time, and for the first."""
     host.create(fifo=fifo)
     send(host, "a")
     assert [(seen.received_at_ms, seen.first_received_at_ms) for seen in look(host)] == [(None, None)]
@@ -237,7 +232,6 @@ def test_the_receipt_of_a_look_is_as_good_as_its_holders(host: Host, *, fifo: bo
 
 
 def test_a_receipt_that_was_renewed(host: Host) -> None:
-    """The look has the new one, too."""
     host.create()
     host.send("a")
     renewed = host.change(host.receive_one().receipt, 60, renew_receipt=True)
@@ -279,7 +273,6 @@ def test_a_look_ends_where_bodies_become_long(host: Host, *, fifo: bool) -> None
 
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 def test_one_message_is_shown_alone(host: Host, *, fifo: bool) -> None:
-    """Whatever stands before it."""
     host.create(fifo=fifo)
     for body in ("a", "b", "c", "d"):
         send(host, body, group=body)
@@ -310,7 +303,6 @@ def send_for_ids(host: Host, *names: str) -> dict[str, bytes]:
 
 @KINDS
 def test_a_lease_from_its_receive_to_its_end(host: Host, *, fifo: bool) -> None:
-    """Moved, returned, begun again, and gone."""
     host.create(fifo=fifo, event_log="closed")
     ids = send_for_ids(host, "a")
     assert leases(host) == []
@@ -337,7 +329,6 @@ def test_a_lease_from_its_receive_to_its_end(host: Host, *, fifo: bool) -> None:
 
 @KINDS
 def test_those_that_end_first_come_first(host: Host, *, fifo: bool) -> None:
-    """And no more than were asked for."""
     host.create(fifo=fifo)
     ids = send_for_ids(host, "a", "b", "c", "d")
     for timeout_s in (30, 10, 20):
@@ -348,7 +339,6 @@ def test_those_that_end_first_come_first(host: Host, *, fifo: bool) -> None:
 
 
 def test_nobody_has_counted_extensions_without_an_event_log(host: Host) -> None:
-    """So none are told."""
     host.create(event_log="off")
     host.send("a")
     host.change(host.receive_one().receipt, 60)
@@ -390,7 +380,6 @@ def test_only_leases_are_shown(host: Host, *, fifo: bool) -> None:
 
 
 def test_a_purge_ends_all(host: Host) -> None:
-    """At once; and another message begins anew."""
     host.create()
     host.send("a")
     host.receive(1)
@@ -402,7 +391,6 @@ def test_a_purge_ends_all(host: Host) -> None:
 
 
 def test_a_queue_that_is_not_there(host: Host) -> None:
-    """Is said to be so."""
     with pytest.raises(QueueNotFound):
         leases(host)
 
@@ -436,7 +424,6 @@ def test_a_message_that_was_asked_for_is_told_of_while_it_is_there(host: Host, *
 
 
 def test_a_message_past_its_retention_is_not_told_of(host: Host) -> None:
-    """Although it was asked for."""
     host.create(retention_s=60)
     send_for_ids(host, "a")
     host.receive(1, timeout_s=900)
@@ -482,7 +469,6 @@ def test_sends_receives_and_deletes_count(host: Host, *, fifo: bool) -> None:
 
 
 def test_delayed_messages_and_those_of_other_priorities_count(host: Host) -> None:
-    """As soon as they are sent."""
     host.create()
     host.send("a", priority=1)
     host.send("b", delay_s=900)
@@ -491,7 +477,6 @@ def test_delayed_messages_and_those_of_other_priorities_count(host: Host) -> Non
 
 
 def test_a_duplicate_does_not_count(host: Host) -> None:
-    """Nor does a message that is refused."""
     host.create(fifo=True, message_bytes_max=1024)
     send_named(host, "a")
     send_named(host, "a", "b")
@@ -499,7 +484,6 @@ def test_a_duplicate_does_not_count(host: Host) -> None:
 
 
 def test_a_receive_that_is_repeated_counts_once(host: Host) -> None:
-    """It gives what it gave."""
     host.create(fifo=True)
     send_named(host, "a")
     for _ in range(2):
@@ -509,7 +493,6 @@ def test_a_receive_that_is_repeated_counts_once(host: Host) -> None:
 
 @KINDS
 def test_what_goes_by_itself_is_not_deleted(host: Host, *, fifo: bool) -> None:
-    """A purge and retention; the totals go on."""
     host.create(fifo=fifo, retention_s=60)
     send_named(host, "a", "b")
     host.receive(1)
@@ -523,7 +506,6 @@ def test_what_goes_by_itself_is_not_deleted(host: Host, *, fifo: bool) -> None:
 
 @KINDS
 def test_dead_letters_are_neither_sent_nor_deleted(host: Host, *, fifo: bool) -> None:
-    """Nor what a move task brings back."""
     host.create(OTHER, fifo=fifo)
     host.create(fifo=fifo, dead_letter_queue=OTHER, receives_max=1)
     send_named(host, "a")
@@ -540,7 +522,6 @@ def test_dead_letters_are_neither_sent_nor_deleted(host: Host, *, fifo: bool) ->
 
 @KINDS
 def test_a_forward_deletes_and_sends(host: Host, *, fifo: bool) -> None:
-    """As it does with messages."""
     host.create(OTHER, fifo=fifo)
     host.create(fifo=fifo)
     send_named(host, "a", "b")
@@ -573,12 +554,10 @@ def test_what_a_topic_gives_is_sent(host: Host, *, fifo: bool) -> None:
 
 
 def acknowledge(number: int, epoch: int) -> commands.Command:
-    """Return the end of a claim by which its messages are deleted."""
     return AcknowledgeClaims(queue=QUEUE, source="s", epoch=epoch, number=number)
 
 
 def release(number: int, epoch: int) -> commands.Command:
-    """Return the end of a claim by which its messages return."""
     return ReleaseClaim(queue=QUEUE, source="s", number=number)
 
 
@@ -587,7 +566,6 @@ def release(number: int, epoch: int) -> commands.Command:
 def test_claims_receive_and_delete(
     host: Host, end: Callable[[int, int], commands.Command], deleted: int, *, fifo: bool
 ) -> None:
-    """With and without a lease of their own."""
     host.create(fifo=fifo)
     host.put(*[message(name, group=name if fifo else None, dedup_id=name) for name in ("a", "b", "c")])
     host.receive(1, timeout_s=0)
@@ -613,7 +591,6 @@ def test_another_queue_of_the_name_begins_anew(host: Host) -> None:
 
 
 def test_they_begin_with_the_engine(kept: Host) -> None:
-    """Whatever is there already."""
     kept.create()
     kept.send("a", "b")
     kept.reopen()

@@ -43,7 +43,6 @@ def test_the_messages_of_a_batch_are_taken_and_refused_alone(host: Host) -> None
 
 
 def test_the_largest_message(host: Host) -> None:
-    """1 MiB goes in and comes out."""
     host.create()
     host.send("x" * 1_048_576)
     assert host.receive_one().body == "x" * 1_048_576
@@ -133,13 +132,11 @@ def send_kinds(host: Host, *kinds: str | None, group: str | None = None) -> None
 
 
 def held_ms(host: Host, messages: list[commands.ReceivedMessage]) -> dict[str, int]:
-    """Return for how long each message, by its body, is hidden from now on, as the answer says."""
     return {each.body: each.visible_at_ms - host.clock.now_ms() for each in messages}
 
 
 @pytest.fixture(params=[False, True], ids=["standard", "fifo"])
 def ruled(request: pytest.FixtureRequest, host: Host) -> Host:
-    """Return an engine with a queue that has rules."""
     host.create(visibility_rules=RULES, fifo=request.param)
     return host
 
@@ -163,7 +160,6 @@ def test_each_message_is_hidden_for_the_timeout_of_its_class(ruled: Host) -> Non
 
 
 def test_a_receive_that_names_a_timeout_has_that(ruled: Host) -> None:
-    """For all messages; even no time at all."""
     send_kinds(ruled, "quick", "slow")
     assert held_ms(ruled, ruled.receive(10, timeout_s=0)) == {"quick": 0, "slow": 0}
     assert held_ms(ruled, ruled.receive(10, timeout_s=7)) == {"quick": 7_000, "slow": 7_000}
@@ -178,14 +174,12 @@ def test_no_lease_is_longer_than_twelve_hours_from_the_request(ruled: Host) -> N
 
 
 def test_text_that_is_no_routing_table_is_refused(host: Host) -> None:
-    """Whichever protocol it came by."""
     with pytest.raises(SettingsConflict) as refused:
         host.create(visibility_rules="{}")
     assert refused.value.setting == "visibility_rules"
 
 
 def test_messages_of_a_group_of_a_standard_queue(host: Host) -> None:
-    """Have their own timeouts, too."""
     host.create(visibility_rules=RULES)
     send_kinds(host, "quick", "slow", group="g")
     assert held_ms(host, host.receive(10)) == {"quick": 5_000, "slow": 60_000}
@@ -269,7 +263,6 @@ def test_the_sixteen_priorities_come_in_their_order(host: Host, group: str | Non
 
 
 def test_a_dead_letter_keeps_its_priority(host: Host) -> None:
-    """It comes first in the other queue too."""
     dead = "000000000000/dead"
     host.create(dead)
     host.create(dead_letter_queue=dead, receives_max=1)

@@ -53,7 +53,6 @@ class StandardAndModel(model_frame.ModelFrame):
         self.models[name] = NaiveStandard(given)
 
     def some(self, data: st.DataObject) -> tuple[str, NaiveStandard]:
-        """Return one of the queues that there are."""
         name = data.draw(st.sampled_from(sorted(self.models)))
         return name, self.models[name]
 
@@ -107,7 +106,6 @@ class StandardAndModel(model_frame.ModelFrame):
 
     @rule(time_ms=model_frame.SHORT_TIMES_MS, timeout_s=TIMEOUTS_S)
     def come_back(self, time_ms: int, timeout_s: int) -> None:
-        """Let time pass, then receive all that is visible anywhere, a few at a time."""
         self.live.advance(time_ms)
         for name, model in self.models.items():
             visible, _, _ = model.counts(self.now_ms)
@@ -128,7 +126,6 @@ class StandardAndModel(model_frame.ModelFrame):
             self.issued.append((name, self.incarnations[name], each.receipt))
 
     def due_ms(self, name: str, model: NaiveStandard) -> int | None:
-        """Return what a receive that takes nothing says about the next message."""
         if not model.is_full(self.now_ms):
             return self.live.due_ms(queue=name)
         refused: commands.Received = self.live.do(commands.Receive(queue=name))
@@ -190,7 +187,6 @@ class StandardAndModel(model_frame.ModelFrame):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_engine_agrees_with_the_model(model_url: str | None) -> None:
-    """At random, and reproducibly."""
     model_frame.run_model(StandardAndModel, examples=40, steps=50, url=model_url, examples_there=5)
 
 
@@ -235,7 +231,6 @@ class FifoAndModel(model_frame.ModelFrame):
 
     @rule(delay_s=st.sampled_from((0, 0, 1, 30, 60)))
     def delay(self, delay_s: int) -> None:
-        """Change the queue's delay alone, which messages that wait follow."""
         self.live.set_queue(delay_s=delay_s)
         self.model.set(self.now_ms, {**self.model.settings, "delay_s": delay_s})
 
@@ -267,7 +262,6 @@ class FifoAndModel(model_frame.ModelFrame):
 
     @rule(data=st.data())
     def send_again(self, data: st.DataObject) -> None:
-        """Send a batch with ids of which there are few."""
         entries = data.draw(
             st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.none()), min_size=1, max_size=3)
         )
@@ -303,14 +297,12 @@ class FifoAndModel(model_frame.ModelFrame):
 
     @rule(time_ms=TIMES_MS, count=st.sampled_from((2, 10)), timeout_s=FIFO_TIMEOUTS_S, again_s=FIFO_TIMEOUTS_S)
     def attempt_again(self, time_ms: int, count: int, timeout_s: int, again_s: int) -> None:
-        """Receive, and after some time receive by the same attempt id."""
         self.take(count, timeout_s, "r")
         self.live.advance(time_ms)
         self.take(count, again_s, "r")
 
     @rule(time_ms=model_frame.SHORT_TIMES_MS, timeout_s=FIFO_TIMEOUTS_S)
     def come_back(self, time_ms: int, timeout_s: int) -> None:
-        """Let time pass, then receive until there is nothing to be had."""
         self.live.advance(time_ms)
         for _ in range(5):
             self.take(3, timeout_s, None)
@@ -331,7 +323,6 @@ class FifoAndModel(model_frame.ModelFrame):
     @precondition(lambda self: self.issued)
     @rule(data=st.data(), several=st.integers(1, 5), door=model_frame.DOORS)
     def delete(self, data: st.DataObject, several: int, door: dict[str, bool]) -> None:
-        """Delete with receipts of now and of long ago."""
         for _ in range(several):
             text = model_frame.one_of(data, self.issued)
             (answer,) = self.live.delete(text, queue=QUEUE, **door)
@@ -365,7 +356,6 @@ class FifoAndModel(model_frame.ModelFrame):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_engine_agrees_with_the_model_of_fifo_queues(model_url: str | None) -> None:
-    """At random, and reproducibly."""
     model_frame.run_model(FifoAndModel, examples=40, steps=50, url=model_url, examples_there=5)
 
 
@@ -435,7 +425,6 @@ class ChainAndModel(model_frame.ModelFrame):
 
     @rule(queue=QUEUES, time_ms=model_frame.SHORT_TIMES_MS)
     def wear_out(self, queue: str, time_ms: int) -> None:
-        """Let time pass, then receive a queue until its messages die."""
         self.live.advance(time_ms)
         for _ in range(RECEIVES_MAX.get(queue, 0) + 1):
             self.receive_all(queue, 0, "keep")
@@ -500,5 +489,4 @@ class ChainAndModel(model_frame.ModelFrame):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_chain_agrees_with_the_model(model_url: str | None) -> None:
-    """At random, and reproducibly."""
     model_frame.run_model(ChainAndModel, examples=25, steps=40, url=model_url, examples_there=5)

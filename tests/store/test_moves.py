@@ -103,7 +103,6 @@ def test_only_visible_messages_are_moved(dying: Host) -> None:
 
 
 def test_a_message_that_returns_while_the_task_runs_takes_the_place_of_one_that_was_received(dying: Host) -> None:
-    """What is visible when a slice comes counts."""
     dying.create(OTHER)
     kill(dying, "a", "b", "c")
     held = dying.receive(1, queue=DEAD, timeout_s=600)[0]
@@ -138,7 +137,6 @@ def test_messages_that_nobody_received_go_on_in_their_order(dying: Host) -> None
 
 
 def test_a_task_without_messages_ends_at_once(dying: Host) -> None:
-    """Nothing to move is no failure."""
     task = start(dying)
     ended = finish(dying)
     assert (ended.status, ended.messages_moved, ended.messages_to_move) == (MoveStatus.COMPLETED, 0, 0)
@@ -210,7 +208,6 @@ def test_a_rate_holds(dying: Host) -> None:
 
 
 def test_the_slowest_rate_is_one_a_second(dying: Host) -> None:
-    """One slice, one message, one second."""
     kill(dying, "a", "b", "c")
     start(dying, rate=1)
     dying.advance(0)
@@ -236,7 +233,6 @@ def test_without_a_rate_slices_follow_each_other_with_a_pause(dying: Host) -> No
 
 
 def test_large_messages_make_small_slices(dying: Host) -> None:
-    """A slice is bounded in bytes too."""
     kill(dying, *("x" * 600_000 for _ in range(6)))
     start(dying)
     seen = {latest(dying).messages_moved}
@@ -290,7 +286,6 @@ def test_a_destination_must_fit(dying: Host) -> None:
 
 
 def test_a_source_has_one_task_at_a_time(dying: Host) -> None:
-    """The next one may follow when it has ended."""
     kill(dying, "a", "b")
     start(dying, rate=1)
     with pytest.raises(MoveTaskRunning):
@@ -345,7 +340,6 @@ def test_a_message_of_unknown_source_fails_a_task_without_a_destination(dying: H
 
 
 def test_a_returned_message_of_unknown_source_stays_as_it_was(dying: Host) -> None:
-    """With its receive count, and in its place."""
     dying.send("direct", queue=DEAD)
     dying.receive(1, queue=DEAD, timeout_s=0)
     for _ in range(2):
@@ -399,7 +393,6 @@ def test_a_task_goes_on_as_long_as_its_starter_may_send(store: Store) -> None:
 
 
 def test_a_purge_completes_the_task(dying: Host) -> None:
-    """Nothing is visible any more."""
     kill(dying, "a", "b", "c")
     start(dying, rate=1)
     dying.advance(0)
@@ -409,7 +402,6 @@ def test_a_purge_completes_the_task(dying: Host) -> None:
 
 
 def test_the_latest_tasks_are_kept(dying: Host) -> None:
-    """Ten, newest first; older ones are forgotten."""
     begun = []
     for _ in range(MOVE_TASKS_KEPT + 2):
         begun.append(start(dying).id)

@@ -24,7 +24,6 @@ def bodies(host: Host, count: int = 10) -> list[str]:
 
 
 def send(host: Host, *bodies: str, **terms: Any) -> None:
-    """Send messages, each in a group named by its first letter, or as `terms` have it."""
     groups = {"group": None} if terms.pop("plain", False) else {}
     host.put(*[message(body, **{"group": body[0], "dedup_id": body, **terms, **groups}) for body in bodies])
 
@@ -62,7 +61,6 @@ def test_a_peek_shows_no_more_than_was_asked(host: Host) -> None:
 
 
 def test_the_setting_is_told(host: Host) -> None:
-    """As with receives; also where there is nothing."""
     host.create(smq_base64=True)
     assert host.do(Peek(queue=QUEUE)).smq_base64
     host.set_queue(smq_base64=False)
@@ -218,7 +216,6 @@ def test_a_peek_makes_no_group_noisy(host: Host) -> None:
 
 @pytest.mark.differs_on_postgres("looks into the folder of the store")
 def test_a_peek_that_finds_a_group_quiet_again_writes_nothing(kept: Host) -> None:
-    """It goes back to its place in memory alone."""
     kept.create()
     send(kept, *(f"n{number:03}" for number in range(40)))
     kept.receive(35, timeout_s=600)
@@ -235,7 +232,6 @@ def test_a_peek_that_finds_a_group_quiet_again_writes_nothing(kept: Host) -> Non
 
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 def test_a_peek_ends_where_bodies_become_long(host: Host, *, fifo: bool) -> None:
-    """With the message that brings them there."""
     host.create(fifo=fifo)
     sent = [f"{number:02}" for number in range(20)]
     for body in sent:

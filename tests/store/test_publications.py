@@ -30,12 +30,10 @@ def bodies(*names: str) -> list[NewMessage]:
 
 
 def many(count: int = MANY, prefix: str = "m") -> list[NewMessage]:
-    """Return so many messages that a publication takes several slices."""
     return bodies(*(f"{prefix}{number}" for number in range(count)))
 
 
 def publish(host: Host, *attempts: tuple[str, int], batch: int = 0, queue: str = QUEUE) -> Published:
-    """Publish, one slice of it at least."""
     published: Published = host.do(Publish(queue=queue, writer=WRITER, batch=batch, attempts=attempts))
     return published
 
@@ -62,13 +60,11 @@ def writer(host: Host, queue: str = QUEUE) -> WriterView:
 
 
 def settle(host: Host, time_ms: int = 500) -> None:
-    """Let the slices that happen by themselves happen."""
     for _ in range(0, time_ms, 10):
         host.advance(10)
 
 
 def rows(host: Host) -> int:
-    """Return how many rows the tables of publications have beside the writers."""
     return sum(host.rows(table) for table in ("stage", "piece", "publication"))
 
 

@@ -28,7 +28,6 @@ ON_A_QUEUE: list[Command] = [
 
 
 def listed(host: Host, **narrowed: object) -> tuple[list[str], bool]:
-    """Return one page of the account `a`."""
     page = host.do(commands.ListQueues(account="a", **narrowed))  # type: ignore[arg-type]
     return page.names, page.more
 
@@ -53,7 +52,6 @@ def test_creating_a_queue_again_finds_it(host: Host) -> None:
 
 
 def test_creating_a_queue_again_with_another_setting_is_an_error(host: Host) -> None:
-    """It names the setting, and changes nothing."""
     created = host.create(delay_s=7)
     with pytest.raises(errors.QueueExists) as refusal:
         host.create(delay_s=8)
@@ -74,7 +72,6 @@ def test_a_setting_is_edited_by_what_it_is(host: Host) -> None:
 
 
 def test_an_edit_that_is_refused_changes_nothing(host: Host) -> None:
-    """The reason comes back to who asked."""
     created = host.create()
     reason = ValueError("no")
 
@@ -257,7 +254,6 @@ def test_tags_are_no_settings(host: Host) -> None:
 
 @pytest.mark.parametrize("again", ["reopen", "crash"])
 def test_tags_survive(kept: Host, again: str) -> None:
-    """As everything that was acknowledged does."""
     kept.create()
     tag(kept, team="red")
     getattr(kept, again)()
@@ -273,7 +269,6 @@ DELETE = commands.DeleteQueue(queue=QUEUE)
 
 @pytest.fixture
 def pausing(store: Store) -> Iterator[Host]:
-    """Return an engine whose queues rest as long as they do by default, with one queue."""
     with store.open(purge_pause_s=PURGE_PAUSE_S, queue_name_pause_s=QUEUE_NAME_PAUSE_S) as opened:
         opened.create()
         yield opened

@@ -23,7 +23,6 @@ WHOLE = os.environ.get("PROVE") == "whole"
 
 @pytest.fixture
 def limited(store: Store) -> Iterator[Host]:
-    """Return an engine with small quotas and one queue."""
     with store.open(in_flight_max=QUOTA, fifo_in_flight_max=3) as opened:
         opened.create()
         yield opened
@@ -278,7 +277,6 @@ def ask(host: Host, times: int) -> int:
 
 @pytest.fixture
 def throttled(host: Host) -> Host:
-    """Return a queue that allows three receives a second."""
     host.create(receives_per_s_max=3)
     return host
 
@@ -347,7 +345,6 @@ def test_the_limit_may_be_changed_and_taken_away(throttled: Host) -> None:
 
 @pytest.mark.differs_on_postgres("counts for all nodes together, so that the count outlives each of them")
 def test_the_limit_is_kept(kept: Host) -> None:
-    """It is a setting; only the count is forgotten."""
     kept.create(receives_per_s_max=3)
     ask(kept, 3)
     kept.reopen()

@@ -15,12 +15,10 @@ ACTS, NOTHING = True, False
 
 
 def live(host: Host) -> str:
-    """A lease that runs."""
     return host.receive_one().receipt
 
 
 def expired(host: Host) -> str:
-    """A lease that has ended, this very millisecond, of a message that nobody received since."""
     receipt = live(host)
     host.advance(30_000)
     return receipt
@@ -76,7 +74,6 @@ Make = Callable[[Host], str]
 
 @pytest.fixture
 def one(host: Host) -> Host:
-    """Return an engine whose queue has one message."""
     host.create()
     host.create(OTHER)
     host.send("a")
@@ -85,7 +82,6 @@ def one(host: Host) -> Host:
 
 @pytest.mark.parametrize(("make", "only_live", "state", "acts"), CELLS)
 def test_delete(one: Host, make: Make, state: ReceiptState, *, only_live: bool, acts: bool) -> None:
-    """Each row, by delete."""
     receipt = make(one)
     before = one.counts()
     assert one.delete(receipt, only_live=only_live) == [state]
@@ -94,7 +90,6 @@ def test_delete(one: Host, make: Make, state: ReceiptState, *, only_live: bool, 
 
 @pytest.mark.parametrize(("make", "only_live", "state", "acts"), CELLS)
 def test_change(one: Host, make: Make, state: ReceiptState, *, only_live: bool, acts: bool) -> None:
-    """Each row, by change."""
     receipt = make(one)
     before, due_ms = one.counts(), one.due_ms()
     until_ms = one.clock.now_ms() + 7_000
@@ -143,7 +138,6 @@ def test_the_entries_of_a_command_succeed_and_fail_alone(one: Host) -> None:
 
 
 def test_the_changes_of_a_command_succeed_and_fail_alone(one: Host) -> None:
-    """In order, each with its own answer."""
     receipt = live(one)
     changes = [("nonsense", 1), (receipt, 5), (receipt, 43_201), (receipt, 9)]
     answers = one.do(
@@ -188,7 +182,6 @@ def test_a_send_wakes(host: Host) -> None:
 
 
 def test_a_refused_send_wakes_nobody(host: Host) -> None:
-    """There is nothing to come for."""
     host.create(message_bytes_max=1_024)
     watcher = Watcher(host)
     host.put(message("x" * 2_000))
@@ -211,7 +204,6 @@ def test_a_change_wakes_with_the_new_deadline(host: Host) -> None:
 
 
 def test_the_deletion_of_the_queue_wakes(host: Host) -> None:
-    """The receive that follows says that it is gone."""
     host.create()
     watcher = Watcher(host, receives=True)
     host.drop()
@@ -258,7 +250,6 @@ def test_an_empty_receive_tells_when_to_look_again(host: Host) -> None:
 
 
 def test_a_withdrawn_receive_takes_nothing(host: Host) -> None:
-    """Its client has gone before its turn came."""
     host.create()
     host.send("a")
     answers: list[Any] = []
@@ -273,7 +264,6 @@ def test_a_withdrawn_receive_takes_nothing(host: Host) -> None:
 
 
 def test_withdrawing_what_was_answered_is_harmless(host: Host) -> None:
-    """Nobody need know which came first."""
     host.create()
     answers: list[Any] = []
     host.in_loop(lambda: host.engine.submit(commands.Receive(queue=QUEUE), answers.append))
@@ -282,7 +272,6 @@ def test_withdrawing_what_was_answered_is_harmless(host: Host) -> None:
 
 
 def test_closing_answers_what_was_submitted_and_refuses_the_rest(kept: Host) -> None:
-    """The first is durable, the second did nothing."""
     kept.create()
     answers = kept.close_with(
         commands.Send(queue=QUEUE, messages=(message("before"),)),

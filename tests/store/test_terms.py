@@ -158,7 +158,6 @@ def test_fifo_messages_that_go_together_are_checked_together(
 
 
 def test_messages_on_terms_are_taken_and_refused_alone(host: Host) -> None:
-    """As long as nobody says that they go together."""
     host.create(message_bytes_max=1_024)
     answers = send(host, message("x" * 1_025), message("a", delay_s=3), message("b"))
     assert [type(answer) for answer in answers] == [errors.MessageTooLong, SentMessage, SentMessage]
@@ -166,7 +165,6 @@ def test_messages_on_terms_are_taken_and_refused_alone(host: Host) -> None:
 
 
 def test_a_send_on_terms_rouses_who_waits(host: Host) -> None:
-    """At once, and when a delay ends."""
     host.create()
     due_ms: list[int] = []
     host.engine.watch(QUEUE, due_ms.append)
@@ -196,7 +194,6 @@ def test_an_unrepeated_message_is_nobodys_duplicate(host: Host) -> None:
 
 
 def test_a_queue_that_knows_messages_by_their_content_goes_on_to_do_so(host: Host) -> None:
-    """That is its owner's choice, whoever sends."""
     host.create(fifo=True, content_deduplication=True)
     first, second = (only_sent(host, message("a", group="g"), SendOptions(dedup_id_optional=True)) for _ in range(2))
     assert first.id == second.id
@@ -242,7 +239,6 @@ def test_a_body_that_cannot_be_decoded_is_refused(host: Host) -> None:
 
 
 def test_an_attempt_tells_the_setting_too(host: Host) -> None:
-    """Also when it is repeated."""
     host.create(fifo=True, smq_base64=True)
     send(host, message("a", group="g", dedup_id="a"), terms=None)
     for _ in range(2):
@@ -305,7 +301,6 @@ def test_a_new_queue_is_new_and_has_the_defaults(host: Host) -> None:
 
 
 def test_defaults_have_to_fit_as_settings_do(host: Host) -> None:
-    """They are the new queue's."""
     with pytest.raises(errors.SettingsConflict):
         host.do(commands.CreateQueue(queue=QUEUE, defaults={"content_deduplication": True}))
 
@@ -334,7 +329,6 @@ def test_a_listing_tells_what_its_queues_are(host: Host) -> None:
 
 
 def test_an_account_has_what_it_has_set(kept: Host) -> None:
-    """Each its own, empty at first, and kept."""
     assert kept.do(ShowAccount(account="1")) == AccountSettings()
     kept.do(SetAccount(account="1", settings=AccountSettings(logging_bucket="b")))
     kept.do(SetAccount(account="2", settings=AccountSettings(logging_bucket="c")))

@@ -58,7 +58,6 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def topic(host: Host) -> Host:
-    """A topic, and two queues that do not know of it."""
     return made(host)
 
 

@@ -29,7 +29,6 @@ ATTRIBUTES = st.dictionaries(
 
 @given(st.builds(Properties, attributes=ATTRIBUTES, system=ATTRIBUTES))
 def test_what_is_encoded_is_decoded(properties: Properties) -> None:
-    """Any names, types, texts and bytes."""
     assert decode_properties(encode_properties(properties)) == properties
 
 
@@ -62,7 +61,6 @@ def test_ids_are_version_4_uuids_and_never_repeat() -> None:
 
 
 def test_two_sources_do_not_share_ids() -> None:
-    """Sources draw from the system, not from a seed."""
     first, second = IdSource(), IdSource()
     assert {first.next() for _ in range(600)}.isdisjoint(second.next() for _ in range(600))
 
@@ -79,7 +77,6 @@ def test_all_other_bits_vary() -> None:
 
 
 def test_the_id_by_content_is_the_bodys_sha_256() -> None:
-    """The example of FIPS 180-2."""
     new = NewMessage(body="abc", size_bytes=3, properties=b"not counted")
     expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert dedup_id_of(new, QueueSettings(fifo=True, content_deduplication=True)) == expected
@@ -91,7 +88,6 @@ A, B = 1, 2
 
 
 def in_flight(**groups: int) -> Fairness:
-    """Return tenants ``a`` and ``b`` with so many messages in flight."""
     fairness = Fairness()
     for name, count in groups.items():
         for _ in range(count):

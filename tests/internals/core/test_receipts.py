@@ -100,7 +100,6 @@ def test_malformed(text: str) -> None:
 
 
 def test_another_key_is_foreign() -> None:
-    """A receipt of another server is invalid."""
     with pytest.raises(ReceiptInvalid):
         ReceiptBook(keys=[urandom(KEY_BYTES)]).read(TEXT)
 
@@ -127,7 +126,6 @@ NOW_MS = 1_700_000_000_000
 
 
 def test_a_deadline_counts_from_now() -> None:
-    """n seconds from the call, and 0 is now."""
     assert deadline_ms(NOW_MS, 30) == NOW_MS + 30_000
     assert deadline_ms(NOW_MS, 0) == NOW_MS
 
@@ -183,6 +181,5 @@ def test_receipt_state(*, current: bool, left_ms: int, state: ReceiptState) -> N
     ],
 )
 def test_receipt_acts(state: ReceiptState, *, acts: bool, acts_only_live: bool) -> None:
-    """The rule columns of docs/lifecycle.md."""
     assert receipt_acts(state, only_live=False) is acts
     assert receipt_acts(state, only_live=True) is acts_only_live

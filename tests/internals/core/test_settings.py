@@ -1,4 +1,4 @@
-"""Settings of a queue: defaults, which fit together, routing tables, and which queue may be a dead-letter queue."""
+"""Limits, and settings of a queue: defaults, which fit together, routing tables, and its dead-letter queue."""
 
 import json
 from typing import Any
@@ -8,15 +8,51 @@ import pytest
 
 from veilmq.core import limits
 from veilmq.core.errors import SettingsConflict
+from veilmq.core.limits import Range
 from veilmq.core.messages import Attribute, Properties, encode_properties, routing_key_of
-from veilmq.core.settings import (
-    RULES,
-    QueueSettings,
-    TableError,
-    checked_settings,
-    dead_letter_refusal,
-    read_table,
+from veilmq.core.settings import RULES, QueueSettings, TableError, checked_settings, dead_letter_refusal, read_table
+
+RANGES = {name: value for name, value in vars(limits).items() if isinstance(value, Range)}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_a_range_holds_its_ends_and_its_default(name: str) -> None:
+    """Both ends are allowed, what lies beyond is not."""
+    each = RANGES[name]
+    assert each.holds(each.minimum)
+    assert each.holds(each.maximum)
+    assert each.holds(each.default)
+    assert not each.holds(each.minimum - 1)
+    assert not each.holds(each.maximum + 1)
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide"),
+    [
+        pytest.param(limits.SQS_DELAY_S, limits.DELAY_S, id="delay"),
+        pytest.param(limits.SQS_RECEIVE_WAIT_S, limits.RECEIVE_WAIT_S, id="wait"),
+    ],
 )
+def test_a_protocol_narrows_the_engine(narrow: Range, wide: Range) -> None:
+    assert wide.holds(narrow.minimum)
+    assert wide.holds(narrow.maximum)
+
+
+def test_the_ranges_of_the_sqs_documentation() -> None:
+    """Amazon SQS quotas: 12 hours, 15 minutes, 1 minute to 14 days, 20 s, 10 a call, 1 MiB."""
+    assert (limits.VISIBILITY_TIMEOUT_S.minimum, limits.VISIBILITY_TIMEOUT_S.maximum) == (0, 12 * 3_600)
+    assert (limits.SQS_DELAY_S.minimum, limits.SQS_DELAY_S.maximum) == (0, 15 * 60)
+    assert (limits.RETENTION_S.minimum, limits.RETENTION_S.maximum) == (60, 14 * 86_400)
+    assert limits.SQS_RECEIVE_WAIT_S.maximum == 20
+    assert (limits.SQS_RECEIVE_COUNT.minimum, limits.SQS_RECEIVE_COUNT.maximum) == (1, 10)
+    assert limits.MESSAGE_BYTES.maximum == limits.SQS_BATCH_BYTES_MAX == 1_048_576
+    assert limits.VISIBILITY_TIMEOUT_S.maximum == limits.LEASE_S_MAX
+
+
+def test_the_largest_request_fits_through_http() -> None:
+    """A batch of the largest size fits into a body even if JSON escapes each of its bytes as six."""
+    assert limits.HTTP_BODY_BYTES_MAX > 6 * limits.SQS_BATCH_BYTES_MAX
+    assert limits.BATCH_BYTES_MAX >= limits.SQS_BATCH_BYTES_MAX
 
 
 def test_defaults() -> None:
@@ -24,16 +60,9 @@ def test_defaults() -> None:
     assert QueueSettings() == QueueSettings(
         visibility_timeout_s=30, delay_s=0, retention_s=345_600, receive_wait_s=0, message_bytes_max=1_048_576
     )
-
-
-def test_defaults_lie_within_the_limits() -> None:
-    """Each default is one that the limits allow."""
-    settings = QueueSettings()
-    assert limits.VISIBILITY_TIMEOUT_S.holds(settings.visibility_timeout_s)
-    assert limits.DELAY_S.holds(settings.delay_s)
-    assert limits.RETENTION_S.holds(settings.retention_s)
-    assert limits.RECEIVE_WAIT_S.holds(settings.receive_wait_s)
-    assert limits.MESSAGE_BYTES.holds(settings.message_bytes_max)
+    for name in ("visibility_timeout_s", "delay_s", "retention_s", "receive_wait_s"):
+        assert RANGES[name.upper()].holds(getattr(QueueSettings(), name))
+    assert limits.MESSAGE_BYTES.holds(QueueSettings().message_bytes_max)
 
 
 def test_changed_leaves_the_rest_and_the_original_alone() -> None:
@@ -60,7 +89,6 @@ def test_settings_survive_the_way_to_the_store_and_back() -> None:
 
 
 def test_settings_cannot_be_changed_in_place() -> None:
-    """They are a value."""
     with pytest.raises(AttributeError):
         QueueSettings().delay_s = 5  # type: ignore[misc]
 
@@ -99,7 +127,6 @@ KEPT: list[dict[str, Any]] = [
 @pytest.mark.parametrize(("given", "setting"), BROKEN, ids=str)
 @pytest.mark.parametrize("before", [None, QueueSettings()], ids=["new", "there"])
 def test_what_contradicts_itself_is_refused(before: QueueSettings | None, given: dict[str, Any], setting: str) -> None:
-    """It names the setting to correct."""
     if before is not None:
         before = before.changed({"fifo": given.get("fifo", False)})
     with pytest.raises(SettingsConflict) as refusal:
@@ -110,7 +137,6 @@ def test_what_contradicts_itself_is_refused(before: QueueSettings | None, given:
 
 @pytest.mark.parametrize("given", KEPT, ids=str)
 def test_what_fits_together_is_taken(given: dict[str, Any]) -> None:
-    """And is exactly what was given."""
     assert checked_settings(None, given) == QueueSettings().changed(given)
 
 
@@ -138,7 +164,6 @@ def test_the_result_counts_and_not_the_change_alone() -> None:
 
 @pytest.mark.parametrize("fifo", [False, True])
 def test_the_kind_of_a_queue_is_for_good(*, fifo: bool) -> None:
-    """Saying what it is anyway is no change."""
     before = checked_settings(None, {"fifo": fifo})
     assert checked_settings(before, {"fifo": fifo}) == before
     with pytest.raises(SettingsConflict) as refusal:
@@ -147,7 +172,6 @@ def test_the_kind_of_a_queue_is_for_good(*, fifo: bool) -> None:
 
 
 def test_one_kind_of_encryption_ends_the_other() -> None:
-    """Unless both are named."""
     managed = checked_settings(None, {})
     own = checked_settings(managed, {"kms_key": "alias/mine"})
     assert (own.kms_key, own.managed_encryption) == ("alias/mine", False)
@@ -174,19 +198,13 @@ def _properties(**attributes: Attribute) -> bytes:
 
 
 def test_the_key_is_the_text_of_the_attribute() -> None:
-    """Nothing else has one."""
     properties = _properties(Type=Attribute("String", "mail"), Blob=Attribute("Binary", data=b"mail"))
     assert (
         routing_key_of(properties),
         routing_key_of(properties, "Blob"),
         routing_key_of(properties, "Other"),
         routing_key_of(b""),
-    ) == (
-        "mail",
-        "",
-        "",
-        "",
-    )
+    ) == ("mail", "", "", "")
 
 
 def test_a_class_is_found_by_its_key_and_rises_with_each_receive() -> None:
@@ -215,51 +233,44 @@ def test_a_class_is_found_by_its_key_and_rises_with_each_receive() -> None:
     ids=str,
 )
 def test_a_table_that_is_wrong_says_what_to_correct(changes: dict[str, Any], why: str) -> None:
-    """Each in one sentence."""
     with pytest.raises(TableError, match=why):
         read_table(json.dumps(TABLE | changes))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", b"\xff", '{"more": ' + "[" * 60_000])
 def test_text_that_is_no_table(text: str | bytes) -> None:
-    """However deep it is."""
     with pytest.raises(TableError, match="A routing table is JSON with version, classes, keys and default: "):
         read_table(text)
 
 
 STANDARD = QueueSettings()
 FIFO = QueueSettings(fifo=True)
-LISTED = QueueSettings(redrive_permission="listed", redrive_sources=("a/jobs", "a/more"))
+
+
+def listed(*sources: str) -> QueueSettings:
+    return QueueSettings(redrive_permission="listed", redrive_sources=sources)
 
 
 @pytest.mark.parametrize(
-    ("target", "theirs", "why"),
+    ("ours", "target", "theirs", "why"),
     [
-        ("a/dead", STANDARD, None),
-        ("a/dead", QueueSettings(redrive_permission="all"), None),
-        ("a/dead", LISTED, None),
-        ("a/jobs", STANDARD, "its own"),
-        ("b/dead", STANDARD, "another account"),
-        ("a/dead", None, "does not exist"),
-        ("a/dead", FIFO, "another type"),
-        ("a/dead", QueueSettings(redrive_permission="none"), "does not allow"),
-        ("a/dead", QueueSettings(redrive_permission="listed", redrive_sources=("a/more",)), "does not allow"),
+        (STANDARD, "a/dead", STANDARD, None),
+        (STANDARD, "a/dead", QueueSettings(redrive_permission="all"), None),
+        (STANDARD, "a/dead", listed("a/jobs", "a/more"), None),
+        (FIFO, "a/dead", FIFO, None),
+        (STANDARD, "a/jobs", STANDARD, "its own"),
+        (STANDARD, "b/dead", STANDARD, "another account"),
+        (STANDARD, "a/dead", None, "does not exist"),
+        (STANDARD, "a/dead", FIFO, "another type"),
+        (FIFO, "a/dead", STANDARD, "another type"),
+        (STANDARD, "a/dead", QueueSettings(redrive_permission="none"), "does not allow"),
+        (STANDARD, "a/dead", listed("a/more"), "does not allow"),
+        (STANDARD, "a/dead", listed("a/job", "jobs", "a/jobs2"), "does not allow"),
     ],
 )
 def test_a_dead_letter_queue_serves_or_is_refused_for_a_reason(
-    target: str, theirs: QueueSettings | None, why: str | None
+    ours: QueueSettings, target: str, theirs: QueueSettings | None, why: str | None
 ) -> None:
-    found = dead_letter_refusal("a/jobs", STANDARD, target, theirs)
+    """A list is of full names."""
+    found = dead_letter_refusal("a/jobs", ours, target, theirs)
     assert found is None if why is None else why in (found or "")
-
-
-def test_a_fifo_queue_needs_a_fifo_one() -> None:
-    assert dead_letter_refusal("a/jobs", FIFO, "a/dead", FIFO) is None
-    assert "another type" in (dead_letter_refusal("a/jobs", FIFO, "a/dead", STANDARD) or "")
-
-
-def test_a_list_is_of_full_names() -> None:
-    assert dead_letter_refusal("a/jobs", STANDARD, "a/dead", LISTED) is None
-    assert "does not allow" in (dead_letter_refusal("a/job", STANDARD, "a/dead", LISTED) or "")
-    short = QueueSettings(redrive_permission="listed", redrive_sources=("jobs",))
-    assert "does not allow" in (dead_letter_refusal("a/jobs", STANDARD, "a/dead", short) or "")

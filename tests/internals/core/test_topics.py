@@ -106,7 +106,6 @@ def test_a_port_and_a_host_that_cannot_be(text: str, why: str) -> None:
 
 
 def delays(strategy: RetryStrategy, chance: float = 0.0) -> list[int]:
-    """Return the pauses between all attempts, until the last one."""
     found: list[int] = []
     while (delay_s := retry_delay_s(strategy, len(found) + 1, chance)) is not None:
         found.append(delay_s)

@@ -73,7 +73,6 @@ class Node(PostgresEngine):
     """A node that has one connection and begins nothing by itself."""
 
     def __init__(self, connection: Any, *, options: PostgresOptions, clock: VirtualClock) -> None:
-        """Know nothing yet."""
         database = cast(Any, OneConnection(connection))
         super().__init__(database, options=options, clock=DatabaseClock(clock))
         self.book = _BOOK
@@ -115,7 +114,6 @@ class World:
     """A database as it is before each schedule, and what is seen of it."""
 
     def __init__(self, family: Family, monitor: Any) -> None:
-        """`monitor` is a connection whose statements wait for nothing."""
         self.kept: dict[str, Any] = {}
         self.calls = family.calls
         self._options = family.options
@@ -142,11 +140,9 @@ class World:
         await self._monitor.execute(f"CREATE PROCEDURE kept.back() LANGUAGE plpgsql AS $$ BEGIN {back} END $$")
 
     async def do(self, command: Command) -> Any:
-        """Return the result of a command, while the world is made."""
         return await self._node.do(command)
 
     async def advance(self, time_ms: int) -> None:
-        """Let time pass."""
         self._clock.advance(time_ms)
         await self._monitor.execute("UPDATE mq.test_clock SET now_ms = $1", self._clock.now_ms())
 
@@ -164,7 +160,6 @@ class World:
         return call
 
     async def outcome(self, run: Run) -> Any:
-        """Return the answers and what is seen in the end, without what differs from run to run."""
         node = self._fresh()
         left = await self._monitor.fetchrow(_LEFT)
         for step in (step for step, tables in _WORK.items() if any(left[table] for table in tables)):
@@ -220,7 +215,6 @@ def conserved(outcome: dict[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value without what differs from run to run."""
     if isinstance(value, VeilmqError):
         name = type(value).__name__
         return _AS.get(name, name)
@@ -242,12 +236,10 @@ def plain(value: Any) -> Any:
 
 
 def just(command: Command) -> Make:
-    """Return what makes that command in any world."""
     return lambda kept: command
 
 
 async def create(world: World, queue: str, **settings: SettingValue) -> None:
-    """Create a queue, FIFO where its name says so."""
     fifo: dict[str, SettingValue] = {"fifo": True} if queue.endswith(".fifo") else {}
     await world.do(commands.CreateQueue(queue=queue, settings={**settings, **fifo}))
 

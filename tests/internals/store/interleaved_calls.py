@@ -21,30 +21,32 @@ from tests.internals.store.interleaved import (
     receive,
     sending,
 )
-from tests.internals.store.interleaved_pipelines import PIPELINES
 from tests.store.host import message
 from veilmq.core import claims, commands, topics
+from veilmq.core.claims import Abandon, ListWriters, Publish, Stage
 from veilmq.core.commands import (
     ChangeVisibility,
     Delete,
     InspectLeases,
+    InspectQueue,
     Receive,
     SetAccount,
     ShowAccount,
     VisibilityChange,
 )
-from veilmq.core.limits import PURGE_PAUSE_S, SECOND_MS
+from veilmq.core.limits import PURGE_PAUSE_S, SECOND_MS, WRITER_SILENCE_S
 from veilmq.core.receipts import CountEvents, ForgetEvents, PlanExport, ReadEvents
 from veilmq.core.settings import AccountSettings
 from veilmq.core.topics import Forward, ForwardEntry
+from veilmq.store.claims import ClaimStep
 from veilmq.store.moves import MoveStep
 from veilmq.store.postgres.database import PostgresOptions
+from veilmq.store.publications import PublicationStep
 
 PAUSE_MS = PURGE_PAUSE_S * SECOND_MS
 
 
 async def with_dead_letters(world: World, jobs: str, dead: str) -> None:
-    """Create a queue with its dead-letter queue, which has two messages."""
     await create(world, dead)
     await create(world, jobs, dead_letter_queue=dead, receives_max=1)
     await world.do(sending(jobs, "ax", "by"))
@@ -57,7 +59,6 @@ async def with_dead_letters(world: World, jobs: str, dead: str) -> None:
 
 
 async def build_queues(world: World) -> None:
-    """Make cooldowns that are over, dead letters, and messages of which one is in flight."""
     await create(world, JOBS)
     await create(world, GONE)
     await world.do(commands.PurgeQueue(queue=JOBS))
@@ -114,7 +115,6 @@ QUEUES = Family(
 
 
 async def build_moves(world: World) -> None:
-    """Make a task that runs, and a dead letter in flight."""
     await with_dead_letters(world, JOBS, DEAD)
     await create(world, OTHER)
     task = await world.do(commands.StartMove(source=DEAD))
@@ -122,7 +122,6 @@ async def build_moves(world: World) -> None:
 
 
 async def build_moves_held(world: World) -> None:
-    """Have one of two messages in flight, and go on slowly."""
     await with_dead_letters(world, f"{JOBS}.fifo", f"{DEAD}.fifo")
     await create(world, f"{OTHER}.fifo")
     task = await world.do(commands.StartMove(source=f"{DEAD}.fifo", moves_per_s_max=10))
@@ -131,7 +130,6 @@ async def build_moves_held(world: World) -> None:
 
 
 def moves(end: str) -> dict[str, Make]:
-    """Return the calls for queues whose names end so."""
     jobs, other, dead = JOBS + end, OTHER + end, DEAD + end
     return {
         "start": just(commands.StartMove(source=dead)),
@@ -153,8 +151,8 @@ def moves(end: str) -> dict[str, Make]:
     }
 
 
-_TAKERS = frozenset({"move", "receive dead"})
-MOVES = Family(build_moves, moves(""), takers=_TAKERS)
+_MOVERS = frozenset({"move", "receive dead"})
+MOVES = Family(build_moves, moves(""), takers=_MOVERS)
 MOVES_FIFO = Family(
     build_moves_held,
     {
@@ -164,7 +162,7 @@ MOVES_FIFO = Family(
             queue=f"{DEAD}.fifo", entries=(ForwardEntry(receipt=kept["ax"], target=f"{OTHER}.fifo"),)
         ),
     },
-    takers=_TAKERS,
+    takers=_MOVERS,
 )
 
 
@@ -172,13 +170,11 @@ MOVES_FIFO = Family(
 
 
 def subscription(name: str, queue: str = "", **others: Any) -> topics.Subscription:
-    """Return a subscription to a queue, or one that is pushed."""
     url: dict[str, Any] = {} if queue else {"push_url": f"https://hook.example/{name}"}
     return topics.Subscription(topic=TOPIC, name=name, endpoint=name, queue=queue, **url, **others)
 
 
 async def build_topics(world: World) -> None:
-    """Make a topic with a subscription of each kind."""
     for queue in (JOBS, OTHER):
         await create(world, queue)
     await world.do(topics.CreateTopic(topic=TOPIC))
@@ -225,8 +221,6 @@ TOPICS = Family(
 
 
 def building_forwards(end: str) -> Callable[[World], Any]:
-    """Return what makes queues with two messages in flight, each to be forwarded to the other's."""
-
     async def build(world: World) -> None:
         for queue in (DEAD + end, OTHER + end):
             await create(world, queue)
@@ -240,14 +234,12 @@ def building_forwards(end: str) -> Callable[[World], Any]:
 
 
 def forwarding(end: str) -> dict[str, Make]:
-    """Return the calls for queues whose names end so."""
     jobs, other, dead = JOBS + end, OTHER + end, DEAD + end
 
     def to(target: str, *bodies: str, queue: str = jobs, reasons: Mapping[str, str] | None = None) -> Make:
         why = None if reasons is None else dict(reasons)
         return lambda kept: Forward(
-            queue=queue,
-            entries=tuple(ForwardEntry(receipt=kept[body], target=target, reasons=why) for body in bodies),
+            queue=queue, entries=tuple(ForwardEntry(receipt=kept[body], target=target, reasons=why) for body in bodies)
         )
 
     return {
@@ -313,6 +305,116 @@ EVENTS = Family(
     PostgresOptions(event_log="closed"),
 )
 
+# Claims.
+
+
+def building_claims(end: str, *, hours: int = 0) -> Callable[[World], Any]:
+    async def build(world: World) -> None:
+        jobs = JOBS + end
+        await create(world, DEAD + end)
+        await create(world, jobs, dead_letter_queue=DEAD + end, receives_max=5)
+        await world.do(sending(jobs, *"abcde", *("aa", "bb", "cc", "dd", "ee")))
+        for source in ("s", "t"):
+            await world.do(claims.OpenSource(queue=jobs, source=source, consumer=f"of {source}"))
+        for number in (1, 2):
+            await world.do(claims.Claim(queue=jobs, source="s", epoch=1, number=number, messages_max=3))
+        await world.advance(hours * 3_600 * SECOND_MS)
+        seen = await world.do(InspectQueue(queue=jobs, count=1))
+        world.kept["message"] = seen[0].id
+
+    return build
+
+
+def claiming(end: str) -> dict[str, Make]:
+    jobs = JOBS + end
+    s: dict[str, Any] = {"queue": jobs, "source": "s"}
+    current: dict[str, Any] = {**s, "epoch": 1}
+    return {
+        "open": just(claims.OpenSource(**s, consumer="of s")),
+        "open another": just(claims.OpenSource(queue=jobs, source="u", consumer="of s")),
+        "take over": just(claims.OpenSource(queue=jobs, source="t", consumer="of s", takeover=True)),
+        "open newer": just(claims.OpenSource(queue=jobs, source="v", consumer="new")),
+        "open newest": just(claims.OpenSource(queue=jobs, source="w", consumer="new")),
+        "beat": just(claims.Heartbeat(**current, hold_s=900)),
+        "claim": just(claims.Claim(**current, number=2, messages_max=3)),
+        "claim next": just(claims.Claim(**current, number=3, messages_max=3)),
+        "claim otherwise": just(claims.Claim(queue=jobs, source="t", epoch=1, number=1, messages_max=3)),
+        "acknowledge": just(claims.AcknowledgeClaims(**current, number=1)),
+        "acknowledge all": just(claims.AcknowledgeClaims(**current, number=2)),
+        "read": just(claims.ReadClaim(**s, number=1)),
+        "read part": just(claims.ReadClaim(**s, number=2)),
+        "release": just(claims.ReleaseClaim(**s, number=1)),
+        "evict": lambda kept: claims.EvictMessage(**s, number=1, message=kept["message"]),
+        "close": just(claims.CloseSource(**s)),
+        "list": just(claims.ListSources(queue=jobs)),
+        "end": just(ClaimStep()),
+        "purge": just(commands.PurgeQueue(queue=jobs)),
+        "delete": just(commands.DeleteQueue(queue=jobs)),
+        "purge dead": just(commands.PurgeQueue(queue=DEAD + end)),
+        "set": just(commands.SetQueue(queue=jobs, settings={"dead_letter_queue": ""})),
+        "receive": just(Receive(queue=jobs, count=2)),
+        "sweep": just(Sweep()),
+    }
+
+
+_SLICED = PostgresOptions(claim_slice_rows=2)
+_TAKERS = frozenset({"claim", "claim next", "claim otherwise", "receive"})
+CLAIMS = Family(building_claims(""), claiming(""), _SLICED, _TAKERS)
+CLAIMS_FIFO = Family(building_claims(".fifo"), claiming(".fifo"), _SLICED, _TAKERS)
+CLAIMS_LATE = Family(building_claims("", hours=24), claiming(""), _SLICED, _TAKERS)
+
+
+# Publications.
+
+
+def staging(queue: str, *bodies: str, writer: str = "w", batch: int = 0, part: int = 0, attempt: str = "a") -> Stage:
+    return Stage(
+        queue=queue, writer=writer, batch=batch, attempt=attempt, part=part, messages=sending(queue, *bodies).messages
+    )
+
+
+def building_publications(end: str, *, silent: bool = False) -> Callable[[World], Any]:
+    """Return what makes a writer with two batches, of which the first is decided and enters slowly."""
+
+    async def build(world: World) -> None:
+        jobs = JOBS + end
+        await create(world, jobs)
+        await world.do(staging(jobs, "aa", "ab", "ba"))
+        await world.do(staging(jobs, "xx", attempt="dropped"))
+        await world.do(staging(jobs, "ac", "bb", batch=1))
+        await world.do(Publish(queue=jobs, writer="w", batch=0, attempts=(("a", 3),), messages_per_s_max=10))
+        await world.advance(WRITER_SILENCE_S * SECOND_MS if silent else SECOND_MS)
+
+    return build
+
+
+def publishing(end: str) -> dict[str, Make]:
+    jobs = JOBS + end
+    w: dict[str, Any] = {"queue": jobs, "writer": "w"}
+    return {
+        "stage": just(staging(jobs, "ad", batch=1, part=1)),
+        "stage again": just(staging(jobs, "ac", "bb", batch=1)),
+        "stage otherwise": just(staging(jobs, "ae", batch=1, attempt="b")),
+        "stage new": just(staging(jobs, "n", writer="new")),
+        "publish first": just(Publish(**w, batch=0, attempts=(("a", 3),))),
+        "publish": just(Publish(**w, batch=1, attempts=(("a", 2),))),
+        "publish both": just(Publish(**w, batch=1, attempts=(("a", 2), ("b", 1)))),
+        "publish new": just(Publish(queue=jobs, writer="new", batch=0, attempts=())),
+        "abandon": just(Abandon(**w, batch=1)),
+        "list": just(ListWriters(queue=jobs)),
+        "enter": just(PublicationStep()),
+        "purge": just(commands.PurgeQueue(queue=jobs)),
+        "delete": just(commands.DeleteQueue(queue=jobs)),
+        "set": just(commands.SetQueue(queue=jobs, settings={"message_bytes_max": 1_024})),
+        "send": just(sending(jobs, "az", "ad")),
+        "receive": just(Receive(queue=jobs, count=10)),
+    }
+
+
+PUBLICATIONS = Family(building_publications(""), publishing(""))
+PUBLICATIONS_FIFO = Family(building_publications(".fifo"), publishing(".fifo"))
+PUBLICATIONS_LATE = Family(building_publications("", silent=True), publishing(""))
+
 FAMILIES = {
     "queues": QUEUES,
     "moves": MOVES,
@@ -321,5 +423,10 @@ FAMILIES = {
     "forwards": FORWARDS,
     "forwards fifo": FORWARDS_FIFO,
     "events": EVENTS,
-    **PIPELINES,
+    "claims": CLAIMS,
+    "claims fifo": CLAIMS_FIFO,
+    "claims late": CLAIMS_LATE,
+    "publications": PUBLICATIONS,
+    "publications fifo": PUBLICATIONS_FIFO,
+    "publications late": PUBLICATIONS_LATE,
 }

@@ -28,7 +28,6 @@ class Turns:
     """When the call of one connection goes on."""
 
     def __init__(self, connection: Any) -> None:
-        """Begin with a call that has not been begun."""
         self.connection = connection
         self.pid = connection.get_server_pid()
         self.is_over = False
@@ -41,23 +40,19 @@ class Turns:
         return self._arrived.is_set() and not self.is_over
 
     async def wait(self) -> None:
-        """Return when it is this call's turn."""
         self._arrived.set()
         await self._may_go.wait()
         self._may_go.clear()
 
     def give(self) -> None:
-        """Have the call make one statement."""
         self._arrived.clear()
         self._may_go.set()
 
     def end(self) -> None:
-        """Take note that the call is over."""
         self.is_over = True
         self._arrived.set()
 
     async def arrival(self, timeout_s: float) -> bool:
-        """Return whether the call waits for its turn, or is over, within that time."""
         if not self._arrived.is_set():
             try:
                 async with asyncio.timeout(timeout_s):
@@ -71,7 +66,6 @@ class Stepped:
     """A connection whose statements wait for their turn."""
 
     def __init__(self, connection: Any, turns: Turns) -> None:
-        """Wrap a connection."""
         self._connection = connection
         self._turns = turns
 
@@ -88,7 +82,6 @@ class Stepped:
 
     @asynccontextmanager
     async def transaction(self, **options: Any) -> AsyncIterator[None]:
-        """Wait for a turn before the end of the transaction, too."""
         transaction = self._connection.transaction(**options)
         await transaction.start()
         try:
@@ -101,7 +94,6 @@ class Stepped:
         await transaction.commit()
 
     async def cursor(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
-        """Wait for a turn before the first row."""
         await self._turns.wait()
         async for row in self._connection.cursor(*arguments, **options):
             yield row
@@ -113,14 +105,12 @@ class OneConnection:
     relaxes = False
 
     def __init__(self, connection: Any) -> None:
-        """Use `connection` for all that the node does."""
         self.on_lost: list[Any] = []
         self._connection = connection
         self._afterwards: list[Callable[[], None]] = []
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
-        """Give the connection."""
         try:
             yield self._connection
         finally:
@@ -131,7 +121,6 @@ class OneConnection:
     relaxed = connection
 
     def afterwards(self, connection: Any, call: Callable[[], None]) -> None:
-        """Make `call` once the connection is given back."""
         self._afterwards.append(call)
 
 
@@ -170,7 +159,6 @@ class Driver:
     """Runs calls by a schedule, each on a connection of its own."""
 
     def __init__(self, connections: Sequence[Any], monitor: Any) -> None:
-        """`monitor` is a connection beside them."""
         self._connections = connections
         self._monitor = monitor
 
@@ -208,7 +196,6 @@ class Driver:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _settle(self, turns: Turns) -> None:
-        """Return when a call has come to its next statement, is over, or waits for a lock."""
         while not await turns.arrival(_LOOK_S):
             if await self._monitor.fetchval("SELECT pg_blocking_pids($1)", turns.pid):
                 return

@@ -80,14 +80,12 @@ class Known(msgspec.Struct, kw_only=True):
 
 
 def unpack(name: str, place: Path) -> tuple[Path, Known]:
-    """Return a recorded folder, below `place`, and what is known of it."""
     with tarfile.open(FOLDERS / f"{name}.tar.xz") as tar:
         tar.extractall(place, filter="data")
     return place / "store", msgspec.json.decode((place / "known.json").read_bytes(), type=Known)
 
 
 def plain(value: Any) -> Any:
-    """Return a value of an answer as JSON has it."""
     return _without(msgspec.to_builtins(value, order="deterministic", enc_hook=lambda error: type(error).__name__))
 
 
@@ -104,7 +102,6 @@ class Probing:
     """A store that answers probes."""
 
     def __init__(self, host: Host, known: Known) -> None:
-        """`host` has just been opened."""
         self.host, self.known = host, known
         self.shown_ms = known.now_ms + known.ahead_ms
         self.queues = self.names()
@@ -112,27 +109,22 @@ class Probing:
         host.sweep()
 
     def names(self) -> list[str]:
-        """Return the full names of all queues."""
         return sorted(self.host.names())
 
     def settle(self) -> None:
-        """Let what happens by itself happen."""
         for _ in range(30):
             self.host.advance(10)
 
     def answer(self, command: commands.Command) -> Any:
-        """Return the answer to a command, or the name of its error."""
         return plain(self.raw(command))
 
     def raw(self, command: commands.Command) -> Any:
-        """Return the answer itself, or the error."""
         try:
             return self.host.do(command)
         except VeilmqError as error:
             return error
 
     def everything(self) -> Iterator[Any]:
-        """Show all that can be shown."""
         for queue in self.queues:
             yield queue, self.answer(commands.ShowQueue(queue=queue, counts=True))
             yield self._messages(queue)
@@ -155,12 +147,10 @@ class Probing:
         yield self.host.engine.token_key.hex()
 
     def summary(self) -> Any:
-        """Count the messages of each queue by state, and show the events."""
         views = [self.answer(commands.ShowQueue(queue=each, counts=True)) for each in self.queues]
         return [each["counts"] for each in views], self.events()
 
     def sources(self, queue: str) -> list[Any]:
-        """Return the readers of a queue."""
         return sorted(self.answer(claims.ListSources(queue=queue)), key=lambda each: str(each["source"]))
 
     def _messages(self, queue: str) -> Any:
@@ -190,13 +180,11 @@ class Probing:
         return received | ({"message_id": b"", "sent_at_ms": 0} if event.sent_at_ms >= self.shown_ms else {})
 
     def receipts(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield each queue that is there with the receipts that were given of it."""
         for queue, receipts in sorted(self.known.receipts.items()):
             if queue in self.queues:
                 yield queue, tuple(receipts)
 
     def received(self, queue: str, *, timeout_s: int = LEASE_S, keep: bool = False) -> list[Any]:
-        """Receive all there is, and delete it unless it is to be kept."""
         found: list[Any] = []
         while got := self.raw(Receive(queue=queue, count=1_000, timeout_s=timeout_s)).messages:
             found += got
@@ -221,7 +209,6 @@ class Probing:
         return [each for _, each in sorted(found, key=lambda each: each[0])]
 
     def pass_time(self, ms: int) -> None:
-        """Let time pass, with all that is done on the way."""
         self.host.advance(ms)
         self.settle()
         self.host.sweep()
@@ -233,24 +220,20 @@ class Probing:
                 self.raw(commands.CancelMove(source=queue, task=each.id))
 
     def all_drained(self) -> dict[str, Any]:
-        """Do so with every queue that has any."""
         found = {queue: self.received(queue) for queue in self.names()}
         return {queue: messages for queue, messages in found.items() if messages}
 
 
 def show(probing: Probing) -> Iterator[Any]:
-    """Show all that can be shown."""
     yield from probing.everything()
 
 
 def peek(probing: Probing) -> Iterator[Any]:
-    """Show what a receive would give."""
     for queue in probing.queues:
         yield queue, probing.ordered(queue, probing.raw(Peek(queue=queue, count=1_000)).messages)
 
 
 def delete(probing: Probing, **how: bool) -> Iterator[Any]:
-    """Delete by each receipt that was ever given."""
     for queue, receipts in probing.receipts():
         yield queue, [probing.answer(Delete(queue=queue, receipts=(each,), **how)) for each in receipts]
     yield probing.summary()
@@ -258,17 +241,14 @@ def delete(probing: Probing, **how: bool) -> Iterator[Any]:
 
 
 def delete_live(probing: Probing) -> Iterator[Any]:
-    """Do so as SMQ does, which a change of the deadline does not end."""
     yield from delete(probing, only_live=True, any_epoch=True)
 
 
 def delete_any(probing: Probing) -> Iterator[Any]:
-    """Do so as Amazon does, which knows earlier receipts too."""
     yield from delete(probing, any_receive=True)
 
 
 def change(probing: Probing) -> Iterator[Any]:
-    """Move the deadline of each receipt, renewing every other one."""
     probing.cancel_moves()
     for queue, receipts in probing.receipts():
         for number, receipt in enumerate(receipts):
@@ -281,7 +261,6 @@ def change(probing: Probing) -> Iterator[Any]:
 
 
 def receive(probing: Probing) -> Iterator[Any]:
-    """Receive what is visible, and again when it has come back."""
     probing.cancel_moves()
     for _ in range(3):
         for queue in probing.queues:
@@ -292,7 +271,6 @@ def receive(probing: Probing) -> Iterator[Any]:
 
 
 def wait(probing: Probing) -> Iterator[Any]:
-    """Receive and delete everything, as time passes and it becomes visible."""
     probing.cancel_moves()
     for passed_ms in (0, 1_000, 10_000, 60_000, 900_000, LEASE_S * 1_000, DAY_MS):
         probing.pass_time(passed_ms)
@@ -422,7 +400,6 @@ def publish(probing: Probing) -> Iterator[Any]:
 
 
 def topics(probing: Probing) -> Iterator[Any]:
-    """Publish to topics, push what waits, and end subscriptions."""
     probing.pass_time(1)
     accounts = sorted({queue.split("/")[0] for queue in probing.queues})
     names = [each["topic"] for account in accounts for each in probing.answer(ListTopics(account=account))["topics"]]
@@ -438,7 +415,6 @@ def topics(probing: Probing) -> Iterator[Any]:
 
 
 def move(probing: Probing) -> Iterator[Any]:
-    """Let move tasks go on, and cancel them."""
     for _ in range(5):
         probing.pass_time(1_000)
         probing.settle()
@@ -480,7 +456,6 @@ def export(probing: Probing) -> Iterator[Any]:
 
 
 def forward(probing: Probing) -> Iterator[Any]:
-    """Forward by each receipt, every other time as a dead letter."""
     for queue, receipts in probing.receipts():
         of_type = [each for each in probing.queues if each.endswith(".fifo") == queue.endswith(".fifo")]
         target = next(each for each in of_type if each != queue)
@@ -513,7 +488,6 @@ PROBES: dict[str, Callable[[Probing], Iterator[Any]]] = {
 
 
 def answers(host: Host, known: Known, name: str) -> list[Any]:
-    """Return what a store answers to a probe, as it is read from JSON."""
     found: Sequence[Any] = list(PROBES[name](Probing(host, known)))
     decoded: list[Any] = msgspec.json.decode(msgspec.json.encode(found))
     return decoded

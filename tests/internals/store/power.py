@@ -9,27 +9,13 @@ their folders. Creating a file is taken as durable with its first sync.
 """
 
 import random
-import shutil
-from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import apsw
 
-from tests.store.host import Host, hosting
-from veilmq.store.sqlite.database import DATABASE_NAME, EngineOptions
-
 SECTOR_BYTES = 512
-
-
-BODIES = """SELECT message.body, queue.name FROM (
-    SELECT partition, seq FROM visibility UNION ALL SELECT partition, seq FROM ordered UNION ALL
-    SELECT partition, seq FROM ready JOIN message ON seq BETWEEN first_seq AND last_seq
-) AS place JOIN message USING (seq) JOIN queue ON queue.qp = place.partition"""
-"""A query for all bodies with the queues that they are in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +64,14 @@ class Log:
     """What happened, in order; filled by the loop's thread and the committing one."""
 
     def __init__(self) -> None:
-        """Begin empty."""
         self.entries: list[Entry] = []
         self._lock = Lock()
 
     def add(self, entry: Entry) -> None:
-        """Put `entry` behind the others."""
         with self._lock:
             self.entries.append(entry)
 
     def changes(self) -> list[int]:
-        """Return the index of every write, cut and deletion."""
         return [index for index, entry in enumerate(self.entries) if isinstance(entry, Change)]
 
 
@@ -96,29 +79,15 @@ class RecordingVFS(apsw.VFS):
     """The default VFS, recorded. Registered under `name` until `unregister`."""
 
     def __init__(self, name: str, log: Log) -> None:
-        """`name` is what `EngineOptions.vfs` takes."""
         super().__init__(name, "")
         self._log = log
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
-        """Open a file and record what is done to it."""
         return _RecordingFile(name, flags, self._log)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
-        """Delete a file."""
         super().xDelete(filename, syncdir)
         self._log.add(Delete(Path(filename).name))
-
-
-def record(work: Callable[[Host], object], store: Path) -> Log:
-    """Return the log of a disk on which `work` has run, with a store in the folder `store`."""
-    log = Log()
-    name = f"recording-{store}"
-    vfs = RecordingVFS(name, log)
-    with hosting(store, options=EngineOptions(vfs=name, free_space_reserve_bytes=0)) as host:
-        work(host)
-    vfs.unregister()
-    return log
 
 
 class _RecordingFile(apsw.VFSFile):
@@ -145,12 +114,10 @@ class Disk:
     """The files as they are if the power goes after what was played."""
 
     def __init__(self) -> None:
-        """Begin with an empty folder."""
         self._durable: dict[str, bytearray] = {}
         self._pending: dict[str, list[Change]] = {}
 
     def play(self, entry: Entry) -> None:
-        """Let `entry` happen."""
         if isinstance(entry, Sync):
             for file in list(self._pending):
                 if file == entry.file or any(isinstance(change, Delete) for change in self._pending[file]):
@@ -159,7 +126,6 @@ class Disk:
             self._pending.setdefault(entry.file, []).append(entry)
 
     def _sync(self, file: str, *, whole: bool) -> None:
-        """Make durable what is pending for `file`, or only up to its last deletion."""
         changes = self._pending.pop(file)
         deletions = [index for index, change in enumerate(changes) if isinstance(change, Delete)]
         end = len(changes) if whole else deletions[-1] + 1
@@ -204,37 +170,3 @@ def _make_in_part(files: dict[str, bytearray], change: Change, torn: random.Rand
         if torn.random() < 0.5:
             sector = change.data[start : start + SECTOR_BYTES]
             _make(files, Write(change.file, change.offset + start, sector))
-
-
-def outages(recorded: Log, place: Path, *, torn: random.Random | None = None) -> Iterator[tuple[int, Path]]:
-    """Yield, for the power going after each write of ``recorded``, its number and what the disk has then."""
-    disk = Disk()
-    for number, entry in enumerate(recorded.entries):
-        disk.play(entry)
-        if isinstance(entry, Change):
-            folder = place / str(number)
-            disk.lose_power(folder, torn=torn)
-            yield number, folder
-            shutil.rmtree(folder)
-
-
-def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
-    """Return what the database on that disk answers; nothing where it was not made yet."""
-    connection = apsw.Connection(str(folder / DATABASE_NAME))
-    try:
-        return connection.execute(query).fetchall() if connection.pragma("user_version") else []
-    finally:
-        connection.close()
-
-
-def counted(folder: Path) -> Counter[str]:
-    """Return how many messages each queue has on that disk, none of them twice."""
-    found = rows(folder, BODIES)
-    assert len({body for body, _ in found}) == len(found)
-    return Counter(name for _, name in found)
-
-
-def check(folder: Path) -> None:
-    """Raise unless what is on that disk can be opened, and agrees with itself."""
-    with hosting(folder) as host:
-        host.check()

@@ -68,7 +68,6 @@ class World:
     """What a scene acts on: `ask` runs commands in one batch, then lets time pass."""
 
     def __init__(self, ask: Callable[..., list[Any]]) -> None:
-        """`ask` takes the commands, and `wait_ms`."""
         self.ask = ask
 
     def create(self, name: str, **settings: Any) -> str:
@@ -82,7 +81,6 @@ class World:
         self.ask(Send(queue=queue, messages=tuple(message(body, **terms) for body in bodies)))
 
     def receive(self, queue: str, count: int, timeout_s: int | None = None) -> list[Any]:
-        """Return what a receive takes, which are as many."""
         (received,) = self.ask(Receive(queue=queue, count=count, timeout_s=timeout_s))
         assert len(received.messages) == count
         return list(received.messages)

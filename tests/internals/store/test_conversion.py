@@ -29,14 +29,12 @@ OLD, NEW, ASIDE = "veilmq.db", "store.db", "veilmq.db.before-store"
 
 @pytest.fixture(scope="module", params=["closed", "killed-2", "killed-3", "killed-4", "ended"])
 def converted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Known]:
-    """A folder that is converted now, and what the engine before knew."""
     folder, known = unpack(request.param, tmp_path_factory.mktemp(request.param))
     conversion.convert(folder)
     return folder, known
 
 
 def opened(folder: Path, known: Known) -> Host:
-    """Open a converted folder at the instant at which it was recorded."""
     clock = VirtualClock(known.now_ms)
     clock.step_wall(known.ahead_ms)
     return Host(folder, options=EngineOptions(**known.options), clock=clock)
@@ -74,13 +72,11 @@ def test_a_cursor_of_before_is_refused(cursor: str, tmp_path: Path) -> None:
 
 
 def filled(place: Path) -> tuple[Path, str]:
-    """Return an old folder with two messages, and the receipt of the one in flight."""
     folder, known = unpack("small", place)
     return folder, known.receipts[QUEUE][0]
 
 
 def check_whole(folder: Path, receipt: str) -> None:
-    """Assert that the converted folder has both messages."""
     assert not list(folder.glob("*unfinished*"))
     assert not list(folder.glob(f"{OLD}-*"))
     assert ((folder / NEW).is_file(), (folder / ASIDE).is_file(), (folder / OLD).exists()) == (True, True, False)
@@ -210,7 +206,6 @@ def test_a_name_is_given_to_what_is_on_the_disk(tmp_path: Path, monkeypatch: pyt
 
 
 def test_progress_is_told(tmp_path: Path) -> None:
-    """Messages converted, and messages in all."""
     folder, _ = filled(tmp_path)
     told: list[tuple[int, int]] = []
     conversion.convert(folder, progress=lambda *progress: told.append(progress))
@@ -229,7 +224,6 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_old_database_that_was_used_after_its_conversion_is_not_set_aside(tmp_path: Path) -> None:
-    """Nobody knows which of the two counts."""
     folder, _ = filled(tmp_path)
     conversion.convert(folder)
     (folder / ASIDE).rename(folder / OLD)
@@ -251,7 +245,6 @@ def test_a_damaged_database_is_named(tmp_path: Path, damaged: str) -> None:
 
 
 def test_an_old_database_that_was_set_aside_is_not_replaced(tmp_path: Path) -> None:
-    """It is the operator's to remove."""
     folder, _ = filled(tmp_path)
     (folder / ASIDE).write_text("kept")
     with pytest.raises(FolderError, match="nothing is replaced"):

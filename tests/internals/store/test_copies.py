@@ -1,22 +1,29 @@
-"""What a copy to a folder makes of positions, of one that does not come to its end, and of a clock that was set."""
+"""Copies to a folder and to a database, and backups: what becomes of positions, and what is refused or not finished."""
 
 import asyncio
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import apsw
+import asyncpg
 import pytest
 
 from tests.store.host import QUEUE, hosting, message
-from tests.store.postgres_host import PostgresHost, set_clock
-from veilmq.core.commands import Send
+from tests.store.postgres_host import PostgresHost, connected, copied, set_clock
+from veilmq.core.claims import OpenSource
 from veilmq.core.errors import ReceiptState
 from veilmq.core.limits import RETENTION_S, SECOND_MS
 from veilmq.core.receipts import KEY_BYTES, ReceiptBook
 from veilmq.core.settings import QueueSettings
 from veilmq.server.stores import copy_store
-from veilmq.store.copying import CopiedMessage, CopiedQueue
+from veilmq.store.copying import CopiedMessage, CopiedQueue, CopyRefused
 from veilmq.store.events import EXPIRED_KEPT_S
-from veilmq.store.sqlite.copying import FolderTarget
-from veilmq.store.sqlite.database import FolderError
+from veilmq.store.postgres.copying import CopyLock, DatabaseSource, DatabaseTarget
+from veilmq.store.sqlite.copying import FolderTarget, back_up
+from veilmq.store.sqlite.database import DATABASE_NAME, FolderError
 from veilmq.testing import VirtualClock
 
 KEY = bytes(KEY_BYTES)
@@ -45,8 +52,6 @@ async def fill(target: FolderTarget, **queues: list[CopiedMessage]) -> None:
 
 
 def filled(folder: Path, **queues: list[CopiedMessage]) -> None:
-    """Make such a folder."""
-
     async def whole() -> None:
         await fill(target, **queues)
         await target.finish()
@@ -56,7 +61,6 @@ def filled(folder: Path, **queues: list[CopiedMessage]) -> None:
 
 
 def receipt(message: CopiedMessage, queue: int = 1) -> str:
-    """Return the receipt of a message in the store that is copied."""
     fields = message.position, message.generation, message.epoch, message.visible_at_ms
     return ReceiptBook(keys=[KEY]).issue(queue, *fields)
 
@@ -77,7 +81,6 @@ def test_a_position_becomes_the_seq_where_it_can(tmp_path: Path) -> None:
 
 
 def test_a_group_keeps_its_order_whatever_the_positions(tmp_path: Path) -> None:
-    """Though they fall, or are of an instant before."""
     messages = [
         SENT._replace(position=AT + 9, group="g", body="a"),
         SENT._replace(position=AT + 3, group="g", body="b"),
@@ -85,8 +88,8 @@ def test_a_group_keeps_its_order_whatever_the_positions(tmp_path: Path) -> None:
     ]
     filled(tmp_path / "copy", fifo=messages)
     with hosting(tmp_path / "copy") as host:
-        host.do(Send(queue=FIFO, messages=(message("d", group="g", dedup_id="d"),)))
-        assert [each.body for each in host.receive(10, queue=FIFO)] == ["a", "b", "c", "d"]
+        host.put(message("d", group="g", dedup_id="d"), queue=FIFO)
+        assert host.bodies(10, queue=FIFO) == ["a", "b", "c", "d"]
 
 
 def test_positions_are_forgotten_when_no_receipt_acts_by_one(tmp_path: Path) -> None:
@@ -131,7 +134,7 @@ def test_a_clock_that_was_set_moves_instants_and_no_receipts(tmp_path: Path, pos
         host.clock.step_wall(step_ms)
         host.send("leased", "waits")
         (leased,) = host.receive(timeout_s=60)
-        host.do(Send(queue=FIFO, messages=tuple(message(each, group="g", dedup_id=each) for each in "ab")))
+        host.put(*(message(each, group="g", dedup_id=each) for each in "ab"), queue=FIFO)
     PostgresHost.on_empty(postgres_url).close()
     wall_ms = host.clock.wall_ms()
     asyncio.run(set_clock(postgres_url, wall_ms))
@@ -140,6 +143,200 @@ def test_a_clock_that_was_set_moves_instants_and_no_receipts(tmp_path: Path, pos
     there.advance(wall_ms - there.clock.now_ms())
     assert [(each.body, each.sent_at_ms) for each in there.receive(10)] == [("waits", wall_ms)]
     assert there.delete(leased.receipt) == [ReceiptState.LIVE]
-    there.do(Send(queue=FIFO, messages=(message("c", group="g", dedup_id="c"),)))
-    assert [each.body for each in there.receive(10, queue=FIFO)] == ["a", "b", "c"]
+    there.put(message("c", group="g", dedup_id="c"), queue=FIFO)
+    assert there.bodies(10, queue=FIFO) == ["a", "b", "c"]
     there.close()
+
+
+# What a copy to a database refuses, and what one from a database does not take along: nothing is kept then.
+
+
+JOBS = CopiedQueue(1, QUEUE, QueueSettings(), 0, 0)
+
+
+def filled_there(url: str, fill: Callable[[DatabaseTarget, CopyLock, int], Awaitable[None]]) -> None:
+    """Begin a copy to an empty store, have `fill` go on at the instant that it is told, and finish."""
+    PostgresHost.on_empty(url).close()
+
+    async def run() -> None:
+        async with CopyLock(url) as lock:
+            now_ms: int = await lock.connection.fetchval("SELECT mq.now_ms()")
+            target = DatabaseTarget(lock)
+            await target.begin({}, now_ms=now_ms, last_queue=1)
+            await target.add_queue(JOBS)
+            await fill(target, lock, now_ms)
+            await target.finish()
+
+    async def queues() -> Any:
+        async with connected(url) as connection:
+            return await connection.fetchval("SELECT count(*) FROM mq.queue")
+
+    try:
+        asyncio.run(run())
+    finally:
+        assert asyncio.run(queues()) == 0
+
+
+@asynccontextmanager
+async def _node(url: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(url, server_settings={"application_name": "veilmq"})
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def _waits(lock: CopyLock, node: Any) -> None:
+    blocked = "SELECT pg_backend_pid() = ANY (pg_blocking_pids($1))"
+    while not await lock.connection.fetchval(blocked, node.get_server_pid()):
+        pass
+
+
+def test_a_copy_that_does_not_agree_with_itself_is_not_kept(postgres_url: str) -> None:
+    """A group without a message: whatever made it, nobody should serve from it."""
+
+    async def fill(target: DatabaseTarget, lock: CopyLock, now_ms: int) -> None:
+        await lock.connection.execute(
+            "INSERT INTO mq.fifo_group (qp, group_id, eligible_at, head, last_seq) VALUES (99, 'g', 0, 1, 1)"
+        )
+
+    with pytest.raises(CopyRefused, match="every group has a message"):
+        filled_there(postgres_url, fill)
+
+
+def test_a_position_of_an_instant_to_come_is_refused(postgres_url: str) -> None:
+    async def fill(target: DatabaseTarget, lock: CopyLock, now_ms: int) -> None:
+        position = now_ms + 60_001 << 20
+        message = CopiedMessage(position, b"i" * 16, "body", b"", 8, now_ms, now_ms, now_ms, receive_count=1)
+        await target.add_messages(JOBS, [message])
+
+    with pytest.raises(CopyRefused, match="is not sound"):
+        filled_there(postgres_url, fill)
+
+
+def test_a_database_whose_clock_is_elsewhere_is_refused(postgres_url: str) -> None:
+    PostgresHost.on_empty(postgres_url).close()
+
+    async def run() -> None:
+        async with CopyLock(postgres_url) as lock:
+            now_ms: int = await lock.connection.fetchval("SELECT mq.now_ms()")
+            await DatabaseTarget(lock).begin({}, now_ms=now_ms + 60_001, last_queue=0)
+
+    with pytest.raises(CopyRefused, match="more than a minute"):
+        asyncio.run(run())
+
+
+def test_a_node_that_is_back_while_a_database_is_copied_ends_that(postgres_url: str) -> None:
+    """It had lost its connections when the copy began, and what it is sent since would be missing."""
+    PostgresHost.on_empty(postgres_url).close()
+
+    async def run() -> None:
+        async with CopyLock(postgres_url) as lock:
+            source = await DatabaseSource.open(lock)
+            assert await source.queues() == []
+            async with _node(postgres_url):
+                with pytest.raises(CopyRefused, match="stop all servers"):
+                    await source.deduplication_log()
+
+    asyncio.run(run())
+
+
+def test_a_node_that_waits_for_a_copy_does_not_end_it(postgres_url: str) -> None:
+    """Whoever starts one asks for the keys first, and has them afterwards."""
+    PostgresHost.on_empty(postgres_url).close()
+
+    async def run() -> None:
+        async with CopyLock(postgres_url) as lock:
+            source = await DatabaseSource.open(lock)
+            async with _node(postgres_url) as node:
+                keys = asyncio.create_task(node.fetch("SELECT name FROM mq.setting"))
+                await _waits(lock, node)
+                assert await source.deduplication_log() == []
+                await lock.commit()
+                assert len(await keys) > 0
+
+    asyncio.run(run())
+
+
+def test_what_a_folder_does_not_take_is_named(postgres_url: str, tmp_path: Path) -> None:
+    """A reader of a queue: here, and nothing is made."""
+    host = PostgresHost.on_empty(postgres_url)
+    host.create()
+    host.do(OpenSource(queue=QUEUE, source="reader"))
+    now_ms = host.clock.now_ms()
+    host.close()
+    with pytest.raises(CopyRefused, match="1 of source: close the readers"):
+        copied(postgres_url, str(tmp_path / "copy"), now_ms)
+    assert list(tmp_path.iterdir()) == []
+
+
+# A backup of a store at work: one instant of it, whole, under its name only when it is sound.
+
+
+BODIES = ["x" * 100_000] * 60  # more pages than one step copies
+
+
+@pytest.mark.parametrize("name", ["copy", "copy.db"])
+def test_a_store_at_work_is_copied_as_it_was(tmp_path: Path, name: str) -> None:
+    """With its leases, counts and receipts' keys; what is done between two steps of the copy is not in it."""
+    target = tmp_path / "backups" / name
+    with hosting(tmp_path / "store") as host:
+        host.create()
+        host.send("in flight", "again")
+        (first,) = host.receive(1, timeout_s=100)
+        host.receive(1, timeout_s=0)
+        host.send(*BODIES)
+        steps: list[int] = []
+
+        def told(copied: int, pages: int) -> None:
+            steps.append(copied)
+            host.send("meanwhile")
+            host.delete(*(each.receipt for each in host.receive(1)))
+
+        facts = back_up(tmp_path / "store", target, progress=told)
+        assert len(steps) > 1, "the copy was made in one step"
+    assert facts["messages"] == len(BODIES) + 2
+    folder = target
+    if name.endswith(".db"):
+        folder = tmp_path / "restored"
+        folder.mkdir()
+        target.rename(folder / DATABASE_NAME)
+    assert [each.name for each in folder.iterdir()] == [DATABASE_NAME]
+    assert stat.S_IMODE((folder / DATABASE_NAME).stat().st_mode) == 0o600
+    with hosting(folder) as restored:
+        assert restored.counts() == (len(BODIES) + 1, 1, 0)
+        assert restored.bodies(1) == ["again"]
+        assert restored.delete(first.receipt)[0].name == "LIVE"
+
+
+def test_what_a_server_keeps_beside_the_database_goes_along(tmp_path: Path) -> None:
+    """Whole files, with their rights; not the lock of the process, nor what is being written. Nothing is replaced."""
+    with hosting(tmp_path / "store"):
+        for name in ("push.pem", "push.new"):
+            (tmp_path / "store" / name).write_text("secret")
+            (tmp_path / "store" / name).chmod(0o600)
+        back_up(tmp_path / "store", tmp_path / "copy")
+        with pytest.raises(FolderError, match="nothing is replaced"):
+            back_up(tmp_path / "store", tmp_path / "copy")
+    assert sorted(each.name for each in (tmp_path / "copy").iterdir()) == ["push.pem", DATABASE_NAME]
+    assert stat.S_IMODE((tmp_path / "copy" / "push.pem").stat().st_mode) == 0o600
+
+
+def test_a_copy_that_is_not_sound_is_not_kept(tmp_path: Path) -> None:
+    """Neither of a damaged store, nor of what is no database; the rest of a backup that was killed is removed."""
+    (tmp_path / "copy.unfinished").mkdir()
+    with hosting(tmp_path / "store") as host:
+        host.create()
+        host.send("a")
+    with apsw.Connection(str(tmp_path / "store" / DATABASE_NAME)) as damaged:
+        damaged.execute("DELETE FROM message")
+    damaged.close()
+    with pytest.raises(FolderError, match="every run of the ready list has all of its messages"):
+        back_up(tmp_path / "store", tmp_path / "copy")
+    (tmp_path / "store" / DATABASE_NAME).write_bytes(b"no database" * 1_000)
+    with pytest.raises(FolderError, match="cannot be copied"):
+        back_up(tmp_path / "store", tmp_path / "copy")
+    (tmp_path / "store" / DATABASE_NAME).unlink()
+    with pytest.raises(FolderError, match="name a data folder"):
+        back_up(tmp_path / "store", tmp_path / "copy")
+    assert [each.name for each in tmp_path.iterdir()] == ["store"]

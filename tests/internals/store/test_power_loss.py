@@ -61,7 +61,6 @@ class Recording:
     """The script of all commands, in two lives of the store."""
 
     def __init__(self, folder: Path, log: Log) -> None:
-        """Run it on `folder`."""
         self.states: list[State] = [{}]
         self.asked: set[type[commands.Command]] = set()
         self._folder = folder
@@ -71,6 +70,7 @@ class Recording:
         for _ in range(2):
             self._host = Host(folder, options=OPTIONS, clock=clock)
             self._record_commits()
+            self._host.advance(1)  # what a start finds due
             for scene in scenes:
                 receipts = next(scene, {})
                 self._host.advance(1_000)
@@ -94,7 +94,14 @@ class Recording:
 
     def _ask(self, *together: commands.Command, wait_ms: int = 0) -> list[Any]:
         self.asked.update(type(each) for each in together)
-        answers = self._host.do_together(*together, told=lambda _: self._log.add(Note(Answered())))
+        before, commits = len(self.states), set[int]()
+
+        def told(_: Any) -> None:
+            commits.add(len(self.states) - before)
+            self._log.add(Note(Answered()))
+
+        answers = self._host.do_together(*together, told=told)
+        assert commits <= {0, 1}, "a batch is one commit, so each of its commands is done whole or not at all"
         self._host.advance(wait_ms)
         assert not [each for each in answers if isinstance(each, Exception)], answers
         return answers
@@ -116,7 +123,6 @@ def state(folder: Path) -> State:
 
 
 def seen(host: Host) -> Any:
-    """Return what anybody can see of the queues that there are."""
     names = host.do(commands.ListQueues(account="000000000000")).names
     queues = [f"000000000000/{name}" for name in names]
     return [
@@ -127,7 +133,6 @@ def seen(host: Host) -> Any:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Log, Recording]:
-    """Return the script that has run, and the log of its disk."""
     log = Log()
     vfs = RecordingVFS("recording", log)
     recording = Recording(tmp_path_factory.mktemp("power") / "store", log)

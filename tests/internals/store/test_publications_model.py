@@ -37,7 +37,6 @@ class PublicationsAndModel(ModelFrame):
     times_ms = st.sampled_from((0, 1, 10, 10, 30, 1_000))
 
     def __init__(self) -> None:
-        """Begin with nothing staged."""
         super().__init__()
         self.staged: defaultdict[Key, dict[str, Parts]] = defaultdict(dict)
         self.published: dict[str, int] = {}
@@ -46,13 +45,11 @@ class PublicationsAndModel(ModelFrame):
 
     @initialize()
     def open(self) -> None:
-        """Open with pieces and slices of two messages."""
         self.open_host()
         self.live.create()
 
     @rule(writer=WRITERS, batch=BATCHES, attempt=ATTEMPTS, part=PARTS, count=st.integers(0, 7))
     def stage(self, writer: str, batch: int, attempt: str, part: int, count: int) -> None:
-        """Stage a part, perhaps a second time, perhaps too late."""
         bodies = [f"{writer}{self.bodies + number}" for number in range(count)]
         self.bodies += count
         answer = self.live.do(
@@ -76,7 +73,6 @@ class PublicationsAndModel(ModelFrame):
 
     @rule(writer=WRITERS, batch=BATCHES, named=st.lists(ATTEMPTS, unique=True, max_size=3), wrong=st.booleans())
     def publish(self, writer: str, batch: int, named: list[str], *, wrong: bool) -> None:
-        """Publish attempts in any order, sometimes with a wrong number."""
         there = self.staged[writer, batch]
         counts = {name: sum(map(len, there.get(name, {}).values())) for name in named}
         if wrong and named:
@@ -98,7 +94,6 @@ class PublicationsAndModel(ModelFrame):
 
     @rule(writer=WRITERS, batch=BATCHES)
     def abandon(self, writer: str, batch: int) -> None:
-        """Drop what is staged for a batch."""
         self.live.do(Abandon(queue=QUEUE, writer=writer, batch=batch))
         self.staged.pop((writer, batch), None)
 
@@ -111,7 +106,6 @@ class PublicationsAndModel(ModelFrame):
 
     @rule()
     def settle(self) -> None:
-        """Let all that is decided enter."""
         for _ in range(MANY):
             self.live.advance(10)
         entered = self.entered()
@@ -119,7 +113,6 @@ class PublicationsAndModel(ModelFrame):
             assert entered[writer] == bodies[self.purged[writer] :]
 
     def entered(self) -> dict[str, list[str]]:
-        """Return what is in the queue, by writer, in order."""
         found: defaultdict[str, list[str]] = defaultdict(list)
         if self.url is not None:
             for body in cast(PostgresHost, self.live).values(_ENTERED):

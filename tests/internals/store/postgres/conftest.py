@@ -1,10 +1,12 @@
-"""What tests of plans and of their cost begin with: what the planner knows of the tables."""
+"""Nodes on PostgreSQL; and what the planner knows of the tables, with which tests of plans and costs begin."""
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 
-from tests.store.postgres_host import empty, execute
+from tests.internals.store.postgres.nodes import TwoNodes, two_nodes
+from tests.store.postgres_host import RESTLESS, PostgresHost, empty, execute, hosting_postgres
 
 _ROWS = """
 INSERT INTO mq.msg (qp, seq, visible_at, sent_at, priority, id, body, group_key)
@@ -17,6 +19,20 @@ SELECT {qp}, at, at, at, at FROM generate_series(1, 3000) AS at;
 INSERT INTO mq.accepted (qp, key, expires_at, seq, id)
 SELECT {qp}, int4send(at), at, at, '' FROM generate_series(1, 3000) AS at;
 """
+
+
+@pytest.fixture
+def host(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[PostgresHost]:
+    """A node on an emptied database, with the `OPTIONS` of the file."""
+    with hosting_postgres(postgres_url, options=getattr(request.module, "OPTIONS", None)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def nodes(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[TwoNodes]:
+    """Two of them."""
+    with two_nodes(postgres_url, options=getattr(request.module, "OPTIONS", RESTLESS)) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """The databases of a store: they are added and removed beside running nodes, and the home alone is named."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.store.host import QUEUE
-from tests.store.postgres_host import RESTLESS, ShardsHost, connected, hosting_shards, making_database, prepare
+from tests.store.postgres_host import RESTLESS, ShardsHost, hosting_shards, making_database, prepare
 from veilmq.core import commands
 from veilmq.core.errors import StoreUnavailable
 from veilmq.store.port import StoreError, execute
@@ -27,7 +28,6 @@ IMPATIENT = replace(RESTLESS, acquire_s=1.0)
 
 @pytest.fixture
 def urls(postgres_url: str) -> Iterator[list[str]]:
-    """Return two databases of no store."""
     with making_database(postgres_url) as first, making_database(postgres_url) as second:
         for url in (first, second):
             asyncio.run(prepare(url))
@@ -44,29 +44,26 @@ def host(urls: list[str]) -> Iterator[ShardsHost]:
 
 
 def add(host: ShardsHost) -> None:
-    """Add the second database, beside the node."""
     assert host.run(databases.add(*host.urls)).number == 2
 
 
-def refused(host: ShardsHost, work: Any) -> str:
-    """Return why something is refused."""
+@asynccontextmanager
+async def another(host: ShardsHost, *urls: str) -> AsyncIterator[Shards]:
+    """Keep another node open for a while, on the home unless said otherwise."""
+    opened = await Shards.open(urls or host.urls[:1], clock=host.clock, options=RESTLESS)
+    try:
+        yield opened
+    finally:
+        await opened.close()
 
+
+def refused(host: ShardsHost, work: Any) -> str:
     async def attempt() -> str:
         with pytest.raises(StoreError) as found:
             await work
         return str(found.value)
 
     return host.run(attempt())
-
-
-def values(url: str, query: str) -> list[Any]:
-    """Return the first column of what a query finds."""
-
-    async def look() -> list[Any]:
-        async with connected(url) as connection:
-            return [row[0] for row in await connection.fetch(query)]
-
-    return asyncio.run(look())
 
 
 def test_a_running_node_takes_in_what_is_added(host: ShardsHost) -> None:
@@ -83,13 +80,11 @@ def test_a_node_that_has_not_looked_finds_what_another_made(host: ShardsHost) ->
     """At once: a queue that is not at home is looked for, and so is its database."""
 
     async def make() -> None:
-        other = await Shards.open(host.urls[:1], clock=host.clock, options=RESTLESS)
-        for name in (QUEUE, LATER):
-            await execute(other, commands.CreateQueue(queue=name))
-        await other.close()
+        async with another(host) as other:
+            for name in (QUEUE, LATER):
+                await execute(other, commands.CreateQueue(queue=name))
 
-    woken: list[int] = []
-    host.engine.watch(LATER, woken.append)
+    woken = host.watch(LATER)
     add(host)
     host.run(make())
     assert host.place_of(LATER) == 1
@@ -104,15 +99,14 @@ def test_two_nodes_of_which_one_has_not_looked_make_one_queue(host: ShardsHost) 
     """Its place is given at the home, whoever knows of it."""
 
     async def make() -> None:
-        other = await Shards.open(host.urls[:1], clock=host.clock, options=RESTLESS)
         create = commands.CreateQueue(queue=LATER)
-        await asyncio.gather(*(execute(node, create) for node in (other, host.engine, other, host.engine)))
-        await other.close()
+        async with another(host) as other:
+            await asyncio.gather(*(execute(node, create) for node in (other, host.engine, other, host.engine)))
 
     host.create(QUEUE)
     add(host)
     host.run(make())
-    assert sum(values(url, "SELECT count(*) FROM mq.queue")[0] for url in host.urls) == 2
+    assert sum(host.values("SELECT count(*) FROM mq.queue", url=url)[0] for url in host.urls) == 2
     assert host.do(commands.ShowQueue(queue=LATER)).queue == LATER
 
 
@@ -122,7 +116,7 @@ def test_what_is_removed_takes_no_queue_any_more(host: ShardsHost) -> None:
     host.advance(REFRESH_MS)
     host.create(QUEUE)
     host.create(LATER)
-    host.do(commands.DeleteQueue(queue=LATER))
+    host.drop(LATER)
     assert host.run(databases.remove(host.urls[0], "2")).number == 2
     host.create(LATER)
     assert host.place_of(LATER) == 0
@@ -156,18 +150,12 @@ def test_only_an_empty_database_is_removed(host: ShardsHost) -> None:
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_messages_on_their_way_keep_it(host: ShardsHost, place: int) -> None:
-    """From it, and to it."""
     add(host)
     query = (
         "INSERT INTO mq.outbox (qp, source_id, source, place, target_id, target, settings, seqs)"
         f" VALUES (999, 7, 'gone', {1 - place}, 8, 'gone', '', '{{1}}')"
     )
-
-    async def put() -> None:
-        async with connected(host.urls[place]) as connection:
-            await connection.execute(query)
-
-    host.run(put())
+    host.values(query, url=host.urls[place])
     said = refused(host, databases.remove(host.urls[0], "2"))
     assert ("are on their way to other" if place else "Messages are on their way to") in said
 
@@ -178,18 +166,13 @@ def test_messages_for_a_queue_in_a_removed_database_come_back(host: ShardsHost) 
     host.advance(REFRESH_MS)
     host.create(QUEUE)
     host.create(DEAD)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": DEAD, "receives_max": 1}))
+    host.set_queue(dead_letter_queue=DEAD, receives_max=1)
     host.send("a")
     host.receive(1, timeout_s=0)
     host.engine.relays[0].stop()  # nothing is relayed
     assert host.receive(1) == []
-    host.do(commands.DeleteQueue(queue=DEAD))
-
-    async def remove_all_the_same() -> None:
-        async with connected(host.urls[0]) as connection:
-            await connection.execute("UPDATE mq.database SET removed = true")
-
-    host.run(remove_all_the_same())
+    host.drop(DEAD)
+    host.values("UPDATE mq.database SET removed = true")  # all the same
     host.reopen()
     host.advance(CLAIM_MS + POLL_MS)
     host.advance(POLL_MS)
@@ -223,8 +206,8 @@ def test_two_nodes_with_lists_agree(host: ShardsHost, new_database: str) -> None
     assert [type(each) for each in found] == [Shards, Shards]
     (error,) = host.run(start([host.urls[0], new_database]))
     assert "number 2 of the store is postgresql://" in str(error)
-    assert values(new_database, "SELECT name FROM mq.setting WHERE name = 'store'") == []
-    assert len(values(host.urls[0], "SELECT url FROM mq.database")) == 1
+    assert host.values("SELECT name FROM mq.setting WHERE name = 'store'", url=new_database) == []
+    assert len(host.values("SELECT url FROM mq.database")) == 1
 
 
 def test_two_operators_at_once_are_served_in_turn(host: ShardsHost, new_database: str) -> None:
@@ -246,23 +229,17 @@ def test_what_cannot_be_added_is_refused(host: ShardsHost, new_database: str) ->
     asyncio.run(prepare(new_database))
 
     async def serve_alone() -> None:
-        other = await Shards.open([new_database], clock=host.clock, options=RESTLESS)
-        await execute(other, commands.CreateQueue(queue=QUEUE))
-        await other.close()
+        async with another(host, new_database) as other:
+            await execute(other, commands.CreateQueue(queue=QUEUE))
 
     host.run(serve_alone())
     assert "belongs to another store" in refused(host, databases.add(host.urls[0], new_database))
     assert "is the first database of the store itself" in refused(host, databases.add(host.urls[0], host.urls[0]))
     nowhere = "postgresql://u@127.0.0.1:1/x"
     assert f"{nowhere} cannot be used: " in refused(host, databases.add(host.urls[0], nowhere))
-
-    async def forget() -> None:
-        async with connected(new_database) as connection:
-            await connection.execute("DELETE FROM mq.setting WHERE name = 'store'")
-
-    host.run(forget())
+    host.values("DELETE FROM mq.setting WHERE name = 'store'", url=new_database)
     assert "has queues of its own" in refused(host, databases.add(host.urls[0], new_database))
-    assert values(host.urls[0], "SELECT place FROM mq.database") == []
+    assert host.values("SELECT place FROM mq.database") == []
 
 
 def test_an_address_that_changed_is_given_anew(host: ShardsHost) -> None:
@@ -283,16 +260,11 @@ def test_a_list_of_before_waits_for_its_urls(host: ShardsHost) -> None:
     """A home that knows only how many there are says what to do, and serves nobody half."""
     host.given = 2
     host.reopen()
-
-    async def forget() -> None:
-        async with connected(host.urls[0]) as connection:
-            await connection.execute("UPDATE mq.database SET url = NULL")
-
-    host.run(forget())
+    host.values("UPDATE mq.database SET url = NULL")
     one = Shards.open(host.urls[:1], clock=host.clock, options=RESTLESS)
     assert "does not know the URL of database 2 of its store" in refused(host, one)
     host.reopen()
-    assert values(host.urls[0], "SELECT url IS NULL FROM mq.database") == [False]
+    assert host.values("SELECT url IS NULL FROM mq.database") == [False]
 
 
 # While the home is down.
@@ -326,7 +298,6 @@ def test_a_node_starts_by_the_last_list_while_the_home_is_down(
 def test_a_list_that_cannot_be_kept_keeps_no_node_from_serving(
     host: ShardsHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is said, once a change."""
     (tmp_path / "veilmq").write_text("a file")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     add(host)
@@ -340,7 +311,6 @@ def test_a_list_that_cannot_be_kept_keeps_no_node_from_serving(
 
 
 def no_home() -> Path:
-    """Be a user without a home."""
     raise RuntimeError
 
 
@@ -366,7 +336,7 @@ def test_no_password_is_kept(
         (tmp_path / "pgpass").write_text(f"127.0.0.1:{server.port}:*:guarded:s3cret\n")
         (tmp_path / "pgpass").chmod(0o600)
         assert host.run(databases.add(urls[0], added)).number == 3
-        kept = values(urls[0], "SELECT url FROM mq.database ORDER BY place")
+        kept = host.values("SELECT url FROM mq.database ORDER BY place")
         assert kept == [guarded.replace(":s3cret", ""), added.replace(":s3cret", "")]
         host.given = 1
         host.urls[1] = kept[0]
@@ -388,5 +358,4 @@ def test_no_password_is_kept(
     ],
 )
 def test_urls_are_stored_without_passwords(url: str, stored: str) -> None:
-    """Wherever they stand."""
     assert bare(url) == stored

@@ -36,48 +36,42 @@ END $$;
 _SET = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I {}', current_database()); END $$"
 
 
+@contextmanager
+def watching(host: PostgresHost) -> Iterator[PostgresHost]:
+    """Have PostgreSQL note who writes."""
+
+    async def execute(statements: str) -> None:
+        async with connected(host.url) as connection:
+            await connection.execute(statements)
+
+    host.run(execute(_WATCH))
+    try:
+        yield host
+    finally:
+        host.run(execute("DROP SCHEMA seen CASCADE"))
+
+
 @pytest.fixture
 def watched(postgres_url: str) -> Iterator[PostgresHost]:
     """Return a node that runs with `STANDARD`, two queues and one of dead letters; who writes is seen."""
-    with hosting_postgres(postgres_url, options=STANDARD) as host:
-        host.run(execute(host, _WATCH))
-        try:
-            host.create(DEAD)
-            host.create(QUEUE, dead_letter_queue=DEAD, receives_max=2)
-            host.create(FIFO, fifo=True)
-            yield host
-        finally:
-            host.run(execute(host, "DROP SCHEMA seen CASCADE"))
-
-
-async def execute(host: PostgresHost, statement: str) -> None:
-    """Do it as nobody's command."""
-    async with connected(host.url) as connection:
-        await connection.execute(statement)
+    with hosting_postgres(postgres_url, options=STANDARD) as host, watching(host):
+        host.create(DEAD)
+        host.create(QUEUE, dead_letter_queue=DEAD, receives_max=2)
+        host.create(FIFO, fifo=True)
+        yield host
 
 
 def seen(host: PostgresHost, act: Callable[[], object]) -> set[str]:
     """Return for what the writes of `act` waited."""
-
-    async def levels() -> set[str]:
-        async with connected(host.url) as connection:
-            return {level for (level,) in await connection.fetch("DELETE FROM seen.level RETURNING level")}
-
-    host.run(levels())
+    host.values("DELETE FROM seen.level")
     act()
-    return host.run(levels())
+    return {*host.values("DELETE FROM seen.level RETURNING level")}
 
 
 def send(host: PostgresHost, queue: str) -> object:
     """Send one message, of a group of its own where there are groups."""
     group = "a" if queue == FIFO else None
-    return host.do(commands.Send(queue=queue, messages=(message("a", group=group, dedup_id=group),)))
-
-
-def received(host: PostgresHost, queue: str) -> ReceivedMessage:
-    """Return a message in flight."""
-    send(host, queue)
-    return host.receive_one(queue=queue)
+    return host.put(message("a", group=group, dedup_id=group), queue=queue)
 
 
 @pytest.mark.parametrize(("queue", "level"), [(QUEUE, "off"), (FIFO, "on")])
@@ -104,8 +98,8 @@ def test_dead_letters_go_with_the_receive_that_found_them(watched: PostgresHost)
 
 def test_what_moves_messages_or_queues_waits(watched: PostgresHost) -> None:
     """A forward, a move task with its slices, a purge, changes of a queue, its end."""
-    held = received(watched, QUEUE)
-    entries = (ForwardEntry(receipt=held.receipt, target=DEAD),)
+    send(watched, QUEUE)
+    entries = (ForwardEntry(receipt=watched.receive_one().receipt, target=DEAD),)
     assert seen(watched, lambda: watched.do(Forward(queue=QUEUE, entries=entries))) == {"on"}
     assert seen(watched, lambda: watched.do(commands.StartMove(source=DEAD, destination=QUEUE))) == {"on"}
     watched.advance(1_000)
@@ -121,43 +115,32 @@ def test_what_moves_messages_or_queues_waits(watched: PostgresHost) -> None:
 
 
 def test_a_queue_that_became_a_fifo_queue_meanwhile_waits(watched: PostgresHost) -> None:
-    """What the node knew of it is old."""
     send(watched, QUEUE)
     watched.receive(1)
-
-    async def again() -> None:
-        async with connected(watched.url) as connection:
-            await connection.execute(
-                "UPDATE mq.part SET retired = true WHERE qp = (SELECT qp FROM mq.queue WHERE name = $1)", QUEUE
-            )
-            await connection.execute("DELETE FROM mq.queue WHERE name = $1", QUEUE)
-            await connection.execute("UPDATE mq.queue SET name = $2 WHERE name = $1", FIFO, QUEUE)
-
     send(watched, FIFO)
-    watched.run(again())
+    for statement in (
+        "UPDATE mq.part SET retired = true WHERE qp = (SELECT qp FROM mq.queue WHERE name = $1)",
+        "DELETE FROM mq.queue WHERE name = $1",
+        f"UPDATE mq.queue SET name = $1 WHERE name = '{FIFO}'",
+    ):
+        watched.values(statement, QUEUE)
     assert seen(watched, watched.receive_one) == {"on"}
 
 
-def test_strict_is_the_default(postgres_url: str) -> None:
-    """And then there are no other connections."""
-    with hosting_postgres(postgres_url) as host:
-        host.run(execute(host, _WATCH))
-        try:
-            host.create()
-            send(host, QUEUE)
-            assert seen(host, lambda: host.receive(1)) == {"on"}
-        finally:
-            host.run(execute(host, "DROP SCHEMA seen CASCADE"))
+def test_strict_is_the_default(host: PostgresHost) -> None:
+    with watching(host):
+        host.create()
+        send(host, QUEUE)
+        assert seen(host, lambda: host.receive(1)) == {"on"}
 
 
 @contextmanager
 def set_to(host: PostgresHost, level: str) -> Iterator[None]:
-    """Have the operator set that level for the database."""
-    host.run(execute(host, _SET.format(f"SET synchronous_commit = {level}")))
+    host.values(_SET.format(f"SET synchronous_commit = {level}"))
     try:
         yield
     finally:
-        host.run(execute(host, _SET.format("RESET synchronous_commit")))
+        host.values(_SET.format("RESET synchronous_commit"))
 
 
 @pytest.mark.parametrize(
@@ -165,10 +148,10 @@ def set_to(host: PostgresHost, level: str) -> Iterator[None]:
     [("off", "on"), ("local", "on"), ("on", "on"), ("remote_write", "remote_write"), ("remote_apply", "remote_apply")],
 )
 def test_strict_takes_what_the_operator_has_set_unless_that_is_less(
-    postgres_url: str, caplog: pytest.LogCaptureFixture, level: str, waits: str
+    host: PostgresHost, caplog: pytest.LogCaptureFixture, level: str, waits: str
 ) -> None:
     """Nobody's standbys are waited for in another way than he said; what is raised is said when a node begins."""
-    with hosting_postgres(postgres_url) as host, set_to(host, level), caplog.at_level(logging.INFO):
+    with set_to(host, level), caplog.at_level(logging.INFO):
         assert host.run(settings_of(host, "synchronous_commit")) == [waits, waits]
     assert f"strict: commits are durable here; no standby is waited for (synchronous_commit {waits})" in caplog.text
     assert (f"synchronous_commit is {level} for this database" in caplog.text) is (level != waits)
@@ -176,7 +159,6 @@ def test_strict_takes_what_the_operator_has_set_unless_that_is_less(
 
 
 async def settings_of(host: PostgresHost, name: str) -> list[str]:
-    """Return what a connection of a node is set to, when it is new and when it is used again."""
     database = Database(host.url, options=RESTLESS, clock=host.clock)
     await database.open()
     try:
@@ -204,7 +186,6 @@ def test_what_a_promise_says() -> None:
     assert "SET full_page_writes = on" in doubt
 
 
-def test_statements_see_what_was_committed(postgres_url: str) -> None:
+def test_statements_see_what_was_committed(host: PostgresHost) -> None:
     """Whatever else the operator has set for the database: the engine relies on it."""
-    with hosting_postgres(postgres_url) as host:
-        assert host.run(settings_of(host, "transaction_isolation")) == ["read committed"] * 2
+    assert host.run(settings_of(host, "transaction_isolation")) == ["read committed"] * 2

@@ -1,50 +1,56 @@
-"""Several nodes on one database, at work at one time: each message once, and each group in order."""
+"""Several nodes on one database, at work at one time, and some of them end: each message once, in its order."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
 import pytest
 
-from tests.store.host import message
-from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres, open_engine
-from veilmq.core import commands
+from tests.internals.store.postgres.nodes import TwoNodes
+from tests.store.host import QUEUE, message
+from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres
+from veilmq.core import claims, commands
+from veilmq.core.claims import Publish, Published, Stage, Staged
 from veilmq.core.commands import ReceivedMessage, SentMessage
-from veilmq.core.errors import ReceiptState
-from veilmq.core.topics import Forward, Forwarded, ForwardEntry
+from veilmq.core.errors import ClaimLost, EpochFenced, OutcomeUnknown, ReceiptState, StoreUnavailable, VeilmqError
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.topics import (
+    PUSHES,
+    CreateTopic,
+    Forward,
+    Forwarded,
+    ForwardEntry,
+    ListPushes,
+    PublishedMessage,
+    PublishToTopic,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+    push_queue,
+)
+from veilmq.server.metrics import TopicCounts
+from veilmq.server.pushes import LEASE_S, Pusher
+from veilmq.store.claims import ClaimStep
 from veilmq.store.port import execute
+from veilmq.store.postgres import transaction
+from veilmq.store.postgres.database import POLL_MS
 from veilmq.store.postgres.engine import PostgresEngine
+from veilmq.store.publications import CLIENT_MS, PIECE_MESSAGES, PublicationStep
 
-NODES = PRODUCERS = CONSUMERS = 3
+SLICE = 8
+OPTIONS = replace(RESTLESS, claim_slice_rows=SLICE)
+KINDS = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+
+NODES = 3
 SENDS = 20
 PER_SEND = 5
-MESSAGES = PRODUCERS * SENDS * PER_SEND
+SENT = NODES * SENDS * PER_SEND
 INTAKE = "000000000000/intake"
 TARGET = "000000000000/target"
 
 Handle = Callable[[PostgresEngine, list[ReceivedMessage]], Awaitable[None]]
-
-
-@pytest.fixture(params=[{}, {"fifo": True}], ids=["standard", "fifo"])
-def host(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[PostgresHost]:
-    """Return a node with two queues."""
-    with hosting_postgres(postgres_url) as opened:
-        opened.create(INTAKE, **request.param)
-        opened.create(TARGET, **request.param)
-        yield opened
-
-
-@asynccontextmanager
-async def nodes(host: PostgresHost) -> AsyncIterator[list[PostgresEngine]]:
-    """Keep several nodes open."""
-    opened = [await open_engine(host.url, clock=host.clock, options=RESTLESS) for _ in range(NODES)]
-    try:
-        yield opened
-    finally:
-        for node in opened:
-            await node.close()
 
 
 async def produce(opened: Sequence[PostgresEngine], name: str) -> None:
@@ -58,7 +64,6 @@ async def produce(opened: Sequence[PostgresEngine], name: str) -> None:
 
 
 async def consume(opened: Sequence[PostgresEngine], queue: str, over: Callable[[], bool], handle: Handle) -> None:
-    """Receive, from one node after another, until it is over."""
     for node in cycle(opened):
         if over():
             return
@@ -67,8 +72,11 @@ async def consume(opened: Sequence[PostgresEngine], queue: str, over: Callable[[
             await handle(node, received.messages)
 
 
-def test_each_message_arrives_once_and_in_its_order(host: PostgresHost) -> None:
+@KINDS
+def test_each_message_arrives_once_and_in_its_order(host: PostgresHost, *, fifo: bool) -> None:
     """Sent, forwarded and deleted by whichever node."""
+    for queue in (INTAKE, TARGET):
+        host.create(queue, fifo=fifo)
     forwarded: list[str] = []
     got: list[ReceivedMessage] = []
 
@@ -85,21 +93,414 @@ def test_each_message_arrives_once_and_in_its_order(host: PostgresHost) -> None:
         assert set(answers) == {ReceiptState.LIVE}
 
     async def work() -> None:
-        async with nodes(host) as opened, asyncio.timeout(100), asyncio.TaskGroup() as together:
-            for number in range(PRODUCERS):
+        async with host.others(NODES) as opened, asyncio.timeout(100), asyncio.TaskGroup() as together:
+            for number in range(NODES):
                 together.create_task(produce(opened, f"p{number}-"))
-            for number in range(CONSUMERS):
                 ours = opened[number:] + opened[:number]
-                together.create_task(consume(ours, INTAKE, lambda: len(forwarded) == MESSAGES, forward))
-                together.create_task(consume(ours, TARGET, lambda: len(got) == MESSAGES, delete))
+                together.create_task(consume(ours, INTAKE, lambda: len(forwarded) == SENT, forward))
+                together.create_task(consume(ours, TARGET, lambda: len(got) == SENT, delete))
 
     host.run(work())
-    assert len({each.body for each in got}) == len(got) == MESSAGES
+    assert len({each.body for each in got}) == len(got) == SENT
     assert (host.counts(INTAKE), host.counts(TARGET)) == ((0, 0, 0), (0, 0, 0))
     host.check()
-    if got[0].sequence is not None:
+    if fifo:
         numbers: dict[str, list[int]] = {}
         for each in got:
             group, number = each.body.split(" ")
             numbers.setdefault(group, []).append(int(number))
         assert all(came == list(range(SENDS)) for came in numbers.values())
+
+
+# Topics: all or nothing, and pushes that others take over.
+
+
+FIFO = "000000000000/jobs.fifo"
+TOPIC = "000000000000/news"
+PUSHED = push_queue(TOPIC, "pushed")
+ALL = (QUEUE, FIFO, PUSHED)
+ROUNDS, TOGETHER = 12, 5
+
+
+IS_PUSHED = Subscription(topic=TOPIC, name="pushed", endpoint="u", push_url="https://hook.example/in")
+
+
+@pytest.fixture
+def topic(host: PostgresHost) -> PostgresHost:
+    """A node with a topic that goes to a queue of each type and to a URL."""
+    host.create(QUEUE)
+    host.create(FIFO, fifo=True)
+    host.do(CreateTopic(topic=TOPIC))
+    for name, queue in (("a", QUEUE), ("b", FIFO)):
+        host.do(Subscribe(subscription=Subscription(topic=TOPIC, name=name, endpoint=name, queue=queue)))
+    host.do(Subscribe(subscription=IS_PUSHED))
+    return host
+
+
+def publishing(body: str) -> PublishToTopic:
+    return PublishToTopic(topic=TOPIC, size_bytes=len(body), make=lambda _: message(body, group="g"))
+
+
+def test_a_publication_is_whole_or_not_there_when_connections_end(topic: PostgresHost) -> None:
+    """Whatever they were at; and what was acknowledged is there."""
+    acknowledged = 0
+
+    async def publish(number: int) -> None:
+        nonlocal acknowledged
+        try:
+            answer: PublishedMessage = await execute(topic.engine, publishing(str(number)))
+        except VeilmqError:
+            return
+        assert answer.deliveries == len(ALL)
+        acknowledged += 1
+
+    async def one_round(number: int) -> None:
+        together = [asyncio.ensure_future(publish(TOGETHER * number + each)) for each in range(TOGETHER)]
+        for _ in range(number):
+            await asyncio.sleep(0)
+        await topic.end_connections()
+        await asyncio.gather(*together)
+        topic.clock.advance(10 * SECOND_MS)  # a node that has found no connection rests for a while
+
+    for number in range(ROUNDS):
+        topic.run(one_round(number))
+    topic.run(publish(-1))
+    counts = [topic.counts(queue)[0] for queue in ALL]
+    assert counts[0] == counts[1] == counts[2]
+    assert 1 <= acknowledged <= counts[0]
+
+
+def test_nodes_publish_at_one_time_and_find_what_another_has_changed(topic: PostgresHost) -> None:
+    """Each to all queues, in whatever order the nodes come to them; a queue that was made anew is found."""
+
+    async def work() -> None:
+        async with topic.others(2) as nodes:
+            for node in nodes:
+                assert (await execute(node, publishing("first"))).deliveries == len(ALL)
+            await execute(topic.engine, commands.PurgeQueue(queue=QUEUE))
+            await execute(topic.engine, Unsubscribe(topic=TOPIC, name="pushed"))
+            await execute(topic.engine, Subscribe(subscription=IS_PUSHED))
+            publications = [execute(nodes[number % 2], publishing(str(number))) for number in range(20)]
+            assert [answer.deliveries for answer in await asyncio.gather(*publications)] == [len(ALL)] * 20
+
+    topic.run(work())
+    assert [topic.counts(queue)[0] for queue in ALL] == [20, 22, 20]
+    topic.check()
+
+
+def test_what_is_published_does_not_fail_by_a_purge_right_behind_it(topic: PostgresHost) -> None:
+    """It is committed when it is told of: an error would have it published twice, and end what goes on by itself."""
+    topic.do(publishing("a"))
+    node: Any = topic.engine
+    queue = node.catalog.seen(FIFO)
+    woken_ms: list[int] = []
+    topic.in_loop(lambda: topic.engine.watch(FIFO, woken_ms.append))
+    topic.purge(FIFO)
+    woken_ms.clear()
+
+    async def tell() -> None:
+        async with connected(topic.url) as connection:
+            await node.watches.wake_groups(connection, queue)
+
+    topic.run(tell())
+    assert woken_ms == []
+    topic.do(publishing("b"))
+    assert woken_ms != []
+
+
+def test_a_node_hears_of_subscriptions_and_publications_at_another(nodes: TwoNodes) -> None:
+    """By notices: no time passes that would make it look by itself."""
+    nodes.host.do(CreateTopic(topic=TOPIC))
+    nodes.watch(PUSHES)
+    nodes.host.do(Subscribe(subscription=IS_PUSHED))
+    nodes.until(lambda: nodes.woken_ms)
+    assert nodes.do_there(ListPushes()) == [IS_PUSHED]
+    nodes.watch(PUSHED)
+    nodes.host.do(publishing("a"))
+    nodes.until(lambda: nodes.woken_ms)
+    assert nodes.do_there(commands.Receive(queue=PUSHED)).messages[0].body == "a"
+
+
+class Receiver:
+    """Whoever is pushed to; a `stuck` one never answers."""
+
+    def __init__(self, *, stuck: bool) -> None:
+        self.got: list[str] = []
+        self._stuck = stuck
+        self._came = asyncio.Event()
+
+    async def attempt(self, subscription: Subscription, message: ReceivedMessage) -> str:
+        self.got.append(message.body)
+        self._came.set()
+        if self._stuck:
+            await asyncio.get_running_loop().create_future()
+        return ""
+
+    async def until(self, messages: int) -> None:
+        while len(self.got) < messages:
+            self._came.clear()
+            await self._came.wait()
+
+
+def pusher(host: PostgresHost, node: PostgresEngine, receiver: Receiver) -> Pusher:
+    return Pusher(engine=node, clock=host.clock, attempt=receiver.attempt, counts=TopicCounts(), parallel_max=4)
+
+
+def test_pushes_are_shared_by_nodes_and_taken_over_from_one_that_ends(topic: PostgresHost) -> None:
+    """A message is with one node at a time; one that dies with it loses it to another when its lease is over."""
+    for number in range(TOGETHER):
+        topic.do(publishing(str(number)))
+    dies, lives = Receiver(stuck=True), Receiver(stuck=False)
+
+    async def end(pushes: Pusher) -> None:
+        closing = asyncio.ensure_future(pushes.close())
+        await asyncio.sleep(0)
+        pushes.cut()
+        await closing
+
+    async def begin() -> Pusher:
+        async with topic.others() as (node,):
+            first = pusher(topic, node, dies)
+            first.start()
+            await dies.until(1)
+            await end(first)  # what it had is not settled, as when its node is killed
+        second = pusher(topic, topic.engine, lives)  # type: ignore[arg-type]
+        second.start()
+        await lives.until(TOGETHER - 1)
+        return second
+
+    async def rest(second: Pusher) -> None:
+        await lives.until(TOGETHER)
+        await end(second)
+
+    second = topic.run(begin())
+    assert dies.got[0] not in lives.got
+    topic.advance(LEASE_S * SECOND_MS)
+    topic.run(rest(second))
+    assert sorted(lives.got) == [str(number) for number in range(TOGETHER)]
+    assert len(dies.got) == 1
+
+
+# Publications: staged here, published there.
+
+
+MANY = 4 * PIECE_MESSAGES
+BODIES = [str(number) for number in range(MANY)]
+PUBLISH = Publish(queue=QUEUE, writer="w", batch=0, attempts=(("a", MANY),))
+
+
+NEW = tuple(message(body, group=f"g{int(body) % 2}", dedup_id=body) for body in BODIES)
+STAGE = Stage(queue=QUEUE, writer="w", batch=0, attempt="a", part=0, messages=NEW)
+
+
+@pytest.fixture
+def ordered(nodes: TwoNodes) -> TwoNodes:
+    nodes.host.create(fifo=True)
+    return nodes
+
+
+def check_all_came(nodes: TwoNodes) -> None:
+    """Assert that the queue has each message once, each group in its order, and that nothing is left beside it."""
+    rows = nodes.host.values("SELECT body FROM mq.fifo_msg WHERE qp > 0 ORDER BY group_id, seq")
+    assert rows == [*BODIES[::2], *BODIES[1::2]]
+    assert [nodes.host.rows(table) for table in ("stage", "piece", "publication")] == [0, 0, 0]
+    nodes.host.check()
+
+
+def test_what_one_node_stages_another_publishes(ordered: TwoNodes) -> None:
+    assert ordered.host.do(STAGE) == Staged(messages=MANY)
+    assert ordered.do_there(STAGE) == Staged(messages=MANY, again=True)
+    assert ordered.do_there(PUBLISH).again is False
+    ordered.advance(CLIENT_MS)
+    for _ in range(MANY // PIECE_MESSAGES + 20):  # a node that finds the other one at it pauses
+        ordered.advance(10)
+    assert ordered.host.do(PUBLISH) == Published(messages=MANY, again=True)
+    check_all_came(ordered)
+
+
+def test_what_a_dead_node_had_decided_enters(ordered: TwoNodes) -> None:
+    """Its connections end between two slices, and it does no more."""
+    ordered.host.do(STAGE)
+    assert ordered.host.do(PUBLISH).more
+    ordered.first.workers[PublicationStep].stop()
+    for _ in range(MANY // PIECE_MESSAGES + 2):
+        ordered.advance(POLL_MS)
+    check_all_came(ordered)
+
+
+def test_nodes_that_publish_at_one_time_keep_the_rate_together(ordered: TwoNodes) -> None:
+    """Whoever comes second finds that the next slice is not due yet."""
+    ordered.host.do(STAGE)
+    for node in (ordered.first, ordered.other):
+        node.workers[PublicationStep].stop()
+    publish = Publish(queue=QUEUE, writer="w", batch=0, attempts=(("a", MANY),), messages_per_s_max=20)
+
+    async def work() -> None:
+        await asyncio.gather(*(execute(node, publish) for node in (ordered.first, ordered.other) * 5))
+
+    for slices in range(1, 13):
+        ordered.host.run(work())
+        assert ordered.host.rows("fifo_msg") == 2 * slices
+        ordered.advance(100)
+
+
+@pytest.mark.parametrize(
+    ("damage", "check"),
+    [
+        ("DELETE FROM mq.piece", "everything staged has a writer, and as many messages as it says"),
+        ("DELETE FROM mq.writer", "everything staged has a writer, and as many messages as it says"),
+        ("UPDATE mq.publication SET stages = '{7777}'", "everything decided is there until it has entered"),
+    ],
+)
+def test_the_doctor_finds_what_is_wrong_with_publications(ordered: TwoNodes, damage: str, check: str) -> None:
+    ordered.host.do(STAGE)
+    ordered.host.do(PUBLISH)
+    ordered.host.do(Stage(queue=QUEUE, writer="w", batch=1, attempt="a", part=0, messages=NEW[:1]))
+    ordered.host.check()
+    ordered.host.values(damage)
+    with pytest.raises(AssertionError, match=check):
+        ordered.host.check()
+
+
+# Claims: one source, whichever node it comes to.
+
+
+OPEN = claims.OpenSource(queue=QUEUE, source="s")
+ACKNOWLEDGE = claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1)
+READ = claims.ReadClaim(queue=QUEUE, source="s", number=1)
+
+
+def claim(count: int, *, epoch: int = 1) -> claims.Claim:
+    return claims.Claim(queue=QUEUE, source="s", epoch=epoch, number=1, messages_max=count)
+
+
+def fill(host: PostgresHost, count: int, *, fifo: bool) -> None:
+    host.create(fifo=fifo)
+    host.put(*(message(str(number), group=f"g{number}", dedup_id=str(number)) for number in range(count)))
+
+
+@KINDS
+def test_a_source_is_served_by_all_nodes(nodes: TwoNodes, *, fifo: bool) -> None:
+    fill(nodes.host, 3, fifo=fifo)
+    nodes.host.do(OPEN)
+    assert nodes.host.do(claim(3)) == claims.Bound(number=1, messages=3, shards=1)
+    assert {each.body for each in nodes.do_there(READ).messages} == {"0", "1", "2"}
+    assert nodes.do_there(claim(3)) == claims.Bound(number=1, messages=3, shards=1, again=True)
+    assert nodes.do_there(commands.Receive(queue=QUEUE, count=10)).messages == []
+    assert nodes.do_there(ACKNOWLEDGE).acknowledged == 1
+    assert nodes.host.counts() == (0, 0, 0)
+    assert nodes.host.rows("claim") == 0
+
+
+def test_the_last_to_open_goes_on_wherever_it_is(nodes: TwoNodes) -> None:
+    fill(nodes.host, 3, fifo=False)
+    nodes.host.do(OPEN)
+    assert nodes.do_there(OPEN).epoch == 2
+    for late in (claim(3), ACKNOWLEDGE, claims.Heartbeat(queue=QUEUE, source="s", epoch=1)):
+        with pytest.raises(EpochFenced):
+            nodes.host.do(late)
+    assert nodes.do_there(claim(3, epoch=2)).messages == 3
+
+
+@KINDS
+def test_a_claim_is_bound_on_by_another_node(nodes: TwoNodes, *, fifo: bool) -> None:
+    """From where the first one was, when it or its connections ended."""
+    fill(nodes.host, 3 * SLICE, fifo=fifo)
+    nodes.host.do(OPEN)
+    assert nodes.host.do(claim(100)).more
+    nodes.host.run(nodes.host.end_connections())
+    more = True
+    while more:
+        more = there(nodes, claim(100)).more
+    assert there(nodes, claim(100)).messages == 3 * SLICE
+    assert len(there(nodes, READ).messages) == 3 * SLICE
+
+
+@KINDS
+@pytest.mark.parametrize("ending", [ACKNOWLEDGE, claims.CloseSource(queue=QUEUE, source="s")], ids=["deleted", "back"])
+def test_what_a_dead_node_left_to_be_done_is_done(nodes: TwoNodes, ending: Any, *, fifo: bool) -> None:
+    """A slice was the command's own; the others are another node's."""
+    fill(nodes.host, 4 * SLICE, fifo=fifo)
+    nodes.host.do(OPEN)
+    while nodes.host.do(claim(100)).more:
+        pass
+    nodes.first.workers[ClaimStep].stop()
+    nodes.host.do(ending)
+    table = "fifo_msg" if fifo else "msg"
+    claimed = f"SELECT count(*) FROM mq.{table} WHERE claim IS NOT NULL"
+    assert nodes.host.values(claimed) == [3 * SLICE]
+    for _ in range(5):
+        nodes.advance(POLL_MS)
+    assert nodes.host.values(claimed) == [0]
+    assert nodes.host.counts() == ((0, 0, 0) if ending is ACKNOWLEDGE else (4 * SLICE, 0, 0))
+    assert nodes.host.rows("claim") == 0
+
+
+def test_a_hold_ends_though_the_node_is_gone_that_served_it(nodes: TwoNodes) -> None:
+    fill(nodes.host, 3, fifo=False)
+    nodes.host.do(OPEN)
+    nodes.host.do(claim(3))
+    nodes.first.workers[ClaimStep].stop()
+    nodes.advance(3_600_000)
+    with pytest.raises(ClaimLost):
+        nodes.do_there(READ)
+    assert nodes.host.counts() == (3, 0, 0)
+
+
+def there(nodes: TwoNodes, command: Any) -> Any:
+    """Return the result of `command` at the second node, whose connections may be dead: a client asks again."""
+    while True:
+        try:
+            return nodes.do_there(command)
+        except (OutcomeUnknown, StoreUnavailable):
+            nodes.advance(1_000)
+
+
+def test_large_quotas_do_not_count_claimed_messages(postgres_url: str) -> None:
+    """They are counted now and then, by one node for all."""
+    options = replace(RESTLESS, in_flight_max=20, in_flight_counted_max=10)
+    with hosting_postgres(postgres_url, options=options) as host:
+        fill(host, 40, fifo=False)
+        host.do(OPEN)
+        assert host.do(claim(30)).messages == 30
+        host.advance(60_000)
+        assert len(host.receive(10)) == 10
+        assert not host.do(commands.Receive(queue=QUEUE, count=1)).over_limit
+
+
+@KINDS
+@pytest.mark.parametrize("long_s", [-1.0, 1_000.0])
+def test_what_takes_long_to_count_is_told_again(
+    nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch, long_s: float, *, fifo: bool
+) -> None:
+    """By heartbeats, for some time; a list tells what is true."""
+    monkeypatch.setattr(transaction, "LONG_S", long_s)
+    monkeypatch.setattr(transaction, "_COSTS_KEPT", 1_000_000)
+    fill(nodes.host, 3, fifo=fifo)
+    nodes.host.do(OPEN)
+    beat = claims.Heartbeat(queue=QUEUE, source="s", epoch=1)
+    assert nodes.host.do(beat).ready == 3
+    nodes.host.do(claim(2))
+    assert nodes.host.do(beat).ready == (3 if long_s < 0 else 1)
+    assert nodes.host.do(claims.ListSources(queue=QUEUE))[0].ready == 1
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("damage", "check"),
+    [
+        ("DELETE FROM mq.claim", "every claimed message is hidden, and of a claim that is not over"),
+        ("UPDATE mq.{table} SET visible_at = 0", "every claimed message is hidden, and of a claim that is not over"),
+        ("UPDATE mq.{table} SET claim = NULL", "every claimed message is hidden, and of a claim that is not over"),
+        ("UPDATE mq.claim SET messages = messages + 1", "every open claim has a source, and all of its messages"),
+        ("DELETE FROM mq.source", "every open claim has a source, and all of its messages"),
+    ],
+)
+def test_the_doctor_finds_what_is_wrong_with_claims(nodes: TwoNodes, damage: str, check: str, *, fifo: bool) -> None:
+    fill(nodes.host, 3, fifo=fifo)
+    nodes.host.do(OPEN)
+    nodes.host.do(claim(3))
+    nodes.host.check()
+    nodes.host.values(damage.format(table="fifo_msg" if fifo else "msg"))
+    with pytest.raises(AssertionError, match=check):
+        nodes.host.check()

@@ -12,7 +12,6 @@ from tests.store.host import QUEUE, message
 from tests.store.postgres_host import ShardsHost, connected, hosting_shards, set_clock
 from tests.store.test_dead_letters import kill as kill_in_turn
 from tests.store.test_dead_letters import take as take_in_turn
-from veilmq.core import commands
 from veilmq.core.topics import Forward, Forwarded, ForwardEntry
 from veilmq.store.postgres.database import POLL_MS
 from veilmq.store.postgres.node import Positions
@@ -32,38 +31,32 @@ def host(shard_urls: list[str]) -> Iterator[ShardsHost]:
 
 
 def stop_relays(host: ShardsHost) -> None:
-    """Leave what is put in the outbox there."""
     for relay in host.engine.relays.values():
         relay.stop()
 
 
 def carry_again(host: ShardsHost) -> None:
-    """Go on with another node, which finds what the first one left."""
     host.reopen()
     host.run(host.engine.answered())
     host.advance(CLAIM_MS + POLL_MS)
 
 
 async def one_outbox(source: Any) -> Outbox:
-    """Return the only way that has something to be carried."""
     (outbox,) = await due(source)
     return outbox
 
 
 async def taken(source: Any, outbox: Outbox, done: Batch | None = None) -> Batch | None:
-    """Take a batch, as a transaction."""
     async with source.transaction():
         return await take(source, outbox, done)
 
 
 async def arrived(target: Any, outbox: Outbox, batch: Batch) -> Any:
-    """Have a batch arrive, as a transaction."""
     async with target.transaction():
         return await arrive(target, outbox, 1, batch, Positions())
 
 
 def drained(host: ShardsHost, queue: str = DEAD) -> list[str]:
-    """Return what a queue has."""
     found = []
     while got := host.receive(100, queue=queue):
         found += [each.body for each in got]
@@ -72,17 +65,9 @@ def drained(host: ShardsHost, queue: str = DEAD) -> list[str]:
 
 def left_in_outbox(host: ShardsHost) -> int:
     """Return how many messages are in the outbox of the second database."""
-
-    async def count() -> int:
-        async with connected(host.urls[1]) as connection:
-            return int(
-                await connection.fetchval(
-                    "SELECT (SELECT count(*) FROM mq.msg JOIN mq.outbox USING (qp))"
-                    " + (SELECT count(*) FROM mq.fifo_msg JOIN mq.outbox USING (qp))"
-                )
-            )
-
-    return host.run(count())
+    tables = (f"SELECT FROM mq.{table} JOIN mq.outbox USING (qp)" for table in ("msg", "fifo_msg"))
+    (count,) = host.values(f"SELECT count(*) FROM ({' UNION ALL '.join(tables)}) AS left_there", url=host.urls[1])
+    return int(count)
 
 
 @pytest.mark.parametrize("steps", range(STEPS))
@@ -145,27 +130,16 @@ def test_a_database_that_has_forgotten_what_it_sent_loses_nothing(host: ShardsHo
     """It was restored, and begins again with numbers that have arrived."""
     kill(host, "a")
     kill(host, "b")
-
-    async def forget() -> None:
-        async with connected(host.urls[1]) as source:
-            assert await source.execute("UPDATE mq.outbox SET number = 0 WHERE number = 2") == "UPDATE 1"
-
-    host.run(forget())
+    assert host.values("UPDATE mq.outbox SET number = 0 WHERE number = 2 RETURNING 1", url=host.urls[1]) == [1]
     kill(host, "c")
     assert drained(host) == ["a", "b", "c"]
 
 
 def test_a_deleted_queue_leaves_no_number_behind(host: ShardsHost) -> None:
-    """Of what has arrived there."""
-
-    async def numbers() -> int:
-        async with connected(host.urls[0]) as connection:
-            return int(await connection.fetchval("SELECT count(*) FROM mq.arrival"))
-
     kill(host, "a")
-    assert host.run(numbers()) == 1
-    host.do(commands.DeleteQueue(queue=DEAD))
-    assert host.run(numbers()) == 0
+    assert host.rows("arrival") == 1
+    host.drop(DEAD)
+    assert host.rows("arrival") == 0
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -193,7 +167,6 @@ def test_the_books_are_right_after_many_crashes(host: ShardsHost, seed: int) -> 
 
 
 def test_groups_keep_their_order_over_crashes(shard_urls: list[str]) -> None:
-    """Also where some of a group are there already."""
     with hosting_shards(shard_urls) as host:
         pair(host, receives_max=1, fifo=True)
         kill_in_turn(host, "a1", "b1", "a2")
@@ -215,10 +188,10 @@ def test_messages_for_a_queue_that_is_gone_come_back(shard_urls: list[str], *, f
     with hosting_shards(shard_urls) as host:
         pair(host, receives_max=1, fifo=fifo)
         stop_relays(host)
-        host.do(commands.Send(queue=QUEUE, messages=(message("a", group="g", dedup_id="a"),)))
+        host.put(message("a", group="g", dedup_id="a"))
         (before,) = host.receive(10, timeout_s=0)
         assert host.receive(10) == []
-        host.do(commands.DeleteQueue(queue=DEAD))
+        host.drop(DEAD)
         carry_again(host)
         (again,) = host.receive(10)
         assert (again.body, again.id, again.receive_count, again.source) == ("a", before.id, 2, None)
@@ -230,8 +203,8 @@ def test_a_queue_of_the_same_name_gets_nothing_of_the_one_before(host: ShardsHos
     """It is another queue; what was on its way to the first one comes back, and dies again."""
     stop_relays(host)
     kill(host, "a")
-    host.do(commands.DeleteQueue(queue=DEAD))
-    host.do(commands.CreateQueue(queue=DEAD))
+    host.drop(DEAD)
+    host.create(DEAD)
     carry_again(host)
     assert host.counts(DEAD) == (0, 0, 0)
     assert host.receive(10) == []  # it is a dead letter of the new one
@@ -242,18 +215,13 @@ def test_what_is_of_no_queue_any_more_is_deleted(host: ShardsHost) -> None:
     """Where it came from is gone as where it went; and the way between them, after a while."""
     stop_relays(host)
     kill(host, "a")
-    host.do(commands.DeleteQueue(queue=DEAD))
-    host.do(commands.DeleteQueue(queue=QUEUE))
+    host.drop(DEAD)
+    host.drop()
     carry_again(host)
     assert left_in_outbox(host) == 0
     host.advance(400_000)
     host.advance(POLL_MS)
-
-    async def ways() -> Any:
-        async with connected(host.urls[1]) as connection:
-            return await connection.fetchval("SELECT count(*) FROM mq.outbox")
-
-    assert host.run(ways()) == 0
+    assert host.values("SELECT count(*) FROM mq.outbox", url=host.urls[1]) == [0]
 
 
 @pytest.mark.parametrize("fifo", [False, True])
@@ -264,7 +232,7 @@ def test_a_message_may_come_back_to_where_it_was(shard_urls: list[str], *, fifo:
         host.create(QUEUE, fifo=fifo)
         host.create(there, fifo=fifo)
         assert (host.place_of(QUEUE), host.place_of(there)) == (0, 1)
-        host.do(commands.Send(queue=QUEUE, messages=(message("a", group="g", dedup_id="a"),)))
+        host.put(message("a", group="g", dedup_id="a"))
         ids = set()
         for intake, target in [(QUEUE, there), (there, QUEUE)] * 3:
             got = host.receive_one(queue=intake)
@@ -277,7 +245,6 @@ def test_a_message_may_come_back_to_where_it_was(shard_urls: list[str], *, fifo:
 
 
 def test_a_delay_of_the_target_counts_from_the_forward(shard_urls: list[str]) -> None:
-    """However late the message is carried."""
     with hosting_shards(shard_urls) as host:
         there = "000000000000/there"
         host.create(QUEUE)
@@ -300,14 +267,8 @@ def test_groups_of_a_standard_queue_go_along(shard_urls: list[str]) -> None:
         there = "000000000000/there"
         host.create(QUEUE)
         host.create(there)
-        messages = tuple(message(body, group=body[0]) for body in ("a1", "a2", "b1"))
-        host.do(commands.Send(queue=QUEUE, messages=messages))
+        host.put(*(message(body, group=body[0]) for body in ("a1", "a2", "b1")))
         entries = tuple(ForwardEntry(receipt=each.receipt, target=there) for each in host.receive(10))
-        assert len(host.do(Forward(queue=QUEUE, entries=entries))) == len(messages)
+        assert len(host.do(Forward(queue=QUEUE, entries=entries))) == 3
         assert sorted(drained(host, there)) == ["a1", "a2", "b1"]
-
-        async def turns() -> int:
-            async with connected(host.urls[0]) as connection:
-                return int(await connection.fetchval("SELECT count(*) FROM mq.fair_turn JOIN mq.outbox USING (qp)"))
-
-        assert host.run(turns()) == 0
+        assert host.values("SELECT count(*) FROM mq.fair_turn JOIN mq.outbox USING (qp)") == [0]

@@ -1,7 +1,7 @@
 """Several databases as one store: which they are, where queues go, and what goes on while one of them is down."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -9,16 +9,26 @@ import pytest
 
 from tests.store.dead_letters import DEAD, kill
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import RESTLESS, ShardsHost, connected, empty, hosting_shards, prepare, set_clock
+from tests.store.postgres_host import (
+    RESTLESS,
+    ShardsHost,
+    connected,
+    empty,
+    hosting_shards,
+    prepare,
+    set_clock,
+    until_a_lock_is_awaited,
+)
 from veilmq.core import commands
 from veilmq.core.commands import SetAccount, ShowAccount
 from veilmq.core.errors import OutcomeUnknown, QueueNotFound, ReceiptInvalid, StoreUnavailable
 from veilmq.core.receipts import CountEvents, ForgetEvents, PlanExport, ReadEvents, decode_events
 from veilmq.core.settings import AccountSettings
-from veilmq.store.port import StoreError, SurveyQueues, execute
-from veilmq.store.postgres import Shards
+from veilmq.store.port import Finding, StoreError, SurveyQueues, execute
+from veilmq.store.postgres import Shards, databases
 from veilmq.store.postgres.background import JANITOR_MS
 from veilmq.store.postgres.database import POLL_MS
+from veilmq.store.postgres.databases import ONE_STORE, PLACES, examine_together
 from veilmq.store.postgres.outbox import CLAIM_MS
 from veilmq.store.postgres.store import REFRESH_MS
 from veilmq.testing import VirtualClock
@@ -30,13 +40,11 @@ IMPATIENT = replace(RESTLESS, acquire_s=1.0)
 
 @pytest.fixture
 def host(shard_urls: list[str]) -> Iterator[ShardsHost]:
-    """Return a node on two databases."""
     with hosting_shards(shard_urls) as opened:
         yield opened
 
 
 def names(number: int) -> list[str]:
-    """Return full names of queues, in order."""
     return [f"000000000000/q{each}" for each in range(number)]
 
 
@@ -44,8 +52,6 @@ def names(number: int) -> list[str]:
 
 
 def refused(host: ShardsHost, *urls: str) -> str:
-    """Return why a store cannot be opened on `urls`."""
-
     async def attempt() -> str:
         with pytest.raises(StoreError) as found:
             await Shards.open(urls, clock=host.clock, options=RESTLESS)
@@ -116,7 +122,7 @@ def test_new_queues_go_where_the_fewest_are(host: ShardsHost) -> None:
         host.create(name)
     assert [host.place_of(name) for name in names(4)] == [0, 1, 0, 1]
     for name in names(4)[::2]:
-        host.do(commands.DeleteQueue(queue=name))
+        host.drop(name)
     host.create(LATER)
     assert host.place_of(LATER) == 0  # they are equal still
     host.advance(JANITOR_MS)  # the names rest no more
@@ -127,7 +133,7 @@ def test_new_queues_go_where_the_fewest_are(host: ShardsHost) -> None:
 
 
 def test_listings_are_of_all_databases(host: ShardsHost) -> None:
-    """By name, in pages; so are the sources of a dead-letter queue, and what an operator sees."""
+    """By name, in pages; so are the sources of a dead-letter queue, and what an operator sees. Accounts are at home."""
     host.create(DEAD)
     for name in names(5):
         host.create(name, dead_letter_queue=DEAD, receives_max=1)
@@ -139,6 +145,8 @@ def test_listings_are_of_all_databases(host: ShardsHost) -> None:
     page = host.do(commands.ListDeadLetterSources(queue=DEAD, after=names(5)[0], count=3))
     assert (page.names, page.more) == (names(5)[1:4], True)
     assert host.do(SurveyQueues(names_max=2)) == ([DEAD, names(1)[0]], 6)
+    host.do(SetAccount(account="000000000000", settings=AccountSettings(logging_bucket="b")))
+    assert host.do(ShowAccount(account="000000000000")).logging_bucket == "b"
     assert host.run(host.engine.readiness_failures()) == []
     assert {figure.name for figure in host.engine.figures()} > {"store_reachable", "store_outbox_relayed"}
 
@@ -151,12 +159,6 @@ def test_receipts_are_of_one_database(host: ShardsHost) -> None:
     receipt = host.receive_one(queue=names(2)[0]).receipt
     (answer,) = host.delete(receipt, queue=names(2)[1])
     assert isinstance(answer, ReceiptInvalid)
-
-
-def test_accounts_are_at_the_home(host: ShardsHost) -> None:
-    """One for all databases."""
-    host.do(SetAccount(account="000000000000", settings=AccountSettings(logging_bucket="b")))
-    assert host.do(ShowAccount(account="000000000000")).logging_bucket == "b"
 
 
 def test_a_node_finds_queues_that_others_have_moved(host: ShardsHost) -> None:
@@ -172,8 +174,7 @@ def test_a_node_finds_queues_that_others_have_moved(host: ShardsHost) -> None:
         await other.close()
 
     host.create(QUEUE)
-    woken: list[int] = []
-    host.engine.watch(QUEUE, woken.append)
+    woken = host.watch()
     other = host.run(open_other())
     host.run(execute(other, commands.DeleteQueue(queue=QUEUE)))
     host.advance(JANITOR_MS)
@@ -184,7 +185,7 @@ def test_a_node_finds_queues_that_others_have_moved(host: ShardsHost) -> None:
     woken.clear()
     host.send("b")
     assert woken
-    host.do(commands.DeleteQueue(queue=QUEUE))
+    host.drop()
     with pytest.raises(QueueNotFound):
         host.send("c")
 
@@ -214,7 +215,6 @@ def test_the_events_of_all_databases_are_exported(shard_urls: list[str]) -> None
 
 @pytest.fixture
 def frail(postgres_url: str, new_database: str) -> Iterator[tuple[ShardsHost, PostgresServer]]:
-    """Return a node on two servers, and the second of them, which can be killed."""
     with temporary_folder() as folder, PostgresServer(folder / "second", settings={"fsync": "off"}) as server:
         for url in (new_database, server.url):
             asyncio.run(prepare(url))
@@ -223,20 +223,14 @@ def frail(postgres_url: str, new_database: str) -> Iterator[tuple[ShardsHost, Po
 
 
 def take_down(host: ShardsHost, server: PostgresServer) -> None:
-    """Kill the second server."""
     host.down.add(1)
     server.kill()
 
 
 def bring_up(host: ShardsHost, server: PostgresServer) -> None:
     """Start the second server again; the kill has emptied the table of its clock."""
-
-    async def wind_up() -> None:
-        async with connected(server.url) as connection:
-            await connection.execute("INSERT INTO mq.test_clock VALUES ($1)", host.clock.now_ms())
-
     server.start()
-    asyncio.run(wind_up())
+    host.values("INSERT INTO mq.test_clock VALUES ($1)", host.clock.now_ms(), url=server.url)
     host.down.clear()
 
 
@@ -245,7 +239,7 @@ def test_what_is_in_the_others_goes_on(frail: tuple[ShardsHost, PostgresServer])
     host, server = frail
     host.create(QUEUE)
     host.create(DEAD)
-    host.do(commands.SetQueue(queue=QUEUE, settings={"dead_letter_queue": DEAD, "receives_max": 1}))
+    host.set_queue(dead_letter_queue=DEAD, receives_max=1)
     assert (host.place_of(QUEUE), host.place_of(DEAD)) == (0, 1)
     kill(host, "before")
     take_down(host, server)
@@ -283,7 +277,7 @@ def test_a_move_task_that_waits_for_it_keeps_no_other_from_going_on(frail: tuple
     host.create(other_dead)
     assert [host.place_of(name) for name in (other, other_dead)] == [0, 0]
     for source, target in ((near, dead), (far, dead), (other, other_dead)):
-        host.do(commands.SetQueue(queue=source, settings={"dead_letter_queue": target, "receives_max": 1}))
+        host.set_queue(source, dead_letter_queue=target, receives_max=1)
     for source, letters in ((near, "ab"), (far, "ab"), (other, "abcde")):
         kill(host, *letters, queue=source)
         host.advance(CLAIM_MS + POLL_MS)
@@ -304,7 +298,6 @@ def test_a_move_task_that_waits_for_it_keeps_no_other_from_going_on(frail: tuple
 
 
 def test_a_node_starts_without_it(frail: tuple[ShardsHost, PostgresServer]) -> None:
-    """And has it as soon as it is there."""
     host, server = frail
     for name in names(2):
         host.create(name)
@@ -340,3 +333,118 @@ def _without_home(host: ShardsHost, server: PostgresServer) -> None:
         host.send("a", queue=names(2)[0])
     with pytest.raises(StoreUnavailable):
         host.create(LATER)
+
+
+# What the doctor says about several databases together.
+
+
+NOWHERE = "postgresql://u:s3cret@127.0.0.1:1/x"
+A, B, C = (f"000000000000/{name}" for name in "abc")
+
+REPAIR = (  # as docs/stores.md says
+    f"INSERT INTO mq.shard_of (name, place) VALUES ('{B}', 1) ON CONFLICT (name) DO UPDATE SET place = excluded.place"
+)
+
+
+@pytest.fixture
+def three(host: ShardsHost) -> ShardsHost:
+    """The first of the databases has the queues A and C, the second B."""
+    for name in (A, B, C):
+        host.create(name)
+    return host
+
+
+def faults(host: ShardsHost, urls: Sequence[str] = ()) -> dict[str, str]:
+    return {
+        each.check: each.detail
+        for each in host.run(examine_together(dict(enumerate(urls or host.urls))))
+        if not each.ok
+    }
+
+
+def do_at(host: ShardsHost, place: int, statement: str) -> None:
+    host.values(statement, url=host.urls[place])
+
+
+def test_nothing_is_said_against_a_sound_store(three: ShardsHost) -> None:
+    """Nor against what the home had before there were others, of which it may know no place."""
+    assert faults(three) == {}
+    do_at(three, 0, f"DELETE FROM mq.shard_of WHERE name = '{A}'")
+    assert faults(three) == {}
+
+
+def test_nothing_is_said_against_databases_that_nobody_has_served(three: ShardsHost) -> None:
+    for url in three.urls:
+        three.run(empty(url))
+    assert faults(three) == {}
+
+
+@pytest.mark.parametrize(
+    "change", [f"DELETE FROM mq.shard_of WHERE name = '{B}'", f"UPDATE mq.shard_of SET place = 0 WHERE name = '{B}'"]
+)
+def test_a_queue_that_the_home_does_not_find_is_named(three: ShardsHost, change: str) -> None:
+    """Its place was forgotten, or is another one: the home was brought back from an earlier moment, say."""
+    do_at(three, 0, change)
+    (said,) = faults(three).items()
+    assert said[0] == PLACES
+    assert said[1].endswith(f"has 1 that the home looks for elsewhere, the first is {B}")
+    do_at(three, 0, REPAIR)
+    assert faults(three) == {}
+
+
+def test_queues_are_looked_at_beyond_a_page(three: ShardsHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them, here one by one; those of the home, too."""
+    monkeypatch.setattr(databases, "_PAGE", 1)
+    assert faults(three) == {}
+    do_at(three, 0, "UPDATE mq.shard_of SET place = 1")
+    assert faults(three)[PLACES].endswith(f"has 2 that the home looks for elsewhere, the first is {A}")
+
+
+def test_a_queue_that_goes_meanwhile_is_no_fault(three: ShardsHost) -> None:
+    """Here one is deleted, and made anew at another place, between the look at the queues and that at their places."""
+
+    async def play() -> list[Finding]:
+        async with connected(three.urls[0]) as connection:
+            async with connection.transaction():
+                await connection.execute("LOCK TABLE mq.shard_of")
+                examining = asyncio.ensure_future(examine_together(dict(enumerate(three.urls))))
+                await until_a_lock_is_awaited(connection)
+                await connection.execute("UPDATE mq.shard_of SET place = 1 WHERE name = $1", C)
+                await connection.execute("DELETE FROM mq.queue WHERE name = $1", C)
+            return await examining
+
+    assert [each for each in three.run(play()) if not each.ok] == []
+
+
+def test_databases_in_another_order_are_named(three: ShardsHost) -> None:
+    """Their queues are not compared then: all would be at the wrong place."""
+    said = faults(three, three.urls[::-1])
+    assert "it is number 2 of its store, and named as number 1" in said[ONE_STORE]
+    assert "it is number 1 of its store, and named as number 2" in said[ONE_STORE]
+    assert said[PLACES].startswith("not looked at: ")
+
+
+def test_a_database_of_another_store_is_named(three: ShardsHost) -> None:
+    """One that belongs elsewhere, and one that has queues and belongs nowhere."""
+    do_at(three, 1, "UPDATE mq.setting SET value = 'another' WHERE name = 'store'")
+    assert "it belongs to another store" in faults(three)[ONE_STORE]
+    do_at(three, 1, "DELETE FROM mq.setting WHERE name = 'store'")
+    assert "it has queues of its own, so it cannot be number 2 of another store" in faults(three)[ONE_STORE]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_one_that_cannot_be_asked_is_named(three: ShardsHost, place: int) -> None:
+    """The others are compared as far as they can be; no password is said."""
+    urls = [NOWHERE if each == place else url for each, url in enumerate(three.urls)]
+    said = faults(three, urls)
+    assert set(said) == {ONE_STORE, PLACES}
+    for detail in said.values():
+        assert detail.startswith("postgresql://u:***@127.0.0.1:1/x could not be asked: ")
+
+
+def test_one_with_an_older_schema_says_what_to_do(three: ShardsHost) -> None:
+    do_at(three, 1, "UPDATE mq.migration SET number = -number WHERE number > 3")
+    try:
+        assert "run `veilmq migrate`" in faults(three)[ONE_STORE]
+    finally:
+        do_at(three, 1, "UPDATE mq.migration SET number = -number WHERE number < 0")

@@ -1,98 +1,101 @@
-"""Who waits at one node is woken by what happens at another."""
+"""Who waits at one node is woken by what happens at another: notices, what they hold, and the look in their place."""
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from tests.internals.store.postgres.two_nodes import TwoNodes, two_nodes
+from tests.internals.store.postgres.nodes import TwoNodes, two_nodes
 from tests.store.dead_letters import DEAD, kill, pair, start
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import RESTLESS, hosting_postgres
 from veilmq.core import commands
 from veilmq.core.errors import QueueNotFound
+from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.background import JANITOR_MS
-from veilmq.store.postgres.nodes import REFRESH_MS, REST_MS, SOON_MS
+from veilmq.store.postgres.database import DatabaseClock
+from veilmq.store.postgres.nodes import REFRESH_MS, REST_MS, SOON_MS, Interests, Notice, Watches, packed, unpacked
+from veilmq.store.postgres.queues import Catalog
+from veilmq.testing import VirtualClock
 
-DEAF = replace(RESTLESS, listens=False)
+KINDS = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+RECEIVE = commands.Receive(queue=QUEUE)
+NOTIFY_BYTES_MAX = 7_999
+
+
+def send(nodes: TwoNodes, *bodies: str, **terms: Any) -> None:
+    nodes.host.put(*(message(body, group=body, dedup_id=body, **terms) for body in bodies))
 
 
 @pytest.fixture
-def nodes(postgres_url: str) -> Iterator[TwoNodes]:
-    """Return two nodes; nobody waits."""
-    with two_nodes(postgres_url) as opened:
-        yield opened
+def deaf(postgres_url: str) -> Iterator[TwoNodes]:
+    """Two nodes that hear no notices, and a queue for which one of them waits."""
+    with two_nodes(postgres_url, options=replace(RESTLESS, listens=False)) as nodes:
+        nodes.host.create()
+        nodes.other.watch(QUEUE, nodes.woken_ms.append)
+        yield nodes
 
 
-def send(nodes: TwoNodes, body: str, *, delay_s: int | None = None) -> None:
-    """Send a message at the first node, with all that a queue may ask for."""
-    new = message(body, group="g", dedup_id=body, delay_s=delay_s)
-    nodes.host.do(commands.Send(queue=QUEUE, messages=(new,)))
-
-
-@pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
-def test_a_send_wakes(nodes: TwoNodes, settings: dict[str, Any]) -> None:
+@KINDS
+def test_a_send_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
     """At once, by a notice: no time passes here, so no look comes in its place."""
-    nodes.host.create(**settings)
+    nodes.host.create(fifo=fifo)
     nodes.watch()
     send(nodes, "a")
     nodes.until(lambda: nodes.woken_ms)
     assert nodes.woken_ms == [nodes.host.clock.now_ms()]
 
 
-@pytest.mark.parametrize("settings", [{}, {"fifo": True, "delay_s": 5}], ids=["standard", "fifo"])
-def test_a_delayed_one_wakes_with_its_instant(nodes: TwoNodes, settings: dict[str, Any]) -> None:
-    """Who waits needs no other notice when it comes."""
-    nodes.host.create(**settings)
+@KINDS
+def test_a_delayed_one_wakes_with_its_instant(nodes: TwoNodes, *, fifo: bool) -> None:
+    nodes.host.create(fifo=fifo, delay_s=5 if fifo else 0)
     nodes.watch()
-    send(nodes, "a", delay_s=None if settings else 5)
+    send(nodes, "a", delay_s=None if fifo else 5)
     nodes.until(lambda: nodes.woken_ms)
     assert nodes.woken_ms == [nodes.host.clock.now_ms() + 5_000]
 
 
-@pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
-def test_a_release_wakes(nodes: TwoNodes, settings: dict[str, Any]) -> None:
-    """Whichever node gave the message."""
-    nodes.host.create(**settings)
+@KINDS
+def test_a_release_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
+    nodes.host.create(fifo=fifo)
     send(nodes, "a")
-    (taken,) = nodes.do_there(commands.Receive(queue=QUEUE)).messages
+    (taken,) = nodes.do_there(RECEIVE).messages
     nodes.watch()
     nodes.host.change(taken.receipt, 0)
     nodes.until(lambda: nodes.woken_ms)
     assert min(nodes.woken_ms) <= nodes.host.clock.now_ms()
 
 
-@pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
-def test_the_end_of_a_lease_needs_no_notice(nodes: TwoNodes, settings: dict[str, Any]) -> None:
+@KINDS
+def test_the_end_of_a_lease_needs_no_notice(nodes: TwoNodes, *, fifo: bool) -> None:
     """A receive that finds nothing is told the instant, whichever node gave the message."""
-    nodes.host.create(**settings)
+    nodes.host.create(fifo=fifo)
     send(nodes, "a")
     nodes.host.receive_one(timeout_s=7)
     nodes.watch()
     nodes.told()
-    received = nodes.do_there(commands.Receive(queue=QUEUE))
+    received = nodes.do_there(RECEIVE)
     assert (received.messages, received.next_due_ms) == ([], nodes.host.clock.now_ms() + 7_000 - SOON_MS - 2 * REST_MS)
     nodes.advance(received.next_due_ms - nodes.host.clock.now_ms())
-    assert len(nodes.do_there(commands.Receive(queue=QUEUE)).messages) == 1
+    assert len(nodes.do_there(RECEIVE).messages) == 1
     assert not any(notice.due_ms for notice in nodes.told())
 
 
-@pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
-def test_a_place_at_the_quota_wakes(nodes: TwoNodes, settings: dict[str, Any]) -> None:
+@KINDS
+def test_a_place_at_the_quota_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
     """The node that frees it has never found the queue full; who waits has."""
-    nodes.host.create(in_flight_max=1, **settings)
-    for body in "ab":
-        nodes.host.do(commands.Send(queue=QUEUE, messages=(message(body, group=body, dedup_id=body),)))
+    nodes.host.create(in_flight_max=1, fifo=fifo)
+    send(nodes, "a", "b")
     (taken,) = nodes.host.receive(1)
     nodes.watch()
-    assert nodes.do_there(commands.Receive(queue=QUEUE)).messages == []
+    assert nodes.do_there(RECEIVE).messages == []
     nodes.advance(REST_MS)
     nodes.until(lambda: nodes.first.watches.interests.is_full(QUEUE))
     nodes.woken_ms.clear()
     nodes.host.delete(taken.receipt)
     nodes.until(lambda: nodes.woken_ms)
-    assert len(nodes.do_there(commands.Receive(queue=QUEUE)).messages) == 1
+    assert len(nodes.do_there(RECEIVE).messages) == 1
 
 
 def test_what_the_janitor_deletes_wakes(nodes: TwoNodes) -> None:
@@ -122,10 +125,10 @@ def test_a_deletion_wakes_and_is_known(nodes: TwoNodes) -> None:
     """The receive that follows says that the queue is gone."""
     nodes.host.create()
     nodes.watch()
-    nodes.host.do(commands.DeleteQueue(queue=QUEUE))
+    nodes.host.drop()
     nodes.until(lambda: nodes.woken_ms)
     with pytest.raises(QueueNotFound):
-        nodes.do_there(commands.Receive(queue=QUEUE))
+        nodes.do_there(RECEIVE)
 
 
 @pytest.mark.parametrize(
@@ -139,9 +142,8 @@ def test_a_deletion_wakes_and_is_known(nodes: TwoNodes) -> None:
     ids=lambda change: type(change).__name__,
 )
 def test_what_was_changed_is_looked_up_again(nodes: TwoNodes, change: commands.Command) -> None:
-    """Whether or not anybody waits for the queue."""
     nodes.host.create()
-    assert nodes.do_there(commands.Receive(queue=QUEUE)).receive_wait_s == 0
+    assert nodes.do_there(RECEIVE).receive_wait_s == 0
     catalog = nodes.other.catalog
     assert catalog.seen(QUEUE) is not None
     nodes.told()
@@ -198,7 +200,6 @@ def test_an_interest_ends(nodes: TwoNodes) -> None:
 
 
 def test_a_node_that_closes_waits_for_nothing(nodes: TwoNodes) -> None:
-    """And says so."""
     nodes.host.create()
     nodes.watch()
     nodes.host.run(nodes.other.watches.stop())
@@ -216,21 +217,19 @@ def test_an_interest_is_repeated(nodes: TwoNodes) -> None:
         nodes.until(lambda: interests.has(QUEUE))
 
 
-def test_a_node_that_comes_later_hears_what_is_awaited(postgres_url: str) -> None:
-    """It asks."""
-    with two_nodes(postgres_url) as nodes:
-        nodes.host.create()
-        nodes.watch()
-        nodes.host.reopen()
-        nodes.first = nodes.host.engine
-        nodes.advance(REST_MS)
-        nodes.until(lambda: nodes.first.watches.interests.has(QUEUE))
+def test_a_node_that_comes_later_hears_what_is_awaited(nodes: TwoNodes) -> None:
+    nodes.host.create()
+    nodes.watch()
+    nodes.host.reopen()
+    nodes.first = nodes.host.engine
+    nodes.advance(REST_MS)
+    nodes.until(lambda: nodes.first.watches.interests.has(QUEUE))
 
 
-@pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
-def test_a_lost_notice_is_made_up_for(nodes: TwoNodes, settings: dict[str, Any]) -> None:
+@KINDS
+def test_a_lost_notice_is_made_up_for(nodes: TwoNodes, *, fifo: bool) -> None:
     """By the look that a node has each second at all that is waited for there."""
-    nodes.host.create(**settings)
+    nodes.host.create(fifo=fifo)
     nodes.watch()
     nodes.first.watches.interests.clear()
     send(nodes, "a")
@@ -242,45 +241,37 @@ def test_a_lost_notice_is_made_up_for(nodes: TwoNodes, settings: dict[str, Any])
     assert nodes.host.clock.now_ms() <= sent_ms + 1_010
 
 
-def test_a_lost_notice_of_a_deletion_is_made_up_for(postgres_url: str) -> None:
+def test_a_lost_notice_of_a_deletion_is_made_up_for(deaf: TwoNodes) -> None:
     """In the same way, and of a purge: the look names partitions, and finds that they are in use no more."""
-    with two_nodes(postgres_url, options=DEAF) as nodes:
-        nodes.host.create()
-        nodes.other.watch(QUEUE, nodes.woken_ms.append)
-        nodes.advance(200)
-        assert nodes.woken_ms == []
-        nodes.host.do(commands.PurgeQueue(queue=QUEUE))
-        nodes.advance(200)
-        assert nodes.woken_ms == [nodes.host.clock.now_ms()]
-        nodes.advance(200)
-        assert len(nodes.woken_ms) == 1
-        nodes.host.do(commands.DeleteQueue(queue=QUEUE))
-        nodes.advance(200)
-        assert len(nodes.woken_ms) == 2
-        with pytest.raises(QueueNotFound):
-            nodes.do_there(commands.Receive(queue=QUEUE))
-        nodes.advance(200)
-        assert len(nodes.woken_ms) == 3  # and so on, for whoever would not look
+    deaf.advance(200)
+    assert deaf.woken_ms == []
+    deaf.host.purge()
+    deaf.advance(200)
+    assert deaf.woken_ms == [deaf.host.clock.now_ms()]
+    deaf.advance(200)
+    assert len(deaf.woken_ms) == 1
+    deaf.host.drop()
+    deaf.advance(200)
+    assert len(deaf.woken_ms) == 2
+    with pytest.raises(QueueNotFound):
+        deaf.do_there(RECEIVE)
+    deaf.advance(200)
+    assert len(deaf.woken_ms) == 3  # and so on, for whoever would not look
 
 
-def test_without_notices_a_node_looks_more_often(postgres_url: str) -> None:
+def test_without_notices_a_node_looks_more_often(deaf: TwoNodes) -> None:
     """Where a pooler passes none on: five times a second, and no more when nobody waits."""
-    with two_nodes(postgres_url, options=DEAF) as nodes:
-        nodes.host.create()
-        nodes.other.watch(QUEUE, nodes.woken_ms.append)
-        nodes.host.send("a")
-        nodes.advance(199)
-        assert nodes.woken_ms == []
-        nodes.advance(1)
-        assert nodes.woken_ms == [nodes.host.clock.now_ms()]
-        nodes.other.unwatch(QUEUE)
-        nodes.advance(200)
-        assert nodes.host.clock.next_timer_ms() != nodes.host.clock.now_ms() + 200
+    deaf.host.send("a")
+    deaf.advance(199)
+    assert deaf.woken_ms == []
+    deaf.advance(1)
+    assert deaf.woken_ms == [deaf.host.clock.now_ms()]
+    deaf.other.unwatch(QUEUE)
+    deaf.advance(200)
+    assert deaf.host.clock.next_timer_ms() != deaf.host.clock.now_ms() + 200
 
 
 def test_figures_tell_whether_notices_arrive(nodes: TwoNodes) -> None:
-    """And how many."""
-
     def figure(name: str) -> Any:
         (samples,) = [each.samples for each in nodes.other.figures() if each.name == f"store_notices_{name}"]
         return samples[""]
@@ -318,16 +309,110 @@ def test_what_was_missed_without_a_connection_is_asked_for(nodes: TwoNodes) -> N
 
 
 def test_rounds_go_on_after_what_they_could_not_read(postgres_url: str) -> None:
-    """Who waits would wait for ever."""
     woken_ms: list[int] = []
-    with hosting_postgres(postgres_url, options=DEAF) as host:
+    with hosting_postgres(postgres_url, options=replace(RESTLESS, listens=False)) as host:
         host.create()
         host.send("a")
         host.reopen()
-        host.values("UPDATE mq.queue SET settings = '{' RETURNING 1")
+        host.values("UPDATE mq.queue SET settings = '{'")
         host.in_loop(lambda: host.engine.watch(QUEUE, woken_ms.append))
         host.advance(1_000)
         assert woken_ms == []
-        host.values("UPDATE mq.queue SET settings = '{}' RETURNING 1")
+        host.values("UPDATE mq.queue SET settings = '{}'")
         host.advance(1_000)
         assert woken_ms
+
+
+# What notices hold, how many it takes, and who is woken when at one node.
+
+
+def test_what_fits_goes_in_one() -> None:
+    told = [
+        ("due_ms", "a", 1),
+        ("due_ms", "b", 2),
+        ("awaited", "c", True),
+        ("awaited", "d", False),
+        ("full", "e", None),
+        ("changed", "f", None),
+        ("moves", "", True),
+    ]
+    (text,) = packed("n", told)
+    assert unpacked(text) == Notice(
+        node="n", due_ms={"a": 1, "b": 2}, awaited={"c": True, "d": False}, full=["e"], changed=["f"], moves=True
+    )
+
+
+def test_what_does_not_goes_in_several() -> None:
+    """None longer than the server takes, and nothing is left out, however names are written."""
+    names = [f"000000000000/{'ä' * 100}-{number}" for number in range(500)]
+    texts = packed("0123abcd", [("due_ms", name, 1_700_000_000_000) for name in names])
+    assert max(len(text.encode()) for text in texts) <= NOTIFY_BYTES_MAX
+    notices = [unpacked(text) for text in texts]
+    assert [name for notice in notices if notice is not None for name in notice.due_ms] == names
+
+
+def test_nothing_takes_none() -> None:
+    assert packed("n", []) == []
+
+
+def test_what_is_not_ours_is_ignored() -> None:
+    """Anybody with an account of the database can say something; a later version may say more."""
+    assert unpacked("") is None
+    assert unpacked("[]") is None
+    assert unpacked('{"node": "n", "due_ms": {"a": "soon"}}') is None
+    assert unpacked('{"node": "n", "weather": "fine"}') == Notice(node="n")
+
+
+def test_an_interest_that_nobody_repeats_ends() -> None:
+    """The node is gone; two lost notices in a row are no matter."""
+    clock = VirtualClock()
+    interests = Interests(clock=clock)
+    interests.note("a", "q", is_full=True)
+    clock.advance(2 * REFRESH_MS)
+    interests.note("b", "q")
+    clock.advance(REFRESH_MS)
+    assert interests.has("q")
+    interests.drop("a", "q")
+    assert interests.has("q")
+    clock.advance(2 * REFRESH_MS)
+    interests.prune()
+    assert not interests.has("q")
+    assert not interests.give_place("q")
+
+
+def test_a_place_is_told_once_for_each_that_was_missed() -> None:
+    interests = Interests(clock=VirtualClock())
+    interests.note("a", "q")
+    assert not interests.give_place("q")
+    interests.note("a", "q", is_full=True)
+    assert interests.give_place("q")
+    assert not interests.give_place("q")
+    interests.note("a", "q", is_full=True)
+    interests.drop("a", "q")
+    assert not interests.give_place("q")
+
+
+def test_what_is_held_is_told_when_it_is_committed() -> None:
+    """What failed, and so was rolled back, is told to nobody; a watch that fails keeps nobody from anything."""
+    clock, nothing = DatabaseClock(VirtualClock()), cast(Any, None)
+    watches = Watches(nothing, round_s=1, clock=clock, catalog=Catalog(PostgresOptions()), start=nothing)
+    woken: list[int] = []
+
+    def fail(due_ms: int) -> None:
+        raise RuntimeError(due_ms)
+
+    def roll_back() -> None:
+        watches.wake("q", 2)
+        raise ZeroDivisionError
+
+    watches.begin("bad", fail)
+    watches.begin("q", woken.append)
+    with watches.held():
+        for due_ms, queue in enumerate(("bad", "q", "other")):
+            watches.wake(queue, due_ms)
+        assert woken == []
+    assert woken == [1]
+    with pytest.raises(ZeroDivisionError), watches.held():
+        roll_back()
+    watches.wake("q", 3)
+    assert woken == [1, 3]

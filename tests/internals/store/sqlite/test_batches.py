@@ -1,15 +1,16 @@
 """Batches of the store on SQLite: their size, the order of their commands, what fails alone and what that undoes."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import apsw
 import pytest
 
 from tests.store.host import QUEUE, Host, hosting, message
-from veilmq.core.commands import Command, CreateQueue, Delete, DeleteQueue, Receive, Send, ShowQueue
+from veilmq.core.claims import Publish, Stage
+from veilmq.core.commands import Command, CreateQueue, Delete, Receive, Send, ShowQueue
 from veilmq.core.errors import InternalError, MessageTooLong, QueueDeletedRecently, ReceiptState, StoreFull, VeilmqError
 from veilmq.core.messages import NewMessage
 from veilmq.core.topics import CreateTopic, PublishToTopic, Subscribe, Subscription
@@ -23,24 +24,24 @@ from veilmq.store.transaction import Transaction
 TOPIC = "000000000000/news"
 
 
+SUBSCRIBE = Subscribe(subscription=Subscription(topic=TOPIC, name="s", endpoint=QUEUE, queue=QUEUE))
+
+
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    """Return an open store with a queue, and a topic that it subscribes to."""
-    with hosting(tmp_path / "store") as host:
-        host.create()
-        host.do(CreateTopic(topic=TOPIC))
-        host.do(Subscribe(subscription=Subscription(topic=TOPIC, name="s", endpoint=QUEUE, queue=QUEUE)))
-        yield host
+def host(host: Host) -> Host:
+    """An open store with a queue, and a topic that it subscribes to."""
+    host.create()
+    host.do(CreateTopic(topic=TOPIC))
+    host.do(SUBSCRIBE)
+    return host
 
 
 def send(*bodies: str, properties: bytes = b"") -> Send:
-    """Return a command that sends messages, one without a body unless there are any."""
     new = [NewMessage(body=body, size_bytes=1, properties=properties) for body in bodies or ("",)]
     return Send(queue=QUEUE, messages=tuple(new))
 
 
 def sizes(host: Host, monkeypatch: pytest.MonkeyPatch, *together: Command) -> list[int]:
-    """Return how many commands each batch has of those that are submitted together."""
     found: list[int] = []
     run = host.engine._batch.run
 
@@ -122,14 +123,12 @@ def test_a_delete_behind_a_receive_comes_after_it(host: Host) -> None:
 
 
 def test_a_receive_that_hides_nothing_leaves_its_messages_to_the_next_one(host: Host) -> None:
-    """Of the same batch, too."""
     host.send("a")
     first, second = host.do_together(Receive(queue=QUEUE, timeout_s=0), Receive(queue=QUEUE))
     assert [each.receive_count for each in (*first.messages, *second.messages)] == [1, 2]
 
 
 def test_queues_of_a_batch_do_not_mix(host: Host) -> None:
-    """Their rows are written together."""
     names = [f"000000000000/q{number}" for number in range(5)]
     for name in names:
         host.create(name)
@@ -169,7 +168,6 @@ def test_a_command_that_fails_fails_alone(host: Host, monkeypatch: pytest.Monkey
     assert [len(first), len(second)] == [1, 1]
     assert isinstance(bad, InternalError)
     assert [each.body for each in received.messages] == ["a", "c"]
-    host.check()
     host.reopen()
     assert host.counts() == (0, 2, 0)
 
@@ -178,7 +176,7 @@ def test_rows_that_cannot_be_written_fail_their_own_command_alone(host: Host) ->
     before, bad, after = host.do_together(send("a"), send("\ud800"), send("b"))
     assert isinstance(bad, InternalError)
     assert (len(before), len(after)) == (1, 1)
-    assert [each.body for each in host.receive(10)] == ["a", "b"]
+    assert host.bodies(10) == ["a", "b"]
 
 
 def test_a_batch_is_repeated_once_however_many_of_its_commands_fail(host: Host) -> None:
@@ -193,7 +191,7 @@ def test_a_batch_is_repeated_once_however_many_of_its_commands_fail(host: Host) 
     _, *refused, last = host.do_together(publication, *[send("\ud800")] * 50, send("a"))
     assert {type(each) for each in refused} == {InternalError}
     assert (len(last), len(applied)) == (1, 2)
-    assert [each.body for each in host.receive(10)] == ["b", "a"]
+    assert host.bodies(10) == ["b", "a"]
 
 
 def test_a_queue_whose_creation_was_undone_can_be_created_and_watched(
@@ -208,8 +206,7 @@ def test_a_queue_whose_creation_was_undone_can_be_created_and_watched(
             raise failures.pop()
         finish(session)
 
-    woken: list[int] = []
-    host.engine.watch("a/other", woken.append)
+    woken = host.watch("a/other")
     monkeypatch.setattr(Session, "finish", fail_twice)
     (failed,) = host.do_together(CreateQueue(queue="a/other"))
     assert isinstance(failed, InternalError)
@@ -224,28 +221,19 @@ def test_a_queue_whose_creation_was_undone_can_be_created_and_watched(
 
 
 def test_a_receive_has_what_was_published_before_it_in_its_batch(host: Host) -> None:
-    host.do(CreateTopic(topic=TOPIC))
-    host.do(Subscribe(subscription=Subscription(topic=TOPIC, name="s", endpoint=QUEUE, queue=QUEUE)))
     publication = PublishToTopic(topic=TOPIC, size_bytes=1, make=lambda _: message("m"))
     _, received = host.do_together(publication, Receive(queue=QUEUE))
     assert [each.body for each in received.messages] == ["m"]
 
 
-def test_on_a_full_disk_publications_fail_and_the_rest_of_the_batch_goes_on(tmp_path: Path) -> None:
-    with hosting(tmp_path / "full") as host:
-        host.create()
-        host.do(CreateTopic(topic=TOPIC))
-        host.do(Subscribe(subscription=Subscription(topic=TOPIC, name="s", endpoint=QUEUE, queue=QUEUE)))
-        host.send("small")
-        pages = host.engine._session.connection.pragma("page_count") + 20
-        host.engine._session.connection.pragma("max_page_count", pages)
-        big = message("x" * 400_000)
-        published, received = host.do_together(
-            PublishToTopic(topic=TOPIC, size_bytes=1, make=lambda _: big), Receive(queue=QUEUE)
-        )
-        assert isinstance(published, StoreFull)
-        assert [each.body for each in received.messages] == ["small"]
-        host.check()
+def test_on_a_full_disk_publications_fail_and_the_rest_of_the_batch_goes_on(host: Host) -> None:
+    host.send("small")
+    connection = host.engine._session.connection
+    connection.pragma("max_page_count", connection.pragma("page_count") + 20)
+    publication = PublishToTopic(topic=TOPIC, size_bytes=1, make=lambda _: message("x" * 400_000))
+    published, received = host.do_together(publication, Receive(queue=QUEUE))
+    assert isinstance(published, StoreFull)
+    assert [each.body for each in received.messages] == ["small"]
 
 
 def test_a_full_disk_that_somebody_reads_is_refused_and_not_tried_for_ever(host: Host) -> None:
@@ -264,7 +252,7 @@ def test_a_name_that_rests_is_refused_without_a_write(tmp_path: Path) -> None:
     with hosting(tmp_path / "store", options=EngineOptions()) as host:
         host.create()
         host.create("a/other")
-        host.do(DeleteQueue(queue="a/other"))
+        host.drop("a/other")
         cached = host.engine._session.find(QUEUE)
         with pytest.raises(QueueDeletedRecently):
             host.do(CreateQueue(queue="a/other"))
@@ -279,7 +267,6 @@ class Change(Command, frozen=True, kw_only=True):
 
 
 async def write(tx: Transaction) -> None:
-    """Write rows, totals and the deduplication log."""
     for name in ("000000000000/a", "000000000000/b.fifo"):
         queue = await tx.queue(name)
         await tx.store(queue, [message("x", group="g", dedup_id="x")], [tx.ids.next()])
@@ -308,8 +295,6 @@ def test_an_error_undoes_what_its_command_wrote(host: Host, monkeypatch: pytest.
 
 
 def test_a_cold_command_that_suspends_is_a_defect(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fails alone, and what it wrote is undone."""
-
     async def change(tx: Transaction, command: Change) -> Any:
         await tx.run("put_setting", "name", b"value")
         await asyncio.sleep(0)
@@ -319,3 +304,33 @@ def test_a_cold_command_that_suspends_is_a_defect(host: Host, monkeypatch: pytes
         host.do(Change())
     assert type(raised.value) is InternalError
     assert host.rows("setting WHERE name = 'name'") == 0
+
+
+# Publications: what a batch takes of them, and what is left of a damaged one.
+
+
+def stage(body: str, attempt: str) -> Stage:
+    return Stage(queue=QUEUE, writer="w", batch=0, attempt=attempt, part=0, messages=(message(body),))
+
+
+def publish(*attempts: str) -> Publish:
+    return Publish(queue=QUEUE, writer="w", batch=0, attempts=tuple((attempt, 1) for attempt in attempts))
+
+
+def test_what_is_staged_beyond_the_bytes_of_a_batch_is_left_to_the_next_one(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = host.engine._session
+    finished = Mock(wraps=session.finish)
+    monkeypatch.setattr(session, "finish", finished)
+    *staged, published = host.do_together(*(stage("x" * 900_000, attempt) for attempt in "abcdef"), publish(*"abcdef"))
+    assert [each.messages for each in staged] == [1] * 6
+    assert published.messages == 6
+    assert finished.call_count == 3
+
+
+def test_a_stage_without_its_pieces_keeps_nothing_back(host: Host) -> None:
+    host.do_together(stage("a", "a"), stage("b", "b"))
+    host.engine._session.connection.execute("DELETE FROM piece WHERE stage_id = 1")
+    assert not host.do(publish("a", "b")).more
+    assert host.receive_one().body == "b"

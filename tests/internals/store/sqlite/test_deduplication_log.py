@@ -15,7 +15,6 @@ class Book:
     """The deduplication log of a database, written a batch at a time."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """Open it, with the database."""
         self.connection: apsw.Connection = open_connection(folder, EngineOptions())
         self.log = DeduplicationLog(self.connection)
 
@@ -24,24 +23,20 @@ class Book:
         self.log.add(key(number, chain=chain), bytes([number]) * 16, number, now_ms)
 
     def write(self) -> None:
-        """Write what is staged."""
         if self.log.staged:
             self.log.write()
 
     def keep(self) -> None:
-        """End the batch."""
         self.write()
         self.log.keep()
 
     def found(self, numbers: range, *, chain: int = 0) -> list[int]:
-        """Return which of these are found."""
         found = [self.log.find(key(number, chain=chain)) for number in numbers]
         assert all(each is None or each.id == bytes([each.sequence]) * 16 for each in found)
         return [each.sequence for each in found if each is not None]
 
 
 def key(number: int, *, chain: int = 0) -> bytes:
-    """Return a key whose first bytes name its slot."""
     return chain.to_bytes(4) + number.to_bytes(12)
 
 

@@ -28,12 +28,10 @@ SEND = Send(queue=QUEUE, messages=(NewMessage(body="a", size_bytes=1),))
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run the work of a test in a loop of its own."""
     asyncio.run(asyncio.wait_for(work(), timeout=60))
 
 
 async def opened(folder: Path, fatal: list[BaseException] | None = None) -> SqliteStore:
-    """Return a store with a queue."""
     store = SqliteStore(folder, clock=SystemClock(), on_fatal=None if fatal is None else fatal.append)
     await execute(store, CreateQueue(queue=QUEUE))
     return store
@@ -187,14 +185,12 @@ class Disk:
     """A database and a stopwatch: each commit takes as long as it is told to."""
 
     def __init__(self) -> None:
-        """Begin with quick syncs."""
         self.now_s = 0.0
         self.sync_s = 0.0002
         self.moves_log = False
         self.threads: list[threading.Thread] = []
 
     def commit(self) -> None:
-        """Note where it happens."""
         self.now_s += self.sync_s
         self.threads.append(threading.current_thread())
 
@@ -237,7 +233,6 @@ def no_room(folder: object) -> SimpleNamespace:
 
 
 def refuses(host: Host) -> bool:
-    """Tell whether a send is refused."""
     try:
         host.send("a")
     except StoreFull:

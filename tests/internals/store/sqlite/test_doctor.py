@@ -19,7 +19,6 @@ CLAIMED, ORDERED, TOPIC = "000000000000/claimed", "000000000000/ordered-claimed"
 
 
 def _grouped(host: Host, queue: str, groups: str, *, delay_s: int | None = None) -> None:
-    """Send a message to each of the groups, named by a letter."""
     for number, group in enumerate(groups):
         new: NewMessage = message(group, group=group, dedup_id=f"{groups} {number}", delay_s=delay_s)
         host.do(Send(queue=queue, messages=(new,)))
@@ -27,7 +26,6 @@ def _grouped(host: Host, queue: str, groups: str, *, delay_s: int | None = None)
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a folder that has some of everything."""
     folder = tmp_path_factory.mktemp("doctor") / "store"
     with hosting(folder) as host:
         assert isinstance(host, Host)
@@ -70,12 +68,10 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(sound: Path, tmp_path: Path) -> Path:
-    """Return a copy of it."""
     return Path(shutil.copytree(sound, tmp_path / "store"))
 
 
 def _broken(folder: Path, damage: str) -> list[str]:
-    """Return what the doctor finds after a statement."""
     with apsw.Connection(str(folder / DATABASE_NAME)) as connection:
         connection.execute(damage)
     connection.close()
@@ -226,7 +222,6 @@ def test_each_damage_is_found(folder: Path, check: str, damage: str) -> None:
 
 
 def test_a_damaged_file_is_said_to_be_one(folder: Path) -> None:
-    """By SQLite itself."""
     path = folder / DATABASE_NAME
     content = bytearray(path.read_bytes())
     content[4_096 * 3 : 4_096 * 4] = b"\xff" * 4_096
@@ -236,7 +231,6 @@ def test_a_damaged_file_is_said_to_be_one(folder: Path) -> None:
 
 
 def test_it_changes_nothing_and_works_beside_an_open_store(folder: Path) -> None:
-    """It reads what is in the log, too."""
     with hosting(folder) as host:
         host.sweep()
         host.send("more", "and more")
@@ -246,6 +240,5 @@ def test_it_changes_nothing_and_works_beside_an_open_store(folder: Path) -> None
 
 
 def test_a_folder_without_a_database_is_named(tmp_path: Path) -> None:
-    """And nothing is made."""
     with pytest.raises(FolderError, match=r"has no store\.db: name a data folder"):
         examine(tmp_path)

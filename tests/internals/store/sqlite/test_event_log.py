@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from tests.store.host import LOGGED, QUEUE, Host, events_of, message, outcomes
-from veilmq.core.commands import Command, Delete, PurgeQueue, Receive, Send, SetQueue
+from veilmq.core.commands import Command, Delete, Receive, Send
 from veilmq.core.errors import InternalError, StoreFull, VeilmqError
 from veilmq.core.messages import Attribute, NewMessage, Properties, encode_properties
 from veilmq.core.receipts import CountEvents, EventCounts
 from veilmq.store import events
+from veilmq.store.events import LOG_CLOSED, log_begun, log_extended, log_is_open, log_placed, read_log
 from veilmq.store.sqlite import event_log, settling
 from veilmq.store.sqlite.batch import HANDLERS
 from veilmq.store.sqlite.transaction import driven
@@ -21,7 +22,6 @@ from veilmq.store.transaction import Transaction
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    """Return an open store with a logged queue of 30 s."""
     host = Host(tmp_path / "store", options=LOGGED)
     host.create()
     yield host
@@ -55,7 +55,7 @@ def test_a_late_delete_of_an_earlier_receipt_does_not_end_the_one_that_retention
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its message is out of reach, and not swept yet."""
-    host.do(SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+    host.set_queue(retention_s=60)
     host.stop()
     monkeypatch.setattr(settling, "_sweep", lambda *_: [])
     host.send("a")
@@ -78,11 +78,11 @@ def test_a_purged_partition_that_is_not_swept_yet(host: Host, fifo: bool) -> Non
     host.create(name, fifo=fifo)
     host.stop()
     for queue in (QUEUE, name):
-        host.do(Send(queue=queue, messages=(message("a", group="g", dedup_id="1"),)))
+        host.put(message("a", group="g", dedup_id="1"), queue=queue)
     late = host.receive_one(queue=name).receipt
-    host.do(PurgeQueue(queue=QUEUE))
+    host.purge()
     host.advance(1_000)
-    host.do(PurgeQueue(queue=name))
+    host.purge(name)
     host.advance(1_000)
     for _ in range(2):
         host.delete(late, queue=name)
@@ -119,7 +119,7 @@ def test_a_delete_in_time_reads_no_lease(
     name = f"000000000000/{'b.fifo' if fifo else 'b'}"
     host.create(name, fifo=fifo)
     new = [message(body, group="g" if fifo else None, dedup_id=body, kind="x") for body in ("a", "bä", "c")]
-    host.do(Send(queue=name, messages=tuple(new)))
+    host.put(*new, queue=name)
     host.advance(1_000)
     given = host.receive(3, queue=name)
     if not remembers:
@@ -163,12 +163,12 @@ def test_a_receipt_that_was_given_while_nothing_was_logged_has_no_event(host: Ho
     """Though its message was received before, when its queue was logged, and the end of that was never seen."""
     name = f"000000000000/{'b.fifo' if fifo else 'b'}"
     host.create(name, fifo=fifo)
-    host.do(Send(queue=name, messages=(message("a", group="g", dedup_id="1"),)))
+    host.put(message("a", group="g", dedup_id="1"), queue=name)
     host.receive_one(queue=name)
     host.advance(30_000)
-    host.do(SetQueue(queue=name, settings={"event_log": "off"}))
+    host.set_queue(name, event_log="off")
     again = host.receive_one(queue=name)
-    host.do(SetQueue(queue=name, settings={"event_log": None}))
+    host.set_queue(name, event_log=None)
     if end == "deletes":
         host.delete(again.receipt, queue=name)
         assert outcomes(host) == []
@@ -184,7 +184,7 @@ def test_the_group_of_a_message_is_told_by_the_hash_of_its_name(host: Host) -> N
     host.create(name, fifo=True)
     host.create("000000000000/fair")
     for count, queue in enumerate((name, name, "000000000000/fair")):
-        host.do(Send(queue=queue, messages=(message("a", group="g", dedup_id=str(count)),)))
+        host.put(message("a", group="g", dedup_id=str(count)), queue=queue)
         host.delete(host.receive_one(queue=queue).receipt, queue=queue)
         host.sweep()
     assert host.rows("message_group") == 0
@@ -280,6 +280,38 @@ def test_a_queue_without_a_log_writes_none(tmp_path: Path) -> None:
     host.change(host.receive_one().receipt, 0)
     assert host.rows("visibility WHERE log <> 0") == 0
     host.delete(host.receive_one().receipt)
-    host.do(PurgeQueue(queue=QUEUE))
+    host.purge()
     assert [host.rows(table) for table in ("event_batch", "expired_receipt", "part WHERE log_queue <> ''")] == [0] * 3
     host.close()
+
+
+# What a lease keeps for the event log comes back as it was put in, and what is too much as the most.
+
+
+def test_a_receive_and_its_extensions() -> None:
+    log = log_placed(log_begun(10, 1_234), 7)
+    assert log_is_open(log)
+    assert read_log(log) == (0, 10, 7, 1_234)
+    for _ in range(3):
+        log = log_extended(log)
+    assert read_log(log) == (3, 10, 7, 1_234)
+    assert not log_is_open(log | LOG_CLOSED)
+    assert read_log(log | LOG_CLOSED) == (3, 10, 7, 1_234)
+
+
+def test_a_lease_that_is_not_logged_stays_so() -> None:
+    assert log_extended(0) == 0
+    assert not log_is_open(0)
+
+
+def test_what_is_common_takes_few_bytes() -> None:
+    assert log_placed(log_begun(10, 0), 9) < 1 << 18
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_too_much_is_told_as_the_most(times: int) -> None:
+    log = log_placed(log_begun(255 * times, ((1 << 29) - 1) * times), 255 * times)
+    for _ in range(0xFFFF * times):
+        log = log_extended(log)
+    assert read_log(log) == (0xFFFF, 255, 255, (1 << 29) - 1)
+    assert log < 1 << 63

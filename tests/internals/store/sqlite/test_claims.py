@@ -8,27 +8,31 @@ from typing import Any
 import pytest
 
 from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
+from tests.store.host import fill as fill_up
 from tests.store.postgres_host import on_sqlite
-from tests.store.test_claims import DEAD, HOUR_MS, acknowledge, claim, claim_whole, open_source, read, settle
-from tests.store.test_claims_slices import changes as changed
-from tests.store.test_claims_slices import connection, fill
-from tests.store.test_invariants import fill as fill_up
+from tests.store.test_claims import (
+    DEAD,
+    HOUR_MS,
+    acknowledge,
+    bodies,
+    claim,
+    claim_whole,
+    fill,
+    open_source,
+    read,
+    settle,
+    view,
+)
 from veilmq.core import claims, commands
 from veilmq.core.claims import ClaimState
+from veilmq.core.commands import Command
 from veilmq.core.errors import ConsumerTaken, InternalError, StoreFull
 from veilmq.store.claims import ClaimStep
 from veilmq.store.sqlite import settling
 from veilmq.store.sqlite.batch import HANDLERS, Batch
 
+SLICES = replace(RESTLESS, claim_slice_rows=40)
 KINDS = pytest.mark.parametrize("kind", ["fresh", "returned", "fair", "fifo"])
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    """Return an open store."""
-    host = Host(tmp_path / "store")
-    yield host
-    host.close()
 
 
 def test_what_was_never_received_is_bound_by_runs(host: Host) -> None:
@@ -37,12 +41,11 @@ def test_what_was_never_received_is_bound_by_runs(host: Host) -> None:
     for _ in range(10):
         host.send(*("x" for _ in range(1_000)))
     open_source(host)
-    before = changed(host)
+    before = host.written()
     assert claim(host, 1, 9_500, shard_messages=2_000) == claims.Bound(number=1, messages=9_500, shards=5)
-    assert changed(host) - before < 60
+    assert host.written() - before < 60
     assert (host.rows("ready"), host.rows("claimed"), host.rows("visibility")) == (1, 14, 0)
     assert host.counts() == (500, 9_500, 0)
-    host.check()
 
 
 @KINDS
@@ -52,46 +55,30 @@ def test_claimed_messages_past_their_retention_cost_sweeps_nothing(tmp_path: Pat
     for count in (200, 2_000):
         with hosting(tmp_path / f"{count}") as host:
             fill(host, kind, count)
-            host.do(commands.SetQueue(queue=QUEUE, settings={"retention_s": 60}))
+            host.set_queue(retention_s=60)
             open_source(host)
             claim_whole(host, 1, count)
             host.advance(30_000)
-            host.do(commands.Send(queue=QUEUE, messages=(message("last", group="last", dedup_id="last"),)))
+            host.put(message("last", group="last", dedup_id="last"))
             host.stop()
             host.advance(60_000)
-            steps.append(stepped(host))
+            steps.append(host.steps(lambda host=host: [host.counts() for _ in range(3)], 100))  # type: ignore[misc]
             assert host.counts() == (0, count, 0)
             host.check()
     assert steps[1] - steps[0] < 10
 
 
-def stepped(host: Host) -> int:
-    """Return how many hundreds of steps of SQLite's machine three counts take."""
-
-    def count_a_step() -> bool:
-        looked.append(None)
-        return False
-
-    looked: list[None] = []
-    connection(host).set_progress_handler(count_a_step, 100)
-    for _ in range(3):
-        host.counts()
-    connection(host).set_progress_handler(None)
-    return len(looked)
-
-
 @KINDS
-@pytest.mark.parametrize("end", ["purge", "delete"])
+@pytest.mark.parametrize("end", ["purge", "drop"])
 def test_messages_of_a_retired_partition_are_deleted_in_slices(tmp_path: Path, kind: str, end: str) -> None:
     """Those of claims, and of such as were given back just then; a restart makes no difference."""
-    with hosting(tmp_path / "store", options=replace(RESTLESS, claim_slice_rows=40)) as host:
+    with hosting(tmp_path / "store", options=SLICES) as host:
         fill(host, kind, 100)
         open_source(host)
         claim_whole(host, 1, 50)
         claim_whole(host, 2, 50)
         host.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
-        purge, delete = commands.PurgeQueue(queue=QUEUE), commands.DeleteQueue(queue=QUEUE)
-        host.do(purge if end == "purge" else delete)
+        getattr(host, end)()
         host.reopen()
         if end == "purge":
             assert host.counts() == (0, 0, 0)
@@ -115,25 +102,20 @@ def test_a_reader_that_is_refused_changes_nothing(host: Host) -> None:
     with pytest.raises(ConsumerTaken):
         open_source(host, "t", consumer="c")
     assert host.counts() == (0, 2, 0)
-    host.check()
     host.reopen()
     host.advance(5)
     assert host.counts() == (1, 1, 0)
-    host.check()
 
 
 def test_a_dead_letter_of_a_claim_leaves_no_group(host: Host) -> None:
-    """In a queue whose groups share receives."""
     host.create(DEAD)
     host.create(dead_letter_queue=DEAD, receives_max=1)
-    new = tuple(message(name, group=name, dedup_id=name) for name in ("a", "b"))
-    host.do(commands.Send(queue=QUEUE, messages=new))
+    host.put(*(message(name, group=name, dedup_id=name) for name in "ab"))
     host.receive(1, timeout_s=0)
     open_source(host)
     assert claim_whole(host).messages == 1
     assert (host.counts(), host.counts(DEAD)) == ((0, 1, 0), (1, 0, 0))
     assert host.rows("fair_group") == 1
-    host.check()
 
 
 def test_a_claim_passes_over_what_retention_has_ended(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,17 +124,15 @@ def test_a_claim_passes_over_what_retention_has_ended(host: Host, monkeypatch: p
     host.stop()
     for name in ("old", "young"):
         count = 500 if name == "old" else 1
-        new = tuple(message(name, group="g", dedup_id=f"{name} {number}") for number in range(count))
-        host.do(commands.Send(queue=QUEUE, messages=new))
+        host.put(*(message(name, group="g", dedup_id=f"{name} {number}") for number in range(count)))
         host.advance(30_000)
     monkeypatch.setattr(settling, "_SWEPT_AT_ONCE", 1)
     open_source(host)
     assert claim(host).messages == 1
-    assert [each.body for each in read(host)] == ["young"]
+    assert bodies(read(host)) == ["young"]
 
 
 def test_a_batch_has_few_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many readers who claim at once."""
     host.create()
     host.send(*(str(number) for number in range(3_000)))
     host.receive(3_000, timeout_s=0)
@@ -172,7 +152,7 @@ def test_a_batch_has_few_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> 
     assert batches == [3, 3]
 
 
-class Faulty(commands.Command, frozen=True, kw_only=True):
+class Faulty(Command, frozen=True, kw_only=True):
     """Fails."""
 
 
@@ -196,8 +176,7 @@ def test_a_batch_that_is_rolled_back_takes_its_claims_along(host: Host, monkeypa
     assert (bound.messages, acknowledged.acknowledged) == (2, 1)
     assert isinstance(failed, InternalError)
     assert host.counts() == (1, 2, 0)
-    assert [each.body for each in read(host, 2)] == ["b", "c"]
-    host.check()
+    assert bodies(read(host, 2)) == ["b", "c"]
 
 
 def test_a_slice_that_finds_no_room_lets_the_deletes_of_its_batch_go_on(tmp_path: Path) -> None:
@@ -228,7 +207,6 @@ def test_a_slice_that_finds_no_room_lets_the_deletes_of_its_batch_go_on(tmp_path
 
 
 def test_the_times_of_a_claim_are_those_of_its_binding(host: Host) -> None:
-    """Also after a step of the clock."""
     host.create()
     host.send("a")
     host.clock.step_wall(5_000)
@@ -242,7 +220,6 @@ def test_the_times_of_a_claim_are_those_of_its_binding(host: Host) -> None:
 
 
 def test_what_is_acknowledged_goes_first(tmp_path: Path) -> None:
-    """It makes room for what comes back."""
     with hosting(tmp_path / "store", options=replace(RESTLESS, claim_slice_rows=10)) as host:
         fill(host, "returned", 100)
         for source in "st":
@@ -257,5 +234,101 @@ def test_what_is_acknowledged_goes_first(tmp_path: Path) -> None:
         assert host.counts()[0] == back
         settle(host)
         assert host.rows("claim WHERE is_ending") == 0
-        (view,) = [each for each in host.do(claims.ListSources(queue=QUEUE)) if each.source == "s"]
-        assert [each.state for each in view.claims] == [ClaimState.RELEASED]
+        assert [each.state for each in view(host).claims] == [ClaimState.RELEASED]
+
+
+# A slice at a time.
+
+
+@pytest.fixture
+def in_rows(tmp_path: Path) -> Iterator[Host]:
+    """A store whose slices are of eight messages that are taken singly, or of forty that are deleted."""
+    with hosting(tmp_path / "store", options=SLICES) as host:
+        yield host
+
+
+@KINDS
+@pytest.mark.parametrize("end", ["acknowledge", "release"])
+def test_no_command_handles_more_rows_than_a_slice(in_rows: Host, kind: str, end: str) -> None:
+    """Rows, not time: slices are of so many, whatever the claim has."""
+    fill(in_rows, kind, 300)
+    open_source(in_rows)
+    rows = []
+
+    def count(command: Command | None) -> Any:
+        before = in_rows.written()
+        answer = None
+        if command is None:
+            in_rows.advance(5)
+        else:
+            answer = in_rows.do(command)
+        rows.append(in_rows.written() - before)
+        return answer
+
+    more = True
+    while more:
+        more = count(claims.Claim(queue=QUEUE, source="s", epoch=1, number=1, messages_max=300)).more
+    messages = view(in_rows).claims[0].messages
+    assert messages == 300
+    if end == "acknowledge":
+        count(claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1))
+        assert in_rows.counts() == (0, 0, 0)
+    else:
+        count(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
+    for _ in range(200):
+        count(None)
+    assert in_rows.counts() == ((0, 0, 0) if end == "acknowledge" else (300, 0, 0))
+    assert max(rows) <= 3 * SLICES.claim_slice_rows + 10  # a message may have a message, a lease and a turn
+    assert rows[-1] == 0
+
+
+def test_a_claim_waits_for_the_groups_of_one_that_is_being_deleted(in_rows: Host) -> None:
+    """Nothing is not the answer while messages of its groups go: it helps with that, a slice at a time."""
+    in_rows.create(fifo=True)
+    in_rows.put(*(message(str(number), group=f"g{number % 2}", dedup_id=str(number)) for number in range(40)))
+    open_source(in_rows)
+    assert claim_whole(in_rows, 1, 40).messages == 8
+    ending = claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1)
+    following = claims.Claim(queue=QUEUE, source="s", epoch=1, number=2, messages_max=40)
+    _, *bound = in_rows.do_together(ending, *[following] * 3)
+    assert [(each.messages, each.more) for each in bound] == [(0, True), (4, True), (8, True)]
+    assert claim(in_rows, 2, 40).messages == 8
+
+
+@pytest.mark.parametrize("received", [False, True])
+def test_slices_have_fewer_of_large_messages(in_rows: Host, *, received: bool) -> None:
+    """Reading their pages takes long, to bind what was received before, and to delete anything."""
+    in_rows.create()
+    for _ in range(20):
+        in_rows.send("x" * 200_000)
+    if received:
+        while in_rows.receive(20, timeout_s=1):
+            pass  # a receive gives half of the bytes of a batch
+        in_rows.advance(1_000)
+    open_source(in_rows)
+    assert claim(in_rows, 1, 20).messages == (8 if received else 10)  # runs of one send each, and rows
+    claim_whole(in_rows, 1, 20)
+    left: list[int] = []
+
+    def count(_: object) -> None:
+        left.append(in_rows.rows("message"))
+
+    in_rows.do_together(claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1), told=count)
+    assert left == [17]
+    settle(in_rows)
+    assert in_rows.counts() == (0, 0, 0)
+
+
+@KINDS
+def test_a_page_looks_once_at_most_at_what_is_behind_it(tmp_path: Path, kind: str) -> None:
+    """In tens of steps of SQLite's machine, of a claim in many small ranges."""
+    read_some = claims.ReadClaim(queue=QUEUE, source="s", number=1, messages_max=20)
+    steps: list[int] = []
+    for count in (200, 2_000):
+        with hosting(tmp_path / f"{count}", options=SLICES) as host:
+            fill(host, kind, count)
+            open_source(host)
+            claim_whole(host, 1, count)
+            steps.append(host.steps(lambda host=host: host.do(read_some), 10))  # type: ignore[misc]
+            assert len(host.do(read_some).messages) == 20
+    assert steps[1] - steps[0] < 1_800  # each lease of a group is counted once, to bound what a page looks at

@@ -1,9 +1,10 @@
-"""Two nodes on one database and one virtual clock: what arrives at one, and who waits at the other."""
+"""Two nodes on one database and one virtual clock; and what may be between a node and its server."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 
@@ -28,7 +29,6 @@ class TwoNodes:
     """`host` runs commands at the first node; `other` is the second one."""
 
     def __init__(self, host: PostgresHost, options: PostgresOptions) -> None:
-        """Open the second node."""
         self.host = host
         self.first: Any = host.engine
         self.other: PostgresEngine = host.run(open_engine(host.url, clock=host.clock, options=options))
@@ -40,7 +40,6 @@ class TwoNodes:
         self.advance(REST_MS)
 
     def watch(self, queue: str = QUEUE) -> None:
-        """Wait for `queue` at the second node, and have the first one hear of that."""
         self.other.watch(queue, self.woken_ms.append)
         self.advance(REST_MS)
         self.until(lambda: self.first.watches.interests.has(queue))
@@ -58,16 +57,13 @@ class TwoNodes:
         self.host.run(wait())
 
     def advance(self, time_ms: int) -> None:
-        """Let time pass for both."""
         self.host.advance(time_ms)
         self.host.run(self.other.answered())
 
     def do_there(self, command: Command) -> Any:
-        """Return the result of `command` at the second node."""
         return self.host.run(execute(self.other, command))
 
     def told(self) -> list[Notice]:
-        """Return what the first node has told since the last call, once all of it has arrived."""
         mark = f"mark/{self._calls}"
         self._calls += 1
         self.host.in_loop(lambda: self.first.watches.changed(mark))
@@ -77,8 +73,6 @@ class TwoNodes:
         return [notice for notice in heard if notice.node == self.first.watches.name]
 
     def end_notices(self) -> None:
-        """Have the server end the connections on which nodes listen."""
-
         async def end() -> None:
             await self._ear.execute(_END_LISTENERS)
 
@@ -94,17 +88,60 @@ class TwoNodes:
         self._heard.append(notice)
 
     def close(self) -> None:
-        """Close what was opened here."""
         self.host.run(self._ear.close())
         self.host.run(self.other.close())
 
 
 @contextlib.contextmanager
 def two_nodes(url: str, *, options: PostgresOptions = RESTLESS) -> Iterator[TwoNodes]:
-    """Keep two nodes open for a while, on an empty database."""
     with hosting_postgres(url, options=options) as host:
         nodes = TwoNodes(host, options)
         try:
             yield nodes
         finally:
             nodes.close()
+
+
+class Proxy:
+    """Passes everything on, or nothing, or ends instead of the next answer; `url` is that of the server behind it."""
+
+    def __init__(self, server_url: str) -> None:
+        (folder,) = parse_qs(urlsplit(server_url).query)["host"]
+        self._socket = f"{folder}/.s.PGSQL.5432"
+        self.url = ""
+        self.swallows = False
+        """Whether nothing is passed on any more, in either direction, while connections stay."""
+        self.cuts = False
+        """Whether the next answer ends its connection instead; those after it are passed on."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass one connection on until an end of it closes."""
+        from_server, to_server = await asyncio.open_unix_connection(self._socket)
+        try:
+            asked = asyncio.ensure_future(self._pump(reader, to_server, answers=False))
+            answered = asyncio.ensure_future(self._pump(from_server, writer, answers=True))
+            _, left = await asyncio.wait((asked, answered), return_when=asyncio.FIRST_COMPLETED)
+            for task in left:
+                task.cancel()
+        finally:
+            writer.transport.abort()
+            to_server.transport.abort()
+
+    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, answers: bool) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await source.read(65_536):
+                if answers and self.cuts:
+                    self.cuts = False
+                    return
+                if not self.swallows:
+                    target.write(data)
+
+
+@contextlib.asynccontextmanager
+async def passing(server_url: str) -> AsyncIterator[Proxy]:
+    proxy = Proxy(server_url)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    proxy.url = f"postgresql://postgres@127.0.0.1:{port}/postgres"
+    async with server:
+        yield proxy

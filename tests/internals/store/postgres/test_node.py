@@ -1,0 +1,485 @@
+"""What a node knows of a queue beside its database: who is noisy, how much is in flight, where receives begin."""
+
+import json
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tests.internals.store.postgres.nodes import TwoNodes
+from tests.store.host import QUEUE, Host, message
+from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres, open_engine
+from veilmq.core import commands
+from veilmq.store.port import execute
+from veilmq.store.postgres import node as node_module
+from veilmq.store.postgres.database import SETTINGS
+from veilmq.store.postgres.node import FairShares, Flight, LowWater, keys_of
+from veilmq.store.postgres.queues import BEGINNING, STANDARD
+from veilmq.testing import VirtualClock
+
+NOISY, QUIET = "noisy", "quiet"
+BATCH = 100
+EXPLAIN = """
+EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
+SELECT mq.fair_choose(qp, 1, array_fill(0::bigint, ARRAY[32]), 1 << 30, $1, '{}', true) FROM mq.queue
+"""
+
+
+@pytest.fixture
+def queue(host: PostgresHost) -> PostgresHost:
+    """A node with a queue."""
+    host.create()
+    return host
+
+
+@pytest.fixture
+def two(nodes: TwoNodes) -> TwoNodes:
+    """Two of them."""
+    nodes.host.create()
+    return nodes
+
+
+# Fair queues: what a receive reads, what queues without groups pay, what nodes know of each other.
+
+
+def send(host: Host, group: str | None, *bodies: str) -> None:
+    for start in range(0, len(bodies), BATCH):
+        host.put(*(message(body, group=group) for body in bodies[start : start + BATCH]))
+
+
+def receive_there(nodes: TwoNodes, count: int = 1) -> list[str]:
+    received: commands.Received = nodes.do_there(commands.Receive(queue=QUEUE, count=count, timeout_s=3_600))
+    return [each.body for each in received.messages]
+
+
+def test_a_quiet_groups_message_is_found_at_once_behind_a_backlog(queue: PostgresHost) -> None:
+    """And among ten times as many groups: a choice reads no more pages, but for those of the noisy group."""
+
+    async def explain() -> Any:
+        async with connected(queue.url) as connection:
+            await connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off")
+            noisy = keys_of([message("n", group=NOISY)])
+            await connection.fetch(EXPLAIN, noisy)  # the first one of a connection reads the catalog too
+            return json.loads(await connection.fetchval(EXPLAIN, noisy))[0]["Plan"]
+
+    pages = []
+    for messages, groups in ((300, range(30)), (3_000, range(30, 330))):
+        send(queue, NOISY, *(f"n{number}" for number in range(messages)))
+        queue.put(*(message(f"m{number}", group=f"g{number}") for number in groups))
+        plan = queue.run(explain())
+        pages.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+    assert pages[1] <= pages[0] + 20
+
+
+def test_a_queue_without_groups_pays_nothing(queue: PostgresHost) -> None:
+    """Its statements are those that there were before anybody thought of groups."""
+    queue.send("a", "b")
+    first, second = queue.receive(10)
+    queue.change(first.receipt, 0)
+    queue.delete(second.receipt)
+    assert queue.receive(10)
+
+    async def prepared() -> list[str]:
+        async with queue.engine.database.connection() as connection:  # type: ignore[attr-defined]
+            return [text for (text,) in await connection.fetch("SELECT statement FROM pg_prepared_statements")]
+
+    texts = queue.run(prepared())
+    assert any("mq.msg" in text for text in texts)
+    assert not any("fair" in text for text in texts)
+
+
+def test_turns_are_put_right_and_swept(queue: PostgresHost) -> None:
+    """A group without messages has no turn when its time has come, nor when retention has ended its last one."""
+    for number in range(20):
+        send(queue, f"g{number}", f"m{number}")
+    queue.delete(*(each.receipt for each in queue.receive(10, timeout_s=60)))
+    assert queue.rows("fair_turn") == 20
+    queue.advance(60_000)
+    assert len(queue.receive(10)) == 10
+    assert queue.rows("fair_turn") == 10
+    queue.set_queue(retention_s=60)
+    queue.advance(120_000)
+    assert queue.rows("fair_turn") == 0
+    queue.drop()
+    queue.check()
+
+
+def test_a_node_sees_who_is_noisy_at_another_one(two: TwoNodes) -> None:
+    send(two.host, NOISY, *(f"n{number}" for number in range(60)))
+    assert len([each for _ in range(4) for each in two.host.receive(10, timeout_s=3_600)]) == 40
+    send(two.host, QUIET, "q")
+    assert receive_there(two, 2) == ["q", "n40"]
+
+
+def test_a_node_learns_within_a_second_what_ended_at_another_one(two: TwoNodes) -> None:
+    """What is deleted there is no longer in flight here."""
+    send(two.host, NOISY, *(f"n{number}" for number in range(29)))
+    held = two.host.receive(29, timeout_s=3_600)
+    two.do_there(commands.Delete(queue=QUEUE, receipts=tuple(each.receipt for each in held)))
+    two.advance(1_000)
+    send(two.host, NOISY, *(f"m{number}" for number in range(3)))
+    send(two.host, "other", *(f"o{number}" for number in range(40)))
+    assert [each.body for each in two.host.receive(2, timeout_s=3_600)] == ["o0", "o1"], "a second of work is noisy"
+    two.advance(1_200_000)
+    assert two.host.receive(1, timeout_s=3_600)[0].body == "m0", "a second that was long ago is not"
+
+
+def test_messages_that_another_node_sends_to_a_group_are_received_at_once(two: TwoNodes) -> None:
+    """Here nobody knows yet that the queue has groups."""
+    two.do_there(commands.Send(queue=QUEUE, messages=(message("a"),)))
+    assert receive_there(two) == ["a"]
+    send(two.host, QUIET, "b")
+    (received,) = two.do_there(commands.Receive(queue=QUEUE)).messages
+    assert (received.body, received.priority) == ("b", 8)
+
+
+BUSY = 7
+HOUR_MS = 3_600_000
+
+
+def flights(first: int, end: int, *, since_ms: int = 0) -> dict[int, Flight]:
+    return {
+        position: Flight(visible_at_ms=HOUR_MS, group=BUSY, since_ms=since_ms, kept_until_ms=2 * HOUR_MS)
+        for position in range(first, end)
+    }
+
+
+def shares(number: int) -> FairShares:
+    made = FairShares()
+    for position, flight in flights(0, number).items():
+        made.take_off(position, flight, 0)
+    return made
+
+
+@pytest.mark.parametrize(("whole", "noisy"), [(True, []), (False, [BUSY])])
+def test_what_a_whole_look_has_not_seen_has_ended(whole: bool, noisy: list[int]) -> None:
+    seen = shares(40)
+    assert seen.noisy(0) == [BUSY]
+    seen.fairness.drained(BUSY)
+    seen.correct(flights(0, 29), 0, whole=whole)
+    assert seen.noisy(0) == noisy
+
+
+def test_what_was_heard_during_a_look_is_the_later_news() -> None:
+    """Eleven were deleted after the look had seen them: they do not come back."""
+    seen = shares(40)
+    seen.fairness.drained(BUSY)
+    seen.begin_refresh()
+    for position in range(11):
+        seen.land(position, 0)
+    seen.correct(flights(0, 40), 0, whole=True)
+    assert seen.noisy(0) == []
+
+
+def test_what_was_given_during_a_look_stays_in_flight() -> None:
+    seen = shares(20)
+    seen.begin_refresh()
+    for position, flight in flights(20, 40).items():
+        seen.take_off(position, flight, 0)
+    seen.correct(flights(0, 20), 0, whole=True)
+    assert seen.noisy(0) == [BUSY]
+
+
+def test_a_message_that_another_node_received_again_is_in_flight_anew() -> None:
+    """Its first stretch has ended, and is work of the group."""
+    seen = shares(1)
+    seen.correct(flights(0, 1, since_ms=5_000), 5_000, whole=True)
+    assert seen.noisy(5_000) == [BUSY]
+
+
+def test_a_message_lands_when_its_retention_ends() -> None:
+    seen = FairShares()
+    for position in range(30):
+        seen.take_off(position, Flight(HOUR_MS, BUSY, 0, 0), 0)
+    seen.pass_time(1)
+    assert seen.noisy(1) == []
+
+
+def test_groups_are_in_the_order_of_what_they_have_in_flight() -> None:
+    seen = shares(40)
+    for position in range(100, 131):
+        seen.take_off(position, Flight(HOUR_MS, BUSY + 1, 0, 2 * HOUR_MS), 0)
+    assert seen.noisy(0, judge=False) == [BUSY + 1, BUSY]
+    assert seen.noisy(0) == [BUSY + 1, BUSY]
+
+
+def test_what_has_landed_is_not_remembered_until_it_would_have() -> None:
+    """A queue may give and delete a thousand messages a second, each hidden for an hour."""
+    seen = shares(10)
+    tracemalloc.start()
+    before = tracemalloc.take_snapshot()
+    for position in range(10, 50_000):
+        seen.take_off(position, Flight(HOUR_MS, BUSY, 0, HOUR_MS), 0)
+        seen.land(position, 0)
+    grown_bytes = sum(each.size_diff for each in tracemalloc.take_snapshot().compare_to(before, "filename"))
+    tracemalloc.stop()
+    assert grown_bytes < 1_000_000
+    seen.pass_time(HOUR_MS)
+    assert seen.noisy(HOUR_MS) == []
+
+
+def test_a_group_that_took_much_is_noisy_again_when_it_ends_its_silence() -> None:
+    """Its processing time still counts: half of it after each minute."""
+    seen = shares(1)
+    seen.land(0, 100_000)
+    assert seen.noisy(300_000) == []
+    seen.sent(BUSY, 300_001)
+    assert seen.noisy(300_001) == [BUSY]
+
+
+# Large quotas of messages in flight: counted now and then, by one node for all.
+
+
+QUOTA = 5
+ESTIMATED = replace(RESTLESS, in_flight_max=QUOTA, fifo_in_flight_max=QUOTA, in_flight_counted_max=0)
+
+
+@pytest.fixture(params=[{}, {"fifo": True}], ids=["standard", "fifo"])
+def full(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[PostgresHost]:
+    """A node that estimates even small quotas, with a queue of twenty messages."""
+    with hosting_postgres(postgres_url, options=ESTIMATED) as opened:
+        opened.create(**request.param)
+        opened.put(*(message(f"m{number}", group=f"g{number}", dedup_id=f"m{number}") for number in range(20)))
+        yield opened
+
+
+def received(host: PostgresHost) -> commands.Received:
+    answer: commands.Received = host.do(commands.Receive(queue=QUEUE, count=10))
+    return answer
+
+
+def test_what_a_node_gives_counts_at_once(full: PostgresHost) -> None:
+    """And what it deletes or releases; who finds no place is told when to look again."""
+    full.advance(1)
+    taken = full.receive(3) + full.receive(10)
+    assert len(taken) == QUOTA
+    none = received(full)
+    assert (none.messages, none.next_due_ms) == ([], full.clock.now_ms() + 1_000)
+    full.delete(taken[0].receipt)
+    full.change(taken[1].receipt, 0)
+    assert len(full.receive(10)) == 2
+    assert received(full).messages == []
+
+
+def test_leases_that_end_count_from_the_next_count_on(full: PostgresHost) -> None:
+    assert len(full.receive(10, timeout_s=1)) == QUOTA
+    full.advance(999)
+    assert received(full).messages == []
+    full.advance(1)
+    assert len(full.receive(10)) == QUOTA
+
+
+def test_what_is_not_hidden_takes_no_place(full: PostgresHost) -> None:
+    for _ in range(4):
+        assert len(full.receive(3, timeout_s=0)) == 3
+
+
+def test_a_repeated_attempt_takes_no_more_places(full: PostgresHost) -> None:
+    attempt = commands.Receive(queue=QUEUE, count=3, attempt_id="x")
+    given = [each.id for each in full.do(attempt).messages]
+    if full.do(commands.ShowQueue(queue=QUEUE)).settings.fifo:
+        assert [each.id for each in full.do(attempt).messages] == given
+    assert len(full.receive(10)) == QUOTA - 3
+
+
+def test_a_watch_hears_of_a_place(full: PostgresHost) -> None:
+    (first, *_) = full.receive(10)
+    assert received(full).messages == []
+    woken_ms = full.watch()
+    full.delete(first.receipt)
+    assert full.clock.now_ms() in woken_ms
+
+
+async def receive(node: Any, count: int) -> int:
+    """Return how many messages a receive at that node gives."""
+    return len((await execute(node, commands.Receive(queue=QUEUE, count=count, timeout_s=100))).messages)
+
+
+@pytest.mark.parametrize(
+    ("first", "there", "next_ms", "more"),
+    [
+        pytest.param(3, 1, 1_000, 1, id="near: each second"),
+        pytest.param(1, 4, 10_000, 0, id="far, until half of it is taken: each ten seconds"),
+    ],
+)
+def test_nodes_know_of_each_other_from_the_next_count_on(
+    full: PostgresHost, first: int, there: int, next_ms: int, more: int
+) -> None:
+    """One counts and the other reads, so each may give up to the quota until then, and no more."""
+    other = full.run(open_engine(full.url, clock=full.clock, options=ESTIMATED))
+    assert full.run(receive(full.engine, first)) == first
+    assert full.run(receive(other, there)) == there
+    full.advance(1_000)
+    if next_ms > 1_000:
+        assert full.run(receive(full.engine, 1)) == 1  # it has not heard of the other four
+        full.advance(next_ms - 1_000)
+    assert full.run(receive(full.engine, 10)) == more
+    full.advance(10_000)
+    assert full.run(receive(other, 10)) == 0
+    full.run(other.close())
+
+
+# The low-water mark: receives begin behind what is consumed, and nothing visible is missed for long.
+
+
+COUNTERS = count(1)
+
+
+def bodies_of(host: Host, count: int) -> list[str]:
+    return host.bodies(count)
+
+
+def committed_late(host: PostgresHost, body: str, visible_at_ms: int) -> None:
+    """Store a message as a node does whose commit took until now."""
+    (partition,) = host.values("SELECT qp FROM mq.queue WHERE name = $1", QUEUE)
+    terms = partition, [next(COUNTERS)], [8], [0], [bytes(16)], [None], [body]
+    host.values(STANDARD["send"], *terms)
+    host.values("UPDATE mq.msg SET visible_at = $2 WHERE qp = $1 AND body = $3", partition, visible_at_ms, body)
+
+
+@pytest.fixture
+def timeless(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    s = [1_000.0]
+    monkeypatch.setattr(node_module, "stopwatch_s", lambda: s[0])
+    return s
+
+
+def test_what_is_committed_late_is_found_within_a_second(timeless: list[float], queue: PostgresHost) -> None:
+    """While there is other work; and at once while there is none, or where it is not late by much."""
+    queue.advance(10_000)
+    first_ms = queue.clock.now_ms()
+    queue.send(*"abcdefgh")
+    assert bodies_of(queue, 1) == ["a"]
+    committed_late(queue, "late", first_ms - 1_000)
+    queue.advance(999)
+    assert bodies_of(queue, 1) == ["b"]
+    queue.advance(1)
+    assert bodies_of(queue, 1) == ["late"]
+    assert bodies_of(queue, 10) == ["c", "d", "e", "f", "g", "h"]
+    committed_late(queue, "latest", first_ms - 2_000)
+    assert bodies_of(queue, 1) == ["latest"]
+
+
+def test_what_is_late_by_a_little_is_found_soon(queue: PostgresHost) -> None:
+    """Now and then a receive begins a little before what was taken last."""
+    queue.advance(10_000)
+    queue.send(*map(str, range(40)))
+    assert bodies_of(queue, 1) == ["0"]
+    committed_late(queue, "nearly", queue.clock.now_ms() - 50)
+    assert "nearly" in [body for _ in range(16) for body in bodies_of(queue, 1)]
+
+
+def test_priorities_have_their_own_marks(queue: PostgresHost) -> None:
+    """Messages that became visible before those of a higher priority are not passed over."""
+    queue.send("old", priority=9)
+    queue.advance(10_000)
+    queue.send("new", "newer", priority=1)
+    assert bodies_of(queue, 1) == ["new"]
+    assert bodies_of(queue, 2) == ["newer", "old"]
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_receive_reads_the_index_from_its_mark_on(queue: PostgresHost) -> None:
+    """As the plan says: no entry before it is looked at, and nothing is sorted."""
+
+    async def plan() -> str:
+        async with connected(queue.url) as connection:
+            for name, value in SETTINGS.items():
+                await connection.execute("SELECT set_config($1, $2, false)", name, value)
+            types = "bigint, int, bigint, bigint, bigint[], bigint, bigint, bigint, bigint[]"
+            await connection.execute(f"PREPARE receive({types}) AS {STANDARD['receive']}")
+            rows = await connection.fetch("EXPLAIN EXECUTE receive(1, 1, 1, 1, '{}', 1, NULL, NULL, NULL)")
+            return "\n".join(row[0] for row in rows)
+
+    told = queue.run(plan())
+    (condition,) = [line for line in told.splitlines() if "Index Cond" in line and "visible_at" in line]
+    assert "ROW(visible_at, seq) > ROW(" in condition
+    assert "visible_at <= clock" in condition
+    assert "Sort" not in told
+
+
+def row(priority: int, visible_at_ms: int, position: int) -> dict[str, int]:
+    return {"priority": priority, "was_visible_at": visible_at_ms, "seq": position, "now": 500}
+
+
+def test_marks_are_of_a_node_and_of_a_second() -> None:
+    """A look begins behind the last that was taken; without any, after a second or a failover, at the beginning."""
+    clock = VirtualClock()
+    low_water = LowWater(clock=clock)
+    low_water.found(1, [row(8, 100, 1)])
+    assert low_water.of(1) == BEGINNING
+    low_water.found(1, [row(8, 300, 7), row(8, 300, 9), row(8, 200, 11), row(1, 50, 3)])
+    behind = low_water.of(1)
+    assert (behind[7], behind[16 + 7], behind[0], behind[16], behind[1], behind[17]) == (300, 9, 50, 3, 0, -1)
+    assert low_water.of(2) == BEGINNING
+    low_water.found(1, [row(2, 500, 7)])
+    assert (behind[1], behind[17]) == (500, -1), "more may come up at the present instant"
+    clock.advance(1_000)
+    assert low_water.of(1) == BEGINNING
+    low_water.found(1, [])
+    assert low_water.of(1) == behind
+    low_water.clear()
+    assert low_water.of(1) == BEGINNING
+
+
+def test_a_look_that_finds_nothing_is_followed_by_one_from_the_beginning() -> None:
+    low_water = LowWater(clock=VirtualClock())
+    assert low_water.instead(1) is None
+    low_water.of(1)
+    assert low_water.instead(1) is None
+    low_water.found(1, [row(8, 100, 1)])
+    low_water.of(1)
+    assert low_water.instead(1) == BEGINNING
+
+
+def test_looks_from_the_beginning_are_rare_where_they_are_dear(timeless: list[float]) -> None:
+    """A tenth of the time at the most, from the second on; whoever waits is told when the next one may be."""
+    clock = VirtualClock()
+    low_water = LowWater(clock=clock)
+    behind, told_ms = low_water.known(1)
+    assert (behind, told_ms) == (BEGINNING, None)
+    for again_ms in (None, None, 4_000):
+        assert low_water.of(1) == BEGINNING
+        timeless[0] += 0.4
+        low_water.found(1, [row(8, 100, 1)])
+        behind, told_ms = low_water.known(1)
+        assert told_ms == (None if again_ms is None else pytest.approx(again_ms, abs=1))
+        assert low_water.of(1) == behind != BEGINNING
+        timeless[0] += 0.01
+        low_water.found(1, [])
+        clock.advance(1_000)
+    timeless[0] += 3.98
+    assert low_water.of(1) == behind
+    assert low_water.instead(1) is None
+    low_water.found(1, [])
+    timeless[0] += 0.02
+    assert low_water.known(1) == (behind, None)
+    assert low_water.of(1) == BEGINNING
+
+
+@pytest.mark.usefixtures("new_tables")
+@pytest.mark.parametrize("held", [False, True])
+def test_what_was_consumed_costs_little_while_a_transaction_is_held_open(queue: PostgresHost, held: bool) -> None:
+    """Nothing of it can be removed meanwhile: an entry is read when its message is taken, and seldom again."""
+    messages, at_once = 1_000, 10
+    for number in range(messages // at_once):
+        queue.send(*[str(number)] * at_once)
+        queue.advance(1)
+    before = queue.entries_read()
+
+    async def drain() -> int:
+        async with connected(queue.url) as connection, connection.transaction(isolation="repeatable_read"):
+            if held:
+                await connection.execute("SELECT FROM mq.queue")
+            taken = 0
+            while batch := (await execute(queue.engine, commands.Receive(queue=QUEUE, count=at_once))).messages:
+                receipts = tuple(each.receipt for each in batch)
+                await execute(queue.engine, commands.Delete(queue=QUEUE, receipts=receipts))
+                taken += len(batch)
+            return taken
+
+    assert queue.run(drain()) == messages
+    assert queue.entries_read() - before < 10 * messages
