@@ -231,17 +231,10 @@ class Play(Watcher):
         self.renewer.run_due()
 
 
-def message(receipt: str) -> ReceivedMessage:
-    """Return a message that was received with ``receipt``."""
-    return ReceivedMessage(
-        id=f"id of {receipt}",
-        receipt=receipt,
-        body="",
-        attributes={},
-        sent_at_ms=0,
-        first_received_at_ms=0,
-        receive_count=1,
-    )
+def message(receipt: str = "r", **fields: Any) -> ReceivedMessage:
+    """Return a message that was received with ``receipt``, with other ``fields`` than it has by default."""
+    usual = {"body": "", "attributes": {}, "sent_at_ms": 0, "first_received_at_ms": 0, "receive_count": 1}
+    return ReceivedMessage(**{"id": f"id of {receipt}", "receipt": receipt, **usual, **fields})
 
 
 # A consumer of many long-running handlers for hours on end, in virtual time: what a policy costs and what it loses.

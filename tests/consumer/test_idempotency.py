@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.consumer.workbench import WAIT, WAIT_MS, Workbench, until, workbench
+from tests.consumer import acting
+from tests.consumer.workbench import WAIT, WAIT_MS, Job, Workbench, event, until, workbench
 from veilmq.client import NewMessage, ReceivedMessage
-from veilmq.consumer import Backoff, Batch, ByKey, ByMessageId, Consumer, Fixed, InFile, InMemory, Running
+from veilmq.consumer import Backoff, Batch, ByKey, ByMessageId, Consumer, Fixed, InFile, InMemory
 from veilmq.consumer.records import Begun, RecordStore, Standing
 from veilmq.consumer.renewal_policies import LeaseTerms
 from veilmq.testing import SteppedClock, faults
@@ -75,11 +77,6 @@ def store() -> Watched:
     return Watched()
 
 
-def event(running: Running, name: str) -> int:
-    """Return how often ``name`` has happened."""
-    return running.runners[0].counts.events[name]
-
-
 async def test_a_message_that_another_process_has_done_is_deleted_unhandled(bench: Workbench, store: Watched) -> None:
     """Its delete was lost; the next worker to receive it knows by the store."""
     bodies: list[str] = []
@@ -87,138 +84,100 @@ async def test_a_message_that_another_process_has_done_is_deleted_unhandled(benc
     async def work(body: str) -> None:
         bodies.append(body)
 
-    async def one_worker(app_name: str) -> int:
-        app = bench.consumer(app_name)
-        app.declare(work, wait=WAIT, idempotency=ByMessageId(store), lease=30)
-        async with bench.working(app) as running:
+    async def one_worker(*sent: str) -> int:
+        async with bench.handling(work, *sent, idempotency=ByMessageId(store), lease=30) as running:
             await until(lambda: event(running, "received"))
             await bench.settled(running)
             return event(running, "recognised")
 
-    bench.client.create_queue("once")
-    bench.client.send("once", "x")
     bench.server.faults.script("DeleteMessageBatch", faults.IGNORED)
-    assert await one_worker("once") == 0
-    assert bench.counts("once") == (0, 1)
+    assert await one_worker("x") == 0
+    assert bench.counts("orders") == (0, 1)
     bench.server.advance(seconds=30)
-    assert await one_worker("once") == 1
+    assert await one_worker() == 1
     assert bodies == ["x"]
-    assert bench.counts("once") == (0, 0)
+    assert bench.counts("orders") == (0, 0)
 
 
 async def test_work_that_is_done_elsewhere_is_asked_for_again_later(bench: Workbench, store: Watched) -> None:
     """When the other's record ends, as after a crash; and then it is done here. No number of times rejects it."""
-    app = bench.consumer("busy")
-    attempts: list[str] = []
-
-    @app.handler(wait=WAIT, idempotency=ByMessageId(store), retry=Backoff("1s", attempts=1))
-    async def work(body: str) -> None:
-        attempts.append(body)
-
-    sent = bench.client.send("busy", "x").id
-    store.begin(f"busy:{sent}", owner=ELSEWHERE, for_s=20)
-    async with bench.working(app) as running:
+    job = Job()
+    job.go_on.set()
+    bench.client.create_queue("orders")
+    sent = bench.client.send("orders", "x").id
+    store.begin(f"orders:{sent}", owner=ELSEWHERE, for_s=20)
+    retry = Backoff("1s", attempts=1)
+    async with bench.handling(job.work, idempotency=ByMessageId(store), retry=retry) as running:
         await until(lambda: event(running, "retried"))
         await bench.settled(running)
-        assert (attempts, bench.counts("busy")) == ([], (0, 1))
+        assert (job.bodies, bench.counts("orders")) == ([], (0, 1))
         bench.server.advance(seconds=19)
         await bench.settled(running)
-        assert bench.counts("busy") == (0, 1)
+        assert bench.counts("orders") == (0, 1)
         store.clock.advance(20)
         bench.server.advance(seconds=1)
-        await until(lambda: attempts)
+        await until(lambda: job.bodies)
         await bench.settled(running)
-    assert bench.counts("busy") == (0, 0)
+    assert bench.counts("orders") == (0, 0)
 
 
 async def test_a_record_is_extended_with_the_lease(bench: Workbench, store: Watched) -> None:
     """By as much; a store that fails meanwhile is asked again with the next renewal."""
-    app = bench.consumer("long")
-    go_on = asyncio.Event()
-
-    @app.handler(wait=WAIT, idempotency=ByMessageId(store), lease=BRISK)
-    async def work(body: str) -> None:
-        await go_on.wait()
-
-    sent = bench.client.send("long", "x").id
+    job = Job()
     store.fails = {"extend"}
-    async with bench.working(app) as running:
+    async with bench.handling(job.work, "x", idempotency=ByMessageId(store), lease=BRISK) as running:
         await until(lambda: store.extended > 1)
         store.fails = set()
         store.clock.advance(9.9)
         seen = store.extended
         await until(lambda: store.extended > seen + 1)
         store.clock.advance(5)
-        assert store.begin(f"long:{sent}", owner=ELSEWHERE, for_s=1).left_s == pytest.approx(5, abs=0.5)
-        go_on.set()
+        begun = store.begin(f"orders:{bench.sent[0]}", owner=ELSEWHERE, for_s=1)
+        assert begun.left_s == pytest.approx(5, abs=0.5)
+        job.go_on.set()
         await bench.settled(running)
     assert len(store) == 1, "it is done, and remembered"
-    assert bench.counts("long") == (0, 0)
+    assert bench.counts("orders") == (0, 0)
 
 
 async def test_an_extension_that_comes_too_late_harms_nobody(bench: Workbench, store: Watched) -> None:
     """It is refused, since the work is done; the message is deleted."""
-    app = bench.consumer("overtaken")
-    go_on = asyncio.Event()
-
-    @app.handler(wait=WAIT, idempotency=ByMessageId(store), lease=BRISK)
-    async def work(body: str) -> None:
-        await go_on.wait()
-
-    bench.client.send("overtaken", "x")
+    job = Job()
     store.extensions.clear()
-    async with bench.working(app) as running:
+    async with bench.handling(job.work, "x", idempotency=ByMessageId(store), lease=BRISK) as running:
         await until(lambda: store.extended)
-        go_on.set()
+        job.go_on.set()
         await until(lambda: event(running, "acked"))
         store.extensions.set()
         await bench.settled(running)
         await until(lambda: not running.runners[0].threads_at_work - running.runners[0].polling)
-    assert bench.counts("overtaken") == (0, 0)
+    assert bench.counts("orders") == (0, 0)
 
 
 async def test_a_handler_whose_record_was_taken_is_stopped(bench: Workbench, store: Watched) -> None:
     """Its record had ended, and another has begun the work: the message is left to come back by itself."""
-    app = bench.consumer("taken")
-    cancelled: list[str] = []
-
-    @app.handler(wait=WAIT, idempotency=ByMessageId(store), lease=BRISK)
-    async def work(body: str) -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            cancelled.append(body)
-            raise
-
-    sent = bench.client.send("taken", "x").id
-    async with bench.working(app) as running:
+    job = Job()
+    async with bench.handling(job.work, "x", idempotency=ByMessageId(store), lease=BRISK) as running:
         await until(lambda: store.extended)
         store.extensions.clear()
         store.clock.advance(60)
-        assert store.begin(f"taken:{sent}", owner=ELSEWHERE, for_s=60).standing is Standing.OURS
+        assert store.begin(f"orders:{bench.sent[0]}", owner=ELSEWHERE, for_s=60).standing is Standing.OURS
         store.extensions.set()
         await until(lambda: event(running, "left"))
-    assert cancelled == ["x"]
+    assert job.cancelled == ["x"]
 
 
 async def test_a_record_that_ended_and_is_nobodys_is_begun_again(bench: Workbench, store: Watched) -> None:
     """A renewal came late, and the lease is held all the same: the handler goes on, and nobody else begins its work."""
-    app = bench.consumer("belated")
-    go_on = asyncio.Event()
-
-    @app.handler(wait=WAIT, idempotency=ByMessageId(store), lease=BRISK)
-    async def work(body: str) -> None:
-        await go_on.wait()
-
-    bench.client.send("belated", "x")
-    async with bench.working(app) as running:
+    job = Job()
+    async with bench.handling(job.work, "x", idempotency=ByMessageId(store), lease=BRISK) as running:
         await until(lambda: store.extended)
         store.extensions.clear()
         store.clock.advance(60)
         assert len(store) == 0
         store.extensions.set()
         await until(lambda: len(store))
-        go_on.set()
+        job.go_on.set()
         await bench.settled(running)
         assert (event(running, "left"), event(running, "acked")) == (0, 1)
     assert len(store) == 1, "it is done, and remembered"
@@ -226,16 +185,14 @@ async def test_a_record_that_ended_and_is_nobodys_is_begun_again(bench: Workbenc
 
 async def test_a_record_that_is_begun_again_too_late_is_removed(bench: Workbench, store: Watched) -> None:
     """The handler failed meanwhile: the next delivery finds nothing in the way."""
-    app = bench.consumer("undone")
     go_on = asyncio.Event()
 
-    @app.handler(wait=WAIT, idempotency=ByMessageId(store), lease=BRISK, retry=Backoff("1h", jitter="none"))
     async def work(body: str) -> None:
         await go_on.wait()
         raise LookupError("not now")
 
-    bench.client.send("undone", "x")
-    async with bench.working(app) as running:
+    options: Any = {"lease": BRISK, "retry": Backoff("1h", jitter="none")}
+    async with bench.handling(work, "x", idempotency=ByMessageId(store), **options) as running:
         await until(lambda: store.extended)
         store.asked.clear()
         store.gate.clear()
@@ -251,63 +208,43 @@ async def test_a_record_that_is_begun_again_too_late_is_removed(bench: Workbench
 
 async def test_a_renewal_during_the_begin_counts_for_the_record(bench: Workbench, store: Watched) -> None:
     """The store took its time, and the lease was renewed meanwhile: the record is extended as much, at once."""
-    app = bench.consumer("between")
-    go_on = asyncio.Event()
-
-    @app.handler(wait=WAIT, idempotency=ByMessageId(store), lease=RenewedOnce(300, every=0.02))
-    async def work(body: str) -> None:
-        await go_on.wait()
-
+    job = Job()
     store.gate.clear()
-    bench.client.send("between", "x")
-    async with bench.working(app) as running:
+    lease_once = RenewedOnce(300, every=0.02)
+    async with bench.handling(job.work, "x", idempotency=ByMessageId(store), lease=lease_once) as running:
         await until(store.asked.is_set)
         (lease,) = running.table.open_leases()
         await until(lambda: lease.renewals)
         store.gate.set()
         await until(lambda: store.extended)
-        go_on.set()
+        job.go_on.set()
         await bench.settled(running)
 
 
 async def test_work_that_failed_is_nobodys(bench: Workbench, store: Watched) -> None:
-    """The next delivery is handled at once."""
-    app = bench.consumer("failing")
-    attempts: list[str] = []
-
-    @app.handler(wait=WAIT, idempotency=ByMessageId(store), retry=Backoff(0))
-    async def work(body: str) -> None:
-        attempts.append(body)
-        if len(attempts) == 1:
-            raise LookupError("not yet")
-
-    bench.client.send("failing", "x")
-    async with bench.working(app) as running:
-        await until(lambda: len(attempts) == 2)
+    once: Any = {"idempotency": ByMessageId(store), "retry": Backoff(0)}
+    async with bench.handling(acting.act_async, "crash", **once) as running:
+        await until(lambda: event(running, "acked"))
         await bench.settled(running)
-    assert (bench.counts("failing"), len(store)) == ((0, 0), 1)
+        assert event(running, "started") == 2
+    assert (bench.counts("orders"), len(store)) == ((0, 0), 1)
 
 
 async def test_a_store_that_fails_lets_nothing_begin_and_nothing_be_lost(bench: Workbench, store: Watched) -> None:
     """A message whose record cannot be begun comes back, never as poison; one that is done is deleted all the same."""
-    app = bench.consumer("down")
-    bodies: list[str] = []
-
-    @app.handler(wait=WAIT, idempotency=ByMessageId(store), retry=Backoff("1s", attempts=1))
-    async def work(body: str) -> None:
-        bodies.append(body)
-
+    job = Job()
+    job.go_on.set()
     store.fails = {"begin"}
-    bench.client.send("down", "x")
-    async with bench.working(app) as running:
+    once: Any = {"idempotency": ByMessageId(store), "retry": Backoff("1s", attempts=1)}
+    async with bench.handling(job.work, "x", **once) as running:
         await until(lambda: event(running, "retried"))
         await bench.settled(running)
-        assert (bodies, bench.counts("down")) == ([], (0, 1))
+        assert (job.bodies, bench.counts("orders")) == ([], (0, 1))
         store.fails = {"finish"}
         bench.server.advance(WAIT_MS)
-        await until(lambda: bodies)
+        await until(lambda: job.bodies)
         await bench.settled(running)
-    assert bench.counts("down") == (0, 0)
+    assert bench.counts("orders") == (0, 0)
 
 
 async def test_messages_that_ask_for_the_same_work_share_a_record(bench: Workbench, store: Watched) -> None:
@@ -363,31 +300,22 @@ async def test_two_workers_do_each_piece_of_work_once(bench: Workbench, tmp_path
 
 async def test_a_stop_overtakes_a_slow_store(bench: Workbench, store: Watched) -> None:
     """It answers when handlers have been cancelled: this one does not begin any more, and its message is released."""
-    app = bench.consumer("slow", grace="0s")
-    app.declare(refuse, wait=WAIT, idempotency=ByMessageId(store))
-
     store.gate.clear()
-    bench.client.send("slow", "x")
-    async with bench.working(app) as running:
+    async with bench.handling(refuse, "x", grace="0s", idempotency=ByMessageId(store)) as running:
         await until(store.asked.is_set)
         stopping = asyncio.create_task(bench.stop(running))
         await until(lambda: running.runners[0]._cancelling)
         store.gate.set()
         await stopping
         assert running.exit_code == 0
-    assert (bench.counts("slow"), len(store)) == ((1, 0), 0)
+    assert (bench.counts("orders"), len(store)) == ((1, 0), 0)
 
 
 async def test_a_message_that_is_lost_meanwhile_is_not_begun(bench: Workbench, store: Watched) -> None:
-    """And its record is nobody's."""
-    app = bench.consumer("late")
-    app.declare(refuse, wait=WAIT, idempotency=ByMessageId(store), lease=BRISK)
-
     store.gate.clear()
-    bench.client.send("late", "x")
-    async with bench.working(app) as running:
+    async with bench.handling(refuse, "x", idempotency=ByMessageId(store), lease=BRISK) as running:
         await until(store.asked.is_set)
-        bench.client.purge("late")
+        bench.client.purge("orders")
         await until(lambda: event(running, "lost"))
         store.gate.set()
         await until(lambda: event(running, "left"))
@@ -466,7 +394,6 @@ def test_an_extension_counts_from_the_call(records: RecordStore, clock: SteppedC
 
 
 def test_what_is_done_is_remembered_for_its_time(records: RecordStore, clock: SteppedClock) -> None:
-    """It is nobody's any more."""
     records.begin("a", owner="one", for_s=30)
     records.finish("a", for_s=100)
     assert not records.extend("a", owner="one", for_s=30)
@@ -487,7 +414,6 @@ def test_what_is_done_is_done_whoever_says_so(records: RecordStore) -> None:
 
 
 def test_only_the_owner_forgets(records: RecordStore) -> None:
-    """Then anybody may begin."""
     records.begin("a", owner="one", for_s=30)
     records.forget("a", owner="two")
     records.forget("b", owner="two")
@@ -532,7 +458,6 @@ def test_records_that_ended_take_no_room(clock: SteppedClock, tmp_path: Path) ->
 
 
 def test_a_file_outlives_its_process(clock: SteppedClock, tmp_path: Path) -> None:
-    """What was done stays done."""
     store = InFile(tmp_path / "records.db", wall_s=clock.now_s)
     store.finish("a", for_s=100)
     store.close()
@@ -542,7 +467,6 @@ def test_a_file_outlives_its_process(clock: SteppedClock, tmp_path: Path) -> Non
 
 
 def test_a_write_that_fails_leaves_the_file_usable(tmp_path: Path) -> None:
-    """Its transaction is rolled back."""
     store = InFile(tmp_path / "records.db")
     with pytest.raises(TypeError):
         store.begin("a", owner="one", for_s="soon")  # type: ignore[arg-type]

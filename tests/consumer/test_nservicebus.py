@@ -34,7 +34,6 @@ def test_for_how_long_to_renew(vector: dict[str, Any]) -> None:
 
 
 def test_the_vectors_are_all_there() -> None:
-    """Nobody has shortened the file."""
     assert [len(VECTORS[part]) for part in ("renew_after", "extension", "timelines")] == [27, 22, 9]
 
 
@@ -119,7 +118,6 @@ class TestOfNServiceBus:
         assert play.news == []
 
     def test_does_not_renew_before_it_is_time(self) -> None:
-        """V = 10, end 30: nothing within 18 s."""
         play = Play(NServiceBusPolicy())
         (lease,) = play.take(timeout_s=10, received_at_s=20)
         play.jump(18)
@@ -136,7 +134,6 @@ class TestOfNServiceBus:
         assert play.queue.asked == [(0, 12)]
 
     def test_a_long_first_lease_is_renewed_ten_seconds_before_its_end(self) -> None:
-        """V = 10, end 160: after 150 s for 20."""
         play = Play(NServiceBusPolicy())
         (lease,) = play.take(timeout_s=10, received_at_s=150)
         play.until(150)
@@ -154,7 +151,6 @@ class TestOfNServiceBus:
         assert play.news == [(5, "r", LeaseState.LOST)]
 
     def test_nothing_is_renewed_that_ended_before_it_began(self) -> None:
-        """Cancelled from the beginning: no call."""
         play = Play(NServiceBusPolicy())
         (lease,) = play.take(timeout_s=10)
         play.table.settle(lease)
@@ -173,7 +169,6 @@ class TestOfNServiceBus:
         assert play.queue.asked == [(32, 32)]
 
     def test_a_renewal_duration_of_zero_is_off(self) -> None:
-        """Even what has expired is not renewed."""
         play = Play(NServiceBusPolicy(max_auto_message_visibility_renewal_duration=0))
         play.take(timeout_s=30, received_at_s=-31)
         play.until(100)
@@ -226,7 +221,6 @@ def test_two_seconds_late_asks_for_32() -> None:
 )
 @pytest.mark.parametrize("value", [-1, -0.5, 43_200.5, timedelta(hours=12, seconds=1), "13h"], ids=str)
 def test_durations_beyond_twelve_hours_are_refused(option: str, value: float | timedelta | str) -> None:
-    """Both options say so, by their names."""
     with pytest.raises(ValueError, match=f"^{option} is .* must be from 0 to 43200|it is negative"):
         NServiceBusPolicy(**{option: value})
 

@@ -77,7 +77,6 @@ class TestFixed:
         ids=["zero", "too-long", "fraction", "no-gap", "no-interval", "negative"],
     )
     def test_what_keeps_no_lease_is_refused(self, lease: float, every: float | None) -> None:
-        """At once, not when the first message comes."""
         with pytest.raises(ValueError, match=r"lease is whole seconds|cannot be kept|is negative"):
             Fixed(lease, every)
 
@@ -97,7 +96,6 @@ class TestAdaptive:
         ],
     )
     def test_guard_and_length(self, seen: Measured, guard_s: float, length_s: int) -> None:
-        """The worked examples of the design."""
         policy = Adaptive()
         assert policy.guard_s(seen) == pytest.approx(guard_s)
         assert policy.length_s(seen) == length_s
@@ -400,7 +398,6 @@ def test_a_handler_as_people_write_it(name: str) -> None:
 
 @pytest.mark.slow
 def test_a_timeout_is_announced_at_four_fifths(caplog: pytest.LogCaptureFixture) -> None:
-    """At sixteen of twenty minutes, and not before."""
     app = Consumer("orders")
     app.handler(timeout="20m")(take_long)
     with caplog.at_level(logging.WARNING, "veilmq.consumer"):
@@ -440,7 +437,6 @@ def test_a_lost_lease_stops_the_handler_unless_told_otherwise(on_lost: str) -> N
 
 @pytest.mark.slow
 def test_a_lease_in_doubt_lets_the_handler_go_on_but_not_past_a_fence() -> None:
-    """Who is not strict is told by the state."""
     app = Consumer("orders")
     seen: list[LeaseState] = []
 

@@ -11,11 +11,11 @@ import pytest
 from tests.clients import boto
 from tests.clients.program import Program
 from tests.consumer import acting
-from tests.consumer.workbench import PATIENCE_S, WAIT, WAIT_MS, Workbench, until, workbench
+from tests.consumer.workbench import PATIENCE_S, WAIT, WAIT_MS, Job, Workbench, event, until, workbench
 from tests.tidy.tree import SRC
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, QueueClient, ReceivedMessage, SigningKey
 from veilmq.client.boto import BotoQueueClient
-from veilmq.consumer import Consumer, Context, Reject, RetryLater, Running
+from veilmq.consumer import Consumer, Context, Reject, RetryLater
 from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
 
@@ -79,95 +79,63 @@ def test_a_message_that_comes_while_the_polls_are_hung_up_on_is_not_stuck(bench:
 
 
 async def test_after_the_grace_a_handler_is_cancelled_and_its_message_released(bench: Workbench) -> None:
-    """Visible again at once."""
-    app = bench.consumer("slow", grace="10ms")
     causes = []
 
-    @app.handler(wait=WAIT)
     async def work(body: str, ctx: Context) -> None:
         try:
             await asyncio.Event().wait()
         finally:
             causes.append(ctx.cancelled.is_set())
 
-    bench.client.send("slow", "x")
-    async with bench.working(app) as running:
+    async with bench.handling(work, "x", grace="10ms") as running:
         await until(lambda: running.runners[0].working)
     assert running.exit_code == 0
     assert causes == [True]
-    assert received(bench.client, "slow") == [("x", 2)]
+    assert received(bench.client, "orders") == [("x", 2)]
 
 
 async def test_whoever_is_in_a_hurry_does_not_wait_for_the_grace(bench: Workbench) -> None:
     """The second request to stop cancels the handlers at once."""
-    app = bench.consumer("hurried", grace="1h")
-
-    @app.handler(wait=WAIT)
-    async def work(body: str) -> None:
-        await asyncio.Event().wait()
-
-    bench.client.send("hurried", "x")
-    async with bench.working(app) as running:
+    async with bench.handling(Job().work, "x", grace="1h") as running:
         await until(lambda: running.runners[0].working)
         running.request_stop()
         running.request_stop()
         await running.wait()
-    assert received(bench.client, "hurried") == [("x", 2)]
+    assert received(bench.client, "orders") == [("x", 2)]
 
 
-def test_a_thread_that_looks_at_its_context_stops(bench: Workbench) -> None:
+async def test_a_thread_that_looks_at_its_context_stops(bench: Workbench) -> None:
     """``check`` raises, and the message is released."""
-    app = bench.consumer("looking", grace="10ms")
-    app.declare(acting.stop_when_told, wait=WAIT, concurrency=1)
-
-    async def scenario() -> Running:
-        bench.client.send("looking", "x")
-        async with bench.working(app) as running:
-            await until(lambda: running.runners[0].working)
-        return running
-
-    assert asyncio.run(scenario()).exit_code == 0
-    assert received(bench.client, "looking") == [("x", 2)]
+    async with bench.handling(acting.stop_when_told, "x", grace="10ms", concurrency=1) as running:
+        await until(lambda: running.runners[0].working)
+    assert running.exit_code == 0
+    assert received(bench.client, "orders") == [("x", 2)]
 
 
 @pytest.mark.slow
-def test_a_thread_that_does_not_stop_is_abandoned(bench: Workbench) -> None:
+async def test_a_thread_that_does_not_stop_is_abandoned(bench: Workbench) -> None:
     """Its message is released, the exit code says so, and its end changes nothing any more."""
-    app = bench.consumer("deaf", grace="10ms")
     go_on = threading.Event()
 
-    @app.handler(wait=WAIT, concurrency=1)
     def work(body: str) -> None:
         go_on.wait()
 
-    async def scenario() -> Running:
-        bench.client.send("deaf", "x")
-        async with bench.working(app) as running:
-            await until(lambda: running.runners[0].working)
-        go_on.set()
-        return running
-
-    assert asyncio.run(scenario()).exit_code == 3
-    assert received(bench.client, "deaf") == [("x", 2)]
+    async with bench.handling(work, "x", grace="10ms", concurrency=1) as running:
+        await until(lambda: running.runners[0].working)
+    go_on.set()
+    assert running.exit_code == 3
+    assert received(bench.client, "orders") == [("x", 2)]
 
 
 async def test_drained_is_when_nothing_is_visible_and_nothing_in_our_hands(bench: Workbench) -> None:
     """It returns after all have been handled; while somebody works it does not."""
-    app = bench.consumer("drained")
-    go_on = asyncio.Event()
-
-    @app.handler(wait=WAIT)
-    async def work(body: str) -> None:
-        await go_on.wait()
-
-    for number in range(25):
-        bench.client.send("drained", str(number))
-    async with bench.working(app) as running:
+    job = Job()
+    async with bench.handling(job.work, *map(str, range(25))) as running:
         with pytest.raises(TimeoutError):
             await running.drained("100ms")
-        go_on.set()
+        job.go_on.set()
         await running.drained("20s")
-        assert bench.counts("drained") == (0, 0)
+        assert bench.counts("orders") == (0, 0)
 
 
 async def test_drained_waits_for_what_a_poll_is_bringing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,43 +175,27 @@ async def test_drained_waits_for_what_a_poll_is_bringing(bench: Workbench, monke
         assert (before, handled) == (False, ["x"])
 
 
-def test_a_queue_that_is_not_there_is_said_loudly(bench: Workbench) -> None:
-    """The consumer stops by itself and raises what the server said."""
-    app = Consumer("nowhere", endpoint=bench.server.endpoint)
+@pytest.mark.parametrize("drains", [False, True], ids=["", "drains"])
+@pytest.mark.parametrize(
+    ("queue", "error", "says"),
+    [("nowhere", ClientError, "does not exist"), ("naked", ValueError, "0 s cannot be kept")],
+)
+async def test_a_queue_that_cannot_be_consumed_is_said_loudly(
+    bench: Workbench, queue: str, error: type[Exception], says: str, drains: bool
+) -> None:
+    """The consumer stops by itself and raises why; what would wait for the queue to drain does not."""
+    bench.client.create_queue("naked", {"visibility_timeout_s": 0})
+    app = Consumer(queue, endpoint=bench.server.endpoint)
     app.declare(acting.act_async, wait=WAIT)
 
     async def scenario() -> None:
         async with app.running() as running:
             await running.wait()
+            if drains:
+                await running.drained("1h")
 
-    with pytest.raises(ClientError, match="does not exist"):
-        asyncio.run(scenario())
-
-
-def test_nobody_waits_for_a_queue_that_is_not_there_to_be_drained(bench: Workbench) -> None:
-    app = Consumer("nowhere", endpoint=bench.server.endpoint)
-    app.declare(acting.act_async, wait=WAIT)
-
-    async def scenario() -> None:
-        async with app.running() as running:
-            await running.wait()
-            await running.drained("1h")
-
-    with pytest.raises(ClientError, match="does not exist"):
-        asyncio.run(scenario())
-
-
-def test_a_queue_that_hides_nothing_is_refused(bench: Workbench) -> None:
-    """A timeout of zero can be kept by no renewal."""
-    app = bench.consumer("naked", visibility_timeout_s=0)
-    app.declare(acting.act_async, wait=WAIT)
-
-    async def scenario() -> None:
-        async with app.running() as running:
-            await running.wait()
-
-    with pytest.raises(ValueError, match="0 s cannot be kept"):
-        asyncio.run(scenario())
+    with pytest.raises(error, match=says):
+        await scenario()
 
 
 @pytest.mark.parametrize("option", [{"timeout": "20ms"}, {"stall": "20ms"}], ids=["timeout", "stall"])
@@ -251,20 +203,14 @@ async def test_a_handler_whose_time_is_over_is_cancelled_and_tried_again(
     bench: Workbench, option: dict[str, Any]
 ) -> None:
     """Too long in all, or too long without a word: backoff, not a second run beside the first."""
-    app = bench.consumer("timely")
-    app.declare(acting.stop_when_told, wait=WAIT, concurrency=1, **option)
-    bench.client.send("timely", "x")
-
-    async with bench.working(app) as running:
+    async with bench.handling(acting.stop_when_told, "x", concurrency=1, **option) as running:
         await bench.settled(running)
-        assert running.runners[0].counts.events["retried"] == 1
+        assert event(running, "retried") == 1
 
 
 async def test_a_handler_that_reports_progress_is_not_stalled(bench: Workbench) -> None:
     """``stall`` counts from its last report: it works for longer than that, and ends by itself."""
-    app = bench.consumer("diligent")
 
-    @app.handler(wait=WAIT, stall="100ms")
     async def work(body: str, ctx: Context) -> None:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + 0.25
@@ -272,18 +218,13 @@ async def test_a_handler_that_reports_progress_is_not_stalled(bench: Workbench) 
             ctx.progress(0.5)
             await asyncio.sleep(0)
 
-    bench.client.send("diligent", "x")
-
-    async with bench.working(app) as running:
-        await until(lambda: running.runners[0].counts.events["acked"])
+    async with bench.handling(work, "x", stall="100ms") as running:
+        await until(lambda: event(running, "acked"))
 
 
 async def test_polls_wait_as_long_as_they_were_told(bench: Workbench) -> None:
     """One poll while the queue is quiet, answered when its wait is over and asked again."""
-    app = bench.consumer("quiet")
-    app.declare(acting.act_async, wait=WAIT)
-
-    async with bench.working(app) as running:
+    async with bench.handling(acting.act_async) as running:
         await bench.settled(running)
         assert running.runners[0].polling == 1
         bench.server.advance(WAIT_MS)
@@ -373,7 +314,6 @@ async def test_a_stop_gives_back_what_waits_behind_a_running_head(bench: Workben
 
 
 async def test_asking_for_later_holds_the_group(bench: Workbench) -> None:
-    """``RetryLater`` is a failure like any other."""
     app = bench.consumer(QUEUE, fifo=True)
     handled: list[str] = []
 

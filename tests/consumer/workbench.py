@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 from veilmq.client import HttpQueueClient, QueueClient
 from veilmq.consumer import Consumer, Running
@@ -22,6 +23,7 @@ class Workbench:
         """Made by ``workbench``."""
         self.server = server
         self.client = client
+        self.sent: list[str] = []
 
     def consumer(self, queue: str, *, grace: str = "10s", **settings: SettingValue) -> Consumer:
         self.client.create_queue(queue, settings)
@@ -31,6 +33,17 @@ class Workbench:
         """Return how many messages of ``queue`` are visible, and how many in flight or delayed."""
         status = self.client.show(queue)
         return status.visible, status.in_flight
+
+    @asynccontextmanager
+    async def handling(
+        self, handler: Callable[..., Any], *bodies: str, queue: str = "orders", grace: str = "10s", **options: Any
+    ) -> AsyncIterator[Running]:
+        """Run ``handler`` with these options on ``queue``, to which ``bodies`` were sent; ``sent`` has their ids."""
+        app = self.consumer(queue, grace=grace)
+        app.declare(handler, **{"wait": WAIT, **options})
+        self.sent = [self.client.send(queue, body).id for body in bodies]
+        async with self.working(app) as running:
+            yield running
 
     @asynccontextmanager
     async def working(self, app: Consumer) -> AsyncIterator[Running]:
@@ -57,6 +70,31 @@ class Workbench:
     def _is_quiet(self, running: Running) -> bool:
         polling = sum(runner.polling for runner in running.runners)
         return polling > 0 and self.server.parked == polling and not any(runner.held for runner in running.runners)
+
+
+class Job:
+    """A handler, ``work``, that notes the bodies that it is called with and waits until it may ``go_on``.
+
+    ``cancelled`` has the bodies of calls that were cancelled meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.bodies: list[str] = []
+        self.cancelled: list[str] = []
+        self.go_on = asyncio.Event()
+
+    async def work(self, body: str) -> None:
+        self.bodies.append(body)
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(body)
+            raise
+
+
+def event(running: Running, name: str) -> int:
+    """Return how often ``name`` has happened to messages of the first handler."""
+    return running.runners[0].counts.events[name]
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -59,7 +59,7 @@ class Target:
 
     def put(self, folder: str, name: str, content: Any) -> None:
         """Write ``content`` (bytes or a buffer) as the file ``name`` in ``folder``, a path below the root."""
-        where = f"{self.root}/{folder}"
+        where = f"{self.root}/{folder}".rstrip("/")
         temporary, path = f"{where}/{_IGNORED}{name}.{self._own}.tmp", f"{where}/{name}"
         if self._filesystem.type_name in _BUCKETS:
             self.write(path, content)
@@ -72,7 +72,7 @@ class Target:
                 left.unlink(missing_ok=True)
             above = Path(self.root).parent  # of the root, which may be new, too
             for each in (Path(where), *Path(where).parents):
-                _sync(str(each))
+                sync(each)
                 if each == above:
                     break
 
@@ -81,7 +81,7 @@ class Target:
         with self._filesystem.open_output_stream(path) as stream:
             stream.write(content)
         if self._local:
-            _sync(path)
+            sync(path)
 
     def rename(self, temporary: str, path: str) -> None:
         """Rename a written file; where that replaces no file (HDFS, SFTP), remove the old one first."""
@@ -94,7 +94,8 @@ class Target:
             self._filesystem.move(temporary, path)
 
 
-def _sync(path: str) -> None:
+def sync(path: str | Path) -> None:
+    """Return when the file or folder at ``path`` is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -23,12 +23,12 @@ import re
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -60,6 +60,7 @@ COMPARED = {"id", "group", "sent_at", "received_at", "receive_count", "sequence_
 """The columns with statistics in the log. Bodies and attributes have none, as the log outlives expired messages."""
 
 Value = str | int
+T = TypeVar("T")
 
 _STORE_MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
 _COLOURS = re.compile(r"\x1b\[\d+m")
@@ -175,27 +176,25 @@ class ArchiveTable:
 
         Raises ``PipelineFailed`` if the folder or bucket cannot be used.
         """
-        for _ in range(_TRIES):
-            try:
-                self._create()
-            except CommitFailedError:
-                continue  # another writer has committed; check again
-            except (OSError, DeltaError) as error:
-                raise PipelineFailed(f"{self.location} cannot be used: {_cause(error)}") from error
-            return
-        raise PipelineFailed(_too_many_writers(self.location))
 
-    def _create(self) -> None:
-        if not DeltaTable.is_deltatable(self.location):
-            DeltaTable.create(self.location, SCHEMA, mode="ignore", partition_by=list(PARTITION), name="veilmq archive")
-            self._sync_log(0, 0)
-        table = self._open()
-        known = {field.name for field in table.schema().fields}
-        missing = [field for field in DeltaSchema.from_arrow(SCHEMA).fields if field.name not in known]
-        if missing:
-            before = table.version()
-            table.alter.add_columns(missing)
-            self._sync_log(before + 1, table.version())
+        def create() -> None:
+            if not DeltaTable.is_deltatable(self.location):
+                DeltaTable.create(
+                    self.location, SCHEMA, mode="ignore", partition_by=list(PARTITION), name="veilmq archive"
+                )
+                self._sync_log(0, 0)
+            table = self._open()
+            known = {field.name for field in table.schema().fields}
+            missing = [field for field in DeltaSchema.from_arrow(SCHEMA).fields if field.name not in known]
+            if missing:
+                before = table.version()
+                table.alter.add_columns(missing)
+                self._sync_log(before + 1, table.version())
+
+        try:
+            self._retried(create)
+        except (OSError, DeltaError) as error:
+            raise PipelineFailed(f"{self.location} cannot be used: {_cause(error)}") from error
 
     def snapshot(self, *, version: int | None = None, writers: Sequence[str] = ()) -> Snapshot:
         """Return the current table, or that of an earlier ``version``; raises ``PipelineFailed`` if there is none."""
@@ -212,17 +211,16 @@ class ArchiveTable:
 
         The batch numbers of a writer increase. The entry is durable on return.
         """
-        for _ in range(_TRIES):
+
+        def commit() -> bool:
             table = self._open()
             last = table.transaction_version(writer)
             if last is not None and last >= batch:
                 return False
-            try:
-                self._append(table, Transaction(writer, batch), [_added(file, new=True) for file in files])
-            except CommitFailedError:
-                continue  # possibly another attempt at the same batch; check again
+            self._append(table, Transaction(writer, batch), [_added(file, new=True) for file in files])
             return True
-        raise PipelineFailed(_too_many_writers(self.location))
+
+        return self._retried(commit)
 
     def replace(self, *, writer: str, old: Sequence[ArchiveFile], new: Sequence[ArchiveFile], since: Snapshot) -> bool:
         """Replace ``old`` by ``new``, which have the same rows or none; return ``False`` if another writer was first.
@@ -259,6 +257,15 @@ class ArchiveTable:
         old = [file for file in snapshot.files if file.day < before]
         return len(old) if old and self.replace(writer=writer, old=old, new=[], since=snapshot) else 0
 
+    def _retried(self, attempt: Callable[[], T]) -> T:
+        """Return the result of ``attempt``, made again after each commit of another writer, which may be its own."""
+        for _ in range(_TRIES):
+            with suppress(CommitFailedError):
+                return attempt()
+        raise PipelineFailed(
+            f"{self.location}: {_TRIES} commits conflicted with other writers; run fewer jobs at a time."
+        )
+
     def _open(self, version: int | None = None) -> DeltaTable:
         try:
             return DeltaTable(self.location, version=version)
@@ -279,10 +286,6 @@ class ArchiveTable:
     def _sync_log(self, first: int, last: int) -> None:
         """Sync entries of the log to disk; deltalake does not."""
         self.place.sync(*(f"_delta_log/{version:020}.json" for version in range(first, last + 1)), "_delta_log")
-
-
-def _too_many_writers(location: str) -> str:
-    return f"{location}: {_TRIES} commits conflicted with other writers; run fewer jobs at a time."
 
 
 def _cause(error: Exception) -> str:

@@ -29,7 +29,7 @@ from veilmq.core.settings import RoutingTable, SettingValue
 from veilmq.pipeline.archive import ArchiveOptions, archive
 from veilmq.pipeline.cells import ENDED
 from veilmq.pipeline.cost import TuneOptions
-from veilmq.pipeline.demo_worker import ATTRIBUTE, KINDS, SIGMA, Done, Work, work
+from veilmq.pipeline.demo_worker import ATTRIBUTE, KINDS, SIGMA, Done, work
 from veilmq.pipeline.report import report
 from veilmq.pipeline.route import ForwardOptions, create_queues, forward, route_table
 from veilmq.pipeline.session import PipelineFailed
@@ -240,23 +240,40 @@ class Demo:
             self.processes.start(f"worker-{number}", "work", self.endpoint, str(number), str(THREADS), DONE, *queues)
             for number in range(WORKERS)
         ]
-        producer = _Producer(self.endpoint, intake, tuple(work(self.messages, seed=_SEED, first=first)), send_s)
-        producer.start()
-        finished = 0
-        while finished < self.messages:
-            time.sleep(_POLL_S)
-            reached = arrived() if arrived else producer.sent
-            shown = map(self.client.show, queues)  # in the order of classes: none is missed
-            waiting = sum(status.visible + status.in_flight + status.delayed for status in shown)
-            finished = max(finished, reached - waiting)
-            bar(finished)
-            if finished >= KILL_AT * self.messages and len(workers) == WORKERS:
-                workers.pop().kill()
-            if producer.sent < self.messages and not producer.is_alive():
-                raise PipelineFailed(f"The producer of the demonstration has failed after {producer.sent} messages.")
-            if time.monotonic() - begun_s > _LOAD_S_MAX + _LOAD_PER_SEND_MAX * send_s:
-                done = f"{finished} of {self.messages} messages are done"
-                raise PipelineFailed(f"The demonstration does not end: {done}.")
+        pieces = tuple(work(self.messages, seed=_SEED, first=first))
+        sent = finished = 0
+
+        def produce(stop: threading.Event) -> None:
+            """Send all work, evenly over ``send_s``."""
+            nonlocal sent
+            with HttpQueueClient(self.endpoint) as client:
+                for start in range(0, len(pieces), _SEND_BATCH):
+                    messages = [
+                        NewMessage(
+                            body=msgspec.json.encode(each).decode(),
+                            attributes={ATTRIBUTE: Attribute(type="String", text=each.kind)},
+                        )
+                        for each in pieces[start : start + _SEND_BATCH]
+                    ]
+                    client.send_batch(intake, messages)
+                    sent += len(messages)
+                    if stop.wait(max(0.0, begun_s + send_s * sent / len(pieces) - time.monotonic())):
+                        return
+
+        with beside(produce) as check:
+            while finished < self.messages:
+                time.sleep(_POLL_S)
+                reached = arrived() if arrived else sent
+                shown = map(self.client.show, queues)  # in the order of classes: none is missed
+                waiting = sum(status.visible + status.in_flight + status.delayed for status in shown)
+                finished = max(finished, reached - waiting)
+                bar(finished)
+                if finished >= KILL_AT * self.messages and len(workers) == WORKERS:
+                    workers.pop().kill()
+                check()
+                if time.monotonic() - begun_s > _LOAD_S_MAX + _LOAD_PER_SEND_MAX * send_s:
+                    done = f"{finished} of {self.messages} messages are done"
+                    raise PipelineFailed(f"The demonstration does not end: {done}.")
         self.processes.end(workers)
         seconds = time.monotonic() - begun_s
         dead = self.client.show(DEAD).visible - dead_before
@@ -289,32 +306,6 @@ class Demo:
                 return rows
             time.sleep(_EXPORT_S)
         raise PipelineFailed(f"The event log of the demonstration in {events} does not stop growing.")
-
-
-class _Producer(threading.Thread):
-    """Sends all work, evenly over ``send_s``; ``sent`` is the number of messages so far."""
-
-    def __init__(self, endpoint: str, queue: str, pieces: tuple[Work, ...], send_s: float) -> None:
-        super().__init__(daemon=True)
-        self.sent = 0
-        self._endpoint, self._queue, self._pieces, self._send_s = endpoint, queue, pieces, send_s
-
-    def run(self) -> None:
-        """Send."""
-        begun_s = time.monotonic()
-        with HttpQueueClient(self._endpoint) as client:
-            for start in range(0, len(self._pieces), _SEND_BATCH):
-                messages = [
-                    NewMessage(
-                        body=msgspec.json.encode(each).decode(),
-                        attributes={ATTRIBUTE: Attribute(type="String", text=each.kind)},
-                    )
-                    for each in self._pieces[start : start + _SEND_BATCH]
-                ]
-                client.send_batch(self._queue, messages)
-                self.sent += len(messages)
-                due_s = begun_s + self._send_s * self.sent / len(self._pieces)
-                time.sleep(max(0.0, due_s - time.monotonic()))
 
 
 def checking(bar: Bar, check: Callable[[], None]) -> Bar:

@@ -4,7 +4,6 @@ A place is a folder or a URL (``s3://bucket/folder``) that Spark, ``pyarrow.fs``
 take the credentials of a bucket from the usual environment variables (``AWS_ACCESS_KEY_ID`` …) or the machine's role.
 """
 
-import os
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +13,8 @@ from urllib.parse import urlsplit
 from pyarrow import ArrowException, fs
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader
+
+from veilmq.events.exporter import Target, sync
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
@@ -71,14 +72,9 @@ class Place:
         filesystem, path = _opened(self.location)
         return fs.SubTreeFileSystem(path, filesystem)
 
-    @property
-    def has_folders(self) -> bool:
-        """Return whether the place has folders and renames; buckets have only keys."""
-        return _opened(self.location)[0].type_name in {"local", "hdfs"}
-
     def prepare(self, path: str) -> None:
-        """Create the folder of the file at ``path``, if the place has folders."""
-        if self.has_folders:
+        """Create the folder of the file at ``path``, if the place has folders; buckets have only keys."""
+        if _opened(self.location)[0].type_name in {"local", "hdfs"}:
             self.files.create_dir(str(Path(path).parent), recursive=True)
 
     def names(self) -> list[str]:
@@ -95,22 +91,15 @@ class Place:
 
     def write(self, path: str, content: bytes) -> None:
         """Write a file atomically, replacing an existing one."""
-        self.prepare(path)
-        written = f"{path}.new" if self.has_folders else path  # an object of a bucket appears only when complete
-        with self.files.open_output_stream(written) as file:
-            file.write(content)
-        if written != path:
-            self.files.move(written, path)
+        folder, _, name = path.rpartition("/")
+        filesystem, root = _opened(self.location)
+        Target(filesystem, root, local=isinstance(filesystem, fs.LocalFileSystem)).put(folder, name, content)
 
     def sync(self, *paths: str) -> None:
         """Sync local files and folders to disk; other file systems acknowledge only durable writes."""
         filesystem, root = _opened(self.location)
         for path in paths if isinstance(filesystem, fs.LocalFileSystem) else ():
-            handle = os.open(Path(root) / path, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            sync(Path(root) / path)
 
 
 @lru_cache(maxsize=64)

@@ -24,14 +24,14 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Self
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 
 from veilmq.client.api import Claims
 from veilmq.client.messages import ClientError, Unreachable
 from veilmq.core import limits
 from veilmq.core.claims import Acknowledged, Bound, ClaimState, ClaimView, SourceView
-from veilmq.spark.offsets import INITIAL, Offset, Progress
+from veilmq.spark.offsets import Offset, QueueStreamReader
 from veilmq.spark.options import EMPTY, SKIP, Connection, SourceOptions
 from veilmq.spark.retries import LOST, SourceFailed, advised, retrying
 
@@ -61,8 +61,8 @@ class HeldSource:
         """Open the source ``name`` and start its heartbeat thread; raises ``ClientError`` and ``Unreachable``."""
         claims = connect(options.connection)
         consumer, takeover, lease_s = options.consumer, options.takeover, options.lease_s
-        opening = partial(claims.open, name, consumer=consumer, takeover=takeover, hold_s=hold_s, lease_s=lease_s)
-        view = retrying(opening, options.patience_s)
+        patience_s, how = options.patience_s, {"hold_s": hold_s, "lease_s": lease_s}
+        view = retrying(patience_s, claims.open, name, consumer=consumer, takeover=takeover, **how)
         held = cls(claims, view, options)
         threading.Thread(target=held._beat, name="veilmq-heartbeat", daemon=True).start()
         return held
@@ -74,14 +74,15 @@ class HeldSource:
 
     def renew(self) -> SourceView:
         """Renew lease and hold, and return the state of the source."""
-        renewing = partial(self._claims.heartbeat, source=self.name, epoch=self.view.epoch)
-        self.view = retrying(renewing, self._options.patience_s)
+        patience_s, epoch = self._options.patience_s, self.view.epoch
+        self.view = retrying(patience_s, self._claims.heartbeat, source=self.name, epoch=epoch)
         return self.view
 
     def claim(self, number: int, messages_max: int, *, wait_s: int) -> Bound:
         """Bind claim ``number``, or return its existing binding; waits up to ``wait_s`` for the first message."""
         options = self._options
-        claiming = partial(
+        return retrying(
+            options.patience_s,
             self._claims.claim,
             self.name,
             epoch=self.view.epoch,
@@ -91,12 +92,11 @@ class HeldSource:
             bytes_max=options.bytes_max,
             wait_s=wait_s,
         )
-        return retrying(claiming, options.patience_s)
 
     def acknowledge(self, number: int) -> Acknowledged:
         """Delete the messages of all claims up to ``number``."""
-        acknowledging = partial(self._claims.acknowledge, self.name, epoch=self.view.epoch, number=number)
-        return retrying(acknowledging, self._options.patience_s)
+        patience_s, epoch = self._options.patience_s, self.view.epoch
+        return retrying(patience_s, self._claims.acknowledge, self.name, epoch=epoch, number=number)
 
     def stop(self) -> None:
         """Stop the heartbeats: the source's hold starts to run."""
@@ -127,42 +127,31 @@ def open_claims(view: SourceView) -> dict[int, ClaimView]:
     return {claim.number: claim for claim in view.claims if claim.state is ClaimState.OPEN}
 
 
-class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ClaimsStreamReader(QueueStreamReader):
     """Reads one queue as a stream."""
+
+    messages_max = limits.CLAIM_MESSAGES.default
+    _held: HeldSource | None
 
     def __init__(self, options: SourceOptions) -> None:
         """Open nothing: this also runs in planning processes and executors."""
-        self._options = options
+        super().__init__(options)
         self._name = str(uuid.uuid4())  # of the source, for a new checkpoint
-        self._held: HeldSource | None = None
         self._unknown_source: str | None = None  # the source in the checkpoint, if the server has deleted it
-        self._progress = Progress()
         self._acknowledged = 0
         self._shards: dict[int, int] = {}  # by claim, of unacknowledged claims that this process has bound
         self._messages: dict[int, int] = {}  # by claim, of those and of repeated claims
         self._counters = {"acknowledged": 0, "duplicatesKeptAway": 0}  # messages of this run
         self._ready = 0  # visible messages that are not bound, by the last reply
-        self._budget: int | None = None  # remaining messages of a query with trigger(availableNow=True)
 
-    def __reduce__(self) -> tuple[type, tuple[SourceOptions]]:
-        return ClaimsStreamReader, (self._options,)
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
-        """Return the start of a new checkpoint; Spark does not log it, so it is constant."""
-        return INITIAL.json()
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the maximum size of a batch from the options."""
-        return ReadMaxRows(self._options.messages_max or limits.CLAIM_MESSAGES.default)
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's names
         """Count the messages that are visible now; the query ends after as many messages."""
         from veilmq.client.sqs import HttpQueueClient  # noqa: PLC0415 - not needed in tasks, which import this module
 
         self._progress.ordered = True  # Spark refuses asynchronous tracking for this trigger
         connection = self._options.connection
         with HttpQueueClient(connection.endpoint, key=connection.key) as client:
-            self._budget = retrying(lambda: client.show(connection.queue).visible, self._options.patience_s)
+            self._budget = retrying(self._options.patience_s, client.show, connection.queue).visible
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Acknowledge ``start`` if safe; return the end of the next batch, or ``start`` if there are no messages."""
@@ -228,11 +217,6 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with advised():
             self._acknowledge(self._held, until.number)
 
-    def stop(self) -> None:
-        """Stop the heartbeats; Spark usually ends the process instead of calling this."""
-        if self._held is not None:
-            self._held.stop()
-
     def _offset(self, json: dict[str, Any]) -> Offset:
         return Offset.of(json, queue=self._options.connection.queue_name)
 
@@ -288,7 +272,7 @@ class ClaimsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Warn if a new stream ends another one of its consumer, or if claims of a dead stream hold messages."""
         options = self._options
         with connect(options.connection) as claims:
-            views = retrying(claims.sources, options.patience_s)
+            views = retrying(options.patience_s, claims.sources)
         for view in views:
             held = sum(claim.messages for claim in open_claims(view).values())
             if view.source != self._name and view.consumer == options.consumer != "" and view.alive and not held:
@@ -372,7 +356,7 @@ def read_shard(options: SourceOptions, partition: ShardPartition) -> "Iterator[p
             claims, cursor, more = _shared(options.connection), "", True
             page = partial(claims.page, partition.source, number=partition.number, shard=partition.shard)
             while more:
-                batches, cursor = retrying(partial(page, cursor=cursor), options.patience_s)
+                batches, cursor = retrying(options.patience_s, page, cursor=cursor)
                 more = bool(cursor)
                 rows += sum(batch.num_rows for batch in batches)
                 yield from batches

@@ -15,7 +15,10 @@ AsyncProgressTrackingMicroBatchExecution.)
 from dataclasses import dataclass
 from typing import Any, Self
 
-from veilmq.spark.options import CLAIMS, SQS
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from veilmq.spark.options import CLAIMS, SQS, SourceOptions
 
 VERSION = 1
 
@@ -113,3 +116,32 @@ class Progress:
         if not self.finished(start):
             raise AsynchronousProgress
         self.ordered = self.ordered or (start in self._made and start <= self._committed)
+
+
+class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What the readers of both modes have in common; they run in planning processes and executors, too."""
+
+    messages_max: int
+    """The maximum size of a batch by default."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._progress = Progress()
+        self._held: Any = None  # what is renewed
+        self._budget: int | None = None  # remaining messages of a query with trigger(availableNow=True)
+
+    def __reduce__(self) -> tuple[type, tuple[SourceOptions]]:
+        return type(self), (self._options,)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
+        """Return the start of a new checkpoint; Spark does not log it, so it is constant."""
+        return INITIAL.json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the maximum size of a batch from the options."""
+        return ReadMaxRows(self._options.messages_max or self.messages_max)
+
+    def stop(self) -> None:
+        """Stop to renew; Spark usually ends the process instead of calling this."""
+        if self._held is not None:
+            self._held.stop()

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from veilmq.client.messages import ClientError, Unreachable
 
@@ -19,7 +19,7 @@ PAUSE_S_MAX = 2.0
 T = TypeVar("T")
 
 
-def retrying(call: Callable[[], T], patience_s: float) -> T:
+def retrying(patience_s: float, call: Callable[..., T], *args: Any, **named: Any) -> T:
     """Return the result of ``call``; retry it for at most ``patience_s`` while the server fails or does not answer.
 
     Raises ``ClientError`` immediately for a 4xx status; ``ClientError`` or ``Unreachable`` after the last retry.
@@ -28,7 +28,7 @@ def retrying(call: Callable[[], T], patience_s: float) -> T:
     pause_s = 0.1
     while True:
         try:
-            return call()
+            return call(*args, **named)
         except (ClientError, Unreachable) as error:
             refused = isinstance(error, ClientError) and error.status < 500
             if refused or time.monotonic() + pause_s > until_s:

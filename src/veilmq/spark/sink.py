@@ -210,7 +210,7 @@ class PartitionWriter:
 
     def _stage(self, rows: Any) -> None:
         stage = partial(self._queue.stage_arrow, self._writer, batch=self._batch, attempt=self._attempt)
-        retrying(partial(stage, part=self._parts, messages=rows), self._options.patience_s)
+        retrying(self._options.patience_s, stage, part=self._parts, messages=rows)
         self._parts += 1
         self._messages += rows.num_rows
 
@@ -350,11 +350,11 @@ def publish(options: SinkOptions, written: list[Written]) -> None:
             f"coalesce({limits.PUBLISH_ATTEMPTS_MAX}) or less."
         )
     with client(options.connection) as queue:
-        rate = options.messages_per_s_max
+        rate, patience_s = options.messages_per_s_max, options.patience_s
         publish_part = partial(queue.publish_on, writer, batch=batch, attempts=attempts, messages_per_s_max=rate)
-        first = last = retrying(publish_part, options.patience_s)
+        first = last = retrying(patience_s, publish_part)
         while last.more:
-            last = retrying(publish_part, options.patience_s)
+            last = retrying(patience_s, publish_part)
     if first.again:
         _log.warning("Batch %d of %s was sent before and is not sent again.", batch, writer)
     if last.duplicates:
@@ -363,4 +363,4 @@ def publish(options: SinkOptions, written: list[Written]) -> None:
 
 def _abandon(options: SinkOptions, writer: str, batch: int) -> None:
     with client(options.connection) as queue:
-        retrying(partial(queue.abandon, writer, batch=batch), options.patience_s)
+        retrying(options.patience_s, queue.abandon, writer, batch=batch)

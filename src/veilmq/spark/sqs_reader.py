@@ -16,14 +16,14 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 
 from veilmq.client.messages import ClientError, ReceivedMessage, Unreachable
 from veilmq.client.sqs import HttpQueueClient
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, SQS_RECEIVE_COUNT
-from veilmq.spark.offsets import INITIAL, Offset, Progress
+from veilmq.spark.offsets import Offset, QueueStreamReader
 from veilmq.spark.options import SQS, SQS_MESSAGES_MAX, SourceOptions
 from veilmq.spark.retries import retrying
 from veilmq.wire.v1.claims import texts, types
@@ -57,7 +57,7 @@ class HeldReceipts:
 
     def visible(self) -> int:
         """Return the number of visible messages that the queue reports."""
-        return retrying(lambda: self._client.show(self._queue).visible, self._options.patience_s)
+        return retrying(self._options.patience_s, self._client.show, self._queue).visible
 
     def messages(self, number: int) -> list[ReceivedMessage] | None:
         """Return the messages of batch ``number``; ``None`` if another process received it."""
@@ -67,7 +67,7 @@ class HeldReceipts:
         """Receive batch ``number``, and return its size; wait up to ``wait_s``, only for the first message."""
         received = self._batches.setdefault(number, [])  # includes messages that exceeded the previous batch
         wait_s = 0 if received else wait_s
-        received += retrying(lambda: self._take(count_max - len(received), wait_s), self._options.patience_s)
+        received += retrying(self._options.patience_s, self._take, count_max - len(received), wait_s)
         bytes_max = min(self._options.bytes_max or BATCH_BYTES_MAX, BATCH_BYTES_MAX)
         while received and len(received) < count_max and sum(map(_size_bytes, received)) < bytes_max:
             missing, most = count_max - len(received), SQS_RECEIVE_COUNT.maximum
@@ -91,7 +91,7 @@ class HeldReceipts:
         receipts = [message.receipt for each in done for message in self._batches.pop(each)]
 
         def deleted(some: Sequence[str]) -> list[ClientError | None]:
-            return retrying(lambda: self._client.delete_batch(self._queue, some), self._options.patience_s)
+            return retrying(self._options.patience_s, self._client.delete_batch, self._queue, some)
 
         failed = [error for errors in self._threads.map(deleted, _chunks(receipts)) for error in errors if error]
         if failed:
@@ -149,28 +149,13 @@ class MessagesPartition(InputPartition):
         self.batch = batch
 
 
-class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class SqsStreamReader(QueueStreamReader):
     """Reads one queue as a stream, at least once."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        """Receive nothing: this also runs in planning processes and executors."""
-        self._options = options
-        self._progress = Progress()
-        self._held: HeldReceipts | None = None
-        self._budget: int | None = None
+    messages_max = SQS_MESSAGES_MAX
+    _held: HeldReceipts | None
 
-    def __reduce__(self) -> tuple[type, tuple[SourceOptions]]:
-        return SqsStreamReader, (self._options,)
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names
-        """Return the start of a new checkpoint."""
-        return INITIAL.json()
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the maximum size of a batch from the options."""
-        return ReadMaxRows(self._options.messages_max or SQS_MESSAGES_MAX)
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's names
         """Count the messages that are visible now; on SQS the number is approximate."""
         self._progress.ordered = True  # Spark refuses to track this trigger asynchronously
         self._budget = self._hold().visible()
@@ -211,11 +196,6 @@ class SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         number = Offset.of(end, mode=SQS).number
         self._progress.committed(number)
         self._hold().delete(number)
-
-    def stop(self) -> None:
-        """Stop the renewals."""
-        if self._held is not None:
-            self._held.stop()
 
     def _hold(self) -> HeldReceipts:
         if self._held is None:

@@ -346,14 +346,10 @@ class FaultPlan:
         """Return the handler that plays this plan in front of ``handler``."""
 
         def handle(request: Request) -> Pending | None:
-            return self._play(request, handler) if self._rows else handler(request)
-
-        return handle
-
-    def _play(self, request: Request, handler: Handler) -> Pending | None:
-        protocol = protocol_of(request)
-        found = None if protocol is None else protocol.read(request)
-        if protocol is not None and found is not None and found[0] in protocol.labels:
+            protocol = protocol_of(request) if self._rows else None
+            found = None if protocol is None else protocol.read(request)
+            if protocol is None or found is None or found[0] not in protocol.labels:
+                return handler(request)
             action = protocol.labels[found[0]]
             with self._lock:
                 row = next((row for row in self._rows if row.action in (ANY, action)), None)
@@ -361,9 +357,11 @@ class FaultPlan:
                     row.left -= 1
                     if not row.left:
                         self._rows.remove(row)
-            if row is not None:
-                happened = partial(self._happened.append, Happened(action, row.fault))
-                if not row.fault.later:
-                    happened()
-                return row.fault.play(Scene(request, handler, self._clock, protocol, happened))
-        return handler(request)
+            if row is None:
+                return handler(request)
+            happened = partial(self._happened.append, Happened(action, row.fault))
+            if not row.fault.later:
+                happened()
+            return row.fault.play(Scene(request, handler, self._clock, protocol, happened))
+
+        return handle

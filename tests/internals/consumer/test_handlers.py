@@ -8,6 +8,7 @@ import msgspec
 import pydantic
 import pytest
 
+from tests.consumer.simulation import message
 from veilmq.client import ReceivedMessage
 from veilmq.consumer.context import Undecodable
 from veilmq.consumer.handlers import decoder
@@ -33,12 +34,6 @@ class Model(pydantic.BaseModel):
     number: int
 
 
-def message(body: str) -> ReceivedMessage:
-    return ReceivedMessage(
-        id="i", receipt="r", body=body, attributes={}, sent_at_ms=0, first_received_at_ms=0, receive_count=1
-    )
-
-
 @pytest.mark.parametrize(
     ("annotation", "body", "payload"),
     [
@@ -55,11 +50,11 @@ def message(body: str) -> ReceivedMessage:
     ids=["text", "bytes", "nothing", "any", "number", "dict", "dataclass", "msgspec", "pydantic"],
 )
 def test_a_body_becomes_what_is_annotated(annotation: object, body: str, payload: object) -> None:
-    assert decoder(annotation)(message(body)) == payload
+    assert decoder(annotation)(message(body=body)) == payload
 
 
 def test_the_whole_message_can_be_had() -> None:
-    given = message("x")
+    given = message(body="x")
     assert decoder(ReceivedMessage)(given) is given
 
 
@@ -67,7 +62,7 @@ def test_the_whole_message_can_be_had() -> None:
 @pytest.mark.parametrize("body", ["", "no", '{"number": "one"}'], ids=["empty", "no-json", "another"])
 def test_what_does_not_fit_is_undecodable(annotation: object, body: str) -> None:
     with pytest.raises(Undecodable, match="not what the handler takes"):
-        decoder(annotation)(message(body))
+        decoder(annotation)(message(body=body))
 
 
 def test_a_type_that_json_cannot_be_is_refused_when_the_handler_is_declared() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.consumer.simulation import message
 from tests.consumer.workbench import WAIT, until, workbench
-from veilmq.client import HttpQueueClient, NewMessage, ReceivedMessage
+from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.messages import ClientError, Unreachable
 from veilmq.consumer.clock import SystemClock
 from veilmq.consumer.context import Context, Delivery, LeaseView
@@ -54,7 +54,6 @@ def received_by(
 
 
 def test_nservicebus_reads_the_queues_timeout_once_and_sends_none(client: HttpQueueClient) -> None:
-    """Where it has none of its own."""
     watched, timeouts = received_by(client, NServiceBusPolicy())
     assert (watched.sent, watched.reads, timeouts) == ([None] * 3, 1, [45])
 
@@ -69,7 +68,6 @@ def test_until_it_has_observed_something_adaptive_sends_the_queues_timeout(clien
     "policy", [NServiceBusPolicy(message_visibility_timeout=120), Fixed(120)], ids=["nservicebus", "fixed"]
 )
 def test_a_timeout_of_its_own_is_sent_with_each_receive(client: HttpQueueClient, policy: RenewalPolicy) -> None:
-    """And nothing is read."""
     watched, timeouts = received_by(client, policy)
     assert (watched.sent, watched.reads, timeouts) == ([120] * 3, 0, [120])
 
@@ -88,7 +86,6 @@ def test_a_lease_ends_when_its_consumer_thinks_whatever_the_queues_rules(
 def test_at_a_queue_with_rules_adaptive_sends_what_it_has_observed(
     server: RunningServer, client: HttpQueueClient
 ) -> None:
-    """Nothing is left to the rules then either."""
     client.create_queue(QUEUE, {"visibility_rules": RULES})
     client.send(QUEUE, "x")
     table = LeaseTable(SystemClock())
@@ -262,11 +259,10 @@ def test_it_ends_at_what_the_user_says_and_at_half_a_lease() -> None:
     assert prefetch.target(2, lease_s=1) == 2
 
 
-BODY = replace(message("r"), body="x" * 10)
+BODY = message(body="x" * 10)
 
 
 def test_without_a_message_there_is_room() -> None:
-    """Nobody knows how large the first will be."""
     assert Outstanding(1).room(10) == 10
 
 
@@ -285,7 +281,6 @@ def test_the_mean_says_how_many_may_come() -> None:
 
 
 def test_one_that_is_too_large_is_handled_all_the_same() -> None:
-    """Alone."""
     outstanding = Outstanding(5)
     outstanding.add(BODY)
     assert outstanding.room(10) == 0
@@ -294,7 +289,6 @@ def test_one_that_is_too_large_is_handled_all_the_same() -> None:
 
 
 def test_bodies_are_measured_as_they_travel() -> None:
-    """In UTF-8."""
     assert [body_bytes(replace(BODY, body=body)) for body in ("", "abc", "äöü", "€")] == [0, 3, 6, 3]
 
 
@@ -324,19 +318,7 @@ async def test_a_consumer_holds_no_more_than_its_limit_and_goes_on_after_each_se
 def deliveries(*texts: str) -> list[Delivery]:
     """Return deliveries whose group is the first letter of their text, none for a digit."""
     table = LeaseTable(SystemClock())
-    messages = [
-        ReceivedMessage(
-            id=text,
-            receipt=text,
-            body=text,
-            attributes={},
-            sent_at_ms=0,
-            first_received_at_ms=0,
-            receive_count=1,
-            group=text[0] if text[0].isalpha() else None,
-        )
-        for text in texts
-    ]
+    messages = [message(text, body=text, group=text[0] if text[0].isalpha() else None) for text in texts]
     leases = table.take(
         table.subscribe("q", NServiceBusPolicy()), messages, requested_at_s=0, answered_at_s=0, timeout_s=30
     )

@@ -71,7 +71,7 @@ async def test_every_name_is_told_while_a_consumer_runs(bench: Workbench) -> Non
         assert [value(name, **labels) for name in ("leased", "running", "buffered")] == [0, 0, 0]
         assert value("lease_length_seconds", **labels) is not None
         assert value("guard_seconds", **labels) is not None
-        assert value("handle_time_seconds_count", **labels) == 1
+        assert [value(f"{name}_time_seconds_count", **labels) for name in ("handle", "hold")] == [1, 1]
         assert value("renew_calls_total") == 0
         assert value("renew_entries_total", result="renewed") == 0
         assert value("margin_at_renewal_seconds_count") == 0
@@ -79,7 +79,6 @@ async def test_every_name_is_told_while_a_consumer_runs(bench: Workbench) -> Non
 
 
 async def test_two_consumers_of_one_process_are_told_together(bench: Workbench) -> None:
-    """Each by its own queue, under one heading."""
     first, second = bench.consumer("first-of-two"), bench.consumer("second-of-two")
     for app in (first, second):
         app.declare(acting.act_async, wait=WAIT)

@@ -4,12 +4,12 @@ import asyncio
 import json
 import multiprocessing
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
-from prometheus_client import REGISTRY, generate_latest
 
 from tests.consumer import acting
-from tests.consumer.workbench import WAIT, Workbench, until, workbench
+from tests.consumer.workbench import WAIT, Workbench, event, until, workbench
 from veilmq.client import NewMessage
 from veilmq.consumer import Backoff, Batch, Context, Fixed, Item, LeaseLost, RetryLater
 from veilmq.consumer.app import ABANDONED
@@ -55,19 +55,15 @@ async def test_a_lost_lease_cancels_the_handler_and_touches_nothing(bench: Workb
 
 async def test_a_process_whose_message_is_lost_is_killed_if_so_wanted(bench: Workbench) -> None:
     """Even one that never looks up; another takes the next message."""
-    app = bench.consumer("killed")
-    app.declare(acting.spin, pool="process", kill_on_lost=True, concurrency=1, wait=WAIT, lease=BRISK)
-    bench.client.send("killed", "x")
-    async with bench.working(app) as running:
+    options: Any = {"pool": "process", "kill_on_lost": True, "concurrency": 1, "lease": BRISK}
+    async with bench.handling(acting.spin, "x", **options) as running:
         await until(lambda: running.renewals.calls)
-        bench.client.purge("killed")
-        await until(lambda: running.runners[0].counts.events["left"])
+        bench.client.purge("orders")
+        await until(lambda: event(running, "left"))
         assert running.runners[0].working == 0
 
 
 async def test_a_function_may_decide_about_a_loss(bench: Workbench) -> None:
-    """The handler goes on, and is told nothing."""
-    app = bench.consumer("decided")
     told: list[str] = []
     go_on = asyncio.Event()
 
@@ -75,28 +71,23 @@ async def test_a_function_may_decide_about_a_loss(bench: Workbench) -> None:
         told.append(ctx.message_id)
         go_on.set()
 
-    @app.handler(wait=WAIT, lease=BRISK, on_lost=decide)
     async def work(body: str, ctx: Context) -> None:
         await go_on.wait()
         assert not ctx.cancelled.is_set()
 
-    sent = bench.client.send("decided", "x").id
-    async with bench.working(app) as running:
+    async with bench.handling(work, "x", lease=BRISK, on_lost=decide) as running:
         await until(lambda: running.runners[0].working)
-        bench.client.purge("decided")
+        bench.client.purge("orders")
         await go_on.wait()
-        assert told == [sent]
+        assert told == bench.sent
 
 
 async def test_a_fence_in_a_process_is_asked_of_the_parent(bench: Workbench) -> None:
     """A renewal proves the lease before the side effect."""
-    app = bench.consumer("fenced")
-    app.declare(acting.fenced, pool="process", concurrency=1, wait=WAIT, lease="1h")
-    bench.client.send("fenced", "x")
-    async with bench.working(app) as running:
+    async with bench.handling(acting.fenced, "x", pool="process", concurrency=1, lease="1h") as running:
         await bench.settled(running)
         assert +running.renewals.results == {"proven": 1}
-        assert running.runners[0].counts.events["acked"] == 1
+        assert event(running, "acked") == 1
 
 
 async def test_a_batch_fails_in_part(bench: Workbench) -> None:
@@ -122,7 +113,6 @@ async def test_a_batch_fails_in_part(bench: Workbench) -> None:
 
 
 async def test_a_batch_that_raises_fails_whole(bench: Workbench) -> None:
-    """In a thread as on the loop."""
     app = bench.consumer("whole")
 
     @app.batch(max_size=10, linger="20ms", wait=WAIT)
@@ -135,7 +125,6 @@ async def test_a_batch_that_raises_fails_whole(bench: Workbench) -> None:
 
 
 async def test_batches_hold_one_key_each(bench: Workbench) -> None:
-    """Keys come from the items."""
     app = bench.consumer("keyed")
     seen: list[set[str]] = []
 
@@ -176,36 +165,18 @@ async def test_a_message_whose_key_cannot_be_told_comes_back(bench: Workbench) -
 
 async def test_what_fails_around_a_handler_fails_the_message(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes back: a message that nobody settled would be held for hours."""
-    app = bench.consumer("around")
-    app.declare(acting.act_async, wait=WAIT, retry=Backoff("1h", jitter="none"))
 
     async def fail(self: AsyncPool, deliveries: Sequence[Delivery]) -> list[Ending]:
         raise LookupError("nobody expected this")
 
     monkeypatch.setattr(AsyncPool, "run", fail)
-    bench.client.send("around", "x")
-    async with bench.working(app) as running:
-        await until(lambda: running.runners[0].counts.events["retried"])
+    async with bench.handling(acting.act_async, "x", retry=Backoff("1h", jitter="none")) as running:
+        await until(lambda: event(running, "retried"))
         await bench.settled(running)
-    assert bench.counts("around") == (0, 1)
-
-
-async def test_numbers_are_exported_while_it_runs(bench: Workbench) -> None:
-    """And not afterwards."""
-    app = bench.consumer("counted")
-    app.declare(acting.act_async, wait=WAIT)
-    bench.client.send("counted", "x")
-    async with bench.working(app) as running:
-        await bench.settled(running)
-        text = generate_latest(REGISTRY).decode()
-        labels = 'event="acked",handler="act_async",queue="counted"'
-        assert f"veilmq_consumer_events_total{{{labels}}} 1.0" in text
-        assert 'veilmq_consumer_hold_time_seconds_count{handler="act_async",queue="counted"} 1.0' in text
-    assert "veilmq_consumer" not in generate_latest(REGISTRY).decode()
+    assert bench.counts("orders") == (0, 1)
 
 
 async def test_a_hook_that_fails_harms_nobody(bench: Workbench) -> None:
-    """It is logged, and the message is handled."""
     app = bench.consumer("hooked")
     app.declare(acting.act_async, wait=WAIT)
     app.on("start", lambda ctx: 1 / 0)
@@ -236,7 +207,6 @@ async def test_one_lost_message_does_not_end_its_batch(bench: Workbench) -> None
 
 
 async def test_a_batch_whose_time_is_over_comes_back_whole(bench: Workbench) -> None:
-    """One call, one time."""
     app = bench.consumer("timely")
 
     @app.batch(max_size=2, linger="1s", wait=WAIT, timeout="20ms")
@@ -250,12 +220,9 @@ async def test_a_batch_whose_time_is_over_comes_back_whole(bench: Workbench) -> 
 
 @pytest.mark.slow
 async def test_a_process_that_does_not_stop_is_ended(bench: Workbench) -> None:
-    """After the grace; its message is released."""
-    app = bench.consumer("deaf", grace="10ms")
-    app.declare(acting.spin, pool="process", concurrency=1, wait=WAIT, lease=BRISK)
-    bench.client.send("deaf", "x")
-    async with bench.working(app) as running:
+    options: Any = {"grace": "10ms", "pool": "process", "concurrency": 1, "lease": BRISK}
+    async with bench.handling(acting.spin, "x", **options) as running:
         await until(lambda: running.renewals.calls)
     assert running.exit_code == ABANDONED
-    assert bench.counts("deaf") == (1, 0)
+    assert bench.counts("orders") == (1, 0)
     assert not [child for child in multiprocessing.active_children() if child.name == "veilmq-spin"]

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from veilmq.client import ClientError, ReceivedMessage, Unreachable
+from tests.consumer.simulation import message
+from veilmq.client import ClientError, Unreachable
 from veilmq.consumer.clock import SystemClock
 from veilmq.consumer.handlers import Options
 from veilmq.consumer.leases import Lease, LeaseTable
@@ -81,18 +82,7 @@ class Desk:
         self._subscription = self.table.subscribe("q", Fixed(30))
 
     def leases(self, count: int) -> list[Lease]:
-        messages = [
-            ReceivedMessage(
-                id=str(number),
-                receipt=f"r{number}",
-                body="",
-                attributes={},
-                sent_at_ms=0,
-                first_received_at_ms=0,
-                receive_count=1,
-            )
-            for number in range(count)
-        ]
+        messages = [message(f"r{number}") for number in range(count)]
         return self.table.take(
             self._subscription, messages, requested_at_s=0, answered_at_s=self.clock.at_s, timeout_s=30
         )
@@ -116,8 +106,6 @@ async def test_deletes_share_a_request_and_end_their_leases() -> None:
 
 
 async def test_an_entry_that_failed_is_tried_again_alone() -> None:
-    """Its neighbours are settled meanwhile."""
-
     desk = Desk(None, THROTTLED, None, THROTTLED, None)
     answers = await asyncio.gather(*map(desk.settler.delete, desk.leases(3)))
     assert answers == [True] * 3
@@ -149,7 +137,6 @@ async def test_a_delete_is_given_up_in_the_end() -> None:
 
 async def test_a_late_delete_is_certain_of_nothing() -> None:
     """The service may answer 200 to a receipt that deletes nothing."""
-
     desk = Desk()
     (lease,) = desk.leases(1)
     desk.clock.at_s = 31.0
@@ -159,7 +146,6 @@ async def test_a_late_delete_is_certain_of_nothing() -> None:
 
 async def test_a_release_is_never_sent_after_the_deadline() -> None:
     """Another consumer may work on the message by then."""
-
     desk = Desk()
     first, second = desk.leases(2)
     assert await desk.settler.release([first], 7) == [True]
@@ -171,7 +157,6 @@ async def test_a_release_is_never_sent_after_the_deadline() -> None:
 
 async def test_a_release_that_waited_for_a_thread_past_the_deadline_is_not_sent() -> None:
     """What was so when it was asked for is looked at again when it is sent; others of the batch are."""
-
     desk = Desk()
     (first,) = desk.leases(1)
     desk.clock.at_s, desk.queued_s = 20.0, 11.0
@@ -183,7 +168,6 @@ async def test_a_release_that_waited_for_a_thread_past_the_deadline_is_not_sent(
 @pytest.mark.parametrize(("at_s", "patience_s"), [(25.0, 5.0), (0.0, PATIENCE_S_MAX)])
 async def test_a_release_is_given_up_at_the_deadline(at_s: float, patience_s: float) -> None:
     """A client that tried it again later would set free what somebody else has."""
-
     desk = Desk()
     (lease,) = desk.leases(1)
     desk.clock.at_s = at_s
@@ -193,7 +177,6 @@ async def test_a_release_is_given_up_at_the_deadline(at_s: float, patience_s: fl
 
 async def test_a_lease_that_is_nearly_over_returns_by_itself() -> None:
     """And takes no time for an answer from the others of its batch."""
-
     desk = Desk()
     (first,) = desk.leases(1)
     desk.clock.at_s = 29.9
@@ -208,7 +191,6 @@ UNANSWERED = [Unreachable("http://nowhere", "made up"), ClientError("InternalErr
 @pytest.mark.parametrize("error", UNANSWERED, ids=["unreachable", "503"])
 async def test_a_release_without_an_answer_is_not_sent_again(error: ClientError | Unreachable) -> None:
     """It may have made the message visible: by now another consumer may work on it. A backoff has time for it."""
-
     desk = Desk()
     first, second, third = desk.leases(3)
     desk.client.refusals = [error]
@@ -223,7 +205,6 @@ async def test_a_release_without_an_answer_is_not_sent_again(error: ClientError 
 
 async def test_a_release_that_was_refused_for_now_is_sent_again() -> None:
     """Nothing was done, and the lease is held: until its end."""
-
     desk = Desk()
     first, second = desk.leases(2)
     desk.client.refusals = [THROTTLED, THROTTLED]
@@ -244,7 +225,6 @@ async def test_a_backoff_ends_with_the_twelve_hours() -> None:
 
 async def test_a_release_waits_for_a_renewal_on_its_way_and_a_delete_does_not() -> None:
     """A renewal that came after the release would hide the message again."""
-
     desk = Desk()
     first, second = desk.leases(2)
     desk.clock.at_s = 16.0
@@ -301,7 +281,6 @@ async def test_entries_fail_alone_and_calls_fail_whole() -> None:
 
 
 def test_the_one_untouched_for_longest_is_forgotten() -> None:
-    """Being asked for counts as a touch."""
     remembered = HandledIds(2)
     remembered.add("a")
     remembered.add("b")

@@ -13,9 +13,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.consumer import acting
+from tests.consumer.simulation import message
 from tests.consumer.workbench import WAIT, Workbench, until, workbench
 from veilmq.client import HttpQueueClient
-from veilmq.client.messages import NewMessage, ReceivedMessage, traced
+from veilmq.client.messages import NewMessage, traced
 from veilmq.consumer import Batch, Consumer, Fixed
 from veilmq.consumer.app import tracing
 from veilmq.consumer.tracing import amazons_context, sender_of
@@ -138,7 +139,6 @@ def test_a_failure_is_told_with_its_trace(bench: Workbench, exporter: InMemorySp
 
 
 def test_renewals_are_events_of_the_span(bench: Workbench, exporter: InMemorySpanExporter) -> None:
-    """And not spans; the hook hears of them too."""
     app = bench.consumer("traced-renewing")
     renewed: list[str] = []
     app.on("renew", lambda ctx: renewed.append(ctx.message_id))
@@ -175,27 +175,15 @@ def test_a_lost_lease_is_an_event_and_an_error(bench: Workbench, exporter: InMem
     assert (span.attributes or {})["veilmq.outcome"] == "left"
 
 
-def received(attributes: dict[str, Attribute], trace_header: str | None = None) -> ReceivedMessage:
-    return ReceivedMessage(
-        id="m",
-        receipt="r",
-        body="",
-        sent_at_ms=0,
-        first_received_at_ms=0,
-        receive_count=1,
-        attributes=attributes,
-        trace_header=trace_header,
-    )
-
-
 def test_amazons_trace_header_names_the_sender_where_no_attribute_does() -> None:
-    """As Lambda and X-Ray write it."""
-    span = trace.get_current_span(sender_of(received({}, AMAZONS))).get_span_context()
+    span = trace.get_current_span(sender_of(message(trace_header=AMAZONS))).get_span_context()
     assert f"{span.trace_id:032x}" == "5759e988bd862e3fe1be46a994272793"
     assert f"{span.span_id:016x}" == "53995c3f42cd8ad8"
     assert span.trace_flags.sampled
     own = Attribute(type="String", text="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-    span = trace.get_current_span(sender_of(received({"traceparent": own}, AMAZONS))).get_span_context()
+    span = trace.get_current_span(
+        sender_of(message(attributes={"traceparent": own}, trace_header=AMAZONS))
+    ).get_span_context()
     assert f"{span.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
 
 
@@ -217,7 +205,6 @@ def test_the_header_comes_from_the_server(veilmq_server: RunningServer, veilmq_b
 
 
 def test_without_a_provider_nothing_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The API's own provider takes nothing."""
     assert tracing() is not None
     monkeypatch.undo()
     assert tracing() is None

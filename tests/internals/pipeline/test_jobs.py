@@ -54,7 +54,6 @@ def text(value: str) -> Attribute:
 
 
 def test_a_message_is_archived_under_the_day_in_utc_on_which_it_was_sent(spark: SparkSession) -> None:
-    """Whatever the time zone of the session is."""
     at = [datetime(2026, 1, 2, 23, 59, 59, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC)]
     rows = spark.createDataFrame([{"id": str(place), "sent_at": value} for place, value in enumerate(at)], SCHEMA)
     before = str(spark.conf.get("spark.sql.session.timeZone"))
@@ -274,7 +273,7 @@ def test_a_new_table_waits_for_the_batches_of_the_former_one(
             RoutingTable(
                 version=1, classes=(TimeoutClass(name="x", visibility_timeout_s=1, queue="intake"),), default=0
             ),
-            "the intake",
+            "The intake",
             id="itself",
         ),
         pytest.param(
@@ -287,6 +286,5 @@ def test_a_new_table_waits_for_the_batches_of_the_former_one(
     ],
 )
 def test_a_table_that_cannot_forward_is_refused(spark: SparkSession, table: RoutingTable, says: str) -> None:
-    """Before anything is claimed."""
     with pytest.raises(PipelineFailed, match=says):
         forward(spark, ForwardOptions(intake="intake", table=table, endpoint="http://127.0.0.1:1", checkpoint="x"))
