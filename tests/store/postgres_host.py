@@ -234,8 +234,6 @@ class PostgresHost(Host):
         return int(count)
 
     def values(self, statement: str, *arguments: Any, url: str | None = None) -> list[Any]:
-        """Return the first column of what a statement finds, beside the node."""
-
         async def look() -> list[Any]:
             async with connected(url or self.url) as connection:
                 return [row[0] for row in await connection.fetch(statement, *arguments)]
@@ -244,7 +242,6 @@ class PostgresHost(Host):
 
     @contextlib.asynccontextmanager
     async def others(self, count: int = 1) -> AsyncIterator[list[PostgresEngine]]:
-        """Keep so many other nodes open for a while."""
         nodes = [await open_engine(self.url, clock=self.clock, options=self._postgres_options) for _ in range(count)]
         try:
             yield nodes
