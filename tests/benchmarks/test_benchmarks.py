@@ -30,41 +30,28 @@ from tests.conftest import need
 from veilmq.spark.datasource import COLUMNS
 
 
-def test_a_plain_run_goes_up_to_a_hundred_thousand_and_a_whole_one_to_three_million() -> None:
+def test_what_options_set() -> None:
+    """A plain run goes up to a hundred thousand, a whole one to three million; a comparison takes five turns."""
     assert settings(arguments([])).backlog_max == 100_000
     assert settings(arguments(["--whole"])).backlog_max == 3_000_000
     assert settings(arguments(["--whole", "--backlog", "5000"])).backlog_max == 5_000
-
-
-def test_the_data_lies_in_an_absolute_folder() -> None:
     assert settings(arguments(["--work", "somewhere"])).work == Path("somewhere").resolve()
-
-
-@pytest.mark.parametrize(
-    "given",
-    [["--only", "waiting"], ["--only", "idle", "--against", "HEAD"]],
-    ids=["a row of --against alone", "no row of --against"],
-)
-def test_a_row_that_cannot_be_measured_so_is_named(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        arguments(given)
-    assert "choose from" in capsys.readouterr().err
-
-
-def test_a_comparison_takes_at_least_five_turns_unless_other_is_asked_for() -> None:
     assert arguments(["--against", "HEAD", "--only", "waiting"]).turns == 5
     assert arguments(["--against", "HEAD", "--turns", "7"]).turns == 7
 
 
 @pytest.mark.parametrize(
-    "given",
-    [["--seconds", "0"], ["--seconds", "x"], ["--connections", "0"], ["--backlog", "-5"], ["--only", "nothing"]],
-    ids=" ".join,
+    ("given", "named"),
+    [
+        *(("--seconds 0", "--seconds"), ("--seconds x", "--seconds"), ("--connections 0", "--connections")),
+        *(("--backlog -5", "--backlog"), ("--only nothing", "--only")),
+        *(("--only waiting", "choose from"), ("--only idle --against HEAD", "choose from")),
+    ],
 )
-def test_an_option_out_of_range_is_named(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_that_cannot_be_is_named(given: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        arguments(given)
-    assert given[0] in capsys.readouterr().err
+        arguments(given.split())
+    assert named in capsys.readouterr().err
 
 
 # This checkout against another commit: what is checked out, what the load looks like, and what is made of turns.
@@ -76,9 +63,6 @@ VARYING = {"x-amz-date", "authorization", "amz-sdk-invocation-id"}
 def test_the_ratio_is_the_median_of_the_ratios_of_the_pairs() -> None:
     compared = Compared(row="send", workload="send", figure="requests/s", there=[100, 50, 200], here=[110, 60, 100])
     assert compared.ratio() == pytest.approx(1.1)
-
-
-def test_what_was_not_measured_has_no_ratio() -> None:
     assert Compared(row="send", workload="send", figure="", trouble="failed").ratio() is None
 
 
@@ -88,10 +72,6 @@ def test_a_commit_is_checked_out_beside_this_one_and_removed_afterwards() -> Non
         assert path != CHECKOUT
         assert (path / "src" / "veilmq" / "__main__.py").exists()
     assert not path.parent.exists()
-
-
-def test_an_unknown_commit_is_named() -> None:
-    need((CHECKOUT / ".git").exists(), "a checkout of git")
     with pytest.raises(AgainstError, match="no-such-commit"), checked_out("no-such-commit"):
         pass
 
@@ -136,9 +116,8 @@ def test_requests_have_the_heads_of_an_sdk_of_which_three_headers_differ() -> No
 @pytest.mark.parametrize(
     ("most", "expected"),
     [
-        pytest.param(1_000, [1_000], id="smallest"),
-        pytest.param(100_000, [1_000, 10_000, 100_000], id="a power"),
-        pytest.param(3_000_000, [1_000, 10_000, 100_000, 1_000_000, 3_000_000], id="not a power"),
+        *((1_000, [1_000]), (100_000, [1_000, 10_000, 100_000])),
+        (3_000_000, [1_000, 10_000, 100_000, 1_000_000, 3_000_000]),
     ],
 )
 def test_sizes_grow_tenfold_and_end_at_the_largest(most: int, expected: list[int]) -> None:
@@ -154,14 +133,7 @@ def test_a_curve_is_drawn_per_kind_and_sections_without_points_are_passed_over()
 # The words for what a server kept.
 
 
-@pytest.mark.parametrize(
-    ("kept", "words"),
-    [
-        pytest.param(0, "nothing", id="none"),
-        pytest.param(99, "99 of 100", id="some"),
-        pytest.param(100, "everything acknowledged", id="all"),
-    ],
-)
+@pytest.mark.parametrize(("kept", "words"), [(0, "nothing"), (99, "99 of 100"), (100, "everything acknowledged")])
 def test_the_verdict_says_how_much_of_what_was_acknowledged(kept: int, words: str) -> None:
     assert verdict(kept=kept, acknowledged=100) == words
 
@@ -173,10 +145,7 @@ def test_each_kind_has_a_queue_of_its_own_and_fifo_queues_are_named_so() -> None
     kinds = [STANDARD, *(kind for kind, _ in (*PAIRS, *LOGGED_PAIRS))]
     assert len({kind.queue(turn) for kind in kinds for turn in range(2)}) == 2 * len(kinds)
     assert all(kind.queue(0).endswith(".fifo") == ("FifoQueue" in kind.attributes) for kind in kinds)
-
-
-def test_a_standard_queue_is_sent_constant_requests() -> None:
-    assert STANDARD.environment == {}
+    assert STANDARD.environment == {}, "its requests are constant"
 
 
 def test_no_two_entries_of_a_run_have_one_deduplication_id() -> None:
@@ -196,75 +165,55 @@ def ceiling(*, requests: int = 100_000, cores: float = 0.97) -> Measured:
     return Measured(load=load, messages_per_s=0.0, server_cores=cores, rss_bytes=0, connections=64, trouble="")
 
 
-def test_two_like_ceilings_with_a_core_each_say_nothing() -> None:
-    assert list(quiet([ceiling(), ceiling(requests=110_000)])) == []
-
-
-def test_a_ceiling_kept_from_its_core_is_named() -> None:
-    assert "got 0.48 cores" in "".join(quiet([ceiling(), ceiling(cores=0.48)]))
-
-
-def test_ceilings_that_differ_are_named() -> None:
-    assert "100,000 before and 150,000 after" in "".join(quiet([ceiling(), ceiling(requests=150_000)]))
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (ceiling(requests=110_000), ""),
+        (ceiling(cores=0.48), "got 0.48 cores"),
+        (ceiling(requests=150_000), "100,000 before and 150,000 after"),
+    ],
+    ids=["alike", "without a core", "different"],
+)
+def test_a_ceiling_that_is_none_is_named(second: Measured, said: str) -> None:
+    found = "".join(quiet([ceiling(), second]))
+    assert said in found
+    assert bool(said) is bool(found)
 
 
 def load(**counts: int) -> LoadResult:
     every = dict.fromkeys(("sent", "receives", "received", "deletes", "deleted", "short", "refused", "spent"), 0)
-    return LoadResult(
-        requests=1_000,
-        duration_s=1.0,
-        p50_ms=1.0,
-        p99_ms=1.0,
-        errors={"status": 0},
-        counts=every | counts,
-        load_cores=0.5,
-    )
-
-
-@pytest.mark.parametrize(
-    ("workload", "result"),
-    [
-        pytest.param(SEND, load(), id="sends"),
-        pytest.param(RECEIVE, load(received=995, short=5), id="a few empty receives"),
-        pytest.param(DELETE, load(deletes=1_000), id="deletes"),
-        pytest.param(CYCLE, load(receives=333, received=300, deletes=300), id="receives under way at the end"),
-    ],
-)
-def test_plain_success_is_a_figure(workload: Workload, result: LoadResult) -> None:
-    assert refusal(workload, result, connections=64) is None
+    times = {"duration_s": 1.0, "p50_ms": 1.0, "p99_ms": 1.0, "load_cores": 0.5}
+    return LoadResult(requests=1_000, errors={"status": 0}, counts=every | counts, **times)
 
 
 @pytest.mark.parametrize(
     ("workload", "result", "why"),
     [
+        pytest.param(SEND, load(), None, id="sends"),
+        pytest.param(RECEIVE, load(received=995, short=5), None, id="a few empty receives"),
+        pytest.param(DELETE, load(deletes=1_000), None, id="deletes"),
+        pytest.param(CYCLE, load(receives=333, received=300, deletes=300), None, id="receives under way at the end"),
         pytest.param(CYCLE, load(), "no message was moved", id="answers that move nothing"),
         pytest.param(DELETE, load(deletes=900, spent=100), "100 deletes were repeats", id="handles ran out"),
         pytest.param(RECEIVE, load(received=500, short=500), "came back empty", id="the queue ran dry"),
-        pytest.param(
-            CYCLE, load(receives=333, received=200, deletes=200), "came back empty", id="no message for a send"
-        ),
+        pytest.param(CYCLE, load(receives=333, received=200, deletes=200), "came back empty", id="none for a send"),
     ],
 )
-def test_what_is_no_work_done_is_refused(workload: Workload, result: LoadResult, why: str) -> None:
-    assert why in str(refusal(workload, result, connections=64))
+def test_only_work_that_was_done_is_a_figure(workload: Workload, result: LoadResult, why: str | None) -> None:
+    found = refusal(workload, result, connections=64)
+    assert found is None if why is None else why in str(found)
 
 
 def rate(figure: str, unit: str, value: float | str) -> Section:
     return Section(name=figure, rows=(Row(figure=figure, unit=unit, values={"veilmq": value}),))
 
 
-@pytest.mark.parametrize(
-    ("one", "expected"),
-    [pytest.param(20_000.0, 3.0, id="measured"), pytest.param("failed: x", "not measured", id="failed")],
-)
+@pytest.mark.parametrize(("one", "expected"), [(20_000.0, 3.0), ("failed: x", "not measured")])
 def test_by_ten_is_messages_over_messages(one: float | str, expected: float | str) -> None:
     section = by_ten([rate("send", "requests/s", one), rate("send by ten", "messages/s", 60_000.0)])
     assert section is not None
     assert [row.values for row in section.rows] == [{"veilmq": expected}]
-
-
-def test_one_half_alone_is_no_comparison() -> None:
-    assert by_ten([rate("send", "requests/s", 1.0)]) is None
+    assert by_ten([rate("send", "requests/s", one)]) is None
 
 
 # The workloads that are measured over SMQ.
@@ -295,17 +244,17 @@ def test_what_was_not_moved_can_be_taken_again_but_not_for_ever() -> None:
         budget.put_back(1)
 
 
-@pytest.mark.parametrize("separator", [":", ": "], ids=["compact", "spaced"])
-def test_handles_are_found_however_the_server_spaces_its_answer(separator: str) -> None:
-    answer = f'{{"Messages":[{{"ReceiptHandle"{separator}"one"}},{{"ReceiptHandle"{separator}"two"}}]}}'.encode()
-    assert first_handle(answer) == b"one"
-    assert handles(answer) == ["one", "two"]
-
-
-@pytest.mark.parametrize("answer", [b"{}", b"", b'{"Messages":[]}'], ids=["object", "nothing", "list"])
-def test_an_empty_answer_has_no_handle(answer: bytes) -> None:
-    assert first_handle(answer) is None
-    assert handles(answer) == []
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (b'{"Messages":[{"ReceiptHandle":"one"},{"ReceiptHandle":"two"}]}', ["one", "two"]),
+        (b'{"Messages":[{"ReceiptHandle": "one"},{"ReceiptHandle": "two"}]}', ["one", "two"]),
+        *((empty, []) for empty in (b"{}", b"", b'{"Messages":[]}')),
+    ],
+)
+def test_handles_are_found_however_the_server_spaces_its_answer(answer: bytes, found: list[str]) -> None:
+    assert handles(answer) == found
+    assert first_handle(answer) == (b"one" if found else None)
 
 
 @pytest.fixture
@@ -366,35 +315,21 @@ SECTIONS = (Section(name="kept", rows=(KEPT,)), Section(name="send", rows=(RATE,
 
 
 def test_a_rate_has_its_share_of_the_ceiling_and_its_ratio_to_each_measured_peer() -> None:
-    assert RATE.of_ceiling() == 0.4
-    assert RATE.over_peers() == {"moto[server]": 200.0}
-
-
-def test_veilmq_itself_is_no_peer() -> None:
-    row = Row(figure="send", unit="requests/s", values={"veilmq": 2.0, IN_MEMORY.name: 4.0}, compare=True)
-    assert row.over_peers() == {}
-
-
-def test_a_latency_is_not_compared() -> None:
-    assert LATENCY.of_ceiling() is None
-    assert LATENCY.over_peers() == {}
-
-
-@pytest.mark.parametrize("ceiling", [0.0, "failed: no reason"], ids=["zero", "failed"])
-def test_there_is_no_share_of_a_ceiling_that_was_not_measured(ceiling: float | str) -> None:
-    row = Row(figure="send", unit="requests/s", values={"veilmq": 1.0, "ceiling": ceiling}, compare=True)
-    assert row.of_ceiling() is None
+    """A latency has neither; veilmq itself is no peer; a ceiling that was not measured has no shares."""
+    assert (RATE.of_ceiling(), RATE.over_peers()) == (0.4, {"moto[server]": 200.0})
+    assert (LATENCY.of_ceiling(), LATENCY.over_peers()) == (None, {})
+    ours = Row(figure="send", unit="requests/s", values={"veilmq": 2.0, IN_MEMORY.name: 4.0}, compare=True)
+    assert ours.over_peers() == {}
+    for ceiling in (0.0, "failed: no reason"):
+        row = Row(figure="send", unit="requests/s", values={"veilmq": 1.0, "ceiling": ceiling}, compare=True)
+        assert row.of_ceiling() is None
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        pytest.param(23_456.7, "23,457", id="thousands"),
-        pytest.param(12.34, "12.3", id="tens"),
-        pytest.param(0.414, "0.41", id="below ten"),
-        pytest.param("nothing", "nothing", id="words"),
-        pytest.param("failed: a long story", "failed", id="reason"),
-        pytest.param(None, "", id="none"),
+        *((23_456.7, "23,457"), (12.34, "12.3"), (0.414, "0.41"), (None, "")),
+        *(("nothing", "nothing"), ("failed: a long story", "failed")),
     ],
 )
 def test_a_cell_has_the_digits_that_it_deserves(value: float | str | None, text: str) -> None:
@@ -408,9 +343,6 @@ def test_the_ceiling_and_veilmq_come_before_the_peers() -> None:
 def test_a_row_is_figure_unit_values_share_and_notes() -> None:
     texts = cells(RATE, ["ceiling", "veilmq", "moto[server]"])
     assert texts == ["send", "requests/s", "50,000", "20,000", "100", "0.40", "200 × moto[server]\na note"]
-
-
-def test_why_a_cell_has_no_number_is_said_once_below() -> None:
     assert reasons((*SECTIONS, *SECTIONS)) == ["ministack, all: not installed: no module x"]
 
 
@@ -423,13 +355,16 @@ def test_the_head_of_a_column_says_what_the_server_keeps_and_brackets_survive() 
     assert "keeps not installed" not in capture.get()
 
 
-def test_a_failure_is_told_by_its_first_and_its_last_line() -> None:
-    assert (
-        failed(ValueError("it ended: Traceback\n  File\nImportError: x"))
-        == "failed: it ended: Traceback … ImportError: x"
-    )
-    assert failed(ValueError("one line")) == "failed: one line"
-    assert failed(ValueError()) == "failed: ValueError"
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("it ended: Traceback\n  File\nImportError: x", "failed: it ended: Traceback … ImportError: x"),
+        ("one line", "failed: one line"),
+        ("", "failed: ValueError"),
+    ],
+)
+def test_a_failure_is_told_by_its_first_and_its_last_line(error: str, told: str) -> None:
+    assert failed(ValueError(error) if error else ValueError()) == told
 
 
 # Reading what wrk printed.
@@ -446,18 +381,10 @@ def report(*, requests: int = 300, status: int = 0, duration_us: int = 2_000_000
 
 def test_rates_latencies_errors_and_counts_are_read_in_their_units() -> None:
     result = parse(report(), cpu_s=1.5)
-    assert result.requests_per_s == 150.0
-    assert (result.p50_ms, result.p99_ms) == (1.5, 9.0)
+    assert (result.requests_per_s, result.p50_ms, result.p99_ms) == (150.0, 1.5, 9.0)
     assert result.errors == {"connect": 0, "read": 1, "write": 0, "status": 0, "timeout": 0}
-    assert result.count_per_s("deletes") == 4.0
-    assert result.load_cores == 0.75
-
-
-def test_a_refused_request_is_no_work_done() -> None:
-    assert parse(report(requests=300, status=100), cpu_s=0.0).requests_per_s == 100.0
-
-
-def test_no_time_is_no_rate() -> None:
+    assert (result.count_per_s("deletes"), result.load_cores) == (4.0, 0.75)
+    assert parse(report(requests=300, status=100), cpu_s=0.0).requests_per_s == 100.0, "a refusal is no work done"
     assert parse(report(duration_us=0), cpu_s=1.0).requests_per_s == 0.0
 
 

@@ -5,7 +5,6 @@ import json
 import re
 import select
 from collections.abc import Callable, Iterator
-from functools import singledispatchmethod
 from http.client import HTTPConnection
 from itertools import count
 from typing import Any
@@ -19,8 +18,7 @@ from mns.queue import Message, Queue
 
 from tests.clients import boto
 from tests.clients.smq.raw import ask, element
-from tests.stories import story
-from tests.stories.story import Book, Got
+from tests.stories.story import Action, Book, Counts, Got, Settings, Story, Teller
 from veilmq.testing import RunningServer
 
 SETTINGS = {
@@ -38,11 +36,7 @@ VALUES = {
     ("throughput_limit", "group"): "perMessageGroupId",
     ("throughput_limit", "queue"): "perQueue",
 }
-COUNTERS = {
-    "ApproximateNumberOfMessages": 0,
-    "ApproximateNumberOfMessagesNotVisible": 1,
-    "ApproximateNumberOfMessagesDelayed": 2,
-}
+COUNTERS = [f"ApproximateNumberOfMessages{state}" for state in ("", "NotVisible", "Delayed")]
 DELETE_CODES = {"invalid": "ReceiptHandleIsInvalid"}
 CHANGE_CODES = {
     "gone": "InvalidParameterValue",
@@ -57,22 +51,72 @@ PATIENCE_S = 60.0
 _NUMBERS = count()
 
 
-class HttpTeller:
-    """Executes the steps of one story."""
+class ServedTeller(Teller):
+    """What tellers of all protocols do with a server on the virtual clock: let time pass, and poll."""
+
+    def __init__(self, server: RunningServer, book: Book) -> None:
+        self._server = server
+        self._start_ms = server.clock.now_ms()
+        self._book = book
+        self._polls: dict[str, tuple[str, HTTPConnection]] = {}
+
+    def finish(self) -> None:
+        """Close what is open; assert that no poll was left without its answer being told."""
+        for _, connection in self._polls.values():
+            connection.close()
+        assert list(self._polls) == []
+
+    def tell_wait(self, action: Action) -> None:
+        self._server.advance(action.time_ms)
+
+    def tell_hang(self, action: Action) -> None:
+        _, connection = self._polls.pop(action.poll)
+        parked = self._server.parked
+        connection.close()
+        while self._server.parked == parked:
+            pass  # until the server has seen it; see below
+
+    def _ask(self, method: str, target: str, body: str = "", **headers: str) -> HTTPConnection:
+        connection = HTTPConnection(self._server.endpoint.removeprefix("http://"), timeout=PATIENCE_S)
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, target, body or None, sent)
+        return connection
+
+    def _park(self, action: Action, ask: Callable[[], HTTPConnection]) -> None:
+        """Ask, and return when the request waits or is answered."""
+        parked = self._server.parked
+        connection = ask()
+        self._polls[action.poll] = (action.queue, connection)
+        while self._server.parked == parked and not is_answered(connection, 0):
+            pass  # each look passes through the server's loop once; a server that hangs ends in a timeout there
+
+    def _reply(self, action: Action) -> tuple[str, int, bytes] | None:
+        """Return the queue, the status and the body of a poll's reply, `None` where there should be none yet."""
+        queue, connection = self._polls[action.poll]
+        self._server.settle()
+        if action.without == "not yet":
+            assert not is_answered(connection, 0)
+            return None
+        assert is_answered(connection, PATIENCE_S), "no answer yet"
+        del self._polls[action.poll]
+        with contextlib.closing(connection):
+            reply = connection.getresponse()
+            return queue, reply.status, reply.read()
+
+
+class HttpTeller(ServedTeller):
+    """Tells a story over SQS."""
 
     def __init__(self, server: RunningServer, book: Book | None = None) -> None:
-        """`server` runs on the virtual clock; `book` is shared with what tells some of the steps.
+        """`book` is shared with what tells some of the steps.
 
         The server may be that of other stories: the queues of each have a prefix of their own.
         """
-        self._server = server
-        self._start_ms = server.clock.now_ms()
+        super().__init__(server, book or Book())
         self._sqs = boto.client(server.endpoint)
         self._prefix = f"s{next(_NUMBERS)}-"
-        self._book = book or Book()
         self._urls: dict[str, str] = {}
         self._fifo: set[str] = set()
-        self._polls: dict[str, tuple[str, HTTPConnection]] = {}
 
     def name(self, queue: str, *, fifo: bool) -> str:
         """Return the name on the server of a queue of this story."""
@@ -95,30 +139,21 @@ class HttpTeller:
         self._server, self._sqs = server, boto.client(server.endpoint)
         self._urls = {name: server.endpoint + urlsplit(url).path for name, url in self._urls.items()}
 
-    def counts(self, queue: str) -> story.Counts:
+    def counts(self, queue: str) -> Counts:
         self._server.settle()
-        attributes = self._sqs.get_queue_attributes(QueueUrl=self._urls[queue], AttributeNames=list(COUNTERS))[
-            "Attributes"
-        ]
+        asked = {"QueueUrl": self._urls[queue], "AttributeNames": COUNTERS}
+        attributes = self._sqs.get_queue_attributes(**asked)["Attributes"]
         visible, in_flight, delayed = (int(attributes[name]) for name in COUNTERS)
         return visible, in_flight, delayed
 
     def finish(self) -> None:
-        """Delete the queues, close what is open; assert that no poll was left without its answer being told."""
         for url in self._urls.values():
             with contextlib.suppress(self._sqs.exceptions.QueueDoesNotExist):
                 self._sqs.delete_queue(QueueUrl=url)
         self._sqs.close()
-        for _, connection in self._polls.values():
-            connection.close()
-        assert list(self._polls) == []
+        super().finish()
 
-    @singledispatchmethod
-    def tell(self, action: Any) -> None:
-        raise NotImplementedError(action)
-
-    @tell.register
-    def _(self, action: story.Queue) -> None:
+    def tell_queue(self, action: Action) -> None:
         name = self.name(action.queue, fifo=bool(action.settings.get("fifo")))
         if action.too_soon:
             with expecting(DELETED_LATELY):
@@ -127,122 +162,80 @@ class HttpTeller:
         created = self._sqs.create_queue(QueueName=name, Attributes=self._attributes(action.settings))
         self._urls[action.queue] = created["QueueUrl"]
 
-    @tell.register
-    def _(self, action: story.Set) -> None:
+    def tell_set(self, action: Action) -> None:
         self._sqs.set_queue_attributes(QueueUrl=self._urls[action.queue], Attributes=self._attributes(action.settings))
 
-    @tell.register
-    def _(self, action: story.Send) -> None:
+    def tell_send(self, action: Action) -> None:
         members = {
             "DelaySeconds": action.delay_s,
             "MessageGroupId": action.group,
             "MessageDeduplicationId": action.dedup_id,
         }
         given = {name: value for name, value in members.items() if value is not None}
-        sent = self._sqs.send_message(QueueUrl=self._urls[action.queue], MessageBody=action.body, **given)
-        self._book.sent(action.body, sent["MessageId"], action.duplicate_of)
+        for body in action.bodies:
+            sent = self._sqs.send_message(QueueUrl=self._urls[action.queue], MessageBody=body, **given)
+            self._book.sent(body, sent["MessageId"], action.duplicate_of)
 
-    @tell.register
-    def _(self, action: story.SendMany) -> None:
-        for each in action.sends:
-            self.tell(each)
-
-    @tell.register
-    def _(self, action: story.Receive) -> None:
+    def tell_receive(self, action: Action) -> None:
         more: dict[str, Any] = {} if action.timeout_s is None else {"VisibilityTimeout": action.timeout_s}
         if action.attempt is not None:
             more["ReceiveRequestAttemptId"] = action.attempt
         request = {
             "QueueUrl": self._urls[action.queue],
-            "MaxNumberOfMessages": action.count,
+            "MaxNumberOfMessages": action.count or 1,
             "MessageSystemAttributeNames": ["All"],
             **more,
         }
         if action.items is None:
-            connection = self._ask(request)
+            connection = self._receive(request)
             assert is_answered(connection, PATIENCE_S)  # the reply is on its way: nobody reads it
             connection.close()
         else:
             self._book.check(action.queue, action.items, self._got(self._sqs.receive_message(**request)))
 
-    @tell.register
-    def _(self, action: story.Delete) -> None:
-        queue, text = self._book.find(action.handle)
+    def tell_delete(self, action: Action) -> None:
+        queue, text = self._book.find(action)
         with expecting(self._codes(queue, DELETE_CODES).get(action.state)):
             self._sqs.delete_message(QueueUrl=self._urls[queue], ReceiptHandle=text)
 
-    @tell.register
-    def _(self, action: story.Change) -> None:
-        queue, text = self._book.find(action.handle)
+    def tell_change(self, action: Action) -> None:
+        queue, text = self._book.find(action)
         with expecting(self._codes(queue, CHANGE_CODES).get(action.state)):
             self._sqs.change_message_visibility(
                 QueueUrl=self._urls[queue], ReceiptHandle=text, VisibilityTimeout=action.timeout_s
             )
 
-    @tell.register
-    def _(self, action: story.Wait) -> None:
-        self._server.advance(action.time_ms)
-
-    @tell.register
-    def _(self, action: story.Purge) -> None:
+    def tell_purge(self, action: Action) -> None:
         with expecting(PURGED_LATELY if action.too_soon else None):
             self._sqs.purge_queue(QueueUrl=self._urls[action.queue])
 
-    @tell.register
-    def _(self, action: story.Drop) -> None:
+    def tell_drop(self, action: Action) -> None:
         self._sqs.delete_queue(QueueUrl=self._urls[action.queue])
 
-    @tell.register
-    def _(self, action: story.Poll) -> None:
-        more = {} if action.wait_s is None else {"WaitTimeSeconds": action.wait_s}
-        if action.timeout_s is not None:
-            more["VisibilityTimeout"] = action.timeout_s
+    def tell_poll(self, action: Action) -> None:
+        asked = {"WaitTimeSeconds": action.wait_s, "VisibilityTimeout": action.timeout_s}
+        more = {name: value for name, value in asked.items() if value is not None}
         request = {"QueueUrl": self._urls[action.queue], "MessageSystemAttributeNames": ["All"], **more}
-        parked = self._server.parked
-        connection = self._ask(request)
-        self._polls[action.poll] = (action.queue, connection)
-        while self._server.parked == parked and not is_answered(connection, 0):
-            pass  # each look passes through the server's loop once; a server that hangs ends in a timeout there
+        self._park(action, lambda: self._receive(request))
 
-    @tell.register
-    def _(self, action: story.Answer) -> None:
-        queue, connection = self._polls[action.poll]
-        self._server.settle()
-        if action.outcome == "not yet":
-            assert not is_answered(connection, 0)
-            return
-        assert is_answered(connection, PATIENCE_S), "no answer yet"
-        del self._polls[action.poll]
-        reply = connection.getresponse()
-        answer = json.loads(reply.read())
-        connection.close()
-        if action.outcome == "no queue":
-            assert (reply.status, answer["__type"].rpartition("#")[2]) == (400, NO_QUEUE)
-        else:
-            assert isinstance(action.outcome, tuple)
-            assert reply.status == 200, answer
-            self._book.check(queue, action.outcome, self._got(answer))
+    def tell_answer(self, action: Action) -> None:
+        if (reply := self._reply(action)) is not None:
+            queue, status, body = reply
+            answer = json.loads(body)
+            if action.without == "no queue":
+                assert (status, answer["__type"].rpartition("#")[2]) == (400, NO_QUEUE)
+            else:
+                assert status == 200, answer
+                self._book.check(queue, action.items, self._got(answer))
 
-    @tell.register
-    def _(self, action: story.HangUp) -> None:
-        _, connection = self._polls.pop(action.poll)
-        parked = self._server.parked
-        connection.close()
-        while self._server.parked == parked:
-            pass  # until the server has seen it; see above
-
-    def _ask(self, request: dict[str, Any]) -> HTTPConnection:
-        where = urlsplit(self._server.endpoint)
-        assert where.hostname is not None
-        connection = HTTPConnection(where.hostname, where.port, timeout=PATIENCE_S)
-        headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.ReceiveMessage"}
-        connection.request("POST", "/", json.dumps(request), headers)
-        return connection
+    def _receive(self, request: dict[str, Any]) -> HTTPConnection:
+        kind, target = "application/x-amz-json-1.0", "AmazonSQS.ReceiveMessage"
+        return self._ask("POST", "/", json.dumps(request), Content_Type=kind, X_Amz_Target=target)
 
     def _codes(self, queue: str, codes: dict[str, str]) -> dict[str, str]:
         return codes | FIFO_CODES if queue in self._fifo else codes
 
-    def _attributes(self, settings: story.Settings) -> dict[str, str]:
+    def _attributes(self, settings: Settings) -> dict[str, str]:
         told = dict(settings)
         target, receives_max = told.pop("dead_letter_queue", None), told.pop("receives_max", None)
         written = {SETTINGS[name]: VALUES.get((name, str(value)), _text(value)) for name, value in told.items()}
@@ -308,16 +301,16 @@ SMQ_SETTINGS = {
     "receives_max": "MaxReceiveCount",
 }
 
-SQS_ONLY: dict[str, Callable[[Any], bool]] = {
+SQS_ONLY: dict[str, Callable[[Action], bool]] = {
     "timeout of a receive": lambda action: getattr(action, "timeout_s", None) is not None,
-    "release": lambda action: isinstance(action, story.Change) and action.timeout_s == 0,
+    "release": lambda action: action.verb == "change" and action.timeout_s == 0,
     "expired receipt": lambda action: getattr(action, "state", "") == "expired",
     "stale receipt": lambda action: getattr(action, "state", "") == "earlier",
     "twelve hours": lambda action: getattr(action, "state", "") == "too long",
     "attempt": lambda action: getattr(action, "attempt", None) is not None,
-    "deduplication": lambda action: isinstance(action, story.Send) and action.dedup_id is not None,
-    "purge": lambda action: isinstance(action, story.Purge),
-    "pause": lambda action: isinstance(action, story.Queue) and action.too_soon,
+    "deduplication": lambda action: action.verb == "send" and action.dedup_id is not None,
+    "purge": lambda action: action.verb == "purge",
+    "pause": lambda action: action.verb == "queue" and bool(action.too_soon),
     "setting": lambda action: any(name not in SMQ_SETTINGS for name in action.settings),
 }
 """Why SMQ cannot say a step → whether that is so of it."""
@@ -327,21 +320,18 @@ _NOTHING = "MessageNotExist"
 _NO_QUEUE = "QueueNotExist"
 
 
-class SmqTeller:
-    """Executes the steps of one story."""
+class SmqTeller(ServedTeller):
+    """Tells a story over SMQ."""
 
-    def __init__(self, server: RunningServer, told: story.Story) -> None:
-        """`server` runs on the virtual clock; `told` says which steps SMQ cannot say."""
-        self._server = server
-        self._start_ms = server.clock.now_ms()
-        self._book = Book()
+    def __init__(self, server: RunningServer, told: Story) -> None:
+        """`told` says which steps SMQ cannot say."""
+        super().__init__(server, Book())
         self._sqs = HttpTeller(server, self._book)
         self._sqs_only = {id(step.action): step.sqs_only for step in told.steps}
         self._account = Account(server.endpoint, "story", "teller")
         self._queues: dict[str, Queue] = {}
-        self._polls: dict[str, tuple[str, HTTPConnection]] = {}
 
-    def counts(self, queue: str) -> story.Counts:
+    def counts(self, queue: str) -> Counts:
         self._server.settle()
         shown = ask(self._server, "GET", self._target(queue))
         visible, in_flight, delayed = (
@@ -350,23 +340,19 @@ class SmqTeller:
         return visible, in_flight, delayed
 
     def finish(self) -> None:
-        """Close what is open; assert that no poll was left without its answer being told."""
         self._account.mns_client.close_connection()
         self._sqs.finish()
-        for _, connection in self._polls.values():
-            connection.close()
-        assert list(self._polls) == []
+        super().finish()
 
-    def tell(self, action: Any) -> None:
-        """Execute one step, through SQS if that is how it is marked."""
-        if isinstance(action, story.Queue):
-            self._create(action)
-        elif self._sqs_only.get(id(action)) or self._is_of_sqs(action):
+    def tell(self, action: Action) -> None:
+        """Execute one step, through SQS if it is marked so, or is about a poll that SQS has begun."""
+        of_sqs = action.verb in {"answer", "hang"} and action.poll not in self._polls
+        if action.verb != "queue" and (self._sqs_only.get(id(action)) or of_sqs):
             self._sqs.tell(action)
         else:
-            self._tell(action)
+            super().tell(action)
 
-    def _create(self, action: story.Queue) -> None:
+    def tell_queue(self, action: Action) -> None:
         name = self._sqs.name(action.queue, fifo=bool(action.settings.get("fifo")))
         if self._sqs_only[id(action)]:
             self._sqs.tell(action)
@@ -376,31 +362,17 @@ class SmqTeller:
         queue = self._queues[action.queue] = self._account.get_queue(name)
         queue.set_encoding(False)
 
-    def _is_of_sqs(self, action: Any) -> bool:
-        return isinstance(action, story.Answer | story.HangUp) and action.poll not in self._polls
-
-    @singledispatchmethod
-    def _tell(self, action: Any) -> None:
-        raise NotImplementedError(action)
-
-    @_tell.register
-    def _(self, action: story.Set) -> None:
+    def tell_set(self, action: Action) -> None:
         target = f"{self._target(action.queue)}?metaoverride=true"
         assert ask(self._server, "PUT", target, self._attributes(action.settings)).status == 204
 
-    @_tell.register
-    def _(self, action: story.Send) -> None:
-        message = Message(action.body, action.delay_s, message_group_id=action.group or "")
-        sent = self._queues[action.queue].send_message(message)
-        self._book.sent(action.body, _dashed(sent.message_id), action.duplicate_of)
+    def tell_send(self, action: Action) -> None:
+        for body in action.bodies:
+            message = Message(body, action.delay_s, message_group_id=action.group or "")
+            sent = self._queues[action.queue].send_message(message)
+            self._book.sent(body, _dashed(sent.message_id), action.duplicate_of)
 
-    @_tell.register
-    def _(self, action: story.SendMany) -> None:
-        for each in action.sends:
-            self._tell(each)
-
-    @_tell.register
-    def _(self, action: story.Receive) -> None:
+    def tell_receive(self, action: Action) -> None:
         if action.items is None:
             connection = self._begin(action.queue, "waitseconds=0")
             assert is_answered(connection, PATIENCE_S)  # the reply is on its way: nobody reads it
@@ -408,72 +380,44 @@ class SmqTeller:
             return
         got: list[Message] = []
         with _Code() as code:
-            got = self._receive(self._queues[action.queue], action.count)
+            got = self._taken(self._queues[action.queue], action.count or 1)
         assert code.found == (None if action.items else _NOTHING)
         self._book.check(action.queue, action.items, [self._got(each) for each in got])
 
-    @_tell.register
-    def _(self, action: story.Delete) -> None:
-        queue, text = self._book.find(action.handle)
+    def tell_delete(self, action: Action) -> None:
+        queue, text = self._book.find(action)
         with _Code() as code:
             self._queues[queue].delete_message(text)
         assert code.found == _CODES.get(action.state, _NOTHING)
 
-    @_tell.register
-    def _(self, action: story.Change) -> None:
-        queue, text = self._book.find(action.handle)
+    def tell_change(self, action: Action) -> None:
+        queue, text = self._book.find(action)
         with _Code() as code:
             changed = self._queues[queue].change_message_visibility(text, action.timeout_s)
-            self._book.renew(action.handle.name, changed.receipt_handle)
+            self._book.renew(action.receipt, changed.receipt_handle)
         assert code.found == _CODES.get(action.state, _NOTHING)
 
-    @_tell.register
-    def _(self, action: story.Wait) -> None:
-        self._server.advance(action.time_ms)
-
-    @_tell.register
-    def _(self, action: story.Drop) -> None:
+    def tell_drop(self, action: Action) -> None:
         self._queues.pop(action.queue).delete()
 
-    @_tell.register
-    def _(self, action: story.Poll) -> None:
-        parked = self._server.parked
-        connection = self._begin(action.queue, "" if action.wait_s is None else f"waitseconds={action.wait_s}")
-        self._polls[action.poll] = (action.queue, connection)
-        while self._server.parked == parked and not is_answered(connection, 0):
-            pass  # each look passes through the server's loop once; a server that hangs ends in a timeout there
+    def tell_poll(self, action: Action) -> None:
+        query = "" if action.wait_s is None else f"waitseconds={action.wait_s}"
+        self._park(action, lambda: self._begin(action.queue, query))
 
-    @_tell.register
-    def _(self, action: story.Answer) -> None:
-        queue, connection = self._polls[action.poll]
-        self._server.settle()
-        if action.outcome == "not yet":
-            assert not is_answered(connection, 0)
-            return
-        assert is_answered(connection, PATIENCE_S), "no answer yet"
-        del self._polls[action.poll]
-        reply = connection.getresponse()
-        answer = ET.fromstring(re.sub(rb' xmlns="[^"]*"', b"", reply.read()))
-        connection.close()
-        if not isinstance(action.outcome, tuple) or not action.outcome:
-            wanted = _NOTHING if isinstance(action.outcome, tuple) else _NO_QUEUE
-            assert (reply.status, answer.findtext("Code")) == (404, wanted)
-        else:
-            assert reply.status == 200
-            self._book.check(queue, action.outcome, [self._read(answer)])
-
-    @_tell.register
-    def _(self, action: story.HangUp) -> None:
-        _, connection = self._polls.pop(action.poll)
-        parked = self._server.parked
-        connection.close()
-        while self._server.parked == parked:
-            pass  # until the server has seen it; see above
+    def tell_answer(self, action: Action) -> None:
+        if (reply := self._reply(action)) is not None:
+            queue, status, body = reply
+            answer = ET.fromstring(re.sub(rb' xmlns="[^"]*"', b"", body))
+            if action.items:
+                assert status == 200
+                self._book.check(queue, action.items, [self._read(answer)])
+            else:
+                assert (status, answer.findtext("Code")) == (404, _NO_QUEUE if action.without else _NOTHING)
 
     def _target(self, queue: str) -> str:
         return f"/queues/{self._queues[queue].queue_name}"
 
-    def _attributes(self, settings: story.Settings) -> str:
+    def _attributes(self, settings: Settings) -> str:
         told = "".join(element(SMQ_SETTINGS[name], self._text(name, value)) for name, value in settings.items())
         return f"<Queue>{told}</Queue>"
 
@@ -483,13 +427,9 @@ class SmqTeller:
         return "fifo" if name == "fifo" else str(value)
 
     def _begin(self, queue: str, query: str) -> HTTPConnection:
-        where = urlsplit(self._server.endpoint)
-        assert where.hostname is not None
-        connection = HTTPConnection(where.hostname, where.port, timeout=PATIENCE_S)
-        connection.request("GET", f"{self._target(queue)}/messages?{query}", headers={"x-mns-version": "2015-06-06"})
-        return connection
+        return self._ask("GET", f"{self._target(queue)}/messages?{query}", x_mns_version="2015-06-06")
 
-    def _receive(self, queue: Queue, count: int) -> list[Message]:
+    def _taken(self, queue: Queue, count: int) -> list[Message]:
         if count == 1:
             return [queue.receive_message()]
         found: list[Message] = queue.batch_receive_message(count)

@@ -1,14 +1,15 @@
 """The language of the stories in docs/lifecycle.md: each line is a step and the counters after it.
 
 `read` turns a fenced block into `Step` values or says what is wrong with which line. What the steps mean is the
-business of the runners: one drives an engine, the other a server over HTTP.
+business of the tellers: one drives an engine, the others a server over HTTP.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from types import SimpleNamespace
+from typing import Any
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "lifecycle.md"
 UNITS_MS = {"ms": 1, "s": 1_000, "h": 3_600_000}
@@ -16,8 +17,8 @@ STATES = ("live", "expired", "earlier", "superseded", "gone", "invalid")
 
 Settings = dict[str, int | bool | str]
 
-Forms = Mapping[str, tuple[str, Callable[[dict[str, str]], Any]]]
-"""Verb → the form of its line, and what makes its action of it."""
+Forms = Mapping[str, str]
+"""Verb → the form of its line, a regular expression with a name for each part."""
 
 Counts = tuple[int, int, int]
 """Visible, in flight, delayed."""
@@ -42,127 +43,15 @@ class Item:
     source: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Handle:
-    """A receipt as a step gives it: the one called `name`, perhaps damaged, used on `queue` if that is not its own."""
+class Action(SimpleNamespace):
+    """What a step does: its `verb`, and what the form of the verb names, read as `READ` says, `None` if left out.
 
-    name: str
-    forged: bool
-    queue: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """Create a queue, or try `too_soon` after one of that name was deleted."""
-
-    queue: str
-    settings: Settings
-    too_soon: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Set:
-    """Change the settings of a queue."""
-
-    queue: str
-    settings: Settings
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send one message; `duplicate_of` is the body of the one that is answered in its place."""
-
-    queue: str
-    body: str
-    delay_s: int | None
-    group: str | None = None
-    dedup_id: str | None = None
-    duplicate_of: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SendMany:
-    """Send several messages, one after the other."""
-
-    sends: tuple[Send, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Receive:
-    """Receive; `items` is the whole answer, `None` when it is lost on its way."""
-
-    queue: str
-    count: int
-    timeout_s: int | None
-    items: tuple[Item, ...] | None
-    attempt: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Delete:
-    """Delete with a receipt that is in `state`."""
-
-    handle: Handle
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Change the deadline with a receipt that is in `state`, or by `too long` a time."""
-
-    handle: Handle
-    timeout_s: int
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Let time pass."""
-
-    time_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Purge:
-    """Delete all messages of a queue, or try `too_soon` after the last time."""
-
-    queue: str
-    too_soon: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """Delete a queue."""
-
-    queue: str
-
-
-@dataclass(frozen=True, slots=True)
-class Poll:
-    """Start a receive that waits for `wait_s`, `None`: as long as the queue says; it hides for `timeout_s`."""
-
-    queue: str
-    wait_s: int | None
-    poll: str
-    timeout_s: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a poll was answered: items, `not yet` or `no queue`."""
-
-    poll: str
-    outcome: tuple[Item, ...] | str
-
-
-@dataclass(frozen=True, slots=True)
-class HangUp:
-    """The client of a poll goes away."""
-
-    poll: str
-
-
-Action = Queue | Set | Send | SendMany | Receive | Delete | Change | Wait | Purge | Drop | Poll | Answer | HangUp
+    - `queue`, `set`: `settings`; `queue`, `purge`: whether they are tried `too_soon`
+    - `send`: `bodies`, one message each; `duplicate_of` is the body of the one that is answered in its place
+    - `receive`, `answer`: `items` is the whole answer, `None` where it is lost, or is `without` one as the words say
+    - `delete`, `change`: the `receipt` by name, perhaps `forged`, used on `queue` if that is not its own, in `state`
+    - `poll`: a receive that waits for `wait_s`, else as long as the queue says
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +62,7 @@ class Step:
     """
 
     text: str
-    action: Any
+    action: Action
     counts: tuple[Counts, ...]
     sqs_only: str = ""
 
@@ -188,31 +77,32 @@ class Story:
 
 
 _NAME = r"(?P<queue>\w+)"
-_DURATION = r"\d+ (?:ms|s|h)"
-_GROUP = r"(?: group (?P<group>\w+))?(?: dedup (?P<dedup>\w+))?"
-_DUPLICATE = r"(?: -> duplicate of (?P<duplicate>\w+))?"
-_ATTEMPT = r"(?: attempt (?P<attempt>\w+))?"
+DURATION = r"\d+ (?:ms|s|h)"
+_GROUP = r"(?: group (?P<group>\w+))?(?: dedup (?P<dedup_id>\w+))?"
+_DUPLICATE = r"(?: -> duplicate of (?P<duplicate_of>\w+))?"
+_TIMEOUT = rf"(?: timeout (?P<timeout_s>{DURATION}))?"
 _HANDLE = r"(?P<forged>forged )?(?P<receipt>\w+)(?: on (?P<queue>\w+))?"
+_STATE = "|".join(STATES)
 _FORMS = {
-    form.partition(" ")[0]: re.compile(form)
+    form.partition(" ")[0]: form
     for form in [
         rf"queue {_NAME}(?P<settings>(?: \w+=\w+)*)(?P<too_soon> -> too soon)?",
         rf"set {_NAME}(?P<settings>(?: \w+=\w+)+)",
-        rf"send {_NAME} (?P<body>\w+)(?: to (?P<last>\w+))?{_GROUP}(?: delay (?P<delay>{_DURATION}))?{_DUPLICATE}",
-        rf"receive {_NAME}(?: up to (?P<count>\d+))?(?: timeout (?P<timeout>{_DURATION}))?{_ATTEMPT} -> (?P<items>.+)",
-        rf"delete {_HANDLE} -> (?P<state>.+)",
-        rf"change {_HANDLE} (?P<timeout>{_DURATION}) -> (?P<state>.+)",
-        rf"wait (?P<time>{_DURATION})",
+        rf"send {_NAME} (?P<bodies>\w+(?: to \w+)?){_GROUP}(?: delay (?P<delay_s>{DURATION}))?{_DUPLICATE}",
+        rf"receive {_NAME}(?: up to (?P<count>\d+))?{_TIMEOUT}(?: attempt (?P<attempt>\w+))? -> (?:lost|(?P<items>.+))",
+        rf"delete {_HANDLE} -> (?P<state>{_STATE})",
+        rf"change {_HANDLE} (?P<timeout_s>{DURATION}) -> (?P<state>{_STATE}|too long)",
+        rf"wait (?P<time_ms>{DURATION})",
         rf"purge {_NAME}(?P<too_soon> -> too soon)?",
         rf"drop {_NAME}",
-        rf"poll {_NAME}(?: (?P<wait>{_DURATION}))?(?: timeout (?P<timeout>{_DURATION}))? as (?P<poll>\w+)",
-        r"answer (?P<poll>\w+) -> (?P<outcome>.+)",
+        rf"poll {_NAME}(?: (?P<wait_s>{DURATION}))?{_TIMEOUT} as (?P<poll>\w+)",
+        r"answer (?P<poll>\w+) -> (?:(?P<without>not yet|no queue)|(?P<items>.+))",
         r"hang up (?P<poll>\w+)",
     ]
 }
 _ITEM = re.compile(
     rf"(?P<body>\w+)(?: as (?P<receipt>\w+)| again (?P<again>\w+))?(?: count (?P<count>\d+))?"
-    rf"(?: first (?P<first>{_DURATION}))?(?: from (?P<source>\w+))?"
+    rf"(?: first (?P<first>{DURATION}))?(?: from (?P<source>\w+))?"
 )
 _SQS_ONLY = "SQS: "
 _RANGE = re.compile(r"(?P<stem>[a-z]+)(?P<first>\d+) to (?P=stem)(?P<last>\d+)")
@@ -252,13 +142,9 @@ def read(lines: list[str], more: Forms | None = None) -> Iterator[Step]:
         if not bar:
             raise StoryError(f"no counters behind a bar: {line!r}")
         counters, _, mark = (part.strip() for part in after.partition("|"))
-        yield Step(text=text, action=_action(text, more or {}), counts=_counts(counters), sqs_only=_sqs_only(mark))
-
-
-def _sqs_only(mark: str) -> str:
-    if mark and not mark.startswith(_SQS_ONLY):
-        raise StoryError(f"not a mark behind the counters: {mark!r}")
-    return mark.removeprefix(_SQS_ONLY)
+        if mark and not mark.startswith(_SQS_ONLY):
+            raise StoryError(f"not a mark behind the counters: {mark!r}")
+        yield Step(text, _action(text, more or {}), _counts(counters), mark.removeprefix(_SQS_ONLY))
 
 
 def _counts(text: str) -> tuple[Counts, ...]:
@@ -270,13 +156,14 @@ def _counts(text: str) -> tuple[Counts, ...]:
     return tuple((int(visible), int(in_flight), int(delayed)) for visible, in_flight, delayed in groups)
 
 
-def _action(text: str, more: Forms) -> Any:
+def _action(text: str, more: Forms) -> Action:
     verb = text.partition(" ")[0]
-    form, make = more[verb] if verb in more else (_FORMS.get(verb), _MAKERS.get(verb))
+    form = more.get(verb) or _FORMS.get(verb)
     match = re.fullmatch(form, text) if form else None
-    if match is None or make is None:
+    if match is None:
         raise StoryError(f"not a step: {text!r}")
-    return make(match.groupdict())
+    told = {name: word if word is None else READ.get(name, str)(word) for name, word in match.groupdict().items()}
+    return Action(verb=verb, **told)
 
 
 def _duration_ms(text: str) -> int:
@@ -284,9 +171,7 @@ def _duration_ms(text: str) -> int:
     return int(number) * UNITS_MS[unit]
 
 
-def seconds(text: str | None) -> int | None:
-    if text is None:
-        return None
+def _seconds(text: str) -> int:
     time_ms = _duration_ms(text)
     if time_ms % 1_000:
         raise StoryError(f"clients speak in whole seconds: {text!r}")
@@ -294,20 +179,17 @@ def seconds(text: str | None) -> int | None:
 
 
 def _settings(text: str) -> Settings:
-    return {name: _setting(value) for name, value in (word.split("=") for word in text.split())}
+    words = (word.split("=") for word in text.split())
+    return {name: int(value) if value.isdecimal() else _WORDS.get(value, value) for name, value in words}
 
 
-def _setting(text: str) -> int | bool | str:
-    return int(text) if text.isdecimal() else _WORDS.get(text, text)
-
-
-def items(text: str) -> tuple[Item, ...]:
+def _items(text: str) -> tuple[Item, ...]:
     if text == "nothing":
         return ()
-    return tuple(_item(body) for part in text.split(", ") for body in _bodies(part))
+    return tuple(_item(body) for part in text.split(", ") for body in _row(part))
 
 
-def _bodies(text: str) -> list[str]:
+def _row(text: str) -> list[str]:
     """Return `a1`, `a2`, `a3` for `a1 to a3`, and anything else as it is."""
     match = _RANGE.fullmatch(text)
     if match is None:
@@ -315,93 +197,39 @@ def _bodies(text: str) -> list[str]:
     return [f"{match['stem']}{number}" for number in range(int(match["first"]), int(match["last"]) + 1)]
 
 
+def _bodies(text: str) -> list[str]:
+    found = _row(text)
+    if " to " in text and len(found) < 2:
+        raise StoryError(f"not bodies in a row: {text}")
+    return found
+
+
 def _item(text: str) -> Item:
     match = _ITEM.fullmatch(text)
     if match is None:
         raise StoryError(f"not a message of an answer: {text!r}")
-    first = match["first"]
     return Item(
         body=match["body"],
         receipt=match["receipt"],
         count=int(match["count"] or 1),
-        first_ms=None if first is None else _duration_ms(first),
+        first_ms=None if match["first"] is None else _duration_ms(match["first"]),
         again=match["again"],
         source=match["source"],
     )
 
 
-def _state(text: str, *more: str) -> str:
-    if text not in (*STATES, *more):
-        raise StoryError(f"not a state of a receipt: {text!r}")
-    return text
-
-
-def _handle(words: dict[str, str]) -> Handle:
-    return Handle(name=words["receipt"], forged=bool(words["forged"]), queue=words["queue"])
-
-
-def _change(words: dict[str, str]) -> Change:
-    timeout_s = seconds(words["timeout"])
-    assert timeout_s is not None
-    return Change(handle=_handle(words), timeout_s=timeout_s, state=_state(words["state"], "too long"))
-
-
-def _receive(words: dict[str, str]) -> Receive:
-    lost = words["items"] == "lost"
-    return Receive(
-        queue=words["queue"],
-        count=int(words["count"] or 1),
-        timeout_s=seconds(words["timeout"]),
-        items=None if lost else items(words["items"]),
-        attempt=words["attempt"],
-    )
-
-
-def _send(words: dict[str, str]) -> Send | SendMany:
-    if not words["last"]:
-        return _send_one(words, words["body"])
-    bodies = _bodies(f"{words['body']} to {words['last']}")
-    if len(bodies) < 2:
-        raise StoryError(f"not bodies in a row: {words['body']} to {words['last']}")
-    return SendMany(tuple(_send_one(words, body) for body in bodies))
-
-
-def _send_one(words: dict[str, str], body: str) -> Send:
-    return Send(
-        queue=words["queue"],
-        body=body,
-        delay_s=seconds(words["delay"]),
-        group=words["group"],
-        dedup_id=words["dedup"],
-        duplicate_of=words["duplicate"],
-    )
-
-
-def _answer(words: dict[str, str]) -> Answer:
-    outcome = words["outcome"]
-    return Answer(poll=words["poll"], outcome=outcome if outcome in ("not yet", "no queue") else items(outcome))
-
-
-_MAKERS: dict[str, Callable[[dict[str, str]], Action]] = {
-    "queue": lambda words: Queue(
-        queue=words["queue"], settings=_settings(words["settings"]), too_soon=bool(words["too_soon"])
-    ),
-    "set": lambda words: Set(queue=words["queue"], settings=_settings(words["settings"])),
-    "send": _send,
-    "receive": _receive,
-    "delete": lambda words: Delete(handle=_handle(words), state=_state(words["state"])),
-    "change": _change,
-    "wait": lambda words: Wait(time_ms=_duration_ms(words["time"])),
-    "purge": lambda words: Purge(queue=words["queue"], too_soon=bool(words["too_soon"])),
-    "drop": lambda words: Drop(queue=words["queue"]),
-    "poll": lambda words: Poll(
-        queue=words["queue"], wait_s=seconds(words["wait"]), poll=words["poll"], timeout_s=seconds(words["timeout"])
-    ),
-    "answer": _answer,
-    "hang": lambda words: HangUp(poll=words["poll"]),
+READ: dict[str, Callable[[str], Any]] = {
+    "bodies": _bodies,
+    "items": _items,
+    "settings": _settings,
+    "time_ms": _duration_ms,
+    **dict.fromkeys(("delay_s", "timeout_s", "wait_s", "hold_s", "lease_s"), _seconds),
+    **dict.fromkeys(("count", "number", "epoch", "shard", "messages", "shards", "messages_max", "shard_messages"), int),
+    **dict.fromkeys(("forged", "too_soon", "again", "takeover"), bool),
 }
+"""Part of a line → what is made of its text; a part that is not here is a word."""
 
-# What both runners keep of a story: the receipts by name, and the check of an answer against the told one.
+# What the tellers keep of a story: the receipts by name, and the check of an answer against the told one.
 
 
 NONSENSE = "nonsense"
@@ -448,27 +276,28 @@ class Book:
     def renew(self, name: str, receipt: str) -> None:
         self._receipts[name] = (self._receipts[name][0], receipt)
 
-    def find(self, handle: Handle) -> tuple[str, str]:
-        if handle.name == NONSENSE:
-            assert handle.queue is not None, "say on which queue"
-            return handle.queue, NONSENSE
-        queue, text = self._receipts[handle.name]
-        if handle.forged:
+    def find(self, action: Action) -> tuple[str, str]:
+        """Return the queue and the text of the receipt that a step uses."""
+        if action.receipt == NONSENSE:
+            assert action.queue is not None, "say on which queue"
+            return action.queue, NONSENSE
+        queue, text = self._receipts[action.receipt]
+        if action.forged:
             text = text[:-1] + ("A" if text[-1] != "A" else "B")
-        return handle.queue or queue, text
+        return action.queue or queue, text
 
 
 # Playing a story: one step after the other, and after each the counters of every queue.
 
 
-class Teller(Protocol):
-    """Something that executes steps."""
+class Teller:
+    """Executes the steps of one story: a verb by the method of its name."""
 
-    def tell(self, action: Any) -> None:
-        """Execute one step."""
+    def tell(self, action: Action) -> None:
+        getattr(self, f"tell_{action.verb}")(action)
 
     def counts(self, queue: str) -> Counts:
-        """Return the counters of a queue."""
+        raise NotImplementedError
 
     def finish(self) -> None:
         """End the story."""
@@ -479,9 +308,9 @@ def play(told: Story, teller: Teller) -> None:
     for number, step in enumerate(told.steps, start=1):
         try:
             teller.tell(step.action)
-            if isinstance(step.action, Queue) and not step.action.too_soon:
+            if step.action.verb == "queue" and not step.action.too_soon:
                 queues.append(step.action.queue)
-            elif isinstance(step.action, Drop):
+            elif step.action.verb == "drop":
                 queues.remove(step.action.queue)
             assert tuple(teller.counts(queue) for queue in queues) == step.counts
         except Exception as error:

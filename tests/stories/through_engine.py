@@ -1,15 +1,13 @@
 """Tells a story to an engine, through its port. Receives that wait are made of `watch` and `next_due_ms`."""
 
 from contextlib import AbstractContextManager, nullcontext
-from functools import singledispatchmethod
 from typing import Any
 
 import pytest
 
 from tests.store.host import Host, hosting, message
 from tests.store.postgres_host import hosting_postgres
-from tests.stories import story
-from tests.stories.story import Book, Got
+from tests.stories.story import Action, Book, Counts, Got, Settings, Teller
 from veilmq.core import commands
 from veilmq.core.commands import LeaseChange, Received, Timer
 from veilmq.core.errors import (
@@ -30,7 +28,7 @@ DEAD_LETTERS = "dead_letter_queue"
 class Waiter:
     """One receive that waits, as a server would have it wait."""
 
-    def __init__(self, host: Host, queue: str, action: story.Poll, line: "list[Waiter]") -> None:
+    def __init__(self, host: Host, queue: str, action: Action, line: "list[Waiter]") -> None:
         self.answer: Any = None
         self._host = host
         self._line = line
@@ -72,8 +70,8 @@ class Waiter:
             self._timer.cancel()
 
 
-class EngineTeller:
-    """Executes the steps of one story."""
+class EngineTeller(Teller):
+    """Tells a story to an engine."""
 
     def __init__(self, host: Host, *, any_receive: bool = False) -> None:
         self._host = host
@@ -84,18 +82,13 @@ class EngineTeller:
         self._polled: dict[str, str] = {}
         self._lines: dict[str, list[Waiter]] = {}
 
-    def counts(self, queue: str) -> story.Counts:
+    def counts(self, queue: str) -> Counts:
         return self._host.counts(full(queue))
 
     def finish(self) -> None:
         assert list(self._waiters) == []
 
-    @singledispatchmethod
-    def tell(self, action: Any) -> None:
-        raise NotImplementedError(action)
-
-    @tell.register
-    def _(self, action: story.Queue) -> None:
+    def tell_queue(self, action: Action) -> None:
         if action.too_soon:
             with pytest.raises(QueueDeletedRecently):
                 self._host.create(full(action.queue), **settings(action.settings))
@@ -104,58 +97,42 @@ class EngineTeller:
         line = self._lines.setdefault(action.queue, [])
         self._host.engine.watch(full(action.queue), lambda due_ms: line[0].wake(due_ms) if line else None)
 
-    @tell.register
-    def _(self, action: story.Set) -> None:
+    def tell_set(self, action: Action) -> None:
         self._host.do(commands.SetQueue(queue=full(action.queue), settings=settings(action.settings)))
 
-    @tell.register
-    def _(self, action: story.Send) -> None:
-        new = message(action.body, delay_s=action.delay_s, group=action.group, dedup_id=action.dedup_id)
-        (sent,) = self._host.do(commands.Send(queue=full(action.queue), messages=(new,)))
-        self._book.sent(action.body, sent.id, action.duplicate_of)
+    def tell_send(self, action: Action) -> None:
+        for body in action.bodies:
+            new = message(body, delay_s=action.delay_s, group=action.group, dedup_id=action.dedup_id)
+            (sent,) = self._host.do(commands.Send(queue=full(action.queue), messages=(new,)))
+            self._book.sent(body, sent.id, action.duplicate_of)
 
-    @tell.register
-    def _(self, action: story.SendMany) -> None:
-        for each in action.sends:
-            self.tell(each)
-
-    @tell.register
-    def _(self, action: story.Receive) -> None:
-        received = self._host.do(
-            commands.Receive(
-                queue=full(action.queue), count=action.count, timeout_s=action.timeout_s, attempt_id=action.attempt
-            )
-        )
+    def tell_receive(self, action: Action) -> None:
+        asked = {"count": action.count or 1, "timeout_s": action.timeout_s, "attempt_id": action.attempt}
+        received = self._host.do(commands.Receive(queue=full(action.queue), **asked))
         if action.items is not None:
             self._book.check(action.queue, action.items, self._got(received))
 
-    @tell.register
-    def _(self, action: story.Delete) -> None:
-        queue, text = self._book.find(action.handle)
+    def tell_delete(self, action: Action) -> None:
+        queue, text = self._book.find(action)
         (answer,) = self._host.delete(text, queue=full(queue), any_receive=self._any_receive)
         assert state(answer) == action.state
 
-    @tell.register
-    def _(self, action: story.Change) -> None:
-        queue, text = self._book.find(action.handle)
+    def tell_change(self, action: Action) -> None:
+        queue, text = self._book.find(action)
         answer = self._host.change(text, action.timeout_s, queue=full(queue), any_receive=self._any_receive)
         assert state(answer) == action.state
 
-    @tell.register
-    def _(self, action: story.Wait) -> None:
+    def tell_wait(self, action: Action) -> None:
         self._host.advance(action.time_ms)
 
-    @tell.register
-    def _(self, action: story.Purge) -> None:
+    def tell_purge(self, action: Action) -> None:
         with pytest.raises(PurgeInProgress) if action.too_soon else nullcontext():
             self._host.do(commands.PurgeQueue(queue=full(action.queue)))
 
-    @tell.register
-    def _(self, action: story.Drop) -> None:
+    def tell_drop(self, action: Action) -> None:
         self._host.do(commands.DeleteQueue(queue=full(action.queue)))
 
-    @tell.register
-    def _(self, action: story.Poll) -> None:
+    def tell_poll(self, action: Action) -> None:
         line = self._lines[action.queue]
         waiter = Waiter(self._host, full(action.queue), action, line)
         line.append(waiter)
@@ -163,22 +140,19 @@ class EngineTeller:
         self._polled[action.poll] = action.queue
         self._host.in_loop(waiter.ask)
 
-    @tell.register
-    def _(self, action: story.Answer) -> None:
+    def tell_answer(self, action: Action) -> None:
         answer = self._waiters[action.poll].answer
-        if action.outcome == "not yet":
+        if action.without == "not yet":
             assert answer is None
             return
         del self._waiters[action.poll]
-        if action.outcome == "no queue":
+        if action.without == "no queue":
             assert isinstance(answer, QueueNotFound)
         else:
-            assert isinstance(action.outcome, tuple)
             assert answer is not None, "no answer yet"
-            self._book.check(self._polled[action.poll], action.outcome, self._got(answer))
+            self._book.check(self._polled[action.poll], action.items, self._got(answer))
 
-    @tell.register
-    def _(self, action: story.HangUp) -> None:
+    def tell_hang(self, action: Action) -> None:
         self._host.in_loop(self._waiters.pop(action.poll).leave)
 
     def _got(self, received: Received) -> list[Got]:
@@ -198,7 +172,7 @@ def full(queue: str) -> str:
     return f"{ACCOUNT}/{queue}"
 
 
-def settings(told: story.Settings) -> story.Settings:
+def settings(told: Settings) -> Settings:
     """Return settings as the engine has them: other queues by their full names."""
     return {name: full(str(value)) if name == DEAD_LETTERS else value for name, value in told.items()}
 
